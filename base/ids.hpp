@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The names by which the layers speak of files and tiers.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace sluice {
+
+// The stable identity of a file: its st_ino and its FUSE nodeid, unchanged by a move or a remount.
+// 1 is the root.
+enum class InodeId : std::uint64_t {};
+inline constexpr InodeId kRootId{1};
+
+// A tier's place in the configured order: 0 is the fastest.
+using TierIndex = std::uint8_t;
+inline constexpr TierIndex kNoTier = 0xff;
+
+constexpr std::uint64_t to_number(InodeId id) { return static_cast<std::uint64_t>(id); }
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/log.hpp"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <memory>
+
+namespace sluice::log {
+namespace {
+
+constexpr const char* kPattern = "%Y-%m-%dT%H:%M:%S.%e %l %v";
+
+std::shared_ptr<spdlog::logger> make_stderr_logger() {
+  auto logger = std::make_shared<spdlog::logger>(
+      "sluice", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_level(spdlog::level::warn);
+  logger->set_pattern("sluice: %l: %v");
+  return logger;
+}
+
+std::shared_ptr<spdlog::logger>& current() {
+  static std::shared_ptr<spdlog::logger> logger = make_stderr_logger();
+  return logger;
+}
+
+}  // namespace
+
+Result<void> start(const std::string& file, spdlog::level::level_enum level) {
+  try {
+    spdlog::sink_ptr sink;
+    if (file.empty()) {
+      sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    } else {
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
+    }
+    auto logger = std::make_shared<spdlog::logger>("sluice", std::move(sink));
+    logger->set_level(level);
+    logger->set_pattern(kPattern);
+    logger->flush_on(spdlog::level::info);
+    current() = std::move(logger);
+  } catch (const spdlog::spdlog_ex&) {
+    return Error::last("open log file");
+  }
+  return {};
+}
+
+spdlog::logger& get() { return *current(); }
+
+std::string escaped(std::string_view name) {
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (const unsigned char c : name) {
+    if (c < 0x20 || c == 0x7f || c == '\\') {
+      out += {'\\', 'x', kHex[c >> 4], kHex[c & 15]};
+    } else {
+      out += static_cast<char>(c);
+    }
+  }
+  return out;
+}
+
+}  // namespace sluice::log

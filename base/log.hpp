@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The log: the only home of spdlog. Lines are a sentence, then key=value. Thread-safe.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace sluice::log {
+
+// Where lines go until the process ends. Call once, after any fork: sinks may own threads and file
+// positions. `file` empty means stderr. Fails if the file can't be opened.
+Result<void> start(const std::string& file, spdlog::level::level_enum level);
+
+// The process's logger; before start() it writes warnings and worse to stderr.
+spdlog::logger& get();
+
+// A name that came from a user, made safe to print: control bytes and backslashes become \xNN.
+std::string escaped(std::string_view name);
+
+}  // namespace sluice::log
