@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The bytes of the metadata store's keys and values; docs/metadata-format.md is their contract.
+//
+// Decoding trusts nothing: input of the wrong length, of an unknown version or with an impossible
+// value is EUCLEAN. Pure functions.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "metadata/store.hpp"
+
+namespace sluice {
+
+// On disk: never renumber.
+inline constexpr std::uint8_t kHeatVersion = 1;
+inline constexpr std::size_t kHeatBytes = 33;
+inline constexpr std::size_t kKeyBytes = 8;
+inline constexpr std::size_t kSchemaBytes = 4;
+
+// Version, score, last_access, opens, gpu_bytes; little-endian, no padding.
+// REQUIRES: is_storable(heat); the result of any other does not decode.
+std::array<char, kHeatBytes> encode_heat(const Heat& heat);
+Result<Heat> decode_heat(std::string_view bytes);
+
+// An inode or a sequence number, big-endian: the database's byte order is then the numbers' order.
+std::array<char, kKeyBytes> encode_key(std::uint64_t number);
+Result<std::uint64_t> decode_key(std::string_view bytes);
+
+// The schema version, little-endian. 0 is no version and does not decode.
+std::array<char, kSchemaBytes> encode_schema(std::uint32_t version);
+Result<std::uint32_t> decode_schema(std::string_view bytes);
+
+}  // namespace sluice

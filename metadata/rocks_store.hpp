@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// RocksStore is the Store on disk: a RocksDB database in a directory of its own. Its .cpp is the
+// only home of RocksDB; docs/metadata-format.md is the contract of what it writes.
+//
+// A database that turns out broken, at open() or later, is moved aside and an empty one takes its
+// place: that costs heat, never the mount. Intents that can still be read come along.
+// Ownership: it owns the database, the directory's lock and RocksDB's threads. Those start in
+// open(), never earlier: call it after the daemonizing fork. Threads: every member may be called
+// from any thread at once.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "metadata/store.hpp"
+#include "metadata/store_directory.hpp"
+
+namespace sluice {
+
+class RocksStore final : public Store {
+ public:
+  // On disk: never renumber. Raise it with any change that this version would misread.
+  static constexpr std::uint32_t kSchemaVersion = 1;
+
+  // What open() met, also when it failed.
+  struct OpenReport {
+    std::uint32_t schema_found = 0;  // 0: there was no database, or none that could be read
+    std::string moved_aside_to;      // where a broken database is now; empty: none was broken
+    std::string reason;              // RocksDB's words for what was broken or failed
+  };
+
+  // Opens the database in `directory`, made if there is none (its parent must exist). Scores halve
+  // every `half_life`; zero: they never decay. Another half-life than last time is fine, it applies
+  // to what is stored from then on.
+  // Fails with EBUSY if the directory is in use, EPROTONOSUPPORT if a newer Sluice made the
+  // database (left untouched; the report has its version), or what the disk says (ENOSPC, EROFS,
+  // EACCES).
+  static Result<std::unique_ptr<RocksStore>> open(const std::string& directory,
+                                                  std::chrono::seconds half_life,
+                                                  OpenReport* report = nullptr);
+  ~RocksStore() override;
+
+  Result<void> add_heat(const std::vector<std::pair<InodeId, Heat>>& deltas) override;
+
+  // Also fails with EUCLEAN where the disk lost this file's record; the caller may call it cold.
+  Result<Heat> heat(InodeId id) const override;
+
+  Result<void> forget_heat(InodeId id) override;
+
+  // After a failure the record may nevertheless be found by the next open().
+  Result<std::uint64_t> begin_intent(const std::string& bytes) override;
+
+  Result<void> clear_intent(std::uint64_t sequence) override;
+  Result<std::vector<StoredIntent>> intents() const override;
+
+ private:
+  class Database;
+  enum class Durability { Lazy, Synced };
+
+  RocksStore(StoreDirectory home, std::chrono::seconds half_life,
+             std::unique_ptr<Database> database, std::uint64_t next_sequence);
+
+  // Writes what `fill(database, batch)` puts in the batch; if the database proves broken, once more
+  // into a fresh one.
+  template <typename Fill>
+  Result<void> write(Durability durability, Operation operation, Fill fill);
+
+  // Puts a fresh database in the place of the one of that generation, unless somebody already has.
+  Result<void> replace(std::uint64_t generation, const std::string& reason);
+
+  const std::chrono::seconds half_life_;
+  std::atomic<std::uint64_t> next_sequence_;  // no lock: each caller only needs a number of its own
+
+  mutable SharedMutex mutex_;  // shared to use database_, exclusive to replace it
+  StoreDirectory home_ GUARDED_BY(mutex_);
+  std::unique_ptr<Database> database_ GUARDED_BY(mutex_);  // none after a failed replacement
+  std::uint64_t generation_ GUARDED_BY(mutex_) = 0;
+  std::vector<StoredIntent> rescued_ GUARDED_BY(mutex_);  // on their way to the next database
+};
+
+}  // namespace sluice

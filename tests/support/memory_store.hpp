@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// MemoryStore is a Store that forgets everything with the process and fails where told: the double
+// for tests of what stands on a Store. It passes the same suite as RocksStore.
+//
+// For an nth-failure loop: fail_call(1), run, fail_call(2), run ... until a run after which
+// has_failed() is false; once with Failure::Once, once with Failure::ForGood.
+// Threads: every member may be called from any thread at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "metadata/decay.hpp"
+#include "metadata/store.hpp"
+
+namespace sluice::test {
+
+class MemoryStore final : public Store {
+ public:
+  enum class Failure { Once, ForGood };
+
+  explicit MemoryStore(std::chrono::seconds half_life = {}) : half_life_(half_life) {}
+
+  // The nth call of any Store member from now on (1: the next) fails with `code` and changes
+  // nothing; ForGood: so does every later one. 0: none fails any more.
+  void fail_call(std::uint64_t nth, int code = EIO, Failure failure = Failure::Once) {
+    MutexLock lock(mutex_);
+    calls_ = 0;
+    fail_at_ = nth;
+    code_ = code;
+    failure_ = failure;
+    failed_ = false;
+  }
+
+  // Whether a call has failed on command since the last fail_call().
+  bool has_failed() const {
+    MutexLock lock(mutex_);
+    return failed_;
+  }
+
+  // How many Store members were called since the last fail_call().
+  std::uint64_t calls() const {
+    MutexLock lock(mutex_);
+    return calls_;
+  }
+
+  Result<void> add_heat(const std::vector<std::pair<InodeId, Heat>>& deltas) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "add heat");
+    for (const auto& [id, delta] : deltas) {
+      if (!is_storable(delta)) return Error(EINVAL, "add heat");
+    }
+    for (const auto& [id, delta] : deltas) heat_[id] = sum(heat_[id], delta, half_life_);
+    return {};
+  }
+
+  Result<Heat> heat(InodeId id) const override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "read heat");
+    const auto found = heat_.find(id);
+    return found == heat_.end() ? Heat{} : found->second;
+  }
+
+  Result<void> forget_heat(InodeId id) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "forget heat");
+    heat_.erase(id);
+    return {};
+  }
+
+  Result<std::uint64_t> begin_intent(const std::string& bytes) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "begin intent");
+    const std::uint64_t sequence = next_sequence_++;
+    intents_[sequence] = bytes;
+    return sequence;
+  }
+
+  Result<void> clear_intent(std::uint64_t sequence) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "clear intent");
+    intents_.erase(sequence);
+    return {};
+  }
+
+  Result<std::vector<StoredIntent>> intents() const override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "read intents");
+    std::vector<StoredIntent> found;
+    for (const auto& [sequence, bytes] : intents_) found.push_back({sequence, bytes});
+    return found;
+  }
+
+ private:
+  // Counts this call and says whether it is one that fails.
+  bool must_fail() const REQUIRES(mutex_) {
+    ++calls_;
+    const bool fails = fail_at_ != 0 &&
+                       (calls_ == fail_at_ || (failure_ == Failure::ForGood && calls_ > fail_at_));
+    failed_ = failed_ || fails;
+    return fails;
+  }
+
+  const std::chrono::seconds half_life_;
+  mutable Mutex mutex_;
+  std::map<InodeId, Heat> heat_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::string> intents_ GUARDED_BY(mutex_);
+  std::uint64_t next_sequence_ GUARDED_BY(mutex_) = 1;
+  mutable std::uint64_t calls_ GUARDED_BY(mutex_) = 0;  // reads count, too
+  mutable bool failed_ GUARDED_BY(mutex_) = false;
+  std::uint64_t fail_at_ GUARDED_BY(mutex_) = 0;
+  int code_ GUARDED_BY(mutex_) = EIO;
+  Failure failure_ GUARDED_BY(mutex_) = Failure::Once;
+};
+
+}  // namespace sluice::test

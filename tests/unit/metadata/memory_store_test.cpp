@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Only what MemoryStore adds to Store: failing on command. The rest is store_test.cpp.
+#include "tests/support/memory_store.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using Failure = test::MemoryStore::Failure;
+
+constexpr InodeId kFile{7};
+
+TEST(MemoryStoreTest, OnlyTheNthCallFailsAndChangesNothing) {
+  test::MemoryStore store;
+  store.fail_call(2, ENOSPC);
+  EXPECT_TRUE(store.begin_intent("a"));
+  EXPECT_FALSE(store.has_failed());
+  EXPECT_TRUE(failed_with(store.begin_intent("b"), ENOSPC));
+  EXPECT_TRUE(store.has_failed());
+  EXPECT_TRUE(store.begin_intent("c"));
+  EXPECT_EQ(store.calls(), 3u);
+  EXPECT_EQ(store.intents()->size(), 2u);
+}
+
+TEST(MemoryStoreTest, AFailureForGoodLastsUntilItIsTakenBack) {
+  test::MemoryStore store;
+  store.fail_call(1, EIO, Failure::ForGood);
+  EXPECT_TRUE(failed_with(store.heat(kFile), EIO));
+  EXPECT_TRUE(failed_with(store.add_heat({{kFile, {1, 1, 1, 1}}}), EIO));
+  EXPECT_TRUE(failed_with(store.forget_heat(kFile), EIO));
+  EXPECT_TRUE(failed_with(store.clear_intent(1), EIO));
+  EXPECT_TRUE(failed_with(store.intents(), EIO));
+  store.fail_call(0);
+  EXPECT_EQ(*store.heat(kFile), Heat{});
+}
+
+}  // namespace
+}  // namespace sluice
