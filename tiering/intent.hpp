@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// An intent is a list of steps on several tiers that must all happen or none: a directory rename, a
+// rename over a file on another tier, a directory's new mode, the last act of moving a file. It is
+// written to the store before the first step and cleared after the last is on disk; whatever is
+// found at mount is carried out to its end.
+//
+// Each step names its subject by identity, so applying one that is already done changes nothing:
+// replay after a crash and the first run are the same code.
+//
+// Threads: plain values; the functions may run at once on intents that touch different names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "metadata/store.hpp"
+#include "tiering/pool.hpp"
+
+namespace sluice {
+
+// A name in a directory of one tier, or the directory itself if `name` is empty. The directory is
+// given by its handle, which a rename of any ancestor leaves valid, or by its path below the tier's
+// root where the filesystem has no handles.
+struct Place {
+  unsigned slot = 0;
+  FileHandle directory;
+  std::string path;
+  std::string name;
+
+  bool operator==(const Place&) const = default;
+};
+
+struct Step {
+  // On disk: never renumber.
+  enum class Kind : std::uint8_t {
+    Rename = 1,     // `from` to `to`, where nothing is
+    Replace = 2,    // `from` to `to`, over what is there
+    Exchange = 3,   // `from` with `to`
+    Unlink = 4,     // the file `from`
+    Rmdir = 5,      // the empty directory `from`
+    MirrorDir = 6,  // the attributes of directory `from` to its copy `to`
+  };
+  Kind kind{};
+  Place from, to;
+  Identity subject;  // what is at `from` before the step; not used by MirrorDir
+
+  bool operator==(const Step&) const = default;
+};
+
+std::string encode_steps(const std::vector<Step>& steps);
+Result<std::vector<Step>> decode_steps(std::string_view bytes);
+
+// The place `name` in the directory open as `dirfd` on `tier`.
+Result<Place> place_at(const Tier& tier, int dirfd, std::string name);
+
+// Writes the intent, applies every step, syncs the directories, clears the intent. If a step fails,
+// those before it are undone and its error is returned: as if nothing had happened. REQUIRES:
+// Unlink, Rmdir and MirrorDir, which can't be undone, come last.
+Result<void> carry_out(Store& store, const Pool& pool, const std::vector<Step>& steps);
+
+// The two halves of carry_out(), for when the caller has work of its own between them.
+Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps);
+Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
+                      const std::vector<Step>& steps);
+
+// Finishes what an earlier daemon left. Steps on tiers that are offline stay for another day.
+// Returns how many intents were found.
+Result<std::size_t> replay_intents(Store& store, const Pool& pool);
+
+}  // namespace sluice

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/tier.hpp"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kTempDirectory = "tmp";
+constexpr const char* kCarriesFlag = "carries";  // in .sluice: some copy here carries an identity
+constexpr std::uint64_t kMaxDefaultReserve = std::uint64_t{4} << 30;
+constexpr std::chrono::nanoseconds kSpaceMaxAge = std::chrono::milliseconds(50);
+constexpr int kIdentifyRetries = 16;
+
+std::int64_t monotonic_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// getxattr by directory descriptor and name, without opening the file. getxattrat(2) is new in
+// Linux 6.13; before that, /proc gives the descriptor a path.
+ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
+                    std::size_t size) {
+  struct {
+    alignas(8) std::uint64_t value;
+    std::uint32_t size, flags;
+  } args{reinterpret_cast<std::uintptr_t>(value), static_cast<std::uint32_t>(size), 0};
+  constexpr long kGetxattrat = 464;
+  static std::atomic<bool> missing{false};  // only ever turns true
+  if (*name != '\0' && !missing.load(std::memory_order_relaxed)) {
+    const long got =
+        ::syscall(kGetxattrat, dirfd, name, AT_SYMLINK_NOFOLLOW, attribute, &args, sizeof args);
+    if (got >= 0 || errno != ENOSYS) return got;
+    missing = true;
+  }
+  std::array<char, 64 + 256> path{};
+  std::snprintf(path.data(), path.size(),
+                *name == '\0' ? "/proc/self/fd/%d" : "/proc/self/fd/%d/%s", dirfd, name);
+  return *name == '\0' ? ::getxattr(path.data(), attribute, value, size)
+                       : ::lgetxattr(path.data(), attribute, value, size);
+}
+
+const char* filesystem_name(std::uint64_t magic) {
+  struct Name {
+    std::uint64_t magic;
+    const char* text;
+  };
+  static constexpr Name kNames[] = {{EXT4_SUPER_MAGIC, "ext4"},
+                                    {0x58465342, "xfs"},
+                                    {BTRFS_SUPER_MAGIC, "btrfs"},
+                                    {TMPFS_MAGIC, "tmpfs"},
+                                    {OVERLAYFS_SUPER_MAGIC, "overlay"},
+                                    {NFS_SUPER_MAGIC, "nfs"},
+                                    {0x2fc12fc1, "zfs"},
+                                    {0x65735546, "fuse"},
+                                    {0xca451a4e, "bcachefs"},
+                                    {0xf2f52010, "f2fs"}};
+  for (const Name& n : kNames) {
+    if (n.magic == magic) return n.text;
+  }
+  return "other";
+}
+
+}  // namespace
+
+Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why)
+    : index_(index),
+      settings_(std::move(settings)),
+      member_(std::move(member)),
+      why_(std::move(why)) {
+  if (!root) return;
+  auto adopted = adopt(std::move(root));
+  MutexLock lock(mutex_);
+  if (!adopted) {
+    why_ = std::string(adopted.error().operation) + ": " + std::strerror(adopted.error().code);
+    return;
+  }
+  root_ = *adopted;
+  online_ = true;
+  carries_ =
+      ::faccessat(root_->temp->get(), (std::string("../") + kCarriesFlag).c_str(), F_OK, 0) == 0;
+}
+
+Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd) const {
+  auto root = std::make_shared<Root>();
+  struct statfs fs {};
+  if (::fstatfs(fd.get(), &fs) < 0) return Error::last("statfs tier");
+  root->magic = static_cast<std::uint64_t>(fs.f_type);
+  root->kind = handle_kind(root->magic);
+  // Both directions must work: overlayfs may give handles that it won't open, a container may lack
+  // the capability.
+  auto handle = handle_at(fd.get(), "", &root->mount_id);
+  if (!handle || !open_handle(fd.get(), *handle, O_RDONLY | O_DIRECTORY))
+    root->kind = HandleKind::None;
+
+  const UniqueFd dir(
+      ::openat(fd.get(), kPrivateDirectory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!dir) return Error::last("open .sluice");
+  if (::mkdirat(dir.get(), kTempDirectory, 0700) < 0 && errno != EEXIST)
+    return Error::last("make .sluice/tmp");
+  root->temp = std::make_shared<UniqueFd>(
+      ::openat(dir.get(), kTempDirectory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!*root->temp) return Error::last("open .sluice/tmp");
+  root->fd = std::make_shared<UniqueFd>(std::move(fd));
+  return std::shared_ptr<const Root>(std::move(root));
+}
+
+Result<std::shared_ptr<const Tier::Root>> Tier::current() const {
+  if (!online()) return Error(EIO, "tier is offline");
+  MutexLock lock(mutex_);
+  if (!root_) return Error(EIO, "tier is offline");
+  return root_;
+}
+
+std::string Tier::filesystem() const {
+  const auto root = current();
+  return root ? filesystem_name((*root)->magic) : "unknown";
+}
+
+std::string Tier::why_offline() const {
+  MutexLock lock(mutex_);
+  return why_;
+}
+
+Result<SharedFd> Tier::root() const { return SLUICE_TRY(current())->fd; }
+
+Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->temp; }
+
+std::string Tier::new_temp_name() {
+  static std::atomic<std::uint64_t> counter{0};  // a name needs only to be unique in this process
+  return "t" + std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
+}
+
+Result<Identity> Tier::carried_or(const Identity& natural, int dirfd, const char* name) const {
+  if (!carries_.load(std::memory_order_relaxed)) return natural;
+  std::array<char, 64> value{};
+  const ssize_t got = getxattr_at(dirfd, name, kIdentityXattr, value.data(), value.size());
+  if (got < 0) {
+    // ELOOP: a symlink, opened O_PATH, has no xattr of ours.
+    if (errno == ENODATA || errno == EOPNOTSUPP || errno == ELOOP || errno == ERANGE)
+      return natural;
+    return Error::last("read identity");
+  }
+  return decode_carried({value.data(), static_cast<std::size_t>(got)}, natural).value_or(natural);
+}
+
+Result<Located> Tier::identify(int dirfd, const char* name) const {
+  const auto root = SLUICE_TRY(current());
+  const int stat_flags = AT_SYMLINK_NOFOLLOW | (*name == '\0' ? AT_EMPTY_PATH : 0);
+  Located found;
+  found.tier = index_;
+  for (int attempt = 0; root->kind != HandleKind::None && attempt < kIdentifyRetries; ++attempt) {
+    int mount_id = 0;
+    auto handle = handle_at(dirfd, name, &mount_id);
+    if (!handle) {
+      if (handle.error().code == EOPNOTSUPP || handle.error().code == EOVERFLOW) break;
+      return handle.error();
+    }
+    if (mount_id != root->mount_id) break;  // something is mounted inside the tier
+    if (::fstatat(dirfd, name, &found.st, stat_flags) < 0) return Error::last("stat");
+    // The two calls may have met two files if the name was replaced in between; a known layout
+    // shows it at once.
+    const auto inode = inode_number(root->kind, *handle);
+    if (inode && *inode != found.st.st_ino) continue;
+    if (!inode && *name != '\0') break;
+    found.handle = *std::move(handle);
+    found.identity = natural_identity(root->kind, member_.slot, found.handle);
+    if (S_ISREG(found.st.st_mode) || S_ISDIR(found.st.st_mode)) {
+      found.identity = SLUICE_TRY(carried_or(found.identity, dirfd, name));
+    }
+    return found;
+  }
+
+  // By descriptor: the slow way, for filesystems whose handles we can't read and for those without.
+  UniqueFd fd(::openat(dirfd, *name == '\0' ? "." : name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (*name == '\0' && !fd && errno == ENOTDIR) {
+    fd.reset(::fcntl(dirfd, F_DUPFD_CLOEXEC, 0));
+  }
+  if (!fd) return Error::last("open by name");
+  if (::fstat(fd.get(), &found.st) < 0) return Error::last("stat");
+  int mount_id = 0;
+  auto handle = root->kind == HandleKind::None ? Result<FileHandle>(Error(EOPNOTSUPP, "handles"))
+                                               : handle_at(fd.get(), "", &mount_id);
+  if (handle && mount_id == root->mount_id) {
+    found.handle = *std::move(handle);
+    found.identity = natural_identity(root->kind, member_.slot, found.handle);
+  } else {
+    found.identity = natural_identity(member_.slot, found.st);
+  }
+  if (S_ISREG(found.st.st_mode) || S_ISDIR(found.st.st_mode)) {
+    found.identity = SLUICE_TRY(carried_or(found.identity, fd.get(), ""));
+  }
+  if (found.handle.empty()) {
+    // A directory is worked in through this descriptor, so it must be a real one.
+    if (S_ISDIR(found.st.st_mode))
+      fd.reset(::openat(fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return Error::last("open by name");
+    found.pinned = std::make_shared<UniqueFd>(std::move(fd));
+  }
+  return found;
+}
+
+Result<Identity> Tier::identity_of(int dirfd, const char* name) const {
+  const auto root = SLUICE_TRY(current());
+  int mount_id = 0;
+  auto handle = root->kind == HandleKind::None ? Result<FileHandle>(Error(EOPNOTSUPP, "handles"))
+                                               : handle_at(dirfd, name, &mount_id);
+  if (!handle || mount_id != root->mount_id) return SLUICE_TRY(identify(dirfd, name)).identity;
+  return carried_or(natural_identity(root->kind, member_.slot, *handle), dirfd, name);
+}
+
+Result<UniqueFd> Tier::open(const FileHandle& handle, int flags) const {
+  const auto root = SLUICE_TRY(current());
+  return open_handle(root->fd->get(), handle, flags);
+}
+
+Result<Located> Tier::find(InodeId id) const {
+  const auto root = SLUICE_TRY(current());
+  const auto handle = handle_from_identity(root->kind, root->fd->get(), id);
+  if (!handle) return Error(ESTALE, "find by identity");
+  auto fd = open_handle(root->fd->get(), *handle, O_PATH);
+  if (!fd) return Error(ESTALE, "find by identity");
+  auto found = SLUICE_TRY(identify(fd->get(), ""));
+  // A deleted file that something still holds open answers to its handle; its name is gone all the
+  // same.
+  if (found.identity.id != id || found.st.st_nlink == 0) return Error(ESTALE, "find by identity");
+  return found;
+}
+
+Result<void> Tier::carry_identity(int fd, const Identity& identity) {
+  const auto root = SLUICE_TRY(current());
+  if (!carries_.load()) {
+    // The flag must be durable before the first xattr that depends on it can be.
+    const UniqueFd dir(
+        ::openat(root->fd->get(), kPrivateDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const UniqueFd flag(
+        dir ? ::openat(dir.get(), kCarriesFlag, O_WRONLY | O_CREAT | O_CLOEXEC, 0600) : -1);
+    if (!flag || ::fsync(flag.get()) < 0 || ::fsync(dir.get()) < 0)
+      return Error::last("mark tier as carrying");
+    carries_ = true;
+  }
+  int mount_id = 0;
+  Identity natural;
+  if (root->kind != HandleKind::None) {
+    natural = natural_identity(root->kind, member_.slot, SLUICE_TRY(handle_at(fd, "", &mount_id)));
+  } else {
+    struct stat st {};
+    if (::fstat(fd, &st) < 0) return Error::last("stat");
+    natural = natural_identity(member_.slot, st);
+  }
+  const std::string value = encode_carried(identity, natural);
+  if (::fsetxattr(fd, kIdentityXattr, value.data(), value.size(), 0) < 0)
+    return Error::last("carry identity");
+  return {};
+}
+
+void Tier::refresh_space() const {
+  const auto root = current();
+  struct statfs fs {};
+  if (!root || ::fstatfs((*root)->fd->get(), &fs) < 0) {
+    total_ = 0;
+    free_ = 0;
+    return;
+  }
+  const auto unit = static_cast<std::uint64_t>(fs.f_bsize);
+  std::uint64_t total = fs.f_blocks * unit;
+  std::uint64_t free = fs.f_bavail * unit;
+  if (settings_.capacity && *settings_.capacity < total) {
+    const std::uint64_t used = total - fs.f_bfree * unit;
+    total = *settings_.capacity;
+    free = std::min(free, total > used ? total - used : 0);
+  }
+  total_ = total;
+  free_ = free;
+  space_read_at_ = monotonic_ns();
+}
+
+Space Tier::space() const {
+  if (monotonic_ns() - space_read_at_.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
+    refresh_space();
+  return {total_.load(std::memory_order_relaxed), free_.load(std::memory_order_relaxed)};
+}
+
+std::uint64_t Tier::reserve() const {
+  return settings_.reserve.value_or(
+      std::min(total_.load(std::memory_order_relaxed) / 50, kMaxDefaultReserve));
+}
+
+bool Tier::above_high_watermark() const {
+  const Space now = space();
+  return now.used() > now.total / 100 * settings_.high_watermark;
+}
+
+void Tier::go_offline(std::string why) {
+  log::get().error("tier is offline: tier={} path={} why={}", name(), path(), why);
+  MutexLock lock(mutex_);
+  online_ = false;
+  root_ = nullptr;
+  why_ = std::move(why);
+}
+
+bool Tier::check_presence() {
+  UniqueFd at_path(::open(path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (const auto root = current()) {
+    struct stat ours {
+    }, theirs{};
+    const int code = !at_path ? errno : ::fstat(at_path.get(), &theirs) < 0 ? errno : 0;
+    if (code != 0) {
+      go_offline(std::string(std::strerror(code)) + " at its path");
+      return true;
+    }
+    if (::fstat((*root)->fd->get(), &ours) < 0) {
+      go_offline(std::strerror(errno));
+      return true;
+    }
+    if (ours.st_dev != theirs.st_dev || ours.st_ino != theirs.st_ino) {
+      go_offline("another directory is at its path: its disk was unmounted or replaced");
+      return true;
+    }
+    return false;
+  }
+  if (!at_path) return false;
+  const auto marker = read_marker(at_path.get());
+  if (!marker || !*marker || (*marker)->self.uuid != member_.uuid) return false;
+  auto adopted = adopt(std::move(at_path));
+  if (!adopted) return false;
+  {
+    MutexLock lock(mutex_);
+    root_ = *adopted;
+    why_.clear();
+    carries_ =
+        ::faccessat(root_->temp->get(), (std::string("../") + kCarriesFlag).c_str(), F_OK, 0) == 0;
+    online_ = true;
+  }
+  log::get().info("tier is back: tier={} path={}", name(), path());
+  return true;
+}
+
+}  // namespace sluice

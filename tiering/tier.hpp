@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Tier is one directory of the pool on one filesystem: its root descriptor, how much room it has,
+// and whether it is there at all. It turns names into identities and handles back into descriptors;
+// it knows nothing of the other tiers.
+//
+// Threads: every member may be called from any thread at once.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/ids.hpp"
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "tiering/identity.hpp"
+#include "tiering/marker.hpp"
+
+namespace sluice {
+
+// A descriptor that several threads may hold while its owner lets go of it.
+using SharedFd = std::shared_ptr<const UniqueFd>;
+
+struct TierSettings {
+  std::string name;
+  std::string path;
+  std::optional<std::uint64_t> capacity;
+  unsigned high_watermark = 90;
+  unsigned low_watermark = 80;
+  std::optional<std::uint64_t> reserve;
+};
+
+// One thing found on a tier.
+struct Located {
+  TierIndex tier = kNoTier;
+  FileHandle handle;  // empty where the filesystem has none; `pinned` names the file then
+  SharedFd pinned;    // O_PATH
+  Identity identity;
+  struct stat st {};  // as the tier's filesystem says: st_ino is not yet ours
+};
+
+struct Space {
+  std::uint64_t total = 0;  // of the filesystem, or the configured capacity if that is less
+  std::uint64_t free = 0;   // what may still be written
+  std::uint64_t used() const { return total - free; }
+};
+
+class Tier {
+ public:
+  // `root` may be empty: the tier is then offline, for the reason `why`, until come_back() finds
+  // it.
+  Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why);
+
+  TierIndex index() const { return index_; }
+  const std::string& name() const { return settings_.name; }
+  const std::string& path() const { return settings_.path; }
+  const TierSettings& settings() const { return settings_; }
+  const Member& member() const { return member_; }
+  std::string filesystem() const;  // "ext4", "xfs", ...
+
+  bool online() const { return online_.load(std::memory_order_relaxed); }
+  std::string why_offline() const;
+
+  // EIO while offline.
+  Result<SharedFd> root() const;
+  // .sluice/tmp: where things are made before they are renamed into place. EIO while offline.
+  Result<SharedFd> temp_directory() const;
+  static std::string new_temp_name();
+
+  // What `name` in `dirfd` is, symlinks not followed; or what `dirfd` itself is, if `name` is
+  // empty.
+  Result<Located> identify(int dirfd, const char* name) const;
+  // Only the identity: what readdir needs for d_ino.
+  Result<Identity> identity_of(int dirfd, const char* name) const;
+  Result<UniqueFd> open(const FileHandle& handle, int flags) const;
+  // What a natural identity names, after the kernel gave up its reference. ESTALE if it is gone or
+  // can't be told.
+  Result<Located> find(InodeId id) const;
+
+  // Writes `identity` on the open file or directory `fd` (not O_PATH), durably once that is synced.
+  Result<void> carry_identity(int fd, const Identity& identity);
+
+  // Cached for some milliseconds, so that asking on each create costs nothing. Zero while offline.
+  Space space() const;
+  void refresh_space() const;
+  std::uint64_t reserve() const;
+  // A writer on this tier may meet ENOSPC soon enough that the daemon should see its writes.
+  bool low_on_space() const { return space().free < reserve(); }
+  bool above_high_watermark() const;
+
+  // Looks whether the directory at path() is still this tier. True if that changed online().
+  bool check_presence();
+
+ private:
+  struct Root {
+    SharedFd fd, temp;
+    int mount_id = 0;
+    HandleKind kind = HandleKind::None;
+    std::uint64_t magic = 0;
+  };
+
+  Result<std::shared_ptr<const Root>> current() const;
+  Result<std::shared_ptr<const Root>> adopt(UniqueFd fd) const;
+  Result<Identity> carried_or(const Identity& natural, int dirfd, const char* name) const;
+  void go_offline(std::string why);
+
+  const TierIndex index_;
+  const TierSettings settings_;
+  const Member member_;
+  // Read on every operation and only ever a hint: a tier that goes away in mid-operation answers
+  // EIO itself.
+  std::atomic<bool> online_{false};
+  // Set before the first identity is carried on this tier and never cleared, so a stale read can
+  // only be false before any such file can be named.
+  std::atomic<bool> carries_{false};
+  mutable Mutex mutex_;
+  std::shared_ptr<const Root> root_ GUARDED_BY(mutex_);
+  std::string why_ GUARDED_BY(mutex_);
+  // Independent figures, each valid alone.
+  mutable std::atomic<std::uint64_t> total_{0}, free_{0};
+  mutable std::atomic<std::int64_t> space_read_at_{0};
+};
+
+}  // namespace sluice
