@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/caller.hpp"
+
+#include <linux/securebits.h>
+#include <sched.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+// This thread's file-creation identity. A thread starts with a umask of its own (unshare) and with
+// the rule that changing fsuid leaves its capabilities alone.
+struct ThreadIdentity {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  mode_t umask = 0;
+
+  ThreadIdentity() {
+    if (::unshare(CLONE_FS) < 0 || ::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) < 0) {
+      log::get().error(
+          "can't give a thread its own identity; files may get the wrong owner or mode");
+    }
+    ::umask(0);
+  }
+};
+
+}  // namespace
+
+void create_as(const Caller& caller) {
+  thread_local ThreadIdentity current;
+  if (current.gid != caller.gid) {
+    ::setfsgid(caller.gid);
+    current.gid = caller.gid;
+  }
+  if (current.uid != caller.uid) {
+    ::setfsuid(caller.uid);
+    current.uid = caller.uid;
+  }
+  if (current.umask != caller.umask) {
+    ::umask(caller.umask);
+    current.umask = caller.umask;
+  }
+}
+
+}  // namespace sluice

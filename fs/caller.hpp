@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Who asked. New files must belong to the caller and obey their umask and the parent's default ACL,
+// so the tier's own filesystem creates them as that user would. Permission was checked by the
+// kernel (default_permissions); our threads keep their capabilities, so nothing is checked twice
+// and supplementary groups need not be known.
+#pragma once
+
+#include <sys/types.h>
+
+namespace sluice {
+
+struct Caller {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  mode_t umask = 0;
+};
+
+// Makes files created by this thread from now on the caller's. Costs nothing while the caller stays
+// the same.
+void create_as(const Caller& caller);
+
+}  // namespace sluice

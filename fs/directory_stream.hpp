@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A DirectoryStream is one open directory being listed. A directory on one tier is read as the tier
+// gives it, its offsets being the tier's own; one on several tiers is read whole, once, and each
+// name shown for the fastest tier that has it. Rewinding to offset 0 reads anew.
+//
+// Threads: the kernel sends one readdir at a time per open directory, but not always from one
+// thread: members lock.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "fs/filesystem.hpp"
+
+namespace sluice {
+
+class DirectoryStream {
+ public:
+  struct Item {
+    std::string name;
+    unsigned char type;  // DT_*
+    off_t next;          // the offset that continues behind this item
+    std::uint64_t inode_number;
+  };
+
+  // `numbers` says whether the items need st_ino: readdirplus looks each name up anyway.
+  enum class Numbers { Wanted, NotWanted };
+
+  DirectoryStream(Filesystem& filesystem, InodePtr directory)
+      : filesystem_(filesystem), directory_(std::move(directory)) {}
+
+  InodeId directory() const { return directory_->id(); }
+
+  // Calls `take` with the items from `offset` on, until it says false or there are no more. An item
+  // that was refused comes again. EIO at the end of a directory part of which is on a tier that is
+  // offline: nobody shall think that the rest was deleted.
+  Result<void> read(off_t offset, Numbers numbers, const std::function<bool(const Item&)>& take);
+
+ private:
+  struct Raw {
+    std::string name;
+    unsigned char type;
+    off_t next;
+    std::size_t copy;  // which of copies_ it is on
+  };
+
+  Result<void> load(off_t offset) REQUIRES(mutex_);
+  Result<bool> more() REQUIRES(mutex_);
+  Result<void> load_merged() REQUIRES(mutex_);
+  std::uint64_t number_of(const Raw& raw) REQUIRES(mutex_);
+
+  Filesystem& filesystem_;
+  const InodePtr directory_;
+  Mutex mutex_;
+  bool loaded_ GUARDED_BY(mutex_) = false;
+  bool complete_ GUARDED_BY(mutex_) = true;
+  std::vector<Filesystem::OpenCopy> copies_ GUARDED_BY(mutex_);
+  UniqueFd single_ GUARDED_BY(mutex_);  // a position of our own in the only copy
+  std::vector<Raw> items_
+      GUARDED_BY(mutex_);  // merged: all of them; single: what the last getdents gave
+  std::size_t at_ GUARDED_BY(mutex_) = 0;
+  off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of items_[at_]
+};
+
+}  // namespace sluice

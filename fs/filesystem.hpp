@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Filesystem is Sluice's answer to each operation, in terms of the tiers and free of FUSE:
+// fuse_ops.cpp translates.
+//
+// What the kernel does for us and we rely on: it checks permissions; it serialises changes to a
+// directory (create, unlink, rename hold the directory's lock); it never sends an id that it has
+// not been given and not forgotten.
+//
+// Threads: every member may be called from any thread at once. Lock order, outermost first:
+// OpenFile::moving < namespace_ < replicate_ < table shard < inode < tier < store.
+//
+// The sources are by subject: filesystem_namespace.cpp (names), _data.cpp (bytes), _attributes.cpp
+// (stat and xattrs), _control.cpp (what Sluice says of itself).
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "fs/caller.hpp"
+#include "fs/fd_cache.hpp"
+#include "fs/inode_table.hpp"
+#include "metadata/store.hpp"
+#include "tiering/heat.hpp"
+#include "tiering/intent.hpp"
+#include "tiering/pool.hpp"
+
+namespace sluice {
+
+// Names and attributes change only through us, so the kernel may keep them. Not for ever: a day
+// bounds the life of a mistake made by somebody who changed a tier behind our back.
+inline constexpr double kCacheSeconds = 86400;
+
+// What the kernel is told of a name. No id: the name does not exist, and that may be remembered
+// too.
+struct Entry {
+  InodeId id{};
+  std::uint32_t generation = 0;
+  struct stat st {};
+  double entry_seconds = kCacheSeconds;
+  double attribute_seconds = kCacheSeconds;
+};
+
+struct Attributes {
+  struct stat st {};
+  double seconds = kCacheSeconds;
+};
+
+struct Opened {
+  std::int32_t backing_id = 0;  // 0: the kernel sends us its reads and writes
+  bool keep_pages = false;
+};
+
+// Which fields of a setattr are to be set.
+struct AttributeChange {
+  std::optional<mode_t> mode;
+  std::optional<uid_t> uid;
+  std::optional<gid_t> gid;
+  std::optional<off_t> size;
+  std::optional<timespec> atime, mtime;  // tv_nsec may be UTIME_NOW
+  bool kill_suid = false;                // the caller may not keep setuid and setgid bits
+};
+
+// The kernel's passthrough table: files it reads and writes without asking us.
+class BackingFiles {
+ public:
+  virtual ~BackingFiles() = default;
+  virtual Result<std::int32_t> add(int fd) = 0;
+  virtual void remove(std::int32_t id) = 0;
+};
+
+class DirectoryStream;
+
+class Filesystem {
+ public:
+  struct Settings {
+    std::uint64_t small_file = 128 << 10;
+  };
+
+  Filesystem(Pool& pool, Store& store, BackingFiles& backing, Settings settings);
+  ~Filesystem();
+
+  // Names.
+  Result<Entry> lookup(InodeId parent, const char* name);
+  void forget(InodeId id, std::uint64_t count) { table_.forget(id, count); }
+  Result<Entry> mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
+                      const Caller& caller);
+  Result<Entry> mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller);
+  Result<Entry> symlink(const char* target, InodeId parent, const char* name, const Caller& caller);
+  Result<Entry> link(InodeId id, InodeId new_parent, const char* new_name);
+  Result<void> unlink(InodeId parent, const char* name);
+  Result<void> rmdir(InodeId parent, const char* name);
+  Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
+                      unsigned flags);
+  Result<std::string> readlink(InodeId id);
+  Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
+  Result<void> sync_directory(InodeId id);
+
+  // Bytes.
+  Result<std::pair<Entry, Opened>> create(InodeId parent, const char* name, mode_t mode, int flags,
+                                          const Caller& caller);
+  Result<std::pair<Entry, Opened>> create_unnamed(InodeId parent, mode_t mode, int flags,
+                                                  const Caller& caller);
+  Result<Opened> open(InodeId id, int flags, bool kill_suid);
+  void release(InodeId id, int flags);
+  Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset);
+  Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
+                            bool kill_suid);
+  Result<void> sync(InodeId id, bool data_only);
+  Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
+  Result<off_t> seek(InodeId id, off_t offset, int whence);
+  Result<std::size_t> copy_range(InodeId from, off_t from_offset, InodeId to, off_t to_offset,
+                                 std::size_t length);
+
+  // Attributes.
+  Result<Attributes> getattr(InodeId id);
+  Result<Attributes> setattr(InodeId id, const AttributeChange& change);
+  Result<std::string> getxattr(InodeId id, const char* name);
+  Result<std::string> listxattr(InodeId id);
+  Result<void> setxattr(InodeId id, const char* name, const char* value, std::size_t size,
+                        int flags);
+  Result<void> removexattr(InodeId id, const char* name);
+  Result<struct statvfs> statfs();
+
+  // Housekeeping, called every second: notices tiers that come and go, writes heat out.
+  void tick();
+  Result<void> flush_heat() { return heat_.flush(); }
+
+  // For the status report.
+  std::size_t known_inodes() const { return table_.size(); }
+  std::uint64_t open_files() const { return open_files_.load(std::memory_order_relaxed); }
+  std::uint64_t opens() const { return heat_.total(); }
+  // Turns passthrough off for files opened from now on (the kernel lacks it, or the user asked).
+  void serve_everything() { passthrough_ = false; }
+
+ private:
+  friend class DirectoryStream;
+
+  // A copy of a directory that can be worked in now.
+  struct OpenCopy {
+    Tier* tier;
+    SharedFd fd;
+    int get() const { return fd->get(); }
+  };
+  struct OpenCopies {
+    std::vector<OpenCopy> reachable;  // fastest first
+    bool complete = true;             // false: a copy is on a tier that is offline
+  };
+
+  // filesystem_namespace.cpp
+  Result<InodePtr> inode(InodeId id);
+  Result<InodePtr> resolve_forgotten(InodeId id);
+  Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
+  Result<OpenCopies> open_copies(const InodePtr& directory);
+  Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
+  // Every copy of `name`, fastest first, more than one only for directories. Empty if there is
+  // none.
+  Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name);
+  Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name);
+  // A copy of `directory` on `tier`, made (with its ancestors) if there is none.
+  Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
+  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
+  // Calls `make(copy)` on the tiers where a new file of `parent` may go, best first, until one has
+  // room for it.
+  Result<Located> place_new(const InodePtr& parent,
+                            const std::function<Result<Located>(const OpenCopy&)>& make);
+  void hold_if_open(const Located& victim);
+  void set_removed(const std::vector<Located>& directory, bool removed);
+  Result<void> rename_located(const InodePtr& from, const char* name,
+                              const std::vector<Located>& source, const InodePtr& to,
+                              const char* new_name, const std::vector<Located>& target,
+                              unsigned flags);
+  Result<std::vector<Step>> rename_steps(const InodePtr& parent, const char* name,
+                                         const std::vector<Located>& source,
+                                         const InodePtr& new_parent, const char* new_name,
+                                         const std::vector<Located>& target, unsigned flags);
+  std::string path_of(const InodePtr& inode);
+
+  // filesystem_data.cpp
+  Result<Opened> open_inode(const InodePtr& inode, int flags, SharedFd fresh);
+  // Keeps an open file where it is while something about it changes.
+  class ChangeGuard {
+   public:
+    explicit ChangeGuard(const InodePtr& inode) NO_THREAD_SAFETY_ANALYSIS;
+    ~ChangeGuard() NO_THREAD_SAFETY_ANALYSIS;
+    ChangeGuard(const ChangeGuard&) = delete;
+    ChangeGuard& operator=(const ChangeGuard&) = delete;
+
+   private:
+    std::shared_ptr<SharedMutex> moving_;
+  };
+  Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
+  bool still_mapped(const InodePtr& inode);
+  Result<SharedFd> reader(const InodePtr& inode);
+  Result<SharedFd> writer(const InodePtr& inode);
+  Result<void> strip_suid(int fd);
+  // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
+  // has.
+  Result<void> spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more);
+  Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
+  template <typename Change>
+  auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
+
+  // filesystem_attributes.cpp
+  Result<SharedFd> any_fd(const InodePtr& inode);
+  Result<struct stat> stat_of(const InodePtr& inode);
+  double attribute_seconds(const InodePtr& inode);
+  Result<void> change_copies(const InodePtr& directory,
+                             const std::function<Result<void>(const SharedFd&)>& change);
+  std::optional<Result<std::string>> virtual_xattr(const InodePtr& inode, std::string_view name);
+
+  Pool& pool_;
+  Store& store_;
+  BackingFiles& backing_;
+  const Settings settings_;
+  HeatRecorder heat_;
+  InodeTable table_;
+  FdCache fd_cache_;
+  std::atomic<bool> passthrough_{true};       // only ever turns false
+  std::atomic<std::uint64_t> open_files_{0};  // a statistic
+  std::atomic<std::uint64_t> unopened_opens_{
+      0};  // opens with no descriptor behind them yet; see hold_if_open()
+  // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
+  SharedMutex namespace_;
+  Mutex replicate_;  // one directory is copied to another tier at a time
+  unsigned ticks_ = 0;
+};
+
+}  // namespace sluice

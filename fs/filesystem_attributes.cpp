@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Attributes: stat, chmod, chown, times, truncation, xattrs and ACLs.
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "fs/filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+// System calls that take a path but no descriptor reach an O_PATH descriptor's file this way.
+struct ProcPath {
+  explicit ProcPath(int fd) { std::snprintf(text.data(), text.size(), "/proc/self/fd/%d", fd); }
+  const char* c_str() const { return text.data(); }
+  std::array<char, 32> text{};
+};
+
+bool later(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+}
+
+bool is_ours(std::string_view name) { return name == kIdentityXattr; }
+
+Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
+  // Owner before mode: a change of owner clears setuid bits that the same call may set.
+  if (change.uid || change.gid) {
+    const uid_t uid = change.uid.value_or(static_cast<uid_t>(-1));
+    const gid_t gid = change.gid.value_or(static_cast<gid_t>(-1));
+    if (::fchownat(fd->get(), "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
+      return Error::last("chown");
+  }
+  if (change.mode && ::chmod(ProcPath(fd->get()).c_str(), *change.mode & 07777) < 0)
+    return Error::last("chmod");
+  if (change.atime || change.mtime) {
+    const timespec omit{0, UTIME_OMIT};
+    const std::array<timespec, 2> times{change.atime.value_or(omit), change.mtime.value_or(omit)};
+    if (::utimensat(fd->get(), "", times.data(), AT_EMPTY_PATH) < 0)
+      return Error::last("set times");
+  }
+  return {};
+}
+
+}  // namespace
+
+// A descriptor on the inode for operations that need no access to its bytes: O_PATH if nothing
+// better is at hand.
+Result<SharedFd> Filesystem::any_fd(const InodePtr& inode) {
+  if (inode->is_directory()) return SLUICE_TRY(open_copies(inode)).reachable[0].fd;
+  Copy copy;
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->open && inode->open->reader) return inode->open->reader;
+    copy = inode->copies[0];
+  }
+  Tier& tier = pool_[copy.tier];
+  if (!tier.online()) return Error(EIO, "tier is offline");
+  if (copy.handle.empty()) return copy.fd;
+  return SharedFd(std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_PATH))));
+}
+
+Result<struct stat> Filesystem::stat_of(const InodePtr& inode) {
+  struct stat st {};
+  if (!inode->is_directory()) {
+    const SharedFd fd = SLUICE_TRY(any_fd(inode));
+    if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+    MutexLock lock(inode->mutex);
+    inode->size_hint = static_cast<std::uint64_t>(st.st_size);
+  } else {
+    const OpenCopies copies = SLUICE_TRY(open_copies(inode));
+    if (::fstat(copies.reachable[0].get(), &st) < 0) return Error::last("stat");
+    for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
+      // A name made on any tier makes the directory younger.
+      struct stat other {};
+      if (::fstat(copies.reachable[i].get(), &other) < 0) continue;
+      if (later(other.st_mtim, st.st_mtim)) st.st_mtim = other.st_mtim;
+      if (later(other.st_ctim, st.st_ctim)) st.st_ctim = other.st_ctim;
+    }
+    // Nobody counts the subdirectories of several tiers; 1 says so, as on btrfs.
+    if (copies.reachable.size() > 1 || !copies.complete) st.st_nlink = 1;
+  }
+  st.st_ino = to_number(inode->id());
+  return st;
+}
+
+// How long the kernel may believe a file's attributes. Stores through a shared mapping of a
+// passthrough file change its size and times without a word to us or to the kernel's copy of them.
+double Filesystem::attribute_seconds(const InodePtr& inode) {
+  if (!S_ISREG(inode->type)) return kCacheSeconds;
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->open && inode->open->passthrough && inode->open->writers > 0) return 0;
+    if (!inode->maybe_mapped) return kCacheSeconds;
+  }
+  return still_mapped(inode) ? 0 : kCacheSeconds;
+}
+
+Result<Attributes> Filesystem::getattr(InodeId id) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  Attributes out;
+  out.seconds = attribute_seconds(file);
+  out.st = SLUICE_TRY(stat_of(file));
+  return out;
+}
+
+// Applies `change` to every copy of a directory. A crash in between is mended at the next mount:
+// the attributes that count are those of the fastest copy, which changes first.
+Result<void> Filesystem::change_copies(const InodePtr& directory,
+                                       const std::function<Result<void>(const SharedFd&)>& change) {
+  const OpenCopies copies = SLUICE_TRY(open_copies(directory));
+  const OpenCopy& first = copies.reachable[0];
+  if (copies.reachable.size() == 1) return change(first.fd);
+  std::vector<Step> steps;
+  for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
+    Step step;
+    step.kind = Step::Kind::MirrorDir;
+    step.from = SLUICE_TRY(place_at(*first.tier, first.get(), ""));
+    step.to = SLUICE_TRY(place_at(*copies.reachable[i].tier, copies.reachable[i].get(), ""));
+    steps.push_back(std::move(step));
+  }
+  const std::uint64_t sequence = SLUICE_TRY(announce(store_, steps));
+  const auto changed = change(first.fd);
+  // Completed even if nothing changed: mirroring equal attributes does no harm, and the intent must
+  // go.
+  SLUICE_TRY(complete(store_, pool_, sequence, steps));
+  return changed;
+}
+
+Result<Attributes> Filesystem::setattr(InodeId id, const AttributeChange& change) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  if (file->is_directory()) {
+    SLUICE_TRY(change_copies(file, [&](const SharedFd& fd) { return apply_change(fd, change); }));
+    return getattr(id);
+  }
+  const ChangeGuard guard(file);
+  if (change.size) {
+    const SharedFd fd = SLUICE_TRY(writer(file));
+    if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
+    MutexLock lock(file->mutex);
+    if (!file->open || file->open->passthrough) file->pages_stale = true;
+  }
+  const SharedFd fd = SLUICE_TRY(any_fd(file));
+  if (change.kill_suid) SLUICE_TRY(strip_suid(fd->get()));
+  SLUICE_TRY(apply_change(fd, change));
+  return getattr(id);
+}
+
+Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  if (auto answer = virtual_xattr(file, name)) return *std::move(answer);
+  if (is_ours(name) || S_ISLNK(file->type)) return Error(ENODATA, "getxattr");
+  {
+    MutexLock lock(file->mutex);
+    if (file->without_xattrs) return Error(ENODATA, "getxattr");
+  }
+  const SharedFd fd = SLUICE_TRY(any_fd(file));
+  const ProcPath path(fd->get());
+  std::array<char, 1024> small{};
+  ssize_t size = ::getxattr(path.c_str(), name, small.data(), small.size());
+  if (size >= 0) return std::string(small.data(), static_cast<std::size_t>(size));
+  if (errno == ERANGE) {
+    std::string value(XATTR_SIZE_MAX, '\0');
+    size = ::getxattr(path.c_str(), name, value.data(), value.size());
+    if (size < 0) return Error::last("getxattr");
+    value.resize(static_cast<std::size_t>(size));
+    return value;
+  }
+  const Error failure = Error::last("getxattr");
+  // `ls -l` asks each file for two attributes that it mostly lacks: find out once whether it has
+  // any at all.
+  if (failure.code == ENODATA && ::listxattr(path.c_str(), nullptr, 0) == 0) {
+    MutexLock lock(file->mutex);
+    file->without_xattrs = true;
+  }
+  return failure;
+}
+
+Result<std::string> Filesystem::listxattr(InodeId id) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  if (S_ISLNK(file->type)) return std::string();
+  const SharedFd fd = SLUICE_TRY(any_fd(file));
+  std::string list(XATTR_LIST_MAX, '\0');
+  const ssize_t size = ::listxattr(ProcPath(fd->get()).c_str(), list.data(), list.size());
+  if (size < 0) return Error::last("listxattr");
+  list.resize(static_cast<std::size_t>(size));
+  std::string visible;
+  for (std::size_t at = 0; at < list.size();) {
+    const std::string_view name = &list[at];
+    if (!is_ours(name)) visible.append(name).push_back('\0');
+    at += name.size() + 1;
+  }
+  return visible;
+}
+
+Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* value, std::size_t size,
+                                  int flags) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  if (std::string_view(name).starts_with("user.sluice.") || is_ours(name))
+    return Error(EPERM, "setxattr");
+  if (S_ISLNK(file->type)) return Error(EPERM, "setxattr");
+  {
+    MutexLock lock(file->mutex);
+    file->without_xattrs = false;
+  }
+  const auto set = [&](const SharedFd& fd) -> Result<void> {
+    if (::setxattr(ProcPath(fd->get()).c_str(), name, value, size, flags) < 0)
+      return Error::last("setxattr");
+    return {};
+  };
+  if (file->is_directory()) return change_copies(file, set);
+  const ChangeGuard guard(file);
+  return set(SLUICE_TRY(any_fd(file)));
+}
+
+Result<void> Filesystem::removexattr(InodeId id, const char* name) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  if (is_ours(name) || S_ISLNK(file->type)) return Error(ENODATA, "removexattr");
+  const auto remove = [&](const SharedFd& fd) -> Result<void> {
+    if (::removexattr(ProcPath(fd->get()).c_str(), name) < 0) return Error::last("removexattr");
+    return {};
+  };
+  if (file->is_directory()) return change_copies(file, remove);
+  const ChangeGuard guard(file);
+  return remove(SLUICE_TRY(any_fd(file)));
+}
+
+Result<struct statvfs> Filesystem::statfs() {
+  struct statvfs out {};
+  constexpr std::uint64_t kUnit = 4096;
+  out.f_bsize = out.f_frsize = kUnit;
+  out.f_namemax = 255;
+  std::set<std::uint64_t> counted;  // tiers on one filesystem share its room
+  for (const auto& tier : pool_) {
+    const auto root = tier->root();
+    struct stat st {};
+    struct statvfs fs {};
+    if (!root || ::fstat((*root)->get(), &st) < 0 || ::fstatvfs((*root)->get(), &fs) < 0) continue;
+    if (!counted.insert(st.st_dev).second) continue;
+    tier->refresh_space();
+    const Space space = tier->space();
+    out.f_blocks += space.total / kUnit;
+    out.f_bavail += space.free / kUnit;
+    // Root may use what the filesystem keeps back, unless our own limit is nearer.
+    const std::uint64_t kept_back = (fs.f_bfree - fs.f_bavail) * fs.f_frsize;
+    out.f_bfree += (tier->settings().capacity ? space.free : space.free + kept_back) / kUnit;
+    out.f_files += fs.f_files;
+    out.f_ffree += fs.f_ffree;
+    out.f_favail += fs.f_favail;
+  }
+  return out;
+}
+
+}  // namespace sluice

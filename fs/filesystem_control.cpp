@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What Sluice says of itself through the mount: the user.sluice.* xattrs, and the housekeeping
+// behind them.
+#include <cstring>
+
+#include "base/log.hpp"
+#include "fs/filesystem.hpp"
+
+namespace sluice {
+namespace {
+constexpr unsigned kTicksPerFlush = 5;
+}
+
+// Nothing if `name` is not one of ours. They are never listed, so that cp and rsync don't carry
+// them along.
+std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& inode,
+                                                             std::string_view name) {
+  constexpr std::string_view kPrefix = "user.sluice.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+
+  std::vector<TierIndex> tiers;
+  {
+    MutexLock lock(inode->mutex);
+    for (const Copy& copy : inode->copies) tiers.push_back(copy.tier);
+  }
+  if (name == "tier") {
+    std::string names;
+    for (const TierIndex tier : tiers) names += (names.empty() ? "" : ",") + pool_[tier].name();
+    return Result<std::string>(names);
+  }
+  if (name == "location") {
+    const std::string path = path_of(inode);
+    if (path.empty()) return Result<std::string>(Error(ENODATA, "location"));
+    const std::string& root = pool_[tiers[0]].path();
+    return Result<std::string>(path == "/" ? root : root + path);
+  }
+  if (name == "accesses" && S_ISREG(inode->type)) {
+    const auto heat = heat_.heat(inode->id());
+    if (!heat) return Result<std::string>(heat.error());
+    return Result<std::string>(std::to_string(heat->opens));
+  }
+  return Result<std::string>(Error(ENODATA, "getxattr"));
+}
+
+void Filesystem::tick() {
+  for (const auto& tier : pool_) {
+    if (!tier->check_presence()) continue;
+    const TierIndex index = tier->index();
+    if (tier->online()) continue;
+    // Let go of everything on it, so that its disk can be taken away.
+    table_.for_each([&](Inode& inode) {
+      MutexLock lock(inode.mutex);
+      for (Copy& copy : inode.copies) {
+        if (copy.tier == index && !copy.handle.empty()) copy.fd = nullptr;
+      }
+    });
+  }
+  if (++ticks_ % kTicksPerFlush != 0) return;
+  if (const auto flushed = heat_.flush(); !flushed) {
+    log::get().warn("access counts could not be stored and are kept in memory: why={}",
+                    std::strerror(flushed.error().code));
+  }
+}
+
+}  // namespace sluice

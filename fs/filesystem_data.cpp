@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Bytes: opening, reading and writing files, and moving one to another tier when its own is full.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "fs/filesystem.hpp"
+#include "tiering/relocate.hpp"
+
+namespace sluice {
+namespace {
+
+// The longest copy made while one request waits; the caller of copy_file_range(2) comes back for
+// more.
+constexpr std::size_t kMaxCopy = 32 << 20;
+
+bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
+
+// Opens the file of an O_PATH or other descriptor anew. /proc is the kernel's way to do that
+// without a name.
+Result<SharedFd> reopen(int fd, int flags) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  UniqueFd opened(::open(path.c_str(), flags | O_CLOEXEC));
+  if (!opened) return Error::last("reopen");
+  return SharedFd(std::make_shared<UniqueFd>(std::move(opened)));
+}
+
+}  // namespace
+
+Filesystem::ChangeGuard::ChangeGuard(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->open) return;
+    moving_ = inode->open->moving;
+  }
+  moving_->lock_shared();
+}
+
+Filesystem::ChangeGuard::~ChangeGuard() {
+  if (moving_) moving_->unlock_shared();
+}
+
+// A descriptor on the inode's bytes with `flags`, from its handle or from what is open already.
+Result<SharedFd> Filesystem::open_bytes(const InodePtr& inode, int flags) {
+  const SharedFd any = SLUICE_TRY(any_fd(inode));
+  Copy copy;
+  {
+    MutexLock lock(inode->mutex);
+    copy = inode->copies[0];
+    if (copy.handle.empty() || (inode->open && inode->open->reader)) copy.tier = kNoTier;
+  }
+  if (copy.tier == kNoTier) return reopen(any->get(), flags);
+  return SharedFd(
+      std::make_shared<UniqueFd>(SLUICE_TRY(pool_[copy.tier].open(copy.handle, flags))));
+}
+
+Result<SharedFd> Filesystem::reader(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->open && inode->open->reader) return inode->open->reader;
+  }
+  SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDONLY));
+  MutexLock lock(inode->mutex);
+  if (!inode->open) return fd;
+  if (!inode->open->reader) {
+    inode->open->reader = fd;
+    if (!inode->open->passthrough) unopened_opens_.fetch_sub(1);
+  }
+  return inode->open->reader;
+}
+
+Result<SharedFd> Filesystem::writer(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->open && inode->open->writer) return inode->open->writer;
+  }
+  SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDWR));
+  MutexLock lock(inode->mutex);
+  if (!inode->open) return fd;
+  if (!inode->open->writer) inode->open->writer = fd;
+  return inode->open->writer;
+}
+
+// Drops setuid, and setgid where it means execution, as the kernel does when somebody without
+// CAP_FSETID writes.
+Result<void> Filesystem::strip_suid(int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  mode_t mode = st.st_mode & ~static_cast<mode_t>(S_ISUID);
+  if ((mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP)) mode &= ~static_cast<mode_t>(S_ISGID);
+  if (mode == st.st_mode) return {};
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  if (::chmod(path.c_str(), mode & 07777) < 0) return Error::last("drop setuid");
+  return {};
+}
+
+// Whether a writable mapping has outlived the last close of this file. A read lease can be had only
+// if nobody, mapping or descriptor, can write. Answers "no" once and for all until the next open
+// for writing.
+bool Filesystem::still_mapped(const InodePtr& inode) {
+  const auto fd = open_bytes(inode, O_RDONLY);
+  if (!fd) return false;
+  const bool mapped = ::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0 && errno == EAGAIN;
+  if (!mapped) ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
+  MutexLock lock(inode->mutex);
+  if (!mapped && (!inode->open || inode->open->writers == 0)) inode->maybe_mapped = false;
+  return mapped;
+}
+
+// Adds one open to the inode. `fresh`, if there is one, is an O_RDONLY descriptor of a file just
+// created. The inode's lock is held while its file is opened, against the rule: the first opener
+// decides for all how.
+Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd fresh) {
+  const bool writes = wants_to_write(flags);
+  bool may_be_mapped = false;
+  {
+    MutexLock lock(inode->mutex);
+    may_be_mapped = inode->maybe_mapped && !inode->open;
+  }
+  const bool mapped = may_be_mapped && still_mapped(inode);
+
+  MutexLock lock(inode->mutex);
+  Tier& tier = pool_[inode->copies[0].tier];
+  if (!tier.online()) return Error(EIO, "tier is offline");
+  Opened out;
+  if (!inode->open) {
+    auto file = std::make_unique<OpenFile>();
+    file->reader = std::move(fresh);
+    // Small files stay in the kernel's page cache between opens: registering one costs more than it
+    // saves. On a tier that is nearly full we must see the writes, to be able to take the file
+    // elsewhere.
+    const bool small = inode->size_hint <= settings_.small_file && !writes;
+    const bool crowded = writes && tier.low_on_space();
+    // A live mapping bypasses us, so every other access must as well.
+    if (passthrough_ && ((!small && !crowded) || mapped)) {
+      if (!file->reader) {
+        const Copy& copy = inode->copies[0];
+        file->reader =
+            copy.handle.empty()
+                ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY))
+                : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
+      }
+      // Read-only, whatever the open is for: a writable backing file would make every lease attempt
+      // fail.
+      const auto id = backing_.add(file->reader->get());
+      if (id) {
+        file->passthrough = true;
+        file->backing_id = *id;
+      }
+    }
+    if (!file->passthrough && !file->reader) unopened_opens_.fetch_add(1);
+    inode->open = std::move(file);
+  }
+  OpenFile& file = *inode->open;
+  ++file.opens;
+  if (writes) ++file.writers;
+  open_files_.fetch_add(1, std::memory_order_relaxed);
+  if (file.passthrough) {
+    out.backing_id = file.backing_id;
+    if (writes) {
+      inode->pages_stale = true;
+      inode->maybe_mapped = true;
+    }
+  } else {
+    out.keep_pages = !std::exchange(inode->pages_stale, false);
+  }
+  return out;
+}
+
+Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* name, mode_t mode,
+                                                    int flags, const Caller& caller) {
+  const InodePtr directory = SLUICE_TRY(inode(parent));
+  if (parent == kRootId && std::strcmp(name, kPrivateDirectory) == 0) return Error(EPERM, "create");
+  SharedFd fd;
+  auto made = [&]() -> Result<Located> {
+    SharedLock lock(namespace_);
+    return place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+      create_as(caller);
+      // The kernel opens the file itself, with the caller's flags, when it takes over the reading
+      // and writing.
+      fd = std::make_shared<UniqueFd>(
+          ::openat(copy.get(), name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+      if (!*fd) return Error::last("create");
+      return copy.tier->identify(fd->get(), "");
+    });
+  }();
+  if (failed_with(made, EEXIST) && !(flags & O_EXCL)) {
+    // Somebody put it there behind the kernel's back.
+    const Entry entry = SLUICE_TRY(lookup(parent, name));
+    if (entry.id == InodeId{}) return Error(EIO, "create");
+    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, false)));
+  }
+  if (!made) return made.error();
+  Entry entry = SLUICE_TRY(enter({*made}, directory, name));
+  const InodePtr file = SLUICE_TRY(inode(entry.id));
+  const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
+  entry.attribute_seconds = attribute_seconds(file);
+  heat_.count_open(entry.id);
+  return std::pair(entry, opened);
+}
+
+Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode_t mode, int flags,
+                                                            const Caller& caller) {
+  const InodePtr directory = SLUICE_TRY(inode(parent));
+  SharedFd fd;
+  const Located made =
+      SLUICE_TRY(place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+        create_as(caller);
+        const UniqueFd writable(
+            ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
+        if (!writable) return Error::last("create unnamed");
+        auto readable = reopen(writable.get(), O_RDONLY);
+        if (!readable) return readable.error();
+        fd = *std::move(readable);
+        return copy.tier->identify(fd->get(), "");
+      }));
+  Entry entry = SLUICE_TRY(enter({made}, directory, ""));
+  const InodePtr file = SLUICE_TRY(inode(entry.id));
+  const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
+  entry.attribute_seconds = attribute_seconds(file);
+  return std::pair(entry, opened);
+}
+
+Result<Opened> Filesystem::open(InodeId id, int flags, bool kill_suid) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
+  if (flags & O_TRUNC) {
+    const auto truncate = [&]() -> Result<void> {
+      const ChangeGuard guard(file);
+      const SharedFd fd = SLUICE_TRY(writer(file));
+      if (kill_suid) SLUICE_TRY(strip_suid(fd->get()));
+      if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
+      return {};
+    };
+    const auto truncated = truncate();
+    if (!truncated) {
+      release(id, flags);
+      return truncated.error();
+    }
+  }
+  heat_.count_open(id);
+  return opened;
+}
+
+void Filesystem::release(InodeId id, int flags) {
+  const InodePtr file = table_.find(id);
+  if (!file) return;
+  std::unique_ptr<OpenFile> last;
+  {
+    MutexLock lock(file->mutex);
+    if (!file->open) return;
+    if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
+    if (--file->open->opens == 0) last = std::move(file->open);
+    if (last && file->maybe_mapped && last->reader) {
+      // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
+      if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
+        ::fcntl(last->reader->get(), F_SETLEASE, F_UNLCK);
+        file->maybe_mapped = false;
+      }
+    }
+  }
+  open_files_.fetch_sub(1, std::memory_order_relaxed);
+  if (!last) return;
+  if (last->passthrough) {
+    backing_.remove(last->backing_id);
+  } else if (!last->reader) {
+    unopened_opens_.fetch_sub(1);
+  }
+}
+
+Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  const SharedFd fd = SLUICE_TRY(reader(file));
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t got =
+        ::pread(fd->get(), buffer + done, size - done, offset + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::last("read");
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+// Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes
+// and runs it again.
+template <typename Change>
+auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change change) {
+  using Answer = decltype(change(int{}));
+  for (;;) {
+    SharedFd fd;
+    Answer answer = [&]() -> Answer {
+      const ChangeGuard guard(inode);
+      fd = SLUICE_TRY(writer(inode));
+      return change(fd->get());
+    }();
+    if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
+    const auto moved = spill(inode, fd, more);
+    if (!moved) return Answer(moved.error());
+  }
+}
+
+Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t size, off_t offset,
+                                      bool kill_suid) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  std::size_t done = 0;
+  const auto written = with_room(file, size, [&](int fd) -> Result<void> {
+    if (kill_suid) SLUICE_TRY(strip_suid(fd));
+    while (done < size) {
+      const ssize_t put = ::pwrite(fd, data + done, size - done, offset + static_cast<off_t>(done));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return Error::last("write");
+      done += static_cast<std::size_t>(put);
+    }
+    return {};
+  });
+  // What went in before the disks were full counts: that is what write(2) says too.
+  if (!written && done == 0) return written.error();
+  return done;
+}
+
+Result<void> Filesystem::sync(InodeId id, bool data_only) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  const SharedFd fd = SLUICE_TRY(reader(file));
+  // Not retried: after a failed fsync the kernel may have dropped the dirty pages, so a second call
+  // that succeeds would prove nothing.
+  if ((data_only ? ::fdatasync(fd->get()) : ::fsync(fd->get())) < 0) return Error::last("sync");
+  return {};
+}
+
+Result<void> Filesystem::allocate(InodeId id, int mode, off_t offset, off_t length) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  return with_room(file, static_cast<std::uint64_t>(length), [&](int fd) -> Result<void> {
+    while (::fallocate(fd, mode, offset, length) < 0) {
+      if (errno != EINTR) return Error::last("fallocate");
+    }
+    return {};
+  });
+}
+
+Result<off_t> Filesystem::seek(InodeId id, off_t offset, int whence) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  const SharedFd fd = SLUICE_TRY(reader(file));
+  const off_t at = ::lseek(fd->get(), offset, whence);
+  if (at < 0) return Error::last("seek");
+  return at;
+}
+
+Result<std::size_t> Filesystem::copy_range(InodeId from, off_t from_offset, InodeId to,
+                                           off_t to_offset, std::size_t length) {
+  const InodePtr source = SLUICE_TRY(inode(from));
+  const InodePtr target = SLUICE_TRY(inode(to));
+  const SharedFd in = SLUICE_TRY(reader(source));
+  const ChangeGuard guard(target);
+  const SharedFd out = SLUICE_TRY(writer(target));
+  const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out->get(), &to_offset,
+                                           std::min(length, kMaxCopy), 0);
+  // EXDEV between tiers: the kernel then copies through the page cache, which the caller does not
+  // notice.
+  if (copied < 0) return Error::last("copy_file_range");
+  return static_cast<std::size_t>(copied);
+}
+
+// `full` is the descriptor on which there was no room: if the file has moved since, there is
+// nothing to do.
+Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more) {
+  std::shared_ptr<SharedMutex> moving;
+  Copy old;
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->open || inode->open->passthrough) return Error(ENOSPC, "spill");
+    moving = inode->open->moving;
+  }
+  ExclusiveLock no_changes(*moving);
+  {
+    MutexLock lock(inode->mutex);
+    if (!inode->open || inode->open->writer != full) return {};
+    old = inode->copies[0];
+  }
+  struct stat st {};
+  if (::fstat(full->get(), &st) < 0) return Error::last("stat");
+  // A hard link would stay behind as a file of its own.
+  if (st.st_nlink > 1) return Error(ENOSPC, "spill a file with hard links");
+  const std::uint64_t needed = static_cast<std::uint64_t>(st.st_blocks) * 512 + more;
+
+  pool_[old.tier].refresh_space();
+  for (const TierIndex index : pool_.placement()) {
+    Tier& to = pool_[index];
+    to.refresh_space();
+    if (index == old.tier || to.space().free < needed) continue;
+    const auto moved = move_open_file(inode, full, st.st_nlink > 0, to);
+    if (moved) {
+      log::get().info("spilled a file that outgrew its tier: path={} from={} to={} bytes={}",
+                      log::escaped(path_of(inode)), pool_[old.tier].name(), to.name(), st.st_size);
+      return {};
+    }
+    log::get().warn("can't spill a file: path={} to={} step={} why={}",
+                    log::escaped(path_of(inode)), to.name(), moved.error().operation,
+                    std::strerror(moved.error().code));
+  }
+  return Error(ENOSPC, "no tier has room");
+}
+
+// REQUIRES: OpenFile::moving is held exclusively.
+Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
+                                        Tier& to) {
+  HiddenCopy copy = SLUICE_TRY(make_hidden_copy(source->get(), inode->identity, to));
+  const auto place = [&]() -> Result<void> {
+    if (!named) {
+      discard(copy, to);  // as nameless as the original
+      return {};
+    }
+    ExclusiveLock no_renames(namespace_);
+    InodeId parent_id{};
+    std::string name;
+    TierIndex from = kNoTier;
+    {
+      MutexLock lock(inode->mutex);
+      parent_id = inode->parent;
+      name = inode->name;
+      from = inode->copies[0].tier;
+    }
+    const InodePtr parent = SLUICE_TRY(this->inode(parent_id));
+    const OpenCopy from_dir = SLUICE_TRY(open_copy(parent, from));
+    if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
+      return Error(ESTALE, "the file's name is not known");
+    }
+    const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
+    return switch_to_copy(store_, pool_, copy, *from_dir.tier, from_dir.get(), to, to_dir.get(),
+                          name);
+  };
+  const auto placed = place();
+  if (!placed) {
+    discard(copy, to);
+    return placed;
+  }
+  SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
+  SharedFd readable = SLUICE_TRY(reopen(writable->get(), O_RDONLY));
+  MutexLock lock(inode->mutex);
+  inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
+  if (inode->open) {
+    if (!inode->open->reader) unopened_opens_.fetch_sub(1);
+    inode->open->reader = std::move(readable);
+    inode->open->writer = std::move(writable);
+  }
+  return {};
+}
+
+}  // namespace sluice

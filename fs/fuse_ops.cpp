@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/fuse_ops.hpp"
+
+#include <linux/fuse.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "base/log.hpp"
+#include "fs/directory_stream.hpp"
+#include "fs/filesystem.hpp"
+#include "fs/session.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t kMaxRead = 1 << 20;
+
+Session& session(fuse_req_t request) { return *static_cast<Session*>(fuse_req_userdata(request)); }
+
+Filesystem& filesystem(fuse_req_t request, fuse_opcode opcode) {
+  Session& s = session(request);
+  s.count(opcode);
+  return s.filesystem();
+}
+
+Caller caller(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  return {context->uid, context->gid, context->umask};
+}
+
+// Runs one operation and replies exactly once. Nothing is thrown past here: libfuse is C.
+template <typename Operation, typename Reply>
+void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
+  int code = EIO;
+  try {
+    auto result = operation();
+    if (result) return reply(result);
+    code = result.error().code;
+    log::get().debug("refused: operation={} why={}", result.error().operation, std::strerror(code));
+  } catch (const std::bad_alloc&) {
+    code = ENOMEM;
+  } catch (const std::exception& e) {
+    log::get().critical("an operation failed in a way it must not: {}", e.what());
+  }
+  fuse_reply_err(request, code);
+}
+
+template <typename Operation>
+void answer_done(fuse_req_t request, Operation operation) noexcept {
+  answer(request, operation, [&](const auto&) { fuse_reply_err(request, 0); });
+}
+
+fuse_entry_param to_wire(const Entry& entry) {
+  fuse_entry_param out{};
+  out.ino = to_number(entry.id);
+  out.generation = entry.generation;
+  out.attr = entry.st;
+  out.attr_timeout = entry.attribute_seconds;
+  out.entry_timeout = entry.entry_seconds;
+  return out;
+}
+
+template <typename Operation>
+void answer_entry(fuse_req_t request, Operation operation) noexcept {
+  answer(request, operation, [&](const Result<Entry>& entry) {
+    const fuse_entry_param out = to_wire(*entry);
+    fuse_reply_entry(request, &out);
+  });
+}
+
+void fill(fuse_file_info& info, const Opened& opened) {
+  info.backing_id = opened.backing_id;
+  info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
+  // Nothing waits for a close: locks are the kernel's own, and no data is written back late.
+  info.noflush = 1;
+}
+
+void ll_init(void* userdata, fuse_conn_info* connection) {
+  static_cast<Session*>(userdata)->negotiate(*connection);
+}
+
+void ll_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  answer_entry(request,
+               [&] { return filesystem(request, FUSE_LOOKUP).lookup(InodeId{parent}, name); });
+}
+
+void ll_forget(fuse_req_t request, fuse_ino_t inode, std::uint64_t count) {
+  filesystem(request, FUSE_FORGET).forget(InodeId{inode}, count);
+  fuse_reply_none(request);
+}
+
+void ll_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
+  Filesystem& fs = filesystem(request, FUSE_BATCH_FORGET);
+  for (std::size_t i = 0; i < count; ++i) fs.forget(InodeId{forgets[i].ino}, forgets[i].nlookup);
+  fuse_reply_none(request);
+}
+
+void ll_getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_GETATTR).getattr(InodeId{inode}); },
+      [&](const Result<Attributes>& a) { fuse_reply_attr(request, &a->st, a->seconds); });
+}
+
+void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, fuse_file_info*) {
+  AttributeChange change;
+  if (set & FUSE_SET_ATTR_MODE) change.mode = to->st_mode;
+  if (set & FUSE_SET_ATTR_UID) change.uid = to->st_uid;
+  if (set & FUSE_SET_ATTR_GID) change.gid = to->st_gid;
+  if (set & FUSE_SET_ATTR_SIZE) change.size = to->st_size;
+  if (set & FUSE_SET_ATTR_ATIME) change.atime = to->st_atim;
+  if (set & FUSE_SET_ATTR_MTIME) change.mtime = to->st_mtim;
+  if (set & FUSE_SET_ATTR_ATIME_NOW) change.atime = timespec{0, UTIME_NOW};
+  if (set & FUSE_SET_ATTR_MTIME_NOW) change.mtime = timespec{0, UTIME_NOW};
+  // Before a passthrough write by somebody who may not keep setuid bits, the kernel sends a setattr
+  // that sets nothing: the write itself will not pass by us.
+  change.kill_suid = set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0;
+  answer(
+      request, [&] { return filesystem(request, FUSE_SETATTR).setattr(InodeId{inode}, change); },
+      [&](const Result<Attributes>& a) { fuse_reply_attr(request, &a->st, a->seconds); });
+}
+
+void ll_readlink(fuse_req_t request, fuse_ino_t inode) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_READLINK).readlink(InodeId{inode}); },
+      [&](const Result<std::string>& target) { fuse_reply_readlink(request, target->c_str()); });
+}
+
+void ll_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_MKNOD)
+        .mknod(InodeId{parent}, name, mode, device, caller(request));
+  });
+}
+
+void ll_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_MKDIR).mkdir(InodeId{parent}, name, mode, caller(request));
+  });
+}
+
+void ll_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_SYMLINK)
+        .symlink(target, InodeId{parent}, name, caller(request));
+  });
+}
+
+void ll_link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_LINK).link(InodeId{inode}, InodeId{new_parent}, new_name);
+  });
+}
+
+void ll_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  answer_done(request,
+              [&] { return filesystem(request, FUSE_UNLINK).unlink(InodeId{parent}, name); });
+}
+
+void ll_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  answer_done(request,
+              [&] { return filesystem(request, FUSE_RMDIR).rmdir(InodeId{parent}, name); });
+}
+
+void ll_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+               const char* new_name, unsigned flags) {
+  answer_done(request, [&] {
+    return filesystem(request, FUSE_RENAME2)
+        .rename(InodeId{parent}, name, InodeId{new_parent}, new_name, flags);
+  });
+}
+
+void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fuse_file_info& info) {
+  fill(info, made.second);
+  const fuse_entry_param out = to_wire(made.first);
+  if (fuse_reply_create(request, &out, &info) == -ENOENT) {
+    // Interrupted: the kernel took neither the reference nor the open file.
+    session(request).filesystem().release(made.first.id, info.flags);
+    session(request).filesystem().forget(made.first.id, 1);
+  }
+}
+
+void ll_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
+               fuse_file_info* info) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_CREATE)
+            .create(InodeId{parent}, name, mode, info->flags, caller(request));
+      },
+      [&](const auto& made) { reply_created(request, *made, *info); });
+}
+
+void ll_tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_TMPFILE)
+            .create_unnamed(InodeId{parent}, mode, info->flags, caller(request));
+      },
+      [&](const auto& made) { reply_created(request, *made, *info); });
+}
+
+void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_OPEN)
+            .open(InodeId{inode}, info->flags, info->kill_suidgid != 0);
+      },
+      [&](const Result<Opened>& opened) {
+        fill(*info, *opened);
+        if (fuse_reply_open(request, info) == -ENOENT) {
+          session(request).filesystem().release(InodeId{inode}, info->flags);
+        }
+      });
+}
+
+void ll_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  filesystem(request, FUSE_RELEASE).release(InodeId{inode}, info->flags);
+  fuse_reply_err(request, 0);
+}
+
+void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
+             fuse_file_info*) {
+  static thread_local std::unique_ptr<char[]> buffer;
+  char* target = nullptr;
+  std::size_t room = 0;
+  // A ring request brings its own buffer; reading into that saves a copy.
+  if (!fuse_req_is_uring(request) || fuse_req_get_payload(request, &target, &room, nullptr) != 0 ||
+      room < size) {
+    if (!buffer) buffer.reset(new (std::nothrow) char[kMaxRead]);
+    target = buffer.get();
+    if (target == nullptr || size > kMaxRead) {
+      fuse_reply_err(request, target == nullptr ? ENOMEM : EINVAL);
+      return;
+    }
+  }
+  answer(
+      request,
+      [&] { return filesystem(request, FUSE_READ).read(InodeId{inode}, target, size, offset); },
+      [&](const Result<std::size_t>& got) { fuse_reply_buf(request, target, *got); });
+}
+
+void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_t size,
+              off_t offset, fuse_file_info* info) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_WRITE)
+            .write(InodeId{inode}, data, size, offset, info->kill_suidgid != 0);
+      },
+      [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); });
+}
+
+void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
+  answer_done(request,
+              [&] { return filesystem(request, FUSE_FSYNC).sync(InodeId{inode}, data_only != 0); });
+}
+
+void ll_fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
+                  fuse_file_info*) {
+  answer_done(request, [&] {
+    return filesystem(request, FUSE_FALLOCATE).allocate(InodeId{inode}, mode, offset, length);
+  });
+}
+
+void ll_lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_LSEEK).seek(InodeId{inode}, offset, whence); },
+      [&](const Result<off_t>& at) { fuse_reply_lseek(request, *at); });
+}
+
+void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
+                        fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_COPY_FILE_RANGE)
+            .copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
+      },
+      [&](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
+}
+
+void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_OPENDIR).open_directory(InodeId{inode}); },
+      [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
+        info->fh = reinterpret_cast<std::uintptr_t>(stream->get());
+        // The kernel keeps the listing and drops it itself when a name in the directory changes.
+        info->cache_readdir = 1;
+        info->keep_cache = 1;
+        if (fuse_reply_open(request, info) != -ENOENT) (*stream).release();
+      });
+}
+
+DirectoryStream& stream_of(const fuse_file_info* info) {
+  return *reinterpret_cast<DirectoryStream*>(info->fh);
+}
+
+// The kernel's buffer being filled with directory entries.
+struct Listing {
+  explicit Listing(std::size_t size) : bytes(std::make_unique<char[]>(size)), room(size) {}
+  std::unique_ptr<char[]> bytes;
+  std::size_t room;
+  std::size_t used = 0;
+
+  char* end() { return bytes.get() + used; }
+  std::size_t left() const { return room - used; }
+};
+
+void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
+                fuse_file_info* info) {
+  session(request).count(FUSE_READDIR);
+  answer(
+      request,
+      [&]() -> Result<Listing> {
+        Listing out(size);
+        const auto take = [&](const DirectoryStream::Item& item) {
+          struct stat st {};
+          st.st_ino = item.inode_number;
+          st.st_mode = static_cast<mode_t>(item.type) << 12;
+          const std::size_t need =
+              fuse_add_direntry(request, out.end(), out.left(), item.name.c_str(), &st, item.next);
+          if (need > out.left()) return false;
+          out.used += need;
+          return true;
+        };
+        const auto read = stream_of(info).read(offset, DirectoryStream::Numbers::Wanted, take);
+        // What was found is given first; the error comes with the next call.
+        if (!read && out.used == 0) return read.error();
+        return out;
+      },
+      [&](const Result<Listing>& out) { fuse_reply_buf(request, out->bytes.get(), out->used); });
+}
+
+void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
+                    fuse_file_info* info) {
+  Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
+  answer(
+      request,
+      [&]() -> Result<Listing> {
+        Listing out(size);
+        const auto take = [&](const DirectoryStream::Item& item) {
+          const char* name = item.name.c_str();
+          // The size first: a name that does not fit must not count as looked up.
+          if (fuse_add_direntry_plus(request, nullptr, 0, name, nullptr, 0) > out.left())
+            return false;
+          fuse_entry_param entry{};
+          if (item.name != "." && item.name != "..") {
+            const auto found = fs.lookup(InodeId{inode}, name);
+            if (found && found->id == InodeId{}) return true;  // deleted since
+            if (found) entry = to_wire(*found);
+          }
+          if (entry.ino == 0) {
+            entry.attr.st_ino = item.inode_number;
+            entry.attr.st_mode = static_cast<mode_t>(item.type) << 12;
+          }
+          out.used +=
+              fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
+          return true;
+        };
+        const auto read = stream_of(info).read(offset, DirectoryStream::Numbers::NotWanted, take);
+        if (!read && out.used == 0) return read.error();
+        return out;
+      },
+      [&](const Result<Listing>& out) { fuse_reply_buf(request, out->bytes.get(), out->used); });
+}
+
+void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  session(request).count(FUSE_RELEASEDIR);
+  delete reinterpret_cast<DirectoryStream*>(info->fh);
+  fuse_reply_err(request, 0);
+}
+
+void ll_fsyncdir(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
+  answer_done(request,
+              [&] { return filesystem(request, FUSE_FSYNCDIR).sync_directory(InodeId{inode}); });
+}
+
+void ll_statfs(fuse_req_t request, fuse_ino_t) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_STATFS).statfs(); },
+      [&](const Result<struct statvfs>& fs) { fuse_reply_statfs(request, &*fs); });
+}
+
+// xattr values travel in two steps: a size of 0 asks how long it is.
+void reply_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
+  if (room == 0) {
+    fuse_reply_xattr(request, bytes.size());
+  } else if (bytes.size() > room) {
+    fuse_reply_err(request, ERANGE);
+  } else {
+    fuse_reply_buf(request, bytes.data(), bytes.size());
+  }
+}
+
+void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t size) {
+  answer(
+      request,
+      [&]() -> Result<std::string> {
+        Filesystem& fs = filesystem(request, FUSE_GETXATTR);
+        if (InodeId{inode} == kRootId && std::strcmp(name, "user.sluice.status") == 0) {
+          return session(request).status();
+        }
+        return fs.getxattr(InodeId{inode}, name);
+      },
+      [&](const Result<std::string>& value) { reply_bytes(request, *value, size); });
+}
+
+void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_LISTXATTR).listxattr(InodeId{inode}); },
+      [&](const Result<std::string>& names) { reply_bytes(request, *names, size); });
+}
+
+void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
+                 std::size_t size, int flags) {
+  answer_done(request, [&] {
+    return filesystem(request, FUSE_SETXATTR).setxattr(InodeId{inode}, name, value, size, flags);
+  });
+}
+
+void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
+  answer_done(request, [&] {
+    return filesystem(request, FUSE_REMOVEXATTR).removexattr(InodeId{inode}, name);
+  });
+}
+
+}  // namespace
+
+const fuse_lowlevel_ops& fuse_operations() {
+  static const fuse_lowlevel_ops operations = [] {
+    fuse_lowlevel_ops ops{};
+    ops.init = ll_init;
+    ops.lookup = ll_lookup;
+    ops.forget = ll_forget;
+    ops.forget_multi = ll_forget_multi;
+    ops.getattr = ll_getattr;
+    ops.setattr = ll_setattr;
+    ops.readlink = ll_readlink;
+    ops.mknod = ll_mknod;
+    ops.mkdir = ll_mkdir;
+    ops.unlink = ll_unlink;
+    ops.rmdir = ll_rmdir;
+    ops.symlink = ll_symlink;
+    ops.rename = ll_rename;
+    ops.link = ll_link;
+    ops.open = ll_open;
+    ops.read = ll_read;
+    ops.write = ll_write;
+    ops.release = ll_release;
+    ops.fsync = ll_fsync;
+    ops.opendir = ll_opendir;
+    ops.readdir = ll_readdir;
+    ops.readdirplus = ll_readdirplus;
+    ops.releasedir = ll_releasedir;
+    ops.fsyncdir = ll_fsyncdir;
+    ops.statfs = ll_statfs;
+    ops.setxattr = ll_setxattr;
+    ops.getxattr = ll_getxattr;
+    ops.listxattr = ll_listxattr;
+    ops.removexattr = ll_removexattr;
+    ops.create = ll_create;
+    ops.tmpfile = ll_tmpfile;
+    ops.fallocate = ll_fallocate;
+    ops.lseek = ll_lseek;
+    ops.copy_file_range = ll_copy_file_range;
+    // No locks: the kernel keeps fcntl and flock locks itself, which is right for a filesystem of
+    // one machine and costs no request.
+    return ops;
+  }();
+  return operations;
+}
+
+std::string request_name(std::size_t index) {
+  switch (index) {
+    case FUSE_LOOKUP:
+      return "LOOKUP";
+    case FUSE_FORGET:
+      return "FORGET";
+    case FUSE_BATCH_FORGET:
+      return "BATCH_FORGET";
+    case FUSE_GETATTR:
+      return "GETATTR";
+    case FUSE_SETATTR:
+      return "SETATTR";
+    case FUSE_READLINK:
+      return "READLINK";
+    case FUSE_SYMLINK:
+      return "SYMLINK";
+    case FUSE_MKNOD:
+      return "MKNOD";
+    case FUSE_MKDIR:
+      return "MKDIR";
+    case FUSE_UNLINK:
+      return "UNLINK";
+    case FUSE_RMDIR:
+      return "RMDIR";
+    case FUSE_RENAME2:
+      return "RENAME";
+    case FUSE_LINK:
+      return "LINK";
+    case FUSE_OPEN:
+      return "OPEN";
+    case FUSE_READ:
+      return "READ";
+    case FUSE_WRITE:
+      return "WRITE";
+    case FUSE_STATFS:
+      return "STATFS";
+    case FUSE_RELEASE:
+      return "RELEASE";
+    case FUSE_FSYNC:
+      return "FSYNC";
+    case FUSE_SETXATTR:
+      return "SETXATTR";
+    case FUSE_GETXATTR:
+      return "GETXATTR";
+    case FUSE_LISTXATTR:
+      return "LISTXATTR";
+    case FUSE_REMOVEXATTR:
+      return "REMOVEXATTR";
+    case FUSE_OPENDIR:
+      return "OPENDIR";
+    case FUSE_READDIR:
+      return "READDIR";
+    case FUSE_READDIRPLUS:
+      return "READDIRPLUS";
+    case FUSE_RELEASEDIR:
+      return "RELEASEDIR";
+    case FUSE_FSYNCDIR:
+      return "FSYNCDIR";
+    case FUSE_CREATE:
+      return "CREATE";
+    case FUSE_TMPFILE:
+      return "TMPFILE";
+    case FUSE_FALLOCATE:
+      return "FALLOCATE";
+    case FUSE_LSEEK:
+      return "LSEEK";
+    case FUSE_COPY_FILE_RANGE:
+      return "COPY_FILE_RANGE";
+    default:
+      return "REQUEST_" + std::to_string(index);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/inode_table.hpp"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+Copy copy_from(const Located& found) { return {found.tier, found.handle, found.pinned}; }
+
+// Brings a known inode up to date with what was just found. False if it is another file altogether.
+bool refresh(Inode& inode, const std::vector<Located>& found) {
+  MutexLock lock(inode.mutex);
+  if ((found[0].st.st_mode & S_IFMT) != inode.type) return false;
+  if (!inode.is_directory()) {
+    const Copy& known = inode.copies[0];
+    return known.tier == found[0].tier && known.handle == found[0].handle;
+  }
+  for (const Located& f : found) {
+    const auto at = std::find_if(inode.copies.begin(), inode.copies.end(),
+                                 [&](const Copy& c) { return c.tier >= f.tier; });
+    if (at == inode.copies.end() || at->tier != f.tier) {
+      inode.copies.insert(at, copy_from(f));
+    } else if (at->handle != f.handle) {
+      *at = copy_from(f);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+InodePtr InodeTable::find(InodeId id) const {
+  const Shard& s = shard(id);
+  MutexLock lock(s.mutex);
+  const auto found = s.inodes.find(to_number(id));
+  return found == s.inodes.end() ? nullptr : found->second;
+}
+
+InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
+                            std::string_view name) {
+  Identity identity = found[0].identity;
+  for (;;) {
+    Shard& s = shard(identity.id);
+    MutexLock lock(s.mutex);
+    InodePtr& slot = s.inodes[to_number(identity.id)];
+    if (!slot) {
+      slot = std::make_shared<Inode>(identity, found[0].st.st_mode);
+      MutexLock inode_lock(slot->mutex);
+      slot->copies.reserve(found.size());
+      for (const Located& f : found) slot->copies.push_back(copy_from(f));
+    } else if (!refresh(*slot, found)) {
+      // Another file has this identity: it moved away from here and its inode number was used
+      // again, generation bits and all. The newcomer gets a number of its own.
+      const Identity displaced =
+          displaced_identity(pool_[found[0].tier].member().slot, found[0].handle);
+      if (displaced.id == identity.id) return nullptr;
+      identity = displaced;
+      continue;
+    }
+    ++slot->lookups;
+    MutexLock inode_lock(slot->mutex);
+    slot->size_hint = static_cast<std::uint64_t>(found[0].st.st_size);
+    if (slot->parent != parent || slot->name != name) {
+      slot->parent = parent;
+      slot->name = name;
+    }
+    return slot;
+  }
+}
+
+void InodeTable::add_root(const InodePtr& root) {
+  Shard& s = shard(kRootId);
+  MutexLock lock(s.mutex);
+  root->lookups = 1;
+  s.inodes[to_number(kRootId)] = root;
+}
+
+void InodeTable::forget(InodeId id, std::uint64_t count) {
+  InodePtr last;  // outlives the lock, so that closing its descriptors holds nobody up
+  Shard& s = shard(id);
+  MutexLock lock(s.mutex);
+  const auto found = s.inodes.find(to_number(id));
+  if (found == s.inodes.end() || id == kRootId) return;
+  Inode& inode = *found->second;
+  inode.lookups -= std::min(inode.lookups, count);
+  if (inode.lookups != 0) return;
+  last = std::move(found->second);
+  s.inodes.erase(found);
+}
+
+std::size_t InodeTable::size() const {
+  std::size_t count = 0;
+  for (const Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    count += s.inodes.size();
+  }
+  return count;
+}
+
+void InodeTable::for_each(const std::function<void(Inode&)>& visit) const {
+  for (const Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    for (const auto& entry : s.inodes) visit(*entry.second);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/session.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "fs/fuse_ops.hpp"
+
+namespace sluice {
+namespace {
+
+// From the kernel's fuse.h of Linux 6.9; ABI. Debian 12's headers are older.
+struct BackingMap {
+  std::int32_t fd;
+  std::uint32_t flags;
+  std::uint64_t padding;
+};
+constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
+constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
+
+constexpr const char* kEnableUring = "/sys/module/fuse/parameters/enable_uring";
+
+void forward_log(fuse_log_level level, const char* format, va_list arguments) {
+  std::array<char, 1024> text{};
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  std::string_view line = text.data();
+  while (line.ends_with('\n')) line.remove_suffix(1);
+  if (level <= FUSE_LOG_ERR) {
+    log::get().error("libfuse: {}", line);
+  } else if (level == FUSE_LOG_WARNING) {
+    log::get().warn("libfuse: {}", line);
+  } else {
+    log::get().debug("libfuse: {}", line);
+  }
+}
+
+// FUSE-over-io_uring is off in the kernel until the administrator says so; whoever mounts with
+// io_uring = true just did.
+Feature enable_io_uring() {
+  const UniqueFd fd(::open(kEnableUring, O_RDWR | O_CLOEXEC));
+  if (!fd) {
+    return {false, errno == ENOENT ? "the kernel has no FUSE-over-io_uring (Linux 6.14 and later)"
+                                   : std::string("can't enable it: ") + std::strerror(errno)};
+  }
+  char now = 0;
+  if (::pread(fd.get(), &now, 1, 0) == 1 && now == 'Y') return {true, ""};
+  if (::pwrite(fd.get(), "Y", 1, 0) != 1)
+    return {false, std::string("can't enable it: ") + std::strerror(errno)};
+  log::get().info("enabled FUSE-over-io_uring: parameter={}", kEnableUring);
+  return {true, ""};
+}
+
+}  // namespace
+
+std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& why) {
+  auto session = std::unique_ptr<Session>(new Session(settings));
+  fuse_set_log_func(forward_log);
+
+  {
+    MutexLock lock(session->mutex_);
+    session->io_uring_ =
+        settings.io_uring ? enable_io_uring() : Feature{false, "turned off by io_uring = false"};
+    session->passthrough_ = {false, settings.passthrough
+                                        ? "the kernel has no FUSE passthrough (Linux 6.9 and later)"
+                                        : "turned off by passthrough = false"};
+  }
+
+  // suid,dev: as on any filesystem that root mounts; libfuse would forbid both. The user's options
+  // come last and win.
+  std::string options =
+      "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" + settings.name;
+  if (session->io_uring().on) options += ",io_uring";
+  if (!settings.options.empty()) options += "," + settings.options;
+  std::vector<std::string> words{"sluice", "-o", options};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  fuse_args args = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
+
+  session->session_ =
+      fuse_session_new(&args, &fuse_operations(), sizeof(fuse_lowlevel_ops), session.get());
+  fuse_opt_free_args(&args);
+  if (session->session_ == nullptr) {
+    why = "the mount options are not understood: -o " + settings.options;
+    return nullptr;
+  }
+  if (fuse_session_mount(session->session_, settings.mountpoint.c_str()) != 0) {
+    why = "can't mount on " + settings.mountpoint + ": " + std::strerror(errno) +
+          "; is /dev/fuse there?";
+    return nullptr;
+  }
+  session->mounted_ = true;
+  return session;
+}
+
+Session::~Session() {
+  if (session_ == nullptr) return;
+  if (mounted_) fuse_session_unmount(session_);
+  fuse_session_destroy(session_);
+}
+
+bool Session::run(Filesystem& filesystem) {
+  filesystem_ = &filesystem;
+  if (fuse_set_signal_handlers(session_) != 0) return false;
+  fuse_loop_config* config = fuse_loop_cfg_create();
+  // Requests that don't come by io_uring: enough threads that slow disks don't hold up the fast.
+  fuse_loop_cfg_set_max_threads(config, 32);
+  fuse_loop_cfg_set_idle_threads(config, 4);
+  const int result = fuse_session_loop_mt(session_, config);
+  fuse_loop_cfg_destroy(config);
+  fuse_remove_signal_handlers(session_);
+  fuse_session_unmount(session_);
+  mounted_ = false;
+  // A positive result is the signal that ended us.
+  return result >= 0;
+}
+
+void Session::negotiate(fuse_conn_info& connection) {
+  const auto want = [&](std::uint64_t capability) {
+    return fuse_set_feature_flag(&connection, capability);
+  };
+  // Permissions and ACLs are the kernel's to check; umask and default ACL are the tier's
+  // filesystem's to apply.
+  want(FUSE_CAP_POSIX_ACL);
+  want(FUSE_CAP_DONT_MASK);
+  // We drop setuid bits ourselves: without this the kernel asks for security.capability before each
+  // write.
+  want(FUSE_CAP_HANDLE_KILLPRIV_V2);
+  want(FUSE_CAP_PARALLEL_DIROPS);
+  want(FUSE_CAP_EXPORT_SUPPORT);
+  want(FUSE_CAP_CACHE_SYMLINKS);
+  want(FUSE_CAP_READDIRPLUS);
+  want(FUSE_CAP_READDIRPLUS_AUTO);
+  MutexLock lock(mutex_);
+  if (settings_.passthrough && want(FUSE_CAP_PASSTHROUGH)) {
+    // Tiers are plain filesystems, and other filesystems (overlayfs) may be stacked on ours.
+    connection.max_backing_stack_depth = FUSE_BACKING_STACKED_UNDER;
+    passthrough_ = {true, ""};
+  } else {
+    filesystem_->serve_everything();
+  }
+  if (io_uring_.on && !(connection.capable_ext & FUSE_CAP_OVER_IO_URING)) {
+    io_uring_ = {false, "the kernel does not offer it"};
+  }
+  log::get().info("mounted: mountpoint={} protocol={}.{} passthrough={} io_uring={}",
+                  settings_.mountpoint, connection.proto_major, connection.proto_minor,
+                  passthrough_.on, io_uring_.on);
+}
+
+Feature Session::passthrough() const {
+  MutexLock lock(mutex_);
+  return passthrough_;
+}
+
+Feature Session::io_uring() const {
+  MutexLock lock(mutex_);
+  return io_uring_;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Session::request_counts() const {
+  std::vector<std::pair<std::string, std::uint64_t>> out;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    const std::uint64_t n = counts_[i].load(std::memory_order_relaxed);
+    if (n > 0) out.emplace_back(request_name(i), n);
+  }
+  return out;
+}
+
+Result<std::int32_t> Session::add(int fd) {
+  BackingMap map{};
+  map.fd = fd;
+  const int id = ::ioctl(fuse_session_fd(session_), kBackingOpen, &map);
+  if (id > 0) return id;
+  const Error failure = Error::last("register backing file");
+  MutexLock lock(mutex_);
+  if (passthrough_.why.empty()) {
+    passthrough_.why = std::string("some files can't use it: ") + std::strerror(failure.code);
+    log::get().warn("a file is served by the daemon, the kernel can't pass its I/O through: why={}",
+                    std::strerror(failure.code));
+  }
+  return failure;
+}
+
+void Session::remove(std::int32_t id) {
+  const auto backing = static_cast<std::uint32_t>(id);
+  ::ioctl(fuse_session_fd(session_), kBackingClose, &backing);
+}
+
+}  // namespace sluice

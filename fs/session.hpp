@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Session is our end of one FUSE mount: it mounts, answers requests until the mount is gone, and
+// says which of the kernel's features are in use. With fuse_ops.cpp, the only home of libfuse.
+// Threads: run() brings its own; features() may be called from any.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fs/filesystem.hpp"
+
+struct fuse_session;
+struct fuse_conn_info;
+
+namespace sluice {
+
+struct Feature {
+  bool on = false;
+  std::string why;  // why not, or what it rests on
+};
+
+class Session final : public BackingFiles {
+ public:
+  struct Settings {
+    std::string mountpoint;
+    std::string name;     // shown as the mount's source
+    std::string options;  // -o
+    bool passthrough = true;
+    bool io_uring = true;
+  };
+
+  // Mounts. On failure returns nothing and says why.
+  static std::unique_ptr<Session> mount(const Settings& settings, std::string& why);
+  ~Session() override;
+
+  // Answers requests until the mount is unmounted or a signal (TERM, INT, HUP) asks us to; then
+  // unmounts. Returns false if the session broke.
+  bool run(Filesystem& filesystem);
+
+  Feature passthrough() const;
+  Feature io_uring() const;
+  // How many requests of each kind have come, by the kernel's name for it.
+  std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
+
+  // BackingFiles.
+  Result<std::int32_t> add(int fd) override;
+  void remove(std::int32_t id) override;
+
+  // For fuse_ops.cpp.
+  Filesystem& filesystem() { return *filesystem_; }
+  void negotiate(fuse_conn_info& connection);
+  void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
+  // What the status xattr says; set by the daemon.
+  std::function<std::string()> status;
+
+ private:
+  explicit Session(Settings settings) : settings_(std::move(settings)) {}
+
+  const Settings settings_;
+  fuse_session* session_ = nullptr;
+  bool mounted_ = false;
+  Filesystem* filesystem_ = nullptr;
+  mutable Mutex mutex_;
+  Feature passthrough_ GUARDED_BY(mutex_);
+  Feature io_uring_ GUARDED_BY(mutex_);
+  std::array<std::atomic<std::uint64_t>, 64> counts_{};  // statistics
+};
+
+}  // namespace sluice
