@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/options.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+
+namespace sluice {
+namespace {
+
+// The message for TOML `text` in /etc/sluice.toml, or "" when it is accepted.
+std::string config_error(const std::string& text) {
+  MountOptions options;
+  const auto error = apply_config_text(text, "/etc/sluice.toml", options);
+  return error ? error->message : "";
+}
+
+std::string tier_flag_error(const std::string& text) {
+  MountOptions options;
+  const auto error = append_tier("--tier", text, options);
+  return error ? error->message : "";
+}
+
+MountOptions two_tiers() {
+  MountOptions options;
+  options.mountpoint = "/m";
+  options.tiers.resize(2);
+  options.tiers[0].name = "nvme";
+  options.tiers[1].name = "ssd";
+  return options;
+}
+
+std::string option_error(MountOptions options) {
+  const auto error = check_options(options);
+  return error ? error->message : "";
+}
+
+TEST(ConfigFileTest, GivesEveryOption) {
+  MountOptions options;
+  const auto error = apply_config_text(R"(
+mountpoint = "mnt/"
+state = "/var/s"
+mount_options = "noatime"
+small_file = "1MiB"
+passthrough = false
+io_uring = false
+degraded = true
+foreground = true
+log_level = "debug"
+log_file = "../log"
+[[tier]]
+name = "nvme"
+path = "fast"
+capacity = "1.5GiB"
+high_watermark = 70
+low_watermark = 60
+reserve = 4096
+[[tier]]
+name = "hdd"
+path = "/slow/./x/"
+)",
+                                       "/etc/sluice/main.toml", options);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_EQ(options.mountpoint, "/etc/sluice/mnt");
+  EXPECT_EQ(options.state, "/var/s");
+  EXPECT_EQ(options.mount_options, "noatime");
+  EXPECT_EQ(options.small_file, 1u << 20);
+  EXPECT_FALSE(options.passthrough);
+  EXPECT_FALSE(options.io_uring);
+  EXPECT_TRUE(options.degraded);
+  EXPECT_TRUE(options.foreground);
+  EXPECT_EQ(options.log_level, "debug");
+  EXPECT_EQ(options.log_file, "/etc/log");
+  ASSERT_EQ(options.tiers.size(), 2u);
+  EXPECT_EQ(options.tiers[0].name, "nvme");
+  EXPECT_EQ(options.tiers[0].path, "/etc/sluice/fast");
+  EXPECT_EQ(options.tiers[0].capacity, 3u << 29);
+  EXPECT_EQ(options.tiers[0].high_watermark, 70u);
+  EXPECT_EQ(options.tiers[0].low_watermark, 60u);
+  EXPECT_EQ(options.tiers[0].reserve, 4096u);
+  EXPECT_EQ(options.tiers[1].path, "/slow/x");
+  EXPECT_FALSE(options.tiers[1].capacity);
+  EXPECT_FALSE(options.tiers[1].reserve);
+  EXPECT_EQ(options.tiers[1].high_watermark, 90u);
+  EXPECT_EQ(options.tiers[1].low_watermark, 80u);
+}
+
+TEST(ConfigFileTest, LowWatermarkFollowsTheHighOneUnlessGiven) {
+  MountOptions options;
+  ASSERT_FALSE(
+      apply_config_text("[[tier]]\nname='a'\npath='/a'\nhigh_watermark=50\n"
+                        "[[tier]]\nname='b'\npath='/b'\nhigh_watermark=5\n",
+                        "/c", options));
+  EXPECT_EQ(options.tiers[0].low_watermark, 40u);
+  EXPECT_EQ(options.tiers[1].low_watermark, 0u);
+}
+
+TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
+  const std::string tier = "[[tier]]\nname = \"nvme\"\npath = \"/n\"\n";  // three lines
+  const std::vector<std::pair<std::string, std::string>> golden{
+      // Keys.
+      {"\nsmal_file = 1",
+       "/etc/sluice.toml:2: unknown key 'smal_file'; did you mean 'small_file'?"},
+      {"colour = 1",
+       "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, mountpoint, state, "
+       "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
+       "log_file"},
+      {tier + "high_watermrk = 9",
+       "/etc/sluice.toml:4: unknown key 'high_watermrk' in a tier; did you mean 'high_watermark'?"},
+      {tier + "colour = 9",
+       "/etc/sluice.toml:4: unknown key 'colour' in a tier; allowed: name, path, capacity, "
+       "high_watermark, low_watermark, reserve"},
+      {tier + "small_file = 9",
+       "/etc/sluice.toml:4: unknown key 'small_file' in a tier; it belongs to the mount: put it "
+       "above the first [[tier]]"},
+      {"zzz = 1\naaa = 1",
+       "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, mountpoint, state, mount_options, "
+       "small_file, passthrough, io_uring, degraded, foreground, log_level, log_file"},
+      // Types.
+      {"small_file = true",
+       "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
+       "bytes, not true"},
+      {"small_file = 1.5",
+       "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
+       "bytes, not a fraction"},
+      {"passthrough = \"yes\"",
+       "/etc/sluice.toml:1: passthrough must be true or false, not \"yes\""},
+      {"state = 7", "/etc/sluice.toml:1: state must be a text in quotes, not 7"},
+      {"state = [\"/a\"]", "/etc/sluice.toml:1: state must be a text in quotes, not a list"},
+      {"state = 1979-05-27",
+       "/etc/sluice.toml:1: state must be a text in quotes, not a date or time"},
+      {"state = \"\"", "/etc/sluice.toml:1: state is empty; give the path of a file or directory"},
+      {"log_level = \"loud\"",
+       "/etc/sluice.toml:1: log_level must be one of trace, debug, info, warn, error, not "
+       "\"loud\""},
+      // Sizes.
+      {"small_file = \"10 apples\"",
+       "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
+       "bytes, not \"10 apples\""},
+      {"small_file = -1",
+       "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
+       "bytes, not -1"},
+      {tier + "capacity = \"99999999999P\"",
+       "/etc/sluice.toml:4: capacity must be a size like \"800GiB\" or \"1.5T\", or a number of "
+       "bytes, not \"99999999999P\""},
+      {tier + "capacity = 0",
+       "/etc/sluice.toml:1: tier nvme: capacity must be more than 0; leave it out to use the whole "
+       "filesystem"},
+      // Watermarks.
+      {tier + "high_watermark = 101",
+       "/etc/sluice.toml:4: high_watermark must be a whole number of percent from 0 to 100, not "
+       "101"},
+      {tier + "low_watermark = -1",
+       "/etc/sluice.toml:4: low_watermark must be a whole number of percent from 0 to 100, not -1"},
+      {tier + "low_watermark = \"80%\"",
+       "/etc/sluice.toml:4: low_watermark must be a whole number of percent from 0 to 100, not "
+       "\"80%\""},
+      {tier + "high_watermark = 50\nlow_watermark = 50",
+       "/etc/sluice.toml:1: tier nvme: low_watermark (50) must be below high_watermark (50)"},
+      {tier + "low_watermark = 95",
+       "/etc/sluice.toml:1: tier nvme: low_watermark (95) must be below high_watermark (90)"},
+      // Tiers.
+      {"[tier]\nname = \"nvme\"",
+       "/etc/sluice.toml:1: tiers are a list: head each one with [[tier]], in double brackets"},
+      {"tier = [\"/nvme\"]", "/etc/sluice.toml:1: a tier must be a table: head it with [[tier]]"},
+      {"\n[[tier]]\npath = \"/n\"",
+       "/etc/sluice.toml:2: a tier has no name; give one, like name = \"nvme\""},
+      {"[[tier]]\nname = \"n\"",
+       "/etc/sluice.toml:1: tier n: it has no path; give the directory that holds its files"},
+      {"[[tier]]\nname = \"a/b\"\npath = \"/n\"",
+       "/etc/sluice.toml:1: tier \"a/b\": a name has 1 to 32 letters, digits, '_' or '-', and "
+       "nothing else"},
+      {"[[tier]]\nname = \"123456789012345678901234567890123\"\npath = \"/n\"",
+       "/etc/sluice.toml:1: tier \"123456789012345678901234567890123\": a name has 1 to 32 "
+       "letters, digits, '_' or '-', and nothing else"},
+      {"[[tier]]\nname = \"a\\tb\"\npath = \"/n\"",
+       "/etc/sluice.toml:1: tier \"a\\x09b\": a name has 1 to 32 letters, digits, '_' or '-', and "
+       "nothing else"},
+      {tier + tier,
+       "/etc/sluice.toml:4: tier nvme: the tier of line 1 has that name already; names must "
+       "differ"},
+  };
+  for (const auto& [text, message] : golden) EXPECT_EQ(config_error(text), message) << text;
+}
+
+TEST(ConfigFileTest, SyntaxErrorsNameTheLine) {
+  EXPECT_TRUE(
+      config_error("state = \"/a\"\nstate = ").starts_with("/etc/sluice.toml:2: not TOML: "));
+  EXPECT_TRUE(config_error("a b").starts_with("/etc/sluice.toml:1: not TOML: "));
+  EXPECT_TRUE(
+      config_error("degraded = true\ndegraded = true").starts_with("/etc/sluice.toml:2: not TOML"));
+}
+
+TEST(ConfigFileTest, AMissingFileIsNamed) {
+  MountOptions options;
+  EXPECT_EQ(apply_config_file("/nowhere/s.toml", options)->message,
+            "/nowhere/s.toml: can't be read: No such file or directory");
+  EXPECT_EQ(apply_config_file("/", options)->message, "/: can't be read: Is a directory");
+}
+
+TEST(ConfigFileTest, AnEmptyFileIsAnEmptyConfiguration) {
+  MountOptions options;
+  EXPECT_FALSE(apply_config_file("/dev/null", options));
+}
+
+TEST(ReferenceFileTest, IsValidAndHoldsEveryOption) {
+  std::ifstream in(SLUICE_SOURCE_DIR "/packaging/sluice.toml");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  ASSERT_FALSE(text.empty());
+  MountOptions options;
+  auto error = apply_config_text(text, "sluice.toml", options);
+  ASSERT_FALSE(error) << error->message;
+
+  // "#key = value" is an option at its default or an example; with the '#' gone it must still
+  // parse.
+  text = std::regex_replace(text, std::regex("(^|\n)#([a-z_]+ = )"), "$1$2");
+  error = apply_config_text(text, "sluice.toml", options);
+  ASSERT_FALSE(error) << error->message;
+  for (const auto& spec : option_specs()) {
+    EXPECT_NE(text.find("\n" + std::string(spec.name) + " = "), std::string::npos) << spec.name;
+  }
+}
+
+TEST(ReferenceFileTest, ShowsTheDefaults) {
+  std::ifstream in(SLUICE_SOURCE_DIR "/packaging/sluice.toml");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  text = std::regex_replace(text, std::regex("(^|\n)#([a-z_]+ = )"), "$1$2");
+  MountOptions options;
+  ASSERT_FALSE(apply_config_text(text, "sluice.toml", options));
+  const MountOptions defaults;
+  EXPECT_EQ(options.small_file, defaults.small_file);
+  EXPECT_EQ(options.passthrough, defaults.passthrough);
+  EXPECT_EQ(options.io_uring, defaults.io_uring);
+  EXPECT_EQ(options.degraded, defaults.degraded);
+  EXPECT_EQ(options.foreground, defaults.foreground);
+  EXPECT_EQ(options.log_level, defaults.log_level);
+  EXPECT_EQ(options.mount_options, defaults.mount_options);
+  ASSERT_FALSE(options.tiers.empty());
+  EXPECT_EQ(options.tiers[0].high_watermark, TierOptions{}.high_watermark);
+  EXPECT_EQ(options.tiers[0].low_watermark, TierOptions{}.low_watermark);
+}
+
+TEST(EnvironmentTest, NamesEveryOptionInCapitals) {
+  const std::map<std::string, const char*> environment{{"SLUICE_SMALL_FILE", "64K"},
+                                                       {"SLUICE_PASSTHROUGH", "off"},
+                                                       {"SLUICE_IO_URING", "0"},
+                                                       {"SLUICE_DEGRADED", "yes"},
+                                                       {"SLUICE_STATE", "/s"},
+                                                       {"SLUICE_LOG_LEVEL", "warn"},
+                                                       {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
+  MountOptions options = two_tiers();
+  const auto error = apply_environment(
+      [&](const char* name) {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second;
+      },
+      options);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_EQ(options.small_file, 64u << 10);
+  EXPECT_FALSE(options.passthrough);
+  EXPECT_FALSE(options.io_uring);
+  EXPECT_TRUE(options.degraded);
+  EXPECT_EQ(options.state, "/s");
+  EXPECT_EQ(options.log_level, "warn");
+  ASSERT_EQ(options.tiers.size(), 2u);
+  EXPECT_EQ(options.tiers[1].name, "b");
+  EXPECT_EQ(options.tiers[1].reserve, 1u << 20);
+}
+
+TEST(EnvironmentTest, ErrorsNameTheVariable) {
+  const auto message = [](const std::string& variable, const char* value) {
+    MountOptions options;
+    const auto error = apply_environment(
+        [&](const char* name) { return variable == name ? value : nullptr; }, options);
+    return error ? error->message : "";
+  };
+  EXPECT_EQ(message("SLUICE_IO_URING", "maybe"),
+            "SLUICE_IO_URING: io_uring must be true or false, not \"maybe\"");
+  EXPECT_EQ(message("SLUICE_TIER", "nvme"),
+            "SLUICE_TIER \"nvme\": must be NAME=PATH, like nvme=/nvme or "
+            "nvme=/nvme,capacity=800GiB");
+}
+
+TEST(TierFlagTest, TakesSettingsAfterThePath) {
+  MountOptions options;
+  ASSERT_FALSE(append_tier(
+      "--tier", "nvme=/a,b,capacity=1G,reserve=2M,high_watermark=60,low_watermark=5", options));
+  ASSERT_EQ(options.tiers.size(), 1u);
+  const TierOptions& tier = options.tiers[0];
+  EXPECT_EQ(tier.name, "nvme");
+  EXPECT_EQ(tier.path, "/a,b");
+  EXPECT_EQ(tier.capacity, 1u << 30);
+  EXPECT_EQ(tier.reserve, 2u << 20);
+  EXPECT_EQ(tier.high_watermark, 60u);
+  EXPECT_EQ(tier.low_watermark, 5u);
+}
+
+TEST(TierFlagTest, ErrorsQuoteTheFlag) {
+  const std::vector<std::pair<std::string, std::string>> golden{
+      {"", "--tier \"\": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB"},
+      {"=/a", "--tier \"=/a\": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB"},
+      {"a=", "--tier \"a=\": path is empty; give the path of a file or directory"},
+      {"a b=/a",
+       "--tier \"a b=/a\": tier \"a b\": a name has 1 to 32 letters, digits, '_' or '-', and "
+       "nothing else"},
+      {"a=/a,capacty=1",
+       "--tier \"a=/a,capacty=1\": unknown setting 'capacty'; did you mean 'capacity'?"},
+      {"a=/a,capacity=lots",
+       "--tier \"a=/a,capacity=lots\": capacity must be a size like \"800GiB\" or \"1.5T\", or a "
+       "number of bytes, not \"lots\""},
+      {"a=/a,high_watermark=9x",
+       "--tier \"a=/a,high_watermark=9x\": high_watermark must be a whole number of percent from 0 "
+       "to 100, not \"9x\""},
+      {"a=/a,low_watermark=90",
+       "--tier \"a=/a,low_watermark=90\": tier a: low_watermark (90) must be below high_watermark "
+       "(90)"},
+  };
+  for (const auto& [text, message] : golden) EXPECT_EQ(tier_flag_error(text), message) << text;
+}
+
+TEST(CheckOptionsTest, AsksForAMountPointAndOneToSixteenDifferentTiers) {
+  MountOptions options = two_tiers();
+  EXPECT_EQ(option_error(options), "");
+  options.mountpoint.clear();
+  EXPECT_EQ(option_error(options), "no mount point is given");
+
+  options = two_tiers();
+  options.tiers.clear();
+  EXPECT_EQ(option_error(options),
+            "no tiers are given; name at least one with --tier NAME=PATH or in the config file");
+
+  options = two_tiers();
+  options.tiers[1].name = "nvme";
+  EXPECT_EQ(option_error(options), "tier nvme: two tiers have that name; names must differ");
+
+  options.tiers.clear();
+  for (int i = 0; i < 17; ++i) options.tiers.emplace_back().name = std::to_string(i);
+  EXPECT_EQ(option_error(options), "17 tiers are given; allowed: 1 to 16");
+  options.tiers.pop_back();
+  EXPECT_EQ(option_error(options), "");
+}
+
+TEST(CheckOptionsTest, KeepsTheMountOptionsThatTheKernelTakes) {
+  MountOptions options = two_tiers();
+  options.mount_options = "defaults,noatime,,nofail,x-systemd.automount,ro";
+  ASSERT_FALSE(check_options(options));
+  EXPECT_EQ(options.mount_options, "noatime,ro");
+  options.mount_options = "noatim";
+  EXPECT_EQ(option_error(options), "-o noatim: unknown mount option; did you mean 'noatime'?");
+}
+
+// Tiers a and b, a mount point m and a state directory s below one folder.
+class CheckTiersTest : public testing::Test {
+ protected:
+  CheckTiersTest() {
+    std::string name = testing::TempDir() + "sluice-options-XXXXXX";
+    root_ = std::filesystem::canonical(::mkdtemp(name.data())).string();
+    for (const char* each : {"/a/in", "/b", "/m/in"})
+      std::filesystem::create_directories(root_ + each);
+    options_.mountpoint = root_ + "/m";
+    options_.state = root_ + "/s";
+    options_.tiers.resize(2);
+    options_.tiers[0].name = "nvme";
+    options_.tiers[0].path = root_ + "/a";
+    options_.tiers[1].name = "ssd";
+    options_.tiers[1].path = root_ + "/b";
+  }
+  ~CheckTiersTest() override { std::filesystem::remove_all(root_); }
+
+  // The message, with the folder written as '@'.
+  std::string message() const {
+    const auto error = check_tiers(options_);
+    std::string text = error ? error->message : "";
+    for (auto at = text.find(root_); at != std::string::npos; at = text.find(root_)) {
+      text.replace(at, root_.size(), "@");
+    }
+    return text;
+  }
+
+  std::string root_;
+  MountOptions options_;
+};
+
+TEST_F(CheckTiersTest, AcceptsSeparateDirectories) { EXPECT_EQ(message(), ""); }
+
+TEST_F(CheckTiersTest, RefusesAMissingTierUnlessDegraded) {
+  options_.tiers[1].path = root_ + "/none";
+  EXPECT_EQ(message(),
+            "tier ssd: @/none does not exist; create it, or mount the other tiers alone with "
+            "--degraded");
+  options_.degraded = true;
+  EXPECT_EQ(message(), "");
+}
+
+TEST_F(CheckTiersTest, RefusesATierThatIsNoDirectory) {
+  std::ofstream(root_ + "/file") << "x";
+  options_.tiers[1].path = root_ + "/file";
+  EXPECT_EQ(message(), "tier ssd: @/file is not a directory");
+}
+
+TEST_F(CheckTiersTest, RefusesAnUnwritableTier) {
+  options_.tiers[1].path = "/proc/self";
+  EXPECT_TRUE(message().starts_with("tier ssd: /proc/self is not writable: ")) << message();
+}
+
+TEST_F(CheckTiersTest, RefusesTheSameDirectoryTwice) {
+  options_.tiers[1].path = root_ + "/a";
+  EXPECT_EQ(message(),
+            "tier ssd: @/a is the same directory as tier nvme (@/a); give each tier a directory of "
+            "its own");
+}
+
+TEST_F(CheckTiersTest, RefusesNestedTiersInEitherOrder) {
+  options_.tiers[1].path = root_ + "/a/in";
+  EXPECT_EQ(message(),
+            "tier ssd: @/a/in is inside tier nvme (@/a); give each tier a directory of its own");
+  std::swap(options_.tiers[0].path, options_.tiers[1].path);
+  EXPECT_EQ(message(),
+            "tier nvme: @/a/in is inside tier ssd (@/a); give each tier a directory of its own");
+}
+
+TEST_F(CheckTiersTest, SeesThroughSymbolicLinks) {
+  std::filesystem::create_directory_symlink(root_ + "/a/in", root_ + "/link");
+  options_.tiers[1].path = root_ + "/link";
+  EXPECT_EQ(message(),
+            "tier ssd: @/link is inside tier nvme (@/a); give each tier a directory of its own");
+}
+
+TEST_F(CheckTiersTest, NamesThatShareABeginningAreApart) {
+  std::filesystem::create_directory(root_ + "/ab");
+  options_.tiers[1].path = root_ + "/ab";
+  EXPECT_EQ(message(), "");
+}
+
+TEST_F(CheckTiersTest, KeepsTiersAndMountPointApart) {
+  options_.tiers[1].path = root_ + "/m/in";
+  EXPECT_EQ(message(),
+            "tier ssd: @/m/in is inside the mount point (@/m); choose a mount point outside the "
+            "tiers");
+  options_.tiers[1].path = root_ + "/b";
+  options_.mountpoint = root_ + "/a/in";
+  EXPECT_EQ(message(),
+            "mount point: @/a/in is inside tier nvme (@/a); choose a mount point outside the "
+            "tiers");
+  options_.mountpoint = root_ + "/b";
+  EXPECT_EQ(message(),
+            "tier ssd: @/b is the same directory as the mount point (@/b); choose a mount point "
+            "outside the tiers");
+}
+
+TEST_F(CheckTiersTest, RefusesAMountPointThatIsNoDirectory) {
+  options_.mountpoint = root_ + "/none";
+  EXPECT_EQ(message(), "mount point @/none does not exist; create it: mkdir -p @/none");
+  std::ofstream(root_ + "/file") << "x";
+  options_.mountpoint = root_ + "/file";
+  EXPECT_EQ(message(), "mount point @/file is not a directory");
+}
+
+TEST_F(CheckTiersTest, KeepsTheStateOutOfMountPointAndTiers) {
+  options_.state = root_ + "/m/s";
+  EXPECT_EQ(message(),
+            "state directory: @/m/s is inside the mount point (@/m); choose a --state outside it");
+  options_.state = root_ + "/b/s";
+  EXPECT_EQ(message(),
+            "state directory: @/b/s is inside tier ssd (@/b); choose a --state outside it");
+  options_.state = root_ + "/b/.sluice/s";
+  EXPECT_EQ(message(), "");
+}
+
+TEST(ClosestWordTest, OffersOnlyWhatIsClose) {
+  const std::vector<std::string_view> verbs{"mount", "umount", "status", "fsck"};
+  EXPECT_EQ(closest_word("stats", verbs), "status");
+  EXPECT_EQ(closest_word("unmount", verbs), "umount");
+  EXPECT_EQ(closest_word("mout", verbs), "mount");
+  EXPECT_FALSE(closest_word("xyzzy", verbs));
+  EXPECT_FALSE(closest_word("", verbs));
+}
+
+}  // namespace
+}  // namespace sluice

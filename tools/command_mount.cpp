@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/unique_fd.hpp"
+#include "fs/daemon.hpp"
+#include "fs/options.hpp"
+#include "tools/commands.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr HelpText kHelp{
+    .usage = "sluice mount [--config FILE] [--tier NAME=PATH]... [options] MOUNTPOINT",
+    .options = R"(  -c, --config FILE        read options and tiers from this TOML file
+      --tier NAME=PATH[,KEY=VALUE]...
+                           a tier, fastest first; these replace the file's tiers
+                           keys: capacity, reserve, high_watermark, low_watermark
+      --state DIR          database and log (default /var/lib/sluice/<pool id>)
+  -o, --mount-options WORDS
+                           for the kernel: ro, noatime, noexec, nosuid, nodev, ...
+      --small-file SIZE    keep files up to this size in the page cache (128KiB)
+      --no-passthrough     serve every byte from the daemon
+      --no-io-uring        take requests from /dev/fuse only
+      --degraded           mount although a tier is missing
+  -f, --foreground         stay attached to the terminal and log there
+      --log-level LEVEL    trace, debug, info (default), warn, error
+      --log-file FILE      default <state>/sluice.log
+  -h, --help               this list; the whole description
+)",
+    .details = R"(
+Presents the tiers as one namespace at MOUNTPOINT, and returns when the mount
+answers (0) or has failed (1). It must be root: files are made in the name of
+whoever asks. MOUNTPOINT may be left out if the config file names it.
+
+Each option is also SLUICE_<NAME> in the environment (SLUICE_SMALL_FILE) and
+<name> in the file (small_file). Flags win over the environment, which wins over
+the file. SLUICE_TIER holds tiers separated by ';'; SLUICE_CONFIG names the file.
+
+Examples:
+  sluice mount --tier nvme=/nvme --tier ssd=/ssd --tier hdd=/hdd /mnt/pool
+  sluice mount --tier nvme=/nvme,capacity=800GiB,high_watermark=85 \
+               --tier hdd=/hdd --state /var/lib/sluice/pool /mnt/pool
+  sluice mount --config /etc/sluice.toml
+
+Exit status: 0 mounted, 1 failed, 2 wrong usage.
+)"};
+
+// What the command line said, before it is laid over file and environment.
+struct Flags {
+  std::string config;
+  std::string mountpoint;
+  std::vector<std::string> tiers;
+  std::vector<std::string> mount_options;
+  std::map<std::string_view, std::string> values;  // of those given, by the name in the file
+};
+
+std::string flag_name(std::string_view option) {
+  std::string flag(option);
+  for (char& c : flag) c = c == '_' ? '-' : c;
+  return flag;
+}
+
+void add_flags(CLI::App& app, Flags& flags) {
+  app.add_option("-c,--config", flags.config);
+  app.add_option("--tier", flags.tiers)->allow_extra_args(false);
+  app.add_option("MOUNTPOINT", flags.mountpoint);
+  for (const auto& spec : option_specs()) {
+    const std::string name = flag_name(spec.name);
+    const auto take = [&flags, &spec](const std::string& value) {
+      flags.values[spec.name] = value;
+    };
+    if (spec.name == "mountpoint") continue;
+    if (spec.name == "mount_options") {
+      app.add_option("-o,--" + name, flags.mount_options)->allow_extra_args(false);
+    } else if (spec.kind == OptionSpec::Kind::Switch) {
+      const std::string shorthand = spec.name == "foreground" ? "-f," : "";
+      app.add_flag_callback(shorthand + "--" + name, [take] { take("true"); });
+      app.add_flag_callback("--no-" + name, [take] { take("false"); });
+    } else {
+      app.add_option_function<std::string>("--" + name, take);
+    }
+  }
+}
+
+MaybeConfigError apply_flags(const Flags& flags, MountOptions& options) {
+  for (const auto& spec : option_specs()) {
+    const auto given = flags.values.find(spec.name);
+    if (given == flags.values.end()) continue;
+    const std::string flag = "--" + flag_name(spec.name);
+    if (auto error = apply_option(spec, flag, given->second, options)) return error;
+  }
+  if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint);
+  if (!flags.mount_options.empty()) {
+    options.mount_options.clear();
+    for (const auto& words : flags.mount_options) options.mount_options += words + ",";
+  }
+  if (!flags.tiers.empty()) options.tiers.clear();
+  for (const auto& tier : flags.tiers) {
+    if (auto error = append_tier("--tier", tier, options)) return error;
+  }
+  return {};
+}
+
+MaybeConfigError read_options(const Flags& flags, MountOptions& options) {
+  std::string config = flags.config;
+  if (const char* named = std::getenv("SLUICE_CONFIG"); config.empty() && named != nullptr) {
+    config = named;
+  }
+  if (!config.empty()) {
+    if (auto error = apply_config_file(config, options)) return error;
+  }
+  if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options)) {
+    return error;
+  }
+  return apply_flags(flags, options);
+}
+
+dev_t device_of(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 ? status.st_dev : 0;
+}
+
+// True if the mount answers a question that only its daemon can have answered.
+bool answers(const std::string& mountpoint, dev_t device_before) {
+  struct statfs filesystem {};
+  if (::statfs(mountpoint.c_str(), &filesystem) < 0) return false;
+  return filesystem.f_type == FUSE_SUPER_MAGIC && device_of(mountpoint) != device_before;
+}
+
+std::string log_name(const MountOptions& options) {
+  if (!options.log_file.empty()) return options.log_file;
+  if (!options.state.empty()) return options.state + "/sluice.log";
+  return "sluice.log in the pool's directory below /var/lib/sluice";
+}
+
+void replace_with_null(std::initializer_list<int> descriptors) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int descriptor : descriptors) ::dup2(null.get(), descriptor);
+}
+
+// The child's half: serves until unmounted. It says one thing to `report`: '+', or '-' and the
+// reason.
+int serve_in_background(const MountOptions& options, UniqueFd report) {
+  ::setsid();
+  // A parent that was interrupted must not take the mount with it when we write to the pipe.
+  std::signal(SIGPIPE, SIG_IGN);
+  if (::chdir("/") < 0) return kFailed;
+  replace_with_null({STDIN_FILENO, STDOUT_FILENO});
+  return run_daemon(options, [&](const std::string& failure) {
+    const std::string word = failure.empty() ? "+" : "-" + failure;
+    // The reader may be gone; then there is nobody to tell.
+    [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
+    report.reset();
+    replace_with_null({STDERR_FILENO});
+  });
+}
+
+std::string read_report(const UniqueFd& report) {
+  std::string word;
+  std::array<char, 4096> piece{};
+  for (;;) {
+    const ssize_t got = ::read(report.get(), piece.data(), piece.size());
+    if (got > 0) word.append(piece.data(), static_cast<std::size_t>(got));
+    if (got == 0 || (got < 0 && errno != EINTR)) return word;
+  }
+}
+
+std::string describe_death(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFSIGNALED(status)) {
+    const int signal = WTERMSIG(status);
+    return "signal " + std::to_string(signal) + ", " + ::strsignal(signal);
+  }
+  return "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+int mount_in_background(const MountOptions& options) {
+  const dev_t device_before = device_of(options.mountpoint);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) < 0) return fail("mount", std::strerror(errno));
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) return fail("mount", std::string("can't fork: ") + std::strerror(errno));
+  if (child == 0) {
+    reader.reset();
+    return serve_in_background(options, std::move(writer));
+  }
+
+  writer.reset();
+  const std::string word = read_report(reader);
+  if (word.empty()) {
+    return fail("mount", "the daemon ended (" + describe_death(child) +
+                             ") before the mount answered; see " + log_name(options));
+  }
+  if (word[0] != '+') {
+    describe_death(child);  // it still has its database to close
+    return fail("mount", word.substr(1));
+  }
+  if (!answers(options.mountpoint, device_before)) {
+    return fail("mount", "the daemon is up but " + log::escaped(options.mountpoint) +
+                             " does not answer; see " + log_name(options));
+  }
+  return kDone;
+}
+
+int mount_in_foreground(const MountOptions& options) {
+  // No look from outside here: the thread that reports may be the one that would have to answer.
+  return run_daemon(options, [&](const std::string& failure) {
+    if (!failure.empty()) {
+      fail("mount", failure);
+    } else {
+      std::fprintf(stderr, "sluice: mounted at %s\n", log::escaped(options.mountpoint).c_str());
+    }
+  });
+}
+
+}  // namespace
+
+int command_mount(int argc, char** argv) {
+  CLI::App app;
+  Flags flags;
+  add_flags(app, flags);
+  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+
+  MountOptions options;
+  if (const auto error = read_options(flags, options)) return fail("mount", error->message);
+  if (options.mountpoint.empty()) {
+    fail("mount", "MOUNTPOINT is required; see 'sluice mount --help'");
+    return kUsage;
+  }
+  if (const auto error = check_options(options)) return fail("mount", error->message);
+  if (::geteuid() != 0) {
+    return fail("mount",
+                "only root can mount, because files are made in the name of whoever asks; "
+                "try: sudo sluice mount ...");
+  }
+  if (const auto error = check_tiers(options)) return fail("mount", error->message);
+  return options.foreground ? mount_in_foreground(options) : mount_in_background(options);
+}
+
+}  // namespace sluice

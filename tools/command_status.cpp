@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "base/path.hpp"
+#include "base/units.hpp"
+#include "tools/commands.hpp"
+#include "tools/mount_status.hpp"
+#include "tools/output.hpp"
+#include "tools/tier_count.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::steady_clock;
+
+constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] MOUNTPOINT",
+                         .options = R"(      --json        one JSON object; its members are stable
+      --bytes       exact numbers of bytes in the table
+      --count       count every file, however long that takes
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                         .details = R"(
+Shows each tier's fill, the features in use (or why they are not), and what lives
+where. Files and bytes are counted by walking the tiers, for two seconds unless
+--count is given; a count that was cut short is marked '>=', or "complete": false
+in JSON.
+
+Examples:
+  sluice status /mnt/pool
+  sluice status --json /mnt/pool | jq '.tiers[] | {name, free}'
+
+Exit status: 0 shown, 1 failed (not a mount of sluice), 2 wrong usage.
+)"};
+
+constexpr std::chrono::seconds kCountBudget{2};
+constexpr std::size_t kBarWidth = 20;
+
+struct Request {
+  std::string path;
+  std::string color = "auto";
+  bool json = false;
+  bool bytes = false;
+  bool count = false;
+};
+
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool enabled) : enabled_(enabled && ::isatty(STDERR_FILENO) == 1) {}
+  void show(const std::string& tier, const TierCount& count) {
+    if (!enabled_ || steady_clock::now() < next_) return;
+    std::fprintf(stderr, "\rcounting %s: %s files\033[K", tier.c_str(),
+                 format_count(count.files).c_str());
+    next_ = steady_clock::now() + std::chrono::milliseconds(200);
+    shown_ = true;
+  }
+  ~ProgressLine() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+ private:
+  bool enabled_;
+  bool shown_ = false;
+  steady_clock::time_point next_ = steady_clock::now() + std::chrono::milliseconds(500);
+};
+
+// Adds "files", "bytes" and "complete" to each tier. Each gets an equal part of the time that is
+// left.
+void add_counts(Json& tiers, bool to_the_end) {
+  const auto end = steady_clock::now() + kCountBudget;
+  ProgressLine line(to_the_end);
+  auto left = static_cast<long>(tiers.size());
+  for (auto& tier : tiers) {
+    if (!tier.is_object()) continue;
+    TierCount count;
+    if (flag_of(tier, "online")) {
+      const auto now = steady_clock::now();
+      const auto deadline = to_the_end ? steady_clock::time_point::max() : now + (end - now) / left;
+      const std::string name = text_of(tier, "name");
+      count = count_tier(text_of(tier, "path"), deadline,
+                         [&](const TierCount& so_far) { line.show(name, so_far); });
+    }
+    --left;
+    tier["files"] = count.files;
+    tier["bytes"] = count.bytes;
+    tier["complete"] = count.complete;
+  }
+}
+
+Table::Cell fill_cell(const Style& style, const Json& tier) {
+  const auto capacity = number_of(tier, "capacity");
+  const auto size = capacity > 0 ? capacity : number_of(tier, "total");
+  const auto percent = static_cast<unsigned>(
+      size == 0 ? 0
+                : std::min(100.0, 100.0 * static_cast<double>(number_of(tier, "used")) /
+                                      static_cast<double>(size)));
+  const auto high = static_cast<unsigned>(number_of(tier, "high_watermark"));
+  const auto low = static_cast<unsigned>(number_of(tier, "low_watermark"));
+  std::string text = std::to_string(percent) + "%";
+  text.insert(0, text.size() < 4 ? 4 - text.size() : 0, ' ');
+  if (style.is_terminal()) text = fill_bar(percent, high, kBarWidth) + " " + text;
+  return {text, percent >= high ? Color::Red : percent >= low ? Color::Yellow : Color::Green};
+}
+
+std::string tier_table(const Style& style, const Json& tiers, bool exact) {
+  using Align = Table::Align;
+  const auto size = [&](std::uint64_t bytes) {
+    return exact ? std::to_string(bytes) : format_size(bytes);
+  };
+  Table table({{"TIER"},
+               {"FULL"},
+               {"USED", Align::Right},
+               {"FREE", Align::Right},
+               {"SIZE", Align::Right},
+               {"FILES", Align::Right},
+               {"HOLDS", Align::Right},
+               {"ON"},
+               {"PATH"}});
+  for (const auto& tier : tiers) {
+    const std::string name = safe_name(style, text_of(tier, "name"));
+    const std::string path = safe_name(style, text_of(tier, "path"));
+    if (!flag_of(tier, "online")) {
+      table.add(
+          {name,
+           {"offline: " + safe_name(style, text_of(tier, "why")) + " (" + path + ")", Color::Red}});
+      continue;
+    }
+    const std::string mark = flag_of(tier, "complete") ? "" : ">=";
+    const auto capacity = number_of(tier, "capacity");
+    table.add({name, fill_cell(style, tier), size(number_of(tier, "used")),
+               size(number_of(tier, "free")),
+               size(capacity > 0 ? capacity : number_of(tier, "total")),
+               mark + format_count(number_of(tier, "files")), mark + size(number_of(tier, "bytes")),
+               text_of(tier, "filesystem"), path});
+  }
+  return table.text(style);
+}
+
+std::string feature_lines(const Style& style, const Json& features) {
+  std::string out;
+  for (const auto& [name, feature] : features.items()) {
+    const bool on = flag_of(feature, "on");
+    const std::string why = text_of(feature, "why");
+    out += name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') +
+           style.paint(on ? Color::Green : Color::Yellow, on ? "on" : "off") +
+           (why.empty() ? "" : " (" + safe_name(style, why) + ")") + "\n";
+  }
+  return out;
+}
+
+void print_for_people(const Style& style, const Json& status, bool exact) {
+  const auto member = [&](const char* key) {
+    const auto found = status.find(key);
+    return found == status.end() ? Json() : *found;
+  };
+  std::string out = style.paint(Color::Bold, safe_name(style, text_of(status, "mountpoint"))) +
+                    ": pool " + text_of(status, "pool") + ", up " +
+                    format_duration(number_of(status, "uptime_s")) + ", pid " +
+                    std::to_string(number_of(status, "pid")) + ", sluice " +
+                    text_of(status, "version") + "\n" + "state in " +
+                    safe_name(style, text_of(status, "state")) + "\n\n";
+  out += tier_table(style, member("tiers"), exact) + "\n";
+  out += feature_lines(style, member("features"));
+  out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
+         format_count(number_of(status, "open_files")) + " open files, " +
+         format_count(number_of(status, "opens")) + " opens since the mount\n";
+  std::fputs(out.c_str(), stdout);
+}
+
+}  // namespace
+
+int command_status(int argc, char** argv) {
+  CLI::App app;
+  Request request;
+  app.add_flag("--json", request.json);
+  app.add_flag("--bytes", request.bytes);
+  app.add_flag("--count", request.count);
+  app.add_option("--color", request.color);
+  app.add_option("MOUNTPOINT", request.path)->required();
+  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  const auto style = Style::create(request.color);
+  if (!style) {
+    std::fputs("sluice: status: --color must be auto, always or never\n", stderr);
+    return kUsage;
+  }
+
+  const std::string mountpoint = absolute_path(request.path);
+  auto status = mount_status(mountpoint);
+  if (!status) return fail("status", describe_status_error(status.error(), mountpoint));
+  if (const auto tiers = status->find("tiers"); tiers != status->end() && tiers->is_array()) {
+    add_counts(*tiers, request.count);
+  }
+  if (request.json) {
+    // Names are bytes; JSON is not. What is no UTF-8 is replaced rather than refused.
+    std::puts(status->dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    print_for_people(*style, *status, request.bytes);
+  }
+  return kDone;
+}
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# From a fresh clone to a working mount in one go.
+#
+#   tools/quickstart.sh [DIR]          set up, build, mount three demo tiers at DIR/mnt (default ./demo)
+#   tools/quickstart.sh --stop [DIR]   unmount; the files stay on the tiers in DIR
+#
+# Needs root, for packages and for the mount. Running it again is fine, mounted or not.
+set -euo pipefail
+
+repo=$(cd "$(dirname "$0")/.." && pwd)
+sluice=$repo/build/release/bin/sluice
+
+say() { printf '%s\n' "$*"; }
+fail() { printf 'quickstart: %s\n' "$@" >&2; exit 1; }
+show() { printf '\n$ %s\n' "$*"; "$@"; }
+
+stop=
+case ${1:-} in
+  --stop) stop=1; shift ;;
+  -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  -*) echo "quickstart: unknown option '$1'; allowed: --stop, --help" >&2; exit 2 ;;
+esac
+(($# <= 1)) || { echo "quickstart: one DIR at most" >&2; exit 2; }
+dir=$(realpath -m "${1:-demo}")
+mount=$dir/mnt
+((EUID == 0)) || fail "mounting needs root; try: sudo $0 $*"
+
+is_mounted() { findmnt -n -M "$mount" >/dev/null 2>&1; }
+answers() { "$sluice" status --json "$mount" >/dev/null 2>&1; }
+
+if [[ $stop ]]; then
+  is_mounted || { say "quickstart: nothing is mounted at $mount"; exit 0; }
+  if [[ -x $sluice ]]; then "$sluice" umount "$mount"; else umount "$mount"; fi
+  say "Unmounted. Your files are where they were, as ordinary files, in"
+  say "  $dir/nvme  $dir/ssd  $dir/hdd"
+  say "To mount them again: tools/quickstart.sh ${dir@Q}. Delete $dir when you need them no more."
+  exit 0
+fi
+
+if is_mounted && answers; then
+  say "quickstart: already mounted at $mount"
+else
+  [[ -e /dev/fuse ]] || fail "/dev/fuse is missing: this kernel or container offers no FUSE" \
+    "try 'modprobe fuse'; for a container, give it --device /dev/fuse --cap-add SYS_ADMIN"
+  "$repo/tools/setup.sh"
+  say "quickstart: building (a few minutes the first time)"
+  cd "$repo"
+  log=$(mktemp)
+  cmake --preset release >"$log" 2>&1 || { cat "$log" >&2; fail "cmake failed; see above"; }
+  if [[ -t 1 ]]; then
+    cmake --build --preset release --target sluice || fail "the build failed; see above"
+  else
+    cmake --build --preset release --target sluice >"$log" 2>&1 || { tail -n 40 "$log" >&2; fail "the build failed; see above"; }
+  fi
+  rm -f "$log"
+
+  # What a killed daemon leaves is a mount that nobody answers.
+  if is_mounted; then "$sluice" umount "$mount"; fi
+  mkdir -p "$dir"/{nvme,ssd,hdd,mnt,state}
+  show "$sluice" mount --tier nvme="$dir/nvme" --tier ssd="$dir/ssd" --tier hdd="$dir/hdd" --state "$dir/state" "$mount"
+fi
+
+# Something to look at: the project's own documents.
+mkdir -p "$mount/docs"
+cp -r "$repo/README.md" "$repo/docs/." "$mount/docs/"
+file=docs/README.md
+tier=$(getfattr --only-values -n user.sluice.tier "$mount/$file" 2>/dev/null) ||
+  fail "the mount does not say which tier $mount/$file is on; see $dir/state/sluice.log"
+
+show ls -l "$mount/docs"
+show getfattr --absolute-names -n user.sluice.tier "$mount/$file"
+say "It is an ordinary file on that tier:"
+show ls -l "$dir/$tier/$file"
+show "$sluice" status "$mount"
+
+if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then gpu="a GPU is here"; else gpu="no GPU here, and none is needed"; fi
+cat <<MESSAGE
+
+The mount is up ($gpu). Three directories under $dir stand in for three kinds of disk. Try:
+
+  cp -a /usr/share/doc $mount/               use it as any directory
+  $sluice status $mount
+  getfattr -d -m 'user.sluice' $mount/$file
+  tools/quickstart.sh --stop ${dir@Q}   unmount; the files stay
+
+With disks of your own: $sluice mount --tier nvme=/nvme --tier hdd=/hdd /mnt/pool  (docs/configuration.md)
+MESSAGE

@@ -1,0 +1,179 @@
+#!/usr/bin/env bash
+# Makes this machine able to build and run Sluice: installs the missing packages, and builds libfuse 3.18 as a static
+# library into .deps/fuse when the distribution's is older. Running it again costs a second.
+#
+#   tools/setup.sh           what building, testing and mounting need
+#   tools/setup.sh --dev     clang, clang-format and clang-tidy too
+#
+# Environment:
+#   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
+#   SLUICE_DEPS_CACHE    where built dependencies are kept for the next clone (default /var/cache/sluice)
+set -euo pipefail
+
+repo=$(cd "$(dirname "$0")/.." && pwd)
+cache=${SLUICE_DEPS_CACHE:-/var/cache/sluice}
+fuse_wanted=3.18
+fuse_prefix=$repo/.deps/fuse
+
+packages=(g++ cmake ninja-build meson pkgconf ccache
+  liburing-dev libnuma-dev librocksdb-dev libspdlog-dev libboost-filesystem-dev libgtest-dev
+  libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
+  libsnappy-dev libgflags-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev # RocksDB's CMake package asks for these
+  fuse3 e2fsprogs xfsprogs attr acl sqlite3 rsync git python3 util-linux procps)
+
+case ${1:-} in
+  '') ;;
+  --dev) packages+=(clang clang-format clang-tidy) ;;
+  -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  *) echo "setup: unknown option '$1'; allowed: --dev, --help" >&2; exit 2 ;;
+esac
+
+say() { echo "setup: $*"; }
+fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# Runs a long command with its output kept aside: on a terminal the seconds count up, on failure the end of it is shown.
+step() {
+  local what=$1 started=$SECONDS log=$scratch/log
+  shift
+  "$@" >"$log" 2>&1 </dev/null &
+  local job=$!
+  if [[ -t 1 ]]; then
+    while kill -0 $job 2>/dev/null; do
+      printf '\rsetup: %s ... %d s' "$what" $((SECONDS - started))
+      sleep 0.5
+    done
+    printf '\r\033[K'
+  fi
+  if wait $job; then
+    say "$what: done in $((SECONDS - started)) s"
+  else
+    tail -n 25 "$log" >&2
+    return 1
+  fi
+}
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  ((EUID == 0)) || fail "these packages are missing and only root can install them: ${missing[*]}" \
+    "run: sudo tools/setup.sh"
+  export DEBIAN_FRONTEND=noninteractive
+  step "package lists" apt-get -q update || fail "apt-get update failed; are the sources in /etc/apt reachable?"
+  step "installing ${#missing[@]} packages (${missing[*]})" \
+    apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}" ||
+    fail "apt-get could not install the packages; its last lines are above"
+}
+
+# The version of fuse3 that pkg-config sees in folder $1 (nothing: the system's), if it is new enough.
+fuse_version() {
+  local path=${1:+$1/lib/pkgconfig}
+  PKG_CONFIG_PATH=$path pkg-config --atleast-version=$fuse_wanted fuse3 2>/dev/null || return 1
+  PKG_CONFIG_PATH=$path pkg-config --modversion fuse3
+}
+
+# apt with sources, lists and cache of its own, so that the machine's configuration is only read. Signatures are
+# checked as usual: the keyring is the one that the configured sources name, or the distribution's.
+private_apt() {
+  apt-get -q -o Dir::State="$scratch/apt" -o Dir::State::lists="$scratch/apt/lists" -o Dir::State::status=/dev/null \
+    -o Dir::Cache="$scratch/apt/cache" -o Dir::Etc::sourcelist="$scratch/apt/sources.list" \
+    -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root -o Acquire::Languages=none "$@"
+}
+
+configured_keyring() {
+  local file
+  # Both ways of writing it: "Signed-By: /path" in .sources, "[signed-by=/path]" in .list.
+  file=$(grep -rhoiE 'signed-by[:=] *(/[^] ,]+)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+    grep -oE '/.*' | grep -E "$1-archive" | head -n 1 || true)
+  [[ -r $file ]] || file=/usr/share/keyrings/$1-archive-keyring.gpg
+  [[ -r $file ]] && echo "$file"
+}
+
+# Downloads the source of libfuse $fuse_wanted or newer into $scratch/source and leaves its path in fuse_archive.
+fuse_archive=
+download_fuse() {
+  local distribution suites uri keyring suite version
+  # shellcheck disable=SC1091
+  distribution=$(. /etc/os-release && echo "$ID")
+  case $distribution in
+    debian) suites='sid' ;;
+    ubuntu) suites='devel resolute' ;;
+    *) suites='sid devel' ;;
+  esac
+  # shellcheck disable=SC2016
+  uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+    grep -viE -- '-security|backports|/debian-security' | head -n 1 | cut -d' ' -f1)
+  [[ $uri ]] || { why="no package archive is configured in /etc/apt"; return 1; }
+  keyring=$(configured_keyring "$distribution" || true)
+  mkdir -p "$scratch"/apt/{lists,cache/archives}/partial "$scratch/source"
+  for suite in $suites; do
+    echo "deb-src ${keyring:+[signed-by=$keyring] }$uri $suite main" >"$scratch/apt/sources.list"
+    # Without this, apt counts an unreachable archive as a warning.
+    private_apt -o APT::Update::Error-Mode=any update >"$scratch/apt.log" 2>&1 || continue
+    version=$(private_apt source --print-uris fuse3 2>>"$scratch/apt.log" |
+      grep -oE 'fuse3_[0-9.]+[0-9]\.orig\.tar\.[a-z0-9]+ ' | head -n 1 | grep -oE '[0-9]+\.[0-9.]+[0-9]' | head -n 1 || true)
+    dpkg --compare-versions "${version:-0}" ge $fuse_wanted || continue
+    (cd "$scratch/source" && private_apt source --download-only fuse3) >>"$scratch/apt.log" 2>&1 || continue
+    fuse_archive=$(find "$scratch/source" -name 'fuse3_*.orig.tar.*' ! -name '*.asc' | head -n 1)
+    [[ $fuse_archive ]] && { say "libfuse $version: source from the configured archive, suite $suite"; return 0; }
+  done
+  why="the configured archive offers no fuse3 >= $fuse_wanted in: $suites ($(grep -E -m 1 '^[EW]:' "$scratch/apt.log" || echo 'none of those holds it'))"
+  return 1
+}
+
+compile_fuse() {
+  local source=$scratch/fuse-source
+  mkdir -p "$source"
+  tar xf "$fuse_archive" -C "$source" --strip-components=1
+  # useroot and initscriptdir: nothing outside the prefix is touched. relocatable: the cache is copied between clones.
+  meson setup "$scratch/fuse-build" "$source" --prefix="$fuse_prefix" --libdir=lib --buildtype=release \
+    -Ddefault_library=static -Db_pie=true -Db_staticpic=true -Dpkgconfig.relocatable=true -Denable-io-uring=true \
+    -Dexamples=false -Dtests=false -Dutils=false -Duseroot=false -Dinitscriptdir=
+  ninja -C "$scratch/fuse-build"
+  DESTDIR=$scratch/fuse-install meson install --no-rebuild -C "$scratch/fuse-build"
+}
+
+# Puts the finished tree $1 in place of $2 in one rename, so that an interrupted run leaves no half of it.
+place() {
+  mkdir -p "$(dirname "$2")" && rm -rf "$2.new" && cp -a "$1" "$2.new" && rm -rf "$2" && mv -T "$2.new" "$2"
+}
+
+provide_fuse() {
+  local version cached why
+  if version=$(fuse_version ""); then say "libfuse $version: the system's"; return; fi
+  if version=$(fuse_version "$fuse_prefix"); then say "libfuse $version: in .deps/fuse"; return; fi
+  # A static library fits the compiler and C library that it was built for.
+  # shellcheck disable=SC1091
+  cached=$cache/fuse-$(. /etc/os-release && echo "$ID-${VERSION_ID:-${VERSION_CODENAME:-rolling}}")-$(uname -m)
+  if version=$(fuse_version "$cached"); then
+    place "$cached" "$fuse_prefix"
+    say "libfuse $version: copied from $cached"
+    return
+  fi
+  if [[ ${SLUICE_FUSE_SOURCE:-} ]]; then
+    fuse_archive=$SLUICE_FUSE_SOURCE
+    [[ -r $fuse_archive ]] || fail "SLUICE_FUSE_SOURCE: can't read $fuse_archive"
+  else
+    download_fuse || fail "libfuse >= $fuse_wanted is needed, this system has $(pkg-config --modversion fuse3 2>/dev/null || echo none)" \
+      "its source could not be had: $why" \
+      "get fuse3's source archive (fuse3_3.18.*.orig.tar.gz) elsewhere, then: SLUICE_FUSE_SOURCE=path/to/it tools/setup.sh"
+  fi
+  # A subshell of its own: `set -e` does not act inside a function whose result is tested.
+  export -f compile_fuse
+  export scratch fuse_prefix fuse_archive
+  step "building libfuse from $(basename "$fuse_archive")" bash -euo pipefail -c compile_fuse ||
+    fail "libfuse did not build; its last lines are above"
+  place "$scratch/fuse-install$fuse_prefix" "$fuse_prefix"
+  version=$(fuse_version "$fuse_prefix") || fail "$fuse_archive is not libfuse >= $fuse_wanted"
+  # The cache is a favour to the next clone; without the right to write there, it is left out.
+  place "$fuse_prefix" "$cached" 2>/dev/null || true
+  say "libfuse $version: in .deps/fuse"
+}
+
+install_packages
+provide_fuse
