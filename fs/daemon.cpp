@@ -83,8 +83,8 @@ class Daemon {
 
   bool build(std::string& why) {
     const auto missing = options_.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
-    pool_ = Pool::open(tier_settings(options_.tiers), missing, Pool::Lock::Exclusive,
-                       options_.mountpoint, why);
+    pool_ = Pool::open(tier_settings(options_.tiers), missing, Pool::NewTiers::Adopt,
+                       "mounted at " + options_.mountpoint, why);
     if (!pool_) return false;
     state_ = state_directory(options_.state, pool_->id(), why);
     if (state_.empty()) return false;

@@ -71,12 +71,15 @@ struct AttributeChange {
   bool kill_suid = false;                // the caller may not keep setuid and setgid bits
 };
 
-// The kernel's passthrough table: files it reads and writes without asking us.
-class BackingFiles {
+// What we ask of the kernel about its side of the mount.
+class KernelSide {
  public:
-  virtual ~BackingFiles() = default;
-  virtual Result<std::int32_t> add(int fd) = 0;
-  virtual void remove(std::int32_t id) = 0;
+  virtual ~KernelSide() = default;
+  // The passthrough table: files that the kernel reads and writes without asking us.
+  virtual Result<std::int32_t> add_backing(int fd) = 0;
+  virtual void remove_backing(std::int32_t id) = 0;
+  // Makes it ask for the attributes of `id` again. REQUIRES: the caller holds no lock.
+  virtual void drop_attributes(InodeId id) = 0;
 };
 
 class DirectoryStream;
@@ -87,7 +90,7 @@ class Filesystem {
     std::uint64_t small_file = 128 << 10;
   };
 
-  Filesystem(Pool& pool, Store& store, BackingFiles& backing, Settings settings);
+  Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings);
   ~Filesystem();
 
   // Names.
@@ -113,7 +116,8 @@ class Filesystem {
                                                   const Caller& caller);
   Result<Opened> open(InodeId id, int flags, bool kill_suid);
   void release(InodeId id, int flags);
-  Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset);
+  // `flags` are the open file's: O_NOATIME is honoured.
+  Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             bool kill_suid);
   Result<void> sync(InodeId id, bool data_only);
@@ -130,6 +134,10 @@ class Filesystem {
   Result<void> setxattr(InodeId id, const char* name, const char* value, std::size_t size,
                         int flags);
   Result<void> removexattr(InodeId id, const char* name);
+  Result<struct statx> statx(InodeId id);
+  // The flags that lsattr and chattr speak of, as the ioctls FS_IOC_GETFLAGS, _SETFLAGS,
+  // _FSGETXATTR and _FSSETXATTR: `data` is the argument, changed in place. ENOTTY for any other.
+  Result<void> inode_flags(InodeId id, unsigned command, std::string& data);
   Result<struct statvfs> statfs();
 
   // Housekeeping, called every second: notices tiers that come and go, writes heat out.
@@ -188,6 +196,8 @@ class Filesystem {
 
   // filesystem_data.cpp
   Result<Opened> open_inode(const InodePtr& inode, int flags, SharedFd fresh);
+  Result<Opened> add_open(const InodePtr& inode, int flags, SharedFd fresh,
+                          bool& forget_attributes);
   // Keeps an open file where it is while something about it changes.
   class ChangeGuard {
    public:
@@ -202,6 +212,7 @@ class Filesystem {
   Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
   bool still_mapped(const InodePtr& inode);
   Result<SharedFd> reader(const InodePtr& inode);
+  void keep_reader(OpenFile& file, SharedFd fd);
   Result<SharedFd> writer(const InodePtr& inode);
   Result<void> strip_suid(int fd);
   // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
@@ -221,15 +232,16 @@ class Filesystem {
 
   Pool& pool_;
   Store& store_;
-  BackingFiles& backing_;
+  KernelSide& kernel_;
   const Settings settings_;
   HeatRecorder heat_;
   InodeTable table_;
   FdCache fd_cache_;
   std::atomic<bool> passthrough_{true};       // only ever turns false
   std::atomic<std::uint64_t> open_files_{0};  // a statistic
-  std::atomic<std::uint64_t> unopened_opens_{
-      0};  // opens with no descriptor behind them yet; see hold_if_open()
+  std::atomic<std::uint64_t> unopened_{0};    // open files without a reader; see hold_if_open()
+  std::atomic<std::uint64_t> readers_{0};     // open files with one
+  const std::uint64_t most_readers_;          // beyond which further ones are not kept
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
   SharedMutex namespace_;
   Mutex replicate_;  // one directory is copied to another tier at a time

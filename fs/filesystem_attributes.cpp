@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Attributes: stat, chmod, chown, times, truncation, xattrs and ACLs.
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/limits.h>
+#include <sys/ioctl.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@ namespace sluice {
 namespace {
 
 // System calls that take a path but no descriptor reach an O_PATH descriptor's file this way.
+// Symlinks too: following /proc's link leads to the symlink itself and no further.
 struct ProcPath {
   explicit ProcPath(int fd) { std::snprintf(text.data(), text.size(), "/proc/self/fd/%d", fd); }
   const char* c_str() const { return text.data(); }
@@ -94,12 +97,16 @@ Result<struct stat> Filesystem::stat_of(const InodePtr& inode) {
 // passthrough file change its size and times without a word to us or to the kernel's copy of them.
 double Filesystem::attribute_seconds(const InodePtr& inode) {
   if (!S_ISREG(inode->type)) return kCacheSeconds;
+  bool changing = false, unsure = false;
   {
     MutexLock lock(inode->mutex);
-    if (inode->open && inode->open->passthrough && inode->open->writers > 0) return 0;
-    if (!inode->maybe_mapped) return kCacheSeconds;
+    changing = inode->open && inode->open->passthrough && inode->open->mappers > 0;
+    unsure = !changing && inode->maybe_mapped;
   }
-  return still_mapped(inode) ? 0 : kCacheSeconds;
+  if (unsure) changing = still_mapped(inode);
+  MutexLock lock(inode->mutex);
+  inode->attributes_cached = !changing;
+  return changing ? 0 : kCacheSeconds;
 }
 
 Result<Attributes> Filesystem::getattr(InodeId id) {
@@ -155,36 +162,33 @@ Result<Attributes> Filesystem::setattr(InodeId id, const AttributeChange& change
 Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(inode(id));
   if (auto answer = virtual_xattr(file, name)) return *std::move(answer);
-  if (is_ours(name) || S_ISLNK(file->type)) return Error(ENODATA, "getxattr");
+  if (is_ours(name)) return Error(ENODATA, "getxattr");
   {
     MutexLock lock(file->mutex);
     if (file->without_xattrs) return Error(ENODATA, "getxattr");
   }
   const SharedFd fd = SLUICE_TRY(any_fd(file));
   const ProcPath path(fd->get());
-  std::array<char, 1024> small{};
-  ssize_t size = ::getxattr(path.c_str(), name, small.data(), small.size());
-  if (size >= 0) return std::string(small.data(), static_cast<std::size_t>(size));
-  if (errno == ERANGE) {
-    std::string value(XATTR_SIZE_MAX, '\0');
-    size = ::getxattr(path.c_str(), name, value.data(), value.size());
-    if (size < 0) return Error::last("getxattr");
-    value.resize(static_cast<std::size_t>(size));
-    return value;
-  }
-  const Error failure = Error::last("getxattr");
-  // `ls -l` asks each file for two attributes that it mostly lacks: find out once whether it has
-  // any at all.
-  if (failure.code == ENODATA && ::listxattr(path.c_str(), nullptr, 0) == 0) {
+  // The kernel asks each file that is written for security.capability, `ls -l` for two more, and
+  // most files have no xattr at all: find that out once.
+  if (::listxattr(path.c_str(), nullptr, 0) == 0) {
     MutexLock lock(file->mutex);
     file->without_xattrs = true;
+    return Error(ENODATA, "getxattr");
   }
-  return failure;
+  std::string value(256, '\0');
+  ssize_t size = ::getxattr(path.c_str(), name, value.data(), value.size());
+  if (size < 0 && errno == ERANGE) {
+    value.resize(XATTR_SIZE_MAX);
+    size = ::getxattr(path.c_str(), name, value.data(), value.size());
+  }
+  if (size < 0) return Error::last("getxattr");
+  value.resize(static_cast<std::size_t>(size));
+  return value;
 }
 
 Result<std::string> Filesystem::listxattr(InodeId id) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  if (S_ISLNK(file->type)) return std::string();
   const SharedFd fd = SLUICE_TRY(any_fd(file));
   std::string list(XATTR_LIST_MAX, '\0');
   const ssize_t size = ::listxattr(ProcPath(fd->get()).c_str(), list.data(), list.size());
@@ -204,7 +208,6 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
   const InodePtr file = SLUICE_TRY(inode(id));
   if (std::string_view(name).starts_with("user.sluice.") || is_ours(name))
     return Error(EPERM, "setxattr");
-  if (S_ISLNK(file->type)) return Error(EPERM, "setxattr");
   {
     MutexLock lock(file->mutex);
     file->without_xattrs = false;
@@ -221,7 +224,7 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
 
 Result<void> Filesystem::removexattr(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  if (is_ours(name) || S_ISLNK(file->type)) return Error(ENODATA, "removexattr");
+  if (is_ours(name)) return Error(ENODATA, "removexattr");
   const auto remove = [&](const SharedFd& fd) -> Result<void> {
     if (::removexattr(ProcPath(fd->get()).c_str(), name) < 0) return Error::last("removexattr");
     return {};
@@ -229,6 +232,45 @@ Result<void> Filesystem::removexattr(InodeId id, const char* name) {
   if (file->is_directory()) return change_copies(file, remove);
   const ChangeGuard guard(file);
   return remove(SLUICE_TRY(any_fd(file)));
+}
+
+Result<struct statx> Filesystem::statx(InodeId id) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  const struct stat st = SLUICE_TRY(stat_of(file));
+  const SharedFd fd = SLUICE_TRY(any_fd(file));
+  struct statx out {};
+  if (::statx(fd->get(), "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
+              &out) < 0) {
+    return Error::last("statx");
+  }
+  const auto time = [](const timespec& t) {
+    return statx_timestamp{t.tv_sec, static_cast<std::uint32_t>(t.tv_nsec), {}};
+  };
+  out.stx_ino = st.st_ino;
+  out.stx_nlink = static_cast<std::uint32_t>(st.st_nlink);
+  out.stx_mtime = time(st.st_mtim);
+  out.stx_ctime = time(st.st_ctim);
+  return out;
+}
+
+Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& data) {
+  const bool sets = command == FS_IOC_SETFLAGS || command == FS_IOC_FSSETXATTR;
+  if (!sets && command != FS_IOC_GETFLAGS && command != FS_IOC_FSGETXATTR)
+    return Error(ENOTTY, "ioctl");
+  const InodePtr file = SLUICE_TRY(inode(id));
+  if (!file->is_directory() && !S_ISREG(file->type)) return Error(ENOTTY, "ioctl");
+  // Long enough for either structure, whatever length the kernel passes on.
+  data.resize(std::max(data.size(), sizeof(fsxattr)));
+  const auto call = [&](const SharedFd& fd) -> Result<void> {
+    if (::ioctl(fd->get(), command, data.data()) < 0) return Error::last("inode flags");
+    return {};
+  };
+  if (!file->is_directory()) return call(SLUICE_TRY(reader(file)));
+  for (const OpenCopy& copy : SLUICE_TRY(open_copies(file)).reachable) {
+    SLUICE_TRY(call(copy.fd));
+    if (!sets) break;
+  }
+  return {};
 }
 
 Result<struct statvfs> Filesystem::statfs() {

@@ -19,6 +19,9 @@ constexpr std::size_t kMaxCopy = 32 << 20;
 
 bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
+// A mapping needs read access, a store through it write access.
+bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
+
 // Opens the file of an O_PATH or other descriptor anew. /proc is the kernel's way to do that
 // without a name.
 Result<SharedFd> reopen(int fd, int flags) {
@@ -64,12 +67,15 @@ Result<SharedFd> Filesystem::reader(const InodePtr& inode) {
   }
   SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDONLY));
   MutexLock lock(inode->mutex);
-  if (!inode->open) return fd;
-  if (!inode->open->reader) {
-    inode->open->reader = fd;
-    if (!inode->open->passthrough) unopened_opens_.fetch_sub(1);
-  }
-  return inode->open->reader;
+  if (!inode->open || inode->open->reader) return inode->open ? inode->open->reader : fd;
+  if (readers_.load() < most_readers_) keep_reader(*inode->open, fd);
+  return fd;
+}
+
+void Filesystem::keep_reader(OpenFile& file, SharedFd fd) {
+  file.reader = std::move(fd);
+  readers_.fetch_add(1);
+  unopened_.fetch_sub(1);
 }
 
 Result<SharedFd> Filesystem::writer(const InodePtr& inode) {
@@ -106,7 +112,7 @@ bool Filesystem::still_mapped(const InodePtr& inode) {
   const bool mapped = ::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0 && errno == EAGAIN;
   if (!mapped) ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
   MutexLock lock(inode->mutex);
-  if (!mapped && (!inode->open || inode->open->writers == 0)) inode->maybe_mapped = false;
+  if (!mapped && (!inode->open || inode->open->mappers == 0)) inode->maybe_mapped = false;
   return mapped;
 }
 
@@ -114,6 +120,14 @@ bool Filesystem::still_mapped(const InodePtr& inode) {
 // created. The inode's lock is held while its file is opened, against the rule: the first opener
 // decides for all how.
 Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd fresh) {
+  bool forget_attributes = false;
+  const Opened opened = SLUICE_TRY(add_open(inode, flags, std::move(fresh), forget_attributes));
+  if (forget_attributes) kernel_.drop_attributes(inode->id());
+  return opened;
+}
+
+Result<Opened> Filesystem::add_open(const InodePtr& inode, int flags, SharedFd fresh,
+                                    bool& forget_attributes) {
   const bool writes = wants_to_write(flags);
   bool may_be_mapped = false;
   {
@@ -128,7 +142,7 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd
   Opened out;
   if (!inode->open) {
     auto file = std::make_unique<OpenFile>();
-    file->reader = std::move(fresh);
+    SharedFd fd = std::move(fresh);
     // Small files stay in the kernel's page cache between opens: registering one costs more than it
     // saves. On a tier that is nearly full we must see the writes, to be able to take the file
     // elsewhere.
@@ -136,33 +150,38 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd
     const bool crowded = writes && tier.low_on_space();
     // A live mapping bypasses us, so every other access must as well.
     if (passthrough_ && ((!small && !crowded) || mapped)) {
-      if (!file->reader) {
+      if (!fd) {
         const Copy& copy = inode->copies[0];
-        file->reader =
-            copy.handle.empty()
-                ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY))
-                : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
+        fd = copy.handle.empty()
+                 ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY))
+                 : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
       }
       // Read-only, whatever the open is for: a writable backing file would make every lease attempt
       // fail.
-      const auto id = backing_.add(file->reader->get());
+      const auto id = kernel_.add_backing(fd->get());
       if (id) {
         file->passthrough = true;
         file->backing_id = *id;
       }
     }
-    if (!file->passthrough && !file->reader) unopened_opens_.fetch_add(1);
+    unopened_.fetch_add(1);
+    // The kernel needs no descriptor of ours to read and write; where they run short, we do
+    // without.
+    if (fd && (readers_.load() < most_readers_ || inode->copies[0].handle.empty()))
+      keep_reader(*file, std::move(fd));
     inode->open = std::move(file);
   }
   OpenFile& file = *inode->open;
   ++file.opens;
-  if (writes) ++file.writers;
+  if (can_map_to_write(flags)) ++file.mappers;
   open_files_.fetch_add(1, std::memory_order_relaxed);
   if (file.passthrough) {
     out.backing_id = file.backing_id;
-    if (writes) {
-      inode->pages_stale = true;
+    if (writes) inode->pages_stale = true;
+    if (can_map_to_write(flags)) {
       inode->maybe_mapped = true;
+      // Stores through a mapping will change size and times behind the kernel's back.
+      forget_attributes = std::exchange(inode->attributes_cached, false);
     }
   } else {
     out.keep_pages = !std::exchange(inode->pages_stale, false);
@@ -252,7 +271,7 @@ void Filesystem::release(InodeId id, int flags) {
   {
     MutexLock lock(file->mutex);
     if (!file->open) return;
-    if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
+    if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
     if (--file->open->opens == 0) last = std::move(file->open);
     if (last && file->maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
@@ -264,16 +283,15 @@ void Filesystem::release(InodeId id, int flags) {
   }
   open_files_.fetch_sub(1, std::memory_order_relaxed);
   if (!last) return;
-  if (last->passthrough) {
-    backing_.remove(last->backing_id);
-  } else if (!last->reader) {
-    unopened_opens_.fetch_sub(1);
-  }
+  if (last->passthrough) kernel_.remove_backing(last->backing_id);
+  (last->reader ? readers_ : unopened_).fetch_sub(1);
 }
 
-Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset) {
+Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset,
+                                     int flags) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  const SharedFd fd = SLUICE_TRY(reader(file));
+  const SharedFd fd =
+      SLUICE_TRY(flags & O_NOATIME ? open_bytes(file, O_RDONLY | O_NOATIME) : reader(file));
   std::size_t done = 0;
   while (done < size) {
     const ssize_t got =
@@ -443,7 +461,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
   MutexLock lock(inode->mutex);
   inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
   if (inode->open) {
-    if (!inode->open->reader) unopened_opens_.fetch_sub(1);
+    if (!inode->open->reader) keep_reader(*inode->open, nullptr);
     inode->open->reader = std::move(readable);
     inode->open->writer = std::move(writable);
   }

@@ -54,16 +54,18 @@ Result<bool> is_empty(int parent, const char* name) {
 
 }  // namespace
 
-Filesystem::Filesystem(Pool& pool, Store& store, BackingFiles& backing, Settings settings)
+Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings)
     : pool_(pool),
       store_(store),
-      backing_(backing),
+      kernel_(kernel),
       settings_(settings),
       heat_(store),
       table_(pool),
-      // A quarter of what a process may have open: the rest is for files in use and the database.
-      fd_cache_(std::clamp<std::size_t>(static_cast<std::size_t>(::sysconf(_SC_OPEN_MAX)) / 4, 64,
-                                        4096)) {
+      // A quarter of what a process may have open for directories, half for files in use: the rest
+      // is the database's.
+      fd_cache_(
+          std::clamp<std::size_t>(static_cast<std::size_t>(::sysconf(_SC_OPEN_MAX)) / 4, 64, 4096)),
+      most_readers_(static_cast<std::uint64_t>(::sysconf(_SC_OPEN_MAX)) / 2) {
   auto root = std::make_shared<Inode>(Identity{kRootId, 0}, S_IFDIR);
   {
     MutexLock lock(root->mutex);
@@ -377,7 +379,7 @@ Result<void> Filesystem::unlink(InodeId parent, const char* name) {
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   SharedLock lock(namespace_);
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
-  if (unopened_opens_.load() > 0) {
+  if (unopened_.load() > 0) {
     for (const Located& victim : SLUICE_TRY(locate(copies, name))) hold_if_open(victim);
   }
   for (const OpenCopy& copy : copies.reachable) {

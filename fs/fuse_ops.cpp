@@ -17,6 +17,7 @@ namespace sluice {
 namespace {
 
 constexpr std::size_t kMaxRead = 1 << 20;
+constexpr auto kStatx = static_cast<fuse_opcode>(52);  // newer than Debian 12's linux/fuse.h
 
 Session& session(fuse_req_t request) { return *static_cast<Session*>(fuse_req_userdata(request)); }
 
@@ -122,6 +123,28 @@ void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, 
       [&](const Result<Attributes>& a) { fuse_reply_attr(request, &a->st, a->seconds); });
 }
 
+void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_info*) {
+  answer(
+      request, [&] { return filesystem(request, kStatx).statx(InodeId{inode}); },
+      // The kernel keeps attributes from getattr; what it is told here it need not remember.
+      [&](Result<struct statx>& st) { fuse_reply_statx(request, flags, &*st, 0); });
+}
+
+void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info*,
+              unsigned flags, const void* in, std::size_t in_size, std::size_t out_size) {
+  std::string data(static_cast<const char*>(in), in_size);
+  answer(
+      request,
+      [&]() -> Result<void> {
+        Filesystem& fs = filesystem(request, FUSE_IOCTL);
+        if (flags & FUSE_IOCTL_COMPAT) return Error(ENOSYS, "ioctl of a 32-bit process");
+        return fs.inode_flags(InodeId{inode}, command, data);
+      },
+      [&](const Result<void>&) {
+        fuse_reply_ioctl(request, 0, data.data(), std::min(out_size, data.size()));
+      });
+}
+
 void ll_readlink(fuse_req_t request, fuse_ino_t inode) {
   answer(
       request, [&] { return filesystem(request, FUSE_READLINK).readlink(InodeId{inode}); },
@@ -224,7 +247,7 @@ void ll_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
 }
 
 void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
-             fuse_file_info*) {
+             fuse_file_info* info) {
   static thread_local std::unique_ptr<char[]> buffer;
   char* target = nullptr;
   std::size_t room = 0;
@@ -240,7 +263,10 @@ void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
   }
   answer(
       request,
-      [&] { return filesystem(request, FUSE_READ).read(InodeId{inode}, target, size, offset); },
+      [&] {
+        return filesystem(request, FUSE_READ)
+            .read(InodeId{inode}, target, size, offset, info->flags);
+      },
       [&](const Result<std::size_t>& got) { fuse_reply_buf(request, target, *got); });
 }
 
@@ -440,6 +466,8 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.forget_multi = ll_forget_multi;
     ops.getattr = ll_getattr;
     ops.setattr = ll_setattr;
+    ops.statx = ll_statx;
+    ops.ioctl = ll_ioctl;
     ops.readlink = ll_readlink;
     ops.mknod = ll_mknod;
     ops.mkdir = ll_mkdir;
@@ -485,6 +513,10 @@ std::string request_name(std::size_t index) {
       return "BATCH_FORGET";
     case FUSE_GETATTR:
       return "GETATTR";
+    case kStatx:
+      return "STATX";
+    case FUSE_IOCTL:
+      return "IOCTL";
     case FUSE_SETATTR:
       return "SETATTR";
     case FUSE_READLINK:

@@ -36,7 +36,7 @@ struct OpenFile {
   bool passthrough = false;
   std::int32_t backing_id = 0;
   unsigned opens = 0;
-  unsigned writers = 0;
+  unsigned mappers = 0;  // opens that could map the file shared and writable: those with O_RDWR
   SharedFd
       reader;  // O_RDONLY; absent until first needed when the kernel's page cache serves the file
   SharedFd writer;  // O_RDWR; absent until first needed
@@ -72,6 +72,8 @@ class Inode {
   // A writable mapping may have outlived the last close: the kernel tells nobody about stores
   // through it.
   bool maybe_mapped GUARDED_BY(mutex) = false;
+  // The kernel was told attributes that it may keep for long.
+  bool attributes_cached GUARDED_BY(mutex) = false;
   bool without_xattrs GUARDED_BY(mutex) =
       false;  // a listing came back empty and nothing was set since
   bool removed GUARDED_BY(mutex) =

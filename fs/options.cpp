@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 6> kTierKeys{"name",           "path",   
 // What libfuse hands to the kernel, and what fstab holds for others to read.
 constexpr std::string_view kKernelWords =
     "ro rw suid nosuid dev nodev exec noexec sync async dirsync noatime nodiratime symfollow "
-    "nosymfollow";
+    "nosymfollow fsname=NAME";
 constexpr std::string_view kForeignWords =
     "defaults auto noauto nofail user users nouser owner group _netdev relatime allow_other "
     "default_permissions";
@@ -443,7 +443,7 @@ MaybeConfigError check_options(MountOptions& options) {
     if (is_word_of(word, kForeignWords) || word.starts_with("x-") || word.starts_with("comment=")) {
       continue;
     }
-    if (!is_word_of(word, kKernelWords)) {
+    if (!is_word_of(word, kKernelWords) && !word.starts_with("fsname=")) {
       return ConfigError{"-o " + log::escaped(word) + ": unknown mount option" +
                          did_you_mean(word, split(kKernelWords, ' '))};
     }

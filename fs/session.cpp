@@ -171,7 +171,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Session::request_counts() con
   return out;
 }
 
-Result<std::int32_t> Session::add(int fd) {
+Result<std::int32_t> Session::add_backing(int fd) {
   BackingMap map{};
   map.fd = fd;
   const int id = ::ioctl(fuse_session_fd(session_), kBackingOpen, &map);
@@ -186,9 +186,14 @@ Result<std::int32_t> Session::add(int fd) {
   return failure;
 }
 
-void Session::remove(std::int32_t id) {
+void Session::remove_backing(std::int32_t id) {
   const auto backing = static_cast<std::uint32_t>(id);
   ::ioctl(fuse_session_fd(session_), kBackingClose, &backing);
+}
+
+void Session::drop_attributes(InodeId id) {
+  // A negative offset leaves the pages alone. ENOENT: the kernel had forgotten the inode anyway.
+  fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
 }  // namespace sluice

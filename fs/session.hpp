@@ -24,7 +24,7 @@ struct Feature {
   std::string why;  // why not, or what it rests on
 };
 
-class Session final : public BackingFiles {
+class Session final : public KernelSide {
  public:
   struct Settings {
     std::string mountpoint;
@@ -47,9 +47,10 @@ class Session final : public BackingFiles {
   // How many requests of each kind have come, by the kernel's name for it.
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
 
-  // BackingFiles.
-  Result<std::int32_t> add(int fd) override;
-  void remove(std::int32_t id) override;
+  // KernelSide.
+  Result<std::int32_t> add_backing(int fd) override;
+  void remove_backing(std::int32_t id) override;
+  void drop_attributes(InodeId id) override;
 
   // For fuse_ops.cpp.
   Filesystem& filesystem() { return *filesystem_; }

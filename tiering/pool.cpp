@@ -3,12 +3,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "base/log.hpp"
 
@@ -31,9 +34,21 @@ struct Candidate {
   std::string offline;  // why it can't take part; empty if it can
 };
 
+constexpr std::string_view kMountedAt = "mounted at ";
+
+// Whether the daemon that wrote `owner` into its lock still has its mount. One that has not is
+// about to end: umount(8) returns before it does.
+bool is_mounted(std::string_view owner) {
+  const auto at = owner.find(kMountedAt);
+  if (at == std::string_view::npos) return true;
+  struct statfs fs {};
+  const std::string mountpoint(owner.substr(at + kMountedAt.size()));
+  return ::statfs(mountpoint.c_str(), &fs) < 0 || fs.f_type == FUSE_SUPER_MAGIC;
+}
+
 // Takes the lock file of one tier, or says who has it.
-bool lock_tier(const Candidate& tier, const std::string& mountpoint, UniqueFd& lock,
-               std::string& why) {
+bool lock_tier(const Candidate& tier, const std::string& user, UniqueFd& lock, std::string& why) {
+  constexpr auto kPatience = std::chrono::seconds(30);
   const std::string name = std::string(kPrivateDirectory) + "/" + kLockName;
   lock.reset(
       ::openat(tier.root.get(), name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -42,18 +57,25 @@ bool lock_tier(const Candidate& tier, const std::string& mountpoint, UniqueFd& l
           ": " + std::strerror(errno);
     return false;
   }
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
-    const std::string owner = "pid " + std::to_string(::getpid()) + ", mounted at " + mountpoint;
-    if (::ftruncate(lock.get(), 0) == 0) {
-      [[maybe_unused]] const ssize_t wrote = ::pwrite(lock.get(), owner.data(), owner.size(), 0);
+  std::string owner;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (::flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
+    owner.assign(4200, '\0');
+    const ssize_t got = ::pread(lock.get(), owner.data(), owner.size(), 0);
+    owner.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (is_mounted(owner) || std::chrono::steady_clock::now() > deadline) {
+      why = "tier " + tier.settings->name + ": the pool is already in use (" +
+            (owner.empty() ? "another process" : owner) + "); unmount it there first";
+      return false;
     }
-    return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  std::array<char, 4200> owner{};
-  const ssize_t got = ::pread(lock.get(), owner.data(), owner.size() - 1, 0);
-  why = "tier " + tier.settings->name + ": the pool is already in use (" +
-        (got > 0 ? std::string(owner.data()) : "another process") + "); unmount it there first";
-  return false;
+  owner = "pid " + std::to_string(::getpid()) + ", " + user;
+  if (::ftruncate(lock.get(), 0) == 0) {
+    // Only a courtesy to whoever comes second.
+    [[maybe_unused]] const ssize_t wrote = ::pwrite(lock.get(), owner.data(), owner.size(), 0);
+  }
+  return true;
 }
 
 bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
@@ -81,7 +103,7 @@ bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
 }  // namespace
 
 std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Missing missing,
-                                 Lock lock, const std::string& mountpoint, std::string& why) {
+                                 NewTiers new_tiers, const std::string& user, std::string& why) {
   std::vector<Candidate> tiers;
   for (const TierSettings& s : settings) {
     Candidate tier{&s, {}, {}, {}, {}};
@@ -136,6 +158,11 @@ std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Miss
             "; the pool does not know this tier yet";
       return nullptr;
     }
+    if (new_tiers == NewTiers::Refuse) {
+      why = "tier " + tier.settings->name + ": " + tier.settings->path +
+            " has never been part of a pool: there is no .sluice/tier.json in it";
+      return nullptr;
+    }
     if (++last_slot > kMaxSlot) {
       why = "tier " + tier.settings->name + ": a pool can have " + std::to_string(kMaxSlot) +
             " tiers in its life";
@@ -167,9 +194,9 @@ std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Miss
     }
   }
   for (Candidate& tier : tiers) {
-    if (tier.root && lock == Lock::Exclusive) {
+    if (tier.root) {
       UniqueFd held;
-      if (!lock_tier(tier, mountpoint, held, why)) return nullptr;
+      if (!lock_tier(tier, user, held, why)) return nullptr;
       pool->locks_.push_back(std::move(held));
     }
   }

@@ -14,13 +14,13 @@ namespace sluice {
 class Pool {
  public:
   enum class Missing { Refuse, Tolerate };
-  enum class Lock { Exclusive, None };
+  enum class NewTiers { Adopt, Refuse };
 
-  // Opens the tiers, making markers where a directory is new to the pool. On failure returns
-  // nothing and says in `why` what, where and what to do. `mountpoint` is told to whoever finds the
-  // pool locked.
+  // Opens and locks the tiers, making markers where a directory is new to the pool and that is
+  // allowed. On failure returns nothing and says in `why` what, where and what to do. `user` is
+  // told to whoever finds the pool locked: "mounted at /mnt".
   static std::unique_ptr<Pool> open(const std::vector<TierSettings>& settings, Missing missing,
-                                    Lock lock, const std::string& mountpoint, std::string& why);
+                                    NewTiers new_tiers, const std::string& user, std::string& why);
 
   const std::string& id() const { return id_; }
   std::size_t size() const { return tiers_.size(); }

@@ -82,9 +82,8 @@ class Fixtures {
   std::string list_tree();       // a part of walk_tree()
   std::string tarball();         // of Sizes::untar_source; one for all places
 
-  // A large file of blocks, written anew for each call. Anew, because how the kernel lays out a
-  // file's page cache (large folios or small) is partly luck, changes the speed of 4 KiB writes by
-  // a tenth, and would stay with a place for the whole run.
+  // A large file of blocks, written anew for each call: where its pages and blocks fall is partly
+  // luck, and a file kept for the whole run would keep its luck too.
   std::string fresh_large_file() const;
 
   // A path for `name` in the place's scratch directory. Makes nothing.

@@ -179,9 +179,9 @@ void declare(CLI::App& app, RawOptions& raw, Options& options) {
   app.footer(
       "\nRows that start cold drop the kernel's caches of names and inodes, for the whole machine, "
       "and need root;\n"
-      "without it they are skipped. About 3 GiB of space is needed in each directory.\n"
+      "without it they are skipped. About 2 GiB of space is needed in each directory.\n"
       "\nExamples:\n"
-      "  fsbench native=/data/plain sluice=/mnt/pool --pid sluice=$(pidof sluiced)\n"
+      "  fsbench native=/data/plain sluice=/mnt/pool --pid sluice=4711\n"
       "  fsbench --sluice build/release/bin/sluice --workdir /data --json result.json\n"
       "  fsbench --sluice build/release/bin/sluice --variant served:--no-passthrough --only "
       "seq-read,rand-read\n"

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/checker.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+
+#include "tiering/copier.hpp"
+#include "tiering/intent.hpp"
+
+namespace sluice {
+namespace {
+
+using Names = std::map<std::string, std::vector<std::pair<std::size_t, struct stat>>>;
+
+std::string reason(const Error& error) {
+  return std::string(error.operation) + ": " + std::strerror(error.code);
+}
+
+Result<std::vector<std::string>> names_in(int dirfd) {
+  DIR* dir = ::fdopendir(::openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (dir == nullptr) return Error::last("open directory");
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(dir)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  const int code = errno;
+  ::closedir(dir);
+  if (code != 0) return Error(code, "read directory");
+  return names;
+}
+
+Result<bool> same_bytes(int dir_a, int dir_b, const char* name) {
+  constexpr std::size_t kChunk = 256 << 10;
+  const UniqueFd a(::openat(dir_a, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd b(::openat(dir_b, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!a || !b) return Error::last("open for comparison");
+  std::string left(kChunk, '\0'), right(kChunk, '\0');
+  for (off_t at = 0;;) {
+    const ssize_t got = ::pread(a.get(), left.data(), kChunk, at);
+    const ssize_t other = ::pread(b.get(), right.data(), kChunk, at);
+    if (got < 0 || other < 0) return Error::last("read for comparison");
+    // Short reads of regular files happen only at their end.
+    if (got != other || std::memcmp(left.data(), right.data(), static_cast<std::size_t>(got)) != 0)
+      return false;
+    if (got == 0) return true;
+    at += got;
+  }
+}
+
+class Checker {
+ public:
+  Checker(const Pool& pool, Repair repair, const std::function<void(std::uint64_t)>& progress)
+      : pool_(pool), repair_(repair), progress_(progress) {}
+
+  CheckReport run(Store* store) {
+    if (store != nullptr) check_intents(*store);
+    std::vector<Copy> roots;
+    for (const auto& tier : pool_) {
+      check_leftovers(*tier);
+      if (auto root = tier->root()) roots.push_back({tier.get(), *root});
+    }
+    walk(roots, "");
+    return std::move(report_);
+  }
+
+ private:
+  struct Copy {
+    Tier* tier;
+    SharedFd fd;
+    int get() const { return fd->get(); }
+  };
+
+  Finding& found(Finding::Kind kind, const std::string& path, std::string detail) {
+    return report_.findings.emplace_back(
+        Finding{kind, path.empty() ? "/" : path, std::move(detail), false});
+  }
+
+  void check_intents(Store& store) {
+    const auto intents = store.intents();
+    if (!intents) {
+      found(Finding::Kind::Unreadable, "", reason(intents.error()));
+      return;
+    }
+    if (intents->empty()) return;
+    Finding& finding = found(Finding::Kind::Unfinished, "",
+                             std::to_string(intents->size()) +
+                                 " operations on several tiers wait to be finished; "
+                                 "mounting the pool does that, too");
+    if (repair_ == Repair::No) return;
+    const auto replayed = replay_intents(store, pool_);
+    const auto left = store.intents();
+    finding.repaired = replayed && left && left->empty();
+  }
+
+  void check_leftovers(const Tier& tier) {
+    const auto temp = tier.temp_directory();
+    if (!temp) {
+      found(Finding::Kind::Unreadable, "", "tier " + tier.name() + ": " + tier.why_offline());
+      return;
+    }
+    const auto names = names_in((*temp)->get());
+    if (!names || names->empty()) return;
+    Finding& finding = found(Finding::Kind::LeftOver, std::string("/") + kPrivateDirectory + "/tmp",
+                             std::to_string(names->size()) + " unfinished copies on tier " +
+                                 tier.name() + "; the originals are in their places");
+    if (repair_ == Repair::Yes) {
+      pool_.clear_temporaries();
+      const auto left = names_in((*temp)->get());
+      finding.repaired = left && left->empty();
+    }
+  }
+
+  void walk(const std::vector<Copy>& copies, const std::string& path) {
+    ++report_.directories;
+    Names names;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      const auto here = names_in(copies[i].get());
+      if (!here) {
+        found(Finding::Kind::Unreadable, path,
+              "on tier " + copies[i].tier->name() + ": " + reason(here.error()));
+        continue;
+      }
+      for (const std::string& name : *here) {
+        if (path.empty() && name == kPrivateDirectory) continue;
+        struct stat st {};
+        if (::fstatat(copies[i].get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0)
+          names[name].emplace_back(i, st);
+      }
+    }
+    for (const auto& [name, places] : names) examine(copies, path + "/" + name, name, places);
+  }
+
+  void examine(const std::vector<Copy>& copies, const std::string& path, const std::string& name,
+               const std::vector<std::pair<std::size_t, struct stat>>& places) {
+    const bool directory = S_ISDIR(places[0].second.st_mode);
+    std::vector<Copy> inside;
+    for (const auto& [index, st] : places) {
+      if (S_ISDIR(st.st_mode) != directory) {
+        found(Finding::Kind::TypeClash, path,
+              "on tiers " + copies[places[0].first].tier->name() + " and " +
+                  copies[index].tier->name() + "; rename one of them on its tier");
+        continue;
+      }
+      if (!directory) continue;
+      UniqueFd fd(::openat(copies[index].get(), name.c_str(),
+                           O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (fd) inside.push_back({copies[index].tier, std::make_shared<UniqueFd>(std::move(fd))});
+    }
+    if (directory) {
+      if (inside.empty()) {
+        found(Finding::Kind::Unreadable, path, "can't be opened");
+        return;
+      }
+      compare_directories(inside, path);
+      walk(inside, path);
+      return;
+    }
+    if (++report_.files % 1000 == 0) progress_(report_.files);
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      if (!S_ISDIR(places[i].second.st_mode))
+        compare_files(copies[places[0].first], copies[places[i].first], path, name,
+                      places[0].second, places[i].second);
+    }
+    check_identity(copies[places[0].first], path, name, places[0].second);
+  }
+
+  void compare_directories(const std::vector<Copy>& copies, const std::string& path) {
+    struct stat first {};
+    if (::fstat(copies[0].get(), &first) < 0) return;
+    for (std::size_t i = 1; i < copies.size(); ++i) {
+      struct stat other {};
+      if (::fstat(copies[i].get(), &other) < 0) continue;
+      const bool same = first.st_mode == other.st_mode && first.st_uid == other.st_uid &&
+                        first.st_gid == other.st_gid &&
+                        same_xattrs(copies[0].get(), copies[i].get());
+      if (same) continue;
+      Finding& finding =
+          found(Finding::Kind::DirectoryAttributes, path,
+                "owner, mode or xattrs on tier " + copies[i].tier->name() +
+                    " differ from those on " + copies[0].tier->name() + ", which count");
+      if (repair_ == Repair::Yes)
+        finding.repaired = copy_attributes(copies[0].get(), copies[i].get()).has_value();
+    }
+  }
+
+  void compare_files(const Copy& fast, const Copy& slow, const std::string& path,
+                     const std::string& name, const struct stat& a, const struct stat& b) {
+    const std::string where =
+        "on tiers " + fast.tier->name() + " (which counts) and " + slow.tier->name();
+    bool same = S_ISREG(a.st_mode) && S_ISREG(b.st_mode) && a.st_size == b.st_size;
+    if (same) {
+      const auto equal = same_bytes(fast.get(), slow.get(), name.c_str());
+      if (!equal) {
+        found(Finding::Kind::Unreadable, path, where + ": " + reason(equal.error()));
+        return;
+      }
+      same = *equal;
+    }
+    if (!same) {
+      found(Finding::Kind::TwoFiles, path,
+            where + ", different; keep one: move the other away on its tier");
+      return;
+    }
+    Finding& finding =
+        found(Finding::Kind::SameFileTwice, path, where + ", byte for byte the same");
+    if (repair_ == Repair::Yes) finding.repaired = ::unlinkat(slow.get(), name.c_str(), 0) == 0;
+  }
+
+  void check_identity(const Copy& copy, const std::string& path, const std::string& name,
+                      const struct stat& st) {
+    // Only what carries an identity can share one, and a hard link shares it rightly.
+    if (!S_ISREG(st.st_mode) || st.st_nlink > 1) return;
+    const auto identity = copy.tier->identity_of(copy.get(), name.c_str());
+    if (!identity || slot_of(identity->id) == copy.tier->member().slot ||
+        slot_of(identity->id) == kOpaqueSlot)
+      return;
+    const auto [other, fresh] = carried_.emplace(to_number(identity->id), path);
+    if (fresh) return;
+    Finding& finding =
+        found(Finding::Kind::SharedIdentity, path, "carries the identity of " + other->second);
+    if (repair_ == Repair::No) return;
+    const UniqueFd fd(::openat(copy.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    finding.repaired = fd && ::fremovexattr(fd.get(), kIdentityXattr) == 0;
+  }
+
+  static bool same_xattrs(int a, int b) {
+    const auto left = read_xattrs(a), right = read_xattrs(b);
+    return left == right;
+  }
+
+  static std::map<std::string, std::string> read_xattrs(int fd) {
+    std::map<std::string, std::string> out;
+    std::string list(64 << 10, '\0'), value(64 << 10, '\0');
+    const ssize_t size = ::flistxattr(fd, list.data(), list.size());
+    for (ssize_t at = 0; at < size;) {
+      const std::string name = list.data() + at;
+      at += static_cast<ssize_t>(name.size()) + 1;
+      if (name == kIdentityXattr) continue;
+      const ssize_t got = ::fgetxattr(fd, name.c_str(), value.data(), value.size());
+      if (got >= 0) out[name] = value.substr(0, static_cast<std::size_t>(got));
+    }
+    return out;
+  }
+
+  const Pool& pool_;
+  const Repair repair_;
+  const std::function<void(std::uint64_t)>& progress_;
+  CheckReport report_;
+  std::unordered_map<std::uint64_t, std::string> carried_;
+};
+
+}  // namespace
+
+const char* name_of(Finding::Kind kind) {
+  switch (kind) {
+    case Finding::Kind::SameFileTwice:
+      return "same-file-twice";
+    case Finding::Kind::TwoFiles:
+      return "two-files";
+    case Finding::Kind::TypeClash:
+      return "type-clash";
+    case Finding::Kind::DirectoryAttributes:
+      return "directory-attributes";
+    case Finding::Kind::SharedIdentity:
+      return "shared-identity";
+    case Finding::Kind::LeftOver:
+      return "left-over";
+    case Finding::Kind::Unfinished:
+      return "unfinished";
+    case Finding::Kind::Unreadable:
+      return "unreadable";
+  }
+  return "unknown";
+}
+
+bool CheckReport::clean() const {
+  return std::all_of(findings.begin(), findings.end(), [](const Finding& f) { return f.repaired; });
+}
+
+CheckReport check_pool(const Pool& pool, Store* store, Repair repair,
+                       const std::function<void(std::uint64_t files)>& progress) {
+  return Checker(pool, repair, progress).run(store);
+}
+
+}  // namespace sluice
