@@ -147,7 +147,7 @@ Result<Opened> Filesystem::add_open(const InodePtr& inode, int flags, SharedFd f
     // saves. On a tier that is nearly full we must see the writes, to be able to take the file
     // elsewhere.
     const bool small = inode->size_hint <= settings_.small_file && !writes;
-    const bool crowded = writes && tier.low_on_space();
+    const bool crowded = writes && tier.crowded();
     // A live mapping bypasses us, so every other access must as well.
     if (passthrough_ && ((!small && !crowded) || mapped)) {
       if (!fd) {

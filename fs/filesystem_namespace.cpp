@@ -38,6 +38,11 @@ const Located* on_tier(const std::vector<Located>& found, TierIndex tier) {
   return nullptr;
 }
 
+bool has_several_copies(Inode& inode) {
+  MutexLock lock(inode.mutex);
+  return inode.copies.size() > 1;
+}
+
 // Whether the directory `name` in `parent` holds nothing.
 Result<bool> is_empty(int parent, const char* name) {
   const int fd = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -251,9 +256,9 @@ Result<Entry> Filesystem::enter(const std::vector<Located>& found, const InodePt
   entry.id = inode->id();
   entry.generation = inode->identity.generation;
   entry.st = found[0].st;
-  if (found.size() > 1 || inode->is_directory()) {
-    auto st = stat_of(inode);
-    if (st) entry.st = *st;
+  if (inode->is_directory() && has_several_copies(*inode)) {
+    const auto merged = stat_of(inode);
+    if (merged) entry.st = *merged;
   }
   entry.st.st_ino = to_number(inode->id());
   entry.attribute_seconds = attribute_seconds(inode);

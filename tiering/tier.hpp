@@ -90,9 +90,10 @@ class Tier {
   Space space() const;
   void refresh_space() const;
   std::uint64_t reserve() const;
-  // A writer on this tier may meet ENOSPC soon enough that the daemon should see its writes.
   bool low_on_space() const { return space().free < reserve(); }
   bool above_high_watermark() const;
+  // A writer on this tier may meet ENOSPC soon enough that the daemon should see its writes.
+  bool crowded() const { return low_on_space() || above_high_watermark(); }
 
   // Looks whether the directory at path() is still this tier. True if that changed online().
   bool check_presence();

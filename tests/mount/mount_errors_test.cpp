@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What `sluice mount` refuses: exit 1, and a message that names the tier or the path.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/files.hpp"
+#include "tests/support/janitor.hpp"
+#include "tests/support/loop_fs.hpp"
+#include "tests/support/mount.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice::test {
+namespace {
+
+class MountErrorsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!require_mounts("mount")) return;
+    mountpoint_ = base_.make_dir("mnt");
+    janitor::watch_mount(mountpoint_);
+  }
+  void TearDown() override {
+    // A mount that should have been refused must not outlive the test.
+    ::umount2(mountpoint_.c_str(), MNT_DETACH);
+    janitor::forget(mountpoint_);
+  }
+
+  Pool pool(std::vector<std::string> tiers) const {
+    return {std::move(tiers), base_ / "state", mountpoint_};
+  }
+
+  static CommandResult mount(const Pool& pool) {
+    std::vector<std::string> arguments = pool.mount_arguments();
+    arguments.insert(arguments.begin(), "mount");
+    return sluice(arguments);
+  }
+
+  // Expects a refusal whose message has `word` in it, and nothing mounted.
+  void expect_refused(const Pool& wanted, const std::string& word) const {
+    const CommandResult result = mount(wanted);
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_NE(result.err.find(word), std::string::npos) << "the message: " << result.err;
+    EXPECT_EQ(lstat_of(mountpoint_).st_dev, lstat_of(base_.path()).st_dev)
+        << "something is mounted";
+    if (result.ok()) sluice({"umount", wanted.mountpoint});
+  }
+
+  TempDir base_;
+  std::string mountpoint_;
+};
+
+TEST_F(MountErrorsTest, OneDirectoryAsTwoTiers) {
+  const std::string a = base_.make_dir("a");
+  expect_refused(pool({"fast=" + a, "slow=" + a}), a);
+}
+
+TEST_F(MountErrorsTest, OneDirectoryAsTwoTiersByAnotherName) {
+  const std::string a = base_.make_dir("a");
+  ASSERT_EQ(::symlink("a", (base_ / "alias").c_str()), 0);
+  expect_refused(pool({"fast=" + a, "slow=" + (base_ / "alias")}), "slow");
+  expect_refused(pool({"fast=" + a, "slow=" + a + "/../a/."}), "slow");
+}
+
+TEST_F(MountErrorsTest, ATierInsideAnother) {
+  const std::string outer = base_.make_dir("a");
+  const std::string inner = base_.make_dir("a/b/c");
+  expect_refused(pool({"fast=" + outer, "slow=" + inner}), inner);
+  expect_refused(pool({"fast=" + inner, "slow=" + outer}), outer);
+}
+
+TEST_F(MountErrorsTest, TiersThatOnlyShareAPrefixAreFine) {
+  const Mount mount(pool({"fast=" + base_.make_dir("a"), "slow=" + base_.make_dir("ab")}));
+  write_file(mount / "f", "x");
+}
+
+TEST_F(MountErrorsTest, ATierInsideTheMountPoint) {
+  const std::string inside = base_.make_dir("mnt/tier");
+  expect_refused(pool({"fast=" + inside}), inside);
+}
+
+TEST_F(MountErrorsTest, AMountPointInsideATier) {
+  const std::string tier = base_.make_dir("a");
+  Pool wanted = pool({"fast=" + tier});
+  wanted.mountpoint = base_.make_dir("a/mnt");
+  expect_refused(wanted, tier);
+}
+
+TEST_F(MountErrorsTest, ATierThatIsTheMountPoint) {
+  expect_refused(pool({"fast=" + mountpoint_}), mountpoint_);
+}
+
+TEST_F(MountErrorsTest, ATierThatIsNotADirectory) {
+  const std::string file = base_.make_file("file", "x");
+  expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + file}), file);
+}
+
+TEST_F(MountErrorsTest, ATierThatDoesNotExist) {
+  const std::string missing = base_ / "missing";
+  expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + missing}), missing);
+  EXPECT_FALSE(exists(missing)) << "and it is not made";
+}
+
+TEST_F(MountErrorsTest, ATierThatCanNotBeWritten) {
+  if (!require_loop("mount", "ext4")) return;
+  LoopFs disk(base_ / "disk", "ext4", 16 << 20);
+  disk.remount_read_only();
+  expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + disk.path()}), disk.path());
+}
+
+TEST_F(MountErrorsTest, TwoTiersOfOneName) {
+  expect_refused(pool({"fast=" + base_.make_dir("a"), "fast=" + base_.make_dir("b")}), "fast");
+}
+
+TEST_F(MountErrorsTest, NoTierAtAll) {
+  const CommandResult result = mount(pool({}));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.err.find("tier"), std::string::npos) << result.err;
+}
+
+TEST_F(MountErrorsTest, AMountPointThatDoesNotExist) {
+  Pool wanted = pool({"fast=" + base_.make_dir("a")});
+  wanted.mountpoint = base_ / "missing";
+  expect_refused(wanted, wanted.mountpoint);
+}
+
+TEST_F(MountErrorsTest, AMountPointThatIsAFile) {
+  Pool wanted = pool({"fast=" + base_.make_dir("a")});
+  wanted.mountpoint = base_.make_file("file", "x");
+  expect_refused(wanted, wanted.mountpoint);
+}
+
+TEST_F(MountErrorsTest, AMountPointInUse) {
+  const Mount first(pool({"fast=" + base_.make_dir("a")}));
+  Pool second = pool({"fast=" + base_.make_dir("b")});
+  second.state = base_ / "state2";
+  const CommandResult result = mount(second);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find(mountpoint_), std::string::npos) << result.err;
+  write_file(first / "f", "x");
+  EXPECT_TRUE(exists(base_ / "a/f")) << "the first mount still works";
+}
+
+TEST_F(MountErrorsTest, ASecondMountOfTheSamePool) {
+  const Mount first(pool({"fast=" + base_.make_dir("a"), "slow=" + base_.make_dir("b")}));
+  Pool second = first.pool();
+  second.mountpoint = base_.make_dir("mnt2");
+  for (const char* state : {"state", "state2"}) {
+    second.state = base_ / state;
+    const CommandResult result = mount(second);
+    EXPECT_EQ(result.exit_code, 1) << "with state directory " << state;
+    EXPECT_FALSE(result.err.empty());
+    if (result.ok()) sluice({"umount", second.mountpoint});
+  }
+  second.tiers = {"slow=" + base_ / "b"};
+  second.state = base_ / "state3";
+  const CommandResult part = mount(second);
+  EXPECT_EQ(part.exit_code, 1) << "one tier of a mounted pool";
+  if (part.ok()) sluice({"umount", second.mountpoint});
+  write_file(first / "f", "x");
+}
+
+TEST_F(MountErrorsTest, AStateDirectoryThatIsAFile) {
+  Pool wanted = pool({"fast=" + base_.make_dir("a")});
+  wanted.state = base_.make_file("file", "x");
+  expect_refused(wanted, wanted.state);
+}
+
+TEST_F(MountErrorsTest, OptionsOfATierThatMakeNoSense) {
+  const std::string a = base_.make_dir("a");
+  for (const char* options : {"reserve=lots", "capacity=-1", "high_watermark=101",
+                              "high_watermark=x", "unknown=1", "high_watermark"}) {
+    const CommandResult result = mount(pool({"fast=" + a + "," + options}));
+    EXPECT_NE(result.exit_code, 0) << options;
+    const std::string key = std::string(options).substr(0, std::string(options).find('='));
+    EXPECT_NE(result.err.find(key), std::string::npos) << options << ": " << result.err;
+    if (result.ok()) sluice({"umount", mountpoint_});
+  }
+}
+
+TEST_F(MountErrorsTest, UnmountingWhatIsNotMountedFails) {
+  const CommandResult result = sluice({"umount", mountpoint_});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find(mountpoint_), std::string::npos) << result.err;
+}
+
+TEST_F(MountErrorsTest, TheStatusOfWhatIsNotMountedFails) {
+  const CommandResult result = sluice({"status", mountpoint_});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find(mountpoint_), std::string::npos) << result.err;
+}
+
+TEST_F(MountErrorsTest, AMountComesBackAfterTheDaemonWasKilled) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  write_file(mount / "f", "x");
+  mount.kill_daemon();
+  EXPECT_LT(::access((mount / "f").c_str(), R_OK), 0);
+  mount.detach();
+  mount.mount();
+  EXPECT_EQ(read_file(mount / "f"), "x");
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Waiting for another process without sleeping longer than needed. Thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace sluice::test {
+
+// True as soon as `condition()` is; false when it was not within `limit`.
+template <typename Condition>
+bool eventually(Condition condition,
+                std::chrono::milliseconds limit = std::chrono::milliseconds(10'000)) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (std::chrono::microseconds pause(100);;
+       pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(20))) {
+    if (condition()) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/copier.hpp"
+
+#include <sys/xattr.h>
+
+#include <array>
+
+#include "tests/support/loop_fs.hpp"
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+namespace {
+
+using test::open_file;
+
+class CopierTest : public test::PoolTest {
+ protected:
+  void prepare() override {
+    test::write_file(from_, "");
+    test::write_file(to_, "");
+  }
+  void write_at(off_t offset, const std::string& data) const {
+    ASSERT_EQ(::pwrite(open_file(from_).get(), data.data(), data.size(), offset),
+              static_cast<ssize_t>(data.size()));
+  }
+  void copy_bytes() const {
+    const auto done = copy_data(open_file(from_, O_RDONLY).get(), open_file(to_).get());
+    ASSERT_TRUE(done) << done.error().operation;
+  }
+  void copy_all_attributes() const {
+    const auto done = copy_attributes(open_file(from_, O_RDONLY).get(), open_file(to_).get());
+    ASSERT_TRUE(done) << done.error().operation;
+  }
+  void set(const std::string& path, const char* name, const std::string& value) const {
+    ASSERT_EQ(::setxattr(path.c_str(), name, value.data(), value.size(), 0), 0) << name;
+  }
+
+  const std::string from_ = dir_ / "from", to_ = dir_ / "to";
+};
+
+TEST_F(CopierTest, CopiesEveryByte) {
+  for (const std::size_t size : {0ul, 1ul, 4095ul, 4097ul, (3ul << 20) + 17}) {
+    test::write_file(from_, test::pattern(size, size));
+    test::write_file(to_, "");
+    copy_bytes();
+    EXPECT_EQ(test::read_file(to_), test::read_file(from_)) << size;
+  }
+}
+
+TEST_F(CopierTest, KeepsHoles) {
+  // data, hole, data, hole to the end
+  constexpr off_t kMiB = 1 << 20;
+  write_at(0, test::pattern(64 << 10, 1));
+  write_at(8 * kMiB, test::pattern(128 << 10, 2));
+  ASSERT_EQ(::truncate(from_.c_str(), 64 * kMiB), 0);
+  ASSERT_LT(test::lstat_of(from_).st_blocks, 1024) << "the source itself has no holes";
+  copy_bytes();
+  EXPECT_EQ(test::lstat_of(to_).st_size, 64 * kMiB);
+  EXPECT_EQ(test::lstat_of(to_).st_blocks, test::lstat_of(from_).st_blocks);
+  EXPECT_EQ(test::read_file(to_), test::read_file(from_));
+  const auto copy = open_file(to_, O_RDONLY);
+  EXPECT_EQ(::lseek(copy.get(), 64 << 10, SEEK_DATA), 8 * kMiB);
+  EXPECT_EQ(::lseek(copy.get(), 8 * kMiB, SEEK_HOLE), 8 * kMiB + (128 << 10));
+}
+
+TEST_F(CopierTest, AFileThatIsAllHoleStaysSo) {
+  ASSERT_EQ(::truncate(from_.c_str(), 1 << 30), 0);
+  copy_bytes();
+  EXPECT_EQ(test::lstat_of(to_).st_size, 1 << 30);
+  EXPECT_EQ(test::lstat_of(to_).st_blocks, 0);
+}
+
+TEST_F(CopierTest, ReportsAFullTarget) {
+  if (!test::require_loop("unit", "ext4")) return;
+  const test::LoopFs small(dir_ / "small", "ext4", 4 << 20);
+  test::write_file(from_, test::pattern(8 << 20, 3));
+  test::write_file(small.path() + "/to", "");
+  EXPECT_TRUE(failed_with(
+      copy_data(open_file(from_, O_RDONLY).get(), open_file(small.path() + "/to").get()), ENOSPC));
+}
+
+TEST_F(CopierTest, CopiesOwnerAndModeWithSetuid) {
+  ASSERT_EQ(::chown(from_.c_str(), 1234, 5678), 0);
+  for (const mode_t mode : {0644u, 0000u, 04755u, 06711u, 01777u, 02640u}) {
+    ASSERT_EQ(::chmod(from_.c_str(), mode), 0);
+    ASSERT_EQ(::chmod(to_.c_str(), 0600), 0);
+    ASSERT_EQ(::chown(to_.c_str(), 0, 0), 0);
+    copy_all_attributes();
+    const struct stat copy = test::lstat_of(to_);
+    EXPECT_EQ(copy.st_mode & 07777, mode);
+    EXPECT_EQ(copy.st_uid, 1234u);
+    EXPECT_EQ(copy.st_gid, 5678u);
+  }
+}
+
+TEST_F(CopierTest, CopiesTimesToTheNanosecond) {
+  const std::array<timespec, 2> times{timespec{1'000'000'001, 123'456'789},
+                                      timespec{987'654'321, 999'999'999}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, from_.c_str(), times.data(), 0), 0);
+  set(from_, "user.k", "v");
+  copy_all_attributes();
+  const struct stat copy = test::lstat_of(to_);
+  EXPECT_EQ(copy.st_atim.tv_sec, times[0].tv_sec);
+  EXPECT_EQ(copy.st_atim.tv_nsec, times[0].tv_nsec);
+  EXPECT_EQ(copy.st_mtim.tv_sec, times[1].tv_sec);
+  EXPECT_EQ(copy.st_mtim.tv_nsec, times[1].tv_nsec);
+}
+
+TEST_F(CopierTest, CopiesXattrsOfEveryNamespace) {
+  const std::string binary("\0\x01\xff\0", 4);
+  // version 2, permitted CAP_NET_BIND_SERVICE
+  const std::string capability("\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20);
+  set(from_, "user.text", "value");
+  set(from_, "user.empty", "");
+  set(from_, "user.binary", binary);
+  set(from_, "user.large", test::pattern(2000, 4));
+  set(from_, "trusted.secret", "t");
+  set(from_, "security.capability", capability);
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, "user.text"), "value");
+  EXPECT_EQ(test::xattr_of(to_, "user.empty"), "");
+  EXPECT_EQ(test::xattr_of(to_, "user.binary"), binary);
+  EXPECT_EQ(test::xattr_of(to_, "user.large"), test::pattern(2000, 4));
+  EXPECT_EQ(test::xattr_of(to_, "trusted.secret"), "t");
+  EXPECT_EQ(test::xattr_of(to_, "security.capability"), capability);
+}
+
+TEST_F(CopierTest, ReplacesAndRemovesWhatTheTargetHad) {
+  set(from_, "user.both", "new");
+  set(to_, "user.both", "old and longer");
+  set(to_, "user.extra", "x");
+  set(to_, "trusted.extra", "x");
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, "user.both"), "new");
+  EXPECT_EQ(test::xattr_of(to_, "user.extra"), std::nullopt);
+  EXPECT_EQ(test::xattr_of(to_, "trusted.extra"), std::nullopt);
+}
+
+// An access ACL as the kernel stores it: user::rwx user:77:r-- group::r-x mask::rwx other::---
+std::string access_acl() {
+  struct Entry {
+    std::uint16_t tag, permissions;
+    std::uint32_t id;
+  };
+  const Entry entries[] = {
+      {0x01, 7, ~0u}, {0x02, 4, 77}, {0x04, 5, ~0u}, {0x10, 7, ~0u}, {0x20, 0, ~0u}};
+  const std::uint32_t version = 2;
+  std::string out(reinterpret_cast<const char*>(&version), sizeof version);
+  out.append(reinterpret_cast<const char*>(entries), sizeof entries);
+  return out;
+}
+
+constexpr const char* kAccessAcl = "system.posix_acl_access";
+constexpr const char* kDefaultAcl = "system.posix_acl_default";
+
+TEST_F(CopierTest, CopiesAnAclAndTheModeThatGoesWithIt) {
+  set(from_, kAccessAcl, access_acl());
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, kAccessAcl), access_acl());
+  EXPECT_EQ(test::lstat_of(to_).st_mode, test::lstat_of(from_).st_mode);
+  EXPECT_EQ(test::lstat_of(to_).st_mode & 0777, 0770u);
+}
+
+TEST_F(CopierTest, RemovesAnAclThatTheSourceLacks) {
+  set(to_, kAccessAcl, access_acl());
+  ASSERT_EQ(::chmod(from_.c_str(), 0604), 0);
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, kAccessAcl), std::nullopt);
+  EXPECT_EQ(test::lstat_of(to_).st_mode & 07777, 0604u);
+}
+
+TEST_F(CopierTest, CopiesADirectorysAttributes) {
+  const std::string a = dir_.make_dir("a"), b = dir_.make_dir("b");
+  set(a, kDefaultAcl, access_acl());
+  set(a, "user.k", "v");
+  set(b, "user.extra", "v");
+  ASSERT_EQ(::chown(a.c_str(), 12, 34), 0);
+  ASSERT_EQ(::chmod(a.c_str(), 03775), 0);
+  const auto done = copy_attributes(test::open_directory(a).get(), test::open_directory(b).get());
+  ASSERT_TRUE(done) << done.error().operation;
+  EXPECT_EQ(test::xattr_of(b, kDefaultAcl), access_acl());
+  EXPECT_EQ(test::xattr_of(b, "user.k"), "v");
+  EXPECT_EQ(test::xattr_of(b, "user.extra"), std::nullopt);
+  EXPECT_EQ(test::lstat_of(b).st_mode & 07777, 03775u);
+  EXPECT_EQ(test::lstat_of(b).st_uid, 12u);
+  EXPECT_EQ(test::lstat_of(b).st_mtim.tv_nsec, test::lstat_of(a).st_mtim.tv_nsec);
+}
+
+TEST_F(CopierTest, LeavesIdentitiesWhereTheyAre) {
+  set(from_, kIdentityXattr, "source");
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, kIdentityXattr), std::nullopt);
+  set(to_, kIdentityXattr, "target");
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, kIdentityXattr), "target");
+}
+
+TEST_F(CopierTest, LeavesTheSourceAsItWas) {
+  test::write_file(from_, "content");
+  ASSERT_EQ(::chmod(from_.c_str(), 04711), 0);
+  set(from_, "user.k", "v");
+  const struct stat before = test::lstat_of(from_);
+  copy_bytes();
+  copy_all_attributes();
+  const struct stat after = test::lstat_of(from_);
+  EXPECT_EQ(after.st_mode, before.st_mode);
+  EXPECT_EQ(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+  EXPECT_EQ(after.st_ctim.tv_nsec, before.st_ctim.tv_nsec);
+  EXPECT_EQ(test::read_file(from_), "content");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/pool.hpp"
+
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+namespace {
+
+using Missing = Pool::Missing;
+using NewTiers = Pool::NewTiers;
+
+class PoolOpenTest : public test::PoolTest {
+ protected:
+  bool says(const std::string& text) const { return why_.find(text) != std::string::npos; }
+  // A pool of these tiers, made and closed again.
+  std::vector<TierSettings> made(const std::string& letters) {
+    auto settings = make_tiers(letters);
+    pool_id_ = open(settings)->id();
+    return settings;
+  }
+  Marker marker(const std::string& name) const {
+    return **read_marker(test::open_directory(dir_ / name).get());
+  }
+  static void set_immutable(const std::string& path, bool on) {
+    const auto fd = test::open_directory(path);
+    int flags = 0;
+    if (::ioctl(fd.get(), FS_IOC_GETFLAGS, &flags) < 0) throw std::runtime_error("get flags");
+    flags = on ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+    if (::ioctl(fd.get(), FS_IOC_SETFLAGS, &flags) < 0) throw std::runtime_error("set flags");
+  }
+
+  std::string pool_id_;
+};
+
+TEST_F(PoolOpenTest, ANewPoolMarksItsTiers) {
+  const auto pool = open(make_tiers("ab"));
+  ASSERT_EQ(pool->size(), 2u);
+  EXPECT_EQ((*pool)[0].name(), "a");
+  EXPECT_EQ((*pool)[1].name(), "b");
+  EXPECT_TRUE((*pool)[0].online() && (*pool)[1].online());
+  EXPECT_EQ(pool->id().size(), 36u);
+  EXPECT_EQ(marker("a").pool, pool->id());
+  EXPECT_EQ(marker("b").pool, pool->id());
+  EXPECT_EQ(marker("a").self, (*pool)[0].member());
+  EXPECT_EQ(marker("a").members.size(), 2u);
+  EXPECT_EQ(marker("b").members, marker("a").members);
+  EXPECT_NE((*pool)[0].member().slot, (*pool)[1].member().slot);
+  EXPECT_EQ(pool->by_slot((*pool)[1].member().slot), &(*pool)[1]);
+  EXPECT_EQ(pool->by_slot(17), nullptr);
+}
+
+TEST_F(PoolOpenTest, ReopeningFindsTheSamePool) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  const std::string id = pool->id();
+  const Member first = (*pool)[0].member(), second = (*pool)[1].member();
+  pool.reset();
+  pool = open(settings);
+  EXPECT_EQ(pool->id(), id);
+  EXPECT_EQ((*pool)[0].member(), first);
+  EXPECT_EQ((*pool)[1].member(), second);
+}
+
+TEST_F(PoolOpenTest, TheOrderIsTheConfigurations) {
+  auto settings = made("ab");
+  std::swap(settings[0], settings[1]);
+  const auto pool = open(settings);
+  EXPECT_EQ((*pool)[0].name(), "b");
+  EXPECT_EQ((*pool)[0].index(), 0);
+}
+
+TEST_F(PoolOpenTest, ASecondUserIsTurnedAway) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  EXPECT_EQ(try_open(settings), nullptr);
+  EXPECT_TRUE(says("already in use")) << why_;
+  EXPECT_TRUE(says("pid " + std::to_string(::getpid()) + ", used by a test")) << why_;
+  pool.reset();
+  EXPECT_NE(try_open(settings), nullptr) << why_;
+}
+
+TEST_F(PoolOpenTest, ASecondUserOfOneTierIsTurnedAway) {
+  const auto settings = make_tiers("ab");
+  const auto pool = open(settings);
+  EXPECT_EQ(try_open({settings[1]}, Missing::Tolerate), nullptr);
+  EXPECT_TRUE(says("already in use")) << why_;
+}
+
+TEST_F(PoolOpenTest, ASecondUserWhoIsTurnedAwayLeavesNoTrace) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  EXPECT_EQ(try_open(make_tiers("abc")), nullptr);
+  pool.reset();
+  EXPECT_EQ(marker("a").members.size(), 2u);
+  EXPECT_NE(try_open(settings), nullptr) << why_;
+}
+
+TEST_F(PoolOpenTest, ATierThatComesBackLaterIsLockedToo) {
+  const auto settings = made("ab");
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  const auto pool = open(settings, Missing::Tolerate);
+  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
+  ASSERT_TRUE((*pool)[1].check_presence());
+  ASSERT_TRUE((*pool)[1].online());
+  EXPECT_EQ(try_open({settings[1]}, Missing::Tolerate), nullptr);
+}
+
+TEST_F(PoolOpenTest, AMissingTierIsRefusedUnlessTolerated) {
+  const auto settings = made("ab");
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  EXPECT_EQ(try_open(settings), nullptr);
+  EXPECT_TRUE(says("tier b: " + (dir_ / "b"))) << why_;
+  EXPECT_TRUE(says("--degraded")) << why_;
+
+  const auto pool = try_open(settings, Missing::Tolerate);
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_EQ(pool->id(), pool_id_);
+  ASSERT_EQ(pool->size(), 2u);
+  EXPECT_TRUE((*pool)[0].online());
+  EXPECT_FALSE((*pool)[1].online());
+  EXPECT_NE((*pool)[1].why_offline(), "");
+  EXPECT_EQ((*pool)[1].member().name, "b");
+  EXPECT_EQ(pool->placement(), std::vector<TierIndex>{0});
+
+  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
+  EXPECT_TRUE((*pool)[1].check_presence());
+  EXPECT_TRUE((*pool)[1].online());
+  EXPECT_EQ(pool->placement(), (std::vector<TierIndex>{0, 1}));
+}
+
+TEST_F(PoolOpenTest, AMissingTierThatWasNeverKnownIsRefusedAlways) {
+  auto settings = made("a");
+  settings.push_back(tier("b", dir_ / "nowhere"));
+  EXPECT_EQ(try_open(settings, Missing::Tolerate), nullptr);
+  EXPECT_TRUE(says("does not know this tier")) << why_;
+}
+
+TEST_F(PoolOpenTest, AnEmptyDirectoryInPlaceOfAKnownTierIsRefused) {
+  const auto settings = made("ab");
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  dir_.make_dir("b");
+  EXPECT_EQ(try_open(settings), nullptr);
+  EXPECT_TRUE(says("has no .sluice/tier.json")) << why_;
+  EXPECT_TRUE(test::names_in(dir_ / "b").empty()) << "and stays as it was";
+
+  const auto pool = try_open(settings, Missing::Tolerate);
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_FALSE((*pool)[1].online());
+  EXPECT_TRUE(test::names_in(dir_ / "b").empty());
+}
+
+TEST_F(PoolOpenTest, ATierOfAnotherPoolIsRefused) {
+  const auto settings = made("ab");
+  open({tier("c", dir_.make_dir("c"))});
+  auto mixed = settings;
+  mixed.push_back(tier("c", dir_ / "c"));
+  EXPECT_EQ(try_open(mixed), nullptr);
+  EXPECT_TRUE(says("tier c") && says("belongs to another pool")) << why_;
+  EXPECT_EQ(try_open(mixed, Missing::Tolerate), nullptr);
+}
+
+TEST_F(PoolOpenTest, SwappedPathsAreRefused) {
+  auto settings = made("ab");
+  std::swap(settings[0].path, settings[1].path);
+  EXPECT_EQ(try_open(settings), nullptr);
+  EXPECT_TRUE(says("is this pool's tier b")) << why_;
+}
+
+TEST_F(PoolOpenTest, ATierCanBeAddedAndKeepsTheOldSlots) {
+  const auto before = made("ab");
+  const Member a = marker("a").self;
+  auto pool = open(make_tiers("abc"));
+  EXPECT_EQ(pool->id(), pool_id_);
+  EXPECT_EQ((*pool)[0].member(), a);
+  EXPECT_EQ((*pool)[2].member().slot, 3u);
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(marker(name).members.size(), 3u) << name;
+  pool.reset();
+  EXPECT_EQ(try_open(before), nullptr) << "c's files would be missing";
+}
+
+TEST_F(PoolOpenTest, AMemberThatIsNotConfiguredIsRefusedUnlessTolerated) {
+  const auto settings = made("ab");
+  EXPECT_EQ(try_open({settings[0]}), nullptr);
+  EXPECT_TRUE(says("also has a tier b")) << why_;
+  const auto pool = try_open({settings[0]}, Missing::Tolerate);
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_EQ(pool->size(), 1u);
+}
+
+TEST_F(PoolOpenTest, ASlotIsNeverGivenTwice) {
+  made("ab");
+  // b is gone for good, c comes: it must not get the slot that is in the ids of b's files.
+  const auto pool = try_open(make_tiers("ac"), Missing::Tolerate);
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_EQ((*pool)[1].member().slot, 3u);
+}
+
+TEST_F(PoolOpenTest, ThereAreThirtySlots) {
+  std::vector<TierSettings> settings;
+  for (int i = 0; i < 31; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    settings.push_back(tier(name, dir_.make_dir(name)));
+  }
+  EXPECT_EQ(try_open(settings), nullptr);
+  EXPECT_TRUE(says("30 tiers")) << why_;
+  settings.pop_back();
+  const auto pool = try_open(settings);
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_EQ((*pool)[29].member().slot, 30u);
+}
+
+TEST_F(PoolOpenTest, NewTiersAreRefusedWhereAsked) {
+  const auto settings = make_tiers("ab");
+  EXPECT_EQ(try_open(settings, Missing::Refuse, NewTiers::Refuse), nullptr);
+  EXPECT_TRUE(says("never been part of a pool")) << why_;
+  EXPECT_TRUE(test::names_in(dir_ / "a").empty());
+  made("ab");
+  EXPECT_NE(try_open(settings, Missing::Refuse, NewTiers::Refuse), nullptr) << why_;
+}
+
+TEST_F(PoolOpenTest, DamagedAndNewerMarkersAreRefused) {
+  const auto settings = made("ab");
+  const std::string good = test::read_file(at("b", ".sluice/tier.json"));
+  test::write_file(at("b", ".sluice/tier.json"), "garbage");
+  EXPECT_EQ(try_open(settings, Missing::Tolerate), nullptr);
+  EXPECT_TRUE(says("restore it from a backup")) << why_;
+  EXPECT_EQ(test::read_file(at("b", ".sluice/tier.json")), "garbage");
+  test::write_file(at("b", ".sluice/tier.json"), "{\"version\": 9}");
+  EXPECT_EQ(try_open(settings), nullptr);
+  EXPECT_TRUE(says("newer Sluice")) << why_;
+  test::write_file(at("b", ".sluice/tier.json"), good);
+  EXPECT_NE(try_open(settings), nullptr) << why_;
+}
+
+TEST_F(PoolOpenTest, ThatFailedHalfwayCanBeTriedAgain) {
+  if (!test::require("unit", test::on_ext4(dir_.path()), "needs ext4's immutable flag")) return;
+  const auto settings = make_tiers("ab");
+  set_immutable(dir_ / "b", true);
+  const bool opened = try_open(settings) != nullptr;
+  set_immutable(dir_ / "b", false);
+  ASSERT_FALSE(opened);
+  EXPECT_TRUE(says("can't write")) << why_;
+  EXPECT_NE(try_open(settings), nullptr) << why_;
+}
+
+class PlacementTest : public test::PoolTest {
+ protected:
+  // Fills the settings so that the tier looks...
+  static void roomy(TierSettings& s) {
+    s.high_watermark = 100;
+    s.reserve = 0;
+  }
+  static void above_watermark(TierSettings& s) {
+    s.high_watermark = 0;
+    s.reserve = 0;
+  }
+  static void low(TierSettings& s) {
+    s.high_watermark = 100;
+    s.capacity = 1;  // more is used: nothing is free
+    s.reserve = 1 << 20;
+  }
+  using Make = void (*)(TierSettings&);
+  std::vector<TierIndex> order(std::vector<Make> states) {
+    auto settings = make_tiers(std::string("abcd").substr(0, states.size()));
+    for (std::size_t i = 0; i < states.size(); ++i) states[i](settings[i]);
+    return open(settings)->placement();
+  }
+};
+
+using Order = std::vector<TierIndex>;
+
+TEST_F(PlacementTest, TheFastestComesFirst) {
+  EXPECT_EQ(order({roomy, roomy, roomy}), (Order{0, 1, 2}));
+}
+
+TEST_F(PlacementTest, TiersAboveTheirWatermarkComeAfterThoseBelow) {
+  EXPECT_EQ(order({above_watermark, roomy, roomy}), (Order{1, 2, 0}));
+  EXPECT_EQ(order({above_watermark, above_watermark, roomy}), (Order{2, 0, 1}));
+}
+
+TEST_F(PlacementTest, TiersBelowTheirReserveComeLast) {
+  EXPECT_EQ(order({low, roomy, roomy}), (Order{1, 2, 0}));
+  EXPECT_EQ(order({low, above_watermark, roomy}), (Order{2, 1, 0}));
+  EXPECT_EQ(order({low, above_watermark, low, roomy}), (Order{3, 1, 0, 2}));
+}
+
+TEST_F(PlacementTest, WhenAllAreFullTheFastestIsStillTriedFirst) {
+  EXPECT_EQ(order({low, low}), (Order{0, 1}));
+  EXPECT_EQ(order({above_watermark, above_watermark}), (Order{0, 1}));
+}
+
+TEST_F(PlacementTest, TiersThatAreOfflineAreLeftOut) {
+  const auto pool = open(make_tiers("ab"));
+  ASSERT_EQ(::rename((dir_ / "a").c_str(), (dir_ / "away").c_str()), 0);
+  ASSERT_TRUE((*pool)[0].check_presence());
+  EXPECT_EQ(pool->placement(), Order{1});
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away2").c_str()), 0);
+  ASSERT_TRUE((*pool)[1].check_presence());
+  EXPECT_TRUE(pool->placement().empty());
+}
+
+class TemporariesTest : public test::PoolTest {};
+
+TEST_F(TemporariesTest, AreClearedOnEveryTierAndNothingElseIs) {
+  const auto pool = open(make_tiers("ab"));
+  for (const char* name : {"a", "b"}) {
+    test::write_file(at(name, ".sluice/tmp/t1"), "half a copy");
+    ASSERT_EQ(::mkdir(at(name, ".sluice/tmp/t2").c_str(), 0700), 0);
+    test::write_file(at(name, "file"), "content");
+  }
+  pool->clear_temporaries();
+  for (const char* name : {"a", "b"}) {
+    EXPECT_TRUE(test::names_in(at(name, ".sluice/tmp")).empty());
+    EXPECT_EQ(test::read_file(at(name, "file")), "content");
+    EXPECT_TRUE(test::exists(at(name, ".sluice/tier.json")));
+  }
+}
+
+}  // namespace
+}  // namespace sluice

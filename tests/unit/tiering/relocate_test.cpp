@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/relocate.hpp"
+
+#include <sys/xattr.h>
+
+#include <array>
+
+#include "tests/support/loop_fs.hpp"
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+namespace {
+
+using test::MemoryStore;
+using test::open_directory;
+using test::open_file;
+
+// Keeps what was to be announced and refuses it: nothing is done, and the test knows what would
+// have been.
+class RefusingStore final : public Store {
+ public:
+  std::string refused;
+
+  Result<std::uint64_t> begin_intent(const std::string& bytes) override {
+    refused = bytes;
+    return Error(EIO, "begin intent");
+  }
+  Result<void> add_heat(const std::vector<std::pair<InodeId, Heat>>&) override { return {}; }
+  Result<Heat> heat(InodeId) const override { return Heat{}; }
+  Result<void> forget_heat(InodeId) override { return {}; }
+  Result<void> clear_intent(std::uint64_t) override { return {}; }
+  Result<std::vector<StoredIntent>> intents() const override { return std::vector<StoredIntent>{}; }
+};
+
+// A file on tier a, to be moved to tier b.
+class RelocateTest : public test::PoolTest {
+ protected:
+  void prepare() override {
+    settings_ = make_tiers("ab");
+    pool_ = open(settings_);
+    dir_.make_dir("a/d");
+    dir_.make_dir("b/d");
+    make_source();
+  }
+
+  void make_source() {
+    test::write_file(at("a", "d/f"), test::pattern(100'000, 1));
+    const auto fd = open_file(at("a", "d/f"));
+    ASSERT_EQ(::pwrite(fd.get(), "end", 3, 8 << 20), 3);
+    ASSERT_EQ(::fchown(fd.get(), 12, 34), 0);
+    ASSERT_EQ(::fchmod(fd.get(), 04751), 0);
+    ASSERT_EQ(::fsetxattr(fd.get(), "user.k", "v", 1, 0), 0);
+    const std::array<timespec, 2> times{timespec{1000, 1}, timespec{2000, 2}};
+    ASSERT_EQ(::futimens(fd.get(), times.data()), 0);
+    identity_ = identity_of(a(), at("a", "d/f"));
+    source_ = test::lstat_of(at("a", "d/f"));
+    content_ = test::read_file(at("a", "d/f"));
+    // Reading moved atime where the mount has strictatime; what counts is what the copier sees.
+    source_ = test::lstat_of(at("a", "d/f"));
+  }
+
+  Tier& a() const { return (*pool_)[0]; }
+  Tier& b() const { return (*pool_)[1]; }
+
+  Result<HiddenCopy> hide() const {
+    return make_hidden_copy(open_file(at("a", "d/f"), O_RDONLY).get(), identity_, b());
+  }
+  Result<void> switch_over(Store& store, const HiddenCopy& copy) const {
+    return switch_to_copy(store, *pool_, copy, a(), open_directory(at("a", "d")).get(), b(),
+                          open_directory(at("b", "d")).get(), "f");
+  }
+  // The steps that would move `copy` into place, without doing them.
+  std::vector<Step> steps_of(const HiddenCopy& copy) const {
+    RefusingStore store;
+    EXPECT_FALSE(switch_over(store, copy));
+    return *decode_steps(store.refused);
+  }
+
+  void expect_moved() const {
+    EXPECT_FALSE(test::exists(at("a", "d/f")));
+    ASSERT_TRUE(test::exists(at("b", "d/f")));
+    EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
+    const struct stat moved = test::lstat_of(at("b", "d/f"));
+    EXPECT_EQ(moved.st_mode, source_.st_mode);
+    EXPECT_EQ(moved.st_uid, 12u);
+    EXPECT_EQ(moved.st_gid, 34u);
+    EXPECT_EQ(moved.st_nlink, 1u);
+    EXPECT_EQ(moved.st_mtim.tv_sec, 2000);
+    EXPECT_EQ(moved.st_mtim.tv_nsec, 2);
+    EXPECT_EQ(moved.st_blocks, source_.st_blocks) << "holes";
+    EXPECT_EQ(test::xattr_of(at("b", "d/f"), "user.k"), "v");
+    EXPECT_EQ(identity_of(b(), at("b", "d/f")), identity_);
+    EXPECT_TRUE(test::read_file(at("b", "d/f")) == content_);
+  }
+  void expect_not_moved() const {
+    EXPECT_FALSE(test::exists(at("b", "d/f")));
+    ASSERT_TRUE(test::exists(at("a", "d/f")));
+    EXPECT_TRUE(test::read_file(at("a", "d/f")) == content_);
+    EXPECT_EQ(identity_of(a(), at("a", "d/f")), identity_);
+  }
+  // What a mount does first.
+  void restart(Store& store) const {
+    ASSERT_TRUE(replay_intents(store, *pool_));
+    pool_->clear_temporaries();
+  }
+  bool somewhere() const {
+    for (const char* tier : {"a", "b"}) {
+      if (test::exists(at(tier, "d/f")) && test::read_file(at(tier, "d/f")) == content_)
+        return true;
+    }
+    return false;
+  }
+
+  std::vector<TierSettings> settings_;
+  std::unique_ptr<Pool> pool_;
+  Identity identity_;
+  struct stat source_ {};
+  std::string content_;
+};
+
+TEST_F(RelocateTest, MovesAFileWithAllItHas) {
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy) << copy.error().operation;
+  ASSERT_TRUE(switch_over(store, *copy));
+  expect_moved();
+  EXPECT_EQ(intents_in(store), 0u);
+}
+
+TEST_F(RelocateTest, TheHiddenCopyIsCompleteAndOutOfSight) {
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  expect_not_moved();
+  EXPECT_EQ(test::names_in(at("b", ".sluice/tmp")), std::vector<std::string>{copy->name});
+  EXPECT_TRUE(test::read_file(at("b", ".sluice/tmp/" + copy->name)) == content_);
+  EXPECT_EQ(copy->located.identity, identity_);
+  EXPECT_EQ(copy->located.tier, 1);
+  EXPECT_EQ(::fcntl(copy->fd.get(), F_GETFL) & O_ACCMODE, O_RDWR);
+  EXPECT_TRUE(b().open(copy->located.handle, O_RDONLY));
+  discard(*copy, b());
+  EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
+}
+
+TEST_F(RelocateTest, TheIdentityOutlivesARemountAndASecondMove) {
+  MemoryStore store;
+  ASSERT_TRUE(switch_over(store, *hide()));
+  pool_.reset();
+  pool_ = open(settings_);
+  EXPECT_EQ(identity_of(b(), at("b", "d/f")), identity_);
+  // and back again
+  const auto copy = make_hidden_copy(open_file(at("b", "d/f"), O_RDONLY).get(), identity_, a());
+  ASSERT_TRUE(copy);
+  ASSERT_TRUE(switch_to_copy(store, *pool_, *copy, b(), open_directory(at("b", "d")).get(), a(),
+                             open_directory(at("a", "d")).get(), "f"));
+  EXPECT_EQ(identity_of(a(), at("a", "d/f")), identity_);
+  EXPECT_FALSE(test::exists(at("b", "d/f")));
+}
+
+TEST_F(RelocateTest, ATierThatIsTooSmallIsLeftAsItWas) {
+  if (!test::require_loop("unit", "ext4")) return;
+  const test::LoopFs small(dir_ / "small", "ext4", 4 << 20);
+  const auto other = open({tier("s", small.path())});
+  test::write_file(at("a", "d/f"), test::pattern(8 << 20, 2));
+  const auto copy =
+      make_hidden_copy(open_file(at("a", "d/f"), O_RDONLY).get(), identity_, (*other)[0]);
+  EXPECT_TRUE(failed_with(copy, ENOSPC));
+  EXPECT_TRUE(test::names_in(small.path() + "/.sluice/tmp").empty());
+}
+
+TEST_F(RelocateTest, ANameThatIsTakenIsNotReplaced) {
+  test::write_file(at("b", "d/f"), "other");
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  EXPECT_TRUE(failed_with(switch_over(store, *copy), EEXIST));
+  EXPECT_EQ(test::read_file(at("b", "d/f")), "other");
+  EXPECT_TRUE(test::exists(at("a", "d/f")));
+  EXPECT_EQ(intents_in(store), 0u);
+}
+
+TEST_F(RelocateTest, KilledBeforeTheIntentNothingHasMoved) {
+  MemoryStore store;
+  ASSERT_TRUE(hide());
+  restart(store);
+  expect_not_moved();
+  EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
+}
+
+TEST_F(RelocateTest, KilledAfterAnyStepReplayFinishesIt) {
+  for (std::size_t done = 0; done <= 2; ++done) {
+    if (done > 0) {
+      ASSERT_EQ(::unlink(at("b", "d/f").c_str()), 0);
+      make_source();
+    }
+    MemoryStore store, ignored;
+    const auto copy = hide();
+    ASSERT_TRUE(copy);
+    const auto steps = steps_of(*copy);
+    ASSERT_EQ(steps.size(), 2u);
+    ASSERT_TRUE(announce(store, steps));
+    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(carry_out(ignored, *pool_, {steps[i]}));
+    EXPECT_TRUE(somewhere()) << "after step " << done;
+    restart(store);
+    expect_moved();
+    EXPECT_EQ(intents_in(store), 0u);
+    restart(store);
+    expect_moved();
+  }
+}
+
+TEST_F(RelocateTest, NeitherFileIsLostWhicheverCallOfTheStoreFails) {
+  for (const auto failure : {MemoryStore::Failure::Once, MemoryStore::Failure::ForGood}) {
+    for (std::uint64_t nth = 1;; ++nth) {
+      ASSERT_LT(nth, 100u);
+      ::unlink(at("b", "d/f").c_str());
+      make_source();
+      MemoryStore store;
+      store.fail_call(nth, EIO, failure);
+      const auto copy = hide();
+      ASSERT_TRUE(copy);
+      if (!switch_over(store, *copy)) discard(*copy, b());
+      EXPECT_TRUE(somewhere()) << "call " << nth;
+      const bool failed = store.has_failed();
+      store.fail_call(0);
+      restart(store);
+      EXPECT_TRUE(somewhere()) << "call " << nth << ", after replay";
+      EXPECT_EQ(intents_in(store), 0u);
+      if (!failed) break;
+    }
+  }
+}
+
+// A store may keep a record though begin_intent() failed (docs/metadata-format.md, "intent"), and a
+// cleared one may come back after a crash: then the copy was discarded long ago.
+TEST_F(RelocateTest, ReplayWithoutTheCopyKeepsTheSource) {
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  ASSERT_TRUE(announce(store, steps_of(*copy)));
+  discard(*copy, b());
+  restart(store);
+  EXPECT_TRUE(somewhere()) << "the only copy was removed";
+}
+
+TEST_F(RelocateTest, AFailureWhoseIntentCannotBeClearedKeepsTheSource) {
+  test::write_file(at("b", "d/f"), "in the way");
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  store.fail_call(2);  // 1: begin, 2: clear
+  EXPECT_FALSE(switch_over(store, *copy));
+  discard(*copy, b());  // as the filesystem does after a failure
+  restart(store);
+  EXPECT_TRUE(somewhere()) << "the only copy was removed";
+}
+
+TEST_F(RelocateTest, ReplayThatCannotPlaceTheCopyKeepsTheSource) {
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  ASSERT_TRUE(announce(store, steps_of(*copy)));
+  test::write_file(at("b", "d/f"), "in the way");
+  restart(store);
+  EXPECT_TRUE(somewhere()) << "the only copy was removed";
+}
+
+TEST_F(RelocateTest, ReplayWhileTheTargetIsOfflineKeepsTheSource) {
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  ASSERT_TRUE(announce(store, steps_of(*copy)));
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  ASSERT_TRUE(b().check_presence());
+  restart(store);
+  EXPECT_TRUE(test::exists(at("a", "d/f"))) << "the file has no name on any tier";
+}
+
+}  // namespace
+}  // namespace sluice
