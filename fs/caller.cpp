@@ -7,6 +7,10 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
+#include <fstream>
+#include <sstream>
+#include <string>
+
 #include "base/log.hpp"
 
 namespace sluice {
@@ -29,6 +33,19 @@ struct ThreadIdentity {
 };
 
 }  // namespace
+
+bool is_member(const Caller& caller, gid_t group) {
+  if (caller.gid == group) return true;
+  std::ifstream status("/proc/" + std::to_string(caller.pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("Groups:")) continue;
+    std::istringstream groups(line.substr(7));
+    for (gid_t one = 0; groups >> one;) {
+      if (one == group) return true;
+    }
+  }
+  return false;
+}
 
 void create_as(const Caller& caller) {
   thread_local ThreadIdentity current;

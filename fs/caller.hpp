@@ -13,7 +13,11 @@ struct Caller {
   uid_t uid = 0;
   gid_t gid = 0;
   mode_t umask = 0;
+  pid_t pid = 0;
 };
+
+// Whether the caller is in `group`, by gid or supplementary groups; no if the process is gone.
+bool is_member(const Caller& caller, gid_t group);
 
 // Makes files created by this thread from now on the caller's. Costs nothing while the caller stays
 // the same.

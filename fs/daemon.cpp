@@ -83,7 +83,7 @@ class Daemon {
 
   bool build(std::string& why) {
     const auto missing = options_.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
-    pool_ = Pool::open(tier_settings(options_.tiers), missing, Pool::NewTiers::Adopt,
+    pool_ = Pool::open(tier_settings(options_), missing, Pool::NewTiers::Adopt,
                        "mounted at " + options_.mountpoint, why);
     if (!pool_) return false;
     state_ = state_directory(options_.state, pool_->id(), why);
@@ -184,10 +184,12 @@ class Daemon {
 
 }  // namespace
 
-std::vector<TierSettings> tier_settings(const std::vector<TierOptions>& options) {
+std::vector<TierSettings> tier_settings(const MountOptions& options) {
+  const bool noatime = ("," + options.mount_options + ",").find(",noatime,") != std::string::npos;
   std::vector<TierSettings> out;
-  for (const TierOptions& o : options) {
-    out.push_back({o.name, o.path, o.capacity, o.high_watermark, o.low_watermark, o.reserve});
+  for (const TierOptions& o : options.tiers) {
+    out.push_back(
+        {o.name, o.path, o.capacity, o.high_watermark, o.low_watermark, o.reserve, noatime});
   }
   return out;
 }

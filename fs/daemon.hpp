@@ -19,7 +19,7 @@ int run_daemon(const MountOptions& options,
                const std::function<void(const std::string& failure)>& ready);
 
 // For whoever opens the pool without mounting it.
-std::vector<TierSettings> tier_settings(const std::vector<TierOptions>& options);
+std::vector<TierSettings> tier_settings(const MountOptions& options);
 
 // Where the database of pool `id` is, made if need be. Empty if it can't be made; `why` says why.
 std::string state_directory(const std::string& configured, const std::string& id, std::string& why);

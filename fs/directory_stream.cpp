@@ -113,7 +113,8 @@ Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
     const Raw& raw = items_[at_];
     const bool hidden = directory_->id() == kRootId && raw.name == kPrivateDirectory;
     if (!hidden) {
-      const std::uint64_t number = numbers == Numbers::Wanted ? number_of(raw) : 1;
+      const bool own = raw.name == "." || raw.name == "..";
+      const std::uint64_t number = numbers == Numbers::Wanted || own ? number_of(raw) : 1;
       // No number: it was deleted since we read its name.
       if (number != 0 && !take({raw.name, raw.type, raw.next, number})) return {};
     }

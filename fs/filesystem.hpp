@@ -68,7 +68,7 @@ struct AttributeChange {
   std::optional<gid_t> gid;
   std::optional<off_t> size;
   std::optional<timespec> atime, mtime;  // tv_nsec may be UTIME_NOW
-  bool kill_suid = false;                // the caller may not keep setuid and setgid bits
+  std::optional<Caller> strip_suid;      // for whom: they may not keep setuid and setgid bits
 };
 
 // What we ask of the kernel about its side of the mount.
@@ -80,6 +80,9 @@ class KernelSide {
   virtual void remove_backing(std::int32_t id) = 0;
   // Makes it ask for the attributes of `id` again. REQUIRES: the caller holds no lock.
   virtual void drop_attributes(InodeId id) = 0;
+  // Makes it read the directory `id` again. REQUIRES: the caller holds no lock and answers no
+  // request.
+  virtual void drop_listing(InodeId id) = 0;
 };
 
 class DirectoryStream;
@@ -114,12 +117,13 @@ class Filesystem {
                                           const Caller& caller);
   Result<std::pair<Entry, Opened>> create_unnamed(InodeId parent, mode_t mode, int flags,
                                                   const Caller& caller);
-  Result<Opened> open(InodeId id, int flags, bool kill_suid);
+  // `strip_suid`: the caller, if they may not keep setuid and setgid bits of what they change.
+  Result<Opened> open(InodeId id, int flags, const std::optional<Caller>& strip_suid);
   void release(InodeId id, int flags);
   // `flags` are the open file's: O_NOATIME is honoured.
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
-                            bool kill_suid);
+                            const std::optional<Caller>& strip_suid);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
   Result<off_t> seek(InodeId id, off_t offset, int whence);
@@ -130,9 +134,9 @@ class Filesystem {
   Result<Attributes> getattr(InodeId id);
   Result<Attributes> setattr(InodeId id, const AttributeChange& change);
   Result<std::string> getxattr(InodeId id, const char* name);
-  Result<std::string> listxattr(InodeId id);
+  Result<std::string> listxattr(InodeId id, const Caller& caller);
   Result<void> setxattr(InodeId id, const char* name, const char* value, std::size_t size,
-                        int flags);
+                        int flags, const Caller& caller);
   Result<void> removexattr(InodeId id, const char* name);
   Result<struct statx> statx(InodeId id);
   // The flags that lsattr and chattr speak of, as the ioctls FS_IOC_GETFLAGS, _SETFLAGS,
@@ -192,12 +196,13 @@ class Filesystem {
                                          const std::vector<Located>& source,
                                          const InodePtr& new_parent, const char* new_name,
                                          const std::vector<Located>& target, unsigned flags);
+  // Looks for a copy of `directory`, and of those above it, on a tier that has come back.
+  bool rediscover(const InodePtr& directory, TierIndex tier);
+  void rediscover_all(TierIndex tier);
   std::string path_of(const InodePtr& inode);
 
   // filesystem_data.cpp
   Result<Opened> open_inode(const InodePtr& inode, int flags, SharedFd fresh);
-  Result<Opened> add_open(const InodePtr& inode, int flags, SharedFd fresh,
-                          bool& forget_attributes);
   // Keeps an open file where it is while something about it changes.
   class ChangeGuard {
    public:
@@ -211,10 +216,14 @@ class Filesystem {
   };
   Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
   bool still_mapped(const InodePtr& inode);
+  // Looks at a file that was written past us. If the kernel may not have seen it either (`unseen`:
+  // through a mapping), it is made to ask.
+  void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
+  void notice_mapped_changes();
   Result<SharedFd> reader(const InodePtr& inode);
   void keep_reader(OpenFile& file, SharedFd fd);
   Result<SharedFd> writer(const InodePtr& inode);
-  Result<void> strip_suid(int fd);
+  Result<void> drop_suid(int fd, const Caller& caller);
   // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
   // has.
   Result<void> spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more);
@@ -223,6 +232,7 @@ class Filesystem {
   auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
 
   // filesystem_attributes.cpp
+  static void note_told(Inode& inode, const struct stat& st);
   Result<SharedFd> any_fd(const InodePtr& inode);
   Result<struct stat> stat_of(const InodePtr& inode);
   double attribute_seconds(const InodePtr& inode);
@@ -245,6 +255,9 @@ class Filesystem {
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
   SharedMutex namespace_;
   Mutex replicate_;  // one directory is copied to another tier at a time
+  Mutex mapped_mutex_;
+  std::vector<std::weak_ptr<Inode>> mapped_
+      GUARDED_BY(mapped_mutex_);  // files that a mapping may change
   unsigned ticks_ = 0;
 };
 

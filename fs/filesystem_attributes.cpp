@@ -32,6 +32,14 @@ bool later(const timespec& a, const timespec& b) {
 
 bool is_ours(std::string_view name) { return name == kIdentityXattr; }
 
+Result<void> drop_setgid(int fd, const Caller& caller) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  if (!(st.st_mode & S_ISGID) || caller.uid == 0 || is_member(caller, st.st_gid)) return {};
+  if (::chmod(ProcPath(fd).c_str(), st.st_mode & 05777) < 0) return Error::last("drop setgid");
+  return {};
+}
+
 Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
   // Owner before mode: a change of owner clears setuid bits that the same call may set.
   if (change.uid || change.gid) {
@@ -52,6 +60,13 @@ Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
 }
 
 }  // namespace
+
+// Remembers what the kernel is about to be told of a file.
+void Filesystem::note_told(Inode& inode, const struct stat& st) {
+  MutexLock lock(inode.mutex);
+  inode.size_hint = static_cast<std::uint64_t>(st.st_size);
+  inode.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
 
 // A descriptor on the inode for operations that need no access to its bytes: O_PATH if nothing
 // better is at hand.
@@ -74,8 +89,7 @@ Result<struct stat> Filesystem::stat_of(const InodePtr& inode) {
   if (!inode->is_directory()) {
     const SharedFd fd = SLUICE_TRY(any_fd(inode));
     if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
-    MutexLock lock(inode->mutex);
-    inode->size_hint = static_cast<std::uint64_t>(st.st_size);
+    note_told(*inode, st);
   } else {
     const OpenCopies copies = SLUICE_TRY(open_copies(inode));
     if (::fstat(copies.reachable[0].get(), &st) < 0) return Error::last("stat");
@@ -104,8 +118,6 @@ double Filesystem::attribute_seconds(const InodePtr& inode) {
     unsure = !changing && inode->maybe_mapped;
   }
   if (unsure) changing = still_mapped(inode);
-  MutexLock lock(inode->mutex);
-  inode->attributes_cached = !changing;
   return changing ? 0 : kCacheSeconds;
 }
 
@@ -154,7 +166,7 @@ Result<Attributes> Filesystem::setattr(InodeId id, const AttributeChange& change
     if (!file->open || file->open->passthrough) file->pages_stale = true;
   }
   const SharedFd fd = SLUICE_TRY(any_fd(file));
-  if (change.kill_suid) SLUICE_TRY(strip_suid(fd->get()));
+  if (change.strip_suid) SLUICE_TRY(drop_suid(fd->get(), *change.strip_suid));
   SLUICE_TRY(apply_change(fd, change));
   return getattr(id);
 }
@@ -187,7 +199,7 @@ Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   return value;
 }
 
-Result<std::string> Filesystem::listxattr(InodeId id) {
+Result<std::string> Filesystem::listxattr(InodeId id, const Caller& caller) {
   const InodePtr file = SLUICE_TRY(inode(id));
   const SharedFd fd = SLUICE_TRY(any_fd(file));
   std::string list(XATTR_LIST_MAX, '\0');
@@ -197,14 +209,15 @@ Result<std::string> Filesystem::listxattr(InodeId id) {
   std::string visible;
   for (std::size_t at = 0; at < list.size();) {
     const std::string_view name = &list[at];
-    if (!is_ours(name)) visible.append(name).push_back('\0');
+    const bool privileged = name.starts_with("trusted.");
+    if (!is_ours(name) && (!privileged || caller.uid == 0)) visible.append(name).push_back('\0');
     at += name.size() + 1;
   }
   return visible;
 }
 
 Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* value, std::size_t size,
-                                  int flags) {
+                                  int flags, const Caller& caller) {
   const InodePtr file = SLUICE_TRY(inode(id));
   if (std::string_view(name).starts_with("user.sluice.") || is_ours(name))
     return Error(EPERM, "setxattr");
@@ -213,8 +226,11 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
     file->without_xattrs = false;
   }
   const auto set = [&](const SharedFd& fd) -> Result<void> {
-    if (::setxattr(ProcPath(fd->get()).c_str(), name, value, size, flags) < 0)
+    if (::setxattr(ProcPath(fd->get()).c_str(), name, value, size, flags) < 0) {
       return Error::last("setxattr");
+    }
+    // Like chmod, setting an ACL takes setgid from who is not in the group.
+    if (std::string_view(name) == "system.posix_acl_access") return drop_setgid(fd->get(), caller);
     return {};
   };
   if (file->is_directory()) return change_copies(file, set);
@@ -265,11 +281,16 @@ Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& 
     if (::ioctl(fd->get(), command, data.data()) < 0) return Error::last("inode flags");
     return {};
   };
-  if (!file->is_directory()) return call(SLUICE_TRY(reader(file)));
-  for (const OpenCopy& copy : SLUICE_TRY(open_copies(file)).reachable) {
-    SLUICE_TRY(call(copy.fd));
-    if (!sets) break;
+  if (!file->is_directory()) {
+    const SharedFd fd = SLUICE_TRY(reader(file));
+    SLUICE_TRY(call(fd));
+  } else {
+    for (const OpenCopy& copy : SLUICE_TRY(open_copies(file)).reachable) {
+      SLUICE_TRY(call(copy.fd));
+      if (!sets) break;
+    }
   }
+  if (sets) kernel_.drop_attributes(id);  // ctime
   return {};
 }
 

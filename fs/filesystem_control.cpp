@@ -44,10 +44,14 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
 }
 
 void Filesystem::tick() {
+  notice_mapped_changes();
   for (const auto& tier : pool_) {
     if (!tier->check_presence()) continue;
     const TierIndex index = tier->index();
-    if (tier->online()) continue;
+    if (tier->online()) {
+      rediscover_all(index);
+      continue;
+    }
     // Let go of everything on it, so that its disk can be taken away.
     table_.for_each([&](Inode& inode) {
       MutexLock lock(inode.mutex);

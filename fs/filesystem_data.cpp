@@ -90,13 +90,17 @@ Result<SharedFd> Filesystem::writer(const InodePtr& inode) {
   return inode->open->writer;
 }
 
-// Drops setuid, and setgid where it means execution, as the kernel does when somebody without
-// CAP_FSETID writes.
-Result<void> Filesystem::strip_suid(int fd) {
+// Drops setuid, and setgid where it means execution or the caller is not in the group, as the
+// kernel does when somebody without CAP_FSETID changes a file.
+Result<void> Filesystem::drop_suid(int fd, const Caller& caller) {
   struct stat st {};
   if (::fstat(fd, &st) < 0) return Error::last("stat");
   mode_t mode = st.st_mode & ~static_cast<mode_t>(S_ISUID);
-  if ((mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP)) mode &= ~static_cast<mode_t>(S_ISGID);
+  // Root is asked about too: the kernel sends this with each chown.
+  const bool may_keep_setgid = caller.uid == 0 || is_member(caller, st.st_gid);
+  if ((mode & S_ISGID) && ((mode & S_IXGRP) || !may_keep_setgid)) {
+    mode &= ~static_cast<mode_t>(S_ISGID);
+  }
   if (mode == st.st_mode) return {};
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   if (::chmod(path.c_str(), mode & 07777) < 0) return Error::last("drop setuid");
@@ -116,18 +120,47 @@ bool Filesystem::still_mapped(const InodePtr& inode) {
   return mapped;
 }
 
+void Filesystem::notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen) {
+  struct stat st {};
+  if (::fstat(fd->get(), &st) < 0) return;
+  const std::int64_t mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+  {
+    MutexLock lock(inode->mutex);
+    inode->size_hint = static_cast<std::uint64_t>(st.st_size);
+    if (!unseen || inode->told_mtime == 0 || inode->told_mtime == mtime) return;
+    inode->told_mtime = 0;
+  }
+  kernel_.drop_attributes(inode->id());
+}
+
+// Stores through a mapping change a file's times without a request: look, every second, at those
+// that may be mapped.
+void Filesystem::notice_mapped_changes() {
+  std::vector<std::weak_ptr<Inode>> candidates;
+  {
+    MutexLock lock(mapped_mutex_);
+    candidates.swap(mapped_);
+  }
+  for (auto& candidate : candidates) {
+    const InodePtr inode = candidate.lock();
+    if (!inode) continue;
+    bool open = false, maybe = false;
+    {
+      MutexLock lock(inode->mutex);
+      open = inode->open && inode->open->mappers > 0;
+      maybe = inode->maybe_mapped;
+    }
+    if (!open && !(maybe && still_mapped(inode))) continue;
+    if (const auto fd = any_fd(inode)) notice_change(inode, *fd, true);
+    MutexLock lock(mapped_mutex_);
+    mapped_.push_back(std::move(candidate));
+  }
+}
+
 // Adds one open to the inode. `fresh`, if there is one, is an O_RDONLY descriptor of a file just
 // created. The inode's lock is held while its file is opened, against the rule: the first opener
 // decides for all how.
 Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd fresh) {
-  bool forget_attributes = false;
-  const Opened opened = SLUICE_TRY(add_open(inode, flags, std::move(fresh), forget_attributes));
-  if (forget_attributes) kernel_.drop_attributes(inode->id());
-  return opened;
-}
-
-Result<Opened> Filesystem::add_open(const InodePtr& inode, int flags, SharedFd fresh,
-                                    bool& forget_attributes) {
   const bool writes = wants_to_write(flags);
   bool may_be_mapped = false;
   {
@@ -180,8 +213,10 @@ Result<Opened> Filesystem::add_open(const InodePtr& inode, int flags, SharedFd f
     if (writes) inode->pages_stale = true;
     if (can_map_to_write(flags)) {
       inode->maybe_mapped = true;
-      // Stores through a mapping will change size and times behind the kernel's back.
-      forget_attributes = std::exchange(inode->attributes_cached, false);
+      if (file.mappers == 1) {
+        MutexLock mapped_lock(mapped_mutex_);
+        mapped_.push_back(inode);
+      }
     }
   } else {
     out.keep_pages = !std::exchange(inode->pages_stale, false);
@@ -210,7 +245,7 @@ Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* 
     // Somebody put it there behind the kernel's back.
     const Entry entry = SLUICE_TRY(lookup(parent, name));
     if (entry.id == InodeId{}) return Error(EIO, "create");
-    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, false)));
+    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, std::nullopt)));
   }
   if (!made) return made.error();
   Entry entry = SLUICE_TRY(enter({*made}, directory, name));
@@ -243,14 +278,14 @@ Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode
   return std::pair(entry, opened);
 }
 
-Result<Opened> Filesystem::open(InodeId id, int flags, bool kill_suid) {
+Result<Opened> Filesystem::open(InodeId id, int flags, const std::optional<Caller>& strip_suid) {
   const InodePtr file = SLUICE_TRY(inode(id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
   if (flags & O_TRUNC) {
     const auto truncate = [&]() -> Result<void> {
       const ChangeGuard guard(file);
       const SharedFd fd = SLUICE_TRY(writer(file));
-      if (kill_suid) SLUICE_TRY(strip_suid(fd->get()));
+      if (strip_suid) SLUICE_TRY(drop_suid(fd->get(), *strip_suid));
       if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
       return {};
     };
@@ -268,10 +303,12 @@ void Filesystem::release(InodeId id, int flags) {
   const InodePtr file = table_.find(id);
   if (!file) return;
   std::unique_ptr<OpenFile> last;
+  SharedFd written;  // by somebody whom the kernel let pass
   {
     MutexLock lock(file->mutex);
     if (!file->open) return;
     if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
+    if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
     if (--file->open->opens == 0) last = std::move(file->open);
     if (last && file->maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
@@ -282,6 +319,7 @@ void Filesystem::release(InodeId id, int flags) {
     }
   }
   open_files_.fetch_sub(1, std::memory_order_relaxed);
+  if (written) notice_change(file, written, can_map_to_write(flags));
   if (!last) return;
   if (last->passthrough) kernel_.remove_backing(last->backing_id);
   (last->reader ? readers_ : unopened_).fetch_sub(1);
@@ -323,11 +361,11 @@ auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change cha
 }
 
 Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t size, off_t offset,
-                                      bool kill_suid) {
+                                      const std::optional<Caller>& strip_suid) {
   const InodePtr file = SLUICE_TRY(inode(id));
   std::size_t done = 0;
   const auto written = with_room(file, size, [&](int fd) -> Result<void> {
-    if (kill_suid) SLUICE_TRY(strip_suid(fd));
+    if (strip_suid) SLUICE_TRY(drop_suid(fd, *strip_suid));
     while (done < size) {
       const ssize_t put = ::pwrite(fd, data + done, size - done, offset + static_cast<off_t>(done));
       if (put < 0 && errno == EINTR) continue;
@@ -373,14 +411,14 @@ Result<std::size_t> Filesystem::copy_range(InodeId from, off_t from_offset, Inod
   const InodePtr source = SLUICE_TRY(inode(from));
   const InodePtr target = SLUICE_TRY(inode(to));
   const SharedFd in = SLUICE_TRY(reader(source));
-  const ChangeGuard guard(target);
-  const SharedFd out = SLUICE_TRY(writer(target));
-  const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out->get(), &to_offset,
-                                           std::min(length, kMaxCopy), 0);
-  // EXDEV between tiers: the kernel then copies through the page cache, which the caller does not
-  // notice.
-  if (copied < 0) return Error::last("copy_file_range");
-  return static_cast<std::size_t>(copied);
+  const std::size_t most = std::min(length, kMaxCopy);
+  return with_room(target, most, [&](int out) -> Result<std::size_t> {
+    const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out, &to_offset, most, 0);
+    // EXDEV between tiers: the kernel then copies through the page cache, which the caller does not
+    // notice.
+    if (copied < 0) return Error::last("copy_file_range");
+    return static_cast<std::size_t>(copied);
+  });
 }
 
 // `full` is the descriptor on which there was no room: if the file has moved since, there is

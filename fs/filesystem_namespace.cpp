@@ -210,6 +210,10 @@ Result<Filesystem::OpenCopies> Filesystem::open_copies(const InodePtr& directory
     for (const Copy& copy : directory->copies) tiers.push_back(copy.tier);
   }
   OpenCopies out;
+  {
+    MutexLock lock(directory->mutex);
+    out.complete = !directory->partly_unknown;
+  }
   int code = ENOENT;
   for (const TierIndex tier : tiers) {
     auto copy = open_copy(directory, tier);
@@ -278,7 +282,14 @@ Result<Entry> Filesystem::lookup(InodeId parent, const char* name) {
     if (!copies.complete) missing.entry_seconds = 0;
     return missing;
   }
-  return enter(found, directory, name);
+  const Entry entry = SLUICE_TRY(enter(found, directory, name));
+  if (is_directory(found) && !copies.complete) {
+    if (const InodePtr child = table_.find(entry.id)) {
+      MutexLock lock(child->mutex);
+      child->partly_unknown = true;
+    }
+  }
+  return entry;
 }
 
 Result<Located> Filesystem::place_new(const InodePtr& parent,
@@ -402,13 +413,8 @@ Result<void> Filesystem::rmdir(InodeId parent, const char* name) {
   const auto found = SLUICE_TRY(locate(copies, name));
   if (found.empty()) return Error(ENOENT, "rmdir");
   if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
-  // Something may be in a copy that can't be seen now.
-  if (const InodePtr known = table_.find(found[0].identity.id)) {
-    MutexLock inode_lock(known->mutex);
-    for (const Copy& copy : known->copies) {
-      if (!pool_[copy.tier].online()) return Error(EIO, "rmdir on a tier that is offline");
-    }
-  }
+  // Where a copy of the parent is out of reach, so may be one of this directory, with files in it.
+  if (!copies.complete) return Error(EIO, "rmdir on a tier that is offline");
   if (found.size() > 1) {
     for (const Located& copy : found) {
       const OpenCopy at = SLUICE_TRY(open_copy(directory, copy.tier));
@@ -489,6 +495,11 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   const auto target = SLUICE_TRY(locate(to_copies, new_name));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
+
+  if ((is_directory(source) && !from_copies.complete) ||
+      (is_directory(target) && !to_copies.complete)) {
+    return Error(EIO, "rename on a tier that is offline");
+  }
 
   const bool replaces = !target.empty() && !(flags & RENAME_EXCHANGE);
   if (replaces && is_directory(target)) {
@@ -627,6 +638,53 @@ Result<Filesystem::OpenCopy> Filesystem::replicate(const InodePtr& directory, Ti
     directory->copies.insert(at, Copy{index, made.handle, made.pinned});
   }
   return open_copy(directory, index);
+}
+
+bool Filesystem::rediscover(const InodePtr& directory, TierIndex tier) {
+  InodeId up{};
+  std::string name;
+  {
+    MutexLock lock(directory->mutex);
+    for (const Copy& copy : directory->copies) {
+      if (copy.tier == tier) return true;
+    }
+    up = directory->parent;
+    name = directory->name;
+  }
+  const InodePtr parent = table_.find(up);
+  if (name.empty() || !parent || !rediscover(parent, tier)) return false;
+  const auto above = open_copy(parent, tier);
+  const auto found =
+      above ? pool_[tier].identify(above->get(), name.c_str()) : Result<Located>(above.error());
+  if (!found || !S_ISDIR(found->st.st_mode)) return false;
+  {
+    MutexLock lock(directory->mutex);
+    const auto at = std::find_if(directory->copies.begin(), directory->copies.end(),
+                                 [&](const Copy& c) { return c.tier > tier; });
+    directory->copies.insert(at, Copy{tier, found->handle, found->pinned});
+  }
+  return true;
+}
+
+void Filesystem::rediscover_all(TierIndex tier) {
+  std::vector<InodeId> unsure;
+  table_.for_each([&](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    if (inode.is_directory() && (inode.partly_unknown || inode.id() == kRootId))
+      unsure.push_back(inode.id());
+  });
+  const bool all_online =
+      std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });
+  for (const InodeId id : unsure) {
+    const InodePtr directory = table_.find(id);
+    if (!directory) continue;
+    rediscover(directory, tier);
+    if (all_online) {
+      MutexLock lock(directory->mutex);
+      directory->partly_unknown = false;
+    }
+    kernel_.drop_listing(id);
+  }
 }
 
 // Where the inode is below a tier's root, by the names we remember; empty if they don't lead to the

@@ -29,7 +29,12 @@ Filesystem& filesystem(fuse_req_t request, fuse_opcode opcode) {
 
 Caller caller(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
-  return {context->uid, context->gid, context->umask};
+  return {context->uid, context->gid, context->umask, context->pid};
+}
+
+// For whom setuid bits must go, if they must.
+std::optional<Caller> stripped(fuse_req_t request, bool kill) {
+  return kill ? std::optional(caller(request)) : std::nullopt;
 }
 
 // Runs one operation and replies exactly once. Nothing is thrown past here: libfuse is C.
@@ -117,7 +122,7 @@ void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, 
   if (set & FUSE_SET_ATTR_MTIME_NOW) change.mtime = timespec{0, UTIME_NOW};
   // Before a passthrough write by somebody who may not keep setuid bits, the kernel sends a setattr
   // that sets nothing: the write itself will not pass by us.
-  change.kill_suid = set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0;
+  change.strip_suid = stripped(request, set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0);
   answer(
       request, [&] { return filesystem(request, FUSE_SETATTR).setattr(InodeId{inode}, change); },
       [&](const Result<Attributes>& a) { fuse_reply_attr(request, &a->st, a->seconds); });
@@ -231,7 +236,7 @@ void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
       request,
       [&] {
         return filesystem(request, FUSE_OPEN)
-            .open(InodeId{inode}, info->flags, info->kill_suidgid != 0);
+            .open(InodeId{inode}, info->flags, stripped(request, info->kill_suidgid != 0));
       },
       [&](const Result<Opened>& opened) {
         fill(*info, *opened);
@@ -276,7 +281,7 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
       request,
       [&] {
         return filesystem(request, FUSE_WRITE)
-            .write(InodeId{inode}, data, size, offset, info->kill_suidgid != 0);
+            .write(InodeId{inode}, data, size, offset, stripped(request, info->kill_suidgid != 0));
       },
       [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); });
 }
@@ -438,14 +443,18 @@ void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::si
 
 void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
   answer(
-      request, [&] { return filesystem(request, FUSE_LISTXATTR).listxattr(InodeId{inode}); },
+      request,
+      [&] {
+        return filesystem(request, FUSE_LISTXATTR).listxattr(InodeId{inode}, caller(request));
+      },
       [&](const Result<std::string>& names) { reply_bytes(request, *names, size); });
 }
 
 void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
                  std::size_t size, int flags) {
   answer_done(request, [&] {
-    return filesystem(request, FUSE_SETXATTR).setxattr(InodeId{inode}, name, value, size, flags);
+    return filesystem(request, FUSE_SETXATTR)
+        .setxattr(InodeId{inode}, name, value, size, flags, caller(request));
   });
 }
 

@@ -72,10 +72,12 @@ class Inode {
   // A writable mapping may have outlived the last close: the kernel tells nobody about stores
   // through it.
   bool maybe_mapped GUARDED_BY(mutex) = false;
-  // The kernel was told attributes that it may keep for long.
-  bool attributes_cached GUARDED_BY(mutex) = false;
+  // st_mtim, in nanoseconds, of the attributes that the kernel keeps; 0 if it keeps none.
+  std::int64_t told_mtime GUARDED_BY(mutex) = 0;
   bool without_xattrs GUARDED_BY(mutex) =
       false;  // a listing came back empty and nothing was set since
+  // A directory that was found while a tier was offline on which it may have a copy, too.
+  bool partly_unknown GUARDED_BY(mutex) = false;
   bool removed GUARDED_BY(mutex) =
       false;  // rmdir: descriptors are kept until the kernel forgets it
   bool fd_used GUARDED_BY(mutex) = false;  // FdCache's second chance

@@ -60,7 +60,9 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
     }
     ++slot->lookups;
     MutexLock inode_lock(slot->mutex);
-    slot->size_hint = static_cast<std::uint64_t>(found[0].st.st_size);
+    const struct stat& st = found[0].st;
+    slot->size_hint = static_cast<std::uint64_t>(st.st_size);
+    slot->told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
     if (slot->parent != parent || slot->name != name) {
       slot->parent = parent;
       slot->name = name;

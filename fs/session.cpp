@@ -196,4 +196,9 @@ void Session::drop_attributes(InodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
+void Session::drop_listing(InodeId id) {
+  // The kernel keeps a directory's listing in its pages.
+  fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0);
+}
+
 }  // namespace sluice

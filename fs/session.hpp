@@ -51,6 +51,7 @@ class Session final : public KernelSide {
   Result<std::int32_t> add_backing(int fd) override;
   void remove_backing(std::int32_t id) override;
   void drop_attributes(InodeId id) override;
+  void drop_listing(InodeId id) override;
 
   // For fuse_ops.cpp.
   Filesystem& filesystem() { return *filesystem_; }

@@ -34,6 +34,7 @@ struct TierSettings {
   unsigned high_watermark = 90;
   unsigned low_watermark = 80;
   std::optional<std::uint64_t> reserve;
+  bool noatime = false;  // reading through the mount leaves access times alone
 };
 
 // One thing found on a tier.

@@ -133,7 +133,7 @@ int command_fsck(int argc, char** argv) {
 
   std::string why;
   const auto missing = request.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
-  const auto pool = Pool::open(tier_settings(options.tiers), missing, Pool::NewTiers::Refuse,
+  const auto pool = Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse,
                                "checked by sluice fsck", why);
   if (!pool) return fail("fsck", why);
   const std::string state = state_directory(options.state, pool->id(), why);
