@@ -12,7 +12,11 @@ namespace bfs = boost::filesystem;
 
 // Boost's versions differ in what a trailing slash becomes ("a/." or "a/"): take both off.
 bfs::path normal(const bfs::path& path) {
-  bfs::path result = path.lexically_normal();
+  bfs::path result;
+  // Boost keeps the ".." of "/..", which the kernel does not.
+  for (const bfs::path& part : path.lexically_normal()) {
+    if (part != ".." || result.has_relative_path()) result /= part;
+  }
   while (result.has_parent_path() && result.has_relative_path() &&
          (result.filename() == "." || result.filename().empty())) {
     result = result.parent_path();

@@ -12,22 +12,30 @@ constexpr std::string_view kPrefixes = "KMGTPE";
 }
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
+  const char* const end = text.data() + text.size();
+  // Whole numbers are kept exact; only "1.5GiB" goes through floating point.
+  std::uint64_t whole = 0;
   double number = 0;
-  const auto [rest, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  if (error != std::errc{} || !(number >= 0)) return std::nullopt;
-  std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  auto parsed = std::from_chars(text.data(), end, whole);
+  const bool fraction = parsed.ptr != end && *parsed.ptr == '.';
+  if (fraction) parsed = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (parsed.ec != std::errc{} || !(number >= 0)) return std::nullopt;
+  std::string_view unit(parsed.ptr, static_cast<std::size_t>(end - parsed.ptr));
   while (unit.starts_with(' ')) unit.remove_prefix(1);
 
-  double scale = 1;
+  unsigned shift = 0;
   if (!unit.empty() && unit != "B") {
     const auto power = kPrefixes.find(static_cast<char>(unit[0] & ~0x20));
     if (power == std::string_view::npos) return std::nullopt;
-    scale = std::ldexp(1.0, static_cast<int>(10 * (power + 1)));
+    shift = static_cast<unsigned>(10 * (power + 1));
     unit.remove_prefix(1);
     if (!unit.empty() && unit != "B" && unit != "iB") return std::nullopt;
   }
-  const double bytes = number * scale;
+  if (!fraction) {
+    if (shift > 0 && whole >> (64 - shift) != 0) return std::nullopt;
+    return whole << shift;
+  }
+  const double bytes = std::ldexp(number, static_cast<int>(shift));
   if (bytes >= 0x1p64) return std::nullopt;
   return static_cast<std::uint64_t>(bytes);
 }

@@ -9,8 +9,8 @@
 // Threads: every member may be called from any thread at once. Lock order, outermost first:
 // OpenFile::moving < namespace_ < replicate_ < table shard < inode < tier < store.
 //
-// The sources are by subject: filesystem_namespace.cpp (names), _data.cpp (bytes), _attributes.cpp
-// (stat and xattrs), _control.cpp (what Sluice says of itself).
+// The sources are by subject: filesystem_namespace.cpp (names), _copies.cpp (where things are),
+// _data.cpp (bytes), _attributes.cpp (stat and xattrs), _control.cpp (what Sluice says of itself).
 #pragma once
 
 #include <sys/stat.h>
@@ -146,12 +146,12 @@ class Filesystem {
 
   // Housekeeping, called every second: notices tiers that come and go, writes heat out.
   void tick();
-  Result<void> flush_heat() { return heat_.flush(); }
+  Result<void> flush_heat();
 
   // For the status report.
   std::size_t known_inodes() const { return table_.size(); }
   std::uint64_t open_files() const { return open_files_.load(std::memory_order_relaxed); }
-  std::uint64_t opens() const { return heat_.total(); }
+  std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
   // Turns passthrough off for files opened from now on (the kernel lacks it, or the user asked).
   void serve_everything() { passthrough_ = false; }
 
@@ -172,6 +172,7 @@ class Filesystem {
   // filesystem_namespace.cpp
   Result<InodePtr> inode(InodeId id);
   Result<InodePtr> resolve_forgotten(InodeId id);
+  Result<InodePtr> walk_to(std::string_view path, InodeId id);
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
   Result<OpenCopies> open_copies(const InodePtr& directory);
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
@@ -216,6 +217,8 @@ class Filesystem {
   };
   Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
   bool still_mapped(const InodePtr& inode);
+  // Counts an open for the file's heat, at the cost of an addition.
+  void note_open(const InodePtr& inode);
   // Looks at a file that was written past us. If the kernel may not have seen it either (`unseen`:
   // through a mapping), it is made to ask.
   void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
@@ -254,7 +257,10 @@ class Filesystem {
   const std::uint64_t most_readers_;          // beyond which further ones are not kept
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
   SharedMutex namespace_;
-  Mutex replicate_;  // one directory is copied to another tier at a time
+  Mutex replicate_;                      // one directory is copied to another tier at a time
+  std::atomic<std::uint64_t> opens_{0};  // a statistic
+  Mutex opened_mutex_;
+  std::vector<InodePtr> opened_ GUARDED_BY(opened_mutex_);  // inodes with new_opens
   Mutex mapped_mutex_;
   std::vector<std::weak_ptr<Inode>> mapped_
       GUARDED_BY(mapped_mutex_);  // files that a mapping may change

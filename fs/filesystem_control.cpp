@@ -38,9 +38,19 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
   if (name == "accesses" && S_ISREG(inode->type)) {
     const auto heat = heat_.heat(inode->id());
     if (!heat) return Result<std::string>(heat.error());
-    return Result<std::string>(std::to_string(heat->opens));
+    return Result<std::string>(std::to_string(heat->opens + inode->new_opens.load()));
   }
   return Result<std::string>(Error(ENODATA, "getxattr"));
+}
+
+Result<void> Filesystem::flush_heat() {
+  std::vector<InodePtr> opened;
+  {
+    MutexLock lock(opened_mutex_);
+    opened.swap(opened_);
+  }
+  for (const InodePtr& inode : opened) heat_.count_opens(inode->id(), inode->new_opens.exchange(0));
+  return heat_.flush();
 }
 
 void Filesystem::tick() {
@@ -61,7 +71,7 @@ void Filesystem::tick() {
     });
   }
   if (++ticks_ % kTicksPerFlush != 0) return;
-  if (const auto flushed = heat_.flush(); !flushed) {
+  if (const auto flushed = flush_heat(); !flushed) {
     log::get().warn("access counts could not be stored and are kept in memory: why={}",
                     std::strerror(flushed.error().code));
   }

@@ -36,7 +36,7 @@ Result<SharedFd> reopen(int fd, int flags) {
 Filesystem::ChangeGuard::ChangeGuard(const InodePtr& inode) {
   {
     MutexLock lock(inode->mutex);
-    if (!inode->open) return;
+    if (!inode->open || !inode->open->moving) return;
     moving_ = inode->open->moving;
   }
   moving_->lock_shared();
@@ -70,6 +70,13 @@ Result<SharedFd> Filesystem::reader(const InodePtr& inode) {
   if (!inode->open || inode->open->reader) return inode->open ? inode->open->reader : fd;
   if (readers_.load() < most_readers_) keep_reader(*inode->open, fd);
   return fd;
+}
+
+void Filesystem::note_open(const InodePtr& inode) {
+  opens_.fetch_add(1, std::memory_order_relaxed);
+  if (inode->new_opens.fetch_add(1) > 0) return;
+  MutexLock lock(opened_mutex_);
+  opened_.push_back(inode);
 }
 
 void Filesystem::keep_reader(OpenFile& file, SharedFd fd) {
@@ -220,6 +227,7 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd
     }
   } else {
     out.keep_pages = !std::exchange(inode->pages_stale, false);
+    if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
   }
   return out;
 }
@@ -252,7 +260,7 @@ Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* 
   const InodePtr file = SLUICE_TRY(inode(entry.id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
   entry.attribute_seconds = attribute_seconds(file);
-  heat_.count_open(entry.id);
+  note_open(file);
   return std::pair(entry, opened);
 }
 
@@ -295,7 +303,7 @@ Result<Opened> Filesystem::open(InodeId id, int flags, const std::optional<Calle
       return truncated.error();
     }
   }
-  heat_.count_open(id);
+  note_open(file);
   return opened;
 }
 
@@ -428,7 +436,7 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
   Copy old;
   {
     MutexLock lock(inode->mutex);
-    if (!inode->open || inode->open->passthrough) return Error(ENOSPC, "spill");
+    if (!inode->open || !inode->open->moving) return Error(ENOSPC, "spill");
     moving = inode->open->moving;
   }
   ExclusiveLock no_changes(*moving);

@@ -8,6 +8,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,8 +41,9 @@ struct OpenFile {
   SharedFd
       reader;  // O_RDONLY; absent until first needed when the kernel's page cache serves the file
   SharedFd writer;  // O_RDWR; absent until first needed
-  // Shared by whatever changes the file, exclusive while its bytes move to another tier.
-  std::shared_ptr<SharedMutex> moving = std::make_shared<SharedMutex>();
+  // Shared by whatever changes the file, exclusive while its bytes move to another tier. Absent
+  // where they can't: the kernel writes the file itself, or nobody does.
+  std::shared_ptr<SharedMutex> moving;
 };
 
 class Inode {
@@ -52,6 +54,10 @@ class Inode {
   const mode_t type;
   InodeId id() const { return identity.id; }
   bool is_directory() const { return S_ISDIR(type); }
+
+  // Opens that the heat recorder has not been told of yet; Filesystem::note_open(). No lock:
+  // whoever raises it from 0 puts the inode on the list, whoever takes it to 0 has taken it off.
+  std::atomic<std::uint32_t> new_opens{0};
 
   // Guarded by the table's shard: how many references the kernel holds.
   std::uint64_t lookups = 0;

@@ -466,7 +466,7 @@ Result<std::uint64_t> RocksStore::begin_intent(const std::string& bytes) {
 }
 
 Result<void> RocksStore::clear_intent(std::uint64_t sequence) {
-  return write(Durability::Lazy, "clear intent", [&](Database& database, auto& batch) {
+  return write(Durability::Synced, "clear intent", [&](Database& database, auto& batch) {
     return batch.Delete(database.family(Family::Intent), slice(encode_key(sequence)));
   });
 }

@@ -49,7 +49,8 @@ class Store {
   // Returns the record's sequence number once it is on stable storage.
   virtual Result<std::uint64_t> begin_intent(const std::string& bytes) = 0;
 
-  // Not synced: a cleared intent that comes back after a crash is replayed, and replay of finished work changes nothing.
+  // Returns once that is on stable storage: an intent that came back after its names were used
+  // again (renamed there and back, say) would be carried out once more.
   virtual Result<void> clear_intent(std::uint64_t sequence) = 0;
 
   // Every intent not cleared, oldest first.
