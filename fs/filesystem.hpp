@@ -200,6 +200,7 @@ class Filesystem {
   // Looks for a copy of `directory`, and of those above it, on a tier that has come back.
   bool rediscover(const InodePtr& directory, TierIndex tier);
   void rediscover_all(TierIndex tier);
+  void finish_deferred();
   std::string path_of(const InodePtr& inode);
 
   // filesystem_data.cpp

@@ -136,6 +136,7 @@ Result<void> Filesystem::change_copies(const InodePtr& directory,
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
   const OpenCopy& first = copies.reachable[0];
   if (copies.reachable.size() == 1) return change(first.fd);
+  SharedLock lock(namespace_);
   std::vector<Step> steps;
   for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
     Step step;

@@ -53,6 +53,16 @@ Result<void> Filesystem::flush_heat() {
   return heat_.flush();
 }
 
+// Intents that waited for the tier. Nothing may be under way meanwhile that has an intent of its
+// own.
+void Filesystem::finish_deferred() {
+  ExclusiveLock lock(namespace_);
+  if (const auto replayed = replay_intents(store_, pool_); !replayed) {
+    log::get().error("operations that waited for a tier can't be finished: why={}",
+                     std::strerror(replayed.error().code));
+  }
+}
+
 void Filesystem::tick() {
   notice_mapped_changes();
   for (const auto& tier : pool_) {
@@ -60,6 +70,7 @@ void Filesystem::tick() {
     const TierIndex index = tier->index();
     if (tier->online()) {
       rediscover_all(index);
+      finish_deferred();
       continue;
     }
     // Let go of everything on it, so that its disk can be taken away.

@@ -318,6 +318,7 @@ void Filesystem::release(InodeId id, int flags) {
     if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
     if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
     if (--file->open->opens == 0) last = std::move(file->open);
+    if (last) last->writer = nullptr;  // our own would count as one
     if (last && file->maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {

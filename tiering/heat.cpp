@@ -8,15 +8,14 @@
 
 namespace sluice {
 
-void HeatRecorder::count_open(InodeId id) {
-  total_.fetch_add(1, std::memory_order_relaxed);
+void HeatRecorder::count_opens(InodeId id, std::uint64_t opens) {
   const std::int64_t now = std::time(nullptr);
   Shard& s = shard(id);
   MutexLock lock(s.mutex);
   Heat& heat = s.pending[to_number(id)];
   // Within one batch, seconds, no decay is worth computing: the store decays what it adds up.
-  heat.score += 1;
-  heat.opens += 1;
+  heat.score += static_cast<double>(opens);
+  heat.opens += opens;
   heat.last_access = now;
 }
 
@@ -52,6 +51,7 @@ Result<void> HeatRecorder::flush() {
     Heat& pending = s.pending[to_number(id)];
     pending.score += heat.score;
     pending.opens += heat.opens;
+    pending.gpu_bytes += heat.gpu_bytes;
     pending.last_access = std::max(pending.last_access, heat.last_access);
   }
   return added;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <unordered_map>
 
@@ -17,16 +16,13 @@ class HeatRecorder {
  public:
   explicit HeatRecorder(Store& store) : store_(store) {}
 
-  void count_open(InodeId id);
+  void count_opens(InodeId id, std::uint64_t opens);
 
   // What the store knows plus what it has not been told yet.
   Result<Heat> heat(InodeId id) const;
 
   // Hands the collected counts to the store; on failure they are kept for the next time.
   Result<void> flush();
-
-  // Opens counted since the mount.
-  std::uint64_t total() const { return total_.load(std::memory_order_relaxed); }
 
  private:
   // Sharded, so that threads opening different files rarely meet.
@@ -41,7 +37,6 @@ class HeatRecorder {
 
   Store& store_;
   std::array<Shard, 16> shards_;
-  std::atomic<std::uint64_t> total_{0};  // a statistic
 };
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstring>
@@ -130,6 +131,8 @@ unsigned rename_flags(Step::Kind kind) {
   return kind == Step::Kind::Exchange ? RENAME_EXCHANGE : 0;
 }
 
+// Carries out one step, or finds it done. An error means that it is not done: nothing after it may
+// happen, least of all a removal.
 Result<void> apply(const Pool& pool, const Step& step) {
   const Target from = SLUICE_TRY(open_target(pool, step.from));
   if (step.kind == Step::Kind::MirrorDir) {
@@ -137,20 +140,37 @@ Result<void> apply(const Pool& pool, const Step& step) {
     return copy_attributes(from.dir.get(), to.dir.get());
   }
   const auto there = SLUICE_TRY(from.identity());
-  if (there != step.subject) return {};  // already done
   if (renames(step.kind)) {
     const Target to = SLUICE_TRY(open_target(pool, step.to));
-    if (::renameat2(from.dir.get(), from.name, to.dir.get(), to.name, rename_flags(step.kind)) <
-        0) {
-      return Error::last("rename");
+    if (there == step.subject) {
+      if (::renameat2(from.dir.get(), from.name, to.dir.get(), to.name, rename_flags(step.kind)) <
+          0) {
+        return Error::last("rename");
+      }
+      return {};
     }
+    const auto arrived = SLUICE_TRY(to.identity());
+    if (arrived != step.subject) return Error(ESTALE, "what was to be renamed is gone");
     return {};
   }
+  if (there != step.subject) return {};  // already removed
   if (::unlinkat(from.dir.get(), from.name, step.kind == Step::Kind::Rmdir ? AT_REMOVEDIR : 0) <
       0) {
     return Error::last("unlink");
   }
   return {};
+}
+
+// Whether every tier that the steps touch can be reached.
+bool is_reachable(const Pool& pool, const std::vector<Step>& steps) {
+  const auto online = [&](unsigned slot) {
+    const Tier* tier = pool.by_slot(slot);
+    return tier != nullptr && tier->online();
+  };
+  return std::all_of(steps.begin(), steps.end(), [&](const Step& step) {
+    const bool has_target = renames(step.kind) || step.kind == Step::Kind::MirrorDir;
+    return online(step.from.slot) && (!has_target || online(step.to.slot));
+  });
 }
 
 void undo(const Pool& pool, const Step& step) {
@@ -249,23 +269,39 @@ Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps) {
   return store.begin_intent(encode_steps(steps));
 }
 
+namespace {
+
+// What is done is done, whether or not it could be crossed off. An intent that stays is carried out
+// again at the next mount, which changes nothing unless its names are used for something else until
+// then.
+void clear(Store& store, std::uint64_t sequence) {
+  if (const auto cleared = store.clear_intent(sequence); !cleared) {
+    log::get().error(
+        "a finished operation can't be crossed off, unmount and run 'sluice fsck': sequence={} "
+        "why={}",
+        sequence, std::strerror(cleared.error().code));
+  }
+}
+
+}  // namespace
+
 Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
                       const std::vector<Step>& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto done = apply(pool, steps[i]);
     if (done) continue;
     while (i-- > 0) undo(pool, steps[i]);
-    SLUICE_TRY(store.clear_intent(sequence));
+    clear(store, sequence);
     return done;
   }
-  // Only what is on disk may be forgotten. If it can't be synced, the intent stays and is replayed:
-  // a no-op at worst.
+  // Only what is on disk may be forgotten. If it can't be synced, the intent stays and is replayed.
   if (const auto synced = sync_steps(pool, steps); !synced) {
     log::get().warn("an operation on several tiers could not be synced: why={}",
                     std::strerror(synced.error().code));
     return {};
   }
-  return store.clear_intent(sequence);
+  clear(store, sequence);
+  return {};
 }
 
 Result<void> carry_out(Store& store, const Pool& pool, const std::vector<Step>& steps) {
@@ -282,32 +318,18 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool) {
       SLUICE_TRY(store.clear_intent(intent.sequence));
       continue;
     }
-    bool deferred = false;
-    for (const Step& step : *steps) {
-      const Tier* tier = pool.by_slot(step.from.slot);
-      if (tier == nullptr || !tier->online()) {
-        deferred = true;
-        continue;
-      }
-      const auto done = apply(pool, step);
-      // ESTALE, ENOENT: the directory went with a later operation, and took the unfinished business
-      // with it.
-      if (!done && done.error().code != ESTALE && done.error().code != ENOENT) {
-        log::get().error(
-            "an unfinished operation can't be completed, run 'sluice fsck': step={} name={} why={}",
-            static_cast<int>(step.kind), log::escaped(step.from.name),
-            std::strerror(done.error().code));
-      }
-    }
-    if (deferred) {
+    if (!is_reachable(pool, *steps)) {
       log::get().warn("an unfinished operation waits for a tier that is offline: sequence={}",
                       intent.sequence);
       continue;
     }
-    for (const auto& tier : pool) {
-      if (const auto root = tier->root()) ::syncfs((*root)->get());
+    // All of it or none of it, as in the first run. Where a directory is gone (ESTALE), a later
+    // operation took the unfinished business with it.
+    const auto done = complete(store, pool, intent.sequence, *steps);
+    if (!done) {
+      log::get().warn("an unfinished operation was taken back: step={} why={}",
+                      done.error().operation, std::strerror(done.error().code));
     }
-    SLUICE_TRY(store.clear_intent(intent.sequence));
   }
   return stored.size();
 }

@@ -65,8 +65,9 @@ Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps);
 Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
                       const std::vector<Step>& steps);
 
-// Finishes what an earlier daemon left. Steps on tiers that are offline stay for another day.
-// Returns how many intents were found.
+// Finishes what an earlier daemon left, or takes it back where it can't be finished. Intents that
+// need a tier that is offline stay for another day. Returns how many were found. REQUIRES: no
+// intent is being carried out meanwhile.
 Result<std::size_t> replay_intents(Store& store, const Pool& pool);
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "base/unique_fd.hpp"
 
@@ -23,7 +24,14 @@ nlohmann::json to_json(const Member& m) {
   return {{"name", m.name}, {"uuid", m.uuid}, {"slot", m.slot}};
 }
 
+// Throws nlohmann::json::exception, or std::out_of_range for a slot that identities have no bits
+// for.
 Member member_from(const nlohmann::json& j) {
+  const auto& slot = j.at("slot");
+  if (!slot.is_number_unsigned() || slot.get<std::uint64_t>() < 1 ||
+      slot.get<std::uint64_t>() > kMaxSlot) {
+    throw std::out_of_range("slot");
+  }
   return {j.at("name").get<std::string>(), j.at("uuid").get<std::string>(),
           j.at("slot").get<unsigned>()};
 }
@@ -57,7 +65,7 @@ Result<std::optional<Marker>> read_marker(int root_fd) {
     Marker marker{j.at("pool").get<std::string>(), member_from(j.at("tier")), {}};
     for (const auto& m : j.at("members")) marker.members.push_back(member_from(m));
     return std::optional<Marker>{std::move(marker)};
-  } catch (const nlohmann::json::exception&) {
+  } catch (const std::exception&) {
     return Error(EUCLEAN, "parse tier marker");
   }
 }

@@ -15,6 +15,8 @@ namespace sluice {
 inline constexpr const char* kPrivateDirectory =
     ".sluice";  // in each tier's root; never shown in the mount
 
+inline constexpr unsigned kMaxSlot = 30;  // see tiering/identity.hpp
+
 struct Member {
   std::string name;
   std::string uuid;

@@ -3,23 +3,16 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/file.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <map>
-#include <thread>
 
 #include "base/log.hpp"
+#include "tiering/tier_lock.hpp"
 
 namespace sluice {
 namespace {
-
-constexpr const char* kLockName = "lock";
-constexpr unsigned kMaxSlot = 30;
 
 std::string reason(const Error& error) {
   return std::string(error.operation) + ": " + std::strerror(error.code);
@@ -32,51 +25,8 @@ struct Candidate {
   std::optional<Marker> marker;
   Member member;
   std::string offline;  // why it can't take part; empty if it can
+  UniqueFd lock;
 };
-
-constexpr std::string_view kMountedAt = "mounted at ";
-
-// Whether the daemon that wrote `owner` into its lock still has its mount. One that has not is
-// about to end: umount(8) returns before it does.
-bool is_mounted(std::string_view owner) {
-  const auto at = owner.find(kMountedAt);
-  if (at == std::string_view::npos) return true;
-  struct statfs fs {};
-  const std::string mountpoint(owner.substr(at + kMountedAt.size()));
-  return ::statfs(mountpoint.c_str(), &fs) < 0 || fs.f_type == FUSE_SUPER_MAGIC;
-}
-
-// Takes the lock file of one tier, or says who has it.
-bool lock_tier(const Candidate& tier, const std::string& user, UniqueFd& lock, std::string& why) {
-  constexpr auto kPatience = std::chrono::seconds(30);
-  const std::string name = std::string(kPrivateDirectory) + "/" + kLockName;
-  lock.reset(
-      ::openat(tier.root.get(), name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock) {
-    why = "tier " + tier.settings->name + ": can't open " + tier.settings->path + "/" + name +
-          ": " + std::strerror(errno);
-    return false;
-  }
-  std::string owner;
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (::flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
-    owner.assign(4200, '\0');
-    const ssize_t got = ::pread(lock.get(), owner.data(), owner.size(), 0);
-    owner.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    if (is_mounted(owner) || std::chrono::steady_clock::now() > deadline) {
-      why = "tier " + tier.settings->name + ": the pool is already in use (" +
-            (owner.empty() ? "another process" : owner) + "); unmount it there first";
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  owner = "pid " + std::to_string(::getpid()) + ", " + user;
-  if (::ftruncate(lock.get(), 0) == 0) {
-    // Only a courtesy to whoever comes second.
-    [[maybe_unused]] const ssize_t wrote = ::pwrite(lock.get(), owner.data(), owner.size(), 0);
-  }
-  return true;
-}
 
 bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
   const TierSettings& s = *tier.settings;
@@ -100,110 +50,150 @@ bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
   return true;
 }
 
-}  // namespace
-
-std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Missing missing,
-                                 NewTiers new_tiers, const std::string& user, std::string& why) {
-  std::vector<Candidate> tiers;
-  for (const TierSettings& s : settings) {
-    Candidate tier{&s, {}, {}, {}, {}};
-    if (!open_candidate(tier, missing, why)) return nullptr;
-    tiers.push_back(std::move(tier));
+bool lock_candidate(Candidate& tier, const std::string& user, std::string& why) {
+  std::string owner;
+  auto lock = lock_tier(tier.root.get(), user, owner);
+  if (lock) {
+    tier.lock = *std::move(lock);
+    return true;
   }
+  why = "tier " + tier.settings->name + ": ";
+  why += lock.error().code == EBUSY
+             ? "the pool is already in use (" + owner + "); unmount it there first"
+             : tier.settings->path + "/.sluice: " + reason(lock.error());
+  return false;
+}
 
-  auto pool = std::unique_ptr<Pool>(new Pool);
-  std::map<std::string, Member> roster;  // by name: every tier that any marker knows
-  unsigned last_slot = 0;
+using Roster = std::map<std::string, Member>;  // by name: every tier that a pool has had
+
+// What the markers that are there say of the pool.
+bool read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster& roster,
+                 std::string& why) {
   for (const Candidate& tier : tiers) {
     if (!tier.marker) continue;
-    if (pool->id_.empty()) pool->id_ = tier.marker->pool;
-    if (pool->id_ != tier.marker->pool) {
+    if (pool.empty()) pool = tier.marker->pool;
+    if (pool != tier.marker->pool) {
       why = "tier " + tier.settings->name + ": " + tier.settings->path +
             " belongs to another pool (" + tier.marker->pool +
             "); give each pool directories of its own";
-      return nullptr;
+      return false;
     }
     if (tier.marker->self.name != tier.settings->name) {
       why = "tier " + tier.settings->name + ": " + tier.settings->path + " is this pool's tier " +
             tier.marker->self.name + "; put the tiers' paths in the right order";
-      return nullptr;
+      return false;
     }
-    for (const Member& m : tier.marker->members) {
-      roster[m.name] = m;
-      last_slot = std::max(last_slot, m.slot);
-    }
+    roster[tier.marker->self.name] = tier.marker->self;
+    for (const Member& m : tier.marker->members) roster[m.name] = m;
   }
-  const bool new_pool = pool->id_.empty();
-  if (new_pool) pool->id_ = new_uuid();
+  return true;
+}
 
-  bool changed = false;
+// Tells each tier who it is, in the roster or new to it.
+bool assign_members(std::vector<Candidate>& tiers, Pool::Missing missing, Pool::NewTiers new_tiers,
+                    Roster& roster, std::string& why) {
+  unsigned last_slot = 0;
+  for (const auto& entry : roster) last_slot = std::max(last_slot, entry.second.slot);
   for (Candidate& tier : tiers) {
-    const auto known = roster.find(tier.settings->name);
-    if (known != roster.end()) {
+    const std::string named = "tier " + tier.settings->name + ": ";
+    if (const auto known = roster.find(tier.settings->name); known != roster.end()) {
       tier.member = known->second;
       if (tier.root && !tier.marker) {
         tier.offline = tier.settings->path +
                        " has no .sluice/tier.json: its disk is not mounted, or not this one";
-        if (missing == Missing::Refuse) {
-          why = "tier " + tier.settings->name + ": " + tier.offline +
-                "; mount it, or pass --degraded to go without it";
-          return nullptr;
+        if (missing == Pool::Missing::Refuse) {
+          why = named + tier.offline + "; mount it, or pass --degraded to go without it";
+          return false;
         }
         tier.root.reset();
       }
       continue;
     }
     if (!tier.root) {
-      why = "tier " + tier.settings->name + ": " + tier.offline +
-            "; the pool does not know this tier yet";
-      return nullptr;
+      why = named + tier.offline + "; the pool does not know this tier yet";
+      return false;
     }
-    if (new_tiers == NewTiers::Refuse) {
-      why = "tier " + tier.settings->name + ": " + tier.settings->path +
+    if (new_tiers == Pool::NewTiers::Refuse) {
+      why = named + tier.settings->path +
             " has never been part of a pool: there is no .sluice/tier.json in it";
-      return nullptr;
+      return false;
     }
     if (++last_slot > kMaxSlot) {
-      why = "tier " + tier.settings->name + ": a pool can have " + std::to_string(kMaxSlot) +
-            " tiers in its life";
-      return nullptr;
+      why = named + "a pool can have " + std::to_string(kMaxSlot) + " tiers in its life";
+      return false;
     }
     tier.member = {tier.settings->name, new_uuid(), last_slot};
     roster[tier.member.name] = tier.member;
-    changed = true;
   }
   for (const auto& [name, member] : roster) {
     const bool configured = std::any_of(tiers.begin(), tiers.end(),
                                         [&](const Candidate& t) { return t.member == member; });
-    if (!configured && missing == Missing::Refuse) {
+    if (!configured && missing == Pool::Missing::Refuse) {
       why = "the pool also has a tier " + name +
             ", which is not configured: its files would be missing; add it, or pass --degraded";
-      return nullptr;
+      return false;
     }
   }
+  return true;
+}
 
-  std::vector<Member> members;
-  for (const auto& entry : roster) members.push_back(entry.second);
-  for (const Candidate& tier : tiers) {
-    if (!tier.root || (!changed && tier.marker)) continue;
-    const auto written = write_marker(tier.root.get(), {pool->id_, tier.member, members});
-    if (!written) {
-      why = "tier " + tier.settings->name + ": can't write " + tier.settings->path +
-            "/.sluice: " + reason(written.error()) + "; make the directory writable";
-      return nullptr;
-    }
-  }
+bool write_or_explain(const Candidate& tier, const std::string& pool, const Roster& roster,
+                      std::string& why) {
+  Marker marker{pool, tier.member, {}};
+  for (const auto& entry : roster) marker.members.push_back(entry.second);
+  const auto written = write_marker(tier.root.get(), marker);
+  if (written) return true;
+  why = "tier " + tier.settings->name + ": can't write " + tier.settings->path +
+        "/.sluice: " + reason(written.error()) + "; make the directory writable";
+  return false;
+}
+
+// Makes new tiers members: first each learns of itself and of those before it, then all learn of
+// all. No tier is ever told of one that has no marker, so whatever fails half-way can simply be
+// tried again.
+bool enrol(std::vector<Candidate>& tiers, const std::string& pool, const Roster& known,
+           const Roster& roster, const std::string& user, std::string& why) {
+  if (known == roster) return true;
   for (Candidate& tier : tiers) {
-    if (tier.root) {
-      UniqueFd held;
-      if (!lock_tier(tier, user, held, why)) return nullptr;
-      pool->locks_.push_back(std::move(held));
-    }
+    if (!tier.root || tier.marker) continue;
+    Roster so_far = known;
+    so_far[tier.member.name] = tier.member;
+    if (!write_or_explain(tier, pool, so_far, why) || !lock_candidate(tier, user, why))
+      return false;
   }
+  for (const Candidate& tier : tiers) {
+    if (tier.root && !write_or_explain(tier, pool, roster, why)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Missing missing,
+                                 NewTiers new_tiers, const std::string& user, std::string& why) {
+  std::vector<Candidate> tiers;
+  for (const TierSettings& s : settings) {
+    Candidate tier{&s, {}, {}, {}, {}, {}};
+    if (!open_candidate(tier, missing, why)) return nullptr;
+    tiers.push_back(std::move(tier));
+  }
+  auto pool = std::unique_ptr<Pool>(new Pool);
+  Roster roster;
+  if (!read_roster(tiers, pool->id_, roster, why)) return nullptr;
+  if (pool->id_.empty()) pool->id_ = new_uuid();
+  // Locked before anything is written: whoever is turned away leaves no trace.
+  for (Candidate& tier : tiers) {
+    if (tier.marker && !lock_candidate(tier, user, why)) return nullptr;
+  }
+  const Roster known = roster;
+  if (!assign_members(tiers, missing, new_tiers, roster, why)) return nullptr;
+  if (!enrol(tiers, pool->id_, known, roster, user, why)) return nullptr;
+
   for (Candidate& tier : tiers) {
     const bool present = static_cast<bool>(tier.root);
     auto made = std::make_unique<Tier>(static_cast<TierIndex>(pool->tiers_.size()), *tier.settings,
-                                       tier.member, std::move(tier.root), tier.offline);
+                                       tier.member, std::move(tier.root), tier.offline,
+                                       std::move(tier.lock), user);
     if (present && !made->online()) {
       why = "tier " + made->name() + ": " + made->path() + ": " + made->why_offline();
       return nullptr;

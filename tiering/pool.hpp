@@ -43,7 +43,6 @@ class Pool {
 
   std::string id_;
   std::vector<std::unique_ptr<Tier>> tiers_;
-  std::vector<UniqueFd> locks_;
 };
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/log.hpp"
+#include "tiering/tier_lock.hpp"
 
 namespace sluice {
 namespace {
@@ -91,14 +92,16 @@ const char* filesystem_name(std::uint64_t magic) {
 
 }  // namespace
 
-Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why)
+Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why,
+           UniqueFd lock, std::string user)
     : index_(index),
       settings_(std::move(settings)),
       member_(std::move(member)),
+      user_(std::move(user)),
       why_(std::move(why)) {
   if (!root) return;
-  auto adopted = adopt(std::move(root));
-  MutexLock lock(mutex_);
+  auto adopted = adopt(std::move(root), std::move(lock));
+  MutexLock guard(mutex_);
   if (!adopted) {
     why_ = std::string(adopted.error().operation) + ": " + std::strerror(adopted.error().code);
     return;
@@ -109,11 +112,12 @@ Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root,
       ::faccessat(root_->temp->get(), (std::string("../") + kCarriesFlag).c_str(), F_OK, 0) == 0;
 }
 
-Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd) const {
+Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock) const {
   // The kernel's passthrough opens files through the mount that our descriptors are on; a private
   // one can have noatime.
   if (settings_.noatime) fd = SLUICE_TRY(without_atime(std::move(fd)));
   auto root = std::make_shared<Root>();
+  root->lock = std::move(lock);
   struct statfs fs {};
   if (::fstatfs(fd.get(), &fs) < 0) return Error::last("statfs tier");
   root->magic = static_cast<std::uint64_t>(fs.f_type);
@@ -313,8 +317,7 @@ Space Tier::space() const {
 }
 
 std::uint64_t Tier::reserve() const {
-  return settings_.reserve.value_or(
-      std::min(total_.load(std::memory_order_relaxed) / 50, kMaxDefaultReserve));
+  return settings_.reserve.value_or(std::min(space().total / 50, kMaxDefaultReserve));
 }
 
 bool Tier::above_high_watermark() const {
@@ -353,8 +356,16 @@ bool Tier::check_presence() {
   if (!at_path) return false;
   const auto marker = read_marker(at_path.get());
   if (!marker || !*marker || (*marker)->self.uuid != member_.uuid) return false;
-  auto adopted = adopt(std::move(at_path));
-  if (!adopted) return false;
+  std::string owner;
+  auto own = lock_tier(at_path.get(), user_, owner);
+  auto adopted = own ? adopt(std::move(at_path), *std::move(own))
+                     : Result<std::shared_ptr<const Root>>(own.error());
+  if (!adopted) {
+    MutexLock lock(mutex_);
+    why_ = adopted.error().code == EBUSY ? "it is in use elsewhere: " + owner
+                                         : std::strerror(adopted.error().code);
+    return false;
+  }
   {
     MutexLock lock(mutex_);
     root_ = *adopted;

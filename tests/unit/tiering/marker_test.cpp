@@ -39,7 +39,7 @@ TEST_F(MarkerTest, ReadsWhatWasWritten) {
 TEST_F(MarkerTest, ReplacesTheOneBefore) {
   ASSERT_TRUE(write_marker(root_.get(), {"old", {"a", "u", 1}, {}}));
   ASSERT_TRUE(write_marker(root_.get(), marker_));
-  EXPECT_EQ((**read())->pool, "pool-uuid");
+  EXPECT_EQ((**read()).pool, "pool-uuid");
   EXPECT_EQ(test::names_in(dir_ / ".sluice"), std::vector<std::string>{"tier.json"});
 }
 

@@ -4,6 +4,7 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tests/support/command.hpp"
@@ -198,7 +199,8 @@ TEST_F(TierTest, TheHighWatermarkIsAPercentageOfUse) {
   settings.high_watermark = 100;
   reopen(settings);
   EXPECT_FALSE(a().above_high_watermark());
-  settings.high_watermark = static_cast<unsigned>(now.used() / (now.total / 100)) - 1;
+  const auto percent = static_cast<unsigned>(now.used() / (now.total / 100));
+  settings.high_watermark = std::max(percent, 1u) - 1;
   reopen(settings);
   EXPECT_TRUE(a().above_high_watermark());
 }
