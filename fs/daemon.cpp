@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/daemon.hpp"
 
+#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -206,6 +207,8 @@ std::string state_directory(const std::string& configured, const std::string& id
 
 int run_daemon(const MountOptions& options,
                const std::function<void(const std::string& failure)>& ready) {
+  // An arena for each of dozens of threads would hold on to several times the memory in use.
+  ::mallopt(M_ARENA_MAX, 4);
   std::string why;
   const auto daemon = Daemon::start(options, why);
   ready(daemon ? "" : why);

@@ -30,6 +30,15 @@ bool later(const timespec& a, const timespec& b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
 }
 
+// The answer for an attribute that a file lacks. Where SELinux does not run, no file has a label,
+// and saying that labels are not supported keeps `ls -l` from asking for one with every file: one
+// request in two.
+Error absent(std::string_view name) {
+  static const bool has_selinux = ::access("/sys/fs/selinux/enforce", F_OK) == 0;
+  if (name == "security.selinux" && !has_selinux) return Error(EOPNOTSUPP, "getxattr");
+  return Error(ENODATA, "getxattr");
+}
+
 bool is_ours(std::string_view name) { return name == kIdentityXattr; }
 
 Result<void> drop_setgid(int fd, const Caller& caller) {
@@ -178,7 +187,7 @@ Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   if (is_ours(name)) return Error(ENODATA, "getxattr");
   {
     MutexLock lock(file->mutex);
-    if (file->without_xattrs) return Error(ENODATA, "getxattr");
+    if (file->without_xattrs) return absent(name);
   }
   const SharedFd fd = SLUICE_TRY(any_fd(file));
   const ProcPath path(fd->get());
@@ -187,7 +196,7 @@ Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   if (::listxattr(path.c_str(), nullptr, 0) == 0) {
     MutexLock lock(file->mutex);
     file->without_xattrs = true;
-    return Error(ENODATA, "getxattr");
+    return absent(name);
   }
   std::string value(256, '\0');
   ssize_t size = ::getxattr(path.c_str(), name, value.data(), value.size());

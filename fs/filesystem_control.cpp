@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What Sluice says of itself through the mount: the user.sluice.* xattrs, and the housekeeping
 // behind them.
+#include <malloc.h>
+
 #include <cstring>
 
 #include "base/log.hpp"
@@ -9,7 +11,8 @@
 namespace sluice {
 namespace {
 constexpr unsigned kTicksPerFlush = 5;
-}
+constexpr std::size_t kBurst = 10'000;
+}  // namespace
 
 // Nothing if `name` is not one of ours. They are never listed, so that cp and rsync don't carry
 // them along.
@@ -50,7 +53,11 @@ Result<void> Filesystem::flush_heat() {
     opened.swap(opened_);
   }
   for (const InodePtr& inode : opened) heat_.count_opens(inode->id(), inode->new_opens.exchange(0));
-  return heat_.flush();
+  const auto flushed = heat_.flush();
+  // The C library keeps what a burst of a hundred thousand opens took; most daemons never see
+  // another.
+  if (opened.size() > kBurst) ::malloc_trim(0);
+  return flushed;
 }
 
 // Intents that waited for the tier. Nothing may be under way meanwhile that has an intent of its

@@ -61,6 +61,7 @@ Feature enable_io_uring() {
 std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& why) {
   auto session = std::unique_ptr<Session>(new Session(settings));
   fuse_set_log_func(forward_log);
+  ::sched_getaffinity(0, sizeof(cpu_set_t), &session->allowed_cores_);
 
   {
     MutexLock lock(session->mutex_);
@@ -135,7 +136,10 @@ void Session::negotiate(fuse_conn_info& connection) {
   want(FUSE_CAP_EXPORT_SUPPORT);
   want(FUSE_CAP_CACHE_SYMLINKS);
   want(FUSE_CAP_READDIRPLUS);
-  want(FUSE_CAP_READDIRPLUS_AUTO);
+  // The kernel's own guess (AUTO) asks for attributes with the first names of a listing only, and
+  // `ls -l`, `find` and rsync then look up the rest one by one. A listing that nobody stats is paid
+  // for once: the kernel keeps it.
+  fuse_unset_feature_flag(&connection, FUSE_CAP_READDIRPLUS_AUTO);
   MutexLock lock(mutex_);
   if (settings_.passthrough && want(FUSE_CAP_PASSTHROUGH)) {
     // Tiers are plain filesystems, and other filesystems (overlayfs) may be stacked on ours.

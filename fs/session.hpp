@@ -4,6 +4,8 @@
 // Threads: run() brings its own; features() may be called from any.
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -56,6 +58,7 @@ class Session final : public KernelSide {
   // For fuse_ops.cpp.
   Filesystem& filesystem() { return *filesystem_; }
   void negotiate(fuse_conn_info& connection);
+  const cpu_set_t& allowed_cores() const { return allowed_cores_; }
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
   // What the status xattr says; set by the daemon.
   std::function<std::string()> status;
@@ -64,6 +67,7 @@ class Session final : public KernelSide {
   explicit Session(Settings settings) : settings_(std::move(settings)) {}
 
   const Settings settings_;
+  cpu_set_t allowed_cores_{};  // of this process, when it mounted
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   Filesystem* filesystem_ = nullptr;
