@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# A folder may include itself and those below it: base < metadata < tiering < gpu < fs < tools.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+order=(base metadata tiering gpu fs tools)
+bad=0
+for i in "${!order[@]}"; do
+  for later in "${order[@]:i+1}"; do
+    if grep -rnE "#include \"$later/" "${order[i]}" 2>/dev/null; then
+      echo "${order[i]}/ includes $later/, against the direction of the layers" >&2
+      bad=1
+    fi
+  done
+done
+# Third-party libraries have one home each.
+home() { # HEADER-REGEX FILE-REGEX
+  if grep -rlE "#include <($1)" base metadata tiering fs tools | grep -vE "$2"; then
+    echo "these include <$1> outside its home" >&2
+    bad=1
+  fi
+}
+home 'rocksdb/' '^metadata/'
+home 'spdlog/' '^base/log'
+home 'boost/filesystem' '^base/path'
+home 'fuse_lowlevel' '^fs/fuse_ops\.hpp'
+exit $bad
