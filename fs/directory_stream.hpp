@@ -9,7 +9,9 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -63,6 +65,36 @@ class DirectoryStream {
       GUARDED_BY(mutex_);  // merged: all of them; single: what the last getdents gave
   std::size_t at_ GUARDED_BY(mutex_) = 0;
   off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of items_[at_]
+};
+
+// The open directories, by the number that the kernel is given for each. Threads: any thread, any
+// time.
+class DirectoryStreams {
+ public:
+  std::uint64_t add(std::shared_ptr<DirectoryStream> stream) {
+    MutexLock lock(mutex_);
+    streams_[++last_] = std::move(stream);
+    return last_;
+  }
+  // nullptr for a number that was never given or is closed.
+  std::shared_ptr<DirectoryStream> find(std::uint64_t number) const {
+    MutexLock lock(mutex_);
+    const auto found = streams_.find(number);
+    return found == streams_.end() ? nullptr : found->second;
+  }
+  void remove(std::uint64_t number) {
+    std::shared_ptr<DirectoryStream> last;  // closed after the lock is gone
+    MutexLock lock(mutex_);
+    const auto found = streams_.find(number);
+    if (found == streams_.end()) return;
+    last = std::move(found->second);
+    streams_.erase(found);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::uint64_t last_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::uint64_t, std::shared_ptr<DirectoryStream>> streams_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

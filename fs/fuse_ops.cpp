@@ -329,16 +329,13 @@ void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   answer(
       request, [&] { return filesystem(request, FUSE_OPENDIR).open_directory(InodeId{inode}); },
       [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
-        info->fh = reinterpret_cast<std::uintptr_t>(stream->get());
+        info->fh = session(request).directories().add(*std::move(stream));
         // The kernel keeps the listing and drops it itself when a name in the directory changes.
         info->cache_readdir = 1;
         info->keep_cache = 1;
-        if (fuse_reply_open(request, info) != -ENOENT) (*stream).release();
+        if (fuse_reply_open(request, info) == -ENOENT)
+          session(request).directories().remove(info->fh);
       });
-}
-
-DirectoryStream& stream_of(const fuse_file_info* info) {
-  return *reinterpret_cast<DirectoryStream*>(info->fh);
 }
 
 // The kernel's buffer being filled with directory entries.
@@ -369,7 +366,9 @@ void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
           out.used += need;
           return true;
         };
-        const auto read = stream_of(info).read(offset, DirectoryStream::Numbers::Wanted, take);
+        const auto stream = session(request).directories().find(info->fh);
+        if (!stream) return Error(EBADF, "readdir");
+        const auto read = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
         // What was found is given first; the error comes with the next call.
         if (!read && out.used == 0) return read.error();
         return out;
@@ -403,7 +402,9 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
               fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
           return true;
         };
-        const auto read = stream_of(info).read(offset, DirectoryStream::Numbers::NotWanted, take);
+        const auto stream = session(request).directories().find(info->fh);
+        if (!stream) return Error(EBADF, "readdir");
+        const auto read = stream->read(offset, DirectoryStream::Numbers::NotWanted, take);
         if (!read && out.used == 0) return read.error();
         return out;
       },
@@ -412,7 +413,7 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
 
 void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
   session(request).count(FUSE_RELEASEDIR);
-  delete reinterpret_cast<DirectoryStream*>(info->fh);
+  session(request).directories().remove(info->fh);
   fuse_reply_err(request, 0);
 }
 

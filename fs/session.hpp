@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "fs/directory_stream.hpp"
 #include "fs/filesystem.hpp"
 
 struct fuse_session;
@@ -60,6 +61,7 @@ class Session final : public KernelSide {
   void negotiate(fuse_conn_info& connection);
   const cpu_set_t& allowed_cores() const { return allowed_cores_; }
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
+  DirectoryStreams& directories() { return directories_; }
   // What the status xattr says; set by the daemon.
   std::function<std::string()> status;
 
@@ -71,6 +73,7 @@ class Session final : public KernelSide {
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   Filesystem* filesystem_ = nullptr;
+  DirectoryStreams directories_;
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);
   Feature io_uring_ GUARDED_BY(mutex_);
