@@ -80,7 +80,7 @@ The mount is up ($gpu). Three directories under $dir stand in for three kinds of
 
   cp -a /usr/share/doc $mount/               use it as any directory
   $sluice status $mount
-  getfattr -d -m 'user.sluice' $mount/$file
+  getfattr -n user.sluice.location $mount/$file
   tools/quickstart.sh --stop ${dir@Q}   unmount; the files stay
 
 With disks of your own: $sluice mount --tier nvme=/nvme --tier hdd=/hdd /mnt/pool  (docs/configuration.md)
