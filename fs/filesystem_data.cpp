@@ -474,12 +474,24 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
 Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
                                         Tier& to) {
   HiddenCopy copy = SLUICE_TRY(make_hidden_copy(source->get(), inode->identity, to));
+  // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
+  // the file that is gone.
+  auto readable = reopen(copy.fd.get(), O_RDONLY);
+  if (!readable) {
+    discard(copy, to);
+    return readable.error();
+  }
   const auto place = [&]() -> Result<void> {
     if (!named) {
       discard(copy, to);  // as nameless as the original
       return {};
     }
     ExclusiveLock no_renames(namespace_);
+    // A link made while the bytes were copied would be left behind on the old tier, a file of its
+    // own.
+    struct stat now {};
+    if (::fstat(source->get(), &now) < 0) return Error::last("stat");
+    if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
     InodeId parent_id{};
     std::string name;
     TierIndex from = kNoTier;
@@ -504,12 +516,11 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
     return placed;
   }
   SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
-  SharedFd readable = SLUICE_TRY(reopen(writable->get(), O_RDONLY));
   MutexLock lock(inode->mutex);
   inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
   if (inode->open) {
     if (!inode->open->reader) keep_reader(*inode->open, nullptr);
-    inode->open->reader = std::move(readable);
+    inode->open->reader = *std::move(readable);
     inode->open->writer = std::move(writable);
   }
   return {};
