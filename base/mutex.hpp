@@ -2,8 +2,9 @@
 // Mutexes that clang's -Wthread-safety understands; libstdc++'s own carry no annotations.
 #pragma once
 
+#include <pthread.h>
+
 #include <mutex>
-#include <shared_mutex>
 
 #if defined(__clang__)
 #define SLUICE_THREAD_ANNOTATION(x) __attribute__((x))
@@ -31,15 +32,28 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
+// Whoever waits to have it exclusively comes before those who want to share it: a stream of readers
+// would keep them waiting for ever. So no thread may share it twice.
 class CAPABILITY("mutex") SharedMutex {
  public:
-  void lock() ACQUIRE() { mutex_.lock(); }
-  void unlock() RELEASE() { mutex_.unlock(); }
-  void lock_shared() ACQUIRE_SHARED() { mutex_.lock_shared(); }
-  void unlock_shared() RELEASE() { mutex_.unlock_shared(); }
+  SharedMutex() {
+    pthread_rwlockattr_t attributes;
+    ::pthread_rwlockattr_init(&attributes);
+    ::pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    ::pthread_rwlock_init(&lock_, &attributes);
+    ::pthread_rwlockattr_destroy(&attributes);
+  }
+  ~SharedMutex() { ::pthread_rwlock_destroy(&lock_); }
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void lock() ACQUIRE() { ::pthread_rwlock_wrlock(&lock_); }
+  void unlock() RELEASE() { ::pthread_rwlock_unlock(&lock_); }
+  void lock_shared() ACQUIRE_SHARED() { ::pthread_rwlock_rdlock(&lock_); }
+  void unlock_shared() RELEASE() { ::pthread_rwlock_unlock(&lock_); }
 
  private:
-  std::shared_mutex mutex_;
+  pthread_rwlock_t lock_;
 };
 
 class SCOPED_CAPABILITY MutexLock {

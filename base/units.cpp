@@ -9,7 +9,21 @@
 namespace sluice {
 namespace {
 constexpr std::string_view kPrefixes = "KMGTPE";
+
+struct TimeUnit {
+  std::string_view name;
+  std::int64_t seconds;
+};
+constexpr std::array<TimeUnit, 5> kTimeUnits{
+    {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}, {"w", 604800}}};
+constexpr double kLongest = 1000 * 366 * 86400.0;
+
+std::string two_units(std::int64_t large, const char* large_name, std::int64_t small,
+                      const char* small_name) {
+  std::string text = std::to_string(large) + large_name;
+  return small == 0 ? text : text + " " + std::to_string(small) + small_name;
 }
+}  // namespace
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
   const char* const end = text.data() + text.size();
@@ -48,6 +62,32 @@ std::string format_size(std::uint64_t bytes) {
   std::array<char, 32> out{};
   std::snprintf(out.data(), out.size(), "%.1f %ciB", value, kPrefixes[power]);
   return out.data();
+}
+
+std::optional<std::chrono::seconds> parse_duration(std::string_view text) {
+  const char* const end = text.data() + text.size();
+  double number = 0;
+  const auto parsed = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (parsed.ec != std::errc{} || !(number >= 0) || std::signbit(number)) return std::nullopt;
+  std::string_view unit(parsed.ptr, static_cast<std::size_t>(end - parsed.ptr));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  for (const auto& [name, seconds] : kTimeUnits) {
+    if (unit != name) continue;
+    const double total = number * static_cast<double>(seconds);
+    if (total > kLongest) return std::nullopt;
+    return std::chrono::seconds(std::llround(total));
+  }
+  return std::nullopt;
+}
+
+std::string format_duration(std::chrono::seconds duration) {
+  const std::int64_t seconds = duration.count();
+  const std::int64_t minutes = seconds / 60;
+  const std::int64_t hours = minutes / 60;
+  if (minutes == 0) return std::to_string(seconds) + " s";
+  if (hours == 0) return std::to_string(minutes) + " min";
+  if (hours < 48) return two_units(hours, " h", minutes % 60, " min");
+  return two_units(hours / 24, " d", hours % 24, " h");
 }
 
 }  // namespace sluice

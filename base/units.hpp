@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Sizes as people write them: "64KiB", "1.5 GiB", "200G" (IEC throughout: K is 1024). Pure
-// functions.
+// Sizes and durations as people write them: "64KiB", "1.5 GiB", "200G" (IEC throughout: K is 1024),
+// "15min", "7d". Pure functions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,5 +17,12 @@ std::optional<std::uint64_t> parse_size(std::string_view text);
 
 // "0 B", "1023 B", "1.5 KiB", "3.0 GiB".
 std::string format_size(std::uint64_t bytes);
+
+// Nothing if `text` is not a non-negative number with a unit of s, min, h, d or w, or is longer
+// than a thousand years. A number alone is refused, for whoever wrote it had some unit in mind.
+std::optional<std::chrono::seconds> parse_duration(std::string_view text);
+
+// "12 s", "3 min", "5 h 12 min", "9 d 3 h"; the smaller of two is left out where it is 0.
+std::string format_duration(std::chrono::seconds duration);
 
 }  // namespace sluice

@@ -26,3 +26,8 @@ find_path(CLI11_INCLUDE CLI/CLI.hpp)
 if(NOT TOMLPLUSPLUS_INCLUDE OR NOT CLI11_INCLUDE)
   message(FATAL_ERROR "toml++ or CLI11 was not found. Run tools/setup.sh: it installs what Sluice needs.")
 endif()
+
+pkg_check_modules(XXHASH QUIET IMPORTED_TARGET libxxhash)
+if(NOT XXHASH_FOUND)
+  message(FATAL_ERROR "xxHash was not found. Run tools/setup.sh: it installs what Sluice needs.")
+endif()

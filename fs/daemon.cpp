@@ -7,15 +7,18 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stop_token>
 #include <thread>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
+#include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/session.hpp"
 #include "metadata/rocks_store.hpp"
@@ -28,7 +31,6 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr seconds kHalfLife = std::chrono::hours(7 * 24);
 constexpr const char* kDefaultState = "/var/lib/sluice";
 
 std::string explain(const Error& error) {
@@ -53,7 +55,17 @@ nlohmann::json to_json(const Tier& tier) {
           {"capacity", s.capacity ? nlohmann::json(*s.capacity) : nlohmann::json(nullptr)},
           {"high_watermark", s.high_watermark},
           {"low_watermark", s.low_watermark},
-          {"reserve", tier.reserve()}};
+          {"reserve", tier.reserve()},
+          {"threshold", s.threshold},
+          {"draining", tier.is_draining()}};
+}
+
+std::vector<std::string> ignored_openers(const MountOptions& options) {
+  if (!options.heat_ignore) return ScanDetector::Settings{}.ignored;
+  std::vector<std::string> words;
+  std::istringstream text(*options.heat_ignore);
+  for (std::string word; text >> word;) words.push_back(std::move(word));
+  return words;
 }
 
 // Everything a mount is made of, in the order in which it is built.
@@ -66,14 +78,18 @@ class Daemon {
   }
 
   bool serve() {
+    if (!start_migration()) return false;
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     const bool ok = session_->run(*filesystem_);
+    control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
   }
 
   ~Daemon() {
     if (!filesystem_) return;
+    migration_.reset();
+    filesystem_->settle_moves();
     if (const auto flushed = filesystem_->flush_heat(); !flushed) {
       log::get().warn("the last access counts are lost: why={}", explain(flushed.error()));
     }
@@ -112,15 +128,19 @@ class Daemon {
                                      options_.passthrough, options_.io_uring};
     session_ = Session::mount(settings, why);
     if (!session_) return false;
-    filesystem_ = std::make_unique<Filesystem>(
-        *pool_, *store_, *session_, Filesystem::Settings{.small_file = options_.small_file});
+    filesystem_ =
+        std::make_unique<Filesystem>(*pool_, *store_, *session_,
+                                     Filesystem::Settings{.small_file = options_.small_file,
+                                                          .half_life = options_.half_life,
+                                                          .heat_ignore = ignored_openers(options_),
+                                                          .heat_sample = options_.heat_sample});
     session_->status = [this] { return status(); };
     return true;
   }
 
   bool open_store(std::string& why) {
     RocksStore::OpenReport report;
-    auto store = RocksStore::open(state_ + "/db", kHalfLife, &report);
+    auto store = RocksStore::open(state_ + "/db", options_.half_life, &report);
     if (store) {
       store_ = *std::move(store);
       return true;
@@ -143,12 +163,74 @@ class Daemon {
     return false;
   }
 
+  // After the fork: it has threads.
+  bool start_migration() {
+    Migration::Settings settings;
+    settings.policy = make_policy(options_);
+    settings.half_life = options_.half_life;
+    settings.interval = options_.interval;
+    settings.automatic = options_.migrate;
+    settings.windows = options_.windows;
+    settings.mover.bandwidth = options_.bandwidth;
+    settings.mover.verify = options_.verify;
+    migration_ = std::make_unique<Migration>(
+        *pool_, *store_, *filesystem_,
+        [this] {
+          // A plan without the last seconds' heat is as good.
+          [[maybe_unused]] const auto flushed = filesystem_->flush_heat();
+        },
+        std::move(settings));
+    filesystem_->attach(*migration_);
+    auto control = ControlServer::listen(
+        state_ + "/" + kControlSocket,
+        {*pool_, *store_, *filesystem_, *migration_,
+         [this](const std::string& tier, std::string& why) { return add_tier(tier, why); }});
+    if (!control) {
+      log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
+                       explain(control.error()));
+      return true;
+    }
+    control_ = *std::move(control);
+    return true;
+  }
+
+  std::string add_tier(const std::string& text, std::string& why) {
+    MountOptions probe;
+    probe.tiers = options_.tiers;
+    if (const auto error = append_tier("tier add", text, probe)) {
+      why = error->message;
+      return {};
+    }
+    if (pool_->by_name(probe.tiers.back().name) != nullptr) {
+      why = "the pool has a tier " + probe.tiers.back().name + " already";
+      return {};
+    }
+    if (!pool_->add(tier_settings(probe).back(), why)) return {};
+    filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
+    const TierOptions& tier = probe.tiers.back();
+    return "[[tier]]\nname = \"" + tier.name + "\"\npath = \"" + tier.path + "\"\n";
+  }
+
   void keep_house(const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any wake;
     std::unique_lock lock(mutex);
     while (!wake.wait_for(lock, stop, seconds(1), [&] { return stop.stop_requested(); }))
       filesystem_->tick();
+  }
+
+  nlohmann::json migration_status() const {
+    if (!migration_) return nullptr;
+    const Mover::Progress now = migration_->mover().progress();
+    return {{"automatic", options_.migrate},
+            {"paused", migration_->mover().is_paused()},
+            {"next_pass", migration_->next_pass()},
+            {"moved", now.moved},
+            {"moved_bytes", now.moved_bytes},
+            {"failed", now.failed},
+            {"queued", now.queued},
+            {"active", now.active},
+            {"pending", migration_->mover().pending().size()}};
   }
 
   std::string status() const {
@@ -167,6 +249,7 @@ class Daemon {
                                {{"passthrough", to_json(session_->passthrough())},
                                 {"io_uring", to_json(session_->io_uring())}}},
                               {"tiers", tiers},
+                              {"migration", migration_status()},
                               {"inodes", filesystem_->known_inodes()},
                               {"open_files", filesystem_->open_files()},
                               {"opens", filesystem_->opens()},
@@ -181,6 +264,8 @@ class Daemon {
   std::unique_ptr<Store> store_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Filesystem> filesystem_;
+  std::unique_ptr<Migration> migration_;
+  std::unique_ptr<ControlServer> control_;
 };
 
 }  // namespace
@@ -188,9 +273,10 @@ class Daemon {
 std::vector<TierSettings> tier_settings(const MountOptions& options) {
   const bool noatime = ("," + options.mount_options + ",").find(",noatime,") != std::string::npos;
   std::vector<TierSettings> out;
-  for (const TierOptions& o : options.tiers) {
-    out.push_back(
-        {o.name, o.path, o.capacity, o.high_watermark, o.low_watermark, o.reserve, noatime});
+  for (std::size_t i = 0; i < options.tiers.size(); ++i) {
+    const TierOptions& o = options.tiers[i];
+    out.push_back({o.name, o.path, o.capacity, o.high_watermark, o.low_watermark, o.reserve,
+                   noatime, tier_threshold(options.tiers, i), o.moves});
   }
   return out;
 }
@@ -209,6 +295,9 @@ int run_daemon(const MountOptions& options,
                const std::function<void(const std::string& failure)>& ready) {
   // An arena for each of dozens of threads would hold on to several times the memory in use.
   ::mallopt(M_ARENA_MAX, 4);
+  // Sent when somebody breaks a lease of ours, which we look at ourselves; it would end the
+  // process.
+  std::signal(SIGIO, SIG_IGN);
   std::string why;
   const auto daemon = Daemon::start(options, why);
   ready(daemon ? "" : why);

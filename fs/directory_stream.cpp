@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <unordered_set>
 
@@ -14,6 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr std::size_t kBuffer = 32 << 10;
+// After its last call, if nobody ends it: whoever lists may do something long with each name.
+constexpr std::chrono::seconds kListingLasts{60};
 
 // One getdents64. Calls `found(name, type, next)` for each entry; false at the end of the
 // directory.
@@ -38,6 +41,19 @@ Result<bool> read_some(int fd, Found found) {
 }
 
 }  // namespace
+
+DirectoryStream::~DirectoryStream() {
+  MutexLock lock(mutex_);
+  set_listing(false);
+}
+
+void DirectoryStream::set_listing(bool listing) {
+  if (listing) {
+    const auto until = std::chrono::steady_clock::now().time_since_epoch() + kListingLasts;
+    directory_->listed_until = std::chrono::nanoseconds(until).count();
+  }
+  if (std::exchange(listing_, listing) != listing) directory_->listings.fetch_add(listing ? 1 : -1);
+}
 
 Result<void> DirectoryStream::load(off_t offset) {
   if (!loaded_ || offset == 0) {
@@ -70,6 +86,7 @@ Result<void> DirectoryStream::load(off_t offset) {
 
 Result<void> DirectoryStream::load_merged() {
   std::unordered_set<std::string> seen;
+  std::uint64_t switches = filesystem_.switches_.load();
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return Error::last("open directory");
@@ -79,6 +96,10 @@ Result<void> DirectoryStream::load_merged() {
     };
     while (SLUICE_TRY(read_some(fd.get(), add))) {
     }
+    if (i + 1 < copies_.size()) continue;
+    // A file that moved to a tier already read, from one not yet read, is still missing.
+    const std::uint64_t now = filesystem_.switches_.load();
+    if (std::exchange(switches, now) != now) i = static_cast<std::size_t>(-1);
   }
   return {};
 }
@@ -101,13 +122,18 @@ std::uint64_t DirectoryStream::number_of(const Raw& raw) {
     return to_number(directory_->parent);
   }
   const auto& copy = copies_[raw.copy];
-  const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str());
-  return identity ? to_number(identity->id) : 0;
+  if (const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str()))
+    return to_number(identity->id);
+  // Deleted, or moved to another tier since its name was read.
+  const auto now = filesystem_.open_copies(directory_);
+  const auto found = now ? filesystem_.locate(*now, raw.name.c_str()) : now.error();
+  return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
 }
 
 Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
                                    const std::function<bool(const Item&)>& take) {
   MutexLock lock(mutex_);
+  set_listing(true);
   SLUICE_TRY(load(offset));
   while (SLUICE_TRY(more())) {
     const Raw& raw = items_[at_];
@@ -121,6 +147,7 @@ Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
     position_ = raw.next;
     ++at_;
   }
+  set_listing(false);
   if (!complete_) return Error(EIO, "part of the directory is on a tier that is offline");
   return {};
 }

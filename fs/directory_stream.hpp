@@ -34,6 +34,10 @@ class DirectoryStream {
   DirectoryStream(Filesystem& filesystem, InodePtr directory)
       : filesystem_(filesystem), directory_(std::move(directory)) {}
 
+  ~DirectoryStream();
+  DirectoryStream(const DirectoryStream&) = delete;
+  DirectoryStream& operator=(const DirectoryStream&) = delete;
+
   InodeId directory() const { return directory_->id(); }
 
   // Calls `take` with the items from `offset` on, until it says false or there are no more. An item
@@ -53,11 +57,15 @@ class DirectoryStream {
   Result<bool> more() REQUIRES(mutex_);
   Result<void> load_merged() REQUIRES(mutex_);
   std::uint64_t number_of(const Raw& raw) REQUIRES(mutex_);
+  // One that takes several calls must not miss a file that moves to a tier it does not read: moves
+  // wait for it.
+  void set_listing(bool listing) REQUIRES(mutex_);
 
   Filesystem& filesystem_;
   const InodePtr directory_;
   Mutex mutex_;
   bool loaded_ GUARDED_BY(mutex_) = false;
+  bool listing_ GUARDED_BY(mutex_) = false;
   bool complete_ GUARDED_BY(mutex_) = true;
   std::vector<Filesystem::OpenCopy> copies_ GUARDED_BY(mutex_);
   UniqueFd single_ GUARDED_BY(mutex_);  // a position of our own in the only copy

@@ -7,10 +7,11 @@
 // not been given and not forgotten.
 //
 // Threads: every member may be called from any thread at once. Lock order, outermost first:
-// OpenFile::moving < namespace_ < replicate_ < table shard < inode < tier < store.
+// OpenFile::moving < namespace_ < move_intents_ < replicate_ < table shard < inode < tier < store.
 //
 // The sources are by subject: filesystem_namespace.cpp (names), _copies.cpp (where things are),
-// _data.cpp (bytes), _attributes.cpp (stat and xattrs), _control.cpp (what Sluice says of itself).
+// _data.cpp (bytes), _attributes.cpp (stat and xattrs), _move.cpp (moves to other tiers),
+// _control.cpp (what Sluice says of itself).
 #pragma once
 
 #include <sys/stat.h>
@@ -31,15 +32,21 @@
 #include "fs/fd_cache.hpp"
 #include "fs/inode_table.hpp"
 #include "metadata/store.hpp"
+#include "tiering/access_sampler.hpp"
 #include "tiering/heat.hpp"
 #include "tiering/intent.hpp"
+#include "tiering/migration.hpp"
 #include "tiering/pool.hpp"
+#include "tiering/scan_detector.hpp"
 
 namespace sluice {
 
 // Names and attributes change only through us, so the kernel may keep them. Not for ever: a day
 // bounds the life of a mistake made by somebody who changed a tier behind our back.
 inline constexpr double kCacheSeconds = 86400;
+
+// What we say of files is in xattrs that begin so.
+inline constexpr std::string_view kVirtualPrefix = "user.sluice.";
 
 // What the kernel is told of a name. No id: the name does not exist, and that may be remembered
 // too.
@@ -87,14 +94,29 @@ class KernelSide {
 
 class DirectoryStream;
 
-class Filesystem {
+// One use of a file, as it is told to whoever records a trace.
+struct TracedAccess {
+  double time = 0;  // seconds since the epoch
+  InodeId id{};
+  std::uint64_t size = 0;
+  std::string path;
+};
+
+class Filesystem final : public MoveHost {
  public:
   struct Settings {
     std::uint64_t small_file = 128 << 10;
+    std::chrono::seconds half_life{};
+    std::vector<std::string> heat_ignore = {};  // see ScanDetector
+    std::chrono::seconds heat_sample{};         // see AccessSampler; 0: never
   };
 
   Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings);
-  ~Filesystem();
+  ~Filesystem() override;
+
+  // Who is asked to move files and told of what matters to them. Called once, before the first
+  // operation; without it nothing moves.
+  void attach(Migration& migration) { migration_ = &migration; }
 
   // Names.
   Result<Entry> lookup(InodeId parent, const char* name);
@@ -118,7 +140,7 @@ class Filesystem {
   Result<std::pair<Entry, Opened>> create_unnamed(InodeId parent, mode_t mode, int flags,
                                                   const Caller& caller);
   // `strip_suid`: the caller, if they may not keep setuid and setgid bits of what they change.
-  Result<Opened> open(InodeId id, int flags, const std::optional<Caller>& strip_suid);
+  Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid);
   void release(InodeId id, int flags);
   // `flags` are the open file's: O_NOATIME is honoured.
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
@@ -143,6 +165,25 @@ class Filesystem {
   // _FSGETXATTR and _FSSETXATTR: `data` is the argument, changed in place. ENOTTY for any other.
   Result<void> inode_flags(InodeId id, unsigned command, std::string& data);
   Result<struct statvfs> statfs();
+
+  // Moves, for the mover.
+  Result<std::unique_ptr<HeldFile>> hold(const Move& move) override;
+  std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) override;
+
+  // Tries to bring moves to an end that stopped half-way. Called every second, and at the end.
+  void settle_moves();
+  // Empties the tier of what migration does not move, and says what is left there: files that could
+  // not be moved.
+  struct Remainder {
+    std::uint64_t files = 0, bytes = 0;
+  };
+  Result<Remainder> vacate(TierIndex tier);
+  // The pool has one more tier.
+  void tier_added(TierIndex tier);
+
+  // The accesses since the last call, at most some 100,000; empty if nobody traces.
+  void trace(bool on);
+  std::vector<TracedAccess> traced();
 
   // Housekeeping, called every second: notices tiers that come and go, writes heat out.
   void tick();
@@ -172,20 +213,20 @@ class Filesystem {
   // filesystem_namespace.cpp
   Result<InodePtr> inode(InodeId id);
   Result<InodePtr> resolve_forgotten(InodeId id);
-  Result<InodePtr> walk_to(std::string_view path, InodeId id);
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
   Result<OpenCopies> open_copies(const InodePtr& directory);
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
   // Every copy of `name`, fastest first, more than one only for directories. Empty if there is
   // none.
   Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name);
+  Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
   Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name);
   // A copy of `directory` on `tier`, made (with its ancestors) if there is none.
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
   Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
-  // Calls `make(copy)` on the tiers where a new file of `parent` may go, best first, until one has
-  // room for it.
-  Result<Located> place_new(const InodePtr& parent,
+  // Calls `make(copy)` on the tiers where a new file `name` of `parent` may go, best first, until
+  // one has room for it.
+  Result<Located> place_new(const InodePtr& parent, const char* name,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
   void hold_if_open(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
@@ -204,22 +245,33 @@ class Filesystem {
   std::string path_of(const InodePtr& inode);
 
   // filesystem_data.cpp
-  Result<Opened> open_inode(const InodePtr& inode, int flags, SharedFd fresh);
-  // Keeps an open file where it is while something about it changes.
+  Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
+  Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
+  // Keeps a file where it is while something about it changes: cancels a move that is under way, or
+  // waits for the last moment of one.
   class ChangeGuard {
    public:
-    explicit ChangeGuard(const InodePtr& inode) NO_THREAD_SAFETY_ANALYSIS;
+    explicit ChangeGuard(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS;
     ~ChangeGuard() NO_THREAD_SAFETY_ANALYSIS;
     ChangeGuard(const ChangeGuard&) = delete;
     ChangeGuard& operator=(const ChangeGuard&) = delete;
 
+    // EIO while two files have the name: see Unsettled.
+    Result<void> check_name() const;
+
    private:
+    const InodePtr inode_;  // none: nothing to guard
     std::shared_ptr<SharedMutex> moving_;
   };
   Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
+  // Opens the file of an O_PATH or other descriptor anew.
+  static Result<SharedFd> reopen(int fd, int flags);
+  // Opens the file by its handle, wherever it is by then.
+  Result<SharedFd> open_handle_of(const InodePtr& inode, int flags);
+  void trace_access(const InodePtr& inode);
   bool still_mapped(const InodePtr& inode);
   // Counts an open for the file's heat, at the cost of an addition.
-  void note_open(const InodePtr& inode);
+  void note_open(const InodePtr& inode, pid_t opener);
   // Looks at a file that was written past us. If the kernel may not have seen it either (`unseen`:
   // through a mapping), it is made to ask.
   void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
@@ -235,6 +287,40 @@ class Filesystem {
   template <typename Change>
   auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
 
+  // filesystem_move.cpp
+  class Held;
+  // A name of a file, with its directory.
+  struct KnownName {
+    InodePtr parent;
+    std::string name;
+  };
+  Result<InodePtr> walk(std::string_view path, std::vector<InodeId>& references);
+  Result<std::vector<std::string>> all_names(const Move& move, const Held& held);
+  Result<void> take_hold(Held& held, const Move& move);
+  // Waits until nobody lists the directory, so that no listing misses a file that changes tiers.
+  static bool wait_for_listings(const InodePtr& directory);
+  Result<std::vector<Step>> prepare(const Arrival& arrival);
+  Result<void> begin_switch(Held& held);
+  void relocate(const InodePtr& file, const Copy& copy);
+  // A move that stopped half-way for an error that may pass.
+  struct Unsettled {
+    InodePtr file;
+    std::vector<Step> steps;
+    std::uint64_t sequence;  // of the intent
+    bool moved;              // the copy is the file
+    Copy original;           // where the file is if the move is taken back
+    std::vector<InodeId> references;
+  };
+  void remember_unsettled(const InodePtr& file, const MoveEnd& end, const std::vector<Step>& steps,
+                          const Copy& original);
+  // The inode that `name` in `directory` is, if a file by that name might be on the move.
+  InodePtr moving_inode(const InodePtr& directory, const char* name);
+
+  // filesystem_drain.cpp
+  Result<void> relocate_special(const InodePtr& parent, const std::string& name, Tier& from,
+                                Tier& to);
+  Result<void> vacate_directory(const std::string& path, Tier& from, Tier& to, Remainder& left);
+
   // filesystem_attributes.cpp
   static void note_told(Inode& inode, const struct stat& st);
   Result<SharedFd> any_fd(const InodePtr& inode);
@@ -242,7 +328,29 @@ class Filesystem {
   double attribute_seconds(const InodePtr& inode);
   Result<void> change_copies(const InodePtr& directory,
                              const std::function<Result<void>(const SharedFd&)>& change);
+  Result<void> store_xattr(const InodePtr& file, const char* name, std::string_view value,
+                           int flags, const Caller& caller);
+  Result<void> erase_xattr(const InodePtr& file, const char* name);
+
+  // filesystem_control.cpp
   std::optional<Result<std::string>> virtual_xattr(const InodePtr& inode, std::string_view name);
+  Result<void> set_virtual_xattr(const InodePtr& inode, std::string_view name,
+                                 std::string_view value);
+  Result<void> remove_virtual_xattr(const InodePtr& inode, std::string_view name);
+  Result<void> request_move(const InodePtr& inode, TierIndex to);
+  // The pin that holds for the inode, and the path of what bears it.
+  struct EffectivePin {
+    TierIndex tier = kNoTier;
+    InodePtr bearer;
+  };
+  EffectivePin effective_pin(const InodePtr& inode);
+  // Where a pin or a rule wants a new file; kNoTier: nowhere in particular.
+  TierIndex wanted_tier(const InodePtr& parent, const char* name);
+  void pins_changed();
+  void sample_open_files();
+  Result<double> score_of(const InodePtr& inode);
+  Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st);
+  Result<std::string> explain(const InodePtr& inode);
 
   Pool& pool_;
   Store& store_;
@@ -258,6 +366,22 @@ class Filesystem {
   const std::uint64_t most_readers_;          // beyond which further ones are not kept
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
   SharedMutex namespace_;
+  std::atomic<unsigned> moves_{0};  // under way; while there are none, nobody looks for them
+  // Raised just before a moved file's old name goes. Who found no file looks again if it changed
+  // meanwhile: they may have looked at the new tier too early and at the old one too late.
+  std::atomic<std::uint64_t> switches_{0};
+  std::atomic<std::uint64_t> pin_epoch_{1};  // raised when a pin changes; see Inode::pin_epoch
+  Migration* migration_ = nullptr;
+  Mutex unsettled_mutex_;
+  std::vector<Unsettled> unsettled_ GUARDED_BY(unsettled_mutex_);
+  ScanDetector scans_;
+  std::unique_ptr<AccessSampler> sampler_;  // tick()'s alone
+  std::chrono::steady_clock::time_point next_sample_{};
+  std::atomic<bool> tracing_{false};  // somebody wants to know of accesses
+  Mutex trace_mutex_;
+  std::vector<TracedAccess> traced_ GUARDED_BY(trace_mutex_);
+  // Shared while intents of moves are carried out, exclusive to replay those of an earlier time.
+  SharedMutex move_intents_;
   Mutex replicate_;                      // one directory is copied to another tier at a time
   std::atomic<std::uint64_t> opens_{0};  // a statistic
   Mutex opened_mutex_;

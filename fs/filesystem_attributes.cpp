@@ -14,6 +14,7 @@
 #include <set>
 
 #include "fs/filesystem.hpp"
+#include "tiering/pin.hpp"
 
 namespace sluice {
 namespace {
@@ -39,7 +40,7 @@ Error absent(std::string_view name) {
   return Error(ENODATA, "getxattr");
 }
 
-bool is_ours(std::string_view name) { return name == kIdentityXattr; }
+bool is_ours(std::string_view name) { return name == kIdentityXattr || name == kPinXattr; }
 
 Result<void> drop_setgid(int fd, const Caller& caller) {
   struct stat st {};
@@ -81,16 +82,11 @@ void Filesystem::note_told(Inode& inode, const struct stat& st) {
 // better is at hand.
 Result<SharedFd> Filesystem::any_fd(const InodePtr& inode) {
   if (inode->is_directory()) return SLUICE_TRY(open_copies(inode)).reachable[0].fd;
-  Copy copy;
   {
     MutexLock lock(inode->mutex);
     if (inode->open && inode->open->reader) return inode->open->reader;
-    copy = inode->copies[0];
   }
-  Tier& tier = pool_[copy.tier];
-  if (!tier.online()) return Error(EIO, "tier is offline");
-  if (copy.handle.empty()) return copy.fd;
-  return SharedFd(std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_PATH))));
+  return open_handle_of(inode, O_PATH);
 }
 
 Result<struct stat> Filesystem::stat_of(const InodePtr& inode) {
@@ -229,14 +225,20 @@ Result<std::string> Filesystem::listxattr(InodeId id, const Caller& caller) {
 Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* value, std::size_t size,
                                   int flags, const Caller& caller) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  if (std::string_view(name).starts_with("user.sluice.") || is_ours(name))
-    return Error(EPERM, "setxattr");
+  if (std::string_view(name).starts_with(kVirtualPrefix))
+    return set_virtual_xattr(file, name, {value, size});
+  if (is_ours(name)) return Error(EPERM, "setxattr");
+  return store_xattr(file, name, {value, size}, flags, caller);
+}
+
+Result<void> Filesystem::store_xattr(const InodePtr& file, const char* name, std::string_view value,
+                                     int flags, const Caller& caller) {
   {
     MutexLock lock(file->mutex);
     file->without_xattrs = false;
   }
   const auto set = [&](const SharedFd& fd) -> Result<void> {
-    if (::setxattr(ProcPath(fd->get()).c_str(), name, value, size, flags) < 0) {
+    if (::setxattr(ProcPath(fd->get()).c_str(), name, value.data(), value.size(), flags) < 0) {
       return Error::last("setxattr");
     }
     // Like chmod, setting an ACL takes setgid from who is not in the group.
@@ -251,6 +253,11 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
 Result<void> Filesystem::removexattr(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(inode(id));
   if (is_ours(name)) return Error(ENODATA, "removexattr");
+  if (std::string_view(name).starts_with(kVirtualPrefix)) return remove_virtual_xattr(file, name);
+  return erase_xattr(file, name);
+}
+
+Result<void> Filesystem::erase_xattr(const InodePtr& file, const char* name) {
   const auto remove = [&](const SharedFd& fd) -> Result<void> {
     if (::removexattr(ProcPath(fd->get()).c_str(), name) < 0) return Error::last("removexattr");
     return {};
@@ -292,6 +299,7 @@ Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& 
     return {};
   };
   if (!file->is_directory()) {
+    const ChangeGuard guard(sets ? file : nullptr);
     const SharedFd fd = SLUICE_TRY(reader(file));
     SLUICE_TRY(call(fd));
   } else {

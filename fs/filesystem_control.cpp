@@ -3,10 +3,15 @@
 // behind them.
 #include <malloc.h>
 
+#include <array>
 #include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "base/log.hpp"
 #include "fs/filesystem.hpp"
+#include "metadata/decay.hpp"
+#include "tiering/pin.hpp"
 
 namespace sluice {
 namespace {
@@ -18,9 +23,9 @@ constexpr std::size_t kBurst = 10'000;
 // them along.
 std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& inode,
                                                              std::string_view name) {
-  constexpr std::string_view kPrefix = "user.sluice.";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
+  using Answer = Result<std::string>;
+  if (!name.starts_with(kVirtualPrefix)) return std::nullopt;
+  name.remove_prefix(kVirtualPrefix.size());
 
   std::vector<TierIndex> tiers;
   {
@@ -30,20 +35,228 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
   if (name == "tier") {
     std::string names;
     for (const TierIndex tier : tiers) names += (names.empty() ? "" : ",") + pool_[tier].name();
-    return Result<std::string>(names);
+    return Answer(names);
   }
   if (name == "location") {
     const std::string path = path_of(inode);
-    if (path.empty()) return Result<std::string>(Error(ENODATA, "location"));
+    if (path.empty()) return Answer(Error(ENODATA, "location"));
     const std::string& root = pool_[tiers[0]].path();
-    return Result<std::string>(path == "/" ? root : root + path);
+    return Answer(path == "/" ? root : root + path);
   }
-  if (name == "accesses" && S_ISREG(inode->type)) {
+  if (name == "pin") {
+    const TierIndex pin = effective_pin(inode).tier;
+    if (pin == kNoTier) return Answer(Error(ENODATA, "pin"));
+    return Answer(pool_[pin].name());
+  }
+  if (!S_ISREG(inode->type)) return Answer(Error(ENODATA, "getxattr"));
+  if (name == "accesses") {
     const auto heat = heat_.heat(inode->id());
-    if (!heat) return Result<std::string>(heat.error());
-    return Result<std::string>(std::to_string(heat->opens + inode->new_opens.load()));
+    if (!heat) return Answer(heat.error());
+    return Answer(std::to_string(heat->opens + inode->new_opens.load()));
   }
-  return Result<std::string>(Error(ENODATA, "getxattr"));
+  if (name == "heat") {
+    const auto score = score_of(inode);
+    if (!score) return Answer(score.error());
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.2f", *score);
+    return Answer(text.data());
+  }
+  if (name == "explain" && migration_ != nullptr) return explain(inode);
+  return Answer(Error(ENODATA, "getxattr"));
+}
+
+Result<void> Filesystem::set_virtual_xattr(const InodePtr& inode, std::string_view name,
+                                           std::string_view value) {
+  name.remove_prefix(kVirtualPrefix.size());
+  if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
+  const Tier* tier = pool_.by_name(value);
+  if (tier == nullptr) return Error(EINVAL, "the pool has no tier of that name");
+  if (name == "tier") return request_move(inode, tier->index());
+  SLUICE_TRY(store_xattr(inode, kPinXattr, value, 0, Caller{}));
+  pins_changed();
+  return {};
+}
+
+Result<void> Filesystem::remove_virtual_xattr(const InodePtr& inode, std::string_view name) {
+  name.remove_prefix(kVirtualPrefix.size());
+  if (name != "pin") return Error(EPERM, "removexattr");
+  SLUICE_TRY(erase_xattr(inode, kPinXattr));
+  pins_changed();
+  return {};
+}
+
+void Filesystem::pins_changed() {
+  ++pin_epoch_;
+  if (migration_ != nullptr) migration_->replan_soon();
+}
+
+Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to) {
+  if (!S_ISREG(inode->type)) return Error(EISDIR, "move");
+  if (migration_ == nullptr) return Error(EOPNOTSUPP, "move");
+  if (!pool_[to].online()) return Error(EIO, "the tier is offline");
+  Move move;
+  move.id = inode->id();
+  move.to = to;
+  move.why = "asked for";
+  move.bytes = static_cast<std::uint64_t>(SLUICE_TRY(stat_of(inode)).st_blocks) * 512;
+  move.paths.push_back(path_of(inode));
+  if (move.paths[0].empty()) return Error(ENOENT, "move");
+  {
+    MutexLock lock(inode->mutex);
+    move.from = inode->copies[0].tier;
+  }
+  if (move.from == to) {
+    migration_->mover().forget_pending(move.id);
+    return {};
+  }
+  migration_->request(std::move(move));
+  return {};
+}
+
+// What a directory's pin means for what is in it is asked for with every new file, so it is kept.
+Filesystem::EffectivePin Filesystem::effective_pin(const InodePtr& inode) {
+  for (InodePtr at = inode; at;) {
+    if (const auto fd = any_fd(at)) {
+      if (const auto own = own_pin(pool_, (*fd)->get(), "")) return {*own, at};
+    }
+    if (at->id() == kRootId) break;
+    InodeId up{};
+    {
+      MutexLock lock(at->mutex);
+      up = at->parent;
+    }
+    at = table_.find(up);
+  }
+  return {};
+}
+
+TierIndex Filesystem::wanted_tier(const InodePtr& parent, const char* name) {
+  const std::uint64_t epoch = pin_epoch_.load();
+  TierIndex pin = kNoTier;
+  bool known = false;
+  {
+    MutexLock lock(parent->mutex);
+    known = parent->pin_epoch == epoch;
+    pin = parent->pin;
+  }
+  if (!known) {
+    pin = effective_pin(parent).tier;
+    MutexLock lock(parent->mutex);
+    parent->pin = pin;
+    parent->pin_epoch = epoch;
+  }
+  if (pin != kNoTier || migration_ == nullptr || migration_->policy().rules.empty()) return pin;
+  // It is empty, and as young as can be.
+  const auto& rules = migration_->policy().rules;
+  const std::string directory = path_of(parent);
+  const auto rule = matching_rule(rules, (directory == "/" ? "" : directory) + "/" + name, 0, {});
+  return rule ? rules[*rule].tier : kNoTier;
+}
+
+Result<double> Filesystem::score_of(const InodePtr& inode) {
+  const Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
+  return decayed(heat.score, heat.last_access, std::time(nullptr), settings_.half_life) +
+         inode->new_opens.load();
+}
+
+// What the planner would know of the file.
+Result<FileFacts> Filesystem::facts_of(const InodePtr& inode, const struct statx& st) {
+  const Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
+  FileFacts facts;
+  facts.id = inode->id();
+  facts.bytes = st.stx_blocks * 512;
+  facts.last_use = heat.last_access;
+  facts.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
+  facts.score = static_cast<float>(SLUICE_TRY(score_of(inode)));
+  facts.opens = static_cast<std::uint32_t>(heat.opens) + inode->new_opens.load();
+  facts.pin = effective_pin(inode).tier;
+  {
+    MutexLock lock(inode->mutex);
+    facts.tier = inode->copies[0].tier;
+  }
+  const std::int64_t used = std::max<std::int64_t>(st.stx_mtime.tv_sec, facts.last_use);
+  const std::int64_t age = std::max<std::int64_t>(std::time(nullptr) - used, 0);
+  const auto rule = matching_rule(migration_->policy().rules, path_of(inode), st.stx_size,
+                                  std::chrono::seconds(age));
+  if (rule) facts.rule = static_cast<std::uint16_t>(*rule);
+  return facts;
+}
+
+Result<std::string> Filesystem::explain(const InodePtr& inode) {
+  using nlohmann::json;
+  const struct statx st = SLUICE_TRY(statx(inode->id()));
+  const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
+  const Policy& policy = migration_->policy();
+  const std::vector<TierFacts> tiers = migration_->tier_facts();
+  const Verdict verdict = judge(facts, tiers, policy, std::time(nullptr));
+  std::vector<std::string> names;
+  for (const auto& tier : pool_) names.push_back(tier->name());
+
+  const std::string path = path_of(inode);
+  json j = {{"path", path},
+            {"tier", names[facts.tier]},
+            {"location", pool_[facts.tier].path() + path},
+            {"bytes", st.stx_size},
+            {"score", facts.score},
+            {"opens", facts.opens},
+            {"last_use", facts.last_use},
+            {"arrived", facts.arrived},
+            {"links", st.stx_nlink},
+            {"wants", names[verdict.wants]},
+            {"reason", name_of(verdict.reason)},
+            {"why", explain_move(facts, verdict.reason, verdict.wants, tiers, names, policy)},
+            {"hold", verdict.hold == Hold::None ? json() : json(name_of(verdict.hold))},
+            {"pin", json()},
+            {"rule", json()},
+            {"promote", json()},
+            {"demote", json()},
+            {"stays_until", json()},
+            {"moving", json()},
+            {"pending", json()}};
+  if (const EffectivePin pin = effective_pin(inode); pin.tier != kNoTier)
+    j["pin"] = {{"tier", names[pin.tier]}, {"from", path_of(pin.bearer)}};
+  if (facts.rule != kNoRule) {
+    const Rule& rule = policy.rules[facts.rule];
+    j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};
+  }
+  if (facts.tier > 0)
+    j["promote"] = {{"tier", names[facts.tier - 1U]}, {"at", tiers[facts.tier - 1U].threshold}};
+  if (facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
+    j["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
+  const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
+  if (stays_until > std::time(nullptr)) j["stays_until"] = stays_until;
+  if (const auto to = migration_->mover().destination(inode->id()))
+    j["moving"] = {{"to", names[*to]}};
+  if (const auto pending = migration_->mover().pending(inode->id()))
+    j["pending"] = {{"to", names[pending->move.to]}, {"why", pending->why}};
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void Filesystem::trace_access(const InodePtr& inode) {
+  constexpr std::size_t kMost = 100'000;  // somebody who does not come to fetch them gets no more
+  TracedAccess access;
+  access.time = static_cast<double>(std::chrono::system_clock::now().time_since_epoch() /
+                                    std::chrono::microseconds(1)) /
+                1e6;
+  access.id = inode->id();
+  access.path = path_of(inode);
+  {
+    MutexLock lock(inode->mutex);
+    access.size = inode->size_hint;
+  }
+  MutexLock lock(trace_mutex_);
+  if (traced_.size() < kMost) traced_.push_back(std::move(access));
+}
+
+void Filesystem::trace(bool on) {
+  MutexLock lock(trace_mutex_);
+  tracing_ = on;
+  traced_.clear();
+}
+
+std::vector<TracedAccess> Filesystem::traced() {
+  MutexLock lock(trace_mutex_);
+  return std::exchange(traced_, {});
 }
 
 Result<void> Filesystem::flush_heat() {
@@ -52,7 +265,9 @@ Result<void> Filesystem::flush_heat() {
     MutexLock lock(opened_mutex_);
     opened.swap(opened_);
   }
-  for (const InodePtr& inode : opened) heat_.count_opens(inode->id(), inode->new_opens.exchange(0));
+  for (const InodePtr& inode : opened) {
+    heat_.record(inode->id(), {.opens = inode->new_opens.exchange(0)});
+  }
   const auto flushed = heat_.flush();
   // The C library keeps what a burst of a hundred thousand opens took; most daemons never see
   // another.
@@ -64,14 +279,44 @@ Result<void> Filesystem::flush_heat() {
 // own.
 void Filesystem::finish_deferred() {
   ExclusiveLock lock(namespace_);
+  ExclusiveLock no_moves(move_intents_);
   if (const auto replayed = replay_intents(store_, pool_); !replayed) {
     log::get().error("operations that waited for a tier can't be finished: why={}",
                      std::strerror(replayed.error().code));
   }
 }
 
+// Use that no open tells of.
+void Filesystem::sample_open_files() {
+  if (sampler_) {
+    for (const InodeId id : sampler_->used()) heat_.record(id, {.opens = 1});
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_sample_) return;
+  next_sample_ = now + settings_.heat_sample;
+  if (!sampler_) {
+    auto created = AccessSampler::create();
+    if (!created) {
+      log::get().warn("files that stay open can't be watched; only opens count as use: why={}",
+                      std::strerror(created.error().code));
+      next_sample_ = std::chrono::steady_clock::time_point::max();
+      return;
+    }
+    sampler_ = *std::move(created);
+  }
+  std::vector<std::pair<InodeId, SharedFd>> open;
+  table_.for_each([&](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    if (inode.open && inode.open->passthrough && inode.open->reader)
+      open.emplace_back(inode.id(), inode.open->reader);
+  });
+  sampler_->watch(open);
+}
+
 void Filesystem::tick() {
   notice_mapped_changes();
+  settle_moves();
+  if (settings_.heat_sample.count() > 0) sample_open_files();
   for (const auto& tier : pool_) {
     if (!tier->check_presence()) continue;
     const TierIndex index = tier->index();
@@ -88,6 +333,7 @@ void Filesystem::tick() {
       }
     });
   }
+  if (migration_ != nullptr) migration_->tick();
   if (++ticks_ % kTicksPerFlush != 0) return;
   if (const auto flushed = flush_heat(); !flushed) {
     log::get().warn("access counts could not be stored and are kept in memory: why={}",

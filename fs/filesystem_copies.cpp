@@ -46,7 +46,11 @@ Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
     // By its path we learn all copies of a directory and the way to its parents.
     const std::string base = path_of_fd(root->get());
     if (!path.starts_with(base + "/")) return Error(ESTALE, "id of a file outside the tier");
-    return walk_to(path.substr(base.size()), id);
+    std::vector<InodeId> references;
+    auto walked = walk(path.substr(base.size()), references);
+    for (const InodeId each : references) table_.forget(each, 1);  // ours alone
+    if (!walked || (*walked)->id() != id) return Error(ESTALE, "resolve id");
+    return walked;
   }
   // The kernel remembers no name of this file; only directories always have one. It can be used,
   // but not named. As with NFS exports of a folder, a forged handle can reach another file of the
@@ -56,23 +60,6 @@ Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
   if (!unnamed) return Error(ESTALE, "resolve id");
   table_.forget(unnamed->id(), 1);
   return unnamed;
-}
-
-// Looks up every name of `path`; ESTALE unless that leads to `id`.
-Result<InodePtr> Filesystem::walk_to(std::string_view path, InodeId id) {
-  InodePtr at = table_.find(kRootId);
-  while (!path.empty()) {
-    path.remove_prefix(1);  // the slash
-    const std::string name(path.substr(0, path.find('/')));
-    path.remove_prefix(name.size());
-    const Entry entry = SLUICE_TRY(lookup(at->id(), name.c_str()));
-    InodePtr next = entry.id == InodeId{} ? nullptr : table_.find(entry.id);
-    if (!next) return Error(ESTALE, "resolve id");
-    table_.forget(entry.id, 1);  // ours alone; `next` keeps it
-    at = std::move(next);
-  }
-  if (at->id() != id) return Error(ESTALE, "resolve id");
-  return at;
 }
 
 Result<Filesystem::OpenCopy> Filesystem::open_copy(const InodePtr& directory, TierIndex index) {

@@ -22,58 +22,69 @@ bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 // A mapping needs read access, a store through it write access.
 bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
 
-// Opens the file of an O_PATH or other descriptor anew. /proc is the kernel's way to do that
-// without a name.
-Result<SharedFd> reopen(int fd, int flags) {
+}  // namespace
+
+// A descriptor on the inode's bytes with `flags`, from its handle or from what is open already.
+Result<SharedFd> Filesystem::open_bytes(const InodePtr& inode, int flags) {
+  SharedFd open;
+  {
+    MutexLock lock(inode->mutex);
+    const Copy& copy = inode->copies[0];
+    open = inode->open && inode->open->reader ? inode->open->reader : copy.fd;
+  }
+  return open ? reopen(open->get(), flags) : open_handle_of(inode, flags);
+}
+
+// /proc is the kernel's way to do that without a name.
+Result<SharedFd> Filesystem::reopen(int fd, int flags) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   UniqueFd opened(::open(path.c_str(), flags | O_CLOEXEC));
   if (!opened) return Error::last("reopen");
   return SharedFd(std::make_shared<UniqueFd>(std::move(opened)));
 }
 
-}  // namespace
-
-Filesystem::ChangeGuard::ChangeGuard(const InodePtr& inode) {
-  {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || !inode->open->moving) return;
-    moving_ = inode->open->moving;
+Result<SharedFd> Filesystem::open_handle_of(const InodePtr& inode, int flags) {
+  for (FileHandle tried;;) {
+    Copy copy;
+    {
+      MutexLock lock(inode->mutex);
+      copy = inode->copies[0];
+    }
+    Tier& tier = pool_[copy.tier];
+    if (!tier.online()) return Error(EIO, "tier is offline");
+    if (copy.handle.empty()) return flags & O_PATH ? copy.fd : reopen(copy.fd->get(), flags);
+    auto opened = tier.open(copy.handle, flags);
+    if (opened) return SharedFd(std::make_shared<UniqueFd>(*std::move(opened)));
+    // Unless it moved to another tier between our asking where it is and going there.
+    if (opened.error().code != ESTALE || copy.handle == tried) return opened.error();
+    tried = copy.handle;
   }
-  moving_->lock_shared();
-}
-
-Filesystem::ChangeGuard::~ChangeGuard() {
-  if (moving_) moving_->unlock_shared();
-}
-
-// A descriptor on the inode's bytes with `flags`, from its handle or from what is open already.
-Result<SharedFd> Filesystem::open_bytes(const InodePtr& inode, int flags) {
-  const SharedFd any = SLUICE_TRY(any_fd(inode));
-  Copy copy;
-  {
-    MutexLock lock(inode->mutex);
-    copy = inode->copies[0];
-    if (copy.handle.empty() || (inode->open && inode->open->reader)) copy.tier = kNoTier;
-  }
-  if (copy.tier == kNoTier) return reopen(any->get(), flags);
-  return SharedFd(
-      std::make_shared<UniqueFd>(SLUICE_TRY(pool_[copy.tier].open(copy.handle, flags))));
 }
 
 Result<SharedFd> Filesystem::reader(const InodePtr& inode) {
-  {
+  for (;;) {
+    FileHandle place;
+    {
+      MutexLock lock(inode->mutex);
+      if (inode->open && inode->open->reader) return inode->open->reader;
+      place = inode->copies[0].handle;
+    }
+    SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDONLY));
     MutexLock lock(inode->mutex);
-    if (inode->open && inode->open->reader) return inode->open->reader;
+    // It moved meanwhile: this descriptor is of the file that is gone.
+    if (inode->copies[0].handle != place) continue;
+    if (!inode->open || inode->open->reader) return inode->open ? inode->open->reader : fd;
+    if (readers_.load() < most_readers_) keep_reader(*inode->open, fd);
+    return fd;
   }
-  SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDONLY));
-  MutexLock lock(inode->mutex);
-  if (!inode->open || inode->open->reader) return inode->open ? inode->open->reader : fd;
-  if (readers_.load() < most_readers_) keep_reader(*inode->open, fd);
-  return fd;
 }
 
-void Filesystem::note_open(const InodePtr& inode) {
+void Filesystem::note_open(const InodePtr& inode, pid_t opener) {
   opens_.fetch_add(1, std::memory_order_relaxed);
+  if (tracing_.load(std::memory_order_relaxed)) trace_access(inode);
+  opener = scans_.process_of(opener);
+  const bool again = inode->last_opener.exchange(opener, std::memory_order_relaxed) == opener;
+  if (!scans_.counts(opener, again)) return;
   if (inode->new_opens.fetch_add(1) > 0) return;
   MutexLock lock(opened_mutex_);
   opened_.push_back(inode);
@@ -167,29 +178,50 @@ void Filesystem::notice_mapped_changes() {
 // Adds one open to the inode. `fresh`, if there is one, is an O_RDONLY descriptor of a file just
 // created. The inode's lock is held while its file is opened, against the rule: the first opener
 // decides for all how.
-Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd fresh) {
-  const bool writes = wants_to_write(flags);
-  bool may_be_mapped = false;
-  {
-    MutexLock lock(inode->mutex);
-    may_be_mapped = inode->maybe_mapped && !inode->open;
+Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh) {
+  for (;;) {
+    bool may_be_mapped = false;
+    {
+      MutexLock lock(inode->mutex);
+      may_be_mapped = inode->maybe_mapped && !inode->open;
+    }
+    const bool mapped = may_be_mapped && still_mapped(inode);
+    std::shared_ptr<FileMove> ending;
+    {
+      MutexLock lock(inode->mutex);
+      // A writer does not wait for a file to be copied, only for its names to change hands.
+      if (wants_to_write(flags) && inode->move) {
+        if (inode->move->is_switching) {
+          ending = inode->move;
+        } else {
+          inode->move->cancel();
+          inode->move_waits = true;  // for this writer to close it
+        }
+      }
+      if (!ending) return open_locked(inode, flags, fresh, mapped);
+    }
+    ending->wait_for_end();
   }
-  const bool mapped = may_be_mapped && still_mapped(inode);
+}
 
-  MutexLock lock(inode->mutex);
+// REQUIRES: the inode's mutex is held.
+Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedFd fd,
+                                       bool mapped) NO_THREAD_SAFETY_ANALYSIS {
+  const bool writes = wants_to_write(flags);
   Tier& tier = pool_[inode->copies[0].tier];
   if (!tier.online()) return Error(EIO, "tier is offline");
   Opened out;
   if (!inode->open) {
     auto file = std::make_unique<OpenFile>();
-    SharedFd fd = std::move(fresh);
     // Small files stay in the kernel's page cache between opens: registering one costs more than it
     // saves. On a tier that is nearly full we must see the writes, to be able to take the file
     // elsewhere.
     const bool small = inode->size_hint <= settings_.small_file && !writes;
     const bool crowded = writes && tier.crowded();
+    // What is passed through can't be moved until it is closed.
+    const bool moves = !writes && (inode->move || inode->move_waits);
     // A live mapping bypasses us, so every other access must as well.
-    if (passthrough_ && ((!small && !crowded) || mapped)) {
+    if (passthrough_ && ((!small && !crowded && !moves) || mapped)) {
       if (!fd) {
         const Copy& copy = inode->copies[0];
         fd = copy.handle.empty()
@@ -213,6 +245,7 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, SharedFd
   }
   OpenFile& file = *inode->open;
   ++file.opens;
+  if (writes) ++file.writers;
   if (can_map_to_write(flags)) ++file.mappers;
   open_files_.fetch_add(1, std::memory_order_relaxed);
   if (file.passthrough) {
@@ -239,7 +272,7 @@ Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* 
   SharedFd fd;
   auto made = [&]() -> Result<Located> {
     SharedLock lock(namespace_);
-    return place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+    return place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
       create_as(caller);
       // The kernel opens the file itself, with the caller's flags, when it takes over the reading
       // and writing.
@@ -253,14 +286,14 @@ Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* 
     // Somebody put it there behind the kernel's back.
     const Entry entry = SLUICE_TRY(lookup(parent, name));
     if (entry.id == InodeId{}) return Error(EIO, "create");
-    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, std::nullopt)));
+    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, caller.pid, std::nullopt)));
   }
   if (!made) return made.error();
   Entry entry = SLUICE_TRY(enter({*made}, directory, name));
   const InodePtr file = SLUICE_TRY(inode(entry.id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
   entry.attribute_seconds = attribute_seconds(file);
-  note_open(file);
+  note_open(file, caller.pid);
   return std::pair(entry, opened);
 }
 
@@ -269,7 +302,7 @@ Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode
   const InodePtr directory = SLUICE_TRY(inode(parent));
   SharedFd fd;
   const Located made =
-      SLUICE_TRY(place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, "", [&](const OpenCopy& copy) -> Result<Located> {
         create_as(caller);
         const UniqueFd writable(
             ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
@@ -286,7 +319,8 @@ Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode
   return std::pair(entry, opened);
 }
 
-Result<Opened> Filesystem::open(InodeId id, int flags, const std::optional<Caller>& strip_suid) {
+Result<Opened> Filesystem::open(InodeId id, int flags, pid_t opener,
+                                const std::optional<Caller>& strip_suid) {
   const InodePtr file = SLUICE_TRY(inode(id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
   if (flags & O_TRUNC) {
@@ -303,7 +337,7 @@ Result<Opened> Filesystem::open(InodeId id, int flags, const std::optional<Calle
       return truncated.error();
     }
   }
-  note_open(file);
+  note_open(file, opener);
   return opened;
 }
 
@@ -312,13 +346,16 @@ void Filesystem::release(InodeId id, int flags) {
   if (!file) return;
   std::unique_ptr<OpenFile> last;
   SharedFd written;  // by somebody whom the kernel let pass
+  bool move_waits = false;
   {
     MutexLock lock(file->mutex);
     if (!file->open) return;
+    if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
     if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
     if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
     if (--file->open->opens == 0) last = std::move(file->open);
     if (last) last->writer = nullptr;  // our own would count as one
+    move_waits = last && file->move_waits;
     if (last && file->maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
@@ -332,6 +369,8 @@ void Filesystem::release(InodeId id, int flags) {
   if (!last) return;
   if (last->passthrough) kernel_.remove_backing(last->backing_id);
   (last->reader ? readers_ : unopened_).fetch_sub(1);
+  last.reset();
+  if (move_waits && migration_ != nullptr) migration_->mover().file_closed(id);
 }
 
 Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset,
@@ -477,15 +516,13 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
   // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
   // the file that is gone.
   auto readable = reopen(copy.fd.get(), O_RDONLY);
-  if (!readable) {
-    discard(copy, to);
-    return readable.error();
-  }
   const auto place = [&]() -> Result<void> {
+    if (!readable) return readable.error();
     if (!named) {
       discard(copy, to);  // as nameless as the original
       return {};
     }
+    SLUICE_TRY(settle(copy));
     ExclusiveLock no_renames(namespace_);
     // A link made while the bytes were copied would be left behind on the old tier, a file of its
     // own.
@@ -494,35 +531,58 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
     if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
     InodeId parent_id{};
     std::string name;
-    TierIndex from = kNoTier;
+    Copy original;
     {
       MutexLock lock(inode->mutex);
       parent_id = inode->parent;
       name = inode->name;
-      from = inode->copies[0].tier;
+      original = inode->copies[0];
     }
     const InodePtr parent = SLUICE_TRY(this->inode(parent_id));
-    const OpenCopy from_dir = SLUICE_TRY(open_copy(parent, from));
+    const OpenCopy from_dir = SLUICE_TRY(open_copy(parent, original.tier));
     if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
       return Error(ESTALE, "the file's name is not known");
     }
     const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
-    return switch_to_copy(store_, pool_, copy, *from_dir.tier, from_dir.get(), to, to_dir.get(),
-                          name);
+    const auto steps = SLUICE_TRY(
+        relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
+    const auto ends = SLUICE_TRY(
+        carry_out_moves(store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }));
+    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original);
+    return ends[0].result;
+  };
+  // Whoever looks the file up meanwhile may find either copy.
+  const auto move = std::make_shared<FileMove>(source, false, to.index());
+  move->is_switching = true;
+  {
+    MutexLock lock(inode->mutex);
+    inode->move = move;
+  }
+  const auto ended = [&] {
+    {
+      MutexLock lock(inode->mutex);
+      if (inode->move == move) inode->move = nullptr;
+    }
+    move->end();
   };
   const auto placed = place();
   if (!placed) {
     discard(copy, to);
+    ended();
     return placed;
   }
   SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
-  MutexLock lock(inode->mutex);
-  inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
-  if (inode->open) {
-    if (!inode->open->reader) keep_reader(*inode->open, nullptr);
-    inode->open->reader = *std::move(readable);
-    inode->open->writer = std::move(writable);
+  {
+    MutexLock lock(inode->mutex);
+    inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
+    if (inode->open) {
+      if (!inode->open->reader) keep_reader(*inode->open, nullptr);
+      inode->open->reader = *std::move(readable);
+      inode->open->writer = std::move(writable);
+    }
   }
+  switches_.fetch_add(1);
+  ended();
   return {};
 }
 

@@ -61,14 +61,15 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
     : pool_(pool),
       store_(store),
       kernel_(kernel),
-      settings_(settings),
-      heat_(store),
+      settings_(std::move(settings)),
+      heat_(store, settings_.half_life),
       table_(pool),
       // A quarter of what a process may have open for directories, half for files in use: the rest
       // is the database's.
       fd_cache_(
           std::clamp<std::size_t>(static_cast<std::size_t>(::sysconf(_SC_OPEN_MAX)) / 4, 64, 4096)),
-      most_readers_(static_cast<std::uint64_t>(::sysconf(_SC_OPEN_MAX)) / 2) {
+      most_readers_(static_cast<std::uint64_t>(::sysconf(_SC_OPEN_MAX)) / 2),
+      scans_({.ignored = settings_.heat_ignore}) {
   auto root = std::make_shared<Inode>(Identity{kRootId, 0}, S_IFDIR);
   {
     MutexLock lock(root->mutex);
@@ -116,6 +117,15 @@ Result<Entry> Filesystem::lookup_self_or_parent(InodeId id, bool parent) {
 }
 
 Result<std::vector<Located>> Filesystem::locate(const OpenCopies& directory, const char* name) {
+  for (;;) {
+    const std::uint64_t switches = switches_.load();
+    auto found = locate_once(directory, name);
+    if (!found || !found->empty() || switches_.load() == switches) return found;
+  }
+}
+
+Result<std::vector<Located>> Filesystem::locate_once(const OpenCopies& directory,
+                                                     const char* name) {
   std::vector<Located> found;
   for (const OpenCopy& copy : directory.reachable) {
     if (!found.empty()) {
@@ -160,14 +170,25 @@ Result<Entry> Filesystem::lookup(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(inode(parent));
   Entry missing;
   if (is_private(*directory, name)) return missing;
-  const OpenCopies copies = SLUICE_TRY(open_copies(directory));
-  const auto found = SLUICE_TRY(locate(copies, name));
-  if (found.empty()) {
-    // On a tier that is away the name may well exist; nobody may remember that it does not.
-    if (!copies.complete) missing.entry_seconds = 0;
-    return missing;
+  OpenCopies copies;
+  std::vector<Located> found;
+  Entry entry;
+  for (;;) {
+    const std::uint64_t switches = switches_.load();
+    copies = SLUICE_TRY(open_copies(directory));
+    found = SLUICE_TRY(locate(copies, name));
+    if (found.empty()) {
+      // It may have moved to a tier on which the directory had no copy yet.
+      if (switches_.load() != switches) continue;
+      // On a tier that is away the name may well exist; nobody may remember that it does not.
+      if (!copies.complete) missing.entry_seconds = 0;
+      return missing;
+    }
+    entry = SLUICE_TRY(enter(found, directory, name));
+    // A file that moved after we found it looks like another one with its number.
+    if (entry.id == found[0].identity.id || switches_.load() == switches) break;
+    forget(entry.id, 1);
   }
-  const Entry entry = SLUICE_TRY(enter(found, directory, name));
   if (is_directory(found) && !copies.complete) {
     if (const InodePtr child = table_.find(entry.id)) {
       MutexLock lock(child->mutex);
@@ -177,10 +198,16 @@ Result<Entry> Filesystem::lookup(InodeId parent, const char* name) {
   return entry;
 }
 
-Result<Located> Filesystem::place_new(const InodePtr& parent,
+Result<Located> Filesystem::place_new(const InodePtr& parent, const char* name,
                                       const std::function<Result<Located>(const OpenCopy&)>& make) {
   Error failure(EIO, "no tier is online");
-  for (const TierIndex index : pool_.placement()) {
+  std::vector<TierIndex> order = pool_.placement();
+  if (const TierIndex wanted = wanted_tier(parent, name); wanted != kNoTier) {
+    // Where a pin or a rule says, if that is possible at all.
+    const auto at = std::find(order.begin(), order.end(), wanted);
+    if (at != order.end()) std::rotate(order.begin(), at, at + 1);
+  }
+  for (const TierIndex index : order) {
     auto copy = ensure_copy(parent, index);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
     if (made) return made;
@@ -197,7 +224,7 @@ Result<Entry> Filesystem::mknod(InodeId parent, const char* name, mode_t mode, d
   if (is_private(*directory, name)) return Error(EPERM, "mknod");
   SharedLock lock(namespace_);
   const Located made =
-      SLUICE_TRY(place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
         create_as(caller);
         if (::mknodat(copy.get(), name, mode, device) < 0) return Error::last("mknod");
         return copy.tier->identify(copy.get(), name);
@@ -211,7 +238,7 @@ Result<Entry> Filesystem::mkdir(InodeId parent, const char* name, mode_t mode,
   if (is_private(*directory, name)) return Error(EPERM, "mkdir");
   SharedLock lock(namespace_);
   const Located made =
-      SLUICE_TRY(place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
         create_as(caller);
         if (::mkdirat(copy.get(), name, mode) < 0) return Error::last("mkdir");
         return copy.tier->identify(copy.get(), name);
@@ -225,7 +252,7 @@ Result<Entry> Filesystem::symlink(const char* target, InodeId parent, const char
   if (is_private(*directory, name)) return Error(EPERM, "symlink");
   SharedLock lock(namespace_);
   const Located made =
-      SLUICE_TRY(place_new(directory, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
         create_as(caller);
         if (::symlinkat(target, copy.get(), name) < 0) return Error::last("symlink");
         return copy.tier->identify(copy.get(), name);
@@ -238,6 +265,8 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
   const InodePtr directory = SLUICE_TRY(inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
   SharedLock lock(namespace_);
+  const ChangeGuard guard(file);
+  SLUICE_TRY(guard.check_name());
   TierIndex tier = kNoTier;
   {
     MutexLock inode_lock(file->mutex);
@@ -279,6 +308,8 @@ Result<void> Filesystem::unlink(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   SharedLock lock(namespace_);
+  const ChangeGuard guard(moving_inode(directory, name));
+  SLUICE_TRY(guard.check_name());
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
   if (unopened_.load() > 0) {
     for (const Located& victim : SLUICE_TRY(locate(copies, name))) hold_if_open(victim);
@@ -373,6 +404,10 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   const InodePtr to = SLUICE_TRY(inode(new_parent));
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
   SharedLock lock(namespace_);
+  const ChangeGuard source_guard(moving_inode(from, name));
+  const ChangeGuard target_guard(moving_inode(to, new_name));
+  SLUICE_TRY(source_guard.check_name());
+  SLUICE_TRY(target_guard.check_name());
   const OpenCopies from_copies = SLUICE_TRY(open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(open_copies(to));
   const auto source = SLUICE_TRY(locate(from_copies, name));
@@ -411,6 +446,7 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
     moved->parent = where->id();
     moved->name = as;
   };
+  if (is_directory(source) || is_directory(target)) ++pin_epoch_;  // they inherit other pins now
   renamed(source[0], to, new_name);
   if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
   return {};

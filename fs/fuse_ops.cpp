@@ -246,7 +246,8 @@ void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
       request,
       [&] {
         return filesystem(request, FUSE_OPEN)
-            .open(InodeId{inode}, info->flags, stripped(request, info->kill_suidgid != 0));
+            .open(InodeId{inode}, info->flags, fuse_req_ctx(request)->pid,
+                  stripped(request, info->kill_suidgid != 0));
       },
       [&](const Result<Opened>& opened) {
         fill(*info, *opened);

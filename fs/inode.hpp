@@ -6,11 +6,14 @@
 // Threads: `mutex` guards what it is written to guard; identity and type never change.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -37,6 +40,7 @@ struct OpenFile {
   bool passthrough = false;
   std::int32_t backing_id = 0;
   unsigned opens = 0;
+  unsigned writers = 0;  // opens that can write
   unsigned mappers = 0;  // opens that could map the file shared and writable: those with O_RDWR
   SharedFd
       reader;  // O_RDONLY; absent until first needed when the kernel's page cache serves the file
@@ -44,6 +48,50 @@ struct OpenFile {
   // Shared by whatever changes the file, exclusive while its bytes move to another tier. Absent
   // where they can't: the kernel writes the file itself, or nobody does.
   std::shared_ptr<SharedMutex> moving;
+};
+
+// A file's move to another tier, from the first byte copied to the last name changed. It gives way
+// to whoever wants to change the file, up to the moment in which the names change hands; from then
+// on they wait, for some syncs' time.
+class FileMove {
+ public:
+  FileMove(SharedFd source, bool leased, TierIndex to)
+      : source_(std::move(source)), leased_(leased), to_(to) {}
+
+  int source() const { return source_->get(); }
+  TierIndex to() const { return to_; }
+  bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  // Somebody outside the mount may want the file, too: they wait for our lease.
+  bool is_lease_broken() const { return leased_ && ::fcntl(source_->get(), F_GETLEASE) != F_RDLCK; }
+  // Lets go of the lease, or the writer would wait for it.
+  void cancel() {
+    cancelled_ = true;
+    end_lease();
+  }
+  void end_lease() {
+    if (leased_) ::fcntl(source_->get(), F_SETLEASE, F_UNLCK);
+  }
+
+  bool is_switching = false;  // guarded by the inode's mutex: no way back any more
+
+  void end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    wake_.notify_all();
+  }
+  void wait_for_end() {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] { return ended_; });
+  }
+
+ private:
+  const SharedFd source_;
+  const bool leased_;
+  const TierIndex to_;
+  std::atomic<bool> cancelled_{false};  // read while copying; only ever turns true
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ended_ = false;
 };
 
 class Inode {
@@ -58,6 +106,12 @@ class Inode {
   // Opens that the heat recorder has not been told of yet; Filesystem::note_open(). No lock:
   // whoever raises it from 0 puts the inode on the list, whoever takes it to 0 has taken it off.
   std::atomic<std::uint32_t> new_opens{0};
+  // Who opened the file last, for telling a walk over many files from use. No lock: a guess.
+  std::atomic<pid_t> last_opener{0};
+  // Listings of this directory that are under way, and when they may be given up for dead, in
+  // nanoseconds of the monotonic clock. No lock: whoever looks, looks again.
+  std::atomic<int> listings{0};
+  std::atomic<std::int64_t> listed_until{0};
 
   // Guarded by the table's shard: how many references the kernel holds.
   std::uint64_t lookups = 0;
@@ -65,6 +119,13 @@ class Inode {
   Mutex mutex;
   std::vector<Copy> copies GUARDED_BY(mutex);  // fastest tier first
   std::unique_ptr<OpenFile> open GUARDED_BY(mutex);
+  std::shared_ptr<FileMove> move GUARDED_BY(mutex);
+  unsigned changes GUARDED_BY(mutex) = 0;  // under way: see ChangeGuard
+  // A move stopped half-way, and a second file has the name: what `copies` says is right.
+  bool has_twin GUARDED_BY(mutex) = false;
+  // A move waits for the file to be closed. Who opens it next is served by us, so that it can go
+  // on.
+  bool move_waits GUARDED_BY(mutex) = false;
 
   // One name this inode had when we last heard of it, for reports, and for directories the way to
   // their parents. Checked against the tier before anything is done by it.
@@ -87,6 +148,9 @@ class Inode {
   bool removed GUARDED_BY(mutex) =
       false;  // rmdir: descriptors are kept until the kernel forgets it
   bool fd_used GUARDED_BY(mutex) = false;  // FdCache's second chance
+  // The pin that holds for what is in this directory, as of Filesystem::pin_epoch_.
+  TierIndex pin GUARDED_BY(mutex) = kNoTier;
+  std::uint64_t pin_epoch GUARDED_BY(mutex) = 0;
 };
 
 using InodePtr = std::shared_ptr<Inode>;

@@ -13,6 +13,8 @@ bool refresh(Inode& inode, const std::vector<Located>& found) {
   MutexLock lock(inode.mutex);
   if ((found[0].st.st_mode & S_IFMT) != inode.type) return false;
   if (!inode.is_directory()) {
+    // While its names change hands, it may be found in either place.
+    if (inode.has_twin || (inode.move && inode.move->is_switching)) return true;
     const Copy& known = inode.copies[0];
     return known.tier == found[0].tier && known.handle == found[0].handle;
   }

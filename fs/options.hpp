@@ -5,6 +5,7 @@
 // plain values.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,6 +14,9 @@
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "tiering/policy.hpp"
+#include "tiering/window.hpp"
 
 namespace sluice {
 
@@ -27,7 +31,20 @@ struct TierOptions {
   // the next tier; the kernel's passthrough writes can't be redirected. Nothing: 2% of the tier, at
   // most 4 GiB.
   std::optional<std::uint64_t> reserve;
+  // The score that makes a file eligible. Nothing: see tier_threshold().
+  std::optional<double> threshold;
+  unsigned moves = 2;  // that may read from it or write to it at once
 };
+
+// A [[rule]] of the file: it sends the files that it matches to a tier, whatever their heat.
+struct RuleOptions {
+  std::string match;                                 // a glob, see glob_matches()
+  std::optional<std::uint64_t> larger, smaller;      // than this many bytes
+  std::optional<std::chrono::seconds> older, newer;  // since the last use
+  std::string tier;                                  // a tier's name, or kStay
+  std::string place;                                 // "/etc/sluice.toml:12", for messages
+};
+inline constexpr std::string_view kStay = "stay";  // in place of a tier: leave it where it is
 
 struct MountOptions {
   std::string mountpoint;          // absolute once read
@@ -42,6 +59,21 @@ struct MountOptions {
   bool foreground = false;
   std::string log_level = "info";  // trace debug info warn error
   std::string log_file;            // empty: <state>/sluice.log, or stderr in the foreground
+
+  // Heat and migration.
+  std::chrono::seconds half_life = std::chrono::days(7);     // of the score; 0: never, it counts up
+  std::chrono::seconds interval = std::chrono::minutes(15);  // between two passes
+  std::chrono::seconds min_stay = std::chrono::hours(1);  // on a tier before heat may move a file
+  bool migrate = true;          // move files by themselves; off: only what is asked for
+  Windows windows;              // local times at which they may move by themselves
+  std::uint64_t bandwidth = 0;  // bytes a second that moves may write; 0: no limit
+  bool verify = false;          // read each copy back and compare its checksum
+  // Programs whose opens are no use of a file: names, or beginnings of cgroup paths, separated by
+  // spaces. Nothing: the built-in list.
+  std::optional<std::string> heat_ignore;
+  // How often a file that stays open counts as used, if it is; 0: never.
+  std::chrono::seconds heat_sample = std::chrono::minutes(10);
+  std::vector<RuleOptions> rules;  // the first that matches counts
 };
 
 inline constexpr std::size_t kMostTiers = 16;
@@ -53,15 +85,18 @@ struct ConfigError {
 };
 using MaybeConfigError = std::optional<ConfigError>;  // nothing: all is well
 
-// One option that file, environment and flags share; `tier` is the only one that is not in this
-// list.
+// One option that file, environment and flags share; `tier` and `rule` are not in this list.
 struct OptionSpec {
-  enum class Kind { Path, Text, Size, Switch };
+  enum class Kind { Path, Text, Size, Rate, Switch, Duration, Times };
   std::string_view name;  // as in the file: "small_file"
   Kind kind;
-  std::variant<std::string MountOptions::*, std::uint64_t MountOptions::*, bool MountOptions::*>
+  std::variant<std::string MountOptions::*, std::uint64_t MountOptions::*, bool MountOptions::*,
+               std::chrono::seconds MountOptions::*, Windows MountOptions::*,
+               std::optional<std::string> MountOptions::*>
       member;
-  std::string_view allowed = {};  // for Text with few values: those, separated by spaces
+  // For Text with few values: those, separated by spaces. For Duration: the word that means 0.
+  std::string_view allowed = {};
+  std::int64_t least = 0;  // for Duration: seconds
 };
 std::span<const OptionSpec> option_specs();
 
@@ -69,7 +104,7 @@ std::span<const OptionSpec> option_specs();
 // an error.
 //
 // The TOML of `file`; relative paths in it start at its folder. Tiers in it replace those in
-// `options`.
+// `options`, and so do rules.
 [[nodiscard]] MaybeConfigError apply_config_file(const std::string& file, MountOptions& options);
 // The same for TOML at hand; `file` is for messages and relative paths.
 [[nodiscard]] MaybeConfigError apply_config_text(std::string_view text, const std::string& file,
@@ -81,15 +116,22 @@ std::span<const OptionSpec> option_specs();
 // One option as text, said by `source` ("--small-file", "SLUICE_SMALL_FILE").
 [[nodiscard]] MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
                                             const std::string& value, MountOptions& options);
-// --tier NAME=PATH[,capacity=SIZE][,reserve=SIZE][,high_watermark=N][,low_watermark=N], appended to
-// the tiers.
+// --tier NAME=PATH[,KEY=VALUE]..., appended to the tiers; the keys are a [[tier]]'s.
 [[nodiscard]] MaybeConfigError append_tier(const std::string& source, const std::string& text,
                                            MountOptions& options);
 
 // What must hold of the whole and needs no look at the machine: a mount point, 1 to kMostTiers
-// tiers of different names, -o words that the kernel takes. Words meant for fstab's other readers
-// are dropped from mount_options.
+// tiers of different names, thresholds that don't rise from a faster tier to a slower, rules that
+// name a tier, -o words that the kernel takes. Words meant for fstab's other readers are dropped
+// from mount_options.
 [[nodiscard]] MaybeConfigError check_options(MountOptions& options);
+
+// The threshold of the tier at `index`: what is configured, or else 0 for the last tier, 10 for the
+// one before it and 100 for those that are faster.
+double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index);
+
+// What the planner is told. REQUIRES: check_options() found nothing.
+Policy make_policy(const MountOptions& options);
 
 // What must hold of the machine before a daemon is worth starting: the tiers are separate writable
 // directories, the mount point is free, and none of these, nor the state directory, lies inside

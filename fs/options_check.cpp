@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The part of options that looks at the machine: check_tiers().
+// What must hold of the options as a whole, check_options(), and of the machine, check_tiers().
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -7,17 +7,102 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
+#include "fs/option_values.hpp"
 #include "fs/options.hpp"
 
 namespace sluice {
 namespace {
 
-using Problem = std::optional<std::string>;  // a ConfigError's message
+// What libfuse hands to the kernel, and what fstab holds for others to read.
+constexpr std::string_view kKernelWords =
+    "ro rw suid nosuid dev nodev exec noexec sync async dirsync noatime nodiratime symfollow "
+    "nosymfollow fsname=NAME";
+constexpr std::string_view kForeignWords =
+    "defaults auto noauto nofail user users nouser owner group _netdev relatime allow_other "
+    "default_permissions";
+
+std::string format_score(double score) {
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), "%g", score);
+  return out.data();
+}
+
+Problem check_names(const std::vector<TierOptions>& tiers) {
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (tiers[i].name != tiers[j].name) continue;
+      return "tier " + tiers[i].name + ": two tiers have that name; names must differ";
+    }
+  }
+  return {};
+}
+
+// Files that are too cold for every tier have to be somewhere: on the last one.
+Problem check_thresholds(const std::vector<TierOptions>& tiers) {
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    const double threshold = tier_threshold(tiers, i);
+    const std::string who = "tier " + tiers[i].name + ": threshold " + format_score(threshold) +
+                            (tiers[i].threshold ? "" : " (its default)");
+    if (i + 1 == tiers.size() && threshold != 0) {
+      return who + " must be 0, or left out: the last tier takes what is too cold for the others";
+    }
+    if (i > 0 && threshold > tier_threshold(tiers, i - 1)) {
+      return who + " must not be above " + format_score(tier_threshold(tiers, i - 1)) +
+             ", that of tier " + tiers[i - 1].name + ", which is faster";
+    }
+  }
+  return {};
+}
+
+std::size_t tier_named(const std::vector<TierOptions>& tiers, std::string_view name) {
+  const auto found = std::find_if(tiers.begin(), tiers.end(),
+                                  [&](const TierOptions& each) { return each.name == name; });
+  return static_cast<std::size_t>(found - tiers.begin());
+}
+
+Problem check_rules(const MountOptions& options) {
+  for (const auto& rule : options.rules) {
+    if (rule.tier == kStay || tier_named(options.tiers, rule.tier) < options.tiers.size()) continue;
+    std::vector<std::string_view> names;
+    std::string list;
+    for (const auto& tier : options.tiers) {
+      names.push_back(tier.name);
+      list += (list.empty() ? "" : ", ") + tier.name;
+    }
+    names.push_back(kStay);
+    const auto close = closest_word(rule.tier, names);
+    return rule.place + ": rule " + quoted(rule.match) + ": there is no tier " + quoted(rule.tier) +
+           " (there are " + list + "; \"stay\" leaves files where they are)" +
+           (close ? "; did you mean '" + std::string(*close) + "'?" : "");
+  }
+  return {};
+}
+
+// Leaves only what the kernel is to be told.
+Problem sort_mount_options(std::string& words) {
+  std::string kept;
+  for (const auto word : split(words, ',')) {
+    if (is_word_of(word, kForeignWords) || word.starts_with("x-") || word.starts_with("comment=")) {
+      continue;
+    }
+    if (!is_word_of(word, kKernelWords) && !word.starts_with("fsname=")) {
+      return "-o " + log::escaped(word) + ": unknown mount option" +
+             did_you_mean(word, split(kKernelWords, ' '));
+    }
+    kept.append(kept.empty() ? "" : ",").append(word);
+  }
+  words = std::move(kept);
+  return {};
+}
 
 struct FileId {
   dev_t device;
@@ -103,6 +188,47 @@ Problem check_tier(const TierOptions& tier, bool may_be_missing) {
 }
 
 }  // namespace
+
+MaybeConfigError check_options(MountOptions& options) {
+  if (options.mountpoint.empty()) return ConfigError{"no mount point is given"};
+  if (options.tiers.empty()) {
+    return ConfigError{
+        "no tiers are given; name at least one with --tier NAME=PATH or in the config file"};
+  }
+  if (options.tiers.size() > kMostTiers) {
+    return ConfigError{std::to_string(options.tiers.size()) + " tiers are given; allowed: 1 to " +
+                       std::to_string(kMostTiers)};
+  }
+  Problem problem = check_names(options.tiers);
+  if (!problem) problem = check_thresholds(options.tiers);
+  if (!problem) problem = check_rules(options);
+  if (!problem) problem = sort_mount_options(options.mount_options);
+  if (!problem) return {};
+  return ConfigError{*problem};
+}
+
+double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index) {
+  if (tiers[index].threshold) return *tiers[index].threshold;
+  switch (tiers.size() - 1 - index) {
+    case 0:
+      return 0;
+    case 1:
+      return 10;
+    default:
+      return 100;
+  }
+}
+
+Policy make_policy(const MountOptions& options) {
+  Policy policy;
+  policy.min_stay = options.min_stay;
+  for (const auto& rule : options.rules) {
+    const auto tier =
+        rule.tier == kStay ? kNoTier : static_cast<TierIndex>(tier_named(options.tiers, rule.tier));
+    policy.rules.push_back({rule.match, rule.larger, rule.smaller, rule.older, rule.newer, tier});
+  }
+  return policy;
+}
 
 MaybeConfigError check_tiers(const MountOptions& options) {
   const auto problem = [&]() -> Problem {

@@ -20,6 +20,19 @@ constexpr std::size_t kOpensAt = 17;
 constexpr std::size_t kGpuBytesAt = 25;
 static_assert(kGpuBytesAt + sizeof(std::uint64_t) == kHeatBytes);
 
+constexpr std::size_t kTimeAt = 1;
+constexpr std::size_t kInodeAt = 9;
+constexpr std::size_t kBytesAt = 17;
+constexpr std::size_t kHashAt = 25;
+constexpr std::size_t kMillisecondsAt = 33;
+constexpr std::size_t kCodeAt = 37;
+constexpr std::size_t kTextsAt = 41;  // path, from, to, reason
+static_assert(kCodeAt + sizeof(std::uint32_t) == kTextsAt);
+
+constexpr std::size_t kLeftAtAt = 1;
+constexpr std::size_t kSlotAt = 9;
+static_assert(kSlotAt + sizeof(std::uint8_t) == kGhostBytes);
+
 // Byte by byte, so that it is the same on every machine; compilers make one store of it.
 template <std::unsigned_integral Number>
 void put_little(char* out, Number value) {
@@ -34,6 +47,23 @@ Number get_little(const char* in) {
     value |= static_cast<Number>(static_cast<unsigned char>(in[i])) << (8 * i);
   }
   return value;
+}
+
+void append_text(std::string& out, std::string_view text) {
+  std::array<char, sizeof(std::uint32_t)> length;
+  put_little(length.data(), static_cast<std::uint32_t>(text.size()));
+  out.append(length.data(), length.size()).append(text);
+}
+
+// Takes the text at the front of `rest` away from it; false if it is not all there.
+bool take_text(std::string_view& rest, std::string& text) {
+  if (rest.size() < sizeof(std::uint32_t)) return false;
+  const auto length = get_little<std::uint32_t>(rest.data());
+  rest.remove_prefix(sizeof(std::uint32_t));
+  if (rest.size() < length) return false;
+  text = rest.substr(0, length);
+  rest.remove_prefix(length);
+  return true;
 }
 
 }  // namespace
@@ -60,6 +90,56 @@ Result<Heat> decode_heat(std::string_view bytes) {
       .gpu_bytes = get_little<std::uint64_t>(&bytes[kGpuBytesAt])};
   if (!is_storable(heat)) return Error(EUCLEAN, "decode heat");
   return heat;
+}
+
+std::string encode_receipt(const Receipt& receipt) {
+  std::string out(kTextsAt, '\0');
+  out[kVersionAt] = static_cast<char>(kReceiptVersion);
+  put_little(&out[kTimeAt], static_cast<std::uint64_t>(receipt.time));
+  put_little(&out[kInodeAt], to_number(receipt.id));
+  put_little(&out[kBytesAt], receipt.bytes);
+  put_little(&out[kHashAt], receipt.hash);
+  put_little(&out[kMillisecondsAt], receipt.milliseconds);
+  put_little(&out[kCodeAt], static_cast<std::uint32_t>(receipt.code));
+  for (const std::string* text : {&receipt.path, &receipt.from, &receipt.to, &receipt.reason}) {
+    append_text(out, *text);
+  }
+  return out;
+}
+
+Result<Receipt> decode_receipt(std::string_view bytes) {
+  if (bytes.size() < kTextsAt || bytes[kVersionAt] != static_cast<char>(kReceiptVersion)) {
+    return Error(EUCLEAN, "decode receipt");
+  }
+  Receipt receipt;
+  receipt.time = static_cast<std::int64_t>(get_little<std::uint64_t>(&bytes[kTimeAt]));
+  receipt.id = InodeId{get_little<std::uint64_t>(&bytes[kInodeAt])};
+  receipt.bytes = get_little<std::uint64_t>(&bytes[kBytesAt]);
+  receipt.hash = get_little<std::uint64_t>(&bytes[kHashAt]);
+  receipt.milliseconds = get_little<std::uint32_t>(&bytes[kMillisecondsAt]);
+  receipt.code = static_cast<std::int32_t>(get_little<std::uint32_t>(&bytes[kCodeAt]));
+  std::string_view rest = bytes.substr(kTextsAt);
+  for (std::string* text : {&receipt.path, &receipt.from, &receipt.to, &receipt.reason}) {
+    if (!take_text(rest, *text)) return Error(EUCLEAN, "decode receipt");
+  }
+  if (!rest.empty()) return Error(EUCLEAN, "decode receipt");
+  return receipt;
+}
+
+std::array<char, kGhostBytes> encode_ghost(const Ghost& ghost) {
+  std::array<char, kGhostBytes> out;
+  out[kVersionAt] = static_cast<char>(kGhostVersion);
+  put_little(&out[kLeftAtAt], static_cast<std::uint64_t>(ghost.left_at));
+  out[kSlotAt] = static_cast<char>(ghost.slot);
+  return out;
+}
+
+Result<Ghost> decode_ghost(std::string_view bytes) {
+  if (bytes.size() != kGhostBytes || bytes[kVersionAt] != static_cast<char>(kGhostVersion)) {
+    return Error(EUCLEAN, "decode ghost");
+  }
+  return Ghost{.left_at = static_cast<std::int64_t>(get_little<std::uint64_t>(&bytes[kLeftAtAt])),
+               .slot = static_cast<std::uint8_t>(bytes[kSlotAt])};
 }
 
 std::array<char, kKeyBytes> encode_key(std::uint64_t number) {

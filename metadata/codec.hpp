@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/result.hpp"
@@ -18,6 +19,9 @@ namespace sluice {
 // On disk: never renumber.
 inline constexpr std::uint8_t kHeatVersion = 1;
 inline constexpr std::size_t kHeatBytes = 33;
+inline constexpr std::uint8_t kReceiptVersion = 1;
+inline constexpr std::uint8_t kGhostVersion = 1;
+inline constexpr std::size_t kGhostBytes = 10;
 inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
 
@@ -25,6 +29,15 @@ inline constexpr std::size_t kSchemaBytes = 4;
 // REQUIRES: is_storable(heat); the result of any other does not decode.
 std::array<char, kHeatBytes> encode_heat(const Heat& heat);
 Result<Heat> decode_heat(std::string_view bytes);
+
+// Version, the numbers, then each text after its length; little-endian, no padding.
+// REQUIRES: no text is longer than a uint32_t says.
+std::string encode_receipt(const Receipt& receipt);
+Result<Receipt> decode_receipt(std::string_view bytes);
+
+// Version, left_at, slot; little-endian, no padding.
+std::array<char, kGhostBytes> encode_ghost(const Ghost& ghost);
+Result<Ghost> decode_ghost(std::string_view bytes);
 
 // An inode or a sequence number, big-endian: the database's byte order is then the numbers' order.
 std::array<char, kKeyBytes> encode_key(std::uint64_t number);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// RocksStore is the Store on disk: a RocksDB database in a directory of its own. Its .cpp is the
-// only home of RocksDB; docs/metadata-format.md is the contract of what it writes.
+// RocksStore is the Store on disk: a RocksDB database in a directory of its own. Its sources,
+// rocks_*.cpp, are the only home of RocksDB; docs/metadata-format.md is the contract of what it
+// writes.
 //
 // A database that turns out broken, at open() or later, is moved aside and an empty one takes its
 // place: that costs heat, never the mount. Intents that can still be read come along.
@@ -11,7 +12,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,6 +26,8 @@
 #include "metadata/store_directory.hpp"
 
 namespace sluice {
+
+enum class Family : std::size_t;  // a column family, see rocks_database.hpp
 
 class RocksStore final : public Store {
  public:
@@ -52,31 +57,64 @@ class RocksStore final : public Store {
   // Also fails with EUCLEAN where the disk lost this file's record; the caller may call it cold.
   Result<Heat> heat(InodeId id) const override;
 
-  Result<void> forget_heat(InodeId id) override;
+  Result<void> each_heat(
+      const std::function<bool(InodeId id, const Heat& heat)>& visit) const override;
+
+  // Not as a whole: after a failure some may be forgotten.
+  Result<void> forget_heat(const std::vector<InodeId>& ids) override;
+
+  Result<void> add_receipts(const std::vector<Receipt>& receipts) override;
+  Result<std::vector<Receipt>> receipts(std::size_t most) const override;
+
+  Result<void> add_ghosts(const std::vector<std::pair<InodeId, Ghost>>& ghosts) override;
+  Result<void> each_ghost(
+      const std::function<bool(InodeId id, const Ghost& ghost)>& visit) const override;
+
+  // As forget_heat().
+  Result<void> forget_ghosts(const std::vector<InodeId>& ids) override;
 
   // After a failure the record may nevertheless be found by the next open().
-  Result<std::uint64_t> begin_intent(const std::string& bytes) override;
+  Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override;
 
-  Result<void> clear_intent(std::uint64_t sequence) override;
+  Result<void> clear_intents(const std::vector<std::uint64_t>& sequences) override;
   Result<std::vector<StoredIntent>> intents() const override;
+
+  // How many records each_heat(), each_ghost() and receipts() have left out because they could not
+  // be decoded. One that is met again counts again.
+  std::uint64_t skipped() const { return skipped_.load(std::memory_order_relaxed); }
 
  private:
   class Database;
   enum class Durability { Lazy, Synced };
 
+  // The numbers that the next records get.
+  struct Next {
+    std::uint64_t intent = 1;
+    std::uint64_t receipt = 1;
+  };
+
   RocksStore(StoreDirectory home, std::chrono::seconds half_life,
-             std::unique_ptr<Database> database, std::uint64_t next_sequence);
+             std::unique_ptr<Database> database, Next next);
 
   // Writes what `fill(database, batch)` puts in the batch; if the database proves broken, once more
   // into a fresh one.
   template <typename Fill>
   Result<void> write(Durability durability, Operation operation, Fill fill);
 
+  // Deletes the records of `ids` from a family, in batches.
+  Result<void> forget(Family family, Operation operation, const std::vector<InodeId>& ids);
+
+  // Adds to skipped() and, the first time, to the log.
+  void count_skipped(std::uint64_t records) const;
+
   // Puts a fresh database in the place of the one of that generation, unless somebody already has.
   Result<void> replace(std::uint64_t generation, const std::string& reason);
 
   const std::chrono::seconds half_life_;
-  std::atomic<std::uint64_t> next_sequence_;  // no lock: each caller only needs a number of its own
+  // No lock: each caller only needs numbers of its own.
+  std::atomic<std::uint64_t> next_intent_;
+  std::atomic<std::uint64_t> next_receipt_;
+  mutable std::atomic<std::uint64_t> skipped_ = 0;  // only a count
 
   mutable SharedMutex mutex_;  // shared to use database_, exclusive to replace it
   StoreDirectory home_ GUARDED_BY(mutex_);

@@ -2,40 +2,125 @@
 #include "tiering/copier.hpp"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/limits.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
 
+#include "base/unique_fd.hpp"
 #include "tiering/identity.hpp"
 
 namespace sluice {
 namespace {
 
-constexpr std::size_t kChunk = 1 << 20;
+constexpr std::size_t kChunk = 2 << 20;
+constexpr std::size_t kAlignment = 4096;
 
-Result<void> copy_range(int from, int to, off_t offset, off_t end, char* buffer) {
-  while (offset < end) {
-    const auto want = static_cast<std::size_t>(std::min<off_t>(end - offset, kChunk));
-    const ssize_t got = ::pread(from, buffer, want, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Error::last("read source");
-    if (got == 0) return {};  // truncated meanwhile; the caller decides what that means
-    for (ssize_t done = 0; done < got;) {
-      const ssize_t put =
-          ::pwrite(to, buffer + done, static_cast<std::size_t>(got - done), offset + done);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return Error::last("write copy");
-      done += put;
-    }
-    offset += got;
+// Newer than Debian 12's headers. The page cache keeps nothing that such a call brought in.
+constexpr int kDontCache = 0x80;
+constexpr long kCachestat = 451;
+
+// Whether any page of the range is in the page cache. Yes where the kernel can't tell: then nothing
+// is dropped.
+bool is_cached(int fd, off_t offset, std::size_t size) {
+  struct {
+    std::uint64_t offset, size;
+  } range{static_cast<std::uint64_t>(offset), size};
+  struct {
+    std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
+  } found{};
+  if (::syscall(kCachestat, fd, &range, &found, 0) < 0) return true;
+  return found.cached > 0;
+}
+
+struct FreeDeleter {
+  void operator()(char* p) const { std::free(p); }
+};
+using Buffer = std::unique_ptr<char, FreeDeleter>;
+
+Buffer make_buffer() { return Buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kChunk))); }
+
+// One pread or pwrite that leaves no pages behind, or an ordinary one where the filesystem can't do
+// that.
+template <typename Vectored>
+ssize_t uncached(Vectored call, int fd, char* data, std::size_t size, off_t offset) {
+  iovec piece{data, size};
+  const ssize_t done = call(fd, &piece, 1, offset, kDontCache);
+  if (done >= 0 || errno != EOPNOTSUPP) return done;
+  return call(fd, &piece, 1, offset, 0);
+}
+
+Result<void> write_all(int to, char* data, std::size_t size, off_t offset, bool keep_cached) {
+  for (std::size_t done = 0; done < size;) {
+    const off_t at = offset + static_cast<off_t>(done);
+    const ssize_t put = keep_cached ? ::pwrite(to, data + done, size - done, at)
+                                    : uncached(::pwritev2, to, data + done, size - done, at);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return Error::last("write copy");
+    done += static_cast<std::size_t>(put);
   }
+  // Under way while we read on, so that the sync at the end finds little to do.
+  if (keep_cached) ::sync_file_range(to, offset, static_cast<off_t>(size), SYNC_FILE_RANGE_WRITE);
+  return {};
+}
+
+// Hashes what the copy and the check of it both see: data, and where there is none.
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState()) { XXH3_64bits_reset(state_.get()); }
+  void data(const char* bytes, std::size_t size) { XXH3_64bits_update(state_.get(), bytes, size); }
+  void hole(off_t from, off_t to) {
+    if (from == to) return;
+    const std::array<std::int64_t, 2> range{from, to};
+    XXH3_64bits_update(state_.get(), range.data(), sizeof range);
+  }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
+
+ private:
+  struct Deleter {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Deleter> state_;
+};
+
+// The ranges of `fd` that hold data. Asked once: room that was set aside is a hole until somebody
+// reads it, and data as long as its pages are cached.
+Result<std::vector<Copied::Range>> data_ranges(int fd, off_t size) {
+  std::vector<Copied::Range> ranges;
+  for (off_t at = 0; at < size;) {
+    const off_t data = ::lseek(fd, at, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break;  // only a hole is left
+    if (data < 0) return Error::last("seek data");
+    const off_t hole = ::lseek(fd, data, SEEK_HOLE);
+    if (hole < 0) return Error::last("seek hole");
+    ranges.push_back({data, std::min(hole, size)});
+    at = hole;
+  }
+  return ranges;
+}
+
+// Calls `take(begin, end)` for each range, telling `hash` of the holes between them.
+template <typename Take>
+Result<void> for_each_range(const Copied& copied, Hash& hash, Take take) {
+  std::int64_t at = 0;
+  for (const Copied::Range& range : copied.ranges) {
+    hash.hole(at, range.begin);
+    SLUICE_TRY(take(range.begin, range.end));
+    at = range.end;
+  }
+  hash.hole(at, copied.size);
   return {};
 }
 
@@ -86,21 +171,65 @@ Result<void> copy_xattrs(int from, int to) {
 
 }  // namespace
 
-Result<void> copy_data(int from, int to) {
+Result<Copied> copy_data(int from, int to, const Pace& pace) {
   struct stat st {};
   if (::fstat(from, &st) < 0) return Error::last("stat source");
-  const auto buffer = std::make_unique<char[]>(kChunk);
-  for (off_t at = 0; at < st.st_size;) {
-    const off_t data = ::lseek(from, at, SEEK_DATA);
-    if (data < 0 && errno == ENXIO) break;  // only a hole is left
-    if (data < 0) return Error::last("seek data");
-    const off_t hole = ::lseek(from, data, SEEK_HOLE);
-    if (hole < 0) return Error::last("seek hole");
-    SLUICE_TRY(copy_range(from, to, data, hole, buffer.get()));
-    at = hole;
-  }
+  const Buffer buffer = make_buffer();
+  if (!buffer) return Error(ENOMEM, "copy");
+  Copied copied;
+  copied.size = st.st_size;
+  copied.ranges = SLUICE_TRY(data_ranges(from, st.st_size));
+  Hash hash;
+  const auto copy_range = [&](off_t offset, off_t end) -> Result<void> {
+    while (offset < end) {
+      const auto want =
+          static_cast<std::size_t>(std::min<off_t>(end - offset, static_cast<off_t>(kChunk)));
+      const bool cached = is_cached(from, offset, want);
+      const ssize_t got = uncached(::preadv2, from, buffer.get(), want, offset);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::last("read source");
+      if (got == 0) return {};  // truncated meanwhile; the caller decides what that means
+      const auto size = static_cast<std::size_t>(got);
+      SLUICE_TRY(write_all(to, buffer.get(), size, offset, cached));
+      hash.data(buffer.get(), size);
+      offset += got;
+      copied.bytes += size;
+      if (pace) SLUICE_TRY(pace(size));
+    }
+    return {};
+  };
+  SLUICE_TRY(for_each_range(copied, hash, copy_range));
   if (::ftruncate(to, st.st_size) < 0) return Error::last("size copy");
-  return {};
+  copied.hash = hash.value();
+  return copied;
+}
+
+Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace) {
+  const std::string path = "/proc/self/fd/" + std::to_string(copy);
+  UniqueFd direct(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  // Without O_DIRECT we must hope that clean pages are dropped when asked.
+  if (!direct) direct.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!direct) return Error::last("open copy");
+  ::posix_fadvise(direct.get(), 0, 0, POSIX_FADV_DONTNEED);
+  const Buffer buffer = make_buffer();
+  if (!buffer) return Error(ENOMEM, "verify");
+  Hash hash;
+  const auto hash_range = [&](off_t offset, off_t end) -> Result<void> {
+    while (offset < end) {
+      const off_t aligned = offset & -static_cast<off_t>(kAlignment);
+      const ssize_t got = ::pread(direct.get(), buffer.get(), kChunk, aligned);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::last("read copy");
+      const off_t size = std::min<off_t>(aligned + got, end) - offset;
+      if (size <= 0) return Error(EIO, "the copy is too short");
+      hash.data(buffer.get() + (offset - aligned), static_cast<std::size_t>(size));
+      offset += size;
+      if (pace) SLUICE_TRY(pace(static_cast<std::uint64_t>(size)));
+    }
+    return {};
+  };
+  SLUICE_TRY(for_each_range(copied, hash, hash_range));
+  return hash.value();
 }
 
 Result<void> copy_attributes(int from, int to) {
@@ -114,6 +243,29 @@ Result<void> copy_attributes(int from, int to) {
   SLUICE_TRY(copy_xattrs(from, to));
   const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
   if (::futimens(to, times.data()) < 0) return Error::last("set times of copy");
+  return {};
+}
+
+Result<void> copy_inode_flags(int from, int to) {
+  unsigned flags = 0, present = 0;
+  if (::ioctl(from, FS_IOC_GETFLAGS, &flags) < 0) return {};  // its filesystem has none
+  if (flags & (FS_IMMUTABLE_FL | FS_APPEND_FL))
+    return Error(EPERM, "the file is immutable or append-only");
+  // Those that a person sets and that mean the same everywhere.
+  constexpr unsigned kKept = FS_SYNC_FL | FS_NODUMP_FL | FS_NOATIME_FL | FS_NOCOW_FL;
+  const bool readable = ::ioctl(to, FS_IOC_GETFLAGS, &present) == 0;
+  if ((flags & kKept) != (present & kKept)) {
+    flags = (present & ~kKept) | (flags & kKept);
+    if (!readable || ::ioctl(to, FS_IOC_SETFLAGS, &flags) < 0)
+      return Error(EOPNOTSUPP, "the tier can't keep the file's flags");
+  }
+  fsxattr source{}, target{};
+  if (::ioctl(from, FS_IOC_FSGETXATTR, &source) < 0 || source.fsx_projid == 0) return {};
+  if (::ioctl(to, FS_IOC_FSGETXATTR, &target) < 0)
+    return Error(EOPNOTSUPP, "the tier can't keep the file's project id");
+  target.fsx_projid = source.fsx_projid;
+  if (::ioctl(to, FS_IOC_FSSETXATTR, &target) < 0)
+    return Error(EOPNOTSUPP, "the tier can't keep the file's project id");
   return {};
 }
 

@@ -2,59 +2,92 @@
 #include "tiering/heat.hpp"
 
 #include <algorithm>
-#include <ctime>
-#include <utility>
-#include <vector>
+
+#include "metadata/decay.hpp"
 
 namespace sluice {
+namespace {
 
-void HeatRecorder::count_opens(InodeId id, std::uint64_t opens) {
-  const std::int64_t now = std::time(nullptr);
+// Deltas in one write to the store. All at once would be a batch, and then a write buffer, of a
+// hundred megabytes after a busy five seconds.
+constexpr std::ptrdiff_t kBatch = 8192;
+
+bool is_before(const HeatTable::Entry& a, const HeatTable::Entry& b) { return a.first < b.first; }
+
+}  // namespace
+
+void HeatRecorder::add(InodeId id, const Heat& delta) {
   Shard& s = shard(id);
   MutexLock lock(s.mutex);
-  Heat& heat = s.pending[to_number(id)];
-  // Within one batch, seconds, no decay is worth computing: the store decays what it adds up.
-  heat.score += static_cast<double>(opens);
-  heat.opens += opens;
-  heat.last_access = now;
+  s.pending.add(id, delta, half_life_);
+}
+
+void HeatRecorder::record(InodeId id, const Access& access) {
+  add(id, {.score = access.opens + (access.gpu_bytes > 0 ? 1.0 : 0.0),
+           .last_access = now_(),
+           .opens = access.opens,
+           .gpu_bytes = access.gpu_bytes});
 }
 
 Result<Heat> HeatRecorder::heat(InodeId id) const {
+  SharedLock lock(handing_over_);
   Heat known = SLUICE_TRY(store_.heat(id));
+  const HeatTable::Entry wanted{id, {}};
+  const auto taken = std::lower_bound(taken_.begin() + written_, taken_.end(), wanted, is_before);
+  if (taken != taken_.end() && taken->first == id) known = sum(known, taken->second, half_life_);
   const Shard& s = shard(id);
-  MutexLock lock(s.mutex);
-  const auto found = s.pending.find(to_number(id));
-  if (found == s.pending.end()) return known;
-  known.score += found->second.score;
-  known.opens += found->second.opens;
-  known.gpu_bytes += found->second.gpu_bytes;
-  known.last_access = found->second.last_access;
-  return known;
+  MutexLock shard_lock(s.mutex);
+  const auto pending = s.pending.find(id);
+  return pending ? sum(known, *pending, half_life_) : known;
+}
+
+void HeatRecorder::take_pending() {
+  ExclusiveLock lock(handing_over_);
+  std::vector<HeatTable> tables(shards_.size());
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    MutexLock shard_lock(shards_[i].mutex);
+    std::swap(tables[i], shards_[i].pending);
+    size += tables[i].size();
+  }
+  taken_.reserve(size);
+  for (HeatTable& table : tables) {
+    table.append_to(taken_);
+    table = {};  // a busy five seconds are tens of megabytes: not twice
+  }
+  // In the order of the database: its tables then cover narrow ranges, and folding one into those
+  // below rewrites a few of them instead of all.
+  std::sort(taken_.begin(), taken_.end(), is_before);
+}
+
+Result<bool> HeatRecorder::write_some() {
+  ExclusiveLock lock(handing_over_);
+  const auto first = taken_.begin() + written_;
+  if (first == taken_.end()) return false;
+  const auto end = first + std::min<std::ptrdiff_t>(kBatch, taken_.end() - first);
+  SLUICE_TRY(store_.add_heat({first, end}));
+  written_ += end - first;
+  return true;
+}
+
+void HeatRecorder::put_back_rest() {
+  ExclusiveLock lock(handing_over_);
+  for (auto left = taken_.begin() + written_; left != taken_.end(); ++left) {
+    add(left->first, left->second);
+  }
+  taken_ = {};
+  written_ = 0;
 }
 
 Result<void> HeatRecorder::flush() {
-  std::vector<std::pair<InodeId, Heat>> batch;
-  for (Shard& s : shards_) {
-    std::unordered_map<std::uint64_t, Heat> taken;
-    {
-      MutexLock lock(s.mutex);
-      taken.swap(s.pending);
-    }
-    for (const auto& [id, heat] : taken) batch.emplace_back(InodeId{id}, heat);
-  }
-  if (batch.empty()) return {};
-  const auto added = store_.add_heat(batch);
-  if (added) return {};
-  for (const auto& [id, heat] : batch) {
-    Shard& s = shard(id);
-    MutexLock lock(s.mutex);
-    Heat& pending = s.pending[to_number(id)];
-    pending.score += heat.score;
-    pending.opens += heat.opens;
-    pending.gpu_bytes += heat.gpu_bytes;
-    pending.last_access = std::max(pending.last_access, heat.last_access);
-  }
-  return added;
+  MutexLock lock(flush_);
+  take_pending();
+  // A lock for each piece, not for all of them: heat() waits.
+  Result<bool> more = true;
+  while (more && *more) more = write_some();
+  put_back_rest();
+  if (!more) return more.error();
+  return {};
 }
 
 }  // namespace sluice

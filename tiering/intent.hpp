@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,10 +42,21 @@ struct Step {
     Unlink = 4,     // the file `from`
     Rmdir = 5,      // the empty directory `from`
     MirrorDir = 6,  // the attributes of directory `from` to its copy `to`
+    Link = 7,       // another name `to` for the file `from`
   };
   Kind kind{};
   Place from, to;
   Identity subject;  // what is at `from` before the step; not used by MirrorDir
+  // Of an Unlink that takes away the original of a file that moved to another tier: what it was
+  // when it was copied. If it is anything else by then, somebody changed it on its tier, and it
+  // stays.
+  struct Original {
+    std::int64_t size = -1;  // -1: no such step
+    std::int64_t mtime = 0;  // nanoseconds
+
+    bool operator==(const Original&) const = default;
+  };
+  Original original = {};
 
   bool operator==(const Step&) const = default;
 };
@@ -56,14 +68,20 @@ Result<std::vector<Step>> decode_steps(std::string_view bytes);
 Result<Place> place_at(const Tier& tier, int dirfd, std::string name);
 
 // Writes the intent, applies every step, syncs the directories, clears the intent. If a step fails,
-// those before it are undone and its error is returned: as if nothing had happened. REQUIRES:
-// Unlink, Rmdir and MirrorDir, which can't be undone, come last.
-Result<void> carry_out(Store& store, const Pool& pool, const std::vector<Step>& steps);
+// those before it are undone and its error is returned: as if nothing had happened. Nothing is
+// removed before what was put in its place is on disk; `before_removals`, if any, is called then.
+// REQUIRES: Unlink, Rmdir and MirrorDir, which can't be undone, come last.
+Result<void> carry_out(Store& store, const Pool& pool, const std::vector<Step>& steps,
+                       const std::function<void()>& before_removals = {});
 
 // The two halves of carry_out(), for when the caller has work of its own between them.
 Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps);
 Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
-                      const std::vector<Step>& steps);
+                      const std::vector<Step>& steps,
+                      const std::function<void()>& before_removals = {});
+
+// Crosses off intents that are finished. A failure is logged: they are then replayed.
+void clear_finished(Store& store, const std::vector<std::uint64_t>& sequences);
 
 // Finishes what an earlier daemon left, or takes it back where it can't be finished. Intents that
 // need a tier that is offline stay for another day. Returns how many were found. REQUIRES: no

@@ -21,7 +21,9 @@ constexpr const char* kMarkerName = "tier.json";
 constexpr const char* kMarkerTemp = "tier.json.new";
 
 nlohmann::json to_json(const Member& m) {
-  return {{"name", m.name}, {"uuid", m.uuid}, {"slot", m.slot}};
+  nlohmann::json j = {{"name", m.name}, {"uuid", m.uuid}, {"slot", m.slot}};
+  if (m.retired) j["retired"] = true;
+  return j;
 }
 
 // Throws nlohmann::json::exception, or std::out_of_range for a slot that identities have no bits
@@ -33,7 +35,7 @@ Member member_from(const nlohmann::json& j) {
     throw std::out_of_range("slot");
   }
   return {j.at("name").get<std::string>(), j.at("uuid").get<std::string>(),
-          j.at("slot").get<unsigned>()};
+          j.at("slot").get<unsigned>(), j.value("retired", false)};
 }
 
 Result<std::string> read_all(int fd) {

@@ -20,7 +20,8 @@ inline constexpr unsigned kMaxSlot = 30;  // see tiering/identity.hpp
 struct Member {
   std::string name;
   std::string uuid;
-  unsigned slot = 0;  // see tiering/identity.hpp; never reused in a pool
+  unsigned slot = 0;     // see tiering/identity.hpp; never reused in a pool
+  bool retired = false;  // it was emptied: the pool is whole without it
 
   bool operator==(const Member&) const = default;
 };

@@ -83,8 +83,14 @@ bool read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster&
             tier.marker->self.name + "; put the tiers' paths in the right order";
       return false;
     }
-    roster[tier.marker->self.name] = tier.marker->self;
-    for (const Member& m : tier.marker->members) roster[m.name] = m;
+    std::vector<Member> members = tier.marker->members;
+    members.push_back(tier.marker->self);
+    for (Member& m : members) {
+      // A tier that was away when another retired does not know it.
+      if (const auto known = roster.find(m.name); known != roster.end())
+        m.retired = m.retired || known->second.retired;
+      roster[m.name] = m;
+    }
   }
   return true;
 }
@@ -122,13 +128,13 @@ bool assign_members(std::vector<Candidate>& tiers, Pool::Missing missing, Pool::
       why = named + "a pool can have " + std::to_string(kMaxSlot) + " tiers in its life";
       return false;
     }
-    tier.member = {tier.settings->name, new_uuid(), last_slot};
+    tier.member = {tier.settings->name, new_uuid(), last_slot, false};
     roster[tier.member.name] = tier.member;
   }
   for (const auto& [name, member] : roster) {
     const bool configured = std::any_of(tiers.begin(), tiers.end(),
                                         [&](const Candidate& t) { return t.member == member; });
-    if (!configured && missing == Pool::Missing::Refuse) {
+    if (!configured && !member.retired && missing == Pool::Missing::Refuse) {
       why = "the pool also has a tier " + name +
             ", which is not configured: its files would be missing; add it, or pass --degraded";
       return false;
@@ -191,31 +197,101 @@ std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Miss
 
   for (Candidate& tier : tiers) {
     const bool present = static_cast<bool>(tier.root);
-    auto made = std::make_unique<Tier>(static_cast<TierIndex>(pool->tiers_.size()), *tier.settings,
-                                       tier.member, std::move(tier.root), tier.offline,
-                                       std::move(tier.lock), user);
+    auto made =
+        std::make_unique<Tier>(static_cast<TierIndex>(pool->size()), *tier.settings, tier.member,
+                               std::move(tier.root), tier.offline, std::move(tier.lock), user);
     if (present && !made->online()) {
       why = "tier " + made->name() + ": " + made->path() + ": " + made->why_offline();
       return nullptr;
     }
-    pool->tiers_.push_back(std::move(made));
+    pool->append(std::move(made));
   }
+  pool->user_ = user;
+  MutexLock lock(pool->roster_mutex_);
+  pool->roster_ = std::move(roster);
   return pool;
 }
 
+void Pool::append(std::unique_ptr<Tier> tier) {
+  const std::size_t at = size_.load(std::memory_order_relaxed);
+  tiers_[at] = std::move(tier);
+  size_.store(at + 1, std::memory_order_release);
+}
+
+bool Pool::add(const TierSettings& settings, std::string& why) {
+  MutexLock lock(roster_mutex_);
+  Candidate tier{&settings, {}, {}, {}, {}, {}};
+  if (!open_candidate(tier, Missing::Refuse, why)) return false;
+  if (tier.marker) {
+    why = "tier " + settings.name + ": " + settings.path + " belongs to a pool already (" +
+          tier.marker->pool + ")";
+    return false;
+  }
+  std::vector<Candidate> newcomers;
+  newcomers.push_back(std::move(tier));
+  Roster roster = roster_;
+  if (roster.contains(settings.name)) {
+    why = "the pool has had a tier " + settings.name + " before; give the new one another name";
+    return false;
+  }
+  if (!assign_members(newcomers, Missing::Tolerate, NewTiers::Adopt, roster, why) ||
+      !enrol(newcomers, id_, roster_, roster, user_, why)) {
+    return false;
+  }
+  Candidate& made = newcomers[0];
+  auto fresh = std::make_unique<Tier>(static_cast<TierIndex>(size()), settings, made.member,
+                                      std::move(made.root), "", std::move(made.lock), user_);
+  if (!fresh->online()) {
+    why = "tier " + settings.name + ": " + settings.path + ": " + fresh->why_offline();
+    return false;
+  }
+  roster_ = std::move(roster);
+  append(std::move(fresh));
+  // It knows of the others; that they learn of it can wait for the next mount, should it fail.
+  if (const auto told = tell_all(); !told)
+    log::get().warn("not every tier could be told of the new one: why={}", reason(told.error()));
+  return true;
+}
+
+Result<void> Pool::retire(TierIndex index) {
+  MutexLock lock(roster_mutex_);
+  roster_[tiers_[index]->name()].retired = true;
+  return tell_all();
+}
+
+// Writes the roster to every tier that is online.
+Result<void> Pool::tell_all() const {
+  for (const auto& tier : *this) {
+    const auto root = tier->root();
+    if (!root) continue;
+    Marker marker{id_, tier->member(), {}};
+    for (const auto& entry : roster_) marker.members.push_back(entry.second);
+    SLUICE_TRY(write_marker((*root)->get(), marker));
+  }
+  return {};
+}
+
 Tier* Pool::by_slot(unsigned slot) const {
-  for (const auto& tier : tiers_) {
+  for (const auto& tier : *this) {
     if (tier->member().slot == slot) return tier.get();
+  }
+  return nullptr;
+}
+
+Tier* Pool::by_name(std::string_view name) const {
+  for (const auto& tier : *this) {
+    if (tier->name() == name) return tier.get();
   }
   return nullptr;
 }
 
 std::vector<TierIndex> Pool::placement() const {
   std::vector<TierIndex> best, roomy, rest;
-  for (const auto& tier : tiers_) {
+  for (const auto& tier : *this) {
     if (!tier->online()) continue;
-    const bool low = tier->low_on_space();
-    auto& group = low ? rest : tier->above_high_watermark() ? roomy : best;
+    // Nothing new goes where everything is leaving, unless there is no other place at all.
+    const bool last = tier->is_draining() || tier->low_on_space();
+    auto& group = last ? rest : tier->above_high_watermark() ? roomy : best;
     group.push_back(tier->index());
   }
   best.insert(best.end(), roomy.begin(), roomy.end());
@@ -224,7 +300,7 @@ std::vector<TierIndex> Pool::placement() const {
 }
 
 void Pool::clear_temporaries() const {
-  for (const auto& tier : tiers_) {
+  for (const auto& tier : *this) {
     const auto temp = tier->temp_directory();
     if (!temp) continue;
     DIR* dir = ::fdopendir(::openat((*temp)->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));

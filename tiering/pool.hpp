@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A Pool is the ordered set of tiers behind one mount, locked against a second daemon, and the
-// choice of where new files go. Threads: immutable once open; the tiers look after themselves.
+// choice of where new files go. Threads: every member may be called from any thread at once; tiers
+// are only ever added, behind those there are.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,16 +27,24 @@ class Pool {
                                     NewTiers new_tiers, const std::string& user, std::string& why);
 
   const std::string& id() const { return id_; }
-  std::size_t size() const { return tiers_.size(); }
+  std::size_t size() const { return size_.load(std::memory_order_acquire); }
   Tier& operator[](TierIndex index) const { return *tiers_[index]; }
   auto begin() const { return tiers_.begin(); }
-  auto end() const { return tiers_.end(); }
+  auto end() const { return tiers_.begin() + static_cast<std::ptrdiff_t>(size()); }
   // nullptr if no configured tier has this slot.
   Tier* by_slot(unsigned slot) const;
+  // nullptr if no configured tier has this name.
+  Tier* by_name(std::string_view name) const;
 
   // The tiers to try for a new file, best first: the fastest below its high watermark and above its
   // reserve, then those with room, then the rest. Empty if none is online.
   std::vector<TierIndex> placement() const;
+
+  // Makes one more directory a tier of the pool, the slowest. On failure returns false and says
+  // why.
+  bool add(const TierSettings& settings, std::string& why);
+  // Lets the pool be mounted without this tier, which holds nothing any more.
+  Result<void> retire(TierIndex index);
 
   // Deletes what half-finished work left in .sluice/tmp of each tier. REQUIRES: intents have been
   // replayed.
@@ -40,9 +52,15 @@ class Pool {
 
  private:
   Pool() = default;
+  void append(std::unique_ptr<Tier> tier);
+  Result<void> tell_all() const REQUIRES(roster_mutex_);
 
   std::string id_;
-  std::vector<std::unique_ptr<Tier>> tiers_;
+  std::string user_;
+  Mutex roster_mutex_;
+  std::map<std::string, Member> roster_ GUARDED_BY(roster_mutex_);  // all it ever had, by name
+  std::array<std::unique_ptr<Tier>, kMaxSlot> tiers_;
+  std::atomic<std::size_t> size_{0};  // raised after the tier is in its place
 };
 
 }  // namespace sluice

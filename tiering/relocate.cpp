@@ -4,11 +4,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "base/log.hpp"
 #include "tiering/copier.hpp"
+#include "tiering/steps.hpp"
 
 namespace sluice {
 
-Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& to) {
+Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& to,
+                                    const Pace& pace) {
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   HiddenCopy copy;
   copy.name = Tier::new_temp_name();
@@ -16,10 +21,10 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
       ::openat(temp->get(), copy.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!copy.fd) return Error::last("create copy");
   const auto fill = [&]() -> Result<void> {
-    SLUICE_TRY(copy_data(source, copy.fd.get()));
+    SLUICE_TRY(copy_inode_flags(source, copy.fd.get()));
+    copy.copied = SLUICE_TRY(copy_data(source, copy.fd.get(), pace));
     SLUICE_TRY(to.carry_identity(copy.fd.get(), identity));
     SLUICE_TRY(copy_attributes(source, copy.fd.get()));
-    if (::fsync(copy.fd.get()) < 0) return Error::last("sync copy");
     copy.located = SLUICE_TRY(to.identify(copy.fd.get(), ""));
     return {};
   };
@@ -36,20 +41,206 @@ void discard(const HiddenCopy& copy, const Tier& tier) {
   if (const auto temp = tier.temp_directory()) ::unlinkat((*temp)->get(), copy.name.c_str(), 0);
 }
 
-Result<void> switch_to_copy(Store& store, const Pool& pool, const HiddenCopy& copy,
-                            const Tier& from, int from_dir, const Tier& to, int to_dir,
-                            const std::string& name) {
+Result<void> settle(const HiddenCopy& copy) {
+  // Not retried: after a failed fsync the kernel may have dropped the dirty pages.
+  if (::fsync(copy.fd.get()) < 0) return Error::last("sync copy");
+  return {};
+}
+
+Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& from, const Tier& to,
+                                           const std::vector<NamePlaces>& names) {
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
-  Step place;
-  place.kind = Step::Kind::Rename;
-  place.from = SLUICE_TRY(place_at(to, temp->get(), copy.name));
-  place.to = SLUICE_TRY(place_at(to, to_dir, name));
-  place.subject = copy.located.identity;
-  Step remove;
-  remove.kind = Step::Kind::Unlink;
-  remove.from = SLUICE_TRY(place_at(from, from_dir, name));
-  remove.subject = copy.located.identity;
-  return carry_out(store, pool, {place, remove});
+  std::vector<Step> steps, removals;
+  for (const NamePlaces& each : names) {
+    Step step;
+    step.subject = copy.located.identity;
+    step.to = SLUICE_TRY(place_at(to, each.to_dir, each.name));
+    if (steps.empty()) {
+      step.kind = Step::Kind::Rename;
+      step.from = SLUICE_TRY(place_at(to, temp->get(), copy.name));
+    } else {
+      step.kind = Step::Kind::Link;
+      step.from = steps[0].to;
+    }
+    steps.push_back(std::move(step));
+    Step removal;
+    removal.kind = Step::Kind::Unlink;
+    removal.from = SLUICE_TRY(place_at(from, each.from_dir, each.name));
+    removal.subject = copy.located.identity;
+    // The copy has the original's.
+    removal.original = {copy.located.st.st_size, copy.located.st.st_mtim.tv_sec * 1'000'000'000 +
+                                                     copy.located.st.st_mtim.tv_nsec};
+    removals.push_back(std::move(removal));
+  }
+  steps.insert(steps.end(), removals.begin(), removals.end());
+  return steps;
+}
+
+namespace {
+
+constexpr int kAttempts = 3;  // a disk that failed once often answers the second time
+
+bool removes_original(const Step& step) {
+  return step.kind == Step::Kind::Unlink && step.original.size >= 0;
+}
+
+std::size_t first_removal(const std::vector<Step>& steps) {
+  const auto at = std::find_if(steps.begin(), steps.end(), removes_original);
+  return static_cast<std::size_t>(at - steps.begin());
+}
+
+Result<bool> is_unchanged(const Pool& pool, const Place& place, const Step::Original& original) {
+  const Target target = SLUICE_TRY(open_target(pool, place));
+  struct stat st {};
+  if (::fstatat(target.dir.get(), target.name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("stat");
+  return st.st_size == original.size &&
+         st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec == original.mtime;
+}
+
+Result<void> place_copy(const Pool& pool, const std::vector<Step>& steps) {
+  for (std::size_t i = 0; i < first_removal(steps); ++i)
+    SLUICE_TRY(apply(pool, steps[i], DirectoryTimes::Keep));
+  return {};
+}
+
+Result<void> sync_copy(Syncer& syncer, const std::vector<Step>& steps) {
+  for (std::size_t i = 0; i < first_removal(steps); ++i) SLUICE_TRY(syncer.sync(steps[i].to));
+  return {};
+}
+
+// `removed` counts the names that went.
+Result<void> remove_originals(const Pool& pool, const std::vector<Step>& steps,
+                              std::size_t& removed) {
+  for (std::size_t i = first_removal(steps); i < steps.size(); ++i) {
+    if (!SLUICE_TRY(is_there(pool, steps[i].from, steps[i].subject))) continue;
+    if (!SLUICE_TRY(is_unchanged(pool, steps[i].from, steps[i].original)))
+      return Error(EUCLEAN, "the original was changed on its tier");
+    SLUICE_TRY(apply(pool, steps[i], DirectoryTimes::Keep));
+    ++removed;
+  }
+  return {};
+}
+
+Result<void> sync_all(Syncer& syncer, const std::vector<Step>& steps) {
+  for (const Step& step : steps) SLUICE_TRY(syncer.sync(step));
+  return {};
+}
+
+// The move can't go on: the original is the file, and the copy must go. `why` is what happened.
+MoveEnd give_up(const Pool& pool, const std::vector<Step>& steps, const Error& why) {
+  MoveEnd end;
+  end.result = why;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    end.is_settled = take_back(pool, steps).has_value();
+    if (end.is_settled) break;
+  }
+  return end;
+}
+
+}  // namespace
+
+bool is_move(const std::vector<Step>& steps) {
+  return std::any_of(steps.begin(), steps.end(), removes_original);
+}
+
+Result<void> take_back(const Pool& pool, const std::vector<Step>& steps) {
+  for (const Step& step : steps) {
+    if (removes_original(step) && !SLUICE_TRY(is_there(pool, step.from, step.subject)))
+      return Error(ESTALE, "an original is gone");
+  }
+  Syncer syncer(pool);
+  for (std::size_t i = first_removal(steps); i-- > 0;) {
+    SLUICE_TRY(undo(pool, steps[i]));
+    SLUICE_TRY(syncer.sync(steps[i].to));
+  }
+  return {};
+}
+
+Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps) {
+  bool all = true, any = false, unchanged = true;  // of the originals
+  for (const Step& step : steps) {
+    if (!removes_original(step)) continue;
+    const bool there = SLUICE_TRY(is_there(pool, step.from, step.subject));
+    all = all && there;
+    any = any || there;
+    if (there) unchanged = SLUICE_TRY(is_unchanged(pool, step.from, step.original)) && unchanged;
+  }
+  const Step& first = steps[0];
+  const bool placed = SLUICE_TRY(is_there(pool, first.to, first.subject));
+  const bool hidden = !placed && SLUICE_TRY(is_there(pool, first.from, first.subject));
+  if (placed && !any) return true;
+  if (!placed && !hidden) {
+    // No copy: it was taken back, or the file was deleted since. Other names it may still have.
+    if (all) SLUICE_TRY(take_back(pool, steps));
+    return false;
+  }
+  if (!unchanged) {
+    const Place& copy = placed ? first.to : first.from;
+    if (all && SLUICE_TRY(is_unchanged(pool, copy, steps.back().original))) {
+      SLUICE_TRY(take_back(pool, steps));
+      return false;
+    }
+    log::get().error("two different files have one name, both are kept; see 'sluice fsck': name={}",
+                     log::escaped(first.to.name));
+    return Error(EUCLEAN, "settle a move");
+  }
+  Syncer before(pool), after(pool);
+  std::size_t removed = 0;
+  const auto go_on = [&]() -> Result<void> {
+    SLUICE_TRY(place_copy(pool, steps));
+    return sync_copy(before, steps);
+  };
+  if (const auto gone_on = go_on(); !gone_on) {
+    if (!all) return gone_on.error();
+    SLUICE_TRY(take_back(pool, steps));
+    return false;
+  }
+  SLUICE_TRY(remove_originals(pool, steps, removed));
+  SLUICE_TRY(sync_all(after, steps));
+  return true;
+}
+
+Result<std::vector<MoveEnd>> carry_out_moves(
+    Store& store, const Pool& pool, const std::vector<std::vector<Step>>& moves,
+    const std::function<void(std::size_t)>& before_removals) {
+  std::vector<std::string> records;
+  for (const auto& steps : moves) records.push_back(encode_steps(steps));
+  const std::uint64_t sequence = SLUICE_TRY(store.begin_intents(records));
+
+  std::vector<MoveEnd> ends(moves.size());
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const auto placed = place_copy(pool, moves[i]);
+    if (!placed) ends[i] = give_up(pool, moves[i], placed.error());
+    ends[i].sequence = sequence + i;
+  }
+  Syncer before(pool), after(pool);
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const auto synced = ends[i].result ? sync_copy(before, moves[i]) : Result<void>();
+    if (!synced) ends[i] = give_up(pool, moves[i], synced.error());
+  }
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    if (!ends[i].result) continue;
+    before_removals(i);
+    std::size_t removed = 0;
+    Result<void> done = Error(EIO, "remove the original");
+    for (int attempt = 0; attempt < kAttempts && !done && !failed_with(done, EUCLEAN); ++attempt)
+      done = remove_originals(pool, moves[i], removed);
+    if (done) continue;
+    // With an original gone or out of reach, the copy is the file.
+    if (removed == 0) ends[i] = give_up(pool, moves[i], done.error());
+    if (removed > 0 || !ends[i].is_settled) ends[i] = {.result = {}, .is_settled = false};
+  }
+  std::vector<std::uint64_t> settled;
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    ends[i].sequence = sequence + i;
+    // Only what is on disk may be forgotten. If it can't be synced, the intent stays.
+    if (ends[i].result && ends[i].is_settled)
+      ends[i].is_settled = sync_all(after, moves[i]).has_value();
+    if (ends[i].is_settled) settled.push_back(sequence + i);
+  }
+  clear_finished(store, settled);
+  return ends;
 }
 
 }  // namespace sluice

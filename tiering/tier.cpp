@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/tier_lock.hpp"
 
@@ -19,35 +20,13 @@ namespace sluice {
 namespace {
 
 constexpr const char* kTempDirectory = "tmp";
-constexpr const char* kCarriesFlag = "carries";  // in .sluice: some copy here carries an identity
+constexpr const char* kCarriesFlag = "carries";    // in .sluice: some copy here carries an identity
+constexpr const char* kDrainingFlag = "draining";  // in .sluice: the tier is being emptied
 constexpr std::uint64_t kMaxDefaultReserve = std::uint64_t{4} << 30;
 constexpr std::chrono::nanoseconds kSpaceMaxAge = std::chrono::milliseconds(50);
 constexpr int kIdentifyRetries = 16;
 
 std::int64_t monotonic_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
-// getxattr by directory descriptor and name, without opening the file. getxattrat(2) is new in
-// Linux 6.13; before that, /proc gives the descriptor a path.
-ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
-                    std::size_t size) {
-  struct {
-    alignas(8) std::uint64_t value;
-    std::uint32_t size, flags;
-  } args{reinterpret_cast<std::uintptr_t>(value), static_cast<std::uint32_t>(size), 0};
-  constexpr long kGetxattrat = 464;
-  static std::atomic<bool> missing{false};  // only ever turns true
-  if (*name != '\0' && !missing.load(std::memory_order_relaxed)) {
-    const long got =
-        ::syscall(kGetxattrat, dirfd, name, AT_SYMLINK_NOFOLLOW, attribute, &args, sizeof args);
-    if (got >= 0 || errno != ENOSYS) return got;
-    missing = true;
-  }
-  std::array<char, 64 + 256> path{};
-  std::snprintf(path.data(), path.size(),
-                *name == '\0' ? "/proc/self/fd/%d" : "/proc/self/fd/%d/%s", dirfd, name);
-  return *name == '\0' ? ::getxattr(path.data(), attribute, value, size)
-                       : ::lgetxattr(path.data(), attribute, value, size);
-}
 
 // The same directory through a mount of our own that does not update access times.
 Result<UniqueFd> without_atime(UniqueFd fd) {
@@ -107,9 +86,31 @@ Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root,
     return;
   }
   root_ = *adopted;
+  read_flags();
   online_ = true;
-  carries_ =
-      ::faccessat(root_->temp->get(), (std::string("../") + kCarriesFlag).c_str(), F_OK, 0) == 0;
+}
+
+// REQUIRES: mutex_ is held and root_ is there.
+void Tier::read_flags() {
+  const auto has = [&](const char* flag) {
+    return ::faccessat(root_->temp->get(), (std::string("../") + flag).c_str(), F_OK, 0) == 0;
+  };
+  carries_ = has(kCarriesFlag);
+  draining_ = has(kDrainingFlag);
+}
+
+Result<void> Tier::set_draining(bool draining) {
+  const auto root = SLUICE_TRY(current());
+  const UniqueFd dir = SLUICE_TRY(open_beneath(root->fd->get(), kPrivateDirectory));
+  if (draining) {
+    const UniqueFd flag(::openat(dir.get(), kDrainingFlag, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (!flag) return Error::last("mark tier as draining");
+  } else if (::unlinkat(dir.get(), kDrainingFlag, 0) < 0 && errno != ENOENT) {
+    return Error::last("unmark draining tier");
+  }
+  if (::fsync(dir.get()) < 0) return Error::last("mark tier as draining");
+  draining_ = draining;
+  return {};
 }
 
 Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock) const {
@@ -295,25 +296,30 @@ void Tier::refresh_space() const {
   if (!root || ::fstatfs((*root)->fd->get(), &fs) < 0) {
     total_ = 0;
     free_ = 0;
+    over_ = 0;
     return;
   }
   const auto unit = static_cast<std::uint64_t>(fs.f_bsize);
   std::uint64_t total = fs.f_blocks * unit;
   std::uint64_t free = fs.f_bavail * unit;
+  std::uint64_t over = 0;
   if (settings_.capacity && *settings_.capacity < total) {
     const std::uint64_t used = total - fs.f_bfree * unit;
     total = *settings_.capacity;
     free = std::min(free, total > used ? total - used : 0);
+    over = used > total ? used - total : 0;
   }
   total_ = total;
   free_ = free;
+  over_ = over;
   space_read_at_ = monotonic_ns();
 }
 
 Space Tier::space() const {
   if (monotonic_ns() - space_read_at_.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
     refresh_space();
-  return {total_.load(std::memory_order_relaxed), free_.load(std::memory_order_relaxed)};
+  return {total_.load(std::memory_order_relaxed), free_.load(std::memory_order_relaxed),
+          over_.load(std::memory_order_relaxed)};
 }
 
 std::uint64_t Tier::reserve() const {
@@ -370,8 +376,7 @@ bool Tier::check_presence() {
     MutexLock lock(mutex_);
     root_ = *adopted;
     why_.clear();
-    carries_ =
-        ::faccessat(root_->temp->get(), (std::string("../") + kCarriesFlag).c_str(), F_OK, 0) == 0;
+    read_flags();
     online_ = true;
   }
   log::get().info("tier is back: tier={} path={}", name(), path());

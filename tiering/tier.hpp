@@ -35,6 +35,8 @@ struct TierSettings {
   unsigned low_watermark = 80;
   std::optional<std::uint64_t> reserve;
   bool noatime = false;  // reading through the mount leaves access times alone
+  double threshold = 0;  // the score that makes a file eligible for this tier
+  unsigned moves = 2;    // that may read from it or write to it at once
 };
 
 // One thing found on a tier.
@@ -49,7 +51,8 @@ struct Located {
 struct Space {
   std::uint64_t total = 0;  // of the filesystem, or the configured capacity if that is less
   std::uint64_t free = 0;   // what may still be written
-  std::uint64_t used() const { return total - free; }
+  std::uint64_t over = 0;   // bytes that are there beyond a configured capacity
+  std::uint64_t used() const { return total - free + over; }
 };
 
 class Tier {
@@ -98,6 +101,10 @@ class Tier {
   // A writer on this tier may meet ENOSPC soon enough that the daemon should see its writes.
   bool crowded() const { return low_on_space() || above_high_watermark(); }
 
+  // Whether it is being emptied, to be retired. Remembered on the tier itself.
+  bool is_draining() const { return draining_.load(std::memory_order_relaxed); }
+  Result<void> set_draining(bool draining);
+
   // Looks whether the directory at path() is still this tier. True if that changed online().
   bool check_presence();
 
@@ -113,6 +120,7 @@ class Tier {
   Result<std::shared_ptr<const Root>> current() const;
   Result<std::shared_ptr<const Root>> adopt(UniqueFd fd, UniqueFd lock) const;
   Result<Identity> carried_or(const Identity& natural, int dirfd, const char* name) const;
+  void read_flags();
   void go_offline(std::string why);
 
   const TierIndex index_;
@@ -125,11 +133,12 @@ class Tier {
   // Set before the first identity is carried on this tier and never cleared, so a stale read can
   // only be false before any such file can be named.
   std::atomic<bool> carries_{false};
+  std::atomic<bool> draining_{false};  // a hint to those who place and plan
   mutable Mutex mutex_;
   std::shared_ptr<const Root> root_ GUARDED_BY(mutex_);
   std::string why_ GUARDED_BY(mutex_);
   // Independent figures, each valid alone.
-  mutable std::atomic<std::uint64_t> total_{0}, free_{0};
+  mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};
 };
 

@@ -32,11 +32,21 @@ constexpr HelpText kHelp{
     .options = R"(  -c, --config FILE        read options and tiers from this TOML file
       --tier NAME=PATH[,KEY=VALUE]...
                            a tier, fastest first; these replace the file's tiers
-                           keys: capacity, reserve, high_watermark, low_watermark
+                           keys: capacity, reserve, high_watermark, low_watermark,
+                           threshold, moves
       --state DIR          database and log (default /var/lib/sluice/<pool id>)
   -o, --mount-options WORDS
                            for the kernel: ro, noatime, noexec, nosuid, nodev, ...
       --small-file SIZE    keep files up to this size in the page cache (128KiB)
+      --half-life DURATION the score of a file halves in this time (7d); or never
+      --heat-ignore NAMES  programs whose opens are no use of a file
+      --heat-sample TIME   count use of a file that stays open this often (10min)
+      --no-migrate         move files only when asked to
+      --interval DURATION  between two passes that look for files to move (15min)
+      --min-stay DURATION  of a file on a tier before heat may move it again (1h)
+      --windows TIMES      when files may move by themselves: 22:00-06:00,12:00-13:00
+      --bandwidth SIZE     that moves may write in a second (no limit)
+      --verify             read each copy back before the original goes
       --no-passthrough     serve every byte from the daemon
       --no-io-uring        take requests from /dev/fuse only
       --degraded           mount although a tier is missing
@@ -53,6 +63,8 @@ whoever asks. MOUNTPOINT may be left out if the config file names it.
 Each option is also SLUICE_<NAME> in the environment (SLUICE_SMALL_FILE) and
 <name> in the file (small_file). Flags win over the environment, which wins over
 the file. SLUICE_TIER holds tiers separated by ';'; SLUICE_CONFIG names the file.
+Durations are numbers with a unit: s, min, h, d, w. Rules, which send files to a
+tier by name, size and age, are in the file alone: see sluice.toml(5).
 
 Examples:
   sluice mount --tier nvme=/nvme --tier ssd=/ssd --tier hdd=/hdd /mnt/pool

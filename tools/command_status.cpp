@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -11,6 +9,7 @@
 #include "tools/commands.hpp"
 #include "tools/mount_status.hpp"
 #include "tools/output.hpp"
+#include "tools/progress.hpp"
 #include "tools/tier_count.hpp"
 
 namespace sluice {
@@ -50,33 +49,11 @@ struct Request {
   bool count = false;
 };
 
-class ProgressLine {
- public:
-  explicit ProgressLine(bool enabled) : enabled_(enabled && ::isatty(STDERR_FILENO) == 1) {}
-  void show(const std::string& tier, const TierCount& count) {
-    if (!enabled_ || steady_clock::now() < next_) return;
-    std::fprintf(stderr, "\rcounting %s: %s files\033[K", tier.c_str(),
-                 format_count(count.files).c_str());
-    next_ = steady_clock::now() + std::chrono::milliseconds(200);
-    shown_ = true;
-  }
-  ~ProgressLine() {
-    if (shown_) std::fputs("\r\033[K", stderr);
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
- private:
-  bool enabled_;
-  bool shown_ = false;
-  steady_clock::time_point next_ = steady_clock::now() + std::chrono::milliseconds(500);
-};
-
 // Adds "files", "bytes" and "complete" to each tier. Each gets an equal part of the time that is
 // left.
 void add_counts(Json& tiers, bool to_the_end) {
   const auto end = steady_clock::now() + kCountBudget;
-  ProgressLine line(to_the_end);
+  ProgressLine line;
   auto left = static_cast<long>(tiers.size());
   for (auto& tier : tiers) {
     if (!tier.is_object()) continue;
@@ -85,8 +62,10 @@ void add_counts(Json& tiers, bool to_the_end) {
       const auto now = steady_clock::now();
       const auto deadline = to_the_end ? steady_clock::time_point::max() : now + (end - now) / left;
       const std::string name = text_of(tier, "name");
-      count = count_tier(text_of(tier, "path"), deadline,
-                         [&](const TierCount& so_far) { line.show(name, so_far); });
+      count = count_tier(text_of(tier, "path"), deadline, [&](const TierCount& so_far) {
+        if (!to_the_end || !line.is_terminal() || !line.is_due()) return;
+        line.show("counting " + name + ": " + format_files(so_far.files));
+      });
     }
     --left;
     tier["files"] = count.files;
@@ -157,18 +136,14 @@ std::string feature_lines(const Style& style, const Json& features) {
 }
 
 void print_for_people(const Style& style, const Json& status, bool exact) {
-  const auto member = [&](const char* key) {
-    const auto found = status.find(key);
-    return found == status.end() ? Json() : *found;
-  };
   std::string out = style.paint(Color::Bold, safe_name(style, text_of(status, "mountpoint"))) +
                     ": pool " + text_of(status, "pool") + ", up " +
-                    format_duration(number_of(status, "uptime_s")) + ", pid " +
-                    std::to_string(number_of(status, "pid")) + ", sluice " +
+                    format_duration(std::chrono::seconds(number_of(status, "uptime_s"))) +
+                    ", pid " + std::to_string(number_of(status, "pid")) + ", sluice " +
                     text_of(status, "version") + "\n" + "state in " +
                     safe_name(style, text_of(status, "state")) + "\n\n";
-  out += tier_table(style, member("tiers"), exact) + "\n";
-  out += feature_lines(style, member("features"));
+  out += tier_table(style, member_of(status, "tiers"), exact) + "\n";
+  out += feature_lines(style, member_of(status, "features"));
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "tools/output.hpp"
 
 namespace CLI {
 class App;
@@ -22,6 +25,23 @@ int command_mount(int argc, char** argv);
 int command_umount(int argc, char** argv);
 int command_status(int argc, char** argv);
 int command_fsck(int argc, char** argv);
+int command_plan(int argc, char** argv);
+int command_tier(int argc, char** argv);
+int command_move(int argc, char** argv);
+int command_pin(int argc, char** argv);
+int command_unpin(int argc, char** argv);
+int command_explain(int argc, char** argv);
+int command_moves(int argc, char** argv);
+int command_trace(int argc, char** argv);
+
+// A verb of a verb: `sluice tier run`.
+struct Subverb {
+  std::string_view name;
+  std::string_view summary;
+  int (*run)(int argc, char** argv);
+};
+// Hands on to the one that argv[1] names; its argv[0] is "tier run". Without one it complains.
+int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs);
 
 // What -h and --help print. Written by hand: the text is part of the interface, and CLI11's differs
 // by version.
@@ -37,5 +57,13 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, const H
 
 // Prints "sluice: VERB: MESSAGE" to stderr and returns kFailed.
 int fail(std::string_view verb, std::string_view message);
+// The same for a mistake in the usage; returns kUsage.
+int misuse(std::string_view verb, std::string_view message);
+
+// What --color asks for; complains and returns nothing if it is no word for that.
+std::optional<Style> style_for(std::string_view verb, const std::string& when);
+// The mount that is meant by `given`, which may be empty; complains and returns nothing if there is
+// no answer.
+std::optional<std::string> mount_for(std::string_view verb, const std::string& given);
 
 }  // namespace sluice

@@ -41,22 +41,33 @@ std::string describe_status_error(const Error& error, const std::string& path) {
   }
 }
 
-std::string text_of(const Json& object, std::string_view key) {
-  if (!object.is_object()) return {};
+const Json& member_of(const Json& object, std::string_view key) {
+  static const Json kNone;
+  if (!object.is_object()) return kNone;
   const auto found = object.find(std::string(key));
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+  return found == object.end() ? kNone : *found;
+}
+
+std::string text_of(const Json& object, std::string_view key) {
+  const Json& member = member_of(object, key);
+  return member.is_string() ? member.get<std::string>() : std::string();
 }
 
 std::uint64_t number_of(const Json& object, std::string_view key) {
-  if (!object.is_object()) return 0;
-  const auto found = object.find(std::string(key));
-  return found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
+  const Json& member = member_of(object, key);
+  if (member.is_number_unsigned()) return member.get<std::uint64_t>();
+  const double real = real_of(object, key);
+  return real > 0 && real < 0x1p64 ? static_cast<std::uint64_t>(real) : 0;
+}
+
+double real_of(const Json& object, std::string_view key) {
+  const Json& member = member_of(object, key);
+  return member.is_number() ? member.get<double>() : 0;
 }
 
 bool flag_of(const Json& object, std::string_view key) {
-  if (!object.is_object()) return false;
-  const auto found = object.find(std::string(key));
-  return found != object.end() && found->is_boolean() && found->get<bool>();
+  const Json& member = member_of(object, key);
+  return member.is_boolean() && member.get<bool>();
 }
 
 }  // namespace sluice

@@ -20,6 +20,9 @@ std::string describe_status_error(const Error& error, const std::string& path);
 // Members by name, forgiving what an older or newer daemon leaves out or types differently.
 std::string text_of(const nlohmann::ordered_json& object, std::string_view key);
 std::uint64_t number_of(const nlohmann::ordered_json& object, std::string_view key);
+double real_of(const nlohmann::ordered_json& object, std::string_view key);
 bool flag_of(const nlohmann::ordered_json& object, std::string_view key);
+// null if there is none.
+const nlohmann::ordered_json& member_of(const nlohmann::ordered_json& object, std::string_view key);
 
 }  // namespace sluice

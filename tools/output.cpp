@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "base/log.hpp"
 
@@ -92,19 +95,34 @@ std::string fill_bar(unsigned percent, unsigned mark, std::size_t width) {
   return "[" + bar + "]";
 }
 
-std::string format_duration(std::uint64_t seconds) {
-  const auto minutes = seconds / 60;
-  const auto hours = minutes / 60;
-  if (minutes == 0) return std::to_string(seconds) + " s";
-  if (hours == 0) return std::to_string(minutes) + " min";
-  if (hours < 48) return std::to_string(hours) + " h " + std::to_string(minutes % 60) + " min";
-  return std::to_string(hours / 24) + " d " + std::to_string(hours % 24) + " h";
-}
-
 std::string format_count(std::uint64_t number) {
   std::string digits = std::to_string(number);
   for (auto at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
   return digits;
+}
+
+std::string format_files(std::uint64_t number) {
+  return format_count(number) + (number == 1 ? " file" : " files");
+}
+
+std::string format_score(double score) {
+  std::array<char, 64> out{};
+  std::snprintf(out.data(), out.size(), "%.*f", score < 1000 ? 1 : 0, score);
+  std::string text = out.data();
+  if (text.ends_with(".0")) text.resize(text.size() - 2);
+  return text;
+}
+
+std::string format_time(std::int64_t seconds) {
+  if (seconds == 0) return "-";
+  const std::time_t time = seconds;
+  std::tm local{};
+  std::array<char, 64> out{};
+  if (::localtime_r(&time, &local) == nullptr ||
+      std::strftime(out.data(), out.size(), "%Y-%m-%d %H:%M:%S", &local) == 0) {
+    return std::to_string(seconds);
+  }
+  return out.data();
 }
 
 std::string safe_name(const Style& style, const std::string& text) {

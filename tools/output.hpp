@@ -59,11 +59,17 @@ class Table {
 // "[########....|...]": `percent` of `width`, with a mark at `mark` percent.
 std::string fill_bar(unsigned percent, unsigned mark, std::size_t width);
 
-// "12 s", "3 min", "5 h 12 min", "9 d 3 h".
-std::string format_duration(std::uint64_t seconds);
-
 // "12", "1,204,332".
 std::string format_count(std::uint64_t number);
+
+// "1 file", "1,204 files".
+std::string format_files(std::uint64_t number);
+
+// A score: "0", "12.5", "1204".
+std::string format_score(double score);
+
+// Local time of a second since the epoch: "2026-11-15 06:07:28"; "-" for 0.
+std::string format_time(std::int64_t seconds);
 
 // Control bytes of `text` as \xNN when it goes to a terminal; left as they are otherwise.
 std::string safe_name(const Style& style, const std::string& text);

@@ -72,6 +72,10 @@ show getfattr --absolute-names -n user.sluice.tier "$mount/$file"
 say "It is an ordinary file on that tier:"
 show ls -l "$dir/$tier/$file"
 show "$sluice" status "$mount"
+say "Keep a folder on the slowest tier, make a pass, and ask why a file is where it is:"
+show "$sluice" pin hdd "$mount/docs/man"
+show "$sluice" tier run "$mount"
+show "$sluice" explain "$mount/docs/man/sluice.1"
 
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then gpu="a GPU is here"; else gpu="no GPU here, and none is needed"; fi
 cat <<MESSAGE
@@ -80,6 +84,7 @@ The mount is up ($gpu). Three directories under $dir stand in for three kinds of
 
   cp -a /usr/share/doc $mount/               use it as any directory
   $sluice status $mount
+  $sluice plan $mount              what would move by its heat, and why
   getfattr -n user.sluice.location $mount/$file
   tools/quickstart.sh --stop ${dir@Q}   unmount; the files stay
 

@@ -10,21 +10,24 @@
 #include "base/log.hpp"
 #include "fs/options.hpp"
 #include "tools/commands.hpp"
+#include "tools/mounts.hpp"
 
 namespace sluice {
 namespace {
 
-struct Verb {
-  std::string_view name;
-  std::string_view summary;
-  int (*run)(int argc, char** argv);
-};
-
 constexpr std::array kVerbs{
-    Verb{"mount", "present tiers as one namespace", command_mount},
-    Verb{"umount", "unmount, and wait until all is written", command_umount},
-    Verb{"status", "tiers, fill, features in use, what lives where", command_status},
-    Verb{"fsck", "check a pool that is not mounted", command_fsck},
+    Subverb{"mount", "present tiers as one namespace", command_mount},
+    Subverb{"umount", "unmount, and wait until all is written", command_umount},
+    Subverb{"status", "tiers, fill, features in use, what lives where", command_status},
+    Subverb{"explain", "why a file is where it is, and what would change that", command_explain},
+    Subverb{"plan", "what would move, and why", command_plan},
+    Subverb{"move", "send files to a tier", command_move},
+    Subverb{"moves", "what has moved, and what is waiting to", command_moves},
+    Subverb{"pin", "keep files, or all below a directory, on a tier", command_pin},
+    Subverb{"unpin", "let heat decide again", command_unpin},
+    Subverb{"tier", "run a pass, pause and resume, drain or add a tier", command_tier},
+    Subverb{"trace", "record accesses, for the simulator", command_trace},
+    Subverb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 
 void print_help(std::FILE* to) {
@@ -39,15 +42,17 @@ void print_help(std::FILE* to) {
       to);
 }
 
-int complain_about_verb(std::string_view word) {
+// `who` is "sluice" or "sluice: tier".
+int complain_about_verb(const std::string& who, std::string_view word,
+                        std::span<const Subverb> verbs) {
   std::vector<std::string_view> names;
   std::string list;
-  for (const auto& verb : kVerbs) {
+  for (const auto& verb : verbs) {
     names.push_back(verb.name);
     list.append(list.empty() ? "" : ", ").append(verb.name);
   }
   const auto close = closest_word(word, names);
-  std::fprintf(stderr, "sluice: unknown verb '%s'; %s\n", log::escaped(word).c_str(),
+  std::fprintf(stderr, "%s: unknown verb '%s'; %s\n", who.c_str(), log::escaped(word).c_str(),
                close ? ("did you mean '" + std::string(*close) + "'?").c_str()
                      : ("allowed: " + list).c_str());
   return kUsage;
@@ -70,7 +75,7 @@ int run(int argc, char** argv) {
   for (const auto& verb : kVerbs) {
     if (verb.name == word) return verb.run(argc - 1, argv + 1);
   }
-  return complain_about_verb(word);
+  return complain_about_verb("sluice", word, kVerbs);
 }
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -101,10 +106,49 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, const H
   return std::nullopt;
 }
 
+int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs) {
+  const std::string_view word = argc < 2 ? "" : argv[1];
+  const bool is_help = word == "-h" || word == "--help";
+  if (word.empty() || is_help) {
+    std::FILE* to = is_help ? stdout : stderr;
+    std::fprintf(to, "usage: sluice %s <verb> [options]\n\n", argv[0]);
+    for (const auto& each : subverbs) {
+      std::fprintf(to, "  %-8s %s\n", each.name.data(), each.summary.data());
+    }
+    std::fprintf(to, "\n  sluice %s <verb> --help  its whole description\n", argv[0]);
+    return is_help ? kDone : kUsage;
+  }
+  for (const auto& each : subverbs) {
+    if (each.name != word) continue;
+    std::string name = std::string(argv[0]) + " " + argv[1];
+    argv[1] = name.data();
+    return each.run(argc - 1, argv + 1);
+  }
+  return complain_about_verb(std::string("sluice: ") + argv[0], word, subverbs);
+}
+
 int fail(std::string_view verb, std::string_view message) {
   std::fprintf(stderr, "sluice: %.*s: %.*s\n", static_cast<int>(verb.size()), verb.data(),
                static_cast<int>(message.size()), message.data());
   return kFailed;
+}
+
+int misuse(std::string_view verb, std::string_view message) {
+  fail(verb, message);
+  return kUsage;
+}
+
+std::optional<Style> style_for(std::string_view verb, const std::string& when) {
+  const auto style = Style::create(when);
+  if (!style) misuse(verb, "--color must be auto, always or never");
+  return style;
+}
+
+std::optional<std::string> mount_for(std::string_view verb, const std::string& given) {
+  const MountChoice choice = choose_mount(given);
+  if (choice.problem.empty()) return choice.point;
+  fail(verb, choice.problem);
+  return std::nullopt;
 }
 
 }  // namespace sluice

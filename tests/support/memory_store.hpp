@@ -7,8 +7,12 @@
 // Threads: every member may be called from any thread at once.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -66,25 +70,80 @@ class MemoryStore final : public Store {
     return found == heat_.end() ? Heat{} : found->second;
   }
 
-  Result<void> forget_heat(InodeId id) override {
-    MutexLock lock(mutex_);
-    if (must_fail()) return Error(code_, "forget heat");
-    heat_.erase(id);
+  Result<void> each_heat(const std::function<bool(InodeId, const Heat&)>& visit) const override {
+    std::map<InodeId, Heat> found;
+    {
+      MutexLock lock(mutex_);
+      if (must_fail()) return Error(code_, "walk heat");
+      found = heat_;
+    }
+    for (const auto& [id, heat] : found) {
+      if (!visit(id, heat)) break;
+    }
     return {};
   }
 
-  Result<std::uint64_t> begin_intent(const std::string& bytes) override {
+  Result<void> forget_heat(const std::vector<InodeId>& ids) override {
     MutexLock lock(mutex_);
-    if (must_fail()) return Error(code_, "begin intent");
-    const std::uint64_t sequence = next_sequence_++;
-    intents_[sequence] = bytes;
-    return sequence;
+    if (must_fail()) return Error(code_, "forget heat");
+    for (const InodeId id : ids) heat_.erase(id);
+    return {};
   }
 
-  Result<void> clear_intent(std::uint64_t sequence) override {
+  Result<void> add_receipts(const std::vector<Receipt>& receipts) override {
     MutexLock lock(mutex_);
-    if (must_fail()) return Error(code_, "clear intent");
-    intents_.erase(sequence);
+    if (must_fail()) return Error(code_, "add receipts");
+    receipts_.insert(receipts_.end(), receipts.begin(), receipts.end());
+    while (receipts_.size() > kMostReceipts) receipts_.pop_front();
+    return {};
+  }
+
+  Result<std::vector<Receipt>> receipts(std::size_t most) const override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "read receipts");
+    const auto count = static_cast<std::ptrdiff_t>(std::min(most, receipts_.size()));
+    return std::vector<Receipt>(receipts_.rbegin(), receipts_.rbegin() + count);
+  }
+
+  Result<void> add_ghosts(const std::vector<std::pair<InodeId, Ghost>>& ghosts) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "add ghosts");
+    for (const auto& [id, ghost] : ghosts) ghosts_[id] = ghost;
+    return {};
+  }
+
+  Result<void> each_ghost(const std::function<bool(InodeId, const Ghost&)>& visit) const override {
+    std::map<InodeId, Ghost> found;
+    {
+      MutexLock lock(mutex_);
+      if (must_fail()) return Error(code_, "walk ghosts");
+      found = ghosts_;
+    }
+    for (const auto& [id, ghost] : found) {
+      if (!visit(id, ghost)) break;
+    }
+    return {};
+  }
+
+  Result<void> forget_ghosts(const std::vector<InodeId>& ids) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "forget ghosts");
+    for (const InodeId id : ids) ghosts_.erase(id);
+    return {};
+  }
+
+  Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "begin intents");
+    const std::uint64_t first = next_sequence_;
+    for (const std::string& bytes : records) intents_[next_sequence_++] = bytes;
+    return first;
+  }
+
+  Result<void> clear_intents(const std::vector<std::uint64_t>& sequences) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "clear intents");
+    for (const std::uint64_t sequence : sequences) intents_.erase(sequence);
     return {};
   }
 
@@ -109,6 +168,8 @@ class MemoryStore final : public Store {
   const std::chrono::seconds half_life_;
   mutable Mutex mutex_;
   std::map<InodeId, Heat> heat_ GUARDED_BY(mutex_);
+  std::deque<Receipt> receipts_ GUARDED_BY(mutex_);  // oldest first
+  std::map<InodeId, Ghost> ghosts_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::string> intents_ GUARDED_BY(mutex_);
   std::uint64_t next_sequence_ GUARDED_BY(mutex_) = 1;
   mutable std::uint64_t calls_ GUARDED_BY(mutex_) = 0;  // reads count, too

@@ -78,5 +78,41 @@ TEST(FormatSizeTest, IsReadBackWithinItsPrecision) {
   }
 }
 
+TEST(ParseDurationTest, ReadsNumbersWithUnits) {
+  const std::pair<const char*, std::int64_t> cases[] = {
+      {"0s", 0},       {"30s", 30},     {"15min", 900}, {"12h", 43200},  {"7d", 604800},
+      {"2w", 1209600}, {"1.5 h", 5400}, {"0.5min", 30}, {"15 min", 900}, {"52w", 31449600}};
+  for (const auto& [text, seconds] : cases) {
+    EXPECT_EQ(parse_duration(text), std::chrono::seconds(seconds)) << text;
+  }
+}
+
+TEST(ParseDurationTest, RefusesNumbersAloneAndWhatIsNoDuration) {
+  for (const char* text : {"",         " ",
+                           "30",       "0",
+                           "min",      "-1s",
+                           "-0s",      "+1s",
+                           " 1s",      "1m",
+                           "1M",       "1sec",
+                           "1e3s",     "nand",
+                           "infs",     "1 2",
+                           "1s ",      "1hh",
+                           "0x1s",     "1,5h",
+                           "9999999w", "99999999999999999999d",
+                           "never"}) {
+    EXPECT_EQ(parse_duration(text), std::nullopt) << '"' << text << '"';
+  }
+}
+
+TEST(FormatDurationTest, ShowsTheTwoLargestUnits) {
+  const std::pair<std::int64_t, const char*> cases[] = {
+      {0, "0 s"},       {59, "59 s"},        {60, "1 min"},
+      {3599, "59 min"}, {3600, "1 h"},       {18720, "5 h 12 min"},
+      {604800, "7 d"},  {788400, "9 d 3 h"}, {47 * 3600, "47 h"}};
+  for (const auto& [seconds, text] : cases) {
+    EXPECT_EQ(format_duration(std::chrono::seconds(seconds)), text) << seconds;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -22,6 +22,7 @@ using test::MemoryStore;
 using Names = std::vector<std::string>;
 
 constexpr Caller kRoot{0, 0, 022}, kUser{1000, 1000, 022};
+constexpr pid_t kOpener = 0;  // nobody in particular
 constexpr std::size_t kMiB = 1 << 20;
 
 // The kernel's side of the mount: its passthrough table and what it was told to ask again.
@@ -590,7 +591,7 @@ TEST_F(AttributesTest, SluiceTellsWhereAFileIsAndHowOftenItWasOpened) {
   EXPECT_EQ(xattr("d/f", "user.sluice.accesses"), "0");
   const InodeId id = id_of("d/f");
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(fs_->open(id, O_RDONLY, std::nullopt));
+    ASSERT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));
     fs_->release(id, O_RDONLY);
   }
   EXPECT_EQ(xattr("d/f", "user.sluice.accesses"), "3");
@@ -606,7 +607,7 @@ TEST_F(AttributesTest, WhatSluiceTellsIsNotListedAndCannotBeSet) {
   dir_.make_file("a/f", "1");
   const InodeId id = id_of("f");
   EXPECT_EQ(*fs_->listxattr(id, kRoot), "");
-  EXPECT_TRUE(failed_with(fs_->setxattr(id, "user.sluice.tier", "b", 1, 0, kRoot), EPERM));
+  EXPECT_TRUE(failed_with(fs_->setxattr(id, "user.sluice.location", "b", 1, 0, kRoot), EPERM));
 }
 
 TEST_F(AttributesTest, TheCarriedIdentityIsInvisible) {
@@ -695,7 +696,7 @@ class OpenTest : public FilesystemTest {
     large_ = id_of("large");
   }
   Opened open(InodeId id, int flags) {
-    const auto opened = fs_->open(id, flags, std::nullopt);
+    const auto opened = fs_->open(id, flags, kOpener, std::nullopt);
     if (!opened) throw std::runtime_error(opened.error().operation);
     return *opened;
   }
@@ -856,7 +857,7 @@ TEST_F(OpenTest, AnUnnamedFileCanBeUsedAndNamed) {
 
 TEST_F(OpenTest, TruncatingEmptiesAndDropsSetuid) {
   ASSERT_EQ(::chmod(at("a", "small").c_str(), 06755), 0);
-  ASSERT_TRUE(fs_->open(small_, O_WRONLY | O_TRUNC, kUser));
+  ASSERT_TRUE(fs_->open(small_, O_WRONLY | O_TRUNC, kOpener, kUser));
   EXPECT_EQ(test::lstat_of(at("a", "small")).st_size, 0);
   EXPECT_EQ(test::lstat_of(at("a", "small")).st_mode & 07777, 0755u);
   fs_->release(small_, O_WRONLY);
@@ -866,11 +867,11 @@ TEST_F(OpenTest, OnATierThatIsAwayFails) {
   dir_.make_file("b/f", "1");
   const InodeId id = id_of("f");
   take_away("b");
-  EXPECT_TRUE(failed_with(fs_->open(id, O_RDONLY, std::nullopt), EIO));
+  EXPECT_TRUE(failed_with(fs_->open(id, O_RDONLY, kOpener, std::nullopt), EIO));
   EXPECT_TRUE(failed_with(fs_->getattr(id), EIO));
   EXPECT_EQ(fs_->open_files(), 0u);
   bring_back("b");
-  EXPECT_TRUE(fs_->open(id, O_RDONLY, std::nullopt));
+  EXPECT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));
   EXPECT_EQ(read_all(id), "1");
   fs_->release(id, O_RDONLY);
 }
@@ -1000,7 +1001,7 @@ TEST_F(SpillTest, AFileThatOutgrowsItsTierMovesOn) {
   EXPECT_EQ(intents_in(store_), 0u);
   EXPECT_TRUE(test::names_in(slow_->path() + "/.sluice/tmp").empty());
   fs_->release(id, O_RDWR);
-  ASSERT_TRUE(fs_->open(id, O_RDONLY, std::nullopt));
+  ASSERT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));
   EXPECT_TRUE(read_all(id) == content_);
   fs_->release(id, O_RDONLY);
 }
@@ -1087,7 +1088,7 @@ TEST_F(SpillTest, NothingWrittenIsLostWhicheverCallOfTheStoreFails) {
     EXPECT_TRUE(read_all(id).substr(0, written) == head(written)) << "call " << nth;
     fs_->release(id, O_RDWR);
     // The kernel still knows the inode and opens it again by its id.
-    const auto again = fs_->open(id, O_RDONLY, std::nullopt);
+    const auto again = fs_->open(id, O_RDONLY, kOpener, std::nullopt);
     EXPECT_TRUE(again) << "call " << nth;
     EXPECT_TRUE(read_all(id).substr(0, written) == head(written)) << "call " << nth;
     if (again) fs_->release(id, O_RDONLY);

@@ -15,6 +15,8 @@
 namespace sluice {
 namespace {
 
+using namespace std::chrono_literals;
+
 // The message for TOML `text` in /etc/sluice.toml, or "" when it is accepted.
 std::string config_error(const std::string& text) {
   MountOptions options;
@@ -55,6 +57,14 @@ degraded = true
 foreground = true
 log_level = "debug"
 log_file = "../log"
+half_life = "14d"
+interval = "30s"
+min_stay = "0s"
+migrate = false
+windows = "22:00-06:00"
+bandwidth = "200MiB/s"
+verify = true
+heat_ignore = "rsync restic"
 [[tier]]
 name = "nvme"
 path = "fast"
@@ -62,9 +72,21 @@ capacity = "1.5GiB"
 high_watermark = 70
 low_watermark = 60
 reserve = 4096
+threshold = 12.5
+moves = 8
 [[tier]]
 name = "hdd"
 path = "/slow/./x/"
+[[rule]]
+match = "*.iso"
+tier = "hdd"
+[[rule]]
+match = "/scratch/**"
+larger = "1GiB"
+smaller = "1TiB"
+older = "12h"
+newer = "30d"
+tier = "stay"
 )",
                                        "/etc/sluice/main.toml", options);
   ASSERT_FALSE(error) << error->message;
@@ -78,6 +100,14 @@ path = "/slow/./x/"
   EXPECT_TRUE(options.foreground);
   EXPECT_EQ(options.log_level, "debug");
   EXPECT_EQ(options.log_file, "/etc/log");
+  EXPECT_EQ(options.half_life, 14 * 24h);
+  EXPECT_EQ(options.interval, 30s);
+  EXPECT_EQ(options.min_stay, 0s);
+  EXPECT_FALSE(options.migrate);
+  EXPECT_EQ(options.windows, (Windows{{22 * 60, 6 * 60}}));
+  EXPECT_EQ(options.bandwidth, 200u << 20);
+  EXPECT_TRUE(options.verify);
+  EXPECT_EQ(options.heat_ignore, "rsync restic");
   ASSERT_EQ(options.tiers.size(), 2u);
   EXPECT_EQ(options.tiers[0].name, "nvme");
   EXPECT_EQ(options.tiers[0].path, "/etc/sluice/fast");
@@ -85,11 +115,26 @@ path = "/slow/./x/"
   EXPECT_EQ(options.tiers[0].high_watermark, 70u);
   EXPECT_EQ(options.tiers[0].low_watermark, 60u);
   EXPECT_EQ(options.tiers[0].reserve, 4096u);
+  EXPECT_EQ(options.tiers[0].threshold, 12.5);
+  EXPECT_EQ(options.tiers[0].moves, 8u);
   EXPECT_EQ(options.tiers[1].path, "/slow/x");
   EXPECT_FALSE(options.tiers[1].capacity);
   EXPECT_FALSE(options.tiers[1].reserve);
   EXPECT_EQ(options.tiers[1].high_watermark, 90u);
   EXPECT_EQ(options.tiers[1].low_watermark, 80u);
+  EXPECT_FALSE(options.tiers[1].threshold);
+  EXPECT_EQ(options.tiers[1].moves, 2u);
+  ASSERT_EQ(options.rules.size(), 2u);
+  EXPECT_EQ(options.rules[0].match, "*.iso");
+  EXPECT_EQ(options.rules[0].tier, "hdd");
+  EXPECT_FALSE(options.rules[0].larger || options.rules[0].smaller);
+  EXPECT_FALSE(options.rules[0].older || options.rules[0].newer);
+  EXPECT_EQ(options.rules[1].match, "/scratch/**");
+  EXPECT_EQ(options.rules[1].larger, 1u << 30);
+  EXPECT_EQ(options.rules[1].smaller, 1ull << 40);
+  EXPECT_EQ(options.rules[1].older, 12h);
+  EXPECT_EQ(options.rules[1].newer, 30 * 24h);
+  EXPECT_EQ(options.rules[1].tier, "stay");
 }
 
 TEST(ConfigFileTest, LowWatermarkFollowsTheHighOneUnlessGiven) {
@@ -109,27 +154,30 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"\nsmal_file = 1",
        "/etc/sluice.toml:2: unknown key 'smal_file'; did you mean 'small_file'?"},
       {"colour = 1",
-       "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, mountpoint, state, "
+       "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
-       "log_file"},
+       "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
+       "heat_ignore, heat_sample"},
       {tier + "high_watermrk = 9",
        "/etc/sluice.toml:4: unknown key 'high_watermrk' in a tier; did you mean 'high_watermark'?"},
       {tier + "colour = 9",
        "/etc/sluice.toml:4: unknown key 'colour' in a tier; allowed: name, path, capacity, "
-       "high_watermark, low_watermark, reserve"},
+       "high_watermark, low_watermark, reserve, threshold, moves"},
       {tier + "small_file = 9",
        "/etc/sluice.toml:4: unknown key 'small_file' in a tier; it belongs to the mount: put it "
        "above the first [[tier]]"},
       {"zzz = 1\naaa = 1",
-       "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, mountpoint, state, mount_options, "
-       "small_file, passthrough, io_uring, degraded, foreground, log_level, log_file"},
+       "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, rule, mountpoint, state, "
+       "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
+       "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
+       "heat_ignore, heat_sample"},
       // Types.
       {"small_file = true",
        "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
        "bytes, not true"},
       {"small_file = 1.5",
        "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
-       "bytes, not a fraction"},
+       "bytes, not 1.5"},
       {"passthrough = \"yes\"",
        "/etc/sluice.toml:1: passthrough must be true or false, not \"yes\""},
       {"state = 7", "/etc/sluice.toml:1: state must be a text in quotes, not 7"},
@@ -153,6 +201,68 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {tier + "capacity = 0",
        "/etc/sluice.toml:1: tier nvme: capacity must be more than 0; leave it out to use the whole "
        "filesystem"},
+      // Durations, times of day, rates.
+      {"interval = 30",
+       "/etc/sluice.toml:1: interval must be a number with its unit (s, min, h, d or w), like "
+       "\"90s\" or \"7d\", of 1 s or more, not 30"},
+      {"interval = \"0s\"",
+       "/etc/sluice.toml:1: interval must be a number with its unit (s, min, h, d or w), like "
+       "\"90s\" or \"7d\", of 1 s or more, not \"0s\""},
+      {"min_stay = \"90\"",
+       "/etc/sluice.toml:1: min_stay must be a number with its unit (s, min, h, d or w), like "
+       "\"90s\" or \"7d\", not \"90\""},
+      {"min_stay = \"never\"",
+       "/etc/sluice.toml:1: min_stay must be a number with its unit (s, min, h, d or w), like "
+       "\"90s\" or \"7d\", not \"never\""},
+      {"half_life = \"1m\"",
+       "/etc/sluice.toml:1: half_life must be a number with its unit (s, min, h, d or w), like "
+       "\"90s\" or \"7d\", of 1 s or more, or \"never\", not \"1m\""},
+      {"windows = \"22-6\"",
+       "/etc/sluice.toml:1: windows must be times of day like \"22:00-06:00\" or "
+       "\"22:00-06:00,12:00-13:00\", or \"\" for always, not \"22-6\""},
+      {"bandwidth = \"fast/s\"",
+       "/etc/sluice.toml:1: bandwidth must be a size in a second like \"200MiB\", or 0 for no "
+       "limit, not \"fast/s\""},
+      {"verify = 1", "/etc/sluice.toml:1: verify must be true or false, not 1"},
+      {"heat_ignore = [\"rsync\"]",
+       "/etc/sluice.toml:1: heat_ignore must be a text in quotes, not a list"},
+      // Thresholds and moves.
+      {tier + "threshold = -1",
+       "/etc/sluice.toml:4: threshold must be a score: a number of accesses, 0 or more, not -1"},
+      {tier + "threshold = inf",
+       "/etc/sluice.toml:4: threshold must be a score: a number of accesses, 0 or more, not inf"},
+      {tier + "threshold = \"hot\"",
+       "/etc/sluice.toml:4: threshold must be a score: a number of accesses, 0 or more, not "
+       "\"hot\""},
+      {tier + "moves = 0", "/etc/sluice.toml:4: moves must be a whole number from 1 to 64, not 0"},
+      {tier + "moves = 1.5",
+       "/etc/sluice.toml:4: moves must be a whole number from 1 to 64, not 1.5"},
+      // Rules.
+      {"[rule]\nmatch = \"a\"",
+       "/etc/sluice.toml:1: rules are a list: head each one with [[rule]], in double brackets"},
+      {"rule = [\"a\"]", "/etc/sluice.toml:1: a rule must be a table: head it with [[rule]]"},
+      {"\n[[rule]]\ntier = \"nvme\"",
+       "/etc/sluice.toml:2: a rule has no match; say which files it is for, like match = "
+       "\"*.iso\""},
+      {"[[rule]]\nmatch = \"*\"",
+       "/etc/sluice.toml:1: rule \"*\": it has no tier; say where the files belong, like tier = "
+       "\"hdd\", or \"stay\""},
+      {"[[rule]]\nmatch = \"*\"\nlager = 1",
+       "/etc/sluice.toml:3: unknown key 'lager' in a rule; did you mean 'larger'?"},
+      {"[[rule]]\nmatch = \"*\"\nshininess = 1",
+       "/etc/sluice.toml:3: unknown key 'shininess' in a rule; allowed: match, larger, smaller, "
+       "older, newer, tier"},
+      {"[[rule]]\nmatch = \"*\"\nmin_stay = \"1h\"",
+       "/etc/sluice.toml:3: unknown key 'min_stay' in a rule; it belongs to the mount: put it "
+       "above the first [[rule]]"},
+      {"[[rule]]\nmatch = \"*\"\nolder = 30",
+       "/etc/sluice.toml:3: older must be a number with its unit (s, min, h, d or w), like "
+       "\"90s\" or \"7d\", not 30"},
+      {"[[rule]]\nmatch = \"*\"\ntier = \"a\"\nlarger = \"2M\"\nsmaller = \"1M\"",
+       "/etc/sluice.toml:1: rule \"*\": no file is both larger than 2.0 MiB and smaller than 1.0 "
+       "MiB"},
+      {"[[rule]]\nmatch = \"*\"\ntier = \"a\"\nolder = \"2d\"\nnewer = \"2d\"",
+       "/etc/sluice.toml:1: rule \"*\": no file is both older than 2 d and newer than 2 d"},
       // Watermarks.
       {tier + "high_watermark = 101",
        "/etc/sluice.toml:4: high_watermark must be a whole number of percent from 0 to 100, not "
@@ -183,6 +293,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"[[tier]]\nname = \"a\\tb\"\npath = \"/n\"",
        "/etc/sluice.toml:1: tier \"a\\x09b\": a name has 1 to 32 letters, digits, '_' or '-', and "
        "nothing else"},
+      {"[[tier]]\nname = \"stay\"\npath = \"/n\"",
+       "/etc/sluice.toml:1: tier stay: that word has a meaning in rules; choose another name"},
       {tier + tier,
        "/etc/sluice.toml:4: tier nvme: the tier of line 1 has that name already; names must "
        "differ"},
@@ -220,7 +332,7 @@ TEST(ReferenceFileTest, IsValidAndHoldsEveryOption) {
 
   // "#key = value" is an option at its default or an example; with the '#' gone it must still
   // parse.
-  text = std::regex_replace(text, std::regex("(^|\n)#([a-z_]+ = )"), "$1$2");
+  text = std::regex_replace(text, std::regex(R"((^|\n)#([a-z_]+ = |\[\[))"), "$1$2");
   error = apply_config_text(text, "sluice.toml", options);
   ASSERT_FALSE(error) << error->message;
   for (const auto& spec : option_specs()) {
@@ -231,7 +343,7 @@ TEST(ReferenceFileTest, IsValidAndHoldsEveryOption) {
 TEST(ReferenceFileTest, ShowsTheDefaults) {
   std::ifstream in(SLUICE_SOURCE_DIR "/packaging/sluice.toml");
   std::string text((std::istreambuf_iterator<char>(in)), {});
-  text = std::regex_replace(text, std::regex("(^|\n)#([a-z_]+ = )"), "$1$2");
+  text = std::regex_replace(text, std::regex(R"((^|\n)#([a-z_]+ = |\[\[))"), "$1$2");
   MountOptions options;
   ASSERT_FALSE(apply_config_text(text, "sluice.toml", options));
   const MountOptions defaults;
@@ -242,19 +354,32 @@ TEST(ReferenceFileTest, ShowsTheDefaults) {
   EXPECT_EQ(options.foreground, defaults.foreground);
   EXPECT_EQ(options.log_level, defaults.log_level);
   EXPECT_EQ(options.mount_options, defaults.mount_options);
+  EXPECT_EQ(options.half_life, defaults.half_life);
+  EXPECT_EQ(options.interval, defaults.interval);
+  EXPECT_EQ(options.min_stay, defaults.min_stay);
+  EXPECT_EQ(options.migrate, defaults.migrate);
+  EXPECT_EQ(options.windows, defaults.windows);
+  EXPECT_EQ(options.bandwidth, defaults.bandwidth);
+  EXPECT_EQ(options.verify, defaults.verify);
   ASSERT_FALSE(options.tiers.empty());
   EXPECT_EQ(options.tiers[0].high_watermark, TierOptions{}.high_watermark);
   EXPECT_EQ(options.tiers[0].low_watermark, TierOptions{}.low_watermark);
+  EXPECT_EQ(options.tiers[0].moves, TierOptions{}.moves);
+  const double threshold = tier_threshold(options.tiers, 0);
+  options.tiers[0].threshold.reset();
+  EXPECT_EQ(threshold, tier_threshold(options.tiers, 0));
+  EXPECT_FALSE(check_options(options));
+  EXPECT_FALSE(options.rules.empty());
 }
 
 TEST(EnvironmentTest, NamesEveryOptionInCapitals) {
-  const std::map<std::string, const char*> environment{{"SLUICE_SMALL_FILE", "64K"},
-                                                       {"SLUICE_PASSTHROUGH", "off"},
-                                                       {"SLUICE_IO_URING", "0"},
-                                                       {"SLUICE_DEGRADED", "yes"},
-                                                       {"SLUICE_STATE", "/s"},
-                                                       {"SLUICE_LOG_LEVEL", "warn"},
-                                                       {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
+  const std::map<std::string, const char*> environment{
+      {"SLUICE_SMALL_FILE", "64K"},    {"SLUICE_PASSTHROUGH", "off"},
+      {"SLUICE_IO_URING", "0"},        {"SLUICE_DEGRADED", "yes"},
+      {"SLUICE_STATE", "/s"},          {"SLUICE_LOG_LEVEL", "warn"},
+      {"SLUICE_HALF_LIFE", "never"},   {"SLUICE_MIGRATE", "no"},
+      {"SLUICE_WINDOWS", "1:00-2:00"}, {"SLUICE_BANDWIDTH", "0"},
+      {"SLUICE_HEAT_IGNORE", ""},      {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
   MountOptions options = two_tiers();
   const auto error = apply_environment(
       [&](const char* name) {
@@ -269,6 +394,11 @@ TEST(EnvironmentTest, NamesEveryOptionInCapitals) {
   EXPECT_TRUE(options.degraded);
   EXPECT_EQ(options.state, "/s");
   EXPECT_EQ(options.log_level, "warn");
+  EXPECT_EQ(options.half_life, 0s);
+  EXPECT_FALSE(options.migrate);
+  EXPECT_EQ(options.windows, (Windows{{60, 120}}));
+  EXPECT_EQ(options.bandwidth, 0u);
+  EXPECT_EQ(options.heat_ignore, "");  // ignores none, unlike the built-in list
   ASSERT_EQ(options.tiers.size(), 2u);
   EXPECT_EQ(options.tiers[1].name, "b");
   EXPECT_EQ(options.tiers[1].reserve, 1u << 20);
@@ -290,8 +420,10 @@ TEST(EnvironmentTest, ErrorsNameTheVariable) {
 
 TEST(TierFlagTest, TakesSettingsAfterThePath) {
   MountOptions options;
-  ASSERT_FALSE(append_tier(
-      "--tier", "nvme=/a,b,capacity=1G,reserve=2M,high_watermark=60,low_watermark=5", options));
+  ASSERT_FALSE(append_tier("--tier",
+                           "nvme=/a,b,capacity=1G,reserve=2M,high_watermark=60,low_watermark=5,"
+                           "threshold=0.5,moves=4",
+                           options));
   ASSERT_EQ(options.tiers.size(), 1u);
   const TierOptions& tier = options.tiers[0];
   EXPECT_EQ(tier.name, "nvme");
@@ -300,6 +432,8 @@ TEST(TierFlagTest, TakesSettingsAfterThePath) {
   EXPECT_EQ(tier.reserve, 2u << 20);
   EXPECT_EQ(tier.high_watermark, 60u);
   EXPECT_EQ(tier.low_watermark, 5u);
+  EXPECT_EQ(tier.threshold, 0.5);
+  EXPECT_EQ(tier.moves, 4u);
 }
 
 TEST(TierFlagTest, ErrorsQuoteTheFlag) {
@@ -345,6 +479,65 @@ TEST(CheckOptionsTest, AsksForAMountPointAndOneToSixteenDifferentTiers) {
   EXPECT_EQ(option_error(options), "17 tiers are given; allowed: 1 to 16");
   options.tiers.pop_back();
   EXPECT_EQ(option_error(options), "");
+}
+
+TEST(CheckOptionsTest, ThresholdsDefaultByTheTiersPlace) {
+  MountOptions options = two_tiers();
+  EXPECT_EQ(tier_threshold(options.tiers, 0), 10);
+  EXPECT_EQ(tier_threshold(options.tiers, 1), 0);
+  options.tiers.resize(4);
+  EXPECT_EQ(tier_threshold(options.tiers, 0), 100);
+  EXPECT_EQ(tier_threshold(options.tiers, 1), 100);
+  EXPECT_EQ(tier_threshold(options.tiers, 2), 10);
+  EXPECT_EQ(tier_threshold(options.tiers, 3), 0);
+  options.tiers[1].threshold = 50;
+  EXPECT_EQ(tier_threshold(options.tiers, 1), 50);
+}
+
+TEST(CheckOptionsTest, ThresholdsDontRiseTowardsSlowerTiers) {
+  MountOptions options = two_tiers();
+  options.tiers.emplace_back().name = "hdd";
+  options.tiers[0].threshold = 5;
+  EXPECT_EQ(option_error(options),
+            "tier ssd: threshold 10 (its default) must not be above 5, that of tier nvme, which is "
+            "faster");
+  options.tiers[1].threshold = 5;
+  EXPECT_EQ(option_error(options), "");
+  options.tiers[2].threshold = 0.5;
+  EXPECT_EQ(option_error(options),
+            "tier hdd: threshold 0.5 must be 0, or left out: the last tier takes what is too cold "
+            "for the others");
+}
+
+TEST(CheckOptionsTest, RulesNameTiersThatThereAre) {
+  MountOptions options = two_tiers();
+  ASSERT_FALSE(apply_config_text("\n[[rule]]\nmatch = \"*.iso\"\ntier = \"sdd\"", "/c", options));
+  EXPECT_EQ(option_error(options),
+            "/c:2: rule \"*.iso\": there is no tier \"sdd\" (there are nvme, ssd; \"stay\" leaves "
+            "files where they are); did you mean 'ssd'?");
+  options.rules[0].tier = "optical";
+  EXPECT_EQ(option_error(options),
+            "/c:2: rule \"*.iso\": there is no tier \"optical\" (there are nvme, ssd; \"stay\" "
+            "leaves files where they are)");
+  options.rules[0].tier = "stay";
+  EXPECT_EQ(option_error(options), "");
+}
+
+TEST(MakePolicyTest, TurnsNamesIntoPlaces) {
+  MountOptions options = two_tiers();
+  ASSERT_FALSE(
+      apply_config_text("min_stay = \"2h\"\n"
+                        "[[rule]]\nmatch = \"*.iso\"\nlarger = 7\ntier = \"ssd\"\n"
+                        "[[rule]]\nmatch = \"*\"\nolder = \"1d\"\ntier = \"stay\"\n",
+                        "/c", options));
+  const Policy policy = make_policy(options);
+  EXPECT_EQ(policy.min_stay, 2h);
+  ASSERT_EQ(policy.rules.size(), 2u);
+  EXPECT_EQ(policy.rules[0].match, "*.iso");
+  EXPECT_EQ(policy.rules[0].larger, 7u);
+  EXPECT_EQ(policy.rules[0].tier, 1);
+  EXPECT_EQ(policy.rules[1].older, 24h);
+  EXPECT_EQ(policy.rules[1].tier, kNoTier);
 }
 
 TEST(CheckOptionsTest, KeepsTheMountOptionsThatTheKernelTakes) {

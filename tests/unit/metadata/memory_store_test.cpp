@@ -14,11 +14,11 @@ constexpr InodeId kFile{7};
 TEST(MemoryStoreTest, OnlyTheNthCallFailsAndChangesNothing) {
   test::MemoryStore store;
   store.fail_call(2, ENOSPC);
-  EXPECT_TRUE(store.begin_intent("a"));
+  EXPECT_TRUE(store.begin_intents({"a"}));
   EXPECT_FALSE(store.has_failed());
-  EXPECT_TRUE(failed_with(store.begin_intent("b"), ENOSPC));
+  EXPECT_TRUE(failed_with(store.begin_intents({"b"}), ENOSPC));
   EXPECT_TRUE(store.has_failed());
-  EXPECT_TRUE(store.begin_intent("c"));
+  EXPECT_TRUE(store.begin_intents({"c"}));
   EXPECT_EQ(store.calls(), 3u);
   EXPECT_EQ(store.intents()->size(), 2u);
 }
@@ -28,11 +28,18 @@ TEST(MemoryStoreTest, AFailureForGoodLastsUntilItIsTakenBack) {
   store.fail_call(1, EIO, Failure::ForGood);
   EXPECT_TRUE(failed_with(store.heat(kFile), EIO));
   EXPECT_TRUE(failed_with(store.add_heat({{kFile, {1, 1, 1, 1}}}), EIO));
-  EXPECT_TRUE(failed_with(store.forget_heat(kFile), EIO));
-  EXPECT_TRUE(failed_with(store.clear_intent(1), EIO));
+  EXPECT_TRUE(failed_with(store.forget_heat({kFile}), EIO));
+  EXPECT_TRUE(failed_with(store.each_heat([](InodeId, const Heat&) { return true; }), EIO));
+  EXPECT_TRUE(failed_with(store.add_receipts({{}}), EIO));
+  EXPECT_TRUE(failed_with(store.receipts(1), EIO));
+  EXPECT_TRUE(failed_with(store.add_ghosts({{kFile, {}}}), EIO));
+  EXPECT_TRUE(failed_with(store.each_ghost([](InodeId, const Ghost&) { return true; }), EIO));
+  EXPECT_TRUE(failed_with(store.forget_ghosts({kFile}), EIO));
+  EXPECT_TRUE(failed_with(store.clear_intents({1}), EIO));
   EXPECT_TRUE(failed_with(store.intents(), EIO));
   store.fail_call(0);
   EXPECT_EQ(*store.heat(kFile), Heat{});
+  EXPECT_TRUE(store.receipts(1)->empty());
 }
 
 }  // namespace

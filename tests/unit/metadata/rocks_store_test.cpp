@@ -36,6 +36,12 @@ std::unique_ptr<RocksStore> must_open(const std::string& path, seconds half_life
   return *std::move(store);
 }
 
+Receipt receipt_at(std::int64_t time) {
+  Receipt receipt;
+  receipt.time = time;
+  return receipt;
+}
+
 // The databases that were moved aside from `path`.
 std::vector<std::string> moved_aside(const std::string& path) {
   std::vector<std::string> found;
@@ -101,16 +107,16 @@ TEST_F(RocksStoreTest, IntentsSurviveReopeningInOrderAndTheSequenceGoesOn) {
   std::uint64_t last = 0;
   {
     auto store = must_open(path_);
-    const std::uint64_t cleared = *store->begin_intent("cleared");
-    for (int i = 0; i < 300; ++i) last = *store->begin_intent(std::to_string(i));
-    ASSERT_TRUE(store->clear_intent(cleared));
+    const std::uint64_t cleared = *store->begin_intents({"cleared"});
+    for (int i = 0; i < 300; ++i) last = *store->begin_intents({std::to_string(i)});
+    ASSERT_TRUE(store->clear_intents({cleared}));
   }
   auto store = must_open(path_);
   auto intents = store->intents();
   ASSERT_TRUE(intents);
   ASSERT_EQ(intents->size(), 300u);
   for (int i = 0; i < 300; ++i) EXPECT_EQ((*intents)[i].bytes, std::to_string(i));
-  EXPECT_EQ(*store->begin_intent("next"), last + 1);
+  EXPECT_EQ(*store->begin_intents({"next"}), last + 1);
 }
 
 TEST_F(RocksStoreTest, AnIntentBegunBeforeSigkillIsFoundAfterIt) {
@@ -123,7 +129,7 @@ TEST_F(RocksStoreTest, AnIntentBegunBeforeSigkillIsFoundAfterIt) {
       {
         fs::remove_all(dir_.path());  // the child's own, which it will not live to remove
         auto store = must_open(std::getenv(kVariable));
-        if (store->begin_intent("rename a b")) ::raise(SIGKILL);
+        if (store->begin_intents({"rename a b"})) ::raise(SIGKILL);
       },
       testing::KilledBySignal(SIGKILL), "");
   ::unsetenv(kVariable);
@@ -137,7 +143,7 @@ TEST_F(RocksStoreTest, AnIntentBegunBeforeSigkillIsFoundAfterIt) {
 
 TEST_F(RocksStoreTest, ASecondOpenIsBusyAndHarmsNothing) {
   auto store = must_open(path_);
-  ASSERT_TRUE(store->begin_intent("mine"));
+  ASSERT_TRUE(store->begin_intents({"mine"}));
 
   RocksStore::OpenReport report;
   EXPECT_TRUE(failed_with(RocksStore::open(path_, kNever, &report), EBUSY));
@@ -145,7 +151,7 @@ TEST_F(RocksStoreTest, ASecondOpenIsBusyAndHarmsNothing) {
   EXPECT_EQ(report.moved_aside_to, "");
   EXPECT_TRUE(moved_aside(path_).empty());
   EXPECT_EQ(store->intents()->size(), 1u);
-  EXPECT_TRUE(store->begin_intent("mine, too"));
+  EXPECT_TRUE(store->begin_intents({"mine, too"}));
 }
 
 TEST_F(RocksStoreTest, ANewerSchemaIsRefusedAndLeftAsItIs) {
@@ -168,6 +174,88 @@ TEST_F(RocksStoreTest, AHeatRecordThatCannotBeReadIsAnErrorUntilTheNextAccess) {
   EXPECT_TRUE(failed_with(store->heat(kFile), EUCLEAN));
   ASSERT_TRUE(store->add_heat({{kFile, {1, 100, 1, 0}}}));
   EXPECT_EQ(*store->heat(kFile), (Heat{1, 100, 1, 0}));
+}
+
+TEST_F(RocksStoreTest, ReceiptsAndGhostsSurviveReopeningAndReceiptsGoOn) {
+  {
+    auto store = must_open(path_);
+    for (int i = 0; i < 300; ++i) ASSERT_TRUE(store->add_receipts({receipt_at(i)}));
+    ASSERT_TRUE(store->add_ghosts({{kFile, {100, 3}}}));
+  }
+  auto store = must_open(path_);
+  ASSERT_TRUE(store->add_receipts({receipt_at(300)}));
+  const auto receipts = store->receipts(SIZE_MAX);
+  ASSERT_EQ(receipts->size(), 301u);
+  for (int i = 0; i <= 300; ++i) EXPECT_EQ((*receipts)[i].time, 300 - i);
+  std::size_t ghosts = 0;
+  ASSERT_TRUE(store->each_ghost([&](InodeId id, const Ghost& ghost) {
+    EXPECT_EQ(id, kFile);
+    EXPECT_EQ(ghost, (Ghost{100, 3}));
+    return ++ghosts > 0;
+  }));
+  EXPECT_EQ(ghosts, 1u);
+}
+
+TEST_F(RocksStoreTest, ADatabaseFromBeforeReceiptsAndGhostsIsUsedAsItIs) {
+  // Such a database has the two families, empty; opening it for the first time makes just that.
+  must_open(path_);
+  RocksStore::OpenReport report;
+  auto store = RocksStore::open(path_, kNever, &report);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(report.schema_found, 1u);
+  EXPECT_EQ(report.moved_aside_to, "");
+  EXPECT_TRUE((*store)->receipts(1)->empty());
+  EXPECT_TRUE((*store)->add_receipts({receipt_at(1)}));
+  EXPECT_TRUE((*store)->add_ghosts({{kFile, {}}}));
+}
+
+TEST_F(RocksStoreTest, RecordsThatCannotBeDecodedAreLeftOutAndCounted) {
+  {
+    auto store = must_open(path_);
+    ASSERT_TRUE(store->add_receipts({receipt_at(1), receipt_at(2)}));
+    ASSERT_TRUE(store->add_ghosts({{InodeId{1}, {100, 1}}, {InodeId{3}, {300, 3}}}));
+  }
+  put_raw(path_, "heat", text(encode_key(1)), text(encode_heat({1, 1, 1, 1})));
+  put_raw(path_, "heat", text(encode_key(2)), "\x7f???");
+  put_raw(path_, "heat", text(encode_key(3)), text(encode_heat({3, 3, 3, 3})));
+  put_raw(path_, "heat", "odd", text(encode_heat({3, 3, 3, 3})));
+  put_raw(path_, "ghost", text(encode_key(2)), "");
+  put_raw(path_, "receipt", text(encode_key(2)), "\x02 from the future");
+  put_raw(path_, "receipt", "\xff odd", "");
+
+  auto store = must_open(path_);
+
+  EXPECT_TRUE(moved_aside(path_).empty());
+  EXPECT_EQ(store->skipped(), 0u);
+  std::vector<std::uint64_t> ids;
+  ASSERT_TRUE(store->each_heat([&](InodeId id, const Heat&) {
+    ids.push_back(to_number(id));
+    return true;
+  }));
+  ASSERT_TRUE(store->each_ghost([&](InodeId id, const Ghost&) {
+    ids.push_back(to_number(id));
+    return true;
+  }));
+  EXPECT_EQ(ids, (std::vector<std::uint64_t>{1, 3, 1, 3}));
+  EXPECT_EQ(store->skipped(), 3u);
+  EXPECT_EQ(*store->receipts(SIZE_MAX), (std::vector<Receipt>{receipt_at(1)}));
+  EXPECT_EQ(store->skipped(), 5u);
+  // The odd key does not lead the numbers astray.
+  ASSERT_TRUE(store->add_receipts({receipt_at(3)}));
+  EXPECT_EQ(store->receipts(1)->front().time, 3);
+}
+
+TEST_F(RocksStoreTest, ReceiptsThatAreNotKeptTakeNoSpaceForLong) {
+  std::vector<Receipt> batch(1000);
+  for (Receipt& receipt : batch) receipt.path = std::string(100, 'p');
+  {
+    auto store = must_open(path_);
+    for (int i = 0; i < 500; ++i) ASSERT_TRUE(store->add_receipts(batch));
+  }
+  EXPECT_EQ(must_open(path_)->receipts(SIZE_MAX)->size(), Store::kMostReceipts);
+  std::uintmax_t bytes = 0;
+  for (const std::string& file : files(path_, "", ".sst")) bytes += fs::file_size(file);
+  EXPECT_LT(bytes, 3 * Store::kMostReceipts * encode_receipt(batch[0]).size());
 }
 
 // Every way in which a database has been seen to break, done to a filled one.
@@ -252,7 +340,7 @@ TEST_P(BrokenRocksStoreTest, IsMovedAsideAndAnEmptyOneWorks) {
   {
     auto store = must_open(path_);
     // No heat: put_raw() has no merge operator to read it with.
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(store->begin_intent("left over"));
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(store->begin_intents({"left over"}));
   }
   must_open(path_);  // turns the log into a table
   GetParam().inflict(path_);
@@ -266,7 +354,7 @@ TEST_P(BrokenRocksStoreTest, IsMovedAsideAndAnEmptyOneWorks) {
     EXPECT_NE(report.reason, "");
     EXPECT_TRUE((*store)->intents()->empty());
     EXPECT_TRUE((*store)->add_heat({{kFile, {1, 100, 1, 0}}}));
-    EXPECT_EQ(*(*store)->begin_intent("new"), 1u);
+    EXPECT_EQ(*(*store)->begin_intents({"new"}), 1u);
   }
   auto again = RocksStore::open(path_, kNever, &report);
   ASSERT_TRUE(again);
@@ -281,7 +369,7 @@ INSTANTIATE_TEST_SUITE_P(Each, BrokenRocksStoreTest, testing::ValuesIn(kDamages)
 TEST_F(RocksStoreTest, ATornLogCostsOnlyItsTail) {
   {
     auto store = must_open(path_);
-    ASSERT_TRUE(store->begin_intent("first"));
+    ASSERT_TRUE(store->begin_intents({"first"}));
     ASSERT_TRUE(store->add_heat({{kFile, {1, 100, 1, 0}}}));
   }
   std::vector<std::string> logs = files(path_, "", ".log");
@@ -300,7 +388,7 @@ TEST_F(RocksStoreTest, ADatabaseThatBreaksInUseIsReplacedAndItsIntentsKept) {
   for (std::uint64_t i = 1; i <= 10'000; ++i) deltas.push_back({InodeId{i}, {1, 100, 1, 0}});
   { ASSERT_TRUE(must_open(path_)->add_heat(deltas)); }
   auto store = must_open(path_);
-  const std::uint64_t sequence = *store->begin_intent("in flight");
+  const std::uint64_t sequence = *store->begin_intents({"in flight"});
   each(files(path_, "", ".sst"), [](const std::string& file) {
     // The middle of it: the end is read at open, the middle by the next compaction.
     std::string bytes = test::read_file(file);
@@ -315,7 +403,7 @@ TEST_F(RocksStoreTest, ADatabaseThatBreaksInUseIsReplacedAndItsIntentsKept) {
   EXPECT_EQ(moved_aside(path_).size(), 1u);
   ASSERT_EQ(store->intents()->size(), 1u);
   EXPECT_EQ(store->intents()->front().bytes, "in flight");
-  EXPECT_EQ(*store->begin_intent("next"), sequence + 1);
+  EXPECT_EQ(*store->begin_intents({"next"}), sequence + 1);
   EXPECT_GE(store->heat(kFile)->opens, 1u);
 }
 
@@ -415,7 +503,7 @@ TEST_F(RocksStoreTest, AFullDiskIsEnospcAtOpenAndNotABrokenDatabase) {
   SmallDisk disk(dir_.make_dir("disk"));
   if (!disk) GTEST_SKIP() << "cannot mount a tmpfs";
   const std::string path = dir_ / "disk/metadata";
-  { ASSERT_TRUE(must_open(path)->begin_intent("kept")); }
+  { ASSERT_TRUE(must_open(path)->begin_intents({"kept"})); }
   disk.fill_up();
   RocksStore::OpenReport report;
   EXPECT_TRUE(failed_with(RocksStore::open(path, kNever, &report), ENOSPC)) << report.reason;
@@ -428,15 +516,15 @@ TEST_F(RocksStoreTest, AfterAFullDiskWritesWorkAgainOnceThereIsRoom) {
   SmallDisk disk(dir_.make_dir("disk"));
   if (!disk) GTEST_SKIP() << "cannot mount a tmpfs";
   auto store = must_open(dir_ / "disk/metadata");
-  ASSERT_TRUE(store->begin_intent("before"));
+  ASSERT_TRUE(store->begin_intents({"before"}));
   disk.fill_up();
   Result<std::uint64_t> refused = 0;
-  for (int i = 0; i < 100 && refused; ++i) refused = store->begin_intent(std::string(100'000, 'x'));
+  for (int i = 0; i < 100 && refused; ++i) refused = store->begin_intents({std::string(100'000, 'x')});
   EXPECT_TRUE(failed_with(refused, ENOSPC));
   disk.make_room();
 
   // RocksDB looks for space every five seconds.
-  EXPECT_TRUE(test::eventually([&] { return store->begin_intent("after").has_value(); },
+  EXPECT_TRUE(test::eventually([&] { return store->begin_intents({"after"}).has_value(); },
                                std::chrono::seconds(30)));
 
   EXPECT_EQ(store->intents()->back().bytes, "after");

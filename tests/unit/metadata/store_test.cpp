@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <set>
 #include <thread>
 
@@ -19,6 +20,47 @@ using std::chrono::seconds;
 
 constexpr InodeId kFile{7};
 constexpr InodeId kOther{8};
+
+Receipt receipt(std::uint64_t number) {
+  return {.time = 1'700'000'000,
+          .id = InodeId{number},
+          .path = "/some/where/" + std::to_string(number),
+          .from = "ssd",
+          .to = "hdd",
+          .bytes = number * 4096,
+          .hash = ~number,
+          .milliseconds = 12,
+          .code = static_cast<std::int32_t>(number % 3),
+          .reason = "score 3 is below 5"};
+}
+
+std::vector<Receipt> receipts_from(std::uint64_t first, std::uint64_t count) {
+  std::vector<Receipt> made;
+  for (std::uint64_t i = 0; i < count; ++i) made.push_back(receipt(first + i));
+  return made;
+}
+
+using Heats = std::vector<std::pair<InodeId, Heat>>;
+using Ghosts = std::vector<std::pair<InodeId, Ghost>>;
+
+// What the walks see, up to `most` records.
+Heats heats_in(const Store& store, std::size_t most = SIZE_MAX) {
+  Heats found;
+  EXPECT_TRUE(store.each_heat([&](InodeId id, const Heat& heat) {
+    found.emplace_back(id, heat);
+    return found.size() < most;
+  }));
+  return found;
+}
+
+Ghosts ghosts_in(const Store& store, std::size_t most = SIZE_MAX) {
+  Ghosts found;
+  EXPECT_TRUE(store.each_ghost([&](InodeId id, const Ghost& ghost) {
+    found.emplace_back(id, ghost);
+    return found.size() < most;
+  }));
+  return found;
+}
 
 // Each maker owns what its store stands on.
 struct MemoryMaker {
@@ -82,7 +124,7 @@ TYPED_TEST(StoreTest, ABatchWithAnImpossibleScoreIsRefusedWhole) {
 
 TYPED_TEST(StoreTest, ForgottenHeatIsGoneAndStartsAnew) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {8, 100, 3, 5}}, {kOther, {1, 1, 1, 1}}}));
-  ASSERT_TRUE(this->store_->forget_heat(kFile));
+  ASSERT_TRUE(this->store_->forget_heat({kFile}));
   EXPECT_EQ(*this->store_->heat(kFile), Heat{});
   EXPECT_EQ(this->store_->heat(kOther)->opens, 1u);
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 100, 1, 0}}}));
@@ -90,18 +132,124 @@ TYPED_TEST(StoreTest, ForgottenHeatIsGoneAndStartsAnew) {
 }
 
 TYPED_TEST(StoreTest, ForgettingAFileNeverSeenIsFine) {
-  EXPECT_TRUE(this->store_->forget_heat(kFile));
+  EXPECT_TRUE(this->store_->forget_heat({kFile}));
+}
+
+TYPED_TEST(StoreTest, ManyFilesAreForgottenAtOnce) {
+  Heats deltas;
+  std::vector<InodeId> ids;
+  for (std::uint64_t i = 1; i <= 25'000; ++i) {
+    deltas.push_back({InodeId{i}, {1, 1, 1, 1}});
+    ids.push_back(InodeId{i});
+  }
+  ids.pop_back();
+  ASSERT_TRUE(this->store_->add_heat(deltas));
+  ASSERT_TRUE(this->store_->forget_heat(ids));
+  EXPECT_EQ(heats_in(*this->store_), Heats{deltas.back()});
+  EXPECT_TRUE(this->store_->forget_heat({}));
+}
+
+TYPED_TEST(StoreTest, AWalkSeesTheTotalsInTheOrderOfTheIds) {
+  EXPECT_TRUE(heats_in(*this->store_).empty());
+  // An order by bytes that is not the order of numbers would show.
+  ASSERT_TRUE(this->store_->add_heat({{InodeId{1u << 20}, {1, 100, 1, 0}},
+                                      {InodeId{255}, {8, 100, 3, 5}},
+                                      {InodeId{256}, {2, 100, 2, 0}}}));
+  ASSERT_TRUE(this->store_->add_heat({{InodeId{255}, {1, 110, 1, 7}}}));
+  EXPECT_EQ(heats_in(*this->store_), (Heats{{InodeId{255}, {5, 110, 4, 12}},
+                                            {InodeId{256}, {2, 100, 2, 0}},
+                                            {InodeId{1u << 20}, {1, 100, 1, 0}}}));
+}
+
+TYPED_TEST(StoreTest, AWalkEndsWhenTheVisitorSaysSo) {
+  ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}, {kOther, {2, 2, 2, 2}}}));
+  EXPECT_EQ(heats_in(*this->store_, 1), (Heats{{kFile, {1, 1, 1, 1}}}));
+  ASSERT_TRUE(this->store_->add_ghosts({{kFile, {1, 1}}, {kOther, {2, 2}}}));
+  EXPECT_EQ(ghosts_in(*this->store_, 1), (Ghosts{{kFile, {1, 1}}}));
+}
+
+TYPED_TEST(StoreTest, AWalkSeesTheStoreAsItWasWhenItBegan) {
+  ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}, {kOther, {2, 2, 2, 2}}}));
+  Heats found;
+  ASSERT_TRUE(this->store_->each_heat([&](InodeId id, const Heat& heat) {
+    found.emplace_back(id, heat);
+    // By another thread: a visitor may not.
+    std::jthread([&] {
+      EXPECT_TRUE(this->store_->forget_heat({kOther}));
+      EXPECT_TRUE(this->store_->add_heat({{InodeId{9}, {3, 3, 3, 3}}}));
+    });
+    return true;
+  }));
+  EXPECT_EQ(found, (Heats{{kFile, {1, 1, 1, 1}}, {kOther, {2, 2, 2, 2}}}));
+}
+
+TYPED_TEST(StoreTest, ReceiptsComeNewestFirst) {
+  EXPECT_TRUE(this->store_->receipts(10)->empty());
+  EXPECT_TRUE(this->store_->add_receipts({}));
+  ASSERT_TRUE(this->store_->add_receipts(receipts_from(1, 299)));
+  ASSERT_TRUE(this->store_->add_receipts({receipt(300)}));
+  EXPECT_EQ(*this->store_->receipts(2), (std::vector{receipt(300), receipt(299)}));
+  EXPECT_TRUE(this->store_->receipts(0)->empty());
+  const auto all = this->store_->receipts(SIZE_MAX);
+  ASSERT_TRUE(all);
+  ASSERT_EQ(all->size(), 300u);
+  EXPECT_EQ(all->back(), receipt(1));
+}
+
+TYPED_TEST(StoreTest, OnlyTheNewestReceiptsAreKept) {
+  constexpr std::uint64_t kBatch = 7000;
+  std::uint64_t last = 0;
+  while (last < Store::kMostReceipts + 2 * kBatch) {
+    ASSERT_TRUE(this->store_->add_receipts(receipts_from(last + 1, kBatch)));
+    last += kBatch;
+  }
+  const auto all = this->store_->receipts(SIZE_MAX);
+  ASSERT_TRUE(all);
+  ASSERT_EQ(all->size(), Store::kMostReceipts);
+  EXPECT_EQ(all->front(), receipt(last));
+  EXPECT_EQ(all->back(), receipt(last - Store::kMostReceipts + 1));
+}
+
+TYPED_TEST(StoreTest, ABatchOfMoreReceiptsThanAreKeptLeavesItsNewest) {
+  ASSERT_TRUE(this->store_->add_receipts({receipt(1)}));
+  ASSERT_TRUE(this->store_->add_receipts(receipts_from(2, Store::kMostReceipts + 10)));
+  const auto all = this->store_->receipts(SIZE_MAX);
+  ASSERT_EQ(all->size(), Store::kMostReceipts);
+  EXPECT_EQ(all->front(), receipt(Store::kMostReceipts + 11));
+  EXPECT_EQ(all->back(), receipt(12));
+}
+
+TYPED_TEST(StoreTest, ALaterGhostReplacesTheEarlierUntilForgotten) {
+  EXPECT_TRUE(ghosts_in(*this->store_).empty());
+  EXPECT_TRUE(this->store_->add_ghosts({}));
+  ASSERT_TRUE(this->store_->add_ghosts({{kOther, {100, 1}}, {kFile, {100, 255}}}));
+  ASSERT_TRUE(this->store_->add_ghosts({{kFile, {200, 0}}}));
+  EXPECT_EQ(ghosts_in(*this->store_), (Ghosts{{kFile, {200, 0}}, {kOther, {100, 1}}}));
+  ASSERT_TRUE(this->store_->forget_ghosts({kFile, InodeId{99}}));
+  EXPECT_EQ(ghosts_in(*this->store_), (Ghosts{{kOther, {100, 1}}}));
+  EXPECT_TRUE(this->store_->forget_ghosts({}));
+}
+
+TYPED_TEST(StoreTest, HeatGhostsReceiptsAndIntentsDoNotMix) {
+  ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}}));
+  ASSERT_TRUE(this->store_->add_ghosts({{kFile, {100, 1}}}));
+  ASSERT_TRUE(this->store_->add_receipts(receipts_from(1, 10)));
+  ASSERT_TRUE(this->store_->begin_intents({"x"}));
+  ASSERT_TRUE(this->store_->forget_heat({kFile}));
+  EXPECT_EQ(ghosts_in(*this->store_).size(), 1u);
+  EXPECT_EQ(this->store_->receipts(SIZE_MAX)->size(), 10u);
+  EXPECT_EQ(this->store_->intents()->size(), 1u);
 }
 
 TYPED_TEST(StoreTest, IntentsAreListedOldestFirstUntilCleared) {
   // More than 256, so that an order by bytes that is not the order of numbers would show.
   std::vector<std::uint64_t> sequences;
   for (int i = 0; i < 300; ++i) {
-    auto sequence = this->store_->begin_intent("intent " + std::to_string(i));
+    auto sequence = this->store_->begin_intents({"intent " + std::to_string(i)});
     ASSERT_TRUE(sequence);
     sequences.push_back(*sequence);
   }
-  ASSERT_TRUE(this->store_->clear_intent(sequences[1]));
+  ASSERT_TRUE(this->store_->clear_intents({sequences[1]}));
 
   auto intents = this->store_->intents();
 
@@ -115,8 +263,8 @@ TYPED_TEST(StoreTest, IntentsAreListedOldestFirstUntilCleared) {
 
 TYPED_TEST(StoreTest, IntentsHoldAnyBytes) {
   const std::string bytes("\0\xff\n", 3);
-  ASSERT_TRUE(this->store_->begin_intent(bytes));
-  ASSERT_TRUE(this->store_->begin_intent(""));
+  ASSERT_TRUE(this->store_->begin_intents({bytes}));
+  ASSERT_TRUE(this->store_->begin_intents({""}));
   auto intents = this->store_->intents();
   ASSERT_EQ(intents->size(), 2u);
   EXPECT_EQ((*intents)[0].bytes, bytes);
@@ -124,9 +272,9 @@ TYPED_TEST(StoreTest, IntentsHoldAnyBytes) {
 }
 
 TYPED_TEST(StoreTest, ClearingTwiceIsFine) {
-  auto sequence = this->store_->begin_intent("x");
-  ASSERT_TRUE(this->store_->clear_intent(*sequence));
-  EXPECT_TRUE(this->store_->clear_intent(*sequence));
+  auto sequence = this->store_->begin_intents({"x"});
+  ASSERT_TRUE(this->store_->clear_intents({*sequence}));
+  EXPECT_TRUE(this->store_->clear_intents({*sequence}));
 }
 
 TYPED_TEST(StoreTest, ThreadsLoseNoHeatAndShareNoSequence) {
@@ -138,11 +286,13 @@ TYPED_TEST(StoreTest, ThreadsLoseNoHeatAndShareNoSequence) {
     for (auto& mine : sequences) {
       threads.emplace_back([&] {
         for (int i = 0; i < kRounds; ++i) {
-          auto sequence = this->store_->begin_intent("x");
+          auto sequence = this->store_->begin_intents({"x"});
           if (sequence) mine.push_back(*sequence);
           EXPECT_TRUE(this->store_->add_heat({{kFile, {1, 100, 1, 2}}}));
           EXPECT_TRUE(this->store_->heat(kFile));
           EXPECT_TRUE(this->store_->intents());
+          EXPECT_TRUE(this->store_->add_receipts(receipts_from(1, 2)));
+          EXPECT_EQ(heats_in(*this->store_).size(), 1u);
         }
       });
     }
@@ -151,6 +301,7 @@ TYPED_TEST(StoreTest, ThreadsLoseNoHeatAndShareNoSequence) {
   for (const auto& mine : sequences) distinct.insert(mine.begin(), mine.end());
   EXPECT_EQ(distinct.size(), kThreads * kRounds);
   EXPECT_EQ(*this->store_->heat(kFile), (Heat{200, 100, 200, 400}));
+  EXPECT_EQ(this->store_->receipts(SIZE_MAX)->size(), 2u * kThreads * kRounds);
 }
 
 }  // namespace

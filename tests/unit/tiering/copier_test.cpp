@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/copier.hpp"
 
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/xattr.h>
+#include <xxhash.h>
 
 #include <array>
 
@@ -207,6 +210,186 @@ TEST_F(CopierTest, LeavesTheSourceAsItWas) {
   EXPECT_EQ(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
   EXPECT_EQ(after.st_ctim.tv_nsec, before.st_ctim.tv_nsec);
   EXPECT_EQ(test::read_file(from_), "content");
+}
+
+std::uint64_t xxh3(const std::string& content) {
+  return XXH3_64bits(content.data(), content.size());
+}
+
+class CopyHashTest : public CopierTest {
+ protected:
+  Copied copy(const Pace& pace = {}) {
+    const auto done = copy_data(open_file(from_, O_RDONLY).get(), open_file(to_).get(), pace);
+    if (!done) throw std::runtime_error(done.error().operation);
+    if (::fsync(open_file(to_).get()) < 0) throw std::runtime_error("fsync");
+    copied_ = *done;
+    return copied_;
+  }
+  std::uint64_t on_disk() const {
+    const auto hash = hash_on_disk(open_file(to_, O_RDONLY).get(), copied_);
+    if (!hash) throw std::runtime_error(hash.error().operation);
+    return *hash;
+  }
+  void write_to_copy(off_t offset, const char* byte) const {
+    const auto fd = open_file(to_);
+    ASSERT_EQ(::pwrite(fd.get(), byte, 1, offset), 1);
+    ASSERT_EQ(::fsync(fd.get()), 0);
+  }
+  // data, hole, data that ends between blocks, hole to the end
+  void make_sparse() const {
+    write_at(0, test::pattern(64 << 10, 1));
+    write_at(8 << 20, test::pattern(100'001, 2));
+    ASSERT_EQ(::truncate(from_.c_str(), 64 << 20), 0);
+  }
+
+  Copied copied_;  // by the last copy()
+};
+
+TEST_F(CopyHashTest, IsXxh3OfAFileWithoutHoles) {
+  for (const std::size_t size : {0ul, 1ul, 4096ul, 100'001ul, (5ul << 20) + 17}) {
+    const std::string content = test::pattern(size, size);
+    test::write_file(from_, content);
+    test::write_file(to_, "");
+    const Copied copied = copy();
+    EXPECT_EQ(copied.hash, xxh3(content)) << size;
+    EXPECT_EQ(copied.bytes, size);
+  }
+}
+
+TEST_F(CopyHashTest, IsTheSameOnTheDisk) {
+  for (const std::size_t size : {0ul, 1ul, 4096ul, 100'001ul, (5ul << 20) + 17}) {
+    test::write_file(from_, test::pattern(size, size));
+    test::write_file(to_, "");
+    const std::uint64_t hash = copy().hash;
+    EXPECT_EQ(on_disk(), hash) << size;
+  }
+}
+
+TEST_F(CopyHashTest, IsTheSameOnTheDiskForAFileWithHoles) {
+  make_sparse();
+  const Copied copied = copy();
+  EXPECT_EQ(on_disk(), copied.hash);
+  EXPECT_LT(copied.bytes, 1u << 20);
+}
+
+TEST_F(CopyHashTest, TellsWhereTheHolesAre) {
+  write_at(0, "x");
+  ASSERT_EQ(::truncate(from_.c_str(), 1 << 20), 0);
+  const std::uint64_t shorter = copy().hash;
+  ASSERT_EQ(::truncate(from_.c_str(), 2 << 20), 0);
+  test::write_file(to_, "");
+  EXPECT_NE(copy().hash, shorter);
+}
+
+TEST_F(CopyHashTest, NoticesAFlippedByteOnTheDisk) {
+  make_sparse();
+  const std::uint64_t hash = copy().hash;
+  for (const off_t offset : {0l, 65535l, (8l << 20) + 100'000}) {
+    const std::string good = test::read_file(to_).substr(static_cast<std::size_t>(offset), 1);
+    write_to_copy(offset, "\x5a");
+    EXPECT_NE(on_disk(), hash) << offset;
+    write_to_copy(offset, good.c_str());
+    EXPECT_EQ(on_disk(), hash) << offset;
+  }
+}
+
+TEST_F(CopyHashTest, NoticesACopyThatIsTooShort) {
+  test::write_file(from_, test::pattern(100'000, 1));
+  const std::uint64_t hash = copy().hash;
+  ASSERT_EQ(::truncate(to_.c_str(), 50'000), 0);
+  const auto found = hash_on_disk(open_file(to_, O_RDONLY).get(), copied_);
+  EXPECT_TRUE(!found || *found != hash);
+}
+
+// Room that was set aside reads as a hole until somebody reads it, and as data after that.
+TEST_F(CopyHashTest, IsTheSameOnTheDiskThoughSomebodyReadTheOriginalMeanwhile) {
+  test::write_file(from_, test::pattern(64 << 10, 1));
+  {
+    const auto fd = open_file(from_);
+    ASSERT_EQ(::posix_fallocate(fd.get(), 0, 1 << 20), 0);
+    ASSERT_EQ(::fsync(fd.get()), 0);
+  }
+  const std::uint64_t hash = copy().hash;
+  EXPECT_EQ(test::read_file(from_).size(), 1u << 20);
+  EXPECT_EQ(on_disk(), hash);
+}
+
+TEST_F(CopyHashTest, PaceIsToldOfEveryByte) {
+  test::write_file(from_, test::pattern((5 << 20) + 17, 1));
+  std::uint64_t told = 0;
+  copy([&](std::uint64_t bytes) {
+    told += bytes;
+    return Result<void>();
+  });
+  EXPECT_EQ(told, (5u << 20) + 17);
+}
+
+TEST_F(CopyHashTest, PaceCanStopACopy) {
+  test::write_file(from_, test::pattern(8 << 20, 1));
+  int pieces = 0;
+  const auto done = copy_data(open_file(from_, O_RDONLY).get(), open_file(to_).get(),
+                              [&](std::uint64_t) -> Result<void> {
+                                ++pieces;
+                                return Error(ECANCELED, "enough");
+                              });
+  EXPECT_TRUE(failed_with(done, ECANCELED));
+  EXPECT_EQ(pieces, 1);
+}
+
+TEST_F(CopyHashTest, PaceCanStopACheck) {
+  test::write_file(from_, test::pattern(8 << 20, 1));
+  copy();
+  EXPECT_TRUE(failed_with(
+      hash_on_disk(open_file(to_, O_RDONLY).get(), copied_,
+                   [](std::uint64_t) -> Result<void> { return Error(ECANCELED, "enough"); }),
+      ECANCELED));
+}
+
+class InodeFlagsTest : public CopierTest {
+ protected:
+  void prepare() override {
+    CopierTest::prepare();
+    if (!test::require("unit", set_flags(from_, flags_of(from_)), "chattr is not possible")) return;
+  }
+  void TearDown() override { set_flags(from_, 0); }
+  static unsigned flags_of(const std::string& path) {
+    unsigned flags = 0;
+    ::ioctl(open_file(path, O_RDONLY).get(), FS_IOC_GETFLAGS, &flags);
+    return flags;
+  }
+  // Those that a person sets; the others stay.
+  static bool set_flags(const std::string& path, unsigned wanted) {
+    constexpr unsigned kOurs = FS_IMMUTABLE_FL | FS_APPEND_FL | FS_NODUMP_FL | FS_NOATIME_FL;
+    const auto fd = open_file(path, O_RDONLY);
+    unsigned flags = 0;
+    if (::ioctl(fd.get(), FS_IOC_GETFLAGS, &flags) < 0) return false;
+    flags = (flags & ~kOurs) | (wanted & kOurs);
+    return ::ioctl(fd.get(), FS_IOC_SETFLAGS, &flags) == 0;
+  }
+  Result<void> copy_flags() const {
+    return copy_inode_flags(open_file(from_, O_RDONLY).get(), open_file(to_).get());
+  }
+};
+
+TEST_F(InodeFlagsTest, AreCopied) {
+  ASSERT_TRUE(set_flags(from_, FS_NODUMP_FL | FS_NOATIME_FL));
+  ASSERT_TRUE(copy_flags());
+  EXPECT_EQ(flags_of(to_), flags_of(from_));
+}
+
+TEST_F(InodeFlagsTest, ThatTheSourceLacksAreCleared) {
+  ASSERT_TRUE(set_flags(to_, FS_NODUMP_FL));
+  ASSERT_TRUE(copy_flags());
+  EXPECT_EQ(flags_of(to_) & FS_NODUMP_FL, 0u);
+}
+
+TEST_F(InodeFlagsTest, OfAFileThatCannotBeRemovedAreAnError) {
+  for (const unsigned flag : {FS_IMMUTABLE_FL, FS_APPEND_FL}) {
+    ASSERT_TRUE(set_flags(from_, flag));
+    EXPECT_TRUE(failed_with(copy_flags(), EPERM));
+    EXPECT_EQ(flags_of(to_) & flag, 0u);
+    ASSERT_TRUE(set_flags(from_, 0));
+  }
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <ctime>
 #include <thread>
+#include <vector>
 
 #include "tests/support/memory_store.hpp"
 
@@ -15,31 +17,33 @@ constexpr InodeId kFile{7}, kOther{8};
 
 class HeatRecorderTest : public testing::Test {
  protected:
-  test::MemoryStore store_;
-  HeatRecorder recorder_{store_};
+  static constexpr std::chrono::seconds kHalfLife{10};
+
+  std::atomic<std::int64_t> now_{1000};
+  test::MemoryStore store_{kHalfLife};
+  HeatRecorder recorder_{store_, kHalfLife, [this] { return now_.load(); }};
 };
 
 TEST_F(HeatRecorderTest, CountsWithoutTouchingTheStore) {
-  const std::time_t before = std::time(nullptr);
   store_.fail_call(0);
-  recorder_.count_opens(kFile, 1);
-  recorder_.count_opens(kFile, 1);
-  recorder_.count_opens(kOther, 1);
+  recorder_.record(kFile, {.opens = 1});
+  recorder_.record(kFile, {.opens = 1});
+  recorder_.record(kOther, {.opens = 1});
   EXPECT_EQ(store_.calls(), 0u);
   const auto heat = recorder_.heat(kFile);
   ASSERT_TRUE(heat);
   EXPECT_EQ(heat->opens, 2u);
   EXPECT_EQ(heat->score, 2);
-  EXPECT_GE(heat->last_access, before);
+  EXPECT_EQ(heat->last_access, 1000);
   EXPECT_EQ(recorder_.heat(kOther)->opens, 1u);
   EXPECT_EQ(*recorder_.heat(InodeId{9}), Heat{});
   EXPECT_EQ(store_.heat(kFile)->opens, 0u);
 }
 
 TEST_F(HeatRecorderTest, FlushHandsEverythingToTheStoreOnce) {
-  recorder_.count_opens(kFile, 1);
-  recorder_.count_opens(kFile, 4);
-  for (std::uint64_t id = 100; id < 200; ++id) recorder_.count_opens(InodeId{id}, 1);
+  recorder_.record(kFile, {.opens = 1});
+  recorder_.record(kFile, {.opens = 4});
+  for (std::uint64_t id = 100; id < 200; ++id) recorder_.record(InodeId{id}, {.opens = 1});
   ASSERT_TRUE(recorder_.flush());
   EXPECT_EQ(store_.heat(kFile)->opens, 5u);
   for (std::uint64_t id = 100; id < 200; ++id) EXPECT_EQ(store_.heat(InodeId{id})->opens, 1u);
@@ -48,14 +52,83 @@ TEST_F(HeatRecorderTest, FlushHandsEverythingToTheStoreOnce) {
   EXPECT_EQ(recorder_.heat(kFile)->opens, 5u);
 }
 
-TEST_F(HeatRecorderTest, AddsWhatTheStoreKnowsToWhatItDoesNot) {
-  ASSERT_TRUE(store_.add_heat({{kFile, {3, 100, 3, 50}}}));
-  recorder_.count_opens(kFile, 1);
+TEST_F(HeatRecorderTest, TheClockIsTheMachinesUnlessTold) {
+  const std::time_t before = std::time(nullptr);
+  HeatRecorder recorder(store_, kHalfLife);
+  recorder.record(kFile, {.opens = 1});
+  EXPECT_GE(recorder.heat(kFile)->last_access, before);
+}
+
+TEST_F(HeatRecorderTest, AReadIntoAGpuCountsLikeAnOpen) {
+  recorder_.record(kFile, {.gpu_bytes = 4096});
+  recorder_.record(kFile, {.gpu_bytes = 1});
+  recorder_.record(kFile, {.opens = 2});
+  EXPECT_EQ(*recorder_.heat(kFile), (Heat{4, 1000, 2, 4097}));
+  ASSERT_TRUE(recorder_.flush());
+  EXPECT_EQ(*recorder_.heat(kFile), (Heat{4, 1000, 2, 4097}));
+}
+
+TEST_F(HeatRecorderTest, AddsWhatTheStoreKnowsDecayedToWhatItDoesNot) {
+  ASSERT_TRUE(store_.add_heat({{kFile, {8, 990, 3, 50}}}));
+  recorder_.record(kFile, {.opens = 1});
+  EXPECT_EQ(*recorder_.heat(kFile), (Heat{5, 1000, 4, 50}));
+}
+
+TEST_F(HeatRecorderTest, NewsOlderThanTheStoresIsWorthLess) {
+  ASSERT_TRUE(store_.add_heat({{kFile, {8, 1010, 3, 0}}}));
+  recorder_.record(kFile, {.opens = 2});
+  EXPECT_EQ(*recorder_.heat(kFile), (Heat{9, 1010, 5, 0}));
+}
+
+TEST_F(HeatRecorderTest, WhatWaitsForTheStoreDecaysToo) {
+  recorder_.record(kFile, {.opens = 8});
+  now_ = 1010;
+  recorder_.record(kFile, {.opens = 1});
+  EXPECT_EQ(*recorder_.heat(kFile), (Heat{5, 1010, 9, 0}));
+  ASSERT_TRUE(recorder_.flush());
+  EXPECT_EQ(*store_.heat(kFile), (Heat{5, 1010, 9, 0}));
+}
+
+TEST_F(HeatRecorderTest, AClockSetBackTakesNothingAway) {
+  recorder_.record(kFile, {.opens = 2});
+  now_ = 10;
+  recorder_.record(kFile, {.opens = 1});
   const auto heat = recorder_.heat(kFile);
-  EXPECT_EQ(heat->opens, 4u);
-  EXPECT_EQ(heat->score, 4);
-  EXPECT_EQ(heat->gpu_bytes, 50u);
-  EXPECT_GT(heat->last_access, 100);
+  EXPECT_EQ(heat->opens, 3u);
+  EXPECT_EQ(heat->last_access, 1000);
+  EXPECT_GE(heat->score, 2);
+}
+
+TEST_F(HeatRecorderTest, ManyFilesGoInSeveralBatchesOfWhichTheTakenStayTaken) {
+  constexpr std::uint64_t kFiles = 50'000;
+  for (std::uint64_t id = 1; id <= kFiles; ++id) recorder_.record(InodeId{id}, {.opens = 1});
+  store_.fail_call(3, ENOSPC);
+  EXPECT_TRUE(failed_with(recorder_.flush(), ENOSPC));
+  const auto stored = [&] {
+    std::uint64_t opens = 0;
+    EXPECT_TRUE(store_.each_heat([&](InodeId, const Heat& heat) { return opens += heat.opens; }));
+    return opens;
+  };
+  EXPECT_GT(stored(), 0u);
+  EXPECT_LT(stored(), kFiles);
+  for (std::uint64_t id = 1; id <= kFiles; ++id) {
+    ASSERT_EQ(recorder_.heat(InodeId{id})->opens, 1u) << id;
+  }
+  ASSERT_TRUE(recorder_.flush());
+  EXPECT_EQ(stored(), kFiles);
+}
+
+TEST_F(HeatRecorderTest, AReaderSeesEveryCountWhileTheyAreHandedOver) {
+  recorder_.record(kFile, {.opens = 1});
+  std::uint64_t expected = 1;
+  std::jthread flusher([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) EXPECT_TRUE(recorder_.flush());
+  });
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(recorder_.heat(kFile)->opens, expected);
+    recorder_.record(kFile, {.opens = 1});
+    ++expected;
+  }
 }
 
 TEST_F(HeatRecorderTest, NothingToFlushAsksNothingOfTheStore) {
@@ -65,23 +138,22 @@ TEST_F(HeatRecorderTest, NothingToFlushAsksNothingOfTheStore) {
 }
 
 TEST_F(HeatRecorderTest, AFailedFlushKeepsTheCounts) {
-  recorder_.count_opens(kFile, 1);
-  recorder_.count_opens(kOther, 1);
-  const std::int64_t accessed = recorder_.heat(kFile)->last_access;
+  recorder_.record(kFile, {.opens = 1});
+  recorder_.record(kOther, {.opens = 1});
   store_.fail_call(1, ENOSPC);
   EXPECT_TRUE(failed_with(recorder_.flush(), ENOSPC));
-  recorder_.count_opens(kFile, 1);
+  recorder_.record(kFile, {.opens = 1});
   EXPECT_EQ(recorder_.heat(kFile)->opens, 2u);
   EXPECT_EQ(store_.heat(kFile)->opens, 0u);
   ASSERT_TRUE(recorder_.flush());
   EXPECT_EQ(store_.heat(kFile)->opens, 2u);
   EXPECT_EQ(store_.heat(kFile)->score, 2);
-  EXPECT_GE(store_.heat(kFile)->last_access, accessed);
+  EXPECT_EQ(store_.heat(kFile)->last_access, 1000);
   EXPECT_EQ(store_.heat(kOther)->opens, 1u);
 }
 
 TEST_F(HeatRecorderTest, AStoreThatCannotBeReadIsReported) {
-  recorder_.count_opens(kFile, 1);
+  recorder_.record(kFile, {.opens = 1});
   store_.fail_call(1, EUCLEAN);
   EXPECT_TRUE(failed_with(recorder_.heat(kFile), EUCLEAN));
 }
@@ -93,8 +165,8 @@ TEST_F(HeatRecorderTest, NoCountIsLostBetweenThreads) {
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < kOpens; ++i) {
-          recorder_.count_opens(kFile, 1);
-          recorder_.count_opens(InodeId{static_cast<std::uint64_t>(100 + i % 50)}, 1);
+          recorder_.record(kFile, {.opens = 1});
+          recorder_.record(InodeId{static_cast<std::uint64_t>(100 + i % 50)}, {.opens = 1});
           if (t == 0 && i % 100 == 0) {
             EXPECT_TRUE(recorder_.flush());
           }

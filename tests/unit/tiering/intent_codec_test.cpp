@@ -55,12 +55,12 @@ TEST(IntentCodecTest, TrailingBytesAreDamage) {
 
 TEST(IntentCodecTest, AnotherFormatOrKindIsDamage) {
   const std::string whole = encode_steps(sample());
-  for (const int format : {0, 2, 255}) {
+  for (const int format : {0, 3, 255}) {
     std::string other = whole;
     other[0] = static_cast<char>(format);
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << format;
   }
-  for (const int kind : {0, 7, 255}) {
+  for (const int kind : {0, 8, 255}) {
     std::string other = whole;
     other[9] = static_cast<char>(kind);  // the first step's, after format and count
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << kind;

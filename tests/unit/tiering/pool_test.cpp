@@ -246,6 +246,117 @@ TEST_F(PoolOpenTest, ThatFailedHalfwayCanBeTriedAgain) {
   EXPECT_NE(try_open(settings), nullptr) << why_;
 }
 
+TEST_F(PoolOpenTest, OneMoreTierBecomesTheSlowest) {
+  const auto pool = open(make_tiers("ab"));
+  ASSERT_TRUE(pool->add(tier("c", dir_.make_dir("c")), why_)) << why_;
+  ASSERT_EQ(pool->size(), 3u);
+  EXPECT_EQ((*pool)[2].name(), "c");
+  EXPECT_EQ((*pool)[2].index(), 2);
+  EXPECT_EQ((*pool)[2].member().slot, 3u);
+  EXPECT_TRUE((*pool)[2].online());
+  EXPECT_EQ(pool->by_name("c"), &(*pool)[2]);
+  EXPECT_EQ(pool->placement().back(), 2);
+}
+
+TEST_F(PoolOpenTest, OneMoreTierIsKnownToAllAndLocked) {
+  auto pool = open(make_tiers("ab"));
+  ASSERT_TRUE(pool->add(tier("c", dir_.make_dir("c")), why_)) << why_;
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(marker(name).members.size(), 3u) << name;
+  EXPECT_EQ(marker("c").pool, pool->id());
+  EXPECT_EQ(try_open({tier("c", dir_ / "c")}, Missing::Tolerate), nullptr);
+  EXPECT_TRUE(says("already in use")) << why_;
+  const Member added = (*pool)[2].member();
+  pool.reset();
+  EXPECT_EQ(try_open(make_tiers("ab")), nullptr) << "c's files would be missing";
+  pool = try_open(make_tiers("abc"));
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_EQ((*pool)[2].member(), added);
+}
+
+TEST_F(PoolOpenTest, ADirectoryOfAPoolIsNotAdded) {
+  made("x");
+  const auto pool = open(make_tiers("ab"));
+  EXPECT_FALSE(pool->add(tier("x", dir_ / "x"), why_));
+  EXPECT_TRUE(says("belongs to a pool already")) << why_;
+  EXPECT_FALSE(pool->add(tier("again", dir_ / "a"), why_));
+  EXPECT_TRUE(says("belongs to a pool already")) << why_;
+  EXPECT_EQ(pool->size(), 2u);
+}
+
+TEST_F(PoolOpenTest, ADirectoryThatIsNotThereIsNotAdded) {
+  const auto pool = open(make_tiers("ab"));
+  EXPECT_FALSE(pool->add(tier("c", dir_ / "nowhere"), why_));
+  EXPECT_TRUE(says("tier c")) << why_;
+  EXPECT_EQ(pool->size(), 2u);
+}
+
+TEST_F(PoolOpenTest, ATierWhoseNameIsKnownIsNotAdded) {
+  const auto pool = open(make_tiers("ab"));
+  EXPECT_FALSE(pool->add(tier("b", dir_.make_dir("c")), why_));
+  EXPECT_TRUE(says("another name")) << why_;
+  EXPECT_TRUE(test::names_in(dir_ / "c").empty());
+}
+
+TEST_F(PoolOpenTest, ATierBeyondTheLastSlotIsNotAddedAndSaysWhy) {
+  std::vector<TierSettings> settings;
+  for (unsigned i = 0; i < kMaxSlot; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    settings.push_back(tier(name, dir_.make_dir(name)));
+  }
+  const auto pool = open(settings);
+  EXPECT_FALSE(pool->add(tier("more", dir_.make_dir("more")), why_));
+  EXPECT_NE(why_, "");
+}
+
+TEST_F(PoolOpenTest, ARetiredTierMayBeMissing) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  ASSERT_TRUE(pool->retire(1));
+  pool.reset();
+  pool = try_open({settings[0]});
+  ASSERT_NE(pool, nullptr) << why_;
+  EXPECT_EQ(pool->size(), 1u);
+  EXPECT_TRUE(pool->placement() == std::vector<TierIndex>{0});
+}
+
+TEST_F(PoolOpenTest, ATierThatWasAwayWhenAnotherRetiredLearnsOfIt) {
+  const auto settings = made("abc");
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  auto pool = open(settings, Missing::Tolerate);
+  ASSERT_TRUE(pool->retire(2));
+  pool.reset();
+  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
+  for (const auto& order :
+       {std::vector{settings[0], settings[1]}, std::vector{settings[1], settings[0]}})
+    EXPECT_NE(try_open(order), nullptr) << why_;
+}
+
+TEST_F(PoolOpenTest, TheNameOfARetiredTierIsNotGivenAgain) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  ASSERT_TRUE(pool->retire(1));
+  pool.reset();
+  pool = open({settings[0]});
+  EXPECT_FALSE(pool->add(tier("b", dir_.make_dir("c")), why_));
+  ASSERT_TRUE(pool->add(tier("c", dir_ / "c"), why_)) << why_;
+  EXPECT_EQ((*pool)[1].member().slot, 3u);
+}
+
+TEST_F(PoolOpenTest, ATierThatIsBeingEmptiedStaysSo) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  EXPECT_FALSE((*pool)[0].is_draining());
+  ASSERT_TRUE((*pool)[0].set_draining(true));
+  pool.reset();
+  pool = open(settings);
+  EXPECT_TRUE((*pool)[0].is_draining());
+  EXPECT_FALSE((*pool)[1].is_draining());
+  ASSERT_TRUE((*pool)[0].set_draining(false));
+  ASSERT_TRUE((*pool)[0].set_draining(false)) << "twice is no error";
+  pool.reset();
+  EXPECT_FALSE((*open(settings))[0].is_draining());
+}
+
 class PlacementTest : public test::PoolTest {
  protected:
   // Fills the settings so that the tier looks...
@@ -300,6 +411,14 @@ TEST_F(PlacementTest, TiersThatAreOfflineAreLeftOut) {
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away2").c_str()), 0);
   ASSERT_TRUE((*pool)[1].check_presence());
   EXPECT_TRUE(pool->placement().empty());
+}
+
+TEST_F(PlacementTest, ATierThatIsBeingEmptiedComesLast) {
+  const auto pool = open(make_tiers("abc"));
+  ASSERT_TRUE((*pool)[0].set_draining(true));
+  EXPECT_EQ(pool->placement(), (Order{1, 2, 0}));
+  ASSERT_TRUE((*pool)[0].set_draining(false));
+  EXPECT_EQ(pool->placement(), (Order{0, 1, 2}));
 }
 
 class TemporariesTest : public test::PoolTest {};

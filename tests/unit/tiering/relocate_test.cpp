@@ -15,23 +15,6 @@ using test::MemoryStore;
 using test::open_directory;
 using test::open_file;
 
-// Keeps what was to be announced and refuses it: nothing is done, and the test knows what would
-// have been.
-class RefusingStore final : public Store {
- public:
-  std::string refused;
-
-  Result<std::uint64_t> begin_intent(const std::string& bytes) override {
-    refused = bytes;
-    return Error(EIO, "begin intent");
-  }
-  Result<void> add_heat(const std::vector<std::pair<InodeId, Heat>>&) override { return {}; }
-  Result<Heat> heat(InodeId) const override { return Heat{}; }
-  Result<void> forget_heat(InodeId) override { return {}; }
-  Result<void> clear_intent(std::uint64_t) override { return {}; }
-  Result<std::vector<StoredIntent>> intents() const override { return std::vector<StoredIntent>{}; }
-};
-
 // A file on tier a, to be moved to tier b.
 class RelocateTest : public test::PoolTest {
  protected:
@@ -65,15 +48,19 @@ class RelocateTest : public test::PoolTest {
   Result<HiddenCopy> hide() const {
     return make_hidden_copy(open_file(at("a", "d/f"), O_RDONLY).get(), identity_, b());
   }
-  Result<void> switch_over(Store& store, const HiddenCopy& copy) const {
-    return switch_to_copy(store, *pool_, copy, a(), open_directory(at("a", "d")).get(), b(),
-                          open_directory(at("b", "d")).get(), "f");
-  }
-  // The steps that would move `copy` into place, without doing them.
+  // The steps that move `copy` into place.
   std::vector<Step> steps_of(const HiddenCopy& copy) const {
-    RefusingStore store;
-    EXPECT_FALSE(switch_over(store, copy));
-    return *decode_steps(store.refused);
+    EXPECT_TRUE(settle(copy));
+    const auto steps = relocation_steps(copy, a(), b(),
+                                        {{open_directory(at("a", "d")).get(),
+                                          open_directory(at("b", "d")).get(), "f"}});
+    EXPECT_TRUE(steps);
+    return *steps;
+  }
+  Result<void> switch_over(Store& store, const HiddenCopy& copy) const {
+    const auto ends =
+        SLUICE_TRY(carry_out_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) {}));
+    return ends[0].result;
   }
 
   void expect_moved() const {
@@ -150,8 +137,11 @@ TEST_F(RelocateTest, TheIdentityOutlivesARemountAndASecondMove) {
   // and back again
   const auto copy = make_hidden_copy(open_file(at("b", "d/f"), O_RDONLY).get(), identity_, a());
   ASSERT_TRUE(copy);
-  ASSERT_TRUE(switch_to_copy(store, *pool_, *copy, b(), open_directory(at("b", "d")).get(), a(),
-                             open_directory(at("a", "d")).get(), "f"));
+  const auto steps = relocation_steps(
+      *copy, b(), a(),
+      {{open_directory(at("b", "d")).get(), open_directory(at("a", "d")).get(), "f"}});
+  ASSERT_TRUE(steps);
+  ASSERT_TRUE(carry_out(store, *pool_, *steps));
   EXPECT_EQ(identity_of(a(), at("a", "d/f")), identity_);
   EXPECT_FALSE(test::exists(at("b", "d/f")));
 }

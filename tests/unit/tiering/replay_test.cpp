@@ -55,9 +55,9 @@ TEST_F(ReplayTest, FinishesSeveralIntentsInTheirOrder) {
 
 TEST_F(ReplayTest, DropsWhatItCannotRead) {
   dir_.make_file("a/f", "x");
-  ASSERT_TRUE(store_.begin_intent("garbage"));
+  ASSERT_TRUE(store_.begin_intents({"garbage"}));
   ASSERT_TRUE(announce(store_, {step(Kind::Rename, a(), "f", "g")}));
-  ASSERT_TRUE(store_.begin_intent(""));
+  ASSERT_TRUE(store_.begin_intents({""}));
   EXPECT_EQ(*replay_intents(store_, *pool_), 3u);
   EXPECT_EQ(intents_in(store_), 0u);
   EXPECT_EQ(shown(), "a/g 644 \"x\"\n");

@@ -22,17 +22,49 @@ expect_code 2 mount --no-such-flag /
 expect_code 1 status /
 expect_code 1 umount /
 expect_code 1 mount --tier 'a b=/' /
+expect_code 2 tier
+expect_code 2 tier rum
+expect_code 0 tier --help
+expect_code 2 tier drain
+expect_code 2 tier add nvme
+expect_code 2 trace
+expect_code 2 trace record
+expect_code 2 trace record -o /dev/null --for 30
+expect_code 2 move /
+expect_code 2 move --to nvme
+expect_code 2 pin nvme
+expect_code 2 unpin
+expect_code 2 explain
+expect_code 2 explain --color=sometimes /
+expect_code 2 plan --limit many
+# Nothing of Sluice is mounted on /proc.
+expect_code 1 explain /proc/version
+expect_code 1 pin nvme /proc/version
+expect_code 1 unpin /proc/version
+expect_code 1 move --to nvme /proc/version
+expect_code 1 move --to nvme /no/such/file
+# shellcheck disable=SC2086
+for verb in plan moves 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
+  expect_code 1 $verb /proc
+done
 # Captured first, here and below: a verb that answers with exit code 2 is right to, but `pipefail` would call it a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
 
 page=$(sed 's/\\-/-/g' "$source/docs/man/sluice.1")
-for verb in mount umount status fsck; do
+verbs=(mount umount status explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
+  'trace record' fsck)
+offered=$("$sluice" --help)
+for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"
+  [[ $offered == *"  ${verb%% *} "* ]] || complain "--help lacks the verb $verb"
 done
-for verb in mount umount status; do
+# shellcheck disable=SC2086
+for verb in "${verbs[@]}"; do
+  [[ $verb == fsck ]] && continue
   expect_code 0 $verb -h
   expect_code 0 $verb --help
+  [[ $("$sluice" $verb -h) == "usage: sluice $verb"* ]] || complain "$verb -h is about something else"
   for flag in $("$sluice" $verb -h | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -e '--[a-z-]+'); do
     [[ $flag == --help ]] || grep -qE -e "$flag\b" <<<"$page" || complain "sluice.1 lacks $verb's $flag"
   done

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/file_at.hpp"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+
+namespace sluice {
+
+Result<UniqueFd> open_beneath(int root, const std::string& path) {
+  open_how how{};
+  how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  const char* relative = path.c_str();
+  while (*relative == '/') ++relative;
+  UniqueFd fd(static_cast<int>(
+      ::syscall(SYS_openat2, root, *relative == '\0' ? "." : relative, &how, sizeof how)));
+  if (!fd) return Error::last("open directory");
+  return fd;
+}
+
+// getxattrat(2) is new in Linux 6.13; before that, /proc gives the descriptor a path.
+ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
+                    std::size_t size) {
+  struct {
+    alignas(8) std::uint64_t value;
+    std::uint32_t size, flags;
+  } args{reinterpret_cast<std::uintptr_t>(value), static_cast<std::uint32_t>(size), 0};
+  constexpr long kGetxattrat = 464;
+  static std::atomic<bool> missing{false};  // only ever turns true
+  if (*name != '\0' && !missing.load(std::memory_order_relaxed)) {
+    const long got =
+        ::syscall(kGetxattrat, dirfd, name, AT_SYMLINK_NOFOLLOW, attribute, &args, sizeof args);
+    if (got >= 0 || errno != ENOSYS) return got;
+    missing = true;
+  }
+  std::array<char, 64 + 256> path{};
+  std::snprintf(path.data(), path.size(),
+                *name == '\0' ? "/proc/self/fd/%d" : "/proc/self/fd/%d/%s", dirfd, name);
+  return *name == '\0' ? ::getxattr(path.data(), attribute, value, size)
+                       : ::lgetxattr(path.data(), attribute, value, size);
+}
+
+}  // namespace sluice

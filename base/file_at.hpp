@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// System calls relative to a directory descriptor that the C library lacks. Pure functions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace sluice {
+
+// Opens the directory `path` below `root` ("/a/b", "a/b", or empty for the root itself), leaving
+// the tree through no symlink and no "..".
+Result<UniqueFd> open_beneath(int root, const std::string& path);
+
+// getxattr(2) of `name` in `dirfd`, a symlink not followed, or of `dirfd` itself if `name` is
+// empty.
+ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
+                    std::size_t size);
+
+}  // namespace sluice

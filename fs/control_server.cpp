@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/control_server.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::size_t kMostTalks = 16;
+constexpr std::size_t kLongestRequest = 64 << 10;
+constexpr milliseconds kRequestPatience{10'000};
+constexpr milliseconds kProgressPause{200};
+constexpr int kMostDrainPasses = 10;
+
+json to_json(const Receipt& receipt) {
+  std::array<char, 20> hash{};
+  std::snprintf(hash.data(), hash.size(), "%016llx", static_cast<unsigned long long>(receipt.hash));
+  return {{"time", receipt.time},       {"path", receipt.path},   {"from", receipt.from},
+          {"to", receipt.to},           {"bytes", receipt.bytes}, {"hash", hash.data()},
+          {"ms", receipt.milliseconds}, {"code", receipt.code},   {"reason", receipt.reason}};
+}
+
+std::string sentence(const Error& error) {
+  return std::string(error.operation) + ": " + std::strerror(error.code);
+}
+
+}  // namespace
+
+// One connection: a request and its answer.
+class ControlServer::Conversation {
+ public:
+  Conversation(const Parts& parts, int socket, int wake)
+      : parts_(parts), socket_(socket), wake_(wake) {}
+
+  void run() {
+    json request;
+    if (!read_request(request)) return;
+    const std::string verb = request.value("verb", "");
+    json last;
+    if (verb == "plan") {
+      last = plan();
+    } else if (verb == "run") {
+      last = run_pass();
+    } else if (verb == "pause") {
+      parts_.migration.mover().pause();
+    } else if (verb == "resume") {
+      parts_.migration.mover().resume();
+    } else if (verb == "drain") {
+      last = drain(request.value("tier", ""), request.value("cancel", false));
+    } else if (verb == "add") {
+      std::string why;
+      const std::string config = parts_.add_tier(request.value("tier", ""), why);
+      last = why.empty() ? json{{"config", config}} : json{{"error", why}};
+    } else if (verb == "moves") {
+      last = moves(request.value("most", std::size_t{100}));
+    } else if (verb == "trace") {
+      trace();
+    } else {
+      last = {{"error", "unknown request '" + log::escaped(verb) +
+                            "'; is the command newer than the daemon?"}};
+    }
+    last["done"] = true;
+    send(last);
+  }
+
+ private:
+  // The other side has hung up, or we are to end.
+  bool is_over() {
+    if (broken_) return true;
+    pollfd fds[2] = {{socket_, POLLRDHUP, 0}, {wake_, POLLIN, 0}};
+    broken_ = ::poll(fds, 2, 0) > 0 &&
+              ((fds[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0 || fds[1].revents != 0);
+    return broken_;
+  }
+
+  bool read_request(json& request) {
+    std::string line;
+    const auto deadline = steady_clock::now() + kRequestPatience;
+    while (line.find('\n') == std::string::npos) {
+      pollfd fds[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
+      if (left.count() <= 0 || ::poll(fds, 2, static_cast<int>(left.count())) <= 0) return false;
+      if (fds[1].revents != 0) return false;
+      std::array<char, 4096> piece{};
+      const ssize_t got = ::recv(socket_, piece.data(), piece.size(), 0);
+      if (got <= 0 || line.size() > kLongestRequest) return false;
+      line.append(piece.data(), static_cast<std::size_t>(got));
+    }
+    request = json::parse(line, nullptr, false);
+    if (request.is_object()) return true;
+    send({{"done", true}, {"error", "the request is not a JSON object"}});
+    return false;
+  }
+
+  bool send(const json& line) {
+    const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    for (std::size_t done = 0; done < text.size() && !broken_;) {
+      const ssize_t put = ::send(socket_, text.data() + done, text.size() - done, MSG_NOSIGNAL);
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) broken_ = true;
+      if (put > 0) done += static_cast<std::size_t>(put);
+    }
+    return !broken_;
+  }
+
+  // False ends what is going on. Tells the other side now and then.
+  bool progress(const json& what) {
+    const auto now = steady_clock::now();
+    if (is_over()) return false;
+    if (now - last_progress_ < kProgressPause) return true;
+    last_progress_ = now;
+    const std::lock_guard lock(sending_);
+    return send({{"progress", what}});
+  }
+
+  Migration::CensusProgress census_progress() {
+    return [this](std::uint64_t files) {
+      return progress({{"phase", "census"}, {"files", files}});
+    };
+  }
+
+  json plan() {
+    auto proposal = parts_.migration.propose(census_progress());
+    if (!proposal) return {{"error", sentence(proposal.error())}};
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < proposal->moves.size(); ++i) {
+      const Move& move = proposal->moves[i];
+      bytes += move.bytes;
+      const bool sent = send({{"move",
+                               {{"path", move.paths[0]},
+                                {"from", parts_.pool[move.from].name()},
+                                {"to", parts_.pool[move.to].name()},
+                                {"bytes", move.bytes},
+                                {"score", proposal->census.files()[proposal->files[i]].score},
+                                {"reason", name_of(move.reason)},
+                                {"why", move.why}}}});
+      if (!sent) break;
+    }
+    const Plan& plan = proposal->plan;
+    return {{"moves", proposal->moves.size()},
+            {"bytes", bytes},
+            {"files", proposal->census.files().size()},
+            {"held",
+             {{name_of(Hold::MinStay), plan.held_min_stay},
+              {name_of(Hold::OnlyOnce), plan.held_only_once},
+              {name_of(Hold::NoRoom), plan.held_no_room},
+              {name_of(Hold::Offline), plan.held_offline},
+              {"hard-links", proposal->held_links},
+              {"pending", proposal->held_waiting}}}};
+  }
+
+  json run_pass() {
+    Migration::Listener listener;
+    listener.census = census_progress();
+    listener.moves = [this](const Mover::Progress& now, std::uint64_t total,
+                            std::uint64_t total_bytes) {
+      return progress({{"phase", "move"},
+                       {"moved", now.moved},
+                       {"failed", now.failed},
+                       {"total", total},
+                       {"bytes", now.copied_bytes},
+                       {"total_bytes", total_bytes},
+                       {"path", now.current}});
+    };
+    listener.ended = [this](const Receipt& receipt, bool) {
+      const std::lock_guard lock(sending_);
+      send({{"receipt", to_json(receipt)}});
+    };
+    if (parts_.migration.mover().is_paused())
+      return {{"error", "migration is paused; 'sluice tier resume' lets it go on"}};
+    const auto outcome = parts_.migration.run(listener);
+    if (!outcome) return {{"error", sentence(outcome.error())}};
+    return {{"moved", outcome->moved},
+            {"bytes", outcome->moved_bytes},
+            {"failed", outcome->failed},
+            {"pending", parts_.migration.mover().pending().size()}};
+  }
+
+  json drain(const std::string& name, bool cancel) {
+    Tier* tier = parts_.pool.by_name(name);
+    if (tier == nullptr) return {{"error", "the pool has no tier " + log::escaped(name)}};
+    if (const auto set = tier->set_draining(!cancel); !set)
+      return {{"error", sentence(set.error())}};
+    if (cancel) return json::object();
+    json last;
+    std::uint64_t moved = 0, bytes = 0;
+    for (int pass = 0; pass < kMostDrainPasses; ++pass) {
+      last = run_pass();
+      if (last.contains("error") || is_over()) return last;
+      moved += last["moved"].get<std::uint64_t>();
+      bytes += last["bytes"].get<std::uint64_t>();
+      if (last["moved"] == 0) break;
+    }
+    last["moved"] = moved;
+    last["bytes"] = bytes;
+    const auto left = parts_.filesystem.vacate(tier->index());
+    if (!left) return {{"error", sentence(left.error())}};
+    last["left"] = left->files;
+    last["left_bytes"] = left->bytes;
+    last["empty"] = left->files == 0;
+    if (left->files == 0) {
+      if (const auto retired = parts_.pool.retire(tier->index()); !retired)
+        last["error"] = sentence(retired.error());
+    }
+    return last;
+  }
+
+  json moves(std::size_t most) {
+    for (const Mover::Pending& each : parts_.migration.mover().pending()) {
+      send({{"pending",
+             {{"path", each.move.paths.empty() ? "" : each.move.paths[0]},
+              {"to", parts_.pool[each.move.to].name()},
+              {"why", each.why},
+              {"since", each.since}}}});
+    }
+    const auto receipts = parts_.store.receipts(most);
+    if (!receipts) return {{"error", sentence(receipts.error())}};
+    for (const Receipt& receipt : *receipts) send({{"receipt", to_json(receipt)}});
+    return json::object();
+  }
+
+  void trace() {
+    parts_.filesystem.trace(true);
+    while (!is_over()) {
+      for (const TracedAccess& access : parts_.filesystem.traced()) {
+        send({{"access",
+               {{"time", access.time},
+                {"id", to_number(access.id)},
+                {"size", access.size},
+                {"path", access.path}}}});
+      }
+      std::this_thread::sleep_for(kProgressPause);
+    }
+    parts_.filesystem.trace(false);
+  }
+
+  const Parts& parts_;
+  const int socket_;
+  const int wake_;
+  std::atomic<bool> broken_{false};  // set by whichever thread notices
+  std::mutex sending_;               // receipts come from the mover's threads
+  steady_clock::time_point last_progress_{};
+};
+
+struct ControlServer::Talk {
+  UniqueFd socket;
+  std::atomic<bool> ended{false};  // the thread sets it last
+  std::jthread thread;
+};
+
+Result<std::unique_ptr<ControlServer>> ControlServer::listen(const std::string& path, Parts parts) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
+  if (!socket || !wake) return Error::last("control socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // The name may be longer than an address holds; its directory has a short one in /proc.
+  const auto slash = path.rfind('/');
+  const UniqueFd directory(::open(path.substr(0, slash).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return Error::last("control socket");
+  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", directory.get(),
+                path.c_str() + slash + 1);
+  ::unlink(path.c_str());
+  const mode_t before = ::umask(0177);
+  const int bound = ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  const Error failure = Error::last("control socket");
+  ::umask(before);
+  if (bound < 0) return failure;
+  if (::listen(socket.get(), 16) < 0) return Error::last("control socket");
+  return std::unique_ptr<ControlServer>(
+      new ControlServer(std::move(socket), std::move(wake), path, std::move(parts)));
+}
+
+ControlServer::ControlServer(UniqueFd socket, UniqueFd wake, std::string path, Parts parts)
+    : socket_(std::move(socket)),
+      wake_(std::move(wake)),
+      path_(std::move(path)),
+      parts_(std::move(parts)),
+      acceptor_([this](const std::stop_token& stop) {
+        ::pthread_setname_np(::pthread_self(), "sluice-control");
+        accept_all(stop);
+      }) {}
+
+ControlServer::~ControlServer() {
+  acceptor_.request_stop();
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t woken = ::write(wake_.get(), &one, sizeof one);
+  acceptor_.join();
+  ::unlink(path_.c_str());
+}
+
+void ControlServer::accept_all(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    if (::poll(fds, 2, -1) < 0 || fds[0].revents == 0) continue;
+    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    talks_.remove_if([](const auto& talk) { return talk->ended.load(); });
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (!socket || talks_.size() >= kMostTalks ||
+        ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
+        (peer.uid != 0 && peer.uid != ::geteuid())) {
+      continue;
+    }
+    auto talk = std::make_unique<Talk>();
+    talk->socket = std::move(socket);
+    Talk& each = *talk;
+    talk->thread = std::jthread([this, &each] {
+      ::pthread_setname_np(::pthread_self(), "sluice-talk");
+      try {
+        Conversation(parts_, each.socket.get(), wake_.get()).run();
+      } catch (const std::exception& e) {
+        log::get().error("a control request failed in a way it must not: {}", e.what());
+      }
+      ::shutdown(each.socket.get(), SHUT_RDWR);
+      each.ended = true;
+    });
+    talks_.push_back(std::move(talk));
+  }
+  talks_.clear();
+}
+
+}  // namespace sluice

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What migration leaves on a tier that is being retired: directories, and the names that have no
+// bytes to copy (symlinks, FIFOs, sockets, devices).
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "fs/filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+// Makes in `dirfd` a second `name`: the same kind of thing, with the same attributes.
+Result<void> make_twin(int from_dir, const char* from_name, const struct stat& st, int dirfd,
+                       const char* name) {
+  if (S_ISLNK(st.st_mode)) {
+    std::string target(PATH_MAX, '\0');
+    const ssize_t size = ::readlinkat(from_dir, from_name, target.data(), target.size());
+    if (size < 0) return Error::last("readlink");
+    target.resize(static_cast<std::size_t>(size));
+    if (::symlinkat(target.c_str(), dirfd, name) < 0) return Error::last("symlink");
+  } else if (::mknodat(dirfd, name, st.st_mode & S_IFMT, st.st_rdev) < 0) {
+    return Error::last("mknod");
+  }
+  if (::fchownat(dirfd, name, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("chown");
+  if (!S_ISLNK(st.st_mode) && ::fchmodat(dirfd, name, st.st_mode & 07777, 0) < 0)
+    return Error::last("chmod");
+  const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
+  if (::utimensat(dirfd, name, times.data(), AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("set times");
+  return {};
+}
+
+}  // namespace
+
+// A symlink or special file gets another number by this: nothing can be written on it that would
+// keep the old one. REQUIRES: namespace_ is held exclusively.
+Result<void> Filesystem::relocate_special(const InodePtr& parent, const std::string& name,
+                                          Tier& from, Tier& to) {
+  const OpenCopy old_dir = SLUICE_TRY(open_copy(parent, from.index()));
+  const OpenCopy new_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
+  const Located old = SLUICE_TRY(from.identify(old_dir.get(), name.c_str()));
+  const SharedFd temp = SLUICE_TRY(to.temp_directory());
+  const std::string temp_name = Tier::new_temp_name();
+  SLUICE_TRY(make_twin(old_dir.get(), name.c_str(), old.st, temp->get(), temp_name.c_str()));
+  const auto place = [&]() -> Result<void> {
+    const Located twin = SLUICE_TRY(to.identify(temp->get(), temp_name.c_str()));
+    Step put;
+    put.kind = Step::Kind::Rename;
+    put.from = SLUICE_TRY(place_at(to, temp->get(), temp_name));
+    put.to = SLUICE_TRY(place_at(to, new_dir.get(), name));
+    put.subject = twin.identity;
+    Step remove;
+    remove.kind = Step::Kind::Unlink;
+    remove.from = SLUICE_TRY(place_at(from, old_dir.get(), name));
+    remove.subject = old.identity;
+    SLUICE_TRY(carry_out(store_, pool_, {put, remove}, [&] { switches_.fetch_add(1); }));
+    if (const InodePtr known = table_.find(old.identity.id)) {
+      MutexLock lock(known->mutex);
+      known->copies[0] = Copy{to.index(), twin.handle, twin.pinned};
+    }
+    return {};
+  };
+  const auto placed = place();
+  if (!placed) ::unlinkat(temp->get(), temp_name.c_str(), 0);
+  return placed;
+}
+
+Result<void> Filesystem::vacate_directory(const std::string& path, Tier& from, Tier& to,
+                                          Remainder& left) {
+  std::vector<InodeId> references;
+  const auto directory = walk(path, references);
+  std::vector<std::string> below;
+  const auto empty_it = [&]() -> Result<void> {
+    // Removed meanwhile: that empties it, too.
+    if (failed_with(directory, ESTALE)) return {};
+    if (!directory) return directory.error();
+    {
+      ExclusiveLock lock(namespace_);
+      SLUICE_TRY(ensure_copy(*directory, to.index()));
+    }
+    const OpenCopy copy = SLUICE_TRY(open_copy(*directory, from.index()));
+    DIR* stream = ::fdopendir(::openat(copy.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (stream == nullptr) return Error::last("open directory");
+    while (const dirent* entry = ::readdir(stream)) {
+      const std::string name = entry->d_name;
+      if (name == "." || name == ".." || (path.empty() && name == kPrivateDirectory)) continue;
+      struct stat st {};
+      if (::fstatat(copy.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) < 0) continue;
+      if (S_ISDIR(st.st_mode)) {
+        below.push_back(path + "/" + name);
+        continue;
+      }
+      if (!S_ISREG(st.st_mode)) {
+        ExclusiveLock lock(namespace_);
+        if (relocate_special(*directory, name, from, to)) continue;
+      }
+      ++left.files;
+      left.bytes += static_cast<std::uint64_t>(st.st_blocks) * 512;
+    }
+    ::closedir(stream);
+    return {};
+  };
+  auto emptied = empty_it();
+  for (const std::string& each : below) {
+    if (emptied) emptied = vacate_directory(each, from, to, left);
+  }
+  for (const InodeId id : references) forget(id, 1);
+  return emptied;
+}
+
+Result<Filesystem::Remainder> Filesystem::vacate(TierIndex index) {
+  Tier& from = pool_[index];
+  for (const TierIndex other : pool_.placement()) {
+    if (other == index || pool_[other].is_draining()) continue;
+    Remainder left;
+    SLUICE_TRY(vacate_directory("", from, pool_[other], left));
+    return left;
+  }
+  return Error(ENOSPC, "there is no other tier");
+}
+
+void Filesystem::tier_added(TierIndex index) {
+  const InodePtr root = table_.find(kRootId);
+  {
+    MutexLock lock(root->mutex);
+    root->copies.push_back({index, {}, nullptr});
+  }
+  table_.for_each([&](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    if (inode.is_directory()) inode.partly_unknown = true;
+  });
+  rediscover_all(index);
+}
+
+}  // namespace sluice

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Moves: taking hold of a file that is to go to another tier, and putting its copy in its place.
+//
+// Who may change a file meanwhile? Writers through the mount cancel the move when they open it;
+// setattr, rename, link and unlink cancel it through a ChangeGuard. Mappings that outlived their
+// descriptors and processes that use the tier directly can't be seen by us: a write lease, which
+// the kernel gives only if nobody else has the file open, proves that there is none when the move
+// begins; turned into a read lease it keeps new writers waiting until we let go. Readers through
+// the mount are served by us as long as the move lasts, so that no passthrough open pins the file
+// to its old place.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/log.hpp"
+#include "fs/filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A backing file that the kernel has just let go of counts as open a moment longer.
+constexpr int kLeaseAttempts = 5;
+constexpr milliseconds kLeasePause{2};
+
+// Without leases, only what nobody has touched for a while is moved.
+constexpr std::int64_t kQuiet = 60;  // seconds
+
+constexpr milliseconds kListingPatience{2500};
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  const auto same = [](const timespec& x, const timespec& y) {
+    return x.tv_sec == y.tv_sec && x.tv_nsec == y.tv_nsec;
+  };
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         a.st_nlink == b.st_nlink && same(a.st_mtim, b.st_mtim) && same(a.st_ctim, b.st_ctim);
+}
+
+enum class Lease { Held, Refused, Unsupported };
+
+Lease take_lease(int fd) {
+  if (::fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+    return errno == EAGAIN || errno == EBUSY ? Lease::Refused : Lease::Unsupported;
+  // Readers are welcome from here on.
+  return ::fcntl(fd, F_SETLEASE, F_RDLCK) < 0 ? Lease::Refused : Lease::Held;
+}
+
+}  // namespace
+
+class Filesystem::Held final : public HeldFile {
+ public:
+  Held(Filesystem& filesystem, InodePtr inode) : filesystem_(filesystem), inode_(std::move(inode)) {
+    filesystem_.moves_.fetch_add(1);
+  }
+  ~Held() override {
+    end();
+    filesystem_.moves_.fetch_sub(1);
+    for (const InodeId id : references) filesystem_.forget(id, 1);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  // Whoever waits for this move goes on.
+  void end() {
+    if (!move) return;
+    move->end_lease();
+    {
+      MutexLock lock(inode_->mutex);
+      move->is_switching = false;
+      if (inode_->move == move) inode_->move = nullptr;
+    }
+    move->end();
+  }
+
+  TierIndex tier() const override { return old.tier; }
+  int source() const override { return move->source(); }
+  const Identity& identity() const override { return inode_->identity; }
+  bool is_cancelled() const override { return move->is_cancelled() || move->is_lease_broken(); }
+  const InodePtr& inode() const { return inode_; }
+
+  std::shared_ptr<FileMove> move;
+  struct stat before {};  // the file when the move began
+  Copy old;
+  std::vector<KnownName> names;
+  std::vector<InodeId> references;  // lookups of ours, that keep the inodes in the table
+  std::vector<SharedFd> directories;
+
+ private:
+  Filesystem& filesystem_;
+  const InodePtr inode_;
+};
+
+Filesystem::ChangeGuard::ChangeGuard(InodePtr inode) : inode_(std::move(inode)) {
+  while (inode_) {
+    std::shared_ptr<FileMove> ending;
+    {
+      MutexLock lock(inode_->mutex);
+      if (!inode_->move || !inode_->move->is_switching) {
+        if (inode_->move) inode_->move->cancel();
+        ++inode_->changes;
+        if (inode_->open) moving_ = inode_->open->moving;
+        break;
+      }
+      ending = inode_->move;
+    }
+    ending->wait_for_end();
+  }
+  if (moving_) moving_->lock_shared();
+}
+
+Result<void> Filesystem::ChangeGuard::check_name() const {
+  if (!inode_) return {};
+  MutexLock lock(inode_->mutex);
+  if (inode_->has_twin) return Error(EIO, "a move of the file can't be finished");
+  return {};
+}
+
+Filesystem::ChangeGuard::~ChangeGuard() {
+  if (moving_) moving_->unlock_shared();
+  if (!inode_) return;
+  MutexLock lock(inode_->mutex);
+  --inode_->changes;
+}
+
+InodePtr Filesystem::moving_inode(const InodePtr& directory, const char* name) {
+  while (moves_.load() > 0) {
+    const std::uint64_t switches = switches_.load();
+    const auto copies = open_copies(directory);
+    const auto found = copies ? locate(*copies, name) : copies.error();
+    if (!found) break;
+    if (!found->empty()) {
+      return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0].identity.id) : nullptr;
+    }
+    if (switches_.load() == switches) break;
+  }
+  return nullptr;
+}
+
+// Looks up every name of `path`. Each inode on the way, the last included, has one lookup more,
+// which `references` remembers.
+Result<InodePtr> Filesystem::walk(std::string_view path, std::vector<InodeId>& references) {
+  InodePtr at = table_.find(kRootId);
+  while (!path.empty()) {
+    path.remove_prefix(1);  // the slash
+    const std::string name(path.substr(0, path.find('/')));
+    path.remove_prefix(name.size());
+    const Entry entry = SLUICE_TRY(lookup(at->id(), name.c_str()));
+    InodePtr next = entry.id == InodeId{} ? nullptr : table_.find(entry.id);
+    if (!next) return Error(ESTALE, "the file is gone");
+    references.push_back(entry.id);
+    at = std::move(next);
+  }
+  return at;
+}
+
+Result<std::vector<std::string>> Filesystem::all_names(const Move& move, const Held& held) {
+  const struct stat& st = held.before;
+  if (move.paths.size() == st.st_nlink) return move.paths;
+  if (st.st_nlink == 0) return Error(ESTALE, "the file is gone");
+  // Asked for by one of its names: the others must be looked for.
+  auto found = SLUICE_TRY(find_names(pool_[held.old.tier], st.st_ino, st.st_nlink));
+  if (found.size() != st.st_nlink)
+    return Error(EMLINK, "it has a hard link that can't be found on its tier");
+  return found;
+}
+
+// REQUIRES: nothing is held.
+Result<void> Filesystem::take_hold(Held& held, const Move& move) {
+  const InodePtr& file = held.inode();
+  MutexLock lock(file->mutex);
+  const Copy& copy = file->copies[0];
+  if (copy.tier == move.to) return Error(EALREADY, "it is there already");
+  // A plan is about the file where it was; a person who asks means wherever it is.
+  if (copy.tier != move.from && move.reason != Reason::Requested)
+    return Error(ESTALE, "the file is on another tier");
+  if (file->move || file->changes > 0) return Error(EBUSY, "it is being changed");
+  if (file->has_twin) return Error(EBUSY, "an earlier move of it can't be finished");
+  if (file->open) {
+    file->move_waits = true;
+    if (file->open->writers > 0) return Error(EBUSY, "it is open for writing");
+    if (file->open->passthrough) return Error(EBUSY, "it is open; it moves once it is closed");
+    // Our own descriptor would look like somebody else's; the next read opens it again.
+    if (file->open->reader && !copy.handle.empty()) {
+      file->open->reader = nullptr;
+      readers_.fetch_sub(1);
+      unopened_.fetch_add(1);
+    }
+  }
+  SharedFd source = copy.handle.empty()
+                        ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY | O_NOATIME))
+                        : std::make_shared<UniqueFd>(
+                              SLUICE_TRY(pool_[copy.tier].open(copy.handle, O_RDONLY | O_NOATIME)));
+  if (::fstat(source->get(), &held.before) < 0) return Error::last("stat");
+  const Lease lease = take_lease(source->get());
+  if (lease == Lease::Refused)
+    return Error(EBUSY, "a mapping of it is alive, or somebody uses it on its tier");
+  if (lease == Lease::Unsupported) {
+    if (file->maybe_mapped) return Error(EBUSY, "it may be mapped, and its tier knows no leases");
+    if (held.before.st_ctim.tv_sec + kQuiet > std::time(nullptr))
+      return Error(EBUSY, "it was changed a moment ago, and its tier knows no leases");
+  }
+  held.old = copy;
+  held.move = std::make_shared<FileMove>(std::move(source), lease == Lease::Held, move.to);
+  file->move = held.move;
+  file->move_waits = false;
+  return {};
+}
+
+Result<std::unique_ptr<HeldFile>> Filesystem::hold(const Move& move) {
+  if (move.paths.empty()) return Error(ESTALE, "the file has no name");
+  settle_moves();
+  std::vector<InodeId> references;
+  auto file = walk(move.paths[0], references);
+  const bool right = file && (*file)->id() == move.id && S_ISREG((*file)->type);
+  if (!right) {
+    for (const InodeId id : references) forget(id, 1);
+    return file ? Error(ESTALE, "another file has its name") : file.error();
+  }
+  auto held = std::make_unique<Held>(*this, *file);
+  held->references = std::move(references);
+  for (int attempt = 1;; ++attempt) {
+    const auto taken = take_hold(*held, move);
+    if (taken) break;
+    if (taken.error().code != EBUSY || attempt == kLeaseAttempts) return taken.error();
+    std::this_thread::sleep_for(kLeasePause);
+  }
+  for (const std::string& path : SLUICE_TRY(all_names(move, *held))) {
+    const auto slash = path.rfind('/');
+    KnownName name{SLUICE_TRY(walk(path.substr(0, slash), held->references)),
+                   path.substr(slash + 1)};
+    held->names.push_back(std::move(name));
+  }
+  return std::unique_ptr<HeldFile>(std::move(held));
+}
+
+bool Filesystem::wait_for_listings(const InodePtr& directory) {
+  const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+  const std::int64_t patience =
+      now() + std::chrono::duration_cast<std::chrono::nanoseconds>(kListingPatience).count();
+  while (directory->listings.load() > 0 && directory->listed_until.load() > now()) {
+    if (now() > patience) return false;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return true;
+}
+
+// Everything for the change of names that can be done before it.
+Result<std::vector<Step>> Filesystem::prepare(const Arrival& arrival) {
+  Held& held = static_cast<Held&>(*arrival.file);
+  std::vector<NamePlaces> places;
+  const Tier& from = pool_[held.old.tier];
+  Tier& to = pool_[arrival.to];
+  for (const KnownName& known : held.names) {
+    const OpenCopy old_dir = SLUICE_TRY(open_copy(known.parent, from.index()));
+    auto new_dir = open_copy(known.parent, to.index());
+    if (failed_with(new_dir, ENOENT)) {
+      // No rename may pass between the reading of the directory's name and the copy's getting it.
+      ExclusiveLock no_renames(namespace_);
+      new_dir = ensure_copy(known.parent, to.index());
+    }
+    if (!new_dir) return new_dir.error();
+    // Listings that begin from here on know of the new tier.
+    if (!wait_for_listings(known.parent)) return Error(EBUSY, "its directory is being listed");
+    held.directories.push_back(old_dir.fd);
+    held.directories.push_back(new_dir->fd);
+    places.push_back({old_dir.get(), new_dir->get(), known.name});
+  }
+  return relocation_steps(*arrival.copy, from, to, places);
+}
+
+// From here on whoever wants to change the file waits. ECANCELED if somebody came first.
+Result<void> Filesystem::begin_switch(Held& held) {
+  {
+    MutexLock lock(held.inode()->mutex);
+    const Inode& file = *held.inode();
+    const bool in_use = file.open && (file.open->writers > 0 || file.open->passthrough);
+    if (held.move->is_cancelled() || file.changes > 0 || in_use)
+      return Error(ECANCELED, "somebody changes the file");
+    held.move->is_switching = true;
+  }
+  struct stat now {};
+  if (::fstat(held.source(), &now) < 0) return Error::last("stat");
+  if (!same_file(held.before, now) || held.move->is_lease_broken())
+    return Error(ECANCELED, "the file was changed on its tier");
+  for (std::size_t i = 0; i < held.names.size(); ++i) {
+    const Tier& from = pool_[held.old.tier];
+    const auto there = from.identity_of(held.directories[2 * i]->get(), held.names[i].name.c_str());
+    if (!there && there.error().code != ENOENT) return there.error();
+    if (!there || *there != held.identity()) return Error(ESTALE, "the file got another name");
+  }
+  return {};
+}
+
+// The inode is told where its file is now.
+void Filesystem::relocate(const InodePtr& file, const Copy& copy) {
+  MutexLock lock(file->mutex);
+  file->copies[0] = copy;
+  if (!file->open || !file->open->reader) return;
+  file->open->reader = nullptr;
+  readers_.fetch_sub(1);
+  unopened_.fetch_add(1);
+}
+
+std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arrivals) {
+  std::vector<Result<void>> outcomes(arrivals.size());
+  std::vector<std::vector<Step>> intents;
+  std::vector<std::size_t> which;  // the arrival that each intent is about
+  std::vector<std::vector<Step>> prepared(arrivals.size());
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    auto steps = prepare(arrivals[i]);
+    steps ? void(prepared[i] = *std::move(steps)) : void(outcomes[i] = steps.error());
+  }
+  {
+    // Who changes names and began before it could know of these moves is done after this.
+    const ExclusiveLock barrier(namespace_);
+  }
+  const auto held = [&](std::size_t i) -> Held& { return static_cast<Held&>(*arrivals[i].file); };
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    if (outcomes[i]) outcomes[i] = begin_switch(held(i));
+    if (!outcomes[i]) {
+      held(i).end();
+      continue;
+    }
+    intents.push_back(std::move(prepared[i]));
+    which.push_back(i);
+  }
+  if (which.empty()) return outcomes;
+  const SharedLock no_replay(move_intents_);
+  const auto settle_in = [&](std::size_t k) {
+    const Arrival& arrival = arrivals[which[k]];
+    const Located& there = arrival.copy->located;
+    relocate(held(which[k]).inode(), Copy{arrival.to, there.handle, there.pinned});
+    switches_.fetch_add(1);
+  };
+  const auto ends = carry_out_moves(store_, pool_, intents, settle_in);
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const std::size_t i = which[k];
+    outcomes[i] = ends ? (*ends)[k].result : ends.error();
+    if (!outcomes[i]) relocate(held(i).inode(), held(i).old);
+    if (ends && !(*ends)[k].is_settled)
+      remember_unsettled(held(i).inode(), (*ends)[k], intents[k], held(i).old);
+    switches_.fetch_add(1);
+    held(i).end();
+  }
+  for (const std::size_t i : which) {
+    if (outcomes[i]) kernel_.drop_attributes(held(i).inode()->id());  // st_blocks and ctime
+  }
+  return outcomes;
+}
+
+// Both files have the name until the move is settled. The inode stays in the table meanwhile, and
+// what it says of its place holds.
+void Filesystem::remember_unsettled(const InodePtr& file, const MoveEnd& end,
+                                    const std::vector<Step>& steps, const Copy& original) {
+  log::get().error("a move could not be finished, tried again every second: path={}",
+                   log::escaped(path_of(file)));
+  std::vector<InodeId> reference;
+  [[maybe_unused]] const auto walked = walk(path_of(file), reference);
+  {
+    MutexLock lock(file->mutex);
+    file->has_twin = true;
+  }
+  moves_.fetch_add(1);  // so that those who change names look for it
+  MutexLock lock(unsettled_mutex_);
+  unsettled_.push_back({file, steps, end.sequence, end.result.has_value(), original, reference});
+}
+
+void Filesystem::settle_moves() {
+  std::vector<Unsettled> tries;
+  {
+    MutexLock lock(unsettled_mutex_);
+    tries.swap(unsettled_);
+  }
+  if (tries.empty()) return;
+  for (Unsettled& each : tries) {
+    ExclusiveLock no_names(namespace_);
+    ExclusiveLock no_moves(move_intents_);
+    // Not forwards if the original is the file: somebody may have it open for writing.
+    const auto settled = each.moved ? settle_move(pool_, each.steps) : [&]() -> Result<bool> {
+      SLUICE_TRY(take_back(pool_, each.steps));
+      return false;
+    }();
+    if (!settled && settled.error().code != EUCLEAN) {
+      MutexLock lock(unsettled_mutex_);
+      unsettled_.push_back(std::move(each));
+      continue;
+    }
+    clear_finished(store_, {each.sequence});
+    if (settled && each.moved && !*settled) relocate(each.file, each.original);
+    {
+      MutexLock lock(each.file->mutex);
+      each.file->has_twin = false;
+    }
+    switches_.fetch_add(1);
+    moves_.fetch_sub(1);
+    for (const InodeId id : each.references) forget(id, 1);
+  }
+}
+
+}  // namespace sluice

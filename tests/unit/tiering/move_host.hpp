@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// FakeHost is a MoveHost without a mount: it moves real files of a real pool, and does on command
+// what a busy filesystem does by itself. Threads: every member may be called from any thread at
+// once, but what is set by assignment is set before the mover starts.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/files.hpp"
+#include "tiering/mover.hpp"
+
+namespace sluice::test {
+
+class FakeHost final : public MoveHost {
+ public:
+  FakeHost(Pool& pool, Store& store) : pool_(pool), store_(store) {}
+
+  // hold() of `path` fails with `code` from now on; 0: it does not.
+  void refuse(const std::string& path, int code) {
+    const std::lock_guard lock(mutex_);
+    refused_[path] = code;
+  }
+  // So does replace().
+  void refuse_copy(const std::string& path, int code) {
+    const std::lock_guard lock(mutex_);
+    refused_copies_[path] = code;
+  }
+  // Somebody wants every file that is on its way.
+  std::atomic<bool> cancel{false};
+  // Called by the mover's threads with every piece they copied or read back.
+  std::function<void(const std::string& path)> on_piece;
+
+  // The paths that were asked for, in that order.
+  std::vector<std::string> held() const {
+    const std::lock_guard lock(mutex_);
+    return held_;
+  }
+  // How many files came with each replace().
+  std::vector<std::size_t> batches() const {
+    const std::lock_guard lock(mutex_);
+    return batches_;
+  }
+  std::size_t most_at_once() const { return most_at_once_; }
+
+  Result<std::unique_ptr<HeldFile>> hold(const Move& move) override {
+    {
+      const std::lock_guard lock(mutex_);
+      held_.push_back(move.paths[0]);
+      if (const int code = refused_[move.paths[0]]; code != 0) return Error(code, "told to refuse");
+    }
+    const std::string path = pool_[move.from].path() + move.paths[0];
+    UniqueFd source(::open(path.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));
+    if (!source) return Error::last("open source");
+    return std::unique_ptr<HeldFile>(std::make_unique<Held>(*this, move, std::move(source)));
+  }
+
+  std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) override {
+    std::vector<Result<void>> outcomes;
+    {
+      const std::lock_guard lock(mutex_);
+      batches_.push_back(arrivals.size());
+    }
+    for (const Arrival& arrival : arrivals) outcomes.push_back(replace(arrival));
+    return outcomes;
+  }
+
+ private:
+  class Held final : public HeldFile {
+   public:
+    Held(FakeHost& host, const Move& held, UniqueFd source)
+        : move(held), host_(host), source_(std::move(source)), identity_{move.id, 0} {
+      const auto found = host_.pool_[move.from].identity_of(source_.get(), "");
+      if (found) identity_ = *found;
+      host_.most_at_once_ = std::max<std::size_t>(host_.most_at_once_, ++host_.holds_);
+    }
+    ~Held() override { --host_.holds_; }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    TierIndex tier() const override { return move.from; }
+    int source() const override { return source_.get(); }
+    const Identity& identity() const override { return identity_; }
+    bool is_cancelled() const override {
+      if (host_.on_piece) host_.on_piece(move.paths[0]);
+      return host_.cancel;
+    }
+
+    const Move move;
+
+   private:
+    FakeHost& host_;
+    const UniqueFd source_;
+    Identity identity_;
+  };
+
+  Result<void> replace(const Arrival& arrival) {
+    const Move& move = static_cast<const Held&>(*arrival.file).move;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const int code = refused_copies_[move.paths[0]]; code != 0)
+        return Error(code, "told to fail");
+    }
+    const Tier& from = pool_[move.from];
+    const Tier& to = pool_[arrival.to];
+    std::vector<UniqueFd> directories;
+    std::vector<NamePlaces> names;
+    for (const std::string& path : move.paths) {
+      const std::size_t slash = path.rfind('/');
+      for (const Tier* tier : {&from, &to}) {
+        const std::string directory = tier->path() + path.substr(0, slash);
+        directories.emplace_back(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (!directories.back()) return Error::last("open directory");
+      }
+      names.push_back({directories[directories.size() - 2].get(), directories.back().get(),
+                       path.substr(slash + 1)});
+    }
+    return carry_out(store_, pool_, SLUICE_TRY(relocation_steps(*arrival.copy, from, to, names)));
+  }
+
+  Pool& pool_;
+  Store& store_;
+  mutable std::mutex mutex_;
+  std::map<std::string, int> refused_, refused_copies_;
+  std::vector<std::string> held_;
+  std::vector<std::size_t> batches_;
+  std::atomic<std::size_t> holds_{0}, most_at_once_{0};  // statistics
+};
+
+}  // namespace sluice::test

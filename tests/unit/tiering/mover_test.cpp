@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/mover.hpp"
+
+#include <sys/vfs.h>
+#include <xxhash.h>
+
+#include <chrono>
+
+#include "tests/support/loop_fs.hpp"
+#include "tests/support/wait.hpp"
+#include "tests/unit/tiering/move_host.hpp"
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using test::eventually;
+using test::MemoryStore;
+using Paths = std::vector<std::string>;
+using Sizes = std::vector<std::size_t>;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+class MoverTest : public test::PoolTest {
+ protected:
+  void prepare() override {
+    auto settings = make_tiers("abc");
+    for (TierSettings& s : settings) s.moves = 1;
+    use(settings);
+  }
+  void use(const std::vector<TierSettings>& settings) {
+    pool_ = open(settings);
+    host_ = std::make_unique<test::FakeHost>(*pool_, store_);
+  }
+  Mover& start(Mover::Settings settings = {}) {
+    mover_ = std::make_unique<Mover>(*pool_, store_, *host_, settings);
+    return *mover_;
+  }
+
+  // A move of the file at `path` ("/f") from the first tier to the second.
+  Move move(const std::string& path, const char* from = "a", const char* to = "b") const {
+    Move move;
+    const Tier& source = *pool_->by_name(from);
+    move.id = identity_of(source, source.path() + path).id;
+    move.paths = {path};
+    move.from = source.index();
+    move.to = pool_->by_name(to)->index();
+    move.bytes = static_cast<std::uint64_t>(test::lstat_of(source.path() + path).st_blocks) * 512;
+    move.why = "the test";
+    return move;
+  }
+  Move make(const std::string& path, const std::string& content) const {
+    dir_.make_file("a" + path, content);
+    return move(path);
+  }
+  // Too large to share a batch, or so it says.
+  Move make_large(const std::string& path) const {
+    Move large = make(path, path);
+    large.bytes = 5 * kMiB;
+    return large;
+  }
+  void add(std::vector<Move> moves, Mover::Where where = Mover::Where::Back) {
+    mover_->add(std::move(moves), where);
+  }
+  void finish() {
+    const auto deadline = steady_clock::now() + seconds(30);
+    mover_->wait_idle([&] { return steady_clock::now() > deadline; });
+    ASSERT_LT(steady_clock::now(), deadline) << "the mover hangs";
+  }
+  void carry_out_all(std::vector<Move> moves) {
+    add(std::move(moves));
+    finish();
+  }
+  int code_of(const Move& move) const {
+    const auto pending = mover_->pending(move.id);
+    return pending ? pending->code : 0;
+  }
+  bool is_on(const char* tier, const Move& move) const {
+    return test::exists((dir_ / tier) + move.paths[0]);
+  }
+  std::vector<Receipt> receipts() const { return *store_.receipts(100); }
+  Paths temporaries(const char* tier = "b") const {
+    return test::names_in(at(tier, ".sluice/tmp"));
+  }
+
+  MemoryStore store_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<test::FakeHost> host_;
+  std::unique_ptr<Mover> mover_;
+};
+
+TEST_F(MoverTest, MovesAFile) {
+  const Move f = make("/f", "content");
+  start();
+  carry_out_all({f});
+  EXPECT_FALSE(is_on("a", f));
+  EXPECT_EQ(test::read_file(at("b", "f")), "content");
+  EXPECT_EQ(identity_of((*pool_)[1], at("b", "f")).id, f.id);
+  EXPECT_TRUE(temporaries().empty());
+}
+
+TEST_F(MoverTest, LeavesAReceipt) {
+  const std::string content = test::pattern(3 * kMiB + 17, 1);
+  const Move f = make("/f", content);
+  const std::int64_t before = std::time(nullptr);
+  start();
+  carry_out_all({f});
+  ASSERT_EQ(receipts().size(), 1u);
+  const Receipt receipt = receipts()[0];
+  EXPECT_EQ(receipt.id, f.id);
+  EXPECT_EQ(receipt.path, "/f");
+  EXPECT_EQ(receipt.from, "a");
+  EXPECT_EQ(receipt.to, "b");
+  EXPECT_EQ(receipt.bytes, content.size());
+  EXPECT_EQ(receipt.code, 0);
+  EXPECT_EQ(receipt.reason, "the test");
+  EXPECT_GE(receipt.time, before);
+}
+
+TEST_F(MoverTest, TheHashInAReceiptIsXxh3OfTheContent) {
+  const std::string content = test::pattern(3 * kMiB + 17, 1);
+  const Move f = make("/f", content);
+  start();
+  carry_out_all({f});
+  ASSERT_EQ(receipts().size(), 1u);
+  EXPECT_EQ(receipts()[0].hash, XXH3_64bits(content.data(), content.size()));
+}
+
+TEST_F(MoverTest, CountsWhatItMoved) {
+  const Move f = make("/f", std::string(10'000, 'x')), g = make("/g", std::string(5'000, 'y'));
+  start();
+  carry_out_all({f, g});
+  const Mover::Progress progress = mover_->progress();
+  EXPECT_EQ(progress.moved, 2u);
+  EXPECT_EQ(progress.moved_bytes, 15'000u);
+  EXPECT_EQ(progress.copied_bytes, 15'000u);
+  EXPECT_EQ(progress.failed, 0u);
+  EXPECT_EQ(progress.queued, 0u);
+  EXPECT_EQ(progress.queued_bytes, 0u);
+  EXPECT_EQ(progress.active, 0u);
+}
+
+TEST_F(MoverTest, SmallFilesShareOneReplacement) {
+  std::vector<Move> moves;
+  for (int i = 0; i < 20; ++i) moves.push_back(make("/f" + std::to_string(i), "x"));
+  start();
+  carry_out_all(moves);
+  EXPECT_EQ(host_->batches(), Sizes{20});
+}
+
+TEST_F(MoverTest, ABatchIsNotLargerThanWouldHoldPeopleUp) {
+  std::vector<Move> moves;
+  for (int i = 0; i < 70; ++i) moves.push_back(make("/f" + std::to_string(i), ""));
+  start();
+  carry_out_all(moves);
+  EXPECT_EQ(host_->batches(), (Sizes{64, 6}));
+}
+
+TEST_F(MoverTest, LargeFilesTravelAlone) {
+  const std::vector<Move> moves{make("/small1", "x"), make("/small2", "x"), make_large("/large1"),
+                                make_large("/large2"), make("/small3", "x")};
+  start();
+  carry_out_all(moves);
+  EXPECT_EQ(host_->batches(), (Sizes{2, 1, 1, 1}));
+}
+
+TEST_F(MoverTest, OnlyFilesThatGoTheSameWayShareABatch) {
+  const Move f = make("/f", "x");
+  dir_.make_file("a/g", "x");
+  start();
+  carry_out_all({f, move("/g", "a", "c")});
+  EXPECT_EQ(host_->batches(), (Sizes{1, 1}));
+  EXPECT_TRUE(test::exists(at("c", "g")));
+}
+
+TEST_F(MoverTest, KeepsTheOrder) {
+  const std::vector<Move> moves{make_large("/c"), make_large("/a"), make("/d", ""),
+                                make_large("/b")};
+  start();
+  carry_out_all(moves);
+  EXPECT_EQ(host_->held(), (Paths{"/c", "/a", "/d", "/b"}));
+}
+
+TEST_F(MoverTest, WhatIsPutInFrontGoesFirst) {
+  const Move f = make_large("/f"), g = make_large("/g");
+  start().pause();
+  add({f});
+  add({g}, Mover::Where::Front);
+  mover_->resume();
+  finish();
+  EXPECT_EQ(host_->held(), (Paths{"/g", "/f"}));
+}
+
+TEST_F(MoverTest, ALaterMoveOfAFileReplacesTheOneInTheQueue) {
+  const Move to_b = make("/f", "x"), to_c = move("/f", "a", "c");
+  start().pause();
+  add({to_b});
+  add({to_c});
+  EXPECT_EQ(mover_->progress().queued, 1u);
+  EXPECT_EQ(mover_->progress().queued_bytes, to_c.bytes);
+  EXPECT_EQ(mover_->destination(to_b.id), to_c.to);
+  mover_->resume();
+  finish();
+  EXPECT_EQ(host_->held(), Paths{"/f"});
+  EXPECT_TRUE(is_on("c", to_c));
+}
+
+TEST_F(MoverTest, ATierHasNoMoreMovesAtOnceThanItAllows) {
+  auto settings = make_tiers("abc");
+  settings[0].moves = 4;
+  settings[1].moves = 1;
+  pool_.reset();
+  use(settings);
+  std::vector<Move> moves;
+  for (int i = 0; i < 6; ++i) moves.push_back(make_large("/f" + std::to_string(i)));
+  start();
+  carry_out_all(moves);
+  EXPECT_EQ(mover_->progress().moved, 6u);
+  EXPECT_EQ(host_->most_at_once(), 1u);
+}
+
+TEST_F(MoverTest, KeepsWithinItsBandwidth) {
+  const Move f = make("/f", test::pattern(kMiB, 1)), g = make("/g", test::pattern(kMiB, 2));
+  start({.bandwidth = 8 * kMiB});
+  const auto begun = steady_clock::now();
+  carry_out_all({f, g});
+  EXPECT_GE(steady_clock::now() - begun, milliseconds(250));
+}
+
+TEST_F(MoverTest, BeginsNothingWhilePaused) {
+  const Move f = make("/f", "x");
+  start().pause();
+  add({f});
+  mover_->tick();
+  EXPECT_TRUE(mover_->is_paused());
+  EXPECT_EQ(mover_->progress().queued, 1u);
+  EXPECT_TRUE(host_->held().empty());
+  mover_->resume();
+  finish();
+  EXPECT_TRUE(is_on("b", f));
+}
+
+TEST_F(MoverTest, APauseHoldsUpACopyThatIsUnderWay) {
+  const Move f = make("/f", "x");
+  bool done = false;  // only the mover's one thread looks at it
+  host_->on_piece = [&](const std::string&) {
+    if (!std::exchange(done, true)) mover_->pause();
+  };
+  start();
+  add({f});
+  ASSERT_TRUE(eventually([&] { return mover_->is_paused(); }));
+  EXPECT_EQ(mover_->progress().active, 1u);
+  EXPECT_TRUE(host_->batches().empty());
+  mover_->resume();
+  finish();
+  EXPECT_TRUE(is_on("b", f));
+}
+
+TEST_F(MoverTest, AFileInUseWaitsAndMovesWhenItIsClosed) {
+  const Move f = make("/f", "x");
+  host_->refuse("/f", EBUSY);
+  start();
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), EBUSY);
+  EXPECT_TRUE(mover_->is_waiting(f.id));
+  host_->refuse("/f", 0);
+  mover_->file_closed(f.id);
+  finish();
+  EXPECT_TRUE(is_on("b", f));
+  EXPECT_FALSE(mover_->is_waiting(f.id));
+}
+
+TEST_F(MoverTest, ClosingAFileThatWaitsForSomethingElseChangesNothing) {
+  const Move f = make("/f", "x");
+  host_->refuse("/f", EPERM);
+  start();
+  carry_out_all({f});
+  mover_->file_closed(f.id);
+  finish();
+  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(code_of(f), EPERM);
+}
+
+// A disk of its own, because only that can be full.
+class FullTierTest : public MoverTest {
+ protected:
+  void prepare() override {
+    if (!test::require_loop("unit", "ext4")) return;
+    disk_ = std::make_unique<test::LoopFs>(dir_ / "b", "ext4", 32 * kMiB);
+    use({tier("a", dir_.make_dir("a")), tier("b", disk_->path())});
+  }
+  void TearDown() override {
+    mover_.reset();
+    pool_.reset();
+  }
+  void leave(std::uint64_t bytes) const {
+    const std::string path = at("b", "ballast");
+    test::write_file(path, "");
+    struct statfs fs {};
+    ASSERT_EQ(::statfs(disk_->path().c_str(), &fs), 0);
+    const std::uint64_t free = fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize);
+    ASSERT_EQ(::posix_fallocate(test::open_file(path).get(), 0, static_cast<off_t>(free - bytes)),
+              0);
+  }
+
+  std::unique_ptr<test::LoopFs> disk_;
+};
+
+TEST_F(FullTierTest, IsNotTriedAgainBeforeItHasMoreRoom) {
+  const Move f = make("/f", test::pattern(4 * kMiB, 1));
+  leave(2 * kMiB);
+  start();
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), ENOSPC);
+  for (int i = 0; i < 20; ++i) {
+    mover_->tick();
+    finish();
+  }
+  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(receipts().size(), 1u);
+  EXPECT_EQ(code_of(f), ENOSPC);
+}
+
+TEST_F(FullTierTest, IsTriedAgainWhenItHasMoreRoom) {
+  const Move f = make("/f", test::pattern(4 * kMiB, 1));
+  leave(2 * kMiB);
+  start();
+  carry_out_all({f});
+  ASSERT_EQ(::unlink(at("b", "ballast").c_str()), 0);
+  EXPECT_TRUE(eventually([&] {
+    mover_->tick();
+    return is_on("b", f);
+  }));
+  finish();
+  EXPECT_FALSE(is_on("a", f));
+}
+
+TEST_F(FullTierTest, ThatFillsUpDuringTheCopyIsLeftAsItWas) {
+  Move f = make("/f", test::pattern(4 * kMiB, 1));
+  f.bytes = 4096;  // it grew since the plan was made
+  leave(2 * kMiB);
+  start();
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), ENOSPC);
+  EXPECT_TRUE(temporaries().empty());
+  for (int i = 0; i < 20; ++i) {
+    mover_->tick();
+    finish();
+  }
+  EXPECT_EQ(host_->held().size(), 1u);
+}
+
+TEST_F(FullTierTest, IsNotPromisedTwice) {
+  const Move f = make("/f", test::pattern(2 * kMiB, 1)), g = make("/g", test::pattern(2 * kMiB, 2));
+  leave(4 * kMiB);
+  start();
+  carry_out_all({f, g});  // one batch: both are copied before either is in its place
+  EXPECT_EQ(code_of(f), 0);
+  EXPECT_EQ(code_of(g), ENOSPC);
+}
+
+TEST_F(MoverTest, WhatFailsIsTriedAgainLaterAndNotAtOnce) {
+  const Move f = make("/f", "x");
+  host_->refuse_copy("/f", EIO);
+  start();
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), EIO);
+  for (int i = 0; i < 20; ++i) {
+    mover_->tick();
+    finish();
+  }
+  EXPECT_EQ(host_->held().size(), 1u);
+  host_->refuse_copy("/f", 0);
+  EXPECT_TRUE(eventually([&] {
+    mover_->tick();
+    return is_on("b", f);
+  }));
+}
+
+TEST_F(MoverTest, ATierThatComesBackIsTriedAtOnce) {
+  const Move f = make("/f", "x");
+  start();
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  ASSERT_TRUE((*pool_)[1].check_presence());
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), EIO);
+  mover_->tick();
+  EXPECT_EQ(mover_->progress().queued, 0u);
+  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
+  ASSERT_TRUE((*pool_)[1].check_presence());
+  mover_->tick();
+  finish();
+  EXPECT_TRUE(is_on("b", f));
+}
+
+TEST_F(MoverTest, AFailureLeavesTheFileAReceiptAndNothingElse) {
+  const Move f = make("/f", "content");
+  host_->refuse_copy("/f", EIO);
+  start();
+  carry_out_all({f});
+  EXPECT_EQ(test::read_file(at("a", "f")), "content");
+  EXPECT_TRUE(temporaries().empty());
+  ASSERT_EQ(receipts().size(), 1u);
+  EXPECT_EQ(receipts()[0].code, EIO);
+  EXPECT_NE(receipts()[0].reason.find("told to fail"), std::string::npos);
+  EXPECT_EQ(mover_->progress().failed, 1u);
+}
+
+TEST_F(MoverTest, OneThatFailsDoesNotStopTheOthersOfItsBatch) {
+  const std::vector<Move> moves{make("/f", "1"), make("/g", "2"), make("/h", "3"), make("/i", "4")};
+  host_->refuse("/f", EBUSY);
+  host_->refuse_copy("/h", EIO);
+  start();
+  carry_out_all(moves);
+  EXPECT_EQ(shown(), "a/f 644 \"1\"\na/h 644 \"3\"\nb/g 644 \"2\"\nb/i 644 \"4\"\n");
+  EXPECT_TRUE(temporaries().empty());
+}
+
+TEST_F(MoverTest, WhatIsThereAlreadyOrGoneIsForgotten) {
+  const Move f = make("/f", "x"), g = make("/g", "x"), h = make("/h", "x");
+  host_->refuse("/f", EALREADY);
+  host_->refuse("/g", ESTALE);
+  host_->refuse("/h", ENOENT);
+  start();
+  carry_out_all({f, g, h});
+  EXPECT_TRUE(mover_->pending().empty());
+  EXPECT_TRUE(receipts().empty());
+  EXPECT_EQ(mover_->progress().failed, 0u);
+}
+
+TEST_F(MoverTest, WhatWaitsCanBeForgotten) {
+  const Move f = make("/f", "x");
+  host_->refuse("/f", EBUSY);
+  start();
+  carry_out_all({f});
+  mover_->forget_pending(f.id);
+  mover_->file_closed(f.id);
+  finish();
+  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_TRUE(mover_->pending().empty());
+}
+
+TEST_F(MoverTest, ACancelledCopyLeavesNothing) {
+  const Move f = make("/f", "content");
+  start({.bandwidth = 1});
+  add({f});
+  ASSERT_TRUE(eventually([&] { return mover_->progress().copied_bytes > 0; }));
+  EXPECT_EQ(temporaries().size(), 1u);
+  host_->cancel = true;
+  finish();
+  EXPECT_EQ(code_of(f), ECANCELED);
+  EXPECT_TRUE(temporaries().empty());
+  EXPECT_TRUE(host_->batches().empty());
+  EXPECT_EQ(test::read_file(at("a", "f")), "content");
+}
+
+TEST_F(MoverTest, EndsQuicklyInTheMiddleOfALongCopy) {
+  const Move f = make("/f", "content"), g = make("/g", "content");
+  start({.bandwidth = 1});
+  add({f, g});
+  ASSERT_TRUE(eventually([&] { return mover_->progress().copied_bytes > 0; }));
+  const auto begun = steady_clock::now();
+  mover_.reset();
+  EXPECT_LT(steady_clock::now() - begun, seconds(3));
+  EXPECT_TRUE(temporaries().empty());
+  EXPECT_EQ(shown(), "a/f 644 \"content\"\na/g 644 \"content\"\n");
+  EXPECT_TRUE(receipts().empty());
+}
+
+TEST_F(MoverTest, EndsWhilePaused) {
+  const Move f = make("/f", "x");
+  start().pause();
+  add({f});
+  mover_.reset();
+  EXPECT_TRUE(is_on("a", f));
+}
+
+TEST_F(MoverTest, VerifyingCatchesACopyThatReadsBackDifferently) {
+  const Move f = make("/f", "content");
+  bool done = false;  // only the mover's one thread looks at it
+  host_->on_piece = [&](const std::string&) {
+    if (std::exchange(done, true)) return;
+    const auto copy = test::open_file(at("b", ".sluice/tmp/" + temporaries().at(0)));
+    EXPECT_EQ(::pwrite(copy.get(), "C", 1, 0), 1);
+  };
+  start({.verify = true});
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), EIO);
+  EXPECT_EQ(shown(), "a/f 644 \"content\"\n");
+  EXPECT_TRUE(temporaries().empty());
+}
+
+TEST_F(MoverTest, VerifyingLetsGoodCopiesPass) {
+  const Move f = make("/f", test::pattern(3 * kMiB + 17, 1)), g = make("/g", "");
+  dir_.make_file("a/sparse", "begin");
+  ASSERT_EQ(::truncate(at("a", "sparse").c_str(), 100 << 20), 0);
+  start({.verify = true});
+  carry_out_all({f, g, move("/sparse")});
+  EXPECT_TRUE(mover_->pending().empty());
+  EXPECT_EQ(mover_->progress().moved, 3u);
+}
+
+TEST_F(MoverTest, RemembersAsGhostsWhatHadToMakeRoom) {
+  std::vector<Move> moves;
+  for (const Reason reason : {Reason::Crowded, Reason::Outranked, Reason::Cold, Reason::Hot,
+                              Reason::Pinned, Reason::Requested}) {
+    moves.push_back(make(std::string("/") + name_of(reason), "x"));
+    moves.back().reason = reason;
+  }
+  start();
+  carry_out_all(moves);
+  std::map<InodeId, Ghost> ghosts;
+  ASSERT_TRUE(store_.each_ghost([&](InodeId id, const Ghost& ghost) {
+    ghosts[id] = ghost;
+    return true;
+  }));
+  ASSERT_EQ(ghosts.size(), 2u);
+  EXPECT_TRUE(ghosts.contains(moves[0].id) && ghosts.contains(moves[1].id));
+  EXPECT_EQ(ghosts[moves[0].id].slot, (*pool_)[0].member().slot);
+  EXPECT_GT(ghosts[moves[0].id].left_at, 0);
+}
+
+TEST_F(MoverTest, AFileThatCouldNotLeaveIsNoGhost) {
+  Move f = make("/f", "x");
+  f.reason = Reason::Crowded;
+  host_->refuse_copy("/f", EIO);
+  start();
+  carry_out_all({f});
+  ASSERT_TRUE(store_.each_ghost([&](InodeId, const Ghost&) {
+    ADD_FAILURE();
+    return true;
+  }));
+}
+
+TEST_F(MoverTest, TellsWhoAskedHowEachMoveEnded) {
+  const Move f = make("/f", "x"), g = make("/g", "x");
+  host_->refuse("/g", EBUSY);
+  start();
+  std::map<std::string, std::pair<int, bool>> told;  // only the mover's one thread adds to it
+  mover_->add({f, g}, Mover::Where::Back, [&](const Receipt& receipt, bool pending) {
+    told[receipt.path] = {receipt.code, pending};
+  });
+  finish();
+  EXPECT_EQ(told["/f"], std::pair(0, false));
+  EXPECT_EQ(told["/g"], std::pair(EBUSY, true));
+}
+
+TEST_F(MoverTest, WithdrawingTakesOutOnlyWhatSomebodyListensTo) {
+  const Move f = make("/f", "x"), g = make("/g", "x");
+  start().pause();
+  bool told = false;
+  mover_->add({f}, Mover::Where::Back, [&](const Receipt&, bool) { told = true; });
+  add({g});
+  mover_->withdraw_reported();
+  EXPECT_EQ(mover_->progress().queued_bytes, g.bytes);
+  mover_->resume();
+  finish();
+  EXPECT_TRUE(is_on("a", f));
+  EXPECT_TRUE(is_on("b", g));
+  EXPECT_FALSE(told);
+}
+
+TEST_F(MoverTest, MovesWhetherOrNotTheStoreTakesTheReceipt) {
+  const Move f = make("/f", "x");
+  start();
+  store_.fail_call(3, EIO, MemoryStore::Failure::ForGood);  // 1, 2: the intent
+  carry_out_all({f});
+  EXPECT_TRUE(is_on("b", f));
+  EXPECT_EQ(mover_->progress().moved, 1u);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/planner.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <ostream>
+
+#include "tests/unit/tiering/plans.hpp"
+
+namespace sluice {
+
+bool operator==(const PlannedMove& a, const PlannedMove& b) {
+  return a.file == b.file && a.to == b.to && a.reason == b.reason;
+}
+void PrintTo(const PlannedMove& move, std::ostream* out) {
+  *out << "file " << move.file << " to " << unsigned{move.to} << ' ' << name_of(move.reason);
+}
+
+namespace {
+
+using test::by_file;
+using test::file_on;
+using test::kGiB;
+using test::kHdd;
+using test::kMiB;
+using test::kNow;
+using test::kNvme;
+using test::kSsd;
+using test::World;
+using Moves = std::vector<PlannedMove>;
+
+// Tiers are of 100 GiB and files of 1 GiB unless a test says otherwise: a file is a percent.
+class PlannerTest : public testing::Test {
+ protected:
+  static FileFacts new_file_on(TierIndex tier, float score) {
+    FileFacts file = file_on(tier, score);
+    file.arrived = kNow - 1;
+    return file;
+  }
+  static FileFacts pinned(FileFacts file, TierIndex pin) {
+    file.pin = pin;
+    return file;
+  }
+  FileFacts ruled(FileFacts file, TierIndex tier) {
+    Rule rule;
+    rule.tier = tier;
+    world_.policy.rules.push_back(rule);
+    file.rule = static_cast<std::uint16_t>(world_.policy.rules.size() - 1);
+    return file;
+  }
+
+  World world_;
+};
+
+TEST_F(PlannerTest, WithoutFilesOrTiersThereIsNothingToDo) {
+  EXPECT_TRUE(world_.plan().moves.empty());
+  EXPECT_EQ(world_.plan().used_after, (std::vector<std::uint64_t>{0, 0, 0}));
+  world_.tiers.clear();
+  EXPECT_TRUE(world_.plan().used_after.empty());
+}
+
+TEST_F(PlannerTest, FilesThatAreWhereTheyShouldBeStay) {
+  world_.add(50, kNvme, 150);
+  world_.add(50, kSsd, 50);
+  world_.add(50, kHdd, 1);
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, HotFilesGoUpAndColdOnesDown) {
+  const auto hot = world_.add(kHdd, 120), warm = world_.add(kHdd, 20), cold = world_.add(kNvme, 1);
+  EXPECT_EQ(
+      world_.plan().moves,
+      (Moves{{cold, kHdd, Reason::Cold}, {hot, kNvme, Reason::Hot}, {warm, kSsd, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, SaysHowFullTheTiersAreAfterwards) {
+  world_.add(kHdd, 120);
+  world_.add(kNvme, 20);
+  world_.add_foreign(kSsd, 5 * kGiB);
+  EXPECT_EQ(world_.plan().used_after, (std::vector<std::uint64_t>{kGiB, 6 * kGiB, 0}));
+}
+
+TEST_F(PlannerTest, ATierThatSaysItUsesLessThanItsFilesDoesNotUnderflow) {
+  world_.add(kHdd, 120);
+  world_.tiers[kHdd].used = 10;
+  EXPECT_EQ(world_.plan().used_after[kHdd], 0U);
+}
+
+TEST_F(PlannerTest, APromotionStopsAtTheHighWatermark) {
+  world_.add_foreign(kNvme, 88 * kGiB);
+  world_.add(5, kSsd, 120);
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.moves.size(), 2U);
+  EXPECT_EQ(plan.used_after[kNvme], 90 * kGiB);
+  EXPECT_EQ(plan.held_no_room, 3U);
+}
+
+TEST_F(PlannerTest, TheHighestRanksArePromotedFirst) {
+  world_.add_foreign(kNvme, 88 * kGiB);
+  world_.add(5, kSsd, 120);
+  const auto hottest = world_.add(kSsd, 300), hotter = world_.add(kSsd, 200);
+  EXPECT_EQ(world_.plan().moves,
+            (Moves{{hottest, kNvme, Reason::Hot}, {hotter, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, OfTheSameScoreTheSmallerFileIsPromotedFirst) {
+  world_.add_foreign(kNvme, 90 * kGiB - kMiB);
+  world_.add(kSsd, 120);
+  FileFacts file = file_on(kSsd, 120);
+  file.bytes = kMiB;
+  const auto small = world_.add(file);
+  EXPECT_EQ(world_.plan().moves, (Moves{{small, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, OfTheSameRankTheLastUsedIsPromotedFirst) {
+  world_.add_foreign(kNvme, 89 * kGiB);
+  world_.add(kSsd, 120);
+  FileFacts file = file_on(kSsd, 120);
+  file.last_use += 1;
+  const auto last = world_.add(file);
+  EXPECT_EQ(world_.plan().moves, (Moves{{last, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, AHotFileThatFindsNoRoomTriesTheNextTier) {
+  world_.add_foreign(kNvme, 90 * kGiB);
+  const auto hot = world_.add(kHdd, 120);
+  EXPECT_EQ(world_.plan().moves, (Moves{{hot, kSsd, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, AGhostThatReturnsIsMarkedAsSuch) {
+  FileFacts file = file_on(kSsd, 60);
+  file.ghost_of = kNvme;
+  const auto ghost = world_.add(file);
+  EXPECT_EQ(world_.plan().moves, (Moves{{ghost, kNvme, Reason::Returning}}));
+}
+
+TEST_F(PlannerTest, UpToTheLowWatermarkWhateverIsEligibleComesIn) {
+  world_.add(79, kNvme, 500);
+  const auto hot = world_.add(kSsd, 100);
+  EXPECT_EQ(world_.plan().moves, (Moves{{hot, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, BetweenTheWatermarksOnlyWhatRanksClearlyAboveTheLowestComesIn) {
+  world_.add(80, kNvme, 500);
+  world_.add(kSsd, 749);
+  const auto hot = world_.add(kSsd, 751);
+  EXPECT_EQ(world_.plan().moves, (Moves{{hot, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, ANewcomerTakesThePlaceOfTheLowestThatRankClearlyLower) {
+  world_.add(88, kNvme, 150);
+  const auto lowest = world_.add(kNvme, 100);
+  world_.add(kNvme, 110);
+  const auto hot = world_.add(kSsd, 160);
+  EXPECT_EQ(world_.plan().moves,
+            (Moves{{lowest, kSsd, Reason::Outranked}, {hot, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, ANewcomerDoesNotTakeThePlaceOfItsLikes) {
+  world_.add(90, kNvme, 110);
+  world_.add(kSsd, 160);
+  const Plan plan = world_.plan();
+  EXPECT_TRUE(plan.moves.empty());
+  EXPECT_EQ(plan.held_no_room, 1U);
+}
+
+TEST_F(PlannerTest, NobodyIsReplacedIfThatWouldNotBeEnough) {
+  world_.add(88, kNvme, 150);
+  world_.add(2, kNvme, 60);
+  FileFacts file = file_on(kHdd, 160);
+  file.bytes = 3 * kGiB;
+  const auto large = world_.add(file);
+  EXPECT_EQ(world_.plan().moves, (Moves{{large, kSsd, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, ALargeNewcomerReplacesSeveral) {
+  world_.add(87, kNvme, 150);
+  world_.add(3, kNvme, 60);
+  FileFacts file = file_on(kHdd, 160);
+  file.bytes = 3 * kGiB;
+  const auto large = world_.add(file);
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 4U);
+  EXPECT_EQ(plan.moves.back(), (PlannedMove{large, kNvme, Reason::Hot}));
+  EXPECT_EQ(plan.used_after[kNvme], 90 * kGiB);
+}
+
+TEST_F(PlannerTest, NobodyIsReplacedWhoHasJustArrivedIsPinnedOrRuledHere) {
+  world_.add(87, kNvme, 200);
+  world_.add(new_file_on(kNvme, 1));
+  world_.add(pinned(file_on(kNvme, 1), kNvme));
+  world_.add(ruled(file_on(kNvme, 1), kNvme));
+  world_.add(kSsd, 290);
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, WhoIsReplacedTakesThePlaceOfLowerRanksInTurn) {
+  world_.add(90, kNvme, 100);
+  world_.add(89, kSsd, 80);
+  const auto lowest = world_.add(kSsd, 10);
+  const auto hot = world_.add(kHdd, 160);
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 3U);
+  EXPECT_EQ(plan.moves[0], (PlannedMove{lowest, kHdd, Reason::Outranked}));
+  EXPECT_EQ(plan.moves[1].to, kSsd);
+  EXPECT_EQ(plan.moves[1].reason, Reason::Outranked);
+  EXPECT_EQ(plan.moves[2], (PlannedMove{hot, kNvme, Reason::Hot}));
+}
+
+TEST_F(PlannerTest, TheExampleOfTheManualHolds) {
+  const auto add = [&](TierIndex tier, std::uint64_t bytes, float score) {
+    FileFacts file = file_on(tier, score);
+    file.bytes = bytes;
+    return world_.add(file);
+  };
+  const auto train = add(kHdd, kGiB, 180), old = add(kNvme, kGiB, 70);
+  add(kNvme, 64 << 10, 55);
+  add(kHdd, 4 * kGiB, 1);
+  const auto notes = add(kSsd, 4 << 10, 3);
+  add(kSsd, 2 * kGiB, 104);
+  world_.add(88, kNvme, 150);
+  world_.add_foreign(kNvme, kGiB - (64 << 10));
+  EXPECT_EQ(world_.plan().moves, (Moves{{notes, kHdd, Reason::Cold},
+                                        {old, kSsd, Reason::Outranked},
+                                        {train, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, ColdFilesMakeRoomForHotOnesInTheSamePlan) {
+  world_.add(89, kNvme, 200);
+  const auto cold = world_.add(kNvme, 1), hot = world_.add(kHdd, 310);
+  world_.tiers[kNvme].low_watermark = 90;
+  EXPECT_EQ(world_.plan().moves, (Moves{{cold, kHdd, Reason::Cold}, {hot, kNvme, Reason::Hot}}));
+}
+
+TEST_F(PlannerTest, AboveTheHighWatermarkATierShedsItsLowestDownToTheLow) {
+  world_.add(80, kNvme, 200);
+  world_.add(11, kNvme, 100);
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 11U);
+  for (const PlannedMove& move : plan.moves) {
+    EXPECT_EQ(world_.files[move.file].score, 100);
+    EXPECT_EQ(move.to, kSsd);
+    EXPECT_EQ(move.reason, Reason::Crowded);
+  }
+  EXPECT_EQ(plan.used_after[kNvme], 80 * kGiB);
+}
+
+TEST_F(PlannerTest, AtTheHighWatermarkATierShedsNothing) {
+  world_.add(90, kNvme, 100);
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, OfTheSameRankWhatWasUsedLongestAgoIsShedFirst) {
+  world_.add_foreign(kNvme, 89 * kGiB);
+  world_.tiers[kNvme].low_watermark = 90;
+  world_.add(kNvme, 100);
+  FileFacts file = file_on(kNvme, 100);
+  file.last_use -= 1;
+  const auto oldest = world_.add(file);
+  EXPECT_EQ(world_.plan().moves, (Moves{{oldest, kSsd, Reason::Crowded}}));
+}
+
+TEST_F(PlannerTest, WhatHasJustArrivedIsShedLast) {
+  world_.tiers[kNvme].low_watermark = 88;
+  world_.add_foreign(kNvme, 88 * kGiB);
+  world_.add(2, kNvme, 500);
+  const auto newcomer = world_.add(new_file_on(kNvme, 1));
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 3U);
+  EXPECT_EQ(plan.moves.back(), (PlannedMove{newcomer, kSsd, Reason::Crowded}));
+}
+
+TEST_F(PlannerTest, WhatHasJustArrivedIsNotShedIfTheRestIsEnough) {
+  world_.tiers[kNvme].low_watermark = 90;
+  world_.add_foreign(kNvme, 89 * kGiB);
+  const auto old = world_.add(kNvme, 500);
+  world_.add(new_file_on(kNvme, 1));
+  EXPECT_EQ(world_.plan().moves, (Moves{{old, kSsd, Reason::Crowded}}));
+}
+
+TEST_F(PlannerTest, PinnedAndRuledFilesAreNotShed) {
+  world_.add_foreign(kNvme, 91 * kGiB);
+  world_.add(pinned(file_on(kNvme, 0), kNvme));
+  world_.add(ruled(file_on(kNvme, 0), kNvme));
+  world_.add(ruled(file_on(kNvme, 0), kNoTier));
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, EmptyFilesAreNotShed) {
+  world_.add_foreign(kNvme, 91 * kGiB);
+  FileFacts file = file_on(kNvme, 60);
+  file.bytes = 0;
+  world_.add(file);
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, WhatIsShedGoesPastATierWithoutRoom) {
+  world_.tiers[kNvme].low_watermark = 90;
+  world_.add(91, kNvme, 100);
+  world_.add(90, kSsd, 90);
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 1U);
+  EXPECT_EQ(plan.moves[0].to, kHdd);
+}
+
+TEST_F(PlannerTest, WhatIsShedTakesThePlaceOfWhatRanksClearlyLower) {
+  world_.tiers[kNvme].low_watermark = 90;
+  world_.add(91, kNvme, 100);
+  world_.add(89, kSsd, 90);
+  const auto lowest = world_.add(kSsd, 10);
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 2U);
+  EXPECT_EQ(plan.moves[0], (PlannedMove{lowest, kHdd, Reason::Outranked}));
+  EXPECT_EQ(plan.moves[1].to, kSsd);
+}
+
+TEST_F(PlannerTest, ASlowerTierShedsFirstSoThatItCanTakeWhatComesDown) {
+  world_.add(91, kNvme, 100);
+  world_.add(91, kSsd, 50);
+  const Plan plan = world_.plan();
+  EXPECT_EQ(world_.files[plan.moves.front().file].tier, kSsd);
+  EXPECT_EQ(plan.used_after[kNvme], 80 * kGiB);
+  EXPECT_LE(plan.used_after[kSsd], 90 * kGiB);
+}
+
+TEST_F(PlannerTest, TheSlowestTierShedsNothing) {
+  world_.add(99, kHdd, 0);
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, TheSlowestTierTakesWhatHasToLeaveOthersUpToTheBrim) {
+  world_.add(95, kNvme, 100);
+  world_.add_foreign(kSsd, 90 * kGiB);
+  world_.add_foreign(kHdd, 95 * kGiB);
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.moves.size(), 3U);
+  EXPECT_EQ(plan.used_after[kHdd], 98 * kGiB);
+}
+
+TEST_F(PlannerTest, WhatIsMerelyColdStopsAtTheHighWatermarkOfTheSlowestTier) {
+  world_.add(2, kNvme, 1);
+  world_.add_foreign(kSsd, 90 * kGiB);
+  world_.add_foreign(kHdd, 89 * kGiB);
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.moves.size(), 1U);
+  EXPECT_EQ(plan.held_no_room, 1U);
+}
+
+TEST_F(PlannerTest, ACrowdedTierWithNowhereToShedToKeepsItsFiles) {
+  world_.add(95, kNvme, 100);
+  world_.add_foreign(kSsd, 98 * kGiB);
+  world_.tiers[kHdd].online = false;
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, WhatIsTooLargeForTheOthersIsPassedOverWhenSomethingSmallerCanGo) {
+  FileFacts file = file_on(kNvme, 60);
+  file.bytes = 95 * kGiB;
+  world_.add(file);
+  world_.tiers[kSsd].total = world_.tiers[kHdd].total = 10 * kGiB;
+  const auto small = world_.add(kNvme, 100);
+  EXPECT_EQ(world_.plan().moves, (Moves{{small, kSsd, Reason::Crowded}}));
+}
+
+TEST_F(PlannerTest, PinsFillATierAboveItsHighWatermarkUpToTheBrim) {
+  world_.add_foreign(kNvme, 89 * kGiB);
+  for (int i = 0; i < 20; ++i) world_.add(pinned(file_on(kHdd, 0), kNvme));
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.moves.size(), 9U);
+  EXPECT_EQ(plan.used_after[kNvme], 98 * kGiB);
+  EXPECT_EQ(plan.held_no_room, 11U);
+}
+
+TEST_F(PlannerTest, OthersAreShedForWhatIsPinned) {
+  world_.add(90, kNvme, 500);
+  const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.moves.back(), (PlannedMove{file, kNvme, Reason::Pinned}));
+  EXPECT_EQ(plan.moves.front().reason, Reason::Crowded);
+  EXPECT_EQ(plan.used_after[kNvme], 80 * kGiB);
+}
+
+TEST_F(PlannerTest, NothingIsShedForAPinThatCanNeverFit) {
+  world_.add(85, kNvme, 500);
+  FileFacts file = pinned(file_on(kHdd, 0), kNvme);
+  file.bytes = 99 * kGiB;
+  world_.add(file);
+  const Plan plan = world_.plan();
+  EXPECT_TRUE(plan.moves.empty());
+  EXPECT_EQ(plan.held_no_room, 1U);
+}
+
+TEST_F(PlannerTest, APinComesBeforeARuleWhereBothDoNotFit) {
+  world_.add_foreign(kNvme, 97 * kGiB);
+  world_.add(ruled(file_on(kHdd, 500), kNvme));
+  const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
+  EXPECT_EQ(world_.plan().moves, (Moves{{file, kNvme, Reason::Pinned}}));
+}
+
+TEST_F(PlannerTest, ATierThatPinnedFilesAreLeavingShedsNoOthers) {
+  world_.add(80, kNvme, 100);
+  for (int i = 0; i < 15; ++i) world_.add(pinned(file_on(kNvme, 500), kHdd));
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.moves.size(), 15U);
+  EXPECT_EQ(plan.moves[0].reason, Reason::Pinned);
+}
+
+TEST_F(PlannerTest, PinnedFilesThatTradePlacesGoInAnOrderThatFits) {
+  world_.add_foreign(kNvme, 97 * kGiB);
+  world_.add_foreign(kSsd, 96 * kGiB);
+  const auto up = world_.add(pinned(file_on(kSsd, 500), kNvme));
+  const auto down = world_.add(pinned(file_on(kNvme, 0), kSsd));
+  EXPECT_EQ(world_.plan().moves,
+            (Moves{{down, kSsd, Reason::Pinned}, {up, kNvme, Reason::Pinned}}));
+}
+
+TEST_F(PlannerTest, APinnedFileThatWaitsForRoomMayBeShed) {
+  world_.add_foreign(kNvme, 98 * kGiB);
+  world_.add_foreign(kSsd, 90 * kGiB);
+  const auto waiting = world_.add(pinned(file_on(kSsd, 500), kNvme));
+  EXPECT_EQ(world_.plan().moves, (Moves{{waiting, kHdd, Reason::Crowded}}));
+}
+
+TEST_F(PlannerTest, HeatDoesNotMoveWhatARuleKeepsWhereItIs) {
+  world_.add(ruled(file_on(kHdd, 500), kNoTier));
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
+TEST_F(PlannerTest, ADrainEmptiesItsTier) {
+  world_.tiers[kSsd].draining = true;
+  const auto hot = world_.add(kSsd, 120), warm = world_.add(kSsd, 20);
+  const auto stubborn = world_.add(pinned(new_file_on(kSsd, 0), kSsd));
+  const auto moves = by_file(world_.plan());
+  EXPECT_EQ(moves.at(hot), (PlannedMove{hot, kNvme, Reason::Draining}));
+  EXPECT_EQ(moves.at(warm), (PlannedMove{warm, kHdd, Reason::Draining}));
+  EXPECT_EQ(moves.at(stubborn), (PlannedMove{stubborn, kHdd, Reason::Draining}));
+}
+
+TEST_F(PlannerTest, ADrainedFileTakesThePlaceOfLowerRanks) {
+  world_.tiers[kNvme].draining = true;
+  world_.add(89, kSsd, 80);
+  const auto lowest = world_.add(kSsd, 10), drained = world_.add(kNvme, 120);
+  EXPECT_EQ(world_.plan().moves,
+            (Moves{{lowest, kHdd, Reason::Outranked}, {drained, kSsd, Reason::Draining}}));
+}
+
+TEST_F(PlannerTest, ADrainedFileRatherGoesToAFasterTierThanAboveAHighWatermark) {
+  world_.tiers[kHdd].draining = true;
+  world_.tiers[kSsd].total = 0;
+  world_.add_foreign(kNvme, 88 * kGiB);
+  const auto file = world_.add(kHdd, 0);
+  EXPECT_EQ(world_.plan().moves, (Moves{{file, kNvme, Reason::Draining}}));
+}
+
+TEST_F(PlannerTest, ADrainFillsTheOthersUpToTheBrimAndNoFurther) {
+  world_.tiers[kHdd].draining = true;
+  world_.add_foreign(kNvme, 96 * kGiB);
+  world_.add_foreign(kSsd, 96 * kGiB);
+  world_.add(10, kHdd, 0);
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.used_after, (std::vector<std::uint64_t>{98 * kGiB, 98 * kGiB, 6 * kGiB}));
+  EXPECT_EQ(plan.held_no_room, 6U);
+}
+
+TEST_F(PlannerTest, ADrainDoesNotWaitForAPinThatHasNoRoom) {
+  world_.tiers[kHdd].draining = true;
+  world_.add_foreign(kNvme, 98 * kGiB);
+  const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
+  EXPECT_EQ(world_.plan().moves, (Moves{{file, kSsd, Reason::Draining}}));
+}
+
+TEST_F(PlannerTest, NothingLeavesOrEntersATierThatIsOffline) {
+  world_.tiers[kSsd].online = false;
+  world_.add(95, kSsd, 500);
+  world_.add(kHdd, 20);
+  const Plan plan = world_.plan();
+  EXPECT_TRUE(plan.moves.empty());
+  EXPECT_EQ(plan.held_offline, 95U);
+}
+
+TEST_F(PlannerTest, CountsWhatIsHeldByItsCause) {
+  world_.tiers[kNvme].online = false;
+  world_.add(new_file_on(kHdd, 50));
+  FileFacts file = file_on(kHdd, 50);
+  file.opens = 1;
+  world_.add(file);
+  world_.add(pinned(file_on(kHdd, 0), kNvme));
+  world_.add_foreign(kSsd, 90 * kGiB);
+  world_.add(kHdd, 50);
+  const Plan plan = world_.plan();
+  EXPECT_EQ(plan.held_min_stay, 1U);
+  EXPECT_EQ(plan.held_only_once, 1U);
+  EXPECT_EQ(plan.held_offline, 1U);
+  EXPECT_EQ(plan.held_no_room, 1U);
+}
+
+TEST_F(PlannerTest, AHighWatermarkAboveTheBrimIsTheBrim) {
+  world_.tiers[kNvme].high_watermark = world_.tiers[kNvme].low_watermark = 100;
+  world_.add_foreign(kNvme, 97 * kGiB);
+  world_.add(5, kSsd, 120);
+  EXPECT_EQ(world_.plan().used_after[kNvme], 98 * kGiB);
+}
+
+TEST_F(PlannerTest, ALowWatermarkAboveTheHighIsTheHigh) {
+  world_.tiers[kNvme].low_watermark = 95;
+  world_.add(91, kNvme, 100);
+  EXPECT_EQ(world_.plan().used_after[kNvme], 90 * kGiB);
+}
+
+TEST_F(PlannerTest, TiersOfManyExabytesDoNotOverflow) {
+  world_.tiers[kNvme].total = std::numeric_limits<std::uint64_t>::max();
+  const auto hot = world_.add(kHdd, 120);
+  EXPECT_EQ(world_.plan().moves, (Moves{{hot, kNvme, Reason::Hot}}));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the planner's tests share: three tiers to plan for, files for them, and a plan carried out.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tiering/planner.hpp"
+
+namespace sluice::test {
+
+inline constexpr TierIndex kNvme = 0, kSsd = 1, kHdd = 2;
+inline constexpr std::uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
+inline constexpr std::int64_t kNow = 1'700'000'000;
+inline constexpr std::int64_t kHour = 3600, kDay = 24 * kHour;
+
+// Empty tiers of 100 GiB, so that a GiB is a percent, with the default thresholds and watermarks.
+inline std::vector<TierFacts> three_tiers() {
+  std::vector<TierFacts> tiers(3);
+  for (TierFacts& tier : tiers) tier.total = 100 * kGiB;
+  tiers[kNvme].threshold = 100;
+  tiers[kSsd].threshold = 10;
+  return tiers;
+}
+
+// A file of a GiB that has been on `tier` for a day and was last used an hour ago.
+inline FileFacts file_on(TierIndex tier, float score) {
+  FileFacts file;
+  file.bytes = kGiB;
+  file.last_use = kNow - kHour;
+  file.arrived = kNow - kDay;
+  file.score = score;
+  file.opens = 10;
+  file.tier = tier;
+  return file;
+}
+
+// Files and tiers that belong together: a tier uses what its files do, and what add_foreign() says.
+struct World {
+  std::vector<FileFacts> files;
+  std::vector<TierFacts> tiers = three_tiers();
+  Policy policy;
+
+  // Returns its index.
+  std::uint32_t add(FileFacts file) {
+    file.id = InodeId{files.size() + 2};
+    tiers[file.tier].used += file.bytes;
+    files.push_back(file);
+    return static_cast<std::uint32_t>(files.size() - 1);
+  }
+  std::uint32_t add(TierIndex tier, float score) { return add(file_on(tier, score)); }
+  void add(unsigned count, TierIndex tier, float score) {
+    while (count-- > 0) add(tier, score);
+  }
+  // What the tier's filesystem holds beside our files.
+  void add_foreign(TierIndex tier, std::uint64_t bytes) { tiers[tier].used += bytes; }
+
+  Plan plan() const { return make_plan(files, tiers, policy, kNow); }
+  Verdict judge(std::uint32_t file) const {
+    return sluice::judge(files[file], tiers, policy, kNow);
+  }
+
+  // What the mover does with one move.
+  void carry_out(const PlannedMove& move) {
+    FileFacts& file = files[move.file];
+    const bool is_ghost = move.reason == Reason::Crowded || move.reason == Reason::Outranked;
+    file.ghost_of = is_ghost ? file.tier : kNoTier;
+    tiers[file.tier].used -= file.bytes;
+    tiers[move.to].used += file.bytes;
+    file.tier = move.to;
+    file.arrived = kNow;
+  }
+  void carry_out(const Plan& plan) {
+    for (const PlannedMove& move : plan.moves) carry_out(move);
+  }
+};
+
+// By file, for tests that don't mind the order.
+inline std::map<std::uint32_t, PlannedMove> by_file(const Plan& plan) {
+  std::map<std::uint32_t, PlannedMove> moves;
+  for (const PlannedMove& move : plan.moves) moves[move.file] = move;
+  return moves;
+}
+
+}  // namespace sluice::test

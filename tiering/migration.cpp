@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/migration.hpp"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <map>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t kSoon = 3;            // seconds: so that many pins make one pass
+constexpr std::int64_t kBetweenAlarms = 60;  // a tier that can't be relieved is no reason to spin
+
+bool is_open_now(const Windows& windows) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return is_open(windows, local);
+}
+
+}  // namespace
+
+Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
+                     Settings settings)
+    : pool_(pool),
+      store_(store),
+      flush_heat_(std::move(flush_heat)),
+      settings_(std::move(settings)),
+      mover_(pool, store, host, settings_.mover) {
+  if (settings_.automatic) next_pass_ = std::time(nullptr) + settings_.interval.count();
+  planner_ = std::jthread([this](const std::stop_token& stop) {
+    ::pthread_setname_np(::pthread_self(), "sluice-plan");
+    ::setpriority(PRIO_PROCESS, 0, 10);  // this thread: a census is nobody's emergency
+    keep_planning(stop);
+  });
+}
+
+Migration::~Migration() {
+  planner_.request_stop();
+  wake_.notify_all();
+}
+
+std::vector<TierFacts> Migration::tier_facts() const {
+  std::vector<TierFacts> facts;
+  for (const auto& tier : pool_) {
+    const Space space = tier->space();
+    const TierSettings& s = tier->settings();
+    facts.push_back({space.total, space.used(), s.high_watermark, s.low_watermark, s.threshold,
+                     tier->online(), tier->is_draining()});
+  }
+  return facts;
+}
+
+std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
+  std::vector<TierFacts> facts = tier_facts();
+  // Tiers that share a filesystem share its fill, and a move between them changes nothing about it:
+  // there, what counts is what each of them holds.
+  std::map<dev_t, unsigned> sharing;
+  std::vector<dev_t> devices(facts.size(), 0);
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    const auto root = pool_[static_cast<TierIndex>(i)].root();
+    struct stat st {};
+    if (root && ::fstat((*root)->get(), &st) == 0) devices[i] = st.st_dev;
+    ++sharing[devices[i]];
+  }
+  std::vector<std::uint64_t> held(facts.size(), 0);
+  for (const FileFacts& file : census.files()) {
+    if (file.tier < held.size()) held[file.tier] += file.bytes;
+  }
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    if (facts[i].online && sharing[devices[i]] > 1)
+      facts[i].used = std::min(held[i], facts[i].total);
+  }
+  return facts;
+}
+
+Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
+  flush_heat_();
+  const std::int64_t now = std::time(nullptr);
+  Proposal out;
+  out.census = SLUICE_TRY(
+      Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
+  out.tiers = tier_facts(out.census);
+  out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);
+  std::vector<std::string> names;
+  for (const auto& tier : pool_) names.push_back(tier->name());
+  for (const PlannedMove& planned : out.plan.moves) {
+    const FileFacts& file = out.census.files()[planned.file];
+    if (!out.census.has_all_names(planned.file)) {
+      ++out.held_links;
+      continue;
+    }
+    if (const auto pending = mover_.pending(file.id); pending && pending->move.to == planned.to) {
+      ++out.held_waiting;
+      continue;
+    }
+    out.moves.push_back(
+        {file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes, planned.reason,
+         explain_move(file, planned.reason, planned.to, out.tiers, names, settings_.policy)});
+    out.files.push_back(planned.file);
+  }
+  return out;
+}
+
+Result<Migration::Outcome> Migration::run(const Listener& listener) {
+  // One that is under way may take hours; whoever waits for it may give up.
+  std::unique_lock pass(pass_, std::defer_lock);
+  while (!pass.try_lock_for(std::chrono::milliseconds(200))) {
+    if (listener.census && !listener.census(0))
+      return Error(ECANCELED, "another pass is under way");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    last_pass_ = std::time(nullptr);
+  }
+  Proposal proposal = SLUICE_TRY(propose(listener.census));
+  // What no file needs any more; a failure means that it is found again next time.
+  [[maybe_unused]] const auto heat = store_.forget_heat(proposal.census.stale_heat());
+  [[maybe_unused]] const auto ghosts = store_.forget_ghosts(proposal.census.stale_ghosts());
+  proposal.census = {};  // a hundred bytes a file, for hours
+
+  const std::uint64_t total = proposal.moves.size();
+  std::uint64_t total_bytes = 0;
+  for (const Move& move : proposal.moves) total_bytes += move.bytes;
+  const Mover::Progress before = mover_.progress();
+  bool stopped = false;
+  const auto since = [&] {
+    Mover::Progress now = mover_.progress();
+    now.moved -= before.moved;
+    now.moved_bytes -= before.moved_bytes;
+    now.failed -= before.failed;
+    now.copied_bytes -= before.copied_bytes;
+    return now;
+  };
+  mover_.add(
+      std::move(proposal.moves), Mover::Where::Back,
+      listener.ended ? listener.ended : [](const Receipt&, bool) {});
+  mover_.wait_idle([&] {
+    stopped = stopped || (listener.moves && !listener.moves(since(), total, total_bytes));
+    return stopped;
+  });
+  mover_.withdraw_reported();
+  const Mover::Progress now = since();
+  return Outcome{now.moved, now.moved_bytes, now.failed};
+}
+
+void Migration::replan_soon() {
+  if (!settings_.automatic) return;
+  const std::int64_t soon = std::time(nullptr) + kSoon;
+  if (next_pass_.load() > soon) next_pass_ = soon;
+}
+
+void Migration::tick() {
+  mover_.tick();
+  if (!settings_.automatic) return;
+  const bool alarm = std::any_of(pool_.begin(), pool_.end(), [](const auto& tier) {
+    return tier->online() && tier->above_high_watermark();
+  });
+  const std::int64_t now = std::time(nullptr);
+  const std::lock_guard lock(mutex_);
+  if (alarm &&
+      now >= last_pass_ + std::min<std::int64_t>(kBetweenAlarms, settings_.interval.count()))
+    next_pass_ = std::min(next_pass_.load(), now);
+  if (now >= next_pass_.load()) wake_.notify_all();
+}
+
+void Migration::keep_planning(const std::stop_token& stop) {
+  const auto is_due = [&] {
+    const std::int64_t due = next_pass_.load();
+    return due != 0 && std::time(nullptr) >= due;
+  };
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!wake_.wait(lock, stop, is_due)) return;
+    }
+    // Before the pass: what changes while it runs may bring the next one nearer.
+    next_pass_ = std::time(nullptr) + settings_.interval.count();
+    if (is_open_now(settings_.windows) && !mover_.is_paused()) {
+      Listener listener;
+      listener.census = [&](std::uint64_t) { return !stop.stop_requested(); };
+      listener.moves = [&](const Mover::Progress&, std::uint64_t, std::uint64_t) {
+        return !stop.stop_requested() && is_open_now(settings_.windows);
+      };
+      const auto outcome = run(listener);
+      if (!outcome) {
+        log::get().warn("a pass over the files failed: why={}: {}", outcome.error().operation,
+                        std::strerror(outcome.error().code));
+      } else if (outcome->moved + outcome->failed > 0) {
+        log::get().info("pass: moved={} bytes={} failed={}", outcome->moved, outcome->moved_bytes,
+                        outcome->failed);
+      }
+    }
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/mover.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// What shares the syncs of one commit. Larger files gain nothing from that, and a batch holds up
+// those who want to change one of its files while it commits.
+constexpr std::size_t kBatchFiles = 64;
+constexpr std::uint64_t kBatchBytes = 32 << 20;
+constexpr std::uint64_t kSmall = 4 << 20;
+
+// Left free on the destination beyond the file itself: directories, xattrs, other people's files.
+constexpr std::uint64_t kMargin = 1 << 20;
+
+constexpr std::int64_t kFirstRetry = 5;  // seconds
+constexpr std::int64_t kLastRetry = 3600;
+
+// The disk's queue serves this thread when nobody else wants it (where the I/O scheduler knows
+// priorities). Not while names change hands: somebody may be waiting for that.
+class IdlePriority {
+ public:
+  IdlePriority() { set(3); }
+  ~IdlePriority() { set(2); }
+  IdlePriority(const IdlePriority&) = delete;
+  IdlePriority& operator=(const IdlePriority&) = delete;
+
+ private:
+  static void set(int priority_class) {
+    constexpr int kThisThread = 1, kClassShift = 13, kMiddle = 4;
+    ::syscall(SYS_ioprio_set, kThisThread, 0,
+              priority_class << kClassShift | (priority_class == 2 ? kMiddle : 0));
+  }
+};
+
+std::string describe(const Error& error) {
+  return std::string(error.operation) + ": " + std::strerror(error.code);
+}
+
+bool lacks_room(int code) { return code == ENOSPC || code == EDQUOT || code == EFBIG; }
+
+}  // namespace
+
+struct Mover::Flight {
+  Job* job = nullptr;
+  std::unique_ptr<HeldFile> file;
+  std::optional<HiddenCopy> copy;
+  TierIndex from = kNoTier;  // kNoTier: it was never held
+  std::uint64_t reserved = 0;
+  steady_clock::time_point begun = steady_clock::now();
+};
+
+Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings)
+    : pool_(pool),
+      store_(store),
+      host_(host),
+      settings_(std::move(settings)),
+      busy_(kMaxSlot + 1, 0),
+      reserved_(kMaxSlot + 1, 0) {
+  unsigned threads = 1;
+  for (const auto& tier : pool_) threads = std::max(threads, tier->settings().moves);
+  for (unsigned i = 0; i < threads; ++i) {
+    threads_.emplace_back([this](const std::stop_token& stop) {
+      ::pthread_setname_np(::pthread_self(), "sluice-move");
+      work(stop);
+    });
+  }
+}
+
+Mover::~Mover() {
+  for (auto& thread : threads_) thread.request_stop();
+  wake_.notify_all();
+}
+
+void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
+  std::lock_guard lock(mutex_);
+  std::uint64_t number = 0;
+  if (report) {
+    number = ++last_report_;
+    reports_[number] = report;
+  }
+  std::map<InodeId, bool> added;
+  for (const Move& move : moves) {
+    waiting_.erase(move.id);
+    added[move.id] = true;
+  }
+  std::erase_if(queue_, [&](const Job& job) {
+    if (!added.contains(job.move.id)) return false;
+    progress_.queued_bytes -= job.move.bytes;
+    return true;
+  });
+  for (const Move& move : moves) progress_.queued_bytes += move.bytes;
+  std::vector<Job> jobs;
+  for (Move& move : moves) jobs.push_back({std::move(move), number});
+  queue_.insert(where == Where::Front ? queue_.begin() : queue_.end(),
+                std::make_move_iterator(jobs.begin()), std::make_move_iterator(jobs.end()));
+  wake_.notify_all();
+}
+
+void Mover::withdraw_reported() {
+  std::lock_guard lock(mutex_);
+  std::erase_if(queue_, [&](const Job& job) {
+    if (job.report == 0) return false;
+    progress_.queued_bytes -= job.move.bytes;
+    return true;
+  });
+  reports_.clear();
+  idle_.notify_all();
+}
+
+void Mover::wait_idle(const std::function<bool()>& stop) {
+  while (!stop()) {
+    std::unique_lock lock(mutex_);
+    if (idle_.wait_for(lock, milliseconds(100),
+                       [&] { return queue_.empty() && under_way_.empty(); })) {
+      return;
+    }
+  }
+}
+
+void Mover::pause() {
+  std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void Mover::resume() {
+  std::lock_guard lock(mutex_);
+  paused_ = false;
+  wake_.notify_all();
+}
+
+bool Mover::is_paused() const {
+  std::lock_guard lock(mutex_);
+  return paused_;
+}
+
+void Mover::file_closed(InodeId id) {
+  std::lock_guard lock(mutex_);
+  const auto found = waiting_.find(id);
+  const auto in_use = [](int code) { return code == EBUSY || code == ECANCELED; };
+  if (found == waiting_.end() || !in_use(found->second.pending.code)) return;
+  progress_.queued_bytes += found->second.pending.move.bytes;
+  queue_.push_front({found->second.pending.move, found->second.report});
+  waiting_.erase(found);
+  wake_.notify_all();
+}
+
+void Mover::tick() {
+  const std::int64_t now = std::time(nullptr);
+  std::lock_guard lock(mutex_);
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    Waiting& waiting = at->second;
+    const Move& move = waiting.pending.move;
+    const Tier& to = pool_[move.to];
+    const bool both_online = to.online() && pool_[move.from].online();
+    const bool due = waiting.retry_at != 0 && now >= waiting.retry_at;
+    const bool roomier = lacks_room(waiting.pending.code) &&
+                         to.space().free >= waiting.free_then + std::max(move.bytes / 8, kMargin);
+    const bool came_back = waiting.was_offline && both_online;
+    if (!both_online || !(due || roomier || came_back)) {
+      waiting.was_offline = waiting.was_offline || !both_online;
+      ++at;
+      continue;
+    }
+    // Kept as waiting, too: should it fail again, it has tried once more.
+    progress_.queued_bytes += move.bytes;
+    queue_.push_back({move, waiting.report});
+    waiting.retry_at = 0;
+    waiting.free_then = to.space().free;
+    waiting.was_offline = false;
+    ++at;
+  }
+  if (!queue_.empty()) wake_.notify_all();
+}
+
+std::vector<Mover::Pending> Mover::pending() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Pending> out;
+  for (const auto& [id, waiting] : waiting_) out.push_back(waiting.pending);
+  return out;
+}
+
+std::optional<Mover::Pending> Mover::pending(InodeId id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = waiting_.find(id);
+  if (found == waiting_.end()) return std::nullopt;
+  return found->second.pending;
+}
+
+bool Mover::is_waiting(InodeId id) const {
+  std::lock_guard lock(mutex_);
+  return waiting_.contains(id);
+}
+
+void Mover::forget_pending(InodeId id) {
+  std::lock_guard lock(mutex_);
+  waiting_.erase(id);
+}
+
+std::optional<TierIndex> Mover::destination(InodeId id) const {
+  std::lock_guard lock(mutex_);
+  if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second;
+  for (const Job& job : queue_) {
+    if (job.move.id == id) return job.move.to;
+  }
+  return std::nullopt;
+}
+
+Mover::Progress Mover::progress() const {
+  std::lock_guard lock(mutex_);
+  Progress out = progress_;
+  out.queued = queue_.size();
+  out.active = under_way_.size();
+  return out;
+}
+
+// Whether `job` may travel with what is in the batch already.
+bool Mover::takes_part(const Job& job, const Batch& batch) const {
+  if (batch.jobs.empty()) {
+    const auto is_free = [&](TierIndex tier) { return busy_[tier] < pool_[tier].settings().moves; };
+    return is_free(job.move.from) && is_free(job.move.to);
+  }
+  return job.move.from == batch.from && job.move.to == batch.to && job.move.bytes <= kSmall;
+}
+
+// Takes the first job that may begin, and small ones behind it that go the same way. REQUIRES:
+// mutex_.
+bool Mover::take(Batch& batch) {
+  std::uint64_t bytes = 0;
+  for (auto at = queue_.begin(); at != queue_.end();) {
+    const bool paused = paused_ && at->move.reason != Reason::Requested;
+    if (paused || !takes_part(*at, batch) || under_way_.contains(at->move.id)) {
+      // Order matters: what is planned first makes room for the rest.
+      if (!batch.jobs.empty()) break;
+      ++at;
+      continue;
+    }
+    if (!batch.jobs.empty() && bytes + at->move.bytes > kBatchBytes) break;
+    bytes += at->move.bytes;
+    progress_.queued_bytes -= at->move.bytes;
+    progress_.current = at->move.paths.empty() ? "" : at->move.paths[0];
+    batch.from = at->move.from;
+    batch.to = at->move.to;
+    under_way_[at->move.id] = at->move.to;
+    const bool alone = at->move.bytes > kSmall;
+    batch.jobs.push_back(std::move(*at));
+    at = queue_.erase(at);
+    if (alone || batch.jobs.size() == kBatchFiles) break;
+  }
+  if (batch.jobs.empty()) return false;
+  ++busy_[batch.from];
+  ++busy_[batch.to];
+  return true;
+}
+
+void Mover::work(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    Batch batch;
+    {
+      std::unique_lock lock(mutex_);
+      if (!wake_.wait(lock, stop, [&] { return take(batch); })) return;
+    }
+    carry(stop, batch);
+    std::lock_guard lock(mutex_);
+    --busy_[batch.from];
+    --busy_[batch.to];
+    for (const Job& job : batch.jobs) under_way_.erase(job.move.id);
+    wake_.notify_all();
+    idle_.notify_all();
+  }
+}
+
+Result<void> Mover::reserve(const Move& move) {
+  const Tier& to = pool_[move.to];
+  if (!to.online() || !pool_[move.from].online()) return Error(EIO, "a tier is offline");
+  to.refresh_space();
+  std::lock_guard lock(mutex_);
+  if (to.space().free < reserved_[move.to] + move.bytes + kMargin)
+    return Error(ENOSPC, "the tier has no room");
+  reserved_[move.to] += move.bytes;
+  return {};
+}
+
+Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std::uint64_t bytes) {
+  steady_clock::time_point until = steady_clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    progress_.copied_bytes += bytes;
+    if (settings_.bandwidth > 0) {
+      const auto cost = std::chrono::nanoseconds(static_cast<std::int64_t>(
+          static_cast<double>(bytes) * 1e9 / static_cast<double>(settings_.bandwidth)));
+      next_byte_ = std::max(next_byte_, until) + cost;
+      until = next_byte_;
+    }
+  }
+  for (;;) {
+    if (stop.stop_requested()) return Error(ESHUTDOWN, "unmounting");
+    if (flight.file->is_cancelled()) return Error(ECANCELED, "somebody changes the file");
+    const auto now = steady_clock::now();
+    bool paused = false;
+    {
+      std::lock_guard lock(mutex_);
+      paused = paused_ && flight.job->move.reason != Reason::Requested;
+    }
+    if (!paused && now >= until) return {};
+    std::this_thread::sleep_for(
+        paused ? milliseconds(100)
+               : std::min<steady_clock::duration>(until - now, milliseconds(100)));
+  }
+}
+
+Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
+  const Move& move = flight.job->move;
+  flight.file = SLUICE_TRY(host_.hold(move));
+  flight.from = flight.file->tier();
+  SLUICE_TRY(reserve(move));
+  flight.reserved = move.bytes;
+  const Pace pace_it = [&](std::uint64_t bytes) { return pace(stop, flight, bytes); };
+  flight.copy = SLUICE_TRY(
+      make_hidden_copy(flight.file->source(), flight.file->identity(), pool_[move.to], pace_it));
+  // Under way while the rest of the batch is copied.
+  ::sync_file_range(flight.copy->fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  return {};
+}
+
+void Mover::carry(const std::stop_token& stop, Batch& batch) {
+  std::vector<Flight> flights(batch.jobs.size());
+  std::vector<Result<void>> outcomes(flights.size());
+  Tier& to = pool_[batch.to];
+  {
+    const IdlePriority priority;
+    for (std::size_t i = 0; i < flights.size(); ++i) {
+      flights[i].job = &batch.jobs[i];
+      outcomes[i] = stop.stop_requested() ? Result<void>(Error(ESHUTDOWN, "unmounting"))
+                                          : copy(stop, flights[i]);
+    }
+    for (std::size_t i = 0; i < flights.size(); ++i) {
+      Flight& flight = flights[i];
+      if (!outcomes[i]) continue;
+      outcomes[i] = settle(*flight.copy);
+      if (!outcomes[i] || !settings_.verify) continue;
+      const auto on_disk =
+          hash_on_disk(flight.copy->fd.get(), flight.copy->copied,
+                       [&](std::uint64_t bytes) { return pace(stop, flight, bytes); });
+      if (!on_disk) {
+        outcomes[i] = on_disk.error();
+      } else if (*on_disk != flight.copy->copied.hash) {
+        outcomes[i] = Error(EIO, "the copy reads back differently");
+      }
+    }
+  }
+  std::vector<Arrival> arrivals;
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < flights.size(); ++i) {
+    if (!outcomes[i]) continue;
+    arrivals.push_back({flights[i].file.get(), &*flights[i].copy, batch.to});
+    which.push_back(i);
+  }
+  if (!arrivals.empty()) {
+    auto replaced = host_.replace(arrivals);
+    for (std::size_t k = 0; k < which.size(); ++k) outcomes[which[k]] = std::move(replaced[k]);
+  }
+  for (std::size_t i = 0; i < flights.size(); ++i) {
+    if (!outcomes[i] && flights[i].copy) discard(*flights[i].copy, to);
+    flights[i].file.reset();
+    finish(flights[i], outcomes[i]);
+  }
+}
+
+void Mover::finish(const Flight& flight, const Result<void>& outcome) {
+  const Move& move = flight.job->move;
+  Receipt receipt;
+  receipt.time = std::time(nullptr);
+  receipt.id = move.id;
+  receipt.path = move.paths.empty() ? "" : move.paths[0];
+  receipt.from = pool_[flight.from == kNoTier ? move.from : flight.from].name();
+  receipt.to = pool_[move.to].name();
+  receipt.milliseconds = static_cast<std::uint32_t>(
+      std::chrono::duration_cast<milliseconds>(steady_clock::now() - flight.begun).count());
+  receipt.reason = move.why;
+  if (flight.copy) {
+    receipt.bytes = flight.copy->copied.bytes;
+    receipt.hash = flight.copy->copied.hash;
+  }
+  if (!outcome) {
+    receipt.code = outcome.error().code;
+    receipt.reason += (receipt.reason.empty() ? "" : "; ") + describe(outcome.error());
+  }
+  // Nothing to tell: it is where it should be, or is no more.
+  const bool moot = !outcome && (receipt.code == EALREADY || receipt.code == ESTALE ||
+                                 receipt.code == ENOENT || receipt.code == ESHUTDOWN);
+  if (!moot) {
+    if (const auto added = store_.add_receipts({receipt}); !added)
+      log::get().warn("a receipt could not be stored: why={}", describe(added.error()));
+  }
+  if (outcome && (move.reason == Reason::Crowded || move.reason == Reason::Outranked)) {
+    const auto slot = static_cast<std::uint8_t>(pool_[move.from].member().slot);
+    // Heat's business only: a lost ghost costs a slower return.
+    [[maybe_unused]] const auto added = store_.add_ghosts({{move.id, {receipt.time, slot}}});
+  }
+  Report report;
+  {
+    std::lock_guard lock(mutex_);
+    reserved_[move.to] -= flight.reserved;
+    if (outcome) {
+      ++progress_.moved;
+      progress_.moved_bytes += receipt.bytes;
+      waiting_.erase(move.id);
+    } else if (moot) {
+      waiting_.erase(move.id);
+    } else {
+      ++progress_.failed;
+      put_aside(*flight.job, outcome.error());
+    }
+    if (const auto found = reports_.find(flight.job->report); found != reports_.end())
+      report = found->second;
+  }
+  if (outcome) {
+    log::get().debug("moved: path={} from={} to={} bytes={}", log::escaped(receipt.path),
+                     receipt.from, receipt.to, receipt.bytes);
+  } else if (!moot) {
+    log::get().info("can't move now: path={} from={} to={} why={}", log::escaped(receipt.path),
+                    receipt.from, receipt.to, describe(outcome.error()));
+  }
+  if (report && !moot) report(receipt, !outcome);
+}
+
+// REQUIRES: mutex_.
+void Mover::put_aside(const Job& job, const Error& error) {
+  const std::int64_t now = std::time(nullptr);
+  Waiting& waiting = waiting_[job.move.id];
+  const unsigned attempts = waiting.pending.since == 0 ? 1 : waiting.attempts + 1;
+  const std::int64_t since = waiting.pending.since == 0 ? now : waiting.pending.since;
+  waiting = {};
+  waiting.pending = {job.move, error.code, describe(error), since};
+  waiting.attempts = attempts;
+  waiting.report = job.report;
+  waiting.free_then = pool_[job.move.to].space().free;
+  waiting.was_offline = !pool_[job.move.to].online() || !pool_[job.move.from].online();
+  // For want of room only room helps. All else is tried again, less and less often.
+  if (lacks_room(error.code)) return;
+  waiting.retry_at =
+      now + std::min(kLastRetry, kFirstRetry << std::min<unsigned>(attempts - 1, 10));
+}
+
+}  // namespace sluice

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/steps.hpp"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/file_at.hpp"
+#include "tiering/copier.hpp"
+
+namespace sluice {
+namespace {
+
+unsigned rename_flags(Step::Kind kind) {
+  if (kind == Step::Kind::Rename) return RENAME_NOREPLACE;
+  return kind == Step::Kind::Exchange ? RENAME_EXCHANGE : 0;
+}
+
+// Sets a directory's times back to what they were. Somebody who changes it in the same microseconds
+// is set back, too.
+class KeepTimes {
+ public:
+  KeepTimes(int directory, DirectoryTimes times) : directory_(directory) {
+    keep_ = times == DirectoryTimes::Keep && ::fstat(directory, &before_) == 0;
+  }
+  ~KeepTimes() {
+    const std::array<timespec, 2> times{before_.st_atim, before_.st_mtim};
+    if (keep_) [[maybe_unused]]
+      const int kept = ::futimens(directory_, times.data());
+  }
+  KeepTimes(const KeepTimes&) = delete;
+  KeepTimes& operator=(const KeepTimes&) = delete;
+
+ private:
+  const int directory_;
+  struct stat before_ {};
+  bool keep_;
+};
+
+}  // namespace
+
+Result<Target> open_target(const Pool& pool, const Place& place) {
+  const Tier* tier = pool.by_slot(place.slot);
+  if (tier == nullptr) return Error(EIO, "tier of a step is not configured");
+  Target target{tier, {}, place.name.c_str()};
+  if (place.directory.empty()) {
+    const SharedFd root = SLUICE_TRY(tier->root());
+    target.dir = SLUICE_TRY(open_beneath(root->get(), place.path));
+  } else {
+    target.dir = SLUICE_TRY(tier->open(place.directory, O_RDONLY | O_DIRECTORY));
+  }
+  return target;
+}
+
+Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subject) {
+  const Target target = SLUICE_TRY(open_target(pool, place));
+  return SLUICE_TRY(target.identity()) == subject;
+}
+
+Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
+  const Target from = SLUICE_TRY(open_target(pool, step.from));
+  if (step.kind == Step::Kind::MirrorDir) {
+    const Target to = SLUICE_TRY(open_target(pool, step.to));
+    return copy_attributes(from.dir.get(), to.dir.get());
+  }
+  const auto there = SLUICE_TRY(from.identity());
+  if (step.kind == Step::Kind::Link) {
+    const Target to = SLUICE_TRY(open_target(pool, step.to));
+    if (SLUICE_TRY(to.identity()) == step.subject) return {};
+    if (there != step.subject) return Error(ESTALE, "what was to be linked is gone");
+    const KeepTimes kept(to.dir.get(), times);
+    if (::linkat(from.dir.get(), from.name, to.dir.get(), to.name, 0) < 0)
+      return Error::last("link");
+    return {};
+  }
+  if (renames(step.kind)) {
+    const Target to = SLUICE_TRY(open_target(pool, step.to));
+    if (there == step.subject) {
+      const KeepTimes kept(to.dir.get(), times);
+      if (::renameat2(from.dir.get(), from.name, to.dir.get(), to.name, rename_flags(step.kind)) <
+          0) {
+        return Error::last("rename");
+      }
+      return {};
+    }
+    const auto arrived = SLUICE_TRY(to.identity());
+    if (arrived != step.subject) return Error(ESTALE, "what was to be renamed is gone");
+    return {};
+  }
+  if (there != step.subject) return {};  // already removed
+  const KeepTimes kept(from.dir.get(), times);
+  if (::unlinkat(from.dir.get(), from.name, step.kind == Step::Kind::Rmdir ? AT_REMOVEDIR : 0) <
+      0) {
+    return Error::last("unlink");
+  }
+  return {};
+}
+
+Result<void> undo(const Pool& pool, const Step& step) {
+  if (!can_be_undone(step.kind)) return {};
+  const Target to = SLUICE_TRY(open_target(pool, step.to));
+  if (SLUICE_TRY(to.identity()) != step.subject) return {};
+  if (step.kind == Step::Kind::Link) {
+    if (::unlinkat(to.dir.get(), to.name, 0) < 0) return Error::last("undo a link");
+    return {};
+  }
+  const Target from = SLUICE_TRY(open_target(pool, step.from));
+  const unsigned flags = step.kind == Step::Kind::Exchange ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+  if (::renameat2(to.dir.get(), to.name, from.dir.get(), from.name, flags) < 0)
+    return Error::last("undo a rename");
+  return {};
+}
+
+bool is_reachable(const Pool& pool, const std::vector<Step>& steps) {
+  const auto online = [&](unsigned slot) {
+    const Tier* tier = pool.by_slot(slot);
+    return tier != nullptr && tier->online();
+  };
+  return std::all_of(steps.begin(), steps.end(), [&](const Step& step) {
+    const bool has_target = !removes(step.kind);
+    return online(step.from.slot) && (!has_target || online(step.to.slot));
+  });
+}
+
+Result<void> Syncer::sync(const Place& place) {
+  std::string key = std::to_string(place.slot) + '/' + place.directory.bytes + '/' + place.path;
+  if (done_.contains(key)) return {};
+  const Target target = SLUICE_TRY(open_target(pool_, place));
+  if (::fsync(target.dir.get()) < 0) return Error::last("sync directory");
+  done_.insert(std::move(key));
+  return {};
+}
+
+Result<void> Syncer::sync(const Step& step) {
+  SLUICE_TRY(sync(step.from));
+  if (!removes(step.kind)) SLUICE_TRY(sync(step.to));
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// sluice tier run, pause, resume, drain, add.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/units.hpp"
+#include "fs/options.hpp"
+#include "tools/attributes.hpp"
+#include "tools/commands.hpp"
+#include "tools/control_client.hpp"
+#include "tools/mount_status.hpp"
+#include "tools/progress.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::steady_clock;
+
+constexpr HelpText kRunHelp{.usage = "sluice tier run [--verbose] [MOUNT]",
+                            .options = R"(  -v, --verbose     a line on stdout for each file moved
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                            .details = R"(
+Makes one pass now, whatever the time of day: looks at every file, and moves those
+that should be elsewhere. Interrupting it ends the pass after the moves that are
+under way. 'sluice plan' shows beforehand what it would do.
+
+MOUNT may be left out inside a mount, or where there is only one.
+
+Exit status: 0 done, 1 failed or some moves did, 2 wrong usage.
+)"};
+
+constexpr HelpText kPauseHelp{.usage = "sluice tier pause [MOUNT]",
+                              .options = R"(  -h, --help  this list; the whole description
+)",
+                              .details = R"(
+Stops files from moving by themselves until 'sluice tier resume'. Moves under way are
+finished; what is asked for by name still moves.
+
+Exit status: 0 done, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kResumeHelp{.usage = "sluice tier resume [MOUNT]",
+                               .options = R"(  -h, --help  this list; the whole description
+)",
+                               .details = R"(
+Lets files move by themselves again after 'sluice tier pause'.
+
+Exit status: 0 done, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kDrainHelp{.usage = "sluice tier drain NAME [--cancel] [--verbose] [MOUNT]",
+                              .options = R"(      --cancel      take the tier into use again
+  -v, --verbose     a line on stdout for each file moved
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                              .details = R"(
+Moves every file off the tier, and puts no new ones there, so that it can be taken
+out of the configuration. Says at the end that it is empty, or what is left and why:
+files that are open for writing, say. Run it again for those. The tier stays closed to
+new files until --cancel.
+
+Examples:
+  sluice tier drain ssd
+  sluice tier drain ssd --cancel
+
+Exit status: 0 the tier is empty, 1 something is left or it failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kAddHelp{.usage = "sluice tier add NAME=PATH[,KEY=VALUE]... [MOUNT]",
+                            .options = R"(  -h, --help  this list; the whole description
+)",
+                            .details = R"(
+Adds a tier to a running mount; keys are those of 'sluice mount --tier'. Prints the
+lines to put into the configuration, so that the next mount has it, too.
+
+Example:
+  sluice tier add archive=/archive,capacity=8T >> /etc/sluice.toml
+
+Exit status: 0 added, 1 failed, 2 wrong usage.
+)"};
+
+constexpr std::size_t kMostShown = 10;  // of what is left, each with its reason
+
+struct Request {
+  std::string tier;
+  std::string mount;
+  std::string color = "auto";
+  bool verbose = false;
+  bool cancel = false;
+};
+
+// Shows a pass while it runs: its progress, and what failed.
+class PassView {
+ public:
+  PassView(const Style& style, std::string_view verb, bool verbose)
+      : style_(style), verb_(verb), verbose_(verbose) {}
+
+  void take(const Json& line) {
+    if (const Json& progress = member_of(line, "progress"); progress.is_object()) {
+      take_progress(progress);
+    }
+    if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) {
+      take_receipt(receipt);
+    }
+  }
+  void end() { line_.clear(); }
+
+ private:
+  void take_progress(const Json& progress) {
+    const bool is_moving = text_of(progress, "phase") == "move";
+    const auto bytes = number_of(progress, "bytes");
+    if (is_moving) meter_.add(steady_clock::now(), bytes);
+    if (!line_.is_due()) return;
+    if (!is_moving) {
+      line_.show("looking at files: " + format_count(number_of(progress, "files")));
+      return;
+    }
+    std::string text =
+        transfer_text(bytes, number_of(progress, "total_bytes"), number_of(progress, "moved"),
+                      number_of(progress, "total"), meter_, line_.is_terminal());
+    if (const std::string path = text_of(progress, "path"); !path.empty()) text += "  " + path;
+    line_.show(text);
+  }
+
+  void take_receipt(const Json& receipt) {
+    const auto code = real_of(receipt, "code");
+    if (code != 0) {
+      line_.clear();
+      fail(verb_, log::escaped(text_of(receipt, "path")) + ": did not move to " +
+                      text_of(receipt, "to") + ": " + log::escaped(text_of(receipt, "reason")));
+    } else if (verbose_) {
+      line_.clear();
+      std::printf("%s -> %s  %s  %s\n", text_of(receipt, "from").c_str(),
+                  text_of(receipt, "to").c_str(), format_size(number_of(receipt, "bytes")).c_str(),
+                  safe_name(style_, text_of(receipt, "path")).c_str());
+    }
+  }
+
+  const Style& style_;
+  const std::string_view verb_;
+  const bool verbose_;
+  RateMeter meter_;
+  ProgressLine line_;
+};
+
+std::string summary(const Json& last, steady_clock::duration took) {
+  const auto bytes = number_of(last, "bytes");
+  const auto elapsed = std::chrono::duration<double>(took).count();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(took);
+  std::string text = "moved " + format_files(number_of(last, "moved")) + ", " + format_size(bytes) +
+                     ", in " + format_duration(seconds);
+  if (bytes > 0 && elapsed >= 1) {
+    text += " (" + format_size(static_cast<std::uint64_t>(static_cast<double>(bytes) / elapsed)) +
+            "/s)";
+  }
+  if (const auto failed = number_of(last, "failed"); failed > 0) {
+    text += "; " + format_count(failed) + " failed";
+  }
+  if (const auto pending = number_of(last, "pending"); pending > 0) {
+    text += "; " + format_count(pending) + " waiting, see 'sluice moves'";
+  }
+  return text;
+}
+
+// Sends `request`, shows the pass that it starts, and prints what came of it.
+ControlAnswer make_pass(const Style& style, const Request& request, std::string_view verb,
+                        const Json& message) {
+  const auto began = steady_clock::now();
+  PassView view(style, verb, request.verbose);
+  ControlListener listener;
+  listener.line = [&](const Json& line) {
+    view.take(line);
+    return true;
+  };
+  ControlAnswer answer = ask_daemon(request.mount, message, listener);
+  view.end();
+  if (answer.problem.empty()) {
+    std::puts(summary(answer.last, steady_clock::now() - began).c_str());
+  }
+  return answer;
+}
+
+int tier_run(int argc, char** argv) {
+  CLI::App app;
+  Request request;
+  app.add_flag("-v,--verbose", request.verbose);
+  app.add_option("--color", request.color);
+  app.add_option("MOUNT", request.mount);
+  if (const auto code = parse_arguments(app, argc, argv, kRunHelp)) return *code;
+  const auto style = style_for("tier run", request.color);
+  if (!style) return kUsage;
+  const auto mount = mount_for("tier run", request.mount);
+  if (!mount) return kFailed;
+  request.mount = *mount;
+
+  const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}});
+  if (!answer.problem.empty()) return fail("tier run", answer.problem);
+  return number_of(answer.last, "failed") > 0 ? kFailed : kDone;
+}
+
+int pause_or_resume(int argc, char** argv, const HelpText& help, const char* verb,
+                    const char* said) {
+  CLI::App app;
+  std::string given;
+  app.add_option("MOUNT", given);
+  if (const auto code = parse_arguments(app, argc, argv, help)) return *code;
+  const std::string name = argv[0];
+  const auto mount = mount_for(name, given);
+  if (!mount) return kFailed;
+  const auto answer = ask_daemon(*mount, {{"verb", verb}});
+  if (!answer.problem.empty()) return fail(name, answer.problem);
+  std::fprintf(stderr, "%s: %s\n", log::escaped(*mount).c_str(), said);
+  return kDone;
+}
+
+int tier_pause(int argc, char** argv) {
+  return pause_or_resume(argc, argv, kPauseHelp, "pause",
+                         "files no longer move by themselves; 'sluice tier resume' ends that");
+}
+
+int tier_resume(int argc, char** argv) {
+  return pause_or_resume(argc, argv, kResumeHelp, "resume", "files move by themselves again");
+}
+
+// The files that are still to move, each with what it waits for.
+void print_pending(const Style& style, const std::string& mount, std::uint64_t left) {
+  std::size_t shown = 0;
+  ControlListener listener;
+  listener.line = [&](const Json& line) {
+    const Json& pending = member_of(line, "pending");
+    if (pending.is_object() && shown < kMostShown) {
+      std::printf("  %s: %s\n", safe_name(style, text_of(pending, "path")).c_str(),
+                  safe_name(style, text_of(pending, "why")).c_str());
+      ++shown;
+    }
+    return shown < kMostShown;
+  };
+  // Best effort: that something is left has been said.
+  ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener);
+  if (left > shown) std::puts("  'sluice moves' shows what stood in the way of the others");
+}
+
+void print_empty(const std::string& mount, const std::string& tier) {
+  std::fprintf(stderr,
+               "tier %s is empty. Before the next mount, take it out of the configuration:\n",
+               tier.c_str());
+  std::string path;
+  if (const auto status = mount_status(mount)) {
+    for (const auto& each : member_of(*status, "tiers")) {
+      if (text_of(each, "name") == tier) path = text_of(each, "path");
+    }
+  }
+  std::printf("[[tier]]\nname = \"%s\"\npath = \"%s\"\n", tier.c_str(), log::escaped(path).c_str());
+}
+
+int tier_drain(int argc, char** argv) {
+  CLI::App app;
+  Request request;
+  app.add_flag("--cancel", request.cancel);
+  app.add_flag("-v,--verbose", request.verbose);
+  app.add_option("--color", request.color);
+  app.add_option("NAME", request.tier)->required();
+  app.add_option("MOUNT", request.mount);
+  if (const auto code = parse_arguments(app, argc, argv, kDrainHelp)) return *code;
+  const auto style = style_for("tier drain", request.color);
+  if (!style) return kUsage;
+  const auto mount = mount_for("tier drain", request.mount);
+  if (!mount) return kFailed;
+  request.mount = *mount;
+  if (const auto problem = unknown_tier(*mount, request.tier); !problem.empty()) {
+    return fail("tier drain", problem);
+  }
+
+  const Json message = {{"verb", "drain"}, {"tier", request.tier}, {"cancel", request.cancel}};
+  if (request.cancel) {
+    const auto answer = ask_daemon(*mount, message);
+    if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+    std::fprintf(stderr, "tier %s takes files again\n", request.tier.c_str());
+    return kDone;
+  }
+  const auto answer = make_pass(*style, request, "tier drain", message);
+  if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+  if (flag_of(answer.last, "empty")) {
+    print_empty(*mount, request.tier);
+    return kDone;
+  }
+  const auto left = number_of(answer.last, "left");
+  std::fflush(stdout);
+  fail("tier drain", format_files(left) + ", " + format_size(number_of(answer.last, "left_bytes")) +
+                         ", " + (left == 1 ? "is" : "are") + " left on " + request.tier +
+                         "; run it again when what holds them is over:");
+  print_pending(*style, *mount, left);
+  return kFailed;
+}
+
+int tier_add(int argc, char** argv) {
+  CLI::App app;
+  std::string tier;
+  std::string given;
+  app.add_option("NAME=PATH", tier)->required();
+  app.add_option("MOUNT", given);
+  if (const auto code = parse_arguments(app, argc, argv, kAddHelp)) return *code;
+  // The daemon checks it all again; this finds slips before anything is asked.
+  MountOptions options;
+  if (const auto error = append_tier("NAME=PATH", tier, options)) {
+    return misuse("tier add", error->message);
+  }
+  // The daemon's current directory is not ours.
+  const auto path = tier.find('=') + 1;
+  if (tier[path] != '/') tier.insert(path, absolute_path(".") + "/");
+  const auto mount = mount_for("tier add", given);
+  if (!mount) return kFailed;
+
+  const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
+  if (!answer.problem.empty()) return fail("tier add", answer.problem);
+  std::fprintf(stderr, "tier %s is in use; for the next mount, put into the configuration:\n",
+               options.tiers[0].name.c_str());
+  std::string config = text_of(answer.last, "config");
+  if (!config.ends_with('\n')) config += '\n';
+  std::fputs(config.c_str(), stdout);
+  return kDone;
+}
+
+constexpr std::array kSubverbs{
+    Subverb{"run", "make one pass now: move what should be elsewhere", tier_run},
+    Subverb{"pause", "stop files from moving by themselves", tier_pause},
+    Subverb{"resume", "let files move by themselves again", tier_resume},
+    Subverb{"drain", "empty a tier, so that it can be taken away", tier_drain},
+    Subverb{"add", "add a tier to a running mount", tier_add},
+};
+
+}  // namespace
+
+int command_tier(int argc, char** argv) { return run_subverb(argc, argv, kSubverbs); }
+
+}  // namespace sluice

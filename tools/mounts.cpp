@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/mounts.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+
+namespace sluice {
+namespace {
+
+bool is_octal(char c) { return c >= '0' && c <= '7'; }
+
+// The kernel writes spaces, tabs, newlines and backslashes as \ooo.
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size() && is_octal(text[i + 1]) && is_octal(text[i + 2]) &&
+        is_octal(text[i + 3])) {
+      out +=
+          static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + text[i + 3] - '0');
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::vector<std::string_view> fields_of(std::string_view line) {
+  std::vector<std::string_view> fields;
+  while (!line.empty()) {
+    const auto end = std::min(line.find(' '), line.size());
+    fields.push_back(line.substr(0, end));
+    line.remove_prefix(std::min(end + 1, line.size()));
+  }
+  return fields;
+}
+
+bool holds(const std::string& point, const std::string& path) {
+  if (point == "/") return true;
+  return path.starts_with(point) && (path.size() == point.size() || path[point.size()] == '/');
+}
+
+std::vector<std::string> whole_sluices(const std::vector<MountEntry>& mounts) {
+  std::vector<std::string> points;
+  for (const auto& mount : mounts) {
+    if (!mount.is_sluice || !mount.is_whole) continue;
+    if (std::find(points.begin(), points.end(), mount.point) == points.end()) {
+      points.push_back(mount.point);
+    }
+  }
+  return points;
+}
+
+std::string listed(const std::vector<std::string>& points) {
+  std::string list;
+  for (const auto& point : points) list += (list.empty() ? "" : ", ") + log::escaped(point);
+  return list;
+}
+
+}  // namespace
+
+std::vector<MountEntry> parse_mountinfo(std::string_view text) {
+  // "36 35 98:0 /root /mnt/point rw,noatime master:1 - fuse.sluice sluice rw": proc(5).
+  std::vector<MountEntry> mounts;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    const auto fields = fields_of(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const auto dash = std::find(fields.begin(), fields.end(), "-");
+    if (fields.size() < 7 || fields.end() - dash < 2) continue;
+    mounts.push_back({unescaped(fields[4]), dash[1] == "fuse.sluice", fields[3] == "/"});
+  }
+  return mounts;
+}
+
+std::vector<MountEntry> mount_table() {
+  std::ifstream in("/proc/self/mountinfo");
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  return parse_mountinfo(text);
+}
+
+std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts,
+                                           const std::string& path) {
+  const MountEntry* innermost = nullptr;
+  for (const auto& mount : mounts) {
+    if (!holds(mount.point, path)) continue;
+    // Of two at one point the later hides the earlier.
+    if (innermost == nullptr || mount.point.size() >= innermost->point.size()) innermost = &mount;
+  }
+  if (innermost == nullptr || !innermost->is_sluice) return std::nullopt;
+  return innermost->point;
+}
+
+MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
+                         const std::string& directory) {
+  const auto points = whole_sluices(mounts);
+  if (!given.empty()) {
+    if (auto point = sluice_mount_of(mounts, given)) return {*point, ""};
+    return {"", log::escaped(given) + " is not on a mount of sluice; " +
+                    (points.empty() ? "there is none" : "there are: " + listed(points))};
+  }
+  if (auto point = sluice_mount_of(mounts, directory)) return {*point, ""};
+  if (points.size() == 1) return {points[0], ""};
+  if (points.empty()) return {"", "no sluice is mounted; see 'sluice mount --help'"};
+  return {"", "several are mounted, say which: " + listed(points)};
+}
+
+MountChoice choose_mount(const std::string& given) {
+  return choose_mount(mount_table(), given.empty() ? given : real_path(given), real_path("."));
+}
+
+}  // namespace sluice
