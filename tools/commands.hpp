@@ -42,6 +42,7 @@ struct Subverb {
 };
 // Hands on to the one that argv[1] names; its argv[0] is "tier run". Without one it complains.
 int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs);
+int command_simulate(int argc, char** argv);
 
 // What -h and --help print. Written by hand: the text is part of the interface, and CLI11's differs
 // by version.

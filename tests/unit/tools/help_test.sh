@@ -47,13 +47,16 @@ expect_code 1 move --to nvme /no/such/file
 for verb in plan moves 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
+expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
+expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
+expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
 # Captured first, here and below: a verb that answers with exit code 2 is right to, but `pipefail` would call it a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
 
 page=$(sed 's/\\-/-/g' "$source/docs/man/sluice.1")
 verbs=(mount umount status explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' fsck)
+  'trace record' simulate fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"
