@@ -27,7 +27,7 @@ constexpr std::uint64_t kSmallestXfs = 300u << 20;
 
 // Attaches `image` to a free loop device. Another process may take the device first (EBUSY): then
 // the next one.
-std::pair<UniqueFd, std::string> attach(int image) {
+std::pair<UniqueFd, std::string> attach_loop(int image) {
   const UniqueFd control(::open("/dev/loop-control", O_RDWR | O_CLOEXEC));
   if (!control) fail("open /dev/loop-control");
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -52,22 +52,38 @@ std::pair<UniqueFd, std::string> attach(int image) {
 
 }  // namespace
 
-LoopFs::LoopFs(const std::string& directory, const std::string& type, std::uint64_t bytes)
-    : path_(directory), type_(type) {
-  if (::mkdir(path_.c_str(), 0755) < 0 && errno != EEXIST) fail("mkdir " + path_);
-  const std::string image = path_ + ".img";
+void make_image(const std::string& image, const std::string& type, std::uint64_t bytes) {
   const UniqueFd fd(::open(image.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd) fail("create " + image);
-  const std::uint64_t size = type_ == "xfs" ? std::max(bytes, kSmallestXfs) : bytes;
+  const std::uint64_t size = type == "xfs" ? std::max(bytes, kSmallestXfs) : bytes;
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) < 0) fail("resize " + image);
-  const CommandResult made = type_ == "ext4"
-                                 ? run_command({"mkfs.ext4", "-q", "-F", "-m", "0", image})
-                                 : run_command({"mkfs." + type_, "-q", "-f", image});
-  if (!made.ok()) throw std::runtime_error("mkfs." + type_ + ": " + made.err);
-  std::tie(loop_, device_) = attach(fd.get());
+  // No writing of inode tables and journal in the background: a test would see it.
+  const CommandResult made = type == "ext4"
+                                 ? run_command({"mkfs.ext4", "-q", "-F", "-m", "0", "-E",
+                                                "lazy_itable_init=0,lazy_journal_init=0", image})
+                                 : run_command({"mkfs." + type, "-q", "-f", image});
+  if (!made.ok()) throw std::runtime_error("mkfs." + type + ": " + made.err);
+}
+
+LoopFs::LoopFs(const std::string& directory, const std::string& type, std::uint64_t bytes)
+    : path_(directory), type_(type) {
+  make_image(path_ + ".img", type_, bytes);
+  attach(path_ + ".img");
+  ::rmdir((path_ + "/lost+found").c_str());  // so that a tier starts as empty as a directory does
+}
+
+LoopFs::LoopFs(const std::string& directory, const std::string& type, const std::string& image)
+    : path_(directory), type_(type) {
+  attach(image);
+}
+
+void LoopFs::attach(const std::string& image) {
+  if (::mkdir(path_.c_str(), 0755) < 0 && errno != EEXIST) fail("mkdir " + path_);
+  const UniqueFd fd(::open(image.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) fail("open " + image);
+  std::tie(loop_, device_) = attach_loop(fd.get());
   janitor::watch_mount(path_);
   mount(0);
-  ::rmdir((path_ + "/lost+found").c_str());  // so that a tier starts as empty as a directory does
 }
 
 LoopFs::~LoopFs() {
@@ -83,6 +99,19 @@ void LoopFs::mount(unsigned long flags) {
 
 void LoopFs::vanish() { ::umount2(path_.c_str(), MNT_DETACH); }
 void LoopFs::come_back() { mount(0); }
+
+bool LoopFs::is_free() const {
+  // A mounted filesystem has its device open exclusively.
+  return static_cast<bool>(UniqueFd(::open(device_.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC)));
+}
+
+void LoopFs::shut_down() {
+  constexpr unsigned long kGoingDown = _IOR('X', 125, std::uint32_t);  // ext4 and xfs share it
+  std::uint32_t flags = 2;                                             // without flushing the log
+  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::ioctl(fd.get(), kGoingDown, &flags) < 0) fail("shut down " + path_);
+}
+
 void LoopFs::remount_read_only() { mount(MS_REMOUNT | MS_RDONLY); }
 
 }  // namespace sluice::test

@@ -18,6 +18,9 @@ class LoopFs {
   // Makes `directory` and mounts a new filesystem of `type` ("ext4", "xfs") on it; the image lies
   // beside it. xfs is never smaller than 300 MiB. Throws std::runtime_error.
   LoopFs(const std::string& directory, const std::string& type, std::uint64_t bytes);
+  // Makes `directory` and mounts the filesystem that is in the file `image`, which may be one of
+  // another filesystem's. It is not removed.
+  LoopFs(const std::string& directory, const std::string& type, const std::string& image);
   ~LoopFs();
   LoopFs(const LoopFs&) = delete;
   LoopFs& operator=(const LoopFs&) = delete;
@@ -27,11 +30,18 @@ class LoopFs {
   // What an operator does to a failing disk: detached at once, even in use. The directory stays,
   // empty.
   void vanish();
-  // Mounts it again, same contents.
+  // Mounts it again, same contents. Whoever still uses the vanished mount shares the filesystem,
+  // with its errors: wait for is_free() where it had some.
   void come_back();
+  // Whether nobody uses the vanished filesystem any more.
+  bool is_free() const;
   void remount_read_only();
+  // Every later access fails with EIO, until it has been unmounted and mounted again; what was not
+  // yet on the disk is lost.
+  void shut_down();
 
  private:
+  void attach(const std::string& image);
   void mount(unsigned long flags);
 
   std::string path_;
@@ -39,5 +49,8 @@ class LoopFs {
   std::string device_;
   UniqueFd loop_;
 };
+
+// Makes the file `image` with an empty filesystem of `type` in it. Throws.
+void make_image(const std::string& image, const std::string& type, std::uint64_t bytes);
 
 }  // namespace sluice::test

@@ -74,6 +74,12 @@ std::vector<std::string> Pool::mount_arguments() const {
   return out;
 }
 
+CommandResult fsck(const Pool& pool) {
+  std::vector<std::string> arguments = pool.fsck_arguments();
+  arguments.insert(arguments.begin(), "fsck");
+  return sluice(arguments);
+}
+
 Mount::Mount(Pool pool) : pool_(std::move(pool)) {
   std::filesystem::create_directories(pool_.mountpoint);
   janitor::watch_mount(pool_.mountpoint);
@@ -93,9 +99,12 @@ Mount::~Mount() {
 }
 
 void Mount::mount() {
-  std::vector<std::string> arguments = pool_.mount_arguments();
-  arguments.insert(arguments.begin(), "mount");
-  const CommandResult result = sluice(arguments);
+  std::vector<std::string> arguments{"env"};
+  arguments.insert(arguments.end(), pool_.environment.begin(), pool_.environment.end());
+  arguments.insert(arguments.end(), {sluice_binary(), "mount"});
+  const std::vector<std::string> own = pool_.mount_arguments();
+  arguments.insert(arguments.end(), own.begin(), own.end());
+  const CommandResult result = run_command(arguments);
   if (!result.ok()) {
     throw std::runtime_error("sluice mount: exit " + std::to_string(result.exit_code) + ": " +
                              result.err);

@@ -24,11 +24,15 @@ struct Pool {
   std::vector<std::string> tiers;  // "nvme=/dir,reserve=1MiB", fastest first
   std::string state;
   std::string mountpoint;
-  std::vector<std::string> flags = {};  // of `sluice mount` only
+  std::vector<std::string> flags = {};        // of `sluice mount` only
+  std::vector<std::string> environment = {};  // the same; each "NAME=value"
 
   std::vector<std::string> mount_arguments() const;
   std::vector<std::string> fsck_arguments() const;
 };
+
+// `sluice fsck` of an unmounted pool.
+CommandResult fsck(const Pool& pool);
 
 class Mount {
  public:

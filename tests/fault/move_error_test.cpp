@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// An error at every step of the mover: its 1st call on a tier fails, its 2nd, ... up to the last;
+// once, and from then on. The file is whole, the reason is told, nothing spins; what is written to
+// it afterwards is not lost to a copy that the failed move has left; and when the fault has gone
+// the move succeeds.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "base/unique_fd.hpp"
+#include "tests/fault/move_stage.hpp"
+#include "tests/support/fault_shim.hpp"
+#include "tests/support/parallel.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/seed.hpp"
+#include "tests/support/shared.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/wait.hpp"
+
+namespace sluice::test {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* where;  // below the base directory: the source, the destination or the state
+  int error;
+  std::uint32_t kinds;
+  bool for_good;
+};
+
+void PrintTo(const Case& given, std::ostream* out) { *out << given.name; }
+
+struct Outcome {
+  bool reached = false;
+  std::uint64_t calls = 0;
+  std::string where;
+  std::string problems;
+};
+
+// A pool of its own for each fault.
+class Scene {
+ public:
+  explicit Scene(const Case& given) : given_(given) { stage_.lay_out_few(); }
+
+  // Fails call `n` (0: none) of a run that makes `usual` calls when nothing fails.
+  Outcome play(std::uint64_t n, std::uint64_t usual) {
+    Pool pool = stage_.pool();
+    for (const std::string& each : shim_.environment()) pool.environment.push_back(each);
+    Mount mount(pool);
+    stage_.remember();
+    shim_.arm({.at = n,
+               .error = given_.error,
+               .for_good = given_.for_good,
+               .kinds = given_.kinds,
+               .thread = kMoverThread,
+               .path = base_ / given_.where});
+    stage_.send_all();
+    if (!stage_.settle(mount)) return {false, 0, shim_.where(), "the moves do not end\n"};
+    Outcome outcome{shim_.reached(), shim_.calls(), shim_.where(), ""};
+    if (n == 0) {
+      outcome.problems = stage_.not_arrived() + stage_.problems();
+      return outcome;
+    }
+    outcome.problems = look_at_failure(n, usual);
+    shim_.disarm();
+
+    write_to_each();
+    // Where the store failed, only a new mount gives it another chance.
+    if (n % 2 == 0 || given_.where == std::string("state")) {
+      mount.remount();
+      outcome.problems += title("after a remount", stage_.problems());
+    }
+    stage_.send_all();
+    stage_.settle(mount);
+    // A file that could not be removed goes within a second or so.
+    std::string left;
+    eventually(
+        [&] {
+          left = stage_.not_arrived() + stage_.problems();
+          return left.empty();
+        },
+        std::chrono::seconds(3));
+    outcome.problems += title("after the fault had gone", left);
+    mount.remount();  // crosses off what could not be, and clears temporaries that could not go
+    mount.umount();
+    outcome.problems += title("at the end", stage_.problems_unmounted());
+    return outcome;
+  }
+
+ private:
+  static std::string title(const std::string& when, const std::string& found) {
+    return found.empty() ? "" : when + ":\n" + found;
+  }
+
+  std::string look_at_failure(std::uint64_t n, std::uint64_t usual) {
+    std::string out;
+    const std::uint64_t calls = shim_.calls();
+    // An error path may take a few calls more than the good one, to clean up.
+    if (calls > 2 * usual + 40) out += std::to_string(calls) + " calls: a spin?\n";
+    if (n % 8 == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // would a spin show
+      if (shim_.calls() > calls + usual) out += "it spins\n";
+    }
+    for (const Journey& journey : stage_.journeys()) {
+      const std::string tier = tier_of(stage_.in_mount(journey.name));
+      if (tier == journey.to) continue;
+      const auto said = explain(stage_.in_mount(journey.name));
+      if (tier.empty() || !said) {
+        out += journey.name + " is not served\n";
+      } else if (said->at("pending").is_null() || said->at("pending").at("why") == "") {
+        out += journey.name + " does not say why it did not move: " + said->dump() + "\n";
+      }
+    }
+    // With a fault that stays, a second copy may have to stay, too: nobody can remove it.
+    if (!given_.for_good) out += title("right after the fault", stage_.problems());
+    return out;
+  }
+
+  // Somebody goes on using the files.
+  void write_to_each() {
+    for (const Journey& journey : stage_.journeys()) {
+      const std::string path = stage_.in_mount(journey.name);
+      const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+      if (::write(fd.get(), "written later", 13) != 13) throw std::runtime_error("write " + path);
+    }
+    stage_.remember();
+  }
+
+  Case given_;
+  TempDir base_;
+  MoveStage stage_{base_.path()};
+  FaultShim shim_{base_ / "faults"};
+};
+
+class MoveErrorTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { [[maybe_unused]] const bool able = require_mounts("fault"); }
+};
+
+TEST_P(MoveErrorTest, AtAnyCallCostsNothingButTheMove) {
+  const Outcome whole = Scene(GetParam()).play(0, 0);
+  ASSERT_EQ(whole.problems, "") << "without a fault";
+  ASSERT_GT(whole.calls, 0u) << "no call of a thread named " << kMoverThread << " was seen";
+
+  const auto most = static_cast<std::uint64_t>(samples(12, 100'000));
+  // Odd, so that both kinds of runs are among them.
+  const std::uint64_t stride = std::max<std::uint64_t>(1, whole.calls / most) | 1;
+  const Shared<std::atomic<int>> failed;
+  const auto wrong = in_parallel(4, whole.calls / stride, 12, [&](std::uint64_t i) -> std::string {
+    const std::uint64_t n = 1 + i * stride;
+    const Outcome outcome = Scene(GetParam()).play(n, whole.calls);
+    *failed += outcome.reached;
+    if (outcome.problems.empty()) return "";
+    return "call " + std::to_string(n) + ": " + outcome.where + "\n" + outcome.problems;
+  });
+  for (const auto& [i, said] : wrong) ADD_FAILURE() << said;
+  std::printf("%d calls failed, every %llu. of %llu\n", failed->load(),
+              static_cast<unsigned long long>(stride),
+              static_cast<unsigned long long>(whole.calls));
+}
+
+// The journeys of lay_out_few() go from nvme to hdd and from ssd to nvme.
+INSTANTIATE_TEST_SUITE_P(Of, MoveErrorTest,
+                         testing::Values(Case{"NoRoomOnce", "hdd", ENOSPC, kEffects, false},
+                                         Case{"NoRoom", "hdd", ENOSPC, kEffects, true},
+                                         Case{"NoRoomForLinks", "nvme", ENOSPC, kEffects, true},
+                                         Case{"QuotaOnce", "nvme", EDQUOT, kEffects, false},
+                                         Case{"DestinationIo", "hdd", EIO, kAllCalls, true},
+                                         Case{"DestinationIoOnce", "hdd", EIO, kAllCalls, false},
+                                         Case{"SourceIo", "ssd", EIO, kAllCalls, true},
+                                         Case{"SourceIoOnce", "ssd", EIO, kAllCalls, false},
+                                         Case{"SourceReadOnly", "ssd", EROFS, kEffects, true},
+                                         Case{"DestinationReadOnly", "hdd", EROFS, kEffects, true},
+                                         Case{"Store", "state", EIO, kEffects, true}),
+                         [](const auto& given) { return given.param.name; });
+
+}  // namespace
+}  // namespace sluice::test
