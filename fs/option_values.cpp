@@ -55,7 +55,7 @@ std::string with_commas(std::string_view words) {
 }
 
 std::string shown(const Value& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return quoted(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return in_quotes(*text);
   if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const auto* fraction = std::get_if<double>(&value)) {
@@ -109,7 +109,7 @@ Problem set_duration(std::string_view name, const Value& value, std::string_view
   }
   std::string allowed = R"(a number with its unit (s, min, h, d or w), like "90s" or "7d")";
   if (least > 0) allowed += ", of " + std::to_string(least) + " s or more";
-  if (!word_for_zero.empty()) allowed += ", or " + quoted(word_for_zero);
+  if (!word_for_zero.empty()) allowed += ", or " + in_quotes(word_for_zero);
   return must_be(name, allowed, value);
 }
 
@@ -184,7 +184,7 @@ bool is_word_of(std::string_view word, std::string_view words) {
   return std::find(all.begin(), all.end(), word) != all.end();
 }
 
-std::string quoted(std::string_view text) { return '"' + log::escaped(text) + '"'; }
+std::string in_quotes(std::string_view text) { return '"' + log::escaped(text) + '"'; }
 
 const OptionSpec* find_option(std::string_view name) {
   const auto found = std::find_if(kOptions.begin(), kOptions.end(),
@@ -270,7 +270,7 @@ Problem finish_tier(TierDraft& draft) {
     return (c < 0x80 && std::isalnum(c) != 0) || c == '_' || c == '-';
   });
   if (!is_plain || tier.name.size() > 32) {
-    return "tier " + quoted(tier.name) +
+    return "tier " + in_quotes(tier.name) +
            ": a name has 1 to 32 letters, digits, '_' or '-', and nothing else";
   }
   const std::string who = "tier " + tier.name + ": ";
@@ -302,7 +302,7 @@ Problem finish_rule(const RuleOptions& rule) {
   if (rule.match.empty()) {
     return R"(a rule has no match; say which files it is for, like match = "*.iso")";
   }
-  const std::string who = "rule " + quoted(rule.match) + ": ";
+  const std::string who = "rule " + in_quotes(rule.match) + ": ";
   if (rule.tier.empty()) {
     return who + R"(it has no tier; say where the files belong, like tier = "hdd", or "stay")";
   }

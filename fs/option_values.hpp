@@ -55,7 +55,7 @@ Problem finish_rule(const RuleOptions& rule);
 // "; did you mean 'size'?", or "; allowed: " and all of them.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> allowed);
 
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 std::vector<std::string_view> split(std::string_view text, char separator);  // no empty parts
 bool is_word_of(std::string_view word, std::string_view words);  // words have spaces between
 

@@ -214,7 +214,7 @@ MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
 
 MaybeConfigError append_tier(const std::string& source, const std::string& text,
                              MountOptions& options) {
-  const std::string who = source + " " + quoted(text);
+  const std::string who = source + " " + in_quotes(text);
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
     return ConfigError{who + ": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB"};

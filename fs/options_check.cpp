@@ -80,8 +80,9 @@ Problem check_rules(const MountOptions& options) {
     }
     names.push_back(kStay);
     const auto close = closest_word(rule.tier, names);
-    return rule.place + ": rule " + quoted(rule.match) + ": there is no tier " + quoted(rule.tier) +
-           " (there are " + list + "; \"stay\" leaves files where they are)" +
+    return rule.place + ": rule " + in_quotes(rule.match) + ": there is no tier " +
+           in_quotes(rule.tier) + " (there are " + list +
+           "; \"stay\" leaves files where they are)" +
            (close ? "; did you mean '" + std::string(*close) + "'?" : "");
   }
   return {};
