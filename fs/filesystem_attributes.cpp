@@ -92,8 +92,13 @@ Result<SharedFd> Filesystem::any_fd(const InodePtr& inode) {
 Result<struct stat> Filesystem::stat_of(const InodePtr& inode) {
   struct stat st {};
   if (!inode->is_directory()) {
-    const SharedFd fd = SLUICE_TRY(any_fd(inode));
-    if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+    for (;;) {
+      const std::uint64_t switches = switches_.load();
+      const SharedFd fd = SLUICE_TRY(any_fd(inode));
+      if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+      // Without a name: deleted, or it was moved while we looked.
+      if (st.st_nlink > 0 || switches_.load() == switches) break;
+    }
     note_told(*inode, st);
   } else {
     const OpenCopies copies = SLUICE_TRY(open_copies(inode));

@@ -376,18 +376,22 @@ void Filesystem::release(InodeId id, int flags) {
 Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset,
                                      int flags) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  const SharedFd fd =
-      SLUICE_TRY(flags & O_NOATIME ? open_bytes(file, O_RDONLY | O_NOATIME) : reader(file));
-  std::size_t done = 0;
-  while (done < size) {
-    const ssize_t got =
-        ::pread(fd->get(), buffer + done, size - done, offset + static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Error::last("read");
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
+  for (;;) {
+    const std::uint64_t switches = switches_.load();
+    const SharedFd fd =
+        SLUICE_TRY(flags & O_NOATIME ? open_bytes(file, O_RDONLY | O_NOATIME) : reader(file));
+    std::size_t done = 0;
+    while (done < size) {
+      const ssize_t got =
+          ::pread(fd->get(), buffer + done, size - done, offset + static_cast<off_t>(done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::last("read");
+      if (got == 0) break;
+      done += static_cast<std::size_t>(got);
+    }
+    // If it was moved meanwhile, somebody may have written to it since, in its new place.
+    if (switches_.load() == switches) return done;
   }
-  return done;
 }
 
 // Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes

@@ -58,8 +58,9 @@ Result<Target> open_target(const Pool& pool, const Place& place) {
 }
 
 Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subject) {
-  const Target target = SLUICE_TRY(open_target(pool, place));
-  return SLUICE_TRY(target.identity()) == subject;
+  const auto target = open_target(pool, place);
+  if (!target) return is_gone(target.error()) ? Result<bool>(false) : target.error();
+  return SLUICE_TRY(target->identity()) == subject;
 }
 
 Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
@@ -103,8 +104,8 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
 
 Result<void> undo(const Pool& pool, const Step& step) {
   if (!can_be_undone(step.kind)) return {};
+  if (!SLUICE_TRY(is_there(pool, step.to, step.subject))) return {};
   const Target to = SLUICE_TRY(open_target(pool, step.to));
-  if (SLUICE_TRY(to.identity()) != step.subject) return {};
   if (step.kind == Step::Kind::Link) {
     if (::unlinkat(to.dir.get(), to.name, 0) < 0) return Error::last("undo a link");
     return {};
@@ -130,8 +131,9 @@ bool is_reachable(const Pool& pool, const std::vector<Step>& steps) {
 Result<void> Syncer::sync(const Place& place) {
   std::string key = std::to_string(place.slot) + '/' + place.directory.bytes + '/' + place.path;
   if (done_.contains(key)) return {};
-  const Target target = SLUICE_TRY(open_target(pool_, place));
-  if (::fsync(target.dir.get()) < 0) return Error::last("sync directory");
+  const auto target = open_target(pool_, place);
+  if (!target) return is_gone(target.error()) ? Result<void>() : target.error();
+  if (::fsync(target->dir.get()) < 0) return Error::last("sync directory");
   done_.insert(std::move(key));
   return {};
 }

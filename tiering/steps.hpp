@@ -29,6 +29,10 @@ struct Target {
 
 Result<Target> open_target(const Pool& pool, const Place& place);
 
+// Whether an error says that the directory of a place is no more, and all names in it: a power cut
+// may have taken back its creation.
+inline bool is_gone(const Error& error) { return error.code == ESTALE || error.code == ENOENT; }
+
 // Whether the subject has that name. An error: it can't be told.
 Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subject);
 

@@ -29,6 +29,7 @@ done
 own_dir=
 if [[ ! ${SLUICE_TEST_DIR:-} ]]; then
   SLUICE_TEST_DIR=$(mktemp -d -t sluice-test.XXXXXX)
+  chmod 711 "$SLUICE_TEST_DIR" # tests do some things as other users
   own_dir=1
 fi
 SLUICE_TEST_DIR=$(realpath -m "$SLUICE_TEST_DIR")
