@@ -88,8 +88,8 @@ class Daemon {
 
   ~Daemon() {
     if (!filesystem_) return;
-    migration_.reset();
     filesystem_->settle_moves();
+    migration_.reset();
     if (const auto flushed = filesystem_->flush_heat(); !flushed) {
       log::get().warn("the last access counts are lost: why={}", explain(flushed.error()));
     }

@@ -398,6 +398,7 @@ void Filesystem::settle_moves() {
     switches_.fetch_add(1);
     moves_.fetch_sub(1);
     for (const InodeId id : each.references) forget(id, 1);
+    if (migration_ != nullptr) migration_->mover().file_closed(each.file->id());
   }
 }
 

@@ -169,7 +169,12 @@ Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps) {
   const Step& first = steps[0];
   const bool placed = SLUICE_TRY(is_there(pool, first.to, first.subject));
   const bool hidden = !placed && SLUICE_TRY(is_there(pool, first.from, first.subject));
-  if (placed && !any) return true;
+  if (placed && !any) {
+    // Gone, but perhaps not for good: a disk that fails may have kept the name.
+    Syncer syncer(pool);
+    SLUICE_TRY(sync_all(syncer, steps));
+    return true;
+  }
   if (!placed && !hidden) {
     // No copy: it was taken back, or the file was deleted since. Other names it may still have.
     if (all) SLUICE_TRY(take_back(pool, steps));
