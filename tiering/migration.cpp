@@ -112,9 +112,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
 Result<Migration::Outcome> Migration::run(const Listener& listener) {
   // One that is under way may take hours; whoever waits for it may give up.
   std::unique_lock pass(pass_, std::defer_lock);
-  while (!pass.try_lock_for(std::chrono::milliseconds(200))) {
+  while (!pass.try_lock()) {
     if (listener.census && !listener.census(0))
       return Error(ECANCELED, "another pass is under way");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   {
     const std::lock_guard lock(mutex_);

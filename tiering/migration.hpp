@@ -90,7 +90,7 @@ class Migration {
   Store& store_;
   const std::function<void()> flush_heat_;
   const Settings settings_;
-  std::timed_mutex pass_;  // held for the length of a pass
+  std::mutex pass_;  // held for the length of a pass
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::atomic<std::int64_t> next_pass_{0};  // a time to look at, for tick() and the status
