@@ -15,6 +15,7 @@ namespace sluice {
 namespace {
 
 constexpr std::size_t kBuffer = 32 << 10;
+constexpr int kMostRounds = 8;
 // After its last call, if nobody ends it: whoever lists may do something long with each name.
 constexpr std::chrono::seconds kListingLasts{60};
 
@@ -87,6 +88,7 @@ Result<void> DirectoryStream::load(off_t offset) {
 Result<void> DirectoryStream::load_merged() {
   std::unordered_set<std::string> seen;
   std::uint64_t switches = filesystem_.switches_.load();
+  int rounds = 0;
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return Error::last("open directory");
@@ -98,8 +100,11 @@ Result<void> DirectoryStream::load_merged() {
     }
     if (i + 1 < copies_.size()) continue;
     // A file that moved to a tier already read, from one not yet read, is still missing.
+    // Moves out of this directory wait for us; those that no longer could end during the first
+    // rounds, and moves elsewhere must not keep us from coming to an end.
     const std::uint64_t now = filesystem_.switches_.load();
-    if (std::exchange(switches, now) != now) i = static_cast<std::size_t>(-1);
+    if (std::exchange(switches, now) != now && rounds++ < kMostRounds)
+      i = static_cast<std::size_t>(-1);
   }
   return {};
 }

@@ -376,8 +376,13 @@ void Filesystem::release(InodeId id, int flags) {
 Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset,
                                      int flags) {
   const InodePtr file = SLUICE_TRY(inode(id));
+  const auto place = [&] {
+    MutexLock lock(file->mutex);
+    return file->copies[0].handle;
+  };
   for (;;) {
     const std::uint64_t switches = switches_.load();
+    const FileHandle before = place();
     const SharedFd fd =
         SLUICE_TRY(flags & O_NOATIME ? open_bytes(file, O_RDONLY | O_NOATIME) : reader(file));
     std::size_t done = 0;
@@ -389,8 +394,9 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
       if (got == 0) break;
       done += static_cast<std::size_t>(got);
     }
-    // If it was moved meanwhile, somebody may have written to it since, in its new place.
-    if (switches_.load() == switches) return done;
+    // If this file was moved meanwhile, somebody may have written to it since, in its new place.
+    // Others may be moved all the time: they are no reason to read again.
+    if (switches_.load() == switches || place() == before) return done;
   }
 }
 
