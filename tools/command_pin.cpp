@@ -56,6 +56,20 @@ std::string describe_unpin_error(const Error& error, const Target& target) {
   return text;
 }
 
+// Calls `act(target)`, which says what went wrong, for each path; one that fails stops no other.
+template <typename Act>
+int for_each_path(std::string_view verb, const std::vector<std::string>& paths, Act act) {
+  const auto mounts = mount_table();
+  int code = kDone;
+  for (const auto& path : paths) {
+    std::string problem;
+    const auto target = find_target(mounts, path, problem);
+    if (target) problem = act(*target);
+    if (!problem.empty()) code = fail(verb, problem);
+  }
+  return code;
+}
+
 }  // namespace
 
 int command_pin(int argc, char** argv) {
@@ -66,18 +80,10 @@ int command_pin(int argc, char** argv) {
   app.add_option("PATH", paths)->required();
   if (const auto code = parse_arguments(app, argc, argv, kPinHelp)) return *code;
 
-  const auto mounts = mount_table();
-  int code = kDone;
-  for (const auto& path : paths) {
-    std::string problem;
-    const auto target = find_target(mounts, path, problem);
-    if (!target) {
-      code = fail("pin", problem);
-    } else if (const auto set = set_attribute(path, kPin, tier); !set) {
-      code = fail("pin", describe_attribute_error(set.error(), *target, tier, 0));
-    }
-  }
-  return code;
+  return for_each_path("pin", paths, [&](const Target& target) -> std::string {
+    const auto set = set_attribute(target.path, kPin, tier);
+    return set ? "" : describe_attribute_error(set.error(), target, tier, 0);
+  });
 }
 
 int command_unpin(int argc, char** argv) {
@@ -86,18 +92,10 @@ int command_unpin(int argc, char** argv) {
   app.add_option("PATH", paths)->required();
   if (const auto code = parse_arguments(app, argc, argv, kUnpinHelp)) return *code;
 
-  const auto mounts = mount_table();
-  int code = kDone;
-  for (const auto& path : paths) {
-    std::string problem;
-    const auto target = find_target(mounts, path, problem);
-    if (!target) {
-      code = fail("unpin", problem);
-    } else if (const auto removed = remove_attribute(path, kPin); !removed) {
-      code = fail("unpin", describe_unpin_error(removed.error(), *target));
-    }
-  }
-  return code;
+  return for_each_path("unpin", paths, [](const Target& target) -> std::string {
+    const auto removed = remove_attribute(target.path, kPin);
+    return removed ? "" : describe_unpin_error(removed.error(), target);
+  });
 }
 
 }  // namespace sluice
