@@ -241,7 +241,7 @@ class Filesystem final : public MoveHost {
   // Looks for a copy of `directory`, and of those above it, on a tier that has come back.
   bool rediscover(const InodePtr& directory, TierIndex tier);
   void rediscover_all(TierIndex tier);
-  void finish_deferred();
+  void finish_deferred(TierIndex returned);
   std::string path_of(const InodePtr& inode);
 
   // filesystem_data.cpp

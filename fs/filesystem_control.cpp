@@ -276,11 +276,16 @@ Result<void> Filesystem::flush_heat() {
 }
 
 // Intents that waited for the tier. Nothing may be under way meanwhile that has an intent of its
-// own.
-void Filesystem::finish_deferred() {
+// own; moves that we could not settle are settle_moves()'s business, which tells the inode.
+void Filesystem::finish_deferred(TierIndex returned) {
   ExclusiveLock lock(namespace_);
   ExclusiveLock no_moves(move_intents_);
-  if (const auto replayed = replay_intents(store_, pool_); !replayed) {
+  Replay replay{.returned = returned, .exclude = {}};
+  {
+    MutexLock unsettled(unsettled_mutex_);
+    for (const Unsettled& each : unsettled_) replay.exclude.push_back(each.sequence);
+  }
+  if (const auto replayed = replay_intents(store_, pool_, replay); !replayed) {
     log::get().error("operations that waited for a tier can't be finished: why={}",
                      std::strerror(replayed.error().code));
   }
@@ -322,7 +327,7 @@ void Filesystem::tick() {
     const TierIndex index = tier->index();
     if (tier->online()) {
       rediscover_all(index);
-      finish_deferred();
+      finish_deferred(index);
       continue;
     }
     // Let go of everything on it, so that its disk can be taken away.

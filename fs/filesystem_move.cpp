@@ -370,15 +370,18 @@ void Filesystem::remember_unsettled(const InodePtr& file, const MoveEnd& end,
 }
 
 void Filesystem::settle_moves() {
+  {
+    MutexLock lock(unsettled_mutex_);
+    if (unsettled_.empty()) return;
+  }
+  ExclusiveLock no_names(namespace_);
+  ExclusiveLock no_moves(move_intents_);
   std::vector<Unsettled> tries;
   {
     MutexLock lock(unsettled_mutex_);
     tries.swap(unsettled_);
   }
-  if (tries.empty()) return;
   for (Unsettled& each : tries) {
-    ExclusiveLock no_names(namespace_);
-    ExclusiveLock no_moves(move_intents_);
     // Not forwards if the original is the file: somebody may have it open for writing.
     const auto settled = each.moved ? settle_move(pool_, each.steps) : [&]() -> Result<bool> {
       SLUICE_TRY(take_back(pool_, each.steps));

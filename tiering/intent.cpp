@@ -110,8 +110,11 @@ namespace {
 
 // A move is not simply carried out to its end: somebody may have worked with either file since.
 void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
-                 const std::vector<Step>& steps) {
-  const auto settled = settle_move(pool, steps);
+                 const std::vector<Step>& steps, TierIndex returned) {
+  Served served = Served::Neither;
+  if (returned != kNoTier)
+    served = pool[returned].member().slot == steps[0].to.slot ? Served::Original : Served::Copy;
+  const auto settled = settle_move(pool, steps, served);
   if (settled || settled.error().code == EUCLEAN) return clear_finished(store, {sequence});
   log::get().warn("an unfinished move waits for better times: sequence={} step={} why={}", sequence,
                   settled.error().operation, std::strerror(settled.error().code));
@@ -119,9 +122,10 @@ void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
 
 }  // namespace
 
-Result<std::size_t> replay_intents(Store& store, const Pool& pool) {
+Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay) {
   const auto stored = SLUICE_TRY(store.intents());
   for (const StoredIntent& intent : stored) {
+    if (std::ranges::find(replay.exclude, intent.sequence) != replay.exclude.end()) continue;
     const auto steps = decode_steps(intent.bytes);
     if (!steps) {
       log::get().error("an intent can't be read and is dropped: sequence={}", intent.sequence);
@@ -134,7 +138,7 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool) {
       continue;
     }
     if (is_move(*steps)) {
-      replay_move(store, pool, intent.sequence, *steps);
+      replay_move(store, pool, intent.sequence, *steps, replay.returned);
       continue;
     }
     // All of it or none of it, as in the first run. Where a directory is gone (ESTALE), a later

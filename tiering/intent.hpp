@@ -86,6 +86,10 @@ void clear_finished(Store& store, const std::vector<std::uint64_t>& sequences);
 // Finishes what an earlier daemon left, or takes it back where it can't be finished. Intents that
 // need a tier that is offline stay for another day. Returns how many were found. REQUIRES: no
 // intent is being carried out meanwhile.
-Result<std::size_t> replay_intents(Store& store, const Pool& pool);
+struct Replay {
+  TierIndex returned = kNoTier;        // not at mount, but when this tier is back
+  std::vector<std::uint64_t> exclude;  // sequences that somebody else looks after
+};
+Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay = {});
 
 }  // namespace sluice

@@ -157,7 +157,7 @@ Result<void> take_back(const Pool& pool, const std::vector<Step>& steps) {
   return {};
 }
 
-Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps) {
+Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps, Served served) {
   bool all = true, any = false, unchanged = true;  // of the originals
   for (const Step& step : steps) {
     if (!removes_original(step)) continue;
@@ -180,7 +180,9 @@ Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps) {
     if (all) SLUICE_TRY(take_back(pool, steps));
     return false;
   }
-  if (!unchanged) {
+  // Not forwards past those who have the original open.
+  const bool original_counts = served == Served::Original || (served == Served::Copy && hidden);
+  if (!unchanged || (all && original_counts)) {
     const Place& copy = placed ? first.to : first.from;
     if (all && SLUICE_TRY(is_unchanged(pool, copy, steps.back().original))) {
       SLUICE_TRY(take_back(pool, steps));

@@ -61,11 +61,15 @@ Result<std::vector<MoveEnd>> carry_out_moves(
     Store& store, const Pool& pool, const std::vector<std::vector<Step>>& moves,
     const std::function<void(std::size_t)>& before_removals);
 
+// Which of the two files people may have worked with, because the other's tier was away.
+enum class Served { Neither, Original, Copy };
+
 // Brings a move that stopped half-way to an end, forwards if the original is as it was when it was
-// copied, backwards if it was changed since and the copy was not. EUCLEAN if both were: both stay
-// and somebody must choose. Other errors: it can't be settled now. Returns true if the copy is the
-// file.
-Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps);
+// copied, backwards if it was changed since, or may be open, and the copy was not. EUCLEAN if both
+// were changed: both stay and somebody must choose. Other errors: it can't be settled now. Returns
+// true if the copy is the file.
+Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps,
+                         Served served = Served::Neither);
 
 // Takes the copy of a move out of sight, and makes sure of it. ESTALE if an original is gone: then
 // only settle_move() helps.

@@ -222,8 +222,7 @@ std::string MoveStage::not_arrived() const {
     if (tier == journey.to) continue;
     const auto said = explain(in_mount(journey.name));
     out += journey.name + " is on " + tier + ", not on " + journey.to +
-           " (pending: " + (said && said->contains("pending") ? said->at("pending").dump() : "?") +
-           ")\n";
+           " (pending: " + (said ? said->at("pending").dump() : std::strerror(errno)) + ")\n";
   }
   return out;
 }

@@ -51,9 +51,9 @@ class RelocateTest : public test::PoolTest {
   // The steps that move `copy` into place.
   std::vector<Step> steps_of(const HiddenCopy& copy) const {
     EXPECT_TRUE(settle(copy));
-    const auto steps = relocation_steps(copy, a(), b(),
-                                        {{open_directory(at("a", "d")).get(),
-                                          open_directory(at("b", "d")).get(), "f"}});
+    const auto steps = relocation_steps(
+        copy, a(), b(),
+        {{open_directory(at("a", "d")).get(), open_directory(at("b", "d")).get(), "f"}});
     EXPECT_TRUE(steps);
     return *steps;
   }
@@ -263,6 +263,44 @@ TEST_F(RelocateTest, ReplayWhileTheTargetIsOfflineKeepsTheSource) {
   ASSERT_TRUE(b().check_presence());
   restart(store);
   EXPECT_TRUE(test::exists(at("a", "d/f"))) << "the file has no name on any tier";
+}
+
+// The original may be open for writing: its tier was there all the time.
+TEST_F(RelocateTest, ReplayWhenTheTargetIsBackKeepsTheSource) {
+  for (const std::size_t done : {0, 1}) {
+    MemoryStore store, ignored;
+    const auto copy = hide();
+    ASSERT_TRUE(copy);
+    const auto steps = steps_of(*copy);
+    ASSERT_TRUE(announce(store, steps));
+    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(carry_out(ignored, *pool_, {steps[i]}));
+    ASSERT_TRUE(replay_intents(store, *pool_, {.returned = b().index(), .exclude = {}}));
+    EXPECT_EQ(intents_in(store), 0u);
+    pool_->clear_temporaries();
+    expect_not_moved();
+  }
+}
+
+TEST_F(RelocateTest, ReplayWhenTheSourceIsBackKeepsTheCopyThatWasServed) {
+  MemoryStore store, ignored;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  const auto steps = steps_of(*copy);
+  ASSERT_TRUE(announce(store, steps));
+  ASSERT_TRUE(carry_out(ignored, *pool_, {steps[0]}));
+  ASSERT_TRUE(replay_intents(store, *pool_, {.returned = a().index(), .exclude = {}}));
+  expect_moved();
+}
+
+TEST_F(RelocateTest, ReplayLeavesWhatSomebodyElseLooksAfter) {
+  MemoryStore store;
+  const auto copy = hide();
+  ASSERT_TRUE(copy);
+  const auto sequence = announce(store, steps_of(*copy));
+  ASSERT_TRUE(sequence);
+  ASSERT_TRUE(replay_intents(store, *pool_, {.returned = b().index(), .exclude = {*sequence}}));
+  EXPECT_EQ(intents_in(store), 1u);
+  expect_not_moved();
 }
 
 }  // namespace
