@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The ioctls of a file on a Sluice mount: its bytes to and from GPU memory, or host memory that is
+ * shared with the daemon. docs/ioctl.md describes each, with its errors.
+ *
+ * FUSE passes one flat structure of at most 16,383 bytes: there are no pointers here. Structures
+ * grow at their end. The size is part of an ioctl's number; the daemon goes by _IOC_NR alone, takes
+ * what is missing at the end of an older, shorter structure as zero, and refuses (EINVAL) anything
+ * but zero in reserved fields.
+ */
+#ifndef SLUICE_IOCTL_H
+#define SLUICE_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define SLUICE_ABI_VERSION 1u
+
+#define SLUICE_UUID_SIZE 16
+#define SLUICE_IPC_HANDLE_SIZE 64
+
+/* How bytes travel. In a request: the one to take, or none other (EOPNOTSUPP); AUTO lets the daemon
+ * choose. In a reply: the one taken. ABI: never renumber. */
+enum sluice_route {
+  SLUICE_ROUTE_AUTO = 0,
+  SLUICE_ROUTE_GDS = 1,    /* cuFile, from the disk to the GPU with no copy in host memory */
+  SLUICE_ROUTE_CUFILE = 2, /* cuFile in its compatibility mode */
+  SLUICE_ROUTE_MAPPED = 3, /* the GPU reads the page cache itself */
+  SLUICE_ROUTE_STAGED = 4, /* through pinned host memory, in pieces, by several threads */
+  SLUICE_ROUTE_MMAP = 5,   /* a mapping and a plain copy: where nothing else works */
+  SLUICE_ROUTE_HOST = 6,   /* into host memory; no GPU has a part in it */
+};
+
+/* Why that route. ABI: never renumber; sluice_why_text() in libsluice has the words. */
+enum sluice_why {
+  SLUICE_WHY_ASKED = 0,           /* the request named it */
+  SLUICE_WHY_FASTEST = 1,         /* nothing speaks against the fastest one */
+  SLUICE_WHY_HOST_MEMORY = 2,     /* the buffer is in host memory */
+  SLUICE_WHY_SMALL = 3,           /* a request so small that it is not worth more */
+  SLUICE_WHY_CACHED = 4,          /* the page cache has the bytes: a copy beats the disk */
+  SLUICE_WHY_NOT_CACHED = 5,      /* the page cache lacks the bytes */
+  SLUICE_WHY_REGISTERED = 6,      /* the file's page cache is registered with the GPU already */
+  SLUICE_WHY_READ_ONCE = 7,       /* registering pays from the second reading on */
+  SLUICE_WHY_CHANGED = 8,         /* changed a moment ago: not registered */
+  SLUICE_WHY_NO_MEMORY_LEFT = 9,  /* the share of memory that may be pinned is taken */
+  SLUICE_WHY_NO_DIRECT_PATH = 10, /* no nvidia-fs and no PCIe P2PDMA to this disk */
+  SLUICE_WHY_NO_CUFILE = 11,      /* libcufile is not there, or not usable */
+  SLUICE_WHY_CUFILE_REFUSED = 12, /* cuFile does not take this file */
+  SLUICE_WHY_WRITING = 13,        /* this is how writes go */
+  SLUICE_WHY_NOT_PINNED = 14,     /* no host memory could be pinned */
+};
+
+/* What a buffer is. ABI: never renumber. */
+enum sluice_buffer_kind {
+  SLUICE_BUFFER_CUDA_IPC = 1, /* cudaMalloc memory: the handle of cudaIpcGetMemHandle */
+  SLUICE_BUFFER_CUDA_FD = 2,  /* memory of the virtual memory API, exported as a file descriptor */
+  SLUICE_BUFFER_MEMFD = 3,    /* host memory: a memfd, or another file that can be mapped shared */
+};
+
+/* What the daemon is, and how a large read of this file would travel. */
+struct sluice_query {
+  __u32 abi_version;               /* out: the daemon's */
+  __u32 kind;                      /* in: of the buffer (enum sluice_buffer_kind); 0: a GPU's */
+  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: which; zero: any */
+  __u64 file_size;                 /* out */
+  __u32 route;                     /* out */
+  __u32 why;                       /* out */
+  __u32 alignment;    /* out: multiples of this need no more than is asked for from the disk */
+  __u32 max_segments; /* out: of SLUICE_IOC_READV */
+  __u32 gpus;         /* out: how many the daemon can use */
+  __u32 reserved;
+  char tier[32];    /* out: where the file is */
+  char reason[192]; /* out: route and why in words, and why not a faster one */
+};
+
+/* Makes a buffer known. It belongs to this open file and to the calling process: nobody else can
+ * name it, and it ends with either. */
+struct sluice_buffer_register {
+  __u32 kind;
+  __u32 reserved;
+  __u64 offset;            /* of the buffer in what the handle or the descriptor stands for */
+  __u64 length;            /* of the buffer */
+  __u64 allocation_length; /* CUDA_FD: of all that the descriptor stands for; else 0 */
+  __s32 fd;                /* CUDA_FD and MEMFD: the caller's; may be closed afterwards */
+  __u32 reserved2;
+  __u8 gpu_uuid[SLUICE_UUID_SIZE];
+  __u8 ipc_handle[SLUICE_IPC_HANDLE_SIZE];
+  __u64 buffer; /* out: names it from now on; never 0 */
+};
+
+struct sluice_buffer_unregister {
+  __u64 buffer;
+};
+
+/* Reads from the file into the buffer, or writes from the buffer to the file. Nothing need be
+ * aligned. Fewer bytes than asked for only at the end of the file. */
+struct sluice_transfer {
+  __u64 buffer;
+  __u64 buffer_offset;
+  __u64 file_offset;
+  __u64 length;
+  __u32 route; /* in and out */
+  __u32 why;   /* out */
+  __u64 done;  /* out: bytes */
+  __u64 reserved;
+};
+
+struct sluice_segment {
+  __u64 buffer_offset;
+  __u64 file_offset;
+  __u64 length;
+};
+
+#define SLUICE_MAX_SEGMENTS 512
+
+/* Several reads of one file into one buffer. A segment that meets the end of the file is short, and
+ * the others are read. */
+struct sluice_readv {
+  __u64 buffer;
+  __u32 count; /* of segments, at most SLUICE_MAX_SEGMENTS */
+  __u32 route; /* in and out: of the largest segment */
+  __u32 why;   /* out */
+  __u32 reserved;
+  __u64 done; /* out: bytes, all segments together */
+  struct sluice_segment segments[SLUICE_MAX_SEGMENTS];
+};
+
+#define SLUICE_PREFETCH_WARM 1u    /* read the range into the page cache, in the background */
+#define SLUICE_PREFETCH_PROMOTE 2u /* move the file to the fastest tier, in the background */
+
+struct sluice_prefetch {
+  __u64 offset;
+  __u64 length; /* 0: to the end of the file */
+  __u32 flags;  /* SLUICE_PREFETCH_*; WARM if 0 */
+  __u32 reserved;
+};
+
+/* One route's figures, of reads and writes together, since the mount or the last reset. */
+struct sluice_route_stats {
+  __u64 operations;
+  __u64 failures;
+  __u64 bytes;
+  __u64 busy_ns; /* time in which at least one such request was under way */
+  __u64 latency_sum_ns;
+  __u64 latency_p50_ns;
+  __u64 latency_p99_ns;
+  __u64 peak_bytes_per_second; /* of one request of a MiB or more */
+};
+
+#define SLUICE_STATS_ROUTES 8
+
+struct sluice_stats {
+  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: of requests to and from this GPU only; zero: of all */
+  __u32 flags;                     /* in: SLUICE_STATS_RESET */
+  __u32 buffers;                   /* out: registered now */
+  __u64 buffer_bytes;              /* out */
+  __u64 pinned_bytes;              /* out: host memory pinned for staging */
+  __u64 mapped_bytes;              /* out: page cache registered with GPUs */
+  struct sluice_route_stats routes[SLUICE_STATS_ROUTES]; /* out: by enum sluice_route; [0]: all */
+};
+
+#define SLUICE_STATS_RESET 1u /* after reading them; needs the rights of the mount's owner */
+
+#define SLUICE_IOC_TYPE 0xE6
+#define SLUICE_IOC_QUERY _IOWR(SLUICE_IOC_TYPE, 1, struct sluice_query)
+#define SLUICE_IOC_BUFFER_REGISTER _IOWR(SLUICE_IOC_TYPE, 2, struct sluice_buffer_register)
+#define SLUICE_IOC_BUFFER_UNREGISTER _IOWR(SLUICE_IOC_TYPE, 3, struct sluice_buffer_unregister)
+#define SLUICE_IOC_READ _IOWR(SLUICE_IOC_TYPE, 4, struct sluice_transfer)
+#define SLUICE_IOC_WRITE _IOWR(SLUICE_IOC_TYPE, 5, struct sluice_transfer)
+#define SLUICE_IOC_READV _IOWR(SLUICE_IOC_TYPE, 6, struct sluice_readv)
+#define SLUICE_IOC_PREFETCH _IOWR(SLUICE_IOC_TYPE, 7, struct sluice_prefetch)
+#define SLUICE_IOC_STATS _IOWR(SLUICE_IOC_TYPE, 8, struct sluice_stats)
+
+#endif

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Devices are the GPUs of this machine, by UUID. CUDA is loaded, and a GPU given a context, when
+// somebody first needs it, never before: a context takes hundreds of megabytes of GPU memory, and a
+// process that forks must not have one.
+//
+// Ownership: Devices owns its Device objects, which live as long as it does; contexts are the
+// primary ones, which other users of CUDA in the process share.
+// Threads: thread-safe.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "gpu/cuda_api.hpp"
+
+namespace sluice {
+
+using GpuUuid = std::array<std::uint8_t, 16>;
+// As nvidia-smi writes it: "GPU-12345678-...".
+std::string to_string(const GpuUuid& uuid);
+
+class Device {
+ public:
+  Device(const CudaApi& api, CUdevice ordinal);
+  ~Device();  // releases the context
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const GpuUuid& uuid() const { return uuid_; }
+  const std::string& name() const { return name_; }        // "NVIDIA H200"
+  const std::string& pci_address() const { return pci_; }  // "0000:1a:00.0"
+  int numa_node() const { return numa_node_; }             // -1: unknown
+  CUdevice ordinal() const { return ordinal_; }
+  std::uint64_t memory_bytes() const { return memory_; }
+  const CudaApi& api() const { return api_; }
+
+  // Makes the GPU's context, created on first use, the calling thread's. Cheap when it is already.
+  Result<void> enter();
+  // ENODEV from now on: an error that only a new process can clear has happened (a sticky one).
+  void lose() { lost_ = true; }
+  bool is_lost() const { return lost_; }
+
+  // Translates what a CUDA call said (never CUDA_SUCCESS) to an errno, logs its name and text once
+  // a cause, and marks the device as lost where CUDA says that its context is of no more use.
+  Error failed(CUresult code, Operation what);
+
+ private:
+  const CudaApi& api_;
+  const CUdevice ordinal_;
+  GpuUuid uuid_{};
+  std::string name_, pci_;
+  int numa_node_ = -1;
+  std::uint64_t memory_ = 0;
+  std::atomic<bool> lost_{false};  // only ever turns true
+  Mutex mutex_;
+  CUcontext context_ GUARDED_BY(mutex_) = nullptr;
+};
+
+class Devices {
+ public:
+  Devices();
+  ~Devices();
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  // All GPUs; none if CUDA is not usable, and why_none() says why. Loads CUDA on first use.
+  const std::vector<std::unique_ptr<Device>>& all();
+  std::string why_none();
+  // "13.0" as the driver says; empty without CUDA.
+  std::string driver_version();
+  // ENODEV if there is no such GPU. All zero: the first.
+  Result<Device*> by_uuid(const GpuUuid& uuid);
+
+ private:
+  struct Loaded;
+  const Loaded& loaded();
+
+  Mutex mutex_;
+  std::unique_ptr<Loaded> loaded_ GUARDED_BY(mutex_);  // set once, then immutable
+};
+
+}  // namespace sluice

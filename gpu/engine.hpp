@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The Engine brings bytes of files to memory and back: it chooses a route for each request, carries
+// it out, and says which it was and why. The daemon has one for the requests of all processes;
+// libsluice has one for those that the daemon can't serve.
+//
+// Nothing is pinned, no thread started and CUDA not touched before the first request that needs it.
+// Threads: thread-safe; a request occupies the calling thread until it is done.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "gpu/device.hpp"
+#include "gpu/memory.hpp"
+#include "gpu/route.hpp"
+#include "gpu/stats.hpp"
+
+namespace sluice {
+
+// The file of a request. What it refers to must stay in place, and open, while the request runs.
+struct EngineFile {
+  int fd = -1;  // O_RDONLY or O_RDWR, without O_DIRECT
+  // Writes go through here: the owner of the file may have to do more than write bytes. Returns all
+  // of `size` or an error.
+  std::function<Result<void>(const std::byte* data, std::size_t size, std::uint64_t offset)> write =
+      {};
+};
+
+struct Segment {
+  std::uint64_t memory_offset = 0;
+  std::uint64_t file_offset = 0;
+  std::uint64_t length = 0;
+};
+
+class Engine {
+ public:
+  struct Settings {
+    bool enabled = true;               // false: host memory only
+    unsigned threads = 0;              // 0: as many as fill the bus, given the cores there are
+    std::uint64_t chunk = 4 << 20;     // one piece of a large request; a power of two
+    unsigned slots = 3;                // pinned pieces a thread; at least 3 keep disk and bus busy
+    unsigned max_concurrent_ops = 32;  // requests on their way at once; more wait their turn
+    std::uint64_t mapped_bytes = 0;    // page cache that may be registered; 0: a quarter of memory
+    bool cufile = true;                // false: libcufile is not loaded
+  };
+
+  explicit Engine(Settings settings);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Devices& devices() { return devices_; }
+
+  // Reads file[file_offset, +length) to memory[memory_offset, +length). Fewer bytes only at the end
+  // of the file. ERANGE if the memory has no such range, EOPNOTSUPP if `wanted` can't be taken for
+  // this file and memory; errors of the disk as they are; EIO, ENODEV or ENOMEM from the GPU.
+  Result<Transfer> read(const EngineFile& file, Memory& memory, const Segment& segment,
+                        Route wanted = Route::Auto);
+  // All segments, in any order. The route is that of the largest.
+  Result<Transfer> read(const EngineFile& file, Memory& memory, std::span<const Segment> segments,
+                        Route wanted = Route::Auto);
+  Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
+                         Route wanted = Route::Auto);
+
+  // What a read of `length` bytes would do now, without doing it, and in words why nothing faster.
+  struct Preview {
+    Route route = Route::Auto;
+    Why why = Why::Asked;
+    std::uint32_t alignment = 1;  // of the disk, for O_DIRECT
+    std::string words;
+  };
+  // `device` null: host memory.
+  Preview preview(const EngineFile& file, std::uint64_t length, Device* device);
+
+  // For each route: whether a file as this one could take it on this machine, or the one thing that
+  // is in the way and what to do about it. For `sluice doctor`.
+  struct Possibility {
+    Route route;
+    bool possible;
+    std::string words;
+  };
+  std::vector<Possibility> possibilities(const EngineFile& file, Device* device);
+
+  // Reads the range into the page cache, in the background. Length 0: to the end.
+  Result<void> warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length);
+
+  // Lets go of what is kept of the file (registered page cache, cuFile handle): it moves, or goes.
+  void forget(const EngineFile& file);
+
+  // Figures of all, or of one GPU; since the start or the last reset.
+  Stats& stats() { return stats_; }
+  std::uint64_t pinned_bytes() const;
+  std::uint64_t mapped_bytes() const;
+
+ private:
+  struct Parts;  // made on first use
+
+  const Settings settings_;
+  Devices devices_;
+  Stats stats_;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Routes: the ways bytes take between a file and memory, and the reasons for one or the other. The
+// numbers are those of the ABI (client/include/sluice/ioctl.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "client/include/sluice/ioctl.h"
+
+namespace sluice {
+
+enum class Route : std::uint32_t {
+  Auto = SLUICE_ROUTE_AUTO,
+  Gds = SLUICE_ROUTE_GDS,
+  CuFile = SLUICE_ROUTE_CUFILE,
+  Mapped = SLUICE_ROUTE_MAPPED,
+  Staged = SLUICE_ROUTE_STAGED,
+  Mmap = SLUICE_ROUTE_MMAP,
+  Host = SLUICE_ROUTE_HOST,
+};
+inline constexpr std::uint32_t kRoutes = SLUICE_ROUTE_HOST + 1;
+
+enum class Why : std::uint32_t {
+  Asked = SLUICE_WHY_ASKED,
+  Fastest = SLUICE_WHY_FASTEST,
+  HostMemory = SLUICE_WHY_HOST_MEMORY,
+  Small = SLUICE_WHY_SMALL,
+  Cached = SLUICE_WHY_CACHED,
+  NotCached = SLUICE_WHY_NOT_CACHED,
+  Registered = SLUICE_WHY_REGISTERED,
+  ReadOnce = SLUICE_WHY_READ_ONCE,
+  Changed = SLUICE_WHY_CHANGED,
+  NoMemoryLeft = SLUICE_WHY_NO_MEMORY_LEFT,
+  NoDirectPath = SLUICE_WHY_NO_DIRECT_PATH,
+  NoCuFile = SLUICE_WHY_NO_CUFILE,
+  CuFileRefused = SLUICE_WHY_CUFILE_REFUSED,
+  Writing = SLUICE_WHY_WRITING,
+  NotPinned = SLUICE_WHY_NOT_PINNED,
+};
+
+// "staged"; "?" for a number that is none.
+std::string_view name_of(Route route);
+std::optional<Route> route_by_name(std::string_view name);
+// "registering pays from the second reading on"
+std::string_view text_of(Why why);
+
+// How a request went.
+struct Transfer {
+  std::uint64_t bytes = 0;
+  Route route = Route::Auto;
+  Why why = Why::Asked;
+};
+
+}  // namespace sluice
