@@ -49,21 +49,32 @@ void AccessSampler::watch(const std::vector<std::pair<InodeId, SharedFd>>& files
 
 std::vector<InodeId> AccessSampler::used() {
   std::vector<InodeId> ids;
-  alignas(fanotify_event_metadata) std::array<char, 16384> buffer{};
+  std::array<char, 16384> buffer{};
   while (!watched_.empty()) {
     const ssize_t got = ::read(queue_.get(), buffer.data(), buffer.size());
     if (got <= 0) break;
-    auto left = static_cast<std::size_t>(got);
-    const auto* event = reinterpret_cast<const fanotify_event_metadata*>(buffer.data());
-    for (; FAN_EVENT_OK(event, left); event = FAN_EVENT_NEXT(event, left)) {
-      if (event->event_len < event->metadata_len + sizeof(fanotify_event_info_fid)) continue;
-      const auto* info = reinterpret_cast<const fanotify_event_info_fid*>(
-          reinterpret_cast<const char*>(event) + event->metadata_len);
-      const auto* handle = reinterpret_cast<const file_handle*>(info->handle);
+    // Events are as long as their handles, so those after the first may lie at any address.
+    const char* const end = buffer.data() + got;
+    fanotify_event_metadata event{};
+    for (const char* at = buffer.data(); end - at >= static_cast<ssize_t>(sizeof event);
+         at += event.event_len) {
+      std::memcpy(&event, at, sizeof event);
+      if (event.event_len < sizeof event) break;
+      fanotify_event_info_fid info{};
+      struct {
+        unsigned bytes;
+        int type;
+      } handle{};
+      if (event.event_len < event.metadata_len + sizeof info + sizeof handle) continue;
+      const char* const record = at + event.metadata_len;
+      std::memcpy(&info, record, sizeof info);
+      std::memcpy(&handle, record + sizeof info, sizeof handle);
+      if (event.event_len < event.metadata_len + sizeof info + sizeof handle + handle.bytes)
+        continue;
       fsid_t filesystem{};
-      std::memcpy(&filesystem, &info->fsid, sizeof filesystem);
+      std::memcpy(&filesystem, &info.fsid, sizeof filesystem);
       const auto found = watched_.find(
-          key_of(filesystem, handle->handle_type, handle->f_handle, handle->handle_bytes));
+          key_of(filesystem, handle.type, record + sizeof info + sizeof handle, handle.bytes));
       if (found == watched_.end()) continue;
       ids.push_back(found->second.first);
       if (const SharedFd fd = found->second.second.lock())
