@@ -20,6 +20,7 @@
 #include "base/path.hpp"
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
+#include "fs/gpu_service.hpp"
 #include "fs/session.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
@@ -68,6 +69,18 @@ std::vector<std::string> ignored_openers(const MountOptions& options) {
   return words;
 }
 
+Engine::Settings engine_settings(const MountOptions& options) {
+  Engine::Settings out;
+  out.enabled = options.gpu;
+  out.threads = static_cast<unsigned>(options.gpu_threads);
+  out.chunk = options.gpu_chunk;
+  out.max_concurrent_ops = static_cast<unsigned>(options.gpu_max_concurrent_ops);
+  // 0 would leave it to the engine; one byte is as good as none.
+  out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
+  out.cufile = options.gpu_cufile;
+  return out;
+}
+
 // Everything a mount is made of, in the order in which it is built.
 class Daemon {
  public:
@@ -80,7 +93,7 @@ class Daemon {
   bool serve() {
     if (!start_migration()) return false;
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
-    const bool ok = session_->run(*filesystem_);
+    const bool ok = session_->run(*filesystem_, *gpu_);
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
@@ -134,6 +147,9 @@ class Daemon {
                                                           .half_life = options_.half_life,
                                                           .heat_ignore = ignored_openers(options_),
                                                           .heat_sample = options_.heat_sample});
+    engine_ = std::make_unique<Engine>(engine_settings(options_));
+    filesystem_->attach(*engine_);
+    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu);
     session_->status = [this] { return status(); };
     return true;
   }
@@ -263,7 +279,9 @@ class Daemon {
   std::string state_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go
   std::unique_ptr<Filesystem> filesystem_;
+  std::unique_ptr<GpuService> gpu_;
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<ControlServer> control_;
 };
