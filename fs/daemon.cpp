@@ -61,6 +61,30 @@ nlohmann::json to_json(const Tier& tier) {
           {"draining", tier.is_draining()}};
 }
 
+nlohmann::json to_json(const Stats::Figures& figures) {
+  nlohmann::json out = nlohmann::json::object();
+  for (std::uint32_t i = 0; i < kRoutes; ++i) {
+    const RouteFigures& each = figures[i];
+    if (i > 0 && each.operations + each.failures == 0) continue;
+    const double busy = std::chrono::duration<double>(each.busy).count();
+    const auto micros = [](std::chrono::nanoseconds t) {
+      return static_cast<double>(t.count()) / 1e3;
+    };
+    out[i == 0 ? "all" : std::string(name_of(static_cast<Route>(i)))] = {
+        {"operations", each.operations},
+        {"failures", each.failures},
+        {"bytes", each.bytes},
+        {"busy_s", busy},
+        {"bytes_per_s", busy > 0 ? static_cast<double>(each.bytes) / busy : 0},
+        {"peak_bytes_per_s", each.peak},
+        {"average_us",
+         each.operations > 0 ? micros(each.latency_sum) / static_cast<double>(each.operations) : 0},
+        {"p50_us", micros(each.p50)},
+        {"p99_us", micros(each.p99)}};
+  }
+  return out;
+}
+
 std::vector<std::string> ignored_openers(const MountOptions& options) {
   if (!options.heat_ignore) return ScanDetector::Settings{}.ignored;
   std::vector<std::string> words;
@@ -249,6 +273,32 @@ class Daemon {
             {"pending", migration_->mover().pending().size()}};
   }
 
+  nlohmann::json gpu_status() const {
+    nlohmann::json devices = nlohmann::json::array();
+    // CUDA is not loaded for the sake of a report.
+    const bool loaded = engine_->devices().is_loaded();
+    if (loaded) {
+      for (const auto& gpu : engine_->devices().all()) {
+        devices.push_back({{"uuid", to_string(gpu->uuid())},
+                           {"name", gpu->name()},
+                           {"pci", gpu->pci_address()},
+                           {"memory", gpu->memory_bytes()},
+                           {"lost", gpu->is_lost()},
+                           {"routes", to_json(engine_->stats().of(gpu->uuid()))}});
+      }
+    }
+    return {
+        {"enabled", options_.gpu},
+        {"cuda", loaded ? nlohmann::json(engine_->devices().driver_version()) : nlohmann::json()},
+        {"why", loaded ? engine_->devices().why_none() : ""},
+        {"devices", devices},
+        {"buffers", gpu_->buffers()},
+        {"buffer_bytes", gpu_->buffer_bytes()},
+        {"pinned_bytes", engine_->pinned_bytes()},
+        {"mapped_bytes", engine_->mapped_bytes()},
+        {"routes", to_json(engine_->stats().all())}};
+  }
+
   std::string status() const {
     nlohmann::json tiers = nlohmann::json::array();
     for (const auto& tier : *pool_) tiers.push_back(to_json(*tier));
@@ -266,6 +316,7 @@ class Daemon {
                                 {"io_uring", to_json(session_->io_uring())}}},
                               {"tiers", tiers},
                               {"migration", migration_status()},
+                              {"gpu", gpu_status()},
                               {"inodes", filesystem_->known_inodes()},
                               {"open_files", filesystem_->open_files()},
                               {"opens", filesystem_->opens()},
