@@ -28,6 +28,7 @@ constexpr std::array kVerbs{
     Subverb{"tier", "run a pass, pause and resume, drain or add a tier", command_tier},
     Subverb{"trace", "record accesses, for the simulator", command_trace},
     Subverb{"simulate", "replay a trace against policies", command_simulate},
+    Subverb{"gpu", "bring files to GPU memory, and measure it", command_gpu},
     Subverb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 
