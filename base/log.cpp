@@ -4,6 +4,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <cstdlib>
 #include <memory>
 
 namespace sluice::log {
@@ -20,7 +21,8 @@ std::shared_ptr<spdlog::logger> make_stderr_logger() {
 }
 
 std::shared_ptr<spdlog::logger>& current() {
-  static std::shared_ptr<spdlog::logger> logger = make_stderr_logger();
+  // Never destroyed: in a host program, threads of ours may be at work until the process ends.
+  static auto& logger = *new std::shared_ptr<spdlog::logger>(make_stderr_logger());
   return logger;
 }
 
@@ -43,6 +45,11 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level) {
     return Error::last("open log file");
   }
   return {};
+}
+
+void start_in_library(const char* variable) {
+  const char* level = std::getenv(variable);
+  current()->set_level(level != nullptr ? spdlog::level::from_str(level) : spdlog::level::off);
 }
 
 spdlog::logger& get() { return *current(); }

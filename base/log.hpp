@@ -15,6 +15,10 @@ namespace sluice::log {
 // positions. `file` empty means stderr. Fails if the file can't be opened.
 Result<void> start(const std::string& file, spdlog::level::level_enum level);
 
+// For a library in somebody else's process, whose stderr is not ours: nothing is written, unless
+// the environment's `variable` names a level ("warn").
+void start_in_library(const char* variable);
+
 // The process's logger; before start() it writes warnings and worse to stderr.
 spdlog::logger& get();
 

@@ -11,7 +11,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,8 @@ namespace sluice {
 using GpuUuid = std::array<std::uint8_t, 16>;
 // As nvidia-smi writes it: "GPU-12345678-...".
 std::string to_string(const GpuUuid& uuid);
+
+using IpcHandle = std::array<std::uint8_t, 64>;
 
 class Device {
  public:
@@ -50,7 +54,17 @@ class Device {
   // a cause, and marks the device as lost where CUDA says that its context is of no more use.
   Error failed(CUresult code, Operation what);
 
+  // Maps memory of another process. CUDA maps an allocation once a process, so each opening of the
+  // same handle yields the same address, until it was closed as often as it was opened.
+  Result<CUdeviceptr> open_ipc(const IpcHandle& handle);
+  void close_ipc(const IpcHandle& handle);
+
  private:
+  struct IpcMapping {
+    CUdeviceptr address = 0;
+    unsigned users = 0;
+  };
+
   const CudaApi& api_;
   const CUdevice ordinal_;
   GpuUuid uuid_{};
@@ -60,6 +74,9 @@ class Device {
   std::atomic<bool> lost_{false};  // only ever turns true
   Mutex mutex_;
   CUcontext context_ GUARDED_BY(mutex_) = nullptr;
+  std::set<int> logged_ GUARDED_BY(mutex_);  // errors that the log has already
+  Mutex ipc_mutex_;                          // held while CUDA maps and unmaps
+  std::map<IpcHandle, IpcMapping> ipc_ GUARDED_BY(ipc_mutex_);
 };
 
 class Devices {

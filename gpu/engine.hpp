@@ -7,6 +7,7 @@
 // Threads: thread-safe; a request occupies the calling thread until it is done.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -49,6 +50,9 @@ class Engine {
     unsigned max_concurrent_ops = 32;  // requests on their way at once; more wait their turn
     std::uint64_t mapped_bytes = 0;    // page cache that may be registered; 0: a quarter of memory
     bool cufile = true;                // false: libcufile is not loaded
+    // Page cache is registered for files that nobody changed for so long, which must be more than
+    // the granularity of the filesystem's times, and let go when unused for so long.
+    std::chrono::milliseconds mapped_after{2000}, mapped_idle{60'000};
   };
 
   explicit Engine(Settings settings);

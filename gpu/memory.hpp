@@ -43,8 +43,6 @@ class Memory {
   const bool writable_;
 };
 
-using IpcHandle = std::array<std::uint8_t, 64>;
-
 // Memory that another process allocated with cudaMalloc and exported. `offset` and `length` choose
 // a range of it; ERANGE if it has no such range. EINVAL for a handle that is none.
 Result<std::unique_ptr<Memory>> import_ipc(Device& device, const IpcHandle& handle,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Stats counts requests by route and by GPU. Threads: thread-safe; counting takes some atomic
-// additions and no lock that requests share across GPUs and routes.
+// Stats counts requests by route and by GPU. Threads: thread-safe; counting a request takes some
+// atomic additions and no lock.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -24,23 +25,31 @@ struct RouteFigures {
 };
 
 class Stats {
+  struct PerGpu;
+
  public:
   Stats();
   ~Stats();
 
-  // One request, from its construction to finish(). Not finished: it failed.
+  // One request, from its construction to finish(). Not finished: it failed, on the route that it
+  // had taken last.
   class Timer {
    public:
     Timer(Stats& stats, const GpuUuid& gpu);  // zero: host memory
     ~Timer();
     Timer(const Timer&) = delete;
     Timer& operator=(const Timer&) = delete;
+    // From now on it is this route that is busy. A request may change its route.
+    void take(Route route);
     void finish(const Transfer& transfer);
 
    private:
+    void leave();
+
     Stats& stats_;
-    const GpuUuid gpu_;
+    PerGpu& gpu_;
     const std::chrono::steady_clock::time_point begun_;
+    Route route_ = Route::Auto;
     bool finished_ = false;
   };
 
@@ -52,11 +61,14 @@ class Stats {
   void reset();
 
  private:
-  struct PerGpu;
   PerGpu& per_gpu(const GpuUuid& gpu);
+  // Of the requests of all `parts`; busy times from where they were counted together.
+  static Figures figures(const std::vector<const PerGpu*>& parts, const PerGpu& busy);
 
-  mutable Mutex mutex_;
-  std::vector<std::unique_ptr<PerGpu>> gpus_ GUARDED_BY(mutex_);
+  Mutex mutex_;  // to add to the list
+  // A list that only grows, so that whoever walks it needs no lock.
+  std::atomic<PerGpu*> gpus_{nullptr};
+  const std::unique_ptr<PerGpu> all_;  // busy times and nothing else: those can't be added up
 };
 
 }  // namespace sluice

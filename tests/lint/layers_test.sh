@@ -12,9 +12,18 @@ for i in "${!order[@]}"; do
     fi
   done
 done
+# The library in a client's process has base and gpu; the public headers have nothing below them.
+if grep -rnE '#include "(metadata|tiering|fs|tools)/' client; then
+  echo "client/ includes what only the daemon and the tools have" >&2
+  bad=1
+fi
+if grep -rnE '#include "client/' base metadata tiering gpu fs | grep -v 'client/include/sluice/ioctl\.h"'; then
+  echo "the library is included from below it" >&2
+  bad=1
+fi
 # Third-party libraries have one home each.
 home() { # HEADER-REGEX FILE-REGEX
-  if grep -rlE "#include <($1)" base metadata tiering fs tools | grep -vE "$2"; then
+  if grep -rlE "#include <($1)" base metadata tiering gpu fs client tools | grep -vE "$2"; then
     echo "these include <$1> outside its home" >&2
     bad=1
   fi

@@ -22,6 +22,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+#pragma GCC diagnostic push
+/* Some functions are called as the structures of their ioctls: as stat() and struct stat. */
+#pragma GCC diagnostic ignored "-Wshadow"
 #endif
 
 typedef struct sluice_file sluice_file;
@@ -35,9 +38,11 @@ struct sluice_result {
   uint32_t reserved;
 };
 
-/* Opens `path`; `flags` are those of open(2) and `mode` counts with O_CREAT. */
+/* Opens `path`, a regular file; `flags` are those of open(2) and `mode` counts with O_CREAT.
+ * O_APPEND and O_DIRECT are left out: every request names its offset, and the library chooses what
+ * goes past the page cache. */
 int sluice_open(const char* path, int flags, mode_t mode, sluice_file** file);
-/* The same for a descriptor, which stays the caller's. */
+/* The same for a descriptor, which stays the caller's, and open until sluice_close(). */
 int sluice_open_fd(int fd, sluice_file** file);
 void sluice_close(sluice_file* file);
 /* The size now, or a negative errno. */
@@ -96,6 +101,7 @@ const char* sluice_error(void);
 const char* sluice_version(void);
 
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 

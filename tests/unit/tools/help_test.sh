@@ -47,6 +47,15 @@ expect_code 1 move --to nvme /no/such/file
 for verb in plan moves 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
+expect_code 2 gpu
+expect_code 2 gpu read
+expect_code 2 gpu read --route quick /dev/null
+expect_code 2 gpu read --length much /dev/null
+expect_code 2 gpu read --host --gpu 0 /dev/null
+expect_code 1 gpu read --host /no/such/file
+expect_code 1 gpu read --host /proc
+expect_code 1 gpu read --host --route mapped "$0"
+expect_code 0 gpu read --host --check "$0"
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
 expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
@@ -54,9 +63,9 @@ expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
 
-page=$(sed 's/\\-/-/g' "$source/docs/man/sluice.1")
+page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" | sed 's/\\-/-/g')
 verbs=(mount umount status explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' simulate fsck)
+  'trace record' 'gpu read' simulate fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"

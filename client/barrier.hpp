@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Where C begins: no exception passes, and an Error becomes a negative errno and a sentence.
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <string>
+
+#include "client/file.hpp"
+#include "client/request.hpp"
+#include "client/sentence.hpp"
+
+namespace sluice {
+
+inline std::string text_of(const File* file) { return file != nullptr ? file->path() : ""; }
+inline std::string text_of(const char* path) { return path != nullptr ? path : ""; }
+
+// Runs `work`, which returns a Result<std::int64_t>. `where` is a File or a path, and may be null.
+template <typename Where, typename Work>
+std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
+  try {
+    const Result<std::int64_t> result = work();
+    if (result) return *result;
+    say(what, text_of(where), result.error());
+    return -result.error().code;
+  } catch (const std::bad_alloc&) {
+    say_no_memory();
+    return -ENOMEM;
+  } catch (...) {
+    // Nothing of ours throws anything else; a host program must not end for our mistake.
+    say(what, {}, Error{EIO, "an unexpected exception"});
+    return -EIO;
+  }
+}
+
+}  // namespace sluice

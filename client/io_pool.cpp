@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/io_pool.hpp"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <system_error>
+#include <thread>
+
+namespace sluice {
+namespace {
+
+// A large request keeps all workers of an engine busy by itself; small ones wait for the daemon,
+// and eight waiting threads are as many as its queues answer at once on common machines.
+constexpr unsigned kMaxThreads = 8;
+
+// A new thread inherits the mask of the one that starts it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+Result<void> IoPool::expect() {
+  const std::lock_guard lock(mutex_);
+  if (expected_ >= threads_ && threads_ < kMaxThreads) {
+    const SignalsBlocked blocked;
+    try {
+      std::thread([this] { work(); }).detach();
+      ++threads_;
+    } catch (const std::system_error&) {
+      if (threads_ == 0) return Error{EAGAIN, "start a thread"};
+    }
+  }
+  ++expected_;
+  return {};
+}
+
+void IoPool::submit(Job& job) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    *last_ = &job;
+    last_ = &job.next_;
+  }
+  came_.notify_one();
+}
+
+void IoPool::cancel() noexcept {
+  const std::lock_guard lock(mutex_);
+  --expected_;
+}
+
+void IoPool::work() noexcept {
+  ::pthread_setname_np(::pthread_self(), "sluice-io");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    came_.wait(lock, [&] { return first_ != nullptr; });
+    Job& job = *first_;
+    first_ = job.next_;
+    if (first_ == nullptr) last_ = &first_;
+    lock.unlock();
+    job.run();
+    lock.lock();
+    --expected_;
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/request.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+// A request keeps one of the daemon's queues for as long as it takes, and with it everybody whose
+// requests are in that queue: five milliseconds of a bus at 50 GB/s, a second of a slow disk.
+constexpr std::uint64_t kSlice = 256 << 20;
+
+// A part of one segment that lies in one piece of the buffer.
+struct Part {
+  std::size_t segment;  // which, so that what follows the end of the file is not asked for
+  std::size_t piece;
+  struct sluice_segment where;  // in the piece
+};
+
+Result<void> check(const Request& request) {
+  const int mode = ::fcntl(request.file.fd(), F_GETFL) & O_ACCMODE;
+  if (request.direction == Direction::Read && mode == O_WRONLY) {
+    return Error{EBADF, "the file is not open for reading"};
+  }
+  if (request.direction == Direction::Write && mode == O_RDONLY) {
+    return Error{EBADF, "the file is not open for writing"};
+  }
+  for (const auto& segment : request.segments) {
+    const std::uint64_t size = request.buffer.length();
+    if (segment.memory_offset > size || segment.length > size - segment.memory_offset) {
+      return Error{ERANGE, "the buffer ends before that"};
+    }
+    if (segment.file_offset > INT64_MAX || segment.length > INT64_MAX - segment.file_offset) {
+      return Error{EINVAL, "no file is that long"};
+    }
+  }
+  return {};
+}
+
+std::vector<Part> parts_of(const Request& request) {
+  const auto& pieces = request.buffer.pieces();
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < request.segments.size(); ++i) {
+    Segment left = request.segments[i];
+    // The last piece that begins at or before the segment.
+    auto piece = std::upper_bound(pieces.begin(), pieces.end(), left.memory_offset,
+                                  [](auto offset, auto& each) { return offset < each.offset; }) -
+                 1;
+    while (left.length > 0) {
+      const std::uint64_t offset = left.memory_offset - piece->offset;
+      const std::uint64_t length = std::min({left.length, piece->length - offset, kSlice});
+      parts.push_back({i,
+                       static_cast<std::size_t>(piece - pieces.begin()),
+                       {offset, left.file_offset, length}});
+      left.memory_offset += length;
+      left.file_offset += length;
+      left.length -= length;
+      if (offset + length == piece->length) ++piece;
+    }
+  }
+  return parts;
+}
+
+template <typename Argument>
+Result<Transfer> ask(const File& file, unsigned long number, Argument& argument) {
+  int code = 0;
+  do {
+    code = ::ioctl(file.fd(), number, &argument);
+  } while (code < 0 && errno == EINTR);
+  if (code < 0) return Error::last("the daemon's answer");
+  return Transfer{argument.done, static_cast<Route>(argument.route),
+                  static_cast<Why>(argument.why)};
+}
+
+Result<Transfer> ask_one(const Request& request, const Part& part, std::uint64_t name) {
+  struct sluice_transfer transfer {};
+  transfer.buffer = name;
+  transfer.buffer_offset = part.where.buffer_offset;
+  transfer.file_offset = part.where.file_offset;
+  transfer.length = part.where.length;
+  transfer.route = static_cast<std::uint32_t>(request.route);
+  const bool is_read = request.direction == Direction::Read;
+  return ask(request.file, is_read ? SLUICE_IOC_READ : SLUICE_IOC_WRITE, transfer);
+}
+
+Result<Transfer> ask_many(const Request& request, std::span<const Part> parts, std::uint64_t name) {
+  auto readv = std::make_unique<struct sluice_readv>();
+  readv->buffer = name;
+  readv->count = static_cast<__u32>(parts.size());
+  readv->route = static_cast<std::uint32_t>(request.route);
+  for (std::size_t i = 0; i < parts.size(); ++i) readv->segments[i] = parts[i].where;
+  return ask(request.file, SLUICE_IOC_READV, *readv);
+}
+
+// How many of `parts` may go in one request: of one piece, and no more than a slice.
+std::size_t batch_size(std::span<const Part> parts) {
+  std::size_t count = 0;
+  std::uint64_t bytes = 0;
+  for (const auto& part : parts) {
+    bytes += part.where.length;
+    const bool fits = part.piece == parts[0].piece && bytes <= kSlice;
+    if (!fits || count == SLUICE_MAX_SEGMENTS) break;
+    ++count;
+  }
+  return std::max<std::size_t>(count, 1);
+}
+
+Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
+  const auto parts = parts_of(request);
+  Transfer sum;
+  std::uint64_t largest = 0;
+  for (std::size_t i = 0; i < parts.size();) {
+    const bool is_write = request.direction == Direction::Write;
+    const std::size_t count = is_write ? 1 : batch_size(std::span<const Part>(parts).subspan(i));
+    const Part& first = parts[i];
+    const auto answer = count == 1 ? ask_one(request, first, names[first.piece])
+                                   : ask_many(request, {&first, count}, names[first.piece]);
+    if (!answer) {
+      // What a shorter write has done, it has done.
+      if (is_write && sum.bytes > 0) break;
+      return answer.error();
+    }
+    sum.bytes += answer->bytes;
+    if (answer->bytes >= largest) {
+      largest = answer->bytes;
+      sum.route = answer->route;
+      sum.why = answer->why;
+    }
+    i += count;
+    if (count == 1 && answer->bytes < first.where.length) {
+      while (i < parts.size() && parts[i].segment == first.segment) ++i;
+    }
+  }
+  return sum;
+}
+
+// The daemon, or its kernel, has no way to do this; the request itself may be right.
+bool means_cannot(int code) {
+  return code == EOPNOTSUPP || code == ENODEV || code == ENOTTY || code == ENOSYS || code == EPERM;
+}
+
+Result<Transfer> by_engine(Library& library, const Request& request) {
+  Engine& engine = library.engine();
+  const EngineFile& file = request.file.for_engine();
+  Memory& memory = request.buffer.memory();
+  if (request.direction == Direction::Write) {
+    return engine.write(file, memory, request.segments[0], request.route);
+  }
+  if (request.segments.size() == 1) {
+    return engine.read(file, memory, request.segments[0], request.route);
+  }
+  return engine.read(file, memory, request.segments, request.route);
+}
+
+// The daemon's names for the buffer, or null if this is not for the daemon.
+std::shared_ptr<const File::Names> names_for(File& file, Buffer& buffer) {
+  if (!buffer.is_for_daemon()) return nullptr;
+  const auto& daemon = file.daemon();
+  if (!daemon || daemon->gpus == 0) return nullptr;
+  auto names = file.names_of(buffer);
+  if (names) return *names;
+  // Whatever the reason, it is no error of the file, and it will be the same the next time.
+  buffer.refuse();
+  return nullptr;
+}
+
+}  // namespace
+
+Result<void> prepare(Library& library, const Request& request) {
+  SLUICE_TRY(check(request));
+  const ContextKeeper keeper(library.cuda());
+  names_for(request.file, request.buffer);
+  return {};
+}
+
+Result<Outcome> carry_out(Library& library, const Request& request) {
+  SLUICE_TRY(check(request));
+  if (request.segments.empty()) return Outcome{};
+  const ContextKeeper keeper(request.buffer.device() != nullptr ? library.cuda() : nullptr);
+  if (const auto names = names_for(request.file, request.buffer)) {
+    const auto done = by_daemon(request, *names);
+    if (done) return Outcome{*done, false};
+    if (!means_cannot(done.error().code)) return done.error();
+    // A route that was asked for may be one that only this process has.
+    if (request.route == Route::Auto) request.buffer.refuse();
+  }
+  return Outcome{SLUICE_TRY(by_engine(library, request)), true};
+}
+
+}  // namespace sluice

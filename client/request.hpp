@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Request is bytes to bring from a file to a buffer or back: by the daemon where it can, else by
+// the engine of this process. Pure functions of their arguments; thread-safe.
+#pragma once
+
+#include <span>
+
+#include "client/buffer.hpp"
+#include "client/file.hpp"
+#include "client/library.hpp"
+#include "gpu/engine.hpp"
+
+namespace sluice {
+
+enum class Direction { Read, Write };
+
+struct Request {
+  File& file;
+  Buffer& buffer;
+  Direction direction = Direction::Read;
+  std::span<const Segment> segments;
+  Route route = Route::Auto;
+};
+
+struct Outcome {
+  Transfer transfer;
+  bool in_process = false;
+};
+
+// ERANGE if the buffer has no such range; EBADF if the file is not open for this; else what the
+// daemon or the engine said.
+Result<Outcome> carry_out(Library& library, const Request& request);
+
+// Checks the request, and makes the buffer known to the daemon where that can be done, so that
+// carrying it out need not.
+Result<void> prepare(Library& library, const Request& request);
+
+}  // namespace sluice

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The sentence of sluice_error(): what failed, where, why, and what to do next. One a thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.hpp"
+
+namespace sluice {
+
+// `what` is "read", `where` a path or empty.
+void say(const char* what, const std::string& where, const Error& error) noexcept;
+// For where there is no memory for more.
+void say_no_memory() noexcept;
+// Empty if nothing has failed yet in this thread.
+const char* last_sentence() noexcept;
+
+}  // namespace sluice

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The functions of sluice.h.
+#include "client/include/sluice/sluice.h"
+
+#include <sys/ioctl.h>
+
+#include <climits>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "client/barrier.hpp"
+#include "client/buffer.hpp"
+#include "client/file.hpp"
+#include "client/library.hpp"
+#include "client/request.hpp"
+#include "client/stream.hpp"
+
+#define SLUICE_API extern "C" __attribute__((visibility("default")))
+
+// ABI: grows at the end only.
+static_assert(sizeof(struct sluice_result) == 24);
+
+namespace sluice {
+namespace {
+
+Result<void> need(bool given, Operation what) {
+  if (!given) return Error{EINVAL, what};
+  return {};
+}
+
+constexpr const char* kNowhere = nullptr;
+
+const File* file_of(const sluice_file* file) {
+  return file != nullptr ? file->file.get() : nullptr;
+}
+
+// What a function that transfers was called with.
+struct Call {
+  sluice_file* file;
+  sluice_buffer* buffer;
+  Direction direction;
+  std::uint32_t route = SLUICE_ROUTE_AUTO;
+
+  const char* name() const { return direction == Direction::Read ? "read" : "write"; }
+};
+
+Result<void> check(const Call& call) {
+  SLUICE_TRY(need(call.file != nullptr, "no file was given"));
+  SLUICE_TRY(need(call.buffer != nullptr, "no buffer was given"));
+  return need(call.route < kRoutes, "there is no such route");
+}
+
+void fill(struct sluice_result& result, const Outcome& outcome) {
+  result = {};
+  result.bytes = outcome.transfer.bytes;
+  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
+  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
+  result.in_process = outcome.in_process ? 1 : 0;
+}
+
+ssize_t transfer(const Call& call, std::span<const Segment> segments,
+                 struct sluice_result* result) noexcept {
+  return barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(check(call));
+    const auto outcome = SLUICE_TRY(
+        carry_out(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction, segments,
+                                   static_cast<Route>(call.route)}));
+    if (result != nullptr) fill(*result, outcome);
+    return static_cast<std::int64_t>(outcome.transfer.bytes);
+  });
+}
+
+class CallbackJob final : public IoPool::Job {
+ public:
+  CallbackJob(const Call& call, const Segment& segment, sluice_callback callback, void* user)
+      : call_(call), segment_(segment), callback_(callback), user_(user) {}
+
+  void run() noexcept override {
+    const std::unique_ptr<CallbackJob> self(this);
+    struct sluice_result result {};
+    const ssize_t done = transfer(call_, {&segment_, 1}, &result);
+    callback_(user_, done, &result);
+  }
+
+ private:
+  const Call call_;
+  const Segment segment_;
+  const sluice_callback callback_;
+  void* const user_;
+};
+
+int begin(const Call& call, const Segment& segment, sluice_callback callback, void* user) noexcept {
+  return static_cast<int>(barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(check(call));
+    SLUICE_TRY(need(callback != nullptr, "no callback was given"));
+    auto job = std::make_unique<CallbackJob>(call, segment, callback, user);
+    IoPool& pool = Library::get().pool();
+    SLUICE_TRY(pool.expect());
+    pool.submit(*job.release());
+    return 0;
+  }));
+}
+
+int begin_in_stream(const Call& call, const Segment& segment, void* stream,
+                    ssize_t* done) noexcept {
+  return static_cast<int>(barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(check(call));
+    SLUICE_TRY(need(done != nullptr, "no place for the result was given"));
+    SLUICE_TRY(enqueue(Library::get(), *call.file->file, *call.buffer->buffer, call.direction,
+                       segment, stream, done));
+    return 0;
+  }));
+}
+
+// Gives the caller what was opened.
+template <typename Handle, typename Value>
+void hand_over(std::unique_ptr<Value> Handle::*member, std::unique_ptr<Value> value,
+               Handle** handle) {
+  auto made = std::make_unique<Handle>();
+  made.get()->*member = std::move(value);
+  *handle = made.release();
+}
+
+void hand_over(std::unique_ptr<File> file, sluice_file** handle) {
+  File& opened = *file;
+  hand_over(&sluice_file::file, std::move(file), handle);
+  Library::get().add(opened);
+}
+
+// What this process would do, told as the daemon tells it.
+Result<struct sluice_query> query_engine(Library& library, File& file, Device* device) {
+  struct sluice_query query {};
+  query.abi_version = SLUICE_ABI_VERSION;
+  query.file_size = SLUICE_TRY(file.size());
+  query.max_segments = SLUICE_MAX_SEGMENTS;
+  const auto preview = library.engine().preview(file.for_engine(), query.file_size, device);
+  query.route = static_cast<std::uint32_t>(preview.route);
+  query.why = static_cast<std::uint32_t>(preview.why);
+  query.alignment = preview.alignment;
+  if (device != nullptr) {
+    query.gpus = static_cast<__u32>(library.engine().devices().all().size());
+    std::memcpy(query.gpu_uuid, device->uuid().data(), sizeof query.gpu_uuid);
+  }
+  preview.words.copy(query.reason, sizeof query.reason - 1);
+  return query;
+}
+
+Result<struct sluice_query> query(Library& library, File& file, const Buffer* buffer) {
+  const bool wants_gpu = buffer == nullptr || buffer->device() != nullptr;
+  if (wants_gpu && (buffer == nullptr || buffer->is_for_daemon())) {
+    const auto& daemon = file.daemon();
+    if (daemon && daemon->gpus > 0) {
+      struct sluice_query answer {};
+      if (buffer != nullptr) {
+        std::memcpy(answer.gpu_uuid, buffer->device()->uuid().data(), sizeof answer.gpu_uuid);
+      }
+      if (::ioctl(file.fd(), SLUICE_IOC_QUERY, &answer) == 0) return answer;
+    }
+  }
+  const ContextKeeper keeper(library.cuda());
+  Device* device = buffer != nullptr ? buffer->device() : nullptr;
+  if (buffer == nullptr) {
+    auto& devices = library.engine().devices();
+    if (devices.all().empty()) return Error{ENODEV, "there is no GPU that can be used"};
+    device = devices.all().front().get();
+  }
+  auto answer = SLUICE_TRY(query_engine(library, file, device));
+  if (const auto& daemon = file.daemon())
+    std::memcpy(answer.tier, daemon->tier, sizeof answer.tier);
+  return answer;
+}
+
+Result<void> prefetch(Library& library, File& file, std::uint64_t offset, std::uint64_t length,
+                      std::uint32_t flags) {
+  constexpr std::uint32_t kKnown = SLUICE_PREFETCH_WARM | SLUICE_PREFETCH_PROMOTE;
+  SLUICE_TRY(need((flags & ~kKnown) == 0, "there is no such flag"));
+  if (file.daemon()) {
+    struct sluice_prefetch request {};
+    request.offset = offset;
+    request.length = length;
+    request.flags = flags;
+    if (::ioctl(file.fd(), SLUICE_IOC_PREFETCH, &request) == 0) return {};
+    if (errno != ENOTTY && errno != ENOSYS) return Error::last("the daemon's answer");
+  }
+  if ((flags & SLUICE_PREFETCH_PROMOTE) != 0) {
+    return Error{EOPNOTSUPP, "the file is not on a Sluice mount: it has no faster tier"};
+  }
+  return library.engine().warm(file.for_engine(), offset, length);
+}
+
+}  // namespace
+}  // namespace sluice
+
+using namespace sluice;  // NOLINT(google-build-using-namespace): the C names stand outside.
+
+SLUICE_API int sluice_open(const char* path, int flags, mode_t mode, sluice_file** file) {
+  const auto code = barrier("open", path, [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(path != nullptr, "no path was given"));
+    SLUICE_TRY(need(file != nullptr, "no place for the file was given"));
+    hand_over(SLUICE_TRY(File::open(path, flags, mode)), file);
+    return 0;
+  });
+  return static_cast<int>(code);
+}
+
+SLUICE_API int sluice_open_fd(int fd, sluice_file** file) {
+  const auto code = barrier("open a descriptor", kNowhere, [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(file != nullptr, "no place for the file was given"));
+    hand_over(SLUICE_TRY(File::borrow(fd)), file);
+    return 0;
+  });
+  return static_cast<int>(code);
+}
+
+SLUICE_API void sluice_close(sluice_file* file) {
+  if (file == nullptr) return;
+  barrier("close", kNowhere, [&]() -> Result<std::int64_t> {
+    const std::unique_ptr<sluice_file> owned(file);
+    Library& library = Library::get();
+    library.remove(*file->file);
+    const ContextKeeper keeper(library.cuda());
+    library.engine().forget(file->file->for_engine());
+    return 0;
+  });
+}
+
+SLUICE_API int64_t sluice_size(sluice_file* file) {
+  return barrier("stat", file_of(file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(file != nullptr, "no file was given"));
+    return static_cast<std::int64_t>(SLUICE_TRY(file->file->size()));
+  });
+}
+
+SLUICE_API int sluice_buffer_register(void* memory, size_t length, sluice_buffer** buffer) {
+  const auto code = barrier("register memory", kNowhere, [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(buffer != nullptr, "no place for the buffer was given"));
+    hand_over(&sluice_buffer::buffer, SLUICE_TRY(Buffer::create(Library::get(), memory, length)),
+              buffer);
+    return 0;
+  });
+  return static_cast<int>(code);
+}
+
+SLUICE_API void sluice_buffer_unregister(sluice_buffer* buffer) {
+  if (buffer == nullptr) return;
+  barrier("unregister memory", kNowhere, [&]() -> Result<std::int64_t> {
+    const std::unique_ptr<sluice_buffer> owned(buffer);
+    Library::get().forget(*buffer->buffer);
+    return 0;
+  });
+}
+
+SLUICE_API ssize_t sluice_read(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                               size_t length, uint64_t file_offset, struct sluice_result* result) {
+  const Segment segment{buffer_offset, file_offset, length};
+  return transfer({file, buffer, Direction::Read}, {&segment, 1}, result);
+}
+
+SLUICE_API ssize_t sluice_write(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                                size_t length, uint64_t file_offset, struct sluice_result* result) {
+  const Segment segment{buffer_offset, file_offset, length};
+  return transfer({file, buffer, Direction::Write}, {&segment, 1}, result);
+}
+
+SLUICE_API ssize_t sluice_readv(sluice_file* file, sluice_buffer* buffer,
+                                const struct sluice_segment* segments, size_t count,
+                                struct sluice_result* result) {
+  return barrier("read", file_of(file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(segments != nullptr || count == 0, "no segments were given"));
+    std::vector<Segment> wanted(count);
+    std::uint64_t sum = 0;
+    for (size_t i = 0; i < count; ++i) {
+      wanted[i] = {segments[i].buffer_offset, segments[i].file_offset, segments[i].length};
+      if (__builtin_add_overflow(sum, segments[i].length, &sum) || sum > SSIZE_MAX) {
+        return Error{EINVAL, "the segments have more bytes than can be counted"};
+      }
+    }
+    // A sentence has been said for an error by now; the barrier would say another.
+    return transfer({file, buffer, Direction::Read}, wanted, result);
+  });
+}
+
+SLUICE_API ssize_t sluice_read_route(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                                     size_t length, uint64_t file_offset, uint32_t route,
+                                     struct sluice_result* result) {
+  const Segment segment{buffer_offset, file_offset, length};
+  return transfer({file, buffer, Direction::Read, route}, {&segment, 1}, result);
+}
+
+SLUICE_API int sluice_read_async(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                                 size_t length, uint64_t file_offset, sluice_callback callback,
+                                 void* user) {
+  return begin({file, buffer, Direction::Read}, {buffer_offset, file_offset, length}, callback,
+               user);
+}
+
+SLUICE_API int sluice_write_async(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                                  size_t length, uint64_t file_offset, sluice_callback callback,
+                                  void* user) {
+  return begin({file, buffer, Direction::Write}, {buffer_offset, file_offset, length}, callback,
+               user);
+}
+
+SLUICE_API int sluice_read_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                                  size_t length, uint64_t file_offset, void* stream,
+                                  ssize_t* done) {
+  return begin_in_stream({file, buffer, Direction::Read}, {buffer_offset, file_offset, length},
+                         stream, done);
+}
+
+SLUICE_API int sluice_write_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                                   size_t length, uint64_t file_offset, void* stream,
+                                   ssize_t* done) {
+  return begin_in_stream({file, buffer, Direction::Write}, {buffer_offset, file_offset, length},
+                         stream, done);
+}
+
+SLUICE_API int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length,
+                               uint32_t flags) {
+  const auto code = barrier("prefetch", file_of(file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(file != nullptr, "no file was given"));
+    SLUICE_TRY(prefetch(Library::get(), *file->file, offset, length, flags));
+    return 0;
+  });
+  return static_cast<int>(code);
+}
+
+SLUICE_API int sluice_query_file(sluice_file* file, sluice_buffer* buffer,
+                                 struct sluice_query* answer) {
+  const auto code = barrier("query", file_of(file), [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(file != nullptr, "no file was given"));
+    SLUICE_TRY(need(answer != nullptr, "no place for the answer was given"));
+    *answer = SLUICE_TRY(
+        query(Library::get(), *file->file, buffer != nullptr ? buffer->buffer.get() : nullptr));
+    return 0;
+  });
+  return static_cast<int>(code);
+}
+
+// The tables are of literals, so what they point to ends with a zero.
+SLUICE_API const char* sluice_route_name(uint32_t route) {
+  return name_of(static_cast<Route>(route)).data();
+}
+
+SLUICE_API const char* sluice_why_text(uint32_t why) {
+  return text_of(static_cast<Why>(why)).data();
+}
+
+SLUICE_API const char* sluice_error(void) { return last_sentence(); }
+
+SLUICE_API const char* sluice_version(void) { return SLUICE_VERSION; }

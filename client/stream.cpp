@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/stream.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "client/barrier.hpp"
+
+namespace sluice {
+namespace {
+
+// Words that the GPU can watch. A word only ever grows, and who waits for one waits for "at least":
+// so it can be used again at once, although the GPU may not have looked yet.
+class Words {
+ public:
+  struct Word {
+    std::uint32_t* host = nullptr;
+    CUdeviceptr device = 0;
+    std::uint32_t value = 0;  // that it has next
+  };
+
+  // Null if there is none left or the GPU can't watch any: then a thread of CUDA's has to wait.
+  Word* take(const CudaApi& api) {
+    const std::lock_guard lock(mutex_);
+    if (!made_) make(api);
+    if (free_.empty()) return nullptr;
+    Word* word = free_.back();
+    free_.pop_back();
+    ++word->value;
+    return word;
+  }
+
+  void give_back(Word& word) noexcept {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&word);  // has room: see make()
+  }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+
+  void make(const CudaApi& api) {
+    made_ = true;
+    if (api.cuStreamWaitValue32 == nullptr) return;
+    void* page = std::aligned_alloc(kPage, kPage);
+    if (page == nullptr) return;
+    auto* host = static_cast<std::uint32_t*>(page);
+    std::fill_n(host, kPage / sizeof *host, 0);
+    CUdeviceptr device = 0;
+    if (api.cuMemHostRegister(page, kPage, kHostRegisterPortable | kHostRegisterDeviceMap) !=
+            CUDA_SUCCESS ||
+        api.cuMemHostGetDevicePointer(&device, page, 0) != CUDA_SUCCESS) {
+      return;  // the page is lost: CUDA may still know of it
+    }
+    words_.resize(kPage / sizeof *host);
+    free_.reserve(words_.size());
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      words_[i].host = host + i;
+      words_[i].device = device + i * sizeof *host;
+      free_.push_back(&words_[i]);
+    }
+  }
+
+  std::mutex mutex_;
+  bool made_ = false;
+  std::vector<Word> words_;
+  std::vector<Word*> free_;
+};
+
+Words& words() {
+  static Words& all = *new Words();  // for ever, as the Library
+  return all;
+}
+
+class StreamJob final : public IoPool::Job {
+ public:
+  StreamJob(Library& library, File& file, Buffer& buffer, Direction direction,
+            const Segment& segment, ssize_t* done, Words::Word* word)
+      : library_(library),
+        segment_(segment),
+        request_{file, buffer, direction, {&segment_, 1}},
+        done_(done),
+        word_(word) {}
+
+  // On a thread of CUDA's, from which CUDA can't be called.
+  static void begin(void* user) noexcept {
+    auto& self = *static_cast<StreamJob*>(user);
+    auto expected = State::Waiting;
+    if (self.state_.compare_exchange_strong(expected, State::Begun)) {
+      self.library_.pool().submit(self);
+    } else {
+      self.abandon();
+    }
+  }
+  static void wait(void* user) noexcept {
+    auto& self = *static_cast<StreamJob*>(user);
+    {
+      std::unique_lock lock(self.mutex_);
+      self.changed_.wait(lock, [&] { return self.is_done_; });
+    }
+    self.release();
+  }
+
+  // False if it is too late for that.
+  bool cancel() {
+    auto expected = State::Waiting;
+    return state_.compare_exchange_strong(expected, State::Cancelled);
+  }
+  // It is not going to run.
+  void abandon() noexcept {
+    library_.pool().cancel();
+    if (word_ != nullptr) words().give_back(*word_);
+    release();
+  }
+
+  void run() noexcept override {
+    *done_ = barrier("read or write in a stream", &request_.file, [&]() -> Result<std::int64_t> {
+      const auto outcome = SLUICE_TRY(carry_out(library_, request_));
+      return static_cast<std::int64_t>(outcome.transfer.bytes);
+    });
+    if (word_ != nullptr) {
+      std::atomic_ref(*word_->host).store(word_->value, std::memory_order_release);
+      words().give_back(*word_);
+    }
+    {
+      // Told under the lock: who hears of it may be the one who deletes this.
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+      changed_.notify_all();
+    }
+    release();
+  }
+
+  // One more is going to call wait().
+  void hold() { ++holders_; }
+  void release() noexcept {
+    if (--holders_ == 0) delete this;
+  }
+
+ private:
+  enum class State { Waiting, Begun, Cancelled };
+
+  Library& library_;
+  const Segment segment_;
+  const Request request_;
+  ssize_t* const done_;
+  Words::Word* const word_;      // null: wait() is called
+  std::atomic<int> holders_{1};  // begin(), which hands on to run()
+  std::atomic<State> state_{State::Waiting};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_done_ = false;
+};
+
+// Makes what is put into the stream afterwards wait for the job.
+bool hold_stream(const CudaApi& api, CUstream stream, StreamJob& job, const Words::Word* word,
+                 std::uint32_t value) {
+  if (word != nullptr &&
+      api.cuStreamWaitValue32(stream, word->device, value, kWaitValueGeq) == CUDA_SUCCESS) {
+    return true;
+  }
+  job.hold();
+  if (api.cuLaunchHostFunc(stream, &StreamJob::wait, &job) == CUDA_SUCCESS) return true;
+  job.release();
+  return false;
+}
+
+Result<void> check_stream(const CudaApi& api, CUstream stream) {
+  int status = 0;
+  if (api.cuStreamIsCapturing != nullptr &&
+      api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0) {
+    return Error{EOPNOTSUPP, "the stream is being captured into a graph"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction direction,
+                     const Segment& segment, void* stream_handle, ssize_t* done) {
+  Devices* devices = library.devices_in_use();
+  if (devices == nullptr || devices->all().empty()) {
+    return Error{ENODEV, "there are no CUDA streams in this process"};
+  }
+  Device& device = buffer.device() != nullptr ? *buffer.device() : *devices->all().front();
+  library.note(device);
+  const CudaApi& api = device.api();
+  auto* stream = static_cast<CUstream>(stream_handle);
+
+  // What has to be set up is set up now, not when the stream stands still: some of it waits for the
+  // streams of the GPU.
+  SLUICE_TRY(prepare(library, {file, buffer, direction, {&segment, 1}}));
+  const ContextKeeper keeper(&api);
+  CUcontext current = nullptr;
+  if (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
+    SLUICE_TRY(device.enter());
+  }
+  SLUICE_TRY(check_stream(api, stream));
+  SLUICE_TRY(library.pool().expect());
+  Words::Word* word = words().take(api);
+  const std::uint32_t value = word != nullptr ? word->value : 0;
+  auto& job = *new StreamJob(library, file, buffer, direction, segment, done, word);
+  if (const auto code = api.cuLaunchHostFunc(stream, &StreamJob::begin, &job);
+      code != CUDA_SUCCESS) {
+    job.abandon();
+    return device.failed(code, "put the request into the stream");
+  }
+  job.hold();  // below, the job may be done already
+  if (!hold_stream(api, stream, job, word, value)) {
+    if (job.cancel()) {
+      job.release();
+      return Error{EIO, "make the stream wait for the request"};
+    }
+    StreamJob::wait(&job);  // the stream has come to it already: then so do we
+    return {};
+  }
+  job.release();
+  return {};
+}
+
+}  // namespace sluice

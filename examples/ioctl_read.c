@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * ioctl_read FILE: reads a file of a Sluice mount into GPU memory without libsluice, by the ioctls
+ * that it is made of.
+ *
+ *   cc ioctl_read.c -o ioctl_read -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
+ */
+#include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sluice/ioctl.h>
+
+static int fail(const char* what) {
+  perror(what);
+  return 1;
+}
+
+int main(int argc, char** argv) {
+  int fd = argc == 2 ? open(argv[1], O_RDONLY | O_CLOEXEC) : -1;
+  struct stat status;
+  if (fd < 0 || fstat(fd, &status) < 0) return fail("ioctl_read FILE");
+
+  /* The GPU is named by its UUID: its number may be another one in the daemon. */
+  struct sluice_buffer_register buffer = {.kind = SLUICE_BUFFER_CUDA_IPC};
+  struct cudaDeviceProp gpu;
+  void* memory;
+  cudaIpcMemHandle_t handle;
+  if (cudaGetDeviceProperties(&gpu, 0) != cudaSuccess ||
+      cudaMalloc(&memory, (size_t)status.st_size) != cudaSuccess ||
+      cudaIpcGetMemHandle(&handle, memory) != cudaSuccess) {
+    fprintf(stderr, "ioctl_read: no GPU memory to read into\n");
+    return 1;
+  }
+  memcpy(buffer.gpu_uuid, &gpu.uuid, sizeof buffer.gpu_uuid);
+  memcpy(buffer.ipc_handle, &handle, sizeof buffer.ipc_handle);
+  buffer.length = (__u64)status.st_size;
+  if (ioctl(fd, SLUICE_IOC_BUFFER_REGISTER, &buffer) < 0) return fail("register the memory");
+
+  struct sluice_transfer transfer = {.buffer = buffer.buffer, .length = buffer.length};
+  if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
+  printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
+
+  /* Before the memory is freed: the daemon has it mapped. */
+  struct sluice_buffer_unregister unregister = {.buffer = buffer.buffer};
+  if (ioctl(fd, SLUICE_IOC_BUFFER_UNREGISTER, &unregister) < 0) return fail("unregister");
+  cudaFree(memory);
+  close(fd);
+  return 0;
+}

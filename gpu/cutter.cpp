@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/cutter.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "gpu/file_reader.hpp"
+
+namespace sluice {
+namespace {
+
+// Below this, beginning a piece costs more than sharing it brings.
+constexpr std::uint64_t kLeast = 256 << 10;
+
+}  // namespace
+
+Cutter::Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers)
+    : segments_(segments), chunk_(chunk), workers_(workers) {
+  for (const Segment& segment : segments) {
+    lengths_.push_back(segment.length);
+    left_ += segment.length;
+  }
+}
+
+bool Cutter::take(Piece& piece) {
+  const MutexLock lock(mutex_);
+  const std::uint64_t fair = left_ / (2 * workers_) / kGrain * kGrain;
+  const std::uint64_t target = std::clamp(fair, std::min(kLeast, chunk_), chunk_);
+  std::uint64_t taken = 0;
+  piece.count = 0;
+  while (next_ < segments_.size() && piece.count < piece.parts.size()) {
+    const Segment& segment = segments_[next_];
+    const std::uint64_t rest = segment.length - position_;
+    if (rest == 0) {
+      ++next_;
+      position_ = 0;
+      continue;
+    }
+    const bool large = rest > kSmall;
+    if (piece.count > 0 && (large || taken + rest > target)) break;
+    const std::uint64_t from = segment.file_offset + position_;
+    const std::uint64_t length =
+        large ? std::min(rest, from / kGrain * kGrain + target - from) : rest;
+    piece.parts[piece.count++] = {next_, {segment.memory_offset + position_, from, length}};
+    position_ += length;
+    taken += length;
+    left_ -= length;
+    if (large) break;
+  }
+  return piece.count > 0;
+}
+
+void Cutter::ends(const Part& part, std::uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  const std::uint64_t before = part.range.file_offset - segments_[part.segment].file_offset;
+  lengths_[part.segment] = std::min(lengths_[part.segment], before + bytes);
+}
+
+std::uint64_t Cutter::bytes() const {
+  const MutexLock lock(mutex_);
+  return std::accumulate(lengths_.begin(), lengths_.end(), std::uint64_t{0});
+}
+
+}  // namespace sluice

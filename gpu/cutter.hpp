@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Cutter divides the segments of a request into pieces that workers take one after another, and
+// knows in the end how much of each segment there was.
+//
+// Pieces get smaller towards the end, so that all workers finish at about the same time. A piece is
+// a part of one large segment, or several small segments.
+// Threads: thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "gpu/engine.hpp"
+
+namespace sluice {
+
+// Requests up to this size aren't worth a second thread, nor a piece of their own.
+inline constexpr std::uint64_t kSmall = 64 << 10;
+
+class Cutter {
+ public:
+  struct Part {
+    std::size_t segment;  // its index
+    Segment range;
+  };
+  struct Piece {
+    std::array<Part, 16> parts;
+    std::size_t count = 0;
+    std::span<const Part> all() const { return {parts.data(), count}; }
+    // Of a large segment: to be read with O_DIRECT if that is better. Else the parts are small and
+    // fit into a slot one after the other.
+    bool is_large() const { return count == 1 && parts[0].range.length > kSmall; }
+  };
+
+  // A piece of a large segment, widened to multiples of kGrain, is at most `chunk` long.
+  // REQUIRES: `chunk` is a multiple of kGrain. `segments` outlives the object.
+  Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers);
+
+  // False: nothing is left.
+  bool take(Piece& piece);
+  // Of `part`, only `bytes` bytes were there: the file ends after them.
+  void ends(const Part& part, std::uint64_t bytes);
+  // What the segments have to the first place where the file ended. REQUIRES: all pieces are done.
+  std::uint64_t bytes() const;
+
+ private:
+  const std::span<const Segment> segments_;
+  const std::uint64_t chunk_;
+  const unsigned workers_;
+  mutable Mutex mutex_;
+  std::size_t next_ GUARDED_BY(mutex_) = 0;       // segment
+  std::uint64_t position_ GUARDED_BY(mutex_) = 0;  // in it
+  std::uint64_t left_ GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> lengths_ GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/engine.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "gpu/cutter.hpp"
+#include "gpu/engine_parts.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
+
+bool is_within(const Segment& segment, std::uint64_t length) {
+  return segment.memory_offset <= length && segment.length <= length - segment.memory_offset;
+}
+
+GpuUuid uuid_of(const Memory& memory) {
+  return memory.device() ? memory.device()->uuid() : GpuUuid{};
+}
+
+// Puts back what CUDA context the calling thread had: in an application's process it decides which
+// GPU the application's next call means.
+class CallersContext {
+ public:
+  explicit CallersContext(const Memory& memory)
+      : api_(memory.device() ? &memory.device()->api() : nullptr),
+        known_(api_ && api_->cuCtxGetCurrent(&before_) == CUDA_SUCCESS) {}
+  ~CallersContext() {
+    CUcontext now = nullptr;
+    if (known_ && api_->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != before_) {
+      api_->cuCtxSetCurrent(before_);
+    }
+  }
+  CallersContext(const CallersContext&) = delete;
+  CallersContext& operator=(const CallersContext&) = delete;
+
+ private:
+  const CudaApi* const api_;
+  CUcontext before_ = nullptr;
+  const bool known_;
+};
+
+// Reads a range into the page cache. The kernel takes at most its read-ahead window at a time, and
+// makes us wait when the disk's queue is full.
+class WarmJob : public WorkerPool::Job {
+ public:
+  WarmJob(UniqueFd fd, std::uint64_t begin, std::uint64_t end)
+      : fd_(std::move(fd)), at_(begin), end_(end) {}
+
+  Result<bool> work(unsigned, WorkerPool::Turn& turn) override {
+    constexpr std::uint64_t kStep = 128 << 10;
+    while (at_ < end_ && !is_stopped()) {
+      ::posix_fadvise(fd_.get(), static_cast<off_t>(at_), kStep, POSIX_FADV_WILLNEED);
+      at_ += kStep;
+      if (turn.is_over()) return true;
+    }
+    return false;
+  }
+
+ private:
+  const UniqueFd fd_;
+  std::uint64_t at_;  // one worker at a time is at a background job
+  const std::uint64_t end_;
+};
+
+}  // namespace
+
+Engine::Engine(Settings settings)
+    : settings_(settings), parts_(std::make_unique<Parts>(settings)) {}
+
+Engine::~Engine() = default;
+
+Result<Transfer> Engine::read(const EngineFile& file, Memory& memory, const Segment& segment,
+                              Route wanted) {
+  return read(file, memory, std::span(&segment, 1), wanted);
+}
+
+Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
+                              std::span<const Segment> segments, Route wanted) {
+  for (const Segment& segment : segments) {
+    if (!is_within(segment, memory.length())) return Error(ERANGE, "read beyond the buffer");
+  }
+  if (!memory.device() && !memory.is_writable()) return Error(EACCES, "read to the buffer");
+  if (memory.device() && !settings_.enabled) return Error(EOPNOTSUPP, "read to a GPU");
+
+  Stats::Timer timer(stats_, uuid_of(memory));
+  struct stat stat {};
+  if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");
+  const auto version = FileVersion::of(stat);
+  // One segment, which is the usual case, needs no memory from the heap.
+  Segment one[1];
+  std::vector<Segment> many;
+  std::size_t count = 0;
+  std::uint64_t length = 0;
+  if (segments.size() > 1) many.resize(segments.size());
+  Segment* const cut = segments.size() > 1 ? many.data() : one;
+  for (const Segment& segment : segments) {
+    if (segment.file_offset >= version.size || segment.length == 0) continue;
+    cut[count] = segment;
+    cut[count].length = std::min(segment.length, version.size - segment.file_offset);
+    length += cut[count++].length;
+  }
+  const ReadRequest request{file.fd, version, memory, {cut, count}, length, wanted, timer};
+  const CallersContext context(memory);
+  auto transfer = memory.device() ? parts_->read_device(request) : parts_->read_host(request);
+  if (transfer) timer.finish(*transfer);
+  return transfer;
+}
+
+Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Segment& segment,
+                               Route wanted) {
+  if (!is_within(segment, memory.length())) return Error(ERANGE, "write beyond the buffer");
+  if (segment.file_offset > kLargestOffset ||
+      segment.length > kLargestOffset - segment.file_offset) {
+    return Error(EFBIG, "write beyond what files can hold");
+  }
+  if (memory.device() && !settings_.enabled) return Error(EOPNOTSUPP, "write from a GPU");
+
+  Stats::Timer timer(stats_, uuid_of(memory));
+  const CallersContext context(memory);
+  auto transfer = parts_->write(file, memory, segment, wanted, timer);
+  if (transfer) timer.finish(*transfer);
+  return transfer;
+}
+
+Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length) {
+  struct stat stat {};
+  if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");
+  const auto size = static_cast<std::uint64_t>(stat.st_size);
+  if (offset >= size) return {};
+  const std::uint64_t end = length == 0 ? size : offset + std::min(length, size - offset);
+  UniqueFd own(::fcntl(file.fd, F_DUPFD_CLOEXEC, 0));
+  if (!own) return Error::last("keep the file open");
+  parts_->workers().start(std::make_unique<WarmJob>(std::move(own), offset, end));
+  return {};
+}
+
+void Engine::forget(const EngineFile& file) {
+  struct stat stat {};
+  if (::fstat(file.fd, &stat) != 0) return;
+  const FileId id = FileVersion::of(stat).id;
+  parts_->mapped.forget(id);
+  parts_->cufiles.forget(id);
+}
+
+std::uint64_t Engine::pinned_bytes() const {
+  const Staging* staging = parts_->staging_ready;
+  return staging ? staging->pinned_bytes() : 0;
+}
+
+std::uint64_t Engine::mapped_bytes() const { return parts_->mapped.bytes(); }
+
+}  // namespace sluice

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/engine_parts.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <thread>
+
+#include "base/log.hpp"
+#include "gpu/cutter.hpp"
+#include "gpu/residency.hpp"
+#include "gpu/route_host.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr unsigned kBareLanes = 16;
+constexpr auto kPinAgain = std::chrono::seconds(10);
+// Of a write from host memory: the most that one pwrite(2) takes is 2 GiB.
+constexpr std::uint64_t kWritePiece = 64 << 20;
+
+Engine::Settings filled_in(Engine::Settings settings) {
+  // Half of the cores fill the bus; as long as they wait for a disk it is not cores that count.
+  if (settings.threads == 0) {
+    settings.threads = std::clamp(std::thread::hardware_concurrency() / 2, 4u, 8u);
+  }
+  settings.threads = std::min(settings.threads, 64u);
+  settings.slots = std::clamp(settings.slots, 2u, 16u);
+  settings.chunk = std::bit_ceil(std::clamp<std::uint64_t>(settings.chunk, kGrain, 64 << 20));
+  settings.max_concurrent_ops = std::max(settings.max_concurrent_ops, 1u);
+  if (settings.mapped_bytes == 0) {
+    settings.mapped_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 4;
+  }
+  return settings;
+}
+
+Error not_this_way() { return Error(EOPNOTSUPP, "take the route that was asked for"); }
+
+}  // namespace
+
+Gate::Pass::Pass(Gate& gate) : gate_(gate) {
+  std::unique_lock lock(gate_.mutex_);
+  gate_.left_.wait(lock, [&] { return gate_.free_ > 0; });
+  --gate_.free_;
+}
+
+Gate::Pass::~Pass() {
+  const std::lock_guard lock(gate_.mutex_);
+  ++gate_.free_;
+  gate_.left_.notify_one();
+}
+
+Engine::Parts::Parts(const Settings& wanted)
+    : settings(filled_in(wanted)),
+      gate(settings.max_concurrent_ops),
+      bare({}, kBareLanes, 0, Lane::Wait::Block),
+      mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_after}),
+      cufiles(settings.enabled && settings.cufile) {}
+
+WorkerPool& Engine::Parts::workers() {
+  const std::lock_guard lock(mutex_);
+  if (!workers_) workers_ = std::make_unique<WorkerPool>(settings.threads);
+  return *workers_;
+}
+
+Result<Staging*> Engine::Parts::staging(Device& device) {
+  if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
+  if (Staging* ready = staging_ready.load(std::memory_order_acquire)) return ready;
+  WorkerPool& pool = workers();
+  const std::lock_guard lock(mutex_);
+  if (staging_) return staging_.get();
+  const auto now = std::chrono::steady_clock::now();
+  if (now < try_again_) return Error(EOPNOTSUPP, "pin staging memory");
+  auto made = Staging::create(device, pool, settings.chunk, settings.slots);
+  if (!made) {
+    if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
+    log::get().warn("no host memory could be pinned, GPU transfers will be slow: {} errno={}",
+                    made.error().operation, made.error().code);
+    try_again_ = now + kPinAgain;
+    return Error(EOPNOTSUPP, "pin staging memory");
+  }
+  staging_ = *std::move(made);
+  staging_ready.store(staging_.get(), std::memory_order_release);
+  return staging_.get();
+}
+
+// From the disk straight to the GPU beats everything but bytes that are in memory already.
+bool Engine::Parts::is_better_direct(int fd, const FileVersion& version, const Segment& first,
+                                     Device& device) {
+  if (!cufiles.may_be_direct(device)) return false;
+  const auto glance = std::min(first.length, settings.chunk);
+  if (cached_share(fd, first.file_offset, glance).value_or(0) >= 0.9) return false;
+  return cufiles.judge(fd, version.id, device).direct;
+}
+
+Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
+  Device& device = *request.memory.device();
+  const auto cufile = [&] { return cufiles.judge(request.fd, request.version.id, device); };
+  switch (request.wanted) {
+    case Route::Host:
+      return not_this_way();
+    case Route::Gds:
+      if (!cufile().direct) return not_this_way();
+      return Choice{Route::Gds, Why::Asked};
+    case Route::CuFile:
+      if (!cufile().usable) return not_this_way();
+      return Choice{Route::CuFile, Why::Asked};
+    case Route::Staged:
+    case Route::Mmap:
+      return Choice{request.wanted, Why::Asked};
+    case Route::Mapped: {
+      auto found =
+          mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist);
+      if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
+      if (!std::holds_alternative<MappedFiles::Shared>(found)) return not_this_way();
+      return Choice{Route::Mapped, Why::Asked, std::get<MappedFiles::Shared>(found)};
+    }
+    case Route::Auto:
+      break;
+  }
+  if (request.segments.empty()) return Choice{Route::Staged, Why::Small};
+  if (is_better_direct(request.fd, request.version, request.segments[0], device)) {
+    return Choice{Route::Gds, Why::Fastest};
+  }
+  if (request.length <= kSmall) return Choice{Route::Staged, Why::Small};
+  auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::IfItPays);
+  if (const Why* why = std::get_if<Why>(&found)) return Choice{Route::Staged, *why};
+  return Choice{Route::Mapped, Why::Registered, std::get<MappedFiles::Shared>(found)};
+}
+
+Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t length,
+                              Device& device) {
+  const Segment all{0, 0, std::min(length, version.size)};
+  if (all.length > 0 && is_better_direct(fd, version, all, device)) {
+    return {Route::Gds, Why::Fastest};
+  }
+  if (all.length <= kSmall) return {Route::Staged, Why::Small};
+  auto found = mapped.find(fd, version, device, MappedFiles::Wish::Look);
+  const Why* why = std::get_if<Why>(&found);
+  if (!why || *why == Why::Registered) return {Route::Mapped, Why::Registered};
+  const bool cold = cached_share(fd, 0, all.length).value_or(1) < 0.5;
+  return {Route::Staged, cold ? Why::NotCached : *why};
+}
+
+Result<Transfer> Engine::Parts::read_device(const ReadRequest& request) {
+  // Small ones need no pass: they are many, short, and would stand in line behind large ones.
+  std::optional<Gate::Pass> pass;
+  if (request.length > kSmall) pass.emplace(gate);
+  const Choice choice = SLUICE_TRY(choose(request));
+  return carry_out(request, choice);
+}
+
+Result<Transfer> Engine::Parts::carry_out(const ReadRequest& request, const Choice& choice) {
+  request.timer.take(choice.route);
+  switch (choice.route) {
+    case Route::Gds:
+    case Route::CuFile:
+      return read_cufile(request, choice);
+    case Route::Mapped:
+      return read_mapped(request, choice);
+    case Route::Mmap:
+      return read_mmap(request, choice);
+    default:
+      return read_staged(request, choice);
+  }
+}
+
+Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Choice& choice) {
+  auto lent = staging(*request.memory.device());
+  if (failed_with(lent, EOPNOTSUPP) && request.wanted == Route::Auto) {
+    return carry_out(request, {Route::Mmap, Why::NotPinned});
+  }
+  Staging& slots = *SLUICE_TRY(std::move(lent));
+  if (request.length <= kSmall) {
+    const auto bytes = SLUICE_TRY(slots.read_small(request.fd, request.memory, request.segments));
+    return Transfer{bytes, Route::Staged, choice.why};
+  }
+  FileReader reader(request.fd, request.version.id.device, refusals);
+  const auto bytes = SLUICE_TRY(slots.read(reader, request.memory, request.segments));
+  mapped.count(request.version, bytes);
+  const bool say_cold = request.wanted == Route::Auto && reader.was_cold();
+  return Transfer{bytes, Route::Staged, say_cold ? Why::NotCached : choice.why};
+}
+
+Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Choice& choice) {
+  bool unchanged = false;
+  {
+    const LanePool::Loan lane(bare);
+    unchanged = SLUICE_TRY(MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory,
+                                             request.segments));
+  }
+  if (unchanged) return Transfer{request.length, Route::Mapped, choice.why};
+  mapped.forget(request.version.id);
+  if (request.wanted != Route::Auto) return not_this_way();
+  return carry_out(request, {Route::Staged, Why::Changed});
+}
+
+Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Choice& choice) {
+  const auto bytes =
+      cufiles.read(request.fd, request.version.id, request.memory, request.segments);
+  if (failed_with(bytes, EOPNOTSUPP) && request.wanted == Route::Auto) {
+    return carry_out(request, {Route::Staged, Why::CuFileRefused});
+  }
+  return Transfer{SLUICE_TRY(bytes), choice.route, choice.why};
+}
+
+Result<Transfer> Engine::Parts::read_mmap(const ReadRequest& request, const Choice& choice) {
+  const LanePool::Loan lane(bare);
+  const auto bytes =
+      SLUICE_TRY(read_pageable(*lane, request.fd, request.memory, request.segments));
+  return Transfer{bytes, Route::Mmap, choice.why};
+}
+
+Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
+  if (request.wanted != Route::Auto && request.wanted != Route::Host) return not_this_way();
+  request.timer.take(Route::Host);
+  const Why why = request.wanted == Route::Auto ? Why::HostMemory : Why::Asked;
+  std::byte* const memory = request.memory.host();
+  if (request.length <= kSmall) {
+    const auto bytes = SLUICE_TRY(read_host_small(request.fd, memory, request.segments));
+    return Transfer{bytes, Route::Host, why};
+  }
+  const Gate::Pass pass(gate);
+  FileReader reader(request.fd, request.version.id.device, refusals);
+  const auto bytes = SLUICE_TRY(
+      sluice::read_host(workers(), reader, memory, request.segments, settings.chunk));
+  return Transfer{bytes, Route::Host, why};
+}
+
+Result<Transfer> Engine::Parts::write(const EngineFile& file, Memory& memory,
+                                      const Segment& segment, Route wanted, Stats::Timer& timer) {
+  const bool automatic = wanted == Route::Auto;
+  std::optional<Gate::Pass> pass;
+  if (segment.length > kSmall) pass.emplace(gate);
+  if (!memory.device()) {
+    if (!automatic && wanted != Route::Host) return not_this_way();
+    timer.take(Route::Host);
+    for (std::uint64_t at = 0; at < segment.length; at += kWritePiece) {
+      SLUICE_TRY(write_out(file, memory.host() + segment.memory_offset + at,
+                           std::min(kWritePiece, segment.length - at), segment.file_offset + at));
+    }
+    return Transfer{segment.length, Route::Host, automatic ? Why::HostMemory : Why::Asked};
+  }
+  if (!automatic && wanted != Route::Staged && wanted != Route::Mmap) return not_this_way();
+  if (wanted != Route::Mmap) {
+    timer.take(Route::Staged);
+    auto lent = staging(*memory.device());
+    if (!failed_with(lent, EOPNOTSUPP) || !automatic) {
+      Staging& slots = *SLUICE_TRY(std::move(lent));
+      SLUICE_TRY(slots.write(file, memory, segment));
+      return Transfer{segment.length, Route::Staged, automatic ? Why::Writing : Why::Asked};
+    }
+  }
+  timer.take(Route::Mmap);
+  const LanePool::Loan lane(bare);
+  SLUICE_TRY(write_pageable(*lane, file, memory, segment));
+  return Transfer{segment.length, Route::Mmap, automatic ? Why::NotPinned : Why::Asked};
+}
+
+}  // namespace sluice

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What an Engine is made of; included by the engine's own sources only. Parts are made when a
+// request first needs them.
+//
+// Threads: thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "gpu/engine.hpp"
+#include "gpu/file_reader.hpp"
+#include "gpu/file_version.hpp"
+#include "gpu/lane.hpp"
+#include "gpu/route_cufile.hpp"
+#include "gpu/route_mapped.hpp"
+#include "gpu/route_staged.hpp"
+#include "gpu/worker_pool.hpp"
+
+namespace sluice {
+
+// Lets so many in at once; the others wait.
+class Gate {
+ public:
+  explicit Gate(unsigned places) : free_(places) {}
+  class Pass {
+   public:
+    explicit Pass(Gate& gate);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    Gate& gate_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable left_;
+  unsigned free_;
+};
+
+// A read of bytes that exist: no segment is empty or reaches beyond the end of the file.
+struct ReadRequest {
+  int fd;
+  FileVersion version;
+  Memory& memory;
+  std::span<const Segment> segments;
+  std::uint64_t length;  // of all segments
+  Route wanted;
+  Stats::Timer& timer;
+};
+
+struct Choice {
+  Route route = Route::Auto;
+  Why why = Why::Asked;
+  MappedFiles::Shared mapping = {};
+};
+
+struct Engine::Parts {
+  explicit Parts(const Settings& wanted);
+
+  Result<Choice> choose(const ReadRequest& request);
+  // What choose() would, for a GPU's memory and Route::Auto, with nothing registered by it.
+  Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device);
+  Result<Transfer> read_device(const ReadRequest& request);
+  Result<Transfer> read_host(const ReadRequest& request);
+  Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
+                         Route wanted, Stats::Timer& timer);
+
+  WorkerPool& workers();
+  // EOPNOTSUPP if nothing could be pinned, ENODEV if the GPU is lost.
+  Result<Staging*> staging(Device& device);
+
+  const Settings settings;  // with every default filled in
+  DirectRefusals refusals;
+  Gate gate;  // large requests
+  LanePool bare;  // with no memory of their own
+  MappedFiles mapped;
+  CuFiles cufiles;
+  std::atomic<Staging*> staging_ready{nullptr};  // staging_, once made: read without the lock
+
+ private:
+  Result<Transfer> carry_out(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> read_staged(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> read_mapped(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> read_cufile(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> read_mmap(const ReadRequest& request, const Choice& choice);
+  bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
+
+  std::mutex mutex_;
+  std::unique_ptr<Staging> staging_;
+  std::chrono::steady_clock::time_point try_again_{};  // when nothing could be pinned
+  std::unique_ptr<WorkerPool> workers_;  // its threads end before the memory that they use
+};
+
+}  // namespace sluice

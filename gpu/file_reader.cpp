@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/file_reader.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "gpu/residency.hpp"
+
+namespace sluice {
+namespace {
+
+// Below this the page cache is as good as complete: reading the rest along costs less than
+// reading everything from the disk.
+constexpr double kCached = 0.9;
+
+constexpr std::uint64_t down(std::uint64_t value, std::uint64_t alignment) {
+  return value & ~(alignment - 1);
+}
+constexpr std::uint64_t up(std::uint64_t value, std::uint64_t alignment) {
+  return down(value + alignment - 1, alignment);
+}
+
+}  // namespace
+
+bool DirectRefusals::contains(dev_t filesystem) const {
+  const MutexLock lock(mutex_);
+  return std::find(filesystems_.begin(), filesystems_.end(), filesystem) != filesystems_.end();
+}
+
+void DirectRefusals::add(dev_t filesystem) {
+  if (contains(filesystem)) return;
+  const MutexLock lock(mutex_);
+  filesystems_.push_back(filesystem);
+}
+
+Result<std::size_t> read_buffered(int fd, std::uint64_t offset, std::byte* to,
+                                  std::size_t length) {
+  std::size_t got = 0;
+  while (got < length) {
+    const ssize_t count = ::pread(fd, to + got, length - got, static_cast<off_t>(offset + got));
+    if (count == 0) break;
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Error::last("read the file");
+    got += static_cast<std::size_t>(count);
+  }
+  return got;
+}
+
+FileReader::FileReader(int fd, dev_t filesystem, DirectRefusals& refusals)
+    : fd_(fd), filesystem_(filesystem), refusals_(refusals) {}
+
+void FileReader::open_direct() {
+  refused_ = true;
+  if (refusals_.contains(filesystem_)) return;
+  alignment_ = direct_alignment(fd_);
+  if (std::has_single_bit(alignment_) && alignment_ <= kGrain) {
+    // A description of its own: O_DIRECT set on the caller's would hold for everybody who uses it.
+    const std::string path = "/proc/self/fd/" + std::to_string(fd_);
+    direct_.reset(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+    // Too many open files says nothing about the filesystem; an unlinked file opens as well.
+    if (!direct_ && errno != EINVAL) return;
+  }
+  if (direct_) {
+    refused_ = false;
+  } else {
+    refusals_.add(filesystem_);
+  }
+}
+
+int FileReader::direct_for(std::uint64_t offset, std::size_t length) {
+  // A kernel that can't say gets buffered reads, which are never wrong.
+  if (cached_share(fd_, offset, length).value_or(1) >= kCached) {
+    warm_ += length;
+    return -1;
+  }
+  cold_ += length;
+  std::call_once(opened_, [this] { open_direct(); });
+  return refused_ ? -1 : direct_.get();
+}
+
+// Reads up to `room` bytes, and at least `enough` unless the file ends before. What O_DIRECT leaves
+// over, at the end of the file or because it stopped early, the page cache gives.
+Result<std::size_t> FileReader::read_direct(int direct, std::uint64_t offset, std::byte* to,
+                                            std::size_t room, std::size_t enough) {
+  std::size_t got = 0;
+  while (got < enough && got % alignment_ == 0) {
+    const ssize_t count = ::pread(direct, to + got, room - got, static_cast<off_t>(offset + got));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINVAL) {  // there are those who open with O_DIRECT and then balk
+      refused_ = true;
+      refusals_.add(filesystem_);
+      break;
+    }
+    if (count < 0) return Error::last("read the file directly");
+    if (count == 0) break;
+    got += static_cast<std::size_t>(count);
+  }
+  if (got >= enough) return got;
+  return got + SLUICE_TRY(read_buffered(fd_, offset + got, to + got, enough - got));
+}
+
+Result<FileReader::Piece> FileReader::read_to_slot(std::uint64_t offset, std::size_t length,
+                                                   std::byte* slot) {
+  const int direct = direct_for(offset, length);
+  if (direct < 0) return Piece{0, SLUICE_TRY(read_buffered(fd_, offset, slot, length))};
+  const std::uint64_t begin = down(offset, alignment_), end = up(offset + length, alignment_);
+  const std::size_t skip = offset - begin;
+  const std::size_t got =
+      SLUICE_TRY(read_direct(direct, begin, slot, end - begin, skip + length));
+  return Piece{skip, got <= skip ? 0 : std::min(got - skip, length)};
+}
+
+Result<std::size_t> FileReader::read_to(std::uint64_t offset, std::size_t length, std::byte* to) {
+  const int direct = direct_for(offset, length);
+  const auto address = reinterpret_cast<std::uintptr_t>(to);
+  if (direct < 0 || (address - offset) % alignment_ != 0 || length < 2 * alignment_) {
+    return read_buffered(fd_, offset, to, length);
+  }
+  const std::size_t head = up(offset, alignment_) - offset;
+  const std::size_t body = down(length - head, alignment_);
+  std::size_t got = SLUICE_TRY(read_buffered(fd_, offset, to, head));
+  if (got < head) return got;
+  got += SLUICE_TRY(read_direct(direct, offset + head, to + head, body, body));
+  if (got < head + body) return got;
+  return got + SLUICE_TRY(read_buffered(fd_, offset + got, to + got, length - got));
+}
+
+}  // namespace sluice

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/lane.hpp"
+
+#include <functional>
+#include <thread>
+
+namespace sluice {
+
+Lane::Lane(std::span<std::byte> memory, unsigned slots, Wait wait)
+    : memory_(memory), slots_(slots), wait_(wait), busy_(slots) {}
+
+Lane::~Lane() {
+  for (const auto& on : devices_) {
+    if (!on->device->enter()) continue;
+    const CudaApi& api = on->device->api();
+    for (CUevent event : on->events) api.cuEventDestroy(event);
+    if (on->stream) api.cuStreamDestroy(on->stream);
+  }
+}
+
+Result<void> Lane::create(OnDevice& on) {
+  const CudaApi& api = on.device->api();
+  // Not blocking: in a process with other users of CUDA, the default stream's copies would wait for
+  // their kernels.
+  if (!on.stream) {
+    const CUresult code = api.cuStreamCreate(&on.stream, kStreamNonBlocking);
+    if (code != CUDA_SUCCESS) return on.device->failed(code, "create a stream");
+  }
+  const unsigned flags = kEventDisableTiming | (wait_ == Wait::Block ? kEventBlockingSync : 0);
+  while (on.events.size() < slots_ + 1) {
+    CUevent event = nullptr;
+    const CUresult code = api.cuEventCreate(&event, flags);
+    if (code != CUDA_SUCCESS) return on.device->failed(code, "create an event");
+    on.events.push_back(event);
+  }
+  return {};
+}
+
+Result<void> Lane::enter(Device& device) {
+  SLUICE_TRY(device.enter());
+  if (on_ && on_->device == &device) return {};
+  on_ = nullptr;
+  OnDevice* found = nullptr;
+  for (const auto& on : devices_) {
+    if (on->device == &device) found = on.get();
+  }
+  if (!found) {
+    devices_.push_back(std::make_unique<OnDevice>(OnDevice{&device}));
+    found = devices_.back().get();
+  }
+  SLUICE_TRY(create(*found));
+  on_ = found;
+  return {};
+}
+
+Result<void> Lane::begun(CUresult code, Operation what) {
+  under_way_ = true;
+  if (code != CUDA_SUCCESS) return on_->device->failed(code, what);
+  return {};
+}
+
+Result<void> Lane::to_device(CUdeviceptr to, const std::byte* from, std::size_t size) {
+  return begun(on_->device->api().cuMemcpyHtoDAsync(to, from, size, on_->stream),
+               "copy to the GPU");
+}
+
+Result<void> Lane::to_host(std::byte* to, CUdeviceptr from, std::size_t size) {
+  return begun(on_->device->api().cuMemcpyDtoHAsync(to, from, size, on_->stream),
+               "copy from the GPU");
+}
+
+Result<void> Lane::mark(unsigned slot) {
+  busy_[slot] = true;
+  return begun(on_->device->api().cuEventRecord(on_->events[slot], on_->stream),
+               "mark a copy's end");
+}
+
+Result<void> Lane::wait(unsigned slot) {
+  if (!busy_[slot]) return {};
+  const CUresult code = on_->device->api().cuEventSynchronize(on_->events[slot]);
+  if (code != CUDA_SUCCESS) return on_->device->failed(code, "wait for a copy");
+  busy_[slot] = false;
+  return {};
+}
+
+Result<void> Lane::settle() {
+  if (!under_way_) return {};
+  const CudaApi& api = on_->device->api();
+  const CUevent last = on_->events.back();
+  CUresult code = CUDA_SUCCESS;
+  if (wait_ == Wait::Block) {  // an event: waiting for a stream burns the core meanwhile
+    code = api.cuEventRecord(last, on_->stream);
+    if (code == CUDA_SUCCESS) code = api.cuEventSynchronize(last);
+  } else {
+    code = api.cuStreamSynchronize(on_->stream);
+  }
+  under_way_ = false;
+  busy_.assign(slots_, false);
+  if (code == CUDA_SUCCESS) return {};
+  // The bytes that copies write to or read from may be gone after our return: try everything. If
+  // nothing helps, the context is broken, and nothing runs in a broken one.
+  if (api.cuStreamSynchronize(on_->stream) != CUDA_SUCCESS &&
+      api.cuCtxSynchronize() != CUDA_SUCCESS) {
+    on_->device->lose();
+  }
+  return on_->device->failed(code, "wait for the copies");
+}
+
+LanePool::LanePool(std::span<std::byte> memory, unsigned lanes, unsigned slots, Lane::Wait wait)
+    : places_(lanes) {
+  const std::size_t share = memory.size() / lanes;
+  for (std::size_t i = 0; i < lanes; ++i) {
+    places_[i].lane = std::make_unique<Lane>(memory.subspan(i * share, share), slots, wait);
+  }
+}
+
+LanePool::Loan::Loan(LanePool& pool) : pool_(pool) {
+  // A thread begins where it found its lane last time: its stream is warm in that core's caches.
+  static thread_local std::size_t hint = std::hash<std::thread::id>{}(std::this_thread::get_id());
+  for (;;) {
+    const std::uint32_t returned = pool_.returned_.load();
+    for (std::size_t i = 0; i < pool_.places_.size(); ++i) {
+      index_ = (hint + i) % pool_.places_.size();
+      Place& place = pool_.places_[index_];
+      if (place.taken.load(std::memory_order_relaxed)) continue;
+      if (place.taken.exchange(true, std::memory_order_acquire)) continue;
+      hint = index_;
+      lane_ = place.lane.get();
+      return;
+    }
+    pool_.returned_.wait(returned);
+  }
+}
+
+LanePool::Loan::~Loan() {
+  static_cast<void>(lane_->settle());  // who cared has asked; the rest had an error already
+  pool_.places_[index_].taken.store(false, std::memory_order_release);
+  pool_.returned_.fetch_add(1);
+  pool_.returned_.notify_one();
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/residency.hpp"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace sluice {
+namespace {
+
+// Neither call nor fields are in the headers of the systems we build on. cachestat has this number
+// on every architecture; the offsets in struct statx are of the kernel's ABI.
+constexpr long kCachestat = 451;
+struct CachestatRange {
+  std::uint64_t offset, length;
+};
+struct Cachestat {
+  std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+constexpr unsigned kStatxDirectAlignment = 0x2000;
+constexpr std::size_t kStatxSize = 256, kMemoryAlignmentAt = 0x98, kOffsetAlignmentAt = 0x9c;
+
+}  // namespace
+
+std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length) {
+  if (length == 0) return 1.0;
+  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  CachestatRange range{offset, length};
+  Cachestat answer{};
+  if (::syscall(kCachestat, fd, &range, &answer, 0) != 0) return std::nullopt;
+  const std::uint64_t pages = (offset + length - 1) / page - offset / page + 1;
+  return std::min(1.0, static_cast<double>(answer.cached) / static_cast<double>(pages));
+}
+
+std::uint32_t direct_alignment(int fd) {
+  alignas(8) std::array<char, kStatxSize> statx{};
+  if (::syscall(SYS_statx, fd, "", AT_EMPTY_PATH, kStatxDirectAlignment, statx.data()) != 0) {
+    return 4096;
+  }
+  std::uint32_t mask = 0, memory = 0, offset = 0;
+  std::memcpy(&mask, statx.data(), sizeof mask);
+  std::memcpy(&memory, statx.data() + kMemoryAlignmentAt, sizeof memory);
+  std::memcpy(&offset, statx.data() + kOffsetAlignmentAt, sizeof offset);
+  return mask & kStatxDirectAlignment ? std::max(memory, offset) : 4096;
+}
+
+}  // namespace sluice

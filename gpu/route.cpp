@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/route.hpp"
+
+#include <array>
+
+namespace sluice {
+namespace {
+
+constexpr std::array<std::string_view, kRoutes> kNames = {"auto",   "gds",  "cufile", "mapped",
+                                                          "staged", "mmap", "host"};
+
+constexpr std::array<std::string_view, SLUICE_WHY_NOT_PINNED + 1> kReasons = {
+    "the request named it",
+    "nothing speaks against the fastest one",
+    "the buffer is in host memory",
+    "a request so small that it is not worth more",
+    "the page cache has the bytes: a copy beats the disk",
+    "the page cache lacks the bytes",
+    "the file's page cache is registered with the GPU already",
+    "registering pays from the second reading on",
+    "changed a moment ago: not registered",
+    "the share of memory that may be pinned is taken",
+    "no nvidia-fs and no PCIe P2PDMA to this disk",
+    "libcufile is not there, or not usable",
+    "cuFile does not take this file",
+    "this is how writes go",
+    "no host memory could be pinned",
+};
+
+}  // namespace
+
+std::string_view name_of(Route route) {
+  const auto index = static_cast<std::uint32_t>(route);
+  return index < kNames.size() ? kNames[index] : "?";
+}
+
+std::optional<Route> route_by_name(std::string_view name) {
+  for (std::uint32_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<Route>(i);
+  }
+  return std::nullopt;
+}
+
+std::string_view text_of(Why why) {
+  const auto index = static_cast<std::uint32_t>(why);
+  return index < kReasons.size() ? kReasons[index] : "?";
+}
+
+}  // namespace sluice

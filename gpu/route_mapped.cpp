@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/route_mapped.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "gpu/residency.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t kLeast = 16 << 20;       // smaller files are as fast without
+constexpr std::uint64_t kPiece = 64 << 20;       // of a copy: the bus is at its best from here on
+constexpr std::uint64_t kGlance = 4 << 20;       // looking at all of a large file takes a while
+constexpr std::size_t kFiles = 1024;             // remembered at once
+constexpr auto kSweeps = 6;                      // in the time that a registration may be idle
+
+std::int64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return FileVersion::nanoseconds(now);
+}
+
+bool is_version(int fd, const FileVersion& version) {
+  struct stat stat {};
+  return ::fstat(fd, &stat) == 0 && FileVersion::of(stat) == version;
+}
+
+bool is_cached(int fd, const FileVersion& version) {
+  const auto share = [&](std::uint64_t length) { return cached_share(fd, 0, length).value_or(0); };
+  return share(std::min(kGlance, version.size)) == 1 && share(version.size) == 1;
+}
+
+}  // namespace
+
+class MappedFiles::Registration {
+ public:
+  Registration(Device& device, const FileVersion& file,
+               std::shared_ptr<std::atomic<std::uint64_t>> sum)
+      : version(file), device_(device), sum_(std::move(sum)) {
+    *sum_ += version.size;
+  }
+  ~Registration() {
+    if (registered_ && device_.enter()) device_.api().cuMemHostUnregister(base_);
+    if (base_) ::munmap(base_, version.size);
+    *sum_ -= version.size;
+  }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  Result<void> map(int fd) {
+    void* at = ::mmap(nullptr, version.size, PROT_READ, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return Error::last("map the file");
+    base_ = static_cast<std::byte*>(at);
+    SLUICE_TRY(device_.enter());
+    const CUresult code = device_.api().cuMemHostRegister(
+        base_, version.size, kHostRegisterReadOnly | kHostRegisterPortable);
+    if (code != CUDA_SUCCESS) return device_.failed(code, "register the page cache");
+    registered_ = true;
+    return {};
+  }
+  const std::byte* at(std::uint64_t offset) const { return base_ + offset; }
+
+  const FileVersion version;
+
+ private:
+  Device& device_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> sum_;
+  std::byte* base_ = nullptr;
+  bool registered_ = false;
+};
+
+MappedFiles::MappedFiles(Limits limits)
+    : limits_(limits), bytes_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
+
+MappedFiles::~MappedFiles() = default;
+
+// The file, at the front. One that changed begins anew, with whatever was registered forgotten.
+MappedFiles::Known& MappedFiles::known(const FileVersion& version, Dropped& dropped) {
+  auto found = std::find_if(files_.begin(), files_.end(),
+                            [&](const Known& file) { return file.version.id == version.id; });
+  if (found == files_.end()) {
+    if (files_.size() >= kFiles) {
+      dropped.push_back(std::move(files_.back().registration));
+      files_.pop_back();
+    }
+    files_.push_front({version});
+    return files_.front();
+  }
+  files_.splice(files_.begin(), files_, found);
+  Known& file = files_.front();
+  file.used = Clock::now();
+  if (file.version != version) {
+    dropped.push_back(std::move(file.registration));
+    file = {version};
+  }
+  return file;
+}
+
+void MappedFiles::count(const FileVersion& version, std::uint64_t bytes) {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  known(version, dropped).read += bytes;
+}
+
+// Registered, or why it may not be.
+Why MappedFiles::may_register(const Known& file, Wish wish) const {
+  const FileVersion& version = file.version;
+  if (version.size == 0) return Why::Small;
+  if (now_ns() - version.changed < limits_.settle_time.count()) return Why::Changed;
+  if (file.being_registered) return Why::ReadOnce;
+  if (wish == Wish::Insist) return Why::Registered;
+  if (file.refused) return Why::NotPinned;
+  if (version.size < kLeast) return Why::Cached;
+  // One reading may come in many requests, and need not be quite complete.
+  if (file.read < version.size - version.size / 10) return Why::ReadOnce;
+  return Why::Registered;
+}
+
+// Whoever was used a moment ago stays: files that take turns would be registered over and over, at
+// twice the price of reading them without.
+bool MappedFiles::make_room(std::uint64_t size, Dropped& dropped) {
+  const auto deadline = Clock::now() - limits_.idle / kSweeps;
+  std::uint64_t freed = 0;
+  const auto fits = [&] { return size <= limits_.bytes && *bytes_ - freed <= limits_.bytes - size; };
+  for (auto it = files_.rbegin(); it != files_.rend() && !fits(); ++it) {
+    if (!it->registration || it->registration.use_count() > 1 || it->used > deadline) continue;
+    freed += it->version.size;
+    dropped.push_back(std::move(it->registration));
+  }
+  return fits();
+}
+
+std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersion& version,
+                                                         Device& device, Wish wish) {
+  {
+    Dropped dropped;
+    const std::lock_guard lock(mutex_);
+    Known& file = known(version, dropped);
+    if (file.registration) return file.registration;
+    const Why why = may_register(file, wish);
+    if (why != Why::Registered) return why;
+    if (wish != Wish::Look) file.being_registered = true;
+  }
+  if (wish == Wish::Look) return is_cached(fd, version) ? Why::Registered : Why::NotCached;
+  auto answer = try_to_register(fd, version, device, wish);
+
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  Known& file = known(version, dropped);
+  file.being_registered = false;
+  if (const Why* why = std::get_if<Why>(&answer)) {
+    file.refused = *why == Why::NotPinned;
+    return answer;
+  }
+  file.registration = std::get<Shared>(answer);
+  if (!sweeper_.joinable()) {
+    sweeper_ = std::jthread([this](const std::stop_token& stop) { sweep(stop); });
+  }
+  return answer;
+}
+
+std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
+                                                                    const FileVersion& version,
+                                                                    Device& device, Wish wish) {
+  if (wish != Wish::Insist && !is_cached(fd, version)) return Why::NotCached;
+  {
+    Dropped dropped;
+    const std::lock_guard lock(mutex_);
+    if (!make_room(version.size, dropped)) return Why::NoMemoryLeft;
+  }
+  auto registered = register_file(fd, version, device);
+  if (registered) return *registered;
+  const int code = registered.error().code;
+  return code == EAGAIN ? Why::Changed : code == ENOMEM ? Why::NoMemoryLeft : Why::NotPinned;
+}
+
+Result<MappedFiles::Shared> MappedFiles::register_file(int fd, const FileVersion& version,
+                                                       Device& device) {
+  auto registration = std::make_shared<Registration>(device, version, bytes_);
+  SLUICE_TRY(registration->map(fd));
+  // Pinned page by page: between the first and the last the file may have become another.
+  if (!is_version(fd, version)) return Error(EAGAIN, "register a file that changed");
+  return Shared(std::move(registration));
+}
+
+Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int fd,
+                               Memory& memory, std::span<const Segment> segments) {
+  SLUICE_TRY(lane.enter(*memory.device()));
+  for (const auto& [to, from, length] : segments) {
+    for (std::uint64_t at = 0; at < length; at += kPiece) {
+      SLUICE_TRY(lane.to_device(memory.address() + to + at, registration.at(from + at),
+                                std::min(kPiece, length - at)));
+    }
+  }
+  SLUICE_TRY(lane.settle());
+  return is_version(fd, registration.version);
+}
+
+void MappedFiles::forget(const FileId& id) {
+  std::list<Known> dropped;
+  const std::lock_guard lock(mutex_);
+  for (auto it = files_.begin(); it != files_.end();) {
+    const auto next = std::next(it);
+    if (it->version.id == id) dropped.splice(dropped.end(), files_, it);
+    it = next;
+  }
+}
+
+void MappedFiles::sweep(const std::stop_token& stop) {
+  ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    stopping_.wait_for(lock, stop, limits_.idle / kSweeps, [] { return false; });
+    Dropped dropped;
+    for (Known& file : files_) {
+      if (file.registration && Clock::now() - file.used > limits_.idle) {
+        dropped.push_back(std::move(file.registration));
+      }
+    }
+    lock.unlock();
+    dropped.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace sluice

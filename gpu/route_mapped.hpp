@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The mapped route: files whose page cache is registered with the GPUs, which then read it
+// themselves, with no copy by the CPU.
+//
+// Registering takes 25 ms a GiB and pins the pages, so it is for files that are read again and
+// again, within bounds, and ends when nobody has read the file for a while. Pinned pages are the
+// file's no more once it is truncated or a hole punched, so a registration is used only while the
+// file's times and size are what they were; and because times have a granularity, a file is
+// registered only when it has been left alone for longer than that.
+//
+// The CPU never touches these mappings: on a file that has been truncated that would be SIGBUS.
+//
+// Ownership: MappedFiles owns the registrations, and shares each with the requests that use it.
+// Threads: thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <variant>
+
+#include "base/result.hpp"
+#include "gpu/engine.hpp"
+#include "gpu/file_version.hpp"
+#include "gpu/lane.hpp"
+
+namespace sluice {
+
+class MappedFiles {
+ public:
+  struct Limits {
+    std::uint64_t bytes;                  // registered at once
+    std::chrono::nanoseconds idle;        // dropped when unused for so long
+    std::chrono::nanoseconds settle_time;  // registered when not changed for so long
+  };
+  explicit MappedFiles(Limits limits);
+  ~MappedFiles();
+
+  class Registration;
+  using Shared = std::shared_ptr<const Registration>;
+
+  enum class Wish {
+    Look,      // registers nothing; Why::Registered: with IfItPays it would
+    IfItPays,  // registers a file that has been read once and is in the page cache
+    Insist,    // registers whatever can be
+  };
+  // The registration of the file that `fd` is and `version` describes, or the reason why there is
+  // none.
+  std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish);
+  // Copies the segments, which must lie within the file. False if the file changed meanwhile: the
+  // bytes may be neither the old nor the new ones.
+  static Result<bool> read(const Registration& registration, Lane& lane, int fd, Memory& memory,
+                           std::span<const Segment> segments);
+
+  // So much of the file has been read on another route.
+  void count(const FileVersion& version, std::uint64_t bytes);
+  void forget(const FileId& id);
+  std::uint64_t bytes() const { return *bytes_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // What is known of a file that was read.
+  struct Known {
+    FileVersion version;
+    std::uint64_t read = 0;  // bytes, on other routes
+    bool being_registered = false, refused = false;
+    Shared registration = {};
+    Clock::time_point used = Clock::now();
+  };
+
+  // What must be destroyed without the lock: unregistering takes its time.
+  using Dropped = std::list<Shared>;
+  Known& known(const FileVersion& version, Dropped& dropped);
+  Why may_register(const Known& file, Wish wish) const;
+  bool make_room(std::uint64_t size, Dropped& dropped);
+  std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
+                                            Wish wish);
+  Result<Shared> register_file(int fd, const FileVersion& version, Device& device);
+  void sweep(const std::stop_token& stop);
+
+  const Limits limits_;
+  // Of registrations, also of those that are in no list any more but in use.
+  const std::shared_ptr<std::atomic<std::uint64_t>> bytes_;
+  std::mutex mutex_;  // not held while registering or unregistering
+  std::list<Known> files_;  // the last used first
+  std::condition_variable_any stopping_;
+  std::jthread sweeper_;  // started with the first registration
+};
+
+}  // namespace sluice

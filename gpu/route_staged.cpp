@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/route_staged.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "gpu/cutter.hpp"
+#include "gpu/route_host.hpp"
+
+namespace sluice {
+namespace {
+
+// Threads with small requests that are served at once; each has a slot of kSmall.
+constexpr unsigned kSmallLanes = 64;
+// Writes at once. Two slots would do, as the bus is faster than write(2); slots of 2 MiB leave the
+// last-level cache to what is being written.
+constexpr unsigned kWriters = 4, kWriteSlots = 4;
+constexpr std::size_t kWriteSlot = 2 << 20;
+
+constexpr std::size_t kPageable = 4 << 20;
+
+std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::size_t size) {
+  return all.subspan(from, size);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Staging>> Staging::create(Device& device, WorkerPool& workers,
+                                                 std::uint64_t chunk, unsigned slots) {
+  const std::size_t bytes =
+      workers.size() * slots * chunk + kWriters * kWriteSlots * kWriteSlot + kSmallLanes * kSmall;
+  auto pinned = SLUICE_TRY(PinnedMemory::create(device, bytes));
+  return std::unique_ptr<Staging>(new Staging(std::move(pinned), workers, chunk, slots));
+}
+
+Staging::Staging(std::unique_ptr<PinnedMemory> pinned, WorkerPool& workers, std::uint64_t chunk,
+                 unsigned slots)
+    : pinned_(std::move(pinned)),
+      workers_(workers),
+      chunk_(chunk),
+      small_(pinned_->bytes().last(kSmallLanes * kSmall), kSmallLanes, 1, Lane::Wait::Spin),
+      writers_(part_of(pinned_->bytes(), workers.size() * slots * chunk,
+                       kWriters * kWriteSlots * kWriteSlot),
+               kWriters, kWriteSlots, Lane::Wait::Block) {
+  for (unsigned i = 0; i < workers.size(); ++i) {
+    lanes_.push_back(std::make_unique<Lane>(
+        part_of(pinned_->bytes(), i * slots * chunk, slots * chunk), slots, Lane::Wait::Block));
+  }
+}
+
+class Staging::ReadJob : public WorkerPool::Job {
+ public:
+  ReadJob(Staging& staging, Cutter& cutter, FileReader& reader, Memory& memory)
+      : staging_(staging), cutter_(cutter), reader_(reader), memory_(memory) {}
+
+  Result<bool> work(unsigned worker, WorkerPool::Turn& turn) override {
+    Lane& lane = *staging_.lanes_[worker];
+    SLUICE_TRY(lane.enter(*memory_.device()));
+    const auto more = stream(lane, turn);
+    const auto settled = lane.settle();
+    SLUICE_TRY(more);
+    SLUICE_TRY(settled);
+    return *more;
+  }
+
+ private:
+  Result<bool> stream(Lane& lane, WorkerPool::Turn& turn) {
+    Cutter::Piece piece;
+    for (unsigned slot = 0; !is_stopped() && cutter_.take(piece); slot = (slot + 1) % lane.slots()) {
+      SLUICE_TRY(lane.wait(slot));
+      if (piece.is_large()) {
+        SLUICE_TRY(pass_large(lane, lane.slot(slot), piece.parts[0]));
+      } else {
+        SLUICE_TRY(pass_small(lane, lane.slot(slot), piece.all()));
+      }
+      SLUICE_TRY(lane.mark(slot));
+      if (turn.is_over()) return true;
+    }
+    return false;
+  }
+
+  Result<void> pass_large(Lane& lane, std::byte* slot, const Cutter::Part& part) {
+    const auto& [to, from, length] = part.range;
+    const auto got = SLUICE_TRY(reader_.read_to_slot(from, length, slot));
+    if (got.bytes < length) cutter_.ends(part, got.bytes);
+    if (got.bytes == 0) return {};
+    return lane.to_device(memory_.address() + to, slot + got.skip, got.bytes);
+  }
+
+  Result<void> pass_small(Lane& lane, std::byte* slot, std::span<const Cutter::Part> parts) {
+    for (const Cutter::Part& part : parts) {
+      const auto& [to, from, length] = part.range;
+      const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, slot, length));
+      if (got < length) cutter_.ends(part, got);
+      if (got > 0) SLUICE_TRY(lane.to_device(memory_.address() + to, slot, got));
+      slot += length;
+    }
+    return {};
+  }
+
+  Staging& staging_;
+  Cutter& cutter_;
+  FileReader& reader_;
+  Memory& memory_;
+};
+
+Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
+                                          std::span<const Segment> segments) {
+  const LanePool::Loan lane(small_);
+  SLUICE_TRY(lane->enter(*memory.device()));
+  std::byte* slot = lane->slot(0);
+  std::uint64_t done = 0;
+  for (const auto& [to, from, length] : segments) {
+    const std::size_t got = SLUICE_TRY(read_buffered(fd, from, slot, length));
+    if (got > 0) SLUICE_TRY(lane->to_device(memory.address() + to, slot, got));
+    slot += got;
+    done += got;
+  }
+  SLUICE_TRY(lane->settle());
+  return done;
+}
+
+Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,
+                                    std::span<const Segment> segments) {
+  Cutter cutter(segments, chunk_, workers_.size());
+  ReadJob job(*this, cutter, reader, memory);
+  SLUICE_TRY(workers_.run(job));
+  return cutter.bytes();
+}
+
+Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segment& segment) {
+  // Small ones have their own lanes, so that they never wait for large ones.
+  const LanePool::Loan lane(segment.length <= kSmall ? small_ : writers_);
+  SLUICE_TRY(lane->enter(*memory.device()));
+  const std::uint64_t size = lane->slot_size(), pieces = (segment.length + size - 1) / size;
+  const auto size_of = [&](std::uint64_t piece) {
+    return std::min(size, segment.length - piece * size);
+  };
+  const auto slot_of = [&](std::uint64_t piece) {
+    return static_cast<unsigned>(piece % lane->slots());
+  };
+  const auto fetch = [&](std::uint64_t piece) -> Result<void> {
+    const CUdeviceptr from = memory.address() + segment.memory_offset + piece * size;
+    SLUICE_TRY(lane->to_host(lane->slot(slot_of(piece)), from, size_of(piece)));
+    return lane->mark(slot_of(piece));
+  };
+  for (std::uint64_t piece = 0; piece < pieces && piece < lane->slots(); ++piece) {
+    SLUICE_TRY(fetch(piece));
+  }
+  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+    SLUICE_TRY(lane->wait(slot_of(piece)));
+    SLUICE_TRY(write_out(file, lane->slot(slot_of(piece)), size_of(piece),
+                         segment.file_offset + piece * size));
+    if (piece + lane->slots() < pieces) SLUICE_TRY(fetch(piece + lane->slots()));
+  }
+  return lane->settle();
+}
+
+Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
+                                    std::span<const Segment> segments) {
+  SLUICE_TRY(lane.enter(*memory.device()));
+  const std::unique_ptr<std::byte[]> buffer(new std::byte[kPageable]);
+  std::uint64_t done = 0;
+  for (const auto& [to, from, length] : segments) {
+    for (std::uint64_t at = 0; at < length;) {
+      const std::size_t wanted = std::min<std::uint64_t>(kPageable, length - at);
+      const std::size_t got = SLUICE_TRY(read_buffered(fd, from + at, buffer.get(), wanted));
+      const auto begun = got > 0 ? lane.to_device(memory.address() + to + at, buffer.get(), got)
+                                 : Result<void>();
+      SLUICE_TRY(lane.settle());  // before the buffer is used again, or gone
+      SLUICE_TRY(begun);
+      at += got;
+      done += got;
+      if (got < wanted) break;
+    }
+  }
+  return done;
+}
+
+Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,
+                            const Segment& segment) {
+  SLUICE_TRY(lane.enter(*memory.device()));
+  const std::unique_ptr<std::byte[]> buffer(new std::byte[kPageable]);
+  for (std::uint64_t at = 0; at < segment.length; at += kPageable) {
+    const std::size_t size = std::min<std::uint64_t>(kPageable, segment.length - at);
+    const auto begun =
+        lane.to_host(buffer.get(), memory.address() + segment.memory_offset + at, size);
+    SLUICE_TRY(lane.settle());
+    SLUICE_TRY(begun);
+    SLUICE_TRY(write_out(file, buffer.get(), size, segment.file_offset + at));
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/worker_pool.hpp"
+
+#include <pthread.h>
+
+#include <new>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+// Nothing is thrown past here: that would end the process.
+Result<bool> attempt(WorkerPool::Job& job, unsigned worker, WorkerPool::Turn turn) noexcept {
+  try {
+    return job.work(worker, turn);
+  } catch (const std::bad_alloc&) {
+    return Error(ENOMEM, "transfer a piece");
+  } catch (const std::exception& error) {
+    log::get().critical("a transfer failed unexpectedly: what={}", error.what());
+    return Error(EIO, "transfer a piece");
+  }
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(unsigned threads) {
+  threads_.reserve(threads);
+  for (unsigned i = 0; i < threads; ++i) {
+    threads_.emplace_back([this, i](std::stop_token stop) { loop(std::move(stop), i); });
+  }
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Entry& entry : entries_) entry.job.stopped_ = true;
+  }
+  threads_.clear();
+}
+
+Result<void> WorkerPool::run(Job& job) {
+  std::unique_lock lock(mutex_);
+  Entry& entry = entries_.emplace_back(job, nullptr);
+  ++jobs_;
+  wanted_.notify_all();
+  entry.done.wait(lock, [&] { return entry.exhausted && entry.at_work == 0; });
+  const auto error = entry.error;
+  remove(entry);
+  if (error) return *error;
+  return {};
+}
+
+void WorkerPool::start(std::unique_ptr<Job> job) {
+  const std::lock_guard lock(mutex_);
+  Job& borrowed = *job;
+  entries_.emplace_back(borrowed, std::move(job));
+  ++jobs_;
+  wanted_.notify_one();
+}
+
+// The first that has work; it goes to the end of the list, so that the others have their turn.
+WorkerPool::Entry* WorkerPool::next_entry() {
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (it->exhausted || (it->owned && it->at_work > 0)) continue;
+    entries_.splice(entries_.end(), entries_, it);
+    return &*it;
+  }
+  return nullptr;
+}
+
+void WorkerPool::loop(std::stop_token stop, unsigned worker) {
+  ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    Entry* entry = nullptr;
+    if (!wanted_.wait(lock, stop, [&] { return (entry = next_entry()) != nullptr; })) return;
+    ++entry->at_work;
+    lock.unlock();
+    const Result<bool> result = attempt(entry->job, worker, Turn(jobs_));
+    lock.lock();
+    give_back(*entry, result);
+  }
+}
+
+void WorkerPool::give_back(Entry& entry, const Result<bool>& result) {
+  --entry.at_work;
+  if (!result || !*result) entry.exhausted = true;
+  if (!result) {
+    entry.job.stopped_ = true;
+    if (!entry.error) entry.error = result.error();
+  }
+  if (!entry.exhausted || entry.at_work > 0) return;
+  if (!entry.owned) return entry.done.notify_one();
+  remove(entry);
+}
+
+void WorkerPool::remove(Entry& entry) {
+  entries_.remove_if([&](const Entry& other) { return &other == &entry; });
+  --jobs_;
+}
+
+}  // namespace sluice
