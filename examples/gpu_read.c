@@ -7,10 +7,9 @@
  */
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
+#include <sluice/sluice.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <sluice/sluice.h>
 
 static int fail(const char* what, const char* why) {
   fprintf(stderr, "gpu_read: %s: %s\n", what, why);

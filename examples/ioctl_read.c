@@ -7,13 +7,12 @@
  */
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
+#include <sluice/ioctl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <sluice/ioctl.h>
 
 static int fail(const char* what) {
   perror(what);

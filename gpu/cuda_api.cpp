@@ -97,6 +97,7 @@ void find_streams(Symbols& symbols, CudaApi& api) {
   symbols.need(api.cuLaunchHostFunc, "cuLaunchHostFunc");
   // The first version works only where the driver was told to allow it when it was loaded.
   symbols.find(api.cuStreamWaitValue32, "cuStreamWaitValue32_v2");
+  symbols.find(api.cuStreamIsCapturing, "cuStreamIsCapturing");
 }
 
 void find_virtual_memory(void* library, CudaApi& api) {

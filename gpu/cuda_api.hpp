@@ -222,6 +222,8 @@ struct CudaApi {
   // Null where the driver is too old for them. Stream memory operations:
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, std::uint32_t value,
                                   unsigned flags);
+  // Whether work put into the stream becomes part of a graph, to be done later, and more than once.
+  CUresult (*cuStreamIsCapturing)(CUstream stream, int* status);  // 0: it does not
   // The virtual memory API: all of these or none, as has_virtual_memory() says.
   bool has_virtual_memory() const { return cuMemRetainAllocationHandle != nullptr; }
   CUresult (*cuMemCreate)(CUmemGenericAllocationHandle* handle, std::size_t size,

@@ -121,8 +121,7 @@ TEST_F(ClientHostTest, SegmentsAreReadInOneGo) {
   const struct sluice_segment segments[] = {
       {1000, 0, 10}, {0, 4'000'000, 1000}, {2000, content_.size() - 4, 100}, {3000, 5, 0}};
   struct sluice_result result {};
-  EXPECT_EQ(sluice_readv(file_.get(), buffer_.get(), segments, 4, &result), 1014)
-      << sluice_error();
+  EXPECT_EQ(sluice_readv(file_.get(), buffer_.get(), segments, 4, &result), 1014) << sluice_error();
   EXPECT_EQ(result.bytes, 1014u);
   EXPECT_EQ(memory(1000, 10), content_.substr(0, 10));
   EXPECT_EQ(memory(0, 1000), content_.substr(4'000'000, 1000));
@@ -184,9 +183,9 @@ struct Called {
 
 TEST_F(ClientHostTest, AnAsynchronousReadCallsBackWithItsResult) {
   Called called;
-  ASSERT_EQ(sluice_read_async(file_.get(), buffer_.get(), 0, content_.size(), 0, &Called::back,
-                              &called),
-            0);
+  ASSERT_EQ(
+      sluice_read_async(file_.get(), buffer_.get(), 0, content_.size(), 0, &Called::back, &called),
+      0);
   const auto [done, result] = called.promise.get_future().get();
   EXPECT_EQ(done, static_cast<ssize_t>(content_.size()));
   EXPECT_EQ(result.bytes, content_.size());
@@ -196,9 +195,9 @@ TEST_F(ClientHostTest, AnAsynchronousReadCallsBackWithItsResult) {
 
 TEST_F(ClientHostTest, AnAsynchronousErrorReachesTheCallbackWithItsSentence) {
   Called called;
-  ASSERT_EQ(sluice_write_async(file_.get(), buffer_.get(), memory_.size(), 1, 0, &Called::back,
-                               &called),
-            0);
+  ASSERT_EQ(
+      sluice_write_async(file_.get(), buffer_.get(), memory_.size(), 1, 0, &Called::back, &called),
+      0);
   const auto [done, result] = called.promise.get_future().get();
   EXPECT_EQ(done, -ERANGE);
   EXPECT_EQ(result.bytes, 0u);
@@ -223,8 +222,8 @@ struct Chain {
 TEST_F(ClientHostTest, CallbacksMayBeginFurtherRequests) {
   std::vector<std::unique_ptr<Chain>> chains;
   for (std::uint64_t i = 0; i < 20; ++i) {
-    auto& chain = *chains.emplace_back(new Chain{file_.get(), buffer_.get(), i * 100'000,
-                                                 (i + 1) * 100'000, {}});
+    auto& chain = *chains.emplace_back(
+        new Chain{file_.get(), buffer_.get(), i * 100'000, (i + 1) * 100'000, {}});
     ASSERT_EQ(chain.go(), 0);
   }
   for (auto& chain : chains) chain->finished.get_future().wait();

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Requests with GPU memory of the fake libcuda, on ordinary files: the engine of the process does
+// them. What the daemon does is in tests/mount/client_test.cpp.
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <future>
+#include <thread>
+
+#include "gpu/cuda_api.hpp"
+#include "tests/support/files.hpp"
+#include "tests/unit/client/client.hpp"
+#include "tests/unit/client/fake_gpu.hpp"
+
+namespace sluice {
+namespace {
+
+using test::FakeGpu;
+using test::open_file;
+using test::random_bytes;
+using test::register_memory;
+
+constexpr std::size_t kSize = 9'000'001;
+
+class ClientGpuTest : public ::testing::Test {
+ protected:
+  ClientGpuTest()
+      : content_(random_bytes(kSize)),
+        path_(dir_.make_file("file", content_)),
+        file_(open_file(path_, O_RDWR)) {}
+
+  const CudaApi& api() { return gpu_.api(); }
+
+  FakeGpu gpu_;
+  test::TempDir dir_;
+  const std::string content_;
+  const std::string path_;
+  const test::FileHandle file_;
+};
+
+TEST_F(ClientGpuTest, ReadsIntoAllocatedMemory) {
+  const auto memory = gpu_.allocate(kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  struct sluice_result result {};
+  ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, &result),
+            static_cast<ssize_t>(kSize))
+      << sluice_error();
+  EXPECT_TRUE(memory.bytes(0, kSize) == content_);
+  EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_STAGED));
+  EXPECT_EQ(result.in_process, 1u);
+}
+
+TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {
+  const auto memory = gpu_.allocate(kSize + 5000);
+  const auto buffer = register_memory(memory.pointer(1234), kSize);
+  ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 77, kSize - 77, 33, nullptr),
+            static_cast<ssize_t>(kSize - 77))
+      << sluice_error();
+  EXPECT_TRUE(memory.bytes(1234 + 77, kSize - 77) == content_.substr(33, kSize - 77));
+  EXPECT_EQ(memory.bytes(1234 + 76, 1), std::string(1, '\0'));
+  EXPECT_EQ(sluice_read(file_.get(), buffer.get(), 0, 100, kSize - 3, nullptr), 3);
+}
+
+TEST_F(ClientGpuTest, MemoryThatEndsBeforeTheBufferIsRefused) {
+  const auto memory = gpu_.allocate(1 << 20);
+  sluice_buffer* buffer = nullptr;
+  EXPECT_EQ(sluice_buffer_register(memory.pointer(), std::size_t{64} << 20, &buffer), -EINVAL);
+  EXPECT_STREQ(sluice_error(),
+               "register memory: the memory is not all allocated: Invalid argument");
+}
+
+TEST_F(ClientGpuTest, ABufferMaySpanAllocationsThatAreMappedSideBySide) {
+  const auto memory = gpu_.map_segments(5, 2 << 20);
+  const auto buffer = register_memory(memory.pointer(100), kSize);
+  struct sluice_result result {};
+  ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, &result),
+            static_cast<ssize_t>(kSize))
+      << sluice_error();
+  EXPECT_TRUE(memory.bytes(100, kSize) == content_);
+}
+
+TEST_F(ClientGpuTest, PinnedMemoryIsHostMemory) {
+  auto* page = static_cast<char*>(std::aligned_alloc(4096, 4096));
+  ASSERT_EQ(api().cuMemHostRegister(page, 4096, kHostRegisterPortable), CUDA_SUCCESS);
+  {
+    const auto buffer = register_memory(page, 4096);
+    struct sluice_result result {};
+    EXPECT_EQ(sluice_read(file_.get(), buffer.get(), 0, 4096, 5, &result), 4096);
+    EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_HOST));
+    EXPECT_EQ(std::string(page, 4096), content_.substr(5, 4096));
+  }
+  ASSERT_EQ(api().cuMemHostUnregister(page), CUDA_SUCCESS);
+  std::free(page);
+}
+
+TEST_F(ClientGpuTest, WritesWhatIsInTheGpusMemory) {
+  const std::string bytes = random_bytes(5'000'003);
+  const auto memory = gpu_.allocate(bytes.size());
+  memory.fill(bytes);
+  const auto buffer = register_memory(memory.pointer(), bytes.size());
+  EXPECT_EQ(sluice_write(file_.get(), buffer.get(), 0, bytes.size(), 1'000'001, nullptr),
+            static_cast<ssize_t>(bytes.size()))
+      << sluice_error();
+  EXPECT_TRUE(test::read_file(path_) ==
+              content_.substr(0, 1'000'001) + bytes + content_.substr(1'000'001 + bytes.size()));
+}
+
+TEST_F(ClientGpuTest, SegmentsGoWhereTheyBelong) {
+  const auto memory = gpu_.allocate(1 << 20);
+  const auto buffer = register_memory(memory.pointer(), 1 << 20);
+  std::vector<struct sluice_segment> segments;
+  for (std::uint64_t i = 0; i < 700; ++i) segments.push_back({i * 1000, (699 - i) * 9999, 777});
+  EXPECT_EQ(sluice_readv(file_.get(), buffer.get(), segments.data(), segments.size(), nullptr),
+            700 * 777)
+      << sluice_error();
+  const std::string bytes = memory.bytes(0, 1 << 20);
+  for (std::uint64_t i = 0; i < 700; ++i) {
+    ASSERT_EQ(bytes.substr(i * 1000, 777), content_.substr((699 - i) * 9999, 777)) << i;
+  }
+}
+
+TEST_F(ClientGpuTest, ARouteThatIsNamedIsTakenOrRefused) {
+  const auto memory = gpu_.allocate(kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  for (const auto route : {SLUICE_ROUTE_STAGED, SLUICE_ROUTE_MMAP}) {
+    struct sluice_result result {};
+    EXPECT_EQ(sluice_read_route(file_.get(), buffer.get(), 0, kSize, 0, route, &result),
+              static_cast<ssize_t>(kSize))
+        << sluice_error();
+    EXPECT_EQ(result.route, static_cast<unsigned>(route));
+    EXPECT_EQ(result.why, static_cast<unsigned>(SLUICE_WHY_ASKED));
+    EXPECT_TRUE(memory.bytes(0, kSize) == content_);
+  }
+  EXPECT_EQ(sluice_read_route(file_.get(), buffer.get(), 0, 10, 0, SLUICE_ROUTE_HOST, nullptr),
+            -EOPNOTSUPP);
+}
+
+TEST_F(ClientGpuTest, AQueryTellsOfTheGpu) {
+  const auto memory = gpu_.allocate(kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  struct sluice_query query {};
+  ASSERT_EQ(sluice_query_file(file_.get(), buffer.get(), &query), 0) << sluice_error();
+  EXPECT_GE(query.gpus, 1u);
+  EXPECT_NE(query.route, static_cast<unsigned>(SLUICE_ROUTE_HOST));
+  struct sluice_query any {};
+  ASSERT_EQ(sluice_query_file(file_.get(), nullptr, &any), 0) << sluice_error();
+  EXPECT_EQ(any.route, query.route);
+}
+
+TEST_F(ClientGpuTest, TheCallersContextStaysAsItWas) {
+  const auto memory = gpu_.allocate(kSize);
+  // As if the program were at work on its second GPU.
+  CUcontext other = nullptr, now = nullptr;
+  ASSERT_EQ(api().cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(api().cuCtxSetCurrent(other), CUDA_SUCCESS);
+  {
+    const auto buffer = register_memory(memory.pointer(), kSize);
+    api().cuCtxGetCurrent(&now);
+    EXPECT_EQ(now, other);
+    EXPECT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr),
+              static_cast<ssize_t>(kSize));
+    api().cuCtxGetCurrent(&now);
+    EXPECT_EQ(now, other);
+    sluice_file* file = nullptr;
+    ASSERT_EQ(sluice_open(path_.c_str(), O_RDONLY, 0, &file), 0);
+    sluice_close(file);
+  }
+  api().cuCtxGetCurrent(&now);
+  EXPECT_EQ(now, other);
+  gpu_.enter();
+  api().cuDevicePrimaryCtxRelease(1);
+}
+
+TEST_F(ClientGpuTest, AnErrorOfTheGpuIsReturnedAndTheNextRequestWorks) {
+  const auto memory = gpu_.allocate(kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  gpu_.fail("cuMemcpyHtoDAsync:1+:1");  // CUDA_ERROR_INVALID_VALUE
+  EXPECT_LT(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr), 0);
+  EXPECT_NE(std::string(sluice_error()).find(path_), std::string::npos) << sluice_error();
+  gpu_.fail("");
+  EXPECT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr),
+            static_cast<ssize_t>(kSize))
+      << sluice_error();
+  EXPECT_TRUE(memory.bytes(0, kSize) == content_);
+}
+
+// What a stream does around our request, in the order that it should have.
+class ClientStreamTest : public ClientGpuTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  ClientStreamTest() {
+    // Without it the stream waits in a function of the host instead.
+    if (!GetParam()) gpu_.fail("cuStreamWaitValue32:1+:801");  // CUDA_ERROR_NOT_SUPPORTED
+    EXPECT_EQ(api().cuStreamCreate(&stream_, kStreamNonBlocking), CUDA_SUCCESS);
+  }
+  ~ClientStreamTest() override {
+    api().cuStreamDestroy(stream_);
+    gpu_.fail("");
+  }
+
+  CUstream stream_ = nullptr;
+};
+
+struct Step {
+  std::promise<void> allowed;
+  std::atomic<bool> reached{false};
+  static void run(void* user) {
+    auto& self = *static_cast<Step*>(user);
+    self.reached = true;
+    self.allowed.get_future().wait();
+  }
+};
+
+TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
+  const auto memory = gpu_.allocate(kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  Step before;
+  ssize_t done = -1234;
+  std::string after(kSize, '\0');
+  ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
+  ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, kSize, 0, stream_, &done), 0)
+      << sluice_error();
+  ASSERT_EQ(api().cuMemcpyDtoHAsync(after.data(), memory.address(), kSize, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(done, -1234) << "the request did not wait for what is before it";
+  before.allowed.set_value();
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(done, static_cast<ssize_t>(kSize));
+  EXPECT_TRUE(after == content_) << "what is after the request did not wait for it";
+}
+
+TEST_P(ClientStreamTest, AnErrorIsTheResultAndTheStreamGoesOn) {
+  const auto memory = gpu_.allocate(1000);
+  const auto buffer = register_memory(memory.pointer(), 1000);
+  ssize_t done = 0, next = 0;
+  gpu_.fail(GetParam() ? "cuMemcpyHtoDAsync:1+:1"
+                       : "cuMemcpyHtoDAsync:1+:1,cuStreamWaitValue32:1+:801");
+  ASSERT_EQ(::truncate(path_.c_str(), 500), 0);
+  ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 1000, 0, stream_, &done), 0);
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_LT(done, 0);
+  gpu_.fail(GetParam() ? "" : "cuStreamWaitValue32:1+:801");
+  ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 1000, 0, stream_, &next), 0);
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(next, 500);
+}
+
+TEST_P(ClientStreamTest, WhatIsWrongFromTheBeginningIsSaidAtOnce) {
+  const auto memory = gpu_.allocate(1000);
+  const auto buffer = register_memory(memory.pointer(), 1000);
+  ssize_t done = 77;
+  EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 1001, 0, stream_, &done), -ERANGE);
+  const auto unwritable = open_file(path_);
+  EXPECT_EQ(sluice_write_stream(unwritable.get(), buffer.get(), 0, 10, 0, stream_, &done), -EBADF);
+  gpu_.fail("cuLaunchHostFunc:1:1");
+  EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 10, 0, stream_, &done), -EINVAL);
+  EXPECT_EQ(done, 77);
+}
+
+TEST_P(ClientStreamTest, ManyRequestsInSeveralStreamsAllArrive) {
+  const auto memory = gpu_.allocate(kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  CUstream streams[3] = {};
+  for (auto& stream : streams) {
+    ASSERT_EQ(api().cuStreamCreate(&stream, kStreamNonBlocking), CUDA_SUCCESS);
+  }
+  constexpr std::size_t kPiece = 10'000;
+  std::vector<ssize_t> done(kSize / kPiece);
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), i * kPiece, kPiece, i * kPiece,
+                                 streams[i % 3], &done[i]),
+              0)
+        << sluice_error();
+  }
+  for (auto& stream : streams) {
+    ASSERT_EQ(api().cuStreamSynchronize(stream), CUDA_SUCCESS);
+    api().cuStreamDestroy(stream);
+  }
+  EXPECT_EQ(done, std::vector<ssize_t>(done.size(), kPiece));
+  EXPECT_TRUE(memory.bytes(0, done.size() * kPiece) == content_.substr(0, done.size() * kPiece));
+}
+
+TEST_P(ClientStreamTest, AWriteTakesWhatTheStreamHasMadeBefore) {
+  const std::string bytes = random_bytes(1'000'000);
+  const auto memory = gpu_.allocate(bytes.size());
+  const auto buffer = register_memory(memory.pointer(), bytes.size());
+  ssize_t done = 0;
+  ASSERT_EQ(api().cuMemcpyHtoDAsync(memory.address(), bytes.data(), bytes.size(), stream_),
+            CUDA_SUCCESS);
+  ASSERT_EQ(sluice_write_stream(file_.get(), buffer.get(), 0, bytes.size(), 0, stream_, &done), 0);
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(done, static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(test::read_file(path_).substr(0, bytes.size()) == bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wait, ClientStreamTest, ::testing::Bool(),
+                         [](const auto& each) { return each.param ? "OnAWord" : "InAFunction"; });
+
+}  // namespace
+}  // namespace sluice

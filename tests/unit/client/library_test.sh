@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# library_test.sh LIBSLUICE SOURCE C_TEST EXAMPLE: what the shared library shows of itself, that it is quiet, and that the guide
+# has the example as it is compiled.
+set -euo pipefail
+library=$1 source=$2 c_test=$3 example=$4
+failures=0
+complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
+
+declared=$(grep -oE '\bsluice_[a-z_]+\(' "$source/client/include/sluice/sluice.h" | tr -d '(' | sort -u | grep -vx sluice_callback)
+exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
+# sluice_error() and such are in comments, too, so every name with a parenthesis is one that is declared.
+[[ $exported == "$(sed 's/$/@@SLUICE_1/' <<<"$declared")" ]] ||
+  complain "exported and declared differ: $(diff <(echo "$exported") <(sed 's/$/@@SLUICE_1/' <<<"$declared"))"
+readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || complain "the SONAME is another one"
+readelf -d "$library" | grep -q NODELETE || complain "dlclose() would take its threads' code away"
+if readelf -d "$library" | grep -E 'NEEDED.*(cuda|cufile|rocksdb|fuse|boost)'; then complain "it needs more than it should"; fi
+
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+said=$("$c_test" "$directory/file" 2>&1) || complain "the C program failed: $said"
+[[ -z $said ]] || complain "the library prints: $said"
+
+head -c 100000 /dev/urandom >"$directory/file"
+said=$("$example" "$directory/file" 2>&1) || complain "the example failed: $said"
+[[ $said == "100000 bytes to "* ]] || complain "the example says: $said"
+said=$("$example" "$directory/missing" 2>&1) && complain "the example reads what is not there"
+[[ $said == *"No such file"* ]] || complain "the example says of a missing file: $said"
+
+(($(wc -l <"$source/examples/gpu_read.c") < 60)) || complain "the example has grown"
+sed -n '/^```c$/,/^```$/p' "$source/docs/libsluice.md" | sed '1d;/^```$/,$d' | diff "$source/examples/gpu_read.c" - ||
+  complain "docs/libsluice.md has another example"
+((failures == 0))
