@@ -33,7 +33,9 @@ int command_unpin(int argc, char** argv);
 int command_explain(int argc, char** argv);
 int command_moves(int argc, char** argv);
 int command_trace(int argc, char** argv);
+int command_doctor(int argc, char** argv);
 int command_gpu(int argc, char** argv);
+int command_gpu_bench(int argc, char** argv);
 
 // A verb of a verb: `sluice tier run`.
 struct Subverb {

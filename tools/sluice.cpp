@@ -29,6 +29,7 @@ constexpr std::array kVerbs{
     Subverb{"trace", "record accesses, for the simulator", command_trace},
     Subverb{"simulate", "replay a trace against policies", command_simulate},
     Subverb{"gpu", "bring files to GPU memory, and measure it", command_gpu},
+    Subverb{"doctor", "what this machine can do, and the one thing to fix", command_doctor},
     Subverb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/doctor.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <limits>
+
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice {
+namespace {
+
+using Verdict = Check::Verdict;
+
+class DoctorTest : public testing::Test {
+ protected:
+  MachineView machine() const { return MachineView(root_.path()); }
+
+  void put(const std::string& path, const std::string& text) const { root_.make_file(path, text); }
+  void link(const std::string& path, const std::string& target) const {
+    root_.make_dir(path.substr(0, path.rfind('/')));
+    ASSERT_EQ(::symlink(target.c_str(), (root_ / path).c_str()), 0) << path;
+  }
+  static Check find(const std::vector<Check>& checks, const std::string& what) {
+    for (const auto& check : checks) {
+      if (check.what == what) return check;
+    }
+    ADD_FAILURE() << "no check of " << what;
+    return {};
+  }
+  Check kernel_check(const std::string& what) const {
+    return find(kernel_checks(machine(), 7), what);
+  }
+  Check driver_check(const std::string& what) const {
+    return find(driver_checks(machine(), {"0000:1a:00.0"}), what);
+  }
+
+  // As the driver writes it.
+  void put_driver(const std::string& kind) const {
+    put("proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX " + kind +
+            "  580.65.06  Release Build  (dvs-builder@U16)  Sun Jul 27 06:54:38 UTC 2026\n"
+            "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n");
+  }
+  // Everything that P2PDMA needs.
+  void open_all_gates() const {
+    put_driver("Open Kernel Module for x86_64");
+    put("proc/kallsyms", "0000 T pci_p2pdma_add_resource\n");
+    put("sys/bus/pci/devices/0000:1a:00.0/p2pmem/size", "150323855360\n");
+    put("etc/cufile.json", "{\n  // comment\n  \"properties\": {\"use_pci_p2pdma\": true}\n}\n");
+  }
+
+  test::TempDir root_;
+};
+
+TEST_F(DoctorTest, AKernelVersionIsTwoNumbers) {
+  EXPECT_EQ(parse_kernel("6.18.44-fc"), (KernelVersion{6, 18}));
+  EXPECT_EQ(parse_kernel("7.0"), (KernelVersion{7, 0}));
+  EXPECT_EQ(parse_kernel("six"), KernelVersion{});
+  EXPECT_EQ(parse_kernel(""), KernelVersion{});
+  EXPECT_EQ(parse_kernel("6"), KernelVersion{});
+  EXPECT_LT((KernelVersion{6, 9}), (KernelVersion{6, 14}));
+}
+
+TEST_F(DoctorTest, TheMemlockLimitIsTheSoftOne) {
+  const std::string before = "Limit                     Soft Limit   Hard Limit   Units\n";
+  EXPECT_EQ(parse_memlock(before + "Max locked memory         8388608      99999999     bytes\n"),
+            8388608u);
+  EXPECT_EQ(parse_memlock(before + "Max locked memory         unlimited    unlimited    bytes\n"),
+            std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(parse_memlock(before), std::nullopt);
+  EXPECT_EQ(parse_memlock("Max locked memory"), std::nullopt);
+}
+
+TEST_F(DoctorTest, ASmallMemlockLimitOfTheDaemonIsAWarning) {
+  put("proc/7/limits",
+      "Max locked memory         65536                8388608              bytes\n");
+  EXPECT_EQ(kernel_check("memlock").verdict, Verdict::Warn);
+  EXPECT_NE(kernel_check("memlock").words.find("64.0 KiB"), std::string::npos);
+  put("proc/7/limits",
+      "Max locked memory         unlimited            unlimited            bytes\n");
+  EXPECT_EQ(kernel_check("memlock").verdict, Verdict::Ok);
+}
+
+TEST_F(DoctorTest, AnOldKernelIsNamedWithWhatItLacks) {
+  put("proc/sys/kernel/osrelease", "6.8.0-40-generic\n");
+  EXPECT_EQ(kernel_check("kernel").verdict, Verdict::Warn);
+  EXPECT_NE(kernel_check("kernel").words.find("6.9"), std::string::npos);
+  put("proc/sys/kernel/osrelease", "6.12.1\n");
+  EXPECT_NE(kernel_check("kernel").words.find("6.14"), std::string::npos);
+  put("proc/sys/kernel/osrelease", "6.18.0\n");
+  EXPECT_EQ(kernel_check("kernel"), (Check{Verdict::Ok, "kernel", "6.18.0", ""}));
+}
+
+TEST_F(DoctorTest, FuseOverIoUringDependsOnTheModuleParameter) {
+  EXPECT_NE(kernel_check("io_uring").fix.find("CONFIG_FUSE_IO_URING"), std::string::npos);
+  put("sys/module/fuse/parameters/enable_uring", "N\n");
+  EXPECT_NE(kernel_check("io_uring").fix.find("echo Y"), std::string::npos);
+  put("sys/module/fuse/parameters/enable_uring", "Y\n");
+  EXPECT_EQ(kernel_check("io_uring").verdict, Verdict::Ok);
+  put("proc/sys/kernel/io_uring_disabled", "2\n");
+  EXPECT_NE(kernel_check("io_uring").fix.find("io_uring_disabled"), std::string::npos);
+}
+
+TEST_F(DoctorTest, AContainerWithoutTheFuseDeviceIsToldHowToGetIt) {
+  EXPECT_EQ(kernel_check("fuse").fix, "modprobe fuse");
+  put("proc/filesystems", "nodev\tproc\nnodev\tfuse\n\text4\n");
+  EXPECT_NE(kernel_check("fuse").fix.find("--device /dev/fuse"), std::string::npos);
+  put("dev/fuse", "");
+  EXPECT_EQ(kernel_check("fuse").verdict, Verdict::Ok);
+}
+
+TEST_F(DoctorTest, PassthroughIsSeenInTheSymbolsOfTheKernel) {
+  EXPECT_EQ(kernel_check("passthrough").verdict, Verdict::Warn);
+  put("proc/kallsyms", "0000 t fuse_passthrough_read_iter\n");
+  EXPECT_EQ(kernel_check("passthrough").verdict, Verdict::Ok);
+  put("proc/kallsyms", "0000 t fuse_readdir\n");
+  EXPECT_NE(kernel_check("passthrough").fix, "");
+}
+
+TEST_F(DoctorTest, TheDriverIsToldOpenFromClosed) {
+  put_driver("x86_64 Kernel Module");
+  EXPECT_EQ(driver_check("driver").words, "580.65.06, closed modules");
+  put_driver("Open Kernel Module for x86_64");
+  EXPECT_EQ(driver_check("driver").words, "580.65.06, open modules");
+  EXPECT_EQ(parse_driver("something else"), std::nullopt);
+}
+
+TEST_F(DoctorTest, WithoutADriverNothingElseIsSaidOfIt) {
+  const auto checks = driver_checks(machine(), {});
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].verdict, Verdict::No);
+}
+
+TEST_F(DoctorTest, OfTheGatesToP2pdmaTheFirstClosedOneIsNamed) {
+  open_all_gates();
+  EXPECT_EQ(driver_check("p2pdma").verdict, Verdict::Ok) << driver_check("p2pdma").words;
+  put("etc/cufile.json", "{\"properties\": {\"use_pci_p2pdma\": false}}");
+  EXPECT_NE(driver_check("p2pdma").fix.find("use_pci_p2pdma"), std::string::npos);
+  put("sys/bus/pci/devices/0000:1a:00.0/p2pmem/size", "0\n");
+  EXPECT_NE(driver_check("p2pdma").words.find("0000:1a:00.0"), std::string::npos);
+  put_driver("x86_64 Kernel Module");
+  EXPECT_NE(driver_check("p2pdma").fix.find("open kernel modules"), std::string::npos);
+  put("proc/kallsyms", "0000 T something\n");
+  EXPECT_NE(driver_check("p2pdma").fix.find("CONFIG_PCI_P2PDMA"), std::string::npos);
+}
+
+TEST_F(DoctorTest, P2pdmaBelongsUnderProperties) {
+  EXPECT_TRUE(asks_for_p2pdma("{\"properties\": {\"use_pci_p2pdma\": true}} // end"));
+  EXPECT_FALSE(asks_for_p2pdma("{\"use_pci_p2pdma\": true}"));
+  EXPECT_FALSE(asks_for_p2pdma("{\"properties\": {\"use_pci_p2pdma\": \"true\"}}"));
+  EXPECT_FALSE(asks_for_p2pdma("{\"properties\": 1}"));
+  EXPECT_FALSE(asks_for_p2pdma("no json"));
+  EXPECT_FALSE(asks_for_p2pdma(""));
+}
+
+TEST_F(DoctorTest, NvidiaFsIsLoadedOrIsNot) {
+  put_driver("Open Kernel Module for x86_64");
+  EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::No);
+  put("proc/driver/nvidia-fs/version", "version: 2.26\n");
+  EXPECT_EQ(driver_check("nvidia-fs"), (Check{Verdict::Ok, "nvidia-fs", "version: 2.26", ""}));
+}
+
+TEST_F(DoctorTest, AnIommuThatTranslatesIsAWarning) {
+  put_driver("Open Kernel Module for x86_64");
+  EXPECT_EQ(driver_check("iommu").words, "off");
+  root_.make_dir("sys/class/iommu/dmar0");
+  put("sys/kernel/iommu_groups/0/type", "identity\n");
+  EXPECT_EQ(driver_check("iommu").verdict, Verdict::Ok);
+  put("sys/kernel/iommu_groups/1/type", "DMA-FQ\n");
+  EXPECT_EQ(driver_check("iommu").verdict, Verdict::Warn);
+}
+
+TEST_F(DoctorTest, TheInnermostAndLatestMountHoldsAPath) {
+  const std::string table =
+      "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+      "30 22 259:1 / /nvme rw shared:1 - xfs /dev/nvme0n1p1 rw,attr2\n"
+      "31 22 0:40 / /nvme rw - tmpfs tmpfs rw,size=1g\n"
+      "broken line\n";
+  EXPECT_EQ(filesystem_of(table, "/home/x")->type, "ext4");
+  EXPECT_EQ(filesystem_of(table, "/nvmeless")->type, "ext4");
+  EXPECT_EQ(filesystem_of(table, "/nvme/f")->type, "tmpfs");
+  EXPECT_EQ(filesystem_of(table, "/nvme")->options, "rw,size=1g");
+  EXPECT_EQ(filesystem_of("", "/"), std::nullopt);
+}
+
+class DiskTest : public DoctorTest {
+ protected:
+  // A disk, or with `parent` a partition of one, under the number that sysfs knows it by.
+  void put_disk(const std::string& name, const std::string& number,
+                const std::string& parent = "") {
+    const std::string folder = "sys/devices/block/" + (parent.empty() ? name : parent + "/" + name);
+    put(folder + "/dev", number + "\n");
+    if (!parent.empty()) put(folder + "/partition", "1\n");
+    link("sys/dev/block/" + number, "../../../" + folder);
+  }
+  void put_slave(const std::string& of, const std::string& name) {
+    link("sys/devices/block/" + of + "/slaves/" + name, "../../" + name);
+  }
+};
+
+TEST_F(DiskTest, APartitionIsOnItsDisk) {
+  put_disk("nvme0n1", "259:0");
+  put_disk("nvme0n1p1", "259:1", "nvme0n1");
+  const auto disk = disk_of(machine(), 259, 1);
+  ASSERT_TRUE(disk);
+  EXPECT_EQ(disk->name, "nvme0n1");
+  EXPECT_TRUE(disk->is_nvme);
+  EXPECT_EQ(disk->raid, "");
+}
+
+TEST_F(DiskTest, AHardDiskIsNoNvme) {
+  put_disk("sda", "8:0");
+  put("sys/devices/block/sda/queue/rotational", "1\n");
+  const auto disk = disk_of(machine(), 8, 0);
+  ASSERT_TRUE(disk);
+  EXPECT_FALSE(disk->is_nvme);
+  EXPECT_TRUE(disk->is_rotational);
+}
+
+TEST_F(DiskTest, AVolumeIsOfTheKindOfTheDisksBelowIt) {
+  put_disk("nvme0n1", "259:0");
+  put_disk("nvme1n1", "259:5");
+  put_disk("md0", "9:0");
+  put("sys/devices/block/md0/md/level", "raid0\n");
+  put_slave("md0", "nvme0n1");
+  put_slave("md0", "nvme1n1");
+  put_disk("dm-0", "253:0");
+  put_slave("dm-0", "md0");
+  const auto disk = disk_of(machine(), 253, 0);
+  ASSERT_TRUE(disk);
+  EXPECT_EQ(disk->name, "dm-0");
+  EXPECT_TRUE(disk->is_nvme);
+  EXPECT_EQ(disk->raid, "raid0");
+  put_disk("sda", "8:0");
+  put_slave("md0", "sda");
+  EXPECT_FALSE(disk_of(machine(), 253, 0)->is_nvme);
+}
+
+TEST_F(DiskTest, WhatIsNoBlockDeviceHasNoDisk) { EXPECT_FALSE(disk_of(machine(), 0, 40)); }
+
+TEST_F(DiskTest, ATierOnNvmeWithExt4AndUdevIsReadyForCuFile) {
+  put("proc/self/mountinfo", "30 22 259:1 / /nvme rw - ext4 /dev/nvme0n1p1 rw\n");
+  put_disk("nvme0n1", "259:0");
+  put_disk("nvme0n1p1", "259:1", "nvme0n1");
+  put("run/udev/data/b259:1", "I:1\n");
+  for (const auto& check : disk_checks(machine(), "/nvme/tier", makedev(259, 1))) {
+    EXPECT_EQ(check.verdict, Verdict::Ok) << check.what << ": " << check.words;
+  }
+}
+
+TEST_F(DiskTest, WhatCuFileRefusesIsSaid) {
+  put("proc/self/mountinfo", "30 22 259:1 / /nvme rw - ext4 /dev/nvme0n1p1 rw,data=journal\n");
+  const auto checks = disk_checks(machine(), "/nvme", makedev(259, 1));
+  EXPECT_NE(find(checks, "filesystem").fix.find("data=ordered"), std::string::npos);
+  EXPECT_NE(find(checks, "udev").words.find("b259:1"), std::string::npos);
+  EXPECT_NE(find(checks, "udev").fix.find("/run/udev"), std::string::npos);
+  put("run/udev/data/b1:1", "");
+  EXPECT_EQ(find(disk_checks(machine(), "/nvme", makedev(259, 1)), "udev").fix, "udevadm trigger");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/unique_fd.hpp"
+#include "base/units.hpp"
+#include "gpu/engine.hpp"
+#include "tools/attributes.hpp"
+#include "tools/commands.hpp"
+#include "tools/doctor.hpp"
+#include "tools/mount_status.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Verdict = Check::Verdict;
+
+constexpr std::string_view kVerb = "doctor";
+// A file that every tier has.
+constexpr const char* kMarker = "/.sluice/tier.json";
+
+constexpr HelpText kHelp{.usage = "sluice doctor [--json] [MOUNT|PATH]",
+                         .options = R"(      --json        one JSON object; its members are stable
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                         .details = R"(
+Says what this machine can do for Sluice: the kernel's features, the GPUs and what
+stands between them and GPUDirect Storage, and for each tier of the mount its disk
+and the routes that bytes can take from there to a GPU. Each line begins with 'ok',
+'warn' (it works, but not as well) or 'no', and says the one thing to do about it.
+
+Without an argument it is about the mount that the current directory is in, or the
+only one there is, or, if there is none, about the machine alone. A path outside of
+Sluice is looked at like a tier; of a file, the one tier that it is on. It changes nothing and needs no root; tiers that only
+root can enter are looked at only for root.
+
+Examples:
+  sluice doctor
+  sudo sluice doctor /mnt/pool
+  sluice doctor --json | jq '.sections[].checks[] | select(.verdict == "no")'
+
+Exit status: 0 shown, whatever it says; 1 failed (no such path), 2 wrong usage.
+)"};
+
+struct Section {
+  std::string title;
+  std::vector<Check> checks;
+};
+
+std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
+  std::vector<std::string> pci_addresses;
+  std::vector<Check> gpus;
+  auto& devices = engine.devices();
+  for (const auto& device : devices.all()) {
+    pci_addresses.push_back(device->pci_address());
+    gpus.push_back({Verdict::Ok, "gpu " + std::to_string(gpus.size()),
+                    device->name() + ", " + format_size(device->memory_bytes()) + ", " +
+                        to_string(device->uuid()) + ", at " + device->pci_address(),
+                    ""});
+  }
+  auto checks = driver_checks(machine, pci_addresses);
+  checks.push_back(gpus.empty() ? Check{Verdict::No, "cuda", devices.why_none(),
+                                        "without a GPU bytes go to host memory only"}
+                                : Check{Verdict::Ok, "cuda", devices.driver_version(), ""});
+  checks.insert(checks.end(), gpus.begin(), gpus.end());
+  return checks;
+}
+
+// The routes from an open file to a GPU, or to host memory if `device` is null.
+std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* device) {
+  const EngineFile source{.fd = file.get()};
+  std::vector<Check> checks;
+  const auto preview = engine.preview(source, std::uint64_t{64} << 20, device);
+  checks.push_back(
+      {Verdict::Ok, "o_direct",
+       preview.alignment > 1
+           ? "reads past the page cache in multiples of " + format_size(preview.alignment)
+           : "not possible, or not told: all reads go through the page cache",
+       ""});
+  for (const auto& each : engine.possibilities(source, device)) {
+    checks.push_back({each.possible ? Verdict::Ok : Verdict::No, std::string(name_of(each.route)),
+                      each.words, ""});
+  }
+  return checks;
+}
+
+// A directory, or a file, and what lies below it. `probe` is a file there that may be opened.
+Section place_section(const MachineView& machine, Engine& engine, const std::string& title,
+                      const std::string& path, const std::string& probe) {
+  Section section{title, {}};
+  struct stat status {};
+  if (::stat(path.c_str(), &status) < 0) {
+    section.checks.push_back({Verdict::No, "path", std::strerror(errno),
+                              errno == EACCES ? "run this as root" : "mount the tier"});
+    return section;
+  }
+  section.checks = disk_checks(machine, real_path(path), status.st_dev);
+  const UniqueFd file(::open(probe.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) {
+    section.checks.push_back(
+        {Verdict::Warn, "routes",
+         errno == ENOENT ? "can be told of a file only" : probe + ": " + std::strerror(errno),
+         errno == EACCES ? "run this as root" : "name a file of it"});
+    return section;
+  }
+  Device* device = engine.devices().all().empty() ? nullptr : engine.devices().all()[0].get();
+  const auto routes = route_checks(engine, file, device);
+  section.checks.insert(section.checks.end(), routes.begin(), routes.end());
+  return section;
+}
+
+std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
+                                    const Json& status) {
+  std::vector<Section> sections{{"mount " + text_of(status, "mountpoint"), {}}};
+  for (const auto& [name, feature] : member_of(status, "features").items()) {
+    const bool on = flag_of(feature, "on");
+    const std::string why = text_of(feature, "why");
+    sections[0].checks.push_back({on ? Verdict::Ok : Verdict::Warn, name,
+                                  why.empty() ? (on ? "in use" : "not in use") : why});
+  }
+  for (const auto& tier : member_of(status, "tiers")) {
+    const std::string path = text_of(tier, "path");
+    const std::string title = "tier " + text_of(tier, "name") + ", " + path;
+    if (!flag_of(tier, "online")) {
+      sections.push_back({title, {{Verdict::No, "online", text_of(tier, "why"), ""}}});
+      continue;
+    }
+    sections.push_back(place_section(machine, engine, title, path, path + kMarker));
+  }
+  return sections;
+}
+
+// A file or directory that was named. A file of Sluice is looked at where it really is.
+Section named_section(const MachineView& machine, Engine& engine, const std::string& path,
+                      bool is_directory) {
+  const auto location = read_attribute(path, "user.sluice.location");
+  const std::string place = location ? *location : path;
+  return place_section(machine, engine, location ? path + ", at " + place : path, place,
+                       is_directory ? place + kMarker : place);
+}
+
+Json to_json(const std::vector<Section>& sections) {
+  Json list = Json::array();
+  for (const auto& section : sections) {
+    Json checks = Json::array();
+    for (const auto& check : section.checks) {
+      checks.push_back({{"what", check.what},
+                        {"verdict", name_of(check.verdict)},
+                        {"words", check.words},
+                        {"fix", check.fix.empty() ? Json() : Json(check.fix)}});
+    }
+    list.push_back({{"title", section.title}, {"checks", std::move(checks)}});
+  }
+  return {{"version", SLUICE_VERSION}, {"sections", std::move(list)}};
+}
+
+void print_for_people(const Style& style, const std::vector<Section>& sections) {
+  constexpr Color kColors[] = {Color::Green, Color::Yellow, Color::Red};
+  std::string out;
+  for (const auto& section : sections) {
+    if (!out.empty()) out += "\n";
+    out += style.paint(Color::Bold, safe_name(style, section.title)) + "\n";
+    for (const auto& check : section.checks) {
+      const std::string verdict(name_of(check.verdict));
+      out += "  " + style.paint(kColors[static_cast<int>(check.verdict)], verdict) +
+             std::string(6 - verdict.size(), ' ') + check.what +
+             std::string(check.what.size() < 12 ? 12 - check.what.size() : 1, ' ') +
+             safe_name(style, check.words) + "\n";
+      if (!check.fix.empty()) out += std::string(20, ' ') + "-> " + check.fix + "\n";
+    }
+  }
+  std::fputs(out.c_str(), stdout);
+}
+
+}  // namespace
+
+int command_doctor(int argc, char** argv) {
+  CLI::App app;
+  bool as_json = false;
+  std::string color = "auto", given;
+  app.add_flag("--json", as_json);
+  app.add_option("--color", color);
+  app.add_option("PATH", given);
+  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  const auto style = style_for(kVerb, color);
+  if (!style) return kUsage;
+  struct stat status {};
+  if (!given.empty() && ::stat(given.c_str(), &status) < 0) {
+    return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));
+  }
+
+  const MachineView machine;
+  Engine engine({});
+  const std::string path = given.empty() ? given : real_path(given);
+  const MountChoice mount = choose_mount(given);
+  Json mounted;
+  if (mount.problem.empty()) {
+    const auto answer = mount_status(mount.point);
+    if (!answer) return fail(kVerb, describe_status_error(answer.error(), mount.point));
+    mounted = *answer;
+  }
+  const auto daemon = static_cast<pid_t>(number_of(mounted, "pid"));
+  std::vector<Section> sections{{"kernel", kernel_checks(machine, daemon)},
+                                {"gpu", gpu_checks(machine, engine)}};
+  const bool is_directory = S_ISDIR(status.st_mode);
+  if (mounted.is_object() && (path.empty() || is_directory)) {
+    const auto more = mount_sections(machine, engine, mounted);
+    sections.insert(sections.end(), more.begin(), more.end());
+  } else if (!path.empty()) {
+    sections.push_back(named_section(machine, engine, path, is_directory));
+  }
+  if (as_json) {
+    std::puts(to_json(sections).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    print_for_people(*style, sections);
+  }
+  return kDone;
+}
+
+}  // namespace sluice
