@@ -5,9 +5,6 @@
 // touched, as that of a real GPU can't; the bytes are mapped elsewhere. Other processes come by an
 // allocation through /proc/<pid>/fd or a descriptor they were given, and it ends with its last
 // user: a process that dies leaves nothing behind.
-//
-// All synchronization is by mutexes and condition variables, which ThreadSanitizer sees even though
-// this library is built without it, so that a test that does not wait for a copy shows as a race.
 #pragma once
 
 #include <condition_variable>
