@@ -111,8 +111,7 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
     case Route::Mmap:
       return Choice{request.wanted, Why::Asked};
     case Route::Mapped: {
-      auto found =
-          mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist);
+      auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist);
       if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
       if (!std::holds_alternative<MappedFiles::Shared>(found)) return not_this_way();
       return Choice{Route::Mapped, Why::Asked, std::get<MappedFiles::Shared>(found)};
@@ -188,8 +187,8 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
   bool unchanged = false;
   {
     const LanePool::Loan lane(bare);
-    unchanged = SLUICE_TRY(MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory,
-                                             request.segments));
+    unchanged = SLUICE_TRY(
+        MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory, request.segments));
   }
   if (unchanged) return Transfer{request.length, Route::Mapped, choice.why};
   mapped.forget(request.version.id);
@@ -198,8 +197,7 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
 }
 
 Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Choice& choice) {
-  const auto bytes =
-      cufiles.read(request.fd, request.version.id, request.memory, request.segments);
+  const auto bytes = cufiles.read(request.fd, request.version.id, request.memory, request.segments);
   if (failed_with(bytes, EOPNOTSUPP) && request.wanted == Route::Auto) {
     return carry_out(request, {Route::Staged, Why::CuFileRefused});
   }
@@ -208,8 +206,7 @@ Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Ch
 
 Result<Transfer> Engine::Parts::read_mmap(const ReadRequest& request, const Choice& choice) {
   const LanePool::Loan lane(bare);
-  const auto bytes =
-      SLUICE_TRY(read_pageable(*lane, request.fd, request.memory, request.segments));
+  const auto bytes = SLUICE_TRY(read_pageable(*lane, request.fd, request.memory, request.segments));
   return Transfer{bytes, Route::Mmap, choice.why};
 }
 
@@ -224,8 +221,8 @@ Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
   }
   const Gate::Pass pass(gate);
   FileReader reader(request.fd, request.version.id.device, refusals);
-  const auto bytes = SLUICE_TRY(
-      sluice::read_host(workers(), reader, memory, request.segments, settings.chunk));
+  const auto bytes =
+      SLUICE_TRY(sluice::read_host(workers(), reader, memory, request.segments, settings.chunk));
   return Transfer{bytes, Route::Host, why};
 }
 
