@@ -63,12 +63,13 @@ int FakeFaults::next(const char* call) {
     generation_ = now;
     parse(control_->fail);
   }
+  int code = 0;
   for (Fault& fault : faults_) {
     if (fault.call != call) continue;
     ++fault.seen;
-    if (fault.onwards ? fault.seen >= fault.number : fault.seen == fault.number) return fault.code;
+    if (fault.onwards ? fault.seen >= fault.number : fault.seen == fault.number) code = fault.code;
   }
-  return 0;
+  return code;
 }
 
 }  // namespace sluice::test

@@ -18,7 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -214,6 +214,44 @@ bool take_memory(int device, std::size_t size) {
   return true;
 }
 
+void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) {
+  const FakeRange& range = found->second;
+  const auto size = static_cast<std::int64_t>(range.size);
+  const bool imported = range.allocation && !range.allocation->mine;
+  if (imported) count(FakeCount::Imports, -1);
+  if (imported) count(FakeCount::ImportedBytes, -size);
+  switch (range.kind) {
+    case FakeRange::Kind::Allocated:
+      fake().state[range.device].used -= range.size;
+      [[fallthrough]];
+    case FakeRange::Kind::Ipc:
+      unreserve(found->first, range.size);
+      break;
+    case FakeRange::Kind::Mapped:
+      break;  // the reservation stays
+    case FakeRange::Kind::Host:
+      count(FakeCount::Registrations, -1);
+      count(FakeCount::RegisteredBytes, -size);
+  }
+  fake().ranges.erase(found);
+}
+
+// What ends with a context: all but virtual memory. Streams are for the caller to end, unlocked.
+std::vector<std::unique_ptr<FakeStream>> clear_context(int device) {
+  for (auto i = fake().ranges.begin(); i != fake().ranges.end();) {
+    const auto range = i++;
+    if (range->second.device == device && range->second.kind != FakeRange::Kind::Mapped) {
+      remove_range(range);
+    }
+  }
+  std::vector<std::unique_ptr<FakeStream>> ended;
+  for (auto& [key, stream] : fake().streams) {
+    if (stream->device() == device) ended.push_back(std::move(stream));
+  }
+  std::erase_if(fake().streams, [](const auto& entry) { return !entry.second; });
+  return ended;
+}
+
 bool is_device(CUdevice device) { return device >= 0 && device < fake().gpus; }
 
 }  // namespace
@@ -331,10 +369,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   BEGIN("cuDevicePrimaryCtxRelease", nullptr);
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::vector<std::unique_ptr<FakeStream>> ended;
   std::lock_guard lock(fake().mutex);
   FakeGpuState& state = fake().state[device];
   if (state.contexts == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--state.contexts == 0) count(FakeCount::Contexts, -1);
+  if (--state.contexts > 0) return CUDA_SUCCESS;
+  ended = clear_context(device);
+  state.lost = CUDA_SUCCESS;  // so that one process can run many tests
+  count(FakeCount::Contexts, -1);
   return CUDA_SUCCESS;
 }
 
@@ -389,9 +431,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Allocated) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  fake().state[found->second.device].used -= found->second.size;
-  unreserve(address, found->second.size);
-  fake().ranges.erase(found);
+  remove_range(found);
   return CUDA_SUCCESS;
 }
 
@@ -506,9 +546,7 @@ CUresult cuMemHostUnregister(void* address) {
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Host) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
-  count(FakeCount::Registrations, -1);
-  count(FakeCount::RegisteredBytes, -static_cast<std::int64_t>(found->second.size));
-  fake().ranges.erase(found);
+  remove_range(found);
   return CUDA_SUCCESS;
 }
 
@@ -590,11 +628,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Ipc) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (--found->second.users > 0) return CUDA_SUCCESS;
-  count(FakeCount::Imports, -1);
-  count(FakeCount::ImportedBytes, -static_cast<std::int64_t>(found->second.size));
-  unreserve(address, found->second.size);
-  fake().ranges.erase(found);
+  if (--found->second.users == 0) remove_range(found);
   return CUDA_SUCCESS;
 }
 
@@ -693,11 +727,7 @@ CUresult cuMemUnmap(CUdeviceptr address, std::size_t size) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     address += found->second.size;
-    if (!found->second.allocation->mine) {
-      count(FakeCount::Imports, -1);
-      count(FakeCount::ImportedBytes, -static_cast<std::int64_t>(found->second.size));
-    }
-    fake().ranges.erase(found);
+    remove_range(found);
   }
   return CUDA_SUCCESS;
 }
