@@ -262,12 +262,12 @@ TEST_F(EngineTestOnGpu, WarmingFillsThePageCache) {
 
 TEST_F(EngineTestOnGpu, NothingIsPinnedBeforeItIsNeeded) {
   EXPECT_EQ(engine->pinned_bytes(), 0u);
-  EXPECT_EQ(count(test::FakeCount::Contexts), 0u);
+  EXPECT_EQ(count(test::FakeCount::Streams), 0u);
   const std::string content = pattern(100'000, 14);
   const UniqueFd fd = make_file("f", content);
   Target host(nullptr, content.size());
   expect_read(*engine, fd, content, host, {0, 0, content.size()}, Route::Auto);
-  EXPECT_EQ(count(test::FakeCount::Contexts), 0u);
+  EXPECT_EQ(count(test::FakeCount::Streams), 0u);
   Target device(&gpu(), content.size());
   expect_read(*engine, fd, content, device, {0, 0, content.size()}, Route::Auto);
   EXPECT_EQ(engine->pinned_bytes(), count(test::FakeCount::RegisteredBytes));
