@@ -3,31 +3,12 @@
 
 #include <dlfcn.h>
 
+#include "gpu/symbols.hpp"
+
 namespace sluice {
 namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
-
-// Looks names up and remembers the first that is missing.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename Function>
-  bool find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(::dlsym(library_, name));
-    return function != nullptr;
-  }
-  template <typename Function>
-  void need(Function& function, const char* name) {
-    if (!find(function, name) && missing_ == nullptr) missing_ = name;
-  }
-  const char* missing() const { return missing_; }
-
- private:
-  void* const library_;
-  const char* missing_ = nullptr;
-};
 
 // The suffixes are those that cuda.h gives these names since 64-bit sizes came; a plain name is the
 // old 32-bit call. The variants for per-thread default streams (_ptsz) are for those who use the
@@ -123,12 +104,7 @@ void find_virtual_memory(void* library, CudaApi& api) {
 std::unique_ptr<CudaApi> CudaApi::load(std::string& why_not) {
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    // Only a library that is there and can't be loaded has more to tell than its name.
-    const char* reason = ::dlerror();
-    const std::string text = reason != nullptr ? reason : "";
-    why_not = text.find("No such file") != std::string::npos
-                  ? std::string(kLibrary) + " is not installed: this machine has no NVIDIA driver"
-                  : std::string(kLibrary) + " can't be loaded: " + text;
+    why_not = load_error(kLibrary);
     return nullptr;
   }
   auto api = std::make_unique<CudaApi>();

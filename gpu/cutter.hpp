@@ -52,7 +52,7 @@ class Cutter {
   const std::uint64_t chunk_;
   const unsigned workers_;
   mutable Mutex mutex_;
-  std::size_t next_ GUARDED_BY(mutex_) = 0;       // segment
+  std::size_t next_ GUARDED_BY(mutex_) = 0;        // segment
   std::uint64_t position_ GUARDED_BY(mutex_) = 0;  // in it
   std::uint64_t left_ GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> lengths_ GUARDED_BY(mutex_);

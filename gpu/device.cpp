@@ -11,39 +11,6 @@
 namespace sluice {
 namespace {
 
-int errno_of(CUresult code) {
-  switch (code) {
-    case CUDA_ERROR_OUT_OF_MEMORY:
-      return ENOMEM;
-    case CUDA_ERROR_INVALID_VALUE:
-    case CUDA_ERROR_INVALID_DEVICE:
-    case CUDA_ERROR_INVALID_CONTEXT:
-    case CUDA_ERROR_INVALID_HANDLE:
-    case CUDA_ERROR_NOT_FOUND:
-    case CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED:
-      return EINVAL;
-    case CUDA_ERROR_ALREADY_MAPPED:
-    case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
-      return EEXIST;
-    case CUDA_ERROR_NOT_READY:
-      return EAGAIN;
-    case CUDA_ERROR_NOT_PERMITTED:
-      return EPERM;
-    case CUDA_ERROR_NOT_SUPPORTED:
-    case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
-      return EOPNOTSUPP;
-    case CUDA_ERROR_NO_DEVICE:
-    case CUDA_ERROR_DEVICE_UNAVAILABLE:
-    case CUDA_ERROR_NOT_INITIALIZED:
-    case CUDA_ERROR_DEINITIALIZED:
-    case CUDA_ERROR_SYSTEM_NOT_READY:
-    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-      return ENODEV;
-    default:
-      return EIO;
-  }
-}
-
 // After these every further call in the context fails, and often with the same code: the driver
 // documents that "the process must be terminated and relaunched".
 bool is_sticky(CUresult code) {
@@ -78,6 +45,39 @@ int numa_node_of(const std::string& pci) {
 }
 
 }  // namespace
+
+int errno_of(CUresult code) {
+  switch (code) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return ENOMEM;
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_DEVICE:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_NOT_FOUND:
+    case CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED:
+      return EINVAL;
+    case CUDA_ERROR_ALREADY_MAPPED:
+    case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
+      return EEXIST;
+    case CUDA_ERROR_NOT_READY:
+      return EAGAIN;
+    case CUDA_ERROR_NOT_PERMITTED:
+      return EPERM;
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
+      return EOPNOTSUPP;
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return ENODEV;
+    default:
+      return EIO;
+  }
+}
 
 std::string to_string(const GpuUuid& uuid) {
   static constexpr char kDigits[] = "0123456789abcdef";

@@ -29,6 +29,9 @@ std::string to_string(const GpuUuid& uuid);
 
 using IpcHandle = std::array<std::uint8_t, 64>;
 
+// The errno that is nearest to what CUDA said.
+int errno_of(CUresult code);
+
 class Device {
  public:
   Device(const CudaApi& api, CUdevice ordinal);

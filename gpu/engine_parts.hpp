@@ -78,7 +78,7 @@ struct Engine::Parts {
 
   const Settings settings;  // with every default filled in
   DirectRefusals refusals;
-  Gate gate;  // large requests
+  Gate gate;      // large requests
   LanePool bare;  // with no memory of their own
   MappedFiles mapped;
   CuFiles cufiles;

@@ -37,8 +37,7 @@ void DirectRefusals::add(dev_t filesystem) {
   filesystems_.push_back(filesystem);
 }
 
-Result<std::size_t> read_buffered(int fd, std::uint64_t offset, std::byte* to,
-                                  std::size_t length) {
+Result<std::size_t> read_buffered(int fd, std::uint64_t offset, std::byte* to, std::size_t length) {
   std::size_t got = 0;
   while (got < length) {
     const ssize_t count = ::pread(fd, to + got, length - got, static_cast<off_t>(offset + got));
@@ -109,8 +108,7 @@ Result<FileReader::Piece> FileReader::read_to_slot(std::uint64_t offset, std::si
   if (direct < 0) return Piece{0, SLUICE_TRY(read_buffered(fd_, offset, slot, length))};
   const std::uint64_t begin = down(offset, alignment_), end = up(offset + length, alignment_);
   const std::size_t skip = offset - begin;
-  const std::size_t got =
-      SLUICE_TRY(read_direct(direct, begin, slot, end - begin, skip + length));
+  const std::size_t got = SLUICE_TRY(read_direct(direct, begin, slot, end - begin, skip + length));
   return Piece{skip, got <= skip ? 0 : std::min(got - skip, length)};
 }
 

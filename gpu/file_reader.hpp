@@ -60,8 +60,8 @@ class FileReader {
   // The descriptor to read the piece with; -1: through the page cache.
   int direct_for(std::uint64_t offset, std::size_t length);
   void open_direct();
-  Result<std::size_t> read_direct(int direct, std::uint64_t offset, std::byte* to,
-                                  std::size_t room, std::size_t enough);
+  Result<std::size_t> read_direct(int direct, std::uint64_t offset, std::byte* to, std::size_t room,
+                                  std::size_t enough);
 
   const int fd_;
   const dev_t filesystem_;
@@ -69,8 +69,8 @@ class FileReader {
   std::once_flag opened_;
   UniqueFd direct_;
   std::uint32_t alignment_ = 0;
-  std::atomic<bool> refused_{false};               // only ever turns true
-  std::atomic<std::uint64_t> cold_{0}, warm_{0};   // counters
+  std::atomic<bool> refused_{false};              // only ever turns true
+  std::atomic<std::uint64_t> cold_{0}, warm_{0};  // counters
 };
 
 }  // namespace sluice

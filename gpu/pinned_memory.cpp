@@ -51,8 +51,7 @@ Result<std::unique_ptr<PinnedMemory>> PinnedMemory::create(Device& device, std::
   ::madvise(first + skip, bytes, kMadvisePopulateWrite);
 
   SLUICE_TRY(device.enter());
-  const CUresult code =
-      device.api().cuMemHostRegister(first + skip, bytes, kHostRegisterPortable);
+  const CUresult code = device.api().cuMemHostRegister(first + skip, bytes, kHostRegisterPortable);
   if (code != CUDA_SUCCESS) return device.failed(code, "pin staging memory");
   memory->registered_ = true;
   return memory;

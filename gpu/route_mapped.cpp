@@ -11,11 +11,11 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t kLeast = 16 << 20;       // smaller files are as fast without
-constexpr std::uint64_t kPiece = 64 << 20;       // of a copy: the bus is at its best from here on
-constexpr std::uint64_t kGlance = 4 << 20;       // looking at all of a large file takes a while
-constexpr std::size_t kFiles = 1024;             // remembered at once
-constexpr auto kSweeps = 6;                      // in the time that a registration may be idle
+constexpr std::uint64_t kLeast = 16 << 20;  // smaller files are as fast without
+constexpr std::uint64_t kPiece = 64 << 20;  // of a copy: the bus is at its best from here on
+constexpr std::uint64_t kGlance = 4 << 20;  // looking at all of a large file takes a while
+constexpr std::size_t kFiles = 1024;        // remembered at once
+constexpr auto kSweeps = 6;                 // in the time that a registration may be idle
 
 std::int64_t now_ns() {
   timespec now{};
@@ -124,7 +124,9 @@ Why MappedFiles::may_register(const Known& file, Wish wish) const {
 bool MappedFiles::make_room(std::uint64_t size, Dropped& dropped) {
   const auto deadline = Clock::now() - limits_.idle / kSweeps;
   std::uint64_t freed = 0;
-  const auto fits = [&] { return size <= limits_.bytes && *bytes_ - freed <= limits_.bytes - size; };
+  const auto fits = [&] {
+    return size <= limits_.bytes && *bytes_ - freed <= limits_.bytes - size;
+  };
   for (auto it = files_.rbegin(); it != files_.rend() && !fits(); ++it) {
     if (!it->registration || it->registration.use_count() > 1 || it->used > deadline) continue;
     freed += it->version.size;
@@ -137,7 +139,10 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
                                                          Device& device, Wish wish) {
   {
     Dropped dropped;
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (wish == Wish::Insist) {
+      registered_.wait(lock, [&] { return !known(version, dropped).being_registered; });
+    }
     Known& file = known(version, dropped);
     if (file.registration) return file.registration;
     const Why why = may_register(file, wish);
@@ -151,6 +156,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
   const std::lock_guard lock(mutex_);
   Known& file = known(version, dropped);
   file.being_registered = false;
+  registered_.notify_all();
   if (const Why* why = std::get_if<Why>(&answer)) {
     file.refused = *why == Why::NotPinned;
     return answer;
@@ -186,8 +192,8 @@ Result<MappedFiles::Shared> MappedFiles::register_file(int fd, const FileVersion
   return Shared(std::move(registration));
 }
 
-Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int fd,
-                               Memory& memory, std::span<const Segment> segments) {
+Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int fd, Memory& memory,
+                               std::span<const Segment> segments) {
   SLUICE_TRY(lane.enter(*memory.device()));
   for (const auto& [to, from, length] : segments) {
     for (std::uint64_t at = 0; at < length; at += kPiece) {

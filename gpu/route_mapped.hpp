@@ -35,8 +35,8 @@ namespace sluice {
 class MappedFiles {
  public:
   struct Limits {
-    std::uint64_t bytes;                  // registered at once
-    std::chrono::nanoseconds idle;        // dropped when unused for so long
+    std::uint64_t bytes;                   // registered at once
+    std::chrono::nanoseconds idle;         // dropped when unused for so long
     std::chrono::nanoseconds settle_time;  // registered when not changed for so long
   };
   explicit MappedFiles(Limits limits);
@@ -87,8 +87,9 @@ class MappedFiles {
   const Limits limits_;
   // Of registrations, also of those that are in no list any more but in use.
   const std::shared_ptr<std::atomic<std::uint64_t>> bytes_;
-  std::mutex mutex_;  // not held while registering or unregistering
-  std::list<Known> files_;  // the last used first
+  std::mutex mutex_;                    // not held while registering or unregistering
+  std::list<Known> files_;              // the last used first
+  std::condition_variable registered_;  // or failed to be
   std::condition_variable_any stopping_;
   std::jthread sweeper_;  // started with the first registration
 };

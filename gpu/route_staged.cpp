@@ -66,7 +66,8 @@ class Staging::ReadJob : public WorkerPool::Job {
  private:
   Result<bool> stream(Lane& lane, WorkerPool::Turn& turn) {
     Cutter::Piece piece;
-    for (unsigned slot = 0; !is_stopped() && cutter_.take(piece); slot = (slot + 1) % lane.slots()) {
+    for (unsigned slot = 0; !is_stopped() && cutter_.take(piece);
+         slot = (slot + 1) % lane.slots()) {
       SLUICE_TRY(lane.wait(slot));
       if (piece.is_large()) {
         SLUICE_TRY(pass_large(lane, lane.slot(slot), piece.parts[0]));
@@ -165,8 +166,8 @@ Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
     for (std::uint64_t at = 0; at < length;) {
       const std::size_t wanted = std::min<std::uint64_t>(kPageable, length - at);
       const std::size_t got = SLUICE_TRY(read_buffered(fd, from + at, buffer.get(), wanted));
-      const auto begun = got > 0 ? lane.to_device(memory.address() + to + at, buffer.get(), got)
-                                 : Result<void>();
+      const auto begun =
+          got > 0 ? lane.to_device(memory.address() + to + at, buffer.get(), got) : Result<void>();
       SLUICE_TRY(lane.settle());  // before the buffer is used again, or gone
       SLUICE_TRY(begun);
       at += got;

@@ -30,8 +30,7 @@ class Staging {
   // Returns how many bytes there were.
   Result<std::uint64_t> read_small(int fd, Memory& memory, std::span<const Segment> segments);
   // With all workers.
-  Result<std::uint64_t> read(FileReader& reader, Memory& memory,
-                             std::span<const Segment> segments);
+  Result<std::uint64_t> read(FileReader& reader, Memory& memory, std::span<const Segment> segments);
   // In the order of the file, from the calling thread.
   Result<void> write(const EngineFile& file, Memory& memory, const Segment& segment);
 

@@ -62,8 +62,8 @@ constexpr std::size_t kBuckets = 45 * 16;  // to 2^48 ns, three days
 std::size_t bucket_of(std::uint64_t value) {
   if (value < 16) return value;
   const int exponent = std::bit_width(value) - 1;
-  const std::size_t index = static_cast<std::size_t>(exponent - 3) * 16 +
-                            ((value >> (exponent - 4)) & 15);
+  const std::size_t index =
+      static_cast<std::size_t>(exponent - 3) * 16 + ((value >> (exponent - 4)) & 15);
   return std::min(index, kBuckets - 1);
 }
 
@@ -97,8 +97,8 @@ struct Cell {
     latency.fetch_add(ns, kRelaxed);
     histogram[bucket_of(ns)].fetch_add(1, kRelaxed);
     if (done < 1 << 20) return;
-    const auto rate = static_cast<std::uint64_t>(1e9 * static_cast<double>(done) /
-                                                 static_cast<double>(ns));
+    const auto rate =
+        static_cast<std::uint64_t>(1e9 * static_cast<double>(done) / static_cast<double>(ns));
     std::uint64_t old = peak.load(kRelaxed);
     while (old < rate && !peak.compare_exchange_weak(old, rate, kRelaxed)) {
     }
@@ -130,7 +130,6 @@ struct Stats::PerGpu {
   PerGpu* next = nullptr;
   std::array<Cell, kRoutes> cells;  // [Auto]: what failed before it took a route
   std::array<BusyTime, kRoutes> busy;
-
 };
 
 namespace {

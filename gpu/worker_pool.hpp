@@ -84,7 +84,7 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable_any wanted_;
   std::list<Entry> entries_;
-  std::atomic<unsigned> jobs_{0};  // entries_.size(), for workers that don't hold the lock
+  std::atomic<unsigned> jobs_{0};      // entries_.size(), for workers that don't hold the lock
   std::vector<std::jthread> threads_;  // last: they use everything above
 };
 

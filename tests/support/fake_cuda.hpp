@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The inside of the fake libcuda.so.1: what its two sources share.
+//
+// A GPU's memory is a memfd an allocation. The address that a program sees is reserved but can't be
+// touched, as that of a real GPU can't; the bytes are mapped elsewhere. Other processes come by an
+// allocation through /proc/<pid>/fd or a descriptor they were given, and it ends with its last
+// user: a process that dies leaves nothing behind.
+//
+// All synchronization is by mutexes and condition variables, which ThreadSanitizer sees even though
+// this library is built without it, so that a test that does not wait for a copy shows as a race.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "gpu/cuda_api.hpp"
+#include "tests/support/fake_control.hpp"
+
+namespace sluice {
+
+// The bytes of one allocation.
+struct FakeAllocation {
+  FakeAllocation(int memfd, std::size_t bytes, int gpu, bool own);
+  ~FakeAllocation();
+  FakeAllocation(const FakeAllocation&) = delete;
+  FakeAllocation& operator=(const FakeAllocation&) = delete;
+
+  const int fd;
+  const std::size_t size;
+  const int device;
+  const bool mine;  // allocated here, not imported
+  std::byte* bytes = nullptr;
+};
+
+// Addresses that stand for bytes: of an allocation, or of registered host memory.
+struct FakeRange {
+  enum class Kind { Allocated, Ipc, Mapped, Host };
+  Kind kind = Kind::Allocated;
+  std::size_t size = 0;
+  std::shared_ptr<FakeAllocation> allocation;  // null: host memory
+  std::byte* bytes = nullptr;
+  std::uint64_t id = 0;
+  bool accessible = true;  // Mapped: after cuMemSetAccess()
+  bool writable = true;    // Host: registered without READ_ONLY
+  bool of_file = false;    // Host: pages of a file, which may be cut off while we copy
+  unsigned users = 1;      // Ipc: how often it was opened
+  int device = 0;
+};
+
+// What a stream does is done by a thread, in order.
+class FakeStream {
+ public:
+  explicit FakeStream(int device);
+  ~FakeStream();  // after all that was put into it
+  void put(std::function<void()> work);
+  void wait_idle();
+  bool is_idle();
+  int device() const { return device_; }
+
+ private:
+  void run();
+
+  const int device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool busy_ = false, ending_ = false;
+  std::thread thread_;
+};
+
+struct FakeEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t recorded = 0, reached = 0;
+};
+
+struct FakeGpuState {
+  unsigned contexts = 0;
+  CUresult lost = CUDA_SUCCESS;  // the sticky error that every further call returns
+  std::uint64_t used = 0;
+  std::unique_ptr<FakeStream> stream;  // the default one
+};
+
+// Everything, never destroyed: streams may still run when the process ends.
+struct FakeCuda {
+  static constexpr int kMaxGpus = 8;
+  static constexpr std::size_t kGranularity = 2 << 20;
+  static constexpr std::size_t kMemory = std::size_t{16} << 30;
+
+  FakeCuda();
+  static FakeCuda& get();
+
+  // Begins a call: returns the failure that was asked for, or what is wrong with the state of
+  // things. `device` gets the current context's; null: the call needs none.
+  CUresult begin(const char* call, int* device);
+  void lose(int device, CUresult code);
+
+  // Copies between two ends, each a range that we know or (`*_host`) plain host memory. False if
+  // an end is not, or no longer, valid.
+  bool copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
+  // Whether all of it is known (and may be written to). REQUIRES: mutex held.
+  bool is_valid(CUdeviceptr address, std::size_t size, bool writing);
+  std::map<CUdeviceptr, FakeRange>::iterator find(CUdeviceptr address);
+  FakeStream* stream_of(CUstream stream, int device);
+  void synchronize(int device);
+
+  test::FakeFaults faults;
+  int gpus = 2;
+  unsigned delay_us = 0;
+  std::mutex mutex;  // of all below; not held while copying or waiting
+  bool initialized = false;
+  FakeGpuState state[kMaxGpus];
+  std::uint64_t next_id = 1;
+  std::map<CUdeviceptr, FakeRange> ranges;
+  std::map<CUdeviceptr, std::size_t> reservations;
+  std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<FakeAllocation>, unsigned>>
+      handles;
+  std::map<CUstream, std::unique_ptr<FakeStream>> streams;
+  std::map<CUevent, std::shared_ptr<FakeEvent>> events;
+};
+
+}  // namespace sluice

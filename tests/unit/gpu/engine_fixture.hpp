@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the tests of the engine share: files of known bytes, memory to read to, and the fake GPU's
+// books. Threads: caller locks.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/unique_fd.hpp"
+#include "gpu/engine.hpp"
+#include "tests/support/fake_gpu.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice {
+
+inline constexpr std::uint64_t kMiB = 1 << 20;
+
+// Small pieces, so that small files have many; times short enough to wait for.
+inline Engine::Settings test_settings() {
+  Engine::Settings settings;
+  settings.threads = 4;
+  settings.chunk = 256 << 10;
+  settings.mapped_after = std::chrono::milliseconds(50);
+  return settings;
+}
+
+// Memory of one kind, filled with kUntouched.
+class Target {
+ public:
+  static constexpr char kUntouched = '\x5a';
+  Target(Device* device, std::uint64_t length);  // null: host memory
+  ~Target();
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  Memory& operator*() { return *memory_; }
+  std::string bytes() const;
+  void fill(const std::string& bytes);
+
+ private:
+  Device* const device_;
+  std::string host_;
+  CUdeviceptr address_ = 0;
+  std::unique_ptr<Memory> memory_;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  void SetUp() override;
+  // Nothing of the fake's is held any more.
+  void TearDown() override;
+
+  void start(const Engine::Settings& settings = test_settings());
+  Device& gpu(std::size_t index = 0) { return *engine->devices().all().at(index); }
+  // The memory that a route reads to: host memory or the first GPU's.
+  std::unique_ptr<Target> target(Route route, std::uint64_t length);
+
+  UniqueFd make_file(const std::string& name, const std::string& content);
+  // Has not been changed for as long as registering wants.
+  static void settle(const UniqueFd& fd);
+  // False if the kernel keeps the pages.
+  static bool drop_cache(const UniqueFd& fd);
+
+  // Which calls of the driver fail from now on, as tests/support/fake_control.hpp says.
+  static void fail(const std::string& faults);
+  static std::uint64_t count(test::FakeCount which);
+
+  test::TempDir dir;
+  std::unique_ptr<Engine> engine;
+};
+
+// EXPECTs that file[offset, +length) is read whole, to memory_offset, and nothing around it.
+// `content` is the file's; returns how it went.
+Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& content, Target& target,
+                     const Segment& segment, Route wanted);
+
+}  // namespace sluice

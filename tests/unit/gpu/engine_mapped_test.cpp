@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/support/files.hpp"
+#include "tests/support/seed.hpp"
+#include "tests/support/wait.hpp"
+#include "tests/unit/gpu/engine_fixture.hpp"
+
+namespace sluice {
+namespace {
+
+using test::FakeCount;
+using test::pattern;
+
+class EngineMappedTest : public EngineTest {
+ protected:
+  static constexpr std::uint64_t kSize = 16 * kMiB + 12'345;  // enough to be registered
+
+  // Reads it all, as AUTO does.
+  Transfer read_all(const UniqueFd& fd, const std::string& content) {
+    Target memory(&gpu(), content.size());
+    return expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::Auto);
+  }
+  // A file that is registered.
+  UniqueFd registered(const std::string& content) {
+    UniqueFd fd = make_file("registered", content);
+    settle(fd);
+    read_all(fd, content);
+    EXPECT_EQ(read_all(fd, content).route, Route::Mapped);
+    return fd;
+  }
+};
+
+TEST_F(EngineMappedTest, AFileIsRegisteredWhenItIsReadAgain) {
+  const std::string content = pattern(kSize, 1);
+  const UniqueFd fd = make_file("f", content);
+  settle(fd);
+  const auto first = read_all(fd, content);
+  EXPECT_EQ(first.route, Route::Staged);
+  EXPECT_EQ(first.why, Why::ReadOnce);
+  EXPECT_EQ(engine->mapped_bytes(), 0u);
+  EXPECT_EQ(engine->preview({fd.get()}, kSize, &gpu()).route, Route::Mapped);
+  EXPECT_EQ(engine->mapped_bytes(), 0u) << "a preview registers nothing";
+  const auto second = read_all(fd, content);
+  EXPECT_EQ(second.route, Route::Mapped);
+  EXPECT_EQ(second.why, Why::Registered);
+  EXPECT_EQ(engine->mapped_bytes(), kSize);
+  const auto registrations = count(FakeCount::Registrations);
+  EXPECT_EQ(read_all(fd, content).route, Route::Mapped);
+  EXPECT_EQ(count(FakeCount::Registrations), registrations);
+}
+
+TEST_F(EngineMappedTest, OneReadingInManyRequestsIsOneReading) {
+  const std::string content = pattern(kSize, 2);
+  const UniqueFd fd = make_file("f", content);
+  settle(fd);
+  Target memory(&gpu(), kMiB);
+  for (std::uint64_t at = 0; at + kMiB <= kSize; at += kMiB) {
+    const auto went = expect_read(*engine, fd, content, memory, {0, at, kMiB}, Route::Auto);
+    EXPECT_EQ(went.route, Route::Staged) << at;
+  }
+  EXPECT_EQ(expect_read(*engine, fd, content, memory, {0, 1, kMiB}, Route::Auto).route,
+            Route::Mapped);
+}
+
+TEST_F(EngineMappedTest, AFileThatChangedAMomentAgoIsNotRegistered) {
+  const std::string content = pattern(kSize, 3);
+  Engine::Settings settings = test_settings();
+  settings.mapped_after = std::chrono::hours(1);
+  start(settings);
+  const UniqueFd fd = make_file("f", content);
+  read_all(fd, content);
+  const auto again = read_all(fd, content);
+  EXPECT_EQ(again.route, Route::Staged);
+  EXPECT_EQ(again.why, Why::Changed);
+  Target memory(&gpu(), kMiB);
+  EXPECT_TRUE(
+      failed_with(engine->read({fd.get()}, *memory, {0, 0, kMiB}, Route::Mapped), EOPNOTSUPP));
+}
+
+TEST_F(EngineMappedTest, SmallFilesAreNotWorthIt) {
+  const std::string content = pattern(kMiB, 4);
+  const UniqueFd fd = make_file("f", content);
+  settle(fd);
+  for (int i = 0; i < 3; ++i) {
+    const auto went = read_all(fd, content);
+    EXPECT_EQ(went.route, Route::Staged);
+    EXPECT_EQ(went.why, Why::Cached);
+  }
+}
+
+TEST_F(EngineMappedTest, AFileThatIsNotInMemoryIsNotRegistered) {
+  const std::string content = pattern(kSize, 5);
+  const UniqueFd fd = make_file("f", content);
+  settle(fd);
+  read_all(fd, content);
+  if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
+  const auto went = read_all(fd, content);
+  EXPECT_EQ(went.route, Route::Staged);
+  EXPECT_EQ(went.why, Why::NotCached);
+}
+
+TEST_F(EngineMappedTest, WhatWasOverwrittenIsReadAnew) {
+  std::string content = pattern(kSize, 6);
+  const UniqueFd fd = registered(content);
+  const std::string change = pattern(3 * kMiB, 7);
+  content.replace(kMiB + 5, change.size(), change);
+  ASSERT_GT(::pwrite(fd.get(), change.data(), change.size(), kMiB + 5), 0);
+  read_all(fd, content);
+  EXPECT_EQ(engine->mapped_bytes(), 0u) << "the old registration is of no more use";
+}
+
+TEST_F(EngineMappedTest, WhatWasAppendedIsReadToo) {
+  std::string content = pattern(kSize, 8);
+  const UniqueFd fd = registered(content);
+  const std::string more = pattern(100'000, 9);
+  ASSERT_GT(::pwrite(fd.get(), more.data(), more.size(), kSize), 0);
+  read_all(fd, content + more);
+}
+
+TEST_F(EngineMappedTest, AFileCutOffAndWrittenAnewHasItsNewBytes) {
+  const std::string content = pattern(kSize, 10), other = pattern(kSize, 11);
+  const UniqueFd fd = registered(content);
+  ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
+  ASSERT_EQ(::pwrite(fd.get(), other.data(), kSize, 0), static_cast<ssize_t>(kSize));
+  read_all(fd, other);
+  // And once more when that is registered.
+  settle(fd);
+  read_all(fd, other);
+  EXPECT_EQ(read_all(fd, other).route, Route::Mapped);
+}
+
+TEST_F(EngineMappedTest, ManyReadersOfAFileThatChangesNeverSeeOldBytes) {
+  std::string content = pattern(kSize, 12);
+  Engine::Settings settings = test_settings();
+  settings.mapped_after = std::chrono::milliseconds(20);
+  start(settings);
+  const UniqueFd fd = make_file("f", content);
+  for (char round = 0; round < test::rounds(4, 50); ++round) {
+    ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
+    content[5] = round;
+    ASSERT_EQ(::pwrite(fd.get(), content.data(), kSize, 0), static_cast<ssize_t>(kSize));
+    std::vector<std::jthread> readers;
+    for (int i = 0; i < 3; ++i) {
+      readers.emplace_back([&] {
+        for (int again = 0; again < 3; ++again) read_all(fd, content);
+      });
+    }
+  }
+}
+
+TEST_F(EngineMappedTest, NoMoreIsRegisteredThanAllowed) {
+  Engine::Settings settings = test_settings();
+  settings.mapped_bytes = kSize + kMiB;
+  start(settings);
+  const std::string content = pattern(kSize, 13);
+  const UniqueFd fd = registered(content);
+  const UniqueFd other = make_file("other", content);
+  settle(other);
+  read_all(other, content);
+  const auto again = read_all(other, content);
+  EXPECT_EQ(again.route, Route::Staged);
+  EXPECT_EQ(again.why, Why::NoMemoryLeft);
+  EXPECT_EQ(engine->mapped_bytes(), kSize);
+}
+
+TEST_F(EngineMappedTest, AnIdleRegistrationMakesRoomForAnotherAndEndsByItself) {
+  Engine::Settings settings = test_settings();
+  settings.mapped_bytes = kSize + kMiB;
+  settings.mapped_idle = std::chrono::milliseconds(1200);
+  start(settings);
+  const std::string content = pattern(kSize, 14);
+  const UniqueFd fd = registered(content);
+  const UniqueFd other = make_file("other", content);
+  settle(other);
+  read_all(other, content);
+  EXPECT_TRUE(test::eventually([&] { return read_all(other, content).route == Route::Mapped; }));
+  EXPECT_EQ(engine->mapped_bytes(), kSize);
+  EXPECT_TRUE(test::eventually([&] { return engine->mapped_bytes() == 0; }));
+}
+
+TEST_F(EngineMappedTest, ForgettingAFileLetsGoOfItsPages) {
+  const std::string content = pattern(kSize, 15);
+  const UniqueFd fd = registered(content);
+  engine->forget({fd.get()});
+  EXPECT_EQ(engine->mapped_bytes(), 0u);
+  EXPECT_EQ(read_all(fd, content).why, Why::ReadOnce);
+}
+
+TEST_F(EngineMappedTest, AFileThatCantBeRegisteredIsNotTriedAgain) {
+  const std::string content = pattern(kSize, 16);
+  const UniqueFd fd = make_file("f", content);
+  settle(fd);
+  read_all(fd, content);
+  fail("cuMemHostRegister:1:801");
+  for (int i = 0; i < 2; ++i) {
+    const auto went = read_all(fd, content);
+    EXPECT_EQ(went.route, Route::Staged);
+    EXPECT_EQ(went.why, Why::NotPinned);
+  }
+}
+
+TEST_F(EngineMappedTest, AFileTruncatedWhileItIsReadEndsNothing) {
+  const std::string content = pattern(kSize, 17);
+  const UniqueFd fd = make_file("f", content);
+  Engine::Settings settings = test_settings();
+  settings.mapped_after = std::chrono::milliseconds(0);
+  start(settings);
+  std::atomic<bool> stop{false};
+  std::thread shrinker([&] {
+    while (!stop) {
+      ::ftruncate(fd.get(), 4096);
+      ::pwrite(fd.get(), content.data() + 4096, kSize - 4096, 4096);
+      std::this_thread::yield();
+    }
+  });
+  Target memory(&gpu(), kSize);
+  for (int i = 0; i < test::rounds(30, 500); ++i) {
+    const auto went = engine->read({fd.get()}, *memory, {0, 0, kSize});
+    EXPECT_TRUE(went) << went.error().operation;
+    if (!went) break;
+    EXPECT_GE(went->bytes, 4096u);
+    // Asked for, it may be impossible; then it says so.
+    const auto asked = engine->read({fd.get()}, *memory, {0, 0, kSize}, Route::Mapped);
+    if (!asked) {
+      EXPECT_EQ(asked.error().code, EOPNOTSUPP);
+    }
+  }
+  stop = true;
+  shrinker.join();
+}
+
+}  // namespace
+}  // namespace sluice
