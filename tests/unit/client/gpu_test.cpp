@@ -201,6 +201,7 @@ class ClientStreamTest : public ClientGpuTest, public ::testing::WithParamInterf
   ClientStreamTest() {
     // Without it the stream waits in a function of the host instead.
     if (!GetParam()) FakeGpu::fail_cuda("cuStreamWaitValue32:1+:801");  // CUDA_ERROR_NOT_SUPPORTED
+    EXPECT_TRUE(device().enter());
     EXPECT_EQ(api().cuStreamCreate(&stream_, kStreamNonBlocking), CUDA_SUCCESS);
   }
   ~ClientStreamTest() override {
@@ -227,6 +228,8 @@ TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
   Step before;
   ssize_t done = -1234;
   std::string after(kSize, '\0');
+  // A copy to memory that is not pinned waits for the stream.
+  ASSERT_EQ(api().cuMemHostRegister(after.data(), kSize, 0), CUDA_SUCCESS);
   ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
   ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, kSize, 0, stream_, &done), 0)
       << sluice_error();
@@ -235,6 +238,7 @@ TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
   before.allowed.set_value();
   ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(done, static_cast<ssize_t>(kSize));
+  ASSERT_EQ(api().cuMemHostUnregister(after.data()), CUDA_SUCCESS);
   EXPECT_TRUE(after == content_) << "what is after the request did not wait for it";
 }
 
@@ -264,6 +268,22 @@ TEST_P(ClientStreamTest, WhatIsWrongFromTheBeginningIsSaidAtOnce) {
   FakeGpu::fail_cuda("cuLaunchHostFunc:1:1");
   EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 10, 0, stream_, &done), -EINVAL);
   EXPECT_EQ(done, 77);
+}
+
+TEST_P(ClientStreamTest, AStreamThatCannotBeMadeToWaitIsLeftAsItWas) {
+  const GpuMemory memory(device(), 1000);
+  const auto buffer = register_memory(memory.pointer(), 1000);
+  Step before;
+  ssize_t done = 77;
+  ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
+  // The first call is to begin; the second, to wait, is made only where there is no word for that.
+  FakeGpu::fail_cuda(GetParam() ? "cuLaunchHostFunc:2+:1"
+                                : "cuLaunchHostFunc:2+:1,cuStreamWaitValue32:1+:801");
+  EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 10, 0, stream_, &done),
+            GetParam() ? 0 : -EIO);
+  before.allowed.set_value();
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(done, GetParam() ? 10 : 77);
 }
 
 TEST_P(ClientStreamTest, ManyRequestsInSeveralStreamsAllArrive) {
