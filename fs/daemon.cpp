@@ -20,6 +20,7 @@
 #include "base/path.hpp"
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
+#include "fs/gpu_service.hpp"
 #include "fs/session.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
@@ -60,12 +61,48 @@ nlohmann::json to_json(const Tier& tier) {
           {"draining", tier.is_draining()}};
 }
 
+nlohmann::json to_json(const Stats::Figures& figures) {
+  nlohmann::json out = nlohmann::json::object();
+  for (std::uint32_t i = 0; i < kRoutes; ++i) {
+    const RouteFigures& each = figures[i];
+    if (i > 0 && each.operations + each.failures == 0) continue;
+    const double busy = std::chrono::duration<double>(each.busy).count();
+    const auto micros = [](std::chrono::nanoseconds t) {
+      return static_cast<double>(t.count()) / 1e3;
+    };
+    out[i == 0 ? "all" : std::string(name_of(static_cast<Route>(i)))] = {
+        {"operations", each.operations},
+        {"failures", each.failures},
+        {"bytes", each.bytes},
+        {"busy_s", busy},
+        {"bytes_per_s", busy > 0 ? static_cast<double>(each.bytes) / busy : 0},
+        {"peak_bytes_per_s", each.peak},
+        {"average_us",
+         each.operations > 0 ? micros(each.latency_sum) / static_cast<double>(each.operations) : 0},
+        {"p50_us", micros(each.p50)},
+        {"p99_us", micros(each.p99)}};
+  }
+  return out;
+}
+
 std::vector<std::string> ignored_openers(const MountOptions& options) {
   if (!options.heat_ignore) return ScanDetector::Settings{}.ignored;
   std::vector<std::string> words;
   std::istringstream text(*options.heat_ignore);
   for (std::string word; text >> word;) words.push_back(std::move(word));
   return words;
+}
+
+Engine::Settings engine_settings(const MountOptions& options) {
+  Engine::Settings out;
+  out.enabled = options.gpu;
+  out.threads = static_cast<unsigned>(options.gpu_threads);
+  out.chunk = options.gpu_chunk;
+  out.max_concurrent_ops = static_cast<unsigned>(options.gpu_max_concurrent_ops);
+  // 0 would leave it to the engine; one byte is as good as none.
+  out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
+  out.cufile = options.gpu_cufile;
+  return out;
 }
 
 // Everything a mount is made of, in the order in which it is built.
@@ -80,7 +117,7 @@ class Daemon {
   bool serve() {
     if (!start_migration()) return false;
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
-    const bool ok = session_->run(*filesystem_);
+    const bool ok = session_->run(*filesystem_, *gpu_);
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
@@ -134,6 +171,9 @@ class Daemon {
                                                           .half_life = options_.half_life,
                                                           .heat_ignore = ignored_openers(options_),
                                                           .heat_sample = options_.heat_sample});
+    engine_ = std::make_unique<Engine>(engine_settings(options_));
+    filesystem_->attach(*engine_);
+    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu);
     session_->status = [this] { return status(); };
     return true;
   }
@@ -233,6 +273,32 @@ class Daemon {
             {"pending", migration_->mover().pending().size()}};
   }
 
+  nlohmann::json gpu_status() const {
+    nlohmann::json devices = nlohmann::json::array();
+    // CUDA is not loaded for the sake of a report.
+    const bool loaded = engine_->devices().is_loaded();
+    if (loaded) {
+      for (const auto& gpu : engine_->devices().all()) {
+        devices.push_back({{"uuid", to_string(gpu->uuid())},
+                           {"name", gpu->name()},
+                           {"pci", gpu->pci_address()},
+                           {"memory", gpu->memory_bytes()},
+                           {"lost", gpu->is_lost()},
+                           {"routes", to_json(engine_->stats().of(gpu->uuid()))}});
+      }
+    }
+    return {
+        {"enabled", options_.gpu},
+        {"cuda", loaded ? nlohmann::json(engine_->devices().driver_version()) : nlohmann::json()},
+        {"why", loaded ? engine_->devices().why_none() : ""},
+        {"devices", devices},
+        {"buffers", gpu_->buffers()},
+        {"buffer_bytes", gpu_->buffer_bytes()},
+        {"pinned_bytes", engine_->pinned_bytes()},
+        {"mapped_bytes", engine_->mapped_bytes()},
+        {"routes", to_json(engine_->stats().all())}};
+  }
+
   std::string status() const {
     nlohmann::json tiers = nlohmann::json::array();
     for (const auto& tier : *pool_) tiers.push_back(to_json(*tier));
@@ -250,6 +316,7 @@ class Daemon {
                                 {"io_uring", to_json(session_->io_uring())}}},
                               {"tiers", tiers},
                               {"migration", migration_status()},
+                              {"gpu", gpu_status()},
                               {"inodes", filesystem_->known_inodes()},
                               {"open_files", filesystem_->open_files()},
                               {"opens", filesystem_->opens()},
@@ -263,7 +330,9 @@ class Daemon {
   std::string state_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go
   std::unique_ptr<Filesystem> filesystem_;
+  std::unique_ptr<GpuService> gpu_;
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<ControlServer> control_;
 };

@@ -10,8 +10,8 @@
 // OpenFile::moving < namespace_ < move_intents_ < replicate_ < table shard < inode < tier < store.
 //
 // The sources are by subject: filesystem_namespace.cpp (names), _copies.cpp (where things are),
-// _data.cpp (bytes), _attributes.cpp (stat and xattrs), _move.cpp (moves to other tiers),
-// _control.cpp (what Sluice says of itself).
+// _data.cpp (bytes), _gpu.cpp (bytes to and from GPUs), _attributes.cpp (stat and xattrs),
+// _move.cpp (moves to other tiers), _control.cpp (what Sluice says of itself).
 #pragma once
 
 #include <sys/stat.h>
@@ -23,6 +23,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "fs/caller.hpp"
 #include "fs/fd_cache.hpp"
 #include "fs/inode_table.hpp"
+#include "gpu/engine.hpp"
 #include "metadata/store.hpp"
 #include "tiering/access_sampler.hpp"
 #include "tiering/heat.hpp"
@@ -87,9 +90,9 @@ class KernelSide {
   virtual void remove_backing(std::int32_t id) = 0;
   // Makes it ask for the attributes of `id` again. REQUIRES: the caller holds no lock.
   virtual void drop_attributes(InodeId id) = 0;
-  // Makes it read the directory `id` again. REQUIRES: the caller holds no lock and answers no
-  // request.
-  virtual void drop_listing(InodeId id) = 0;
+  // Makes it read the directory or file `id` again. REQUIRES: the caller holds no lock and answers
+  // no request: the kernel waits for reads and writes of it that are under way.
+  virtual void drop_pages(InodeId id) = 0;
 };
 
 class DirectoryStream;
@@ -117,6 +120,8 @@ class Filesystem final : public MoveHost {
   // Who is asked to move files and told of what matters to them. Called once, before the first
   // operation; without it nothing moves.
   void attach(Migration& migration) { migration_ = &migration; }
+  // What reads into GPUs; the same. Without it such requests get EOPNOTSUPP.
+  void attach(Engine& engine) { engine_ = &engine; }
 
   // Names.
   Result<Entry> lookup(InodeId parent, const char* name);
@@ -151,6 +156,25 @@ class Filesystem final : public MoveHost {
   Result<off_t> seek(InodeId id, off_t offset, int whence);
   Result<std::size_t> copy_range(InodeId from, off_t from_offset, InodeId to, off_t to_offset,
                                  std::size_t length);
+
+  // Bytes to and from memory of others, as Engine has it. ENOTTY for what is no regular file.
+  Result<Transfer> gpu_read(InodeId id, Memory& memory, std::span<const Segment> segments,
+                            Route wanted);
+  // `strip_suid` as in write(). After an error, what is in the range is unspecified.
+  Result<Transfer> gpu_write(InodeId id, Memory& memory, const Segment& segment, Route wanted,
+                             const std::optional<Caller>& strip_suid);
+  struct GpuPreview {
+    Engine::Preview preview;  // of a read of all of it
+    std::uint64_t size = 0;
+    std::string tier;
+  };
+  Result<GpuPreview> gpu_preview(InodeId id, Device* device);
+  // Into the page cache, in the background. Length 0: to the end.
+  Result<void> warm(InodeId id, std::uint64_t offset, std::uint64_t length);
+  // Asks for a move to the fastest tier with room; nothing to do if there is no faster one. ENOSPC
+  // if there is but it is full.
+  Result<void> promote(InodeId id);
+  Result<bool> is_owner(InodeId id, const Caller& caller);  // root owns everything
 
   // Attributes.
   Result<Attributes> getattr(InodeId id);
@@ -263,6 +287,17 @@ class Filesystem final : public MoveHost {
     const InodePtr inode_;  // none: nothing to guard
     std::shared_ptr<SharedMutex> moving_;
   };
+  // Keeps a file where it is while the engine works on it, without a word to a move that copies.
+  class UseGuard {
+   public:
+    explicit UseGuard(InodePtr inode);
+    ~UseGuard();
+    UseGuard(const UseGuard&) = delete;
+    UseGuard& operator=(const UseGuard&) = delete;
+
+   private:
+    const InodePtr inode_;
+  };
   Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
   // Opens the file of an O_PATH or other descriptor anew.
   static Result<SharedFd> reopen(int fd, int flags);
@@ -286,6 +321,15 @@ class Filesystem final : public MoveHost {
   Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
   template <typename Change>
   auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
+
+  // filesystem_gpu.cpp
+  Result<InodePtr> gpu_file(InodeId id);
+  void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
+  void written_past_kernel(const InodePtr& file);
+  void drop_written_pages();
+  Result<void> prefetch(const InodePtr& file, std::string_view how);
+  Result<std::string> describe_route(const InodePtr& file);
+  void forget_in_engine(const InodePtr& file);
 
   // filesystem_move.cpp
   class Held;
@@ -372,6 +416,8 @@ class Filesystem final : public MoveHost {
   std::atomic<std::uint64_t> switches_{0};
   std::atomic<std::uint64_t> pin_epoch_{1};  // raised when a pin changes; see Inode::pin_epoch
   Migration* migration_ = nullptr;
+  Engine* engine_ = nullptr;
+  std::atomic<bool> engine_in_use_{false};  // some file was read through it; only ever turns true
   Mutex unsettled_mutex_;
   std::vector<Unsettled> unsettled_ GUARDED_BY(unsettled_mutex_);
   ScanDetector scans_;
@@ -388,7 +434,8 @@ class Filesystem final : public MoveHost {
   std::vector<InodePtr> opened_ GUARDED_BY(opened_mutex_);  // inodes with new_opens
   Mutex mapped_mutex_;
   std::vector<std::weak_ptr<Inode>> mapped_
-      GUARDED_BY(mapped_mutex_);  // files that a mapping may change
+      GUARDED_BY(mapped_mutex_);                         // files that a mapping may change
+  std::set<InodeId> written_ GUARDED_BY(mapped_mutex_);  // by us, under the kernel's pages
   unsigned ticks_ = 0;
 };
 

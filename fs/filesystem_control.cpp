@@ -61,6 +61,7 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
     std::snprintf(text.data(), text.size(), "%.2f", *score);
     return Answer(text.data());
   }
+  if (name == "gpu") return describe_route(inode);
   if (name == "explain" && migration_ != nullptr) return explain(inode);
   return Answer(Error(ENODATA, "getxattr"));
 }
@@ -68,6 +69,7 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
 Result<void> Filesystem::set_virtual_xattr(const InodePtr& inode, std::string_view name,
                                            std::string_view value) {
   name.remove_prefix(kVirtualPrefix.size());
+  if (name == "prefetch") return prefetch(inode, value);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = pool_.by_name(value);
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier of that name");
@@ -320,6 +322,7 @@ void Filesystem::sample_open_files() {
 
 void Filesystem::tick() {
   notice_mapped_changes();
+  drop_written_pages();
   settle_moves();
   if (settings_.heat_sample.count() > 0) sample_open_files();
   for (const auto& tier : pool_) {

@@ -242,7 +242,7 @@ void Filesystem::rediscover_all(TierIndex tier) {
       MutexLock lock(directory->mutex);
       directory->partly_unknown = false;
     }
-    kernel_.drop_listing(id);
+    kernel_.drop_pages(id);
   }
 }
 

@@ -367,6 +367,10 @@ void Filesystem::release(InodeId id, int flags) {
   open_files_.fetch_sub(1, std::memory_order_relaxed);
   if (written) notice_change(file, written, can_map_to_write(flags));
   if (!last) return;
+  if (struct stat st{}; file->engine_knows && last->reader &&
+                        ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {
+    engine_->forget({.fd = last->reader->get()});
+  }
   if (last->passthrough) kernel_.remove_backing(last->backing_id);
   (last->reader ? readers_ : unopened_).fetch_sub(1);
   last.reset();
@@ -593,6 +597,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
   }
   switches_.fetch_add(1);
   ended();
+  if (inode->engine_knows) engine_->forget({.fd = source->get()});
   return {};
 }
 

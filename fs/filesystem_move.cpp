@@ -179,6 +179,10 @@ Result<void> Filesystem::take_hold(Held& held, const Move& move) {
     return Error(ESTALE, "the file is on another tier");
   if (file->move || file->changes > 0) return Error(EBUSY, "it is being changed");
   if (file->has_twin) return Error(EBUSY, "an earlier move of it can't be finished");
+  if (file->uses > 0) {
+    file->move_waits = true;
+    return Error(EBUSY, "it is being read into a GPU");
+  }
   if (file->open) {
     file->move_waits = true;
     if (file->open->writers > 0) return Error(EBUSY, "it is open for writing");
@@ -223,6 +227,7 @@ Result<std::unique_ptr<HeldFile>> Filesystem::hold(const Move& move) {
   auto held = std::make_unique<Held>(*this, *file);
   held->references = std::move(references);
   for (int attempt = 1;; ++attempt) {
+    forget_in_engine(*file);
     const auto taken = take_hold(*held, move);
     if (taken) break;
     if (taken.error().code != EBUSY || attempt == kLeaseAttempts) return taken.error();
@@ -276,10 +281,14 @@ Result<std::vector<Step>> Filesystem::prepare(const Arrival& arrival) {
 Result<void> Filesystem::begin_switch(Held& held) {
   {
     MutexLock lock(held.inode()->mutex);
-    const Inode& file = *held.inode();
+    Inode& file = *held.inode();
     const bool in_use = file.open && (file.open->writers > 0 || file.open->passthrough);
     if (held.move->is_cancelled() || file.changes > 0 || in_use)
       return Error(ECANCELED, "somebody changes the file");
+    if (file.uses > 0) {
+      file.move_waits = true;
+      return Error(EBUSY, "it is being read into a GPU");
+    }
     held.move->is_switching = true;
   }
   struct stat now {};
@@ -347,7 +356,10 @@ std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arriva
     held(i).end();
   }
   for (const std::size_t i : which) {
-    if (outcomes[i]) kernel_.drop_attributes(held(i).inode()->id());  // st_blocks and ctime
+    if (!outcomes[i]) continue;
+    kernel_.drop_attributes(held(i).inode()->id());  // st_blocks and ctime
+    // It may have been read while it was copied.
+    if (held(i).inode()->engine_knows) engine_->forget({.fd = held(i).source()});
   }
   return outcomes;
 }

@@ -284,6 +284,7 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
 void Filesystem::hold_if_open(const Located& victim) {
   const InodePtr file = table_.find(victim.identity.id);
   if (!file || file->is_directory()) return;
+  if (victim.st.st_nlink == 1) forget_in_engine(file);
   {
     MutexLock lock(file->mutex);
     if (!file->open || file->open->reader) return;
@@ -311,7 +312,7 @@ Result<void> Filesystem::unlink(InodeId parent, const char* name) {
   const ChangeGuard guard(moving_inode(directory, name));
   SLUICE_TRY(guard.check_name());
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
-  if (unopened_.load() > 0) {
+  if (unopened_.load() > 0 || engine_in_use_.load(std::memory_order_relaxed)) {
     for (const Located& victim : SLUICE_TRY(locate(copies, name))) hold_if_open(victim);
   }
   for (const OpenCopy& copy : copies.reachable) {

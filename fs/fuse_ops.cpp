@@ -87,7 +87,8 @@ void answer_entry(fuse_req_t request, Operation operation) noexcept {
   });
 }
 
-void fill(fuse_file_info& info, const Opened& opened) {
+void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
+  info.fh = session(request).gpu().opened(info.flags).to_wire();
   info.backing_id = opened.backing_id;
   info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
   // Nothing waits for a close: locks are the kernel's own, and no data is written back late.
@@ -145,8 +146,28 @@ void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_in
       [&](Result<struct statx>& st) { fuse_reply_statx(request, flags, &*st, 0); });
 }
 
-void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info*,
+void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open,
+                std::span<const std::byte> in, std::size_t out_size) {
+  GpuReply reply(in);
+  answer(
+      request,
+      [&] {
+        filesystem(request, FUSE_IOCTL);  // counted
+        return session(request).gpu().answer(inode, open, command, in, out_size, caller(request),
+                                             reply);
+      },
+      [&](const Result<void>&) {
+        fuse_reply_ioctl(request, 0, reply.data(), std::min(out_size, reply.size()));
+      });
+}
+
+void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info* info,
               unsigned flags, const void* in, std::size_t in_size, std::size_t out_size) {
+  // Ours are the same for 32-bit processes. An open directory has no bytes.
+  if (_IOC_TYPE(command) == SLUICE_IOC_TYPE && !(flags & FUSE_IOCTL_DIR)) {
+    return answer_gpu(request, InodeId{inode}, command, OpenId::from_wire(info->fh),
+                      {static_cast<const std::byte*>(in), in_size}, out_size);
+  }
   std::string data(static_cast<const char*>(in), in_size);
   answer(
       request,
@@ -211,7 +232,7 @@ void ll_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
 }
 
 void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fuse_file_info& info) {
-  fill(info, made.second);
+  fill(request, info, made.second);
   const fuse_entry_param out = to_wire(made.first);
   if (fuse_reply_create(request, &out, &info) == -ENOENT) {
     // Interrupted: the kernel took neither the reference nor the open file.
@@ -250,7 +271,7 @@ void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
                   stripped(request, info->kill_suidgid != 0));
       },
       [&](const Result<Opened>& opened) {
-        fill(*info, *opened);
+        fill(request, *info, *opened);
         if (fuse_reply_open(request, info) == -ENOENT) {
           session(request).filesystem().release(InodeId{inode}, info->flags);
         }
@@ -258,6 +279,7 @@ void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
 }
 
 void ll_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  session(request).gpu().released(OpenId::from_wire(info->fh));
   filesystem(request, FUSE_RELEASE).release(InodeId{inode}, info->flags);
   fuse_reply_err(request, 0);
 }

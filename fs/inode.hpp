@@ -106,6 +106,10 @@ class Inode {
   // Opens that the heat recorder has not been told of yet; Filesystem::note_open(). No lock:
   // whoever raises it from 0 puts the inode on the list, whoever takes it to 0 has taken it off.
   std::atomic<std::uint32_t> new_opens{0};
+  // Bytes read into GPUs that the heat recorder has not been told of; Filesystem::note_gpu_read().
+  std::atomic<std::uint64_t> gpu_bytes{0};
+  // The engine may keep something of the file. No lock: whoever takes it to false tells the engine.
+  std::atomic<bool> engine_knows{false};
   // Who opened the file last, for telling a walk over many files from use. No lock: a guess.
   std::atomic<pid_t> last_opener{0};
   // Listings of this directory that are under way, and when they may be given up for dead, in
@@ -121,6 +125,7 @@ class Inode {
   std::unique_ptr<OpenFile> open GUARDED_BY(mutex);
   std::shared_ptr<FileMove> move GUARDED_BY(mutex);
   unsigned changes GUARDED_BY(mutex) = 0;  // under way: see ChangeGuard
+  unsigned uses GUARDED_BY(mutex) = 0;     // requests of the engine: see UseGuard
   // A move stopped half-way, and a second file has the name: what `copies` says is right.
   bool has_twin GUARDED_BY(mutex) = false;
   // A move waits for the file to be closed. Who opens it next is served by us, so that it can go

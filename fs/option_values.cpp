@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/option_values.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -39,6 +41,13 @@ constexpr std::array kOptions{
     OptionSpec{"verify", Kind::Switch, &MountOptions::verify},
     OptionSpec{"heat_ignore", Kind::Text, &MountOptions::heat_ignore},
     OptionSpec{"heat_sample", Kind::Duration, &MountOptions::heat_sample, "never", 1},
+    OptionSpec{"gpu", Kind::Switch, &MountOptions::gpu},
+    OptionSpec{
+        "gpu_max_concurrent_ops", Kind::Count, &MountOptions::gpu_max_concurrent_ops, {}, 1, 4096},
+    OptionSpec{"gpu_chunk", Kind::Size, &MountOptions::gpu_chunk},
+    OptionSpec{"gpu_threads", Kind::Count, &MountOptions::gpu_threads, {}, 0, 256},
+    OptionSpec{"gpu_mapped_memory", Kind::Share, &MountOptions::gpu_mapped_memory},
+    OptionSpec{"gpu_cufile", Kind::Switch, &MountOptions::gpu_cufile},
 };
 
 constexpr std::array<std::string_view, 8> kTierKeys{
@@ -46,7 +55,7 @@ constexpr std::array<std::string_view, 8> kTierKeys{
 constexpr std::array<std::string_view, 6> kRuleKeys{"match", "larger", "smaller",
                                                     "older", "newer",  "tier"};
 
-constexpr unsigned kMostMoves = 64;
+constexpr std::int64_t kMostMoves = 64;
 
 std::string with_commas(std::string_view words) {
   std::string out;
@@ -93,6 +102,34 @@ Problem set_rate(std::string_view name, const Value& value, std::uint64_t& out) 
   }
   if (!set_size(name, size, out)) return {};
   return must_be(name, R"(a size in a second like "200MiB", or 0 for no limit)", value);
+}
+
+// A size, or a part of this machine's memory.
+Problem set_share(std::string_view name, const Value& value, std::uint64_t& out) {
+  if (const auto* text = std::get_if<std::string>(&value);
+      text != nullptr && text->ends_with('%')) {
+    const Value percent = number_value(text->substr(0, text->size() - 1));
+    if (const auto* number = std::get_if<std::int64_t>(&percent);
+        number != nullptr && *number >= 0 && *number <= 100) {
+      out = share_of_memory(static_cast<unsigned>(*number));
+      return {};
+    }
+  } else if (!set_size(name, value, out)) {
+    return {};
+  }
+  return must_be(name, R"(a part of memory like "25%", or a size like "16GiB")", value);
+}
+
+Problem set_count(std::string_view name, const Value& value, std::int64_t least, std::int64_t most,
+                  std::uint64_t& out) {
+  const auto* number = std::get_if<std::int64_t>(&value);
+  if (number == nullptr || *number < least || *number > most) {
+    return must_be(name,
+                   "a whole number from " + std::to_string(least) + " to " + std::to_string(most),
+                   value);
+  }
+  out = static_cast<std::uint64_t>(*number);
+  return {};
 }
 
 Problem set_duration(std::string_view name, const Value& value, std::string_view word_for_zero,
@@ -154,16 +191,12 @@ Problem set_score(std::string_view name, const Value& value, double& out) {
   return must_be(name, "a score: a number of accesses, 0 or more", value);
 }
 
-Problem set_moves(std::string_view name, const Value& value, unsigned& out) {
-  const auto* number = std::get_if<std::int64_t>(&value);
-  if (number == nullptr || *number < 1 || *number > kMostMoves) {
-    return must_be(name, "a whole number from 1 to " + std::to_string(kMostMoves), value);
-  }
-  out = static_cast<unsigned>(*number);
-  return {};
-}
-
 }  // namespace
+
+std::uint64_t share_of_memory(unsigned percent) {
+  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 100 * percent;
+}
 
 std::span<const OptionSpec> option_specs() { return kOptions; }
 std::span<const std::string_view> tier_keys() { return kTierKeys; }
@@ -224,6 +257,10 @@ Problem set_option(const OptionSpec& spec, const Value& value, const std::string
       return set_size(spec.name, value, options.*std::get<1>(spec.member));
     case Kind::Rate:
       return set_rate(spec.name, value, options.*std::get<1>(spec.member));
+    case Kind::Share:
+      return set_share(spec.name, value, options.*std::get<1>(spec.member));
+    case Kind::Count:
+      return set_count(spec.name, value, spec.least, spec.most, options.*std::get<1>(spec.member));
     case Kind::Path:
       return set_path(spec.name, value, base, options.*std::get<0>(spec.member));
     case Kind::Duration:
@@ -257,7 +294,12 @@ Problem set_tier_key(std::string_view key, const Value& value, const std::string
   if (key == "capacity") return set_size(key, value, tier.capacity.emplace());
   if (key == "reserve") return set_size(key, value, tier.reserve.emplace());
   if (key == "threshold") return set_score(key, value, tier.threshold.emplace());
-  if (key == "moves") return set_moves(key, value, tier.moves);
+  if (key == "moves") {
+    std::uint64_t moves = 0;
+    auto problem = set_count(key, value, 1, kMostMoves, moves);
+    tier.moves = static_cast<unsigned>(moves);
+    return problem;
+  }
   if (key == "high_watermark") return set_percent(key, value, tier.high_watermark);
   draft.has_low_watermark = true;
   return set_percent(key, value, tier.low_watermark);

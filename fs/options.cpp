@@ -208,7 +208,9 @@ MaybeConfigError apply_environment(const std::function<const char*(const char* n
 
 MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
                               const std::string& value, MountOptions& options) {
-  const Value typed = spec.kind == OptionSpec::Kind::Switch ? switch_value(value) : Value(value);
+  const Value typed = spec.kind == OptionSpec::Kind::Switch  ? switch_value(value)
+                      : spec.kind == OptionSpec::Kind::Count ? number_value(value)
+                                                             : Value(value);
   return said_by(source, set_option(spec, typed, {}, options));
 }
 

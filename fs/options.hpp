@@ -46,6 +46,9 @@ struct RuleOptions {
 };
 inline constexpr std::string_view kStay = "stay";  // in place of a tier: leave it where it is
 
+// So many percent of this machine's memory, in bytes.
+std::uint64_t share_of_memory(unsigned percent);
+
 struct MountOptions {
   std::string mountpoint;          // absolute once read
   std::vector<TierOptions> tiers;  // fastest first
@@ -74,6 +77,14 @@ struct MountOptions {
   // How often a file that stays open counts as used, if it is; 0: never.
   std::chrono::seconds heat_sample = std::chrono::minutes(10);
   std::vector<RuleOptions> rules;  // the first that matches counts
+
+  // Reads into GPUs; see Engine::Settings.
+  bool gpu = true;                                        // off: host memory only
+  std::uint64_t gpu_max_concurrent_ops = 32;              // requests on their way at once
+  std::uint64_t gpu_chunk = 4 << 20;                      // one piece of a large request
+  std::uint64_t gpu_threads = 0;                          // 0: as many as fill the bus
+  std::uint64_t gpu_mapped_memory = share_of_memory(25);  // page cache that GPUs may read, in bytes
+  bool gpu_cufile = true;                                 // use libcufile where it is there
 };
 
 inline constexpr std::size_t kMostTiers = 16;
@@ -87,7 +98,7 @@ using MaybeConfigError = std::optional<ConfigError>;  // nothing: all is well
 
 // One option that file, environment and flags share; `tier` and `rule` are not in this list.
 struct OptionSpec {
-  enum class Kind { Path, Text, Size, Rate, Switch, Duration, Times };
+  enum class Kind { Path, Text, Size, Rate, Share, Count, Switch, Duration, Times };
   std::string_view name;  // as in the file: "small_file"
   Kind kind;
   std::variant<std::string MountOptions::*, std::uint64_t MountOptions::*, bool MountOptions::*,
@@ -97,6 +108,7 @@ struct OptionSpec {
   // For Text with few values: those, separated by spaces. For Duration: the word that means 0.
   std::string_view allowed = {};
   std::int64_t least = 0;  // for Duration: seconds
+  std::int64_t most = 0;   // for Count
 };
 std::span<const OptionSpec> option_specs();
 
@@ -122,8 +134,8 @@ std::span<const OptionSpec> option_specs();
 
 // What must hold of the whole and needs no look at the machine: a mount point, 1 to kMostTiers
 // tiers of different names, thresholds that don't rise from a faster tier to a slower, rules that
-// name a tier, -o words that the kernel takes. Words meant for fstab's other readers are dropped
-// from mount_options.
+// name a tier, -o words that the kernel takes, a chunk that is a power of two. Words meant for
+// fstab's other readers are dropped from mount_options.
 [[nodiscard]] MaybeConfigError check_options(MountOptions& options);
 
 // The threshold of the tier at `index`: what is configured, or else 0 for the last tier, 10 for the

@@ -16,6 +16,7 @@
 
 #include "base/log.hpp"
 #include "base/path.hpp"
+#include "base/units.hpp"
 #include "fs/option_values.hpp"
 #include "fs/options.hpp"
 
@@ -86,6 +87,14 @@ Problem check_rules(const MountOptions& options) {
            (close ? "; did you mean '" + std::string(*close) + "'?" : "");
   }
   return {};
+}
+
+// Each thread of the engine pins some pieces of this size.
+Problem check_chunk(std::uint64_t chunk) {
+  constexpr std::uint64_t kLeast = 64 << 10, kMost = 64 << 20;
+  if (chunk >= kLeast && chunk <= kMost && (chunk & (chunk - 1)) == 0) return {};
+  return "gpu_chunk must be a power of two from " + format_size(kLeast) + " to " +
+         format_size(kMost) + ", not " + format_size(chunk);
 }
 
 // Leaves only what the kernel is to be told.
@@ -203,6 +212,7 @@ MaybeConfigError check_options(MountOptions& options) {
   Problem problem = check_names(options.tiers);
   if (!problem) problem = check_thresholds(options.tiers);
   if (!problem) problem = check_rules(options);
+  if (!problem) problem = check_chunk(options.gpu_chunk);
   if (!problem) problem = sort_mount_options(options.mount_options);
   if (!problem) return {};
   return ConfigError{*problem};

@@ -105,8 +105,9 @@ Session::~Session() {
   fuse_session_destroy(session_);
 }
 
-bool Session::run(Filesystem& filesystem) {
+bool Session::run(Filesystem& filesystem, GpuService& gpu) {
   filesystem_ = &filesystem;
+  gpu_ = &gpu;
   if (fuse_set_signal_handlers(session_) != 0) return false;
   fuse_loop_config* config = fuse_loop_cfg_create();
   // Requests that don't come by io_uring: enough threads that slow disks don't hold up the fast.
@@ -200,7 +201,7 @@ void Session::drop_attributes(InodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
-void Session::drop_listing(InodeId id) {
+void Session::drop_pages(InodeId id) {
   // The kernel keeps a directory's listing in its pages.
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0);
 }

@@ -16,6 +16,7 @@
 
 #include "fs/directory_stream.hpp"
 #include "fs/filesystem.hpp"
+#include "fs/gpu_service.hpp"
 
 struct fuse_session;
 struct fuse_conn_info;
@@ -43,7 +44,7 @@ class Session final : public KernelSide {
 
   // Answers requests until the mount is unmounted or a signal (TERM, INT, HUP) asks us to; then
   // unmounts. Returns false if the session broke.
-  bool run(Filesystem& filesystem);
+  bool run(Filesystem& filesystem, GpuService& gpu);
 
   Feature passthrough() const;
   Feature io_uring() const;
@@ -54,10 +55,11 @@ class Session final : public KernelSide {
   Result<std::int32_t> add_backing(int fd) override;
   void remove_backing(std::int32_t id) override;
   void drop_attributes(InodeId id) override;
-  void drop_listing(InodeId id) override;
+  void drop_pages(InodeId id) override;
 
   // For fuse_ops.cpp.
   Filesystem& filesystem() { return *filesystem_; }
+  GpuService& gpu() { return *gpu_; }
   void negotiate(fuse_conn_info& connection);
   const cpu_set_t& allowed_cores() const { return allowed_cores_; }
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
@@ -73,6 +75,7 @@ class Session final : public KernelSide {
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   Filesystem* filesystem_ = nullptr;
+  GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);

@@ -92,6 +92,11 @@ class Devices {
   // All GPUs; none if CUDA is not usable, and why_none() says why. Loads CUDA on first use.
   const std::vector<std::unique_ptr<Device>>& all();
   std::string why_none();
+  // Whether somebody has needed CUDA: for who wants to report on it, and is no reason to load it.
+  bool is_loaded() {
+    MutexLock lock(mutex_);
+    return loaded_ != nullptr;
+  }
   // "13.0" as the driver says; empty without CUDA.
   std::string driver_version();
   // ENODEV if there is no such GPU. All zero: the first.

@@ -183,12 +183,13 @@ Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
 
 Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offset,
                                          std::uint64_t length) {
-  struct stat status;
-  if (::fstat(fd.get(), &status) < 0) return Error::last("look at host memory");
+  // Before anything else is asked of it: a file of the daemon's own mount would wait for the daemon.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error(EPERM, "map host memory that may shrink");
   }
+  struct stat status;
+  if (::fstat(fd.get(), &status) < 0) return Error::last("look at host memory");
   if (!check_range(offset, length, static_cast<std::uint64_t>(status.st_size))) {
     return Error(EINVAL, "map host memory beyond its end");
   }

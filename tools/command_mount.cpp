@@ -47,6 +47,14 @@ constexpr HelpText kHelp{
       --windows TIMES      when files may move by themselves: 22:00-06:00,12:00-13:00
       --bandwidth SIZE     that moves may write in a second (no limit)
       --verify             read each copy back before the original goes
+      --no-gpu             serve host memory only, never load CUDA
+      --gpu-max-concurrent-ops N
+                           GPU requests on their way at once (32)
+      --gpu-chunk SIZE     one piece of a large GPU request (4MiB)
+      --gpu-threads N      that copy for GPUs (0: as many as fill the bus)
+      --gpu-mapped-memory SHARE
+                           page cache that GPUs may read themselves (25%)
+      --no-gpu-cufile      never load libcufile
       --no-passthrough     serve every byte from the daemon
       --no-io-uring        take requests from /dev/fuse only
       --degraded           mount although a tier is missing

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 
@@ -135,6 +136,57 @@ std::string feature_lines(const Style& style, const Json& features) {
   return out;
 }
 
+std::string micros(const Json& route, const char* name) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f us", real_of(route, name));
+  return text.data();
+}
+
+// Nothing on a mount that nobody has asked for such reads.
+std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
+  using Align = Table::Align;
+  const auto size = [&](std::uint64_t bytes) {
+    return exact ? std::to_string(bytes) : format_size(bytes);
+  };
+  const Json& routes = member_of(gpu, "routes");
+  const Json& devices = member_of(gpu, "devices");
+  if (!flag_of(gpu, "enabled")) return "gpu         off (turned off by gpu = false)\n";
+  std::string out;
+  for (const auto& device : devices) {
+    out += "gpu         " + safe_name(style, text_of(device, "name")) + ", " +
+           size(number_of(device, "memory")) + ", " + text_of(device, "uuid") +
+           (flag_of(device, "lost") ? style.paint(Color::Red, " (lost: remount)") : "") + "\n";
+  }
+  if (devices.empty() && !text_of(gpu, "why").empty())
+    out += "gpu         none (" + safe_name(style, text_of(gpu, "why")) + ")\n";
+  if (number_of(member_of(routes, "all"), "operations") +
+          number_of(member_of(routes, "all"), "failures") >
+      0) {
+    Table table({{"ROUTE"},
+                 {"REQUESTS", Align::Right},
+                 {"FAILED", Align::Right},
+                 {"BYTES", Align::Right},
+                 {"RATE", Align::Right},
+                 {"PEAK", Align::Right},
+                 {"P50", Align::Right},
+                 {"P99", Align::Right}});
+    for (const auto& [name, route] : routes.items()) {
+      table.add({name, format_count(number_of(route, "operations")),
+                 format_count(number_of(route, "failures")), size(number_of(route, "bytes")),
+                 size(number_of(route, "bytes_per_s")) + "/s",
+                 size(number_of(route, "peak_bytes_per_s")) + "/s", micros(route, "p50_us"),
+                 micros(route, "p99_us")});
+    }
+    out += table.text(style);
+  }
+  if (number_of(gpu, "buffers") > 0) {
+    out += "buffers     " + format_count(number_of(gpu, "buffers")) + " registered, " +
+           size(number_of(gpu, "buffer_bytes")) + "; " + size(number_of(gpu, "pinned_bytes")) +
+           " pinned, " + size(number_of(gpu, "mapped_bytes")) + " of page cache mapped\n";
+  }
+  return out;
+}
+
 void print_for_people(const Style& style, const Json& status, bool exact) {
   std::string out = style.paint(Color::Bold, safe_name(style, text_of(status, "mountpoint"))) +
                     ": pool " + text_of(status, "pool") + ", up " +
@@ -147,6 +199,7 @@ void print_for_people(const Style& style, const Json& status, bool exact) {
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";
+  out += gpu_lines(style, member_of(status, "gpu"), exact);
   std::fputs(out.c_str(), stdout);
 }
 

@@ -82,7 +82,7 @@ class FakeKernel final : public KernelSide {
     MutexLock lock(mutex_);
     dropped_.push_back(id);
   }
-  void drop_listing(InodeId) override {}
+  void drop_pages(InodeId) override {}
   std::vector<InodeId> dropped() {
     MutexLock lock(mutex_);
     return dropped_;

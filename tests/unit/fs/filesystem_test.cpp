@@ -31,7 +31,7 @@ class FakeKernel final : public KernelSide {
   bool refuse = false;
   std::map<std::int32_t, ino_t> live;  // inode numbers of what is registered
   bool all_read_only = true;
-  std::vector<InodeId> dropped_attributes, dropped_listings;
+  std::vector<InodeId> dropped_attributes, dropped_pages;
 
   Result<std::int32_t> add_backing(int fd) override {
     if (refuse) return Error(EOPNOTSUPP, "add backing file");
@@ -45,7 +45,7 @@ class FakeKernel final : public KernelSide {
     EXPECT_EQ(live.erase(id), 1u) << "backing id " << id;
   }
   void drop_attributes(InodeId id) override { dropped_attributes.push_back(id); }
-  void drop_listing(InodeId id) override { dropped_listings.push_back(id); }
+  void drop_pages(InodeId id) override { dropped_pages.push_back(id); }
 
  private:
   std::int32_t last_ = 0;

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/gpu_service.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+// How long a thread is taken for one of its process without looking again: its number may go to
+// another.
+constexpr std::chrono::seconds kThreadMemory{1};
+
+// glibc 2.36 has neither; the numbers are the same on every architecture.
+UniqueFd open_process(pid_t process) {
+  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));  // pidfd_open
+}
+UniqueFd take_fd(int process, int fd) {
+  return UniqueFd(static_cast<int>(::syscall(438, process, fd, 0)));  // pidfd_getfd
+}
+
+bool has_ended(const UniqueFd& process) {
+  pollfd poll_it{process.get(), POLLIN, 0};
+  return ::poll(&poll_it, 1, 0) > 0;
+}
+
+// The process that a thread belongs to; ESRCH if it has gone.
+Result<pid_t> process_of(pid_t thread) {
+  std::ifstream status("/proc/" + std::to_string(thread) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Tgid:")) return static_cast<pid_t>(std::stol(line.substr(5)));
+  }
+  return Error(ESRCH, "the process of the caller");
+}
+
+void fill(auto& out, const Transfer& done) {
+  out.route = static_cast<std::uint32_t>(done.route);
+  out.why = static_cast<std::uint32_t>(done.why);
+  out.done = done.bytes;
+}
+
+template <std::size_t N>
+void copy_text(char (&to)[N], std::string_view text) {
+  const std::size_t size = std::min(text.size(), N - 1);
+  std::memcpy(to, text.data(), size);
+  to[size] = '\0';
+}
+
+sluice_route_stats to_wire(const RouteFigures& figures) {
+  const auto ns = [](std::chrono::nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
+  return {figures.operations,      figures.failures,
+          figures.bytes,           ns(figures.busy),
+          ns(figures.latency_sum), ns(figures.p50),
+          ns(figures.p99),         static_cast<std::uint64_t>(figures.peak)};
+}
+
+}  // namespace
+
+// A process that has registered buffers.
+class GpuService::Client {
+ public:
+  Client(pid_t process, UniqueFd fd) : process_(process), fd_(std::move(fd)) {}
+
+  pid_t process() const { return process_; }
+  const UniqueFd& fd() const { return fd_; }
+
+  // Whether `thread` is one of this process. Looks in /proc once a second and thread.
+  bool has(pid_t thread) {
+    if (thread == process_) return true;  // a live process keeps its number
+    const auto now = std::chrono::steady_clock::now();
+    {
+      MutexLock lock(mutex_);
+      if (now - looked_ > kThreadMemory) {
+        threads_.clear();
+        looked_ = now;
+      }
+      if (std::find(threads_.begin(), threads_.end(), thread) != threads_.end()) return true;
+    }
+    const auto found = process_of(thread);
+    if (!found || *found != process_) return false;
+    MutexLock lock(mutex_);
+    threads_.push_back(thread);
+    return true;
+  }
+
+ private:
+  const pid_t process_;  // 0: in another PID namespace; told apart by the open file alone
+  const UniqueFd fd_;    // a pidfd
+  Mutex mutex_;
+  std::vector<pid_t> threads_ GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point looked_ GUARDED_BY(mutex_){};
+};
+
+struct GpuService::Buffer {
+  Buffer(GpuService& owner, std::shared_ptr<Client> of, uid_t who)
+      : service(owner), client(of), user(who) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() {
+    if (memory) {
+      service.count_.fetch_sub(1);
+      service.bytes_.fetch_sub(memory->length());
+    }
+    MutexLock lock(service.clients_mutex_);
+    const auto mine = service.of_user_.find(user);
+    if (--mine->second == 0) service.of_user_.erase(mine);
+  }
+
+  GpuService& service;
+  const std::shared_ptr<Client> client;
+  const uid_t user;
+  std::unique_ptr<Memory> memory;
+};
+
+GpuService::GpuService(Engine& engine, Filesystem& filesystem, bool enabled)
+    : engine_(engine),
+      filesystem_(filesystem),
+      enabled_(enabled),
+      events_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC)) {
+  epoll_event event{};
+  event.events = EPOLLIN;  // data 0: no process
+  ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
+}
+
+GpuService::~GpuService() {
+  std::jthread watcher;
+  {
+    MutexLock lock(clients_mutex_);
+    watcher = std::move(watcher_);
+  }
+  watcher.request_stop();
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t woken = ::write(wake_.get(), &one, sizeof one);
+  if (watcher.joinable()) watcher.join();
+  for (Shard& each : shards_) {
+    std::unordered_map<std::uint64_t, Buffers> gone;
+    MutexLock lock(each.mutex);
+    gone.swap(each.opens);
+  }
+}
+
+void GpuService::released(OpenId open) {
+  if (count_.load() == 0) return;  // as nearly always
+  Buffers gone;
+  Shard& s = shard(open);
+  MutexLock lock(s.mutex);
+  const auto found = s.opens.find(open.to_wire());
+  if (found == s.opens.end()) return;
+  gone = std::move(found->second);
+  s.opens.erase(found);
+}
+
+Result<void> GpuService::answer(InodeId id, OpenId open, unsigned command,
+                                std::span<const std::byte> in, std::size_t out_size,
+                                const Caller& caller, GpuReply& reply) {
+  const GpuRequest request = SLUICE_TRY(decode_gpu_request(command, in, out_size));
+  const From from{id, open, caller};
+  return std::visit([&](const auto& each) { return carry_out(from, each, reply); }, request);
+}
+
+Result<std::shared_ptr<GpuService::Client>> GpuService::client(pid_t thread) {
+  if (thread == 0) return std::make_shared<Client>(0, UniqueFd());
+  const pid_t process = SLUICE_TRY(process_of(thread));
+  MutexLock lock(clients_mutex_);
+  auto& known = clients_[process];
+  // One that has ended is about to be dropped; this is another of that number.
+  if (known && !has_ended(known->fd())) return known;
+  UniqueFd fd = open_process(process);
+  if (!fd) {
+    const Error failure = Error::last("pidfd_open");
+    if (!known) clients_.erase(process);
+    return failure;
+  }
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.u64 = static_cast<std::uint64_t>(process);
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd.get(), &event) < 0) return Error::last("epoll");
+  known = std::make_shared<Client>(process, std::move(fd));
+  if (!watcher_.joinable()) {
+    watcher_ = std::jthread([this](const std::stop_token& stop) {
+      ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+      watch_processes(stop);
+    });
+  }
+  return known;
+}
+
+void GpuService::watch_processes(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    epoll_event event{};
+    if (::epoll_wait(events_.get(), &event, 1, -1) != 1 || event.data.u64 == 0) continue;
+    drop_buffers_of(static_cast<pid_t>(event.data.u64));
+  }
+}
+
+// Those of the process of that number that has ended: there may be a new one.
+void GpuService::drop_buffers_of(pid_t process) {
+  std::vector<BufferPtr> gone;
+  const auto ended = [&](const auto& entry) {
+    const Client& client = *entry.second->client;
+    const bool has = client.process() == process && has_ended(client.fd());
+    if (has) gone.push_back(entry.second);
+    return has;
+  };
+  for (Shard& each : shards_) {
+    MutexLock lock(each.mutex);
+    for (auto& [open, buffers] : each.opens) std::erase_if(buffers, ended);
+    std::erase_if(each.opens, [](const auto& open) { return open.second.empty(); });
+  }
+  if (!gone.empty()) {
+    log::get().info("a process ended and left buffers, they are let go: pid={} buffers={}", process,
+                    gone.size());
+  }
+  MutexLock lock(clients_mutex_);
+  const auto known = clients_.find(process);
+  if (known != clients_.end() && has_ended(known->second->fd())) clients_.erase(known);
+}
+
+Result<GpuService::BufferPtr> GpuService::find(const From& from, std::uint64_t buffer) {
+  BufferPtr found;
+  {
+    Shard& s = shard(from.open);
+    MutexLock lock(s.mutex);
+    const auto open = s.opens.find(from.open.to_wire());
+    if (open == s.opens.end()) return Error(ENOENT, "no such buffer");
+    const auto entry = open->second.find(buffer);
+    if (entry == open->second.end()) return Error(ENOENT, "no such buffer");
+    found = entry->second;
+  }
+  if (!found->client->has(from.caller.pid)) return Error(ENOENT, "another process's buffer");
+  return found;
+}
+
+Result<Device*> GpuService::device(const GpuUuid& gpu) {
+  if (!enabled_) return Error(EOPNOTSUPP, "GPUs are turned off by gpu = false");
+  return engine_.devices().by_uuid(gpu);
+}
+
+Result<std::unique_ptr<Memory>> GpuService::import(const RegisterRequest& request,
+                                                   const Client& client) {
+  if (request.kind == SLUICE_BUFFER_CUDA_IPC) {
+    Device* gpu = SLUICE_TRY(device(request.gpu));
+    return import_ipc(*gpu, request.handle, request.offset, request.length);
+  }
+  if (client.process() == 0) {
+    static std::atomic<bool> told{false};  // once is enough
+    if (!told.exchange(true)) {
+      log::get().warn(
+          "a process in another PID namespace wants to share memory by descriptor: it can't be "
+          "reached from here; run it, or the daemon, in the same one");
+    }
+    return Error(EOPNOTSUPP, "the caller is in another PID namespace");
+  }
+  const UniqueFd fd = take_fd(client.fd().get(), request.fd);
+  if (!fd) return Error::last("pidfd_getfd");
+  if (request.kind == SLUICE_BUFFER_MEMFD) return map_host(fd, request.offset, request.length);
+  Device* gpu = SLUICE_TRY(device(request.gpu));
+  return import_fd(*gpu, fd, request.allocation, request.offset, request.length);
+}
+
+Result<void> GpuService::carry_out(const From& from, const RegisterRequest& request,
+                                   GpuReply& reply) {
+  const auto owner = SLUICE_TRY(client(from.caller.pid));
+  {
+    MutexLock lock(clients_mutex_);
+    if (count_.load() >= kMostOfAll || of_user_[from.caller.uid] >= kMostOfUser)
+      return Error(ENOSPC, "too many buffers");
+    ++of_user_[from.caller.uid];
+  }
+  const auto buffer = std::make_shared<Buffer>(*this, owner, from.caller.uid);
+  buffer->memory = SLUICE_TRY(import(request, *owner));
+  count_.fetch_add(1);
+  bytes_.fetch_add(request.length);
+  auto out = reply.start<sluice_buffer_register>();
+  out.buffer = last_buffer_.fetch_add(1);
+  {
+    Shard& s = shard(from.open);
+    MutexLock lock(s.mutex);
+    Buffers& buffers = s.opens[from.open.to_wire()];
+    if (buffers.size() >= kMostOfFile) return Error(ENOSPC, "too many buffers of one file");
+    buffers.emplace(out.buffer, buffer);
+  }
+  // Killed meanwhile: nobody will tell us again.
+  if (owner->fd() && has_ended(owner->fd())) drop_buffers_of(owner->process());
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const UnregisterRequest& request, GpuReply&) {
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  Shard& s = shard(from.open);
+  MutexLock lock(s.mutex);
+  const auto open = s.opens.find(from.open.to_wire());
+  // Another thread may have done it since.
+  if (open == s.opens.end() || open->second.erase(request.buffer) == 0)
+    return Error(ENOENT, "no such buffer");
+  if (open->second.empty()) s.opens.erase(open);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const ReadRequest& request, GpuReply& reply) {
+  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
+  const Segment& where = request.segment;
+  auto out = reply.start<sluice_transfer>();
+  fill(out,
+       SLUICE_TRY(filesystem_.gpu_read(from.file, *buffer->memory, {&where, 1}, request.route)));
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request, GpuReply& reply) {
+  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
+  Transfer done;
+  if (!request.segments.empty()) {
+    done = SLUICE_TRY(
+        filesystem_.gpu_read(from.file, *buffer->memory, request.segments, request.route));
+  }
+  // The segments need not go back.
+  struct Header {
+    __u64 buffer;
+    __u32 count, route, why, reserved;
+    __u64 done;
+  };
+  static_assert(sizeof(Header) == offsetof(sluice_readv, segments));
+  static_assert(offsetof(sluice_readv, done) == 24 && offsetof(sluice_readv, why) == 16);
+  auto out = reply.start<Header>();
+  fill(out, done);
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const WriteRequest& request, GpuReply& reply) {
+  if (!from.open.writes()) return Error(EBADF, "the file is not open for writing");
+  if (from.open.appends()) return Error(EINVAL, "a file open for appending has no offsets");
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  const Segment& where = request.segment;
+  const bool keeps_suid = from.caller.uid == 0;
+  auto out = reply.start<sluice_transfer>();
+  fill(out,
+       SLUICE_TRY(filesystem_.gpu_write(from.file, *buffer->memory, where, request.route,
+                                        keeps_suid ? std::nullopt : std::optional(from.caller))));
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const PrefetchRequest& request, GpuReply&) {
+  if (request.warm) {
+    if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+    SLUICE_TRY(filesystem_.warm(from.file, request.offset, request.length));
+  }
+  if (request.promote) {
+    // As with user.sluice.tier, which takes the right to write.
+    if (!from.open.writes() && !SLUICE_TRY(filesystem_.is_owner(from.file, from.caller)))
+      return Error(EPERM, "promote a file that is neither open for writing nor one's own");
+    SLUICE_TRY(filesystem_.promote(from.file));
+  }
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const QueryRequest& request, GpuReply& reply) {
+  Device* gpu = nullptr;
+  std::string why_no_gpu;
+  if (request.kind != SLUICE_BUFFER_MEMFD) {
+    const auto found = device(request.gpu);
+    // Who asks for any is told that there is none.
+    if (!found && request.gpu != GpuUuid{}) return found.error();
+    if (found) {
+      gpu = *found;
+    } else {
+      why_no_gpu = enabled_ ? engine_.devices().why_none() : "turned off by gpu = false";
+    }
+  }
+  const auto file = SLUICE_TRY(filesystem_.gpu_preview(from.file, gpu));
+  auto out = reply.start<sluice_query>();
+  out.abi_version = SLUICE_ABI_VERSION;
+  out.file_size = file.size;
+  out.route = static_cast<std::uint32_t>(file.preview.route);
+  out.why = static_cast<std::uint32_t>(file.preview.why);
+  out.alignment = file.preview.alignment;
+  out.max_segments = SLUICE_MAX_SEGMENTS;
+  out.gpus = enabled_ && request.kind != SLUICE_BUFFER_MEMFD
+                 ? static_cast<std::uint32_t>(engine_.devices().all().size())
+                 : 0;
+  copy_text(out.tier, file.tier);
+  copy_text(out.reason,
+            file.preview.words + (why_no_gpu.empty() ? "" : "; no GPU can be used: " + why_no_gpu));
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const StatsRequest& request, GpuReply& reply) {
+  const bool may_reset = from.caller.uid == 0 || from.caller.uid == ::geteuid();
+  if (request.reset && !may_reset) return Error(EPERM, "reset the statistics of others");
+  const bool of_all = request.gpu == GpuUuid{};
+  const Stats::Figures figures = of_all ? engine_.stats().all() : engine_.stats().of(request.gpu);
+  auto out = reply.start<sluice_stats>();
+  out.buffers = buffers();
+  out.buffer_bytes = buffer_bytes();
+  out.pinned_bytes = engine_.pinned_bytes();
+  out.mapped_bytes = engine_.mapped_bytes();
+  static_assert(kRoutes <= SLUICE_STATS_ROUTES);
+  std::transform(figures.begin(), figures.end(), std::begin(out.routes), to_wire);
+  if (request.reset) engine_.stats().reset();
+  reply.set(out);
+  return {};
+}
+
+}  // namespace sluice

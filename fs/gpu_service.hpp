@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// GpuService answers our ioctls: it knows who may name which buffer, and lets buffers go when
+// whoever registered them does.
+//
+// A buffer belongs to one open file and to one process. It is looked for among those of the open
+// file that the request came by, so that what others have registered is not there (ENOENT) rather
+// than forbidden; and the process must be the one that registered it, so that a child which
+// inherited the descriptor finds nothing either. It ends with UNREGISTER, with the last close of
+// the open file or with the process, in each case after the requests that use it.
+//
+// Threads: thread-safe; one of its own, "sluice-gpu", started with the first buffer, waits for
+// processes to end.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.hpp"
+#include "base/mutex.hpp"
+#include "base/unique_fd.hpp"
+#include "fs/caller.hpp"
+#include "fs/filesystem.hpp"
+#include "fs/gpu_requests.hpp"
+#include "gpu/engine.hpp"
+
+namespace sluice {
+
+// An open file as the kernel names it to us (fuse_file_info::fh): a number of its own, and what it
+// was opened for, which the kernel tells with OPEN and not with IOCTL.
+class OpenId {
+ public:
+  OpenId(std::uint64_t number, int flags)
+      : value_(number << 3 | (flags & O_APPEND ? 4u : 0u) |
+               static_cast<unsigned>(flags & O_ACCMODE)) {}
+  static OpenId from_wire(std::uint64_t fh) { return OpenId(fh); }
+
+  std::uint64_t to_wire() const { return value_; }
+  bool reads() const { return access() == O_RDONLY || access() == O_RDWR; }
+  bool writes() const { return access() == O_WRONLY || access() == O_RDWR; }
+  bool appends() const { return (value_ & 4) != 0; }
+
+ private:
+  explicit OpenId(std::uint64_t value) : value_(value) {}
+  int access() const { return static_cast<int>(value_ & O_ACCMODE); }
+
+  std::uint64_t value_;
+};
+
+class GpuService {
+ public:
+  // That one open file, one user, and all together can have registered: ENOSPC beyond. A mapping
+  // each, of which the kernel allows a process some 65,000.
+  static constexpr std::size_t kMostOfFile = 4096, kMostOfUser = 8192, kMostOfAll = 32768;
+
+  // `enabled`: whether GPUs are to be used; host memory always is.
+  GpuService(Engine& engine, Filesystem& filesystem, bool enabled);
+  ~GpuService();
+  GpuService(const GpuService&) = delete;
+  GpuService& operator=(const GpuService&) = delete;
+
+  // For each open, and for its end.
+  OpenId opened(int flags) { return {last_open_.fetch_add(1, std::memory_order_relaxed), flags}; }
+  void released(OpenId open);
+
+  // Answers one ioctl on the file `id`, which came by `open`. `caller.pid` is the calling thread,
+  // 0 if it is in a PID namespace that we don't see.
+  Result<void> answer(InodeId id, OpenId open, unsigned command, std::span<const std::byte> in,
+                      std::size_t out_size, const Caller& caller, GpuReply& reply);
+
+  std::uint32_t buffers() const { return count_.load(std::memory_order_relaxed); }
+  std::uint64_t buffer_bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  class Client;
+  struct Buffer;
+  using BufferPtr = std::shared_ptr<Buffer>;
+  using Buffers = std::unordered_map<std::uint64_t, BufferPtr>;
+  // By open file; sharded, so that threads of different files rarely meet.
+  struct Shard {
+    Mutex mutex;
+    std::unordered_map<std::uint64_t, Buffers> opens GUARDED_BY(mutex);
+  };
+  // Where a request comes from.
+  struct From {
+    InodeId file;
+    OpenId open;
+    const Caller& caller;
+  };
+
+  Result<void> carry_out(const From& from, const QueryRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const RegisterRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const UnregisterRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const ReadRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const WriteRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const ReadvRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const PrefetchRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const StatsRequest& request, GpuReply& reply);
+
+  Shard& shard(OpenId open) { return shards_[(open.to_wire() >> 3) % shards_.size()]; }
+  Result<BufferPtr> find(const From& from, std::uint64_t buffer);
+  Result<std::unique_ptr<Memory>> import(const RegisterRequest& request, const Client& client);
+  // The GPU of that UUID, or the first. ENODEV if there is none, EOPNOTSUPP if none is to be used.
+  Result<Device*> device(const GpuUuid& gpu);
+  // The process of the calling thread.
+  Result<std::shared_ptr<Client>> client(pid_t thread);
+  void watch_processes(const std::stop_token& stop);
+  void drop_buffers_of(pid_t process);
+
+  Engine& engine_;
+  Filesystem& filesystem_;
+  const bool enabled_;
+  std::atomic<std::uint64_t> last_open_{1};    // a counter
+  std::atomic<std::uint64_t> last_buffer_{1};  // a counter
+  std::atomic<std::uint32_t> count_{0};        // buffers; statistics, and read before a release
+  std::atomic<std::uint64_t> bytes_{0};
+  std::array<Shard, 64> shards_;
+  Mutex clients_mutex_;
+  std::map<pid_t, std::shared_ptr<Client>> clients_ GUARDED_BY(clients_mutex_);
+  std::map<uid_t, std::size_t> of_user_ GUARDED_BY(clients_mutex_);  // buffers
+  UniqueFd events_;                                                  // epoll of pidfds
+  UniqueFd wake_;                                                    // an eventfd
+  std::jthread watcher_ GUARDED_BY(clients_mutex_);
+};
+
+}  // namespace sluice

@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The ioctls through a real mount, with buffers in host memory: who may do what, what the bytes
+// are, and what is left when a client goes.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "tests/mount/gpu_client.hpp"
+#include "tests/mount/tiering.hpp"
+#include "tests/support/child.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/seed.hpp"
+#include "tests/support/user.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr std::size_t kSmall = 10'000;
+constexpr std::size_t kBig = 5'000'001;
+
+class GpuTest : public TieringTest {
+ protected:
+  void SetUp() override {
+    TieringTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    put("nvme", "small", pattern(kSmall, 1));
+    put("nvme", "big", pattern(kBig, 2));
+    put("hdd", "slow", pattern(kSmall, 3));
+  }
+
+  UniqueFd open_file(const std::string& name, int flags = O_RDONLY) const {
+    return UniqueFd(::open((*this / name).c_str(), flags | O_CLOEXEC, 0644));
+  }
+  Json gpu() { return mount().status().at("gpu"); }
+  // RELEASE comes some time after close().
+  bool is_free_of_buffers() {
+    return eventually([&] { return gpu().at("buffers") == 0 && gpu().at("buffer_bytes") == 0; });
+  }
+};
+
+std::string named(int code) { return errno_name(code); }
+
+TEST_F(GpuTest, QueryTellsOfTheFileAndItsRoute) {
+  start();
+  const UniqueFd file = open_file("big");
+  sluice_query query{};
+  query.kind = SLUICE_BUFFER_MEMFD;
+  ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_QUERY, &query)), "ok");
+  EXPECT_EQ(query.abi_version, SLUICE_ABI_VERSION);
+  EXPECT_EQ(query.file_size, kBig);
+  EXPECT_EQ(query.route, SLUICE_ROUTE_HOST);
+  EXPECT_EQ(query.why, SLUICE_WHY_HOST_MEMORY);
+  EXPECT_EQ(query.max_segments, SLUICE_MAX_SEGMENTS);
+  EXPECT_GE(query.alignment, 1u);
+  EXPECT_STREQ(query.tier, "nvme");
+  EXPECT_STRNE(query.reason, "");
+  EXPECT_EQ(gpu().at("cuda"), Json()) << "CUDA was loaded for host memory";
+}
+
+TEST_F(GpuTest, AReadBringsTheBytesAndEndsWithTheFile) {
+  start();
+  for (const auto& [name, size, seed] : {std::tuple("small", kSmall, 1), {"big", kBig, 2}}) {
+    const std::string content = pattern(size, static_cast<std::uint64_t>(seed));
+    const UniqueFd file = open_file(name);
+    SharedMemory memory(size + 100);
+    const std::uint64_t buffer = register_memory(file.get(), memory, size + 100);
+    EXPECT_NE(buffer, 0u);
+    auto whole = transfer(buffer, 100, 0, size);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &whole)), "ok");
+    EXPECT_EQ(whole.done, size);
+    EXPECT_EQ(whole.route, SLUICE_ROUTE_HOST);
+    EXPECT_EQ(whole.why, SLUICE_WHY_HOST_MEMORY);
+    EXPECT_EQ(memory.text(size, 100), content);
+
+    auto odd = transfer(buffer, 7, 13, 4099);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &odd)), "ok");
+    EXPECT_EQ(odd.done, 4099u);
+    EXPECT_EQ(memory.text(4099, 7), content.substr(13, 4099));
+
+    auto tail = transfer(buffer, 0, size - 10, 50);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &tail)), "ok");
+    EXPECT_EQ(tail.done, 10u);
+    auto beyond = transfer(buffer, 0, size + 10, 50);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &beyond)), "ok");
+    EXPECT_EQ(beyond.done, 0u);
+    auto nothing = transfer(buffer, 0, 0, 0);
+    EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &nothing)), "ok");
+    auto too_long = transfer(buffer, 101, 0, size);
+    EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &too_long)), "ERANGE");
+  }
+  EXPECT_TRUE(is_free_of_buffers());
+}
+
+TEST_F(GpuTest, ReadvTakesManySegmentsAndAShortStructure) {
+  start();
+  const std::string content = pattern(kBig, 2);
+  const UniqueFd file = open_file("big");
+  SharedMemory memory(SLUICE_MAX_SEGMENTS * 1000);
+  auto request = std::make_unique<sluice_readv>();
+  std::memset(request.get(), 0, sizeof *request);
+  request->buffer = register_memory(file.get(), memory, SLUICE_MAX_SEGMENTS * 1000);
+  request->count = SLUICE_MAX_SEGMENTS;
+  for (std::size_t i = 0; i < SLUICE_MAX_SEGMENTS; ++i) {
+    // The last one meets the end of the file.
+    request->segments[i] = {i * 1000, i == 511 ? kBig - 1 : i * 7919, 900};
+  }
+  ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "ok");
+  EXPECT_EQ(request->done, 511u * 900 + 1);
+  EXPECT_EQ(request->route, SLUICE_ROUTE_HOST);
+  for (std::size_t i = 0; i < 511; ++i)
+    ASSERT_EQ(memory.text(900, i * 1000), content.substr(i * 7919, 900)) << i;
+  EXPECT_EQ(memory.data()[511'000], content.back());
+
+  struct Short {
+    __u64 buffer;
+    __u32 count, route, why, reserved;
+    __u64 done;
+    sluice_segment segments[2];
+  } few{request->buffer, 2, 0, 0, 0, 0, {{0, 5, 10}, {10, 100, 10}}};
+  const unsigned long command = _IOWR(SLUICE_IOC_TYPE, 6, Short);
+  ASSERT_EQ(named(ioctl_code(file.get(), command, &few)), "ok");
+  EXPECT_EQ(few.done, 20u);
+  EXPECT_EQ(memory.text(20), content.substr(5, 10) + content.substr(100, 10));
+  few.count = 3;
+  EXPECT_EQ(named(ioctl_code(file.get(), command, &few)), "EINVAL") << "more than came";
+  request->count = SLUICE_MAX_SEGMENTS + 1;
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "EINVAL");
+  request->count = 0;
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "ok");
+}
+
+TEST_F(GpuTest, ReadingAndWritingTakeAFileThatIsOpenForIt) {
+  start();
+  SharedMemory memory(4096);
+  const auto code = [&](const char* name, int flags, unsigned long command) {
+    const UniqueFd file = open_file(name, flags);
+    auto request = transfer(register_memory(file.get(), memory, 4096), 0, 0, 10);
+    return named(ioctl_code(file.get(), command, &request));
+  };
+  for (const char* name : {"small", "big"}) {
+    EXPECT_EQ(code(name, O_RDONLY, SLUICE_IOC_WRITE), "EBADF");
+    EXPECT_EQ(code(name, O_WRONLY, SLUICE_IOC_READ), "EBADF");
+    EXPECT_EQ(code(name, O_RDWR, SLUICE_IOC_READ), "ok");
+    EXPECT_EQ(code(name, O_WRONLY, SLUICE_IOC_WRITE), "ok");
+    EXPECT_EQ(code(name, O_RDWR | O_APPEND, SLUICE_IOC_WRITE), "EINVAL");
+  }
+  const UniqueFd made(::open(root().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  auto request = transfer(register_memory(made.get(), memory, 4096), 0, 0, 10);
+  EXPECT_EQ(named(ioctl_code(made.get(), SLUICE_IOC_WRITE, &request)), "ok");
+  const UniqueFd directory(::open(root().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  sluice_query query{};
+  EXPECT_EQ(named(ioctl_code(directory.get(), SLUICE_IOC_QUERY, &query)), "ENOTTY");
+  int flags = 0;
+  EXPECT_EQ(named(ioctl_code(made.get(), FS_IOC_GETFLAGS, &flags)), "ok") << "not ours";
+}
+
+TEST_F(GpuTest, AWriteIsReadAtOnceByEverybody) {
+  start();
+  for (const char* name : {"small", "big"}) {
+    std::string content = read_file(*this / name);
+    // Open, and in the page cache, before the writer comes: it decides how the file is served.
+    const UniqueFd reader = open_file(name);
+    std::string seen(content.size() + 5000, '\0');
+    ASSERT_EQ(::pread(reader.get(), seen.data(), seen.size(), 0),
+              static_cast<ssize_t>(content.size()));
+    const UniqueFd writer = open_file(name, O_RDWR);
+    SharedMemory memory(9000);
+    const std::uint64_t buffer = register_memory(writer.get(), memory, 9000);
+    for (std::uint64_t round = 1; round <= 20; ++round) {
+      const std::string data = pattern(9000, 100 + round);
+      std::memcpy(memory.data(), data.data(), data.size());
+      // Some in the middle, some that make it longer.
+      const std::uint64_t at = round % 2 == 0 ? 500 + round : content.size() - 4000;
+      auto request = transfer(buffer, 0, at, 9000);
+      ASSERT_EQ(named(ioctl_code(writer.get(), SLUICE_IOC_WRITE, &request)), "ok");
+      EXPECT_EQ(request.done, 9000u);
+      content.resize(std::max<std::size_t>(content.size(), at + 9000));
+      content.replace(at, 9000, data);
+      seen.assign(content.size() + 5000, '\0');
+      ASSERT_EQ(::pread(reader.get(), seen.data(), seen.size(), 0),
+                static_cast<ssize_t>(content.size()))
+          << name << " round " << round;
+      seen.resize(content.size());
+      ASSERT_TRUE(seen == content) << name << " round " << round;
+      EXPECT_EQ(static_cast<std::size_t>(lstat_of(*this / name).st_size), content.size());
+    }
+    EXPECT_TRUE(read_file(on("nvme", name)) == content);
+  }
+}
+
+TEST_F(GpuTest, AMappingSeesAWriteSoon) {
+  start();
+  const UniqueFd reader = open_file("small");
+  const auto* mapped =
+      static_cast<const char*>(::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, reader.get(), 0));
+  ASSERT_NE(mapped, MAP_FAILED);
+  ASSERT_EQ(std::string_view(mapped, 100), pattern(kSmall, 1).substr(0, 100));
+  const UniqueFd writer = open_file("small", O_WRONLY);
+  SharedMemory memory(100);
+  std::memset(memory.data(), 'x', 100);
+  auto request = transfer(register_memory(writer.get(), memory, 100), 0, 0, 100);
+  ASSERT_EQ(named(ioctl_code(writer.get(), SLUICE_IOC_WRITE, &request)), "ok");
+  EXPECT_TRUE(eventually([&] { return std::string_view(mapped, 100) == std::string(100, 'x'); }));
+  ::munmap(const_cast<char*>(mapped), 4096);
+}
+
+TEST_F(GpuTest, WhatWasWrittenThroughTheMountIsReadAndSoIsATruncation) {
+  start();
+  const UniqueFd file = open_file("new", O_RDWR | O_CREAT);
+  SharedMemory memory(100'000);
+  const std::uint64_t buffer = register_memory(file.get(), memory, 100'000);
+  for (std::size_t size = 1; size < 80'000; size += 7777) {
+    const std::string data = pattern(size, size);
+    ASSERT_EQ(::pwrite(file.get(), data.data(), size, 0), static_cast<ssize_t>(size));
+    auto request = transfer(buffer, 0, 0, 100'000);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+    ASSERT_EQ(request.done, size);
+    ASSERT_EQ(memory.text(size), data);
+    ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(size / 2)), 0);
+    request = transfer(buffer, 0, 0, 100'000);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+    ASSERT_EQ(request.done, size / 2);
+  }
+}
+
+TEST_F(GpuTest, ABufferCanBeNamedByItsProcessOnItsOpenFileOnly) {
+  start();
+  const UniqueFd file = open_file("small"), again = open_file("small");
+  SharedMemory memory(4096);
+  const std::uint64_t buffer = register_memory(file.get(), memory, 4096);
+  const auto read_by = [&](const UniqueFd& by) {
+    auto request = transfer(buffer, 0, 0, 10);
+    return named(ioctl_code(by.get(), SLUICE_IOC_READ, &request));
+  };
+  const auto unregister_by = [&](const UniqueFd& by) {
+    sluice_buffer_unregister request{buffer};
+    return named(ioctl_code(by.get(), SLUICE_IOC_BUFFER_UNREGISTER, &request));
+  };
+  EXPECT_EQ(read_by(again), "ENOENT");
+  EXPECT_EQ(unregister_by(again), "ENOENT");
+  EXPECT_EQ(in_child([&] { return read_by(file); }), "ENOENT");
+  EXPECT_EQ(in_child([&] { return unregister_by(file); }), "ENOENT");
+  EXPECT_EQ(as_user(kAlice, [&] { return read_by(file); }), "ENOENT");
+  std::string in_thread;
+  std::thread([&] { in_thread = read_by(file); }).join();
+  EXPECT_EQ(in_thread, "ok");
+  EXPECT_EQ(read_by(file), "ok");
+  EXPECT_EQ(unregister_by(file), "ok");
+  EXPECT_EQ(unregister_by(file), "ENOENT");
+  EXPECT_EQ(read_by(file), "ENOENT");
+  EXPECT_TRUE(is_free_of_buffers());
+}
+
+TEST_F(GpuTest, MemoryThatCouldVanishIsRefused) {
+  start();
+  const UniqueFd file = open_file("small");
+  const auto code = [&](sluice_buffer_register request) {
+    return named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request));
+  };
+  SharedMemory memory(8192);
+  SharedMemory unsealed(8192, SharedMemory::Sealed::No);
+  EXPECT_EQ(code(registration(unsealed, 4096)), "EPERM");
+  EXPECT_EQ(code(registration(memory, 8193)), "EINVAL");
+  EXPECT_EQ(code(registration(memory, 4096, 8000)), "EINVAL");
+  EXPECT_EQ(code(registration(memory, 0)), "EINVAL");
+  EXPECT_EQ(code(registration(memory, ~0ull, 2)), "EINVAL");
+  auto closed = registration(memory, 4096);
+  closed.fd = 1 << 20;
+  EXPECT_EQ(code(closed), "EBADF");
+  closed.fd = -1;
+  EXPECT_EQ(code(closed), "EBADF");
+  auto plain = registration(memory, 4096);
+  const UniqueFd other = open_file("small");
+  plain.fd = other.get();
+  EXPECT_NE(code(plain), "ok") << "a file of the mount, mapped by its own daemon, would hang";
+  EXPECT_EQ(code(registration(memory, 4096, 4096)), "ok");
+}
+
+TEST_F(GpuTest, BuffersEndWithTheProcessThoughAChildKeepsTheFile) {
+  start();
+  int ready[2], stay[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(stay), 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    const UniqueFd file = open_file("small");
+    SharedMemory memory(4096);
+    register_memory(file.get(), memory, 4096);
+    if (::fork() == 0) {
+      ::close(stay[1]);
+      char byte;
+      ::read(stay[0], &byte, 1);  // holds the open file
+      ::_exit(0);
+    }
+    ::write(ready[1], "x", 1);
+    ::pause();
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(gpu().at("buffers"), 1);
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  EXPECT_TRUE(is_free_of_buffers());
+  EXPECT_GE(mount().status().at("open_files"), 1) << "the child was to keep it";
+  for (int fd : {ready[0], ready[1], stay[0], stay[1]}) ::close(fd);
+}
+
+TEST_F(GpuTest, AClientKilledWhileItReadsLeavesNothing) {
+  start();
+  for (int round = 0; round < 5; ++round) {
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const UniqueFd file = open_file("big");
+      SharedMemory memory(kBig);
+      const std::uint64_t buffer = register_memory(file.get(), memory, kBig);
+      for (bool first = true;; first = false) {
+        auto request = transfer(buffer, 0, 0, kBig);
+        ioctl_code(file.get(), SLUICE_IOC_READ, &request);
+        if (first) ::write(ready[1], "x", 1);
+      }
+    }
+    char byte;
+    ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    EXPECT_TRUE(is_free_of_buffers());
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  EXPECT_TRUE(read_file(*this / "big") == pattern(kBig, 2));
+}
+
+TEST_F(GpuTest, SeveralClientsReadAtOnce) {
+  start();
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 3; ++i) {
+    children.push_back(std::make_unique<Child>([this, i] {
+      const bool big = i % 2 == 0;
+      const std::string content = big ? pattern(kBig, 2) : pattern(kSmall, 1);
+      const UniqueFd file = open_file(big ? "big" : "small");
+      SharedMemory memory(content.size());
+      const std::uint64_t buffer = register_memory(file.get(), memory, content.size());
+      for (int round = 0; round < 20; ++round) {
+        std::memset(memory.data(), 0, content.size());
+        auto request = transfer(buffer, 0, 0, content.size());
+        if (ioctl_code(file.get(), SLUICE_IOC_READ, &request) != 0) ::abort();
+        if (memory.text(content.size()) != content) ::abort();
+      }
+      write_file(*this / ("done" + std::to_string(i)), "");
+    }));
+  }
+  for (auto& child : children) EXPECT_TRUE(child->join());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(exists(*this / ("done" + std::to_string(i)))) << i;
+  EXPECT_TRUE(is_free_of_buffers());
+}
+
+TEST_F(GpuTest, GarbageIsRefusedAndNothingElse) {
+  start();
+  const UniqueFd file = open_file("small", O_RDWR);
+  SharedMemory memory(4096);
+  const std::uint64_t buffer = register_memory(file.get(), memory, 4096);
+  const std::set<int> expected{0,      EINVAL, ENOTTY, E2BIG, ENOENT,     EBADF,  ENODEV,
+                               ERANGE, EPERM,  EFBIG,  EIO,   EOPNOTSUPP, ENOSPC, EACCES};
+  std::mt19937_64 random(test_seed());
+  const auto below = [&](unsigned limit) { return static_cast<unsigned>(random() % limit); };
+  std::vector<std::uint64_t> argument(16384 / 8);
+  for (int i = 0; i < 20'000; ++i) {
+    const unsigned number = below(10);
+    const unsigned size = below(4) == 0 ? below(16384) : below(600);
+    for (unsigned at = 0; at < size / 8 + 1; ++at) {
+      const unsigned kind = below(6);
+      argument[at] = kind == 0   ? random()
+                     : kind == 1 ? ~0ull >> below(64)
+                     : kind == 2 ? below(8)
+                     : kind == 3 ? buffer
+                                 : 0;
+    }
+    const unsigned long command = _IOC(below(4), SLUICE_IOC_TYPE, number, size);
+    const int code = ioctl_code(file.get(), command, argument.data());
+    ASSERT_TRUE(expected.contains(code)) << number << " " << size << " " << named(code);
+  }
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, nullptr)), "EFAULT");
+  auto request = transfer(register_memory(file.get(), memory, 4096), 0, 0, 10);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+}
+
+TEST_F(GpuTest, AFileMovesWhileItIsReadAndTheBytesStay) {
+  start();
+  const std::string content = pattern(kSmall, 1);
+  std::atomic<bool> stop{false};
+  std::atomic<int> reads{0}, wrong{0};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i) {
+    readers.emplace_back([&] {
+      SharedMemory memory(kSmall);
+      while (!stop) {
+        const UniqueFd file = open_file("small");
+        const std::uint64_t buffer = register_memory(file.get(), memory, kSmall);
+        for (int k = 0; k < 50; ++k) {
+          std::memset(memory.data(), 0, kSmall);
+          auto request = transfer(buffer, 0, 0, kSmall);
+          const int code = ioctl_code(file.get(), SLUICE_IOC_READ, &request);
+          if (code != 0 || request.done != kSmall || memory.text(kSmall) != content) ++wrong;
+          ++reads;
+        }
+      }
+    });
+  }
+  std::set<std::string> places;
+  for (int round = 0; round < 12; ++round) {
+    const std::string to = round % 3 == 0 ? "hdd" : round % 3 == 1 ? "ssd" : "nvme";
+    EXPECT_EQ(::setxattr((*this / "small").c_str(), "user.sluice.tier", to.data(), to.size(), 0),
+              0);
+    if (eventually([&] { return tier_of("small") == to; }, std::chrono::milliseconds(3000)))
+      places.insert(to);
+  }
+  stop = true;
+  for (auto& each : readers) each.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(reads, 0);
+  EXPECT_GE(places.size(), 2u) << "reads must not keep it from moving for ever";
+}
+
+TEST_F(GpuTest, AWriteThatFillsItsTierGoesOnInTheNext) {
+  set_options("nvme", "reserve=90MiB");  // so that the daemon sees the writes
+  start();
+  const UniqueFd file = open_file("growing", O_RDWR | O_CREAT);
+  constexpr std::size_t kPiece = 8 * kMiB;
+  SharedMemory memory(kPiece);
+  const std::uint64_t buffer = register_memory(file.get(), memory, kPiece);
+  for (std::uint64_t i = 0; i < 14; ++i) {
+    const std::string data = pattern(kPiece, i);
+    std::memcpy(memory.data(), data.data(), kPiece);
+    auto request = transfer(buffer, 0, i * kPiece, kPiece);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &request)), "ok") << i;
+  }
+  EXPECT_EQ(tier_of("growing"), "ssd");
+  for (std::uint64_t i = 0; i < 14; ++i) {
+    auto request = transfer(buffer, 0, i * kPiece, kPiece);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok") << i;
+    ASSERT_TRUE(memory.text(kPiece) == pattern(kPiece, i)) << i;
+  }
+  auto too_far = transfer(buffer, 0, 1ull << 62, kPiece);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &too_far)), "EFBIG");
+}
+
+TEST_F(GpuTest, AWriteByAUserDropsSetuid) {
+  put("nvme", "program", "x");
+  ::chmod(on("nvme", "program").c_str(), 04777);
+  start();
+  const std::string outcome = as_user(kAlice, [&] {
+    const UniqueFd file = open_file("program", O_RDWR);
+    SharedMemory memory(10);
+    auto request = transfer(register_memory(file.get(), memory, 10), 0, 0, 10);
+    return named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &request));
+  });
+  EXPECT_EQ(outcome, "ok");
+  EXPECT_EQ(lstat_of(*this / "program").st_mode & 07777, 0777u);
+}
+
+TEST_F(GpuTest, ReadingAsMuchAsTheFileHoldsIsOneUse) {
+  start();
+  const UniqueFd file = open_file("big");
+  SharedMemory memory(kBig);
+  const std::uint64_t buffer = register_memory(file.get(), memory, kBig);
+  const double before = heat("big");
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    auto request = transfer(buffer, 0, i * 4096, 4096);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+  }
+  EXPECT_NEAR(heat("big"), before, 0.1);
+  for (int i = 0; i < 5; ++i) {
+    auto request = transfer(buffer, 0, 0, kBig);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+  }
+  EXPECT_NEAR(heat("big"), before + 5, 0.1);
+}
+
+TEST_F(GpuTest, PrefetchWarmsOrPromotes) {
+  start();
+  const auto code = [](const UniqueFd& file, sluice_prefetch request) {
+    return named(ioctl_code(file.get(), SLUICE_IOC_PREFETCH, &request));
+  };
+  const UniqueFd file = open_file("big");
+  EXPECT_EQ(code(file, {0, 0, 0, 0}), "ok");
+  EXPECT_EQ(code(file, {4096, 100, SLUICE_PREFETCH_WARM, 0}), "ok");
+  EXPECT_EQ(code(file, {1ull << 63, 0, 0, 0}), "EINVAL");
+  EXPECT_EQ(code(file, {0, 0, 4, 0}), "EINVAL");
+  EXPECT_EQ(code(file, {0, 0, 0, 1}), "EINVAL");
+  EXPECT_EQ(code(open_file("slow", O_WRONLY), {0, 0, SLUICE_PREFETCH_WARM, 0}), "EBADF");
+  const std::string refused = as_user(kAlice, [&] {
+    return code(open_file("slow"), {0, 0, SLUICE_PREFETCH_PROMOTE, 0});
+  });
+  EXPECT_EQ(refused, "EPERM");
+  EXPECT_EQ(tier_of("slow"), "hdd");
+  EXPECT_EQ(code(open_file("slow"), {0, 0, SLUICE_PREFETCH_PROMOTE, 0}), "ok");
+  EXPECT_TRUE(eventually([&] { return tier_of("slow") == "nvme"; }));
+  EXPECT_EQ(read_file(*this / "slow"), pattern(kSmall, 3));
+}
+
+TEST_F(GpuTest, AttributesTellTheRouteAndPrefetch) {
+  start();
+  const auto set = [&](const char* name, const std::string& value) {
+    const int code =
+        ::setxattr((*this / name).c_str(), "user.sluice.prefetch", value.data(), value.size(), 0);
+    return named(code == 0 ? 0 : errno);
+  };
+  for (const char* good : {"", "warm", "0-1MiB", "4096-8192"}) EXPECT_EQ(set("big", good), "ok");
+  for (const char* bad : {"hot", "1", "5-5", "9-1", "-", "a-b", "0-", "-5"})
+    EXPECT_EQ(set("big", bad), "EINVAL") << bad;
+  EXPECT_EQ(set("", "warm"), "EISDIR");
+  EXPECT_EQ(set("slow", "promote"), "ok");
+  EXPECT_TRUE(eventually([&] { return tier_of("slow") == "nvme"; }));
+  EXPECT_FALSE(xattr_of(*this / "slow", "user.sluice.prefetch"));
+  const auto route = xattr_of(*this / "big", "user.sluice.gpu");
+  ASSERT_TRUE(route);
+  EXPECT_NE(route->find(": "), std::string::npos) << *route;
+  EXPECT_FALSE(xattr_of(*this / "", "user.sluice.gpu"));
+}
+
+TEST_F(GpuTest, StatisticsCountAndTheOwnerMayResetThem) {
+  start();
+  const UniqueFd file = open_file("big");
+  SharedMemory memory(kBig);
+  const std::uint64_t buffer = register_memory(file.get(), memory, kBig);
+  for (int i = 0; i < 3; ++i) {
+    auto request = transfer(buffer, 0, 0, kBig);
+    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+  }
+  auto request = transfer(buffer, 1, 0, kBig);
+  ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ERANGE");
+  const auto ask = [&](std::uint32_t flags) {
+    sluice_stats stats{};
+    stats.flags = flags;
+    EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_STATS, &stats)), "ok");
+    return stats;
+  };
+  const sluice_stats stats = ask(0);
+  EXPECT_EQ(stats.buffers, 1u);
+  EXPECT_EQ(stats.buffer_bytes, kBig);
+  for (const int route : {0, static_cast<int>(SLUICE_ROUTE_HOST)}) {
+    EXPECT_EQ(stats.routes[route].operations, 3u);
+    EXPECT_EQ(stats.routes[route].bytes, 3 * kBig);
+    EXPECT_GT(stats.routes[route].latency_p50_ns, 0u);
+    EXPECT_GE(stats.routes[route].latency_p99_ns, stats.routes[route].latency_p50_ns);
+    EXPECT_GT(stats.routes[route].peak_bytes_per_second, 0u);
+  }
+  EXPECT_EQ(stats.routes[0].failures, 1u);
+  const Json shown = gpu();
+  EXPECT_EQ(shown.at("buffers"), 1);
+  EXPECT_EQ(shown.at("routes").at("host").at("operations"), 3);
+  EXPECT_GT(shown.at("routes").at("host").at("bytes_per_s"), 0);
+  EXPECT_FALSE(shown.at("routes").contains("gds"));
+  const auto text = tell({"status"});
+  EXPECT_NE(text.out.find("host "), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("1 registered"), std::string::npos) << text.out;
+
+  const std::string refused = as_user(kAlice, [&] {
+    sluice_stats reset{};
+    reset.flags = SLUICE_STATS_RESET;
+    return named(ioctl_code(open_file("big").get(), SLUICE_IOC_STATS, &reset));
+  });
+  EXPECT_EQ(refused, "EPERM");
+  EXPECT_EQ(ask(SLUICE_STATS_RESET).routes[0].operations, 3u);
+  EXPECT_EQ(ask(0).routes[0].operations, 0u);
+}
+
+TEST_F(GpuTest, AnOpenFileHasALimitOfBuffers) {
+  start();
+  SharedMemory memory(4096);
+  {
+    const UniqueFd file = open_file("small");
+    auto request = registration(memory, 4096);
+    for (int i = 0; i < 4096; ++i)
+      ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ok") << i;
+    EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ENOSPC");
+    EXPECT_EQ(gpu().at("buffers"), 4096);
+  }
+  EXPECT_TRUE(is_free_of_buffers());
+  const UniqueFd file = open_file("small");
+  EXPECT_NE(register_memory(file.get(), memory, 4096), 0u);
+}
+
+TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {
+  start({"--no-gpu"});
+  const UniqueFd file = open_file("small");
+  SharedMemory memory(4096);
+  auto request = transfer(register_memory(file.get(), memory, 4096), 0, 0, 10);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+  sluice_buffer_register device{};
+  device.kind = SLUICE_BUFFER_CUDA_IPC;
+  device.length = 4096;
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &device)), "EOPNOTSUPP");
+  sluice_query query{};
+  ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_QUERY, &query)), "ok");
+  EXPECT_EQ(query.gpus, 0u);
+  EXPECT_NE(std::string_view(query.reason).find("gpu = false"), std::string_view::npos)
+      << query.reason;
+  EXPECT_EQ(gpu().at("cuda"), Json()) << "CUDA was loaded";
+}
+
+TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutIoUring) {
+  for (const char* flag : {"--no-passthrough", "--no-io-uring"}) {
+    start({flag});
+    {
+      const UniqueFd file = open_file("big", O_RDWR);
+      SharedMemory memory(kBig);
+      const std::uint64_t buffer = register_memory(file.get(), memory, kBig);
+      auto request = transfer(buffer, 0, 0, kBig);
+      ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+      EXPECT_TRUE(memory.text(kBig) == read_file(*this / "big"));
+      const std::string data = pattern(1000, 77);
+      std::memcpy(memory.data(), data.data(), data.size());
+      request = transfer(buffer, 0, 50, 1000);
+      ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &request)), "ok");
+      EXPECT_EQ(read_file(*this / "big").substr(50, 1000), data);
+    }
+    stop();
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test
