@@ -13,6 +13,7 @@
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
+#include "gpu/cufile_api.hpp"
 #include "gpu/engine.hpp"
 #include "tools/attributes.hpp"
 #include "tools/commands.hpp"
@@ -58,6 +59,23 @@ struct Section {
   std::vector<Check> checks;
 };
 
+// Opens and closes cuFile: whether it can be used is known only then.
+Check cufile_check(Device& device) {
+  if (const auto entered = device.enter(); !entered) {
+    return {Verdict::No, "cufile",
+            std::string("the GPU can't be used: ") + std::strerror(entered.error().code)};
+  }
+  keep_cufile_log_away();
+  std::string why_not;
+  const auto cufile = CuFile::open(why_not);
+  if (!cufile) {
+    return {Verdict::Warn, "cufile", why_not,
+            "install libcufile (CUDA's GPUDirect Storage); only gds and cufile need it"};
+  }
+  const std::string version = cufile->version();
+  return {Verdict::Ok, "cufile", version.empty() ? "usable, older than 1.14" : version};
+}
+
 std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
   std::vector<std::string> pci_addresses;
   std::vector<Check> gpus;
@@ -74,6 +92,7 @@ std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
                                         "without a GPU bytes go to host memory only"}
                                 : Check{Verdict::Ok, "cuda", devices.driver_version(), ""});
   checks.insert(checks.end(), gpus.begin(), gpus.end());
+  if (!gpus.empty()) checks.push_back(cufile_check(*devices.all()[0]));
   return checks;
 }
 

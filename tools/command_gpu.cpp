@@ -367,6 +367,7 @@ int gpu_read(int argc, char** argv) {
 
 constexpr std::array kSubverbs{
     Subverb{"read", "read files into GPU memory; how fast, by which route, and why", gpu_read},
+    Subverb{"bench", "measure every way to GPU memory, side by side", command_gpu_bench},
 };
 
 }  // namespace

@@ -125,8 +125,10 @@ class Runner {
     return report_.rows.back();
   }
   void skip(const std::string& phase, const std::string& way, const Error& error) {
+    const bool is_missing = way == "cuFile" && !bench_.cufile;
     new_row(phase, way, bench_.file.size).skipped =
-        std::string(error.operation) + ": " + std::strerror(error.code);
+        is_missing ? bench_.why_no_cufile
+                   : std::string(error.operation) + ": " + std::strerror(error.code);
   }
 
   // Makes a row for the way, unless it can't be had here.
@@ -183,7 +185,7 @@ class Runner {
     std::vector<Contender> contenders;
     enter(contenders, "cold", "disk, O_DIRECT", disk_way(bench_));
     enter(contenders, "cold", "mmap", mmap_way(bench_));
-    enter(contenders, "cold", "cufile", cufile_way(bench_, bench_.threads, 16 * kMiB));
+    enter(contenders, "cold", "cuFile", cufile_way(bench_, bench_.threads, 16 * kMiB, O_DIRECT));
     enter_ours(contenders, "cold", {Route::Auto});
     for (unsigned round = 0; round < rounds_; ++round) {
       for (auto& [way, row] : contenders) {
@@ -191,6 +193,7 @@ class Runner {
         if (!each.skipped.empty()) continue;
         each.cached = std::max(each.cached, drop_from_cache(bench_.file));
         sample(*way, each, true);
+        way->rest();
       }
     }
     for (auto& [way, row] : contenders) {
@@ -202,6 +205,7 @@ class Runner {
     Row& row = new_row("cold latency", way.name(), 4 * kKiB);
     row.cached = drop_from_cache(bench_.file);
     read_small(way, row, 1, quick_ ? 50 : 200, duration<double>(5));
+    way.rest();
   }
 
   void warm() {
@@ -232,7 +236,7 @@ class Runner {
     for (const unsigned threads : counts) {
       for (const std::uint64_t piece : pieces) {
         auto way = cufile_way(bench_, threads, piece);
-        if (!way) return skip("warm", "cufile", way.error());
+        if (!way) return skip("warm", "cuFile", way.error());
         Row row{};
         // The first fills caches.
         if (!sample(**way, row, false) || !sample(**way, row, true)) {
@@ -245,7 +249,7 @@ class Runner {
         }
       }
     }
-    enter(contenders, "warm", "cufile", std::move(best));
+    enter(contenders, "warm", "cuFile", std::move(best));
   }
 
   // Reads at random places, by several threads at once, each to its own part of the memory.
@@ -328,7 +332,7 @@ class Runner {
       const char* name;
       Result<void> (*write)(const Bench&, const UniqueFd&);
     };
-    constexpr Writer kWriters[] = {{"write(2) from pinned memory", write_by_pwrite},
+    constexpr Writer kWriters[] = {{"write(2) from host memory", write_by_pwrite},
                                    {"daemon", write_by_daemon},
                                    {"in-process", write_by_engine}};
     const std::size_t first = report_.rows.size();
@@ -477,6 +481,14 @@ int command_gpu_bench(int argc, char** argv) {
   if (!request.host && !bench.engine->devices().all().empty()) {
     bench.device = find_device(bench.engine->devices(), request.gpu);
     if (bench.device == nullptr) return fail(kVerb, "there is no GPU " + log::escaped(request.gpu));
+  }
+  bench.why_no_cufile = "no GPU";
+  if (bench.device != nullptr) {
+    keep_cufile_log_away();
+    if (const auto entered = bench.device->enter(); !entered) {
+      return fail(kVerb, describe(entered.error(), bench.device->name()));
+    }
+    bench.cufile = CuFile::open(bench.why_no_cufile);
   }
   auto file = prepare_file(request.path, *size);
   if (!file) return fail(kVerb, describe(file.error(), request.path));

@@ -13,6 +13,7 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "gpu/cufile_api.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/pinned_memory.hpp"
 
@@ -100,6 +101,8 @@ class Way {
   // Brings all of the range, or fails.
   virtual Result<void> read(std::uint64_t file_offset, std::uint64_t length,
                             std::uint64_t offset) = 0;
+  // Lets go of pages of the file that it has mapped: those can't be dropped.
+  virtual void rest() {}
   // Of the last read, "mapped: ..."; empty if there is nothing to say.
   virtual std::string route() const { return {}; }
 
@@ -114,6 +117,8 @@ struct Bench {
   TestFile file;
   std::unique_ptr<Engine> engine;  // this process's own
   Device* device = nullptr;        // null: host memory
+  std::unique_ptr<CuFile> cufile;  // null: it can't be used, and why_no_cufile says why
+  std::string why_no_cufile;
   std::unique_ptr<Target> target;
   std::unique_ptr<PinnedMemory> pinned;  // null without a GPU
   std::vector<std::byte> plain;          // in its place then
@@ -130,7 +135,9 @@ Result<WayPtr> copy_way(const Bench& bench,
 Result<WayPtr> mmap_way(const Bench& bench);   // mmap and a plain copy
 Result<WayPtr> disk_way(
     const Bench& bench);  // O_DIRECT preads to pinned memory, by several threads
-Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t piece);
+// O_DIRECT in the flags is for what is not cached.
+Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t piece,
+                          int open_flags = 0);
 // What we do: by the daemon's ioctls, and by the engine in this process.
 Result<WayPtr> daemon_way(const Bench& bench, Route route);
 Result<WayPtr> engine_way(const Bench& bench, Route route);

@@ -149,7 +149,7 @@ std::vector<Bar> bars_of(const Report& report) {
   for (const char* way : {"daemon auto", "daemon staged"}) {
     const Row* row = find_row(report, "warm", way, report.size);
     rate_bar(std::string("warm, ") + way, row, ceiling, 0.93, "of the ceiling");
-    rate_bar(std::string("warm, ") + way, row, best_rate(report, "warm", "cufile"), 1.0,
+    rate_bar(std::string("warm, ") + way, row, best_rate(report, "warm", "cuFile"), 1.0,
              "of cuFile's best");
   }
   const Row* mapped = find_row(report, "warm", "daemon mapped", report.size);

@@ -85,6 +85,7 @@ class MmapWay : public Way {
                     std::uint64_t offset) override {
     return bench_.target->copy_in(offset, mapping_ + file_offset, length);
   }
+  void rest() override { ::madvise(mapping_, bench_.file.size, MADV_DONTNEED); }
 
  private:
   const Bench& bench_;
@@ -115,6 +116,43 @@ class DiskWay : public Way {
  private:
   const Bench& bench_;
   const UniqueFd fd_;
+};
+
+// cuFile as an application would use it, with threads and pieces of the given number and size.
+class CuFileWay : public Way {
+ public:
+  CuFileWay(const Bench& bench, UniqueFd fd, std::unique_ptr<CuFileHandle> handle, unsigned threads,
+            std::uint64_t piece)
+      : Way("cuFile, " + std::to_string(threads) + " x " + std::to_string(piece / kMiB) + " MiB",
+            true),
+        bench_(bench),
+        fd_(std::move(fd)),
+        handle_(std::move(handle)),
+        threads_(threads),
+        piece_(piece) {}
+
+  Result<void> read(std::uint64_t file_offset, std::uint64_t length,
+                    std::uint64_t offset) override {
+    return by_pieces(length, piece_, threads_,
+                     [&](std::uint64_t at, std::uint64_t size, unsigned) -> Result<void> {
+                       SLUICE_TRY(bench_.device->enter());
+                       for (std::uint64_t done = 0; done < size;) {
+                         const auto got =
+                             SLUICE_TRY(handle_->read(bench_.target->address(), offset + at + done,
+                                                      size - done, file_offset + at + done));
+                         if (got == 0) return Error(EIO, "get all bytes from cuFile");
+                         done += got;
+                       }
+                       return {};
+                     });
+  }
+
+ private:
+  const Bench& bench_;
+  const UniqueFd fd_;
+  const std::unique_ptr<CuFileHandle> handle_;  // before the descriptor goes
+  const unsigned threads_;
+  const std::uint64_t piece_;
 };
 
 // A way of ours says which route it took.
@@ -239,6 +277,15 @@ Result<WayPtr> mmap_way(const Bench& bench) {
 Result<WayPtr> disk_way(const Bench& bench) {
   auto fd = SLUICE_TRY(open_for_reading(bench.file.on_tier, O_DIRECT));
   return WayPtr(std::make_unique<DiskWay>(bench, std::move(fd)));
+}
+
+Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t piece,
+                          int open_flags) {
+  if (!bench.cufile) return Error(EOPNOTSUPP, "use cuFile");
+  auto fd = SLUICE_TRY(open_for_reading(bench.file.on_tier, open_flags));
+  auto handle = SLUICE_TRY(CuFileHandle::create(*bench.cufile, fd.get()));
+  return WayPtr(
+      std::make_unique<CuFileWay>(bench, std::move(fd), std::move(handle), threads, piece));
 }
 
 Result<WayPtr> daemon_way(const Bench& bench, Route route) {

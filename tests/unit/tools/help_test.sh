@@ -56,6 +56,16 @@ expect_code 1 gpu read --host /no/such/file
 expect_code 1 gpu read --host /proc
 expect_code 1 gpu read --host --route mapped "$0"
 expect_code 0 gpu read --host --check "$0"
+expect_code 2 gpu bench
+expect_code 2 gpu bench --size 5 /tmp
+expect_code 2 gpu bench --routes scenic /tmp
+expect_code 1 gpu bench --host --size 1MiB "$0"
+expect_code 1 gpu bench --host --size 1MiB /no/such/folder/file
+expect_code 0 doctor
+expect_code 0 doctor --json /
+expect_code 0 doctor "$0"
+expect_code 1 doctor /no/such/file
+expect_code 2 doctor / /
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
 expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
@@ -63,9 +73,9 @@ expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
 
-page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" | sed 's/\\-/-/g')
+page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
 verbs=(mount umount status explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' 'gpu read' simulate fsck)
+  'trace record' 'gpu read' 'gpu bench' simulate doctor fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause
+# run.sh [--quick] [BUILD]: everything that needs a real GPU, on a GPU host, as root. BUILD is a built tree
+# (default: build/release). Prints a line a part and a summary; exit 0 if nothing failed. Whatever happens, nothing stays
+# mounted and no process is left. SLUICE_TEST_DIR (default: /tmp) is where tiers are made: give it the disk to be measured.
+# Results (logs, bench.json, doctor.txt) go to $OUT, if that is set.
+set -uo pipefail
+quick=
+[[ ${1:-} == --quick ]] && { quick=--quick; shift; }
+source=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(realpath "${1:-$source/build/release}")
+sluice=$build/bin/sluice
+scratch=$(mktemp -d "${SLUICE_TEST_DIR:-/tmp}/sluice-gpu.XXXXXX")
+out=${OUT:-$scratch/out}
+mount=$scratch/mnt
+mkdir -p "$out" "$mount" "$scratch"/{nvme,ssd,hdd}
+passed=() failed=() skipped=()
+
+clean_up() {
+  if mountpoint -q "$mount"; then
+    timeout 60 "$sluice" umount "$mount" || timeout 20 "$sluice" umount --lazy "$mount" || umount -l "$mount"
+  fi
+  rm -rf --one-file-system "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM HUP
+
+# part NAME SECONDS COMMAND...: one line; what it said is in $out/NAME.log, and shown if it failed.
+part() {
+  local name=$1 limit=$2 code=0 begin=$SECONDS
+  shift 2
+  timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null || code=$?
+  local took=$((SECONDS - begin))
+  case $code in
+    0) passed+=("$name"); echo "ok      $name (${took} s)" ;;
+    77) skipped+=("$name"); echo "skipped $name: $(tail -n 1 "$out/$name.log")" ;;
+    *)
+      failed+=("$name")
+      [[ $code == 124 || $code == 137 ]] && echo "FAILED  $name: not done after $limit s" || echo "FAILED  $name: exit $code"
+      echo "--- end of its output"
+      tail -n 40 "$out/$name.log"
+      if [[ -e $scratch/state/sluice.log ]]; then
+        echo "--- end of the daemon's log"
+        tail -n 20 "$scratch/state/sluice.log"
+      fi
+      echo "---"
+      ;;
+  esac
+}
+
+[[ $(id -u) == 0 ]] || { echo "run.sh: mounting needs root" >&2; exit 2; }
+for file in "$sluice" "$build/bin/gpu_real_test"; do
+  [[ -x $file ]] || { echo "run.sh: no $file; build the tree first" >&2; exit 2; }
+done
+if ! nvidia-smi -L; then
+  echo "run.sh: nvidia-smi finds no GPU" >&2
+  exit 2
+fi
+uname -r
+df -hT "$scratch" | tail -n 1
+[[ -w /sys/module/fuse/parameters/enable_uring ]] && echo Y >/sys/module/fuse/parameters/enable_uring
+
+part gpu_test 600 env SLUICE_REQUIRE=gpu SLUICE_BIN="$sluice" SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_real_test"
+
+part mount 60 "$sluice" mount --no-migrate --tier "nvme=$scratch/nvme" --tier "ssd=$scratch/ssd" --tier "hdd=$scratch/hdd" \
+  --state "$scratch/state" "$mount"
+if mountpoint -q "$mount"; then
+  head -c 314572807 /dev/urandom >"$mount/data"
+  head -c 70001 /dev/urandom >"$mount/small"
+  part doctor 60 "$sluice" doctor "$mount"
+  part status 60 "$sluice" status --json "$mount"
+  part gpu_read 60 "$sluice" gpu read --check "$mount/data" "$mount/small"
+  part gpu_read_routes 120 bash -c 'for route in auto staged mapped mmap; do "$0" gpu read --check --route $route "$1" || exit 1; done' \
+    "$sluice" "$mount/data"
+  part example_libsluice 60 "$build/bin/example_gpu_read" "$mount/data"
+  part example_ioctl 60 "$build/bin/example_ioctl_read" "$mount/data"
+  part torch 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
+  part torch_expandable 180 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+    python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
+  part torch_elsewhere 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$scratch/nvme/data"
+  part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"
+  cat "$out/doctor.log" "$out/bench.log" 2>/dev/null
+  part umount 60 "$sluice" umount "$mount"
+fi
+left=$(pgrep -f -- "$scratch" | grep -vx -e $$ -e "$BASHPID" || true)
+if [[ -n $left ]]; then
+  failed+=("processes left: $left")
+  ps -fp "${left//$'\n'/,}"
+fi
+cp "$scratch/state/sluice.log" "$out/" 2>/dev/null
+
+echo "passed ${#passed[@]}, failed ${#failed[@]}, skipped ${#skipped[@]}${failed[*]:+: FAILED ${failed[*]}}"
+((${#failed[@]} == 0))

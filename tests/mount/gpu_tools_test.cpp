@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// `sluice gpu bench` and `sluice doctor` on a mount, with host memory.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/unique_fd.hpp"
+#include "tests/mount/tiering.hpp"
+
+namespace sluice::test {
+namespace {
+
+class GpuToolsTest : public TieringTest {
+ protected:
+  // A small run; `code` gets its exit status.
+  Json bench(const std::string& path, int& code) const {
+    const CommandResult run =
+        sluice({"gpu", "bench", "--host", "--quick", "--size", "8MiB", "--json", "-", path});
+    code = run.exit_code;
+    EXPECT_EQ(run.err, "");
+    return Json::parse(run.out, nullptr, false);
+  }
+  static const Json* find(const Json& report, const std::string& phase, const std::string& way) {
+    for (const auto& row : report.at("rows")) {
+      if (row.at("phase") == phase && row.at("way") == way) return &row;
+    }
+    return nullptr;
+  }
+};
+
+TEST_F(GpuToolsTest, BenchMeasuresTheDaemonAndChecksEveryWord) {
+  start();
+  int code = 0;
+  const Json report = bench(mount().path(), code);
+  ASSERT_EQ(code, 0);
+  EXPECT_EQ(report.at("mount"), mount().path());
+  for (const char* phase : {"warm", "cold"}) {
+    const Json* row = find(report, phase, "daemon auto");
+    ASSERT_NE(row, nullptr) << phase;
+    EXPECT_EQ(row->at("skipped"), Json()) << *row;
+    EXPECT_EQ(row->at("seconds").size(), 2u);
+    EXPECT_GT(row->at("gb_per_s"), 0);
+  }
+  for (const char* phase : {"write", "register"}) {
+    const Json* row = find(report, phase, *phase == 'w' ? "daemon" : "a buffer of 1 GiB");
+    ASSERT_NE(row, nullptr) << phase;
+    EXPECT_EQ(row->at("skipped"), Json()) << *row;
+  }
+  for (const auto& row : report.at("rows")) EXPECT_EQ(row.at("wrong_words"), 0) << row;
+  EXPECT_TRUE(exists(*this / "sluice-gpu-bench.dat"));
+  EXPECT_FALSE(exists(*this / "sluice-gpu-bench.dat.write"));
+}
+
+TEST_F(GpuToolsTest, BenchFindsAWordThatIsWrong) {
+  start();
+  int code = 0;
+  bench(mount().path(), code);
+  ASSERT_EQ(code, 0);
+  const UniqueFd file(::open((*this / "sluice-gpu-bench.dat").c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(::pwrite(file.get(), "x", 1, 5'000'003), 1);
+  const CommandResult run =
+      sluice({"gpu", "bench", "--host", "--quick", "--size", "8MiB", mount().path()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_NE(run.out.find("WRONG: "), std::string::npos) << run.out;
+}
+
+TEST_F(GpuToolsTest, BenchTouchesNoFileOfAnybodyElse) {
+  start();
+  write_file(*this / "mine", "not a test file");
+  const CommandResult run =
+      sluice({"gpu", "bench", "--host", "--quick", "--size", "8MiB", *this / "mine"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(read_file(*this / "mine"), "not a test file");
+}
+
+TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
+  put("hdd", "f", "x");
+  start();
+  const CommandResult all = sluice({"doctor", "--json", mount().path()});
+  ASSERT_TRUE(all.ok()) << all.err;
+  const Json report = Json::parse(all.out);
+  std::string titles;
+  bool has_host_route = false;
+  for (const auto& section : report.at("sections")) {
+    titles += section.at("title").get<std::string>() + "\n";
+    for (const auto& check : section.at("checks")) {
+      has_host_route |= check.at("what") == "host" && check.at("verdict") == "ok";
+    }
+  }
+  for (const char* title : {"kernel\n", "gpu\n", "tier nvme, ", "tier ssd, ", "tier hdd, "}) {
+    EXPECT_NE(titles.find(title), std::string::npos) << titles;
+  }
+  EXPECT_TRUE(has_host_route) << all.out;
+  const CommandResult one = sluice({"doctor", *this / "f"});
+  EXPECT_TRUE(one.ok()) << one.err;
+  EXPECT_NE(one.out.find(on("hdd", "f")), std::string::npos) << one.out;
+}
+
+}  // namespace
+}  // namespace sluice::test
