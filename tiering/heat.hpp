@@ -18,10 +18,11 @@
 
 namespace sluice {
 
-// What is new about one file. Each open adds 1 to its score, and so does a read into a GPU.
+// What is new about one file. Each open adds 1 to its score, and so does a reading into a GPU.
 struct Access {
   std::uint32_t opens = 0;
-  std::uint64_t gpu_bytes = 0;  // of one read; 0: there was none
+  std::uint64_t gpu_bytes =
+      0;  // of one reading of the file, in one or many requests; 0: there was none
 };
 
 class HeatRecorder {

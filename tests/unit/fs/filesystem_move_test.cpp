@@ -407,6 +407,47 @@ TEST_F(FileMoveTest, AFileThatWasInUseMovesWhenItIsClosed) {
   EXPECT_TRUE(eventually([&] { return where("f") == "b"; }));
 }
 
+TEST_F(FileMoveTest, AGpuReadIsInTheWayWhileItRuns) {
+  dir_.make_file("a/f", "content");
+  Engine engine({});
+  fs_->attach(engine);
+  std::string buffer(7, '-');
+  const auto memory = borrow_host(buffer.data(), buffer.size());
+  const Segment all{0, 0, 7};
+  const InodeId id = id_of("f");
+  moment.after_opening = [&] {  // the read has its descriptor, and no byte yet
+    const auto flight = begin("f");
+    ASSERT_FALSE(flight);
+    EXPECT_EQ(flight.error().code, EBUSY);
+  };
+  ASSERT_TRUE(fs_->gpu_read(id, *memory, {&all, 1}, Route::Auto));
+  ASSERT_FALSE(moment.after_opening) << "the moment never came";
+  EXPECT_EQ(buffer, "content");
+  EXPECT_TRUE(move("f"));
+  EXPECT_EQ(where("f"), "b");
+}
+
+TEST_F(FileMoveTest, AFileThatAGpuReadsIsCopiedButNotSwitched) {
+  dir_.make_file("a/f", "content");
+  Engine engine({});
+  fs_->attach(engine);
+  std::string buffer(7, '-');
+  const auto memory = borrow_host(buffer.data(), buffer.size());
+  const Segment all{0, 0, 7};
+  const InodeId id = id_of("f");
+  Flight flight = begun("f");
+  moment.after_opening = [&] {
+    const auto ended = end(flight);
+    ASSERT_FALSE(ended);
+    EXPECT_EQ(ended.error().code, EBUSY);
+  };
+  ASSERT_TRUE(fs_->gpu_read(id, *memory, {&all, 1}, Route::Auto));
+  ASSERT_FALSE(moment.after_opening) << "the moment never came";
+  EXPECT_EQ(buffer, "content");
+  EXPECT_EQ(where("f"), "a");
+  EXPECT_TRUE(move("f"));
+}
+
 TEST_F(FileMoveTest, AWriterIsInTheWay) {
   for (const std::size_t size : {std::size_t{10}, kMiB}) {
     dir_.make_file("a/f", test::pattern(size, 1));

@@ -65,6 +65,12 @@ windows = "22:00-06:00"
 bandwidth = "200MiB/s"
 verify = true
 heat_ignore = "rsync restic"
+gpu = false
+gpu_max_concurrent_ops = 8
+gpu_chunk = "1MiB"
+gpu_threads = 4
+gpu_mapped_memory = "2GiB"
+gpu_cufile = false
 [[tier]]
 name = "nvme"
 path = "fast"
@@ -108,6 +114,12 @@ tier = "stay"
   EXPECT_EQ(options.bandwidth, 200u << 20);
   EXPECT_TRUE(options.verify);
   EXPECT_EQ(options.heat_ignore, "rsync restic");
+  EXPECT_FALSE(options.gpu);
+  EXPECT_EQ(options.gpu_max_concurrent_ops, 8u);
+  EXPECT_EQ(options.gpu_chunk, 1u << 20);
+  EXPECT_EQ(options.gpu_threads, 4u);
+  EXPECT_EQ(options.gpu_mapped_memory, 2ull << 30);
+  EXPECT_FALSE(options.gpu_cufile);
   ASSERT_EQ(options.tiers.size(), 2u);
   EXPECT_EQ(options.tiers[0].name, "nvme");
   EXPECT_EQ(options.tiers[0].path, "/etc/sluice/fast");
@@ -361,6 +373,12 @@ TEST(ReferenceFileTest, ShowsTheDefaults) {
   EXPECT_EQ(options.windows, defaults.windows);
   EXPECT_EQ(options.bandwidth, defaults.bandwidth);
   EXPECT_EQ(options.verify, defaults.verify);
+  EXPECT_EQ(options.gpu, defaults.gpu);
+  EXPECT_EQ(options.gpu_max_concurrent_ops, defaults.gpu_max_concurrent_ops);
+  EXPECT_EQ(options.gpu_chunk, defaults.gpu_chunk);
+  EXPECT_EQ(options.gpu_threads, defaults.gpu_threads);
+  EXPECT_EQ(options.gpu_mapped_memory, defaults.gpu_mapped_memory);
+  EXPECT_EQ(options.gpu_cufile, defaults.gpu_cufile);
   ASSERT_FALSE(options.tiers.empty());
   EXPECT_EQ(options.tiers[0].high_watermark, TierOptions{}.high_watermark);
   EXPECT_EQ(options.tiers[0].low_watermark, TierOptions{}.low_watermark);
@@ -538,6 +556,49 @@ TEST(MakePolicyTest, TurnsNamesIntoPlaces) {
   EXPECT_EQ(policy.rules[0].tier, 1);
   EXPECT_EQ(policy.rules[1].older, 24h);
   EXPECT_EQ(policy.rules[1].tier, kNoTier);
+}
+
+TEST(CheckOptionsTest, AChunkIsAPowerOfTwo) {
+  MountOptions options = two_tiers();
+  for (const std::uint64_t good : {64u << 10, 4u << 20, 64u << 20}) {
+    options.gpu_chunk = good;
+    EXPECT_EQ(option_error(options), "");
+  }
+  for (const std::uint64_t bad : {0u, 32u << 10, 3u << 20, 128u << 20}) {
+    options.gpu_chunk = bad;
+    EXPECT_NE(
+        option_error(options).find("gpu_chunk must be a power of two from 64.0 KiB to 64.0 MiB"),
+        std::string::npos)
+        << option_error(options);
+  }
+}
+
+TEST(EnvironmentTest, TakesCountsAndSharesOfMemory) {
+  const auto message = [](const std::string& variable, const char* value, MountOptions& options) {
+    const auto error = apply_environment(
+        [&](const char* name) { return variable == name ? value : nullptr; }, options);
+    return error ? error->message : "";
+  };
+  MountOptions options;
+  EXPECT_EQ(message("SLUICE_GPU_THREADS", "12", options), "");
+  EXPECT_EQ(options.gpu_threads, 12u);
+  EXPECT_EQ(message("SLUICE_GPU_THREADS", "many", options),
+            "SLUICE_GPU_THREADS: gpu_threads must be a whole number from 0 to 256, not \"many\"");
+  EXPECT_EQ(
+      message("SLUICE_GPU_MAX_CONCURRENT_OPS", "0", options),
+      "SLUICE_GPU_MAX_CONCURRENT_OPS: gpu_max_concurrent_ops must be a whole number from 1 to "
+      "4096, not 0");
+  EXPECT_EQ(message("SLUICE_GPU_MAPPED_MEMORY", "50%", options), "");
+  EXPECT_EQ(options.gpu_mapped_memory, share_of_memory(50));
+  EXPECT_EQ(message("SLUICE_GPU_MAPPED_MEMORY", "0", options), "");
+  EXPECT_EQ(options.gpu_mapped_memory, 0u);
+  for (const char* bad : {"101%", "-1%", "%", "half"}) {
+    EXPECT_EQ(
+        message("SLUICE_GPU_MAPPED_MEMORY", bad, options),
+        std::string("SLUICE_GPU_MAPPED_MEMORY: gpu_mapped_memory must be a part of memory like "
+                    "\"25%\", or a size like \"16GiB\", not \"") +
+            bad + "\"");
+  }
 }
 
 TEST(CheckOptionsTest, KeepsTheMountOptionsThatTheKernelTakes) {

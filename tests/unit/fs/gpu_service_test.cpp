@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Who may name which buffer, where a mount can't show it: callers of other PID namespaces, other
+// users' shares. The rest is in tests/mount/gpu_test.cpp.
+#include "fs/gpu_service.hpp"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+namespace {
+
+class QuietKernel final : public KernelSide {
+ public:
+  Result<std::int32_t> add_backing(int) override { return Error(EOPNOTSUPP, "add backing file"); }
+  void remove_backing(std::int32_t) override {}
+  void drop_attributes(InodeId) override {}
+  void drop_pages(InodeId) override {}
+};
+
+class GpuServiceTest : public test::PoolTest {
+ protected:
+  void prepare() override {
+    pool_ = open(make_tiers("ab"));
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
+    fs_->attach(engine_);
+    service_ = std::make_unique<GpuService>(engine_, *fs_, true);
+    dir_.make_file("a/f", "content");
+    file_ = fs_->lookup(kRootId, "f")->id;
+    memory_ = UniqueFd(::memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ::ftruncate(memory_.get(), 4096);
+    ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK);
+  }
+
+  template <typename Structure>
+  int ask(OpenId open, unsigned command, Structure& structure, const Caller& caller) {
+    const std::span in(reinterpret_cast<const std::byte*>(&structure), sizeof structure);
+    GpuReply reply(in);
+    const auto done = service_->answer(file_, open, command, in, sizeof structure, caller, reply);
+    if (done) std::memcpy(&structure, reply.data(), reply.size());
+    return done ? 0 : done.error().code;
+  }
+  int add(OpenId open, const Caller& caller, std::uint64_t* buffer = nullptr) {
+    sluice_buffer_register request{};
+    request.kind = SLUICE_BUFFER_MEMFD;
+    request.fd = memory_.get();
+    request.length = 4096;
+    const int code = ask(open, SLUICE_IOC_BUFFER_REGISTER, request, caller);
+    if (buffer != nullptr) *buffer = request.buffer;
+    return code;
+  }
+  int read(OpenId open, const Caller& caller, std::uint64_t buffer) {
+    sluice_transfer request{};
+    request.buffer = buffer;
+    request.length = 7;
+    return ask(open, SLUICE_IOC_READ, request, caller);
+  }
+  static Caller me(uid_t uid = 0) { return {uid, uid, 0, ::getpid()}; }
+
+  test::MemoryStore store_;
+  QuietKernel kernel_;
+  std::unique_ptr<Pool> pool_;
+  Engine engine_{{}};
+  std::unique_ptr<Filesystem> fs_;
+  std::unique_ptr<GpuService> service_;
+  InodeId file_{};
+  UniqueFd memory_;
+};
+
+TEST(OpenIdTest, RemembersWhatTheFileWasOpenedFor) {
+  const auto rights = [](int flags) {
+    const OpenId open = OpenId::from_wire(OpenId(12345, flags).to_wire());
+    return std::string(open.reads() ? "r" : "") + (open.writes() ? "w" : "") +
+           (open.appends() ? "a" : "");
+  };
+  EXPECT_EQ(rights(O_RDONLY), "r");
+  EXPECT_EQ(rights(O_WRONLY | O_CREAT | O_TRUNC), "w");
+  EXPECT_EQ(rights(O_RDWR | O_APPEND), "rwa");
+  EXPECT_EQ(rights(O_ACCMODE), "") << "for ioctls of devices; neither reads nor writes";
+  EXPECT_NE(OpenId(1, O_RDONLY).to_wire(), OpenId(2, O_RDONLY).to_wire());
+}
+
+TEST_F(GpuServiceTest, ABufferEndsWithItsOpenFile) {
+  const OpenId open = service_->opened(O_RDONLY), other = service_->opened(O_RDONLY);
+  std::uint64_t buffer = 0;
+  ASSERT_EQ(add(open, me(), &buffer), 0);
+  EXPECT_EQ(service_->buffers(), 1u);
+  EXPECT_EQ(service_->buffer_bytes(), 4096u);
+  EXPECT_EQ(read(open, me(), buffer), 0);
+  EXPECT_EQ(read(other, me(), buffer), ENOENT);
+  service_->released(other);
+  EXPECT_EQ(read(open, me(), buffer), 0);
+  service_->released(open);
+  EXPECT_EQ(read(open, me(), buffer), ENOENT);
+  EXPECT_EQ(service_->buffers(), 0u);
+  EXPECT_EQ(service_->buffer_bytes(), 0u);
+}
+
+TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceCantBeHad) {
+  const Caller nobody_we_see{0, 0, 0, 0};
+  EXPECT_EQ(add(service_->opened(O_RDONLY), nobody_we_see), EOPNOTSUPP);
+  EXPECT_EQ(service_->buffers(), 0u);
+}
+
+TEST_F(GpuServiceTest, AProcessThatHasGoneRegistersNothing) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(add(service_->opened(O_RDONLY), {0, 0, 0, child}), ESRCH);
+}
+
+TEST_F(GpuServiceTest, OneUserDoesNotTakeThePlaceOfOthers) {
+  std::vector<OpenId> opens;
+  for (std::size_t i = 0; i < GpuService::kMostOfUser; ++i) {
+    if (i % GpuService::kMostOfFile == 0) opens.push_back(service_->opened(O_RDONLY));
+    ASSERT_EQ(add(opens.back(), me(1000)), 0) << i;
+  }
+  const OpenId more = service_->opened(O_RDONLY);
+  EXPECT_EQ(add(more, me(1000)), ENOSPC);
+  EXPECT_EQ(add(more, me(1001)), 0);
+  service_->released(opens[0]);
+  EXPECT_EQ(add(more, me(1000)), 0);
+}
+
+}  // namespace
+}  // namespace sluice
