@@ -148,7 +148,7 @@ void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_in
 
 void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open,
                 std::span<const std::byte> in, std::size_t out_size) {
-  GpuReply reply;
+  GpuReply reply(in);
   answer(
       request,
       [&] {

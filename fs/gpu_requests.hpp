@@ -9,6 +9,7 @@
 // Threads: a pure function.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -76,20 +77,31 @@ using GpuRequest = std::variant<QueryRequest, RegisterRequest, UnregisterRequest
 Result<GpuRequest> decode_gpu_request(unsigned command, std::span<const std::byte> in,
                                       std::size_t out_size);
 
-// What goes back: the beginning of a structure of the ABI.
+// What goes back: the caller's structure with what it asked for filled in.
 class GpuReply {
  public:
+  explicit GpuReply(std::span<const std::byte> in) : in_(in) {}
+
+  // The structure as it came. REQUIRES: it was decoded.
   template <typename Structure>
-  void set(const Structure& structure, std::size_t size = sizeof(Structure)) {
-    static_assert(sizeof(Structure) <= sizeof(sluice_readv));
-    size_ = std::min(size, bytes_.size());
+  Structure start() const {
+    Structure out{};
+    std::memcpy(&out, in_.data(), std::min(in_.size(), sizeof out));
+    return out;
+  }
+  template <typename Structure>
+  void set(const Structure& structure) {
+    static_assert(sizeof(Structure) <= kMost);
+    size_ = sizeof structure;
     std::memcpy(bytes_.data(), &structure, size_);
   }
   const std::byte* data() const { return bytes_.data(); }
   std::size_t size() const { return size_; }
 
  private:
-  std::array<std::byte, 1024> bytes_;  // more than the longest; not cleared, a read is short
+  static constexpr std::size_t kMost = 1024;  // no reply is longer
+  const std::span<const std::byte> in_;
+  std::array<std::byte, kMost> bytes_;  // not cleared: a small read is short
   std::size_t size_ = 0;
 };
 

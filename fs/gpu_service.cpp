@@ -283,7 +283,7 @@ Result<void> GpuService::carry_out(const From& from, const RegisterRequest& requ
   buffer->memory = SLUICE_TRY(import(request, *owner));
   count_.fetch_add(1);
   bytes_.fetch_add(request.length);
-  sluice_buffer_register out{};
+  auto out = reply.start<sluice_buffer_register>();
   out.buffer = last_buffer_.fetch_add(1);
   {
     Shard& s = shard(from.open);
@@ -298,8 +298,7 @@ Result<void> GpuService::carry_out(const From& from, const RegisterRequest& requ
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const UnregisterRequest& request,
-                                   GpuReply& reply) {
+Result<void> GpuService::carry_out(const From& from, const UnregisterRequest& request, GpuReply&) {
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   Shard& s = shard(from.open);
   MutexLock lock(s.mutex);
@@ -308,7 +307,6 @@ Result<void> GpuService::carry_out(const From& from, const UnregisterRequest& re
   if (open == s.opens.end() || open->second.erase(request.buffer) == 0)
     return Error(ENOENT, "no such buffer");
   if (open->second.empty()) s.opens.erase(open);
-  reply.set(sluice_buffer_unregister{request.buffer});
   return {};
 }
 
@@ -317,13 +315,9 @@ Result<void> GpuService::carry_out(const From& from, const ReadRequest& request,
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
   const Segment& where = request.segment;
-  sluice_transfer out{};
+  auto out = reply.start<sluice_transfer>();
   fill(out,
        SLUICE_TRY(filesystem_.gpu_read(from.file, *buffer->memory, {&where, 1}, request.route)));
-  out.buffer = request.buffer;
-  out.buffer_offset = where.memory_offset;
-  out.file_offset = where.file_offset;
-  out.length = where.length;
   reply.set(out);
   return {};
 }
@@ -338,16 +332,15 @@ Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request
         filesystem_.gpu_read(from.file, *buffer->memory, request.segments, request.route));
   }
   // The segments need not go back.
-  struct {
+  struct Header {
     __u64 buffer;
     __u32 count, route, why, reserved;
     __u64 done;
-  } out{};
-  static_assert(sizeof out == offsetof(sluice_readv, segments));
+  };
+  static_assert(sizeof(Header) == offsetof(sluice_readv, segments));
   static_assert(offsetof(sluice_readv, done) == 24 && offsetof(sluice_readv, why) == 16);
+  auto out = reply.start<Header>();
   fill(out, done);
-  out.buffer = request.buffer;
-  out.count = static_cast<std::uint32_t>(request.segments.size());
   reply.set(out);
   return {};
 }
@@ -358,20 +351,15 @@ Result<void> GpuService::carry_out(const From& from, const WriteRequest& request
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   const Segment& where = request.segment;
   const bool keeps_suid = from.caller.uid == 0;
-  sluice_transfer out{};
+  auto out = reply.start<sluice_transfer>();
   fill(out,
        SLUICE_TRY(filesystem_.gpu_write(from.file, *buffer->memory, where, request.route,
                                         keeps_suid ? std::nullopt : std::optional(from.caller))));
-  out.buffer = request.buffer;
-  out.buffer_offset = where.memory_offset;
-  out.file_offset = where.file_offset;
-  out.length = where.length;
   reply.set(out);
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const PrefetchRequest& request,
-                                   GpuReply& reply) {
+Result<void> GpuService::carry_out(const From& from, const PrefetchRequest& request, GpuReply&) {
   if (request.warm) {
     if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
     SLUICE_TRY(filesystem_.warm(from.file, request.offset, request.length));
@@ -382,7 +370,6 @@ Result<void> GpuService::carry_out(const From& from, const PrefetchRequest& requ
       return Error(EPERM, "promote a file that is neither open for writing nor one's own");
     SLUICE_TRY(filesystem_.promote(from.file));
   }
-  reply.set(sluice_prefetch{});
   return {};
 }
 
@@ -400,10 +387,8 @@ Result<void> GpuService::carry_out(const From& from, const QueryRequest& request
     }
   }
   const auto file = SLUICE_TRY(filesystem_.gpu_preview(from.file, gpu));
-  sluice_query out{};
+  auto out = reply.start<sluice_query>();
   out.abi_version = SLUICE_ABI_VERSION;
-  out.kind = request.kind;
-  std::copy(request.gpu.begin(), request.gpu.end(), std::begin(out.gpu_uuid));
   out.file_size = file.size;
   out.route = static_cast<std::uint32_t>(file.preview.route);
   out.why = static_cast<std::uint32_t>(file.preview.why);
@@ -424,8 +409,7 @@ Result<void> GpuService::carry_out(const From& from, const StatsRequest& request
   if (request.reset && !may_reset) return Error(EPERM, "reset the statistics of others");
   const bool of_all = request.gpu == GpuUuid{};
   const Stats::Figures figures = of_all ? engine_.stats().all() : engine_.stats().of(request.gpu);
-  sluice_stats out{};
-  std::copy(request.gpu.begin(), request.gpu.end(), std::begin(out.gpu_uuid));
+  auto out = reply.start<sluice_stats>();
   out.buffers = buffers();
   out.buffer_bytes = buffer_bytes();
   out.pinned_bytes = engine_.pinned_bytes();

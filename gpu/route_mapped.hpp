@@ -87,8 +87,8 @@ class MappedFiles {
   const Limits limits_;
   // Of registrations, also of those that are in no list any more but in use.
   const std::shared_ptr<std::atomic<std::uint64_t>> bytes_;
-  std::mutex mutex_;        // not held while registering or unregistering
-  std::list<Known> files_;  // the last used first
+  std::mutex mutex_;                    // not held while registering or unregistering
+  std::list<Known> files_;              // the last used first
   std::condition_variable registered_;  // or failed to be
   std::condition_variable_any stopping_;
   std::jthread sweeper_;  // started with the first registration

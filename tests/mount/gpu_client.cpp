@@ -20,8 +20,8 @@ SharedMemory::SharedMemory(std::size_t size, Sealed sealed)
   if (::ftruncate(fd_.get(), static_cast<off_t>(size)) < 0)
     throw std::system_error(errno, std::generic_category(), "memfd");
   if (sealed == Sealed::Yes) ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK);
-  data_ = static_cast<char*>(
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0));
+  data_ =
+      static_cast<char*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0));
   if (data_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
 }
 

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -211,8 +212,7 @@ TEST_F(GpuTest, AMappingSeesAWriteSoon) {
   std::memset(memory.data(), 'x', 100);
   auto request = transfer(register_memory(writer.get(), memory, 100), 0, 0, 100);
   ASSERT_EQ(named(ioctl_code(writer.get(), SLUICE_IOC_WRITE, &request)), "ok");
-  EXPECT_TRUE(eventually(
-      [&] { return std::string_view(mapped, 100) == std::string(100, 'x'); }));
+  EXPECT_TRUE(eventually([&] { return std::string_view(mapped, 100) == std::string(100, 'x'); }));
   ::munmap(const_cast<char*>(mapped), 4096);
 }
 
@@ -373,27 +373,28 @@ TEST_F(GpuTest, GarbageIsRefusedAndNothingElse) {
   const UniqueFd file = open_file("small", O_RDWR);
   SharedMemory memory(4096);
   const std::uint64_t buffer = register_memory(file.get(), memory, 4096);
-  const std::set<int> expected{0,     EINVAL, ENOTTY, E2BIG,      ENOENT, EBADF, ENODEV, ERANGE,
-                               EPERM, EFBIG,  EIO,    EOPNOTSUPP, ENOSPC, EACCES};
-  Random random(test_seed());
+  const std::set<int> expected{0,      EINVAL, ENOTTY, E2BIG, ENOENT,     EBADF,  ENODEV,
+                               ERANGE, EPERM,  EFBIG,  EIO,   EOPNOTSUPP, ENOSPC, EACCES};
+  std::mt19937_64 random(test_seed());
+  const auto below = [&](unsigned limit) { return static_cast<unsigned>(random() % limit); };
   std::vector<std::uint64_t> argument(16384 / 8);
   for (int i = 0; i < 20'000; ++i) {
-    const unsigned number = random.below(10);
-    const unsigned size = random.below(4) == 0 ? random.below(16384) : random.below(600);
+    const unsigned number = below(10);
+    const unsigned size = below(4) == 0 ? below(16384) : below(600);
     for (unsigned at = 0; at < size / 8 + 1; ++at) {
-      const unsigned kind = random.below(6);
-      argument[at] = kind == 0   ? random.next()
-                     : kind == 1 ? ~0ull >> random.below(64)
-                     : kind == 2 ? random.below(8)
+      const unsigned kind = below(6);
+      argument[at] = kind == 0   ? random()
+                     : kind == 1 ? ~0ull >> below(64)
+                     : kind == 2 ? below(8)
                      : kind == 3 ? buffer
                                  : 0;
     }
-    const unsigned long command = _IOC(random.below(4), SLUICE_IOC_TYPE, number, size);
+    const unsigned long command = _IOC(below(4), SLUICE_IOC_TYPE, number, size);
     const int code = ioctl_code(file.get(), command, argument.data());
     ASSERT_TRUE(expected.contains(code)) << number << " " << size << " " << named(code);
   }
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, nullptr)), "EFAULT");
-  auto request = transfer(buffer, 0, 0, 10);
+  auto request = transfer(register_memory(file.get(), memory, 4096), 0, 0, 10);
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
 }
 
@@ -422,7 +423,8 @@ TEST_F(GpuTest, AFileMovesWhileItIsReadAndTheBytesStay) {
   std::set<std::string> places;
   for (int round = 0; round < 12; ++round) {
     const std::string to = round % 3 == 0 ? "hdd" : round % 3 == 1 ? "ssd" : "nvme";
-    EXPECT_EQ(::setxattr((*this / "small").c_str(), "user.sluice.tier", to.data(), to.size(), 0), 0);
+    EXPECT_EQ(::setxattr((*this / "small").c_str(), "user.sluice.tier", to.data(), to.size(), 0),
+              0);
     if (eventually([&] { return tier_of("small") == to; }, std::chrono::milliseconds(3000)))
       places.insert(to);
   }
@@ -513,8 +515,8 @@ TEST_F(GpuTest, PrefetchWarmsOrPromotes) {
 TEST_F(GpuTest, AttributesTellTheRouteAndPrefetch) {
   start();
   const auto set = [&](const char* name, const std::string& value) {
-    const int code = ::setxattr((*this / name).c_str(), "user.sluice.prefetch", value.data(),
-                                value.size(), 0);
+    const int code =
+        ::setxattr((*this / name).c_str(), "user.sluice.prefetch", value.data(), value.size(), 0);
     return named(code == 0 ? 0 : errno);
   };
   for (const char* good : {"", "warm", "0-1MiB", "4096-8192"}) EXPECT_EQ(set("big", good), "ok");
@@ -557,7 +559,7 @@ TEST_F(GpuTest, StatisticsCountAndTheOwnerMayResetThem) {
     EXPECT_GE(stats.routes[route].latency_p99_ns, stats.routes[route].latency_p50_ns);
     EXPECT_GT(stats.routes[route].peak_bytes_per_second, 0u);
   }
-  EXPECT_EQ(stats.routes[0].failures, 1u);
+  EXPECT_EQ(stats.routes[0].failures, 0u) << "what is refused has not failed";
   const Json shown = gpu();
   EXPECT_EQ(shown.at("buffers"), 1);
   EXPECT_EQ(shown.at("routes").at("host").at("operations"), 3);
@@ -614,17 +616,19 @@ TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {
 TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutIoUring) {
   for (const char* flag : {"--no-passthrough", "--no-io-uring"}) {
     start({flag});
-    const UniqueFd file = open_file("big", O_RDWR);
-    SharedMemory memory(kBig);
-    const std::uint64_t buffer = register_memory(file.get(), memory, kBig);
-    auto request = transfer(buffer, 0, 0, kBig);
-    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
-    EXPECT_TRUE(memory.text(kBig) == read_file(*this / "big"));
-    const std::string data = pattern(1000, 77);
-    std::memcpy(memory.data(), data.data(), data.size());
-    request = transfer(buffer, 0, 50, 1000);
-    ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &request)), "ok");
-    EXPECT_EQ(read_file(*this / "big").substr(50, 1000), data);
+    {
+      const UniqueFd file = open_file("big", O_RDWR);
+      SharedMemory memory(kBig);
+      const std::uint64_t buffer = register_memory(file.get(), memory, kBig);
+      auto request = transfer(buffer, 0, 0, kBig);
+      ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
+      EXPECT_TRUE(memory.text(kBig) == read_file(*this / "big"));
+      const std::string data = pattern(1000, 77);
+      std::memcpy(memory.data(), data.data(), data.size());
+      request = transfer(buffer, 0, 50, 1000);
+      ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &request)), "ok");
+      EXPECT_EQ(read_file(*this / "big").substr(50, 1000), data);
+    }
     stop();
   }
 }

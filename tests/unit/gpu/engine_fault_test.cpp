@@ -41,10 +41,13 @@ TEST_P(EngineNthFaultTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
       for (const std::uint64_t length : {content.size(), std::size_t{5000}}) {
         const auto went = engine->read({fd.get()}, **memory, {0, 0, length}, GetParam());
         any |= !went;
-        if (went) EXPECT_EQ(went->bytes, length);
-        const bool right =
-            went && memory->bytes().compare(0, length, content, 0, length) == 0;
-        if (went) EXPECT_TRUE(right);
+        if (went) {
+          EXPECT_EQ(went->bytes, length);
+        }
+        const bool right = went && memory->bytes().compare(0, length, content, 0, length) == 0;
+        if (went) {
+          EXPECT_TRUE(right);
+        }
         const auto wrote = engine->write({fd.get()}, **memory, {0, 8 * kMiB, 3 * kMiB},
                                          GetParam() == Route::Mapped ? Route::Auto : GetParam());
         any |= !wrote;
@@ -75,8 +78,7 @@ TEST_F(EngineFaultTest, WithNothingPinnedItIsSlowAndRight) {
   const UniqueFd fd = make_file("f", content);
   auto memory = target(Route::Auto, content.size());
   fail("cuMemHostRegister:1+:2");
-  const auto went =
-      expect_read(*engine, fd, content, *memory, {0, 0, content.size()}, Route::Auto);
+  const auto went = expect_read(*engine, fd, content, *memory, {0, 0, content.size()}, Route::Auto);
   EXPECT_EQ(went.route, Route::Mmap);
   EXPECT_EQ(went.why, Why::NotPinned);
   EXPECT_EQ(expect_read(*engine, fd, content, *memory, {0, 0, 100}, Route::Auto).route,
@@ -97,8 +99,7 @@ TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
   EXPECT_TRUE(gpu().is_lost());
   for (const Route route : {Route::Auto, Route::Staged, Route::Mmap}) {
     for (const std::uint64_t length : {content.size(), std::size_t{100}}) {
-      EXPECT_TRUE(
-          failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV));
+      EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV));
     }
   }
   EXPECT_TRUE(failed_with(engine->write({fd.get()}, **memory, {0, 0, 100}), ENODEV));

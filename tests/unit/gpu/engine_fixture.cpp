@@ -28,8 +28,7 @@ class Books : public testing::Environment {
 [[maybe_unused]] const auto* const books = testing::AddGlobalTestEnvironment(new Books);
 
 FakeControl* control() {
-  static FakeControl* const mapped =
-      FakeControl::map(FakeControl::path("libcuda", ::getpid()), false);
+  static FakeControl* const mapped = FakeControl::map(FakeControl::path("cuda", ::getpid()), false);
   return mapped;
 }
 
@@ -41,8 +40,7 @@ Target::Target(Device* device, std::uint64_t length) : device_(device), host_(le
     return;
   }
   EXPECT_TRUE(device_->enter());
-  EXPECT_EQ(device_->api().cuMemAlloc(&address_, std::max<std::uint64_t>(length, 1)),
-            CUDA_SUCCESS);
+  EXPECT_EQ(device_->api().cuMemAlloc(&address_, std::max<std::uint64_t>(length, 1)), CUDA_SUCCESS);
   memory_ = borrow_device(*device_, address_, length);
   fill(host_);
 }
@@ -145,7 +143,9 @@ Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& cont
     return {};
   }
   EXPECT_EQ(transfer->bytes, there);
-  if (wanted != Route::Auto) EXPECT_EQ(transfer->route, wanted);
+  if (wanted != Route::Auto) {
+    EXPECT_EQ(transfer->route, wanted);
+  }
   // Not EXPECT_EQ, which would print both.
   EXPECT_TRUE(target.bytes() == expected)
       << name_of(wanted) << " offset=" << segment.file_offset << " length=" << segment.length

@@ -224,7 +224,9 @@ TEST_F(EngineMappedTest, AFileTruncatedWhileItIsReadEndsNothing) {
     EXPECT_GE(went->bytes, 4096u);
     // Asked for, it may be impossible; then it says so.
     const auto asked = engine->read({fd.get()}, *memory, {0, 0, kSize}, Route::Mapped);
-    if (!asked) EXPECT_EQ(asked.error().code, EOPNOTSUPP);
+    if (!asked) {
+      EXPECT_EQ(asked.error().code, EOPNOTSUPP);
+    }
   }
   stop = true;
   shrinker.join();

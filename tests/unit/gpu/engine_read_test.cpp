@@ -49,7 +49,9 @@ TEST_P(EngineReadTest, ReadsWhatThePageCacheLacks) {
     if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
     const std::uint64_t length = content.size() - offset;
     const auto went = expect_read(*engine, fd, content, *memory, {0, offset, length}, GetParam());
-    if (GetParam() == Route::Auto) EXPECT_EQ(went.why, Why::NotCached);
+    if (GetParam() == Route::Auto) {
+      EXPECT_EQ(went.why, Why::NotCached);
+    }
   }
 }
 

@@ -113,8 +113,10 @@ TEST(StatsTest, NothingIsLostAmongThreads) {
 }
 
 TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
-  const std::vector<Segment> segments = {{0, 5, 10 * kMiB},         {11 * kMiB, 1, 3},
-                                         {12 * kMiB, 0, 0},         {13 * kMiB, 999'999, 64 << 10},
+  const std::vector<Segment> segments = {{0, 5, 10 * kMiB},
+                                         {11 * kMiB, 1, 3},
+                                         {12 * kMiB, 0, 0},
+                                         {13 * kMiB, 999'999, 64 << 10},
                                          {20 * kMiB, 3, 2 * kMiB}};
   Cutter cutter(segments, kMiB, 4);
   std::vector<std::uint64_t> covered(segments.size());
@@ -191,8 +193,12 @@ TEST_F(EngineStatsTest, PossibilitiesNameEveryRouteOnce) {
     for (const auto& possibility : engine->possibilities({fd.get()}, device)) {
       ++seen[static_cast<std::size_t>(possibility.route)];
       EXPECT_FALSE(possibility.words.empty()) << name_of(possibility.route);
-      if (possibility.route == Route::Staged) EXPECT_EQ(possibility.possible, device != nullptr);
-      if (possibility.route == Route::Host) EXPECT_TRUE(possibility.possible);
+      if (possibility.route == Route::Staged) {
+        EXPECT_EQ(possibility.possible, device != nullptr);
+      }
+      if (possibility.route == Route::Host) {
+        EXPECT_TRUE(possibility.possible);
+      }
     }
     for (std::size_t i = 1; i < kRoutes; ++i) EXPECT_EQ(seen[i], 1) << i;
   }

@@ -32,9 +32,8 @@ TEST_P(EngineWriteTest, WritesAnyRangeOfMemoryAnywhere) {
     const std::string before = pattern(200'000, 2);
     const UniqueFd fd = make_file("f", before);
     std::string expected = before;
-    expected.resize(
-        std::max<std::size_t>(expected.size(), segment.length ? segment.file_offset + segment.length
-                                                              : 0));
+    expected.resize(std::max<std::size_t>(
+        expected.size(), segment.length ? segment.file_offset + segment.length : 0));
     expected.replace(segment.file_offset, segment.length, bytes, segment.memory_offset,
                      segment.length);
     const auto went = engine->write({fd.get()}, **memory, segment, GetParam());

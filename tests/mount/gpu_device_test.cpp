@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The ioctls with buffers in GPU memory, of the fake libcuda: the daemon imports them, as a process
+// that is not their owner, and must give each back.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "gpu/device.hpp"
+#include "tests/mount/gpu_client.hpp"
+#include "tests/mount/tiering.hpp"
+#include "tests/support/fake_gpu.hpp"
+#include "tests/support/user.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr std::size_t kSize = 8'000'001;
+constexpr std::size_t kAllocation = 8 << 20;
+
+std::string named(int code) { return errno_name(code); }
+
+// Memory of the first GPU, allocated by this process. CUDA does not survive a fork, so tests make
+// one in a child and none themselves.
+class DeviceMemory {
+ public:
+  enum class Kind { Ipc, Descriptor };
+
+  explicit DeviceMemory(Kind kind, std::size_t gpu = 0) : device_(*devices_.all().at(gpu)) {
+    request_.length = kAllocation;
+    std::memcpy(request_.gpu_uuid, device_.uuid().data(), device_.uuid().size());
+    if (!device_.enter() || !(kind == Kind::Ipc ? allocate() : create())) std::abort();
+  }
+
+  sluice_buffer_register registration() const { return request_; }
+  std::string bytes(std::size_t size) const {
+    std::string out(size, '\0');
+    if (device_.api().cuMemcpyDtoH(out.data(), address_, size) != CUDA_SUCCESS) std::abort();
+    return out;
+  }
+  void fill(const std::string& bytes) {
+    if (device_.api().cuMemcpyHtoD(address_, bytes.data(), bytes.size()) != CUDA_SUCCESS)
+      std::abort();
+  }
+
+ private:
+  bool allocate() {
+    CUipcMemHandle handle{};
+    if (device_.api().cuMemAlloc(&address_, kAllocation) != CUDA_SUCCESS ||
+        device_.api().cuIpcGetMemHandle(&handle, address_) != CUDA_SUCCESS)
+      return false;
+    request_.kind = SLUICE_BUFFER_CUDA_IPC;
+    std::memcpy(request_.ipc_handle, handle.reserved, sizeof request_.ipc_handle);
+    return true;
+  }
+  bool create() {
+    const CudaApi& api = device_.api();
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_.ordinal()};
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle = 0;
+    request_.kind = SLUICE_BUFFER_CUDA_FD;
+    request_.allocation_length = kAllocation;
+    return api.cuMemCreate(&handle, kAllocation, &properties, 0) == CUDA_SUCCESS &&
+           api.cuMemAddressReserve(&address_, kAllocation, 0, 0, 0) == CUDA_SUCCESS &&
+           api.cuMemMap(address_, kAllocation, 0, handle, 0) == CUDA_SUCCESS &&
+           api.cuMemSetAccess(address_, kAllocation, &access, 1) == CUDA_SUCCESS &&
+           api.cuMemExportToShareableHandle(
+               &request_.fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS;
+  }
+
+  Devices devices_;
+  Device& device_;
+  CUdeviceptr address_ = 0;
+  sluice_buffer_register request_{};
+};
+
+class GpuDeviceTest : public TieringTest {
+ protected:
+  using Kind = DeviceMemory::Kind;
+
+  void SetUp() override {
+    FakeGpu::install();
+    TieringTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    put("nvme", "model", pattern(kSize, 1));
+    start();
+  }
+
+  UniqueFd open_file(int flags = O_RDONLY) const {
+    return UniqueFd(::open((*this / "model").c_str(), flags | O_CLOEXEC));
+  }
+  std::uint64_t held(FakeCount which) { return FakeGpu::count(which, mount().pid()); }
+  bool is_free_of_imports() {
+    return eventually([&] { return held(FakeCount::Imports) == 0; }) &&
+           eventually([&] { return mount().status().at("gpu").at("buffers") == 0; });
+  }
+
+  // A client's whole life: allocates, registers, does `work`, and ends. "" if all went well.
+  std::string client(Kind kind, int flags,
+                     const std::function<std::string(int, DeviceMemory&, std::uint64_t)>& work) {
+    return in_child([&]() -> std::string {
+      DeviceMemory memory(kind);
+      const UniqueFd file = open_file(flags);
+      auto request = memory.registration();
+      if (const int code = ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request); code != 0)
+        return "register: " + named(code);
+      return work(file.get(), memory, request.buffer);
+    });
+  }
+};
+
+TEST_F(GpuDeviceTest, ReadsArriveInTheMemoryOfAnotherProcess) {
+  const std::string content = pattern(kSize, 1);
+  for (const Kind kind : {Kind::Ipc, Kind::Descriptor}) {
+    const auto outcome = client(
+        kind, O_RDONLY, [&](int file, DeviceMemory& memory, std::uint64_t buffer) -> std::string {
+          for (const std::uint32_t route : {SLUICE_ROUTE_AUTO, SLUICE_ROUTE_STAGED}) {
+            memory.fill(std::string(kAllocation, '\0'));
+            auto request = transfer(buffer, 0, 0, kSize);
+            request.route = route;
+            if (const int code = ioctl_code(file, SLUICE_IOC_READ, &request)) return named(code);
+            if (request.done != kSize || memory.bytes(kSize) != content) return "other bytes";
+            if (request.route == SLUICE_ROUTE_HOST || request.route == SLUICE_ROUTE_AUTO)
+              return "route " + std::to_string(request.route);
+          }
+          auto odd = transfer(buffer, 11, 4097, 4099);
+          if (const int code = ioctl_code(file, SLUICE_IOC_READ, &odd)) return named(code);
+          return memory.bytes(5000).substr(11, 4099) == content.substr(4097, 4099) ? ""
+                                                                                   : "odd bytes";
+        });
+    EXPECT_EQ(outcome, "");
+    EXPECT_TRUE(is_free_of_imports());
+  }
+  const Json gpu = mount().status().at("gpu");
+  EXPECT_FALSE(gpu.at("devices").empty());
+  EXPECT_GE(gpu.at("devices").at(0).at("routes").at("all").at("operations"), 6);
+  EXPECT_NE(tell({"status"}).out.find("gpu  "), std::string::npos);
+}
+
+TEST_F(GpuDeviceTest, WritesComeFromTheMemoryOfAnotherProcess) {
+  const std::string data = pattern(kSize, 5);
+  const auto outcome =
+      client(Kind::Ipc, O_RDWR, [&](int file, DeviceMemory& memory, std::uint64_t buffer) {
+        memory.fill(data);
+        auto request = transfer(buffer, 0, 100, kSize);
+        return named(ioctl_code(file, SLUICE_IOC_WRITE, &request));
+      });
+  EXPECT_EQ(outcome, "ok");
+  EXPECT_EQ(lstat_of(*this / "model").st_size, static_cast<off_t>(kSize + 100));
+  EXPECT_TRUE(read_file(*this / "model").substr(100) == data);
+}
+
+TEST_F(GpuDeviceTest, AClientKilledWhileItReadsLeavesNoMemoryHeld) {
+  for (const Kind kind : {Kind::Ipc, Kind::Descriptor}) {
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      DeviceMemory memory(kind);
+      const UniqueFd file = open_file();
+      auto request = memory.registration();
+      ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request);
+      for (;;) {
+        auto read = transfer(request.buffer, 0, 0, kSize);
+        ioctl_code(file.get(), SLUICE_IOC_READ, &read);
+        ::write(ready[1], "x", 1);
+      }
+    }
+    char byte;
+    ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+    EXPECT_EQ(held(FakeCount::Imports), 1u);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    EXPECT_TRUE(is_free_of_imports());
+    for (const int fd : ready) ::close(fd);
+  }
+}
+
+TEST_F(GpuDeviceTest, WrongHandlesAreRefused) {
+  const auto outcome = in_child([&]() -> std::string {
+    DeviceMemory memory(Kind::Ipc);
+    const UniqueFd file = open_file();
+    const auto code = [&](auto change) {
+      auto request = memory.registration();
+      change(request);
+      return named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)) + " ";
+    };
+    using Registration = sluice_buffer_register;
+    return code([](Registration& r) { r.ipc_handle[0] ^= 1; }) +
+           code([](Registration& r) { r.gpu_uuid[0] ^= 1; }) +
+           code([](Registration& r) { r.length = kAllocation + 1; }) +
+           code([](Registration& r) { r.offset = kAllocation; }) + code([](Registration& r) {
+             r.kind = SLUICE_BUFFER_CUDA_FD;
+             r.allocation_length = kAllocation;
+             r.fd = 0;
+           }) +
+           code([](Registration&) {});
+  });
+  EXPECT_EQ(outcome, "EINVAL ENODEV ERANGE ERANGE EINVAL ok ");
+  EXPECT_TRUE(is_free_of_imports());
+}
+
+TEST_F(GpuDeviceTest, AGpuThatFailsFailsTheRequestAndNotTheMount) {
+  const auto outcome =
+      client(Kind::Ipc, O_RDONLY, [&](int file, DeviceMemory&, std::uint64_t buffer) {
+        auto request = transfer(buffer, 0, 0, kSize);
+        request.route = SLUICE_ROUTE_STAGED;
+        const std::string first = named(ioctl_code(file, SLUICE_IOC_READ, &request));
+        FakeGpu::fail_cuda("async:1+:700", mount().pid());  // an illegal address: sticky
+        request = transfer(buffer, 0, 0, kSize);
+        request.route = SLUICE_ROUTE_STAGED;
+        const bool failed = ioctl_code(file, SLUICE_IOC_READ, &request) != 0;
+        return first + (failed ? " failed" : " went on");
+      });
+  EXPECT_EQ(outcome, "ok failed");
+  EXPECT_TRUE(read_file(*this / "model") == pattern(kSize, 1));
+  EXPECT_TRUE(mount().status().at("gpu").at("devices").at(0).at("lost").get<bool>());
+}
+
+TEST_F(GpuDeviceTest, AnExplanationNamesTheRouteOfAGpu) {
+  const auto words = xattr_of(*this / "model", "user.sluice.gpu");
+  ASSERT_TRUE(words);
+  EXPECT_EQ(words->find("host:"), std::string::npos) << *words;
+}
+
+TEST_F(GpuDeviceTest, AFileThatTheEngineKnowsMovesAndCanBeDeleted) {
+  const auto read_twice = [&] {
+    return client(Kind::Ipc, O_RDONLY, [&](int file, DeviceMemory& memory, std::uint64_t buffer) {
+      for (int i = 0; i < 4; ++i) {
+        auto request = transfer(buffer, 0, 0, kSize);
+        if (const int code = ioctl_code(file, SLUICE_IOC_READ, &request)) return named(code);
+      }
+      return memory.bytes(kSize) == pattern(kSize, 1) ? std::string("ok") : "other bytes";
+    });
+  };
+  // Time enough for the engine to trust that the file does not change.
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_EQ(read_twice(), "ok");
+    return mount().status().at("gpu").at("mapped_bytes") > 0;
+  })) << "the mapped route was never taken";
+  move("model", "hdd");
+  EXPECT_EQ(mount().status().at("gpu").at("mapped_bytes"), 0);
+  EXPECT_EQ(read_twice(), "ok");
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_EQ(read_twice(), "ok");
+    return mount().status().at("gpu").at("mapped_bytes") > 0;
+  }));
+  ASSERT_EQ(::unlink((*this / "model").c_str()), 0);
+  EXPECT_TRUE(eventually([&] { return mount().status().at("gpu").at("mapped_bytes") == 0; }))
+      << "a deleted file would keep its blocks";
+}
+
+}  // namespace
+}  // namespace sluice::test
