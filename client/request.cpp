@@ -172,11 +172,14 @@ std::shared_ptr<const File::Names> names_for(File& file, Buffer& buffer) {
 
 }  // namespace
 
-Result<void> prepare(Library& library, const Request& request) {
+Result<Route> prepare(Library& library, const Request& request) {
   SLUICE_TRY(check(request));
+  Device* device = request.buffer.device();
+  if (device == nullptr) return Route::Auto;
   const ContextKeeper keeper(library.cuda());
-  names_for(request.file, request.buffer);
-  return {};
+  if (names_for(request.file, request.buffer) != nullptr) return Route::Auto;
+  // Of all routes this one has everything beforehand: others register memory as they go.
+  return library.engine().prepare(*device) ? Route::Staged : Route::Auto;
 }
 
 Result<Outcome> carry_out(Library& library, const Request& request) {

@@ -31,8 +31,8 @@ struct Outcome {
 // daemon or the engine said.
 Result<Outcome> carry_out(Library& library, const Request& request);
 
-// Checks the request, and makes the buffer known to the daemon where that can be done, so that
-// carrying it out need not.
-Result<void> prepare(Library& library, const Request& request);
+// Checks the request, and sets up what carrying it out needs: that may wait for the GPU's streams,
+// so a request that a stream waits for must not have to. Returns the route to ask for then.
+Result<Route> prepare(Library& library, const Request& request);
 
 }  // namespace sluice

@@ -78,10 +78,10 @@ Words& words() {
 class StreamJob final : public IoPool::Job {
  public:
   StreamJob(Library& library, File& file, Buffer& buffer, Direction direction,
-            const Segment& segment, ssize_t* done, Words::Word* word)
+            const Segment& segment, Route route, ssize_t* done, Words::Word* word)
       : library_(library),
         segment_(segment),
-        request_{file, buffer, direction, {&segment_, 1}},
+        request_{file, buffer, direction, {&segment_, 1}, route},
         done_(done),
         word_(word) {}
 
@@ -190,9 +190,7 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
   const CudaApi& api = device.api();
   auto* stream = static_cast<CUstream>(stream_handle);
 
-  // What has to be set up is set up now, not when the stream stands still: some of it waits for the
-  // streams of the GPU.
-  SLUICE_TRY(prepare(library, {file, buffer, direction, {&segment, 1}}));
+  const Route route = SLUICE_TRY(prepare(library, {file, buffer, direction, {&segment, 1}}));
   const ContextKeeper keeper(&api);
   CUcontext current = nullptr;
   if (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
@@ -202,7 +200,7 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
   SLUICE_TRY(library.pool().expect());
   Words::Word* word = words().take(api);
   const std::uint32_t value = word != nullptr ? word->value : 0;
-  auto& job = *new StreamJob(library, file, buffer, direction, segment, done, word);
+  auto& job = *new StreamJob(library, file, buffer, direction, segment, route, done, word);
   if (const auto code = api.cuLaunchHostFunc(stream, &StreamJob::begin, &job);
       code != CUDA_SUCCESS) {
     job.abandon();

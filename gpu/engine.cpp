@@ -128,6 +128,11 @@ Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Seg
   return transfer;
 }
 
+Result<void> Engine::prepare(Device& device) {
+  SLUICE_TRY(parts_->staging(device));
+  return {};
+}
+
 Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length) {
   struct stat stat {};
   if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");

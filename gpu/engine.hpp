@@ -73,6 +73,10 @@ class Engine {
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
                          Route wanted = Route::Auto);
 
+  // Makes now what the staged route needs to have for this GPU, so that no request has to: pinning
+  // memory can wait for what other streams of the GPU are at. EOPNOTSUPP if nothing can be pinned.
+  Result<void> prepare(Device& device);
+
   // What a read of `length` bytes would do now, without doing it, and in words why nothing faster.
   struct Preview {
     Route route = Route::Auto;

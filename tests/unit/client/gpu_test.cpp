@@ -8,20 +8,27 @@
 #include <future>
 #include <thread>
 
-#include "gpu/cuda_api.hpp"
+#include "gpu/device.hpp"
+#include "tests/support/fake_gpu.hpp"
 #include "tests/support/files.hpp"
 #include "tests/unit/client/client.hpp"
-#include "tests/unit/client/fake_gpu.hpp"
+#include "tests/unit/client/gpu_memory.hpp"
 
 namespace sluice {
 namespace {
 
 using test::FakeGpu;
+using test::GpuMemory;
 using test::open_file;
 using test::random_bytes;
 using test::register_memory;
 
 constexpr std::size_t kSize = 9'000'001;
+
+struct FakeCuda : testing::Environment {
+  void SetUp() override { FakeGpu::install(); }
+};
+const auto* const g_fake = testing::AddGlobalTestEnvironment(new FakeCuda);
 
 class ClientGpuTest : public ::testing::Test {
  protected:
@@ -30,9 +37,12 @@ class ClientGpuTest : public ::testing::Test {
         path_(dir_.make_file("file", content_)),
         file_(open_file(path_, O_RDWR)) {}
 
-  const CudaApi& api() { return gpu_.api(); }
+  ~ClientGpuTest() override { FakeGpu::fail_cuda(""); }
 
-  FakeGpu gpu_;
+  Device& device() { return *devices_.all()[0]; }
+  const CudaApi& api() { return device().api(); }
+
+  Devices devices_;
   test::TempDir dir_;
   const std::string content_;
   const std::string path_;
@@ -40,7 +50,7 @@ class ClientGpuTest : public ::testing::Test {
 };
 
 TEST_F(ClientGpuTest, ReadsIntoAllocatedMemory) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   struct sluice_result result {};
   ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, &result),
@@ -52,7 +62,7 @@ TEST_F(ClientGpuTest, ReadsIntoAllocatedMemory) {
 }
 
 TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {
-  const auto memory = gpu_.allocate(kSize + 5000);
+  const GpuMemory memory(device(), kSize + 5000);
   const auto buffer = register_memory(memory.pointer(1234), kSize);
   ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 77, kSize - 77, 33, nullptr),
             static_cast<ssize_t>(kSize - 77))
@@ -63,7 +73,7 @@ TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {
 }
 
 TEST_F(ClientGpuTest, MemoryThatEndsBeforeTheBufferIsRefused) {
-  const auto memory = gpu_.allocate(1 << 20);
+  const GpuMemory memory(device(), 1 << 20);
   sluice_buffer* buffer = nullptr;
   EXPECT_EQ(sluice_buffer_register(memory.pointer(), std::size_t{64} << 20, &buffer), -EINVAL);
   EXPECT_STREQ(sluice_error(),
@@ -71,7 +81,7 @@ TEST_F(ClientGpuTest, MemoryThatEndsBeforeTheBufferIsRefused) {
 }
 
 TEST_F(ClientGpuTest, ABufferMaySpanAllocationsThatAreMappedSideBySide) {
-  const auto memory = gpu_.map_segments(5, 2 << 20);
+  const GpuMemory memory(device(), 5, 2 << 20, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   const auto buffer = register_memory(memory.pointer(100), kSize);
   struct sluice_result result {};
   ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, &result),
@@ -96,7 +106,7 @@ TEST_F(ClientGpuTest, PinnedMemoryIsHostMemory) {
 
 TEST_F(ClientGpuTest, WritesWhatIsInTheGpusMemory) {
   const std::string bytes = random_bytes(5'000'003);
-  const auto memory = gpu_.allocate(bytes.size());
+  const GpuMemory memory(device(), bytes.size());
   memory.fill(bytes);
   const auto buffer = register_memory(memory.pointer(), bytes.size());
   EXPECT_EQ(sluice_write(file_.get(), buffer.get(), 0, bytes.size(), 1'000'001, nullptr),
@@ -107,7 +117,7 @@ TEST_F(ClientGpuTest, WritesWhatIsInTheGpusMemory) {
 }
 
 TEST_F(ClientGpuTest, SegmentsGoWhereTheyBelong) {
-  const auto memory = gpu_.allocate(1 << 20);
+  const GpuMemory memory(device(), 1 << 20);
   const auto buffer = register_memory(memory.pointer(), 1 << 20);
   std::vector<struct sluice_segment> segments;
   for (std::uint64_t i = 0; i < 700; ++i) segments.push_back({i * 1000, (699 - i) * 9999, 777});
@@ -121,7 +131,7 @@ TEST_F(ClientGpuTest, SegmentsGoWhereTheyBelong) {
 }
 
 TEST_F(ClientGpuTest, ARouteThatIsNamedIsTakenOrRefused) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   for (const auto route : {SLUICE_ROUTE_STAGED, SLUICE_ROUTE_MMAP}) {
     struct sluice_result result {};
@@ -137,7 +147,7 @@ TEST_F(ClientGpuTest, ARouteThatIsNamedIsTakenOrRefused) {
 }
 
 TEST_F(ClientGpuTest, AQueryTellsOfTheGpu) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   struct sluice_query query {};
   ASSERT_EQ(sluice_query_file(file_.get(), buffer.get(), &query), 0) << sluice_error();
@@ -149,7 +159,7 @@ TEST_F(ClientGpuTest, AQueryTellsOfTheGpu) {
 }
 
 TEST_F(ClientGpuTest, TheCallersContextStaysAsItWas) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   // As if the program were at work on its second GPU.
   CUcontext other = nullptr, now = nullptr;
   ASSERT_EQ(api().cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
@@ -168,17 +178,17 @@ TEST_F(ClientGpuTest, TheCallersContextStaysAsItWas) {
   }
   api().cuCtxGetCurrent(&now);
   EXPECT_EQ(now, other);
-  gpu_.enter();
+  ASSERT_TRUE(device().enter());
   api().cuDevicePrimaryCtxRelease(1);
 }
 
 TEST_F(ClientGpuTest, AnErrorOfTheGpuIsReturnedAndTheNextRequestWorks) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
-  gpu_.fail("cuMemcpyHtoDAsync:1+:1");  // CUDA_ERROR_INVALID_VALUE
+  FakeGpu::fail_cuda("cuMemcpyHtoDAsync:1+:1");  // CUDA_ERROR_INVALID_VALUE
   EXPECT_LT(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr), 0);
   EXPECT_NE(std::string(sluice_error()).find(path_), std::string::npos) << sluice_error();
-  gpu_.fail("");
+  FakeGpu::fail_cuda("");
   EXPECT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr),
             static_cast<ssize_t>(kSize))
       << sluice_error();
@@ -190,12 +200,13 @@ class ClientStreamTest : public ClientGpuTest, public ::testing::WithParamInterf
  protected:
   ClientStreamTest() {
     // Without it the stream waits in a function of the host instead.
-    if (!GetParam()) gpu_.fail("cuStreamWaitValue32:1+:801");  // CUDA_ERROR_NOT_SUPPORTED
+    if (!GetParam()) FakeGpu::fail_cuda("cuStreamWaitValue32:1+:801");  // CUDA_ERROR_NOT_SUPPORTED
+    EXPECT_TRUE(device().enter());
     EXPECT_EQ(api().cuStreamCreate(&stream_, kStreamNonBlocking), CUDA_SUCCESS);
   }
   ~ClientStreamTest() override {
     api().cuStreamDestroy(stream_);
-    gpu_.fail("");
+    FakeGpu::fail_cuda("");
   }
 
   CUstream stream_ = nullptr;
@@ -212,11 +223,13 @@ struct Step {
 };
 
 TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   Step before;
   ssize_t done = -1234;
   std::string after(kSize, '\0');
+  // A copy to memory that is not pinned waits for the stream.
+  ASSERT_EQ(api().cuMemHostRegister(after.data(), kSize, 0), CUDA_SUCCESS);
   ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
   ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, kSize, 0, stream_, &done), 0)
       << sluice_error();
@@ -225,39 +238,56 @@ TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
   before.allowed.set_value();
   ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(done, static_cast<ssize_t>(kSize));
+  ASSERT_EQ(api().cuMemHostUnregister(after.data()), CUDA_SUCCESS);
   EXPECT_TRUE(after == content_) << "what is after the request did not wait for it";
 }
 
 TEST_P(ClientStreamTest, AnErrorIsTheResultAndTheStreamGoesOn) {
-  const auto memory = gpu_.allocate(1000);
+  const GpuMemory memory(device(), 1000);
   const auto buffer = register_memory(memory.pointer(), 1000);
   ssize_t done = 0, next = 0;
-  gpu_.fail(GetParam() ? "cuMemcpyHtoDAsync:1+:1"
-                       : "cuMemcpyHtoDAsync:1+:1,cuStreamWaitValue32:1+:801");
+  FakeGpu::fail_cuda(GetParam() ? "cuMemcpyHtoDAsync:1+:1"
+                                : "cuMemcpyHtoDAsync:1+:1,cuStreamWaitValue32:1+:801");
   ASSERT_EQ(::truncate(path_.c_str(), 500), 0);
   ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 1000, 0, stream_, &done), 0);
   ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_LT(done, 0);
-  gpu_.fail(GetParam() ? "" : "cuStreamWaitValue32:1+:801");
+  FakeGpu::fail_cuda(GetParam() ? "" : "cuStreamWaitValue32:1+:801");
   ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 1000, 0, stream_, &next), 0);
   ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(next, 500);
 }
 
 TEST_P(ClientStreamTest, WhatIsWrongFromTheBeginningIsSaidAtOnce) {
-  const auto memory = gpu_.allocate(1000);
+  const GpuMemory memory(device(), 1000);
   const auto buffer = register_memory(memory.pointer(), 1000);
   ssize_t done = 77;
   EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 1001, 0, stream_, &done), -ERANGE);
   const auto unwritable = open_file(path_);
   EXPECT_EQ(sluice_write_stream(unwritable.get(), buffer.get(), 0, 10, 0, stream_, &done), -EBADF);
-  gpu_.fail("cuLaunchHostFunc:1:1");
+  FakeGpu::fail_cuda("cuLaunchHostFunc:1:1");
   EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 10, 0, stream_, &done), -EINVAL);
   EXPECT_EQ(done, 77);
 }
 
+TEST_P(ClientStreamTest, AStreamThatCannotBeMadeToWaitIsLeftAsItWas) {
+  const GpuMemory memory(device(), 1000);
+  const auto buffer = register_memory(memory.pointer(), 1000);
+  Step before;
+  ssize_t done = 77;
+  ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
+  // The first call is to begin; the second, to wait, is made only where there is no word for that.
+  FakeGpu::fail_cuda(GetParam() ? "cuLaunchHostFunc:2+:1"
+                                : "cuLaunchHostFunc:2+:1,cuStreamWaitValue32:1+:801");
+  EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 10, 0, stream_, &done),
+            GetParam() ? 0 : -EIO);
+  before.allowed.set_value();
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(done, GetParam() ? 10 : 77);
+}
+
 TEST_P(ClientStreamTest, ManyRequestsInSeveralStreamsAllArrive) {
-  const auto memory = gpu_.allocate(kSize);
+  const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   CUstream streams[3] = {};
   for (auto& stream : streams) {
@@ -281,7 +311,7 @@ TEST_P(ClientStreamTest, ManyRequestsInSeveralStreamsAllArrive) {
 
 TEST_P(ClientStreamTest, AWriteTakesWhatTheStreamHasMadeBefore) {
   const std::string bytes = random_bytes(1'000'000);
-  const auto memory = gpu_.allocate(bytes.size());
+  const GpuMemory memory(device(), bytes.size());
   const auto buffer = register_memory(memory.pointer(), bytes.size());
   ssize_t done = 0;
   ASSERT_EQ(api().cuMemcpyHtoDAsync(memory.address(), bytes.data(), bytes.size(), stream_),

@@ -9,28 +9,20 @@
 #include <ctime>
 
 #include "gpu/residency.hpp"
+#include "tests/support/fake_gpu.hpp"
 #include "tests/support/wait.hpp"
 
 namespace sluice {
 namespace {
 
-using test::FakeControl;
 using test::FakeCount;
+using test::FakeGpu;
 
-// The fake makes its books when it is loaded, and is never unloaded.
-class Books : public testing::Environment {
+class Fakes : public testing::Environment {
  public:
-  void SetUp() override { ::setenv(FakeControl::kDirectory, dir_.path().c_str(), 1); }
-
- private:
-  test::TempDir dir_;
+  void SetUp() override { FakeGpu::install(); }
 };
-[[maybe_unused]] const auto* const books = testing::AddGlobalTestEnvironment(new Books);
-
-FakeControl* control() {
-  static FakeControl* const mapped = FakeControl::map(FakeControl::path("cuda", ::getpid()), false);
-  return mapped;
-}
+[[maybe_unused]] const auto* const fakes = testing::AddGlobalTestEnvironment(new Fakes);
 
 }  // namespace
 
@@ -68,20 +60,18 @@ void Target::fill(const std::string& bytes) {
 
 void EngineTest::SetUp() {
   start();
-  if (engine->devices().all().empty()) GTEST_SKIP() << engine->devices().why_none();
-  if (!control()) GTEST_SKIP() << "this is no fake GPU";
-  fail("");
+  ASSERT_EQ(engine->devices().all().size(), 2u) << engine->devices().why_none();
 }
 
 void EngineTest::TearDown() {
-  if (!control()) return;
-  fail("");
+  FakeGpu::fail_cuda("");
+  FakeGpu::fail_cufile("");
   engine.reset();
-  EXPECT_EQ(count(FakeCount::Registrations), 0u);
-  EXPECT_EQ(count(FakeCount::RegisteredBytes), 0u);
-  EXPECT_EQ(count(FakeCount::Streams), 0u);
-  EXPECT_EQ(count(FakeCount::Events), 0u);
-  EXPECT_EQ(count(FakeCount::Contexts), 0u);
+  for (const FakeCount held :
+       {FakeCount::Registrations, FakeCount::RegisteredBytes, FakeCount::Streams, FakeCount::Events,
+        FakeCount::Contexts, FakeCount::Drivers, FakeCount::Handles}) {
+    EXPECT_EQ(count(held), 0u) << static_cast<int>(held);
+  }
 }
 
 void EngineTest::start(const Engine::Settings& settings) {
@@ -118,14 +108,9 @@ bool EngineTest::drop_cache(const UniqueFd& fd) {
   return share && *share < 0.01;
 }
 
-void EngineTest::fail(const std::string& faults) {
-  std::strncpy(control()->fail, faults.c_str(), sizeof control()->fail - 1);
-  ++control()->generation;
-}
+void EngineTest::fail(const std::string& faults) { FakeGpu::fail_cuda(faults); }
 
-std::uint64_t EngineTest::count(FakeCount which) {
-  return control()->counts[static_cast<std::size_t>(which)];
-}
+std::uint64_t EngineTest::count(FakeCount which) { return FakeGpu::count(which); }
 
 Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& content, Target& target,
                      const Segment& segment, Route wanted) {

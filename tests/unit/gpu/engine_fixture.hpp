@@ -12,7 +12,7 @@
 
 #include "base/unique_fd.hpp"
 #include "gpu/engine.hpp"
-#include "tests/support/fake_control.hpp"
+#include "tests/support/fake_gpu.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sluice {
@@ -50,9 +50,8 @@ class Target {
 
 class EngineTest : public testing::Test {
  protected:
-  // REQUIRES: a fake libcuda, else the test is skipped.
   void SetUp() override;
-  // Nothing of the fake's is held any more, except contexts.
+  // Nothing of the fake's is held any more.
   void TearDown() override;
 
   void start(const Engine::Settings& settings = test_settings());

@@ -220,7 +220,8 @@ TEST_F(EngineMappedTest, AFileTruncatedWhileItIsReadEndsNothing) {
   Target memory(&gpu(), kSize);
   for (int i = 0; i < test::rounds(30, 500); ++i) {
     const auto went = engine->read({fd.get()}, *memory, {0, 0, kSize});
-    ASSERT_TRUE(went) << went.error().operation;
+    EXPECT_TRUE(went) << went.error().operation;
+    if (!went) break;
     EXPECT_GE(went->bytes, 4096u);
     // Asked for, it may be impossible; then it says so.
     const auto asked = engine->read({fd.get()}, *memory, {0, 0, kSize}, Route::Mapped);
