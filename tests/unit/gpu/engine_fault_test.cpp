@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/log.hpp"
 #include "tests/support/files.hpp"
 #include "tests/unit/gpu/engine_fixture.hpp"
 
@@ -13,6 +14,10 @@ using test::pattern;
 
 class EngineFaultTest : public EngineTest {
  protected:
+  // Hundreds of warnings are what is expected here.
+  EngineFaultTest() { log::get().set_level(spdlog::level::off); }
+  ~EngineFaultTest() override { log::get().set_level(spdlog::level::warn); }
+
   const std::string content = pattern(3 * kMiB + 17, 1);
 };
 

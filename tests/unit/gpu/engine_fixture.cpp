@@ -59,8 +59,12 @@ void Target::fill(const std::string& bytes) {
 }
 
 void EngineTest::SetUp() {
+  ASSERT_EQ(others_.all().size(), 2u) << others_.why_none();
+  for (const auto& gpu : others_.all()) ASSERT_TRUE(gpu->enter());
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    before_[i] = FakeGpu::count(static_cast<FakeCount>(i));
+  }
   start();
-  ASSERT_EQ(engine->devices().all().size(), 2u) << engine->devices().why_none();
 }
 
 void EngineTest::TearDown() {
@@ -69,7 +73,7 @@ void EngineTest::TearDown() {
   engine.reset();
   for (const FakeCount held :
        {FakeCount::Registrations, FakeCount::RegisteredBytes, FakeCount::Streams, FakeCount::Events,
-        FakeCount::Contexts, FakeCount::Drivers, FakeCount::Handles}) {
+        FakeCount::Drivers, FakeCount::Handles}) {
     EXPECT_EQ(count(held), 0u) << static_cast<int>(held);
   }
 }
@@ -110,7 +114,9 @@ bool EngineTest::drop_cache(const UniqueFd& fd) {
 
 void EngineTest::fail(const std::string& faults) { FakeGpu::fail_cuda(faults); }
 
-std::uint64_t EngineTest::count(FakeCount which) { return FakeGpu::count(which); }
+std::uint64_t EngineTest::count(FakeCount which) const {
+  return FakeGpu::count(which) - before_[static_cast<std::size_t>(which)];
+}
 
 Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& content, Target& target,
                      const Segment& segment, Route wanted) {
