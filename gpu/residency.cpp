@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 namespace sluice {
@@ -27,11 +29,20 @@ constexpr unsigned kStatxDirectAlignment = 0x2000;
 constexpr std::size_t kStatxSize = 256, kMemoryAlignmentAt = 0x98, kOffsetAlignmentAt = 0x9c;
 
 // Files that are read through another filesystem's: the pages are there, and the kernel counts
-// those of the upper one, which has none.
+// those of the upper one, which has few or none.
 bool is_stacked(int fd) {
+  struct stat stat {};
+  if (::fstat(fd, &stat) != 0) return false;
+  // What fstatfs said last, as it is a request to the daemon on FUSE. An answer and its device in
+  // one word, so that no lock is needed; ours have no device 0.
+  static std::atomic<std::uint64_t> last{0};
+  const std::uint64_t known = last.load(std::memory_order_relaxed);
+  if (known >> 1 == stat.st_dev) return known & 1;
   struct statfs volume {};
   if (::fstatfs(fd, &volume) != 0) return false;
-  return volume.f_type == FUSE_SUPER_MAGIC || volume.f_type == OVERLAYFS_SUPER_MAGIC;
+  const bool stacked = volume.f_type == FUSE_SUPER_MAGIC || volume.f_type == OVERLAYFS_SUPER_MAGIC;
+  last.store(static_cast<std::uint64_t>(stat.st_dev) << 1 | stacked, std::memory_order_relaxed);
+  return stacked;
 }
 
 }  // namespace
@@ -42,8 +53,8 @@ std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t l
   CachestatRange range{offset, length};
   Cachestat answer{};
   if (::syscall(kCachestat, fd, &range, &answer, 0) != 0) return std::nullopt;
-  if (answer.cached == 0 && is_stacked(fd)) return std::nullopt;
   const std::uint64_t pages = (offset + length - 1) / page - offset / page + 1;
+  if (answer.cached < pages && is_stacked(fd)) return std::nullopt;
   return std::min(1.0, static_cast<double>(answer.cached) / static_cast<double>(pages));
 }
 
