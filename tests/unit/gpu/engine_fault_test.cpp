@@ -5,6 +5,7 @@
 
 #include "base/log.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/seed.hpp"
 #include "tests/unit/gpu/engine_fixture.hpp"
 
 namespace sluice {
@@ -37,7 +38,7 @@ TEST_P(EngineNthFaultTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
         "cuStreamCreate", "cuEventCreate", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
         "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize"}) {
     int failures = 0;
-    for (int nth = 1; nth <= 20; ++nth) {
+    for (int nth = 1; nth <= test::samples(20, 60); ++nth) {
       SCOPED_TRACE(std::string(call) + " fails, number " + std::to_string(nth));
       start();
       auto memory = target(Route::Auto, content.size());

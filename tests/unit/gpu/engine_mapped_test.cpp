@@ -139,7 +139,7 @@ TEST_F(EngineMappedTest, ManyReadersOfAFileThatChangesNeverSeeOldBytes) {
   settings.mapped_after = std::chrono::milliseconds(20);
   start(settings);
   const UniqueFd fd = make_file("f", content);
-  for (char round = 0; round < test::rounds(4, 50); ++round) {
+  for (char round = 0; round < test::samples(4, 50); ++round) {
     ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
     content[5] = round;
     ASSERT_EQ(::pwrite(fd.get(), content.data(), kSize, 0), static_cast<ssize_t>(kSize));
@@ -218,7 +218,7 @@ TEST_F(EngineMappedTest, AFileTruncatedWhileItIsReadEndsNothing) {
     }
   });
   Target memory(&gpu(), kSize);
-  for (int i = 0; i < test::rounds(30, 500); ++i) {
+  for (int i = 0; i < test::samples(30, 500); ++i) {
     const auto went = engine->read({fd.get()}, *memory, {0, 0, kSize});
     EXPECT_TRUE(went) << went.error().operation;
     if (!went) break;

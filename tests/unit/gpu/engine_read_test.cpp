@@ -31,7 +31,7 @@ TEST_P(EngineReadTest, ReadsAnyRangeToAnyPlaceAndNothingElse) {
   settle(fd);
   auto memory = target(GetParam(), content.size() + kMiB);
   std::mt19937_64 random(test::test_seed());
-  for (int i = 0; i < test::rounds(40, 1000); ++i) {
+  for (int i = 0; i < test::samples(40, 1000); ++i) {
     const std::uint64_t longest = i % 2 ? 100'000 : 6 * kMiB;
     Segment segment{random() % kMiB, random() % (content.size() + 1000), random() % longest};
     segment.length = std::min(segment.length, (**memory).length() - segment.memory_offset);
@@ -130,7 +130,7 @@ TEST_P(EngineReadTest, AFileThatShrinksMeanwhileGivesFewerBytesAndNoError) {
       ::pwrite(fd.get(), content.data() + 1'000'003, content.size() - 1'000'003, 1'000'003);
     }
   });
-  for (int i = 0; i < test::rounds(30, 500); ++i) {
+  for (int i = 0; i < test::samples(30, 500); ++i) {
     const auto went = engine->read({fd.get()}, **memory, {0, 0, content.size()}, GetParam());
     if (GetParam() == Route::Mapped) {  // a file that changes all the time is never registered
       EXPECT_TRUE(failed_with(went, EOPNOTSUPP));
@@ -169,7 +169,7 @@ TEST_P(EngineReadTest, ServesManyThreadsAtOnce) {
   for (std::size_t i = 0; i < memories.size(); ++i) {
     threads.emplace_back([&, i] {
       std::mt19937_64 random(i);
-      for (int round = 0; round < test::rounds(12, 200); ++round) {
+      for (int round = 0; round < test::samples(12, 200); ++round) {
         const std::uint64_t length = round % 2 ? random() % 60'000 : random() % content.size();
         const std::uint64_t offset = random() % (content.size() - length);
         expect_read(*engine, fd, content, *memories[i], {0, offset, length}, GetParam());
