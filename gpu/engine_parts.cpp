@@ -89,7 +89,6 @@ Result<Staging*> Engine::Parts::staging(Device& device) {
 // From the disk straight to the GPU beats everything but bytes that are in memory already.
 bool Engine::Parts::is_better_direct(int fd, const FileVersion& version, const Segment& first,
                                      Device& device) {
-  if (!cufiles.may_be_direct(device)) return false;
   const auto glance = std::min(first.length, settings.chunk);
   if (cached_share(fd, first.file_offset, glance).value_or(0) >= 0.9) return false;
   return cufiles.judge(fd, version.id, device).direct;
@@ -119,11 +118,10 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
     case Route::Auto:
       break;
   }
-  if (request.segments.empty()) return Choice{Route::Staged, Why::Small};
+  if (request.length <= kSmall) return Choice{Route::Staged, Why::Small};
   if (is_better_direct(request.fd, request.version, request.segments[0], device)) {
     return Choice{Route::Gds, Why::Fastest};
   }
-  if (request.length <= kSmall) return Choice{Route::Staged, Why::Small};
   auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::IfItPays);
   if (const Why* why = std::get_if<Why>(&found)) return Choice{Route::Staged, *why};
   return Choice{Route::Mapped, Why::Registered, std::get<MappedFiles::Shared>(found)};
@@ -132,10 +130,8 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
 Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t length,
                               Device& device) {
   const Segment all{0, 0, std::min(length, version.size)};
-  if (all.length > 0 && is_better_direct(fd, version, all, device)) {
-    return {Route::Gds, Why::Fastest};
-  }
   if (all.length <= kSmall) return {Route::Staged, Why::Small};
+  if (is_better_direct(fd, version, all, device)) return {Route::Gds, Why::Fastest};
   auto found = mapped.find(fd, version, device, MappedFiles::Wish::Look);
   const Why* why = std::get_if<Why>(&found);
   if (!why || *why == Why::Registered) return {Route::Mapped, Why::Registered};
@@ -197,7 +193,8 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
 }
 
 Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Choice& choice) {
-  const auto bytes = cufiles.read(request.fd, request.version.id, request.memory, request.segments);
+  const auto bytes = cufiles.read(workers(), settings.chunk, request.fd, request.version.id,
+                                  request.memory, request.segments);
   if (failed_with(bytes, EOPNOTSUPP) && request.wanted == Route::Auto) {
     return carry_out(request, {Route::Staged, Why::CuFileRefused});
   }

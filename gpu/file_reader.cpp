@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Below this the page cache is as good as complete: reading the rest along costs less than
+// From this share on the page cache is as good as complete: reading the rest along costs less than
 // reading everything from the disk.
 constexpr double kCached = 0.9;
 

@@ -2,7 +2,9 @@
 #include "gpu/residency.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,14 @@ struct Cachestat {
 constexpr unsigned kStatxDirectAlignment = 0x2000;
 constexpr std::size_t kStatxSize = 256, kMemoryAlignmentAt = 0x98, kOffsetAlignmentAt = 0x9c;
 
+// Files that are read through another filesystem's: the pages are there, and the kernel counts
+// those of the upper one, which has none.
+bool is_stacked(int fd) {
+  struct statfs volume {};
+  if (::fstatfs(fd, &volume) != 0) return false;
+  return volume.f_type == FUSE_SUPER_MAGIC || volume.f_type == OVERLAYFS_SUPER_MAGIC;
+}
+
 }  // namespace
 
 std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length) {
@@ -32,6 +42,7 @@ std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t l
   CachestatRange range{offset, length};
   Cachestat answer{};
   if (::syscall(kCachestat, fd, &range, &answer, 0) != 0) return std::nullopt;
+  if (answer.cached == 0 && is_stacked(fd)) return std::nullopt;
   const std::uint64_t pages = (offset + length - 1) / page - offset / page + 1;
   return std::min(1.0, static_cast<double>(answer.cached) / static_cast<double>(pages));
 }

@@ -9,7 +9,8 @@
 namespace sluice {
 
 // The share, 0 to 1, of [offset, offset + length) that is in the page cache. Nothing where the
-// kernel can't say (before 6.5) or won't (somebody else's file that we may not write).
+// kernel can't say (before 6.5; files of FUSE and overlayfs) or won't (somebody else's file that we
+// may not write).
 std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length);
 
 // What O_DIRECT wants file offsets, lengths and addresses to be multiples of; 0 if the filesystem

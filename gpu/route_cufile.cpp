@@ -1,11 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_cufile.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "gpu/cutter.hpp"
+
 namespace sluice {
-CuFiles::CuFiles(bool) {}
-CuFiles::~CuFiles() = default;
-CuFiles::Verdict CuFiles::judge(int, const FileId&, Device&) { return {}; }
-bool CuFiles::may_be_direct(Device&) { return false; }
-Result<std::uint64_t> CuFiles::read(int, const FileId&, Memory&, std::span<const Segment>) {
-  return Error(EOPNOTSUPP, "x");
+namespace {
+
+constexpr std::size_t kFiles = 32;
+
+// A description of our own: cuFile wants one for as long as the file is registered, and O_DIRECT
+// where it is to go past the page cache.
+UniqueFd reopen(int fd, bool direct) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0)));
 }
-void CuFiles::forget(const FileId&) {}
+
+class CuFileRead : public WorkerPool::Job {
+ public:
+  CuFileRead(Cutter& cutter, CuFileHandle& handle, Memory& memory)
+      : cutter_(cutter), handle_(handle), memory_(memory) {}
+
+  Result<bool> work(unsigned, WorkerPool::Turn& turn) override {
+    SLUICE_TRY(memory_.device()->enter());
+    Cutter::Piece piece;
+    while (!is_stopped() && cutter_.take(piece)) {
+      for (const Cutter::Part& part : piece.all()) SLUICE_TRY(read(part));
+      if (turn.is_over()) return true;
+    }
+    return false;
+  }
+
+ private:
+  Result<void> read(const Cutter::Part& part) {
+    const auto& [to, from, length] = part.range;
+    for (std::uint64_t at = 0; at < length;) {
+      const std::size_t got =
+          SLUICE_TRY(handle_.read(memory_.address(), to + at, length - at, from + at));
+      if (got == 0) {
+        cutter_.ends(part, at);
+        break;
+      }
+      at += got;
+    }
+    return {};
+  }
+
+  Cutter& cutter_;
+  CuFileHandle& handle_;
+  Memory& memory_;
+};
+
+}  // namespace
+
+CuFiles::~CuFiles() {
+  const MutexLock lock(mutex_);
+  if (device_) static_cast<void>(device_->enter());  // cuFile frees GPU memory
+  files_.clear();
+  cufile_.reset();
+}
+
+CuFile* CuFiles::cufile(Device& device) {
+  if (!enabled_) {
+    why_not_ = "cuFile is turned off in the settings: set gpu.cufile = true";
+    return nullptr;
+  }
+  if (tried_) return cufile_.get();
+  tried_ = true;
+  cufile_ = CuFile::open(why_not_);
+  if (cufile_) device_ = &device;
+  return cufile_.get();
+}
+
+std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Device& device) {
+  const MutexLock lock(mutex_);
+  const auto found = std::find_if(files_.begin(), files_.end(),
+                                  [&](const auto& known) { return known->id == id; });
+  if (found != files_.end()) {
+    files_.splice(files_.begin(), files_, found);
+    return files_.front();
+  }
+  auto fresh = std::make_shared<File>();
+  fresh->id = id;
+  Verdict& verdict = fresh->verdict;
+  if (!device.enter()) {
+    verdict.words = "the GPU is lost to this process: restart it";
+    return fresh;
+  }
+  CuFile* const library = cufile(device);
+  if (!library) {
+    verdict.words = why_not_;
+    return fresh;
+  }
+  verdict.direct = library->is_direct(fd, verdict.words);
+  fresh->fd = reopen(fd, verdict.direct);
+  if (!fresh->fd) {
+    verdict = {false, false, "the file can't be opened once more: errno " + std::to_string(errno)};
+    return fresh;
+  }
+  auto handle = CuFileHandle::create(*library, fresh->fd.get());
+  if (handle) {
+    verdict.usable = true;
+    fresh->handle = *std::move(handle);
+  } else {
+    verdict = {false, false,
+               "cuFile does not take files of this filesystem (often 5027: its device has no udev "
+               "entry; in a container, mount /run/udev)"};
+  }
+  if (files_.size() >= kFiles) files_.pop_back();
+  files_.push_front(fresh);
+  return fresh;
+}
+
+CuFiles::Verdict CuFiles::judge(int fd, const FileId& id, Device& device) {
+  return file(fd, id, device)->verdict;
+}
+
+Result<std::uint64_t> CuFiles::read(WorkerPool& workers, std::uint64_t chunk, int fd,
+                                    const FileId& id, Memory& memory,
+                                    std::span<const Segment> segments) {
+  const auto known = file(fd, id, *memory.device());
+  if (!known->handle) return Error(EOPNOTSUPP, "read with cuFile");
+  Cutter cutter(segments, chunk, workers.size());
+  CuFileRead job(cutter, *known->handle, memory);
+  SLUICE_TRY(workers.run(job));
+  return cutter.bytes();
+}
+
+void CuFiles::forget(const FileId& id) {
+  std::list<std::shared_ptr<const File>> dropped;  // deregistered without the lock
+  const MutexLock lock(mutex_);
+  for (auto it = files_.begin(); it != files_.end();) {
+    const auto next = std::next(it);
+    if ((*it)->id == id) dropped.splice(dropped.end(), files_, it);
+    it = next;
+  }
+}
+
 }  // namespace sluice

@@ -172,23 +172,17 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
                                                                     const FileVersion& version,
                                                                     Device& device, Wish wish) {
   if (wish != Wish::Insist && !is_cached(fd, version)) return Why::NotCached;
+  std::shared_ptr<Registration> registration;
   {
     Dropped dropped;
     const std::lock_guard lock(mutex_);
     if (!make_room(version.size, dropped)) return Why::NoMemoryLeft;
+    registration = std::make_shared<Registration>(device, version, bytes_);
   }
-  auto registered = register_file(fd, version, device);
-  if (registered) return *registered;
-  const int code = registered.error().code;
-  return code == EAGAIN ? Why::Changed : code == ENOMEM ? Why::NoMemoryLeft : Why::NotPinned;
-}
-
-Result<MappedFiles::Shared> MappedFiles::register_file(int fd, const FileVersion& version,
-                                                       Device& device) {
-  auto registration = std::make_shared<Registration>(device, version, bytes_);
-  SLUICE_TRY(registration->map(fd));
+  const auto mapped = registration->map(fd);
+  if (!mapped) return mapped.error().code == ENOMEM ? Why::NoMemoryLeft : Why::NotPinned;
   // Pinned page by page: between the first and the last the file may have become another.
-  if (!is_version(fd, version)) return Error(EAGAIN, "register a file that changed");
+  if (!is_version(fd, version)) return Why::Changed;
   return Shared(std::move(registration));
 }
 

@@ -81,7 +81,6 @@ class MappedFiles {
   bool make_room(std::uint64_t size, Dropped& dropped);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
                                             Wish wish);
-  Result<Shared> register_file(int fd, const FileVersion& version, Device& device);
   void sweep(const std::stop_token& stop);
 
   const Limits limits_;

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The inside of the fake libcuda.so.1: what its two sources share.
+// The inside of the fake libcuda.so.1: what its sources share.
 //
 // A GPU's memory is a memfd an allocation. The address that a program sees is reserved but can't be
 // touched, as that of a real GPU can't; the bytes are mapped elsewhere. Other processes come by an
 // allocation through /proc/<pid>/fd or a descriptor they were given, and it ends with its last
 // user: a process that dies leaves nothing behind.
-//
-// All synchronization is by mutexes and condition variables, which ThreadSanitizer sees even though
-// this library is built without it, so that a test that does not wait for a copy shows as a race.
 #pragma once
 
 #include <condition_variable>
@@ -20,6 +17,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gpu/cuda_api.hpp"
 #include "tests/support/fake_control.hpp"
@@ -109,6 +107,9 @@ struct FakeCuda {
   // Whether all of it is known (and may be written to). REQUIRES: mutex held.
   bool is_valid(CUdeviceptr address, std::size_t size, bool writing);
   std::map<CUdeviceptr, FakeRange>::iterator find(CUdeviceptr address);
+  // What ends with a context: all but virtual memory. The streams are for the caller to end, when
+  // the mutex is not held. REQUIRES: mutex held.
+  std::vector<std::unique_ptr<FakeStream>> clear_context(int device);
   FakeStream* stream_of(CUstream stream, int device);
   void synchronize(int device);
 
@@ -126,5 +127,17 @@ struct FakeCuda {
   std::map<CUstream, std::unique_ptr<FakeStream>> streams;
   std::map<CUevent, std::shared_ptr<FakeEvent>> events;
 };
+
+inline FakeCuda& fake() { return FakeCuda::get(); }
+
+inline void count(test::FakeCount which, std::int64_t amount) {
+  fake().faults.control().add(which, amount);
+}
+
+inline bool is_device(CUdevice device) { return device >= 0 && device < fake().gpus; }
+
+// Every call begins so; `device` as in FakeCuda::begin().
+#define FAKE_CUDA_BEGIN(call, device) \
+  if (const CUresult code_ = fake().begin(call, device); code_ != CUDA_SUCCESS) return code_
 
 }  // namespace sluice

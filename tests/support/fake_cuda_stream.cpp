@@ -85,8 +85,6 @@ void FakeCuda::synchronize(int device) {
 
 namespace {
 
-FakeCuda& fake() { return FakeCuda::get(); }
-
 // One stretch of an end of a copy, kept alive while it is used.
 struct Piece {
   std::byte* bytes = nullptr;
@@ -241,39 +239,41 @@ void wait_for(FakeEvent& event, std::uint64_t number) {
 
 }  // namespace
 
-#define BEGIN(call) \
-  int device = 0;   \
-  if (const CUresult code_ = fake().begin(call, &device); code_ != CUDA_SUCCESS) return code_
-
 extern "C" {
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t size) {
-  BEGIN("cuMemcpyHtoD");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuMemcpyHtoD", &device);
   return copy_and_wait(device, Way::ToDevice, to, address_of(from), size);
 }
 
 CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t size) {
-  BEGIN("cuMemcpyDtoH");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuMemcpyDtoH", &device);
   return copy_and_wait(device, Way::ToHost, address_of(to), from, size);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t size, CUstream stream) {
-  BEGIN("cuMemcpyHtoDAsync");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuMemcpyHtoDAsync", &device);
   return put_copy(device, Way::ToDevice, to, address_of(from), size, stream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t size, CUstream stream) {
-  BEGIN("cuMemcpyDtoHAsync");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuMemcpyDtoHAsync", &device);
   return put_copy(device, Way::ToHost, address_of(to), from, size, stream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream) {
-  BEGIN("cuMemcpyDtoDAsync");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuMemcpyDtoDAsync", &device);
   return put_copy(device, Way::OnDevice, to, from, size, stream);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size, CUstream handle) {
-  BEGIN("cuMemsetD8Async");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuMemsetD8Async", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   {
@@ -286,13 +286,15 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size, 
 }
 
 CUresult cuCtxSynchronize() {
-  BEGIN("cuCtxSynchronize");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuCtxSynchronize", &device);
   fake().synchronize(device);
   return lost(device);
 }
 
 CUresult cuStreamCreate(CUstream* handle, unsigned) {
-  BEGIN("cuStreamCreate");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuStreamCreate", &device);
   auto stream = std::make_unique<FakeStream>(device);
   std::lock_guard lock(fake().mutex);
   *handle = reinterpret_cast<CUstream>(stream.get());
@@ -301,7 +303,8 @@ CUresult cuStreamCreate(CUstream* handle, unsigned) {
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle) {
-  BEGIN("cuStreamDestroy");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuStreamDestroy", &device);
   std::unique_ptr<FakeStream> stream;
   std::lock_guard lock(fake().mutex);
   const auto found = fake().streams.find(handle);
@@ -312,7 +315,8 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  BEGIN("cuStreamSynchronize");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuStreamSynchronize", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   stream->wait_idle();
@@ -320,14 +324,16 @@ CUresult cuStreamSynchronize(CUstream handle) {
 }
 
 CUresult cuStreamQuery(CUstream handle) {
-  BEGIN("cuStreamQuery");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuStreamQuery", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   return stream->is_idle() ? lost(device) : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
-  BEGIN("cuStreamWaitEvent");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuStreamWaitEvent", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   const auto event = event_of(event_handle);
   if (stream == nullptr || !event) return CUDA_ERROR_INVALID_HANDLE;
@@ -341,7 +347,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
 }
 
 CUresult cuEventCreate(CUevent* handle, unsigned) {
-  BEGIN("cuEventCreate");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuEventCreate", &device);
   auto event = std::make_shared<FakeEvent>();
   std::lock_guard lock(fake().mutex);
   *handle = reinterpret_cast<CUevent>(event.get());
@@ -351,7 +358,8 @@ CUresult cuEventCreate(CUevent* handle, unsigned) {
 }
 
 CUresult cuEventDestroy_v2(CUevent handle) {
-  BEGIN("cuEventDestroy");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuEventDestroy", &device);
   std::lock_guard lock(fake().mutex);
   if (fake().events.erase(handle) == 0) return CUDA_ERROR_INVALID_HANDLE;
   fake().faults.control().add(FakeCount::Events, -1);
@@ -359,7 +367,8 @@ CUresult cuEventDestroy_v2(CUevent handle) {
 }
 
 CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
-  BEGIN("cuEventRecord");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuEventRecord", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   const auto event = event_of(event_handle);
   if (stream == nullptr || !event) return CUDA_ERROR_INVALID_HANDLE;
@@ -377,7 +386,8 @@ CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
-  BEGIN("cuEventSynchronize");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuEventSynchronize", &device);
   const auto event = event_of(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   std::uint64_t number = 0;
@@ -390,7 +400,8 @@ CUresult cuEventSynchronize(CUevent handle) {
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  BEGIN("cuEventQuery");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuEventQuery", &device);
   const auto event = event_of(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(event->mutex);
@@ -398,7 +409,8 @@ CUresult cuEventQuery(CUevent handle) {
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
-  BEGIN("cuLaunchHostFunc");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuLaunchHostFunc", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr || function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   stream->put([=] { function(user); });
@@ -407,7 +419,8 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
 
 CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, std::uint32_t value,
                                 unsigned flags) {
-  BEGIN("cuStreamWaitValue32");
+  int device = 0;
+  FAKE_CUDA_BEGIN("cuStreamWaitValue32", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   Piece word;

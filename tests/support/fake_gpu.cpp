@@ -2,12 +2,15 @@
 #include "tests/support/fake_gpu.hpp"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace sluice::test {
 namespace {
@@ -45,6 +48,15 @@ bool fail(const char* library, const std::string& faults, pid_t pid) {
   return true;
 }
 
+// Processes that were killed have left theirs.
+void remove_files_of_the_dead(const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    const pid_t pid = std::atoi(name.c_str() + name.rfind('.') + 1);
+    if (::kill(pid, 0) < 0 && errno == ESRCH) ::unlink(entry.path().c_str());
+  }
+}
+
 }  // namespace
 
 void FakeGpu::install() {
@@ -53,6 +65,7 @@ void FakeGpu::install() {
   done = true;
   const std::string directory = std::string(SLUICE_FAKE_DIR) + "/state";
   ::mkdir(directory.c_str(), 0777);
+  remove_files_of_the_dead(directory);
   ::setenv(FakeControl::kDirectory, directory.c_str(), 0);
   const char* old = std::getenv("LD_LIBRARY_PATH");
   ::setenv("LD_LIBRARY_PATH",

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/log.hpp"
 #include "tests/support/files.hpp"
 #include "tests/unit/gpu/engine_fixture.hpp"
 
@@ -13,6 +14,10 @@ using test::pattern;
 
 class EngineFaultTest : public EngineTest {
  protected:
+  // Hundreds of warnings are what is expected here.
+  EngineFaultTest() { log::get().set_level(spdlog::level::off); }
+  ~EngineFaultTest() override { log::get().set_level(spdlog::level::warn); }
+
   const std::string content = pattern(3 * kMiB + 17, 1);
 };
 
@@ -91,21 +96,30 @@ TEST_F(EngineFaultTest, WithNothingPinnedItIsSlowAndRight) {
   EXPECT_EQ(engine->pinned_bytes(), 0u);
 }
 
+// In a process of its own: a GPU that is lost is lost for good.
 TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
-  const UniqueFd fd = make_file("f", content);
-  auto memory = target(Route::Auto, content.size());
-  fail("cuMemcpyHtoDAsync:5:719");
-  EXPECT_FALSE(engine->read({fd.get()}, **memory, {0, 0, content.size()}, Route::Staged));
-  EXPECT_TRUE(gpu().is_lost());
-  for (const Route route : {Route::Auto, Route::Staged, Route::Mmap}) {
-    for (const std::uint64_t length : {content.size(), std::size_t{100}}) {
-      EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV));
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto lose_it = [&] {
+    const UniqueFd fd = make_file("f", content);
+    auto memory = target(Route::Auto, content.size());
+    fail("cuMemcpyHtoDAsync:5:719");
+    EXPECT_FALSE(engine->read({fd.get()}, **memory, {0, 0, content.size()}, Route::Staged));
+    EXPECT_TRUE(gpu().is_lost());
+    for (const Route route : {Route::Auto, Route::Staged, Route::Mmap, Route::Mapped}) {
+      settle(fd);
+      for (const std::uint64_t length : {content.size(), std::size_t{100}}) {
+        EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV))
+            << name_of(route);
+      }
     }
-  }
-  EXPECT_TRUE(failed_with(engine->write({fd.get()}, **memory, {0, 0, 100}), ENODEV));
-  Target host(nullptr, content.size());
-  expect_read(*engine, fd, content, host, {0, 0, content.size()}, Route::Auto);
-  fail("");
+    EXPECT_TRUE(failed_with(engine->write({fd.get()}, **memory, {0, 0, 100}), ENODEV));
+    Target host(nullptr, content.size()), other(&gpu(1), content.size());
+    expect_read(*engine, fd, content, host, {0, 0, content.size()}, Route::Auto);
+    expect_read(*engine, fd, content, other, {0, 0, content.size()}, Route::Auto);
+    engine.reset();
+    std::_Exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(lose_it(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(EngineFaultTest, AnErrorOfTheFileIsTheAnswer) {

@@ -9,28 +9,20 @@
 #include <ctime>
 
 #include "gpu/residency.hpp"
+#include "tests/support/fake_gpu.hpp"
 #include "tests/support/wait.hpp"
 
 namespace sluice {
 namespace {
 
-using test::FakeControl;
 using test::FakeCount;
+using test::FakeGpu;
 
-// The fake makes its books when it is loaded, and is never unloaded.
-class Books : public testing::Environment {
+class Fakes : public testing::Environment {
  public:
-  void SetUp() override { ::setenv(FakeControl::kDirectory, dir_.path().c_str(), 1); }
-
- private:
-  test::TempDir dir_;
+  void SetUp() override { FakeGpu::install(); }
 };
-[[maybe_unused]] const auto* const books = testing::AddGlobalTestEnvironment(new Books);
-
-FakeControl* control() {
-  static FakeControl* const mapped = FakeControl::map(FakeControl::path("cuda", ::getpid()), false);
-  return mapped;
-}
+[[maybe_unused]] const auto* const fakes = testing::AddGlobalTestEnvironment(new Fakes);
 
 }  // namespace
 
@@ -67,21 +59,23 @@ void Target::fill(const std::string& bytes) {
 }
 
 void EngineTest::SetUp() {
+  ASSERT_EQ(others_.all().size(), 2u) << others_.why_none();
+  for (const auto& gpu : others_.all()) ASSERT_TRUE(gpu->enter());
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    before_[i] = FakeGpu::count(static_cast<FakeCount>(i));
+  }
   start();
-  if (engine->devices().all().empty()) GTEST_SKIP() << engine->devices().why_none();
-  if (!control()) GTEST_SKIP() << "this is no fake GPU";
-  fail("");
 }
 
 void EngineTest::TearDown() {
-  if (!control()) return;
-  fail("");
+  FakeGpu::fail_cuda("");
+  FakeGpu::fail_cufile("");
   engine.reset();
-  EXPECT_EQ(count(FakeCount::Registrations), 0u);
-  EXPECT_EQ(count(FakeCount::RegisteredBytes), 0u);
-  EXPECT_EQ(count(FakeCount::Streams), 0u);
-  EXPECT_EQ(count(FakeCount::Events), 0u);
-  EXPECT_EQ(count(FakeCount::Contexts), 0u);
+  for (const FakeCount held :
+       {FakeCount::Registrations, FakeCount::RegisteredBytes, FakeCount::Streams, FakeCount::Events,
+        FakeCount::Drivers, FakeCount::Handles}) {
+    EXPECT_EQ(count(held), 0u) << static_cast<int>(held);
+  }
 }
 
 void EngineTest::start(const Engine::Settings& settings) {
@@ -118,13 +112,10 @@ bool EngineTest::drop_cache(const UniqueFd& fd) {
   return share && *share < 0.01;
 }
 
-void EngineTest::fail(const std::string& faults) {
-  std::strncpy(control()->fail, faults.c_str(), sizeof control()->fail - 1);
-  ++control()->generation;
-}
+void EngineTest::fail(const std::string& faults) { FakeGpu::fail_cuda(faults); }
 
-std::uint64_t EngineTest::count(FakeCount which) {
-  return control()->counts[static_cast<std::size_t>(which)];
+std::uint64_t EngineTest::count(FakeCount which) const {
+  return FakeGpu::count(which) - before_[static_cast<std::size_t>(which)];
 }
 
 Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& content, Target& target,

@@ -6,13 +6,14 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "base/unique_fd.hpp"
 #include "gpu/engine.hpp"
-#include "tests/support/fake_control.hpp"
+#include "tests/support/fake_gpu.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sluice {
@@ -50,9 +51,8 @@ class Target {
 
 class EngineTest : public testing::Test {
  protected:
-  // REQUIRES: a fake libcuda, else the test is skipped.
   void SetUp() override;
-  // Nothing of the fake's is held any more, except contexts.
+  // Nothing of the fake's is held any more.
   void TearDown() override;
 
   void start(const Engine::Settings& settings = test_settings());
@@ -68,10 +68,16 @@ class EngineTest : public testing::Test {
 
   // Which calls of the driver fail from now on, as tests/support/fake_control.hpp says.
   static void fail(const std::string& faults);
-  static std::uint64_t count(test::FakeCount which);
+  // What the engine holds, or has done, in this test.
+  std::uint64_t count(test::FakeCount which) const;
 
   test::TempDir dir;
   std::unique_ptr<Engine> engine;
+
+ private:
+  // Another user of the GPUs' contexts: without one, all that an engine forgot would go with it.
+  Devices others_;
+  std::array<std::uint64_t, static_cast<std::size_t>(test::FakeCount::kEnd)> before_{};
 };
 
 // EXPECTs that file[offset, +length) is read whole, to memory_offset, and nothing around it.

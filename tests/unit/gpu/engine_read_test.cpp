@@ -21,8 +21,8 @@ using test::pattern;
 class EngineReadTest : public EngineTest, public testing::WithParamInterface<Route> {};
 
 INSTANTIATE_TEST_SUITE_P(Routes, EngineReadTest,
-                         testing::Values(Route::Auto, Route::Mapped, Route::Staged, Route::Mmap,
-                                         Route::Host),
+                         testing::Values(Route::Auto, Route::CuFile, Route::Mapped, Route::Staged,
+                                         Route::Mmap, Route::Host),
                          [](const auto& route) { return std::string(name_of(route.param)); });
 
 TEST_P(EngineReadTest, ReadsAnyRangeToAnyPlaceAndNothingElse) {
@@ -46,6 +46,7 @@ TEST_P(EngineReadTest, ReadsWhatThePageCacheLacks) {
   settle(fd);
   auto memory = target(GetParam(), content.size());
   for (const std::uint64_t offset : {0u, 1u, 4095u, 70'001u}) {
+    engine->forget({fd.get()});  // what is registered stays in memory
     if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
     const std::uint64_t length = content.size() - offset;
     const auto went = expect_read(*engine, fd, content, *memory, {0, offset, length}, GetParam());
@@ -135,13 +136,19 @@ TEST_P(EngineReadTest, AFileThatShrinksMeanwhileGivesFewerBytesAndNoError) {
       EXPECT_TRUE(failed_with(went, EOPNOTSUPP));
       continue;
     }
-    ASSERT_TRUE(went) << went.error().operation;
-    ASSERT_GE(went->bytes, 1'000'003u);
+    if (!went) {
+      ADD_FAILURE() << went.error().operation;
+      break;
+    }
+    EXPECT_GE(went->bytes, 1'000'003u);
     const std::string bytes = memory->bytes();
     // What was there all the time is right; what came and went is old, new, or a hole.
-    ASSERT_TRUE(bytes.compare(0, 1'000'003, content, 0, 1'000'003) == 0);
+    EXPECT_TRUE(bytes.compare(0, 1'000'003, content, 0, 1'000'003) == 0);
     for (std::size_t at = 1'000'003; at < went->bytes; ++at) {
-      if (bytes[at] != content[at] && bytes[at] != 0) FAIL() << at << " of " << went->bytes;
+      if (bytes[at] != content[at] && bytes[at] != 0) {
+        ADD_FAILURE() << at << " of " << went->bytes;
+        break;
+      }
     }
     memory->fill(std::string(content.size(), Target::kUntouched));
   }
@@ -177,7 +184,7 @@ class EngineTestOnGpu : public EngineTest {};
 TEST_F(EngineTestOnGpu, RoutesAndMemoryMustFitEachOther) {
   const UniqueFd fd = make_file("f", pattern(1000, 1));
   Target host(nullptr, 1000), device(&gpu(), 1000);
-  for (const Route route : {Route::Staged, Route::Mapped, Route::Mmap, Route::Gds}) {
+  for (const Route route : {Route::Staged, Route::Mapped, Route::Mmap, Route::CuFile}) {
     EXPECT_TRUE(failed_with(engine->read({fd.get()}, *host, {0, 0, 1000}, route), EOPNOTSUPP));
     EXPECT_TRUE(failed_with(engine->write({fd.get()}, *host, {0, 0, 1000}, route), EOPNOTSUPP));
   }
@@ -203,7 +210,6 @@ TEST_F(EngineTestOnGpu, SmallReadsSaySoAndAgainAfterManyOfThem) {
 }
 
 TEST_F(EngineTestOnGpu, EachGpuGetsItsOwnBytes) {
-  if (engine->devices().all().size() < 2) GTEST_SKIP() << "one GPU only";
   const std::string content = pattern(2 * kMiB, 10);
   const UniqueFd fd = make_file("f", content);
   Target first(&gpu(0), content.size()), second(&gpu(1), content.size());
@@ -216,7 +222,6 @@ TEST_F(EngineTestOnGpu, EachGpuGetsItsOwnBytes) {
 }
 
 TEST_F(EngineTestOnGpu, TheCallersContextStaysTheirs) {
-  if (engine->devices().all().size() < 2) GTEST_SKIP() << "one GPU only";
   const std::string content = pattern(100'000, 11);
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(1), content.size());
@@ -253,12 +258,12 @@ TEST_F(EngineTestOnGpu, WarmingFillsThePageCache) {
 
 TEST_F(EngineTestOnGpu, NothingIsPinnedBeforeItIsNeeded) {
   EXPECT_EQ(engine->pinned_bytes(), 0u);
-  EXPECT_EQ(count(test::FakeCount::Contexts), 0u);
+  EXPECT_EQ(count(test::FakeCount::Streams), 0u);
   const std::string content = pattern(100'000, 14);
   const UniqueFd fd = make_file("f", content);
   Target host(nullptr, content.size());
   expect_read(*engine, fd, content, host, {0, 0, content.size()}, Route::Auto);
-  EXPECT_EQ(count(test::FakeCount::Contexts), 0u);
+  EXPECT_EQ(count(test::FakeCount::Streams), 0u);
   Target device(&gpu(), content.size());
   expect_read(*engine, fd, content, device, {0, 0, content.size()}, Route::Auto);
   EXPECT_EQ(engine->pinned_bytes(), count(test::FakeCount::RegisteredBytes));
