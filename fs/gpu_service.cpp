@@ -190,7 +190,7 @@ Result<std::shared_ptr<GpuService::Client>> GpuService::client(pid_t thread) {
   known = std::make_shared<Client>(process, std::move(fd));
   if (!watcher_.joinable()) {
     watcher_ = std::jthread([this](const std::stop_token& stop) {
-      ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+      ::pthread_setname_np(::pthread_self(), "sluice-clients");
       watch_processes(stop);
     });
   }

@@ -8,7 +8,7 @@
 // inherited the descriptor finds nothing either. It ends with UNREGISTER, with the last close of
 // the open file or with the process, in each case after the requests that use it.
 //
-// Threads: thread-safe; one of its own, "sluice-gpu", started with the first buffer, waits for
+// Threads: thread-safe; one of its own, "sluice-clients", started with the first buffer, waits for
 // processes to end.
 #pragma once
 

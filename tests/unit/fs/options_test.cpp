@@ -169,7 +169,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
        "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
-       "heat_ignore, heat_sample"},
+       "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
+       "gpu_mapped_memory, gpu_cufile"},
       {tier + "high_watermrk = 9",
        "/etc/sluice.toml:4: unknown key 'high_watermrk' in a tier; did you mean 'high_watermark'?"},
       {tier + "colour = 9",
@@ -182,7 +183,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
        "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
-       "heat_ignore, heat_sample"},
+       "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
+       "gpu_mapped_memory, gpu_cufile"},
       // Types.
       {"small_file = true",
        "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
