@@ -201,12 +201,13 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
   Words::Word* word = words().take(api);
   const std::uint32_t value = word != nullptr ? word->value : 0;
   auto& job = *new StreamJob(library, file, buffer, direction, segment, route, done, word);
+  job.hold();  // it may be done before we are
   if (const auto code = api.cuLaunchHostFunc(stream, &StreamJob::begin, &job);
       code != CUDA_SUCCESS) {
     job.abandon();
+    job.release();
     return device.failed(code, "put the request into the stream");
   }
-  job.hold();  // below, the job may be done already
   if (!hold_stream(api, stream, job, word, value)) {
     if (job.cancel()) {
       job.release();

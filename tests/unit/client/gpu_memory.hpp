@@ -20,14 +20,13 @@ class GpuMemory {
     EXPECT_EQ(api().cuMemAlloc(&address_, size), CUDA_SUCCESS);
     fill(std::string(size, '\0'));
   }
-  // `type` none: what can't be exported.
-  GpuMemory(Device& device, std::size_t count, std::size_t each, CUmemAllocationHandleType type)
+  GpuMemory(Device& device, std::size_t count, std::size_t each)
       : device_(device), size_(count * each) {
     EXPECT_TRUE(device_.enter());
     EXPECT_EQ(api().cuMemAddressReserve(&address_, size_, 0, 0, 0), CUDA_SUCCESS);
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.requestedHandleTypes = type;
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal()};
     for (std::size_t i = 0; i < count; ++i) {
       CUmemGenericAllocationHandle handle = 0;

@@ -81,7 +81,7 @@ TEST_F(ClientGpuTest, MemoryThatEndsBeforeTheBufferIsRefused) {
 }
 
 TEST_F(ClientGpuTest, ABufferMaySpanAllocationsThatAreMappedSideBySide) {
-  const GpuMemory memory(device(), 5, 2 << 20, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const GpuMemory memory(device(), 5, 2 << 20);
   const auto buffer = register_memory(memory.pointer(100), kSize);
   struct sluice_result result {};
   ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, &result),
