@@ -314,8 +314,9 @@ class Runner {
     add(daemon_way(bench_, Route::Auto));
     add(engine_way(bench_, Route::Auto));
     for (const std::uint64_t bytes : {4 * kKiB, 64 * kKiB, 1 * kMiB, 16 * kMiB, 256 * kMiB}) {
-      if (bytes > bench_.file.size || (quick_ && bytes > 16 * kMiB)) continue;
+      if (quick_ && bytes > 16 * kMiB) continue;
       for (const unsigned threads : {1u, 4u, 16u}) {
+        if (threads * bytes > bench_.file.size) continue;
         if (threads > 1 && (bytes > kMiB || (quick_ && threads == 4))) continue;
         for (const auto& way : ways) {
           if (progress_.is_terminal()) progress_.show(format_size(bytes) + ", " + way->name());
