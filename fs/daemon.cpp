@@ -173,7 +173,7 @@ class Daemon {
                                                           .heat_sample = options_.heat_sample});
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_->attach(*engine_);
-    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu);
+    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_);
     session_->status = [this] { return status(); };
     return true;
   }

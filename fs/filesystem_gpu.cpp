@@ -184,10 +184,13 @@ Result<void> Filesystem::prefetch(const InodePtr& file, std::string_view how) {
 // For a person: where the bytes would go if somebody read the whole file now.
 Result<std::string> Filesystem::describe_route(const InodePtr& file) {
   if (engine_ == nullptr) return Error(ENODATA, "getxattr");
-  const auto gpu = engine_->devices().by_uuid({});
+  const bool enabled = engine_->is_enabled();
+  const Result<Device*> gpu = enabled ? engine_->devices().by_uuid({}) : Error(EOPNOTSUPP, "gpu");
   const GpuPreview found = SLUICE_TRY(gpu_preview(file->id(), gpu ? *gpu : nullptr));
-  std::string text = std::string(name_of(found.preview.route)) + ": " + found.preview.words;
-  if (!gpu) text += "; no GPU can be used: " + engine_->devices().why_none();
+  std::string text = found.preview.words;
+  if (!gpu)
+    text += "; no GPU can be used: " +
+            (enabled ? engine_->devices().why_none() : "turned off by gpu = false");
   return text;
 }
 

@@ -123,10 +123,9 @@ struct GpuService::Buffer {
   std::unique_ptr<Memory> memory;
 };
 
-GpuService::GpuService(Engine& engine, Filesystem& filesystem, bool enabled)
+GpuService::GpuService(Engine& engine, Filesystem& filesystem)
     : engine_(engine),
       filesystem_(filesystem),
-      enabled_(enabled),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   epoll_event event{};
@@ -244,7 +243,7 @@ Result<GpuService::BufferPtr> GpuService::find(const From& from, std::uint64_t b
 }
 
 Result<Device*> GpuService::device(const GpuUuid& gpu) {
-  if (!enabled_) return Error(EOPNOTSUPP, "GPUs are turned off by gpu = false");
+  if (!engine_.is_enabled()) return Error(EOPNOTSUPP, "GPUs are turned off by gpu = false");
   return engine_.devices().by_uuid(gpu);
 }
 
@@ -383,7 +382,8 @@ Result<void> GpuService::carry_out(const From& from, const QueryRequest& request
     if (found) {
       gpu = *found;
     } else {
-      why_no_gpu = enabled_ ? engine_.devices().why_none() : "turned off by gpu = false";
+      why_no_gpu =
+          engine_.is_enabled() ? engine_.devices().why_none() : "turned off by gpu = false";
     }
   }
   const auto file = SLUICE_TRY(filesystem_.gpu_preview(from.file, gpu));
@@ -394,7 +394,7 @@ Result<void> GpuService::carry_out(const From& from, const QueryRequest& request
   out.why = static_cast<std::uint32_t>(file.preview.why);
   out.alignment = file.preview.alignment;
   out.max_segments = SLUICE_MAX_SEGMENTS;
-  out.gpus = enabled_ && request.kind != SLUICE_BUFFER_MEMFD
+  out.gpus = engine_.is_enabled() && request.kind != SLUICE_BUFFER_MEMFD
                  ? static_cast<std::uint32_t>(engine_.devices().all().size())
                  : 0;
   copy_text(out.tier, file.tier);

@@ -62,8 +62,7 @@ class GpuService {
   // each, of which the kernel allows a process some 65,000.
   static constexpr std::size_t kMostOfFile = 4096, kMostOfUser = 8192, kMostOfAll = 32768;
 
-  // `enabled`: whether GPUs are to be used; host memory always is.
-  GpuService(Engine& engine, Filesystem& filesystem, bool enabled);
+  GpuService(Engine& engine, Filesystem& filesystem);
   ~GpuService();
   GpuService(const GpuService&) = delete;
   GpuService& operator=(const GpuService&) = delete;
@@ -118,7 +117,6 @@ class GpuService {
 
   Engine& engine_;
   Filesystem& filesystem_;
-  const bool enabled_;
   std::atomic<std::uint64_t> last_open_{1};    // a counter
   std::atomic<std::uint64_t> last_buffer_{1};  // a counter
   std::atomic<std::uint32_t> count_{0};        // buffers; statistics, and read before a release

@@ -60,6 +60,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // False: GPUs are not to be used, and CUDA is not loaded.
+  bool is_enabled() const { return settings_.enabled; }
   Devices& devices() { return devices_; }
 
   // Reads file[file_offset, +length) to memory[memory_offset, +length). Fewer bytes only at the end

@@ -34,7 +34,7 @@ std::string when_mapped(const std::variant<MappedFiles::Shared, Why>& found,
              std::to_string(settings.mapped_after.count()) + " ms";
     case Why::NoMemoryLeft:
       return "not more than " + format_size(settings.mapped_bytes) +
-             " of page cache may be registered at once: raise mapped_bytes";
+             " of page cache may be registered at once: raise gpu_mapped_memory";
     default:
       return std::string(text_of(*why));
   }
@@ -75,7 +75,7 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
   struct stat stat {};
   const bool readable = ::fstat(file.fd, &stat) == 0;
   if (!device || !settings_.enabled || !readable) {
-    std::string words = !settings_.enabled ? "GPU transfers are off: set gpu.enabled = true"
+    std::string words = !settings_.enabled ? "GPU transfers are off: set gpu = true"
                         : !readable        ? "the file can't be looked at"
                                            : devices_.why_none();
     if (words.empty()) words = "no GPU was named";

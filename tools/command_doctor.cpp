@@ -65,7 +65,6 @@ Check cufile_check(Device& device) {
     return {Verdict::No, "cufile",
             std::string("the GPU can't be used: ") + std::strerror(entered.error().code)};
   }
-  keep_cufile_log_away();
   std::string why_not;
   const auto cufile = CuFile::open(why_not);
   if (!cufile) {

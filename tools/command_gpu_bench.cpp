@@ -485,7 +485,6 @@ int command_gpu_bench(int argc, char** argv) {
   }
   bench.why_no_cufile = "no GPU";
   if (bench.device != nullptr) {
-    keep_cufile_log_away();
     if (const auto entered = bench.device->enter(); !entered) {
       return fail(kVerb, describe(entered.error(), bench.device->name()));
     }

@@ -222,9 +222,13 @@ Check disk(const MachineView& machine, dev_t device) {
                 "; P2PDMA takes no RAID, nvidia-fs takes RAID 0 and 1 of NVMe"};
   }
   if (found->is_nvme) return {Verdict::Ok, "disk", found->name + ": NVMe"};
-  return {Verdict::Warn, "disk",
-          found->name + (found->is_rotational ? ": a hard disk" : ": not NVMe") +
-              "; a direct path to the GPU takes NVMe, the other routes any"};
+  return {
+      Verdict::Warn, "disk",
+      found->name +
+          (found->name.starts_with("vd") ? ": a virtual disk"  // called rotational, whatever it is
+           : found->is_rotational        ? ": a hard disk"
+                                         : ": not NVMe") +
+          "; a direct path to the GPU takes NVMe, the other routes any"};
 }
 
 Check udev(const MachineView& machine, dev_t device) {

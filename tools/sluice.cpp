@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "fs/options.hpp"
+#include "gpu/cufile_api.hpp"
 #include "tools/commands.hpp"
 #include "tools/mounts.hpp"
 
@@ -157,6 +158,7 @@ std::optional<std::string> mount_for(std::string_view verb, const std::string& g
 }  // namespace sluice
 
 int main(int argc, char** argv) {
+  sluice::keep_cufile_log_away();  // while there is one thread, and before any daemon forks
   try {
     return sluice::run(argc, argv);
   } catch (const std::exception& error) {

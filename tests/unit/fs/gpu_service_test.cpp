@@ -25,7 +25,7 @@ class GpuServiceTest : public test::PoolTest {
     pool_ = open(make_tiers("ab"));
     fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
     fs_->attach(engine_);
-    service_ = std::make_unique<GpuService>(engine_, *fs_, true);
+    service_ = std::make_unique<GpuService>(engine_, *fs_);
     dir_.make_file("a/f", "content");
     file_ = fs_->lookup(kRootId, "f")->id;
     memory_ = UniqueFd(::memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
