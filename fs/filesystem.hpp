@@ -81,6 +81,9 @@ struct AttributeChange {
   std::optional<Caller> strip_suid;      // for whom: they may not keep setuid and setgid bits
 };
 
+// End: of the file as it is, not as the kernel remembers it.
+enum class WriteTo { Offset, End };
+
 // What we ask of the kernel about its side of the mount.
 class KernelSide {
  public:
@@ -150,7 +153,8 @@ class Filesystem final : public MoveHost {
   // `flags` are the open file's: O_NOATIME is honoured.
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
-                            const std::optional<Caller>& strip_suid);
+                            const std::optional<Caller>& strip_suid,
+                            WriteTo where = WriteTo::Offset);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
   Result<off_t> seek(InodeId id, off_t offset, int whence);

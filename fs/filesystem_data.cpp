@@ -423,10 +423,17 @@ auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change cha
 }
 
 Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t size, off_t offset,
-                                      const std::optional<Caller>& strip_suid) {
+                                      const std::optional<Caller>& strip_suid, WriteTo where) {
   const InodePtr file = SLUICE_TRY(inode(id));
   std::size_t done = 0;
+  bool elsewhere = false;
   const auto written = with_room(file, size, [&](int fd) -> Result<void> {
+    if (where == WriteTo::End && done == 0) {
+      struct stat st {};
+      if (::fstat(fd, &st) < 0) return Error::last("stat");
+      elsewhere = st.st_size != offset;
+      offset = st.st_size;
+    }
     if (strip_suid) SLUICE_TRY(drop_suid(fd, *strip_suid));
     while (done < size) {
       const ssize_t put = ::pwrite(fd, data + done, size - done, offset + static_cast<off_t>(done));
@@ -436,6 +443,8 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
     }
     return {};
   });
+  // A GPU has written past the kernel, which has put this to the wrong place in its pages.
+  if (elsewhere) written_past_kernel(file);
   // What went in before the disks were full counts: that is what write(2) says too.
   if (!written && done == 0) return written.error();
   return done;

@@ -132,6 +132,8 @@ Result<Filesystem::GpuPreview> Filesystem::gpu_preview(InodeId id, Device* devic
     out.tier = pool_[file->copies[0].tier].name();
   }
   const SharedFd fd = SLUICE_TRY(reader(file));
+  file->engine_knows = true;
+  engine_in_use_ = true;
   out.preview = engine_->preview({.fd = fd->get()}, out.size, device);
   return out;
 }

@@ -50,9 +50,23 @@ std::optional<Caller> stripped(fuse_req_t request, bool kill) {
   return kill ? std::optional(caller(request)) : std::nullopt;
 }
 
+// At the end libfuse cancels its io_uring threads, and a thread that waits inside an operation
+// would be unwound through it, up to a noexcept.
+class NotCancelled {
+ public:
+  NotCancelled() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 // Runs one operation and replies exactly once. Nothing is thrown past here: libfuse is C.
 template <typename Operation, typename Reply>
 void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
+  const NotCancelled whole;
   int code = EIO;
   try {
     auto result = operation();
@@ -317,7 +331,8 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
       request,
       [&] {
         return filesystem(request, FUSE_WRITE)
-            .write(InodeId{inode}, data, size, offset, stripped(request, info->kill_suidgid != 0));
+            .write(InodeId{inode}, data, size, offset, stripped(request, info->kill_suidgid != 0),
+                   info->flags & O_APPEND ? WriteTo::End : WriteTo::Offset);
       },
       [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); });
 }

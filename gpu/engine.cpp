@@ -161,8 +161,7 @@ Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uin
   const std::uint64_t end = length == 0 ? size : offset + std::min(length, size - offset);
   UniqueFd own(::fcntl(file.fd, F_DUPFD_CLOEXEC, 0));
   if (!own) return Error::last("keep the file open");
-  parts_->workers().start(std::make_unique<WarmJob>(std::move(own), offset, end));
-  return {};
+  return parts_->workers().start(std::make_unique<WarmJob>(std::move(own), offset, end));
 }
 
 void Engine::forget(const EngineFile& file) {

@@ -10,6 +10,8 @@
 namespace sluice {
 namespace {
 
+constexpr unsigned kMostInBackground = 256;
+
 // Nothing is thrown past here: that would end the process.
 Result<bool> attempt(WorkerPool::Job& job, unsigned worker, WorkerPool::Turn turn) noexcept {
   try {
@@ -51,22 +53,33 @@ Result<void> WorkerPool::run(Job& job) {
   return {};
 }
 
-void WorkerPool::start(std::unique_ptr<Job> job) {
+Result<void> WorkerPool::start(std::unique_ptr<Job> job) {
   const std::lock_guard lock(mutex_);
+  if (background_ >= kMostInBackground) return Error(EAGAIN, "too much waits to be done");
+  ++background_;
   Job& borrowed = *job;
   entries_.emplace_back(borrowed, std::move(job));
   ++jobs_;
   wanted_.notify_one();
+  return {};
 }
 
-// The first that has work; it goes to the end of the list, so that the others have their turn.
+// The first that has work and that somebody waits for, else one of the background if no worker is
+// at those. It goes to the end of the list, so that the others have their turn.
 WorkerPool::Entry* WorkerPool::next_entry() {
-  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (it->exhausted || (it->owned && it->at_work > 0)) continue;
+  const auto take = [&](std::list<Entry>::iterator it) {
     entries_.splice(entries_.end(), entries_, it);
     return &*it;
+  };
+  auto background = entries_.end();
+  bool at_background = false;
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    at_background = at_background || (it->owned && it->at_work > 0);
+    if (it->exhausted) continue;
+    if (!it->owned) return take(it);
+    if (background == entries_.end()) background = it;
   }
-  return nullptr;
+  return at_background || background == entries_.end() ? nullptr : take(background);
 }
 
 void WorkerPool::loop(std::stop_token stop, unsigned worker) {
@@ -96,6 +109,7 @@ void WorkerPool::give_back(Entry& entry, const Result<bool>& result) {
 }
 
 void WorkerPool::remove(Entry& entry) {
+  if (entry.owned) --background_;
   entries_.remove_if([&](const Entry& other) { return &other == &entry; });
   --jobs_;
 }

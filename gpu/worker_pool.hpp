@@ -61,8 +61,9 @@ class WorkerPool {
 
   // Returns when the job is done, or has failed and no worker is at it any more.
   Result<void> run(Job& job);
-  // Does the job with one worker at a time, in the background, and then drops it.
-  void start(std::unique_ptr<Job> job);
+  // Does the job in the background, when its turn comes: one worker is at such jobs, and only while
+  // nobody waits for another. EAGAIN if too many wait already.
+  Result<void> start(std::unique_ptr<Job> job);
 
  private:
   struct Entry {
@@ -84,6 +85,7 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable_any wanted_;
   std::list<Entry> entries_;
+  unsigned background_ = 0;            // entries_ that are owned
   std::atomic<unsigned> jobs_{0};      // entries_.size(), for workers that don't hold the lock
   std::vector<std::jthread> threads_;  // last: they use everything above
 };

@@ -200,6 +200,25 @@ TEST_F(GpuTest, AWriteIsReadAtOnceByEverybody) {
   }
 }
 
+// The kernel does not know of the bytes yet that it would append behind.
+TEST_F(GpuTest, AnAppendGoesBehindWhatAWriteHasPutThere) {
+  start({"--no-passthrough"});
+  std::string content = read_file(*this / "small");
+  const UniqueFd appender = open_file("small", O_WRONLY | O_APPEND);
+  const UniqueFd writer = open_file("small", O_RDWR);
+  SharedMemory memory(9000);
+  const std::uint64_t buffer = register_memory(writer.get(), memory, 9000);
+  for (std::uint64_t round = 1; round <= 10; ++round) {
+    const std::string data = pattern(9000, round), more = pattern(333, round);
+    std::memcpy(memory.data(), data.data(), data.size());
+    auto request = transfer(buffer, 0, content.size(), 9000);
+    ASSERT_EQ(named(ioctl_code(writer.get(), SLUICE_IOC_WRITE, &request)), "ok");
+    ASSERT_EQ(::write(appender.get(), more.data(), more.size()), 333);
+    content += data + more;
+    ASSERT_TRUE(read_file(*this / "small") == content) << "round " << round;
+  }
+}
+
 TEST_F(GpuTest, AMappingSeesAWriteSoon) {
   start();
   const UniqueFd reader = open_file("small");
