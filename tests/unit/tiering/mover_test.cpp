@@ -231,7 +231,8 @@ TEST_F(MoverTest, KeepsWithinItsBandwidth) {
 }
 
 TEST_F(MoverTest, BeginsNothingWhilePaused) {
-  const Move f = make("/f", "x");
+  Move f = make("/f", "x");
+  f.reason = Reason::Hot;  // what a person asks for is done all the same
   start().pause();
   add({f});
   mover_->tick();
@@ -244,7 +245,8 @@ TEST_F(MoverTest, BeginsNothingWhilePaused) {
 }
 
 TEST_F(MoverTest, APauseHoldsUpACopyThatIsUnderWay) {
-  const Move f = make("/f", "x");
+  Move f = make("/f", "x");
+  f.reason = Reason::Hot;  // what a person asks for is done all the same
   bool done = false;  // only the mover's one thread looks at it
   host_->on_piece = [&](const std::string&) {
     if (!std::exchange(done, true)) mover_->pause();
