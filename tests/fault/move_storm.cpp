@@ -111,7 +111,21 @@ void MoveStorm::compare(const Subject& subject, const std::string& found, std::s
            std::to_string(subject.content.size()) + " bytes, on " +
            tier_of(path(subject.names[0])) + ") differs at " + std::to_string(offset + at) + "; " +
            std::to_string(found.size()) + " bytes read of " + std::to_string(expected.size()) +
-           ", " + std::to_string(zeros) + " zeros there");
+           ", " + std::to_string(zeros) + " zeros there; " +
+           past_the_page_cache(subject, offset + at));
+}
+
+// Whether the wrong byte is in the kernel's page cache or in the file.
+std::string MoveStorm::past_the_page_cache(const Subject& subject, std::size_t offset) const {
+  const UniqueFd fd(::open(path(subject.names[0]).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  const std::unique_ptr<void, void (*)(void*)> buffer(std::aligned_alloc(kBlock, kBlock),
+                                                      std::free);
+  const std::size_t start = offset / kBlock * kBlock;
+  const ssize_t got = ::pread(fd.get(), buffer.get(), kBlock, static_cast<off_t>(start));
+  if (got <= static_cast<ssize_t>(offset - start)) return "O_DIRECT can't read it";
+  const char found = static_cast<const char*>(buffer.get())[offset - start];
+  return found == subject.content[offset] ? "O_DIRECT reads it right"
+                                          : "O_DIRECT reads it wrong, too";
 }
 
 void MoveStorm::check_identity(const Subject& subject, int fd) {

@@ -71,6 +71,7 @@ class MoveStorm {
   void complain(const std::string& text);
   void compare(const Subject& subject, const std::string& found, std::size_t offset,
                const char* who);
+  std::string past_the_page_cache(const Subject& subject, std::size_t offset) const;
   void check_identity(const Subject& subject, int fd);
 
   std::string root_;
