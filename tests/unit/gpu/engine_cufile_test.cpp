@@ -94,7 +94,7 @@ TEST_F(EngineCuFileTest, TurnedOffItIsNotLoaded) {
   EXPECT_TRUE(
       failed_with(engine->read({fd.get()}, *memory, {0, 0, 1000}, Route::CuFile), EOPNOTSUPP));
   EXPECT_EQ(count(FakeCount::Drivers), 0u);
-  EXPECT_NE(possibility(fd, Route::CuFile).words.find("gpu.cufile"), std::string::npos);
+  EXPECT_NE(possibility(fd, Route::CuFile).words.find("gpu_cufile"), std::string::npos);
 }
 
 }  // namespace
