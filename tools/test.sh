@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the tests. Under 25 minutes on two cores.
+# Builds and runs the tests. About 40 minutes on two cores, most of it compiling.
 #
 #   tools/test.sh             everything on the release build; unit and fault tests under asan and tsan
 #   tools/test.sh --quick     unit tests on the release build only
