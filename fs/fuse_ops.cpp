@@ -25,8 +25,9 @@ Session& session(fuse_req_t request) { return *static_cast<Session*>(fuse_req_us
 // libfuse binds the thread of each io_uring queue to the queue's core. With few cores the
 // application then wakes on another, idle one after each reply, and its next request on that core's
 // queue, and so on: opening and creating files took half as long again (measured on 2 cores). Left
-// to the scheduler, the threads stay where the work is. With many, an unbound thread wakes on a
-// core that sleeps, and a small ioctl took some 15 us that way (16 cores) where 5 are possible.
+// to the scheduler, the threads stay where the work is. With many, libfuse's choice is left alone:
+// an empty ioctl took 5 us with bound threads on 16 cores. Unbound, a 4 KiB GPU read of 28 us left
+// some 15 for the way there and back; that binding makes the difference is a guess.
 bool let_scheduler_place_thread(const Session& session) {
   constexpr int kFewCores = 4;
   return CPU_COUNT(&session.allowed_cores()) <= kFewCores &&
