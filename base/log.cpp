@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/log.hpp"
 
+#include <fcntl.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
+
+#include "base/unique_fd.hpp"
 
 namespace sluice::log {
 namespace {
@@ -45,6 +49,16 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level) {
     return Error::last("open log file");
   }
   return {};
+}
+
+bool take_over_stderr() {
+  for (const spdlog::sink_ptr& sink : current()->sinks()) {
+    const auto* file = dynamic_cast<spdlog::sinks::basic_file_sink_mt*>(sink.get());
+    if (file == nullptr) continue;
+    const UniqueFd fd(::open(file->filename().c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    return fd && ::dup2(fd.get(), STDERR_FILENO) >= 0;
+  }
+  return false;
 }
 
 void start_in_library(const char* variable) {

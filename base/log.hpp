@@ -15,6 +15,10 @@ namespace sluice::log {
 // positions. `file` empty means stderr. Fails if the file can't be opened.
 Result<void> start(const std::string& file, spdlog::level::level_enum level);
 
+// Sends stderr to the log's file: a process without a terminal says its last words there (an
+// uncaught exception, an assertion, a sanitizer's report). False if the log is not a file.
+bool take_over_stderr();
+
 // For a library in somebody else's process, whose stderr is not ours: nothing is written, unless
 // the environment's `variable` names a level ("warn").
 void start_in_library(const char* variable);

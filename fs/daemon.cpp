@@ -16,6 +16,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "base/crash.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "fs/control_server.hpp"
@@ -367,6 +368,7 @@ int run_daemon(const MountOptions& options,
   // Sent when somebody breaks a lease of ours, which we look at ourselves; it would end the
   // process.
   std::signal(SIGIO, SIG_IGN);
+  report_crashes();
   std::string why;
   const auto daemon = Daemon::start(options, why);
   ready(daemon ? "" : why);

@@ -189,7 +189,7 @@ int serve_in_background(const MountOptions& options, UniqueFd report) {
     // The reader may be gone; then there is nobody to tell.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
     report.reset();
-    replace_with_null({STDERR_FILENO});
+    if (!log::take_over_stderr()) replace_with_null({STDERR_FILENO});
   });
 }
 

@@ -159,7 +159,8 @@ TEST_F(KillDuringWriteTest, WhatWasSyncedAndAcknowledgedIsThere) {
           std::chrono::seconds(30)))
           << "the writers stand still";
       for (const Progress::Writer& writer : progress->writers) {
-        ASSERT_EQ(writer.error, 0) << errno_name(writer.error) << " before the kill";
+        ASSERT_EQ(writer.error, 0) << errno_name(writer.error) << " before the kill; the log:\n"
+                                   << mount_->log();
       }
       const auto moment = std::chrono::steady_clock::now() + delay;
       while (std::chrono::steady_clock::now() < moment) {

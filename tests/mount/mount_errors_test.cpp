@@ -202,5 +202,12 @@ TEST_F(MountErrorsTest, AMountComesBackAfterTheDaemonWasKilled) {
   EXPECT_EQ(read_file(mount / "f"), "x");
 }
 
+TEST_F(MountErrorsTest, ACrashIsInTheLog) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  mount.kill_daemon(SIGSEGV);
+  EXPECT_NE(mount.log().find("crashed: signal 11"), std::string::npos) << mount.log();
+  EXPECT_NE(mount.log().find("libc.so"), std::string::npos) << "no calls are named";
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -18,6 +18,7 @@
 #include <stdexcept>
 
 #include "base/unique_fd.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/janitor.hpp"
 #include "tests/support/wait.hpp"
 
@@ -137,8 +138,10 @@ std::map<std::string, long> Mount::requests() const {
   return status().at("requests").get<std::map<std::string, long>>();
 }
 
-void Mount::kill_daemon() {
-  ::kill(pid_, SIGKILL);
+std::string Mount::log() const { return read_file(pool_.state + "/sluice.log"); }
+
+void Mount::kill_daemon(int signal) {
+  ::kill(pid_, signal);
   if (!eventually([&] { return has_ended(pid_); })) {
     abort_mount(path());  // it may be stuck in the kernel behind its own mount
     if (!eventually([&] { return has_ended(pid_); })) {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <csignal>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -50,6 +51,8 @@ class Mount {
   // `sluice status --json`. Throws if that fails.
   nlohmann::json status() const;
   pid_t pid() const { return pid_; }
+  // The daemon's, with what it said when it crashed.
+  std::string log() const;
 
   // Requests answered since the mount, by opcode.
   std::map<std::string, long> requests() const;
@@ -59,9 +62,9 @@ class Mount {
   void mount();
   void remount();
 
-  // kill -9, and waits until the daemon is gone. The mount point then answers ENOTCONN until
-  // detach().
-  void kill_daemon();
+  // kill -9, or with another signal, and waits until the daemon is gone. The mount point then
+  // answers ENOTCONN until detach().
+  void kill_daemon(int signal = SIGKILL);
   void detach();
 
  private:

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/crash.hpp"
+
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+
+namespace sluice {
+namespace {
+
+constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+
+// Only what may be called in a signal handler. SA_RESETHAND has put the default back, so returning
+// to the fault, or raising it again, ends the process as if we had not been here.
+void say_and_die(int signal) {
+  std::array<char, 96> line{};
+  std::size_t size = 0;
+  const auto put = [&](const char* text) {
+    while (*text != '\0') line[size++] = *text++;
+  };
+  put("sluice: the daemon crashed: signal ");
+  if (signal >= 10) line[size++] = static_cast<char>('0' + signal / 10);
+  line[size++] = static_cast<char>('0' + signal % 10);
+  put("; the calls that led there, the latest first:\n");
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), size);
+  std::array<void*, 64> calls{};
+  ::backtrace_symbols_fd(calls.data(), ::backtrace(calls.data(), calls.size()), STDERR_FILENO);
+  ::raise(signal);
+}
+
+}  // namespace
+
+void report_crashes() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  std::array<void*, 1> first{};
+  ::backtrace(first.data(), first.size());  // loads libgcc now: later it might need the heap
+  struct sigaction action {};
+  action.sa_handler = say_and_die;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int fault : kFaults) ::sigaction(fault, &action, nullptr);
+#endif
+}
+
+}  // namespace sluice

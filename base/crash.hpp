@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a daemon says when it dies of a fault of its own.
+#pragma once
+
+namespace sluice {
+
+// From here on, a signal that ends the process for a fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+// SIGABRT) writes its number and the calls that led there to stderr first. Sanitizers do so
+// themselves: in their builds this does nothing.
+void report_crashes();
+
+}  // namespace sluice
