@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "tests/mount/parity.hpp"
 #include "tests/support/command.hpp"
@@ -64,6 +66,35 @@ TEST_P(MmapParityTest, SharedMappingsAndReadsAndWritesSeeEachOther) {
       side.done("msync", map.sync());
       side.read("f");
     }
+  });
+}
+
+// docs/testing.md, "Kernel defects": a FUSE filesystem can't hold this on Linux 6.18, ours does
+// where the kernel passes the writes through.
+TEST_P(MmapParityTest, WhatIsAppendedBesideAMappingStays) {
+  if (GetParam() == Mode::DaemonServed) GTEST_SKIP() << "Linux 6.18 loses such bytes";
+  same([](Side& side) {
+    side.write("f", std::string(100, 'x'));
+    const UniqueFd fd = side.open("f", O_RDWR | O_APPEND);
+    std::atomic<off_t> end = 100;
+    std::jthread mapper([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        const off_t page = (end - 1) / 4096 * 4096;
+        void* map = ::mmap(nullptr, 4096, kReadWrite, MAP_SHARED, fd.get(), page);
+        *static_cast<volatile char*>(map) = 'x';
+        ::munmap(map, 4096);  // writes the page back, with the file's end in it
+      }
+    });
+    for (int i = 0; i < 1000; ++i) {
+      const std::string data(1 + static_cast<std::size_t>(i) * 7919 % 3000, 'x');
+      if (::write(fd.get(), data.data(), data.size()) < 0) break;
+      end += static_cast<off_t>(data.size());
+    }
+    mapper.request_stop();
+    mapper.join();
+    const std::string found = read_file(side / "f");
+    side.note("size", found.size());
+    side.note("other bytes than were written", found.find_first_not_of('x') != std::string::npos);
   });
 }
 
