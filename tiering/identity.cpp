@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <thread>
 
 namespace sluice {
 namespace {
@@ -117,9 +118,14 @@ Result<UniqueFd> open_handle(int mount_fd, const FileHandle& handle, int flags) 
   buffer.get()->handle_bytes = static_cast<unsigned>(handle.bytes.size() - 1);
   buffer.get()->handle_type = static_cast<unsigned char>(handle.bytes[0]);
   std::memcpy(buffer.get()->f_handle, handle.bytes.data() + 1, handle.bytes.size() - 1);
-  UniqueFd fd(::open_by_handle_at(mount_fd, buffer.get(), flags | O_CLOEXEC));
-  if (!fd) return Error::last("open_by_handle_at");
-  return fd;
+  // ext4 says ENOMEM, not ESTALE, while a new file is being given the inode number of a deleted
+  // one.
+  for (int patience = 100;; --patience) {
+    UniqueFd fd(::open_by_handle_at(mount_fd, buffer.get(), flags | O_CLOEXEC));
+    if (fd) return fd;
+    if (errno != ENOMEM || patience == 0) return Error::last("open_by_handle_at");
+    std::this_thread::yield();
+  }
 }
 
 std::optional<std::uint64_t> inode_number(HandleKind kind, const FileHandle& handle) {

@@ -4,6 +4,7 @@
 #include <sys/xattr.h>
 
 #include <set>
+#include <thread>
 
 #include "tests/support/loop_fs.hpp"
 #include "tests/unit/tiering/pools.hpp"
@@ -150,6 +151,25 @@ TEST_F(IdentityTest, AHandleOfADeletedFileIsStale) {
   ASSERT_EQ(::unlink((dir_ / "f").c_str()), 0);
   EXPECT_TRUE(
       failed_with(open_handle(open_directory(dir_.path()).get(), handle, O_RDONLY), ESTALE));
+}
+
+TEST_F(IdentityTest, AHandleOfADeletedFileIsStaleWhileItsNumberIsTakenAgain) {
+  dir_.make_file("f", "x");
+  const FileHandle handle = handle_of(dir_ / "f");
+  const std::string path = dir_ / "f";
+  ::unlink(path.c_str());
+  std::jthread others([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      ::close(::open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+      ::unlink(path.c_str());
+    }
+  });
+  const UniqueFd mount = open_directory(dir_.path());
+  for (int i = 0; i < 20'000; ++i) {
+    const auto opened = open_handle(mount.get(), handle, O_RDONLY);
+    ASSERT_FALSE(opened);
+    ASSERT_EQ(opened.error().code, ESTALE) << "at " << i;
+  }
 }
 
 TEST_F(IdentityTest, AHandleOfASymlinkIsTheLinksOwn) {
