@@ -103,7 +103,8 @@ Result<SharedFd> Filesystem::writer(const InodePtr& inode) {
   }
   SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDWR));
   MutexLock lock(inode->mutex);
-  if (!inode->open) return fd;
+  // Kept for writers alone: a descriptor of ours that can write would forbid every move.
+  if (!inode->open || inode->open->writers == 0) return fd;
   if (!inode->open->writer) inode->open->writer = fd;
   return inode->open->writer;
 }
@@ -353,9 +354,12 @@ void Filesystem::release(InodeId id, int flags) {
     if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
     if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
     if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
+    const bool no_writers = file->open->writers == 0;
+    if (no_writers) file->open->writer = nullptr;
+    // Readers whom we serve are not in the way of a move.
+    move_waits = file->move_waits && no_writers && !file->open->passthrough;
     if (--file->open->opens == 0) last = std::move(file->open);
-    if (last) last->writer = nullptr;  // our own would count as one
-    move_waits = last && file->move_waits;
+    if (last) move_waits = file->move_waits;
     if (last && file->maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
@@ -366,14 +370,15 @@ void Filesystem::release(InodeId id, int flags) {
   }
   open_files_.fetch_sub(1, std::memory_order_relaxed);
   if (written) notice_change(file, written, can_map_to_write(flags));
-  if (!last) return;
-  if (struct stat st{}; file->engine_knows && last->reader &&
-                        ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {
-    engine_->forget({.fd = last->reader->get()});
+  if (last) {
+    if (struct stat st{}; file->engine_knows && last->reader &&
+                          ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {
+      engine_->forget({.fd = last->reader->get()});
+    }
+    if (last->passthrough) kernel_.remove_backing(last->backing_id);
+    (last->reader ? readers_ : unopened_).fetch_sub(1);
+    last.reset();
   }
-  if (last->passthrough) kernel_.remove_backing(last->backing_id);
-  (last->reader ? readers_ : unopened_).fetch_sub(1);
-  last.reset();
   if (move_waits && migration_ != nullptr) migration_->mover().file_closed(id);
 }
 

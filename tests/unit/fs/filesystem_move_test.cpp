@@ -361,6 +361,22 @@ TEST_F(FileMoveTest, AReaderSeesWhatIsWrittenAfterTheMove) {
   fs_->release(id, O_RDONLY);
 }
 
+TEST_F(FileMoveTest, AReaderIsNotInTheWayOnceTheWritersHaveClosed) {
+  dir_.make_file("a/f", "content");
+  const InodeId id = id_of("f");
+  open_file(id, O_RDONLY);
+  open_file(id, O_RDWR);
+  ASSERT_TRUE(fs_->write(id, "CONTENT", 7, 0, std::nullopt));
+  EXPECT_TRUE(failed_with(begin("f"), EBUSY));
+  fs_->release(id, O_RDWR);
+  AttributeChange shorter;
+  shorter.size = 4;
+  ASSERT_TRUE(fs_->setattr(id, shorter));
+  EXPECT_TRUE(move("f"));
+  EXPECT_EQ(read_all(id), "CONT");
+  fs_->release(id, O_RDONLY);
+}
+
 TEST_F(FileMoveTest, WhoOpensALargeFileMeanwhileIsServedByUs) {
   dir_.make_file("a/f", test::pattern(kMiB, 1));
   const InodeId id = id_of("f");
