@@ -10,6 +10,12 @@
 namespace sluice {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 // Only what may be called in a signal handler. SA_RESETHAND has put the default back, so returning
@@ -33,14 +39,13 @@ void say_and_die(int signal) {
 }  // namespace
 
 void report_crashes() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (kSanitized) return;
   std::array<void*, 1> first{};
   ::backtrace(first.data(), first.size());  // loads libgcc now: later it might need the heap
   struct sigaction action {};
   action.sa_handler = say_and_die;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int fault : kFaults) ::sigaction(fault, &action, nullptr);
-#endif
 }
 
 }  // namespace sluice
