@@ -32,9 +32,18 @@ constexpr int kMostDrainPasses = 10;
 json to_json(const Receipt& receipt) {
   std::array<char, 20> hash{};
   std::snprintf(hash.data(), hash.size(), "%016llx", static_cast<unsigned long long>(receipt.hash));
-  return {{"time", receipt.time},       {"path", receipt.path},   {"from", receipt.from},
-          {"to", receipt.to},           {"bytes", receipt.bytes}, {"hash", hash.data()},
-          {"ms", receipt.milliseconds}, {"code", receipt.code},   {"reason", receipt.reason}};
+  return {{"time", receipt.time},
+          {"path", receipt.path},
+          {"from", receipt.from},
+          {"to", receipt.to},
+          {"bytes", receipt.bytes},
+          {"hash", hash.data()},
+          {"ms", receipt.milliseconds},
+          {"code", receipt.code},
+          {"reason", receipt.reason},
+          {"result", receipt.code == 0        ? "moved"
+                     : gave_way(receipt.code) ? "gave way"
+                                              : "failed"}};
 }
 
 std::string sentence(const Error& error) {

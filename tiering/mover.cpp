@@ -424,7 +424,7 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     } else if (moot) {
       waiting_.erase(move.id);
     } else {
-      ++progress_.failed;
+      if (!gave_way(receipt.code)) ++progress_.failed;
       put_aside(*flight.job, outcome.error());
     }
     if (const auto found = reports_.find(flight.job->report); found != reports_.end())

@@ -9,6 +9,7 @@
 // ("sluice-move").
 #pragma once
 
+#include <cerrno>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -71,6 +72,9 @@ class MoveHost {
   virtual std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) = 0;
 };
 
+// Whether a move that ended with `code` did so because somebody uses the file: it is tried again.
+inline bool gave_way(int code) { return code == EBUSY || code == ECANCELED; }
+
 class Mover {
  public:
   struct Settings {
@@ -123,7 +127,7 @@ class Mover {
     std::uint64_t queued = 0, queued_bytes = 0;  // waiting
     std::uint64_t active = 0;                    // under way
     std::uint64_t moved = 0, moved_bytes = 0;    // since the start
-    std::uint64_t failed = 0;
+    std::uint64_t failed = 0;        // what gave way to somebody waits, and has not failed
     std::uint64_t copied_bytes = 0;  // since the start, whatever became of it
     std::string current;             // a path that is under way
   };

@@ -55,14 +55,16 @@ std::string receipt_table(const Style& style, const Json& receipts) {
                {"WHY"},
                {"PATH"}});
   for (const auto& each : receipts) {
-    const bool has_moved = real_of(each, "code") == 0;
+    const std::string result = text_of(each, "result");
     const auto took = number_of(each, "ms");
     table.add({format_time(static_cast<std::int64_t>(number_of(each, "time"))),
                safe_name(style, text_of(each, "from") + " -> " + text_of(each, "to")),
                format_size(number_of(each, "bytes")),
                took < 1000 ? std::to_string(took) + " ms"
                            : format_duration(std::chrono::seconds(took / 1000)),
-               {has_moved ? "moved" : "failed", has_moved ? Color::Green : Color::Red},
+               {result, result == "moved"    ? Color::Green
+                        : result == "failed" ? Color::Red
+                                             : Color::Yellow},
                safe_name(style, text_of(each, "reason")),
                safe_name(style, text_of(each, "path"))});
   }

@@ -133,8 +133,8 @@ class PassView {
   }
 
   void take_receipt(const Json& receipt) {
-    const auto code = real_of(receipt, "code");
-    if (code != 0) {
+    const std::string result = text_of(receipt, "result");
+    if (result == "failed" || (result == "gave way" && verbose_)) {
       line_.clear();
       fail(verb_, log::escaped(text_of(receipt, "path")) + ": did not move to " +
                       text_of(receipt, "to") + ": " + log::escaped(text_of(receipt, "reason")));
