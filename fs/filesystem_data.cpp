@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Bytes: opening, reading and writing files, and moving one to another tier when its own is full.
+// Bytes: opening, reading and writing files.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "base/log.hpp"
 #include "fs/filesystem.hpp"
-#include "tiering/relocate.hpp"
 
 namespace sluice {
 namespace {
@@ -495,124 +493,6 @@ Result<std::size_t> Filesystem::copy_range(InodeId from, off_t from_offset, Inod
     if (copied < 0) return Error::last("copy_file_range");
     return static_cast<std::size_t>(copied);
   });
-}
-
-// `full` is the descriptor on which there was no room: if the file has moved since, there is
-// nothing to do.
-Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more) {
-  std::shared_ptr<SharedMutex> moving;
-  Copy old;
-  {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || !inode->open->moving) return Error(ENOSPC, "spill");
-    moving = inode->open->moving;
-  }
-  ExclusiveLock no_changes(*moving);
-  {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || inode->open->writer != full) return {};
-    old = inode->copies[0];
-  }
-  struct stat st {};
-  if (::fstat(full->get(), &st) < 0) return Error::last("stat");
-  // A hard link would stay behind as a file of its own.
-  if (st.st_nlink > 1) return Error(ENOSPC, "spill a file with hard links");
-  const std::uint64_t needed = static_cast<std::uint64_t>(st.st_blocks) * 512 + more;
-
-  pool_[old.tier].refresh_space();
-  for (const TierIndex index : pool_.placement()) {
-    Tier& to = pool_[index];
-    to.refresh_space();
-    if (index == old.tier || to.space().free < needed) continue;
-    const auto moved = move_open_file(inode, full, st.st_nlink > 0, to);
-    if (moved) {
-      log::get().info("spilled a file that outgrew its tier: path={} from={} to={} bytes={}",
-                      log::escaped(path_of(inode)), pool_[old.tier].name(), to.name(), st.st_size);
-      return {};
-    }
-    log::get().warn("can't spill a file: path={} to={} step={} why={}",
-                    log::escaped(path_of(inode)), to.name(), moved.error().operation,
-                    std::strerror(moved.error().code));
-  }
-  return Error(ENOSPC, "no tier has room");
-}
-
-// REQUIRES: OpenFile::moving is held exclusively.
-Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
-                                        Tier& to) {
-  HiddenCopy copy = SLUICE_TRY(make_hidden_copy(source->get(), inode->identity, to));
-  // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
-  // the file that is gone.
-  auto readable = reopen(copy.fd.get(), O_RDONLY);
-  const auto place = [&]() -> Result<void> {
-    if (!readable) return readable.error();
-    if (!named) {
-      discard(copy, to);  // as nameless as the original
-      return {};
-    }
-    SLUICE_TRY(settle(copy));
-    ExclusiveLock no_renames(namespace_);
-    // A link made while the bytes were copied would be left behind on the old tier, a file of its
-    // own.
-    struct stat now {};
-    if (::fstat(source->get(), &now) < 0) return Error::last("stat");
-    if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
-    InodeId parent_id{};
-    std::string name;
-    Copy original;
-    {
-      MutexLock lock(inode->mutex);
-      parent_id = inode->parent;
-      name = inode->name;
-      original = inode->copies[0];
-    }
-    const InodePtr parent = SLUICE_TRY(this->inode(parent_id));
-    const OpenCopy from_dir = SLUICE_TRY(open_copy(parent, original.tier));
-    if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
-      return Error(ESTALE, "the file's name is not known");
-    }
-    const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
-    const auto steps = SLUICE_TRY(
-        relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
-    const auto ends = SLUICE_TRY(
-        carry_out_moves(store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }));
-    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original);
-    return ends[0].result;
-  };
-  // Whoever looks the file up meanwhile may find either copy.
-  const auto move = std::make_shared<FileMove>(source, false, to.index());
-  move->is_switching = true;
-  {
-    MutexLock lock(inode->mutex);
-    inode->move = move;
-  }
-  const auto ended = [&] {
-    {
-      MutexLock lock(inode->mutex);
-      if (inode->move == move) inode->move = nullptr;
-    }
-    move->end();
-  };
-  const auto placed = place();
-  if (!placed) {
-    discard(copy, to);
-    ended();
-    return placed;
-  }
-  SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
-  {
-    MutexLock lock(inode->mutex);
-    inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
-    if (inode->open) {
-      if (!inode->open->reader) keep_reader(*inode->open, nullptr);
-      inode->open->reader = *std::move(readable);
-      inode->open->writer = std::move(writable);
-    }
-  }
-  switches_.fetch_add(1);
-  ended();
-  if (inode->engine_knows) engine_->forget({.fd = source->get()});
-  return {};
 }
 
 }  // namespace sluice

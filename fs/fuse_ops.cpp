@@ -566,80 +566,51 @@ const fuse_lowlevel_ops& fuse_operations() {
 }
 
 std::string request_name(std::size_t index) {
-  switch (index) {
-    case FUSE_LOOKUP:
-      return "LOOKUP";
-    case FUSE_FORGET:
-      return "FORGET";
-    case FUSE_BATCH_FORGET:
-      return "BATCH_FORGET";
-    case FUSE_GETATTR:
-      return "GETATTR";
-    case kStatx:
-      return "STATX";
-    case FUSE_IOCTL:
-      return "IOCTL";
-    case FUSE_SETATTR:
-      return "SETATTR";
-    case FUSE_READLINK:
-      return "READLINK";
-    case FUSE_SYMLINK:
-      return "SYMLINK";
-    case FUSE_MKNOD:
-      return "MKNOD";
-    case FUSE_MKDIR:
-      return "MKDIR";
-    case FUSE_UNLINK:
-      return "UNLINK";
-    case FUSE_RMDIR:
-      return "RMDIR";
-    case FUSE_RENAME2:
-      return "RENAME";
-    case FUSE_LINK:
-      return "LINK";
-    case FUSE_OPEN:
-      return "OPEN";
-    case FUSE_READ:
-      return "READ";
-    case FUSE_WRITE:
-      return "WRITE";
-    case FUSE_STATFS:
-      return "STATFS";
-    case FUSE_RELEASE:
-      return "RELEASE";
-    case FUSE_FSYNC:
-      return "FSYNC";
-    case FUSE_SETXATTR:
-      return "SETXATTR";
-    case FUSE_GETXATTR:
-      return "GETXATTR";
-    case FUSE_LISTXATTR:
-      return "LISTXATTR";
-    case FUSE_REMOVEXATTR:
-      return "REMOVEXATTR";
-    case FUSE_OPENDIR:
-      return "OPENDIR";
-    case FUSE_READDIR:
-      return "READDIR";
-    case FUSE_READDIRPLUS:
-      return "READDIRPLUS";
-    case FUSE_RELEASEDIR:
-      return "RELEASEDIR";
-    case FUSE_FSYNCDIR:
-      return "FSYNCDIR";
-    case FUSE_CREATE:
-      return "CREATE";
-    case FUSE_TMPFILE:
-      return "TMPFILE";
-    case FUSE_FALLOCATE:
-      return "FALLOCATE";
-    case FUSE_LSEEK:
-      return "LSEEK";
-    case FUSE_COPY_FILE_RANGE:
-      return "COPY_FILE_RANGE";
-    default:
-      return "REQUEST_" + std::to_string(index);
+  struct Name {
+    std::size_t opcode;
+    const char* name;
+  };
+  static constexpr Name kNames[] = {
+      {FUSE_LOOKUP, "LOOKUP"},
+      {FUSE_FORGET, "FORGET"},
+      {FUSE_BATCH_FORGET, "BATCH_FORGET"},
+      {FUSE_GETATTR, "GETATTR"},
+      {kStatx, "STATX"},
+      {FUSE_IOCTL, "IOCTL"},
+      {FUSE_SETATTR, "SETATTR"},
+      {FUSE_READLINK, "READLINK"},
+      {FUSE_SYMLINK, "SYMLINK"},
+      {FUSE_MKNOD, "MKNOD"},
+      {FUSE_MKDIR, "MKDIR"},
+      {FUSE_UNLINK, "UNLINK"},
+      {FUSE_RMDIR, "RMDIR"},
+      {FUSE_RENAME2, "RENAME"},
+      {FUSE_LINK, "LINK"},
+      {FUSE_OPEN, "OPEN"},
+      {FUSE_READ, "READ"},
+      {FUSE_WRITE, "WRITE"},
+      {FUSE_STATFS, "STATFS"},
+      {FUSE_RELEASE, "RELEASE"},
+      {FUSE_FSYNC, "FSYNC"},
+      {FUSE_SETXATTR, "SETXATTR"},
+      {FUSE_GETXATTR, "GETXATTR"},
+      {FUSE_LISTXATTR, "LISTXATTR"},
+      {FUSE_REMOVEXATTR, "REMOVEXATTR"},
+      {FUSE_OPENDIR, "OPENDIR"},
+      {FUSE_READDIR, "READDIR"},
+      {FUSE_READDIRPLUS, "READDIRPLUS"},
+      {FUSE_RELEASEDIR, "RELEASEDIR"},
+      {FUSE_FSYNCDIR, "FSYNCDIR"},
+      {FUSE_CREATE, "CREATE"},
+      {FUSE_TMPFILE, "TMPFILE"},
+      {FUSE_FALLOCATE, "FALLOCATE"},
+      {FUSE_LSEEK, "LSEEK"},
+      {FUSE_COPY_FILE_RANGE, "COPY_FILE_RANGE"},
+  };
+  for (const Name& each : kNames) {
+    if (each.opcode == index) return each.name;
   }
+  return "REQUEST_" + std::to_string(index);
 }
 
 }  // namespace sluice

@@ -96,7 +96,7 @@ run() {
   local launcher=()
   if [[ $preset == tsan ]] && setarch -R true 2>/dev/null; then launcher=(setarch -R); fi
   # A failing test is counted below; ctest's own code adds nothing.
-  "${launcher[@]}" ctest --preset "$preset" --no-tests=ignore --output-junit "$report" "$@" "${filter[@]}" || true
+  "${launcher[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=ignore --output-junit "$report" "$@" "${filter[@]}" || true
   if [[ -s $report ]]; then tally "$report"; else failed=$((failed + 1)); fi
 }
 
