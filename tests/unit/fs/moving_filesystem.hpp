@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A filesystem over three tiers whose files are moved by hand, step by step.
+#pragma once
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "fs/filesystem.hpp"
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+
+using test::MemoryStore;
+
+constexpr Caller kRoot{0, 0, 022};
+constexpr pid_t kOpener = 4711;
+constexpr std::size_t kMiB = 1 << 20;
+constexpr TierIndex kA = 0, kB = 1, kC = 2;
+
+// What another thread does at the worst moment: run, once, inside a system call of this one.
+struct Moment {
+  std::function<void()> before_naming;  // before the `calls`-th name_to_handle_at
+  int calls = 1;
+  std::function<void()> after_opening;  // after the next open_by_handle_at for reading
+};
+inline thread_local Moment moment;
+
+// A kernel that passes everything through that it is asked to.
+class PassingKernel final : public KernelSide {
+ public:
+  std::atomic<int> backed{0};  // files registered now
+  Result<std::int32_t> add_backing(int fd) override {
+    // As the kernel does, it keeps the file open.
+    UniqueFd kept(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    MutexLock lock(mutex_);
+    files_[++last_] = std::move(kept);
+    ++backed;
+    return last_;
+  }
+  void remove_backing(std::int32_t id) override {
+    MutexLock lock(mutex_);
+    files_.erase(id);
+    --backed;
+  }
+  void drop_attributes(InodeId id) override {
+    MutexLock lock(mutex_);
+    dropped_.push_back(id);
+  }
+  void drop_pages(InodeId) override {}
+  std::vector<InodeId> dropped() {
+    MutexLock lock(mutex_);
+    return dropped_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::int32_t, UniqueFd> files_ GUARDED_BY(mutex_);
+  std::vector<InodeId> dropped_ GUARDED_BY(mutex_);
+  std::int32_t last_ GUARDED_BY(mutex_) = 0;
+};
+
+class FileMoveTest : public test::PoolTest {
+ protected:
+  // A move on its way, as the mover has it.
+  struct Flight {
+    std::unique_ptr<HeldFile> file;
+    HiddenCopy copy;
+    TierIndex to = kNoTier;
+  };
+
+  void prepare() override {
+    ::signal(SIGIO, SIG_IGN);  // as the daemon does: it tells of leases that somebody breaks
+    mount();
+  }
+  void TearDown() override {
+    migration_.reset();
+    create_as(Caller{});
+  }
+  void mount() {
+    migration_.reset();
+    fs_.reset();
+    pool_.reset();
+    pool_ = open(make_tiers("abc"));
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
+  }
+  void migrate(Policy policy = {}) {
+    Migration::Settings settings;
+    settings.policy = std::move(policy);
+    settings.automatic = false;
+    migration_ = std::make_unique<Migration>(
+        *pool_, store_, *fs_, [] {}, std::move(settings));
+    fs_->attach(*migration_);
+  }
+
+  Entry entry_of(const std::string& path) {
+    Entry entry;
+    entry.id = kRootId;
+    for (std::size_t at = 0; at < path.size();) {
+      const std::size_t end = std::min(path.find('/', at), path.size());
+      const auto next = fs_->lookup(entry.id, path.substr(at, end - at).c_str());
+      if (!next) throw std::runtime_error("lookup " + path + ": " + next.error().operation);
+      if (next->id == InodeId{}) throw std::runtime_error("no " + path);
+      entry = *next;
+      at = end + 1;
+    }
+    return entry;
+  }
+  InodeId id_of(const std::string& path) { return entry_of(path).id; }
+  bool has(InodeId parent, const char* name) {
+    const auto entry = fs_->lookup(parent, name);
+    if (!entry) throw std::runtime_error(entry.error().operation);
+    return entry->id != InodeId{};
+  }
+  std::string read_all(InodeId id) {
+    std::string out(4 * kMiB, '\0');
+    const auto got = fs_->read(id, out.data(), out.size(), 0, O_RDONLY);
+    if (!got) return std::string("error: ") + ::strerrorname_np(got.error().code);
+    out.resize(*got);
+    return out;
+  }
+  std::string xattr(const std::string& path, const char* name) {
+    const auto value = fs_->getxattr(id_of(path), name);
+    return value ? *value : std::string("error: ") + ::strerrorname_np(value.error().code);
+  }
+  int set_xattr(const std::string& path, const char* name, const std::string& value) {
+    const auto set = fs_->setxattr(id_of(path), name, value.data(), value.size(), 0, kRoot);
+    return set ? 0 : set.error().code;
+  }
+  Opened open_file(InodeId id, int flags) {
+    const auto opened = fs_->open(id, flags, kOpener, std::nullopt);
+    if (!opened) throw std::runtime_error(opened.error().operation);
+    return *opened;
+  }
+  // The tiers that have it.
+  std::string where(const std::string& path) const {
+    std::string out;
+    for (const char* tier : {"a", "b", "c"}) {
+      if (test::exists(at(tier, path))) out += tier;
+    }
+    return out;
+  }
+
+  Move move_of(const std::string& path, TierIndex to = kB) {
+    Move move;
+    move.id = id_of(path);
+    move.paths = {"/" + path};
+    move.from = pool_->by_name(xattr(path, "user.sluice.tier"))->index();
+    move.to = to;
+    return move;
+  }
+  Result<Flight> begin(const std::string& path, TierIndex to = kB) {
+    Flight flight;
+    flight.file = SLUICE_TRY(fs_->hold(move_of(path, to)));
+    flight.copy =
+        SLUICE_TRY(make_hidden_copy(flight.file->source(), flight.file->identity(), (*pool_)[to]));
+    flight.to = to;
+    return flight;
+  }
+  Flight begun(const std::string& path, TierIndex to = kB) {
+    auto flight = begin(path, to);
+    if (!flight) throw std::runtime_error(flight.error().operation);
+    return *std::move(flight);
+  }
+  Result<void> end(Flight& flight) {
+    SLUICE_TRY(settle(flight.copy));
+    auto outcome = fs_->replace({{flight.file.get(), &flight.copy, flight.to}})[0];
+    if (!outcome) discard(flight.copy, (*pool_)[flight.to]);
+    flight.file.reset();
+    return outcome;
+  }
+  Result<void> move(const std::string& path, TierIndex to = kB) {
+    auto flight = SLUICE_TRY(begin(path, to));
+    return end(flight);
+  }
+
+  MemoryStore store_;
+  PassingKernel kernel_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Filesystem> fs_;
+  std::unique_ptr<Migration> migration_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What users say and ask about the place of their files: user.sluice.*.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/wait.hpp"
+#include "tests/unit/fs/moving_filesystem.hpp"
+#include "tiering/pin.hpp"
+
+namespace sluice {
+namespace {
+
+using test::eventually;
+
+class TierXattrTest : public FileMoveTest {};
+
+TEST_F(TierXattrTest, TierCanBeSetAndTheFileMoves) {
+  dir_.make_file("a/f", "content");
+  migrate();
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", "c"), 0);
+  EXPECT_TRUE(eventually([&] { return where("f") == "c"; }));
+  EXPECT_TRUE(eventually([&] { return xattr("f", "user.sluice.tier") == "c"; }));
+  EXPECT_TRUE(eventually([&] { return store_.receipts(1)->size() == 1; }));
+  EXPECT_EQ(store_.receipts(1)->at(0).path, "/f");
+}
+
+TEST_F(TierXattrTest, TierThatTheFileIsOnChangesNothing) {
+  dir_.make_file("a/f", "content");
+  migrate();
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", "a"), 0);
+  EXPECT_EQ(migration_->mover().destination(id_of("f")), std::nullopt);
+  EXPECT_EQ(where("f"), "a");
+}
+
+TEST_F(TierXattrTest, TierThatDoesNotExistIsRefused) {
+  dir_.make_file("a/f", "content");
+  migrate();
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", "d"), EINVAL);
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", ""), EINVAL);
+}
+
+TEST_F(TierXattrTest, TierOfADirectoryCannotBeSet) {
+  dir_.make_file("a/d/f", "content");
+  migrate();
+  EXPECT_EQ(set_xattr("d", "user.sluice.tier", "b"), EISDIR);
+}
+
+TEST_F(TierXattrTest, TierThatIsAwayIsRefused) {
+  dir_.make_file("a/f", "content");
+  migrate();
+  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
+  fs_->tick();
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EIO);
+}
+
+TEST_F(TierXattrTest, TierCannotBeSetWhereNothingMoves) {
+  dir_.make_file("a/f", "content");
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EOPNOTSUPP);
+}
+
+TEST_F(TierXattrTest, PinComesAndGoes) {
+  dir_.make_file("a/f", "content");
+  EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
+  ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
+  EXPECT_EQ(xattr("f", "user.sluice.pin"), "b");
+  EXPECT_EQ(test::xattr_of(at("a", "f"), kPinXattr), "b");
+  ASSERT_EQ(set_xattr("f", "user.sluice.pin", "c"), 0);
+  EXPECT_EQ(xattr("f", "user.sluice.pin"), "c");
+  ASSERT_TRUE(fs_->removexattr(id_of("f"), "user.sluice.pin"));
+  EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
+  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), "user.sluice.pin"), ENODATA));
+}
+
+TEST_F(TierXattrTest, PinToATierThatDoesNotExistIsRefused) {
+  dir_.make_file("a/f", "content");
+  EXPECT_EQ(set_xattr("f", "user.sluice.pin", "d"), EINVAL);
+  EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
+}
+
+TEST_F(TierXattrTest, PinIsInheritedAndTheNearestWins) {
+  dir_.make_file("a/d/e/f", "content");
+  ASSERT_EQ(set_xattr("d", "user.sluice.pin", "b"), 0);
+  EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "b");
+  ASSERT_EQ(set_xattr("d/e", "user.sluice.pin", "c"), 0);
+  EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "c");
+  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("d/e/f"), "user.sluice.pin"), ENODATA))
+      << "it has none of its own";
+}
+
+TEST_F(TierXattrTest, PinMovesWithTheFile) {
+  dir_.make_file("a/f", "content");
+  ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
+  ASSERT_TRUE(move("f"));
+  EXPECT_EQ(xattr("f", "user.sluice.pin"), "b");
+}
+
+TEST_F(TierXattrTest, PinIsInvisibleInItsOwnForm) {
+  dir_.make_file("a/f", "content");
+  ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
+  EXPECT_EQ(*fs_->listxattr(id_of("f"), kRoot), "");
+  EXPECT_EQ(xattr("f", kPinXattr), "error: ENODATA");
+  EXPECT_EQ(set_xattr("f", kPinXattr, "c"), EPERM);
+  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), kPinXattr), ENODATA));
+}
+
+TEST_F(TierXattrTest, PinOfADirectoryIsOnEveryCopyOfIt) {
+  dir_.make_dir("a/d");
+  dir_.make_dir("b/d");
+  ASSERT_EQ(set_xattr("d", "user.sluice.pin", "c"), 0);
+  EXPECT_EQ(test::xattr_of(at("a", "d"), kPinXattr), "c");
+  EXPECT_EQ(test::xattr_of(at("b", "d"), kPinXattr), "c");
+}
+
+TEST_F(TierXattrTest, PinDecidesWhereNewFilesGo) {
+  dir_.make_dir("a/d/e");
+  const InodeId e = id_of("d/e");
+  ASSERT_TRUE(fs_->mknod(e, "before", S_IFREG | 0644, 0, kRoot));
+  ASSERT_EQ(set_xattr("d", "user.sluice.pin", "c"), 0);
+  ASSERT_TRUE(fs_->mknod(e, "after", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->create(e, "created", 0644, O_RDWR, kRoot));
+  EXPECT_EQ(where("d/e/before"), "a");
+  EXPECT_EQ(where("d/e/after"), "c");
+  EXPECT_EQ(where("d/e/created"), "c");
+  ASSERT_TRUE(fs_->removexattr(id_of("d"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->mknod(e, "again", S_IFREG | 0644, 0, kRoot));
+  EXPECT_EQ(where("d/e/again"), "a");
+}
+
+TEST_F(TierXattrTest, PinHoldsForWhatIsRenamedBelowIt) {
+  dir_.make_dir("a/pinned");
+  dir_.make_dir("a/d");
+  const InodeId d = id_of("d");
+  ASSERT_EQ(set_xattr("pinned", "user.sluice.pin", "b"), 0);
+  ASSERT_TRUE(fs_->mknod(d, "before", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->rename(kRootId, "d", id_of("pinned"), "d", 0));
+  ASSERT_TRUE(fs_->mknod(d, "after", S_IFREG | 0644, 0, kRoot));
+  EXPECT_EQ(where("pinned/d/before"), "a");
+  EXPECT_EQ(where("pinned/d/after"), "b");
+}
+
+TEST_F(TierXattrTest, RulesDecideWhereNewFilesGo) {
+  Policy policy;
+  policy.rules = {{"*.bin", {}, {}, {}, {}, kC}, {"/d/**", {}, {}, {}, {}, kB}};
+  migrate(policy);
+  dir_.make_dir("a/d");
+  ASSERT_TRUE(fs_->mknod(kRootId, "x.bin", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->mknod(kRootId, "x.txt", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->mknod(id_of("d"), "x.txt", S_IFREG | 0644, 0, kRoot));
+  EXPECT_EQ(where("x.bin"), "c");
+  EXPECT_EQ(where("x.txt"), "a");
+  EXPECT_EQ(where("d/x.txt"), "b");
+}
+
+TEST_F(TierXattrTest, APinComesBeforeARule) {
+  Policy policy;
+  policy.rules = {{"", {}, {}, {}, {}, kC}};
+  migrate(policy);
+  dir_.make_dir("a/d");
+  ASSERT_EQ(set_xattr("d", "user.sluice.pin", "b"), 0);
+  ASSERT_TRUE(fs_->mknod(id_of("d"), "f", S_IFREG | 0644, 0, kRoot));
+  EXPECT_EQ(where("d/f"), "b");
+}
+
+TEST_F(TierXattrTest, HeatCountsOpens) {
+  dir_.make_file("a/f", "content");
+  EXPECT_EQ(xattr("f", "user.sluice.heat"), "0.00");
+  const InodeId id = id_of("f");
+  for (int i = 0; i < 3; ++i) {
+    open_file(id, O_RDONLY);
+    fs_->release(id, O_RDONLY);
+  }
+  EXPECT_EQ(xattr("f", "user.sluice.heat"), "3.00");
+  ASSERT_TRUE(fs_->flush_heat());
+  EXPECT_EQ(xattr("f", "user.sluice.heat"), "3.00");
+}
+
+TEST_F(TierXattrTest, HeatStaysWithAFileThatMoves) {
+  dir_.make_file("a/f", "content");
+  const InodeId id = id_of("f");
+  open_file(id, O_RDONLY);
+  fs_->release(id, O_RDONLY);
+  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(move("f"));
+  EXPECT_EQ(xattr("f", "user.sluice.heat"), "1.00");
+}
+
+TEST_F(TierXattrTest, MovingAFileDoesNotHeatIt) {
+  dir_.make_file("a/f", "content");
+  ASSERT_TRUE(move("f"));
+  ASSERT_TRUE(fs_->flush_heat());
+  EXPECT_EQ(xattr("f", "user.sluice.accesses"), "0");
+}
+
+TEST_F(TierXattrTest, ExplainTellsWhereAFileBelongs) {
+  dir_.make_file("a/d/f", "content");
+  migrate();
+  ASSERT_EQ(set_xattr("d", "user.sluice.pin", "c"), 0);
+  const auto told = nlohmann::json::parse(xattr("d/f", "user.sluice.explain"));
+  EXPECT_EQ(told["path"], "/d/f");
+  EXPECT_EQ(told["tier"], "a");
+  EXPECT_EQ(told["location"], at("a", "d/f"));
+  EXPECT_EQ(told["bytes"], 7);
+  EXPECT_EQ(told["wants"], "c");
+  EXPECT_EQ(told["reason"], "pinned");
+  EXPECT_EQ(told["pin"]["tier"], "c");
+  EXPECT_EQ(told["pin"]["from"], "/d");
+  EXPECT_TRUE(told["pending"].is_null());
+}
+
+TEST_F(TierXattrTest, ExplainTellsWhatAMoveWaitsFor) {
+  dir_.make_file("a/f", "content");
+  migrate();
+  const InodeId id = id_of("f");
+  open_file(id, O_RDWR);
+  ASSERT_EQ(set_xattr("f", "user.sluice.tier", "b"), 0);
+  ASSERT_TRUE(eventually([&] { return migration_->mover().is_waiting(id); }));
+  const auto told = nlohmann::json::parse(xattr("f", "user.sluice.explain"));
+  EXPECT_EQ(told["pending"]["to"], "b");
+  EXPECT_NE(told["pending"]["why"], "");
+  fs_->release(id, O_RDWR);
+}
+
+TEST_F(TierXattrTest, ExplainKnowsOnlyFilesAndOnlyWhereThingsMove) {
+  dir_.make_file("a/d/f", "content");
+  EXPECT_EQ(xattr("d/f", "user.sluice.explain"), "error: ENODATA");
+  migrate();
+  EXPECT_EQ(xattr("d", "user.sluice.explain"), "error: ENODATA");
+}
+
+TEST_F(TierXattrTest, OthersCannotBeSetOrRemoved) {
+  dir_.make_file("a/f", "content");
+  for (const char* name : {"heat", "location", "accesses", "explain", "nonsense"}) {
+    const std::string full = std::string("user.sluice.") + name;
+    EXPECT_EQ(set_xattr("f", full.c_str(), "x"), EPERM) << name;
+    EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), full.c_str()), EPERM)) << name;
+  }
+  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), "user.sluice.tier"), EPERM));
+}
+
+}  // namespace
+}  // namespace sluice
