@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -204,13 +203,13 @@ void print_for_people(const Style& style, const std::vector<Section>& sections) 
 }  // namespace
 
 int command_doctor(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   bool as_json = false;
   std::string color = "auto", given;
-  app.add_flag("--json", as_json);
-  app.add_option("--color", color);
-  app.add_option("PATH", given);
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.flag("--json", as_json);
+  arguments.option("--color", color);
+  arguments.option("PATH", given);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for(kVerb, color);
   if (!style) return kUsage;
   struct stat status {};

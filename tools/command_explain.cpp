@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -86,14 +85,14 @@ std::string shown_json(const Json& json) {
 }  // namespace
 
 int command_explain(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   bool as_json = false;
   std::string color = "auto";
   std::vector<std::string> paths;
-  app.add_flag("--json", as_json);
-  app.add_option("--color", color);
-  app.add_option("PATH", paths)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.flag("--json", as_json);
+  arguments.option("--color", color);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for("explain", color);
   if (!style) return kUsage;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -113,16 +112,16 @@ void print_json(const CheckReport& report) {
 }  // namespace
 
 int command_fsck(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  app.add_option("-c,--config", request.config);
-  app.add_option("--tier", request.tiers)->allow_extra_args(false);
-  app.add_option("--state", request.state);
-  app.add_option("--color", request.color);
-  app.add_flag("--repair", request.repair);
-  app.add_flag("--json", request.json);
-  app.add_flag("--degraded", request.degraded);
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.option("-c,--config", request.config);
+  arguments.option("--tier", request.tiers);
+  arguments.option("--state", request.state);
+  arguments.option("--color", request.color);
+  arguments.flag("--repair", request.repair);
+  arguments.flag("--json", request.json);
+  arguments.flag("--degraded", request.degraded);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = Style::create(request.color);
   if (!style) {
     std::fputs("sluice: fsck: --color must be auto, always or never\n", stderr);

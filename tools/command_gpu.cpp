@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -319,19 +318,20 @@ std::uint64_t plan(const ReadOptions& options, Progress& progress) {
 }
 
 int gpu_read(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   ReadOptions options;
   std::string offset = "0", length, route = "auto", color = "auto";
-  app.add_option("FILE", options.paths)->required();
-  auto* gpu = app.add_option("--gpu", options.gpu);
-  app.add_flag("--host", options.host)->excludes(gpu);
-  app.add_option("--offset", offset);
-  app.add_option("--length", length);
-  app.add_option("--route", route);
-  app.add_flag("--check", options.check);
-  app.add_flag("--json", options.json);
-  app.add_option("--color", color);
-  if (const auto code = parse_arguments(app, argc, argv, kReadHelp)) return *code;
+  arguments.option("FILE", options.paths, Arguments::Need::Required);
+  arguments.option("--gpu", options.gpu);
+  arguments.flag("--host", options.host);
+  arguments.never_together("--host", "--gpu");
+  arguments.option("--offset", offset);
+  arguments.option("--length", length);
+  arguments.option("--route", route);
+  arguments.flag("--check", options.check);
+  arguments.flag("--json", options.json);
+  arguments.option("--color", color);
+  if (const auto code = arguments.parse(argc, argv, kReadHelp)) return *code;
   const auto style = style_for(kVerb, color);
   if (!style) return kUsage;
   const auto from = parse_size(offset);

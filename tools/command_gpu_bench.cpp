@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -452,18 +451,18 @@ std::string describe(const Error& error, const std::string& path) {
 }  // namespace
 
 int command_gpu_bench(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  app.add_option("--size", request.size);
-  app.add_option("--gpu", request.gpu);
-  app.add_flag("--host", request.host);
-  app.add_option("--routes", request.routes);
-  app.add_option("--rounds", request.rounds);
-  app.add_flag("--quick", request.quick);
-  app.add_option("--json", request.json);
-  app.add_option("--color", request.color);
-  app.add_option("PATH", request.path)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.option("--size", request.size);
+  arguments.option("--gpu", request.gpu);
+  arguments.flag("--host", request.host);
+  arguments.option("--routes", request.routes);
+  arguments.option("--rounds", request.rounds);
+  arguments.flag("--quick", request.quick);
+  arguments.option("--json", request.json);
+  arguments.option("--color", request.color);
+  arguments.option("PATH", request.path, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for(kVerb, request.color);
   if (!style) return kUsage;
   const auto size =

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -98,10 +97,10 @@ std::string flag_name(std::string_view option) {
   return flag;
 }
 
-void add_flags(CLI::App& app, Flags& flags) {
-  app.add_option("-c,--config", flags.config);
-  app.add_option("--tier", flags.tiers)->allow_extra_args(false);
-  app.add_option("MOUNTPOINT", flags.mountpoint);
+void add_flags(Arguments& arguments, Flags& flags) {
+  arguments.option("-c,--config", flags.config);
+  arguments.option("--tier", flags.tiers);
+  arguments.option("MOUNTPOINT", flags.mountpoint);
   for (const auto& spec : option_specs()) {
     const std::string name = flag_name(spec.name);
     const auto take = [&flags, &spec](const std::string& value) {
@@ -109,13 +108,13 @@ void add_flags(CLI::App& app, Flags& flags) {
     };
     if (spec.name == "mountpoint") continue;
     if (spec.name == "mount_options") {
-      app.add_option("-o,--" + name, flags.mount_options)->allow_extra_args(false);
+      arguments.option("-o,--" + name, flags.mount_options);
     } else if (spec.kind == OptionSpec::Kind::Switch) {
       const std::string shorthand = spec.name == "foreground" ? "-f," : "";
-      app.add_flag_callback(shorthand + "--" + name, [take] { take("true"); });
-      app.add_flag_callback("--no-" + name, [take] { take("false"); });
+      arguments.flag(shorthand + "--" + name, [take] { take("true"); });
+      arguments.flag("--no-" + name, [take] { take("false"); });
     } else {
-      app.add_option_function<std::string>("--" + name, take);
+      arguments.option_call("--" + name, take);
     }
   }
 }
@@ -259,10 +258,10 @@ int mount_in_foreground(const MountOptions& options) {
 }  // namespace
 
 int command_mount(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Flags flags;
-  add_flags(app, flags);
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  add_flags(arguments, flags);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
 
   MountOptions options;
   if (const auto error = read_options(flags, options)) return fail("mount", error->message);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -157,14 +156,14 @@ void Mover::wait() {
 }  // namespace
 
 int command_move(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   std::string tier;
   bool waits = false;
   std::vector<std::string> paths;
-  app.add_option("--to", tier)->required();
-  app.add_flag("--wait", waits);
-  app.add_option("PATH", paths)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.option("--to", tier, Arguments::Need::Required);
+  arguments.flag("--wait", waits);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
 
   const auto mounts = mount_table();
   int code = kDone;

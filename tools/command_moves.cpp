@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <ctime>
 #include <utility>
@@ -74,16 +73,16 @@ std::string receipt_table(const Style& style, const Json& receipts) {
 }  // namespace
 
 int command_moves(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   std::string given;
   std::string color = "auto";
   std::uint64_t limit = 20;
   bool as_json = false;
-  app.add_option("--limit", limit);
-  app.add_flag("--json", as_json);
-  app.add_option("--color", color);
-  app.add_option("MOUNT", given);
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.option("--limit", limit);
+  arguments.flag("--json", as_json);
+  arguments.option("--color", color);
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for("moves", color);
   if (!style) return kUsage;
   const auto mount = mount_for("moves", given);

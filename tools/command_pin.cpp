@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // sluice pin and sluice unpin.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <vector>
 
@@ -73,12 +72,12 @@ int for_each_path(std::string_view verb, const std::vector<std::string>& paths, 
 }  // namespace
 
 int command_pin(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   std::string tier;
   std::vector<std::string> paths;
-  app.add_option("TIER", tier)->required();
-  app.add_option("PATH", paths)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kPinHelp)) return *code;
+  arguments.option("TIER", tier, Arguments::Need::Required);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kPinHelp)) return *code;
 
   return for_each_path("pin", paths, [&](const Target& target) -> std::string {
     const auto set = set_attribute(target.path, kPin, tier);
@@ -87,10 +86,10 @@ int command_pin(int argc, char** argv) {
 }
 
 int command_unpin(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   std::vector<std::string> paths;
-  app.add_option("PATH", paths)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kUnpinHelp)) return *code;
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kUnpinHelp)) return *code;
 
   return for_each_path("unpin", paths, [](const Target& target) -> std::string {
     const auto removed = remove_attribute(target.path, kPin);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -40,7 +39,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage.
 struct Request {
   std::string mount;
   std::string color = "auto";
-  std::uint64_t limit = 20;
+  std::optional<std::uint64_t> limit;
   bool json = false;
   bool bytes = false;
 };
@@ -124,20 +123,20 @@ std::string move_table(const Style& style, const Plan& plan, bool exact) {
 }  // namespace
 
 int command_plan(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  auto* limit = app.add_option("--limit", request.limit);
-  app.add_flag("--json", request.json);
-  app.add_flag("--bytes", request.bytes);
-  app.add_option("--color", request.color);
-  app.add_option("MOUNT", request.mount);
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.option("--limit", request.limit);
+  arguments.flag("--json", request.json);
+  arguments.flag("--bytes", request.bytes);
+  arguments.option("--color", request.color);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for("plan", request.color);
   if (!style) return kUsage;
   const auto mount = mount_for("plan", request.mount);
   if (!mount) return kFailed;
 
-  const std::uint64_t keep = request.json && limit->count() == 0 ? 0 : request.limit;
+  const std::uint64_t keep = request.limit.value_or(request.json ? 0 : 20);
   Plan plan;
   ControlAnswer answer;
   {

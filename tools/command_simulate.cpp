@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -280,26 +279,26 @@ Complaint write_chart(const std::string& file, const Job& job, const Trace& trac
 }  // namespace
 
 int command_simulate(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  app.add_option("--trace", request.trace)->required();
-  app.add_option("--tiers", request.tiers)->required();
-  app.add_option("--policy", request.policies);
-  app.add_option("--sizes", request.sizes);
-  app.add_option("--format", request.format);
-  app.add_option("--half-life", request.half_life);
-  app.add_option("--interval", request.interval);
-  app.add_option("--min-stay", request.min_stay);
-  app.add_option("--threshold", request.threshold);
-  app.add_option("--high-watermark", request.high_watermark);
-  app.add_option("--low-watermark", request.low_watermark);
-  app.add_option("--place", request.place);
-  app.add_option("--warmup", request.warmup);
-  app.add_option("--chart", request.chart);
-  app.add_flag("--json", request.json);
-  app.add_flag("--bytes", request.bytes);
-  app.add_option("--color", request.color);
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.option("--trace", request.trace, Arguments::Need::Required);
+  arguments.option("--tiers", request.tiers, Arguments::Need::Required);
+  arguments.option("--policy", request.policies);
+  arguments.option("--sizes", request.sizes);
+  arguments.option("--format", request.format);
+  arguments.option("--half-life", request.half_life);
+  arguments.option("--interval", request.interval);
+  arguments.option("--min-stay", request.min_stay);
+  arguments.option("--threshold", request.threshold);
+  arguments.option("--high-watermark", request.high_watermark);
+  arguments.option("--low-watermark", request.low_watermark);
+  arguments.option("--place", request.place);
+  arguments.option("--warmup", request.warmup);
+  arguments.option("--chart", request.chart);
+  arguments.flag("--json", request.json);
+  arguments.flag("--bytes", request.bytes);
+  arguments.option("--color", request.color);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = Style::create(request.color);
   Job job;
   auto complaint = understand(request, job);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -206,14 +205,14 @@ void print_for_people(const Style& style, const Json& status, bool exact) {
 }  // namespace
 
 int command_status(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  app.add_flag("--json", request.json);
-  app.add_flag("--bytes", request.bytes);
-  app.add_flag("--count", request.count);
-  app.add_option("--color", request.color);
-  app.add_option("MOUNTPOINT", request.path)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.flag("--json", request.json);
+  arguments.flag("--bytes", request.bytes);
+  arguments.flag("--count", request.count);
+  arguments.option("--color", request.color);
+  arguments.option("MOUNTPOINT", request.path, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = Style::create(request.color);
   if (!style) {
     std::fputs("sluice: status: --color must be auto, always or never\n", stderr);

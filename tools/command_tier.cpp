@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // sluice tier run, pause, resume, drain, add.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -191,12 +190,12 @@ ControlAnswer make_pass(const Style& style, const Request& request, std::string_
 }
 
 int tier_run(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  app.add_flag("-v,--verbose", request.verbose);
-  app.add_option("--color", request.color);
-  app.add_option("MOUNT", request.mount);
-  if (const auto code = parse_arguments(app, argc, argv, kRunHelp)) return *code;
+  arguments.flag("-v,--verbose", request.verbose);
+  arguments.option("--color", request.color);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kRunHelp)) return *code;
   const auto style = style_for("tier run", request.color);
   if (!style) return kUsage;
   const auto mount = mount_for("tier run", request.mount);
@@ -210,10 +209,10 @@ int tier_run(int argc, char** argv) {
 
 int pause_or_resume(int argc, char** argv, const HelpText& help, const char* verb,
                     const char* said) {
-  CLI::App app;
+  Arguments arguments;
   std::string given;
-  app.add_option("MOUNT", given);
-  if (const auto code = parse_arguments(app, argc, argv, help)) return *code;
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, help)) return *code;
   const std::string name = argv[0];
   const auto mount = mount_for(name, given);
   if (!mount) return kFailed;
@@ -264,14 +263,14 @@ void print_empty(const std::string& mount, const std::string& tier) {
 }
 
 int tier_drain(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   Request request;
-  app.add_flag("--cancel", request.cancel);
-  app.add_flag("-v,--verbose", request.verbose);
-  app.add_option("--color", request.color);
-  app.add_option("NAME", request.tier)->required();
-  app.add_option("MOUNT", request.mount);
-  if (const auto code = parse_arguments(app, argc, argv, kDrainHelp)) return *code;
+  arguments.flag("--cancel", request.cancel);
+  arguments.flag("-v,--verbose", request.verbose);
+  arguments.option("--color", request.color);
+  arguments.option("NAME", request.tier, Arguments::Need::Required);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kDrainHelp)) return *code;
   const auto style = style_for("tier drain", request.color);
   if (!style) return kUsage;
   const auto mount = mount_for("tier drain", request.mount);
@@ -304,12 +303,12 @@ int tier_drain(int argc, char** argv) {
 }
 
 int tier_add(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   std::string tier;
   std::string given;
-  app.add_option("NAME=PATH", tier)->required();
-  app.add_option("MOUNT", given);
-  if (const auto code = parse_arguments(app, argc, argv, kAddHelp)) return *code;
+  arguments.option("NAME=PATH", tier, Arguments::Need::Required);
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, kAddHelp)) return *code;
   // The daemon checks it all again; this finds slips before anything is asked.
   MountOptions options;
   if (const auto error = append_tier("NAME=PATH", tier, options)) {

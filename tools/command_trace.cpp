@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // sluice trace record.
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -86,14 +85,14 @@ bool write_access(std::FILE* file, const Json& access) {
 
 int trace_record(int argc, char** argv) {
   constexpr std::string_view kVerb = "trace record";
-  CLI::App app;
+  Arguments arguments;
   std::string given;
   std::string output;
   std::string for_how_long;
-  app.add_option("-o,--output", output)->required();
-  app.add_option("--for", for_how_long);
-  app.add_option("MOUNT", given);
-  if (const auto code = parse_arguments(app, argc, argv, kRecordHelp)) return *code;
+  arguments.option("-o,--output", output, Arguments::Need::Required);
+  arguments.option("--for", for_how_long);
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, kRecordHelp)) return *code;
   std::optional<seconds> limit;
   if (!for_how_long.empty()) {
     limit = parse_duration(for_how_long);

@@ -4,7 +4,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -79,12 +78,12 @@ std::string describe_failure(int code, const std::string& mountpoint) {
 }  // namespace
 
 int command_umount(int argc, char** argv) {
-  CLI::App app;
+  Arguments arguments;
   std::string path;
   bool lazy = false;
-  app.add_flag("-l,--lazy", lazy);
-  app.add_option("MOUNTPOINT", path)->required();
-  if (const auto code = parse_arguments(app, argc, argv, kHelp)) return *code;
+  arguments.flag("-l,--lazy", lazy);
+  arguments.option("MOUNTPOINT", path, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
 
   const std::string mountpoint = absolute_path(path);
   const auto status = mount_status(mountpoint);

@@ -7,11 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "tools/arguments.hpp"
 #include "tools/output.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace sluice {
 
@@ -46,18 +43,6 @@ struct Subverb {
 // Hands on to the one that argv[1] names; its argv[0] is "tier run". Without one it complains.
 int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs);
 int command_simulate(int argc, char** argv);
-
-// What -h and --help print. Written by hand: the text is part of the interface, and CLI11's differs
-// by version.
-struct HelpText {
-  std::string_view usage;    // "sluice mount [options] MOUNTPOINT"
-  std::string_view options;  // a line each; -h stops here
-  std::string_view details;  // what --help adds
-};
-
-// Parses into what `app` is bound to. Returns the exit code if the verb ends here: help was asked
-// for, or the usage is wrong and was complained about.
-std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, const HelpText& help);
 
 // Prints "sluice: VERB: MESSAGE" to stderr and returns kFailed.
 int fail(std::string_view verb, std::string_view message);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // sluice <verb> [options] <path>: the table of verbs and what holds for all of them.
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
 #include <exception>
@@ -82,33 +81,7 @@ int run(int argc, char** argv) {
   return complain_about_verb("sluice", word, kVerbs);
 }
 
-void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-
 }  // namespace
-
-std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, const HelpText& help) {
-  const std::span arguments(argv, static_cast<std::size_t>(argc));
-  // Before CLI11 looks: a missing argument must not keep anyone from the help.
-  for (const std::string_view argument : arguments.subspan(1)) {
-    if (argument == "--") break;
-    if (argument != "-h" && argument != "--help") continue;
-    print("usage: ");
-    print(help.usage);
-    print("\n\n");
-    print(help.options);
-    if (argument == "--help") print(help.details);
-    return kDone;
-  }
-  try {
-    app.set_help_flag();
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice: %s: %s; see 'sluice %s --help'\n", argv[0],
-                 log::escaped(error.what()).c_str(), argv[0]);
-    return kUsage;
-  }
-  return std::nullopt;
-}
 
 int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs) {
   const std::string_view word = argc < 2 ? "" : argv[1];
