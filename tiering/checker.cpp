@@ -113,7 +113,7 @@ class Checker {
     if (!names || names->empty()) return;
     Finding& finding = found(Finding::Kind::LeftOver, std::string("/") + kPrivateDirectory + "/tmp",
                              std::to_string(names->size()) + " unfinished copies on tier " +
-                                 tier.name() + "; the originals are in their places");
+                                 tier.name() + "; mounting the pool removes them, too");
     if (repair_ == Repair::Yes) {
       pool_.clear_temporaries();
       const auto left = names_in((*temp)->get());

@@ -42,6 +42,18 @@ class KeepTimes {
   bool keep_;
 };
 
+// Directories are made in the tier's temporary directory and renamed into place. A power cut can
+// undo the renaming alone: the handle then leads to an unfinished one, which will be cleared away
+// with all that is put into it.
+Result<bool> has_no_name_yet(const Tier& tier, const UniqueFd& directory) {
+  const SharedFd temp = SLUICE_TRY(tier.temp_directory());
+  struct stat above {
+  }, temporary{};
+  if (::fstatat(directory.get(), "..", &above, 0) < 0 || ::fstat(temp->get(), &temporary) < 0)
+    return Error::last("stat");
+  return above.st_ino == temporary.st_ino && above.st_dev == temporary.st_dev;
+}
+
 }  // namespace
 
 Result<Target> open_target(const Pool& pool, const Place& place) {
@@ -53,6 +65,8 @@ Result<Target> open_target(const Pool& pool, const Place& place) {
     target.dir = SLUICE_TRY(open_beneath(root->get(), place.path));
   } else {
     target.dir = SLUICE_TRY(tier->open(place.directory, O_RDONLY | O_DIRECTORY));
+    if (SLUICE_TRY(has_no_name_yet(*tier, target.dir)))
+      return Error(ESTALE, "the directory never got its name");
   }
   return target;
 }

@@ -123,11 +123,14 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
   std::string judge(const PowerCut& cut) {
     disks_->mount_after(cut);
     std::string out;
+    const std::string before = listing() + fsck(stage_->pool()).out;
+    std::string recovery;
     {
       Mount mount(stage_->pool());
       for (const Synced& file : synced_) {
         if (file.position <= cut.at) out += judge(file);
       }
+      recovery = mount.log();
       mount.umount();
     }
     std::map<std::string, std::string> where;
@@ -147,6 +150,22 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     const CommandResult report = fsck(stage_->pool());
     if (!report.ok()) out += "fsck: " + report.out + report.err;
     disks_->unmount();
+    if (!out.empty()) out += "--- before the mount:\n" + before + "--- its log:\n" + recovery;
+    return out;
+  }
+
+  // What the disks hold.
+  std::string listing() const {
+    std::string out;
+    for (const std::string& tier : MoveStage::tiers()) {
+      for (const char* directory : {"d0", "d1", "d2", ".sluice/tmp"}) {
+        const std::string path = stage_->on(tier, directory);
+        if (!exists(path)) continue;
+        out += tier + "/" + directory + ":";
+        for (const std::string& name : names_in(path)) out += " " + name;
+        out += "\n";
+      }
+    }
     return out;
   }
 

@@ -254,6 +254,20 @@ TEST_F(RelocateTest, ReplayThatCannotPlaceTheCopyKeepsTheSource) {
   EXPECT_TRUE(somewhere()) << "the only copy was removed";
 }
 
+TEST_F(RelocateTest, ReplayAfterACutThatUndidTheMakingOfTheDirectoryKeepsTheSource) {
+  MemoryStore store;
+  {
+    const auto copy = hide();
+    ASSERT_TRUE(copy);
+    ASSERT_TRUE(announce(store, steps_of(*copy)));
+  }
+  ASSERT_EQ(::rename(at("b", "d").c_str(), at("b", ".sluice/tmp/unnamed").c_str()), 0);
+  restart(store);
+  expect_not_moved();
+  EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
+  EXPECT_EQ(intents_in(store), 0u);
+}
+
 TEST_F(RelocateTest, ReplayWhileTheTargetIsOfflineKeepsTheSource) {
   MemoryStore store;
   const auto copy = hide();
