@@ -22,12 +22,9 @@ namespace {
 // another.
 constexpr std::chrono::seconds kThreadMemory{1};
 
-// glibc 2.36 has neither; the numbers are the same on every architecture.
+// pidfd_open, which glibc 2.36 lacks; the number is the same on every architecture.
 UniqueFd open_process(pid_t process) {
-  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));  // pidfd_open
-}
-UniqueFd take_fd(int process, int fd) {
-  return UniqueFd(static_cast<int>(::syscall(438, process, fd, 0)));  // pidfd_getfd
+  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));
 }
 
 bool has_ended(const UniqueFd& process) {
@@ -248,7 +245,7 @@ Result<Device*> GpuService::device(const GpuUuid& gpu) {
 }
 
 Result<std::unique_ptr<Memory>> GpuService::import(const RegisterRequest& request,
-                                                   const Client& client) {
+                                                   const Client& client, uid_t user) {
   if (request.kind == SLUICE_BUFFER_CUDA_IPC) {
     Device* gpu = SLUICE_TRY(device(request.gpu));
     return import_ipc(*gpu, request.handle, request.offset, request.length);
@@ -262,8 +259,7 @@ Result<std::unique_ptr<Memory>> GpuService::import(const RegisterRequest& reques
     }
     return Error(EOPNOTSUPP, "the caller is in another PID namespace");
   }
-  const UniqueFd fd = take_fd(client.fd().get(), request.fd);
-  if (!fd) return Error::last("pidfd_getfd");
+  const UniqueFd fd = SLUICE_TRY(taker_.take(client.fd(), request.fd, user));
   if (request.kind == SLUICE_BUFFER_MEMFD) return map_host(fd, request.offset, request.length);
   Device* gpu = SLUICE_TRY(device(request.gpu));
   return import_fd(*gpu, fd, request.allocation, request.offset, request.length);
@@ -279,7 +275,7 @@ Result<void> GpuService::carry_out(const From& from, const RegisterRequest& requ
     ++of_user_[from.caller.uid];
   }
   const auto buffer = std::make_shared<Buffer>(*this, owner, from.caller.uid);
-  buffer->memory = SLUICE_TRY(import(request, *owner));
+  buffer->memory = SLUICE_TRY(import(request, *owner, from.caller.uid));
   count_.fetch_add(1);
   bytes_.fetch_add(request.length);
   auto out = reply.start<sluice_buffer_register>();

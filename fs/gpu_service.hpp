@@ -29,6 +29,7 @@
 #include "base/mutex.hpp"
 #include "base/unique_fd.hpp"
 #include "fs/caller.hpp"
+#include "fs/descriptor_taker.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_requests.hpp"
 #include "gpu/engine.hpp"
@@ -107,7 +108,8 @@ class GpuService {
 
   Shard& shard(OpenId open) { return shards_[(open.to_wire() >> 3) % shards_.size()]; }
   Result<BufferPtr> find(const From& from, std::uint64_t buffer);
-  Result<std::unique_ptr<Memory>> import(const RegisterRequest& request, const Client& client);
+  Result<std::unique_ptr<Memory>> import(const RegisterRequest& request, const Client& client,
+                                         uid_t user);
   // The GPU of that UUID, or the first. ENODEV if there is none, EOPNOTSUPP if none is to be used.
   Result<Device*> device(const GpuUuid& gpu);
   // The process of the calling thread.
@@ -117,6 +119,7 @@ class GpuService {
 
   Engine& engine_;
   Filesystem& filesystem_;
+  DescriptorTaker taker_;
   std::atomic<std::uint64_t> last_open_{1};    // a counter
   std::atomic<std::uint64_t> last_buffer_{1};  // a counter
   std::atomic<std::uint32_t> count_{0};        // buffers; statistics, and read before a release
