@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gpu/device.hpp"
+#include "tests/support/child.hpp"
 #include "tests/support/fake_gpu.hpp"
 #include "tests/support/files.hpp"
 #include "tests/unit/client/client.hpp"
@@ -59,6 +60,39 @@ TEST_F(ClientGpuTest, ReadsIntoAllocatedMemory) {
   EXPECT_TRUE(memory.bytes(0, kSize) == content_);
   EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_STAGED));
   EXPECT_EQ(result.in_process, 1u);
+}
+
+TEST_F(ClientGpuTest, AChildHasNoGpuButHostMemory) {
+  const GpuMemory memory(device(), kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr),
+            static_cast<ssize_t>(kSize));
+  test::Child child([&] {
+    struct sluice_query query {};
+    ssize_t done = 0;
+    std::vector<char> own(kSize);
+    std::string said;
+    const auto note = [&](ssize_t code) {
+      said += test::errno_name(static_cast<int>(-code)) + " ";
+    };
+    note(sluice_query_file(file_.get(), buffer.get(), &query));
+    note(sluice_query_file(file_.get(), nullptr, &query));
+    note(sluice_read_stream(file_.get(), buffer.get(), 0, kSize, 0, nullptr, &done));
+    const auto unreachable = register_memory(memory.pointer(), kSize);
+    note(sluice_read(file_.get(), unreachable.get(), 0, kSize, 0, nullptr));
+    note(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr));
+    said += sluice_error();
+    const auto host = register_memory(own.data(), kSize);
+    const ssize_t bytes = sluice_read(file_.get(), host.get(), 0, kSize, 0, nullptr);
+    if (bytes != static_cast<ssize_t>(kSize) || std::string(own.data(), kSize) != content_)
+      ::abort();
+    dir_.make_file("said", said);
+  });
+  EXPECT_TRUE(child.join()) << "it hangs";
+  EXPECT_EQ(test::read_file(dir_ / "said"),
+            "ENODEV ENODEV ENODEV EFAULT ENODEV read " + path_ +
+                ": GPU memory of the parent: CUDA does not work after fork(): No such device; see "
+                "'sluice doctor'");
 }
 
 TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {
