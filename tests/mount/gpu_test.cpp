@@ -661,6 +661,21 @@ TEST_F(GpuTest, AnOpenFileHasALimitOfBuffers) {
   EXPECT_NE(register_memory(file.get(), memory, 4096), 0u);
 }
 
+TEST_F(GpuTest, HostMemoryHasALimitInBytes) {
+  start({"--gpu-host-memory", "1MiB"});
+  const UniqueFd file = open_file("small");
+  const SharedMemory memory(2 * kMiB);
+  auto request = registration(memory, kMiB + 1);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ENOSPC");
+  EXPECT_NE(mount().log().find("more than gpu_host_memory allows"), std::string::npos);
+  request = registration(memory, kMiB);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ok");
+  EXPECT_EQ(gpu().at("host_bytes"), kMiB);
+  EXPECT_EQ(gpu().at("host_bytes_limit"), kMiB);
+  const auto text = tell({"status"});
+  EXPECT_NE(text.out.find("1.0 MiB of host memory, limit 1.0 MiB"), std::string::npos) << text.out;
+}
+
 TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {
   start({"--no-gpu"});
   const UniqueFd file = open_file("small");
