@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <chrono>
 #include <mutex>
 
 #include "base/log.hpp"
@@ -12,6 +13,10 @@
 namespace sluice {
 
 namespace {
+
+// Registered page cache outlives sluice_close() by this. It pins memory and keeps a filesystem from
+// being unmounted: the program may be done with both.
+constexpr std::chrono::seconds kIdle{10};
 
 std::mutex g_mutex;                        // to make it, and to fork
 std::atomic<Library*> g_library{nullptr};  // written under the lock, read without
@@ -40,7 +45,10 @@ Library& Library::get() {
   static const int s_watches_forks = ::pthread_atfork(before_fork, in_parent, in_child);
   static_cast<void>(s_watches_forks);
   if (g_library == nullptr) {
-    g_library = new Library(Engine::Settings{.enabled = !g_cuda_is_the_parents});
+    Engine::Settings settings;
+    settings.enabled = !g_cuda_is_the_parents;
+    settings.mapped_idle = kIdle;
+    g_library = new Library(settings);
   }
   return *g_library;
 }

@@ -219,8 +219,12 @@ SLUICE_API void sluice_close(sluice_file* file) {
     const std::unique_ptr<sluice_file> owned(file);
     Library& library = Library::get();
     library.remove(*file->file);
-    const ContextKeeper keeper(library.cuda());
-    library.engine().forget(file->file->for_engine());
+    // Who opens it again soon finds its page cache still registered, if it is the same by then.
+    // Nobody opens one that was deleted.
+    if (file->file->is_deleted()) {
+      const ContextKeeper keeper(library.cuda());
+      library.engine().forget(file->file->for_engine());
+    }
     return 0;
   });
 }

@@ -12,6 +12,7 @@
 #include "tests/support/child.hpp"
 #include "tests/support/fake_gpu.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/wait.hpp"
 #include "tests/unit/client/client.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 
@@ -93,6 +94,48 @@ TEST_F(ClientGpuTest, AChildHasNoGpuButHostMemory) {
             "ENODEV ENODEV ENODEV EFAULT ENODEV read " + path_ +
                 ": GPU memory of the parent: CUDA does not work after fork(): No such device; see "
                 "'sluice doctor'");
+}
+
+TEST_F(ClientGpuTest, AFileThatIsOpenedAgainIsStillRegisteredUnlessItChanged) {
+  constexpr std::size_t kLarge = 17 << 20;
+  const auto registrations = [] { return FakeGpu::count(test::FakeCount::Registrations); };
+  const GpuMemory memory(device(), kLarge);
+  const auto buffer = register_memory(memory.pointer(), kLarge);
+  const std::string path = dir_.make_file("large", random_bytes(kLarge));
+  // Opens, reads and closes: the route.
+  const auto route = [&](const std::string& content) {
+    const auto file = open_file(path);
+    struct sluice_result result {};
+    EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kLarge, 0, &result),
+              static_cast<ssize_t>(content.size()))
+        << sluice_error();
+    EXPECT_TRUE(memory.bytes(0, content.size()) == content);
+    return std::string(sluice_route_name(result.route));
+  };
+  std::string content = test::read_file(path);
+  EXPECT_EQ(route(content), "staged");
+  const auto before = registrations();
+  // It may not have changed for two seconds.
+  EXPECT_TRUE(test::eventually([&] { return route(content) == "mapped"; }));
+  EXPECT_EQ(route(content), "mapped");
+  EXPECT_EQ(registrations(), before + 1);
+
+  content.replace(5000, 3, "xyz");
+  test::write_file(path, content);
+  EXPECT_EQ(route(content), "staged") << "changed";
+  EXPECT_TRUE(test::eventually([&] { return route(content) == "mapped"; }));
+  content.assign(kLarge, 'r');
+  dir_.make_file("new", content);
+  ASSERT_EQ(::rename((dir_ / "new").c_str(), path.c_str()), 0);
+  EXPECT_EQ(route(content), "staged") << "replaced";
+  EXPECT_TRUE(test::eventually([&] { return route(content) == "mapped"; }));
+
+  const auto with = registrations();
+  auto file = open_file(path);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_EQ(registrations(), with);
+  file.reset();
+  EXPECT_EQ(registrations(), with - 1) << "nobody can open it again";
 }
 
 TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {
