@@ -80,6 +80,11 @@ Result<std::uint64_t> File::size() const {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+bool File::is_deleted() const {
+  struct stat status {};
+  return ::fstat(fd_, &status) == 0 && status.st_nlink == 0;
+}
+
 std::string File::path() const {
   std::array<char, PATH_MAX> name{};
   const ssize_t length =

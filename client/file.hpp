@@ -35,6 +35,7 @@ class File {
   int fd() const { return fd_; }
   const EngineFile& for_engine() const { return engine_file_; }
   Result<std::uint64_t> size() const;
+  bool is_deleted() const;   // it has no name
   std::string path() const;  // for messages
 
   // What the daemon said of the file and its GPUs when first asked; nothing if there is no daemon.

@@ -2,31 +2,76 @@
 #include "client/library.hpp"
 
 #include <dlfcn.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <mutex>
 
 #include "base/log.hpp"
 #include "client/file.hpp"
 
 namespace sluice {
 
+namespace {
+
+// Registered page cache outlives sluice_close() by this. It pins memory and keeps a filesystem from
+// being unmounted: the program may be done with both.
+constexpr std::chrono::seconds kIdle{10};
+
+std::mutex g_mutex;                        // to make it, and to fork
+std::atomic<Library*> g_library{nullptr};  // written under the lock, read without
+bool g_cuda_is_the_parents = false;
+
+void before_fork() { g_mutex.lock(); }
+void in_parent() { g_mutex.unlock(); }
+
+}  // namespace
+
+// A child begins anew: of what its parent had, the threads are missing, and locks may be held.
+void Library::in_child() {
+  const Library* const parents = g_library;
+  if (parents != nullptr && parents->uses_cuda_) g_cuda_is_the_parents = true;
+  g_library = nullptr;
+  g_mutex.unlock();
+}
+
 Library& Library::get() {
   // Never destroyed: when static destructors run, CUDA may be gone already, and threads of ours may
   // still be at work. Nor with the last file: a program that reads one file after the other would
   // pin and unpin memory each time. The process's end frees it all, and the library is linked so
   // that dlclose() leaves its code in place (-z nodelete).
-  static Library& library = *new Library();
-  return library;
+  if (Library* const library = g_library) return *library;
+  const std::lock_guard lock(g_mutex);
+  static const int s_watches_forks = ::pthread_atfork(before_fork, in_parent, in_child);
+  static_cast<void>(s_watches_forks);
+  if (g_library == nullptr) {
+    Engine::Settings settings;
+    settings.enabled = !g_cuda_is_the_parents;
+    settings.mapped_idle = kIdle;
+    g_library = new Library(settings);
+  }
+  return *g_library;
 }
 
-Library::Library() : engine_(Engine::Settings{}), pool_(*new IoPool()) {
+Library::Library(const Engine::Settings& settings) : engine_(settings), pool_(*new IoPool()) {
   log::start_in_library("SLUICE_LOG");
 }
 
 Devices* Library::devices_in_use() {
+  if (!engine_.is_enabled()) return nullptr;
   // Whoever has GPU memory has loaded libcuda; to load it for everybody would cost the others some
   // hundred milliseconds, and threads that don't survive a fork.
   if (cuda_ == nullptr && ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == nullptr) {
     return nullptr;
   }
+  uses_cuda_ = true;
+  return &engine_.devices();
+}
+
+Result<Devices*> Library::devices() {
+  if (!engine_.is_enabled()) return Error{ENODEV, "CUDA does not work after fork()"};
+  uses_cuda_ = true;
+  if (engine_.devices().all().empty()) return Error{ENODEV, "there is no GPU that can be used"};
   return &engine_.devices();
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The Library is what libsluice keeps in a process: the engine that works where the daemon can't,
 // the threads of asynchronous requests, and the list of open files. Nothing of it exists before it
-// is needed, and it lasts until the process ends.
+// is needed, and it lasts until the process ends. A child after fork() has one of its own; if CUDA
+// was in use by then, one without GPUs.
 //
 // Threads: thread-safe.
 #pragma once
@@ -29,6 +30,8 @@ class Library {
 
   // The GPUs, if the process uses CUDA; else null, and CUDA is not loaded for the question.
   Devices* devices_in_use();
+  // The GPUs; loads CUDA. ENODEV if there are none.
+  Result<Devices*> devices();
   // CUDA's functions once a GPU was met here; null before.
   const CudaApi* cuda() const { return cuda_; }
   // Remembers that this GPU was met.
@@ -40,12 +43,14 @@ class Library {
   void forget(const Buffer& buffer);
 
  private:
-  Library();
+  static void in_child();
+  explicit Library(const Engine::Settings& settings);
   ~Library() = delete;
 
   Engine engine_;
   IoPool& pool_;
   std::atomic<const CudaApi*> cuda_{nullptr};  // set to one value only
+  std::atomic<bool> uses_cuda_{false};         // only ever turns true
   Mutex mutex_;
   std::set<File*> files_ GUARDED_BY(mutex_);
 };

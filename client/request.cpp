@@ -23,7 +23,8 @@ struct Part {
   struct sluice_segment where;  // in the piece
 };
 
-Result<void> check(const Request& request) {
+Result<void> check(Library& library, const Request& request) {
+  SLUICE_TRY(check(library, request.buffer));
   const int mode = ::fcntl(request.file.fd(), F_GETFL) & O_ACCMODE;
   if (request.direction == Direction::Read && mode == O_WRONLY) {
     return Error{EBADF, "the file is not open for reading"};
@@ -172,8 +173,15 @@ std::shared_ptr<const File::Names> names_for(File& file, Buffer& buffer) {
 
 }  // namespace
 
+Result<void> check(Library& library, const Buffer& buffer) {
+  if (buffer.device() != nullptr && !library.engine().is_enabled()) {
+    return Error{ENODEV, "GPU memory of the parent: CUDA does not work after fork()"};
+  }
+  return {};
+}
+
 Result<Route> prepare(Library& library, const Request& request) {
-  SLUICE_TRY(check(request));
+  SLUICE_TRY(check(library, request));
   Device* device = request.buffer.device();
   if (device == nullptr) return Route::Auto;
   const ContextKeeper keeper(library.cuda());
@@ -183,7 +191,7 @@ Result<Route> prepare(Library& library, const Request& request) {
 }
 
 Result<Outcome> carry_out(Library& library, const Request& request) {
-  SLUICE_TRY(check(request));
+  SLUICE_TRY(check(library, request));
   if (request.segments.empty()) return Outcome{};
   const ContextKeeper keeper(request.buffer.device() != nullptr ? library.cuda() : nullptr);
   if (const auto names = names_for(request.file, request.buffer)) {

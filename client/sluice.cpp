@@ -148,6 +148,7 @@ Result<struct sluice_query> query_engine(Library& library, File& file, Device* d
 }
 
 Result<struct sluice_query> query(Library& library, File& file, const Buffer* buffer) {
+  if (buffer != nullptr) SLUICE_TRY(check(library, *buffer));
   const bool wants_gpu = buffer == nullptr || buffer->device() != nullptr;
   if (wants_gpu && (buffer == nullptr || buffer->is_for_daemon())) {
     const auto& daemon = file.daemon();
@@ -162,9 +163,7 @@ Result<struct sluice_query> query(Library& library, File& file, const Buffer* bu
   const ContextKeeper keeper(library.cuda());
   Device* device = buffer != nullptr ? buffer->device() : nullptr;
   if (buffer == nullptr) {
-    auto& devices = library.engine().devices();
-    if (devices.all().empty()) return Error{ENODEV, "there is no GPU that can be used"};
-    device = devices.all().front().get();
+    device = SLUICE_TRY(library.devices())->all().front().get();
   }
   auto answer = SLUICE_TRY(query_engine(library, file, device));
   if (const auto& daemon = file.daemon())
@@ -220,8 +219,12 @@ SLUICE_API void sluice_close(sluice_file* file) {
     const std::unique_ptr<sluice_file> owned(file);
     Library& library = Library::get();
     library.remove(*file->file);
-    const ContextKeeper keeper(library.cuda());
-    library.engine().forget(file->file->for_engine());
+    // Who opens it again soon finds its page cache still registered, if it is the same by then.
+    // Nobody opens one that was deleted.
+    if (file->file->is_deleted()) {
+      const ContextKeeper keeper(library.cuda());
+      library.engine().forget(file->file->for_engine());
+    }
     return 0;
   });
 }

@@ -174,7 +174,7 @@ class Daemon {
                                                           .heat_sample = options_.heat_sample});
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_->attach(*engine_);
-    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_);
+    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory);
     session_->status = [this] { return status(); };
     return true;
   }
@@ -295,6 +295,8 @@ class Daemon {
         {"devices", devices},
         {"buffers", gpu_->buffers()},
         {"buffer_bytes", gpu_->buffer_bytes()},
+        {"host_bytes", gpu_->host_memory().used()},
+        {"host_bytes_limit", gpu_->host_memory().most()},
         {"pinned_bytes", engine_->pinned_bytes()},
         {"mapped_bytes", engine_->mapped_bytes()},
         {"routes", to_json(engine_->stats().all())}};

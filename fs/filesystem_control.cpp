@@ -334,6 +334,7 @@ void Filesystem::tick() {
       continue;
     }
     // Let go of everything on it, so that its disk can be taken away.
+    if (engine_in_use_) engine_->forget_filesystem(tier->device());
     table_.for_each([&](Inode& inode) {
       MutexLock lock(inode.mutex);
       for (Copy& copy : inode.copies) {

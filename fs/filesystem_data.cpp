@@ -369,7 +369,7 @@ void Filesystem::release(InodeId id, int flags) {
   open_files_.fetch_sub(1, std::memory_order_relaxed);
   if (written) notice_change(file, written, can_map_to_write(flags));
   if (last) {
-    if (struct stat st{}; file->engine_knows && last->reader &&
+    if (struct stat st{}; engine_in_use_ && last->reader &&
                           ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {
       engine_->forget({.fd = last->reader->get()});
     }

@@ -117,6 +117,7 @@ Result<void> Filesystem::vacate_directory(const std::string& path, Tier& from, T
 
 Result<Filesystem::Remainder> Filesystem::vacate(TierIndex index) {
   Tier& from = pool_[index];
+  if (engine_in_use_) engine_->forget_filesystem(from.device());
   for (const TierIndex other : pool_.placement()) {
     if (other == index || pool_[other].is_draining()) continue;
     Remainder left;

@@ -44,7 +44,6 @@ Result<Transfer> Filesystem::gpu_read(InodeId id, Memory& memory, std::span<cons
   const InodePtr file = SLUICE_TRY(gpu_file(id));
   const UseGuard guard(file);
   const SharedFd fd = SLUICE_TRY(reader(file));
-  file->engine_knows = true;
   engine_in_use_ = true;
   const EngineFile from{.fd = fd->get()};
   const auto done = segments.size() == 1 ? engine_->read(from, memory, segments[0], wanted)
@@ -79,7 +78,6 @@ Result<Transfer> Filesystem::gpu_write(InodeId id, Memory& memory, const Segment
   // No guard: the mover leaves a file alone that is open for writing, and a piece that finds its
   // tier full takes the file to another.
   const SharedFd fd = SLUICE_TRY(reader(file));
-  file->engine_knows = true;
   engine_in_use_ = true;
   EngineFile to{.fd = fd->get()};
   to.write = [&](const std::byte* data, std::size_t size, std::uint64_t offset) -> Result<void> {
@@ -132,7 +130,6 @@ Result<Filesystem::GpuPreview> Filesystem::gpu_preview(InodeId id, Device* devic
     out.tier = pool_[file->copies[0].tier].name();
   }
   const SharedFd fd = SLUICE_TRY(reader(file));
-  file->engine_knows = true;
   engine_in_use_ = true;
   out.preview = engine_->preview({.fd = fd->get()}, out.size, device);
   return out;
@@ -197,10 +194,11 @@ Result<std::string> Filesystem::describe_route(const InodePtr& file) {
 }
 
 // What the engine keeps of a file (mappings, handles) would keep its blocks when it is deleted, and
-// keep a move from getting its lease.
+// keep a move from getting its lease. The engine knows by itself which files those are: the inode
+// that it was asked with may be another by now, since the kernel forgets.
 void Filesystem::forget_in_engine(const InodePtr& file) {
-  if (!file->engine_knows.exchange(false)) return;
-  if (const auto fd = reader(file)) engine_->forget({.fd = (*fd)->get()});
+  if (!engine_in_use_) return;
+  if (const auto fd = any_fd(file)) engine_->forget({.fd = (*fd)->get()});
 }
 
 }  // namespace sluice

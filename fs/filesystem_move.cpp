@@ -359,7 +359,7 @@ std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arriva
     if (!outcomes[i]) continue;
     kernel_.drop_attributes(held(i).inode()->id());  // st_blocks and ctime
     // It may have been read while it was copied.
-    if (held(i).inode()->engine_knows) engine_->forget({.fd = held(i).source()});
+    if (engine_in_use_) engine_->forget({.fd = held(i).source()});
   }
   return outcomes;
 }

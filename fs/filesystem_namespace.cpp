@@ -280,11 +280,13 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
 }
 
 // A file that is open but was never opened by us (the kernel had its pages) must be opened before
-// its last name goes.
+// its last name goes. The engine lets go of it, whether or not the kernel still knows the file.
 void Filesystem::hold_if_open(const Located& victim) {
+  if (engine_in_use_ && victim.st.st_nlink == 1) {
+    engine_->forget_file(FileId{victim.st.st_dev, victim.st.st_ino});
+  }
   const InodePtr file = table_.find(victim.identity.id);
   if (!file || file->is_directory()) return;
-  if (victim.st.st_nlink == 1) forget_in_engine(file);
   {
     MutexLock lock(file->mutex);
     if (!file->open || file->open->reader) return;

@@ -122,7 +122,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
   }
   switches_.fetch_add(1);
   ended();
-  if (inode->engine_knows) engine_->forget({.fd = source->get()});
+  if (engine_in_use_) engine_->forget({.fd = source->get()});
   return {};
 }
 

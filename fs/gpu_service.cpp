@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/log.hpp"
+#include "base/units.hpp"
 
 namespace sluice {
 namespace {
@@ -22,12 +23,9 @@ namespace {
 // another.
 constexpr std::chrono::seconds kThreadMemory{1};
 
-// glibc 2.36 has neither; the numbers are the same on every architecture.
+// pidfd_open, which glibc 2.36 lacks; the number is the same on every architecture.
 UniqueFd open_process(pid_t process) {
-  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));  // pidfd_open
-}
-UniqueFd take_fd(int process, int fd) {
-  return UniqueFd(static_cast<int>(::syscall(438, process, fd, 0)));  // pidfd_getfd
+  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));
 }
 
 bool has_ended(const UniqueFd& process) {
@@ -120,12 +118,14 @@ struct GpuService::Buffer {
   GpuService& service;
   const std::shared_ptr<Client> client;
   const uid_t user;
+  MemfdLimit::Share share;  // of host memory
   std::unique_ptr<Memory> memory;
 };
 
-GpuService::GpuService(Engine& engine, Filesystem& filesystem)
+GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory)
     : engine_(engine),
       filesystem_(filesystem),
+      host_memory_(host_memory),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   epoll_event event{};
@@ -247,12 +247,13 @@ Result<Device*> GpuService::device(const GpuUuid& gpu) {
   return engine_.devices().by_uuid(gpu);
 }
 
-Result<std::unique_ptr<Memory>> GpuService::import(const RegisterRequest& request,
-                                                   const Client& client) {
+Result<void> GpuService::import(const RegisterRequest& request, Buffer& buffer) {
   if (request.kind == SLUICE_BUFFER_CUDA_IPC) {
     Device* gpu = SLUICE_TRY(device(request.gpu));
-    return import_ipc(*gpu, request.handle, request.offset, request.length);
+    buffer.memory = SLUICE_TRY(import_ipc(*gpu, request.handle, request.offset, request.length));
+    return {};
   }
+  const Client& client = *buffer.client;
   if (client.process() == 0) {
     static std::atomic<bool> told{false};  // once is enough
     if (!told.exchange(true)) {
@@ -262,11 +263,27 @@ Result<std::unique_ptr<Memory>> GpuService::import(const RegisterRequest& reques
     }
     return Error(EOPNOTSUPP, "the caller is in another PID namespace");
   }
-  const UniqueFd fd = take_fd(client.fd().get(), request.fd);
-  if (!fd) return Error::last("pidfd_getfd");
-  if (request.kind == SLUICE_BUFFER_MEMFD) return map_host(fd, request.offset, request.length);
+  const UniqueFd fd = SLUICE_TRY(taker_.take(client.fd(), request.fd, buffer.user));
+  if (request.kind == SLUICE_BUFFER_MEMFD) {
+    auto memory = SLUICE_TRY(map_host(fd, request.offset, request.length));
+    auto share = host_memory_.take(fd, request.length);
+    if (failed_with(share, ENOSPC)) {
+      static std::atomic<bool> told{false};
+      if (!told.exchange(true)) {
+        log::get().warn(
+            "host memory was refused, it would be more than gpu_host_memory allows: used={} "
+            "limit={} pid={}",
+            format_size(host_memory_.used()), format_size(host_memory_.most()), client.process());
+      }
+    }
+    buffer.share = SLUICE_TRY(std::move(share));
+    buffer.memory = std::move(memory);
+    return {};
+  }
   Device* gpu = SLUICE_TRY(device(request.gpu));
-  return import_fd(*gpu, fd, request.allocation, request.offset, request.length);
+  buffer.memory =
+      SLUICE_TRY(import_fd(*gpu, fd, request.allocation, request.offset, request.length));
+  return {};
 }
 
 Result<void> GpuService::carry_out(const From& from, const RegisterRequest& request,
@@ -279,7 +296,7 @@ Result<void> GpuService::carry_out(const From& from, const RegisterRequest& requ
     ++of_user_[from.caller.uid];
   }
   const auto buffer = std::make_shared<Buffer>(*this, owner, from.caller.uid);
-  buffer->memory = SLUICE_TRY(import(request, *owner));
+  SLUICE_TRY(import(request, *buffer));
   count_.fetch_add(1);
   bytes_.fetch_add(request.length);
   auto out = reply.start<sluice_buffer_register>();

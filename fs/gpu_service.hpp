@@ -29,8 +29,10 @@
 #include "base/mutex.hpp"
 #include "base/unique_fd.hpp"
 #include "fs/caller.hpp"
+#include "fs/descriptor_taker.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_requests.hpp"
+#include "fs/memfd_limit.hpp"
 #include "gpu/engine.hpp"
 
 namespace sluice {
@@ -62,7 +64,8 @@ class GpuService {
   // each, of which the kernel allows a process some 65,000.
   static constexpr std::size_t kMostOfFile = 4096, kMostOfUser = 8192, kMostOfAll = 32768;
 
-  GpuService(Engine& engine, Filesystem& filesystem);
+  // `host_memory`: bytes of memfds that may be registered at once.
+  GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory);
   ~GpuService();
   GpuService(const GpuService&) = delete;
   GpuService& operator=(const GpuService&) = delete;
@@ -78,6 +81,7 @@ class GpuService {
 
   std::uint32_t buffers() const { return count_.load(std::memory_order_relaxed); }
   std::uint64_t buffer_bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  const MemfdLimit& host_memory() const { return host_memory_; }
 
  private:
   class Client;
@@ -107,7 +111,7 @@ class GpuService {
 
   Shard& shard(OpenId open) { return shards_[(open.to_wire() >> 3) % shards_.size()]; }
   Result<BufferPtr> find(const From& from, std::uint64_t buffer);
-  Result<std::unique_ptr<Memory>> import(const RegisterRequest& request, const Client& client);
+  Result<void> import(const RegisterRequest& request, Buffer& buffer);
   // The GPU of that UUID, or the first. ENODEV if there is none, EOPNOTSUPP if none is to be used.
   Result<Device*> device(const GpuUuid& gpu);
   // The process of the calling thread.
@@ -117,6 +121,8 @@ class GpuService {
 
   Engine& engine_;
   Filesystem& filesystem_;
+  DescriptorTaker taker_;
+  MemfdLimit host_memory_;
   std::atomic<std::uint64_t> last_open_{1};    // a counter
   std::atomic<std::uint64_t> last_buffer_{1};  // a counter
   std::atomic<std::uint32_t> count_{0};        // buffers; statistics, and read before a release

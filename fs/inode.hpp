@@ -108,8 +108,6 @@ class Inode {
   std::atomic<std::uint32_t> new_opens{0};
   // Bytes read into GPUs that the heat recorder has not been told of; Filesystem::note_gpu_read().
   std::atomic<std::uint64_t> gpu_bytes{0};
-  // The engine may keep something of the file. No lock: whoever takes it to false tells the engine.
-  std::atomic<bool> engine_knows{false};
   // Who opened the file last, for telling a walk over many files from use. No lock: a guess.
   std::atomic<pid_t> last_opener{0};
   // Listings of this directory that are under way, and when they may be given up for dead, in

@@ -84,6 +84,7 @@ struct MountOptions {
   std::uint64_t gpu_chunk = 4 << 20;                      // one piece of a large request
   std::uint64_t gpu_threads = 0;                          // 0: as many as fill the bus
   std::uint64_t gpu_mapped_memory = share_of_memory(25);  // page cache that GPUs may read, in bytes
+  std::uint64_t gpu_host_memory = share_of_memory(50);    // clients' memfds, in bytes
   bool gpu_cufile = true;                                 // use libcufile where it is there
 };
 

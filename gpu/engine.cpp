@@ -167,9 +167,15 @@ Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uin
 void Engine::forget(const EngineFile& file) {
   struct stat stat {};
   if (::fstat(file.fd, &stat) != 0) return;
-  const FileId id = FileVersion::of(stat).id;
-  parts_->mapped.forget(id);
-  parts_->cufiles.forget(id);
+  forget_file(FileVersion::of(stat).id);
+}
+
+void Engine::forget_file(const FileId& file) {
+  parts_->forget([&](const FileId& id) { return id == file; });
+}
+
+void Engine::forget_filesystem(dev_t device) {
+  parts_->forget([&](const FileId& id) { return id.device == device; });
 }
 
 std::uint64_t Engine::pinned_bytes() const {

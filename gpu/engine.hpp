@@ -19,6 +19,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "gpu/device.hpp"
+#include "gpu/file_version.hpp"
 #include "gpu/memory.hpp"
 #include "gpu/route.hpp"
 #include "gpu/stats.hpp"
@@ -50,6 +51,7 @@ class Engine {
     unsigned max_concurrent_ops = 32;  // requests on their way at once; more wait their turn
     std::uint64_t mapped_bytes = 0;    // page cache that may be registered; 0: a quarter of memory
     bool cufile = true;                // false: libcufile is not loaded
+    std::chrono::milliseconds cufile_idle{10'000};  // files that it reads are held open so long
     // Page cache is registered for files that nobody changed for so long, which must be more than
     // the granularity of the filesystem's times, and let go when unused for so long.
     std::chrono::milliseconds mapped_after{2000}, mapped_idle{60'000};
@@ -103,6 +105,9 @@ class Engine {
 
   // Lets go of what is kept of the file (registered page cache, cuFile handle): it moves, or goes.
   void forget(const EngineFile& file);
+  void forget_file(const FileId& file);
+  // The same for all files of a filesystem, as st_dev names it.
+  void forget_filesystem(dev_t device);
 
   // Figures of all, or of one GPU; since the start or the last reset.
   Stats& stats() { return stats_; }

@@ -58,7 +58,7 @@ Engine::Parts::Parts(const Settings& wanted)
       gate(settings.max_concurrent_ops),
       bare({}, kBareLanes, 0, Lane::Wait::Block),
       mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_after}),
-      cufiles(settings.enabled && settings.cufile) {}
+      cufiles(settings.enabled && settings.cufile, settings.cufile_idle) {}
 
 WorkerPool& Engine::Parts::workers() {
   const std::lock_guard lock(mutex_);
@@ -188,7 +188,7 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
         MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory, request.segments));
   }
   if (unchanged) return Transfer{request.length, Route::Mapped, choice.why};
-  mapped.forget(request.version.id);
+  mapped.forget([&](const FileId& id) { return id == request.version.id; });
   if (request.wanted != Route::Auto) return not_this_way();
   return carry_out(request, {Route::Staged, Why::Changed});
 }

@@ -72,6 +72,11 @@ struct Engine::Parts {
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
                          Route wanted, Stats::Timer& timer);
 
+  void forget(const std::function<bool(const FileId&)>& is_meant) {
+    mapped.forget(is_meant);
+    cufiles.forget(is_meant);
+  }
+
   WorkerPool& workers();
   // EOPNOTSUPP if nothing could be pinned, ENODEV if the GPU is lost.
   Result<Staging*> staging(Device& device);

@@ -76,12 +76,14 @@ CuFile* CuFiles::cufile(Device& device) {
 }
 
 std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Device& device) {
+  const auto now = std::chrono::steady_clock::now();
   const MutexLock lock(mutex_);
   const auto found = std::find_if(files_.begin(), files_.end(),
-                                  [&](const auto& known) { return known->id == id; });
+                                  [&](const Kept& kept) { return kept.file->id == id; });
   if (found != files_.end()) {
+    found->used = now;
     files_.splice(files_.begin(), files_, found);
-    return files_.front();
+    return files_.front().file;
   }
   auto fresh = std::make_shared<File>();
   fresh->id = id;
@@ -106,12 +108,17 @@ std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Dev
     verdict.usable = true;
     fresh->handle = *std::move(handle);
   } else {
+    fresh->fd.reset();
     verdict = {false, false,
                "cuFile does not take files of this filesystem (often 5027: its device has no udev "
                "entry; in a container, mount /run/udev)"};
   }
   if (files_.size() >= kFiles) files_.pop_back();
-  files_.push_front(fresh);
+  files_.push_front({fresh, now});
+  sweeper_.start(idle_ / 4, [this] {
+    const auto since = std::chrono::steady_clock::now() - idle_;
+    drop([&](const Kept& kept) { return kept.used < since && kept.file.use_count() == 1; });
+  });
   return fresh;
 }
 
@@ -130,14 +137,23 @@ Result<std::uint64_t> CuFiles::read(WorkerPool& workers, std::uint64_t chunk, in
   return cutter.bytes();
 }
 
-void CuFiles::forget(const FileId& id) {
-  std::list<std::shared_ptr<const File>> dropped;  // deregistered without the lock
-  const MutexLock lock(mutex_);
-  for (auto it = files_.begin(); it != files_.end();) {
-    const auto next = std::next(it);
-    if ((*it)->id == id) dropped.splice(dropped.end(), files_, it);
-    it = next;
+void CuFiles::forget(const std::function<bool(const FileId&)>& is_meant) {
+  drop([&](const Kept& kept) { return is_meant(kept.file->id); });
+}
+
+void CuFiles::drop(const std::function<bool(const Kept&)>& is_meant) {
+  std::list<Kept> dropped;  // deregistered without the lock
+  Device* device = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    device = device_;
+    for (auto it = files_.begin(); it != files_.end();) {
+      const auto next = std::next(it);
+      if (is_meant(*it)) dropped.splice(dropped.end(), files_, it);
+      it = next;
+    }
   }
+  if (!dropped.empty() && device) static_cast<void>(device->enter());  // cuFile frees GPU memory
 }
 
 }  // namespace sluice

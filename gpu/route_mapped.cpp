@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_mapped.hpp"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -162,9 +161,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
     return answer;
   }
   file.registration = std::get<Shared>(answer);
-  if (!sweeper_.joinable()) {
-    sweeper_ = std::jthread([this](const std::stop_token& stop) { sweep(stop); });
-  }
+  sweeper_.start(limits_.idle / kSweeps, [this] { sweep(); });
   return answer;
 }
 
@@ -199,30 +196,23 @@ Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int
   return is_version(fd, registration.version);
 }
 
-void MappedFiles::forget(const FileId& id) {
+void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {
   std::list<Known> dropped;
   const std::lock_guard lock(mutex_);
   for (auto it = files_.begin(); it != files_.end();) {
     const auto next = std::next(it);
-    if (it->version.id == id) dropped.splice(dropped.end(), files_, it);
+    if (is_meant(it->version.id)) dropped.splice(dropped.end(), files_, it);
     it = next;
   }
 }
 
-void MappedFiles::sweep(const std::stop_token& stop) {
-  ::pthread_setname_np(::pthread_self(), "sluice-gpu");
-  std::unique_lock lock(mutex_);
-  while (!stop.stop_requested()) {
-    stopping_.wait_for(lock, stop, limits_.idle / kSweeps, [] { return false; });
-    Dropped dropped;
-    for (Known& file : files_) {
-      if (file.registration && Clock::now() - file.used > limits_.idle) {
-        dropped.push_back(std::move(file.registration));
-      }
+void MappedFiles::sweep() {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  for (Known& file : files_) {
+    if (file.registration && Clock::now() - file.used > limits_.idle) {
+      dropped.push_back(std::move(file.registration));
     }
-    lock.unlock();
-    dropped.clear();
-    lock.lock();
   }
 }
 

@@ -18,17 +18,18 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <variant>
 
 #include "base/result.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/file_version.hpp"
 #include "gpu/lane.hpp"
+#include "gpu/sweeper.hpp"
 
 namespace sluice {
 
@@ -60,7 +61,7 @@ class MappedFiles {
 
   // So much of the file has been read on another route.
   void count(const FileVersion& version, std::uint64_t bytes);
-  void forget(const FileId& id);
+  void forget(const std::function<bool(const FileId&)>& is_meant);
   std::uint64_t bytes() const { return *bytes_; }
 
  private:
@@ -81,7 +82,7 @@ class MappedFiles {
   bool make_room(std::uint64_t size, Dropped& dropped);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
                                             Wish wish);
-  void sweep(const std::stop_token& stop);
+  void sweep();
 
   const Limits limits_;
   // Of registrations, also of those that are in no list any more but in use.
@@ -89,8 +90,7 @@ class MappedFiles {
   std::mutex mutex_;                    // not held while registering or unregistering
   std::list<Known> files_;              // the last used first
   std::condition_variable registered_;  // or failed to be
-  std::condition_variable_any stopping_;
-  std::jthread sweeper_;  // started with the first registration
+  Sweeper sweeper_;                     // started with the first registration
 };
 
 }  // namespace sluice

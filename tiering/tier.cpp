@@ -86,6 +86,7 @@ Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root,
     return;
   }
   root_ = *adopted;
+  device_ = root_->device;
   read_flags();
   online_ = true;
 }
@@ -122,6 +123,9 @@ Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock
   struct statfs fs {};
   if (::fstatfs(fd.get(), &fs) < 0) return Error::last("statfs tier");
   root->magic = static_cast<std::uint64_t>(fs.f_type);
+  struct stat st {};
+  if (::fstat(fd.get(), &st) < 0) return Error::last("stat tier");
+  root->device = st.st_dev;
   root->kind = handle_kind(root->magic);
   // Both directions must work: overlayfs may give handles that it won't open, a container may lack
   // the capability.
@@ -375,6 +379,7 @@ bool Tier::check_presence() {
   {
     MutexLock lock(mutex_);
     root_ = *adopted;
+    device_ = root_->device;
     why_.clear();
     read_flags();
     online_ = true;

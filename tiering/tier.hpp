@@ -66,6 +66,8 @@ class Tier {
   TierIndex index() const { return index_; }
   const std::string& name() const { return settings_.name; }
   const std::string& path() const { return settings_.path; }
+  // st_dev of its filesystem, or what it was when the tier was last online.
+  dev_t device() const { return device_; }
   const TierSettings& settings() const { return settings_; }
   const Member& member() const { return member_; }
   std::string filesystem() const;  // "ext4", "xfs", ...
@@ -112,6 +114,7 @@ class Tier {
   struct Root {
     SharedFd fd, temp;
     UniqueFd lock;
+    dev_t device = 0;
     int mount_id = 0;
     HandleKind kind = HandleKind::None;
     std::uint64_t magic = 0;
@@ -137,6 +140,7 @@ class Tier {
   mutable Mutex mutex_;
   std::shared_ptr<const Root> root_ GUARDED_BY(mutex_);
   std::string why_ GUARDED_BY(mutex_);
+  std::atomic<dev_t> device_{0};  // of the last root
   // Independent figures, each valid alone.
   mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};

@@ -53,6 +53,8 @@ constexpr HelpText kHelp{
       --gpu-threads N      that copy for GPUs (0: as many as fill the bus)
       --gpu-mapped-memory SHARE
                            page cache that GPUs may read themselves (25%)
+      --gpu-host-memory SHARE
+                           memory that clients may share with the daemon (50%)
       --no-gpu-cufile      never load libcufile
       --no-passthrough     serve every byte from the daemon
       --no-io-uring        take requests from /dev/fuse only

@@ -180,8 +180,10 @@ std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
   }
   if (number_of(gpu, "buffers") > 0) {
     out += "buffers     " + format_count(number_of(gpu, "buffers")) + " registered, " +
-           size(number_of(gpu, "buffer_bytes")) + "; " + size(number_of(gpu, "pinned_bytes")) +
-           " pinned, " + size(number_of(gpu, "mapped_bytes")) + " of page cache mapped\n";
+           size(number_of(gpu, "buffer_bytes")) + " (" + size(number_of(gpu, "host_bytes")) +
+           " of host memory, limit " + size(number_of(gpu, "host_bytes_limit")) + "); " +
+           size(number_of(gpu, "pinned_bytes")) + " pinned, " +
+           size(number_of(gpu, "mapped_bytes")) + " of page cache mapped\n";
   }
   return out;
 }

@@ -3,6 +3,7 @@
 // are, and what is left when a client goes.
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -22,6 +23,7 @@
 #include "tests/support/child.hpp"
 #include "tests/support/requirement.hpp"
 #include "tests/support/seed.hpp"
+#include "tests/support/silent_file.hpp"
 #include "tests/support/user.hpp"
 
 namespace sluice::test {
@@ -305,6 +307,51 @@ TEST_F(GpuTest, MemoryThatCouldVanishIsRefused) {
   plain.fd = other.get();
   EXPECT_NE(code(plain), "ok") << "a file of the mount, mapped by its own daemon, would hang";
   EXPECT_EQ(code(registration(memory, 4096, 4096)), "ok");
+}
+
+// Its server answers neither close() nor stat(): a thread of the daemon would wait with it.
+TEST_F(GpuTest, ADescriptorThatCantBeClosedHoldsUpNobody) {
+  start();
+  SilentFile silent(base_ / "silent");
+  int said[2], go_on[2];
+  ASSERT_EQ(::pipe2(said, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(go_on, O_CLOEXEC), 0);
+  const auto heard = [&] {
+    pollfd ready{said[0], POLLIN, 0};
+    char text[100] = "nothing";
+    if (::poll(&ready, 1, 10'000) == 1) ::read(said[0], text, sizeof text);
+    return std::string(text);
+  };
+  Child client([&] {
+    if (::setresuid(kAlice.uid, kAlice.uid, kAlice.uid) < 0) ::abort();
+    const UniqueFd file = open_file("small");
+    const SharedMemory memory(4096);
+    const int endless = ::open((base_ / "silent").c_str(), O_RDWR | O_CLOEXEC);
+    std::string codes;
+    for (unsigned i = 0; i < 5; ++i) {
+      auto request = registration(memory, 4096);
+      request.fd = endless;
+      if (i % 2 == 1) request.kind = SLUICE_BUFFER_CUDA_FD, request.allocation_length = 4096;
+      codes += named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)) + " ";
+    }
+    ::write(said[1], codes.c_str(), codes.size() + 1);
+    char byte;
+    ::read(go_on[0], &byte, 1);
+    const bool works = eventually([&] {
+      auto request = registration(memory, 4096);
+      return ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request) == 0;
+    });
+    ::write(said[1], works ? "ok" : "no", 3);
+  });
+  EXPECT_EQ(heard(), "EINVAL EINVAL EINVAL EINVAL EBUSY ");
+  const UniqueFd file = open_file("small");
+  const SharedMemory memory(4096);
+  auto others = registration(memory, 4096);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &others)), "ok");
+  silent.end();
+  ::write(go_on[1], "x", 1);
+  EXPECT_EQ(heard(), "ok");
+  for (const int fd : {said[0], said[1], go_on[0], go_on[1]}) ::close(fd);
 }
 
 TEST_F(GpuTest, BuffersEndWithTheProcessThoughAChildKeepsTheFile) {
@@ -612,6 +659,21 @@ TEST_F(GpuTest, AnOpenFileHasALimitOfBuffers) {
   EXPECT_TRUE(is_free_of_buffers());
   const UniqueFd file = open_file("small");
   EXPECT_NE(register_memory(file.get(), memory, 4096), 0u);
+}
+
+TEST_F(GpuTest, HostMemoryHasALimitInBytes) {
+  start({"--gpu-host-memory", "1MiB"});
+  const UniqueFd file = open_file("small");
+  const SharedMemory memory(2 * kMiB);
+  auto request = registration(memory, kMiB + 1);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ENOSPC");
+  EXPECT_NE(mount().log().find("more than gpu_host_memory allows"), std::string::npos);
+  request = registration(memory, kMiB);
+  EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ok");
+  EXPECT_EQ(gpu().at("host_bytes"), kMiB);
+  EXPECT_EQ(gpu().at("host_bytes_limit"), kMiB);
+  const auto text = tell({"status"});
+  EXPECT_NE(text.out.find("1.0 MiB of host memory, limit 1.0 MiB"), std::string::npos) << text.out;
 }
 
 TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {

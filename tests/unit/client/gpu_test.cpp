@@ -9,8 +9,10 @@
 #include <thread>
 
 #include "gpu/device.hpp"
+#include "tests/support/child.hpp"
 #include "tests/support/fake_gpu.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/wait.hpp"
 #include "tests/unit/client/client.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 
@@ -59,6 +61,81 @@ TEST_F(ClientGpuTest, ReadsIntoAllocatedMemory) {
   EXPECT_TRUE(memory.bytes(0, kSize) == content_);
   EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_STAGED));
   EXPECT_EQ(result.in_process, 1u);
+}
+
+TEST_F(ClientGpuTest, AChildHasNoGpuButHostMemory) {
+  const GpuMemory memory(device(), kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr),
+            static_cast<ssize_t>(kSize));
+  test::Child child([&] {
+    struct sluice_query query {};
+    ssize_t done = 0;
+    std::vector<char> own(kSize);
+    std::string said;
+    const auto note = [&](ssize_t code) {
+      said += test::errno_name(static_cast<int>(-code)) + " ";
+    };
+    note(sluice_query_file(file_.get(), buffer.get(), &query));
+    note(sluice_query_file(file_.get(), nullptr, &query));
+    note(sluice_read_stream(file_.get(), buffer.get(), 0, kSize, 0, nullptr, &done));
+    const auto unreachable = register_memory(memory.pointer(), kSize);
+    note(sluice_read(file_.get(), unreachable.get(), 0, kSize, 0, nullptr));
+    note(sluice_read(file_.get(), buffer.get(), 0, kSize, 0, nullptr));
+    said += sluice_error();
+    const auto host = register_memory(own.data(), kSize);
+    const ssize_t bytes = sluice_read(file_.get(), host.get(), 0, kSize, 0, nullptr);
+    if (bytes != static_cast<ssize_t>(kSize) || std::string(own.data(), kSize) != content_)
+      ::abort();
+    dir_.make_file("said", said);
+  });
+  EXPECT_TRUE(child.join()) << "it hangs";
+  EXPECT_EQ(test::read_file(dir_ / "said"),
+            "ENODEV ENODEV ENODEV EFAULT ENODEV read " + path_ +
+                ": GPU memory of the parent: CUDA does not work after fork(): No such device; see "
+                "'sluice doctor'");
+}
+
+TEST_F(ClientGpuTest, AFileThatIsOpenedAgainIsStillRegisteredUnlessItChanged) {
+  constexpr std::size_t kLarge = 17 << 20;
+  const auto registrations = [] { return FakeGpu::count(test::FakeCount::Registrations); };
+  const GpuMemory memory(device(), kLarge);
+  const auto buffer = register_memory(memory.pointer(), kLarge);
+  const std::string path = dir_.make_file("large", random_bytes(kLarge));
+  // Opens, reads and closes: the route.
+  const auto route = [&](const std::string& content) {
+    const auto file = open_file(path);
+    struct sluice_result result {};
+    EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kLarge, 0, &result),
+              static_cast<ssize_t>(content.size()))
+        << sluice_error();
+    EXPECT_TRUE(memory.bytes(0, content.size()) == content);
+    return std::string(sluice_route_name(result.route));
+  };
+  std::string content = test::read_file(path);
+  EXPECT_EQ(route(content), "staged");
+  const auto before = registrations();
+  // It may not have changed for two seconds.
+  EXPECT_TRUE(test::eventually([&] { return route(content) == "mapped"; }));
+  EXPECT_EQ(route(content), "mapped");
+  EXPECT_EQ(registrations(), before + 1);
+
+  content.replace(5000, 3, "xyz");
+  test::write_file(path, content);
+  EXPECT_EQ(route(content), "staged") << "changed";
+  EXPECT_TRUE(test::eventually([&] { return route(content) == "mapped"; }));
+  content.assign(kLarge, 'r');
+  dir_.make_file("new", content);
+  ASSERT_EQ(::rename((dir_ / "new").c_str(), path.c_str()), 0);
+  EXPECT_EQ(route(content), "staged") << "replaced";
+  EXPECT_TRUE(test::eventually([&] { return route(content) == "mapped"; }));
+
+  const auto with = registrations();
+  auto file = open_file(path);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_EQ(registrations(), with);
+  file.reset();
+  EXPECT_EQ(registrations(), with - 1) << "nobody can open it again";
 }
 
 TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {

@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <future>
 #include <thread>
 
+#include "tests/support/child.hpp"
 #include "tests/support/files.hpp"
 #include "tests/unit/client/client.hpp"
 
@@ -48,6 +50,33 @@ TEST_F(ClientHostTest, ReadsTheWholeFileAndSaysHow) {
   EXPECT_STREQ(sluice_route_name(result.route), "host");
   EXPECT_STREQ(sluice_why_text(result.why), "the buffer is in host memory");
   EXPECT_EQ(result.in_process, 1u);
+}
+
+// A child has none of the threads that share a large read.
+TEST_F(ClientHostTest, AChildReadsAfterAFork) {
+  const auto size = static_cast<ssize_t>(content_.size());
+  ASSERT_EQ(sluice_read(file_.get(), buffer_.get(), 0, content_.size(), 0, nullptr), size);
+  test::Child child([&] {
+    std::fill(memory_.begin(), memory_.end(), '\0');
+    if (sluice_read(file_.get(), buffer_.get(), 0, content_.size(), 0, nullptr) != size) ::abort();
+    if (memory(0, content_.size()) != content_) ::abort();
+    std::vector<char> own(content_.size());
+    const auto file = open_file(path_);
+    const auto buffer = register_memory(own.data(), own.size());
+    std::promise<ssize_t> done;
+    sluice_read_async(
+        file.get(), buffer.get(), 0, own.size(), 0,
+        [](void* user, ssize_t bytes, const struct sluice_result*) {
+          static_cast<std::promise<ssize_t>*>(user)->set_value(bytes);
+        },
+        &done);
+    if (done.get_future().get() != size || std::string(own.data(), own.size()) != content_)
+      ::abort();
+    dir_.make_file("done", "");
+  });
+  EXPECT_TRUE(child.join()) << "it hangs";
+  EXPECT_TRUE(test::exists(dir_ / "done"));
+  EXPECT_EQ(sluice_read(file_.get(), buffer_.get(), 0, content_.size(), 0, nullptr), size);
 }
 
 TEST_F(ClientHostTest, NothingNeedBeAligned) {

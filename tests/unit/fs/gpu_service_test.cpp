@@ -25,12 +25,16 @@ class GpuServiceTest : public test::PoolTest {
     pool_ = open(make_tiers("ab"));
     fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
     fs_->attach(engine_);
-    service_ = std::make_unique<GpuService>(engine_, *fs_);
+    service_ = std::make_unique<GpuService>(engine_, *fs_, kHostMemory);
     dir_.make_file("a/f", "content");
     file_ = fs_->lookup(kRootId, "f")->id;
-    memory_ = UniqueFd(::memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    ::ftruncate(memory_.get(), 4096);
-    ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK);
+    memory_ = make_memory(4096);
+  }
+  static UniqueFd make_memory(off_t size) {
+    UniqueFd memory(::memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ::ftruncate(memory.get(), size);
+    ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK);
+    return memory;
   }
 
   template <typename Structure>
@@ -58,6 +62,7 @@ class GpuServiceTest : public test::PoolTest {
   }
   static Caller me(uid_t uid = 0) { return {uid, uid, 0, ::getpid()}; }
 
+  static constexpr std::uint64_t kHostMemory = 16384;
   test::MemoryStore store_;
   QuietKernel kernel_;
   std::unique_ptr<Pool> pool_;
@@ -95,6 +100,35 @@ TEST_F(GpuServiceTest, ABufferEndsWithItsOpenFile) {
   EXPECT_EQ(read(open, me(), buffer), ENOENT);
   EXPECT_EQ(service_->buffers(), 0u);
   EXPECT_EQ(service_->buffer_bytes(), 0u);
+}
+
+TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
+  const OpenId open = service_->opened(O_RDONLY), other = service_->opened(O_RDONLY);
+  const auto add_part = [&](OpenId to, const UniqueFd& memory, std::uint64_t offset,
+                            std::uint64_t length) {
+    sluice_buffer_register request{};
+    request.kind = SLUICE_BUFFER_MEMFD;
+    request.fd = memory.get();
+    request.offset = offset;
+    request.length = length;
+    return ask(to, SLUICE_IOC_BUFFER_REGISTER, request, me());
+  };
+  const auto used = [&] { return service_->host_memory().used(); };
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(add(i % 2 == 0 ? open : other, me()), 0);
+  EXPECT_EQ(used(), 4096u) << "one memfd, whatever it was registered on";
+  const UniqueFd sparse = make_memory(1 << 30);
+  EXPECT_EQ(add_part(open, sparse, 1 << 20, 8192), 0);
+  EXPECT_EQ(used(), 12288u) << "what was registered, not what there is";
+  EXPECT_EQ(add_part(other, sparse, 0, 4097), ENOSPC);
+  EXPECT_EQ(used(), 12288u);
+  EXPECT_EQ(add_part(other, sparse, 0, 4096), 0);
+  EXPECT_EQ(used(), kHostMemory);
+  EXPECT_EQ(add(other, me()), 0) << "which is no more memory";
+  service_->released(open);
+  EXPECT_EQ(used(), 8192u);
+  EXPECT_EQ(add_part(other, sparse, 0, 8192), 0);
+  service_->released(other);
+  EXPECT_EQ(used(), 0u);
 }
 
 TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceCantBeHad) {

@@ -70,6 +70,7 @@ gpu_max_concurrent_ops = 8
 gpu_chunk = "1MiB"
 gpu_threads = 4
 gpu_mapped_memory = "2GiB"
+gpu_host_memory = "3GiB"
 gpu_cufile = false
 [[tier]]
 name = "nvme"
@@ -119,6 +120,7 @@ tier = "stay"
   EXPECT_EQ(options.gpu_chunk, 1u << 20);
   EXPECT_EQ(options.gpu_threads, 4u);
   EXPECT_EQ(options.gpu_mapped_memory, 2ull << 30);
+  EXPECT_EQ(options.gpu_host_memory, 3ull << 30);
   EXPECT_FALSE(options.gpu_cufile);
   ASSERT_EQ(options.tiers.size(), 2u);
   EXPECT_EQ(options.tiers[0].name, "nvme");
@@ -170,7 +172,7 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
        "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
        "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
-       "gpu_mapped_memory, gpu_cufile"},
+       "gpu_mapped_memory, gpu_host_memory, gpu_cufile"},
       {tier + "high_watermrk = 9",
        "/etc/sluice.toml:4: unknown key 'high_watermrk' in a tier; did you mean 'high_watermark'?"},
       {tier + "colour = 9",
@@ -184,7 +186,7 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
        "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
        "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
-       "gpu_mapped_memory, gpu_cufile"},
+       "gpu_mapped_memory, gpu_host_memory, gpu_cufile"},
       // Types.
       {"small_file = true",
        "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
@@ -380,6 +382,7 @@ TEST(ReferenceFileTest, ShowsTheDefaults) {
   EXPECT_EQ(options.gpu_chunk, defaults.gpu_chunk);
   EXPECT_EQ(options.gpu_threads, defaults.gpu_threads);
   EXPECT_EQ(options.gpu_mapped_memory, defaults.gpu_mapped_memory);
+  EXPECT_EQ(options.gpu_host_memory, defaults.gpu_host_memory);
   EXPECT_EQ(options.gpu_cufile, defaults.gpu_cufile);
   ASSERT_FALSE(options.tiers.empty());
   EXPECT_EQ(options.tiers[0].high_watermark, TierOptions{}.high_watermark);

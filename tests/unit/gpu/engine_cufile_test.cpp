@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "tests/support/files.hpp"
+#include "tests/support/wait.hpp"
 #include "tests/unit/gpu/engine_fixture.hpp"
 
 namespace sluice {
@@ -41,6 +44,31 @@ TEST_F(EngineCuFileTest, NoMoreThanSomeFilesStayRegistered) {
     expect_read(*engine, fd, bytes, memory, {0, 0, 1000}, Route::CuFile);
   }
   EXPECT_EQ(count(FakeCount::Handles), 32u);
+}
+
+TEST_F(EngineCuFileTest, AFileThatNobodyReadsIsLetGo) {
+  Engine::Settings settings = test_settings();
+  settings.cufile_idle = std::chrono::milliseconds(100);
+  start(settings);
+  const UniqueFd fd = make_file("f", content);
+  Target memory(&gpu(), content.size());
+  expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
+  EXPECT_TRUE(test::eventually([&] { return count(FakeCount::Handles) == 0; }));
+  expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
+}
+
+TEST_F(EngineCuFileTest, AllFilesOfAFilesystemAreForgottenAtOnce) {
+  const UniqueFd one = make_file("one", content), two = make_file("two", content);
+  Target memory(&gpu(), content.size());
+  for (const UniqueFd* fd : {&one, &two}) {
+    expect_read(*engine, *fd, content, memory, {0, 0, content.size()}, Route::CuFile);
+  }
+  struct stat status {};
+  ASSERT_EQ(::fstat(one.get(), &status), 0);
+  engine->forget_filesystem(status.st_dev + 1);
+  EXPECT_EQ(count(FakeCount::Handles), 2u);
+  engine->forget_filesystem(status.st_dev);
+  EXPECT_EQ(count(FakeCount::Handles), 0u);
 }
 
 TEST_F(EngineCuFileTest, ShortTransfersGoOn) {

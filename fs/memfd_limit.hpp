@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The MemfdLimit bounds the host memory in which clients may have us put bytes: the pages of a
+// memfd are charged to who first touches them, which is often the daemon.
+//
+// One memfd may be registered again and again, on each of many open files, and counts once: as what
+// was registered of it in all, but no more than its size.
+// Threads: thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace sluice {
+
+class MemfdLimit {
+  using Id = std::pair<dev_t, ino_t>;
+
+ public:
+  explicit MemfdLimit(std::uint64_t most) : most_(most) {}
+
+  // Counts until it is destroyed. REQUIRES: the limit outlives it.
+  class Share {
+   public:
+    Share() = default;
+    Share(Share&& other) noexcept { *this = std::move(other); }
+    Share& operator=(Share&& other) noexcept {
+      std::swap(limit_, other.limit_);
+      std::swap(memfd_, other.memfd_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Share() {
+      if (limit_ != nullptr) limit_->give_back(memfd_, bytes_);
+    }
+
+   private:
+    friend class MemfdLimit;
+    MemfdLimit* limit_ = nullptr;
+    Id memfd_;
+    std::uint64_t bytes_ = 0;
+  };
+  // For `bytes` more of this memfd. ENOSPC beyond the limit. REQUIRES: it is a memfd; stat() of
+  // anything else may block.
+  Result<Share> take(const UniqueFd& memfd, std::uint64_t bytes);
+
+  std::uint64_t most() const { return most_; }
+  std::uint64_t used() const;
+
+ private:
+  struct Use {
+    std::uint64_t registered = 0, size = 0;
+    std::uint64_t counted() const { return registered < size ? registered : size; }
+  };
+  void give_back(const Id& memfd, std::uint64_t bytes);
+
+  const std::uint64_t most_;
+  mutable Mutex mutex_;
+  std::map<Id, Use> uses_ GUARDED_BY(mutex_);
+  std::uint64_t used_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Sweeper calls a function every so often, on a thread of its own, from start() until it is
+// destroyed. Threads: caller locks.
+#pragma once
+
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace sluice {
+
+class Sweeper {
+ public:
+  // The first call counts. Nothing that `sweep` locks may be held when this is destroyed.
+  void start(std::chrono::nanoseconds period, std::function<void()> sweep) {
+    if (thread_.joinable()) return;
+    thread_ = std::jthread([period, sweep = std::move(sweep)](const std::stop_token& stop) {
+      ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+      std::mutex mutex;
+      std::condition_variable_any stopping;
+      std::unique_lock lock(mutex);
+      for (;;) {
+        stopping.wait_for(lock, stop, period, [] { return false; });
+        if (stop.stop_requested()) return;
+        sweep();
+      }
+    });
+  }
+
+ private:
+  std::jthread thread_;
+};
+
+}  // namespace sluice

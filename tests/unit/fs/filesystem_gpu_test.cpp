@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the engine keeps of a file after a read into a GPU goes when the file does, or its tier.
+#include "fs/filesystem.hpp"
+#include "tests/support/fake_gpu.hpp"
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+namespace {
+
+using test::FakeCount;
+using test::FakeGpu;
+
+struct Fakes : testing::Environment {
+  void SetUp() override { FakeGpu::install(); }
+};
+[[maybe_unused]] const auto* const g_fakes = testing::AddGlobalTestEnvironment(new Fakes);
+
+class QuietKernel final : public KernelSide {
+ public:
+  Result<std::int32_t> add_backing(int) override { return Error(EOPNOTSUPP, "add backing file"); }
+  void remove_backing(std::int32_t) override {}
+  void drop_attributes(InodeId) override {}
+  void drop_pages(InodeId) override {}
+};
+
+class FilesystemGpuTest : public test::PoolTest {
+ protected:
+  static constexpr std::size_t kSize = 100'000;
+
+  void prepare() override {
+    pool_ = open(make_tiers("ab"));
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
+    fs_->attach(engine_);
+    dir_.make_file("a/f", std::string(kSize, 'f'));
+  }
+  void TearDown() override { EXPECT_EQ(handles(), 0u); }
+  static std::uint64_t handles() { return FakeGpu::count(FakeCount::Handles); }
+
+  // Reads "f" as nobody has it open any more, nor knows it.
+  void read_with_cufile() {
+    Device& gpu = *engine_.devices().all().at(0);
+    ASSERT_TRUE(gpu.enter());
+    CUdeviceptr address = 0;
+    ASSERT_EQ(gpu.api().cuMemAlloc(&address, kSize), CUDA_SUCCESS);
+    const auto memory = borrow_device(gpu, address, kSize);
+    const InodeId file = fs_->lookup(kRootId, "f")->id;
+    const Segment whole{0, 0, kSize};
+    const auto done = fs_->gpu_read(file, *memory, {&whole, 1}, Route::CuFile);
+    ASSERT_TRUE(done) << done.error().operation;
+    gpu.api().cuMemFree(address);
+    fs_->forget(file, 1);
+    ASSERT_EQ(handles(), 1u);
+  }
+
+  test::MemoryStore store_;
+  QuietKernel kernel_;
+  std::unique_ptr<Pool> pool_;
+  Engine engine_{{}};
+  std::unique_ptr<Filesystem> fs_;
+};
+
+TEST_F(FilesystemGpuTest, ADeletedFileIsLetGoThoughTheKernelHasForgottenIt) {
+  read_with_cufile();
+  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+}
+
+TEST_F(FilesystemGpuTest, AReplacedFileIsLetGo) {
+  dir_.make_file("a/g", "g");
+  read_with_cufile();
+  ASSERT_TRUE(fs_->rename(kRootId, "g", kRootId, "f", 0));
+}
+
+TEST_F(FilesystemGpuTest, AFileWithAnotherNameStays) {
+  read_with_cufile();
+  const InodeId file = fs_->lookup(kRootId, "f")->id;
+  ASSERT_TRUE(fs_->link(file, kRootId, "g"));
+  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  EXPECT_EQ(handles(), 1u);
+  ASSERT_TRUE(fs_->unlink(kRootId, "g"));
+}
+
+TEST_F(FilesystemGpuTest, ATierThatGoesAwayTakesItsFilesAlong) {
+  read_with_cufile();
+  ASSERT_EQ(::rename((dir_ / "a").c_str(), (dir_ / "away").c_str()), 0);
+  fs_->tick();
+}
+
+TEST_F(FilesystemGpuTest, ATierThatIsDrainedHoldsNothing) {
+  read_with_cufile();
+  ASSERT_TRUE(fs_->vacate(pool_->placement().front()));
+}
+
+}  // namespace
+}  // namespace sluice
