@@ -4,8 +4,8 @@
 // reaches it. So each is taken by a thread that has a table of descriptors to itself, and only what
 // can't block comes to ours; the rest is closed there, where nobody waits for it.
 //
-// A close that hangs keeps its thread, and the process from going away entirely when it ends, but
-// no other descriptor: tiers and store are free.
+// A close that hangs keeps its thread, and with it the memory of a process that has ended, but no
+// other descriptor: tiers and store are free.
 // Threads: thread-safe. Those that hang may outlive the object.
 #pragma once
 

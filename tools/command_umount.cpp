@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <dirent.h>
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
@@ -48,11 +50,30 @@ UniqueFd open_daemon(pid_t pid) {
   return daemon;
 }
 
-void wait_for_exit(const UniqueFd& daemon) {
+// Whether the daemon has ended but for threads that wait for a filesystem that never answers
+// (DescriptorTaker): they have nothing open of its files, and can't be ended.
+bool only_hangs(pid_t pid) {
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/";
+  DIR* const directory = ::opendir(tasks.c_str());
+  if (directory == nullptr) return false;
+  bool result = true;
+  while (const dirent* task = ::readdir(directory)) {
+    std::ifstream file(tasks + task->d_name + "/stat");
+    std::string stat;
+    if (task->d_name[0] == '.' || !std::getline(file, stat)) continue;
+    const bool has_ended = stat.find(") Z ") != std::string::npos;
+    result = result && (has_ended || stat.find("(sluice-take)") != std::string::npos);
+  }
+  ::closedir(directory);
+  return result;
+}
+
+void wait_for_exit(const UniqueFd& daemon, pid_t pid) {
   const bool show = ::isatty(STDERR_FILENO) == 1;
   pollfd ended{.fd = daemon.get(), .events = POLLIN, .revents = 0};
   bool shown = false;
   while (::poll(&ended, 1, 500) == 0) {
+    if (only_hangs(pid)) break;
     if (!show) continue;
     std::fputs(shown ? "." : "waiting for the daemon to finish .", stderr);
     shown = true;
@@ -92,14 +113,15 @@ int command_umount(int argc, char** argv) {
   }
   // Opened before the unmount, which is what makes the daemon go.
   UniqueFd daemon;
-  if (status) daemon = open_daemon(static_cast<pid_t>(number_of(*status, "pid")));
+  const auto pid = status ? static_cast<pid_t>(number_of(*status, "pid")) : 0;
+  if (status) daemon = open_daemon(pid);
 
   if (::umount2(mountpoint.c_str(), lazy ? MNT_DETACH : 0) < 0) {
     return fail("umount", describe_failure(errno, mountpoint));
   }
   // Only when the daemon is gone are its database and the tiers' files closed. A lazy unmount may
   // take days.
-  if (daemon && !lazy) wait_for_exit(daemon);
+  if (daemon && !lazy) wait_for_exit(daemon, pid);
   return kDone;
 }
 

@@ -354,6 +354,53 @@ TEST_F(GpuTest, ADescriptorThatCantBeClosedHoldsUpNobody) {
   for (const int fd : {said[0], said[1], go_on[0], go_on[1]}) ::close(fd);
 }
 
+// A client that names the file as its buffer.
+class SilentClient {
+ public:
+  SilentClient(const std::string& silent, const std::string& file)
+      : child_([&] {
+          {
+            const UniqueFd open(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+            const SharedMemory memory(4096);
+            auto request = registration(memory, 4096);
+            request.fd = ::open(silent.c_str(), O_RDWR | O_CLOEXEC);
+            ioctl_code(open.get(), SLUICE_IOC_BUFFER_REGISTER, &request);
+          }
+          write_file(silent + ".asked", "");
+          ::pause();
+        }) {
+    EXPECT_TRUE(eventually([&] { return exists(silent + ".asked"); }));
+  }
+
+ private:
+  Child child_;
+};
+
+TEST_F(GpuTest, ThePoolMountsAgainThoughADescriptorOfTheLastDaemonHangs) {
+  start();
+  SilentFile silent(base_ / "silent");
+  const SilentClient client(base_ / "silent", *this / "small");
+  const pid_t before = mount().pid();
+  mount().remount();
+  EXPECT_EQ(::kill(before, 0), 0) << "nothing hangs, this is no test";
+  EXPECT_EQ(read_file(*this / "small"), pattern(kSmall, 1));
+  silent.end();
+  EXPECT_TRUE(eventually([&] { return ::kill(before, 0) < 0; }));
+}
+
+// Not with io_uring, whose rings belong to the memory that the hanging thread keeps.
+TEST_F(GpuTest, ADaemonThatIsKilledKeepsNothingOpenThoughADescriptorHangs) {
+  start({"--no-io-uring"});
+  SilentFile silent(base_ / "silent");
+  const SilentClient client(base_ / "silent", *this / "small");
+  ::kill(mount().pid(), SIGKILL);
+  EXPECT_TRUE(eventually([&] { return !open_file("small") && errno == ENOTCONN; }))
+      << "/dev/fuse is still open";
+  EXPECT_EQ(::kill(mount().pid(), 0), 0) << "nothing hangs, this is no test";
+  silent.end();
+  mount().kill_daemon(SIGKILL);
+}
+
 TEST_F(GpuTest, BuffersEndWithTheProcessThoughAChildKeepsTheFile) {
   start();
   int ready[2], stay[2];
