@@ -2,6 +2,7 @@
 #include "client/library.hpp"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include "base/log.hpp"
 #include "client/file.hpp"
@@ -13,8 +14,11 @@ Library& Library::get() {
   // still be at work. Nor with the last file: a program that reads one file after the other would
   // pin and unpin memory each time. The process's end frees it all, and the library is linked so
   // that dlclose() leaves its code in place (-z nodelete).
-  static Library& library = *new Library();
-  return library;
+  static std::atomic<Library*> library = [] {
+    ::pthread_atfork(nullptr, nullptr, [] { library = new Library(); });
+    return new Library();
+  }();
+  return *library;
 }
 
 Library::Library() : engine_(Engine::Settings{}), pool_(*new IoPool()) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The Library is what libsluice keeps in a process: the engine that works where the daemon can't,
 // the threads of asynchronous requests, and the list of open files. Nothing of it exists before it
-// is needed, and it lasts until the process ends.
+// is needed, and it lasts until the process ends. A child of fork() begins with a new one: threads
+// are not inherited, and the parent's would be waited for in vain.
 //
 // Threads: thread-safe.
 #pragma once

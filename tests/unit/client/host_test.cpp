@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Requests with host memory: no CUDA has a part in them.
 #include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -235,6 +236,25 @@ TEST(ClientWordsTest, NumbersThatAreNoneHaveAWordToo) {
   EXPECT_STREQ(sluice_route_name(77), "?");
   EXPECT_STREQ(sluice_why_text(77), "?");
   EXPECT_STREQ(sluice_version(), SLUICE_VERSION);
+}
+
+TEST_F(ClientHostTest, AChildOfForkReadsWithThreadsOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer allows no threads in such a child";
+#endif
+  const auto all = static_cast<ssize_t>(content_.size());
+  ASSERT_EQ(sluice_read(file_.get(), buffer_.get(), 0, content_.size(), 0, nullptr), all);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(30);  // as long as it may take to wait for the parent's threads
+    const auto file = open_file(path_, O_RDONLY);
+    const auto buffer = register_memory(memory_.data(), memory_.size());
+    ::_exit(sluice_read(file.get(), buffer.get(), 0, content_.size(), 0, nullptr) == all ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
