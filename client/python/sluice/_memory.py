@@ -17,7 +17,7 @@ class Memory:
 
 
 def memory_of(target: Any, writable: bool) -> Memory:
-    """The memory of `target`. TypeError: it is nothing that has any; ValueError: its bytes are not in a row, or read-only."""
+    """The memory of `target`. TypeError: it has none; ValueError: its bytes are not in a row, or read-only."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.Tensor):
         return _of_torch(target)

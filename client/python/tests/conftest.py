@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Each test that takes `folder` runs in a plain folder, and again on the Sluice mount $SLUICE_TEST_MOUNT if that is given."""
+"""Tests that take `folder` run in a plain folder, and again on the Sluice mount $SLUICE_TEST_MOUNT if that is given."""
 import os
 import pathlib
 import random
