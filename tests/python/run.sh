@@ -30,7 +30,9 @@ if [[ $sluice ]]; then
   ((EUID == 0)) || skip mount "mounting needs root"
   [[ -e /dev/fuse ]] || skip mount "there is no /dev/fuse"
   mkdir "$folder"/{a,b,mnt}
-  "$sluice" mount --tier "a=$folder/a" --tier "b=$folder/b" --state "$folder/state" "$folder/mnt"
+  # A daemon with the fake GPU; without one it looks for a real one.
+  LD_LIBRARY_PATH=${SLUICE_FAKE_CUDA:+$(dirname "$SLUICE_FAKE_CUDA")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$sluice" mount \
+    --tier "a=$folder/a" --tier "b=$folder/b" --state "$folder/state" "$folder/mnt"
   export SLUICE_TEST_MOUNT=$folder/mnt
 fi
 "$python" -m pytest -q -rs -p no:cacheprovider --basetemp "$folder/plain" "$tests/tests"

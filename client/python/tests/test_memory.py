@@ -125,3 +125,8 @@ def test_memory_of_a_gpu(path):
     done = subprocess.run([sys.executable, program, fake, path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all bytes are right" in done.stdout
+    try:
+        has_gpu = not sluice.stat(path).gpu.startswith("host")
+    except sluice.Error:
+        has_gpu = False  # there is no daemon
+    assert f"in_process={not has_gpu}" in done.stdout
