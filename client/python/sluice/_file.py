@@ -5,6 +5,7 @@ import atexit
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import itertools
 import os
 import sys
@@ -167,7 +168,8 @@ class File:
         return self._transfer(library().sluice_read, target, offset, length, target_offset, writable=True)
 
     def write_from(self, source: Any, offset: int = 0, length: int | None = None, *, source_offset: int = 0) -> Result:
-        """Writes the bytes of `source`, or `length` of them from its byte `source_offset` on, at `offset`."""
+        """Writes the bytes of `source`, or `length` of them from its byte `source_offset` on, at `offset`. All are written,
+        or it is an Error."""
         return self._transfer(library().sluice_write, source, offset, length, source_offset, writable=False)
 
     async def read_into_async(self, target: Any, offset: int = 0, length: int | None = None, *,
@@ -243,7 +245,9 @@ class File:
                 return _result(0, struct)
             if memory.wait:
                 memory.wait()
-            return _result(check(function(*arguments, ctypes.byref(struct))), struct)
+            result = _result(check(function(*arguments, ctypes.byref(struct))), struct)
+        rest = self._rest(result, arguments, writable)
+        return result if rest is None else _sum(result, self._transfer(function, target, *rest, writable))
 
     async def _transfer_async(self, function: Callable[..., int], target: Any, offset: int, length: int | None,
                               target_offset: int, writable: bool) -> Result:
@@ -256,7 +260,18 @@ class File:
             if memory.wait:
                 await loop.run_in_executor(None, memory.wait)
             _begin(function, arguments, (stack.pop_all(), loop, future))
-        return await future
+        result = await future
+        rest = self._rest(result, arguments, writable)
+        return result if rest is None else _sum(result, await self._transfer_async(function, target, *rest, writable))
+
+    def _rest(self, result: Result, arguments: list[int], is_read: bool) -> tuple[int, int, int] | None:
+        """What is left of a write that an error ended early, and that the next try will tell."""
+        _, _, start, length, offset = arguments
+        if is_read or result.bytes == length:
+            return None
+        if result.bytes == 0:
+            raise Error(errno.EIO, f"write {self.path}: none of {length} bytes were written")
+        return offset + result.bytes, length - result.bytes, start + result.bytes
 
     def _arguments(self, stack: contextlib.ExitStack, target: Any, offset: int, length: int | None, target_offset: int,
                    writable: bool) -> tuple[list[int], Memory]:
@@ -269,6 +284,10 @@ class File:
         length = _whole(length, "length")
         _check_range(memory, target_offset, length)
         return [file, buffer, target_offset, length, offset], memory
+
+
+def _sum(first: Result, rest: Result) -> Result:
+    return dataclasses.replace(rest, bytes=first.bytes + rest.bytes)
 
 
 def _check_range(memory: Memory, offset: int, length: int) -> None:
@@ -305,7 +324,6 @@ class _Pending:
 
     def take(self, number: int) -> _Request:
         with self._changed:
-            self._threads.add(threading.get_ident())
             request = self._requests.pop(number)
             self._changed.notify_all()
         return request
@@ -313,14 +331,14 @@ class _Pending:
     def _forget(self) -> None:
         # In a child of fork() too: callbacks of the parent's requests come to the parent.
         self._requests: dict[int, _Request] = {}
-        self._threads: set[int] = set()  # that callbacks came from
+        self.threads: set[int] = set()  # that callbacks come from
         self._changed = threading.Condition()
 
     def _wait(self) -> None:
         """Before the interpreter ends: a thread that comes back to it later would bring the process down."""
         with self._changed:
             self._changed.wait_for(lambda: not self._requests)
-        while not self._threads.isdisjoint(sys._current_frames()):
+        while not self.threads.isdisjoint(sys._current_frames()):
             time.sleep(0.001)
 
 
@@ -339,6 +357,7 @@ def _begin(function: Callable[..., int], arguments: list[int], request: _Request
 @CALLBACK  # type: ignore[untyped-decorator,unused-ignore]
 def _callback(number: int, done: int, struct: Any) -> None:
     """In a thread of libsluice's."""
+    _pending.threads.add(threading.get_ident())
     outcome: Result | Error = last_error(done) if done < 0 else _result(done, struct.contents)
     stack, loop, future = _pending.take(number)
     stack.close()

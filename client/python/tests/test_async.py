@@ -94,3 +94,20 @@ asyncio.run(main())
     for _ in range(5):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_request_that_does_not_begin_is_an_error_and_no_hang(path):
+    program = f"""
+import asyncio, errno, sluice
+async def main():
+    with sluice.open({str(path)!r}) as file:
+        try:
+            await file._transfer_async(lambda *_: -errno.EAGAIN, bytearray(10), 0, None, 0, writable=True)
+        except sluice.Error as error:
+            assert error.errno == errno.EAGAIN
+        else:
+            raise AssertionError
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -68,6 +68,26 @@ def test_writes_what_a_plain_read_finds(folder, content):
     assert path.read_bytes() == content[:10] + b"bc" + content[12:]
 
 
+def test_a_write_that_stops_early_goes_on_until_the_error(folder):
+    written = bytearray()
+
+    def halves(file, buffer, start, length, offset, result):
+        """As the daemon, which returns what it has done before an error, and the error the next time."""
+        done = length if length < 3 else length // 2
+        written.extend(range(start, start + done))
+        assert offset == 7 + start
+        return done
+
+    def none(*_):
+        return 0
+
+    with sluice.open(folder / "new", "w") as file:
+        assert file._transfer(halves, bytearray(100), 7, None, 0, writable=False).bytes == 100
+        assert written == bytes(range(100))
+        with pytest.raises(sluice.Error, match="none of 100 bytes"):
+            file._transfer(none, bytearray(100), 0, None, 0, writable=False)
+
+
 def test_modes(folder):
     path = folder / "new"
     with pytest.raises(sluice.Error) as error:
