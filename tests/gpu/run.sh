@@ -78,6 +78,7 @@ if mountpoint -q "$mount"; then
   part torch_expandable 180 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
     python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_elsewhere 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$scratch/nvme/data"
+  part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
   part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"
   cat "$out/doctor.log" "$out/bench.log" 2>/dev/null
   part umount 60 "$sluice" umount "$mount"

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""File bytes to and from GPU memory, on a Sluice mount and on any other file.
+
+    import sluice, torch
+
+    weights = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    with sluice.open("/mnt/pool/model.bin") as file:
+        print(file.read_into(weights))
+
+Needs libsluice.so.1 and nothing else: PyTorch, CuPy and NumPy are used if you use them. docs/python.md is the guide.
+"""
+from ._control import Stat, pin, prefetch, stat, unpin
+from ._file import Buffer, File, Result, Route, open, register
+from ._library import Error, library_version
+from ._safetensors import load_safetensors, stream_layers
+
+__version__ = "0.1.0"
+__all__ = ["Buffer", "Error", "File", "Result", "Route", "Stat", "library_version", "load_safetensors", "open", "pin",
+           "prefetch", "register", "stat", "stream_layers", "unpin"]

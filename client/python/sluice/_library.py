@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""libsluice.so.1 by ctypes: where it is, its functions, its errors, and handles that are closed when nobody uses them."""
+import ctypes
+import functools
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Callable
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_ssize_t, c_uint, c_uint32, c_uint64, c_void_p
+
+NAME = "libsluice.so.1"
+
+
+class Error(OSError):
+    """What libsluice could not do: `errno`, and in `strerror` a sentence with what, where, why and what next."""
+
+
+class ResultStruct(ctypes.Structure):
+    _fields_ = [("bytes", c_uint64), ("route", c_uint32), ("why", c_uint32), ("in_process", c_uint32),
+                ("reserved", c_uint32)]
+
+
+class QueryStruct(ctypes.Structure):
+    _fields_ = [("abi_version", c_uint32), ("kind", c_uint32), ("gpu_uuid", c_char * 16), ("file_size", c_uint64),
+                ("route", c_uint32), ("why", c_uint32), ("alignment", c_uint32), ("max_segments", c_uint32),
+                ("gpus", c_uint32), ("reserved", c_uint32), ("tier", c_char * 32), ("reason", c_char * 192)]
+
+
+class SegmentStruct(ctypes.Structure):
+    _fields_ = [("buffer_offset", c_uint64), ("file_offset", c_uint64), ("length", c_uint64)]
+
+
+# The callback's user pointer is a number by which Python finds what the request was.
+CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_ssize_t, POINTER(ResultStruct))
+
+_TRANSFER = [c_void_p, c_void_p, c_size_t, c_size_t, c_uint64]
+_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+    "sluice_open": (c_int, [c_char_p, c_int, c_uint, POINTER(c_void_p)]),
+    "sluice_close": (None, [c_void_p]),
+    "sluice_size": (c_int64, [c_void_p]),
+    "sluice_buffer_register": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "sluice_buffer_unregister": (None, [c_void_p]),
+    "sluice_read": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
+    "sluice_write": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
+    "sluice_readv": (c_ssize_t, [c_void_p, c_void_p, POINTER(SegmentStruct), c_size_t, POINTER(ResultStruct)]),
+    "sluice_read_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
+    "sluice_write_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
+    "sluice_prefetch": (c_int, [c_void_p, c_uint64, c_uint64, c_uint32]),
+    "sluice_query_file": (c_int, [c_void_p, c_void_p, POINTER(QueryStruct)]),
+    "sluice_route_name": (c_char_p, [c_uint32]),
+    "sluice_why_text": (c_char_p, [c_uint32]),
+    "sluice_error": (c_char_p, []),
+    "sluice_version": (c_char_p, []),
+}
+
+
+def _candidates() -> list[str]:
+    given = os.environ.get("SLUICE_LIBRARY")
+    if given:
+        return [given]  # and no other: whoever names one wants that one
+    package = pathlib.Path(__file__).parent
+    folders = [package, package / "lib", pathlib.Path(sys.prefix) / "lib", pathlib.Path("/usr/local/lib")]
+    return [str(folder / NAME) for folder in folders if (folder / NAME).exists()] + [NAME]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """libsluice, loaded when it is first needed."""
+    failures = []
+    for path in _candidates():
+        try:
+            lib = ctypes.CDLL(path)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        return lib
+    raise ImportError(f"{NAME} can't be loaded ({'; '.join(failures)}); "
+                      "install Sluice, or set SLUICE_LIBRARY to the path of the library")
+
+
+def library_version() -> str:
+    """The version of the libsluice that is used, such as "0.1.0"."""
+    return str(library().sluice_version().decode())
+
+
+def last_error(code: int) -> Error:
+    """The error of the call that just returned the negative `code` in this thread."""
+    return Error(-code, library().sluice_error().decode(errors="replace"))
+
+
+def check(code: int) -> int:
+    if code < 0:
+        raise last_error(code)
+    return code
+
+
+class Handle:
+    """A handle of libsluice's that any thread may use (`with handle as raw`) and any thread may close: it is freed when
+    the last use of it ends, and `keep` is let go."""
+
+    def __init__(self, raw: int, free: Callable[[int], None], what: str, keep: object = None) -> None:
+        self._raw, self._free, self._what, self._keep = raw, free, what, keep
+        self._lock = threading.Lock()
+        self._uses = 0
+        self._closed = False
+        self._process = os.getpid()
+
+    def __enter__(self) -> int:
+        if self._process != os.getpid():
+            raise ValueError(f"{self._what} belongs to the process that made it; after a fork, make it anew")
+        with self._lock:
+            if self._closed:
+                raise ValueError(f"{self._what} is closed")
+            self._uses += 1
+        return self._raw
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._uses -= 1
+            is_last = self._closed and self._uses == 0
+        if is_last:
+            self._end()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        if self._process != os.getpid():
+            return  # the parent's, and locks may be as they were in the middle of something
+        with self._lock:
+            is_last = not self._closed and self._uses == 0
+            self._closed = True
+        if is_last:
+            self._end()
+
+    def _end(self) -> None:
+        self._free(self._raw)
+        self._keep = None

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Datasets for PyTorch."""
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from ._file import File
+
+
+class RecordDataset(Dataset[torch.Tensor]):
+    """A file of records of one size, one after the other, as a map-style dataset.
+
+        dataset = RecordDataset("/mnt/pool/train.bin", dtype=torch.int32, shape=(2048,))
+        loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True)
+
+    A record is `record_bytes` bytes (uint8), or a tensor of `dtype` and `shape`. A batch is one request for all of its
+    records. Workers of a DataLoader open the file by themselves. With a CUDA `device` use no workers: the bytes come
+    straight there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], record_bytes: int | None = None, *, dtype: torch.dtype | None = None,
+                 shape: Sequence[int] | None = None, device: str | torch.device = "cpu") -> None:
+        if (record_bytes is None) == (dtype is None) or (dtype is None) != (shape is None):
+            raise TypeError("give either record_bytes, or dtype and shape")
+        self.dtype = dtype or torch.uint8
+        self.shape = (int(record_bytes),) if record_bytes is not None else tuple(shape or ())
+        self.path, self.device = os.fspath(path), torch.device(device)
+        self.record_bytes = self.dtype.itemsize
+        for size in self.shape:
+            self.record_bytes *= size
+        if self.record_bytes <= 0:
+            raise ValueError("a record must have at least one byte")
+        self._file: File | None = None
+        self._process = 0
+        size = self._open().size
+        if size % self.record_bytes != 0:
+            raise ValueError(f"{self.path}: {size} bytes are no whole number of records of {self.record_bytes} bytes")
+        self._length = size // self.record_bytes
+
+    def _open(self) -> File:
+        if self._file is None or self._process != os.getpid():
+            self._file, self._process = File(self.path), os.getpid()
+        return self._file
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.batch([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        return list(self.batch(indices).unbind(0))
+
+    def batch(self, indices: Sequence[int]) -> torch.Tensor:
+        """The records as one tensor, of shape (len(indices), *shape)."""
+        segments = []
+        for place, index in enumerate(indices):
+            number = int(index)
+            if not -self._length <= number < self._length:
+                raise IndexError(f"record {number} of {self._length}")
+            segments.append((number % self._length * self.record_bytes, place * self.record_bytes, self.record_bytes))
+        records = torch.empty((len(segments), *self.shape), dtype=self.dtype, device=self.device)
+        done = self._open().readv(records, segments).bytes
+        if done != len(segments) * self.record_bytes:
+            raise ValueError(f"{self.path} has become shorter than its {self._length} records")
+        return records

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests that take `folder` run in a plain folder, and again on the Sluice mount $SLUICE_TEST_MOUNT if that is given."""
+import os
+import pathlib
+import random
+import shutil
+import tempfile
+
+import pytest
+
+MOUNT = os.environ.get("SLUICE_TEST_MOUNT")
+
+
+@pytest.fixture(params=["plain", "mount"] if MOUNT else ["plain"])
+def folder(request, tmp_path):
+    if request.param == "plain":
+        yield tmp_path
+    else:
+        path = tempfile.mkdtemp(prefix="python-", dir=MOUNT)
+        yield pathlib.Path(path)
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def mount():
+    if not MOUNT:
+        pytest.skip("SLUICE_TEST_MOUNT is not given")
+    path = tempfile.mkdtemp(prefix="python-", dir=MOUNT)
+    yield pathlib.Path(path)
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def content():
+    """More than one chunk of the engine's, and no round number."""
+    return random.Random(1).randbytes(9_000_001)
+
+
+@pytest.fixture
+def path(folder, content):
+    path = folder / "file"
+    path.write_bytes(content)
+    return path
