@@ -207,7 +207,10 @@ class ControlServer::Conversation {
     if (tier == nullptr) return {{"error", "the pool has no tier " + log::escaped(name)}};
     if (const auto set = tier->set_draining(!cancel); !set)
       return {{"error", sentence(set.error())}};
-    if (cancel) return json::object();
+    if (cancel) {
+      const auto kept = parts_.pool.set_retired(tier->index(), false);
+      return kept ? json::object() : json{{"error", sentence(kept.error())}};
+    }
     json last;
     std::uint64_t moved = 0, bytes = 0;
     for (int pass = 0; pass < kMostDrainPasses; ++pass) {
@@ -225,7 +228,7 @@ class ControlServer::Conversation {
     last["left_bytes"] = left->bytes;
     last["empty"] = left->files == 0;
     if (left->files == 0) {
-      if (const auto retired = parts_.pool.retire(tier->index()); !retired)
+      if (const auto retired = parts_.pool.set_retired(tier->index(), true); !retired)
         last["error"] = sentence(retired.error());
     }
     return last;

@@ -2,6 +2,7 @@
 #include "fs/daemon.hpp"
 
 #include <malloc.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -371,6 +372,11 @@ int run_daemon(const MountOptions& options,
   // process.
   std::signal(SIGIO, SIG_IGN);
   report_crashes();
+  // The usual soft limit, 1024, is for programs that use select().
+  if (rlimit files{}; ::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
   std::string why;
   const auto daemon = Daemon::start(options, why);
   ready(daemon ? "" : why);

@@ -258,6 +258,11 @@ class Filesystem final : public MoveHost {
                             const std::function<Result<Located>(const OpenCopy&)>& make);
   void hold_if_open(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
+  Result<void> unlink_locked(const InodePtr& directory, const char* name);
+  // Whether others may be making copies of directories meanwhile.
+  enum class Others { MayCopyDirectories, Wait };
+  Result<bool> rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
+                             const char* new_name, unsigned flags, Others others);
   Result<void> rename_located(const InodePtr& from, const char* name,
                               const std::vector<Located>& source, const InodePtr& to,
                               const char* new_name, const std::vector<Located>& target,
@@ -309,13 +314,15 @@ class Filesystem final : public MoveHost {
   Result<SharedFd> open_handle_of(const InodePtr& inode, int flags);
   void trace_access(const InodePtr& inode);
   bool still_mapped(const InodePtr& inode);
+  bool is_no_longer_mapped(const InodePtr& inode);
   // Counts an open for the file's heat, at the cost of an addition.
   void note_open(const InodePtr& inode, pid_t opener);
   // Looks at a file that was written past us. If the kernel may not have seen it either (`unseen`:
   // through a mapping), it is made to ask.
   void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
   void notice_mapped_changes();
-  Result<SharedFd> reader(const InodePtr& inode);
+  enum class Keep { IfThereAreFew, Always };
+  Result<SharedFd> reader(const InodePtr& inode, Keep keep = Keep::IfThereAreFew);
   void keep_reader(OpenFile& file, SharedFd fd);
   Result<SharedFd> writer(const InodePtr& inode);
   Result<void> drop_suid(int fd, const Caller& caller);
@@ -347,6 +354,9 @@ class Filesystem final : public MoveHost {
   Result<void> take_hold(Held& held, const Move& move);
   // Waits until nobody lists the directory, so that no listing misses a file that changes tiers.
   static bool wait_for_listings(const InodePtr& directory);
+  // EEXIST if a file of that name on a faster tier would be seen once this one is on `to`.
+  Result<void> check_that_nothing_hides(const InodePtr& parent, const std::string& name,
+                                        TierIndex from, TierIndex to);
   Result<std::vector<Step>> prepare(const Arrival& arrival);
   Result<void> begin_switch(Held& held);
   void relocate(const InodePtr& file, const Copy& copy);

@@ -186,9 +186,11 @@ Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(inode(id));
   if (auto answer = virtual_xattr(file, name)) return *std::move(answer);
   if (is_ours(name)) return Error(ENODATA, "getxattr");
+  unsigned set_before = 0;
   {
     MutexLock lock(file->mutex);
     if (file->without_xattrs) return absent(name);
+    set_before = file->xattrs_set;
   }
   const SharedFd fd = SLUICE_TRY(any_fd(file));
   const ProcPath path(fd->get());
@@ -196,7 +198,7 @@ Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   // most files have no xattr at all: find that out once.
   if (::listxattr(path.c_str(), nullptr, 0) == 0) {
     MutexLock lock(file->mutex);
-    file->without_xattrs = true;
+    file->without_xattrs = file->xattrs_set == set_before;
     return absent(name);
   }
   std::string value(256, '\0');
@@ -238,13 +240,14 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
 
 Result<void> Filesystem::store_xattr(const InodePtr& file, const char* name, std::string_view value,
                                      int flags, const Caller& caller) {
-  {
-    MutexLock lock(file->mutex);
-    file->without_xattrs = false;
-  }
   const auto set = [&](const SharedFd& fd) -> Result<void> {
     if (::setxattr(ProcPath(fd->get()).c_str(), name, value.data(), value.size(), flags) < 0) {
       return Error::last("setxattr");
+    }
+    {
+      MutexLock lock(file->mutex);
+      file->without_xattrs = false;
+      ++file->xattrs_set;
     }
     // Like chmod, setting an ACL takes setgid from who is not in the group.
     if (std::string_view(name) == "system.posix_acl_access") return drop_setgid(fd->get(), caller);

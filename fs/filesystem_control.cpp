@@ -96,6 +96,7 @@ Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to) {
   if (!S_ISREG(inode->type)) return Error(EISDIR, "move");
   if (migration_ == nullptr) return Error(EOPNOTSUPP, "move");
   if (!pool_[to].online()) return Error(EIO, "the tier is offline");
+  if (pool_[to].is_draining()) return Error(EBUSY, "the tier is being emptied");
   Move move;
   move.id = inode->id();
   move.to = to;
@@ -329,8 +330,8 @@ void Filesystem::tick() {
     if (!tier->check_presence()) continue;
     const TierIndex index = tier->index();
     if (tier->online()) {
+      finish_deferred(index);  // first: it may give directories their names
       rediscover_all(index);
-      finish_deferred(index);
       continue;
     }
     // Let go of everything on it, so that its disk can be taken away.

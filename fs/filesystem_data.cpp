@@ -17,6 +17,11 @@ constexpr std::size_t kMaxCopy = 32 << 20;
 
 bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
+bool is_nameless(const SharedFd& fd) {
+  struct stat st {};
+  return ::fstat(fd->get(), &st) == 0 && st.st_nlink == 0;
+}
+
 // A mapping needs read access, a store through it write access.
 bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
 
@@ -59,7 +64,7 @@ Result<SharedFd> Filesystem::open_handle_of(const InodePtr& inode, int flags) {
   }
 }
 
-Result<SharedFd> Filesystem::reader(const InodePtr& inode) {
+Result<SharedFd> Filesystem::reader(const InodePtr& inode, Keep keep) {
   for (;;) {
     FileHandle place;
     {
@@ -72,7 +77,7 @@ Result<SharedFd> Filesystem::reader(const InodePtr& inode) {
     // It moved meanwhile: this descriptor is of the file that is gone.
     if (inode->copies[0].handle != place) continue;
     if (!inode->open || inode->open->reader) return inode->open ? inode->open->reader : fd;
-    if (readers_.load() < most_readers_) keep_reader(*inode->open, fd);
+    if (keep == Keep::Always || readers_.load() < most_readers_) keep_reader(*inode->open, fd);
     return fd;
   }
 }
@@ -101,8 +106,9 @@ Result<SharedFd> Filesystem::writer(const InodePtr& inode) {
   }
   SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDWR));
   MutexLock lock(inode->mutex);
-  // Kept for writers alone: a descriptor of ours that can write would forbid every move.
-  if (!inode->open || inode->open->writers == 0) return fd;
+  // Kept for writers whom we serve: where nobody writes, it would forbid every move; where the
+  // kernel writes, it would be one descriptor for each file that is open.
+  if (!inode->open || inode->open->writers == 0 || !inode->open->moving) return fd;
   if (!inode->open->writer) inode->open->writer = fd;
   return inode->open->writer;
 }
@@ -130,11 +136,12 @@ Result<void> Filesystem::drop_suid(int fd, const Caller& caller) {
 bool Filesystem::still_mapped(const InodePtr& inode) {
   const auto fd = open_bytes(inode, O_RDONLY);
   if (!fd) return false;
-  const bool mapped = ::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0 && errno == EAGAIN;
-  if (!mapped) ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
+  // Where no lease can be had (CAP_LEASE is missing, the tier knows none), it may be.
+  if (::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0) return true;
+  ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
   MutexLock lock(inode->mutex);
-  if (!mapped && (!inode->open || inode->open->mappers == 0)) inode->maybe_mapped = false;
-  return mapped;
+  if (!inode->open || inode->open->mappers == 0) inode->maybe_mapped = false;
+  return false;
 }
 
 void Filesystem::notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen) {
@@ -150,6 +157,22 @@ void Filesystem::notice_change(const InodePtr& inode, const SharedFd& fd, bool u
   kernel_.drop_attributes(inode->id());
 }
 
+// Whether there is nothing to look for any more. Then it is off the list.
+bool Filesystem::is_no_longer_mapped(const InodePtr& inode) {
+  bool maybe = false;
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->open && inode->open->mappers > 0) return false;
+    maybe = inode->maybe_mapped;
+  }
+  if (maybe && still_mapped(inode)) return false;
+  MutexLock lock(inode->mutex);
+  // Opened meanwhile: who did so saw it on the list.
+  if (inode->open && inode->open->mappers > 0) return false;
+  inode->is_watched = false;
+  return true;
+}
+
 // Stores through a mapping change a file's times without a request: look, every second, at those
 // that may be mapped.
 void Filesystem::notice_mapped_changes() {
@@ -161,13 +184,7 @@ void Filesystem::notice_mapped_changes() {
   for (auto& candidate : candidates) {
     const InodePtr inode = candidate.lock();
     if (!inode) continue;
-    bool open = false, maybe = false;
-    {
-      MutexLock lock(inode->mutex);
-      open = inode->open && inode->open->mappers > 0;
-      maybe = inode->maybe_mapped;
-    }
-    if (!open && !(maybe && still_mapped(inode))) continue;
+    if (is_no_longer_mapped(inode)) continue;
     if (const auto fd = any_fd(inode)) notice_change(inode, *fd, true);
     MutexLock lock(mapped_mutex_);
     mapped_.push_back(std::move(candidate));
@@ -238,7 +255,8 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
     unopened_.fetch_add(1);
     // The kernel needs no descriptor of ours to read and write; where they run short, we do
     // without.
-    if (fd && (readers_.load() < most_readers_ || inode->copies[0].handle.empty()))
+    if (fd &&
+        (readers_.load() < most_readers_ || inode->copies[0].handle.empty() || is_nameless(fd)))
       keep_reader(*file, std::move(fd));
     inode->open = std::move(file);
   }
@@ -252,7 +270,7 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
     if (writes) inode->pages_stale = true;
     if (can_map_to_write(flags)) {
       inode->maybe_mapped = true;
-      if (file.mappers == 1) {
+      if (!std::exchange(inode->is_watched, true)) {
         MutexLock mapped_lock(mapped_mutex_);
         mapped_.push_back(inode);
       }
@@ -300,17 +318,20 @@ Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode
                                                             const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(inode(parent));
   SharedFd fd;
-  const Located made =
-      SLUICE_TRY(place_new(directory, "", [&](const OpenCopy& copy) -> Result<Located> {
-        create_as(caller);
-        const UniqueFd writable(
-            ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
-        if (!writable) return Error::last("create unnamed");
-        auto readable = reopen(writable.get(), O_RDONLY);
-        if (!readable) return readable.error();
-        fd = *std::move(readable);
-        return copy.tier->identify(fd->get(), "");
-      }));
+  const auto make = [&]() -> Result<Located> {
+    SharedLock lock(namespace_);
+    return place_new(directory, "", [&](const OpenCopy& copy) -> Result<Located> {
+      create_as(caller);
+      const UniqueFd writable(
+          ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
+      if (!writable) return Error::last("create unnamed");
+      auto readable = reopen(writable.get(), O_RDONLY);
+      if (!readable) return readable.error();
+      fd = *std::move(readable);
+      return copy.tier->identify(fd->get(), "");
+    });
+  };
+  const Located made = SLUICE_TRY(make());
   Entry entry = SLUICE_TRY(enter({made}, directory, ""));
   const InodePtr file = SLUICE_TRY(inode(entry.id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
@@ -412,7 +433,7 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
 template <typename Change>
 auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change change) {
   using Answer = decltype(change(int{}));
-  for (;;) {
+  for (std::size_t spills = 0;; ++spills) {
     SharedFd fd;
     Answer answer = [&]() -> Answer {
       const ChangeGuard guard(inode);
@@ -420,6 +441,8 @@ auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change cha
       return change(fd->get());
     }();
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
+    // A quota may be used up on every tier that has room.
+    if (spills == pool_.size()) return answer;
     const auto moved = spill(inode, fd, more);
     if (!moved) return Answer(moved.error());
   }

@@ -88,11 +88,19 @@ Result<void> Filesystem::vacate_directory(const std::string& path, Tier& from, T
     const OpenCopy copy = SLUICE_TRY(open_copy(*directory, from.index()));
     DIR* stream = ::fdopendir(::openat(copy.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (stream == nullptr) return Error::last("open directory");
-    while (const dirent* entry = ::readdir(stream)) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> closer(stream, ::closedir);
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(stream);
+      if (entry == nullptr && errno != 0) return Error::last("read directory");
+      if (entry == nullptr) break;
       const std::string name = entry->d_name;
       if (name == "." || name == ".." || (path.empty() && name == kPrivateDirectory)) continue;
       struct stat st {};
-      if (::fstatat(copy.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) < 0) continue;
+      if (::fstatat(copy.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (errno != ENOENT) return Error::last("stat");
+        continue;
+      }
       if (S_ISDIR(st.st_mode)) {
         below.push_back(path + "/" + name);
         continue;
@@ -104,7 +112,6 @@ Result<void> Filesystem::vacate_directory(const std::string& path, Tier& from, T
       ++left.files;
       left.bytes += static_cast<std::uint64_t>(st.st_blocks) * 512;
     }
-    ::closedir(stream);
     return {};
   };
   auto emptied = empty_it();

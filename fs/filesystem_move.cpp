@@ -253,6 +253,18 @@ bool Filesystem::wait_for_listings(const InodePtr& directory) {
   return true;
 }
 
+Result<void> Filesystem::check_that_nothing_hides(const InodePtr& parent, const std::string& name,
+                                                  TierIndex from, TierIndex to) {
+  for (TierIndex faster = 0; faster < to; ++faster) {
+    if (faster == from) continue;
+    const auto copy = open_copy(parent, faster);
+    struct stat st {};
+    if (copy && ::fstatat(copy->get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0)
+      return Error(EEXIST, "another file has its name on a faster tier, see 'sluice fsck'");
+  }
+  return {};
+}
+
 // Everything for the change of names that can be done before it.
 Result<std::vector<Step>> Filesystem::prepare(const Arrival& arrival) {
   Held& held = static_cast<Held&>(*arrival.file);
@@ -260,6 +272,7 @@ Result<std::vector<Step>> Filesystem::prepare(const Arrival& arrival) {
   const Tier& from = pool_[held.old.tier];
   Tier& to = pool_[arrival.to];
   for (const KnownName& known : held.names) {
+    SLUICE_TRY(check_that_nothing_hides(known.parent, known.name, from.index(), to.index()));
     const OpenCopy old_dir = SLUICE_TRY(open_copy(known.parent, from.index()));
     auto new_dir = open_copy(known.parent, to.index());
     if (failed_with(new_dir, ENOENT)) {

@@ -203,7 +203,8 @@ Result<Located> Filesystem::place_new(const InodePtr& parent, const char* name,
   Error failure(EIO, "no tier is online");
   std::vector<TierIndex> order = pool_.placement();
   if (const TierIndex wanted = wanted_tier(parent, name); wanted != kNoTier) {
-    // Where a pin or a rule says, if that is possible at all.
+    // Where a pin or a rule says, if that is possible at all; a tier that is being emptied is not
+    // among them.
     const auto at = std::find(order.begin(), order.end(), wanted);
     if (at != order.end()) std::rotate(order.begin(), at, at + 1);
   }
@@ -264,8 +265,9 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
   const InodePtr file = SLUICE_TRY(inode(id));
   const InodePtr directory = SLUICE_TRY(inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
-  SharedLock lock(namespace_);
+  // Before the names: whoever spills the file has it to himself and then wants the names.
   const ChangeGuard guard(file);
+  SharedLock lock(namespace_);
   SLUICE_TRY(guard.check_name());
   TierIndex tier = kNoTier;
   {
@@ -292,7 +294,7 @@ void Filesystem::hold_if_open(const Located& victim) {
     if (!file->open || file->open->reader) return;
   }
   // The result stays in the inode; a failure shows when the file is read.
-  [[maybe_unused]] const auto held = reader(file);
+  [[maybe_unused]] const auto held = reader(file, Keep::Always);
 }
 
 // A removed directory can still be somebody's working directory: its descriptors are the only way
@@ -310,9 +312,18 @@ void Filesystem::set_removed(const std::vector<Located>& directory, bool removed
 Result<void> Filesystem::unlink(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
-  SharedLock lock(namespace_);
-  const ChangeGuard guard(moving_inode(directory, name));
-  SLUICE_TRY(guard.check_name());
+  for (;;) {
+    const InodePtr moving = moving_inode(directory, name);
+    const ChangeGuard guard(moving);
+    SharedLock lock(namespace_);
+    if (moving_inode(directory, name) != moving) continue;  // it began meanwhile
+    SLUICE_TRY(guard.check_name());
+    return unlink_locked(directory, name);
+  }
+}
+
+// REQUIRES: namespace_ is shared.
+Result<void> Filesystem::unlink_locked(const InodePtr& directory, const char* name) {
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
   if (unopened_.load() > 0 || engine_in_use_.load(std::memory_order_relaxed)) {
     for (const Located& victim : SLUICE_TRY(locate(copies, name))) hold_if_open(victim);
@@ -406,11 +417,35 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   const InodePtr from = SLUICE_TRY(inode(parent));
   const InodePtr to = SLUICE_TRY(inode(new_parent));
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
-  SharedLock lock(namespace_);
-  const ChangeGuard source_guard(moving_inode(from, name));
-  const ChangeGuard target_guard(moving_inode(to, new_name));
-  SLUICE_TRY(source_guard.check_name());
-  SLUICE_TRY(target_guard.check_name());
+  for (;;) {
+    const InodePtr source = moving_inode(from, name);
+    const InodePtr target = moving_inode(to, new_name);
+    const ChangeGuard source_guard(source);
+    const ChangeGuard target_guard(target == source ? nullptr : target);
+    const auto try_once = [&](Others others) -> Result<bool> {
+      if (moving_inode(from, name) != source || moving_inode(to, new_name) != target)
+        return Error(EAGAIN, "a move began meanwhile");
+      SLUICE_TRY(source_guard.check_name());
+      SLUICE_TRY(target_guard.check_name());
+      return rename_locked(from, name, to, new_name, flags, others);
+    };
+    Result<bool> done = [&] {
+      SharedLock lock(namespace_);
+      return try_once(Others::MayCopyDirectories);
+    }();
+    if (done && !*done) {
+      ExclusiveLock lock(namespace_);
+      done = try_once(Others::Wait);
+    }
+    if (failed_with(done, EAGAIN)) continue;
+    return done ? Result<void>() : done.error();
+  }
+}
+
+// False if it must be tried again alone: a directory that is renamed while somebody makes a copy of
+// it on another tier would go on under both names.
+Result<bool> Filesystem::rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
+                                       const char* new_name, unsigned flags, Others others) {
   const OpenCopies from_copies = SLUICE_TRY(open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(open_copies(to));
   const auto source = SLUICE_TRY(locate(from_copies, name));
@@ -418,6 +453,8 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   const auto target = SLUICE_TRY(locate(to_copies, new_name));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
+  if (others == Others::MayCopyDirectories && (is_directory(source) || is_directory(target)))
+    return false;
 
   if ((is_directory(source) && !from_copies.complete) ||
       (is_directory(target) && !to_copies.complete)) {
@@ -434,13 +471,17 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   } else if (replaces && is_directory(source)) {
     return Error(ENOTDIR, "rename");
   }
+  if (replaces && !is_directory(source) &&
+      !check_that_nothing_hides(to, new_name, target[0].tier, source[0].tier)) {
+    return Error(EIO, "rename over one of two files of a name");
+  }
   if (replaces) {
     is_directory(target) ? set_removed(target, true) : hold_if_open(target[0]);
   }
   const auto done = rename_located(from, name, source, to, new_name, target, flags);
   if (!done) {
     if (replaces && is_directory(target)) set_removed(target, false);
-    return done;
+    return done.error();
   }
   const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
     const InodePtr moved = table_.find(what.identity.id);
@@ -452,7 +493,7 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   if (is_directory(source) || is_directory(target)) ++pin_epoch_;  // they inherit other pins now
   renamed(source[0], to, new_name);
   if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
-  return {};
+  return true;
 }
 
 Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
@@ -470,6 +511,13 @@ Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
     return {};
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
+  if (S_ISREG(source[0].st.st_mode) && !(flags & RENAME_EXCHANGE)) {
+    // What it replaces is removed for good: a power cut must not find neither. On one tier, its
+    // filesystem sees to that (ext4: auto_da_alloc).
+    const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
+    const UniqueFd file(::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!file || ::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
+  }
   return carry_out(store_, pool_, steps);
 }
 

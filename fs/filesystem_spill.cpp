@@ -82,6 +82,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
     if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
       return Error(ESTALE, "the file's name is not known");
     }
+    SLUICE_TRY(check_that_nothing_hides(parent, name, original.tier, to.index()));
     const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
     const auto steps = SLUICE_TRY(
         relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));

@@ -142,10 +142,12 @@ class Inode {
   // A writable mapping may have outlived the last close: the kernel tells nobody about stores
   // through it.
   bool maybe_mapped GUARDED_BY(mutex) = false;
+  bool is_watched GUARDED_BY(mutex) = false;  // it is in Filesystem::mapped_
   // st_mtim, in nanoseconds, of the attributes that the kernel keeps; 0 if it keeps none.
   std::int64_t told_mtime GUARDED_BY(mutex) = 0;
   bool without_xattrs GUARDED_BY(mutex) =
-      false;  // a listing came back empty and nothing was set since
+      false;                                  // a listing came back empty and nothing was set since
+  unsigned xattrs_set GUARDED_BY(mutex) = 0;  // times; whoever lists them sees if one came between
   // A directory that was found while a tier was offline on which it may have a copy, too.
   bool partly_unknown GUARDED_BY(mutex) = false;
   bool removed GUARDED_BY(mutex) =

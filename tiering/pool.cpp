@@ -253,9 +253,9 @@ bool Pool::add(const TierSettings& settings, std::string& why) {
   return true;
 }
 
-Result<void> Pool::retire(TierIndex index) {
+Result<void> Pool::set_retired(TierIndex index, bool retired) {
   MutexLock lock(roster_mutex_);
-  roster_[tiers_[index]->name()].retired = true;
+  roster_[tiers_[index]->name()].retired = retired;
   return tell_all();
 }
 
@@ -264,7 +264,7 @@ Result<void> Pool::tell_all() const {
   for (const auto& tier : *this) {
     const auto root = tier->root();
     if (!root) continue;
-    Marker marker{id_, tier->member(), {}};
+    Marker marker{id_, roster_.at(tier->name()), {}};
     for (const auto& entry : roster_) marker.members.push_back(entry.second);
     SLUICE_TRY(write_marker((*root)->get(), marker));
   }
@@ -286,17 +286,19 @@ Tier* Pool::by_name(std::string_view name) const {
 }
 
 std::vector<TierIndex> Pool::placement() const {
-  std::vector<TierIndex> best, roomy, rest;
+  std::vector<TierIndex> best, roomy, rest, leaving;
   for (const auto& tier : *this) {
     if (!tier->online()) continue;
-    // Nothing new goes where everything is leaving, unless there is no other place at all.
-    const bool last = tier->is_draining() || tier->low_on_space();
-    auto& group = last ? rest : tier->above_high_watermark() ? roomy : best;
+    auto& group = tier->is_draining()            ? leaving
+                  : tier->low_on_space()         ? rest
+                  : tier->above_high_watermark() ? roomy
+                                                 : best;
     group.push_back(tier->index());
   }
   best.insert(best.end(), roomy.begin(), roomy.end());
   best.insert(best.end(), rest.begin(), rest.end());
-  return best;
+  // Nothing new goes where everything is leaving, unless there is no other place at all.
+  return best.empty() ? leaving : best;
 }
 
 void Pool::clear_temporaries() const {

@@ -43,8 +43,8 @@ class Pool {
   // Makes one more directory a tier of the pool, the slowest. On failure returns false and says
   // why.
   bool add(const TierSettings& settings, std::string& why);
-  // Lets the pool be mounted without this tier, which holds nothing any more.
-  Result<void> retire(TierIndex index);
+  // Whether the pool may be mounted without this tier, because it holds nothing any more.
+  Result<void> set_retired(TierIndex index, bool retired);
 
   // Deletes what half-finished work left in .sluice/tmp of each tier. REQUIRES: intents have been
   // replayed.

@@ -146,6 +146,14 @@ TEST_F(FileMoveTest, GivenUpLeavesTheFileFree) {
   EXPECT_TRUE(move("f", kC));
 }
 
+TEST_F(FileMoveTest, BehindAnotherFileOfItsNameItDoesNotGo) {
+  dir_.make_file("a/f", "content");
+  dir_.make_file("b/f", "another");  // as a tree that was adopted may have it
+  EXPECT_TRUE(failed_with(move("f", kC), EEXIST));
+  mount();
+  EXPECT_EQ(read_all(id_of("f")), "content");
+}
+
 TEST_F(FileMoveTest, AReaderWeServeGoesOnReading) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");

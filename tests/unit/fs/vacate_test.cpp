@@ -19,6 +19,19 @@ class VacateTest : public FileMoveTest {
   }
 };
 
+TEST_F(VacateTest, NothingNewComesByAPinOrByRequest) {
+  dir_.make_dir("a/d");
+  dir_.make_file("a/f", "content");
+  migrate();
+  ASSERT_EQ(set_xattr("d", "user.sluice.pin", "b"), 0);
+  vacate(kB);
+  const auto made = fs_->create(id_of("d"), "new", 0644, O_WRONLY, kRoot);
+  ASSERT_TRUE(made);
+  fs_->release(made->first.id, O_WRONLY);
+  EXPECT_EQ(where("d/new"), "a");
+  EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EBUSY);
+}
+
 TEST_F(VacateTest, TakesSymlinksToAnotherTier) {
   dir_.make_dir("b/d");
   ASSERT_EQ(::symlink("some/target", at("b", "d/link").c_str()), 0);
@@ -90,7 +103,7 @@ TEST_F(VacateTest, LeavesATierThatThePoolCanDoWithout) {
   const InodeId d = id_of("d"), f = id_of("d/f");
   ASSERT_TRUE(move("d/f", kA));
   EXPECT_EQ(vacate(kB).files, 0u);
-  ASSERT_TRUE(pool_->retire(kB));
+  ASSERT_TRUE(pool_->set_retired(kB, true));
   fs_.reset();
   pool_.reset();
   pool_ = open({tier("a", dir_ / "a"), tier("c", dir_ / "c")});

@@ -311,7 +311,7 @@ TEST_F(PoolOpenTest, ATierBeyondTheLastSlotIsNotAddedAndSaysWhy) {
 TEST_F(PoolOpenTest, ARetiredTierMayBeMissing) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
-  ASSERT_TRUE(pool->retire(1));
+  ASSERT_TRUE(pool->set_retired(1, true));
   pool.reset();
   pool = try_open({settings[0]});
   ASSERT_NE(pool, nullptr) << why_;
@@ -319,11 +319,25 @@ TEST_F(PoolOpenTest, ARetiredTierMayBeMissing) {
   EXPECT_TRUE(pool->placement() == std::vector<TierIndex>{0});
 }
 
+TEST_F(PoolOpenTest, ATierThatIsTakenBackMayNotBeMissing) {
+  const auto settings = make_tiers("ab");
+  auto pool = open(settings);
+  ASSERT_TRUE(pool->set_retired(1, true));
+  pool.reset();
+  pool = open(settings);
+  ASSERT_TRUE(pool->set_retired(1, false));
+  pool.reset();
+  EXPECT_EQ(try_open({settings[0]}), nullptr);
+  pool = open(settings);
+  pool.reset();
+  EXPECT_EQ(try_open({settings[0]}), nullptr);
+}
+
 TEST_F(PoolOpenTest, ATierThatWasAwayWhenAnotherRetiredLearnsOfIt) {
   const auto settings = made("abc");
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
   auto pool = open(settings, Missing::Tolerate);
-  ASSERT_TRUE(pool->retire(2));
+  ASSERT_TRUE(pool->set_retired(2, true));
   pool.reset();
   ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
   for (const auto& order :
@@ -334,7 +348,7 @@ TEST_F(PoolOpenTest, ATierThatWasAwayWhenAnotherRetiredLearnsOfIt) {
 TEST_F(PoolOpenTest, TheNameOfARetiredTierIsNotGivenAgain) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
-  ASSERT_TRUE(pool->retire(1));
+  ASSERT_TRUE(pool->set_retired(1, true));
   pool.reset();
   pool = open({settings[0]});
   EXPECT_FALSE(pool->add(tier("b", dir_.make_dir("c")), why_));
@@ -413,11 +427,12 @@ TEST_F(PlacementTest, TiersThatAreOfflineAreLeftOut) {
   EXPECT_TRUE(pool->placement().empty());
 }
 
-TEST_F(PlacementTest, ATierThatIsBeingEmptiedComesLast) {
+TEST_F(PlacementTest, ATierThatIsBeingEmptiedIsNoPlaceUnlessThereIsNoOther) {
   const auto pool = open(make_tiers("abc"));
   ASSERT_TRUE((*pool)[0].set_draining(true));
-  EXPECT_EQ(pool->placement(), (Order{1, 2, 0}));
-  ASSERT_TRUE((*pool)[0].set_draining(false));
+  EXPECT_EQ(pool->placement(), (Order{1, 2}));
+  ASSERT_TRUE((*pool)[1].set_draining(true));
+  ASSERT_TRUE((*pool)[2].set_draining(true));
   EXPECT_EQ(pool->placement(), (Order{0, 1, 2}));
 }
 
