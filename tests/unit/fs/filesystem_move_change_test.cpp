@@ -383,5 +383,28 @@ TEST_F(FileMoveTest, WhoWantsToWriteGetsTheFileWithoutWaitingForTheCopy) {
   EXPECT_EQ(test::read_file(at("a", "f")), "CONTENT");
 }
 
+TEST_F(FileMoveTest, ADirectoryThatIsRenamedWhileItIsCopiedHasOneName) {
+  ASSERT_TRUE((*pool_)[kA].set_draining(true));  // so that new files go to b
+  for (int calls = 1; calls <= 4; ++calls) {
+    const std::string old_name = "d" + std::to_string(calls), name = "e" + std::to_string(calls);
+    dir_.make_file("a/" + old_name + "/keep", "content");
+    const InodeId directory = id_of(old_name);
+    std::jthread other;
+    moment.calls = calls;
+    moment.before_naming = [&] {
+      other = std::jthread(
+          [&] { EXPECT_TRUE(fs_->rename(kRootId, old_name.c_str(), kRootId, name.c_str(), 0)); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    };
+    const auto made = fs_->create(directory, "f", 0644, O_WRONLY, kRoot);
+    EXPECT_TRUE(made) << "at " << calls;
+    if (made) fs_->release(made->first.id, O_WRONLY);
+    if (std::exchange(moment.before_naming, nullptr)) break;  // there are no more such moments
+    other.join();
+    EXPECT_EQ(where(old_name), "") << "at " << calls;
+    EXPECT_EQ(where(name), "ab") << "at " << calls;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

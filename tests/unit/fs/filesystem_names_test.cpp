@@ -3,13 +3,25 @@
 #include <dirent.h>
 #include <linux/fs.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <set>
 
 #include "tests/support/loop_fs.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
+
+namespace {
+thread_local int g_data_syncs = 0;
+}  // namespace
+
+// In place of libc's, to count.
+extern "C" int fdatasync(int fd) {
+  ++g_data_syncs;
+  return static_cast<int>(::syscall(SYS_fdatasync, fd));
+}
 
 namespace sluice {
 namespace {
@@ -278,7 +290,9 @@ TEST_F(RenameTest, OverAFileOnAnotherTierReplacesIt) {
     dir_.make_file(std::string(to) + "/dst", "old");
     const InodeId id = id_of("src");
     id_of("dst");
+    g_data_syncs = 0;
     ASSERT_TRUE(fs_->rename(kRootId, "src", kRootId, "dst", 0));
+    EXPECT_EQ(g_data_syncs, 1) << "the old one is gone for good, the new one not there for good";
     EXPECT_EQ(test::read_file(at(from, "dst")), "new");
     EXPECT_FALSE(test::exists(at(to, "dst")));
     EXPECT_EQ(id_of("dst"), id);
