@@ -49,6 +49,7 @@ class MoverTest : public test::PoolTest {
     move.from = source.index();
     move.to = pool_->by_name(to)->index();
     move.bytes = static_cast<std::uint64_t>(test::lstat_of(source.path() + path).st_blocks) * 512;
+    move.reason = Reason::Hot;  // pause() does not hold up what a person asks for
     move.why = "the test";
     return move;
   }
@@ -231,8 +232,7 @@ TEST_F(MoverTest, KeepsWithinItsBandwidth) {
 }
 
 TEST_F(MoverTest, BeginsNothingWhilePaused) {
-  Move f = make("/f", "x");
-  f.reason = Reason::Hot;  // what a person asks for is done all the same
+  const Move f = make("/f", "x");
   start().pause();
   add({f});
   mover_->tick();
@@ -245,8 +245,7 @@ TEST_F(MoverTest, BeginsNothingWhilePaused) {
 }
 
 TEST_F(MoverTest, APauseHoldsUpACopyThatIsUnderWay) {
-  Move f = make("/f", "x");
-  f.reason = Reason::Hot;  // what a person asks for is done all the same
+  const Move f = make("/f", "x");
   bool done = false;  // only the mover's one thread looks at it
   host_->on_piece = [&](const std::string&) {
     if (!std::exchange(done, true)) mover_->pause();
