@@ -422,9 +422,11 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
     const InodePtr target = moving_inode(to, new_name);
     const ChangeGuard source_guard(source);
     const ChangeGuard target_guard(target == source ? nullptr : target);
+    bool has_begun_to_move = false;
     const auto try_once = [&](Others others) -> Result<bool> {
-      if (moving_inode(from, name) != source || moving_inode(to, new_name) != target)
-        return Error(EAGAIN, "a move began meanwhile");
+      has_begun_to_move =
+          moving_inode(from, name) != source || moving_inode(to, new_name) != target;
+      if (has_begun_to_move) return true;
       SLUICE_TRY(source_guard.check_name());
       SLUICE_TRY(target_guard.check_name());
       return rename_locked(from, name, to, new_name, flags, others);
@@ -437,7 +439,7 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
       ExclusiveLock lock(namespace_);
       done = try_once(Others::Wait);
     }
-    if (failed_with(done, EAGAIN)) continue;
+    if (has_begun_to_move) continue;
     return done ? Result<void>() : done.error();
   }
 }
