@@ -7,6 +7,8 @@
 #include <system_error>
 #include <thread>
 
+#include "base/thread.hpp"
+
 namespace sluice {
 namespace {
 
@@ -62,7 +64,7 @@ void IoPool::cancel() noexcept {
 }
 
 void IoPool::work() noexcept {
-  ::pthread_setname_np(::pthread_self(), "sluice-io");
+  begin_thread("sluice-io");
   std::unique_lock lock(mutex_);
   for (;;) {
     came_.wait(lock, [&] { return first_ != nullptr; });

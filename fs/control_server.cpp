@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 
 namespace sluice {
 namespace {
@@ -306,7 +306,7 @@ ControlServer::ControlServer(UniqueFd socket, UniqueFd wake, std::string path, P
       path_(std::move(path)),
       parts_(std::move(parts)),
       acceptor_([this](const std::stop_token& stop) {
-        ::pthread_setname_np(::pthread_self(), "sluice-control");
+        begin_thread("sluice-control");
         accept_all(stop);
       }) {}
 
@@ -335,7 +335,7 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     talk->socket = std::move(socket);
     Talk& each = *talk;
     talk->thread = std::jthread([this, &each] {
-      ::pthread_setname_np(::pthread_self(), "sluice-talk");
+      begin_thread("sluice-talk");
       try {
         Conversation(parts_, each.socket.get(), wake_.get()).run();
       } catch (const std::exception& e) {

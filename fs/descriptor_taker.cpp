@@ -2,7 +2,6 @@
 #include "fs/descriptor_taker.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,6 +12,8 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+
+#include "base/thread.hpp"
 
 namespace sluice {
 namespace {
@@ -87,7 +88,7 @@ bool can_not_block(int fd) {
 }  // namespace
 
 void DescriptorTaker::work(int process, int fd, int answer, uid_t user, Hanging& hanging) {
-  ::pthread_setname_np(::pthread_self(), "sluice-take");
+  begin_thread("sluice-take");
   if (::unshare(CLONE_FILES) < 0) return answer_with(answer, errno);
   close_all_but(process, answer);
   // pidfd_getfd, which glibc 2.36 lacks; the number is the same on every architecture.

@@ -2,7 +2,6 @@
 #include "fs/gpu_service.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -14,6 +13,7 @@
 #include <string>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 #include "base/units.hpp"
 
 namespace sluice {
@@ -189,7 +189,7 @@ Result<std::shared_ptr<GpuService::Client>> GpuService::client(pid_t thread) {
   known = std::make_shared<Client>(process, std::move(fd));
   if (!watcher_.joinable()) {
     watcher_ = std::jthread([this](const std::stop_token& stop) {
-      ::pthread_setname_np(::pthread_self(), "sluice-clients");
+      begin_thread("sluice-clients");
       watch_processes(stop);
     });
   }

@@ -3,13 +3,13 @@
 // destroyed. Threads: caller locks.
 #pragma once
 
-#include <pthread.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <thread>
+
+#include "base/thread.hpp"
 
 namespace sluice {
 
@@ -19,7 +19,7 @@ class Sweeper {
   void start(std::chrono::nanoseconds period, std::function<void()> sweep) {
     if (thread_.joinable()) return;
     thread_ = std::jthread([period, sweep = std::move(sweep)](const std::stop_token& stop) {
-      ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+      begin_thread("sluice-gpu");
       std::mutex mutex;
       std::condition_variable_any stopping;
       std::unique_lock lock(mutex);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/worker_pool.hpp"
 
-#include <pthread.h>
-
 #include <new>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 
 namespace sluice {
 namespace {
@@ -83,7 +82,7 @@ WorkerPool::Entry* WorkerPool::next_entry() {
 }
 
 void WorkerPool::loop(std::stop_token stop, unsigned worker) {
-  ::pthread_setname_np(::pthread_self(), "sluice-gpu");
+  begin_thread("sluice-gpu");
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     Entry* entry = nullptr;

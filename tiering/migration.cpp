@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/migration.hpp"
 
-#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -11,6 +10,7 @@
 #include <map>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 
 namespace sluice {
 namespace {
@@ -36,7 +36,7 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
       mover_(pool, store, host, settings_.mover) {
   if (settings_.automatic) next_pass_ = std::time(nullptr) + settings_.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
-    ::pthread_setname_np(::pthread_self(), "sluice-plan");
+    begin_thread("sluice-plan");
     ::setpriority(PRIO_PROCESS, 0, 10);  // this thread: a census is nobody's emergency
     keep_planning(stop);
   });

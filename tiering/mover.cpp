@@ -2,7 +2,6 @@
 #include "tiering/mover.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <ctime>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 
 namespace sluice {
 namespace {
@@ -76,7 +76,7 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings)
   for (const auto& tier : pool_) threads = std::max(threads, tier->settings().moves);
   for (unsigned i = 0; i < threads; ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) {
-      ::pthread_setname_np(::pthread_self(), "sluice-move");
+      begin_thread("sluice-move");
       work(stop);
     });
   }

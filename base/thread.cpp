@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/thread.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+namespace sluice {
+
+void begin_thread(const char* name) {
+  ::pthread_setname_np(::pthread_self(), name);
+  cpu_set_t cores;
+  if (::sched_getaffinity(::getpid(), sizeof cores, &cores) == 0) {
+    ::sched_setaffinity(0, sizeof cores, &cores);
+  }
+}
+
+}  // namespace sluice
