@@ -35,9 +35,11 @@ constexpr HelpText kHelp{
       --gpu GPU       the GPU's UUID or number, as nvidia-smi -L lists it; default: 0
       --host          into host memory, although there is a GPU
       --routes NAMES  of ours, separated by commas; default: auto,staged,mapped,cufile,gds
+      --phases NAMES  what to measure, separated by commas; default: cold,warm,sizes,write,register
       --rounds N      how often each is measured; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
-      --json FILE     every sample, too; - is standard output, without the tables
+      --json FILE     every sample, of small reads the percentiles; - is standard output, without
+                      the tables
       --color WHEN    auto (default), always, never
   -h, --help          this list; the whole description
 )",
@@ -69,7 +71,7 @@ usage.
 
 struct Request {
   std::string path, gpu = "0", routes = "auto,staged,mapped,cufile,gds", json, color = "auto";
-  std::string size;
+  std::string size, phases = "cold,warm,sizes,write,register";
   unsigned rounds = 0;
   bool quick = false, host = false;
 };
@@ -100,13 +102,17 @@ class Runner {
   Runner(Bench bench, unsigned rounds, bool quick, std::vector<Route> routes)
       : bench_(std::move(bench)), rounds_(rounds), quick_(quick), routes_(std::move(routes)) {}
 
-  Report run() {
+  static constexpr std::string_view kPhases[] = {"cold", "warm", "sizes", "write", "register"};
+
+  Report run(const std::vector<std::string>& phases) {
     // Cold first: what the mapped route registers can't be dropped afterwards.
-    cold();
-    warm();
-    small();
-    writes();
-    registering();
+    constexpr void (Runner::*kMeasure[])() = {&Runner::cold, &Runner::warm, &Runner::small,
+                                              &Runner::writes, &Runner::registering};
+    for (std::size_t i = 0; i < std::size(kPhases); ++i) {
+      if (std::find(phases.begin(), phases.end(), kPhases[i]) != phases.end()) {
+        (this->*kMeasure[i])();
+      }
+    }
     return std::move(report_);
   }
 
@@ -143,6 +149,18 @@ class Runner {
       const std::string name(name_of(route));
       enter(contenders, phase, "daemon " + name, daemon_way(bench_, route));
       enter(contenders, phase, "in-process " + name, engine_way(bench_, route));
+    }
+  }
+
+  // All of them in each round, another one first each time: what a disk gives depends on what was
+  // asked of it a moment ago.
+  template <typename Measure>
+  void in_turns(std::vector<Contender>& contenders, Measure measure) {
+    for (unsigned round = 0; round < rounds_; ++round) {
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        auto& [way, row] = contenders[(round + i) % contenders.size()];
+        if (report_.rows[row].skipped.empty()) measure(*way, report_.rows[row]);
+      }
     }
   }
 
@@ -186,15 +204,11 @@ class Runner {
     enter(contenders, "cold", "mmap", mmap_way(bench_));
     enter(contenders, "cold", "cuFile", cufile_way(bench_, bench_.threads, 16 * kMiB, O_DIRECT));
     enter_ours(contenders, "cold", {Route::Auto});
-    for (unsigned round = 0; round < rounds_; ++round) {
-      for (auto& [way, row] : contenders) {
-        Row& each = report_.rows[row];
-        if (!each.skipped.empty()) continue;
-        each.cached = std::max(each.cached, drop_from_cache(bench_.file));
-        sample(*way, each, true);
-        way->rest();
-      }
-    }
+    in_turns(contenders, [&](Way& way, Row& row) {
+      row.cached = std::max(row.cached, drop_from_cache(bench_.file));
+      sample(way, row, true);
+      way.rest();
+    });
     for (auto& [way, row] : contenders) {
       if (way->is_checked() && report_.rows[row].skipped.empty()) cold_latency(*way);
     }
@@ -217,11 +231,7 @@ class Runner {
     enter_ours(contenders, "warm", routes_);
     // The first of each fills caches, and registers the file for the mapped route.
     for (auto& [way, row] : contenders) sample(*way, report_.rows[row], false);
-    for (unsigned round = 0; round < rounds_; ++round) {
-      for (auto& [way, row] : contenders) {
-        if (report_.rows[row].skipped.empty()) sample(*way, report_.rows[row], true);
-      }
-    }
+    in_turns(contenders, [&](Way& way, Row& row) { sample(way, row, true); });
   }
 
   // cuFile with whichever of its settings is the fastest.
@@ -417,10 +427,16 @@ class Runner {
   ProgressLine progress_;
 };
 
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream from(text);
+  for (std::string word; std::getline(from, word, ',');) words.push_back(word);
+  return words;
+}
+
 std::optional<std::vector<Route>> parse_routes(const std::string& text) {
   std::vector<Route> routes;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
+  for (const std::string& word : split(text)) {
     const auto route = route_by_name(word);
     if (!route) return std::nullopt;
     routes.push_back(*route);
@@ -457,6 +473,7 @@ int command_gpu_bench(int argc, char** argv) {
   arguments.option("--gpu", request.gpu);
   arguments.flag("--host", request.host);
   arguments.option("--routes", request.routes);
+  arguments.option("--phases", request.phases);
   arguments.option("--rounds", request.rounds);
   arguments.flag("--quick", request.quick);
   arguments.option("--json", request.json);
@@ -473,6 +490,13 @@ int command_gpu_bench(int argc, char** argv) {
   const auto routes = parse_routes(request.routes);
   if (!routes)
     return misuse(kVerb, "--routes must be of auto, gds, cufile, mapped, staged, mmap, host");
+  const std::vector<std::string> phases = split(request.phases);
+  const bool are_known = std::all_of(phases.begin(), phases.end(), [](const std::string& phase) {
+    const auto& all = Runner::kPhases;
+    return std::find(std::begin(all), std::end(all), phase) != std::end(all);
+  });
+  if (phases.empty() || !are_known)
+    return misuse(kVerb, "--phases must be of cold, warm, sizes, write, register");
   const unsigned rounds = request.rounds > 0 ? request.rounds : request.quick ? 2 : 5;
 
   Bench bench;
@@ -513,7 +537,7 @@ int command_gpu_bench(int argc, char** argv) {
   about.has_gpu = bench.device != nullptr;
   if (bench.device) about.driver = bench.engine->devices().driver_version();
 
-  Report report = Runner(std::move(bench), rounds, request.quick, *routes).run();
+  Report report = Runner(std::move(bench), rounds, request.quick, *routes).run(phases);
   about.rows = std::move(report.rows);
   if (request.json != "-") std::fputs(report_text(*style, about).c_str(), stdout);
   if (!request.json.empty()) {

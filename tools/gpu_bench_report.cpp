@@ -214,14 +214,16 @@ Json report_json(const Report& report) {
                     {"median", median(row.seconds)},
                     {"gb_per_s", rate_of(row)},
                     {"cpu_s_per_gb", median(row.cpu_per_gb)},
+                    {"p1_us", percentile(row.latencies, 0.01) * 1e6},
                     {"p50_us", percentile(row.latencies, 0.5) * 1e6},
+                    {"p90_us", percentile(row.latencies, 0.9) * 1e6},
                     {"p99_us", percentile(row.latencies, 0.99) * 1e6},
+                    {"p999_us", percentile(row.latencies, 0.999) * 1e6},
                     {"cached", row.cached},
                     {"wrong_words", row.wrong_words},
                     {"first_seconds", row.first_seconds},
                     {"seconds", row.seconds},
-                    {"cpu_samples", row.cpu_per_gb},
-                    {"latencies", row.latencies}});
+                    {"cpu_samples", row.cpu_per_gb}});
   }
   Json bars = Json::array();
   for (const auto& bar : report.has_gpu ? bars_of(report) : std::vector<Bar>{}) {
