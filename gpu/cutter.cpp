@@ -22,10 +22,11 @@ Cutter::Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned 
   }
 }
 
-bool Cutter::take(Piece& piece) {
+bool Cutter::take(Piece& piece, std::uint64_t most) {
   const MutexLock lock(mutex_);
   const std::uint64_t fair = left_ / (2 * workers_) / kGrain * kGrain;
-  const std::uint64_t target = std::clamp(fair, std::min(kLeast, chunk_), chunk_);
+  const std::uint64_t chunk = std::min(chunk_, most);
+  const std::uint64_t target = std::clamp(fair, std::min(kLeast, chunk), chunk);
   std::uint64_t taken = 0;
   piece.count = 0;
   while (next_ < segments_.size() && piece.count < piece.parts.size()) {

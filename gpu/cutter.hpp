@@ -40,8 +40,9 @@ class Cutter {
   // REQUIRES: `chunk` is a multiple of kGrain. `segments` outlives the object.
   Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers);
 
-  // False: nothing is left.
-  bool take(Piece& piece);
+  // Takes a piece of at most `most` bytes, a multiple of kGrain. False: nothing is left.
+  bool take(Piece& piece, std::uint64_t most);
+  bool take(Piece& piece) { return take(piece, chunk_); }
   // Of `part`, only `bytes` bytes were there: the file ends after them.
   void ends(const Part& part, std::uint64_t bytes);
   // What the segments have to the first place where the file ended. REQUIRES: all pieces are done.

@@ -72,7 +72,9 @@ void FileReader::open_direct() {
 
 int FileReader::direct_for(std::uint64_t offset, std::size_t length) {
   // A kernel that can't say gets buffered reads, which are never wrong.
-  if (cached_share(fd_, offset, length).value_or(1) >= kCached) {
+  const bool cold = cached_share(fd_, offset, length).value_or(1) < kCached;
+  cold_now_.store(cold, std::memory_order_relaxed);
+  if (!cold) {
     warm_ += length;
     return -1;
   }

@@ -53,6 +53,8 @@ class FileReader {
   Result<std::size_t> read_to(std::uint64_t offset, std::size_t length, std::byte* to);
 
   int fd() const { return fd_; }
+  // The last piece was not in the page cache: the next one will hardly be.
+  bool is_cold() const { return cold_now_; }
   // Most of what was read was not in the page cache.
   bool was_cold() const { return 2 * cold_ > cold_ + warm_; }
 
@@ -71,6 +73,7 @@ class FileReader {
   std::uint32_t alignment_ = 0;
   std::atomic<bool> refused_{false};              // only ever turns true
   std::atomic<std::uint64_t> cold_{0}, warm_{0};  // counters
+  std::atomic<bool> cold_now_{false};             // a hint
 };
 
 }  // namespace sluice

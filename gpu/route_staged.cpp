@@ -17,6 +17,12 @@ constexpr unsigned kSmallLanes = 64;
 constexpr unsigned kWriters = 4, kWriteSlots = 4;
 constexpr std::size_t kWriteSlot = 2 << 20;
 
+// What is read past the page cache at a time: the less memory a disk's bytes pass through, the
+// more of it stays in the processor's caches. On a virtual disk, 8 threads brought 3.6 GB/s by
+// pieces of 4 MiB, 4.1 by 1 MiB, 4.7 by 512 KiB; the last take a quarter more processor time, and
+// give an array of disks less to do at once.
+constexpr std::uint64_t kDirectPiece = 1 << 20;
+
 constexpr std::size_t kPageable = 4 << 20;
 
 std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::size_t size) {
@@ -66,7 +72,8 @@ class Staging::ReadJob : public WorkerPool::Job {
  private:
   Result<bool> stream(Lane& lane, WorkerPool::Turn& turn) {
     Cutter::Piece piece;
-    for (unsigned slot = 0; !is_stopped() && cutter_.take(piece);
+    for (unsigned slot = 0;
+         !is_stopped() && cutter_.take(piece, reader_.is_cold() ? kDirectPiece : lane.slot_size());
          slot = (slot + 1) % lane.slots()) {
       SLUICE_TRY(lane.wait(slot));
       if (piece.is_large()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -96,6 +97,26 @@ double cpu_seconds(pid_t daemon) {
   fields >> user >> system;
   return total + (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
+
+// Keeps the calling thread where it is. The kernel wakes a thread that waits for an answer on an
+// idle core, if the one it was on is at the answer still, and its next request then finds a
+// daemon's thread whose caches know nothing of it.
+class OnOneCore {
+ public:
+  OnOneCore() {
+    ::sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(static_cast<unsigned>(std::max(0, ::sched_getcpu())), &here);
+    ::sched_setaffinity(0, sizeof here, &here);
+  }
+  ~OnOneCore() { ::sched_setaffinity(0, sizeof before_, &before_); }
+  OnOneCore(const OnOneCore&) = delete;
+  OnOneCore& operator=(const OnOneCore&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
 
 class Runner {
  public:
@@ -200,7 +221,9 @@ class Runner {
 
   void cold() {
     std::vector<Contender> contenders;
-    enter(contenders, "cold", "disk, O_DIRECT", disk_way(bench_));
+    for (const std::uint64_t piece : {4 * kMiB, 1 * kMiB}) {
+      enter(contenders, "cold", "disk, O_DIRECT", disk_way(bench_, piece));
+    }
     enter(contenders, "cold", "mmap", mmap_way(bench_));
     enter(contenders, "cold", "cuFile", cufile_way(bench_, bench_.threads, 16 * kMiB, O_DIRECT));
     enter_ours(contenders, "cold", {Route::Auto});
@@ -329,8 +352,11 @@ class Runner {
         if (threads > 1 && (bytes > kMiB || (quick_ && threads == 4))) continue;
         for (const auto& way : ways) {
           if (progress_.is_terminal()) progress_.show(format_size(bytes) + ", " + way->name());
-          Row& row = new_row("sizes", way->name(), bytes, threads);
-          read_small(*way, row, threads, 20'000, duration<double>(quick_ ? 0.1 : 0.4));
+          const duration<double> limit(quick_ ? 0.1 : 0.4);
+          read_small(*way, new_row("sizes", way->name(), bytes, threads), threads, 20'000, limit);
+          if (threads > 1 || bytes > 64 * kKiB || !way->name().starts_with("daemon")) continue;
+          const OnOneCore kept;
+          read_small(*way, new_row("sizes", way->name() + kOnOneCore, bytes), 1, 20'000, limit);
         }
       }
     }

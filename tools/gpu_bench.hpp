@@ -133,8 +133,8 @@ inline constexpr std::uint64_t kStaging = 64 << 20;
 Result<WayPtr> copy_way(const Bench& bench,
                         std::uint64_t piece);  // from pinned memory: the ceiling
 Result<WayPtr> mmap_way(const Bench& bench);   // mmap and a plain copy
-Result<WayPtr> disk_way(
-    const Bench& bench);  // O_DIRECT preads to pinned memory, by several threads
+// O_DIRECT preads to pinned memory, by several threads.
+Result<WayPtr> disk_way(const Bench& bench, std::uint64_t piece);
 // O_DIRECT in the flags is for what is not cached.
 Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t piece,
                           int open_flags = 0);

@@ -161,12 +161,14 @@ std::vector<Bar> bars_of(const Report& report) {
   if (cold != nullptr && cold->cached <= kStillCold) {
     rate_bar("cold, daemon auto", cold, reference_of(report, "cold"), 0.95, "of the disk");
   }
-  const auto latency_bar = [&](const std::string& what, const std::string& phase, double limit) {
-    if (const Row* row = find_row(report, phase, "daemon auto", 4096)) {
-      bars.push_back({what, percentile(row->latencies, 0.5) * 1e6, limit, true, "us p50"});
+  const auto latency_bar = [&](const std::string& what, const std::string& phase, double limit,
+                               const std::string& how = "") {
+    if (const Row* row = find_row(report, phase, "daemon auto" + how, 4096)) {
+      bars.push_back({what + how, percentile(row->latencies, 0.5) * 1e6, limit, true, "us p50"});
     }
   };
   latency_bar("4 KiB by ioctl, cached", "sizes", 20);
+  latency_bar("4 KiB by ioctl, cached", "sizes", 20, kOnOneCore);
   latency_bar("4 KiB by ioctl, cold", "cold latency", 100);
   rate_bar("write, daemon", find_row(report, "write", "daemon", report.size),
            reference_of(report, "write"), 0.9, "of write(2)");

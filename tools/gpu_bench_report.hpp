@@ -11,6 +11,9 @@
 
 namespace sluice::gpu_bench {
 
+// At the end of a way's name: by a thread that is bound to a core.
+inline constexpr const char* kOnOneCore = ", on one core";
+
 struct Row {
   std::string phase;  // cold, cold latency, warm, sizes, write, register
   std::string way;

@@ -94,15 +94,18 @@ class MmapWay : public Way {
 
 class DiskWay : public Way {
  public:
-  DiskWay(const Bench& bench, UniqueFd fd)
-      : Way("disk, O_DIRECT by " + std::to_string(bench.threads) + " threads", false),
+  DiskWay(const Bench& bench, UniqueFd fd, std::uint64_t piece)
+      : Way("disk, O_DIRECT, " + std::to_string(bench.threads) + " x " +
+                std::to_string(piece / kMiB) + " MiB",
+            false),
         bench_(bench),
-        fd_(std::move(fd)) {}
+        fd_(std::move(fd)),
+        piece_(piece) {}
 
   Result<void> read(std::uint64_t file_offset, std::uint64_t length, std::uint64_t) override {
-    return by_pieces(length, kPiece, bench_.threads,
+    return by_pieces(length, piece_, bench_.threads,
                      [&](auto at, auto size, unsigned thread) -> Result<void> {
-                       std::byte* slot = bench_.staging() + thread * kPiece;
+                       std::byte* slot = bench_.staging() + thread * piece_;
                        const auto from = static_cast<off_t>(file_offset + at);
                        const ssize_t got = ::pread(fd_.get(), slot, size, from);
                        if (got < 0) return Error::last("read past the page cache");
@@ -116,6 +119,7 @@ class DiskWay : public Way {
  private:
   const Bench& bench_;
   const UniqueFd fd_;
+  const std::uint64_t piece_;
 };
 
 // cuFile as an application would use it, with threads and pieces of the given number and size.
@@ -274,9 +278,9 @@ Result<WayPtr> mmap_way(const Bench& bench) {
   return WayPtr(std::make_unique<MmapWay>(bench, static_cast<std::byte*>(at)));
 }
 
-Result<WayPtr> disk_way(const Bench& bench) {
+Result<WayPtr> disk_way(const Bench& bench, std::uint64_t piece) {
   auto fd = SLUICE_TRY(open_for_reading(bench.file.on_tier, O_DIRECT));
-  return WayPtr(std::make_unique<DiskWay>(bench, std::move(fd)));
+  return WayPtr(std::make_unique<DiskWay>(bench, std::move(fd), piece));
 }
 
 Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t piece,

@@ -138,6 +138,16 @@ TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
   EXPECT_EQ(cutter.bytes(), 12 * kMiB + (64 << 10) + 3);
 }
 
+TEST(CutterTest, WhoCanTakeLessGetsLess) {
+  const std::vector<Segment> segments = {{0, 0, 64 * kMiB}};
+  Cutter cutter(segments, 4 * kMiB, 1);
+  Cutter::Piece piece;
+  ASSERT_TRUE(cutter.take(piece, kMiB));
+  EXPECT_EQ(piece.parts[0].range.length, kMiB);
+  ASSERT_TRUE(cutter.take(piece, 8 * kMiB));
+  EXPECT_EQ(piece.parts[0].range.length, 4 * kMiB) << "but never more than a slot holds";
+}
+
 TEST(CutterTest, AFileThatEndsEarlyCountsToItsEnd) {
   const std::vector<Segment> segments = {{0, 100, 4 * kMiB}, {4 * kMiB, 0, 10}};
   Cutter cutter(segments, kMiB, 1);
