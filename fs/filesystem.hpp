@@ -350,6 +350,8 @@ class Filesystem final : public MoveHost {
     std::string name;
   };
   Result<InodePtr> walk(std::string_view path, std::vector<InodeId>& references);
+  // Makes the inode's parent and name those of a name that the file has. REQUIRES: no lock is held.
+  Result<void> ensure_name(const InodePtr& file);
   Result<std::vector<std::string>> all_names(const Move& move, const Held& held);
   Result<void> take_hold(Held& held, const Move& move);
   // Waits until nobody lists the directory, so that no listing misses a file that changes tiers.

@@ -157,6 +157,36 @@ Result<InodePtr> Filesystem::walk(std::string_view path, std::vector<InodeId>& r
   return at;
 }
 
+// Unlinking does not ask which file a name was of, so the name that we know of a file can be gone
+// while it has another (ln f g; rm g). Then that one is looked for on the tier, which takes time.
+Result<void> Filesystem::ensure_name(const InodePtr& file) {
+  InodeId parent_id{};
+  std::string name;
+  TierIndex tier = kNoTier;
+  {
+    MutexLock lock(file->mutex);
+    parent_id = file->parent;
+    name = file->name;
+    tier = file->copies[0].tier;
+  }
+  if (const auto parent = inode(parent_id)) {
+    const OpenCopy directory = SLUICE_TRY(open_copy(*parent, tier));
+    const auto found = directory.tier->identity_of(directory.get(), name.c_str());
+    if (found && *found == file->identity) return {};
+  }
+  const SharedFd fd = SLUICE_TRY(any_fd(file));
+  struct stat st {};
+  if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+  if (st.st_nlink == 0) return Error(ENOENT, "the file has no name");
+  const auto names = SLUICE_TRY(find_names(pool_[tier], st.st_ino, 1));
+  if (names.empty()) return Error(ESTALE, "the file's name is not known");
+  std::vector<InodeId> references;
+  const auto walked = walk(names[0], references);  // which tells the inode its name
+  for (const InodeId id : references) forget(id, 1);
+  if (!walked) return walked.error();
+  return *walked == file ? Result<void>() : Error(ESTALE, "the file's name is not known");
+}
+
 Result<std::vector<std::string>> Filesystem::all_names(const Move& move, const Held& held) {
   const struct stat& st = held.before;
   if (move.paths.size() == st.st_nlink) return move.paths;

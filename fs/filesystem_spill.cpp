@@ -51,6 +51,7 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
 // REQUIRES: OpenFile::moving is held exclusively.
 Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
                                         Tier& to) {
+  if (named) SLUICE_TRY(ensure_name(inode));
   HiddenCopy copy = SLUICE_TRY(make_hidden_copy(source->get(), inode->identity, to));
   // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
   // the file that is gone.

@@ -368,6 +368,20 @@ TEST_F(SpillTest, AFileWithTwoNamesStays) {
   fs_->release(id, O_RDWR);
 }
 
+TEST_F(SpillTest, AFileThatLostItsLastKnownNameMovesUnderTheOther) {
+  ASSERT_TRUE(fs_->mkdir(kRootId, "d", 0750, kRoot));
+  fill(*fast_, kMiB);
+  const auto made = fs_->create(id_of("d"), "f", 0644, O_RDWR, kRoot);
+  ASSERT_TRUE(made);
+  const InodeId id = made->first.id;
+  ASSERT_TRUE(fs_->link(id, kRootId, "g"));
+  ASSERT_TRUE(fs_->unlink(kRootId, "g"));
+  ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB) << ::strerrorname_np(code_);
+  EXPECT_TRUE(test::read_file(slow_->path() + "/d/f") == head(3 * kMiB));
+  EXPECT_FALSE(test::exists(fast_->path() + "/d/f"));
+  fs_->release(id, O_RDWR);
+}
+
 TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
