@@ -259,14 +259,13 @@ class Filesystem final : public MoveHost {
   void hold_if_open(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   Result<void> unlink_locked(const InodePtr& directory, const char* name);
-  // Whether others may be making copies of directories meanwhile.
-  enum class Others { MayCopyDirectories, Wait };
-  Result<bool> rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
-                             const char* new_name, unsigned flags, Others others);
+  struct RenameAttempt;
+  Result<void> rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
+                             const char* new_name, unsigned flags, RenameAttempt& attempt);
   Result<void> rename_located(const InodePtr& from, const char* name,
                               const std::vector<Located>& source, const InodePtr& to,
                               const char* new_name, const std::vector<Located>& target,
-                              unsigned flags);
+                              unsigned flags, RenameAttempt& attempt);
   Result<std::vector<Step>> rename_steps(const InodePtr& parent, const char* name,
                                          const std::vector<Located>& source,
                                          const InodePtr& new_parent, const char* new_name,

@@ -411,43 +411,69 @@ Result<std::vector<Step>> Filesystem::rename_steps(const InodePtr& parent, const
   return renames;
 }
 
+// What is known of a rename from having tried it, and how it goes on.
+struct Filesystem::RenameAttempt {
+  enum class Next {
+    None,    // it is over, done or failed
+    Anew,    // a move of one of the files began meanwhile
+    Alone,   // a directory that is renamed while somebody makes a copy of it on another tier would
+             // go on under both names
+    Synced,  // `file` must be on disk first, which takes too long for others to wait
+  };
+  Next next = Next::None;
+  bool alone = false, synced = false;
+  UniqueFd file = {};
+};
+
 Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_parent,
                                 const char* new_name, unsigned flags) {
   if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0) return Error(EINVAL, "rename");
   const InodePtr from = SLUICE_TRY(inode(parent));
   const InodePtr to = SLUICE_TRY(inode(new_parent));
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
+  RenameAttempt attempt;
   for (;;) {
     const InodePtr source = moving_inode(from, name);
     const InodePtr target = moving_inode(to, new_name);
     const ChangeGuard source_guard(source);
     const ChangeGuard target_guard(target == source ? nullptr : target);
-    bool has_begun_to_move = false;
-    const auto try_once = [&](Others others) -> Result<bool> {
-      has_begun_to_move =
-          moving_inode(from, name) != source || moving_inode(to, new_name) != target;
-      if (has_begun_to_move) return true;
+    attempt.next = RenameAttempt::Next::None;
+    const auto try_once = [&]() -> Result<void> {
+      if (moving_inode(from, name) != source || moving_inode(to, new_name) != target) {
+        attempt.next = RenameAttempt::Next::Anew;
+        return {};
+      }
       SLUICE_TRY(source_guard.check_name());
       SLUICE_TRY(target_guard.check_name());
-      return rename_locked(from, name, to, new_name, flags, others);
+      return rename_locked(from, name, to, new_name, flags, attempt);
     };
-    Result<bool> done = [&] {
-      SharedLock lock(namespace_);
-      return try_once(Others::MayCopyDirectories);
-    }();
-    if (done && !*done) {
+    Result<void> done;
+    if (attempt.alone) {
       ExclusiveLock lock(namespace_);
-      done = try_once(Others::Wait);
+      done = try_once();
+    } else {
+      SharedLock lock(namespace_);
+      done = try_once();
     }
-    if (has_begun_to_move) continue;
-    return done ? Result<void>() : done.error();
+    switch (attempt.next) {
+      case RenameAttempt::Next::None:
+        return done;
+      case RenameAttempt::Next::Alone:
+        attempt.alone = true;
+        break;
+      case RenameAttempt::Next::Synced:
+        if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync what is renamed");
+        attempt.synced = true;
+        break;
+      case RenameAttempt::Next::Anew:
+        break;
+    }
   }
 }
 
-// False if it must be tried again alone: a directory that is renamed while somebody makes a copy of
-// it on another tier would go on under both names.
-Result<bool> Filesystem::rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
-                                       const char* new_name, unsigned flags, Others others) {
+Result<void> Filesystem::rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
+                                       const char* new_name, unsigned flags,
+                                       RenameAttempt& attempt) {
   const OpenCopies from_copies = SLUICE_TRY(open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(open_copies(to));
   const auto source = SLUICE_TRY(locate(from_copies, name));
@@ -455,8 +481,10 @@ Result<bool> Filesystem::rename_locked(const InodePtr& from, const char* name, c
   const auto target = SLUICE_TRY(locate(to_copies, new_name));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
-  if (others == Others::MayCopyDirectories && (is_directory(source) || is_directory(target)))
-    return false;
+  if (!attempt.alone && (is_directory(source) || is_directory(target))) {
+    attempt.next = RenameAttempt::Next::Alone;
+    return {};
+  }
 
   if ((is_directory(source) && !from_copies.complete) ||
       (is_directory(target) && !to_copies.complete)) {
@@ -480,11 +508,9 @@ Result<bool> Filesystem::rename_locked(const InodePtr& from, const char* name, c
   if (replaces) {
     is_directory(target) ? set_removed(target, true) : hold_if_open(target[0]);
   }
-  const auto done = rename_located(from, name, source, to, new_name, target, flags);
-  if (!done) {
-    if (replaces && is_directory(target)) set_removed(target, false);
-    return done.error();
-  }
+  const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
+  if (!done && replaces && is_directory(target)) set_removed(target, false);
+  if (!done || attempt.next != RenameAttempt::Next::None) return done;
   const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
     const InodePtr moved = table_.find(what.identity.id);
     if (!moved) return;
@@ -495,13 +521,13 @@ Result<bool> Filesystem::rename_locked(const InodePtr& from, const char* name, c
   if (is_directory(source) || is_directory(target)) ++pin_epoch_;  // they inherit other pins now
   renamed(source[0], to, new_name);
   if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
-  return true;
+  return {};
 }
 
 Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
                                         const std::vector<Located>& source, const InodePtr& to,
                                         const char* new_name, const std::vector<Located>& target,
-                                        unsigned flags) {
+                                        unsigned flags, RenameAttempt& attempt) {
   if (source.size() == 1 &&
       (target.empty() || (target.size() == 1 && target[0].tier == source[0].tier))) {
     // One tier, one system call: the tier's own filesystem makes it atomic.
@@ -512,14 +538,21 @@ Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
       return Error::last("rename");
     return {};
   }
-  const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   if (S_ISREG(source[0].st.st_mode) && !(flags & RENAME_EXCHANGE)) {
     // What it replaces is removed for good: a power cut must not find neither. On one tier, its
-    // filesystem sees to that (ext4: auto_da_alloc).
+    // filesystem sees to that (ext4: auto_da_alloc). Most of it goes to disk before the names are
+    // locked, and here only what came since.
     const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
-    const UniqueFd file(::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    if (!file || ::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
+    UniqueFd file(::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!file) return Error::last("sync what is renamed");
+    if (!attempt.synced) {
+      attempt.file = std::move(file);
+      attempt.next = RenameAttempt::Next::Synced;
+      return {};
+    }
+    if (::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
   }
+  const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   return carry_out(store_, pool_, steps);
 }
 
