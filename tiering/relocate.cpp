@@ -16,9 +16,17 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
                                     const Pace& pace) {
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   HiddenCopy copy;
-  copy.name = Tier::new_temp_name();
-  copy.fd.reset(
-      ::openat(temp->get(), copy.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  struct stat st {};
+  if (::fstat(source, &st) < 0) return Error::last("stat");
+  // What has no name yet may still get one (O_TMPFILE, then linkat): only of a file that was made
+  // so, not of one that was unlinked.
+  if (st.st_nlink == 0)
+    copy.fd.reset(::openat(temp->get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!copy.fd) {
+    copy.name = Tier::new_temp_name();
+    copy.fd.reset(
+        ::openat(temp->get(), copy.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  }
   if (!copy.fd) return Error::last("create copy");
   const auto fill = [&]() -> Result<void> {
     SLUICE_TRY(copy_inode_flags(source, copy.fd.get()));
@@ -37,6 +45,7 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
 }
 
 void discard(const HiddenCopy& copy, const Tier& tier) {
+  if (copy.name.empty()) return;
   // If it can't be removed now, the next mount clears .sluice/tmp.
   if (const auto temp = tier.temp_directory()) ::unlinkat((*temp)->get(), copy.name.c_str(), 0);
 }

@@ -15,8 +15,8 @@ namespace sluice {
 
 // A copy of a file in a tier's .sluice/tmp.
 struct HiddenCopy {
-  std::string name;
-  UniqueFd fd;  // O_RDWR
+  std::string name;  // none if the original has none
+  UniqueFd fd;       // O_RDWR
   Located located;
   Copied copied;
 };

@@ -393,6 +393,18 @@ TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
   fs_->release(id, O_RDWR);
 }
 
+TEST_F(SpillTest, AFileMadeWithoutANameCanGetOneAfterwards) {
+  fill(*fast_, kMiB);
+  const auto made = fs_->create_unnamed(kRootId, 0644, O_RDWR, kRoot);
+  ASSERT_TRUE(made);
+  const InodeId id = made->first.id;
+  ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB);
+  ASSERT_TRUE(fs_->link(id, kRootId, "f"));
+  EXPECT_TRUE(test::read_file(slow_->path() + "/f") == head(3 * kMiB));
+  EXPECT_EQ(id_of("f"), id);
+  fs_->release(id, O_RDWR);
+}
+
 TEST_F(SpillTest, AFileRenamedMeanwhileMovesUnderItsNewName) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
