@@ -167,7 +167,9 @@ Result<SharedFd> Tier::root() const { return SLUICE_TRY(current())->fd; }
 Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->temp; }
 
 std::string Tier::new_temp_name() {
-  static std::atomic<std::uint64_t> counter{0};  // a name needs only to be unique in this process
+  // Begins where no earlier process has been: a tier that was away when it ended has its files yet.
+  static std::atomic<std::uint64_t> counter{
+      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
   return "t" + std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
 }
 
