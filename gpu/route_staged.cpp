@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_staged.hpp"
 
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <memory>
 
 #include "gpu/cutter.hpp"
+#include "gpu/packer.hpp"
 #include "gpu/route_host.hpp"
 
 namespace sluice {
@@ -17,7 +20,53 @@ constexpr unsigned kSmallLanes = 64;
 constexpr unsigned kWriters = 4, kWriteSlots = 4;
 constexpr std::size_t kWriteSlot = 2 << 20;
 
+// Threads with batches that are served at once. A slot has room for 128 pages and their table: what
+// rings send at once, in one launch.
+constexpr unsigned kBatchLanes = 16, kBatchSlots = 2;
+constexpr std::size_t kBatchSlot = (512 + 32) << 10;
+static_assert(kBatchSlot >= 128 * (4096 + Packer::kOverhead) && kBatchSlot % 4096 == 0);
+
 constexpr std::size_t kPageable = 4 << 20;
+
+// Where the kinds of lanes have their slots in the pinned memory.
+struct Layout {
+  Layout(unsigned workers, std::uint64_t chunk, unsigned slots)
+      : writers(workers * slots * chunk),
+        batches(writers + kWriters * kWriteSlots * kWriteSlot),
+        small(batches + kBatchLanes * kBatchSlots * kBatchSlot),
+        end(small + kSmallLanes * kSmall) {}
+  const std::size_t writers, batches, small, end;
+};
+
+// Reads of the page cache, as far as it has the bytes.
+class CachedReads {
+ public:
+  explicit CachedReads(int fd) : fd_(fd) {}
+
+  // How many bytes there are; nothing if some are not in memory.
+  Result<std::optional<std::size_t>> read(std::uint64_t offset, std::byte* to, std::size_t length) {
+    std::size_t got = 0;
+    while (can_tell_ && got < length) {
+      iovec part{to + got, length - got};
+      const ssize_t count = ::preadv2(fd_, &part, 1, static_cast<off_t>(offset + got), RWF_NOWAIT);
+      if (count == 0) return std::optional(got);
+      if (count > 0) got += static_cast<std::size_t>(count);
+      if (count > 0 || errno == EINTR) continue;
+      if (errno == EAGAIN) return std::optional<std::size_t>();
+      // Filesystems that don't know how not to wait, such as FUSE.
+      if (errno != EOPNOTSUPP && errno != ENOSYS) return Error::last("read the file");
+      can_tell_ = false;
+    }
+    if (got < length) {
+      got += SLUICE_TRY(read_buffered(fd_, offset + got, to + got, length - got));
+    }
+    return std::optional(got);
+  }
+
+ private:
+  const int fd_;
+  bool can_tell_ = true;
+};
 
 std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::size_t size) {
   return all.subspan(from, size);
@@ -27,9 +76,8 @@ std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::si
 
 Result<std::unique_ptr<Staging>> Staging::create(Device& device, WorkerPool& workers,
                                                  std::uint64_t chunk, unsigned slots) {
-  const std::size_t bytes =
-      workers.size() * slots * chunk + kWriters * kWriteSlots * kWriteSlot + kSmallLanes * kSmall;
-  auto pinned = SLUICE_TRY(PinnedMemory::create(device, bytes));
+  const Layout layout(workers.size(), chunk, slots);
+  auto pinned = SLUICE_TRY(PinnedMemory::create(device, layout.end));
   return std::unique_ptr<Staging>(new Staging(std::move(pinned), workers, chunk, slots));
 }
 
@@ -39,9 +87,12 @@ Staging::Staging(std::unique_ptr<PinnedMemory> pinned, WorkerPool& workers, std:
       workers_(workers),
       chunk_(chunk),
       small_(pinned_->bytes().last(kSmallLanes * kSmall), kSmallLanes, 1, Lane::Wait::Spin),
-      writers_(part_of(pinned_->bytes(), workers.size() * slots * chunk,
+      writers_(part_of(pinned_->bytes(), Layout(workers.size(), chunk, slots).writers,
                        kWriters * kWriteSlots * kWriteSlot),
-               kWriters, kWriteSlots, Lane::Wait::Block) {
+               kWriters, kWriteSlots, Lane::Wait::Block),
+      batches_(part_of(pinned_->bytes(), Layout(workers.size(), chunk, slots).batches,
+                       kBatchLanes * kBatchSlots * kBatchSlot),
+               kBatchLanes, kBatchSlots, Lane::Wait::Spin) {
   for (unsigned i = 0; i < workers.size(); ++i) {
     lanes_.push_back(std::make_unique<Lane>(
         part_of(pinned_->bytes(), i * slots * chunk, slots * chunk), slots, Lane::Wait::Block));
@@ -72,7 +123,7 @@ class Staging::ReadJob : public WorkerPool::Job {
       if (piece.is_large()) {
         SLUICE_TRY(pass_large(lane, lane.slot(slot), piece.parts[0]));
       } else {
-        SLUICE_TRY(pass_small(lane, lane.slot(slot), piece.all()));
+        SLUICE_TRY(pass_small(lane, lane.whole_slot(slot), piece.all()));
       }
       SLUICE_TRY(lane.mark(slot));
       if (turn.is_over()) return true;
@@ -88,15 +139,28 @@ class Staging::ReadJob : public WorkerPool::Job {
     return lane.to_device(memory_.address() + to, slot + got.skip, got.bytes);
   }
 
-  Result<void> pass_small(Lane& lane, std::byte* slot, std::span<const Cutter::Part> parts) {
+  Result<void> pass_small(Lane& lane, std::span<std::byte> slot,
+                          std::span<const Cutter::Part> parts) {
+    if (parts.size() == 1) return pass_one(lane, slot.data(), parts[0]);
+    Packer packer(slot);
     for (const Cutter::Part& part : parts) {
       const auto& [to, from, length] = part.range;
-      const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, slot, length));
+      const CUdeviceptr target = memory_.address() + to;
+      std::byte* const place = packer.place(target, length);
+      const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, place, length));
       if (got < length) cutter_.ends(part, got);
-      if (got > 0) SLUICE_TRY(lane.to_device(memory_.address() + to, slot, got));
-      slot += length;
+      packer.add(target, place, got);
     }
-    return {};
+    return packer.send(lane);
+  }
+
+  // It may fill the slot.
+  Result<void> pass_one(Lane& lane, std::byte* slot, const Cutter::Part& part) {
+    const auto& [to, from, length] = part.range;
+    const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, slot, length));
+    if (got < length) cutter_.ends(part, got);
+    if (got == 0) return {};
+    return lane.to_device(memory_.address() + to, slot, got);
   }
 
   Staging& staging_;
@@ -119,6 +183,35 @@ Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
   }
   SLUICE_TRY(lane->settle());
   return done;
+}
+
+Result<std::optional<std::uint64_t>> Staging::read_batch(int fd, Memory& memory,
+                                                         std::span<const Segment> segments) {
+  const LanePool::Loan lane(batches_);
+  SLUICE_TRY(lane->enter(*memory.device()));
+  CachedReads reads(fd);
+  std::uint64_t done = 0;
+  unsigned slot = 0;
+  Packer packer(lane->whole_slot(slot));
+  for (const auto& [to, from, length] : segments) {
+    const CUdeviceptr target = memory.address() + to;
+    std::byte* place = packer.place(target, length);
+    if (!place) {
+      SLUICE_TRY(packer.send(*lane));
+      SLUICE_TRY(lane->mark(slot));
+      slot = (slot + 1) % lane->slots();
+      SLUICE_TRY(lane->wait(slot));
+      packer = Packer(lane->whole_slot(slot));
+      place = packer.place(target, length);
+    }
+    const auto got = SLUICE_TRY(reads.read(from, place, length));
+    if (!got) return std::optional<std::uint64_t>();
+    packer.add(target, place, *got);
+    done += *got;
+  }
+  SLUICE_TRY(packer.send(*lane));
+  SLUICE_TRY(lane->settle());
+  return std::optional(done);
 }
 
 Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,
