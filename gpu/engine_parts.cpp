@@ -178,8 +178,8 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
   Staging& slots = *SLUICE_TRY(std::move(lent));
   if (request.is_batch()) {
     const auto bytes = SLUICE_TRY(slots.read_batch(request.fd, request.memory, request.segments));
-    if (bytes && request.length > kSmall) mapped.count(request.version, *bytes);
-    if (bytes) return Transfer{*bytes, Route::Staged, choice.why};
+    if (request.length > kSmall) mapped.count(request.version, bytes);
+    return Transfer{bytes, Route::Staged, choice.why};
   }
   if (request.length <= kSmall) {
     const auto bytes = SLUICE_TRY(slots.read_small(request.fd, request.memory, request.segments));

@@ -16,13 +16,15 @@ Packer::Packer(std::span<std::byte> slot)
 std::byte* Packer::place(CUdeviceptr to, std::size_t length) {
   const std::size_t skip = (to - address_of(next_)) % 16;
   const std::size_t room = address_of(table_) - address_of(next_);
-  if (room < skip + length + sizeof(Kernels::Piece)) return nullptr;
+  if (room < skip + length + (promised_ + 1) * sizeof(Kernels::Piece)) return nullptr;
+  ++promised_;
   std::byte* const at = next_ + skip;
   next_ = at + length;
   return at;
 }
 
 bool Packer::add(CUdeviceptr to, const std::byte* from, std::size_t length) {
+  if (promised_ > 0) --promised_;
   if (length == 0) return true;
   if (table_ != end_ && table_->to + table_->length == to &&
       table_->from + table_->length == address_of(from)) {

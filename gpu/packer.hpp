@@ -27,7 +27,7 @@ class Packer {
   explicit Packer(std::span<std::byte> slot);
 
   // Where to put `length` bytes that go to `to`: aligned as that is, so that the GPU copies in wide
-  // words. Null: there is no room.
+  // words. There is room in the table for one add() then. Null: there is none for both.
   std::byte* place(CUdeviceptr to, std::size_t length);
   // The bytes at `from`, in the slot or in other memory that the GPU reaches, go to `to`. What
   // continues the piece before is one with it. False: there is no room for another.
@@ -38,7 +38,8 @@ class Packer {
  private:
   std::byte* next_;  // free from here ...
   Kernels::Piece* end_;
-  Kernels::Piece* table_;  // ... to here
+  Kernels::Piece* table_;     // ... to here
+  std::size_t promised_ = 0;  // pieces, by place()
   std::uint64_t longest_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_staged.hpp"
 
+#include <fcntl.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -38,13 +39,15 @@ struct Layout {
   const std::size_t writers, batches, small, end;
 };
 
-// Reads of the page cache, as far as it has the bytes.
+// Reads that come from the page cache first. What it lacks is begun, all of it, and then waited
+// for: so the disk has many requests at once, and no other thread is woken.
 class CachedReads {
  public:
   explicit CachedReads(int fd) : fd_(fd) {}
 
-  // How many bytes there are; nothing if some are not in memory.
-  Result<std::optional<std::size_t>> read(std::uint64_t offset, std::byte* to, std::size_t length) {
+  // How many bytes there are; nothing if the page cache lacks some.
+  Result<std::optional<std::size_t>> read_cached(std::uint64_t offset, std::byte* to,
+                                                 std::size_t length) {
     std::size_t got = 0;
     while (can_tell_ && got < length) {
       iovec part{to + got, length - got};
@@ -61,6 +64,14 @@ class CachedReads {
       got += SLUICE_TRY(read_buffered(fd_, offset + got, to + got, length - got));
     }
     return std::optional(got);
+  }
+
+  void begin(std::uint64_t offset, std::size_t length) const {
+    ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(length),
+                    POSIX_FADV_WILLNEED);
+  }
+  Result<std::size_t> read(std::uint64_t offset, std::byte* to, std::size_t length) const {
+    return read_buffered(fd_, offset, to, length);
   }
 
  private:
@@ -185,33 +196,73 @@ Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
   return done;
 }
 
-Result<std::optional<std::uint64_t>> Staging::read_batch(int fd, Memory& memory,
-                                                         std::span<const Segment> segments) {
+class Staging::BatchRead {
+ public:
+  BatchRead(Lane& lane, int fd, const Memory& memory)
+      : lane_(lane), reads_(fd), memory_(memory), packer_(lane.whole_slot(0)) {}
+
+  Result<std::uint64_t> run(std::span<const Segment> segments) {
+    for (const Segment& segment : segments) {
+      std::byte* place = packer_.place(memory_.address() + segment.memory_offset, segment.length);
+      if (!place) {
+        SLUICE_TRY(next_slot());
+        place = packer_.place(memory_.address() + segment.memory_offset, segment.length);
+      }
+      const auto got = SLUICE_TRY(reads_.read_cached(segment.file_offset, place, segment.length));
+      if (got) {
+        add(segment, place, *got);
+      } else {
+        reads_.begin(segment.file_offset, segment.length);
+        missed_.push_back({segment, place});
+      }
+    }
+    SLUICE_TRY(send());
+    SLUICE_TRY(lane_.settle());
+    return done_;
+  }
+
+ private:
+  struct Missed {
+    Segment segment;
+    std::byte* place;
+  };
+
+  void add(const Segment& segment, std::byte* place, std::size_t got) {
+    packer_.add(memory_.address() + segment.memory_offset, place, got);
+    done_ += got;
+  }
+
+  Result<void> send() {
+    for (const auto& [segment, place] : missed_) {
+      add(segment, place, SLUICE_TRY(reads_.read(segment.file_offset, place, segment.length)));
+    }
+    missed_.clear();
+    return packer_.send(lane_);
+  }
+
+  Result<void> next_slot() {
+    SLUICE_TRY(send());
+    SLUICE_TRY(lane_.mark(slot_));
+    slot_ = (slot_ + 1) % lane_.slots();
+    SLUICE_TRY(lane_.wait(slot_));
+    packer_ = Packer(lane_.whole_slot(slot_));
+    return {};
+  }
+
+  Lane& lane_;
+  CachedReads reads_;
+  const Memory& memory_;
+  unsigned slot_ = 0;
+  Packer packer_;
+  std::vector<Missed> missed_;  // in this slot
+  std::uint64_t done_ = 0;
+};
+
+Result<std::uint64_t> Staging::read_batch(int fd, Memory& memory,
+                                          std::span<const Segment> segments) {
   const LanePool::Loan lane(batches_);
   SLUICE_TRY(lane->enter(*memory.device()));
-  CachedReads reads(fd);
-  std::uint64_t done = 0;
-  unsigned slot = 0;
-  Packer packer(lane->whole_slot(slot));
-  for (const auto& [to, from, length] : segments) {
-    const CUdeviceptr target = memory.address() + to;
-    std::byte* place = packer.place(target, length);
-    if (!place) {
-      SLUICE_TRY(packer.send(*lane));
-      SLUICE_TRY(lane->mark(slot));
-      slot = (slot + 1) % lane->slots();
-      SLUICE_TRY(lane->wait(slot));
-      packer = Packer(lane->whole_slot(slot));
-      place = packer.place(target, length);
-    }
-    const auto got = SLUICE_TRY(reads.read(from, place, length));
-    if (!got) return std::optional<std::uint64_t>();
-    packer.add(target, place, *got);
-    done += *got;
-  }
-  SLUICE_TRY(packer.send(*lane));
-  SLUICE_TRY(lane->settle());
-  return std::optional(done);
+  return BatchRead(*lane, fd, memory).run(segments);
 }
 
 Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,11 +29,9 @@ class Staging {
   // All segments, of at most kSmall bytes together, on the calling thread, through the page cache.
   // Returns how many bytes there were.
   Result<std::uint64_t> read_small(int fd, Memory& memory, std::span<const Segment> segments);
-  // All segments, each of at most kSmall bytes, on the calling thread and with as few copies to the
-  // GPU as can be. Nothing if the page cache lacks some of the bytes: to wait for the disk is for
-  // several threads.
-  Result<std::optional<std::uint64_t>> read_batch(int fd, Memory& memory,
-                                                  std::span<const Segment> segments);
+  // All segments, each of at most kSmall bytes, on the calling thread, through the page cache, and
+  // with as few copies to the GPU as can be. Returns how many bytes there were.
+  Result<std::uint64_t> read_batch(int fd, Memory& memory, std::span<const Segment> segments);
   // With all workers.
   Result<std::uint64_t> read(FileReader& reader, Memory& memory, std::span<const Segment> segments);
   // In the order of the file, from the calling thread.
@@ -51,6 +48,7 @@ class Staging {
 
  private:
   class ReadJob;
+  class BatchRead;
 
   Staging(std::unique_ptr<PinnedMemory> pinned, WorkerPool& workers, std::uint64_t chunk,
           unsigned slots);

@@ -139,6 +139,18 @@ TEST_F(EngineBatchTest, WhatIsOnDiskIsReadToo) {
   }
 }
 
+TEST_F(EngineBatchTest, WhatIsPartlyOnDiskIsOneLaunchToo) {
+  const UniqueFd fd = make_file("f", content_);
+  if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
+  std::string half(kSize / 2, 0);
+  ASSERT_GT(::pread(fd.get(), half.data(), half.size(), 0), 0);
+  auto segments = some(128, {4090, 4096, 7}, 512);
+  segments[100].file_offset = kSize - 5;
+  expect_batch(fd, content_, segments);
+  EXPECT_EQ(launches_, 1u);
+  EXPECT_EQ(copies_, 0u);
+}
+
 TEST_F(EngineBatchTest, SegmentsAreShortAtTheEndOfTheFile) {
   const UniqueFd fd = make_file("f", content_);
   for (const std::size_t size : {9, 128, 2'000}) {
