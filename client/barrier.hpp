@@ -10,6 +10,8 @@
 #include "client/request.hpp"
 #include "client/sentence.hpp"
 
+#define SLUICE_API extern "C" __attribute__((visibility("default")))
+
 namespace sluice {
 
 inline std::string text_of(const File* file) { return file != nullptr ? file->path() : ""; }

@@ -30,6 +30,9 @@ struct Outcome {
 // ENODEV if the buffer is a GPU's and of the process that forked this one.
 Result<void> check(Library& library, const Buffer& buffer);
 
+// EBADF if the file is not open for this.
+Result<void> check(const File& file, Direction direction);
+
 // ERANGE if the buffer has no such range; EBADF if the file is not open for this; else what the
 // daemon or the engine said.
 Result<Outcome> carry_out(Library& library, const Request& request);

@@ -17,8 +17,6 @@
 #include "client/request.hpp"
 #include "client/stream.hpp"
 
-#define SLUICE_API extern "C" __attribute__((visibility("default")))
-
 // ABI: grows at the end only.
 static_assert(sizeof(struct sluice_result) == 24);
 

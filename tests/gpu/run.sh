@@ -49,7 +49,7 @@ part() {
 }
 
 [[ $(id -u) == 0 ]] || { echo "run.sh: mounting needs root" >&2; exit 2; }
-for file in "$sluice" "$build/bin/gpu_real_test"; do
+for file in "$sluice" "$build/bin/gpu_real_test" "$build/bin/gpu_gather_test"; do
   [[ -x $file ]] || { echo "run.sh: no $file; build the tree first" >&2; exit 2; }
 done
 if ! nvidia-smi -L; then
@@ -61,12 +61,14 @@ df -hT "$scratch" | tail -n 1
 [[ -w /sys/module/fuse/parameters/enable_uring ]] && echo Y >/sys/module/fuse/parameters/enable_uring
 
 part gpu_test 600 env SLUICE_REQUIRE=gpu SLUICE_BIN="$sluice" SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_real_test"
+part gather_test 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_gather_test"
 
 part mount 60 "$sluice" mount --no-migrate --tier "nvme=$scratch/nvme" --tier "ssd=$scratch/ssd" --tier "hdd=$scratch/hdd" \
   --state "$scratch/state" "$mount"
 if mountpoint -q "$mount"; then
   head -c 314572807 /dev/urandom >"$mount/data"
   head -c 70001 /dev/urandom >"$mount/small"
+  part gather_mount 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$mount" "$build/bin/gpu_gather_test"
   part doctor 60 "$sluice" doctor "$mount"
   part status 60 "$sluice" status --json "$mount"
   part gpu_read 60 "$sluice" gpu read --check "$mount/data" "$mount/small"
@@ -81,6 +83,7 @@ if mountpoint -q "$mount"; then
   part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
   part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"
   cat "$out/doctor.log" "$out/bench.log" 2>/dev/null
+  grep -h " M/s" "$out/gather_test.log" "$out/gather_mount.log" 2>/dev/null
   part umount 60 "$sluice" umount "$mount"
 fi
 left=$(pgrep -f -- "$scratch" | grep -vx -e $$ -e "$BASHPID" || true)

@@ -68,6 +68,24 @@ ssize_t sluice_read_route(sluice_file* file, sluice_buffer* buffer, size_t buffe
                           size_t length, uint64_t file_offset, uint32_t route,
                           struct sluice_result* result);
 
+/* Records of `record_bytes` bytes by number, any amount of them: record 0 begins at `file_offset`,
+ * and record index[i] goes to `buffer_offset` + i * `record_bytes` of the buffer, for i from 0 to
+ * `count` - 1. The same number may come several times. `index` is in host memory or in that of a
+ * GPU. Returns the number of bytes.
+ *
+ * Always done in this process, so that millions of numbers need not reach the daemon. The file has
+ * as many records as are whole in it: -ERANGE for any other number, and sluice_error() names the
+ * first; the buffer may then have some of the records. */
+ssize_t sluice_gather(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                      const uint64_t* index, size_t count, size_t record_bytes,
+                      uint64_t file_offset, struct sluice_result* result);
+/* The other way: record index[i] of the file becomes what is at `buffer_offset` + i *
+ * `record_bytes` of the buffer; of the same number, the last. The file does not grow: -ERANGE, and
+ * nothing was written. */
+ssize_t sluice_scatter(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                       const uint64_t* index, size_t count, size_t record_bytes,
+                       uint64_t file_offset, struct sluice_result* result);
+
 /* Begin, and call back from a thread of the library's when done, with what the function above would
  * have returned. The callback may begin further requests but must not wait for one. Never called if
  * these return an error. */

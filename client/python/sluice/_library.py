@@ -35,6 +35,7 @@ class SegmentStruct(ctypes.Structure):
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_ssize_t, POINTER(ResultStruct))
 
 _TRANSFER = [c_void_p, c_void_p, c_size_t, c_size_t, c_uint64]
+_RECORDS = [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t, c_uint64, POINTER(ResultStruct)]
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_open": (c_int, [c_char_p, c_int, c_uint, POINTER(c_void_p)]),
     "sluice_close": (None, [c_void_p]),
@@ -44,6 +45,8 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_read": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
     "sluice_write": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
     "sluice_readv": (c_ssize_t, [c_void_p, c_void_p, POINTER(SegmentStruct), c_size_t, POINTER(ResultStruct)]),
+    "sluice_gather": (c_ssize_t, _RECORDS),
+    "sluice_scatter": (c_ssize_t, _RECORDS),
     "sluice_read_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
     "sluice_write_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
     "sluice_prefetch": (c_int, [c_void_p, c_uint64, c_uint64, c_uint32]),
