@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The parts of aibench: each makes its files, measures its ways in turns, and checks every byte."""
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -256,11 +257,11 @@ _GDS_PROGRAM = """
 import json, os, sys, time
 folder, path, offset, size, rounds = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
 sys.path.insert(0, folder)
-import torch
+import torch.cuda.gds
 from aibench_site import Content
 content = Content("cuda")
-storage = torch.UntypedStorage(size, device="cuda")
-words = torch.empty(0, dtype=torch.int64, device="cuda").set_(storage)
+words = torch.empty(size // 8, dtype=torch.int64, device="cuda")
+storage = words.untyped_storage()
 file = torch.cuda.gds.GdsFile(path, os.O_RDONLY)
 rates = []
 for _ in range(rounds):
@@ -283,7 +284,7 @@ def gds(site, runner, options):
     def sample(row, path, environment, rounds):
         if site.gpu is None:
             raise Skip("no GPU")
-        if not hasattr(torch.cuda, "gds"):
+        if importlib.util.find_spec("torch.cuda.gds") is None:
             raise Skip(f"PyTorch {torch.__version__} has no torch.cuda.gds")
         answer = _run([sys.executable, "-c", _GDS_PROGRAM, os.path.dirname(__file__), path, options.single.data_offset,
                        options.gds, rounds], 120, env={**os.environ, **environment})
