@@ -7,6 +7,7 @@
 #include <string>
 
 #include "client/file.hpp"
+#include "client/include/sluice/sluice.h"
 #include "client/request.hpp"
 #include "client/sentence.hpp"
 
@@ -23,7 +24,7 @@ std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
   try {
     const Result<std::int64_t> result = work();
     if (result) return *result;
-    say(what, text_of(where), result.error());
+    if (!is_said(result.error())) say(what, text_of(where), result.error());
     return -result.error().code;
   } catch (const std::bad_alloc&) {
     say_no_memory();
@@ -33,6 +34,15 @@ std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
     say(what, {}, Error{EIO, "an unexpected exception"});
     return -EIO;
   }
+}
+
+inline struct sluice_result to_c(const Outcome& outcome) {
+  struct sluice_result result {};
+  result.bytes = outcome.transfer.bytes;
+  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
+  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
+  result.in_process = outcome.in_process ? 1 : 0;
+  return result;
 }
 
 }  // namespace sluice

@@ -64,6 +64,17 @@ void say(const char* what, const std::string& where, const BadIndex& bad,
                 what, path.dots, path.text, bad.position, bad.value, bad.records, record_bytes);
 }
 
+namespace {
+constexpr char kSaid[] = "said already";
+}  // namespace
+
+Error said(int code, const std::string& words) noexcept {
+  std::snprintf(t_sentence.data(), t_sentence.size(), "%s", words.c_str());
+  return {code, kSaid};
+}
+
+bool is_said(const Error& error) noexcept { return error.operation == kSaid; }
+
 void say_no_memory() noexcept { say("libsluice", {}, Error{ENOMEM, "allocate"}); }
 
 const char* last_sentence() noexcept { return t_sentence.data(); }

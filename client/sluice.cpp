@@ -50,14 +50,6 @@ Result<void> check(const Call& call) {
   return need(call.route < kRoutes, "there is no such route");
 }
 
-void fill(struct sluice_result& result, const Outcome& outcome) {
-  result = {};
-  result.bytes = outcome.transfer.bytes;
-  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
-  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
-  result.in_process = outcome.in_process ? 1 : 0;
-}
-
 ssize_t transfer(const Call& call, std::span<const Segment> segments,
                  struct sluice_result* result) noexcept {
   return barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
@@ -65,7 +57,7 @@ ssize_t transfer(const Call& call, std::span<const Segment> segments,
     const auto outcome = SLUICE_TRY(
         carry_out(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction, segments,
                                    static_cast<Route>(call.route)}));
-    if (result != nullptr) fill(*result, outcome);
+    if (result != nullptr) *result = to_c(outcome);
     return static_cast<std::int64_t>(outcome.transfer.bytes);
   });
 }

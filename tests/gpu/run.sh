@@ -76,13 +76,21 @@ if mountpoint -q "$mount"; then
     "$sluice" "$mount/data"
   part example_libsluice 60 "$build/bin/example_gpu_read" "$mount/data"
   part example_ioctl 60 "$build/bin/example_ioctl_read" "$mount/data"
+  python3 - "$mount/model.safetensors" <<'END'
+import json, os, struct, sys
+header = json.dumps({f"w{i}": {"dtype": "U8", "shape": [size], "data_offsets": [begin, begin + size]}
+                     for i, (begin, size) in enumerate([(0, 70_000_001), (70_000_001, 200_000_000)])}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + os.urandom(270_000_001))
+END
+  part example_load_model 60 "$build/bin/example_load_model" "$mount/model.safetensors"
   part torch 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_expandable 180 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
     python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_elsewhere 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$scratch/nvme/data"
   part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
+  part aibench 400 "$source/tools/bench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
   part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"
-  cat "$out/doctor.log" "$out/bench.log" 2>/dev/null
+  cat "$out/doctor.log" "$out/aibench.log" "$out/bench.log" 2>/dev/null
   grep -h " M/s" "$out/gather_test.log" "$out/gather_mount.log" 2>/dev/null
   part umount 60 "$sluice" umount "$mount"
 fi
