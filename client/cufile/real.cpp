@@ -76,7 +76,11 @@ std::string packages_of(const std::string& path) {
 std::vector<std::string> patterns(const Loaded& loaded) {
   std::vector<std::string> all;
   for (const auto& path : loaded.paths) {
-    if (path.find("/libcufile.so") != std::string::npos) all.push_back(path);
+    // Packages that bundle it put a checksum into its name.
+    if (path.find("/libcufile.so") != std::string::npos ||
+        path.find("/libcufile-") != std::string::npos) {
+      all.push_back(path);
+    }
   }
   std::set<std::string> packages;
   for (const auto& path : loaded.paths) {
