@@ -36,13 +36,4 @@ std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
   }
 }
 
-inline struct sluice_result to_c(const Outcome& outcome) {
-  struct sluice_result result {};
-  result.bytes = outcome.transfer.bytes;
-  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
-  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
-  result.in_process = outcome.in_process ? 1 : 0;
-  return result;
-}
-
 }  // namespace sluice

@@ -111,7 +111,7 @@ SLUICE_API ssize_t sluice_model_load(sluice_model* model, sluice_buffer* buffer,
     if (loaded.bytes() > 0) {
       outcome = SLUICE_TRY(loaded.load(Library::get(), *buffer->buffer, buffer_offset, tell));
     }
-    if (result != nullptr) *result = to_c(outcome);
+    if (result != nullptr) *result = result_of(outcome);
     return static_cast<std::int64_t>(outcome.transfer.bytes);
   });
 }

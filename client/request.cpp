@@ -167,6 +167,15 @@ std::shared_ptr<const File::Names> names_for(File& file, Buffer& buffer) {
 
 }  // namespace
 
+struct sluice_result result_of(const Outcome& outcome) {
+  struct sluice_result result {};
+  result.bytes = outcome.transfer.bytes;
+  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
+  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
+  result.in_process = outcome.in_process ? 1 : 0;
+  return result;
+}
+
 Result<void> check(Library& library, const Buffer& buffer) {
   if (buffer.device() != nullptr && !library.engine().is_enabled()) {
     return Error{ENODEV, "GPU memory of the parent: CUDA does not work after fork()"};

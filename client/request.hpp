@@ -7,6 +7,7 @@
 
 #include "client/buffer.hpp"
 #include "client/file.hpp"
+#include "client/include/sluice/sluice.h"
 #include "client/library.hpp"
 #include "gpu/engine.hpp"
 
@@ -26,6 +27,9 @@ struct Outcome {
   Transfer transfer;
   bool in_process = false;
 };
+
+// What C is told of it.
+struct sluice_result result_of(const Outcome& outcome);
 
 // ENODEV if the buffer is a GPU's and of the process that forked this one.
 Result<void> check(Library& library, const Buffer& buffer);

@@ -87,6 +87,11 @@ END
   part torch_expandable 180 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
     python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_elsewhere 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$scratch/nvme/data"
+  mkdir -p "$mount/dropin" "$scratch/plain"
+  part dropin 580 python3 "$source/tests/gpu/dropin_test.py" "$build/lib/dropin/libcufile.so.0" "$mount/dropin" "$scratch/plain"
+  part dropin_expandable 580 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+    python3 "$source/tests/gpu/dropin_test.py" "$build/lib/dropin/libcufile.so.0" "$mount/dropin" "$scratch/plain" 268435456
+  cat "$out/dropin.log"
   part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
   part aibench 400 "$source/tools/bench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
   part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"

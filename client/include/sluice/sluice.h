@@ -104,6 +104,16 @@ int sluice_read_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_o
 int sluice_write_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                         size_t length, uint64_t file_offset, void* stream, ssize_t* done);
 
+/* The same with numbers that nobody knows before the stream gets there. `numbers` is asked then,
+ * and `callback` is told before the stream goes on, both by a thread of the library's. Neither is
+ * called if these return an error. */
+typedef void (*sluice_numbers)(void* user, size_t* buffer_offset, size_t* length,
+                               uint64_t* file_offset);
+int sluice_read_stream_late(sluice_file* file, sluice_buffer* buffer, sluice_numbers numbers,
+                            sluice_callback callback, void* user, void* stream);
+int sluice_write_stream_late(sluice_file* file, sluice_buffer* buffer, sluice_numbers numbers,
+                             sluice_callback callback, void* user, void* stream);
+
 /* Warms a range of the file, or promotes it: SLUICE_PREFETCH_*. Length 0: to the end. */
 int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length, uint32_t flags);
 /* Which route a large read into this buffer would take; null: into a GPU's memory. */
