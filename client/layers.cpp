@@ -9,6 +9,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/thread.hpp"
 #include "client/sentence.hpp"
 
 namespace sluice {
@@ -96,7 +97,7 @@ std::optional<Layers::Task> Layers::next_task() {
 }
 
 void Layers::work() noexcept {
-  ::pthread_setname_np(::pthread_self(), "sluice-layers");
+  begin_thread("sluice-layers");
   std::unique_lock lock(mutex_);
   for (;;) {
     std::optional<Task> task;
