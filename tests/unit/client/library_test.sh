@@ -6,7 +6,7 @@ library=$1 source=$2 c_test=$3 example=$4
 failures=0
 complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 
-declared=$(grep -oE '\bsluice_[a-z_]+\(' "$source/client/include/sluice/sluice.h" | tr -d '(' | sort -u | grep -vx sluice_callback)
+declared=$(grep -hoE '\b(sluice|hf3fs)_[a-z0-9_]+\(' "$source"/client/include/sluice/*.h | tr -d '(' | sort -u | grep -vx sluice_callback)
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
 # sluice_error() and such are in comments, too, so every name with a parenthesis is one that is declared.
 [[ $exported == "$(sed 's/$/@@SLUICE_1/' <<<"$declared")" ]] ||
