@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "client/layers.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
 #include <new>
 #include <system_error>
 
 #include "base/thread.hpp"
 #include "client/sentence.hpp"
+#include "client/signals_blocked.hpp"
 
 namespace sluice {
 
@@ -34,18 +32,12 @@ Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<con
     layers->slots_[i].owner = layers.get();
     layers->slots_[i].offset = offset + i * largest;
   }
-  // It takes no signals of the host program: a thread inherits the mask of the one that starts it.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::optional<Error> error;
+  const SignalsBlocked blocked;
   try {
     layers->thread_ = std::thread([self = layers.get()] { self->work(); });
   } catch (const std::system_error&) {
-    error = Error{EAGAIN, "start a thread"};
+    return Error{EAGAIN, "start a thread"};
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error) return *error;
   return layers;
 }
 

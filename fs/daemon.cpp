@@ -120,6 +120,7 @@ class Daemon {
     if (!start_migration()) return false;
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     const bool ok = session_->run(*filesystem_, *gpu_);
+    gpu_->end_rings();
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
@@ -296,6 +297,7 @@ class Daemon {
         {"devices", devices},
         {"buffers", gpu_->buffers()},
         {"buffer_bytes", gpu_->buffer_bytes()},
+        {"rings", gpu_->rings()},
         {"host_bytes", gpu_->host_memory().used()},
         {"host_bytes_limit", gpu_->host_memory().most()},
         {"pinned_bytes", engine_->pinned_bytes()},
