@@ -5,11 +5,14 @@
 #include <cctype>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "base/log.hpp"
 
 namespace sluice {
 namespace {
+
+constexpr auto kKernelsAgain = std::chrono::seconds(10);
 
 // After these every further call in the context fails, and often with the same code: the driver
 // documents that "the process must be terminated and relaunched".
@@ -157,14 +160,18 @@ Error Device::failed(CUresult code, Operation what) {
 
 const Kernels* Device::kernels() {
   if (const Kernels* ready = kernels_ready_.load(std::memory_order_acquire)) return ready;
-  if (kernels_refused_) return nullptr;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < kernels_again_.load(std::memory_order_relaxed)) return nullptr;
   MutexLock lock(kernels_mutex_);
-  if (kernels_ || kernels_refused_) return kernels_.get();
+  if (kernels_) return kernels_.get();
+  if (now < kernels_again_.load(std::memory_order_relaxed)) return nullptr;
   if (const CUresult code = Kernels::load(api_, ordinal_, kernels_); code != CUDA_SUCCESS) {
-    kernels_refused_ = true;
+    kernels_again_.store(now + kKernelsAgain, std::memory_order_relaxed);
     const Error error = failed(code, "load the kernels");
-    log::get().warn("the GPU has no kernels, small pieces are copied one by one: gpu={} errno={}",
-                    to_string(uuid_), error.code);
+    if (!std::exchange(kernels_refused_, true)) {
+      log::get().warn("the GPU has no kernels, small pieces are copied one by one: gpu={} errno={}",
+                      to_string(uuid_), error.code);
+    }
     return nullptr;
   }
   kernels_ready_.store(kernels_.get(), std::memory_order_release);

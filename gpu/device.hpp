@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -54,7 +55,8 @@ class Device {
   void lose() { lost_ = true; }
   bool is_lost() const { return lost_; }
 
-  // The kernels, loaded by the first who asks; null if they can't be used, which is logged once.
+  // The kernels, loaded by the first who asks; null if they can't be, which is logged once, and
+  // tried again after a while: somebody may be recording a graph just now.
   // REQUIRES: the calling thread has entered this GPU.
   const Kernels* kernels();
 
@@ -86,8 +88,9 @@ class Device {
   std::atomic<const Kernels*> kernels_ready_{nullptr};  // kernels_, to be read without the lock
   Mutex kernels_mutex_;                                 // held while CUDA loads them
   std::unique_ptr<Kernels> kernels_ GUARDED_BY(kernels_mutex_);
-  std::atomic<bool> kernels_refused_{false};  // only ever turns true
-  Mutex ipc_mutex_;                           // held while CUDA maps and unmaps
+  bool kernels_refused_ GUARDED_BY(kernels_mutex_) = false;
+  std::atomic<std::chrono::steady_clock::time_point> kernels_again_{};  // no use to try before
+  Mutex ipc_mutex_;  // held while CUDA maps and unmaps
   std::map<IpcHandle, IpcMapping> ipc_ GUARDED_BY(ipc_mutex_);
 };
 

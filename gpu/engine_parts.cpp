@@ -231,7 +231,7 @@ Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
   request.timer.take(Route::Host);
   const Why why = request.wanted == Route::Auto ? Why::HostMemory : Why::Asked;
   std::byte* const memory = request.memory.host();
-  if (request.length <= kSmall) {
+  if (request.length <= kSmall || request.is_batch()) {
     const auto bytes = SLUICE_TRY(read_host_small(request.fd, memory, request.segments));
     return Transfer{bytes, Route::Host, why};
   }

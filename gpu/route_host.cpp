@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
+
+#include "gpu/cached_reads.hpp"
 
 namespace sluice {
 namespace {
@@ -36,8 +39,24 @@ class HostRead : public WorkerPool::Job {
 
 Result<std::uint64_t> read_host_small(int fd, std::byte* memory,
                                       std::span<const Segment> segments) {
+  if (segments.size() == 1) {
+    const auto& [to, from, length] = segments[0];
+    return SLUICE_TRY(read_buffered(fd, from, memory + to, length));
+  }
+  CachedReads reads(fd);
+  std::vector<const Segment*> missed;
   std::uint64_t done = 0;
-  for (const auto& [to, from, length] : segments) {
+  for (const Segment& segment : segments) {
+    const auto& [to, from, length] = segment;
+    const auto got = SLUICE_TRY(reads.read(from, memory + to, length));
+    if (got) {
+      done += *got;
+    } else {
+      missed.push_back(&segment);
+    }
+  }
+  for (const Segment* segment : missed) {
+    const auto& [to, from, length] = *segment;
     done += SLUICE_TRY(read_buffered(fd, from, memory + to, length));
   }
   return done;

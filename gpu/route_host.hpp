@@ -14,7 +14,8 @@
 
 namespace sluice {
 
-// On the calling thread, through the page cache. Returns how many bytes there were.
+// On the calling thread, through the page cache, what is not there all at once. Returns how many
+// bytes there were.
 Result<std::uint64_t> read_host_small(int fd, std::byte* memory, std::span<const Segment> segments);
 // With all workers.
 Result<std::uint64_t> read_host(WorkerPool& workers, FileReader& reader, std::byte* memory,

@@ -118,6 +118,8 @@ Why MappedFiles::may_register(const Known& file, Wish wish) const {
   if (file.being_registered) return Why::ReadOnce;
   if (wish == Wish::Insist) return Why::Registered;
   if (file.refused) return Why::NotPinned;
+  // Before anybody looks whether all of it is cached, which takes long for such a file.
+  if (version.size > limits_.bytes) return Why::NoMemoryLeft;
   if (version.size < kLeast && wish != Wish::ToGather) return Why::Cached;
   // One reading may come in many requests, and need not be quite complete.
   if (file.read < version.size - version.size / 10) return Why::ReadOnce;

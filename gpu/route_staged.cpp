@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_staged.hpp"
 
-#include <fcntl.h>
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <memory>
 
+#include "gpu/cached_reads.hpp"
 #include "gpu/cutter.hpp"
 #include "gpu/packer.hpp"
 #include "gpu/route_host.hpp"
@@ -44,46 +42,6 @@ struct Layout {
         small(batches + kBatchLanes * kBatchSlots * kBatchSlot),
         end(small + kSmallLanes * kSmall) {}
   const std::size_t writers, batches, small, end;
-};
-
-// Reads that come from the page cache first. What it lacks is begun, all of it, and then waited
-// for: so the disk has many requests at once, and no other thread is woken.
-class CachedReads {
- public:
-  explicit CachedReads(int fd) : fd_(fd) {}
-
-  // How many bytes there are; nothing if the page cache lacks some.
-  Result<std::optional<std::size_t>> read_cached(std::uint64_t offset, std::byte* to,
-                                                 std::size_t length) {
-    std::size_t got = 0;
-    while (can_tell_ && got < length) {
-      iovec part{to + got, length - got};
-      const ssize_t count = ::preadv2(fd_, &part, 1, static_cast<off_t>(offset + got), RWF_NOWAIT);
-      if (count == 0) return std::optional(got);
-      if (count > 0) got += static_cast<std::size_t>(count);
-      if (count > 0 || errno == EINTR) continue;
-      if (errno == EAGAIN) return std::optional<std::size_t>();
-      // Filesystems that don't know how not to wait, such as FUSE.
-      if (errno != EOPNOTSUPP && errno != ENOSYS) return Error::last("read the file");
-      can_tell_ = false;
-    }
-    if (got < length) {
-      got += SLUICE_TRY(read_buffered(fd_, offset + got, to + got, length - got));
-    }
-    return std::optional(got);
-  }
-
-  void begin(std::uint64_t offset, std::size_t length) const {
-    ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(length),
-                    POSIX_FADV_WILLNEED);
-  }
-  Result<std::size_t> read(std::uint64_t offset, std::byte* to, std::size_t length) const {
-    return read_buffered(fd_, offset, to, length);
-  }
-
- private:
-  const int fd_;
-  bool can_tell_ = true;
 };
 
 std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::size_t size) {
@@ -208,7 +166,7 @@ Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
 class Staging::BatchRead {
  public:
   BatchRead(Lane& lane, int fd, const Memory& memory)
-      : lane_(lane), reads_(fd), memory_(memory), packer_(lane.whole_slot(0)) {}
+      : lane_(lane), fd_(fd), reads_(fd), memory_(memory), packer_(lane.whole_slot(0)) {}
 
   Result<std::uint64_t> run(std::span<const Segment> segments) {
     for (const Segment& segment : segments) {
@@ -217,11 +175,10 @@ class Staging::BatchRead {
         SLUICE_TRY(next_slot());
         place = packer_.place(memory_.address() + segment.memory_offset, segment.length);
       }
-      const auto got = SLUICE_TRY(reads_.read_cached(segment.file_offset, place, segment.length));
+      const auto got = SLUICE_TRY(reads_.read(segment.file_offset, place, segment.length));
       if (got) {
         add(segment, place, *got);
       } else {
-        reads_.begin(segment.file_offset, segment.length);
         missed_.push_back({segment, place});
       }
     }
@@ -243,7 +200,8 @@ class Staging::BatchRead {
 
   Result<void> send() {
     for (const auto& [segment, place] : missed_) {
-      add(segment, place, SLUICE_TRY(reads_.read(segment.file_offset, place, segment.length)));
+      add(segment, place,
+          SLUICE_TRY(read_buffered(fd_, segment.file_offset, place, segment.length)));
     }
     missed_.clear();
     return packer_.send(lane_);
@@ -259,6 +217,7 @@ class Staging::BatchRead {
   }
 
   Lane& lane_;
+  const int fd_;
   CachedReads reads_;
   const Memory& memory_;
   unsigned slot_ = 0;

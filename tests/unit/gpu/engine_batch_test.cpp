@@ -162,6 +162,28 @@ TEST_F(EngineBatchTest, SegmentsAreShortAtTheEndOfTheFile) {
   }
 }
 
+TEST_F(EngineBatchTest, HostMemoryIsFilledWithoutAThread) {
+  const UniqueFd fd = make_file("f", content_);
+  const auto threads = [] { return test::names_in("/proc/self/task").size(); };
+  const auto before = threads();
+  for (const bool cold : {false, true}) {
+    if (cold && !drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
+    auto segments = some(200, {4096, 17, 1}, 5);
+    segments[100].file_offset = kSize - 9;
+    Target target(nullptr, 700'000);
+    std::string expected = target.bytes();
+    std::uint64_t bytes = 0;
+    for (const auto& [to, from, length] : segments) {
+      bytes += content_.copy(expected.data() + to, length, from);
+    }
+    const auto went = engine->read({fd.get()}, *target, segments);
+    ASSERT_TRUE(went);
+    EXPECT_EQ(went->bytes, bytes);
+    EXPECT_TRUE(target.bytes() == expected);
+  }
+  EXPECT_EQ(threads(), before) << "the workers were not needed";
+}
+
 TEST_F(EngineBatchTest, WithoutKernelsItIsTheSame) {
   const UniqueFd fd = make_file("f", content_);
   log::get().set_level(spdlog::level::off);

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The kernels' own source, compiled for the CPU: a warp is 32 threads that exchange values where
+// lanes do. What only a GPU can show is in tests/gpu/gather_test.cpp.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/files.hpp"
+
+namespace sluice::emulated {
+
+struct Coordinate {
+  unsigned x;
+};
+thread_local Coordinate threadIdx;
+Coordinate blockIdx, blockDim{32}, gridDim;
+std::unique_ptr<std::barrier<>> g_warp;
+unsigned long long g_lanes[32];
+
+unsigned long long __shfl_sync(unsigned, unsigned long long value, unsigned lane) {
+  g_lanes[threadIdx.x] = value;
+  g_warp->arrive_and_wait();
+  const unsigned long long other = g_lanes[lane];
+  g_warp->arrive_and_wait();
+  return other;
+}
+
+#define __device__
+#define __global__
+#define __launch_bounds__(...)
+#include "gpu/kernels/gather.cu"
+
+}  // namespace sluice::emulated
+
+namespace sluice {
+namespace {
+
+// Runs `kernel` with so many blocks of one warp each.
+template <typename Kernel>
+void launch(unsigned blocks, const Kernel& kernel) {
+  using namespace emulated;
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    g_warp = std::make_unique<std::barrier<>>(32);
+    std::vector<std::jthread> lanes;
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      lanes.emplace_back([&, lane] {
+        threadIdx.x = lane;
+        kernel();
+      });
+    }
+  }
+}
+
+class KernelsTest : public testing::Test {
+ protected:
+  std::mt19937_64 random_{1};
+  const std::string source_ = test::pattern(1 << 20, 1);
+};
+
+TEST_F(KernelsTest, PiecesOfAnyLengthAndAlignmentAreCopied) {
+  for (int round = 0; round < 40; ++round) {
+    std::string target(1 << 20, 'x'), expected = target;
+    std::vector<emulated::Piece> pieces;
+    std::uint64_t at = random_() % 40, longest = 0;
+    for (int i = 0; i < 60; ++i) {
+      const std::uint64_t length = 1 + random_() % (i % 5 == 0 ? 40'000 : i % 2 ? 5'000 : 50);
+      const std::uint64_t any = random_() % (source_.size() - length);
+      const std::uint64_t from = i % 3 ? any : any / 16 * 16;
+      if (at + length > target.size()) break;
+      pieces.push_back({reinterpret_cast<std::uint64_t>(target.data() + at),
+                        reinterpret_cast<std::uint64_t>(source_.data() + from), length});
+      source_.copy(expected.data() + at, length, from);
+      at += length + random_() % 20;
+      longest = std::max(longest, length);
+    }
+    const auto parts = static_cast<unsigned>((longest + 4095) / 4096);
+    const auto part = static_cast<unsigned>(((longest + parts - 1) / parts + 15) / 16 * 16);
+    launch(3, [&] {
+      emulated::sluice_copy(pieces.data(), static_cast<unsigned>(pieces.size()), parts, part);
+    });
+    ASSERT_TRUE(target == expected) << "round " << round;
+  }
+}
+
+TEST_F(KernelsTest, RecordsOfAnySizeAreGatheredAndBadNumbersLeftOut) {
+  for (const unsigned size : {1, 2, 3, 4, 8, 12, 16, 24, 100, 512, 513, 1000, 4096, 4097, 9000}) {
+    for (const unsigned tile : {1, 5, 32}) {
+      const unsigned count = std::clamp(20'000 / size, 3U, 150U);
+      const std::uint64_t from = size % 3 == 0 ? 0 : random_() % 33;
+      const std::uint64_t to = tile == 5 ? random_() % 33 : 16;
+      const unsigned long long records = (source_.size() - from) / size;
+      std::vector<unsigned long long> index(count);
+      for (auto& number : index) number = random_() % records;
+      const bool has_bad = tile != 1;
+      // One only: of two, lanes would set the word at once, which is right but a race.
+      if (has_bad) index[count / 2] = tile == 5 ? records : ~0ULL;
+      std::string target(to + std::size_t{count} * size + 64, 'x'), expected = target;
+      for (unsigned i = 0; i < count; ++i) {
+        if (index[i] < records) {
+          source_.copy(expected.data() + to + std::size_t{i} * size, size, from + index[i] * size);
+        }
+      }
+      const auto address = [](const char* at) { return reinterpret_cast<std::uint64_t>(at); };
+      const unsigned unit = 1U << std::min(std::countr_zero(address(target.data() + to) |
+                                                            address(source_.data() + from) | size),
+                                           4);
+      unsigned bad = 0;
+      launch(2, [&] {
+        emulated::sluice_gather(target.data() + to, source_.data() + from, index.data(), count,
+                                records, size, tile, unit, &bad);
+      });
+      EXPECT_TRUE(target == expected) << "size " << size << " tile " << tile << " unit " << unit;
+      EXPECT_EQ(bad != 0, has_bad);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
