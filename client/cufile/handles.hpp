@@ -43,7 +43,7 @@ class HandleTable {
  public:
   // `fd` is a file on a mount. The name of its Handle is its address.
   CUfileError_t add(int fd, CUfileHandle_t* name);
-  // False if it is not ours. Requests that are under way end first.
+  // False if it is not ours. Requests that are under way keep the file until they end.
   bool remove(CUfileHandle_t name);
   // Null if it is not ours. Without files of ours it costs a load.
   std::shared_ptr<Handle> find(CUfileHandle_t name) {

@@ -123,8 +123,11 @@ def bindings_program(directory, size):
 def run(which, directory, size, variables):
     """What the program said: its rates, or why it failed."""
     environment = {**os.environ, "CUFILE_LOGFILE_PATH": "/dev/null", **variables}
-    ran = subprocess.run([sys.executable, __file__, "--program", which, directory, str(size)], env=environment,
-                         capture_output=True, text=True, timeout=150)
+    try:
+        ran = subprocess.run([sys.executable, __file__, "--program", which, directory, str(size)], env=environment,
+                             capture_output=True, text=True, timeout=100)
+    except subprocess.TimeoutExpired as late:
+        return {"failed": "not done after 100 s", "stderr": str(late.stderr)}
     try:
         said = json.loads(ran.stdout.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
