@@ -6,11 +6,10 @@ library=$1 source=$2 c_test=$3 example=$4
 failures=0
 complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 
-declared=$(grep -oE '\bsluice_[a-z_]+\(' "$source/client/include/sluice/sluice.h" | tr -d '(' | sort -u | grep -vx sluice_callback)
+declared=$(grep -hoE '\b(sluice|hf3fs)_[a-z0-9_]+\(' "$source"/client/include/sluice/*.h | tr -d '(' | grep -vx sluice_callback | sed 's/$/@@SLUICE_1/' | sort -u)
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
 # sluice_error() and such are in comments, too, so every name with a parenthesis is one that is declared.
-[[ $exported == "$(sed 's/$/@@SLUICE_1/' <<<"$declared")" ]] ||
-  complain "exported and declared differ: $(diff <(echo "$exported") <(sed 's/$/@@SLUICE_1/' <<<"$declared"))"
+[[ $exported == "$declared" ]] || complain "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
 readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || complain "the SONAME is another one"
 readelf -d "$library" | grep -q NODELETE || complain "dlclose() would take its threads' code away"
 if readelf -d "$library" | grep -E 'NEEDED.*(cuda|cufile|rocksdb|fuse|boost)'; then complain "it needs more than it should"; fi
