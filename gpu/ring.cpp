@@ -382,10 +382,15 @@ void RingServer::post(const sluice_ring_entry& entry, const Result<Transfer>& do
 void RingServer::post(std::span<const sluice_ring_completion> done, unsigned from_large) {
   {
     const std::lock_guard lock(mutex_);
-    auto* const first = reinterpret_cast<sluice_ring_completion*>(
-        memory_.data() + SLUICE_RING_HEADER_SIZE + entries_ * sizeof(sluice_ring_entry));
+    std::byte* const first =
+        memory_.data() + SLUICE_RING_HEADER_SIZE + entries_ * sizeof(sluice_ring_entry);
     for (const sluice_ring_completion& each : done) {
-      first[completed_++ & (completions_ - 1)] = each;
+      auto* to = reinterpret_cast<std::uint64_t*>(first + (completed_++ & (completions_ - 1)) *
+                                                              sizeof each);
+      // Atomically, as copy_entry(): others may be at the same words.
+      for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, 4>>(each)) {
+        std::atomic_ref(*to++).store(word, std::memory_order_relaxed);
+      }
     }
     in_flight_ -= from_large;
     store(header().completed, completed_);
