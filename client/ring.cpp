@@ -248,7 +248,6 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
     const auto now = steady_clock::now();
     if (now - progress > kSpin) {
       std::atomic_ref(*bell_.waiting).store(1);
-      std::atomic_thread_fence(std::memory_order_seq_cst);
     }
     if (const unsigned more = reap(out.subspan(got)); more > 0) {
       got += more;
@@ -281,7 +280,6 @@ Result<int> Ring::event_fd() {
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
-      std::atomic_thread_fence(std::memory_order_seq_cst);
       const std::uint32_t now = shared_->completed() + own_->completed();
       const bool has_ended = shared_->ended() != 0;
       if (now != seen || has_ended) {
