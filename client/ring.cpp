@@ -179,10 +179,11 @@ std::optional<sluice_ring_entry> Ring::for_daemon(const Request& request) {
 
 Result<void> Ring::start_own() {
   if (server_) return {};
-  server_ = SLUICE_TRY(
+  auto server = SLUICE_TRY(
       RingServer::create(own_->memory(), *this, bell_, std::uint64_t{SLUICE_RING_IN_PROCESS}));
   const SignalsBlocked blocked;
-  server_->start();
+  SLUICE_TRY(server->start());
+  server_ = std::move(server);
   return {};
 }
 

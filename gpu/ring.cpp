@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <system_error>
 
 #include "base/log.hpp"
 
@@ -134,11 +135,16 @@ RingServer::RingServer(std::span<std::byte> memory, std::uint32_t entries,
   store(header().completed, completed_);
 }
 
-void RingServer::start() {
-  thread_ = std::jthread([this](const std::stop_token& stop) {
-    ::pthread_setname_np(::pthread_self(), "sluice-ring");
-    run(stop);
-  });
+Result<void> RingServer::start() {
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      ::pthread_setname_np(::pthread_self(), "sluice-ring");
+      run(stop);
+    });
+  } catch (const std::system_error&) {
+    return Error(EAGAIN, "start a thread for a ring");
+  }
+  return {};
 }
 
 void RingServer::request_stop() { thread_.request_stop(); }
@@ -181,6 +187,8 @@ void RingServer::run(const std::stop_token& stop) {
     }
   } catch (const std::bad_alloc&) {
     end(ENOMEM);
+  } catch (const std::system_error&) {
+    end(EAGAIN);  // no thread for large requests
   } catch (...) {
     log::get().critical("a ring ended by an unexpected exception");
     end(EIO);
