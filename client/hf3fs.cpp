@@ -38,7 +38,7 @@ Result<std::unique_ptr<Ior>> Ior::create(int entries) {
 }
 
 Ior::Ior(std::unique_ptr<Ring> ring, int entries)
-    : ring_(std::move(ring)), userdata_(static_cast<std::size_t>(entries)) {
+    : ring_(std::move(ring)), entries_(entries), userdata_(static_cast<std::size_t>(entries)) {
   for (int i = entries; i > 0; --i) free_.push_back(i - 1);
 }
 

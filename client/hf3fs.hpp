@@ -40,7 +40,7 @@ class Ior {
   Ior(const Ior&) = delete;
   Ior& operator=(const Ior&) = delete;
 
-  int entries() const { return static_cast<int>(userdata_.size()); }
+  int entries() const { return entries_; }
   // The index of the request.
   Result<int> put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,
                   const Segment& segment, const void* userdata);
@@ -54,6 +54,7 @@ class Ior {
   Ior(std::unique_ptr<Ring> ring, int entries);
 
   const std::unique_ptr<Ring> ring_;
+  const int entries_;
   Mutex mutex_;
   std::vector<const void*> userdata_ GUARDED_BY(mutex_);  // by index
   std::vector<int> free_ GUARDED_BY(mutex_);              // indexes

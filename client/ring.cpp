@@ -179,10 +179,11 @@ std::optional<sluice_ring_entry> Ring::for_daemon(const Request& request) {
 
 Result<void> Ring::start_own() {
   if (server_) return {};
-  server_ = SLUICE_TRY(
+  auto server = SLUICE_TRY(
       RingServer::create(own_->memory(), *this, bell_, std::uint64_t{SLUICE_RING_IN_PROCESS}));
   const SignalsBlocked blocked;
-  server_->start();
+  SLUICE_TRY(server->start());
+  server_ = std::move(server);
   return {};
 }
 
@@ -248,7 +249,6 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
     const auto now = steady_clock::now();
     if (now - progress > kSpin) {
       std::atomic_ref(*bell_.waiting).store(1);
-      std::atomic_thread_fence(std::memory_order_seq_cst);
     }
     if (const unsigned more = reap(out.subspan(got)); more > 0) {
       got += more;
@@ -281,7 +281,6 @@ Result<int> Ring::event_fd() {
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
-      std::atomic_thread_fence(std::memory_order_seq_cst);
       const std::uint32_t now = shared_->completed() + own_->completed();
       const bool has_ended = shared_->ended() != 0;
       if (now != seen || has_ended) {

@@ -46,10 +46,11 @@ unsigned RingQueue::submit() {
   const std::uint32_t count = put_ - submitted_;
   if (count == 0) return 0;
   submitted_ = put_;
-  std::atomic_ref(header().submitted).store(submitted_, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Sequentially consistent, as the server's store of `sleeping` and load of this: one of us sees
+  // it.
+  std::atomic_ref(header().submitted).store(submitted_);
   std::atomic_ref sleeping(header().sleeping);
-  if (sleeping.load(std::memory_order_relaxed) == 1 && sleeping.exchange(0) == 1) {
+  if (sleeping.load() == 1 && sleeping.exchange(0) == 1) {
     futex_wake(&header().sleeping);
   }
   return count;
@@ -63,16 +64,12 @@ unsigned RingQueue::reap(std::span<sluice_ring_completion> out) {
   for (std::uint32_t i = 0; i < count; ++i) {
     std::memcpy(&out[i], first + (reaped_++ & (entries_ - 1)) * sizeof out[i], sizeof out[i]);
   }
-  if (count > 0) std::atomic_ref(header().reaped).store(reaped_, std::memory_order_release);
+  if (count > 0) std::atomic_ref(header().reaped).store(reaped_);
   return count;
 }
 
-std::uint32_t RingQueue::completed() const {
-  return std::atomic_ref(header().completed).load(std::memory_order_acquire);
-}
+std::uint32_t RingQueue::completed() const { return std::atomic_ref(header().completed).load(); }
 
-int RingQueue::ended() const {
-  return static_cast<int>(std::atomic_ref(header().ended).load(std::memory_order_acquire));
-}
+int RingQueue::ended() const { return static_cast<int>(std::atomic_ref(header().ended).load()); }
 
 }  // namespace sluice

@@ -46,8 +46,7 @@ class RingService::Ring final : public RingTarget {
 
   Result<void> start() {
     server_ = SLUICE_TRY(RingServer::create({memory_->host(), memory_->length()}, *this));
-    server_->start();
-    return {};
+    return server_->start();
   }
   void request_stop() { server_->request_stop(); }
   void stop() { server_->stop(ESHUTDOWN); }

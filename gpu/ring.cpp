@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <system_error>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
@@ -40,12 +41,10 @@ static_assert(offsetof(sluice_ring_header, submitted) == 64 &&
               offsetof(sluice_ring_header, bell) == 448 &&
               offsetof(sluice_ring_header, ended) == 512 && sizeof(sluice_ring_header) == 576);
 
-std::uint32_t load(std::uint32_t& word) {
-  return std::atomic_ref(word).load(std::memory_order_acquire);
-}
-void store(std::uint32_t& word, std::uint32_t value) {
-  std::atomic_ref(word).store(value, std::memory_order_release);
-}
+// Sequentially consistent, so that of two sides which each store a word and then load the other's,
+// one sees it: nobody sleeps on what has come. No fences: ThreadSanitizer does not know them.
+std::uint32_t load(std::uint32_t& word) { return std::atomic_ref(word).load(); }
+void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).store(value); }
 
 bool is_count(std::uint32_t number, std::uint32_t most) {
   return std::has_single_bit(number) && number <= most;
@@ -136,11 +135,16 @@ RingServer::RingServer(std::span<std::byte> memory, std::uint32_t entries,
   store(header().completed, completed_);
 }
 
-void RingServer::start() {
-  thread_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-ring");
-    run(stop);
-  });
+Result<void> RingServer::start() {
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      begin_thread("sluice-ring");
+      run(stop);
+    });
+  } catch (const std::system_error&) {
+    return Error(EAGAIN, "start a thread for a ring");
+  }
+  return {};
 }
 
 void RingServer::request_stop() { thread_.request_stop(); }
@@ -183,6 +187,8 @@ void RingServer::run(const std::stop_token& stop) {
     }
   } catch (const std::bad_alloc&) {
     end(ENOMEM);
+  } catch (const std::system_error&) {
+    end(EAGAIN);  // no thread for large requests
   } catch (...) {
     log::get().critical("a ring ended by an unexpected exception");
     end(EIO);
@@ -210,8 +216,7 @@ void RingServer::sleep(const std::stop_token& stop) {
     changed_.wait_for(lock, stop, std::chrono::milliseconds(1u << more), [] { return false; });
   }
   std::atomic_ref word(header().sleeping);
-  word.store(1);  // sequentially consistent, as the load that follows: one of the two sides sees it
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  word.store(1);
   const auto now = ready();
   if (!now || *now > 0 || stop.stop_requested()) {
     word.store(0);
@@ -382,15 +387,19 @@ void RingServer::post(const sluice_ring_entry& entry, const Result<Transfer>& do
 void RingServer::post(std::span<const sluice_ring_completion> done, unsigned from_large) {
   {
     const std::lock_guard lock(mutex_);
-    auto* const first = reinterpret_cast<sluice_ring_completion*>(
-        memory_.data() + SLUICE_RING_HEADER_SIZE + entries_ * sizeof(sluice_ring_entry));
+    std::byte* const first =
+        memory_.data() + SLUICE_RING_HEADER_SIZE + entries_ * sizeof(sluice_ring_entry);
     for (const sluice_ring_completion& each : done) {
-      first[completed_++ & (completions_ - 1)] = each;
+      auto* to = reinterpret_cast<std::uint64_t*>(first + (completed_++ & (completions_ - 1)) *
+                                                              sizeof each);
+      // Atomically, as copy_entry(): others may be at the same words.
+      for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, 4>>(each)) {
+        std::atomic_ref(*to++).store(word, std::memory_order_relaxed);
+      }
     }
     in_flight_ -= from_large;
     store(header().completed, completed_);
   }
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic_ref waiting(*bell_.waiting);
   if (waiting.load() == 0) return;
   waiting.store(0);

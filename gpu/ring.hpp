@@ -73,7 +73,8 @@ class RingServer {
   RingServer(const RingServer&) = delete;
   RingServer& operator=(const RingServer&) = delete;
 
-  void start();
+  // EAGAIN if there can be no thread.
+  Result<void> start();
   // Takes no more entries, waits until what was taken is done, and tells why in the header.
   void stop(int why);
   // The beginning of stop(): does not wait.

@@ -6,6 +6,7 @@
 // An input is: two bytes for the sizes of the queues (powers of two, up to 2^6; 255 leaves the
 // header as it comes), then steps of seven bytes: what to do, where (two), and what with (four).
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -102,13 +103,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         }
         break;
       case 2:
-        header.submitted += value % 80;
+        std::atomic_ref(header.submitted).fetch_add(value % 80);
         break;
       case 3:
-        header.reaped = header.completed - value % 4;
+        std::atomic_ref(header.reaped).store(std::atomic_ref(header.completed).load() - value % 4);
         break;
       default:  // a store anywhere
-        words[where % (memory.size() / 4)] = value;
+        std::atomic_ref(words[where % (memory.size() / 4)]).store(value);
     }
   }
   return 0;

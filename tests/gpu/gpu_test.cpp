@@ -20,6 +20,7 @@
 #include "base/unique_fd.hpp"
 #include "gpu/device.hpp"
 #include "gpu/engine.hpp"
+#include "tests/mount/ring_client.hpp"
 #include "tests/support/command.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/janitor.hpp"
@@ -306,6 +307,39 @@ TEST_F(RealGpuTest, EveryRouteBringsTheSameBytesWarmAndCold) {
         expect(memory.content(13, kFile - 2) == content_.substr(1, kFile - 2), "other bytes");
       });
     }
+  }
+}
+
+TEST_F(RealGpuTest, ARingReadsEveryBlockIntoItsPlace) {
+  for (const auto kind : {GpuMemory::Kind::Ipc, GpuMemory::Kind::Fd}) {
+    SCOPED_TRACE(kind == GpuMemory::Kind::Ipc ? "IPC" : "VMM");
+    in_client([&](Device& device) {
+      constexpr std::uint64_t kDepth = 128, kBlock = 4096;
+      GpuMemory memory(device, kind, kDepth * kBlock);
+      const UniqueFd file = open_data();
+      const auto buffer = registered(file.get(), memory, 0, kDepth * kBlock);
+      BareRing ring(kDepth);
+      expect(ring.create(file.get()) == 0, "no ring");
+      const std::uint64_t token = ring.add(file.get());
+      for (std::uint64_t round = 0; round < 50; ++round) {
+        memory.fill(0);
+        const auto offset = [&](std::uint64_t i) {
+          return (round * 7919 + i * 104'729) * 5 % (kFile - kBlock);
+        };
+        for (std::uint64_t i = 0; i < kDepth; ++i)
+          ring.put(ring_entry(SLUICE_RING_READ, token, buffer, i * kBlock, offset(i), kBlock, i));
+        std::size_t done = 0;
+        expect(eventually([&] {
+                 for (const auto& each : ring.reap()) done += each.result == kBlock ? 1 : 1000;
+                 return done >= kDepth;
+               }),
+               "too few completions");
+        expect(done == kDepth, "a read failed");
+        const std::string all = memory.content(0, kDepth * kBlock);
+        for (std::uint64_t i = 0; i < kDepth; ++i)
+          expect(all.compare(i * kBlock, kBlock, content_, offset(i), kBlock) == 0, "other bytes");
+      }
+    });
   }
 }
 

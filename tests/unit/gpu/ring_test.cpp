@@ -226,7 +226,7 @@ TEST_F(RingTest, IndexesThatMakeNoSenseEndTheRingOnly) {
   header().submitted = 0;
   header().reaped = 1;
   EXPECT_TRUE(failed_with(server_->serve(), EPROTO));
-  server_->start();
+  ASSERT_TRUE(server_->start());
   EXPECT_TRUE(eventually([&] { return std::atomic_ref(header().ended).load() == EPROTO; }));
 }
 
@@ -252,7 +252,7 @@ TEST_F(RingTest, ALargeOneDoesNotHoldUpTheSmallOnesBehindIt) {
 
 TEST_F(RingTest, TheThreadSleepsAndIsWoken) {
   serve_with(64, 64);
-  server_->start();
+  ASSERT_TRUE(server_->start());
   for (std::uint64_t i = 0; i < 200; ++i) {
     // Now and then it has gone to sleep by now.
     if (i % 50 == 0) {
@@ -294,7 +294,7 @@ std::uint64_t time_of_threads(const std::string& name) {
 
 TEST_F(RingTest, AClientThatWakesForNothingDoesNotKeepACoreBusy) {
   serve_with(8, 8);
-  server_->start();
+  ASSERT_TRUE(server_->start());
   std::atomic<bool> stop{false};
   std::jthread scribbler([&] {
     while (!stop) {
@@ -319,7 +319,7 @@ TEST_F(RingTest, GarbageInEveryWordWhileItRunsHurtsNobodyElse) {
   for (int round = 0; round < 30; ++round) {
     submitted_ = reaped_ = 0;
     serve_with(16, 16);
-    server_->start();
+    ASSERT_TRUE(server_->start());
     for (int i = 0; i < 2000; ++i) {
       const std::size_t words = memory_.size() / 4;
       // Mostly in the header.
