@@ -8,18 +8,10 @@ set(library_private "^lib(spdlog|fmt)\\.so")
 set(private_dir ${CMAKE_INSTALL_LIBDIR}/sluice/private)
 
 # DT_RPATH, not DT_RUNPATH: it also holds for what the private libraries need themselves.
-set(private_users sluice sluice_client)
-if(TARGET sluice_dropin)
-  list(APPEND private_users sluice_dropin)
-endif()
-foreach(target ${private_users})
-  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
-endforeach()
+target_link_options(sluice PRIVATE -Wl,--disable-new-dtags)
+target_link_options(sluice_client PRIVATE -Wl,--disable-new-dtags)
 set_target_properties(sluice PROPERTIES INSTALL_RPATH "$ORIGIN/../${private_dir}")
 set_target_properties(sluice_client PROPERTIES INSTALL_RPATH "$ORIGIN/sluice/private")
-if(TARGET sluice_dropin)
-  set_target_properties(sluice_dropin PROPERTIES INSTALL_RPATH "$ORIGIN/private:$ORIGIN/..")
-endif()
 
 # install_private(COMPONENT FILE REGEX...): installs what FILE is linked with, except what matches a REGEX.
 function(install_private component file)

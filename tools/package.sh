@@ -14,8 +14,7 @@ case ${1:-} in
 esac
 
 cd "$repo"
-command -v dpkg-shlibdeps >/dev/null || { echo "package: dpkg-shlibdeps is missing; run: apt-get install dpkg-dev" >&2; exit 1; }
-tools/setup.sh
+tools/setup.sh --packages
 mkdir -p build/packages
 rm -f build/packages/*.deb
 log=build/packages/package.log

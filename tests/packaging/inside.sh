@@ -96,6 +96,8 @@ python3 /packages/notify.py /etc/sluice/pool.toml /mnt/pool
 if command -v systemd-analyze >/dev/null; then
   said=$(systemd-analyze verify --man=no sluice@pool.service 2>&1 | grep -i sluice || true)
   [[ ! $said ]] || fail "systemd-analyze: $said"
+  systemctl enable sluice@pool 2>/dev/null
+  [[ -L /etc/systemd/system/multi-user.target.wants/sluice@pool.service ]] || fail "the unit can't be enabled"
 fi
 
 step "upgrading while mounted"

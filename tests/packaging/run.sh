@@ -24,7 +24,7 @@ command -v dpkg-shlibdeps >/dev/null || skip "dpkg-dev is not installed"
 
 # In namespaces of their own, mounts and processes go with the last of us, however we end.
 if [[ ! ${SLUICE_IN_NAMESPACE:-} ]]; then
-  SLUICE_IN_NAMESPACE=1 exec unshare --mount --pid --fork --kill-child "$0" "$@"
+  SLUICE_IN_NAMESPACE=1 exec unshare --mount --pid --fork --kill-child=TERM "$0" "$@"
 fi
 
 suites=("$@")
@@ -36,7 +36,7 @@ finish() {
   umount -R --lazy "$scratch" 2>/dev/null || true
   # The pool's own mount keeps a root from being removed until its daemon has gone.
   rm -rf --one-file-system "$scratch" 2>/dev/null || { sleep 1; rm -rf --one-file-system "$scratch"; }
-  exit $code
+  exit "$code"
 }
 trap finish EXIT
 trap 'exit 130' INT
@@ -54,8 +54,8 @@ archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | g
 
 # make_root SUITE: unpacks a fresh system with what the packages need and the checks use: nothing is fetched after this.
 make_root() {
-  local suite=$1 root=$scratch/$1 tools=python3,mount
-  local kept=$cache/root-$suite-$(dpkg --print-architecture).tar
+  local suite=$1 root=$scratch/$1 tools=python3,mount kept
+  kept=$cache/root-$suite-$(dpkg --print-architecture).tar
   if [[ $suite == bookworm ]]; then tools+=,gcc,libc6-dev,pkgconf,systemd; fi
   if [[ ! -s $kept ]]; then
     say "$suite: making a root (once)"
