@@ -7,8 +7,11 @@
 #include <string>
 
 #include "client/file.hpp"
+#include "client/include/sluice/sluice.h"
 #include "client/request.hpp"
 #include "client/sentence.hpp"
+
+#define SLUICE_API extern "C" __attribute__((visibility("default")))
 
 namespace sluice {
 
@@ -21,7 +24,7 @@ std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
   try {
     const Result<std::int64_t> result = work();
     if (result) return *result;
-    say(what, text_of(where), result.error());
+    if (!is_said(result.error())) say(what, text_of(where), result.error());
     return -result.error().code;
   } catch (const std::bad_alloc&) {
     say_no_memory();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "client/buffer.hpp"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -89,6 +91,12 @@ Result<std::unique_ptr<Buffer>> Buffer::create(Library& library, void* memory, s
 }
 
 Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
+  if (handle_) {
+    Export known;
+    known.request = *handle_;
+    known.request.fd = fd_.get();
+    return known;
+  }
   SLUICE_TRY(device()->enter());
   Export out;
   auto& request = out.request;
@@ -108,6 +116,32 @@ Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
   request.allocation_length = piece.allocation_length;
   request.fd = out.fd.get();
   return out;
+}
+
+Result<std::vector<std::uint64_t>> Buffer::make_known(int file) const {
+  std::vector<std::uint64_t> names;
+  for (const auto& piece : pieces_) {
+    auto exported = export_piece(piece);
+    if (exported && ::ioctl(file, SLUICE_IOC_BUFFER_REGISTER, &exported->request) < 0) {
+      exported = Error::last("make the memory known to the daemon");
+    }
+    if (!exported) {
+      make_unknown(file, names);
+      return exported.error();
+    }
+    names.push_back(exported->request.buffer);
+  }
+  return names;
+}
+
+void make_unknown(int file, std::span<const std::uint64_t> names) {
+  for (const auto name : names) {
+    struct sluice_buffer_unregister request {
+      name
+    };
+    // A daemon that has died has let go of it, too.
+    ::ioctl(file, SLUICE_IOC_BUFFER_UNREGISTER, &request);
+  }
 }
 
 }  // namespace sluice

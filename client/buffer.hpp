@@ -7,12 +7,16 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "client/library.hpp"
 #include "gpu/memory.hpp"
+
+struct sluice_shared_buffer;
 
 namespace sluice {
 
@@ -21,6 +25,14 @@ class Buffer {
   // Finds out by itself what kind of memory it is. EINVAL for none, and for memory that is not all
   // allocated; ENODEV if its GPU can't be used.
   static Result<std::unique_ptr<Buffer>> create(Library& library, void* memory, std::size_t length);
+
+  // Host memory that others can use: a memfd.
+  static Result<std::unique_ptr<Buffer>> create_shared(std::size_t length);
+  // What another process has exported.
+  static Result<std::unique_ptr<Buffer>> import(Library& library,
+                                                const struct sluice_shared_buffer& shared);
+  // EOPNOTSUPP if it can't be shared.
+  Result<struct sluice_shared_buffer> share();
 
   Memory& memory() { return *memory_; }
   std::uint64_t length() const { return memory_->length(); }
@@ -47,15 +59,28 @@ class Buffer {
     UniqueFd fd;
   };
   Result<Export> export_piece(const Piece& piece) const;
+  // Makes all pieces known to the daemon on an open file of its mount; returns its names for them.
+  Result<std::vector<std::uint64_t>> make_known(int file) const;
 
  private:
   Buffer(std::unique_ptr<Memory> memory, std::vector<Piece> pieces)
       : memory_(std::move(memory)), pieces_(std::move(pieces)) {}
+  // Of one piece that `handle` tells others of; `fd` is what its descriptor stands for.
+  Buffer(std::unique_ptr<Memory> memory, const struct sluice_buffer_register& handle, UniqueFd fd)
+      : memory_(std::move(memory)),
+        pieces_{{0, memory_->length(), 0, memory_->length()}},
+        handle_(handle),
+        fd_(std::move(fd)) {}
 
   const std::unique_ptr<Memory> memory_;
-  const std::vector<Piece> pieces_;   // of a GPU's memory; in order, without gaps
+  const std::vector<Piece> pieces_;  // of memory that can be shared; in order, without gaps
+  const std::optional<struct sluice_buffer_register> handle_;  // of memory that came with one
+  UniqueFd fd_;                       // of that, or, once share() has made it, of our own
   std::atomic<bool> refused_{false};  // only ever turns true
 };
+
+// Takes back what Buffer::make_known() made known.
+void make_unknown(int file, std::span<const std::uint64_t> names);
 
 }  // namespace sluice
 

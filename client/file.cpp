@@ -46,7 +46,7 @@ File::File(int fd, UniqueFd owned) : owned_(std::move(owned)), fd_(owned_ ? owne
 File::~File() {
   // Also if the descriptor is ours: the daemon hears of close() some time later, and until then the
   // memory must not be freed.
-  for (const auto& [buffer, names] : buffers_) unregister(*names);
+  for (const auto& [buffer, names] : buffers_) make_unknown(fd_, *names);
 }
 
 Result<std::unique_ptr<File>> File::open(const char* path, int flags, mode_t mode) {
@@ -108,18 +108,7 @@ Result<std::shared_ptr<const File::Names>> File::names_of(const Buffer& buffer) 
   // The lock is held while the daemon imports the memory, so that it is asked once only.
   const MutexLock lock(mutex_);
   if (const auto known = buffers_.find(&buffer); known != buffers_.end()) return known->second;
-  auto names = std::make_shared<Names>();
-  for (const auto& piece : buffer.pieces()) {
-    auto exported = buffer.export_piece(piece);
-    if (exported && ::ioctl(fd_, SLUICE_IOC_BUFFER_REGISTER, &exported->request) < 0) {
-      exported = Error::last("make the memory known to the daemon");
-    }
-    if (!exported) {
-      unregister(*names);
-      return exported.error();
-    }
-    names->push_back(exported->request.buffer);
-  }
+  auto names = std::make_shared<Names>(SLUICE_TRY(buffer.make_known(fd_)));
   buffers_[&buffer] = names;
   return std::shared_ptr<const Names>(std::move(names));
 }
@@ -133,17 +122,7 @@ void File::forget(const Buffer& buffer) {
     names = known->second;
     buffers_.erase(known);
   }
-  unregister(*names);
-}
-
-void File::unregister(const Names& names) const {
-  for (const auto name : names) {
-    struct sluice_buffer_unregister request {
-      name
-    };
-    // A daemon that has died has let go of it, too.
-    ::ioctl(fd_, SLUICE_IOC_BUFFER_UNREGISTER, &request);
-  }
+  make_unknown(fd_, *names);
 }
 
 }  // namespace sluice

@@ -50,7 +50,6 @@ class File {
 
  private:
   File(int fd, UniqueFd owned);
-  void unregister(const Names& names) const;
 
   const UniqueFd owned_;  // empty if the descriptor is borrowed as it is
   const int fd_;

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "client/io_pool.hpp"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <system_error>
 #include <thread>
 
 #include "base/thread.hpp"
+#include "client/signals_blocked.hpp"
 
 namespace sluice {
 namespace {
@@ -15,22 +13,6 @@ namespace {
 // A large request keeps all workers of an engine busy by itself; small ones wait for the daemon,
 // and eight waiting threads are as many as its queues answer at once on common machines.
 constexpr unsigned kMaxThreads = 8;
-
-// A new thread inherits the mask of the one that starts it.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 

@@ -25,13 +25,7 @@ struct Part {
 
 Result<void> check(Library& library, const Request& request) {
   SLUICE_TRY(check(library, request.buffer));
-  const int mode = ::fcntl(request.file.fd(), F_GETFL) & O_ACCMODE;
-  if (request.direction == Direction::Read && mode == O_WRONLY) {
-    return Error{EBADF, "the file is not open for reading"};
-  }
-  if (request.direction == Direction::Write && mode == O_RDONLY) {
-    return Error{EBADF, "the file is not open for writing"};
-  }
+  SLUICE_TRY(check(request.file, request.direction));
   for (const auto& segment : request.segments) {
     const std::uint64_t size = request.buffer.length();
     if (segment.memory_offset > size || segment.length > size - segment.memory_offset) {
@@ -173,9 +167,29 @@ std::shared_ptr<const File::Names> names_for(File& file, Buffer& buffer) {
 
 }  // namespace
 
+struct sluice_result result_of(const Outcome& outcome) {
+  struct sluice_result result {};
+  result.bytes = outcome.transfer.bytes;
+  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
+  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
+  result.in_process = outcome.in_process ? 1 : 0;
+  return result;
+}
+
 Result<void> check(Library& library, const Buffer& buffer) {
   if (buffer.device() != nullptr && !library.engine().is_enabled()) {
     return Error{ENODEV, "GPU memory of the parent: CUDA does not work after fork()"};
+  }
+  return {};
+}
+
+Result<void> check(const File& file, Direction direction) {
+  const int mode = ::fcntl(file.fd(), F_GETFL) & O_ACCMODE;
+  if (direction == Direction::Read && mode == O_WRONLY) {
+    return Error{EBADF, "the file is not open for reading"};
+  }
+  if (direction == Direction::Write && mode == O_RDONLY) {
+    return Error{EBADF, "the file is not open for writing"};
   }
   return {};
 }

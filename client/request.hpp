@@ -7,6 +7,7 @@
 
 #include "client/buffer.hpp"
 #include "client/file.hpp"
+#include "client/include/sluice/sluice.h"
 #include "client/library.hpp"
 #include "gpu/engine.hpp"
 
@@ -27,8 +28,14 @@ struct Outcome {
   bool in_process = false;
 };
 
+// What C is told of it.
+struct sluice_result result_of(const Outcome& outcome);
+
 // ENODEV if the buffer is a GPU's and of the process that forked this one.
 Result<void> check(Library& library, const Buffer& buffer);
+
+// EBADF if the file is not open for this.
+Result<void> check(const File& file, Direction direction);
 
 // ERANGE if the buffer has no such range; EBADF if the file is not open for this; else what the
 // daemon or the engine said.

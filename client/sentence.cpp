@@ -2,6 +2,7 @@
 #include "client/sentence.hpp"
 
 #include <array>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
@@ -13,6 +14,18 @@ namespace {
 // Not a string: a thread's last words must not need memory, nor be gone when the thread's other
 // destructors call us.
 thread_local std::array<char, 768> t_sentence{};
+
+// Paths longer than the sentence lose their beginning; their end tells more.
+struct Shown {
+  explicit Shown(const std::string& path)
+      : skip(path.size() > kMost ? path.size() - kMost : 0),
+        dots(skip > 0 ? "..." : ""),
+        text(path.c_str() + skip) {}
+  static constexpr std::size_t kMost = 400;
+  const std::size_t skip;
+  const char* const dots;
+  const char* const text;
+};
 
 const char* next_step(int code) {
   switch (code) {
@@ -36,13 +49,31 @@ const char* next_step(int code) {
 void say(const char* what, const std::string& where, const Error& error) noexcept {
   const char* reason = ::strerrordesc_np(error.code);
   if (reason == nullptr) reason = "an unknown error";
-  // Paths longer than the sentence lose their beginning; their end tells more.
-  constexpr std::size_t kPath = 400;
-  const std::size_t skip = where.size() > kPath ? where.size() - kPath : 0;
+  const Shown path(where);
   std::snprintf(t_sentence.data(), t_sentence.size(), "%s%s%s%s: %s: %s%s", what,
-                where.empty() ? "" : " ", skip > 0 ? "..." : "", where.c_str() + skip,
-                error.operation, reason, next_step(error.code));
+                where.empty() ? "" : " ", path.dots, path.text, error.operation, reason,
+                next_step(error.code));
 }
+
+void say(const char* what, const std::string& where, const BadIndex& bad,
+         std::uint64_t record_bytes) noexcept {
+  const Shown path(where);
+  std::snprintf(t_sentence.data(), t_sentence.size(),
+                "%s %s%s: index[%zu] is %" PRIu64 ", but the file has %" PRIu64
+                " whole records of %" PRIu64 " bytes: they are numbered from 0",
+                what, path.dots, path.text, bad.position, bad.value, bad.records, record_bytes);
+}
+
+namespace {
+constexpr char kSaid[] = "said already";
+}  // namespace
+
+Error said(int code, const std::string& words) noexcept {
+  std::snprintf(t_sentence.data(), t_sentence.size(), "%s", words.c_str());
+  return {code, kSaid};
+}
+
+bool is_said(const Error& error) noexcept { return error.operation == kSaid; }
 
 void say_no_memory() noexcept { say("libsluice", {}, Error{ENOMEM, "allocate"}); }
 

@@ -17,8 +17,6 @@
 #include "client/request.hpp"
 #include "client/stream.hpp"
 
-#define SLUICE_API extern "C" __attribute__((visibility("default")))
-
 // ABI: grows at the end only.
 static_assert(sizeof(struct sluice_result) == 24);
 
@@ -52,14 +50,6 @@ Result<void> check(const Call& call) {
   return need(call.route < kRoutes, "there is no such route");
 }
 
-void fill(struct sluice_result& result, const Outcome& outcome) {
-  result = {};
-  result.bytes = outcome.transfer.bytes;
-  result.route = static_cast<std::uint32_t>(outcome.transfer.route);
-  result.why = static_cast<std::uint32_t>(outcome.transfer.why);
-  result.in_process = outcome.in_process ? 1 : 0;
-}
-
 ssize_t transfer(const Call& call, std::span<const Segment> segments,
                  struct sluice_result* result) noexcept {
   return barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
@@ -67,7 +57,7 @@ ssize_t transfer(const Call& call, std::span<const Segment> segments,
     const auto outcome = SLUICE_TRY(
         carry_out(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction, segments,
                                    static_cast<Route>(call.route)}));
-    if (result != nullptr) fill(*result, outcome);
+    if (result != nullptr) *result = result_of(outcome);
     return static_cast<std::int64_t>(outcome.transfer.bytes);
   });
 }
@@ -104,14 +94,32 @@ int begin(const Call& call, const Segment& segment, sluice_callback callback, vo
 }
 
 int begin_in_stream(const Call& call, const Segment& segment, void* stream,
-                    ssize_t* done) noexcept {
+                    const StreamCalls& calls) noexcept {
   return static_cast<int>(barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
     SLUICE_TRY(check(call));
-    SLUICE_TRY(need(done != nullptr, "no place for the result was given"));
+    SLUICE_TRY(need(calls.numbers != nullptr || calls.user != nullptr,
+                    "no place for the result was given"));
     SLUICE_TRY(enqueue(Library::get(), *call.file->file, *call.buffer->buffer, call.direction,
-                       segment, stream, done));
+                       segment, stream, calls));
     return 0;
   }));
+}
+
+// The result goes to a place of the caller's.
+StreamCalls store_to(ssize_t* done) {
+  return {nullptr,
+          [](void* user, ssize_t result, const struct sluice_result*) {
+            *static_cast<ssize_t*>(user) = result;
+          },
+          done};
+}
+
+int begin_late(const Call& call, const StreamCalls& calls, void* stream) noexcept {
+  if (calls.numbers == nullptr || calls.callback == nullptr) {
+    say(call.name(), {}, Error{EINVAL, "no functions to call were given"});
+    return -EINVAL;
+  }
+  return begin_in_stream(call, {}, stream, calls);
 }
 
 // Gives the caller what was opened.
@@ -310,14 +318,26 @@ SLUICE_API int sluice_read_stream(sluice_file* file, sluice_buffer* buffer, size
                                   size_t length, uint64_t file_offset, void* stream,
                                   ssize_t* done) {
   return begin_in_stream({file, buffer, Direction::Read}, {buffer_offset, file_offset, length},
-                         stream, done);
+                         stream, store_to(done));
 }
 
 SLUICE_API int sluice_write_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                                    size_t length, uint64_t file_offset, void* stream,
                                    ssize_t* done) {
   return begin_in_stream({file, buffer, Direction::Write}, {buffer_offset, file_offset, length},
-                         stream, done);
+                         stream, store_to(done));
+}
+
+SLUICE_API int sluice_read_stream_late(sluice_file* file, sluice_buffer* buffer,
+                                       sluice_numbers numbers, sluice_callback callback, void* user,
+                                       void* stream) {
+  return begin_late({file, buffer, Direction::Read}, {numbers, callback, user}, stream);
+}
+
+SLUICE_API int sluice_write_stream_late(sluice_file* file, sluice_buffer* buffer,
+                                        sluice_numbers numbers, sluice_callback callback,
+                                        void* user, void* stream) {
+  return begin_late({file, buffer, Direction::Write}, {numbers, callback, user}, stream);
 }
 
 SLUICE_API int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length,

@@ -78,11 +78,11 @@ Words& words() {
 class StreamJob final : public IoPool::Job {
  public:
   StreamJob(Library& library, File& file, Buffer& buffer, Direction direction,
-            const Segment& segment, Route route, ssize_t* done, Words::Word* word)
+            const Segment& segment, Route route, const StreamCalls& calls, Words::Word* word)
       : library_(library),
         segment_(segment),
         request_{file, buffer, direction, {&segment_, 1}, route},
-        done_(done),
+        calls_(calls),
         word_(word) {}
 
   // On a thread of CUDA's, from which CUDA can't be called.
@@ -117,10 +117,17 @@ class StreamJob final : public IoPool::Job {
   }
 
   void run() noexcept override {
-    *done_ = barrier("read or write in a stream", &request_.file, [&]() -> Result<std::int64_t> {
-      const auto outcome = SLUICE_TRY(carry_out(library_, request_));
-      return static_cast<std::int64_t>(outcome.transfer.bytes);
-    });
+    if (calls_.numbers != nullptr) {
+      calls_.numbers(calls_.user, &segment_.memory_offset, &segment_.length, &segment_.file_offset);
+    }
+    struct sluice_result result {};
+    const ssize_t done =
+        barrier("read or write in a stream", &request_.file, [&]() -> Result<std::int64_t> {
+          const auto outcome = SLUICE_TRY(carry_out(library_, request_));
+          result = result_of(outcome);
+          return static_cast<std::int64_t>(outcome.transfer.bytes);
+        });
+    calls_.callback(calls_.user, done, &result);
     if (word_ != nullptr) {
       std::atomic_ref(*word_->host).store(word_->value, std::memory_order_release);
       words().give_back(*word_);
@@ -144,9 +151,9 @@ class StreamJob final : public IoPool::Job {
   enum class State { Waiting, Begun, Cancelled };
 
   Library& library_;
-  const Segment segment_;
+  Segment segment_;
   const Request request_;
-  ssize_t* const done_;
+  const StreamCalls calls_;
   Words::Word* const word_;      // null: wait() is called
   std::atomic<int> holders_{1};  // begin(), which hands on to run()
   std::atomic<State> state_{State::Waiting};
@@ -180,7 +187,7 @@ Result<void> check_stream(const CudaApi& api, CUstream stream) {
 }  // namespace
 
 Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction direction,
-                     const Segment& segment, void* stream_handle, ssize_t* done) {
+                     const Segment& segment, void* stream_handle, const StreamCalls& calls) {
   Devices* devices = library.devices_in_use();
   if (devices == nullptr || devices->all().empty()) {
     return Error{ENODEV, "there are no CUDA streams in this process"};
@@ -200,7 +207,7 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
   SLUICE_TRY(library.pool().expect());
   Words::Word* word = words().take(api);
   const std::uint32_t value = word != nullptr ? word->value : 0;
-  auto& job = *new StreamJob(library, file, buffer, direction, segment, route, done, word);
+  auto& job = *new StreamJob(library, file, buffer, direction, segment, route, calls, word);
   job.hold();  // it may be done before we are
   if (const auto code = api.cuLaunchHostFunc(stream, &StreamJob::begin, &job);
       code != CUDA_SUCCESS) {

@@ -3,16 +3,22 @@
 // thread of ours carries it out, and the stream waits for that.
 #pragma once
 
-#include <sys/types.h>
-
+#include "client/include/sluice/sluice.h"
 #include "client/request.hpp"
 
 namespace sluice {
 
-// Puts the request, of one segment, into `stream`. `*done` gets the number of bytes or a negative
-// errno before the stream goes on. ENODEV if the process uses no CUDA; EOPNOTSUPP while the stream
-// is being captured into a graph, which could run the request again and again.
+// What a stream asks and tells when it comes to a request. Both are called by a thread of ours.
+struct StreamCalls {
+  sluice_numbers numbers = nullptr;    // null: they are known
+  sluice_callback callback = nullptr;  // before the stream goes on
+  void* user = nullptr;
+};
+
+// Puts the request, of one segment, into `stream`. The calls are made only if this succeeds. ENODEV
+// if the process uses no CUDA; EOPNOTSUPP while the stream is being captured into a graph, which
+// could run the request again and again.
 Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction direction,
-                     const Segment& segment, void* stream, ssize_t* done);
+                     const Segment& segment, void* stream, const StreamCalls& calls);
 
 }  // namespace sluice

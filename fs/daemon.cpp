@@ -123,6 +123,7 @@ class Daemon {
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     const bool ok = session_->run(*filesystem_, *gpu_);
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
+    gpu_->end_rings();
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
@@ -305,6 +306,7 @@ class Daemon {
         {"devices", devices},
         {"buffers", gpu_->buffers()},
         {"buffer_bytes", gpu_->buffer_bytes()},
+        {"rings", gpu_->rings()},
         {"host_bytes", gpu_->host_memory().used()},
         {"host_bytes_limit", gpu_->host_memory().most()},
         {"pinned_bytes", engine_->pinned_bytes()},

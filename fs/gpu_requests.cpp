@@ -14,13 +14,17 @@ constexpr std::size_t kReadvHeader = offsetof(sluice_readv, segments);
 
 // ABI: the sizes of the first version. Structures may grow, these numbers stay.
 constexpr std::size_t kFirstQuery = 280, kFirstRegister = 128, kFirstUnregister = 8,
-                      kFirstTransfer = 56, kFirstPrefetch = 24, kFirstStats = 560;
+                      kFirstTransfer = 56, kFirstPrefetch = 24, kFirstStats = 560,
+                      kFirstRingCreate = 24, kFirstRingDestroy = 8, kFirstRingFile = 16;
 static_assert(sizeof(sluice_query) == kFirstQuery);
 static_assert(sizeof(sluice_buffer_register) == kFirstRegister);
 static_assert(sizeof(sluice_buffer_unregister) == kFirstUnregister);
 static_assert(sizeof(sluice_transfer) == kFirstTransfer);
 static_assert(sizeof(sluice_prefetch) == kFirstPrefetch);
 static_assert(sizeof(sluice_stats) == kFirstStats);
+static_assert(sizeof(sluice_ring_create) == kFirstRingCreate);
+static_assert(sizeof(sluice_ring_destroy) == kFirstRingDestroy);
+static_assert(sizeof(sluice_ring_file) == kFirstRingFile);
 static_assert(kReadvHeader == 32 && sizeof(sluice_segment) == 24);
 static_assert(sizeof(sluice_readv) == kReadvHeader + 24 * SLUICE_MAX_SEGMENTS);
 
@@ -142,6 +146,31 @@ Result<GpuRequest> unregister(Bytes in, std::size_t out_size) {
   return GpuRequest(UnregisterRequest{from.buffer});
 }
 
+Result<GpuRequest> ring_create(Bytes in, std::size_t out_size) {
+  const auto from = SLUICE_TRY(structure<sluice_ring_create>(in, out_size, kFirstRingCreate));
+  // More than the largest ring has is no ring.
+  constexpr std::uint64_t kMost = 64 << 20;
+  if (from.reserved != 0 || from.length < SLUICE_RING_HEADER_SIZE || from.length > kMost)
+    return Error(EINVAL, "ioctl ring create");
+  if (from.fd < 0) return Error(EBADF, "ioctl ring fd");
+  return GpuRequest(RingCreateRequest{from.fd, from.length});
+}
+
+Result<GpuRequest> ring_destroy(Bytes in, std::size_t out_size) {
+  const auto from = SLUICE_TRY(structure<sluice_ring_destroy>(in, out_size, kFirstRingDestroy));
+  return GpuRequest(RingDestroyRequest{from.ring});
+}
+
+Result<GpuRequest> ring_add_file(Bytes in, std::size_t out_size) {
+  const auto from = SLUICE_TRY(structure<sluice_ring_file>(in, out_size, kFirstRingFile));
+  return GpuRequest(RingAddFileRequest{from.ring});
+}
+
+Result<GpuRequest> ring_drop_file(Bytes in, std::size_t out_size) {
+  const auto from = SLUICE_TRY(structure<sluice_ring_file>(in, out_size, kFirstRingFile));
+  return GpuRequest(RingDropFileRequest{from.ring, from.file});
+}
+
 }  // namespace
 
 Result<GpuRequest> decode_gpu_request(unsigned command, Bytes in, std::size_t out_size) {
@@ -163,6 +192,14 @@ Result<GpuRequest> decode_gpu_request(unsigned command, Bytes in, std::size_t ou
       return prefetch(in, out_size);
     case _IOC_NR(SLUICE_IOC_STATS):
       return stats(in, out_size);
+    case _IOC_NR(SLUICE_IOC_RING_CREATE):
+      return ring_create(in, out_size);
+    case _IOC_NR(SLUICE_IOC_RING_DESTROY):
+      return ring_destroy(in, out_size);
+    case _IOC_NR(SLUICE_IOC_RING_ADD_FILE):
+      return ring_add_file(in, out_size);
+    case _IOC_NR(SLUICE_IOC_RING_DROP_FILE):
+      return ring_drop_file(in, out_size);
     default:
       return Error(ENOTTY, "ioctl");
   }

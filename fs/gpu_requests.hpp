@@ -69,8 +69,27 @@ struct StatsRequest {
   bool reset = false;
 };
 
-using GpuRequest = std::variant<QueryRequest, RegisterRequest, UnregisterRequest, ReadRequest,
-                                WriteRequest, ReadvRequest, PrefetchRequest, StatsRequest>;
+struct RingCreateRequest {
+  int fd = -1;  // the caller's
+  std::uint64_t length = 0;
+};
+
+struct RingDestroyRequest {
+  std::uint64_t ring = 0;
+};
+
+struct RingAddFileRequest {
+  std::uint64_t ring = 0;
+};
+
+struct RingDropFileRequest {
+  std::uint64_t ring = 0, file = 0;
+};
+
+using GpuRequest =
+    std::variant<QueryRequest, RegisterRequest, UnregisterRequest, ReadRequest, WriteRequest,
+                 ReadvRequest, PrefetchRequest, StatsRequest, RingCreateRequest, RingDestroyRequest,
+                 RingAddFileRequest, RingDropFileRequest>;
 
 // `in` is what the caller sent, `out_size` how much it takes back. Segments of the result neither
 // wrap around nor reach beyond the largest file offset. ENOTTY for a number that is none of ours.

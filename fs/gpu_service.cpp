@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/gpu_service.hpp"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <string>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
@@ -18,29 +14,6 @@
 
 namespace sluice {
 namespace {
-
-// How long a thread is taken for one of its process without looking again: its number may go to
-// another.
-constexpr std::chrono::seconds kThreadMemory{1};
-
-// pidfd_open, which glibc 2.36 lacks; the number is the same on every architecture.
-UniqueFd open_process(pid_t process) {
-  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));
-}
-
-bool has_ended(const UniqueFd& process) {
-  pollfd poll_it{process.get(), POLLIN, 0};
-  return ::poll(&poll_it, 1, 0) > 0;
-}
-
-// The process that a thread belongs to; ESRCH if it has gone.
-Result<pid_t> process_of(pid_t thread) {
-  std::ifstream status("/proc/" + std::to_string(thread) + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("Tgid:")) return static_cast<pid_t>(std::stol(line.substr(5)));
-  }
-  return Error(ESRCH, "the process of the caller");
-}
 
 void fill(auto& out, const Transfer& done) {
   out.route = static_cast<std::uint32_t>(done.route);
@@ -65,43 +38,8 @@ sluice_route_stats to_wire(const RouteFigures& figures) {
 
 }  // namespace
 
-// A process that has registered buffers.
-class GpuService::Client {
- public:
-  Client(pid_t process, UniqueFd fd) : process_(process), fd_(std::move(fd)) {}
-
-  pid_t process() const { return process_; }
-  const UniqueFd& fd() const { return fd_; }
-
-  // Whether `thread` is one of this process. Looks in /proc once a second and thread.
-  bool has(pid_t thread) {
-    if (thread == process_) return true;  // a live process keeps its number
-    const auto now = std::chrono::steady_clock::now();
-    {
-      MutexLock lock(mutex_);
-      if (now - looked_ > kThreadMemory) {
-        threads_.clear();
-        looked_ = now;
-      }
-      if (std::find(threads_.begin(), threads_.end(), thread) != threads_.end()) return true;
-    }
-    const auto found = process_of(thread);
-    if (!found || *found != process_) return false;
-    MutexLock lock(mutex_);
-    threads_.push_back(thread);
-    return true;
-  }
-
- private:
-  const pid_t process_;  // 0: in another PID namespace; told apart by the open file alone
-  const UniqueFd fd_;    // a pidfd
-  Mutex mutex_;
-  std::vector<pid_t> threads_ GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point looked_ GUARDED_BY(mutex_){};
-};
-
 struct GpuService::Buffer {
-  Buffer(GpuService& owner, std::shared_ptr<Client> of, uid_t who)
+  Buffer(GpuService& owner, std::shared_ptr<ClientProcess> of, uid_t who)
       : service(owner), client(of), user(who) {}
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -116,7 +54,7 @@ struct GpuService::Buffer {
   }
 
   GpuService& service;
-  const std::shared_ptr<Client> client;
+  const std::shared_ptr<ClientProcess> client;
   const uid_t user;
   MemfdLimit::Share share;  // of host memory
   std::unique_ptr<Memory> memory;
@@ -127,7 +65,10 @@ GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t hos
       filesystem_(filesystem),
       host_memory_(host_memory),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
-      wake_(::eventfd(0, EFD_CLOEXEC)) {
+      wake_(::eventfd(0, EFD_CLOEXEC)),
+      rings_(filesystem, [this](OpenId open, std::uint64_t buffer, const ClientProcess& client) {
+        return memory_for_ring(open, buffer, client);
+      }) {
   epoll_event event{};
   event.events = EPOLLIN;  // data 0: no process
   ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
@@ -143,6 +84,7 @@ GpuService::~GpuService() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t woken = ::write(wake_.get(), &one, sizeof one);
   if (watcher.joinable()) watcher.join();
+  rings_.end();
   for (Shard& each : shards_) {
     std::unordered_map<std::uint64_t, Buffers> gone;
     MutexLock lock(each.mutex);
@@ -151,6 +93,7 @@ GpuService::~GpuService() {
 }
 
 void GpuService::released(OpenId open) {
+  rings_.released(open);
   if (count_.load() == 0) return;  // as nearly always
   Buffers gone;
   Shard& s = shard(open);
@@ -169,8 +112,8 @@ Result<void> GpuService::answer(InodeId id, OpenId open, unsigned command,
   return std::visit([&](const auto& each) { return carry_out(from, each, reply); }, request);
 }
 
-Result<std::shared_ptr<GpuService::Client>> GpuService::client(pid_t thread) {
-  if (thread == 0) return std::make_shared<Client>(0, UniqueFd());
+Result<std::shared_ptr<ClientProcess>> GpuService::client(pid_t thread) {
+  if (thread == 0) return std::make_shared<ClientProcess>(0, UniqueFd());
   const pid_t process = SLUICE_TRY(process_of(thread));
   MutexLock lock(clients_mutex_);
   auto& known = clients_[process];
@@ -186,7 +129,7 @@ Result<std::shared_ptr<GpuService::Client>> GpuService::client(pid_t thread) {
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u64 = static_cast<std::uint64_t>(process);
   if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd.get(), &event) < 0) return Error::last("epoll");
-  known = std::make_shared<Client>(process, std::move(fd));
+  known = std::make_shared<ClientProcess>(process, std::move(fd));
   if (!watcher_.joinable()) {
     watcher_ = std::jthread([this](const std::stop_token& stop) {
       begin_thread("sluice-clients");
@@ -208,7 +151,7 @@ void GpuService::watch_processes(const std::stop_token& stop) {
 void GpuService::drop_buffers_of(pid_t process) {
   std::vector<BufferPtr> gone;
   const auto ended = [&](const auto& entry) {
-    const Client& client = *entry.second->client;
+    const ClientProcess& client = *entry.second->client;
     const bool has = client.process() == process && has_ended(client.fd());
     if (has) gone.push_back(entry.second);
     return has;
@@ -218,6 +161,7 @@ void GpuService::drop_buffers_of(pid_t process) {
     for (auto& [open, buffers] : each.opens) std::erase_if(buffers, ended);
     std::erase_if(each.opens, [](const auto& open) { return open.second.empty(); });
   }
+  rings_.drop_rings_of(process);
   if (!gone.empty()) {
     log::get().info("a process ended and left buffers, they are let go: pid={} buffers={}", process,
                     gone.size());
@@ -228,18 +172,19 @@ void GpuService::drop_buffers_of(pid_t process) {
 }
 
 Result<GpuService::BufferPtr> GpuService::find(const From& from, std::uint64_t buffer) {
-  BufferPtr found;
-  {
-    Shard& s = shard(from.open);
-    MutexLock lock(s.mutex);
-    const auto open = s.opens.find(from.open.to_wire());
-    if (open == s.opens.end()) return Error(ENOENT, "no such buffer");
-    const auto entry = open->second.find(buffer);
-    if (entry == open->second.end()) return Error(ENOENT, "no such buffer");
-    found = entry->second;
-  }
+  const BufferPtr found = SLUICE_TRY(find(from.open, buffer));
   if (!found->client->has(from.caller.pid)) return Error(ENOENT, "another process's buffer");
   return found;
+}
+
+Result<GpuService::BufferPtr> GpuService::find(OpenId open, std::uint64_t buffer) {
+  Shard& s = shard(open);
+  MutexLock lock(s.mutex);
+  const auto buffers = s.opens.find(open.to_wire());
+  if (buffers == s.opens.end()) return Error(ENOENT, "no such buffer");
+  const auto entry = buffers->second.find(buffer);
+  if (entry == buffers->second.end()) return Error(ENOENT, "no such buffer");
+  return entry->second;
 }
 
 Result<Device*> GpuService::device(const GpuUuid& gpu) {
@@ -247,13 +192,7 @@ Result<Device*> GpuService::device(const GpuUuid& gpu) {
   return engine_.devices().by_uuid(gpu);
 }
 
-Result<void> GpuService::import(const RegisterRequest& request, Buffer& buffer) {
-  if (request.kind == SLUICE_BUFFER_CUDA_IPC) {
-    Device* gpu = SLUICE_TRY(device(request.gpu));
-    buffer.memory = SLUICE_TRY(import_ipc(*gpu, request.handle, request.offset, request.length));
-    return {};
-  }
-  const Client& client = *buffer.client;
+Result<UniqueFd> GpuService::take(const ClientProcess& client, int fd, uid_t user) {
   if (client.process() == 0) {
     static std::atomic<bool> told{false};  // once is enough
     if (!told.exchange(true)) {
@@ -263,20 +202,35 @@ Result<void> GpuService::import(const RegisterRequest& request, Buffer& buffer) 
     }
     return Error(EOPNOTSUPP, "the caller is in another PID namespace");
   }
-  const UniqueFd fd = SLUICE_TRY(taker_.take(client.fd(), request.fd, buffer.user));
+  return taker_.take(client.fd(), fd, user);
+}
+
+Result<MemfdLimit::Share> GpuService::take_share(const ClientProcess& client, const UniqueFd& memfd,
+                                                 std::uint64_t bytes) {
+  auto share = host_memory_.take(memfd, bytes);
+  if (failed_with(share, ENOSPC)) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true)) {
+      log::get().warn(
+          "host memory was refused, it would be more than gpu_host_memory allows: used={} "
+          "limit={} pid={}",
+          format_size(host_memory_.used()), format_size(host_memory_.most()), client.process());
+    }
+  }
+  return share;
+}
+
+Result<void> GpuService::import(const RegisterRequest& request, Buffer& buffer) {
+  if (request.kind == SLUICE_BUFFER_CUDA_IPC) {
+    Device* gpu = SLUICE_TRY(device(request.gpu));
+    buffer.memory = SLUICE_TRY(import_ipc(*gpu, request.handle, request.offset, request.length));
+    return {};
+  }
+  const ClientProcess& client = *buffer.client;
+  const UniqueFd fd = SLUICE_TRY(take(client, request.fd, buffer.user));
   if (request.kind == SLUICE_BUFFER_MEMFD) {
     auto memory = SLUICE_TRY(map_host(fd, request.offset, request.length));
-    auto share = host_memory_.take(fd, request.length);
-    if (failed_with(share, ENOSPC)) {
-      static std::atomic<bool> told{false};
-      if (!told.exchange(true)) {
-        log::get().warn(
-            "host memory was refused, it would be more than gpu_host_memory allows: used={} "
-            "limit={} pid={}",
-            format_size(host_memory_.used()), format_size(host_memory_.most()), client.process());
-      }
-    }
-    buffer.share = SLUICE_TRY(std::move(share));
+    buffer.share = SLUICE_TRY(take_share(client, fd, request.length));
     buffer.memory = std::move(memory);
     return {};
   }
@@ -436,6 +390,45 @@ Result<void> GpuService::carry_out(const From& from, const StatsRequest& request
   if (request.reset) engine_.stats().reset();
   reply.set(out);
   return {};
+}
+
+Result<std::shared_ptr<Memory>> GpuService::memory_for_ring(OpenId open, std::uint64_t buffer,
+                                                            const ClientProcess& client) {
+  const BufferPtr found = SLUICE_TRY(find(open, buffer));
+  if (found->client.get() != &client) return Error(ENOENT, "another process's buffer");
+  return std::shared_ptr<Memory>(found, found->memory.get());
+}
+
+Result<void> GpuService::carry_out(const From& from, const RingCreateRequest& request,
+                                   GpuReply& reply) {
+  const auto owner = SLUICE_TRY(client(from.caller.pid));
+  const UniqueFd fd = SLUICE_TRY(take(*owner, request.fd, from.caller.uid));
+  auto memory = SLUICE_TRY(map_host(fd, 0, request.length));
+  auto share = SLUICE_TRY(take_share(*owner, fd, request.length));
+  auto out = reply.start<sluice_ring_create>();
+  out.ring = SLUICE_TRY(
+      rings_.create(from.open, owner, from.caller.uid, {fd, std::move(memory), std::move(share)}));
+  // Killed meanwhile: nobody will tell us again.
+  if (has_ended(owner->fd())) drop_buffers_of(owner->process());
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const RingDestroyRequest& request, GpuReply&) {
+  return rings_.destroy(request.ring, from.caller);
+}
+
+Result<void> GpuService::carry_out(const From& from, const RingAddFileRequest& request,
+                                   GpuReply& reply) {
+  auto out = reply.start<sluice_ring_file>();
+  out.file = SLUICE_TRY(rings_.add_file(request.ring, from.file, from.open, from.caller));
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const RingDropFileRequest& request,
+                                   GpuReply&) {
+  return rings_.drop_file(request.ring, request.file, from.caller);
 }
 
 }  // namespace sluice

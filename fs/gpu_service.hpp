@@ -2,17 +2,16 @@
 // GpuService answers our ioctls: it knows who may name which buffer, and lets buffers go when
 // whoever registered them does.
 //
-// A buffer belongs to one open file and to one process. It is looked for among those of the open
-// file that the request came by, so that what others have registered is not there (ENOENT) rather
-// than forbidden; and the process must be the one that registered it, so that a child which
-// inherited the descriptor finds nothing either. It ends with UNREGISTER, with the last close of
-// the open file or with the process, in each case after the requests that use it.
+// A buffer belongs to one open file and to one process; rings are RingService's. It is looked for
+// among those of the open file that the request came by, so that what others have registered is not
+// there (ENOENT) rather than forbidden; and the process must be the one that registered it, so that
+// a child which inherited the descriptor finds nothing either. It ends with UNREGISTER, with the
+// last close of the open file or with the process, in each case after the requests that use it.
 //
 // Threads: thread-safe; one of its own, "sluice-clients", started with the first buffer, waits for
 // processes to end.
 #pragma once
 
-#include <fcntl.h>
 #include <sys/types.h>
 
 #include <array>
@@ -29,34 +28,16 @@
 #include "base/mutex.hpp"
 #include "base/unique_fd.hpp"
 #include "fs/caller.hpp"
+#include "fs/client_process.hpp"
 #include "fs/descriptor_taker.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_requests.hpp"
 #include "fs/memfd_limit.hpp"
+#include "fs/open_id.hpp"
+#include "fs/ring_service.hpp"
 #include "gpu/engine.hpp"
 
 namespace sluice {
-
-// An open file as the kernel names it to us (fuse_file_info::fh): a number of its own, and what it
-// was opened for, which the kernel tells with OPEN and not with IOCTL.
-class OpenId {
- public:
-  OpenId(std::uint64_t number, int flags)
-      : value_(number << 3 | (flags & O_APPEND ? 4u : 0u) |
-               static_cast<unsigned>(flags & O_ACCMODE)) {}
-  static OpenId from_wire(std::uint64_t fh) { return OpenId(fh); }
-
-  std::uint64_t to_wire() const { return value_; }
-  bool reads() const { return access() == O_RDONLY || access() == O_RDWR; }
-  bool writes() const { return access() == O_WRONLY || access() == O_RDWR; }
-  bool appends() const { return (value_ & 4) != 0; }
-
- private:
-  explicit OpenId(std::uint64_t value) : value_(value) {}
-  int access() const { return static_cast<int>(value_ & O_ACCMODE); }
-
-  std::uint64_t value_;
-};
 
 class GpuService {
  public:
@@ -82,9 +63,11 @@ class GpuService {
   std::uint32_t buffers() const { return count_.load(std::memory_order_relaxed); }
   std::uint64_t buffer_bytes() const { return bytes_.load(std::memory_order_relaxed); }
   const MemfdLimit& host_memory() const { return host_memory_; }
+  std::size_t rings() const { return rings_.count(); }
+  // Ends all rings, as the mount does: they read and write without the kernel's asking.
+  void end_rings() { rings_.end(); }
 
  private:
-  class Client;
   struct Buffer;
   using BufferPtr = std::shared_ptr<Buffer>;
   using Buffers = std::unordered_map<std::uint64_t, BufferPtr>;
@@ -108,14 +91,26 @@ class GpuService {
   Result<void> carry_out(const From& from, const ReadvRequest& request, GpuReply& reply);
   Result<void> carry_out(const From& from, const PrefetchRequest& request, GpuReply& reply);
   Result<void> carry_out(const From& from, const StatsRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const RingCreateRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const RingDestroyRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const RingAddFileRequest& request, GpuReply& reply);
+  Result<void> carry_out(const From& from, const RingDropFileRequest& request, GpuReply& reply);
 
   Shard& shard(OpenId open) { return shards_[(open.to_wire() >> 3) % shards_.size()]; }
   Result<BufferPtr> find(const From& from, std::uint64_t buffer);
+  Result<BufferPtr> find(OpenId open, std::uint64_t buffer);
+  // The memory of a buffer, for as long as somebody has it.
+  Result<std::shared_ptr<Memory>> memory_for_ring(OpenId open, std::uint64_t buffer,
+                                                  const ClientProcess& client);
+  // A descriptor of the client's. EOPNOTSUPP if it is in another PID namespace.
+  Result<UniqueFd> take(const ClientProcess& client, int fd, uid_t user);
+  Result<MemfdLimit::Share> take_share(const ClientProcess& client, const UniqueFd& memfd,
+                                       std::uint64_t bytes);
   Result<void> import(const RegisterRequest& request, Buffer& buffer);
   // The GPU of that UUID, or the first. ENODEV if there is none, EOPNOTSUPP if none is to be used.
   Result<Device*> device(const GpuUuid& gpu);
   // The process of the calling thread.
-  Result<std::shared_ptr<Client>> client(pid_t thread);
+  Result<std::shared_ptr<ClientProcess>> client(pid_t thread);
   void watch_processes(const std::stop_token& stop);
   void drop_buffers_of(pid_t process);
 
@@ -129,10 +124,11 @@ class GpuService {
   std::atomic<std::uint64_t> bytes_{0};
   std::array<Shard, 64> shards_;
   Mutex clients_mutex_;
-  std::map<pid_t, std::shared_ptr<Client>> clients_ GUARDED_BY(clients_mutex_);
+  std::map<pid_t, std::shared_ptr<ClientProcess>> clients_ GUARDED_BY(clients_mutex_);
   std::map<uid_t, std::size_t> of_user_ GUARDED_BY(clients_mutex_);  // buffers
   UniqueFd events_;                                                  // epoll of pidfds
   UniqueFd wake_;                                                    // an eventfd
+  RingService rings_;  // before the thread that tells it of processes
   std::jthread watcher_ GUARDED_BY(clients_mutex_);
 };
 

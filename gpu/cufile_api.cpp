@@ -173,6 +173,14 @@ std::unique_ptr<CuFile> CuFile::open(std::string& why_not) {
       return nullptr;
     }
   }
+  // In a program that uses our drop-in the name stands for that, which would ask us in turn.
+  if (void* real = ::dlsym(library, kDropInFunction)) {
+    library = reinterpret_cast<void* (*)()>(real)();
+    if (library == nullptr) {
+      why_not = "NVIDIA's libcufile was not found, only Sluice's own";
+      return nullptr;
+    }
+  }
   CuFileApi api{};
   Symbols symbols(library);
   find_all(symbols, api);

@@ -5,12 +5,17 @@
 #include <numeric>
 
 #include "gpu/file_reader.hpp"
+#include "gpu/packer.hpp"
 
 namespace sluice {
 namespace {
 
 // Below this, beginning a piece costs more than sharing it brings.
 constexpr std::uint64_t kLeast = 256 << 10;
+
+// What a Packer needs beside the bytes.
+constexpr std::uint64_t kTable =
+    std::tuple_size_v<decltype(Cutter::Piece::parts)> * Packer::kOverhead;
 
 }  // namespace
 
@@ -27,6 +32,8 @@ bool Cutter::take(Piece& piece, std::uint64_t most) {
   const std::uint64_t fair = left_ / (2 * workers_) / kGrain * kGrain;
   const std::uint64_t chunk = std::min(chunk_, most);
   const std::uint64_t target = std::clamp(fair, std::min(kLeast, chunk), chunk);
+  // Several small ones take longer for their bytes, and go in smaller pieces.
+  const std::uint64_t small = std::clamp(fair, kSmall, chunk) - std::min(kTable, kSmall / 2);
   std::uint64_t taken = 0;
   piece.count = 0;
   while (next_ < segments_.size() && piece.count < piece.parts.size()) {
@@ -38,7 +45,7 @@ bool Cutter::take(Piece& piece, std::uint64_t most) {
       continue;
     }
     const bool large = rest > kSmall;
-    if (piece.count > 0 && (large || taken + rest > target)) break;
+    if (piece.count > 0 && (large || taken + rest > small)) break;
     const std::uint64_t from = segment.file_offset + position_;
     const std::uint64_t length =
         large ? std::min(rest, from / kGrain * kGrain + target - from) : rest;

@@ -28,11 +28,11 @@ class Cutter {
     Segment range;
   };
   struct Piece {
-    std::array<Part, 16> parts;
+    std::array<Part, 256> parts;
     std::size_t count = 0;
     std::span<const Part> all() const { return {parts.data(), count}; }
     // Of a large segment: to be read with O_DIRECT if that is better. Else the parts are small and
-    // fit into a slot one after the other.
+    // fit into a Packer of a slot.
     bool is_large() const { return count == 1 && parts[0].range.length > kSmall; }
   };
 

@@ -108,6 +108,12 @@ Device::Device(const CudaApi& api, CUdevice ordinal) : api_(api), ordinal_(ordin
 }
 
 Device::~Device() {
+  {
+    MutexLock lock(kernels_mutex_);
+    // In a context that was lost they are gone with it.
+    if (kernels_ && !enter()) static_cast<void>(kernels_.release());
+    kernels_.reset();
+  }
   MutexLock lock(mutex_);
   if (context_ != nullptr) api_.cuDevicePrimaryCtxRelease(ordinal_);
 }
@@ -147,6 +153,22 @@ Error Device::failed(CUresult code, Operation what) {
                     what.text, api_.text_of(code));
   }
   return {errno_of(code), what};
+}
+
+const Kernels* Device::kernels() {
+  if (const Kernels* ready = kernels_ready_.load(std::memory_order_acquire)) return ready;
+  if (kernels_refused_) return nullptr;
+  MutexLock lock(kernels_mutex_);
+  if (kernels_ || kernels_refused_) return kernels_.get();
+  if (const CUresult code = Kernels::load(api_, ordinal_, kernels_); code != CUDA_SUCCESS) {
+    kernels_refused_ = true;
+    const Error error = failed(code, "load the kernels");
+    log::get().warn("the GPU has no kernels, small pieces are copied one by one: gpu={} errno={}",
+                    to_string(uuid_), error.code);
+    return nullptr;
+  }
+  kernels_ready_.store(kernels_.get(), std::memory_order_release);
+  return kernels_.get();
 }
 
 Result<CUdeviceptr> Device::open_ipc(const IpcHandle& handle) {

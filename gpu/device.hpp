@@ -20,6 +20,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "gpu/cuda_api.hpp"
+#include "gpu/kernels.hpp"
 
 namespace sluice {
 
@@ -53,6 +54,10 @@ class Device {
   void lose() { lost_ = true; }
   bool is_lost() const { return lost_; }
 
+  // The kernels, loaded by the first who asks; null if they can't be used, which is logged once.
+  // REQUIRES: the calling thread has entered this GPU.
+  const Kernels* kernels();
+
   // Translates what a CUDA call said (never CUDA_SUCCESS) to an errno, logs its name and text once
   // a cause, and marks the device as lost where CUDA says that its context is of no more use.
   Error failed(CUresult code, Operation what);
@@ -77,8 +82,12 @@ class Device {
   std::atomic<bool> lost_{false};  // only ever turns true
   Mutex mutex_;
   CUcontext context_ GUARDED_BY(mutex_) = nullptr;
-  std::set<int> logged_ GUARDED_BY(mutex_);  // errors that the log has already
-  Mutex ipc_mutex_;                          // held while CUDA maps and unmaps
+  std::set<int> logged_ GUARDED_BY(mutex_);             // errors that the log has already
+  std::atomic<const Kernels*> kernels_ready_{nullptr};  // kernels_, to be read without the lock
+  Mutex kernels_mutex_;                                 // held while CUDA loads them
+  std::unique_ptr<Kernels> kernels_ GUARDED_BY(kernels_mutex_);
+  std::atomic<bool> kernels_refused_{false};  // only ever turns true
+  Mutex ipc_mutex_;                           // held while CUDA maps and unmaps
   std::map<IpcHandle, IpcMapping> ipc_ GUARDED_BY(ipc_mutex_);
 };
 

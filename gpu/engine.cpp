@@ -37,28 +37,6 @@ GpuUuid uuid_of(const Memory& memory) {
   return memory.device() ? memory.device()->uuid() : GpuUuid{};
 }
 
-// Puts back what CUDA context the calling thread had: in an application's process it decides which
-// GPU the application's next call means.
-class CallersContext {
- public:
-  explicit CallersContext(const Memory& memory)
-      : api_(memory.device() ? &memory.device()->api() : nullptr),
-        known_(api_ && api_->cuCtxGetCurrent(&before_) == CUDA_SUCCESS) {}
-  ~CallersContext() {
-    CUcontext now = nullptr;
-    if (known_ && api_->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != before_) {
-      api_->cuCtxSetCurrent(before_);
-    }
-  }
-  CallersContext(const CallersContext&) = delete;
-  CallersContext& operator=(const CallersContext&) = delete;
-
- private:
-  const CudaApi* const api_;
-  CUcontext before_ = nullptr;
-  const bool known_;
-};
-
 // Reads a range into the page cache. The kernel takes at most its read-ahead window at a time, and
 // makes us wait when the disk's queue is full.
 class WarmJob : public WorkerPool::Job {
@@ -150,6 +128,8 @@ Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Seg
 
 Result<void> Engine::prepare(Device& device) {
   SLUICE_TRY(parts_->staging(device));
+  SLUICE_TRY(device.enter());
+  static_cast<void>(device.kernels());  // without them it works, too
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include "gpu/device.hpp"
 #include "gpu/file_version.hpp"
 #include "gpu/memory.hpp"
+#include "gpu/records.hpp"
 #include "gpu/route.hpp"
 #include "gpu/stats.hpp"
 
@@ -77,6 +78,22 @@ class Engine {
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
                          Route wanted = Route::Auto);
 
+  // Records of one size, one after the other from `offset` of the file on.
+  struct Records {
+    std::uint64_t size = 0, offset = 0;
+  };
+  // Brings record index[i] to memory[memory_offset + i * size], for every i. Each must be whole in
+  // the file: else ERANGE, and `bad` has the first that is not; some others may have been brought.
+  // EINVAL for records of no size. Other errors as of read().
+  Result<Transfer> gather(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
+                          const Records& records, const RecordIndex& index,
+                          std::optional<BadIndex>* bad = nullptr);
+  // The other way. Of duplicates the last one stays. The file does not grow: ERANGE, before
+  // anything is written.
+  Result<Transfer> scatter(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
+                           const Records& records, const RecordIndex& index,
+                           std::optional<BadIndex>* bad = nullptr);
+
   // Makes now what the staged route needs to have for this GPU, so that no request has to: pinning
   // memory can wait for what other streams of the GPU are at. EOPNOTSUPP if nothing can be pinned.
   Result<void> prepare(Device& device);
@@ -116,6 +133,11 @@ class Engine {
 
  private:
   struct Parts;  // made on first use
+  using RecordWork = Result<Transfer> (Parts::*)(const struct RecordRequest& request);
+
+  Result<Transfer> with_records(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
+                                const Records& records, const RecordIndex& index,
+                                std::optional<BadIndex>* bad, RecordWork work);
 
   const Settings settings_;
   Devices devices_;

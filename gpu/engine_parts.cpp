@@ -54,6 +54,12 @@ Gate::Pass::~Pass() {
   gate_.left_.notify_one();
 }
 
+bool ReadRequest::is_batch() const {
+  return segments.size() > 1 && length <= kBatch &&
+         std::all_of(segments.begin(), segments.end(),
+                     [](const Segment& segment) { return segment.length <= kSmall; });
+}
+
 Engine::Parts::Parts(const Settings& wanted)
     : settings(filled_in(wanted)),
       gate(settings.max_concurrent_ops),
@@ -121,7 +127,8 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
       break;
   }
   if (request.length <= kSmall) return Choice{Route::Staged, Why::Small};
-  if (is_better_direct(request.fd, request.version, request.segments[0], device)) {
+  if (!request.is_batch() &&
+      is_better_direct(request.fd, request.version, request.segments[0], device)) {
     return Choice{Route::Gds, Why::Fastest};
   }
   auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::IfItPays);
@@ -144,7 +151,7 @@ Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t 
 Result<Transfer> Engine::Parts::read_device(const ReadRequest& request) {
   // Small ones need no pass: they are many, short, and would stand in line behind large ones.
   std::optional<Gate::Pass> pass;
-  if (request.length > kSmall) pass.emplace(gate);
+  if (request.length > kSmall && !request.is_batch()) pass.emplace(gate);
   const Choice choice = SLUICE_TRY(choose(request));
   return carry_out(request, choice);
 }
@@ -170,6 +177,11 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
     return carry_out(request, {Route::Mmap, Why::NotPinned});
   }
   Staging& slots = *SLUICE_TRY(std::move(lent));
+  if (request.is_batch()) {
+    const auto bytes = SLUICE_TRY(slots.read_batch(request.fd, request.memory, request.segments));
+    if (request.length > kSmall) mapped.count(request.version, bytes);
+    return Transfer{bytes, Route::Staged, choice.why};
+  }
   if (request.length <= kSmall) {
     const auto bytes = SLUICE_TRY(slots.read_small(request.fd, request.memory, request.segments));
     return Transfer{bytes, Route::Staged, choice.why};
@@ -184,7 +196,12 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
 Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Choice& choice) {
   bool unchanged = false;
   {
-    const LanePool::Loan lane(bare);
+    // For many small ones, slots for the kernel's table, if they can be had.
+    LanePool* lanes = &bare;
+    if (request.segments.size() > 1) {
+      if (const auto slots = staging(*request.memory.device())) lanes = &(*slots)->batches();
+    }
+    const LanePool::Loan lane(*lanes);
     unchanged = SLUICE_TRY(
         MappedFiles::read(*choice.mapping, *lane, request.fd, request.memory, request.segments));
   }

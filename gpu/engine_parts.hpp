@@ -10,7 +10,10 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <variant>
+#include <vector>
 
 #include "gpu/engine.hpp"
 #include "gpu/file_reader.hpp"
@@ -44,6 +47,32 @@ class Gate {
   unsigned free_;
 };
 
+// Puts back what CUDA context the calling thread had: in an application's process it decides which
+// GPU the application's next call means.
+class CallersContext {
+ public:
+  explicit CallersContext(const Memory& memory)
+      : api_(memory.device() ? &memory.device()->api() : nullptr),
+        known_(api_ && api_->cuCtxGetCurrent(&before_) == CUDA_SUCCESS) {}
+  ~CallersContext() {
+    CUcontext now = nullptr;
+    if (known_ && api_->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != before_) {
+      api_->cuCtxSetCurrent(before_);
+    }
+  }
+  CallersContext(const CallersContext&) = delete;
+  CallersContext& operator=(const CallersContext&) = delete;
+
+ private:
+  const CudaApi* const api_;
+  CUcontext before_ = nullptr;
+  const bool known_;
+};
+
+// Segments up to kSmall each and this together are a batch: not worth another thread, if the page
+// cache has them.
+inline constexpr std::uint64_t kBatch = 1 << 20;
+
 // A read of bytes that exist: no segment is empty or reaches beyond the end of the file.
 struct ReadRequest {
   int fd;
@@ -51,7 +80,20 @@ struct ReadRequest {
   Memory& memory;
   std::span<const Segment> segments;
   std::uint64_t length;  // of all segments
+  bool is_batch() const;
   Route wanted;
+  Stats::Timer& timer;
+};
+
+// Records to bring or to write: index.count is not 0, and the memory has the room.
+struct RecordRequest {
+  const EngineFile& file;
+  FileVersion version;
+  Memory& memory;
+  std::uint64_t memory_offset;
+  RecordFile records;
+  RecordIndex index;
+  std::optional<BadIndex>& bad;  // out
   Stats::Timer& timer;
 };
 
@@ -69,6 +111,8 @@ struct Engine::Parts {
   Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device);
   Result<Transfer> read_device(const ReadRequest& request);
   Result<Transfer> read_host(const ReadRequest& request);
+  Result<Transfer> gather(const RecordRequest& request);
+  Result<Transfer> scatter(const RecordRequest& request);
   Result<Transfer> write(const EngineFile& file, Memory& memory, const Segment& segment,
                          Route wanted, Stats::Timer& timer);
 
@@ -95,6 +139,12 @@ struct Engine::Parts {
   Result<Transfer> read_mapped(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_cufile(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_mmap(const ReadRequest& request, const Choice& choice);
+  Result<std::variant<Transfer, Why>> gather_mapped(const RecordRequest& request,
+                                                    std::uint64_t bytes);
+  Result<Transfer> gather_by_segments(const RecordRequest& request,
+                                      std::span<const std::uint64_t> index);
+  static Result<std::span<const std::uint64_t>> host_index(const RecordRequest& request,
+                                                           std::vector<std::uint64_t>& own);
   bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
 
   std::mutex mutex_;

@@ -69,6 +69,17 @@ Result<void> Lane::to_host(std::byte* to, CUdeviceptr from, std::size_t size) {
                "copy from the GPU");
 }
 
+Result<void> Lane::copy(std::span<const Kernels::Piece> pieces, std::uint64_t longest) {
+  const auto table = reinterpret_cast<CUdeviceptr>(pieces.data());
+  return begun(on_->device->kernels()->copy(on_->stream, table,
+                                            static_cast<unsigned>(pieces.size()), longest),
+               "copy pieces with a kernel");
+}
+
+Result<void> Lane::gather(const Kernels::Gather& what) {
+  return begun(on_->device->kernels()->gather(on_->stream, what), "gather records with a kernel");
+}
+
 Result<void> Lane::mark(unsigned slot) {
   busy_[slot] = true;
   return begun(on_->device->api().cuEventRecord(on_->events[slot], on_->stream),

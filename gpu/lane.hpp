@@ -32,12 +32,18 @@ class Lane {
   unsigned slots() const { return slots_; }
   std::size_t slot_size() const { return slots_ ? memory_.size() / slots_ : 0; }
   std::byte* slot(unsigned index) const { return memory_.data() + index * slot_size(); }
+  std::span<std::byte> whole_slot(unsigned index) const { return {slot(index), slot_size()}; }
 
   // Makes `device` the one that copies go to and come from.
   Result<void> enter(Device& device);
   // Begin a copy. The host's memory must stay as it is until wait() or settle().
   Result<void> to_device(CUdeviceptr to, const std::byte* from, std::size_t size);
   Result<void> to_host(std::byte* to, CUdeviceptr from, std::size_t size);
+  // Whether the two below can be used with the GPU that was entered.
+  bool has_kernels() const { return on_->device->kernels() != nullptr; }
+  // Begin copies by a kernel, as gpu/kernels.hpp describes them.
+  Result<void> copy(std::span<const Kernels::Piece> pieces, std::uint64_t longest);
+  Result<void> gather(const Kernels::Gather& what);
   // What was begun since the last mark belongs to this slot.
   Result<void> mark(unsigned slot);
   // Waits until no copy uses the slot.

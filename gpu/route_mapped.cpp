@@ -4,7 +4,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 
+#include "gpu/cutter.hpp"
+#include "gpu/packer.hpp"
 #include "gpu/residency.hpp"
 
 namespace sluice {
@@ -14,6 +18,8 @@ constexpr std::uint64_t kLeast = 16 << 20;  // smaller files are as fast without
 constexpr std::uint64_t kPiece = 64 << 20;  // of a copy: the bus is at its best from here on
 constexpr std::uint64_t kGlance = 4 << 20;  // looking at all of a large file takes a while
 constexpr std::size_t kFiles = 1024;        // remembered at once
+constexpr auto kLookAgain = std::chrono::seconds(1);
+constexpr std::uint64_t kLaunch = 1 << 24;  // records with one launch: others want the GPU, too
 constexpr auto kSweeps = 6;                 // in the time that a registration may be idle
 
 std::int64_t now_ns() {
@@ -112,9 +118,10 @@ Why MappedFiles::may_register(const Known& file, Wish wish) const {
   if (file.being_registered) return Why::ReadOnce;
   if (wish == Wish::Insist) return Why::Registered;
   if (file.refused) return Why::NotPinned;
-  if (version.size < kLeast) return Why::Cached;
+  if (version.size < kLeast && wish != Wish::ToGather) return Why::Cached;
   // One reading may come in many requests, and need not be quite complete.
   if (file.read < version.size - version.size / 10) return Why::ReadOnce;
+  if (Clock::now() < file.look_again) return Why::NotCached;
   return Why::Registered;
 }
 
@@ -158,6 +165,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
   registered_.notify_all();
   if (const Why* why = std::get_if<Why>(&answer)) {
     file.refused = *why == Why::NotPinned;
+    if (*why == Why::NotCached) file.look_again = Clock::now() + kLookAgain;
     return answer;
   }
   file.registration = std::get<Shared>(answer);
@@ -186,14 +194,65 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
 Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int fd, Memory& memory,
                                std::span<const Segment> segments) {
   SLUICE_TRY(lane.enter(*memory.device()));
+  const bool packs = segments.size() > 1 && lane.slots() > 0;
+  unsigned slot = 0;
+  Packer packer(packs ? lane.whole_slot(slot) : std::span<std::byte>());
   for (const auto& [to, from, length] : segments) {
+    if (packs && length <= kSmall) {
+      if (packer.add(memory.address() + to, registration.at(from), length)) continue;
+      SLUICE_TRY(packer.send(lane));
+      SLUICE_TRY(lane.mark(slot));
+      slot = (slot + 1) % lane.slots();
+      SLUICE_TRY(lane.wait(slot));
+      packer = Packer(lane.whole_slot(slot));
+      packer.add(memory.address() + to, registration.at(from), length);
+      continue;
+    }
     for (std::uint64_t at = 0; at < length; at += kPiece) {
       SLUICE_TRY(lane.to_device(memory.address() + to + at, registration.at(from + at),
                                 std::min(kPiece, length - at)));
     }
   }
+  SLUICE_TRY(packer.send(lane));
   SLUICE_TRY(lane.settle());
   return is_version(fd, registration.version);
+}
+
+Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registration, Lane& lane,
+                                                  Device& device, int fd, CUdeviceptr to,
+                                                  const RecordFile& records,
+                                                  const RecordIndex& index) {
+  SLUICE_TRY(lane.enter(device));
+  // The kernels' word, behind the first slot's part of the index.
+  const std::uint64_t part = (lane.slot_size() - sizeof(std::uint64_t)) / sizeof(std::uint64_t);
+  auto* const bad = reinterpret_cast<std::uint32_t*>(lane.slot(0)) + 2 * part;
+  const std::atomic_ref flag(*bad);
+  flag = 0;
+  Kernels::Gather what{.to = to,
+                       .from = reinterpret_cast<CUdeviceptr>(registration.at(records.offset)),
+                       .index = index.device,
+                       .count = 0,
+                       .records = records.count,
+                       .bad = reinterpret_cast<CUdeviceptr>(bad),
+                       .record_size = static_cast<std::uint32_t>(records.size)};
+  unsigned slot = 0;
+  for (std::uint64_t done = 0; done < index.count; done += what.count) {
+    what.to = to + done * records.size;
+    what.count = std::min(index.count - done, index.host ? part : kLaunch);
+    if (index.host) {
+      SLUICE_TRY(lane.wait(slot));
+      std::memcpy(lane.slot(slot), index.host + done, what.count * sizeof(std::uint64_t));
+      what.index = reinterpret_cast<CUdeviceptr>(lane.slot(slot));
+    } else {
+      what.index = index.device + done * sizeof(std::uint64_t);
+    }
+    SLUICE_TRY(lane.gather(what));
+    SLUICE_TRY(lane.mark(slot));
+    slot = (slot + 1) % lane.slots();
+  }
+  SLUICE_TRY(lane.settle());
+  if (!is_version(fd, registration.version)) return Gathered::Changed;
+  return flag == 0 ? Gathered::All : Gathered::BadIndex;
 }
 
 void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {

@@ -29,6 +29,7 @@
 #include "gpu/engine.hpp"
 #include "gpu/file_version.hpp"
 #include "gpu/lane.hpp"
+#include "gpu/records.hpp"
 #include "gpu/sweeper.hpp"
 
 namespace sluice {
@@ -49,15 +50,22 @@ class MappedFiles {
   enum class Wish {
     Look,      // registers nothing; Why::Registered: with IfItPays it would
     IfItPays,  // registers a file that has been read once and is in the page cache
+    ToGather,  // the same, also if the file is small: records cost more than bytes in a row
     Insist,    // registers whatever can be
   };
   // The registration of the file that `fd` is and `version` describes, or the reason why there is
   // none.
   std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish);
-  // Copies the segments, which must lie within the file. False if the file changed meanwhile: the
-  // bytes may be neither the old nor the new ones.
+  // Copies the segments, which must lie within the file: small ones with a kernel, if the lane has
+  // slots. False if the file changed meanwhile: the bytes may be neither the old nor the new ones.
   static Result<bool> read(const Registration& registration, Lane& lane, int fd, Memory& memory,
                            std::span<const Segment> segments);
+
+  // Copies records, as Engine::gather() does. The lane has slots, and the GPU kernels.
+  enum class Gathered { All, BadIndex, Changed };  // the latter two: something, or nothing
+  static Result<Gathered> gather(const Registration& registration, Lane& lane, Device& device,
+                                 int fd, CUdeviceptr to, const RecordFile& records,
+                                 const RecordIndex& index);
 
   // So much of the file has been read on another route.
   void count(const FileVersion& version, std::uint64_t bytes);
@@ -71,6 +79,7 @@ class MappedFiles {
     FileVersion version;
     std::uint64_t read = 0;  // bytes, on other routes
     bool being_registered = false, refused = false;
+    Clock::time_point look_again = {};  // it was not in the page cache, and a look takes a while
     Shared registration = {};
     Clock::time_point used = Clock::now();
   };

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_staged.hpp"
 
+#include <fcntl.h>
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <memory>
 
 #include "gpu/cutter.hpp"
+#include "gpu/packer.hpp"
 #include "gpu/route_host.hpp"
 
 namespace sluice {
@@ -23,7 +27,63 @@ constexpr std::size_t kWriteSlot = 2 << 20;
 // give an array of disks less to do at once.
 constexpr std::uint64_t kDirectPiece = 1 << 20;
 
+// Threads with batches that are served at once. A slot has room for 128 pages and their table: what
+// rings send at once, in one launch.
+constexpr unsigned kBatchLanes = 16, kBatchSlots = 2;
+constexpr std::size_t kBatchSlot = (512 + 32) << 10;
+static_assert(kBatchSlot >= 128 * (4096 + Packer::kOverhead) && kBatchSlot % 4096 == 0);
+
 constexpr std::size_t kPageable = 4 << 20;
+
+// Where the kinds of lanes have their slots in the pinned memory.
+struct Layout {
+  Layout(unsigned workers, std::uint64_t chunk, unsigned slots)
+      : writers(workers * slots * chunk),
+        batches(writers + kWriters * kWriteSlots * kWriteSlot),
+        small(batches + kBatchLanes * kBatchSlots * kBatchSlot),
+        end(small + kSmallLanes * kSmall) {}
+  const std::size_t writers, batches, small, end;
+};
+
+// Reads that come from the page cache first. What it lacks is begun, all of it, and then waited
+// for: so the disk has many requests at once, and no other thread is woken.
+class CachedReads {
+ public:
+  explicit CachedReads(int fd) : fd_(fd) {}
+
+  // How many bytes there are; nothing if the page cache lacks some.
+  Result<std::optional<std::size_t>> read_cached(std::uint64_t offset, std::byte* to,
+                                                 std::size_t length) {
+    std::size_t got = 0;
+    while (can_tell_ && got < length) {
+      iovec part{to + got, length - got};
+      const ssize_t count = ::preadv2(fd_, &part, 1, static_cast<off_t>(offset + got), RWF_NOWAIT);
+      if (count == 0) return std::optional(got);
+      if (count > 0) got += static_cast<std::size_t>(count);
+      if (count > 0 || errno == EINTR) continue;
+      if (errno == EAGAIN) return std::optional<std::size_t>();
+      // Filesystems that don't know how not to wait, such as FUSE.
+      if (errno != EOPNOTSUPP && errno != ENOSYS) return Error::last("read the file");
+      can_tell_ = false;
+    }
+    if (got < length) {
+      got += SLUICE_TRY(read_buffered(fd_, offset + got, to + got, length - got));
+    }
+    return std::optional(got);
+  }
+
+  void begin(std::uint64_t offset, std::size_t length) const {
+    ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(length),
+                    POSIX_FADV_WILLNEED);
+  }
+  Result<std::size_t> read(std::uint64_t offset, std::byte* to, std::size_t length) const {
+    return read_buffered(fd_, offset, to, length);
+  }
+
+ private:
+  const int fd_;
+  bool can_tell_ = true;
+};
 
 std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::size_t size) {
   return all.subspan(from, size);
@@ -33,9 +93,8 @@ std::span<std::byte> part_of(std::span<std::byte> all, std::size_t from, std::si
 
 Result<std::unique_ptr<Staging>> Staging::create(Device& device, WorkerPool& workers,
                                                  std::uint64_t chunk, unsigned slots) {
-  const std::size_t bytes =
-      workers.size() * slots * chunk + kWriters * kWriteSlots * kWriteSlot + kSmallLanes * kSmall;
-  auto pinned = SLUICE_TRY(PinnedMemory::create(device, bytes));
+  const Layout layout(workers.size(), chunk, slots);
+  auto pinned = SLUICE_TRY(PinnedMemory::create(device, layout.end));
   return std::unique_ptr<Staging>(new Staging(std::move(pinned), workers, chunk, slots));
 }
 
@@ -45,9 +104,12 @@ Staging::Staging(std::unique_ptr<PinnedMemory> pinned, WorkerPool& workers, std:
       workers_(workers),
       chunk_(chunk),
       small_(pinned_->bytes().last(kSmallLanes * kSmall), kSmallLanes, 1, Lane::Wait::Spin),
-      writers_(part_of(pinned_->bytes(), workers.size() * slots * chunk,
+      writers_(part_of(pinned_->bytes(), Layout(workers.size(), chunk, slots).writers,
                        kWriters * kWriteSlots * kWriteSlot),
-               kWriters, kWriteSlots, Lane::Wait::Block) {
+               kWriters, kWriteSlots, Lane::Wait::Block),
+      batches_(part_of(pinned_->bytes(), Layout(workers.size(), chunk, slots).batches,
+                       kBatchLanes * kBatchSlots * kBatchSlot),
+               kBatchLanes, kBatchSlots, Lane::Wait::Spin) {
   for (unsigned i = 0; i < workers.size(); ++i) {
     lanes_.push_back(std::make_unique<Lane>(
         part_of(pinned_->bytes(), i * slots * chunk, slots * chunk), slots, Lane::Wait::Block));
@@ -79,7 +141,7 @@ class Staging::ReadJob : public WorkerPool::Job {
       if (piece.is_large()) {
         SLUICE_TRY(pass_large(lane, lane.slot(slot), piece.parts[0]));
       } else {
-        SLUICE_TRY(pass_small(lane, lane.slot(slot), piece.all()));
+        SLUICE_TRY(pass_small(lane, lane.whole_slot(slot), piece.all()));
       }
       SLUICE_TRY(lane.mark(slot));
       if (turn.is_over()) return true;
@@ -95,15 +157,28 @@ class Staging::ReadJob : public WorkerPool::Job {
     return lane.to_device(memory_.address() + to, slot + got.skip, got.bytes);
   }
 
-  Result<void> pass_small(Lane& lane, std::byte* slot, std::span<const Cutter::Part> parts) {
+  Result<void> pass_small(Lane& lane, std::span<std::byte> slot,
+                          std::span<const Cutter::Part> parts) {
+    if (parts.size() == 1) return pass_one(lane, slot.data(), parts[0]);
+    Packer packer(slot);
     for (const Cutter::Part& part : parts) {
       const auto& [to, from, length] = part.range;
-      const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, slot, length));
+      const CUdeviceptr target = memory_.address() + to;
+      std::byte* const place = packer.place(target, length);
+      const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, place, length));
       if (got < length) cutter_.ends(part, got);
-      if (got > 0) SLUICE_TRY(lane.to_device(memory_.address() + to, slot, got));
-      slot += length;
+      packer.add(target, place, got);
     }
-    return {};
+    return packer.send(lane);
+  }
+
+  // It may fill the slot.
+  Result<void> pass_one(Lane& lane, std::byte* slot, const Cutter::Part& part) {
+    const auto& [to, from, length] = part.range;
+    const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, slot, length));
+    if (got < length) cutter_.ends(part, got);
+    if (got == 0) return {};
+    return lane.to_device(memory_.address() + to, slot, got);
   }
 
   Staging& staging_;
@@ -126,6 +201,75 @@ Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
   }
   SLUICE_TRY(lane->settle());
   return done;
+}
+
+class Staging::BatchRead {
+ public:
+  BatchRead(Lane& lane, int fd, const Memory& memory)
+      : lane_(lane), reads_(fd), memory_(memory), packer_(lane.whole_slot(0)) {}
+
+  Result<std::uint64_t> run(std::span<const Segment> segments) {
+    for (const Segment& segment : segments) {
+      std::byte* place = packer_.place(memory_.address() + segment.memory_offset, segment.length);
+      if (!place) {
+        SLUICE_TRY(next_slot());
+        place = packer_.place(memory_.address() + segment.memory_offset, segment.length);
+      }
+      const auto got = SLUICE_TRY(reads_.read_cached(segment.file_offset, place, segment.length));
+      if (got) {
+        add(segment, place, *got);
+      } else {
+        reads_.begin(segment.file_offset, segment.length);
+        missed_.push_back({segment, place});
+      }
+    }
+    SLUICE_TRY(send());
+    SLUICE_TRY(lane_.settle());
+    return done_;
+  }
+
+ private:
+  struct Missed {
+    Segment segment;
+    std::byte* place;
+  };
+
+  void add(const Segment& segment, std::byte* place, std::size_t got) {
+    packer_.add(memory_.address() + segment.memory_offset, place, got);
+    done_ += got;
+  }
+
+  Result<void> send() {
+    for (const auto& [segment, place] : missed_) {
+      add(segment, place, SLUICE_TRY(reads_.read(segment.file_offset, place, segment.length)));
+    }
+    missed_.clear();
+    return packer_.send(lane_);
+  }
+
+  Result<void> next_slot() {
+    SLUICE_TRY(send());
+    SLUICE_TRY(lane_.mark(slot_));
+    slot_ = (slot_ + 1) % lane_.slots();
+    SLUICE_TRY(lane_.wait(slot_));
+    packer_ = Packer(lane_.whole_slot(slot_));
+    return {};
+  }
+
+  Lane& lane_;
+  CachedReads reads_;
+  const Memory& memory_;
+  unsigned slot_ = 0;
+  Packer packer_;
+  std::vector<Missed> missed_;  // in this slot
+  std::uint64_t done_ = 0;
+};
+
+Result<std::uint64_t> Staging::read_batch(int fd, Memory& memory,
+                                          std::span<const Segment> segments) {
+  const LanePool::Loan lane(batches_);
+  SLUICE_TRY(lane->enter(*memory.device()));
+  return BatchRead(*lane, fd, memory).run(segments);
 }
 
 Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,

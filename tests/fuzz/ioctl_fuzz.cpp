@@ -27,6 +27,12 @@ void check(Route route) { check(static_cast<std::uint32_t>(route) < kRoutes); }
 void check(const QueryRequest& request) { check(request.kind <= SLUICE_BUFFER_MEMFD); }
 void check(const UnregisterRequest&) {}
 void check(const StatsRequest&) {}
+void check(const RingDestroyRequest&) {}
+void check(const RingAddFileRequest&) {}
+void check(const RingDropFileRequest&) {}
+void check(const RingCreateRequest& request) {
+  check(request.fd >= 0 && request.length >= SLUICE_RING_HEADER_SIZE);
+}
 void check(const RegisterRequest& request) {
   check(request.kind >= SLUICE_BUFFER_CUDA_IPC && request.kind <= SLUICE_BUFFER_MEMFD);
   check(request.length > 0 && request.offset + request.length > request.offset);

@@ -49,7 +49,7 @@ part() {
 }
 
 [[ $(id -u) == 0 ]] || { echo "run.sh: mounting needs root" >&2; exit 2; }
-for file in "$sluice" "$build/bin/gpu_real_test"; do
+for file in "$sluice" "$build/bin/gpu_real_test" "$build/bin/gpu_gather_test"; do
   [[ -x $file ]] || { echo "run.sh: no $file; build the tree first" >&2; exit 2; }
 done
 if ! nvidia-smi -L; then
@@ -61,12 +61,14 @@ df -hT "$scratch" | tail -n 1
 [[ -w /sys/module/fuse/parameters/enable_uring ]] && echo Y >/sys/module/fuse/parameters/enable_uring
 
 part gpu_test 600 env SLUICE_REQUIRE=gpu SLUICE_BIN="$sluice" SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_real_test"
+part gather_test 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_gather_test"
 
 part mount 60 "$sluice" mount --no-migrate --tier "nvme=$scratch/nvme" --tier "ssd=$scratch/ssd" --tier "hdd=$scratch/hdd" \
   --state "$scratch/state" "$mount"
 if mountpoint -q "$mount"; then
   head -c 314572807 /dev/urandom >"$mount/data"
   head -c 70001 /dev/urandom >"$mount/small"
+  part gather_mount 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$mount" "$build/bin/gpu_gather_test"
   part doctor 60 "$sluice" doctor "$mount"
   part status 60 "$sluice" status --json "$mount"
   part gpu_read 60 "$sluice" gpu read --check "$mount/data" "$mount/small"
@@ -74,13 +76,27 @@ if mountpoint -q "$mount"; then
     "$sluice" "$mount/data"
   part example_libsluice 60 "$build/bin/example_gpu_read" "$mount/data"
   part example_ioctl 60 "$build/bin/example_ioctl_read" "$mount/data"
+  python3 - "$mount/model.safetensors" <<'END'
+import json, os, struct, sys
+header = json.dumps({f"w{i}": {"dtype": "U8", "shape": [size], "data_offsets": [begin, begin + size]}
+                     for i, (begin, size) in enumerate([(0, 70_000_001), (70_000_001, 200_000_000)])}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + os.urandom(270_000_001))
+END
+  part example_load_model 60 "$build/bin/example_load_model" "$mount/model.safetensors"
   part torch 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_expandable 180 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
     python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_elsewhere 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$scratch/nvme/data"
+  mkdir -p "$mount/dropin" "$scratch/plain"
+  part dropin 580 python3 "$source/tests/gpu/dropin_test.py" "$build/lib/dropin/libcufile.so.0" "$mount/dropin" "$scratch/plain"
+  part dropin_expandable 580 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+    python3 "$source/tests/gpu/dropin_test.py" "$build/lib/dropin/libcufile.so.0" "$mount/dropin" "$scratch/plain" 268435456
+  cat "$out/dropin.log"
   part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
+  part aibench 400 "$source/tools/bench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
   part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"
-  cat "$out/doctor.log" "$out/bench.log" 2>/dev/null
+  cat "$out/doctor.log" "$out/aibench.log" "$out/bench.log" 2>/dev/null
+  grep -h " M/s" "$out/gather_test.log" "$out/gather_mount.log" 2>/dev/null
   part umount 60 "$sluice" umount "$mount"
 fi
 left=$(pgrep -f -- "$scratch" | grep -vx -e $$ -e "$BASHPID" || true)

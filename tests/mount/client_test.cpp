@@ -11,6 +11,7 @@
 #include "tests/mount/tiering.hpp"
 #include "tests/support/fake_gpu.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
+#include "tests/unit/client/model.hpp"
 
 namespace sluice::test {
 namespace {
@@ -93,6 +94,40 @@ TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
   // The end of the file is in the middle of the buffer's pieces.
   EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kSize, 5'000'000, nullptr),
             static_cast<ssize_t>(kSize - 5'000'000));
+}
+
+TEST_F(ClientMountTest, TheDaemonLoadsAModelOfFilesOnSeveralTiers) {
+  std::string map;
+  std::vector<std::pair<std::string, std::string>> tensors;
+  for (std::size_t i = 0; i < 6; ++i) {
+    const std::string file = "model-" + std::to_string(i), name = "w" + std::to_string(i);
+    tensors.emplace_back(name, random_bytes(3'000'001 + i));
+    tensors.emplace_back(name + ".bias", random_bytes(77 + i));
+    put(i % 2 == 0 ? "nvme" : "hdd", file, pack_tensors({tensors.end() - 2, tensors.end()}));
+    for (const auto& key : {name, name + ".bias"}) {
+      map += (map.empty() ? "\"" : ",\"") + key + "\":\"" + file + "\"";
+    }
+  }
+  put("nvme", "model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
+  start();
+  const auto model = open_model(*this / "");
+  const std::size_t size = sluice_model_arena(model.get());
+  const GpuMemory memory(device(), size);
+  {
+    const auto buffer = register_memory(memory.pointer(), size);
+    struct sluice_result result {};
+    ASSERT_GT(sluice_model_load(model.get(), buffer.get(), 0, nullptr, nullptr, &result),
+              18'000'000)
+        << sluice_error();
+    EXPECT_EQ(result.in_process, 0u);
+    EXPECT_EQ(buffers(), 6u) << "one for each file";
+  }
+  EXPECT_EQ(buffers(), 0u);
+  for (const auto& [name, bytes] : tensors) {
+    const auto* tensor = sluice_model_find(model.get(), name.c_str());
+    ASSERT_NE(tensor, nullptr) << name;
+    EXPECT_TRUE(memory.bytes(tensor->arena_offset, tensor->bytes) == bytes) << name;
+  }
 }
 
 TEST_F(ClientMountTest, TheDaemonWritesToo) {

@@ -28,6 +28,8 @@ enum class FakeCount {
   Events,
   Copies,         // ever
   CopiedBytes,    // ever
+  Modules,        // of kernels
+  Launches,       // of kernels that ran, ever
   Drivers,        // cuFile: opened
   Handles,        // cuFile: registered files
   Buffers,        // cuFile: registered buffers

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A libcuda.so.1 for machines without a GPU: devices and contexts. Memory is in
-// fake_cuda_memory.cpp, streams and copies are in fake_cuda_stream.cpp. Kernels are not known to it
-// (cuModuleLoadData: 801).
+// fake_cuda_memory.cpp, streams and copies are in fake_cuda_stream.cpp, our kernels in
+// fake_cuda_kernels.cpp.
 //
 // Environment: SLUICE_FAKE_CUDA_GPUS, how many (2); SLUICE_FAKE_CUDA_DELAY_US, how long each piece
 // of work of a stream waits before it is done; SLUICE_FAKE_CUDA_FAIL, what fails
@@ -220,20 +220,6 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 CUresult cuCtxGetDevice(CUdevice* device) {
   FAKE_CUDA_BEGIN("cuCtxGetDevice", device);
   return CUDA_SUCCESS;
-}
-
-CUresult cuModuleLoadData(CUmodule*, const void*) {
-  int device = 0;
-  FAKE_CUDA_BEGIN("cuModuleLoadData", &device);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-CUresult cuModuleUnload(CUmodule) { return CUDA_ERROR_INVALID_HANDLE; }
-CUresult cuModuleGetFunction(CUfunction*, CUmodule, const char*) {
-  return CUDA_ERROR_INVALID_HANDLE;
-}
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        unsigned, CUstream, void**, void**) {
-  return CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // extern "C"

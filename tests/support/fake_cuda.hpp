@@ -104,6 +104,8 @@ struct FakeCuda {
   // Copies between two ends, each a range that we know or (`*_host`) plain host memory. False if
   // an end is not, or no longer, valid.
   bool copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
+  // The same, and not counted.
+  bool move(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
   // Whether all of it is known (and may be written to). REQUIRES: mutex held.
   bool is_valid(CUdeviceptr address, std::size_t size, bool writing);
   std::map<CUdeviceptr, FakeRange>::iterator find(CUdeviceptr address);

@@ -161,6 +161,89 @@ struct sluice_stats {
 
 #define SLUICE_STATS_RESET 1u /* after reading them; needs the rights of the mount's owner */
 
+/* Rings: many requests without a system call each. A ring is memory that the process shares with
+ * the daemon: a header, a queue of entries from the process, a queue of completions from the
+ * daemon. docs/rings.md has the rules. ABI: never move or renumber. */
+#define SLUICE_RING_MAGIC 0x52434c53u /* "SLCR" */
+#define SLUICE_RING_VERSION 1u
+#define SLUICE_RING_MAX_ENTRIES 32768u
+#define SLUICE_RING_HEADER_SIZE 4096u /* the entries come behind it, then the completions */
+
+enum sluice_ring_operation {
+  SLUICE_RING_NOP = 0, /* completes with 0 */
+  SLUICE_RING_READ = 1,
+  SLUICE_RING_WRITE = 2,
+};
+
+struct sluice_ring_entry {
+  __u64 user_data; /* comes back with the completion */
+  __u64 file;      /* of RING_ADD_FILE */
+  __u64 buffer;    /* of BUFFER_REGISTER on the open file that the ring was made on */
+  __u64 buffer_offset;
+  __u64 file_offset;
+  __u64 length;
+  __u32 operation;
+  __u32 flags;    /* 0 */
+  __u64 reserved; /* 0 */
+};
+
+struct sluice_ring_completion {
+  __u64 user_data;
+  __s64 result; /* bytes, or a negative errno */
+  __u32 route;  /* enum sluice_route */
+  __u32 why;    /* enum sluice_why */
+  __u64 flags;  /* SLUICE_RING_IN_PROCESS */
+};
+
+#define SLUICE_RING_IN_PROCESS 1u /* libsluice did it in this process, not the daemon */
+
+/* Each of these words has a cache line of its own. Indexes count up and wrap around; entry i is in
+ * place i % entries. */
+struct sluice_ring_header {
+  __u32 magic;
+  __u32 version;
+  __u32 entries;     /* a power of two, at most SLUICE_RING_MAX_ENTRIES */
+  __u32 completions; /* a power of two, at least as many */
+  __u32 reserved[12];
+  __u32 submitted; /* the process's: entries before this index are there */
+  __u32 padding1[15];
+  __u32 taken; /* the daemon's: places of entries before this index are free again */
+  __u32 padding2[15];
+  __u32 completed; /* the daemon's: completions before this index are there */
+  __u32 padding3[15];
+  __u32 reaped; /* the process's: places of completions before this index are free again */
+  __u32 padding4[15];
+  __u32 sleeping; /* 1: the daemon sleeps; whoever sets it to 0 wakes it: a futex, shared */
+  __u32 padding5[15];
+  __u32 waiting; /* 1: the process waits for completions */
+  __u32 padding6[15];
+  __u32 bell; /* counts up when something came for one that waits: a futex, shared */
+  __u32 padding7[15];
+  __u32 ended; /* the daemon's: not 0: the errno for which it serves the ring no more */
+  __u32 padding8[15];
+};
+
+/* Makes a ring of a memfd, sealed against shrinking, that begins with a filled in header. It
+ * belongs to this open file and to the calling process, and ends with either. */
+struct sluice_ring_create {
+  __s32 fd; /* the caller's; may be closed afterwards */
+  __u32 reserved;
+  __u64 length; /* of all of it */
+  __u64 ring;   /* out: names it from now on; never 0 */
+};
+
+/* Returns when nothing of it is under way any more. */
+struct sluice_ring_destroy {
+  __u64 ring;
+};
+
+/* Lets entries of the ring name the file that this is asked of, for what it is open for. Ends with
+ * the open file, or by RING_DROP_FILE, which returns when nothing of it is under way any more. */
+struct sluice_ring_file {
+  __u64 ring;
+  __u64 file; /* RING_ADD_FILE: out, never 0 */
+};
+
 #define SLUICE_IOC_TYPE 0xE6
 #define SLUICE_IOC_QUERY _IOWR(SLUICE_IOC_TYPE, 1, struct sluice_query)
 #define SLUICE_IOC_BUFFER_REGISTER _IOWR(SLUICE_IOC_TYPE, 2, struct sluice_buffer_register)
@@ -170,5 +253,9 @@ struct sluice_stats {
 #define SLUICE_IOC_READV _IOWR(SLUICE_IOC_TYPE, 6, struct sluice_readv)
 #define SLUICE_IOC_PREFETCH _IOWR(SLUICE_IOC_TYPE, 7, struct sluice_prefetch)
 #define SLUICE_IOC_STATS _IOWR(SLUICE_IOC_TYPE, 8, struct sluice_stats)
+#define SLUICE_IOC_RING_CREATE _IOWR(SLUICE_IOC_TYPE, 9, struct sluice_ring_create)
+#define SLUICE_IOC_RING_DESTROY _IOWR(SLUICE_IOC_TYPE, 10, struct sluice_ring_destroy)
+#define SLUICE_IOC_RING_ADD_FILE _IOWR(SLUICE_IOC_TYPE, 11, struct sluice_ring_file)
+#define SLUICE_IOC_RING_DROP_FILE _IOWR(SLUICE_IOC_TYPE, 12, struct sluice_ring_file)
 
 #endif

@@ -68,6 +68,24 @@ ssize_t sluice_read_route(sluice_file* file, sluice_buffer* buffer, size_t buffe
                           size_t length, uint64_t file_offset, uint32_t route,
                           struct sluice_result* result);
 
+/* Records of `record_bytes` bytes by number, any amount of them: record 0 begins at `file_offset`,
+ * and record index[i] goes to `buffer_offset` + i * `record_bytes` of the buffer, for i from 0 to
+ * `count` - 1. The same number may come several times. `index` is in host memory or in that of a
+ * GPU. Returns the number of bytes.
+ *
+ * Always done in this process, so that millions of numbers need not reach the daemon. The file has
+ * as many records as are whole in it: -ERANGE for any other number, and sluice_error() names the
+ * first; the buffer may then have some of the records. */
+ssize_t sluice_gather(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                      const uint64_t* index, size_t count, size_t record_bytes,
+                      uint64_t file_offset, struct sluice_result* result);
+/* The other way: record index[i] of the file becomes what is at `buffer_offset` + i *
+ * `record_bytes` of the buffer; of the same number, the last. The file does not grow: -ERANGE, and
+ * nothing was written. */
+ssize_t sluice_scatter(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
+                       const uint64_t* index, size_t count, size_t record_bytes,
+                       uint64_t file_offset, struct sluice_result* result);
+
 /* Begin, and call back from a thread of the library's when done, with what the function above would
  * have returned. The callback may begin further requests but must not wait for one. Never called if
  * these return an error. */
@@ -85,6 +103,16 @@ int sluice_read_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_o
                        size_t length, uint64_t file_offset, void* stream, ssize_t* done);
 int sluice_write_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                         size_t length, uint64_t file_offset, void* stream, ssize_t* done);
+
+/* The same with numbers that nobody knows before the stream gets there. `numbers` is asked then,
+ * and `callback` is told before the stream goes on, both by a thread of the library's. Neither is
+ * called if these return an error. */
+typedef void (*sluice_numbers)(void* user, size_t* buffer_offset, size_t* length,
+                               uint64_t* file_offset);
+int sluice_read_stream_late(sluice_file* file, sluice_buffer* buffer, sluice_numbers numbers,
+                            sluice_callback callback, void* user, void* stream);
+int sluice_write_stream_late(sluice_file* file, sluice_buffer* buffer, sluice_numbers numbers,
+                             sluice_callback callback, void* user, void* stream);
 
 /* Warms a range of the file, or promotes it: SLUICE_PREFETCH_*. Length 0: to the end. */
 int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length, uint32_t flags);

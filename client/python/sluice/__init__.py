@@ -11,9 +11,10 @@ Needs libsluice.so.1 and nothing else: PyTorch, CuPy and NumPy are used if you u
 """
 from ._control import Stat, pin, prefetch, stat, unpin
 from ._file import Buffer, File, Result, Route, open, register
+from ._gather import gather, scatter
 from ._library import Error, library_version
 from ._safetensors import load_safetensors, stream_layers
 
 __version__ = "0.1.0"
-__all__ = ["Buffer", "Error", "File", "Result", "Route", "Stat", "library_version", "load_safetensors", "open", "pin",
-           "prefetch", "register", "stat", "stream_layers", "unpin"]
+__all__ = ["Buffer", "Error", "File", "Result", "Route", "Stat", "gather", "library_version", "load_safetensors", "open",
+           "pin", "prefetch", "register", "scatter", "stat", "stream_layers", "unpin"]

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ._library import CALLBACK, Error, Handle, QueryStruct, ResultStruct, SegmentStruct, check, last_error, library
@@ -212,6 +212,17 @@ class File:
                 memory.wait()
             done = check(library().sluice_readv(file, buffer, array, len(ranges), ctypes.byref(struct)))
         return _result(done, struct)
+
+    def gather(self, index: Any, dim: int | Sequence[int] | None = None, dtype: Any = None, offset: int = 0,
+               device: Any = None, out: Any = None) -> Any:
+        """As sluice.gather(): rows of this file by number."""
+        from ._gather import gather_rows
+        return gather_rows(self, index, dim, dtype, offset, device, out)
+
+    def scatter(self, index: Any, values: Any, offset: int = 0) -> Result:
+        """As sluice.scatter(): writes rows of this file by number."""
+        from ._gather import scatter_rows
+        return scatter_rows(self, index, values, offset)
 
     def prefetch(self, offset: int = 0, length: int | None = None, promote: bool = False) -> None:
         """Reads the range, or all from `offset` on, into the page cache in the background. With `promote`, the file moves

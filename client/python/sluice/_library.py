@@ -31,10 +31,18 @@ class SegmentStruct(ctypes.Structure):
     _fields_ = [("buffer_offset", c_uint64), ("file_offset", c_uint64), ("length", c_uint64)]
 
 
+class TensorStruct(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("dtype", c_char_p), ("shape", POINTER(c_uint64)), ("dimensions", c_uint32),
+                ("reserved", c_uint32), ("bytes", c_uint64), ("rows", c_uint64), ("row_bytes", c_uint64), ("file", c_void_p),
+                ("file_offset", c_uint64), ("arena_offset", c_uint64)]
+
+
 # The callback's user pointer is a number by which Python finds what the request was.
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_ssize_t, POINTER(ResultStruct))
+PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
 
 _TRANSFER = [c_void_p, c_void_p, c_size_t, c_size_t, c_uint64]
+_RECORDS = [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t, c_uint64, POINTER(ResultStruct)]
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_open": (c_int, [c_char_p, c_int, c_uint, POINTER(c_void_p)]),
     "sluice_close": (None, [c_void_p]),
@@ -44,10 +52,19 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_read": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
     "sluice_write": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
     "sluice_readv": (c_ssize_t, [c_void_p, c_void_p, POINTER(SegmentStruct), c_size_t, POINTER(ResultStruct)]),
+    "sluice_gather": (c_ssize_t, _RECORDS),
+    "sluice_scatter": (c_ssize_t, _RECORDS),
     "sluice_read_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
     "sluice_write_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
     "sluice_prefetch": (c_int, [c_void_p, c_uint64, c_uint64, c_uint32]),
     "sluice_query_file": (c_int, [c_void_p, c_void_p, POINTER(QueryStruct)]),
+    "sluice_model_open": (c_int, [c_char_p, POINTER(c_void_p)]),
+    "sluice_model_select": (c_int, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
+    "sluice_model_close": (None, [c_void_p]),
+    "sluice_model_count": (c_size_t, [c_void_p]),
+    "sluice_model_tensor": (POINTER(TensorStruct), [c_void_p, c_size_t]),
+    "sluice_model_arena": (c_uint64, [c_void_p]),
+    "sluice_model_load": (c_ssize_t, [c_void_p, c_void_p, c_size_t, PROGRESS, c_void_p, POINTER(ResultStruct)]),
     "sluice_route_name": (c_char_p, [c_uint32]),
     "sluice_why_text": (c_char_p, [c_uint32]),
     "sluice_error": (c_char_p, []),

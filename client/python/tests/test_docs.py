@@ -28,6 +28,7 @@ def pool(folder):
     (folder / "model.safetensors").write_bytes(model)
     (folder / "model.bin").write_bytes(bytes(1 << 20))
     (folder / "train.bin").write_bytes(np.arange(100 * 2048, dtype=np.int32).tobytes())
+    (folder / "embeddings.bin").write_bytes(np.arange(1000 * 768, dtype=np.float32).tobytes())
     return folder
 
 

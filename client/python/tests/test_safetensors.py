@@ -57,9 +57,9 @@ def test_all_types(folder, pad):
     save(folder / "model.safetensors", arrays, pad)
     tensors = load(folder / "model.safetensors")
     same(tensors, arrays)
-    # One arena, no copies: neighbours in the file are neighbours in memory.
+    # One arena, no copies: neighbours in the file are neighbours in memory, each at a multiple of 256.
     addresses = [tensors[name].ctypes.data for name in arrays]
-    assert all(b - a == arrays[name].nbytes for a, b, name in zip(addresses, addresses[1:], arrays))
+    assert all(b - a == arrays[name].nbytes + -arrays[name].nbytes % 256 for a, b, name in zip(addresses, addresses[1:], arrays))
 
 
 def test_what_is_not_aligned_in_the_file_is_in_memory(folder):
@@ -100,9 +100,9 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8), **others):
     (pack(b"[]"), "does not begin with"),
     (pack(b"{"), "from byte 8 on"),
     (pack(b'{"a": \xff}'), "from byte 8 on"),
-    (pack(b'{"a":' * 100_000), "from byte 8 on"),
+    (pack(b'{"a":' * 100_000), "tensor 'a': must be an object with"),
     (pack(b'{"a": ' + b"9" * 5000 + b"}"), "from byte 8 on"),
-    (pack(b'{"a": {}, "a": {}}'), "'a' stands there twice"),
+    (pack(b'{"a": {"dtype": "F32", "dtype": "F32"}}'), "'dtype' stands there twice"),
     (pack({"a": 5}), "tensor 'a': must be an object"),
     (pack({"a": {"dtype": "F32"}}), "must be an object with"),
     (pack({"a": one(more=1)}, bytes(8)), "must be an object with"),
@@ -112,7 +112,7 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8), **others):
     (pack({"a": one(shape=[True, 2])}, bytes(8)), "the shape must be"),
     (pack({"a": one(shape=[-2])}, bytes(8)), "the shape must be"),
     (pack({"a": one(shape=[2**64])}, bytes(8)), "the shape must be"),
-    (pack({"a": one(shape=[2**62] * 1000)}, bytes(8)), "is not 8 bytes"),
+    (pack({"a": one(shape=[2**62] * 60)}, bytes(8)), "is not 8 bytes"),
     (pack({"a": one(shape=[3])}, bytes(8)), "is not 8 bytes"),
     (pack({"a": one("F64")}, bytes(8)), "F64 of shape \\[2\\] is not 8 bytes"),
     (pack({"a": one(offsets=[0, 8, 9])}, bytes(8)), "two whole numbers"),
@@ -269,6 +269,15 @@ def test_leaving_early_closes_everything(sharded):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_load_can_be_interrupted(sharded, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_safetensors._Progress, "show", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load(sharded[0])
+
+
 def test_progress_is_for_terminals_and_long_work(sharded, monkeypatch, capsys):
     monkeypatch.setattr(_safetensors._Progress, "PATIENCE_S", 0)
     load(sharded[0])
@@ -282,5 +291,5 @@ def test_progress_is_for_terminals_and_long_work(sharded, monkeypatch, capsys):
         while True:
             shown += os.read(controller, 65536).decode()
     os.close(controller)
-    assert "6 of 6 files" in shown
+    assert "[##############################] 0.0 of 0.0 GB" in shown
     assert shown.endswith("\r\033[K")

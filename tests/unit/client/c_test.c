@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "sluice/ioctl.h"
+#include "sluice/loader.h"
 #include "sluice/sluice.h"
 
 #define CHECK(condition)                                                                    \

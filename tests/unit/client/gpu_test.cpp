@@ -322,6 +322,51 @@ TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
   EXPECT_TRUE(after == content_) << "what is after the request did not wait for it";
 }
 
+// Numbers of a request that are set while it waits in its stream.
+struct Late {
+  std::size_t buffer_offset = 0, length = 0;
+  std::uint64_t file_offset = 0;
+  ssize_t done = -1234;
+  struct sluice_result result {};
+
+  static void ask(void* user, size_t* buffer_offset, size_t* length, uint64_t* file_offset) {
+    const auto& self = *static_cast<Late*>(user);
+    *buffer_offset = self.buffer_offset;
+    *length = self.length;
+    *file_offset = self.file_offset;
+  }
+  static void tell(void* user, ssize_t done, const struct sluice_result* result) {
+    static_cast<Late*>(user)->done = done;
+    static_cast<Late*>(user)->result = *result;
+  }
+};
+
+TEST_P(ClientStreamTest, LateNumbersAreAskedForWhenTheStreamGetsThere) {
+  const GpuMemory memory(device(), kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  Step before;
+  Late late, beyond, unread;
+  ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
+  for (Late* each : {&late, &beyond}) {
+    ASSERT_EQ(
+        sluice_read_stream_late(file_.get(), buffer.get(), &Late::ask, &Late::tell, each, stream_),
+        0)
+        << sluice_error();
+  }
+  late.buffer_offset = 77, late.length = 5'000, late.file_offset = 1'001;
+  beyond.buffer_offset = kSize, beyond.length = 1;
+  before.allowed.set_value();
+  ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(late.done, 5'000);
+  EXPECT_EQ(late.result.bytes, 5'000u);
+  EXPECT_TRUE(memory.bytes(77, 5'000) == content_.substr(1'001, 5'000));
+  EXPECT_EQ(beyond.done, -ERANGE);
+  EXPECT_EQ(
+      sluice_write_stream_late(file_.get(), buffer.get(), nullptr, &Late::tell, &unread, stream_),
+      -EINVAL);
+  EXPECT_EQ(unread.done, -1234);
+}
+
 TEST_P(ClientStreamTest, AnErrorIsTheResultAndTheStreamGoesOn) {
   const GpuMemory memory(device(), 1000);
   const auto buffer = register_memory(memory.pointer(), 1000);

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# library_test.sh LIBSLUICE SOURCE C_TEST EXAMPLE: what the shared library shows of itself, that it is quiet, and that the guide
+# library_test.sh LIBSLUICE SOURCE C_TEST EXAMPLE LOAD_EXAMPLE: what the shared library shows of itself, that it is quiet, and that the guide
 # has the example as it is compiled.
 set -euo pipefail
-library=$1 source=$2 c_test=$3 example=$4
+library=$1 source=$2 c_test=$3 example=$4 load_example=$5
 failures=0
 complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 
-declared=$(grep -oE '\bsluice_[a-z_]+\(' "$source/client/include/sluice/sluice.h" | tr -d '(' | sort -u | grep -vx sluice_callback)
+declared=$(grep -hoE '\b(sluice|hf3fs)_[a-z0-9_]+\(' "$source"/client/include/sluice/*.h | tr -d '(' | grep -vx sluice_callback | sed 's/$/@@SLUICE_1/' | sort -u)
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
 # sluice_error() and such are in comments, too, so every name with a parenthesis is one that is declared.
-[[ $exported == "$(sed 's/$/@@SLUICE_1/' <<<"$declared")" ]] ||
-  complain "exported and declared differ: $(diff <(echo "$exported") <(sed 's/$/@@SLUICE_1/' <<<"$declared"))"
+[[ $exported == "$declared" ]] || complain "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
 readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || complain "the SONAME is another one"
 readelf -d "$library" | grep -q NODELETE || complain "dlclose() would take its threads' code away"
 if readelf -d "$library" | grep -E 'NEEDED.*(cuda|cufile|rocksdb|fuse|boost)'; then complain "it needs more than it should"; fi
@@ -26,7 +25,16 @@ said=$("$example" "$directory/file" 2>&1) || complain "the example failed: $said
 said=$("$example" "$directory/missing" 2>&1) && complain "the example reads what is not there"
 [[ $said == *"No such file"* ]] || complain "the example says of a missing file: $said"
 
-(($(wc -l <"$source/examples/gpu_read.c") < 60)) || complain "the example has grown"
+header='{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+{ printf "\\x$(printf %x ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf %sdata "$header"; } >"$directory/model.safetensors"
+said=$("$load_example" "$directory" 2>&1) || complain "the example of loading failed: $said"
+[[ $said == "4 bytes to "*U8*w ]] || complain "the example of loading says: $said"
+said=$("$load_example" "$directory/file" 2>&1) && complain "the example loads what is no model"
+[[ $said == *"is it a safetensors file"* ]] || complain "the example of loading says of another file: $said"
+
+for program in gpu_read load_model; do
+  (($(wc -l <"$source/examples/$program.c") < 60)) || complain "the example $program has grown"
+done
 sed -n '/^```c$/,/^```$/p' "$source/docs/libsluice.md" | sed '1d;/^```$/,$d' | diff "$source/examples/gpu_read.c" - ||
   complain "docs/libsluice.md has another example"
 ((failures == 0))

@@ -91,7 +91,7 @@ TEST(GpuRequestsTest, OnlyTheNumberTellsAnIoctl) {
   const unsigned other_size = _IOC(_IOC_NONE, SLUICE_IOC_TYPE, _IOC_NR(SLUICE_IOC_READ), 1);
   EXPECT_EQ(code_of(other_size, good_transfer()), 0);
   EXPECT_EQ(code_of(_IOC(_IOC_READ, SLUICE_IOC_TYPE, 0, 56), good_transfer()), ENOTTY);
-  EXPECT_EQ(code_of(_IOC(_IOC_READ, SLUICE_IOC_TYPE, 9, 56), good_transfer()), ENOTTY);
+  EXPECT_EQ(code_of(_IOC(_IOC_READ, SLUICE_IOC_TYPE, 200, 56), good_transfer()), ENOTTY);
   EXPECT_EQ(code_of(_IOC(_IOC_READ, 'f', 4, 56), good_transfer()), ENOTTY);
 }
 
@@ -114,7 +114,11 @@ TEST(GpuRequestsTest, NothingIsShorterThanTheFirstVersion) {
         Case{SLUICE_IOC_READ, sizeof(sluice_transfer)},
         Case{SLUICE_IOC_WRITE, sizeof(sluice_transfer)}, Case{SLUICE_IOC_READV, 32},
         Case{SLUICE_IOC_PREFETCH, sizeof(sluice_prefetch)},
-        Case{SLUICE_IOC_STATS, sizeof(sluice_stats)}}) {
+        Case{SLUICE_IOC_STATS, sizeof(sluice_stats)},
+        Case{SLUICE_IOC_RING_CREATE, sizeof(sluice_ring_create)},
+        Case{SLUICE_IOC_RING_DESTROY, sizeof(sluice_ring_destroy)},
+        Case{SLUICE_IOC_RING_ADD_FILE, sizeof(sluice_ring_file)},
+        Case{SLUICE_IOC_RING_DROP_FILE, sizeof(sluice_ring_file)}}) {
     const Bytes whole(size);
     EXPECT_EQ(code_of(command, Bytes(size - 1)), EINVAL) << _IOC_NR(command);
     EXPECT_EQ(code_of(command, Bytes()), EINVAL) << _IOC_NR(command);
@@ -229,6 +233,17 @@ TEST(GpuRequestsTest, ReadvTakesAsManySegmentsAsItSays) {
   EXPECT_EQ(code_of(SLUICE_IOC_READV, longer), E2BIG);
   from->segments[0] = {~0ull, 0, 1};
   EXPECT_EQ(code_of(SLUICE_IOC_READV, bytes_of(*from)), EINVAL);
+}
+
+TEST(GpuRequestsTest, ARingNeedsADescriptorAndRoomForItsHeader) {
+  const auto with = [](int fd, std::uint32_t reserved, std::uint64_t length) {
+    return code_of(SLUICE_IOC_RING_CREATE, sluice_ring_create{fd, reserved, length, 0});
+  };
+  EXPECT_EQ(with(3, 0, SLUICE_RING_HEADER_SIZE), 0);
+  EXPECT_EQ(with(-1, 0, SLUICE_RING_HEADER_SIZE), EBADF);
+  EXPECT_EQ(with(3, 1, SLUICE_RING_HEADER_SIZE), EINVAL);
+  EXPECT_EQ(with(3, 0, SLUICE_RING_HEADER_SIZE - 1), EINVAL);
+  EXPECT_EQ(with(3, 0, std::uint64_t{1} << 40), EINVAL);
 }
 
 // The fuzzer's corpus, and what a few changed bytes make of it.

@@ -73,7 +73,7 @@ void EngineTest::TearDown() {
   engine.reset();
   for (const FakeCount held :
        {FakeCount::Registrations, FakeCount::RegisteredBytes, FakeCount::Streams, FakeCount::Events,
-        FakeCount::Drivers, FakeCount::Handles}) {
+        FakeCount::Modules, FakeCount::Drivers, FakeCount::Handles}) {
     EXPECT_EQ(count(held), 0u) << static_cast<int>(held);
   }
 }

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#pragma once
+
+namespace sluice::dropin {
+
+// Whether the descriptor is of a file on a Sluice mount.
+bool is_on_mount(int fd);
+
+}  // namespace sluice::dropin

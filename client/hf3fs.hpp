@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What is behind the handles of hf3fs_usrbio.h.
+//
+// Threads: thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "client/buffer.hpp"
+#include "client/file.hpp"
+#include "client/include/sluice/hf3fs_usrbio.h"
+#include "client/ring.hpp"
+
+namespace sluice::hf3fs {
+
+// Memory, and who owns what of it.
+struct Iov {
+  std::unique_ptr<Buffer> buffer;
+  std::string name;       // a file that tells others of it; empty: none
+  CUdeviceptr owned = 0;  // GPU memory that is ours to free
+  ~Iov();
+};
+
+// A descriptor that was registered: the file stays open for us when the caller closes his.
+struct Registered {
+  UniqueFd fd;
+  std::unique_ptr<File> file;
+};
+
+class Ior {
+ public:
+  static Result<std::unique_ptr<Ior>> create(int entries);
+  ~Ior();
+  Ior(const Ior&) = delete;
+  Ior& operator=(const Ior&) = delete;
+
+  int entries() const { return static_cast<int>(userdata_.size()); }
+  // The index of the request.
+  Result<int> put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,
+                  const Segment& segment, const void* userdata);
+  Result<unsigned> submit() { return ring_->submit(); }
+  Result<int> wait(hf3fs_cqe* cqes, int most, int least, const timespec* abs_timeout);
+  // These go.
+  void forget(const Registered& file);
+  void forget(const Iov& iov);
+
+ private:
+  Ior(std::unique_ptr<Ring> ring, int entries);
+
+  const std::unique_ptr<Ring> ring_;
+  Mutex mutex_;
+  std::vector<const void*> userdata_ GUARDED_BY(mutex_);  // by index
+  std::vector<int> free_ GUARDED_BY(mutex_);              // indexes
+  struct FileUse {
+    std::shared_ptr<Registered> file;
+    unsigned number;
+  };
+  std::unordered_map<const Registered*, FileUse> files_ GUARDED_BY(mutex_);
+  std::unordered_map<const Iov*, unsigned> iovs_ GUARDED_BY(mutex_);
+};
+
+// All that a process has of these.
+struct Registry {
+  Mutex mutex;
+  std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);  // by both descriptors
+  std::set<Ior*> iors GUARDED_BY(mutex);
+
+  static Registry& get();
+};
+
+}  // namespace sluice::hf3fs

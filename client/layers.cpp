@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/layers.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <system_error>
+
+#include "base/thread.hpp"
+#include "client/sentence.hpp"
+#include "client/signals_blocked.hpp"
+
+namespace sluice {
+
+Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<const Model*> models,
+                                               Buffer& buffer, std::uint64_t offset,
+                                               std::size_t slots, bool again) {
+  if (models.empty()) return Error{EINVAL, "there are no layers"};
+  if (slots == 0) return Error{EINVAL, "there are no slots"};
+  std::uint64_t largest = 0;
+  for (const Model* model : models) largest = std::max(largest, model->arena());
+  const std::uint64_t length = buffer.length();
+  if (offset > length || (largest != 0 && slots > (length - offset) / largest)) {
+    return said(ERANGE,
+                "stream layers: " + std::to_string(slots) + " slots of " + std::to_string(largest) +
+                    " bytes, the largest layer's, are more than " + "the buffer has from there on");
+  }
+  slots = std::min(slots, models.size());
+  std::unique_ptr<Layers> layers(new Layers(library, std::move(models), buffer, again));
+  layers->slots_.resize(slots);
+  for (std::size_t i = 0; i < slots; ++i) {
+    layers->slots_[i].owner = layers.get();
+    layers->slots_[i].offset = offset + i * largest;
+  }
+  const SignalsBlocked blocked;
+  try {
+    layers->thread_ = std::thread([self = layers.get()] { self->work(); });
+  } catch (const std::system_error&) {
+    return Error{EAGAIN, "start a thread"};
+  }
+  return layers;
+}
+
+Layers::~Layers() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return std::none_of(slots_.begin(), slots_.end(),
+                        [](const Slot& slot) { return slot.state == State::Leaving; });
+  });
+}
+
+Layers::Slot* Layers::find(std::size_t layer) {
+  const auto found = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return slot.state != State::Empty && slot.state != State::Leaving && slot.layer == layer;
+  });
+  return found != slots_.end() ? &*found : nullptr;
+}
+
+std::size_t Layers::distance(std::size_t layer) const {
+  if (layer >= position_) return layer - position_;
+  return again_ ? layer + models_.size() - position_ : SIZE_MAX;
+}
+
+// The first layer, from the one that was asked for on, that is not there, and a slot for it: an
+// empty one, or the one whose layer is wanted latest. Slots that the caller holds may leave room
+// for fewer layers than are wanted, and then the nearer one must get it.
+std::optional<Layers::Task> Layers::next_task() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const std::size_t layer = (position_ + i) % models_.size();
+    if (distance(layer) != i) break;  // after the last one
+    if (find(layer) != nullptr) continue;
+    Slot* best = nullptr;
+    for (Slot& slot : slots_) {
+      if (slot.state == State::Empty) return Task{&slot, layer};
+      const bool is_free = slot.state == State::Ready || slot.state == State::Failed;
+      if (!is_free || distance(slot.layer) <= i) continue;
+      if (best == nullptr || distance(slot.layer) > distance(best->layer)) best = &slot;
+    }
+    if (best == nullptr) return std::nullopt;
+    return Task{best, layer};
+  }
+  return std::nullopt;
+}
+
+void Layers::work() noexcept {
+  begin_thread("sluice-layers");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    std::optional<Task> task;
+    changed_.wait(lock, [&] { return stopped_ || (task = next_task()).has_value(); });
+    if (stopped_) return;
+    task->slot->state = State::Loading;
+    task->slot->layer = task->layer;
+    lock.unlock();
+    load(*task);
+    lock.lock();
+    changed_.notify_all();
+  }
+}
+
+void Layers::load(const Task& task) noexcept {
+  int code = EIO;
+  std::string words;
+  try {
+    const auto done =
+        models_[task.layer]->load(library_, buffer_, task.slot->offset, [this](std::uint64_t) {
+          const std::lock_guard lock(mutex_);
+          return !stopped_;
+        });
+    code = done ? 0 : done.error().code;
+    if (!done) words = last_sentence();
+  } catch (...) {  // there is no memory, not even for the words
+    code = ENOMEM;
+  }
+  const std::lock_guard lock(mutex_);
+  task.slot->state = code == 0 ? State::Ready : State::Failed;
+  task.slot->code = code;
+  task.slot->words = std::move(words);
+}
+
+Result<std::uint64_t> Layers::acquire(std::size_t layer) {
+  if (layer >= models_.size()) return Error{EINVAL, "there is no such layer"};
+  std::unique_lock lock(mutex_);
+  if (const Slot* slot = find(layer); slot != nullptr && slot->state == State::Held) {
+    return Error{EBUSY, "the layer is acquired already"};
+  }
+  if (std::all_of(slots_.begin(), slots_.end(),
+                  [](const Slot& slot) { return slot.state == State::Held; })) {
+    return Error{EBUSY, "all slots have layers that are acquired: release one"};
+  }
+  position_ = layer;
+  changed_.notify_all();
+  Slot* slot = nullptr;
+  changed_.wait(lock, [&] {
+    slot = find(layer);
+    return slot != nullptr && slot->state != State::Loading;
+  });
+  if (slot->state == State::Failed) {
+    slot->state = State::Empty;
+    const int code = slot->code;
+    const std::string words = std::move(slot->words);
+    changed_.notify_all();
+    return words.empty() ? Error{ENOMEM, "load a layer"} : said(code, words);
+  }
+  slot->state = State::Held;
+  return slot->offset;
+}
+
+Result<Layers::Slot*> Layers::held(std::size_t layer) {
+  Slot* const slot = find(layer);
+  if (slot == nullptr || slot->state != State::Held) {
+    return Error{EINVAL, "the layer is not acquired"};
+  }
+  return slot;
+}
+
+Result<void> Layers::release(std::size_t layer) {
+  const std::lock_guard lock(mutex_);
+  SLUICE_TRY(held(layer))->state = State::Ready;
+  changed_.notify_all();
+  return {};
+}
+
+Result<void> Layers::release(std::size_t layer, void* stream) {
+  Devices* devices = library_.devices_in_use();
+  if (devices == nullptr || devices->all().empty()) {
+    return Error{ENODEV, "there are no CUDA streams in this process"};
+  }
+  Device& device = buffer_.device() != nullptr ? *buffer_.device() : *devices->all().front();
+  library_.note(device);
+  const CudaApi& api = device.api();
+  const ContextKeeper keeper(&api);
+  CUcontext current = nullptr;
+  if (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
+    SLUICE_TRY(device.enter());
+  }
+  Slot* slot = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    slot = SLUICE_TRY(held(layer));
+    slot->state = State::Leaving;
+  }
+  // Without the lock: the stream may come to it before this returns.
+  if (const auto code = api.cuLaunchHostFunc(static_cast<CUstream>(stream), &Layers::left, slot);
+      code != CUDA_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    slot->state = State::Held;
+    return device.failed(code, "put the release into the stream");
+  }
+  return {};
+}
+
+void Layers::left(void* user) noexcept {
+  auto& slot = *static_cast<Slot*>(user);
+  Layers& layers = *slot.owner;
+  // Told under the lock: who hears of it may be the one who destroys this.
+  const std::lock_guard lock(layers.mutex_);
+  slot.state = State::Empty;
+  layers.changed_.notify_all();
+}
+
+}  // namespace sluice

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/load.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/sentence.hpp"
+
+namespace sluice {
+namespace {
+
+// One read takes the bus for about a millisecond; the next ones are under way meanwhile.
+constexpr std::uint64_t kReadBytes = 64 << 20;
+constexpr unsigned kInFlight = 4;
+
+constexpr const char* kCancelled = "the load was cancelled";
+
+// What is read by one request.
+struct Read {
+  sluice_file* file;
+  std::vector<Segment> segments;
+  std::uint64_t bytes = 0;
+};
+
+// The reads of one file, in its order. Neighbours in the file that are neighbours in the arena, as
+// most are, become one segment.
+class Cutter {
+ public:
+  Cutter(sluice_file* file, std::uint64_t offset) : file_(file), offset_(offset) {}
+
+  void add(const struct sluice_tensor& tensor) {
+    Segment left{offset_ + tensor.arena_offset, tensor.file_offset, tensor.bytes};
+    while (left.length > 0) {
+      if (reads_.empty() || is_full(reads_.back())) reads_.push_back({file_, {}, 0});
+      Read& read = reads_.back();
+      const std::uint64_t here = std::min(left.length, kReadBytes - read.bytes);
+      if (!read.segments.empty() && goes_on(read.segments.back(), left)) {
+        read.segments.back().length += here;
+      } else {
+        read.segments.push_back({left.memory_offset, left.file_offset, here});
+      }
+      read.bytes += here;
+      left = {left.memory_offset + here, left.file_offset + here, left.length - here};
+    }
+  }
+
+  std::vector<Read>& reads() { return reads_; }
+
+ private:
+  static bool is_full(const Read& read) {
+    return read.bytes == kReadBytes || read.segments.size() == SLUICE_MAX_SEGMENTS;
+  }
+  static bool goes_on(const Segment& segment, const Segment& next) {
+    return segment.memory_offset + segment.length == next.memory_offset &&
+           segment.file_offset + segment.length == next.file_offset;
+  }
+
+  sluice_file* const file_;
+  const std::uint64_t offset_;
+  std::vector<Read> reads_;
+};
+
+// All reads, those of several files in turns.
+std::vector<Read> reads_of(std::span<const struct sluice_tensor> tensors, std::uint64_t offset) {
+  std::vector<Cutter> files;
+  const sluice_file* last = nullptr;
+  for (const auto& tensor : tensors) {
+    if (tensor.file != last) files.emplace_back(tensor.file, offset);
+    last = tensor.file;
+    files.back().add(tensor);
+  }
+  std::vector<Read> reads;
+  for (std::size_t i = 0;; ++i) {
+    const std::size_t before = reads.size();
+    for (auto& file : files) {
+      if (i < file.reads().size()) reads.push_back(std::move(file.reads()[i]));
+    }
+    if (reads.size() == before) return reads;
+  }
+}
+
+// A load under way. A helper that comes too late finds nothing to do, and touches nothing else.
+class Load {
+ public:
+  Load(Library& library, Buffer& buffer, std::vector<Read> reads)
+      : library_(library), buffer_(buffer), reads_(std::move(reads)) {}
+
+  std::size_t count() const { return reads_.size(); }
+
+  // Does one read; false if there is none left, or no more is to be done.
+  bool step() noexcept {
+    const Read* read = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_ || next_ == reads_.size()) return false;
+      read = &reads_[next_++];
+      ++under_way_;
+    }
+    const auto outcome = carry_out_read(*read);
+    const std::lock_guard lock(mutex_);
+    if (!outcome && !error_) {
+      error_ = outcome.error();
+      failed_ = read;
+    }
+    if (outcome) {
+      sum_.transfer.bytes += outcome->transfer.bytes;
+      sum_.in_process = outcome->in_process;
+      if (read->bytes >= largest_) {
+        largest_ = read->bytes;
+        sum_.transfer.route = outcome->transfer.route;
+        sum_.transfer.why = outcome->transfer.why;
+      }
+    }
+    if (--under_way_ == 0) idle_.notify_all();
+    return true;
+  }
+
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = Error{ECANCELED, "load a model"};
+  }
+
+  std::uint64_t done() {
+    const std::lock_guard lock(mutex_);
+    return sum_.transfer.bytes;
+  }
+
+  // Waits for what other threads are at.
+  Result<Outcome> finish() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return under_way_ == 0; });
+    if (!error_) return sum_;
+    const std::string where = failed_ != nullptr ? failed_->file->file->path() : "";
+    if (error_->code == EUCLEAN) {
+      return said(EUCLEAN, where + ": fewer bytes came than it had; the file has become shorter");
+    }
+    if (error_->code == ECANCELED) return said(ECANCELED, kCancelled);
+    say("load", where, *error_);
+    return said(error_->code, last_sentence());
+  }
+
+ private:
+  Result<Outcome> carry_out_read(const Read& read) const noexcept {
+    try {
+      const Request request{*read.file->file, buffer_, Direction::Read, read.segments};
+      auto outcome = carry_out(library_, request);
+      if (outcome && outcome->transfer.bytes != read.bytes) return Error{EUCLEAN, "read"};
+      return outcome;
+    } catch (const std::bad_alloc&) {
+      return Error{ENOMEM, "allocate"};
+    } catch (...) {
+      return Error{EIO, "an unexpected exception"};
+    }
+  }
+
+  Library& library_;
+  Buffer& buffer_;
+  const std::vector<Read> reads_;
+  std::mutex mutex_;  // with a condition variable: base/mutex.hpp has none
+  std::condition_variable idle_;
+  std::size_t next_ = 0;
+  unsigned under_way_ = 0;
+  Outcome sum_;
+  std::uint64_t largest_ = 0;
+  std::optional<Error> error_;
+  const Read* failed_ = nullptr;
+};
+
+class Helper final : public IoPool::Job {
+ public:
+  explicit Helper(std::shared_ptr<Load> load) : load_(std::move(load)) {}
+
+  void run() noexcept override {
+    const std::unique_ptr<Helper> self(this);
+    while (load_->step()) {
+    }
+  }
+
+ private:
+  const std::shared_ptr<Load> load_;
+};
+
+}  // namespace
+
+Result<Outcome> load_tensors(Library& library, std::span<const struct sluice_tensor> tensors,
+                             Buffer& buffer, std::uint64_t offset,
+                             const std::function<bool(std::uint64_t)>& progress) {
+  const auto load = std::make_shared<Load>(library, buffer, reads_of(tensors, offset));
+  for (unsigned i = 1; i < std::min<std::size_t>(kInFlight, load->count()); ++i) {
+    // Nothing throws from here on while others are at work with the caller's memory. Without
+    // memory or threads for helpers it is done alone.
+    auto* const helper = new (std::nothrow) Helper(load);
+    if (helper == nullptr) break;
+    if (!library.pool().expect()) {
+      delete helper;
+      break;
+    }
+    library.pool().submit(*helper);
+  }
+  std::uint64_t told = 0;
+  const auto tell = [&](std::uint64_t done) {
+    if (!progress || done == told) return true;
+    told = done;
+    return progress(done);
+  };
+  while (load->step()) {
+    if (!tell(load->done())) load->stop();
+  }
+  auto outcome = load->finish();
+  if (outcome && !tell(outcome->transfer.bytes)) return said(ECANCELED, kCancelled);
+  return outcome;
+}
+
+}  // namespace sluice

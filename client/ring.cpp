@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/ring.hpp"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/thread.hpp"
+#include "client/request.hpp"
+#include "client/signals_blocked.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Before it sleeps, one that waits looks for so long: small reads take less.
+constexpr std::chrono::microseconds kSpin{20};
+// Asleep, it looks after the daemon so often.
+constexpr std::chrono::nanoseconds kNap = std::chrono::seconds(1);
+
+template <typename Slot>
+unsigned free_slot(std::vector<Slot>& slots, bool (*is_free)(const Slot&)) {
+  const auto found = std::find_if(slots.begin(), slots.end(), is_free);
+  if (found != slots.end()) return static_cast<unsigned>(found - slots.begin());
+  slots.emplace_back();
+  return static_cast<unsigned>(slots.size() - 1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ring>> Ring::create(Library& library, unsigned entries) {
+  if (entries == 0 || entries > SLUICE_RING_MAX_ENTRIES) {
+    return Error{EINVAL, "a ring has 1 to 32,768 entries"};
+  }
+  const std::uint32_t places = std::bit_ceil(entries);
+  auto shared = SLUICE_TRY(RingQueue::create(places));
+  auto own = SLUICE_TRY(RingQueue::create(places));
+  return std::unique_ptr<Ring>(new Ring(library, std::move(shared), std::move(own), places));
+}
+
+Ring::Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<RingQueue> own,
+           std::uint32_t entries)
+    : library_(library),
+      entries_(entries),
+      shared_(std::move(shared)),
+      own_(std::move(own)),
+      bell_{&shared_->header().waiting, &shared_->header().bell} {}
+
+Ring::~Ring() {
+  std::jthread notifier;
+  {
+    const MutexLock lock(mutex_);
+    notifier = std::move(notifier_);
+  }
+  notifier.request_stop();
+  std::atomic_ref(*bell_.bell).fetch_add(1);
+  futex_wake(bell_.bell);
+  if (notifier.joinable()) notifier.join();
+
+  std::unique_ptr<RingServer> server;
+  {
+    const MutexLock lock(mutex_);
+    server = std::move(server_);
+  }
+  server.reset();  // without the lock, which its thread takes
+  const MutexLock lock(mutex_);
+  if (name_ == 0) return;
+  struct sluice_ring_destroy request {
+    name_
+  };
+  ::ioctl(anchor_.get(), SLUICE_IOC_RING_DESTROY, &request);
+  // The anchor may be the caller's open file, which goes on.
+  for (const BufferSlot& slot : buffers_) make_unknown(anchor_.get(), slot.names);
+}
+
+Result<unsigned> Ring::add(File& file) {
+  const MutexLock lock(mutex_);
+  bind(file);
+  FileSlot slot{&file, 0};
+  struct stat status {};
+  // Another mount's daemon may have a ring of the same name.
+  if (name_ != 0 && ::fstat(file.fd(), &status) == 0 && status.st_dev == mount_) {
+    struct sluice_ring_file request {
+      name_, 0
+    };
+    if (::ioctl(file.fd(), SLUICE_IOC_RING_ADD_FILE, &request) == 0) slot.token = request.file;
+  }
+  const unsigned index =
+      free_slot<FileSlot>(files_, [](auto& each) { return each.file == nullptr; });
+  files_[index] = slot;
+  return index;
+}
+
+void Ring::bind(File& file) {
+  if (name_ != 0 || is_refused_ || !file.daemon()) return;
+  struct stat status {};
+  UniqueFd anchor(::fcntl(file.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!anchor || ::fstat(anchor.get(), &status) < 0) return;
+  struct sluice_ring_create request {};
+  request.fd = shared_->fd().get();
+  request.length = shared_->memory().size();
+  if (::ioctl(anchor.get(), SLUICE_IOC_RING_CREATE, &request) < 0) {
+    // An older daemon, another PID namespace, too many: this process can do it.
+    is_refused_ = true;
+    return;
+  }
+  name_ = request.ring;
+  mount_ = status.st_dev;
+  anchor_ = std::move(anchor);
+  for (BufferSlot& slot : buffers_) {
+    if (slot.buffer == nullptr) continue;
+    if (auto names = slot.buffer->make_known(anchor_.get())) slot.names = *std::move(names);
+  }
+}
+
+Result<unsigned> Ring::add(Buffer& buffer) {
+  SLUICE_TRY(check(library_, buffer));
+  const ContextKeeper keeper(buffer.device() != nullptr ? library_.cuda() : nullptr);
+  const MutexLock lock(mutex_);
+  BufferSlot slot{&buffer, {}};
+  // Whatever the daemon has against it, this process can use it.
+  if (name_ != 0) {
+    if (auto names = buffer.make_known(anchor_.get())) slot.names = *std::move(names);
+  }
+  const unsigned index =
+      free_slot<BufferSlot>(buffers_, [](auto& each) { return each.buffer == nullptr; });
+  buffers_[index] = std::move(slot);
+  return index;
+}
+
+Result<void> Ring::drop_file(unsigned file) {
+  const MutexLock lock(mutex_);
+  if (file >= files_.size() || files_[file].file == nullptr) {
+    return Error{ENOENT, "the ring has no such file"};
+  }
+  if (const std::uint64_t token = files_[file].token; token != 0) {
+    struct sluice_ring_file request {
+      name_, token
+    };
+    ::ioctl(anchor_.get(), SLUICE_IOC_RING_DROP_FILE, &request);
+  }
+  files_[file] = {};
+  return {};
+}
+
+Result<void> Ring::drop_buffer(unsigned buffer) {
+  const MutexLock lock(mutex_);
+  if (buffer >= buffers_.size() || buffers_[buffer].buffer == nullptr) {
+    return Error{ENOENT, "the ring has no such buffer"};
+  }
+  make_unknown(anchor_.get(), buffers_[buffer].names);
+  buffers_[buffer] = {};
+  return {};
+}
+
+std::optional<sluice_ring_entry> Ring::for_daemon(const Request& request) {
+  const FileSlot& file = files_[request.file];
+  const BufferSlot& buffer = buffers_[request.buffer];
+  if (file.token == 0 || buffer.names.empty()) return std::nullopt;
+  const auto& pieces = buffer.buffer->pieces();
+  // The last piece that begins at or before the request.
+  const auto next = std::upper_bound(pieces.begin(), pieces.end(), request.segment.memory_offset,
+                                     [](auto offset, auto& each) { return offset < each.offset; });
+  const auto piece = next - 1;
+  const std::uint64_t offset = request.segment.memory_offset - piece->offset;
+  // What lies in two pieces is one to the engine of this process.
+  if (next != pieces.end() && request.segment.length > piece->length - offset) return std::nullopt;
+  const auto name = buffer.names[static_cast<std::size_t>(piece - pieces.begin())];
+  return sluice_ring_entry{
+      request.user_data,      file.token,        name, offset, request.segment.file_offset,
+      request.segment.length, request.operation, 0,    0};
+}
+
+Result<void> Ring::start_own() {
+  if (server_) return {};
+  server_ = SLUICE_TRY(
+      RingServer::create(own_->memory(), *this, bell_, std::uint64_t{SLUICE_RING_IN_PROCESS}));
+  const SignalsBlocked blocked;
+  server_->start();
+  return {};
+}
+
+Result<void> Ring::put(const Request& request) {
+  const MutexLock lock(mutex_);
+  if (request.file >= files_.size() || files_[request.file].file == nullptr) {
+    return Error{ENOENT, "the ring has no such file"};
+  }
+  if (request.buffer >= buffers_.size() || buffers_[request.buffer].buffer == nullptr) {
+    return Error{ENOENT, "the ring has no such buffer"};
+  }
+  if (under_way_.load() >= entries_) return Error{EAGAIN, "the ring is full"};
+  if (const auto entry = for_daemon(request)) {
+    with_daemon_.fetch_add(1);
+    shared_->put(*entry);
+  } else {
+    SLUICE_TRY(start_own());
+    const Segment& segment = request.segment;
+    own_->put({request.user_data, request.file, request.buffer, segment.memory_offset,
+               segment.file_offset, segment.length, request.operation, 0, 0});
+  }
+  under_way_.fetch_add(1);
+  return {};
+}
+
+Result<unsigned> Ring::submit() {
+  SLUICE_TRY(check_daemon(false));
+  const MutexLock lock(mutex_);
+  return shared_->submit() + own_->submit();
+}
+
+unsigned Ring::reap(std::span<sluice_ring_completion> out) {
+  const MutexLock lock(reaping_);
+  const unsigned daemons = shared_->reap(out);
+  const unsigned ours = own_->reap(out.subspan(daemons));
+  with_daemon_.fetch_sub(daemons);
+  under_way_.fetch_sub(daemons + ours);
+  return daemons + ours;
+}
+
+Result<void> Ring::check_daemon(bool ask) {
+  if (with_daemon_.load() == 0) return {};
+  if (const int why = shared_->ended(); why != 0) {
+    return Error{why, "the mount serves the ring no more"};
+  }
+  if (!ask) return {};
+  // It has no buffer of that name, if it lives.
+  struct sluice_buffer_unregister request {};
+  if (::ioctl(anchor_.get(), SLUICE_IOC_BUFFER_UNREGISTER, &request) < 0 && errno != ENOENT) {
+    return Error::last("ask the daemon for a sign of life");
+  }
+  return {};
+}
+
+Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned least,
+                            std::optional<std::chrono::nanoseconds> timeout) {
+  least = std::min(least, static_cast<unsigned>(out.size()));
+  const auto begin = steady_clock::now();
+  unsigned got = reap(out);
+  auto progress = begin;
+  while (got < least) {
+    const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
+    const auto now = steady_clock::now();
+    if (now - progress > kSpin) {
+      std::atomic_ref(*bell_.waiting).store(1);
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+    if (const unsigned more = reap(out.subspan(got)); more > 0) {
+      got += more;
+      progress = now;
+      continue;
+    }
+    const bool is_over = timeout && now - begin >= *timeout;
+    const auto alive = check_daemon(now - progress > kNap);
+    if (is_over || !alive) {
+      if (got > 0) break;  // the error comes with the next call
+      if (!alive) return alive.error();
+      return Error{ETIMEDOUT, "no completion came in that time"};
+    }
+    if (now - progress <= kSpin) continue;
+    const auto limit = timeout ? std::min(kNap, *timeout - (now - begin)) : kNap;
+    futex_wait(bell_.bell, bell, limit);
+  }
+  return got;
+}
+
+Result<int> Ring::event_fd() {
+  const MutexLock lock(mutex_);
+  if (event_) return event_.get();
+  event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_) return Error::last("eventfd");
+  const SignalsBlocked blocked;
+  notifier_ = std::jthread([this, fd = event_.get()](const std::stop_token& stop) {
+    begin_thread("sluice-ring-evt");
+    std::uint32_t seen = 0;
+    while (!stop.stop_requested()) {
+      const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
+      std::atomic_ref(*bell_.waiting).store(1);
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      const std::uint32_t now = shared_->completed() + own_->completed();
+      const bool has_ended = shared_->ended() != 0;
+      if (now != seen || has_ended) {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
+        seen = now;
+        if (has_ended) return;
+        continue;
+      }
+      futex_wait(bell_.bell, bell, kNap);
+    }
+  });
+  return event_.get();
+}
+
+Result<Transfer> Ring::do_here(std::uint64_t file, std::uint64_t buffer,
+                               std::span<const Segment> segments, bool is_read) {
+  File* from = nullptr;
+  Buffer* to = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (file < files_.size()) from = files_[file].file;
+    if (buffer < buffers_.size()) to = buffers_[buffer].buffer;
+  }
+  if (from == nullptr) return Error{EBADF, "the file was dropped"};
+  if (to == nullptr) return Error{ENOENT, "the buffer was dropped"};
+  const auto outcome = SLUICE_TRY(carry_out(
+      library_, {*from, *to, is_read ? Direction::Read : Direction::Write, segments, Route::Auto}));
+  return outcome.transfer;
+}
+
+Result<Transfer> Ring::read(std::uint64_t file, std::uint64_t buffer,
+                            std::span<const Segment> segments) {
+  return do_here(file, buffer, segments, true);
+}
+
+Result<Transfer> Ring::write(std::uint64_t file, std::uint64_t buffer, const Segment& segment) {
+  return do_here(file, buffer, {&segment, 1}, false);
+}
+
+}  // namespace sluice

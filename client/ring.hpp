@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Ring takes requests and gives completions. Behind it are two queues: one that the daemon of a
+// mount serves, once a file of such was added, and one that a thread of this process serves. Each
+// request goes to the first where daemon, file and buffer allow it. Both ring the same bell.
+//
+// Ownership: files and buffers stay the caller's, and outlive the ring or are dropped first.
+// Threads: thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "client/buffer.hpp"
+#include "client/file.hpp"
+#include "client/library.hpp"
+#include "client/ring_queue.hpp"
+#include "gpu/ring.hpp"
+
+namespace sluice {
+
+class Ring final : private RingTarget {
+ public:
+  static Result<std::unique_ptr<Ring>> create(Library& library, unsigned entries);
+  ~Ring() override;
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // A number for requests to name it by.
+  Result<unsigned> add(File& file);
+  Result<unsigned> add(Buffer& buffer);
+  // ENOENT for a number that is none.
+  Result<void> drop_file(unsigned file);
+  Result<void> drop_buffer(unsigned buffer);
+
+  struct Request {
+    std::uint32_t operation;  // enum sluice_ring_operation
+    unsigned file, buffer;
+    Segment segment;
+    std::uint64_t user_data;
+  };
+  // EAGAIN if as many are under way as the ring has entries.
+  Result<void> put(const Request& request);
+  Result<unsigned> submit();
+  // As sluice_ring_wait(); nothing for `timeout`: for ever.
+  Result<unsigned> wait(std::span<sluice_ring_completion> out, unsigned least,
+                        std::optional<std::chrono::nanoseconds> timeout);
+  // Stays the ring's.
+  Result<int> event_fd();
+
+ private:
+  struct FileSlot {
+    File* file = nullptr;     // null: free
+    std::uint64_t token = 0;  // of the daemon's; 0: it has none
+  };
+  struct BufferSlot {
+    Buffer* buffer = nullptr;
+    std::vector<std::uint64_t> names;  // the daemon's, of its pieces
+  };
+
+  Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<RingQueue> own,
+       std::uint32_t entries);
+  Result<Transfer> read(std::uint64_t file, std::uint64_t buffer,
+                        std::span<const Segment> segments) override;
+  Result<Transfer> write(std::uint64_t file, std::uint64_t buffer, const Segment& segment) override;
+  Result<Transfer> do_here(std::uint64_t file, std::uint64_t buffer,
+                           std::span<const Segment> segments, bool is_read);
+
+  // Makes the daemon of the file's mount serve the shared queue, if it is the first such file.
+  void bind(File& file) REQUIRES(mutex_);
+  // The entry for the daemon, if it can do this.
+  std::optional<sluice_ring_entry> for_daemon(const Request& request) REQUIRES(mutex_);
+  Result<void> start_own() REQUIRES(mutex_);
+  unsigned reap(std::span<sluice_ring_completion> out);
+  // Why nothing more comes from the daemon, if that is so. `ask`: it too, not only the memory.
+  Result<void> check_daemon(bool ask);
+  void notify(const std::stop_token& stop);
+
+  Library& library_;
+  const std::uint32_t entries_;
+  const std::unique_ptr<RingQueue> shared_, own_;
+  const RingBell bell_;
+  std::atomic<std::uint32_t> under_way_{0};    // put and not reaped
+  std::atomic<std::uint32_t> with_daemon_{0};  // of these, the daemon's
+
+  Mutex mutex_;  // of files, buffers, and of putting and submitting
+  std::vector<FileSlot> files_ GUARDED_BY(mutex_);
+  std::vector<BufferSlot> buffers_ GUARDED_BY(mutex_);
+  bool is_refused_ GUARDED_BY(mutex_) = false;  // the daemon wants no ring
+  std::uint64_t name_ GUARDED_BY(mutex_) = 0;   // of the daemon's
+  dev_t mount_ GUARDED_BY(mutex_) = 0;
+  UniqueFd anchor_;  // set once, before with_daemon_ first counts
+  std::unique_ptr<RingServer> server_ GUARDED_BY(mutex_);
+
+  Mutex reaping_;
+  UniqueFd event_ GUARDED_BY(mutex_);
+  std::jthread notifier_ GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice
+
+// The C name of it.
+struct sluice_ring {
+  std::unique_ptr<sluice::Ring> ring;
+};

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The functions of ring.h.
+#include <climits>
+
+#include "client/barrier.hpp"
+#include "client/include/sluice/ring.h"
+#include "client/ring.hpp"
+
+#define SLUICE_API extern "C" __attribute__((visibility("default")))
+
+namespace sluice {
+namespace {
+
+constexpr const char* kNowhere = nullptr;
+
+Result<void> need(bool given, Operation what) {
+  if (!given) return Error{EINVAL, what};
+  return {};
+}
+
+template <typename Work>
+int call(const char* what, Work work) noexcept {
+  return static_cast<int>(barrier(what, kNowhere, work));
+}
+
+// Of a call that a ring is needed for.
+template <typename Work>
+int call(const char* what, sluice_ring* ring, Work work) noexcept {
+  return call(what, [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(ring != nullptr, "no ring was given"));
+    return work(*ring->ring);
+  });
+}
+
+int put(sluice_ring* ring, std::uint32_t operation, int file, int buffer, const Segment& segment,
+        std::uint64_t user_data) noexcept {
+  return call("put a request into a ring", ring, [&](Ring& to) -> Result<std::int64_t> {
+    SLUICE_TRY(need(file >= 0 && buffer >= 0, "there is no such file or buffer"));
+    SLUICE_TRY(to.put({operation, static_cast<unsigned>(file), static_cast<unsigned>(buffer),
+                       segment, user_data}));
+    return 0;
+  });
+}
+
+void hand_over(std::unique_ptr<Buffer> made, sluice_buffer** buffer) {
+  auto handle = std::make_unique<sluice_buffer>();
+  handle->buffer = std::move(made);
+  *buffer = handle.release();
+}
+
+}  // namespace
+}  // namespace sluice
+
+using namespace sluice;  // NOLINT(google-build-using-namespace): the C names stand outside.
+
+SLUICE_API int sluice_ring_create(unsigned entries, sluice_ring** ring) {
+  return call("make a ring", [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(ring != nullptr, "no place for the ring was given"));
+    auto made = std::make_unique<sluice_ring>();
+    made->ring = SLUICE_TRY(Ring::create(Library::get(), entries));
+    *ring = made.release();
+    return 0;
+  });
+}
+
+SLUICE_API void sluice_ring_destroy(sluice_ring* ring) {
+  if (ring == nullptr) return;
+  call("end a ring", [&]() -> Result<std::int64_t> {
+    const std::unique_ptr<sluice_ring> owned(ring);
+    return 0;
+  });
+}
+
+SLUICE_API int sluice_ring_add_file(sluice_ring* ring, sluice_file* file) {
+  return call("add a file to a ring", ring, [&](Ring& to) -> Result<std::int64_t> {
+    SLUICE_TRY(need(file != nullptr, "no file was given"));
+    return std::int64_t{SLUICE_TRY(to.add(*file->file))};
+  });
+}
+
+SLUICE_API int sluice_ring_drop_file(sluice_ring* ring, int file) {
+  return call("drop a file of a ring", ring, [&](Ring& from) -> Result<std::int64_t> {
+    SLUICE_TRY(from.drop_file(static_cast<unsigned>(file)));
+    return 0;
+  });
+}
+
+SLUICE_API int sluice_ring_add_buffer(sluice_ring* ring, sluice_buffer* buffer) {
+  return call("add a buffer to a ring", ring, [&](Ring& to) -> Result<std::int64_t> {
+    SLUICE_TRY(need(buffer != nullptr, "no buffer was given"));
+    return std::int64_t{SLUICE_TRY(to.add(*buffer->buffer))};
+  });
+}
+
+SLUICE_API int sluice_ring_drop_buffer(sluice_ring* ring, int buffer) {
+  return call("drop a buffer of a ring", ring, [&](Ring& from) -> Result<std::int64_t> {
+    SLUICE_TRY(from.drop_buffer(static_cast<unsigned>(buffer)));
+    return 0;
+  });
+}
+
+SLUICE_API int sluice_ring_read(sluice_ring* ring, int file, int buffer, uint64_t buffer_offset,
+                                uint64_t length, uint64_t file_offset, uint64_t user_data) {
+  return put(ring, SLUICE_RING_READ, file, buffer, {buffer_offset, file_offset, length}, user_data);
+}
+
+SLUICE_API int sluice_ring_write(sluice_ring* ring, int file, int buffer, uint64_t buffer_offset,
+                                 uint64_t length, uint64_t file_offset, uint64_t user_data) {
+  return put(ring, SLUICE_RING_WRITE, file, buffer, {buffer_offset, file_offset, length},
+             user_data);
+}
+
+SLUICE_API int sluice_ring_submit(sluice_ring* ring) {
+  return call("submit", ring, [&](Ring& to) -> Result<std::int64_t> {
+    return std::int64_t{SLUICE_TRY(to.submit())};
+  });
+}
+
+SLUICE_API int sluice_ring_wait(sluice_ring* ring, struct sluice_ring_completion* completions,
+                                unsigned most, unsigned least, const struct timespec* timeout) {
+  return call("wait for a ring", ring, [&](Ring& from) -> Result<std::int64_t> {
+    SLUICE_TRY(need(completions != nullptr || most == 0, "no place for completions was given"));
+    std::optional<std::chrono::nanoseconds> limit;
+    if (timeout != nullptr) {
+      limit = std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec);
+    }
+    return std::int64_t{
+        SLUICE_TRY(from.wait({completions, std::min<unsigned>(most, INT_MAX)}, least, limit))};
+  });
+}
+
+SLUICE_API int sluice_ring_eventfd(sluice_ring* ring) {
+  return call("make an eventfd for a ring", ring, [&](Ring& of) -> Result<std::int64_t> {
+    return std::int64_t{SLUICE_TRY(of.event_fd())};
+  });
+}
+
+SLUICE_API int sluice_buffer_create(size_t length, sluice_buffer** buffer) {
+  return call("create a buffer", [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(buffer != nullptr, "no place for the buffer was given"));
+    hand_over(SLUICE_TRY(Buffer::create_shared(length)), buffer);
+    return 0;
+  });
+}
+
+SLUICE_API void* sluice_buffer_memory(sluice_buffer* buffer) {
+  if (buffer == nullptr) return nullptr;
+  Memory& memory = buffer->buffer->memory();
+  if (memory.device() == nullptr) return memory.host();
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): so CUDA names its memory to programs.
+  return reinterpret_cast<void*>(memory.address());
+}
+
+SLUICE_API int sluice_buffer_export(sluice_buffer* buffer, struct sluice_shared_buffer* shared) {
+  return call("export a buffer", [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(buffer != nullptr, "no buffer was given"));
+    SLUICE_TRY(need(shared != nullptr, "no place for the export was given"));
+    const ContextKeeper keeper(Library::get().cuda());
+    *shared = SLUICE_TRY(buffer->buffer->share());
+    return 0;
+  });
+}
+
+SLUICE_API int sluice_buffer_import(const struct sluice_shared_buffer* shared,
+                                    sluice_buffer** buffer) {
+  return call("import a buffer", [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(shared != nullptr, "no export was given"));
+    SLUICE_TRY(need(buffer != nullptr, "no place for the buffer was given"));
+    hand_over(SLUICE_TRY(Buffer::import(Library::get(), *shared)), buffer);
+    return 0;
+  });
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// An OpenId is an open file as the kernel names it to us (fuse_file_info::fh): a number of its own,
+// and what it was opened for, which the kernel tells with OPEN and not with IOCTL. Immutable.
+#pragma once
+
+#include <fcntl.h>
+
+#include <cstdint>
+
+namespace sluice {
+
+class OpenId {
+ public:
+  OpenId(std::uint64_t number, int flags)
+      : value_(number << 3 | (flags & O_APPEND ? 4u : 0u) |
+               static_cast<unsigned>(flags & O_ACCMODE)) {}
+  static OpenId from_wire(std::uint64_t fh) { return OpenId(fh); }
+
+  std::uint64_t to_wire() const { return value_; }
+  bool reads() const { return access() == O_RDONLY || access() == O_RDWR; }
+  bool writes() const { return access() == O_WRONLY || access() == O_RDWR; }
+  bool appends() const { return (value_ & 4) != 0; }
+  bool operator==(const OpenId&) const = default;
+
+ private:
+  explicit OpenId(std::uint64_t value) : value_(value) {}
+  int access() const { return static_cast<int>(value_ & O_ACCMODE); }
+
+  std::uint64_t value_;
+};
+
+}  // namespace sluice

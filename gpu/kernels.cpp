@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "gpu/kernels/gather_ptx.hpp"
+
+namespace sluice {
+namespace {
+
+// Bandwidth times latency of a bus is some hundred KiB; so many blocks have megabytes under way,
+// and leave room on the GPU for whoever computes meanwhile.
+constexpr unsigned kBlock = 256, kBlocks = 256, kWarp = 32;  // kBlock: as gather.cu has it
+constexpr std::uint64_t kWarps = std::uint64_t{kBlocks} * kBlock / kWarp;
+// What one warp has under way at a time.
+constexpr std::uint64_t kPart = 4096;
+constexpr std::uint64_t kMostParts = 64;
+
+}  // namespace
+
+CUresult Kernels::load(const CudaApi& api, CUdevice device, std::unique_ptr<Kernels>& kernels) {
+  // Where registered memory has another address on the GPU, every address here would be wrong.
+  int same_address = 0;
+  CUresult code = api.cuDeviceGetAttribute(
+      &same_address, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device);
+  if (code == CUDA_SUCCESS && same_address == 0) code = CUDA_ERROR_NOT_SUPPORTED;
+  if (code != CUDA_SUCCESS) return code;
+  std::unique_ptr<Kernels> made(new Kernels(api));
+  code = api.cuModuleLoadData(&made->module_, kGatherPtx);
+  if (code != CUDA_SUCCESS) {
+    made->module_ = nullptr;
+    return code;
+  }
+  code = api.cuModuleGetFunction(&made->copy_, made->module_, "sluice_copy");
+  if (code != CUDA_SUCCESS) return code;
+  code = api.cuModuleGetFunction(&made->gather_, made->module_, "sluice_gather");
+  if (code == CUDA_SUCCESS) kernels = std::move(made);
+  return code;
+}
+
+Kernels::~Kernels() {
+  if (module_ != nullptr) api_.cuModuleUnload(module_);
+}
+
+CUresult Kernels::launch(CUfunction function, CUstream stream, std::uint64_t warps,
+                         void** parameters) const {
+  const std::uint64_t blocks = (warps * kWarp + kBlock - 1) / kBlock;
+  return api_.cuLaunchKernel(function,
+                             static_cast<unsigned>(std::min<std::uint64_t>(blocks, kBlocks)), 1, 1,
+                             kBlock, 1, 1, 0, stream, parameters, nullptr);
+}
+
+CUresult Kernels::copy(CUstream stream, CUdeviceptr pieces, unsigned count,
+                       std::uint64_t longest) const {
+  const std::uint64_t shares =
+      std::clamp<std::uint64_t>((longest + kPart - 1) / kPart, 1, kMostParts);
+  auto parts = static_cast<unsigned>(shares);
+  auto part_bytes = static_cast<unsigned>(((longest + shares - 1) / shares + 15) / 16 * 16);
+  std::array<void*, 4> parameters{&pieces, &count, &parts, &part_bytes};
+  return launch(copy_, stream, count * shares, parameters.data());
+}
+
+CUresult Kernels::gather(CUstream stream, const Gather& what) const {
+  auto [to, from, index, count, records, bad, record_size] = what;
+  // A tile that fills a warp's loads, but enough tiles for all warps.
+  auto tile = static_cast<unsigned>(std::clamp<std::uint64_t>(count / kWarps, 1, kWarp));
+  const std::uint64_t together = to | from | record_size;
+  unsigned unit = 1U << std::min(std::countr_zero(together), 4);
+  std::array<void*, 9> parameters{&to,          &from, &index, &count, &records,
+                                  &record_size, &tile, &unit,  &bad};
+  return launch(gather_, stream, (count + tile - 1) / tile, parameters.data());
+}
+
+}  // namespace sluice

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/ring.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::steady_clock;
+
+// After work, a thread looks for more for so long before it sleeps: waking it takes the other side
+// a system call, and both some microseconds.
+constexpr std::chrono::microseconds kSpin{20};
+// Asleep, it looks by itself so often: a word that somebody scribbles on must not hold up the end.
+constexpr std::chrono::seconds kNap{1};
+// Woken so often for nothing, it sleeps where only its owner can wake it.
+constexpr unsigned kVain = 8;
+
+// ABI: where the words are.
+static_assert(sizeof(sluice_ring_entry) == 64 && sizeof(sluice_ring_completion) == 32);
+static_assert(offsetof(sluice_ring_header, submitted) == 64 &&
+              offsetof(sluice_ring_header, taken) == 128 &&
+              offsetof(sluice_ring_header, completed) == 192 &&
+              offsetof(sluice_ring_header, reaped) == 256 &&
+              offsetof(sluice_ring_header, sleeping) == 320 &&
+              offsetof(sluice_ring_header, waiting) == 384 &&
+              offsetof(sluice_ring_header, bell) == 448 &&
+              offsetof(sluice_ring_header, ended) == 512 && sizeof(sluice_ring_header) == 576);
+
+std::uint32_t load(std::uint32_t& word) {
+  return std::atomic_ref(word).load(std::memory_order_acquire);
+}
+void store(std::uint32_t& word, std::uint32_t value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+
+bool is_count(std::uint32_t number, std::uint32_t most) {
+  return std::has_single_bit(number) && number <= most;
+}
+
+bool makes_sense(const sluice_ring_entry& entry) {
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  return entry.flags == 0 && entry.reserved == 0 && entry.operation <= SLUICE_RING_WRITE &&
+         entry.file_offset <= kMost && entry.length <= kMost - entry.file_offset &&
+         entry.length <= std::numeric_limits<std::uint64_t>::max() - entry.buffer_offset;
+}
+
+Segment segment_of(const sluice_ring_entry& entry) {
+  return {entry.buffer_offset, entry.file_offset, entry.length};
+}
+
+// Threads that spin keep a core each from others: a quarter of the cores may be kept so.
+class SpinPermit {
+ public:
+  SpinPermit() : given_(s_spinning.fetch_add(1) < most()) {}
+  ~SpinPermit() { s_spinning.fetch_sub(1); }
+  SpinPermit(const SpinPermit&) = delete;
+  SpinPermit& operator=(const SpinPermit&) = delete;
+  explicit operator bool() const { return given_; }
+
+ private:
+  static unsigned most() {
+    static const unsigned s_most = std::thread::hardware_concurrency() / 4;
+    return s_most;
+  }
+  static inline std::atomic<unsigned> s_spinning{0};  // a counter, for all rings of the process
+  const bool given_;
+};
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+}  // namespace
+
+bool futex_wait(std::uint32_t* word, std::uint32_t value, std::chrono::nanoseconds limit) {
+  const timespec timeout{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
+  return ::syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, nullptr, 0) == 0 ||
+         errno != ETIMEDOUT;
+}
+
+void futex_wake(std::uint32_t* word) {
+  ::syscall(SYS_futex, word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+Result<std::unique_ptr<RingServer>> RingServer::create(std::span<std::byte> memory,
+                                                       RingTarget& target, RingBell bell,
+                                                       std::uint64_t completion_flags) {
+  if (memory.size() < SLUICE_RING_HEADER_SIZE) return Error(EINVAL, "a ring without a header");
+  auto& header = *reinterpret_cast<sluice_ring_header*>(memory.data());
+  // Read once: what was checked is what is used.
+  const std::uint32_t entries = load(header.entries), completions = load(header.completions);
+  if (load(header.magic) != SLUICE_RING_MAGIC || load(header.version) != SLUICE_RING_VERSION) {
+    return Error(EINVAL, "a ring of another kind");
+  }
+  if (!is_count(entries, SLUICE_RING_MAX_ENTRIES) ||
+      !is_count(completions, 2 * SLUICE_RING_MAX_ENTRIES) || completions < entries) {
+    return Error(EINVAL, "a ring of that size");
+  }
+  if (memory.size() < ring_size(entries, completions))
+    return Error(EINVAL, "a ring that ends early");
+  if (bell.bell == nullptr) bell = {&header.waiting, &header.bell};
+  return std::unique_ptr<RingServer>(
+      new RingServer(memory, entries, completions, target, bell, completion_flags));
+}
+
+RingServer::RingServer(std::span<std::byte> memory, std::uint32_t entries,
+                       std::uint32_t completions, RingTarget& target, RingBell bell,
+                       std::uint64_t completion_flags)
+    : memory_(memory),
+      entries_(entries),
+      completions_(completions),
+      target_(target),
+      bell_(bell),
+      completion_flags_(completion_flags),
+      taken_(load(header().submitted)),
+      completed_(load(header().reaped)) {
+  store(header().taken, taken_);
+  store(header().completed, completed_);
+}
+
+void RingServer::start() {
+  thread_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-ring");
+    run(stop);
+  });
+}
+
+void RingServer::request_stop() { thread_.request_stop(); }
+
+void RingServer::stop(int why) {
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+  // Only now: it is the other thread that starts it.
+  large_thread_.request_stop();
+  if (large_thread_.joinable()) large_thread_.join();
+  end(why);
+}
+
+void RingServer::end(int why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+  }
+  store(header().ended, static_cast<std::uint32_t>(why));
+  std::atomic_ref(*bell_.bell).fetch_add(1);
+  futex_wake(bell_.bell);
+}
+
+void RingServer::run(const std::stop_token& stop) {
+  // The word is the client's as much as ours; if this wake goes astray, a nap ends by itself.
+  const std::stop_callback wake(stop, [this] {
+    store(header().sleeping, 0);
+    futex_wake(&header().sleeping);
+  });
+  try {
+    while (!stop.stop_requested()) {
+      const auto served = serve();
+      if (!served) return end(served.error().code);
+      if (*served > 0) {
+        in_vain_ = 0;
+      } else if (!spin(stop)) {
+        sleep(stop);
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    end(ENOMEM);
+  } catch (...) {
+    log::get().critical("a ring ended by an unexpected exception");
+    end(EIO);
+  }
+}
+
+// True if something came meanwhile.
+bool RingServer::spin(const std::stop_token& stop) {
+  const SpinPermit permit;
+  if (!permit || in_vain_ > 0) return false;
+  const auto end = steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (load(header().submitted) != taken_) return true;
+      pause();
+    }
+  } while (!stop.stop_requested() && steady_clock::now() < end);
+  return false;
+}
+
+void RingServer::sleep(const std::stop_token& stop) {
+  if (in_vain_ > kVain) {
+    const unsigned more = std::min(in_vain_ - kVain, 7u);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, stop, std::chrono::milliseconds(1u << more), [] { return false; });
+  }
+  std::atomic_ref word(header().sleeping);
+  word.store(1);  // sequentially consistent, as the load that follows: one of the two sides sees it
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto now = ready();
+  if (!now || *now > 0 || stop.stop_requested()) {
+    word.store(0);
+    return;
+  }
+  const bool woken = futex_wait(&header().sleeping, 1, kNap);
+  word.store(0);
+  if (woken) ++in_vain_;  // until serve() finds something
+}
+
+Result<unsigned> RingServer::ready() {
+  const std::uint32_t waiting = load(header().submitted) - taken_;
+  if (waiting > entries_) return Error(EPROTO, "more entries than a ring has");
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t unread = completed_ - load(header().reaped);
+  if (unread > completions_) return Error(EPROTO, "more completions than a ring has");
+  const std::uint32_t busy = unread + in_flight_;
+  // A client that goes back with what it has reaped makes this negative.
+  const std::uint32_t room = busy < completions_ ? completions_ - busy : 0;
+  return std::min({waiting, room, kBatch});
+}
+
+sluice_ring_entry RingServer::copy_entry(std::uint32_t index) const {
+  auto* from =
+      reinterpret_cast<std::uint64_t*>(memory_.data() + SLUICE_RING_HEADER_SIZE +
+                                       (index & (entries_ - 1)) * sizeof(sluice_ring_entry));
+  // Word by word and atomically: a compiler may take a plain copy for a reason to read again.
+  std::array<std::uint64_t, sizeof(sluice_ring_entry) / 8> words;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    words[i] = std::atomic_ref(from[i]).load(std::memory_order_relaxed);
+  }
+  return std::bit_cast<sluice_ring_entry>(words);
+}
+
+Result<unsigned> RingServer::serve() {
+  const unsigned count = SLUICE_TRY(ready());
+  if (count == 0) return 0u;
+  for (unsigned i = 0; i < count; ++i) batch_[i] = copy_entry(taken_ + i);
+  taken_ += count;
+  store(header().taken, taken_);
+
+  // Reads of one file to one buffer go together; what takes long comes last.
+  std::array<unsigned, kBatch> group;
+  std::array<bool, kBatch> is_done{};
+  for (unsigned i = 0; i < count; ++i) {
+    const sluice_ring_entry& first = batch_[i];
+    if (is_done[i]) continue;
+    if (!makes_sense(first)) {
+      is_done[i] = true;
+      post(first, Error(EINVAL, "a ring's entry"));
+    } else if (first.operation == SLUICE_RING_NOP || first.length == 0) {
+      is_done[i] = true;
+      post(first, Transfer{});
+    } else if (first.length > kLarge) {
+      is_done[i] = true;
+      leave_to_large(first);
+    } else if (first.operation == SLUICE_RING_READ) {
+      unsigned size = 0;
+      for (unsigned j = i; j < count; ++j) {
+        const sluice_ring_entry& other = batch_[j];
+        const bool joins = !is_done[j] && other.operation == SLUICE_RING_READ &&
+                           other.file == first.file && other.buffer == first.buffer &&
+                           other.length > 0 && other.length <= kLarge && makes_sense(other);
+        if (!joins) continue;
+        is_done[j] = true;
+        group[size++] = j;
+      }
+      read_group({group.data(), size});
+    }
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    if (!is_done[i])
+      post(batch_[i], target_.write(batch_[i].file, batch_[i].buffer, segment_of(batch_[i])));
+  }
+  return count;
+}
+
+void RingServer::read_group(std::span<const unsigned> group) {
+  std::uint64_t wanted = 0;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    segments_[i] = segment_of(batch_[group[i]]);
+    wanted += segments_[i].length;
+  }
+  const sluice_ring_entry& first = batch_[group[0]];
+  const auto all = target_.read(first.file, first.buffer, {segments_.data(), group.size()});
+  if (group.size() == 1) return post(first, all);
+  if (!all || all->bytes != wanted) {
+    // One met the end of the file, or failed: each by itself tells which.
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      post(batch_[group[i]], target_.read(first.file, first.buffer, {&segments_[i], 1}));
+    }
+    return;
+  }
+  std::array<sluice_ring_completion, kBatch> done;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const sluice_ring_entry& entry = batch_[group[i]];
+    done[i] = {entry.user_data, static_cast<std::int64_t>(entry.length),
+               static_cast<std::uint32_t>(all->route), static_cast<std::uint32_t>(all->why),
+               completion_flags_};
+  }
+  post({done.data(), group.size()}, 0);
+}
+
+void RingServer::leave_to_large(const sluice_ring_entry& entry) {
+  {
+    const std::lock_guard lock(mutex_);
+    large_.push_back(entry);
+    ++in_flight_;
+  }
+  changed_.notify_all();
+  if (large_thread_.joinable()) return;
+  large_thread_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-ring-big");
+    try {
+      work_large(stop);
+    } catch (...) {
+      end(ENOMEM);
+    }
+  });
+}
+
+void RingServer::work_large(const std::stop_token& stop) {
+  for (;;) {
+    sluice_ring_entry entry;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, stop, [this] { return !large_.empty(); });
+      if (stop.stop_requested()) return;
+      entry = large_.front();
+      large_.pop_front();
+    }
+    carry_out_large(entry, stop);
+  }
+}
+
+void RingServer::carry_out_large(const sluice_ring_entry& entry, const std::stop_token& stop) {
+  const bool is_read = entry.operation == SLUICE_RING_READ;
+  Transfer sum;
+  while (sum.bytes < entry.length && !stop.stop_requested()) {
+    const Segment slice{entry.buffer_offset + sum.bytes, entry.file_offset + sum.bytes,
+                        std::min<std::uint64_t>(kSlice, entry.length - sum.bytes)};
+    const auto done = is_read ? target_.read(entry.file, entry.buffer, {&slice, 1})
+                              : target_.write(entry.file, entry.buffer, slice);
+    if (!done) {
+      // What a shorter write has done, it has done.
+      if (!is_read && sum.bytes > 0) break;
+      return post(entry, done, 1);
+    }
+    sum = {sum.bytes + done->bytes, done->route, done->why};
+    if (done->bytes < slice.length) break;
+  }
+  post(entry, sum, 1);
+}
+
+void RingServer::post(const sluice_ring_entry& entry, const Result<Transfer>& done,
+                      unsigned from_large) {
+  sluice_ring_completion completion{entry.user_data, 0, 0, 0, completion_flags_};
+  if (done) {
+    completion.result = static_cast<std::int64_t>(done->bytes);
+    completion.route = static_cast<std::uint32_t>(done->route);
+    completion.why = static_cast<std::uint32_t>(done->why);
+  } else {
+    completion.result = -done.error().code;
+  }
+  post({&completion, 1}, from_large);
+}
+
+void RingServer::post(std::span<const sluice_ring_completion> done, unsigned from_large) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto* const first = reinterpret_cast<sluice_ring_completion*>(
+        memory_.data() + SLUICE_RING_HEADER_SIZE + entries_ * sizeof(sluice_ring_entry));
+    for (const sluice_ring_completion& each : done) {
+      first[completed_++ & (completions_ - 1)] = each;
+    }
+    in_flight_ -= from_large;
+    store(header().completed, completed_);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic_ref waiting(*bell_.waiting);
+  if (waiting.load() == 0) return;
+  waiting.store(0);
+  std::atomic_ref(*bell_.bell).fetch_add(1);
+  futex_wake(bell_.bell);
+}
+
+}  // namespace sluice

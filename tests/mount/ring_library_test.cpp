@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Rings of libsluice on a real mount, with host memory and GPU memory of the fake libcuda: what the
+// daemon does, and when the process does it instead.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+#include <thread>
+
+#include "gpu/device.hpp"
+#include "tests/mount/tiering.hpp"
+#include "tests/support/child.hpp"
+#include "tests/support/command.hpp"
+#include "tests/support/fake_gpu.hpp"
+#include "tests/unit/client/gpu_memory.hpp"
+#include "tests/unit/client/ring.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr std::size_t kSize = 5'000'001;
+
+struct FakeCuda : testing::Environment {
+  void SetUp() override { FakeGpu::install(); }
+};
+const auto* const g_fake = testing::AddGlobalTestEnvironment(new FakeCuda);
+
+class RingLibraryTest : public TieringTest {
+ protected:
+  void SetUp() override {
+    TieringTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    content_ = random_bytes(kSize);
+    put("nvme", "file", content_);
+    put("hdd", "other", content_.substr(100));
+  }
+  std::uint64_t figure(const char* name) { return mount().status().at("gpu").at(name); }
+
+  std::string content_;
+};
+
+TEST_F(RingLibraryTest, TheDaemonReadsIntoSharedMemory) {
+  start();
+  const auto file = open_file(*this / "file"), other = open_file(*this / "other");
+  {
+    const auto buffer = make_buffer(kSize), late = make_buffer(4096);
+    const auto ring = make_ring(128);
+    const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+    EXPECT_EQ(figure("rings"), 0u) << "before there is a file";
+    const int from = sluice_ring_add_file(ring.get(), file.get());
+    const int second = sluice_ring_add_file(ring.get(), other.get());
+    const int to_late = sluice_ring_add_buffer(ring.get(), late.get());
+    EXPECT_EQ(figure("rings"), 1u);
+    EXPECT_EQ(figure("buffers"), 2u);
+    for (std::uint64_t i = 0; i < 100; ++i)
+      ASSERT_EQ(
+          sluice_ring_read(ring.get(), i % 2 == 0 ? from : second, to, i * 4096, 4096, i * 7919, i),
+          0);
+    ASSERT_EQ(sluice_ring_read(ring.get(), from, to_late, 0, 4096, 5, 100), 0);
+    EXPECT_EQ(sluice_ring_submit(ring.get()), 101);
+    const auto done = wait_for(ring, 101);
+    for (const auto& [user_data, each] : done) {
+      EXPECT_EQ(each.result, 4096);
+      EXPECT_EQ(each.flags, 0u) << "not by the daemon";
+    }
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      const std::size_t offset = i * 7919 + (i % 2 == 0 ? 0 : 100);
+      ASSERT_EQ(text_of(buffer, i * 4096, 4096), content_.substr(offset, 4096)) << i;
+    }
+    EXPECT_EQ(text_of(late, 0, 4096), content_.substr(5, 4096));
+
+    EXPECT_EQ(sluice_ring_drop_buffer(ring.get(), to_late), 0);
+    EXPECT_EQ(figure("buffers"), 1u);
+    EXPECT_EQ(sluice_ring_drop_file(ring.get(), second), 0);
+    ASSERT_EQ(sluice_ring_read(ring.get(), from, to, 0, kSize, 0, 1), 0);
+    sluice_ring_submit(ring.get());
+    EXPECT_EQ(wait_for(ring, 1)[1].result, std::int64_t{kSize});
+    EXPECT_TRUE(text_of(buffer, 0, kSize) == content_);
+  }
+  EXPECT_EQ(figure("rings"), 0u);
+  EXPECT_EQ(figure("buffers"), 0u) << "though the file, the anchor, is still open";
+}
+
+TEST_F(RingLibraryTest, TheDaemonReadsIntoGpuMemory) {
+  start();
+  Devices devices;
+  const GpuMemory memory(*devices.all()[0], kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  const auto file = open_file(*this / "file");
+  const auto ring = make_ring(128);
+  const int from = sluice_ring_add_file(ring.get(), file.get());
+  const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+  for (std::uint64_t i = 0; i < 128; ++i)
+    ASSERT_EQ(sluice_ring_read(ring.get(), from, to, i * 4096, 4096, i * 7919, i), 0);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 128);
+  for (const auto& [user_data, each] : wait_for(ring, 128)) {
+    EXPECT_EQ(each.result, 4096);
+    EXPECT_EQ(each.flags, 0u);
+    EXPECT_NE(each.route, unsigned{SLUICE_ROUTE_HOST});
+  }
+  for (std::size_t i = 0; i < 128; ++i)
+    ASSERT_TRUE(memory.bytes(i * 4096, 4096) == content_.substr(i * 7919, 4096)) << i;
+}
+
+TEST_F(RingLibraryTest, WhatTheDaemonCannotReachTheProcessDoes) {
+  start();
+  std::string plain(kSize, '\0');
+  const auto buffer = register_memory(plain.data(), plain.size());
+  const auto shared = make_buffer(4096);
+  const auto file = open_file(*this / "file");
+  const TempDir elsewhere;
+  const auto outside = open_file(elsewhere.make_file("outside", content_));
+  const auto ring = make_ring(16);
+  const int from = sluice_ring_add_file(ring.get(), file.get());
+  const int from_outside = sluice_ring_add_file(ring.get(), outside.get());
+  const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+  const int to_shared = sluice_ring_add_buffer(ring.get(), shared.get());
+  ASSERT_EQ(sluice_ring_read(ring.get(), from, to, 0, 100, 7, 1), 0);
+  ASSERT_EQ(sluice_ring_read(ring.get(), from_outside, to_shared, 0, 100, 7, 2), 0);
+  ASSERT_EQ(sluice_ring_read(ring.get(), from, to_shared, 100, 100, 7, 3), 0);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 3);
+  auto done = wait_for(ring, 3);
+  EXPECT_EQ(done[1].flags, SLUICE_RING_IN_PROCESS);
+  EXPECT_EQ(done[2].flags, SLUICE_RING_IN_PROCESS);
+  EXPECT_EQ(done[3].flags, 0u);
+  const std::string expected = content_.substr(7, 100);
+  EXPECT_EQ(plain.substr(0, 100), expected);
+  EXPECT_EQ(text_of(shared, 0, 100), expected);
+  EXPECT_EQ(text_of(shared, 100, 100), expected);
+}
+
+TEST_F(RingLibraryTest, AProcessReadsIntoABufferOfAnother) {
+  start();
+  const auto buffer = make_buffer(8192);
+  struct sluice_shared_buffer shared {};
+  ASSERT_EQ(sluice_buffer_export(buffer.get(), &shared), 0);
+  Child other([&] {
+    sluice_buffer* mine = nullptr;
+    sluice_file* file = nullptr;
+    sluice_ring* ring = nullptr;
+    if (sluice_buffer_import(&shared, &mine) != 0 || sluice_ring_create(8, &ring) != 0 ||
+        sluice_open((*this / "file").c_str(), O_RDONLY, 0, &file) != 0)
+      ::_exit(1);
+    sluice_ring_read(ring, sluice_ring_add_file(ring, file), sluice_ring_add_buffer(ring, mine),
+                     4096, 4096, 999, 1);
+    sluice_ring_submit(ring);
+    sluice_ring_completion done{};
+    const timespec limit{5, 0};
+    sluice_ring_wait(ring, &done, 1, 1, &limit);
+    ::_exit(0);
+  });
+  ASSERT_TRUE(other.join());
+  EXPECT_EQ(text_of(buffer, 4096, 4096), content_.substr(999, 4096));
+  EXPECT_TRUE(eventually([&] { return figure("rings") == 0; }));
+}
+
+TEST_F(RingLibraryTest, WhoWaitsHearsThatTheMountHasEnded) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    start();
+    auto file = open_file(*this / "file");
+    const auto buffer = make_buffer(4096);
+    auto ring = make_ring(8);
+    const int from = sluice_ring_add_file(ring.get(), file.get());
+    const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+    ASSERT_EQ(sluice_ring_read(ring.get(), from, to, 0, 10, 0, 1), 0);
+    // Put but not submitted: it is under way and never done.
+    std::jthread killer([&] { mount().kill_daemon(signal); });
+    sluice_ring_completion done{};
+    const timespec limit{10, 0};
+    const int said = sluice_ring_wait(ring.get(), &done, 1, 1, &limit);
+    EXPECT_EQ(said, signal == SIGTERM ? -ESHUTDOWN : -ENOTCONN) << sluice_error();
+    killer.join();
+    ring.reset();
+    file.reset();
+    stop();
+  }
+}
+
+// The program of tests/mount/hf3fs_program.c is written for 3FS and knows nothing of Sluice.
+TEST_F(RingLibraryTest, AProgramWrittenFor3fsRuns) {
+  start();
+  const auto said = run_command({SLUICE_HF3FS_PROGRAM, root(), *this / "file"});
+  EXPECT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_TRUE(eventually([&] { return figure("rings") == 0 && figure("buffers") == 0; }));
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""aibench_test.py BUILD: that aibench runs on a machine with nothing, and that it sees bytes that are wrong. Exit 77: no NumPy."""
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.dom.minidom
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
+sys.path[:0] = [str(BENCH), str(BENCH.parents[1] / "client" / "python")]
+BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "lib" / "libsluice.so.1"))
+
+try:
+    import numpy
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import aibench_parts  # noqa: E402
+import aibench_report  # noqa: E402
+from aibench_site import Content, torch  # noqa: E402
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, BENCH / "aibench", "--build", BUILD, *arguments], capture_output=True, text=True)
+
+
+class AibenchTest(unittest.TestCase):
+    def test_measures_what_there_is_and_leaves_nothing_behind(self):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR")) as folder:
+            place = pathlib.Path(folder, "place")
+            place.mkdir()
+            out = [pathlib.Path(folder, name) for name in ("out.json", "out.svg")]
+            done = run("--quick", "--size", "256MiB", "--json", out[0], "--svg", out[1], place)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(list(place.iterdir()), [])
+            rows = json.loads(out[0].read_text())["rows"]
+            self.assertTrue(xml.dom.minidom.parse(str(out[1])).getElementsByTagName("rect"))
+        loads = [row for row in rows if row["way"] == "sluice.load_safetensors"]
+        self.assertEqual(len(loads), 2)
+        for row in rows:
+            self.assertEqual(row["wrong"], 0, row)
+            self.assertNotEqual(bool(row["samples"]), bool(row["skipped"]), row)
+        self.assertTrue(all(row["value"] > 0 for row in loads), loads)
+        self.assertIn("not on a Sluice mount", done.stdout)
+
+    def test_misuse_says_what_to_do(self):
+        for arguments in (["/none"], ["--parts", "all", "/tmp"], ["--size", "5", "/tmp"], ["--size", "many", "/tmp"]):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("aibench: error: ", done.stderr)
+
+    def test_wrong_bytes_are_seen(self):
+        content = Content("cpu")
+        file = io.BytesIO()
+        content.write(file, 16_380, 10)
+        words = numpy.frombuffer(file.getvalue(), numpy.int64).copy()
+
+        def wrong(first):
+            return content.wrong(torch.from_numpy(words) if torch else words, first)
+
+        self.assertEqual(wrong(16_380), 0)
+        self.assertEqual(wrong(16_381), 10)
+        for place in (0, 5, 511, 5119):
+            words[place] ^= 1
+            self.assertEqual(wrong(16_380), 1)
+            words[place] ^= 1
+
+    def test_wrong_records_are_seen(self):
+        content = Content("cpu")
+        file = io.BytesIO()
+        content.write(file, 0, 64)
+        for size in (512, 4096, 65536):
+            records = numpy.frombuffer(file.getvalue(), numpy.int64).reshape(-1, size // 8)
+            index = numpy.array([3, 0, 2, 3, 1, 1])
+            chosen, numbers = records[index], index
+            if torch:
+                chosen, numbers = torch.from_numpy(chosen), torch.from_numpy(numbers)
+            self.assertEqual(content.wrong_records(chosen, numbers), 0)
+            chosen[4, -1] ^= 1
+            self.assertEqual(content.wrong_records(chosen, numbers), 1)
+            numbers[0] = 2
+            self.assertEqual(content.wrong_records(chosen, numbers), 2)
+
+    def test_reads_a_second_in_any_words(self):
+        for answer, expected in (({"reads/s": 5}, 5), ({"reads_per_s": 2.5}, 2.5), ({"text": "4 KiB: 1.25 M reads/s"}, 1.25e6),
+                                 ({"text": "12,500 reads/s, p50"}, 12500), ({"text": "reads/s: 77.5"}, 77.5)):
+            self.assertEqual(aibench_parts._reads_a_second(answer), expected)
+        with self.assertRaisesRegex(aibench_parts.Skip, "does not say"):
+            aibench_parts._reads_a_second({"text": "all went well"})
+
+    def test_bars_are_missed_and_met(self):
+        rows = [aibench_report.Row("load", "one file, 8 GiB", "sluice.load_safetensors", "GB/s", True, [40, 46, 50], [0.2])]
+        bars = {what: ok for what, _, _, ok in aibench_report.judge(rows)}
+        self.assertEqual(bars, {"safetensors, one file, GB/s": True, "safetensors, core-seconds a GB": False})
+
+
+if __name__ == "__main__":
+    unittest.main()

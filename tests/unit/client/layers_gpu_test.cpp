@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Models and layers in memory of the fake libcuda. gpu_test.cpp installs it.
+#include <future>
+
+#include "gpu/device.hpp"
+#include "tests/unit/client/gpu_memory.hpp"
+#include "tests/unit/client/model.hpp"
+
+namespace sluice {
+namespace {
+
+using test::GpuMemory;
+using test::random_bytes;
+using test::register_memory;
+
+class LoaderGpuTest : public ::testing::Test {
+ protected:
+  Device& device() { return *devices_.all()[0]; }
+
+  Devices devices_;
+  test::TempDir dir_;
+};
+
+TEST_F(LoaderGpuTest, LoadsAModelIntoGpuMemory) {
+  const auto first = random_bytes(9'000'001), second = random_bytes(70'000'000);
+  const auto model =
+      test::open_model(dir_.make_file("m", test::pack_tensors({{"1", first}, {"2", second}})));
+  const std::size_t size = sluice_model_arena(model.get());
+  const GpuMemory memory(device(), size);
+  const auto buffer = register_memory(memory.pointer(), size);
+  struct sluice_result result {};
+  ASSERT_EQ(sluice_model_load(model.get(), buffer.get(), 0, nullptr, nullptr, &result), 79'000'001)
+      << sluice_error();
+  EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_STAGED));
+  EXPECT_TRUE(memory.bytes(0, first.size()) == first);
+  const auto* tensor = sluice_model_find(model.get(), "2");
+  EXPECT_TRUE(memory.bytes(tensor->arena_offset, second.size()) == second);
+}
+
+TEST_F(LoaderGpuTest, ASlotIsFilledAnewOnlyWhenTheStreamIsDoneWithIt) {
+  const auto first = random_bytes(100'000), second = random_bytes(100'001);
+  const auto model =
+      test::open_model(dir_.make_file("m", test::pack_tensors({{"1", first}, {"2", second}})));
+  const auto one = test::select(model, {"1"}), two = test::select(model, {"2"});
+  sluice_model* const parts[] = {one.get(), two.get()};
+  const std::size_t size = sluice_model_arena(two.get());
+  const GpuMemory memory(device(), size);
+  const auto buffer = register_memory(memory.pointer(), size);
+  sluice_layers* opened = nullptr;
+  ASSERT_EQ(sluice_layers_open(parts, 2, buffer.get(), 0, 1, 0, &opened), 0) << sluice_error();
+  test::LayersHandle layers(opened);
+
+  ASSERT_TRUE(device().enter());
+  CUstream stream = nullptr;
+  ASSERT_EQ(device().api().cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+  std::promise<void> go;
+  ASSERT_EQ(sluice_layers_acquire(opened, 0), 0) << sluice_error();
+  // Work of the stream's that goes on until we say so.
+  std::shared_future<void> may_go = go.get_future().share();
+  ASSERT_EQ(device().api().cuLaunchHostFunc(
+                stream, [](void* user) { static_cast<std::shared_future<void>*>(user)->wait(); },
+                &may_go),
+            CUDA_SUCCESS);
+  ASSERT_EQ(sluice_layers_release_stream(opened, 0, stream), 0) << sluice_error();
+  auto next = std::async(std::launch::async, [&] { return sluice_layers_acquire(opened, 1); });
+  EXPECT_EQ(next.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  EXPECT_TRUE(memory.bytes(0, first.size()) == first);
+  go.set_value();
+  EXPECT_EQ(next.get(), 0) << sluice_error();
+  EXPECT_TRUE(memory.bytes(0, second.size()) == second);
+  EXPECT_EQ(sluice_layers_release_stream(opened, 1, stream), 0);
+  layers.reset();
+  EXPECT_EQ(device().api().cuStreamDestroy(stream), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace sluice

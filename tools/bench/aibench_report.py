@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What aibench has measured: as a table, as bars to reach, as JSON and as a chart."""
+import dataclasses
+import statistics
+import xml.sax.saxutils
+
+
+@dataclasses.dataclass
+class Row:
+    part: str
+    case: str
+    way: str
+    unit: str
+    ours: bool = False
+    samples: list[float] = dataclasses.field(default_factory=list)
+    cpu: list[float] = dataclasses.field(default_factory=list)  # core-seconds a GB
+    wrong: int = 0  # blocks or records that are not what they should be
+    note: str = ""
+    skipped: str = ""  # why there are no samples
+
+    @property
+    def value(self):
+        return statistics.median(self.samples) if self.samples else None
+
+
+# (what, part, case, way, least value, most core-seconds a GB). A case or way matches by how it begins.
+BARS = [
+    ("safetensors, one file, GB/s", "load", "one file", "sluice", 45, None),
+    ("safetensors, several files, GB/s", "load", "several files", "sluice", 45, None),
+    ("safetensors, core-seconds a GB", "load", "one file", "sluice", None, 0.1),
+    ("gather 4 KiB records, M/s", "gather", "4 KiB, warm", "sluice", 10, None),
+    ("gather 512 B records, M/s", "gather", "512 B, warm", "sluice", 30, None),
+    ("ring, 4 KiB, depth 128, 8 threads, M/s", "rings", "depth 128, 8 threads", "sluice", 1, None),
+    ("torch.cuda.gds with the drop-in, GB/s", "gds", "load_storage", "sluice", 20, None),
+]
+
+
+def cases(rows):
+    """Rows by part and case, in the order they were measured."""
+    found = {}
+    for row in rows:
+        found.setdefault((row.part, row.case), []).append(row)
+    return found
+
+
+def digits(value):
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def best(rows, ours):
+    values = [row.value for row in rows if row.ours == ours and row.value is not None]
+    return max(values, default=None)
+
+
+def table(rows):
+    """Each case with our best beside each way: how many times as fast it is."""
+    lines = [("", "", "", "SLUICE IS", "CPU s/GB", "")]
+    for (part, case), group in cases(rows).items():
+        lines.append((f"{part}: {case}, {group[0].unit}", "", "", "", "", ""))
+        mine = best(group, True)
+        for row in group:
+            if row.value is None:
+                lines.append(("", row.way, "-", "", "", f"skipped: {row.skipped}"))
+                continue
+            ratio = f"{mine / row.value:.1f}x" if mine and not row.ours else ""
+            note = f"WRONG: {row.wrong}" if row.wrong else row.note
+            lines.append(("", row.way, digits(row.value), ratio,
+                          f"{statistics.median(row.cpu):.3f}" if row.cpu else "", note))
+    widths = [max((len(line[i]) for line in lines if i or not line[0]), default=0) for i in range(6)]
+    out = []
+    for line in lines:
+        if line[0]:
+            out.append("\n" + line[0])
+        else:
+            numbers = "  ".join(text.rjust(widths[i]) for i, text in enumerate(line[2:5], 2))
+            out.append(f"  {line[1].ljust(widths[1])}  {numbers}  {line[5]}".rstrip())
+    return "\n".join(out)
+
+
+def judge(rows):
+    """(what, value, bar, ok) for each bar whose row was measured."""
+    for what, part, case, way, least, most in BARS:
+        values = [row.value if least is not None else statistics.median(row.cpu) for row in rows
+                  if row.part == part and row.case.startswith(case) and row.way.startswith(way) and row.samples
+                  and (least is not None or row.cpu)]
+        if values:
+            value = max(values) if least is not None else min(values)
+            yield what, value, f">= {least}" if least is not None else f"<= {most}", \
+                value >= least if least is not None else value <= most
+
+
+def as_json(rows, machine):
+    return {
+        "machine": machine,
+        "rows": [{**dataclasses.asdict(row), "value": row.value} for row in rows],
+        "bars": [{"what": what, "value": value, "bar": bar, "ok": ok} for what, value, bar, ok in judge(rows)],
+    }
+
+
+def svg(rows, title):
+    """Bars by case, each case to its own scale: what compares is the lengths within one."""
+    width, left, line = 900, 300, 18
+    out, y = [], 56
+
+    def text(x, at, words, style=""):
+        out.append(f'<text x="{x}" y="{at}" {style}>{xml.sax.saxutils.escape(words)}</text>')
+
+    for (part, case), group in cases(rows).items():
+        measured = [row for row in group if row.value is not None]
+        if not measured:
+            continue
+        text(16, y, f"{part}: {case}, {group[0].unit}", 'font-weight="bold"')
+        y += 8
+        longest = max(row.value for row in measured)
+        for row in measured:
+            length = max(row.value / longest * (width - left - 90), 1)
+            color = "#0b7a75" if row.ours else "#b8b8b8"
+            text(left - 8, y + 12, row.way, 'text-anchor="end"')
+            out.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="{line - 4}" fill="{color}"/>')
+            text(left + length + 6, y + 12, digits(row.value))
+            y += line
+        y += 26
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" font-family="sans-serif" font-size="12">'
+            f'<rect width="{width}" height="{y}" fill="white"/>'
+            f'<text x="16" y="28" font-size="16">{xml.sax.saxutils.escape(title)}</text>')
+    return head + "".join(out) + "</svg>\n"
