@@ -25,6 +25,7 @@ outside=$(ldd /usr/bin/sluice | grep '=> /' | grep -vE '/sluice/private/|/lib(c|
 sluice --version
 sluice doctor >/dev/null
 [[ $(sluice complete mou) == mount* ]] || fail "no completion"
+[[ -e $(echo /usr/lib/*/sluice/libcufile.so.0) ]] || fail "the cuFile drop-in is missing"
 
 step "mounting with mount(8) and fstab"
 mkdir -p /tiers/fast /tiers/slow /mnt/pool

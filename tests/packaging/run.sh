@@ -70,6 +70,22 @@ make_root() {
   fi
 }
 
+# try_service SUITE: boots the root where it has systemd, and tries the unit there.
+try_service() {
+  local suite=$1 root=$scratch/$1
+  [[ -x $root/lib/systemd/systemd ]] || return 0
+  timeout -k 5 120 unshare --mount --pid --cgroup --ipc --uts --fork --kill-child \
+    "$repo/tests/packaging/boot.sh" "$root" </dev/null >"$scratch/boot.log" 2>&1 || true
+  if [[ ! -e $root/packages/result ]]; then
+    say "$suite: the service was not tried, systemd does not start here: $(tail -n 1 "$scratch/boot.log")"
+  elif [[ $(tail -n 1 "$root/packages/result") != passed ]]; then
+    cat "$root/packages/result" >&2
+    return 1
+  else
+    say "$suite: the service, under systemd"
+  fi
+}
+
 failed=0
 for suite in "${suites[@]}"; do
   make_root "$suite"
@@ -81,8 +97,9 @@ for suite in "${suites[@]}"; do
     mount --bind "/dev/$device" "$root/dev/$device"
   done
   mkdir "$root/packages"
-  cp "${packages[@]}" "$repo/tests/packaging/inside.sh" "$repo/tests/packaging/notify.py" "$root/packages/"
-  if env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /packages/inside.sh; then
+  cp "${packages[@]}" "$repo"/tests/packaging/{inside.sh,notify.py,service.sh} "$root/packages/"
+  if env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /packages/inside.sh &&
+    try_service "$suite"; then
     say "$suite: passed"
   else
     say "$suite: FAILED" >&2
