@@ -23,6 +23,7 @@
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_service.hpp"
+#include "fs/service_notice.hpp"
 #include "fs/session.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
@@ -119,7 +120,9 @@ class Daemon {
   bool serve() {
     if (!start_migration()) return false;
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
+    tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     const bool ok = session_->run(*filesystem_, *gpu_);
+    tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
@@ -164,7 +167,7 @@ class Daemon {
       log::get().info("finished operations that an earlier mount had begun: count={}", *replayed);
     pool_->clear_temporaries();
 
-    const Session::Settings settings{options_.mountpoint, "sluice", options_.mount_options,
+    const Session::Settings settings{options_.mountpoint, options_.source, options_.mount_options,
                                      options_.passthrough, options_.io_uring};
     session_ = Session::mount(settings, why);
     if (!session_) return false;
@@ -204,6 +207,12 @@ class Daemon {
                (report.reason.empty() ? "" : " (" + report.reason + ")");
     }
     return false;
+  }
+
+  static void tell_manager(const std::string& lines) {
+    if (const auto told = tell_service_manager(lines); !told) {
+      log::get().warn("the service manager does not hear us: why={}", explain(told.error()));
+    }
   }
 
   // After the fork: it has threads.

@@ -51,6 +51,7 @@ std::uint64_t share_of_memory(unsigned percent);
 
 struct MountOptions {
   std::string mountpoint;          // absolute once read
+  std::string source = "sluice";   // what mount tables show: the config file, if there is one
   std::vector<TierOptions> tiers;  // fastest first
   std::string state;          // directory of the database and log; empty: /var/lib/sluice/<pool id>
   std::string mount_options;  // -o: passed to the kernel (ro, noatime, noexec, nosuid, nodev, ...)

@@ -56,6 +56,16 @@ Feature enable_io_uring() {
   return {true, ""};
 }
 
+// One word of -o as libfuse reads it.
+std::string quoted(std::string_view word) {
+  std::string out;
+  for (const char c : word) {
+    if (c == ',' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& why) {
@@ -75,7 +85,7 @@ std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& w
   // suid,dev: as on any filesystem that root mounts; libfuse would forbid both. The user's options
   // come last and win.
   std::string options =
-      "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" + settings.name;
+      "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" + quoted(settings.name);
   if (session->io_uring().on) options += ",io_uring";
   if (!settings.options.empty()) options += "," + settings.options;
   std::vector<std::string> words{"sluice", "-o", options};

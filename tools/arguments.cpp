@@ -2,6 +2,7 @@
 #include "tools/arguments.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "tools/commands.hpp"
+#include "tools/completion.hpp"
 
 namespace sluice {
 namespace {
@@ -59,6 +61,11 @@ std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help)
   // Before CLI11 looks: a missing argument must not keep anyone from the help.
   for (const std::string_view argument : arguments.subspan(1)) {
     if (argument == "--") break;
+    if (argument == kCompletionMark) {
+      const auto mark = std::find(arguments.begin() + 1, arguments.end(), argument);
+      return complete_options({mark, arguments.end()}, help, argv[0],
+                              mark == arguments.begin() + 1);
+    }
     if (argument != "-h" && argument != "--help") continue;
     print("usage: ");
     print(help.usage);

@@ -79,7 +79,7 @@ Examples:
   sluice mount --tier nvme=/nvme --tier ssd=/ssd --tier hdd=/hdd /mnt/pool
   sluice mount --tier nvme=/nvme,capacity=800GiB,high_watermark=85 \
                --tier hdd=/hdd --state /var/lib/sluice/pool /mnt/pool
-  sluice mount --config /etc/sluice.toml
+  sluice mount --config /etc/sluice/pool.toml
 
 Exit status: 0 mounted, 1 failed, 2 wrong usage.
 )"};
@@ -147,6 +147,8 @@ MaybeConfigError read_options(const Flags& flags, MountOptions& options) {
   }
   if (!config.empty()) {
     if (auto error = apply_config_file(config, options)) return error;
+    // As in fstab, so that `mount -a` knows what is mounted already.
+    options.source = absolute_path(config);
   }
   if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options)) {
     return error;

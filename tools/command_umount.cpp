@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
+#include "fs/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/mount_status.hpp"
 
@@ -20,9 +21,11 @@ namespace sluice {
 namespace {
 
 constexpr HelpText kHelp{
-    .usage = "sluice umount [--lazy] MOUNTPOINT",
-    .options = R"(  -l, --lazy   detach now, although files are open; the daemon ends after the last
-  -h, --help   this list; the whole description
+    .usage = "sluice umount [--lazy] MOUNTPOINT | --config FILE",
+    .options =
+        R"(  -l, --lazy         detach now, although files are open; the daemon ends after the last
+  -c, --config FILE  the mount point that this TOML file names
+  -h, --help         this list; the whole description
 )",
     .details = R"(
 Unmounts, then waits until the daemon has written and closed everything. What is
@@ -102,9 +105,24 @@ int command_umount(int argc, char** argv) {
   Arguments arguments;
   std::string path;
   bool lazy = false;
+  std::string config;
   arguments.flag("-l,--lazy", lazy);
-  arguments.option("MOUNTPOINT", path, Arguments::Need::Required);
+  arguments.option("-c,--config", config);
+  arguments.option("MOUNTPOINT", path);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  if (path.empty() == config.empty()) {
+    return misuse("umount",
+                  "either MOUNTPOINT or --config is required; see 'sluice umount --help'");
+  }
+  if (!config.empty()) {
+    MountOptions options;
+    if (const auto error = apply_config_file(config, options)) {
+      return fail("umount", error->message);
+    }
+    if (options.mountpoint.empty())
+      return fail("umount", log::escaped(config) + " names no mountpoint");
+    path = options.mountpoint;
+  }
 
   const std::string mountpoint = absolute_path(path);
   const auto status = mount_status(mountpoint);

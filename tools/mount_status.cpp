@@ -16,7 +16,10 @@ Result<Json> mount_status(const std::string& path) {
   std::vector<char> value(64 << 10);
   const ssize_t size = ::getxattr(path.c_str(), "user.sluice.status", value.data(), value.size());
   if (size < 0) {
-    const int code = errno == EOPNOTSUPP ? ENODATA : errno;
+    int code = errno == EOPNOTSUPP ? ENODATA : errno;
+    // The daemon died with our question in its queue: the kernel closes what io_uring had open of
+    // it a moment after the process has ended.
+    if (code == ECONNABORTED) code = ENOTCONN;
     return Error(code, "read mount status");
   }
   Json status =

@@ -2,8 +2,9 @@
 # Makes this machine able to build and run Sluice: installs the missing packages, and builds libfuse 3.18 as a static
 # library into .deps/fuse when the distribution's is older. Running it again costs a second.
 #
-#   tools/setup.sh           what building, testing and mounting need
-#   tools/setup.sh --dev     clang, clang-format and clang-tidy too
+#   tools/setup.sh             what building, testing and mounting need
+#   tools/setup.sh --dev       clang, clang-format and clang-tidy too
+#   tools/setup.sh --packages  what making and testing packages needs, too
 #
 # Environment:
 #   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
@@ -25,8 +26,9 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
 case ${1:-} in
   '') ;;
   --dev) packages+=(clang clang-format clang-tidy) ;;
+  --packages) packages+=(dpkg-dev debootstrap) ;;
   -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-  *) echo "setup: unknown option '$1'; allowed: --dev, --help" >&2; exit 2 ;;
+  *) echo "setup: unknown option '$1'; allowed: --dev, --packages, --help" >&2; exit 2 ;;
 esac
 
 say() { echo "setup: $*"; }

@@ -10,6 +10,7 @@
 #include "fs/options.hpp"
 #include "gpu/cufile_api.hpp"
 #include "tools/commands.hpp"
+#include "tools/completion.hpp"
 #include "tools/mounts.hpp"
 
 namespace sluice {
@@ -75,6 +76,8 @@ int run(int argc, char** argv) {
     std::puts("sluice " SLUICE_VERSION);
     return kDone;
   }
+  // For the shells: not in the table, so not in the help.
+  if (word == "complete") return command_complete(argc - 1, argv + 1, kVerbs);
   for (const auto& verb : kVerbs) {
     if (verb.name == word) return verb.run(argc - 1, argv + 1);
   }
@@ -86,6 +89,9 @@ int run(int argc, char** argv) {
 int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs) {
   const std::string_view word = argc < 2 ? "" : argv[1];
   const bool is_help = word == "-h" || word == "--help";
+  if (word == kCompletionMark) {
+    return complete_verbs({argv + 1, static_cast<std::size_t>(argc - 1)}, subverbs);
+  }
   if (word.empty() || is_help) {
     std::FILE* to = is_help ? stdout : stderr;
     std::fprintf(to, "usage: sluice %s <verb> [options]\n\n", argv[0]);

@@ -4,6 +4,7 @@
 #   tools/test.sh             everything on the release build; unit and fault tests under asan and tsan
 #   tools/test.sh --quick     unit tests on the release build only
 #   tools/test.sh --long      the long campaigns too (SLUICE_LONG=1)
+#   tools/test.sh --packages  only the packages: made, installed and used in fresh roots of Debian 12 and 13
 #   tools/test.sh -R REGEX    only tests whose name matches, in each of the above
 #
 # Environment:
@@ -14,14 +15,15 @@ set -euo pipefail
 
 repo=$(cd "$(dirname "$0")/.." && pwd)
 cd "$repo"
-quick='' filter=()
+quick='' packages='' filter=()
 while (($#)); do
   case $1 in
     --quick) quick=1 ;;
     --long) export SLUICE_LONG=1 ;;
+    --packages) packages=1 ;;
     -R) filter=(-R "${2:?test: -R needs a regular expression}"); shift ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "test: unknown option '$1'; allowed: --quick, --long, -R REGEX, --help" >&2; exit 2 ;;
+    *) echo "test: unknown option '$1'; allowed: --quick, --long, --packages, -R REGEX, --help" >&2; exit 2 ;;
   esac
   shift
 done
@@ -100,11 +102,24 @@ run() {
   if [[ -s $report ]]; then tally "$report"; else failed=$((failed + 1)); fi
 }
 
+if [[ $packages ]]; then
+  tools/setup.sh --packages
+  code=0
+  tests/packaging/run.sh || code=$?
+  case $code in
+    0) passed=1 ;;
+    77) skipped=1 ;;
+    *) failed=1 ;;
+  esac
+  echo "$passed passed, $failed failed, $skipped skipped"
+  exit $((failed > 0))
+fi
+
 tools/setup.sh
 if [[ $quick ]]; then
   run release -L unit
 else
-  run release
+  run release -LE packaging # minutes of downloads the first time: --packages
   run asan
   run tsan
 fi

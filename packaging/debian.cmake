@@ -1,0 +1,110 @@
+# Four packages from the components `sluice`, `library`, `dev` and `python`, which work on later releases than the one that
+# they are made on: libraries whose versions differ between releases come along, in a directory of their own.
+
+# Libraries of the system that stay where they are: newer ones serve what was linked with older ones.
+set(system_libraries "^ld-linux" "^lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s|atomic|mvec|resolv)\\.so")
+# Those of libsluice, which the package libsluice1 holds for both.
+set(library_private "^lib(spdlog|fmt)\\.so")
+set(private_dir ${CMAKE_INSTALL_LIBDIR}/sluice/private)
+
+# DT_RPATH, not DT_RUNPATH: it also holds for what the private libraries need themselves.
+target_link_options(sluice PRIVATE -Wl,--disable-new-dtags)
+target_link_options(sluice_client PRIVATE -Wl,--disable-new-dtags)
+set_target_properties(sluice PROPERTIES INSTALL_RPATH "$ORIGIN/../${private_dir}")
+set_target_properties(sluice_client PROPERTIES INSTALL_RPATH "$ORIGIN/sluice/private")
+
+# install_private(COMPONENT FILE REGEX...): installs what FILE is linked with, except what matches a REGEX.
+function(install_private component file)
+  string(REPLACE ";" "]==] [==[" except "${ARGN}")
+  install(CODE "
+    file(GET_RUNTIME_DEPENDENCIES LIBRARIES \"${file}\" RESOLVED_DEPENDENCIES_VAR found PRE_EXCLUDE_REGEXES [==[${except}]==])
+    foreach(each_found IN LISTS found)
+      file(INSTALL DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${private_dir}\" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN
+           FILES \"\${each_found}\")
+    endforeach()" COMPONENT ${component})
+endfunction()
+install_private(library $<TARGET_FILE:sluice_client> ${system_libraries})
+install_private(sluice $<TARGET_FILE:sluice> ${system_libraries} ${library_private})
+
+# The licences: ours, and those of all that is linked in or brought along, as the system's packages tell them.
+set(copyright ${CMAKE_CURRENT_BINARY_DIR}/copyright)
+add_custom_command(OUTPUT ${copyright} DEPENDS sluice debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE $<TARGET_FILE:sluice> ${copyright} VERBATIM)
+add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice_client)
+if(TARGET sluice_dropin)
+  add_dependencies(sluice_packages sluice_dropin)
+endif()
+set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc)
+install(FILES ${copyright} ${CMAKE_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc_dir}/sluice COMPONENT sluice)
+install(FILES ${copyright} DESTINATION ${doc_dir}/libsluice1 COMPONENT library)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/libsluice-dev RENAME copyright COMPONENT dev)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/python3-sluice RENAME copyright COMPONENT python)
+
+install(FILES etc/logrotate DESTINATION /etc/logrotate.d RENAME sluice COMPONENT sluice)
+install(FILES etc/needrestart.conf DESTINATION /etc/needrestart/conf.d RENAME sluice.conf COMPONENT sluice)
+
+# Debian's directory for every Python 3, with what importlib.metadata and pip ask for.
+set(python_dir lib/python3/dist-packages)
+configure_file(debian/METADATA.in METADATA @ONLY)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/INSTALLER "debian\n")
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/client/python/sluice DESTINATION ${python_dir} COMPONENT python
+        PATTERN __pycache__ EXCLUDE)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/METADATA ${CMAKE_CURRENT_BINARY_DIR}/INSTALLER
+        DESTINATION ${python_dir}/sluice-${PROJECT_VERSION}.dist-info COMPONENT python)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_CONTACT "The Sluice authors <sluice@localhost>")
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/build/packages)
+set(CPACK_SET_DESTDIR ON) # /etc is not below /usr
+set(CPACK_STRIP_FILES ON)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_COMPONENTS_ALL sluice library dev python)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(version ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})
+configure_file(debian/cpack.cmake.in cpack.cmake @ONLY)
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_BINARY_DIR}/cpack.cmake)
+
+set(CPACK_DEBIAN_SLUICE_PACKAGE_NAME sluice)
+set(CPACK_COMPONENT_SLUICE_DESCRIPTION "one filesystem over fast and slow disks, with a way to the GPU
+ Presents several directories (tiers) as one tree, keeps every file an ordinary
+ file on one of them, moves hot files to fast disks and cold ones to slow disks,
+ and puts file data into GPU memory at the speed of the bus.")
+set(CPACK_DEBIAN_SLUICE_PACKAGE_SECTION admin)
+set(CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS "python3-sluice, libsluice-dev, logrotate, bash-completion")
+foreach(script postinst prerm postrm conffiles)
+  list(APPEND CPACK_DEBIAN_SLUICE_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/debian/sluice/${script})
+endforeach()
+
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libsluice1)
+set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "file bytes to and from GPU memory
+ The library of Sluice: reads and writes files of a Sluice mount, and others,
+ straight from and to GPU memory.")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
+
+set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsluice-dev)
+set(CPACK_COMPONENT_DEV_DESCRIPTION "file bytes to and from GPU memory: headers
+ What is needed to build programs that use libsluice or the ioctls of Sluice.")
+set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libsluice1 (= ${version})")
+
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-sluice)
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "file bytes to and from GPU memory: Python
+ The Python package of Sluice, for PyTorch, NumPy and plain buffers.")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3 (>= 3.11), libsluice1 (>= ${version})")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS python3-numpy)
+foreach(script postinst prerm)
+  list(APPEND CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/debian/python3-sluice/${script})
+endforeach()
+
+get_cmake_property(components COMPONENTS)
+list(REMOVE_ITEM components ${CPACK_COMPONENTS_ALL})
+if(components)
+  message(FATAL_ERROR "Something is installed as part of '${components}', which is in no package.")
+endif()
+include(CPack)

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# copyright.sh LICENSE PROGRAM OUTPUT: writes the licence of Sluice, and those of the libraries that PROGRAM is linked with or
+# made of, in the words of the packages that hold these.
+set -euo pipefail
+license=$1 program=$2
+output=$3
+
+# Compiled in: headers, and the static libfuse, whose licence is that of the system's older one.
+packages=(fuse3 libcli11-dev libtomlplusplus-dev nlohmann-json3-dev)
+while read -r library; do
+  case ${library##*/} in
+    ld-linux* | libc.* | libm.* | libdl.* | librt.* | libpthread.* | libstdc++.* | libgcc_s.*) continue ;;
+  esac
+  # By its name alone: dpkg knows it below /lib where that is a link to /usr/lib.
+  owner=$(dpkg -S "*/$(basename "$(realpath "$library")")" | head -n 1)
+  packages+=("${owner%%:*}")
+done < <(ldd "$program" | grep -oE '=> /[^ ]+' | cut -c 4-)
+
+{
+  echo "Sluice is distributed under these terms:"
+  echo
+  cat "$license"
+  echo
+  echo "It contains, or brings along in a directory of its own, parts of the packages below. Their sources are those of the"
+  echo "distribution that this package was made on, $(. /etc/os-release && echo "$PRETTY_NAME")."
+  for package in $(printf '%s\n' "${packages[@]}" | sort -u); do
+    printf '\n======== %s %s ========\n\n' "$package" "$(dpkg-query -W -f '${Version}' "$package" | head -n 1)"
+    cat "/usr/share/doc/$package/copyright"
+  done
+} >"$output.new"
+mv "$output.new" "$output"

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# depends.sh BINARY...: prints the packages, with their least versions, that the binaries and the libraries brought along with
+# them need: those of the C and C++ libraries, which are not brought along.
+set -euo pipefail
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mapfile -t files < <(realpath "$@" && ldd "$@" | grep -oE '=> /[^ ]+' | cut -c 4- | sort -u |
+  grep -vE '/(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so')
+mkdir "$scratch/debian"
+touch "$scratch/debian/control" # dpkg-shlibdeps wants to see one
+cd "$scratch"
+dpkg-shlibdeps --warnings=0 -O "${files[@]}" >found 2>errors || { cat errors >&2; exit 1; }
+sed 's/^shlibs:Depends=//; s/, /\n/g' found | grep -E '^(libc6|libgcc-s1|libstdc\+\+6)( |$)' | paste -s -d, | sed 's/,/, /g'

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What whoever has a file open sees of a daemon that ends and is started again, as
+// docs/operations.md promises it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/unique_fd.hpp"
+#include "tests/support/files.hpp"
+#include "tests/support/mount.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice::test {
+namespace {
+
+class RestartTest : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!require_mounts("mount")) return;
+    mount_ = std::make_unique<Mount>(Pool{{"a=" + dir_.make_dir("a"), "b=" + dir_.make_dir("b")},
+                                          dir_.make_dir("state"),
+                                          dir_.make_dir("mnt")});
+    const bool passthrough = mount_->status().at("features").at("passthrough").at("on").get<bool>();
+    if (!require("passthrough", passthrough, "no passthrough here")) return;
+  }
+
+  // Ends the daemon by the signal under test, and mounts again.
+  void restart() {
+    mount_->kill_daemon(GetParam());
+    mount_->detach();
+    mount_->mount();
+  }
+
+  // "ok", or the errno's name.
+  static std::string outcome(ssize_t result) { return errno_name(result < 0 ? errno : 0); }
+
+  TempDir dir_;
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_P(RestartTest, AnOpenFileKeepsItsBytesAndNothingElse) {
+  write_file(*mount_ / "big", pattern(1 << 20, 1));
+  const UniqueFd file(::open((*mount_ / "big").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(file);
+
+  restart();
+
+  std::array<char, 4096> bytes{};
+  EXPECT_EQ(::pread(file.get(), bytes.data(), bytes.size(), 0), 4096);
+  EXPECT_EQ(std::string(bytes.data(), bytes.size()), pattern(1 << 20, 1).substr(0, 4096));
+  EXPECT_EQ(::pwrite(file.get(), "new", 3, 0), 3);
+  EXPECT_EQ(read_file(dir_ / "a/big").substr(0, 3), "new");
+  struct stat status {};
+  EXPECT_EQ(outcome(::fstat(file.get(), &status)), "ENOTCONN");
+  EXPECT_EQ(outcome(::fsync(file.get())), "ENOTCONN");
+  EXPECT_EQ(outcome(::ftruncate(file.get(), 0)), "ENOTCONN");
+}
+
+TEST_P(RestartTest, ADirectoryThatIsOpenAnswersNoMore) {
+  const UniqueFd directory(::open(mount_->path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_TRUE(directory);
+
+  restart();
+
+  EXPECT_EQ(outcome(::openat(directory.get(), "any", O_RDONLY | O_CLOEXEC)), "ENOTCONN");
+}
+
+TEST_P(RestartTest, WhoeverOpensAgainFindsEverything) {
+  write_file(*mount_ / "big", pattern(1 << 20, 2));
+  const UniqueFd file(::open((*mount_ / "big").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(file);
+  const ino_t number = lstat_of(*mount_ / "big").st_ino;
+
+  restart();
+
+  ASSERT_EQ(::pwrite(file.get(), "new", 3, 0), 3);
+  EXPECT_EQ(read_file(*mount_ / "big").substr(0, 3), "new");
+  EXPECT_EQ(lstat_of(*mount_ / "big").st_ino, number);
+}
+
+TEST_P(RestartTest, AFileThatAnOldDescriptorWritesIsNotMoved) {
+  write_file(*mount_ / "big", pattern(1 << 20, 3));
+  UniqueFd file(::open((*mount_ / "big").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(file);
+
+  restart();
+
+  EXPECT_FALSE(sluice({"move", "--wait", "--to", "b", *mount_ / "big"}).ok());
+  EXPECT_TRUE(exists(dir_ / "a/big"));
+  file.reset();
+  EXPECT_TRUE(sluice({"move", "--wait", "--to", "b", *mount_ / "big"}).ok());
+  EXPECT_TRUE(exists(dir_ / "b/big"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, testing::Values(SIGTERM, SIGKILL),
+                         [](const auto& signal) {
+                           return std::string(signal.param == SIGTERM ? "Ended" : "Killed");
+                         });
+
+}  // namespace
+}  // namespace sluice::test

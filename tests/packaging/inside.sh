@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# What run.sh does inside a fresh root: /packages holds the packages.
+set -euo pipefail
+step() { echo "packaging: $(. /etc/os-release && echo "$VERSION_CODENAME"): $*"; }
+fail() { echo "FAILED: $*" >&2; exit 1; }
+trap 'echo "FAILED: line $LINENO: $BASH_COMMAND" >&2' ERR
+export DEBIAN_FRONTEND=noninteractive
+
+# Every file there is, but for what the system's own programs note down and what is mounted.
+files() { find / -xdev \( -path /proc -o -path /run -o -path /dev -o -path /packages -o -path /tmp -o -path /var/cache -o -path /var/log \
+  -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /etc/ld.so.cache \) -prune -o -print | sort; }
+mounted() { grep -q " $1 fuse.sluice " /proc/mounts; }
+
+files >/tmp/before
+
+step "installing"
+apt-get -q -y -o Dpkg::Use-Pty=0 install /packages/*.deb >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; fail "apt-get install"; }
+for package in sluice libsluice1 libsluice-dev python3-sluice; do
+  [[ $(dpkg-query -W -f '${db:Status-Status}' $package) == installed ]] || fail "$package is not installed"
+done
+missing=$(ldd /usr/bin/sluice /usr/lib/*/libsluice.so.1 | grep 'not found' || true)
+[[ ! $missing ]] || fail "libraries are missing: $missing"
+outside=$(ldd /usr/bin/sluice | grep '=> /' | grep -vE '/sluice/private/|/lib(c|m|stdc\+\+|gcc_s|pthread|dl|rt)\.so' || true)
+[[ ! $outside ]] || fail "linked with libraries that no package of ours asks for: $outside"
+sluice --version
+sluice doctor >/dev/null
+[[ $(sluice complete mou) == mount* ]] || fail "no completion"
+[[ -e $(echo /usr/lib/*/sluice/libcufile.so.0) ]] || fail "the cuFile drop-in is missing"
+
+step "mounting with mount(8) and fstab"
+mkdir -p /tiers/fast /tiers/slow /mnt/pool
+cat >/etc/sluice/pool.toml <<EOF
+mountpoint = "/mnt/pool"
+[[tier]]
+name = "fast"
+path = "/tiers/fast"
+[[tier]]
+name = "slow"
+path = "/tiers/slow"
+EOF
+mount -t sluice /etc/sluice/pool.toml /mnt/pool
+mounted /mnt/pool || fail "not mounted"
+echo "hello from a package" >/mnt/pool/file
+grep -q package /mnt/pool/file
+[[ -f /tiers/fast/file ]] || fail "the file is not on its tier"
+sluice status /mnt/pool >/dev/null
+sluice doctor /mnt/pool >/dev/null
+
+step "Python and C"
+cd /tmp # not where a folder `sluice` may lie
+python3 - <<'EOF'
+import importlib.metadata, sluice
+assert importlib.metadata.version("sluice") == sluice.library_version()
+with sluice.open("/mnt/pool/file") as file:
+    into = bytearray(21)
+    file.read_into(into)
+assert into == b"hello from a package\n", into
+print("python:", sluice.library_version())
+EOF
+if command -v gcc >/dev/null; then
+  cat >/tmp/program.c <<'EOF'
+#include <fcntl.h>
+#include <sluice/ioctl.h>
+#include <sluice/sluice.h>
+#include <stdio.h>
+#include <string.h>
+int main(void) {
+  static char bytes[5];
+  sluice_file *file;
+  sluice_buffer *buffer;
+  if (sluice_open("/mnt/pool/file", O_RDONLY, 0, &file) < 0) return puts(sluice_error()), 1;
+  if (sluice_buffer_register(bytes, sizeof bytes, &buffer) < 0) return puts(sluice_error()), 1;
+  if (sluice_read(file, buffer, 0, sizeof bytes, 0, NULL) != sizeof bytes) return puts(sluice_error()), 1;
+  return memcmp(bytes, "hello", 5) != 0;
+}
+EOF
+  # shellcheck disable=SC2046
+  gcc -Wall -Werror /tmp/program.c -o /tmp/program $(pkg-config --cflags --libs sluice)
+  /tmp/program || fail "a program that uses libsluice"
+fi
+
+sluice umount /mnt/pool
+! mounted /mnt/pool || fail "still mounted"
+echo "/etc/sluice/pool.toml /mnt/pool sluice noatime,nofail,x-systemd.requires-mounts-for=/tiers 0 0" >>/etc/fstab
+mount -a
+grep -q '^/etc/sluice/pool.toml /mnt/pool fuse.sluice [^ ]*noatime' /proc/mounts || fail "fstab's options are not used"
+mount -a || fail "a second mount -a"
+[[ $(grep -c ' /mnt/pool ' /proc/mounts) == 1 ]] || fail "mounted twice"
+if mount -t sluice /etc/sluice/none.toml /mnt 2>/tmp/said; then fail "mounted without a configuration"; else code=$?; fi
+((code == 32)) || fail "mount exits with $code"
+grep -q none.toml /tmp/said || fail "it does not say what is missing: $(cat /tmp/said)"
+umount /mnt/pool
+while grep -qsx sluice /proc/[0-9]*/comm; do sleep 0.1; done
+
+step "as the service does"
+python3 /packages/notify.py /etc/sluice/pool.toml /mnt/pool
+if command -v systemd-analyze >/dev/null; then
+  said=$(systemd-analyze verify --man=no sluice@pool.service 2>&1 | grep -i sluice || true)
+  [[ ! $said ]] || fail "systemd-analyze: $said"
+  systemctl enable sluice@pool 2>/dev/null
+  [[ -L /etc/systemd/system/multi-user.target.wants/sluice@pool.service ]] || fail "the unit can't be enabled"
+fi
+
+step "upgrading while mounted"
+mount /mnt/pool
+exec 7</mnt/pool/file
+daemon=$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')
+# The same version again runs the same scripts as a newer one.
+dpkg -i /packages/*.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i"; }
+grep -q "these mounts go on with version" /tmp/dpkg.log || fail "it does not say that mounts go on"
+[[ $daemon == "$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')" ]] || fail "the daemon was restarted"
+read -r line <&7
+[[ $line == "hello from a package" ]] || fail "an open file did not survive the upgrade: $line"
+exec 7<&-
+echo more >>/mnt/pool/file
+sluice umount /mnt/pool
+
+step "purging"
+sed -i '\,/mnt/pool,d' /etc/fstab
+rm /etc/sluice/pool.toml
+dpkg --purge sluice libsluice-dev python3-sluice libsluice1 >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg --purge"; }
+grep -q "hello from a package" /tiers/fast/file || fail "the user's file is gone"
+rm -rf /tiers /mnt/pool
+files >/tmp/after
+left=$(comm -13 /tmp/before /tmp/after)
+[[ ! $left ]] || fail "left behind: $left"

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Makes the packages, installs them in fresh roots of Debian 12 and 13, uses them there, removes them, and looks for what is
+# left behind.
+#
+#   tests/packaging/run.sh [SUITE]...     default: bookworm trixie
+#
+# Needs root, debootstrap and the archive that this machine's apt uses. Exits with 77 (skipped) where one is missing.
+# Environment:
+#   SLUICE_DEPS_CACHE   where the fresh roots are kept for the next time (default /var/cache/sluice)
+#   SLUICE_TEST_DIR     where the roots are unpacked (default /var/tmp)
+set -euo pipefail
+
+repo=$(cd "$(dirname "$0")/../.." && pwd)
+cache=${SLUICE_DEPS_CACHE:-/var/cache/sluice}
+skip() { echo "packaging: skipped: $*"; exit 77; }
+say() { echo "packaging: $*"; }
+
+((EUID == 0)) || skip "it must be root"
+[[ -e /dev/fuse ]] || skip "there is no /dev/fuse"
+command -v debootstrap >/dev/null || skip "debootstrap is not installed"
+command -v dpkg-shlibdeps >/dev/null || skip "dpkg-dev is not installed"
+# shellcheck disable=SC1091
+[[ $(. /etc/os-release && echo "$ID") == debian ]] || skip "the archive of this machine is not Debian's"
+
+# In namespaces of their own, mounts and processes go with the last of us, however we end.
+if [[ ! ${SLUICE_IN_NAMESPACE:-} ]]; then
+  SLUICE_IN_NAMESPACE=1 exec unshare --mount --pid --fork --kill-child=TERM "$0" "$@"
+fi
+
+suites=("$@")
+((${#suites[@]})) || suites=(bookworm trixie)
+scratch=$(mktemp -d -p "${SLUICE_TEST_DIR:-/var/tmp}" sluice-packaging.XXXXXX)
+finish() {
+  local code=$?
+  trap - EXIT
+  umount -R --lazy "$scratch" 2>/dev/null || true
+  # The pool's own mount keeps a root from being removed until its daemon has gone.
+  rm -rf --one-file-system "$scratch" 2>/dev/null || { sleep 1; rm -rf --one-file-system "$scratch"; }
+  exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+mount --bind "$scratch" "$scratch" # so that one umount -R finds all that is mounted below
+mount --make-rprivate "$scratch"
+
+"$repo/tools/package.sh"
+packages=("$repo"/build/packages/*.deb)
+((${#packages[@]} == 4)) || { say "there are ${#packages[@]} packages, not 4" >&2; exit 1; }
+
+# shellcheck disable=SC2016
+archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1)
+[[ $archive ]] || skip "no package archive is configured in /etc/apt"
+
+# make_root SUITE: unpacks a fresh system with what the packages need and the checks use: nothing is fetched after this.
+make_root() {
+  local suite=$1 root=$scratch/$1 tools=python3,mount kept
+  kept=$cache/root-$suite-$(dpkg --print-architecture).tar
+  if [[ $suite == bookworm ]]; then tools+=,gcc,libc6-dev,pkgconf,systemd; fi
+  if [[ ! -s $kept ]]; then
+    say "$suite: making a root (once)"
+    debootstrap --variant=minbase --include="$tools" "$suite" "$root" "$archive" >"$scratch/debootstrap.log" 2>&1 ||
+      { tail -n 20 "$scratch/debootstrap.log" >&2; skip "debootstrap of $suite failed"; }
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+    mkdir -p "$cache"
+    tar cf "$kept.new" -C "$root" . && mv "$kept.new" "$kept"
+  else
+    mkdir "$root"
+    tar xf "$kept" -C "$root"
+  fi
+}
+
+# try_service SUITE: boots the root where it has systemd, and tries the unit there.
+try_service() {
+  local suite=$1 root=$scratch/$1
+  [[ -x $root/lib/systemd/systemd ]] || return 0
+  timeout -k 5 120 unshare --mount --pid --cgroup --ipc --uts --fork --kill-child \
+    "$repo/tests/packaging/boot.sh" "$root" </dev/null >"$scratch/boot.log" 2>&1 || true
+  if [[ ! -e $root/packages/result ]]; then
+    say "$suite: the service was not tried, systemd does not start here: $(tail -n 1 "$scratch/boot.log")"
+  elif [[ $(tail -n 1 "$root/packages/result") != passed ]]; then
+    cat "$root/packages/result" >&2
+    return 1
+  else
+    say "$suite: the service, under systemd"
+  fi
+}
+
+failed=0
+for suite in "${suites[@]}"; do
+  make_root "$suite"
+  root=$scratch/$suite
+  mount -t proc proc "$root/proc"
+  mount -t tmpfs tmpfs "$root/dev"
+  for device in null zero full urandom fuse; do
+    touch "$root/dev/$device"
+    mount --bind "/dev/$device" "$root/dev/$device"
+  done
+  mkdir "$root/packages"
+  cp "${packages[@]}" "$repo"/tests/packaging/{inside.sh,notify.py,service.sh} "$root/packages/"
+  if env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /packages/inside.sh &&
+    try_service "$suite"; then
+    say "$suite: passed"
+  else
+    say "$suite: FAILED" >&2
+    failed=1
+  fi
+  umount -R --lazy "$root/dev" "$root/proc"
+  rm -rf --one-file-system "$root"
+done
+exit $failed
