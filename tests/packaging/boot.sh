@@ -3,6 +3,7 @@
 # its own, and devices in ROOT/dev.
 set -euo pipefail
 root=$1
+mount --rbind "$root" "$root" # newer ones want / to be a mount point
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"

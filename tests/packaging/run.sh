@@ -54,9 +54,9 @@ archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | g
 
 # make_root SUITE: unpacks a fresh system with what the packages need and the checks use: nothing is fetched after this.
 make_root() {
-  local suite=$1 root=$scratch/$1 tools=python3,mount kept
-  kept=$cache/root-$suite-$(dpkg --print-architecture).tar
-  if [[ $suite == bookworm ]]; then tools+=,gcc,libc6-dev,pkgconf,systemd; fi
+  local suite=$1 root=$scratch/$1 tools=python3,mount,systemd kept
+  if [[ $suite == bookworm ]]; then tools+=,gcc,libc6-dev,pkgconf; fi
+  kept=$cache/root-$suite-$(dpkg --print-architecture)-$(cksum <<<"$tools" | cut -d' ' -f1).tar
   if [[ ! -s $kept ]]; then
     say "$suite: making a root (once)"
     debootstrap --variant=minbase --include="$tools" "$suite" "$root" "$archive" >"$scratch/debootstrap.log" 2>&1 ||
