@@ -79,6 +79,8 @@ class ControlServer::Conversation {
       last = why.empty() ? json{{"config", config}} : json{{"error", why}};
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}));
+    } else if (verb == "activity") {
+      last = parts_.activity();
     } else if (verb == "trace") {
       trace();
     } else {

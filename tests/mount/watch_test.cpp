@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a mount tells those who watch it.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tests/mount/tiering.hpp"
+
+namespace sluice::test {
+namespace {
+
+// What came over `socket` until the other side closed it; a minute is enough.
+std::string read_all(int socket) {
+  const timeval patience{.tv_sec = 60, .tv_usec = 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::string out;
+  char piece[4096];
+  for (ssize_t got; (got = ::recv(socket, piece, sizeof piece, 0)) > 0;)
+    out.append(piece, static_cast<std::size_t>(got));
+  return out;
+}
+
+class WatchTest : public TieringTest {
+ protected:
+  int connect_to(const std::string& name) const {
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, (base_ / "state" + "/" + name).c_str(),
+                 sizeof address.sun_path - 1);
+    if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+    ::close(fd);
+    return -1;
+  }
+  // The last line of the answer to one request over the control socket.
+  Json control(const Json& request) const {
+    const int fd = connect_to("control.sock");
+    if (fd < 0) throw std::runtime_error("no control socket");
+    const std::string line = request.dump() + "\n";
+    ::send(fd, line.data(), line.size(), MSG_NOSIGNAL);
+    const std::string answer = read_all(fd);
+    ::close(fd);
+    const auto end = answer.find_last_not_of('\n');
+    return Json::parse(answer.substr(answer.rfind('\n', end) + 1));
+  }
+  Json activity() const { return control({{"verb", "activity"}}); }
+  static const Json& tier(const Json& activity, const std::string& name) {
+    for (const Json& each : activity.at("tiers")) {
+      if (each.at("name") == name) return each;
+    }
+    throw std::invalid_argument(name);
+  }
+  Strings hottest() const {
+    Strings out;
+    const Json now = activity();
+    for (const Json& file : now.at("hottest"))
+      out.push_back(file.at("path").get<std::string>() + " on " +
+                    file.at("tier").get<std::string>());
+    return out;
+  }
+};
+
+TEST_F(WatchTest, TheHottestFilesAreKnownWithinSecondsOfTheirUse) {
+  put("hdd", "d/warm", "w");
+  put("hdd", "hot", "h");
+  start();
+  read_often("d/warm", 3);
+  read_often("hot", 5);
+  EXPECT_TRUE(eventually([&] {
+    return hottest() == Strings{"/hot on hdd", "/d/warm on hdd"};
+  })) << activity().at("hottest");
+}
+
+TEST_F(WatchTest, HotFilesAreFollowedWhenTheyAreRenamedOrMovedAndForgottenWhenRemoved) {
+  put("hdd", "a", "1");
+  put("hdd", "b", "2");
+  start();
+  read_often("a", 5);
+  read_often("b", 3);
+  ASSERT_TRUE(eventually([&] { return hottest() == Strings{"/a on hdd", "/b on hdd"}; }));
+  ASSERT_EQ(::rename((*this / "a").c_str(), (*this / "c").c_str()), 0);
+  move("b", "nvme");
+  EXPECT_EQ(hottest(), (Strings{"/c on hdd", "/b on nvme"}));
+  ASSERT_EQ(::unlink((*this / "c").c_str()), 0);
+  EXPECT_TRUE(eventually([&] { return hottest() == Strings{"/b on nvme"}; }));
+}
+
+TEST_F(WatchTest, APassKnowsTheHottestFilesOfAnEarlierMount) {
+  put("hdd", "a", "1");
+  start();
+  read_often("a", 7);
+  mount().remount();
+  EXPECT_EQ(hottest(), Strings{});
+  ASSERT_TRUE(tell({"plan"}).ok());
+  EXPECT_EQ(hottest(), (Strings{"/a on hdd"}));
+}
+
+TEST_F(WatchTest, AMoveUnderWayTellsHowFarItIs) {
+  put("hdd", "big", pattern(40 * kMiB, 1));
+  start({"--bandwidth", "8MiB"});
+  ASSERT_EQ(::setxattr((*this / "big").c_str(), "user.sluice.tier", "nvme", 4, 0), 0);
+  Json moves;
+  ASSERT_TRUE(eventually([&] {
+    moves = activity().at("moves");
+    return !moves.empty() && moves[0].at("bytes").get<std::uint64_t>() > 0;
+  }));
+  EXPECT_EQ(moves[0].at("path"), "/big");
+  EXPECT_EQ(moves[0].at("from"), "hdd");
+  EXPECT_EQ(moves[0].at("to"), "nvme");
+  EXPECT_EQ(moves[0].at("total"), 40 * kMiB);
+  EXPECT_GT(moves[0].at("since").get<std::int64_t>(), 0);
+  EXPECT_TRUE(eventually([&] { return activity().at("moves").empty(); }));
+  const Json after = activity();
+  EXPECT_GE(tier(after, "hdd").at("read_bytes").get<std::uint64_t>(), 40 * kMiB);
+  EXPECT_GE(tier(after, "nvme").at("written_bytes").get<std::uint64_t>(), 40 * kMiB);
+}
+
+TEST_F(WatchTest, ADisksOwnCountsIncludeWhatIsPassedThrough) {
+  start();
+  write_file(*this / "big", pattern(20 * kMiB, 1));
+  ASSERT_TRUE(run_command({"sync", "-f", root()}).ok());
+  ASSERT_TRUE(run_command({"sync", "-f", on("nvme", "")}).ok());
+  const Json disk = tier(activity(), "nvme").at("disk");
+  EXPECT_TRUE(disk.at("name").get<std::string>().starts_with("loop")) << disk;
+  EXPECT_GE(disk.at("written_bytes").get<std::uint64_t>(), 20 * kMiB);
+}
+
+}  // namespace
+}  // namespace sluice::test
