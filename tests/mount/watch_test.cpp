@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a mount tells those who watch it.
+#include <poll.h>
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -126,6 +131,158 @@ TEST_F(WatchTest, ADisksOwnCountsIncludeWhatIsPassedThrough) {
   const Json disk = tier(activity(), "nvme").at("disk");
   EXPECT_TRUE(disk.at("name").get<std::string>().starts_with("loop")) << disk;
   EXPECT_GE(disk.at("written_bytes").get<std::uint64_t>(), 20 * kMiB);
+}
+
+TEST_F(WatchTest, TopPrintsOneFrameForScripts) {
+  put("hdd", "hot", "h");
+  start();
+  read_often("hot", 3);
+  ASSERT_TRUE(eventually([&] { return !hottest().empty(); }));
+  const CommandResult top = tell({"top", "--once", "--interval", "0.2"});
+  ASSERT_TRUE(top.ok()) << top.err;
+  EXPECT_EQ(top.out.find('\033'), std::string::npos);
+  for (const char* part :
+       {"\nnvme ", "\nssd ", "\nhdd ", "MOVES", "REQUESTS", "HOTTEST", "  /hot\n"})
+    EXPECT_NE(top.out.find(part), std::string::npos) << part << " is not in\n" << top.out;
+  const CommandResult json = tell({"top", "--once", "--json"});
+  ASSERT_TRUE(json.ok()) << json.err;
+  EXPECT_EQ(Json::parse(json.out).at("hottest").at(0).at("path"), "/hot");
+}
+
+// `sluice top` on a terminal of 80 columns.
+class Terminal {
+ public:
+  explicit Terminal(const std::string& mount) {
+    const winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+    pid_ = ::forkpty(&fd_, nullptr, nullptr, &size);
+    if (pid_ != 0) return;
+    ::unsetenv("NO_COLOR");
+    ::execl(sluice_binary().c_str(), "sluice", "top", "--interval", "0.2", mount.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ~Terminal() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+    ::close(fd_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  // Whether `text` has come since the last call.
+  bool shows(const std::string& text) {
+    return eventually([&] {
+      read_some();
+      const auto found = said_.find(text);
+      if (found == std::string::npos) return false;
+      said_.erase(0, found + text.size());
+      return true;
+    });
+  }
+  void type(char key) { ASSERT_EQ(::write(fd_, &key, 1), 1); }
+  void resize(unsigned short columns) {
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ASSERT_EQ(::ioctl(fd_, TIOCSWINSZ, &size), 0);
+  }
+  void signal(int number) { ASSERT_EQ(::kill(pid_, number), 0); }
+  bool echoes() const {
+    termios now{};
+    return ::tcgetattr(fd_, &now) == 0 && (now.c_lflag & ECHO) != 0 && (now.c_lflag & ICANON) != 0;
+  }
+  bool wait_for_stop() const {
+    return eventually([&] {
+      int status = 0;
+      return ::waitpid(pid_, &status, WNOHANG | WUNTRACED) == pid_ && WIFSTOPPED(status);
+    });
+  }
+  // The exit code, once it has ended.
+  int exit_code() {
+    int status = 0;
+    const bool ended = eventually([&] {
+      read_some();
+      return ::waitpid(pid_, &status, WNOHANG) == pid_;
+    });
+    if (!ended) return -1;
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  void read_some() {
+    pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
+    char piece[4096];
+    while (::poll(&ready, 1, 0) > 0) {
+      const ssize_t got = ::read(fd_, piece, sizeof piece);
+      if (got <= 0) return;
+      said_.append(piece, static_cast<std::size_t>(got));
+    }
+  }
+
+  pid_t pid_ = -1;
+  int fd_ = -1;
+  std::string said_;
+};
+
+constexpr const char* kEnter = "\033[?1049h";
+constexpr const char* kLeave = "\033[?1049l";
+
+TEST_F(WatchTest, TopGivesTheTerminalBackWhenTheKeyIsPressed) {
+  start();
+  Terminal terminal(root());
+  ASSERT_TRUE(terminal.shows(kEnter));
+  ASSERT_TRUE(terminal.shows("MOVES"));
+  EXPECT_FALSE(terminal.echoes());
+  terminal.type('x');  // means nothing
+  ASSERT_TRUE(terminal.shows("MOVES"));
+  terminal.type('q');
+  ASSERT_TRUE(terminal.shows(kLeave));
+  EXPECT_TRUE(terminal.echoes());
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
+TEST_F(WatchTest, TopGivesTheTerminalBackWhateverSignalEndsIt) {
+  start();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGSEGV}) {
+    Terminal terminal(root());
+    ASSERT_TRUE(terminal.shows("MOVES"));
+    terminal.signal(signal);
+    EXPECT_TRUE(terminal.shows(kLeave)) << signal;
+    EXPECT_TRUE(terminal.echoes()) << signal;
+    EXPECT_EQ(terminal.exit_code(), signal == SIGSEGV ? 128 + SIGSEGV : 0) << signal;
+  }
+}
+
+TEST_F(WatchTest, TopGivesTheTerminalBackWhileItIsStopped) {
+  start();
+  Terminal terminal(root());
+  ASSERT_TRUE(terminal.shows("MOVES"));
+  terminal.signal(SIGTSTP);
+  ASSERT_TRUE(terminal.wait_for_stop());
+  EXPECT_TRUE(terminal.shows(kLeave));
+  EXPECT_TRUE(terminal.echoes());
+  terminal.signal(SIGCONT);
+  EXPECT_TRUE(terminal.shows(kEnter));
+  EXPECT_TRUE(terminal.shows("MOVES"));
+  EXPECT_FALSE(terminal.echoes());
+}
+
+TEST_F(WatchTest, TopFitsItselfToTheTerminalsSize) {
+  start();
+  Terminal terminal(root());
+  ASSERT_TRUE(terminal.shows("BUSY"));
+  terminal.resize(40);
+  std::string header = "TIER       FULL";
+  header.resize(40, ' ');
+  EXPECT_TRUE(terminal.shows(header + "\033[0m"));
+}
+
+TEST_F(WatchTest, TopEndsWithAMessageWhenTheDaemonDoes) {
+  start();
+  Terminal terminal(root());
+  ASSERT_TRUE(terminal.shows("MOVES"));
+  mount().umount();
+  EXPECT_TRUE(terminal.shows(kLeave));
+  EXPECT_TRUE(terminal.shows("sluice: top: "));
+  EXPECT_EQ(terminal.exit_code(), 1);
 }
 
 }  // namespace
