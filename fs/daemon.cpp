@@ -23,6 +23,7 @@
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_service.hpp"
+#include "fs/metrics_server.hpp"
 #include "fs/reporter.hpp"
 #include "fs/session.hpp"
 #include "metadata/rocks_store.hpp"
@@ -73,6 +74,7 @@ class Daemon {
     if (!start_migration()) return false;
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     const bool ok = session_->run(*filesystem_, *gpu_);
+    metrics_.reset();
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
@@ -181,6 +183,7 @@ class Daemon {
     reporter_ = std::make_unique<Reporter>(Reporter::Parts{
         options_, state_, *pool_, *session_, *filesystem_, *engine_, *gpu_, *migration_});
     session_->status = [this] { return reporter_->status().dump(); };
+    start_metrics();
     auto control = ControlServer::listen(
         state_ + "/" + kControlSocket,
         {*pool_, *store_, *filesystem_, *migration_,
@@ -193,6 +196,20 @@ class Daemon {
     }
     control_ = *std::move(control);
     return true;
+  }
+
+  // A mount without metrics is better than none.
+  void start_metrics() {
+    if (options_.metrics == "off") return;
+    const auto body = [this] { return reporter_->metrics(); };
+    const auto address = loopback_address(options_.metrics);
+    auto server = address ? MetricsServer::listen_on(*address, body)
+                          : MetricsServer::listen_at(state_ + "/metrics.sock", body);
+    if (!server) {
+      log::get().error("no metrics: where={} why={}", options_.metrics, explain(server.error()));
+      return;
+    }
+    metrics_ = *std::move(server);
   }
 
   std::string add_tier(const std::string& text, std::string& why) {
@@ -231,6 +248,7 @@ class Daemon {
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
+  std::unique_ptr<MetricsServer> metrics_;
 };
 
 }  // namespace

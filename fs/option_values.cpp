@@ -32,6 +32,7 @@ constexpr std::array kOptions{
     OptionSpec{"foreground", Kind::Switch, &MountOptions::foreground},
     OptionSpec{"log_level", Kind::Text, &MountOptions::log_level, "trace debug info warn error"},
     OptionSpec{"log_file", Kind::Path, &MountOptions::log_file},
+    OptionSpec{"metrics", Kind::Text, &MountOptions::metrics},
     OptionSpec{"half_life", Kind::Duration, &MountOptions::half_life, "never", 1},
     OptionSpec{"interval", Kind::Duration, &MountOptions::interval, "", 1},
     OptionSpec{"min_stay", Kind::Duration, &MountOptions::min_stay},

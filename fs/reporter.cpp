@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "fs/metrics.hpp"
 #include "tiering/disk_counters.hpp"
 
 namespace sluice {
@@ -188,5 +189,7 @@ json Reporter::activity() const {
           {"opens", parts_.filesystem.opens()},
           {"requests", requests()}};
 }
+
+std::string Reporter::metrics() const { return metrics_text(activity()); }
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The Reporter puts together what a running mount says of itself: to `sluice status`, to those who
-// watch it (`sluice top`, the control socket's "activity"). It looks and changes nothing.
-// Threads: every member may be called from any thread at once.
+// watch it (`sluice top`, the control socket's "activity"), and to monitoring. It looks and changes
+// nothing. Threads: every member may be called from any thread at once.
 #pragma once
 
 #include <chrono>
@@ -33,6 +33,8 @@ class Reporter {
   // What goes on now; docs/control.md. Made to be asked for every second: its cost does not grow
   // with the pool.
   nlohmann::json activity() const;
+  // The same for monitoring; docs/metrics.md.
+  std::string metrics() const;
 
  private:
   nlohmann::json migration() const;

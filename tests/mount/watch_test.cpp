@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What a mount tells those who watch it.
+#include <netinet/in.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
@@ -131,6 +132,53 @@ TEST_F(WatchTest, ADisksOwnCountsIncludeWhatIsPassedThrough) {
   const Json disk = tier(activity(), "nvme").at("disk");
   EXPECT_TRUE(disk.at("name").get<std::string>().starts_with("loop")) << disk;
   EXPECT_GE(disk.at("written_bytes").get<std::uint64_t>(), 20 * kMiB);
+}
+
+// With a client that is none of ours.
+CommandResult fetch(const std::vector<std::string>& arguments) {
+  std::vector<std::string> argv{"curl", "--silent", "--show-error", "--fail", "--max-time", "20"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return run_command(argv);
+}
+
+TEST_F(WatchTest, MetricsAreServedOnAUnixSocketAndOnAPort) {
+  put("hdd", "f", "x");
+  start({"--metrics", "unix"});
+  read_often("f", 3);
+  const std::string socket = base_ / "state" + "/metrics.sock";
+  const CommandResult local = fetch({"--unix-socket", socket, "http://localhost/metrics"});
+  ASSERT_TRUE(local.ok()) << local.err;
+  EXPECT_NE(local.out.find("\nsluice_opens_total 3\n"), std::string::npos) << local.out;
+  EXPECT_NE(local.out.find("\nsluice_tier_online{tier=\"hdd\"} 1\n"), std::string::npos);
+  EXPECT_FALSE(fetch({"--unix-socket", socket, "http://localhost/"}).ok());
+
+  start({"--metrics", "127.0.0.1:39464"});
+  const CommandResult port = fetch({"http://127.0.0.1:39464/metrics"});
+  ASSERT_TRUE(port.ok()) << port.err << mount().log();
+  EXPECT_NE(port.out.find("\nsluice_opens_total 0\n"), std::string::npos) << port.out;
+  EXPECT_FALSE(exists(socket));
+}
+
+TEST_F(WatchTest, AMountWhoseMetricsPortIsTakenGoesOnWithoutThem) {
+  const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(taken, 1), 0);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  start({"--metrics", "127.0.0.1:" + std::to_string(ntohs(address.sin_port))});
+  write_file(*this / "f", "x");
+  EXPECT_NE(mount().log().find("no metrics"), std::string::npos);
+  ::close(taken);
+}
+
+TEST_F(WatchTest, MetricsAreNotForOtherMachines) {
+  const CommandResult refused = sluice(
+      {"mount", "--tier", "a=" + on("nvme", ""), "--metrics", "0.0.0.0:9464", base_ / "mnt"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("metrics must be"), std::string::npos) << refused.err;
 }
 
 TEST_F(WatchTest, TopPrintsOneFrameForScripts) {
