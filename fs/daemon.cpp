@@ -102,7 +102,9 @@ class Daemon {
 
     std::string log_file = options_.log_file;
     if (log_file.empty() && !options_.foreground) log_file = state_ + "/sluice.log";
-    if (const auto started = log::start(log_file, spdlog::level::from_str(options_.log_level));
+    if (const auto started =
+            log::start(log_file, spdlog::level::from_str(options_.log_level),
+                       options_.log_format == "json" ? log::Format::Json : log::Format::Text);
         !started) {
       why = "can't write the log " + log_file + ": " + std::strerror(started.error().code);
       return false;

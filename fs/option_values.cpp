@@ -31,6 +31,7 @@ constexpr std::array kOptions{
     OptionSpec{"degraded", Kind::Switch, &MountOptions::degraded},
     OptionSpec{"foreground", Kind::Switch, &MountOptions::foreground},
     OptionSpec{"log_level", Kind::Text, &MountOptions::log_level, "trace debug info warn error"},
+    OptionSpec{"log_format", Kind::Text, &MountOptions::log_format, "text json"},
     OptionSpec{"log_file", Kind::Path, &MountOptions::log_file},
     OptionSpec{"metrics", Kind::Text, &MountOptions::metrics},
     OptionSpec{"half_life", Kind::Duration, &MountOptions::half_life, "never", 1},

@@ -60,9 +60,10 @@ struct MountOptions {
   bool io_uring = true;
   bool degraded = false;  // mount although a tier of the pool is missing
   bool foreground = false;
-  std::string log_level = "info";  // trace debug info warn error
-  std::string log_file;            // empty: <state>/sluice.log, or stderr in the foreground
-  std::string metrics = "off";     // unix: a socket in the state directory; or a loopback HOST:PORT
+  std::string log_level = "info";   // trace debug info warn error
+  std::string log_format = "text";  // text json
+  std::string log_file;             // empty: <state>/sluice.log, or stderr in the foreground
+  std::string metrics = "off";  // unix: a socket in the state directory; or a loopback HOST:PORT
 
   // Heat and migration.
   std::chrono::seconds half_life = std::chrono::days(7);     // of the score; 0: never, it counts up

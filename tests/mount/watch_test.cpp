@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
+#include <sstream>
 
 #include "tests/mount/tiering.hpp"
 
@@ -179,6 +181,26 @@ TEST_F(WatchTest, MetricsAreNotForOtherMachines) {
       {"mount", "--tier", "a=" + on("nvme", ""), "--metrics", "0.0.0.0:9464", base_ / "mnt"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(refused.err.find("metrics must be"), std::string::npos) << refused.err;
+}
+
+TEST_F(WatchTest, TheLogCanBeJsonAndItsLevelChangedWhileTheMountRuns) {
+  start({"--log-format", "json"});
+  const auto levels = [&] {
+    std::set<std::string> out;
+    std::istringstream lines(mount().log());
+    for (std::string line; std::getline(lines, line);) out.insert(Json::parse(line).at("level"));
+    return out;
+  };
+  EXPECT_EQ(levels(), std::set<std::string>{"info"});
+  const CommandResult louder = tell({"log-level", "debug"});
+  ASSERT_TRUE(louder.ok()) << louder.err;
+  EXPECT_NE(louder.out.find("debug (it was info)"), std::string::npos) << louder.out;
+  // Refused, which is told at debug.
+  EXPECT_NE(::setxattr(root().c_str(), "user.sluice.tier", "none", 4, 0), 0);
+  ASSERT_TRUE(tell({"log-level", "info"}).ok());  // and writes it out
+  EXPECT_EQ(levels(), (std::set<std::string>{"debug", "info"}));
+  EXPECT_EQ(control({{"verb", "log-level"}, {"level", "loud"}}).at("error"),
+            "there is no log level loud; there are trace, debug, info, warn and error");
 }
 
 TEST_F(WatchTest, TopPrintsOneFrameForScripts) {

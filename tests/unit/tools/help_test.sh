@@ -38,6 +38,9 @@ expect_code 2 explain
 expect_code 2 explain --color=sometimes /
 expect_code 2 plan --limit many
 expect_code 2 top
+expect_code 2 log-level
+expect_code 2 log-level loud /proc
+expect_code 1 log-level debug /proc
 expect_code 2 top --once --interval 0
 # Nothing of Sluice is mounted on /proc.
 expect_code 1 explain /proc/version
@@ -77,7 +80,7 @@ said=$("$sluice" stats 2>&1 || true)
 
 page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
 verbs=(mount umount status top explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' 'gpu read' 'gpu bench' simulate doctor fsck)
+  'trace record' 'gpu read' 'gpu bench' simulate log-level doctor fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"
