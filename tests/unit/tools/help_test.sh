@@ -77,6 +77,14 @@ expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
 # Captured first, here and below: a verb that answers with exit code 2 is right to, but `pipefail` would call it a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
+said=$("$sluice" status --jsn /proc 2>&1 || true)
+[[ $said == *"unknown option '--jsn'; did you mean '--json'?"* ]] || complain "no help with a misspelt option: $said"
+said=$("$sluice" mount --teir=a=/a /proc 2>&1 || true)
+[[ $said == *"did you mean '--tier'?"* ]] || complain "no help with a misspelt option: $said"
+said=$("$sluice" status --colour-of-the-sky /proc 2>&1 || true)
+[[ $said == *"unknown option '--colour-of-the-sky'; see"* ]] || complain "an unknown option is not named: $said"
+said=$("$sluice" log-level debg /proc 2>&1 || true)
+[[ $said == *"did you mean 'debug'?"* ]] || complain "no help with a misspelt level: $said"
 
 page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
 verbs=(mount umount status top explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
