@@ -183,6 +183,25 @@ TEST_F(WatchTest, MetricsAreNotForOtherMachines) {
   EXPECT_NE(refused.err.find("metrics must be"), std::string::npos) << refused.err;
 }
 
+TEST_F(WatchTest, StatusTellsWhetherFilesMove) {
+  start();
+  const auto migration = [&] {
+    const std::string out = tell({"status"}).out;
+    const auto at = out.find("\nmigration ");
+    return at == std::string::npos ? out : out.substr(at + 13, out.find('\n', at + 1) - at - 13);
+  };
+  EXPECT_EQ(migration(),
+            "off (only what is asked for moves); 0 moved, 0 under way, 0 queued, 0 waiting");
+  put("hdd", "f", "x");
+  move("f", "nvme");
+  ASSERT_TRUE(tell({"tier", "pause"}).ok());
+  EXPECT_EQ(migration(),
+            "paused ('sluice tier resume' lets it go on); 1 moved, 0 under way, 0 queued, "
+            "0 waiting");
+  start({}, Passes::Automatic);
+  EXPECT_TRUE(migration().starts_with("on, next pass in ")) << migration();
+}
+
 TEST_F(WatchTest, TheLogCanBeJsonAndItsLevelChangedWhileTheMountRuns) {
   start({"--log-format", "json"});
   const auto levels = [&] {
