@@ -162,6 +162,8 @@ bool set_level(std::string_view name) {
   for (const auto& [each, value] : kLevels) {
     if (each != name) continue;
     current()->set_level(value);
+    // Whoever asks for more wants to see it now.
+    current()->flush_on(std::min(value, spdlog::level::info));
     return true;
   }
   return false;
