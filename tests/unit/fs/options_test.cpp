@@ -170,7 +170,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"colour = 1",
        "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
-       "log_format, log_file, metrics, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
+       "log_format, log_file, metrics, half_life, interval, min_stay, migrate, windows, bandwidth, "
+       "verify, "
        "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
        "gpu_mapped_memory, gpu_host_memory, gpu_cufile"},
       {tier + "high_watermrk = 9",
@@ -184,7 +185,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"zzz = 1\naaa = 1",
        "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
-       "log_format, log_file, metrics, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
+       "log_format, log_file, metrics, half_life, interval, min_stay, migrate, windows, bandwidth, "
+       "verify, "
        "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
        "gpu_mapped_memory, gpu_host_memory, gpu_cufile"},
       // Types.
