@@ -2,19 +2,126 @@
 #include "base/log.hpp"
 
 #include <fcntl.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "base/unique_fd.hpp"
 
 namespace sluice::log {
 namespace {
 
-constexpr const char* kPattern = "%Y-%m-%dT%H:%M:%S.%e %l %v";
+constexpr std::array<std::pair<std::string_view, spdlog::level::level_enum>, 5> kLevels{{
+    {"trace", spdlog::level::trace},
+    {"debug", spdlog::level::debug},
+    {"info", spdlog::level::info},
+    {"warn", spdlog::level::warn},
+    {"error", spdlog::level::err},
+}};
+
+// As syslog(3) and sd-daemon(3) count them.
+char priority_of(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::critical:
+      return '2';
+    case spdlog::level::err:
+      return '3';
+    case spdlog::level::warn:
+      return '4';
+    case spdlog::level::info:
+      return '6';
+    default:
+      return '7';
+  }
+}
+
+// What stands between quotes in JSON. Bytes that are no UTF-8 can't, and become \xNN in what the
+// reader gets.
+class Quoted final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    constexpr char kHex[] = "0123456789abcdef";
+    const std::string_view text(message.payload.data(), message.payload.size());
+    for (std::size_t i = 0; i < text.size();) {
+      const auto byte = static_cast<unsigned char>(text[i]);
+      const std::size_t size = utf8_length(text.substr(i));
+      std::string each(text.substr(i, std::max<std::size_t>(size, 1)));
+      if (size == 0) {
+        each = {'\\', '\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      } else if (byte == '"' || byte == '\\') {
+        each.insert(0, 1, '\\');
+      } else if (byte < 0x20) {
+        each = {'\\', 'u', '0', '0', kHex[byte >> 4], kHex[byte & 15]};
+      }
+      out.append(each.data(), each.data() + each.size());
+      i += std::max<std::size_t>(size, 1);
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<Quoted>();
+  }
+
+ private:
+  // Of the character that `text` begins with; 0: it is none.
+  static std::size_t utf8_length(std::string_view text) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned char lead = byte(0);
+    if (lead < 0x80) return 1;
+    const std::size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4 || text.size() < size) return 0;
+    for (std::size_t i = 1; i < size; ++i) {
+      if ((byte(i) & 0xc0) != 0x80) return 0;
+    }
+    // Overlong forms, surrogates, and what is beyond Unicode.
+    if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f) ||
+        (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f)) {
+      return 0;
+    }
+    return size;
+  }
+};
+
+class Priority final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const std::array<char, 3> text{'<', priority_of(message.level), '>'};
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<Priority>();
+  }
+};
+
+std::unique_ptr<spdlog::formatter> make_formatter(Format format, bool to_journal) {
+  auto out = std::make_unique<spdlog::pattern_formatter>();
+  out->add_flag<Quoted>('*').add_flag<Priority>('&');
+  const std::string priority = to_journal ? "%&" : "";
+  if (format == Format::Json) {
+    out->set_pattern(priority + R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%*"})");
+  } else {
+    out->set_pattern(to_journal ? "%&%v" : "%Y-%m-%dT%H:%M:%S.%e %l %v");
+  }
+  return out;
+}
+
+// Whether stderr is the journal: systemd says which file that is, and it may be another by now.
+bool is_journal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");
+  struct stat st {};
+  return stream != nullptr && ::fstat(STDERR_FILENO, &st) == 0 &&
+         stream == std::to_string(st.st_dev) + ":" + std::to_string(st.st_ino);
+}
 
 std::shared_ptr<spdlog::logger> make_stderr_logger() {
   auto logger = std::make_shared<spdlog::logger>(
@@ -32,7 +139,7 @@ std::shared_ptr<spdlog::logger>& current() {
 
 }  // namespace
 
-Result<void> start(const std::string& file, spdlog::level::level_enum level) {
+Result<void> start(const std::string& file, spdlog::level::level_enum level, Format format) {
   try {
     spdlog::sink_ptr sink;
     if (file.empty()) {
@@ -42,13 +149,42 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level) {
     }
     auto logger = std::make_shared<spdlog::logger>("sluice", std::move(sink));
     logger->set_level(level);
-    logger->set_pattern(kPattern);
+    logger->set_formatter(make_formatter(format, file.empty() && is_journal()));
     logger->flush_on(spdlog::level::info);
     current() = std::move(logger);
   } catch (const spdlog::spdlog_ex&) {
     return Error::last("open log file");
   }
   return {};
+}
+
+bool set_level(std::string_view name) {
+  for (const auto& [each, value] : kLevels) {
+    if (each != name) continue;
+    current()->set_level(value);
+    // Whoever asks for more wants to see it now.
+    current()->flush_on(std::min(value, spdlog::level::info));
+    return true;
+  }
+  return false;
+}
+
+std::string_view level() {
+  for (const auto& [name, value] : kLevels) {
+    if (value == current()->level()) return name;
+  }
+  return "off";
+}
+
+std::string formatted(Format format, bool to_journal, spdlog::level::level_enum level,
+                      std::int64_t time, std::string_view message) {
+  const spdlog::log_clock::time_point when{std::chrono::seconds(time)};
+  spdlog::memory_buf_t out;
+  make_formatter(format, to_journal)
+      ->format({when, spdlog::source_loc{}, "sluice", level,
+                spdlog::string_view_t(message.data(), message.size())},
+               out);
+  return {out.data(), out.size()};
 }
 
 bool take_over_stderr() {

@@ -79,6 +79,10 @@ class ControlServer::Conversation {
       last = why.empty() ? json{{"config", config}} : json{{"error", why}};
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}));
+    } else if (verb == "activity") {
+      last = parts_.activity();
+    } else if (verb == "log-level") {
+      last = log_level(request.value("level", ""));
     } else if (verb == "trace") {
       trace();
     } else {
@@ -246,6 +250,16 @@ class ControlServer::Conversation {
     if (!receipts) return {{"error", sentence(receipts.error())}};
     for (const Receipt& receipt : *receipts) send({{"receipt", to_json(receipt)}});
     return json::object();
+  }
+
+  static json log_level(const std::string& wanted) {
+    const std::string before(log::level());
+    if (!log::set_level(wanted)) {
+      return {{"error", "there is no log level " + log::escaped(wanted) +
+                            "; there are trace, debug, info, warn and error"}};
+    }
+    log::get().info("log level changed: from={} to={}", before, wanted);
+    return {{"before", before}, {"level", wanted}};
   }
 
   void trace() {

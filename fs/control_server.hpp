@@ -32,6 +32,7 @@ class ControlServer {
     // Makes a new tier part of the pool ("NAME=PATH,..."). Returns the lines for the config file,
     // or nothing and the reason in `why`.
     std::function<std::string(const std::string& tier, std::string& why)> add_tier;
+    std::function<nlohmann::json()> activity;
   };
 
   // Listens at `path`, in the place of a socket that an earlier daemon left.

@@ -23,6 +23,8 @@
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_service.hpp"
+#include "fs/metrics_server.hpp"
+#include "fs/reporter.hpp"
 #include "fs/service_notice.hpp"
 #include "fs/session.hpp"
 #include "metadata/rocks_store.hpp"
@@ -33,59 +35,11 @@ namespace sluice {
 namespace {
 
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 constexpr const char* kDefaultState = "/var/lib/sluice";
 
 std::string explain(const Error& error) {
   return std::string(error.operation) + ": " + std::strerror(error.code);
-}
-
-nlohmann::json to_json(const Feature& feature) {
-  return {{"on", feature.on}, {"why", feature.why}};
-}
-
-nlohmann::json to_json(const Tier& tier) {
-  const Space space = tier.space();
-  const TierSettings& s = tier.settings();
-  return {{"name", tier.name()},
-          {"path", tier.path()},
-          {"online", tier.online()},
-          {"why", tier.why_offline()},
-          {"filesystem", tier.filesystem()},
-          {"total", space.total},
-          {"free", space.free},
-          {"used", space.used()},
-          {"capacity", s.capacity ? nlohmann::json(*s.capacity) : nlohmann::json(nullptr)},
-          {"high_watermark", s.high_watermark},
-          {"low_watermark", s.low_watermark},
-          {"reserve", tier.reserve()},
-          {"threshold", s.threshold},
-          {"draining", tier.is_draining()}};
-}
-
-nlohmann::json to_json(const Stats::Figures& figures) {
-  nlohmann::json out = nlohmann::json::object();
-  for (std::uint32_t i = 0; i < kRoutes; ++i) {
-    const RouteFigures& each = figures[i];
-    if (i > 0 && each.operations + each.failures == 0) continue;
-    const double busy = std::chrono::duration<double>(each.busy).count();
-    const auto micros = [](std::chrono::nanoseconds t) {
-      return static_cast<double>(t.count()) / 1e3;
-    };
-    out[i == 0 ? "all" : std::string(name_of(static_cast<Route>(i)))] = {
-        {"operations", each.operations},
-        {"failures", each.failures},
-        {"bytes", each.bytes},
-        {"busy_s", busy},
-        {"bytes_per_s", busy > 0 ? static_cast<double>(each.bytes) / busy : 0},
-        {"peak_bytes_per_s", each.peak},
-        {"average_us",
-         each.operations > 0 ? micros(each.latency_sum) / static_cast<double>(each.operations) : 0},
-        {"p50_us", micros(each.p50)},
-        {"p99_us", micros(each.p99)}};
-  }
-  return out;
 }
 
 std::vector<std::string> ignored_openers(const MountOptions& options) {
@@ -124,6 +78,7 @@ class Daemon {
     const bool ok = session_->run(*filesystem_, *gpu_);
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
+    metrics_.reset();
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
     return ok;
@@ -151,7 +106,9 @@ class Daemon {
 
     std::string log_file = options_.log_file;
     if (log_file.empty() && !options_.foreground) log_file = state_ + "/sluice.log";
-    if (const auto started = log::start(log_file, spdlog::level::from_str(options_.log_level));
+    if (const auto started =
+            log::start(log_file, spdlog::level::from_str(options_.log_level),
+                       options_.log_format == "json" ? log::Format::Json : log::Format::Text);
         !started) {
       why = "can't write the log " + log_file + ": " + std::strerror(started.error().code);
       return false;
@@ -180,7 +137,6 @@ class Daemon {
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_->attach(*engine_);
     gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory);
-    session_->status = [this] { return status(); };
     return true;
   }
 
@@ -225,6 +181,9 @@ class Daemon {
     settings.windows = options_.windows;
     settings.mover.bandwidth = options_.bandwidth;
     settings.mover.verify = options_.verify;
+    settings.census_taken = [this](const Census& census, std::int64_t time) {
+      filesystem_->hot_files().take(census, time);
+    };
     migration_ = std::make_unique<Migration>(
         *pool_, *store_, *filesystem_,
         [this] {
@@ -233,10 +192,15 @@ class Daemon {
         },
         std::move(settings));
     filesystem_->attach(*migration_);
+    reporter_ = std::make_unique<Reporter>(Reporter::Parts{
+        options_, state_, *pool_, *session_, *filesystem_, *engine_, *gpu_, *migration_});
+    session_->status = [this] { return reporter_->status().dump(); };
+    start_metrics();
     auto control = ControlServer::listen(
         state_ + "/" + kControlSocket,
         {*pool_, *store_, *filesystem_, *migration_,
-         [this](const std::string& tier, std::string& why) { return add_tier(tier, why); }});
+         [this](const std::string& tier, std::string& why) { return add_tier(tier, why); },
+         [this] { return reporter_->activity(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        explain(control.error()));
@@ -244,6 +208,20 @@ class Daemon {
     }
     control_ = *std::move(control);
     return true;
+  }
+
+  // A mount without metrics is better than none.
+  void start_metrics() {
+    if (options_.metrics == "off") return;
+    const auto body = [this] { return reporter_->metrics(); };
+    const auto address = loopback_address(options_.metrics);
+    auto server = address ? MetricsServer::listen_on(*address, body)
+                          : MetricsServer::listen_at(state_ + "/metrics.sock", body);
+    if (!server) {
+      log::get().error("no metrics: where={} why={}", options_.metrics, explain(server.error()));
+      return;
+    }
+    metrics_ = *std::move(server);
   }
 
   std::string add_tier(const std::string& text, std::string& why) {
@@ -271,76 +249,7 @@ class Daemon {
       filesystem_->tick();
   }
 
-  nlohmann::json migration_status() const {
-    if (!migration_) return nullptr;
-    const Mover::Progress now = migration_->mover().progress();
-    return {{"automatic", options_.migrate},
-            {"paused", migration_->mover().is_paused()},
-            {"next_pass", migration_->next_pass()},
-            {"moved", now.moved},
-            {"moved_bytes", now.moved_bytes},
-            {"failed", now.failed},
-            {"queued", now.queued},
-            {"active", now.active},
-            {"pending", migration_->mover().pending().size()}};
-  }
-
-  nlohmann::json gpu_status() const {
-    nlohmann::json devices = nlohmann::json::array();
-    // CUDA is not loaded for the sake of a report.
-    const bool loaded = engine_->devices().is_loaded();
-    if (loaded) {
-      for (const auto& gpu : engine_->devices().all()) {
-        devices.push_back({{"uuid", to_string(gpu->uuid())},
-                           {"name", gpu->name()},
-                           {"pci", gpu->pci_address()},
-                           {"memory", gpu->memory_bytes()},
-                           {"lost", gpu->is_lost()},
-                           {"routes", to_json(engine_->stats().of(gpu->uuid()))}});
-      }
-    }
-    return {
-        {"enabled", options_.gpu},
-        {"cuda", loaded ? nlohmann::json(engine_->devices().driver_version()) : nlohmann::json()},
-        {"why", loaded ? engine_->devices().why_none() : ""},
-        {"devices", devices},
-        {"buffers", gpu_->buffers()},
-        {"buffer_bytes", gpu_->buffer_bytes()},
-        {"rings", gpu_->rings()},
-        {"host_bytes", gpu_->host_memory().used()},
-        {"host_bytes_limit", gpu_->host_memory().most()},
-        {"pinned_bytes", engine_->pinned_bytes()},
-        {"mapped_bytes", engine_->mapped_bytes()},
-        {"routes", to_json(engine_->stats().all())}};
-  }
-
-  std::string status() const {
-    nlohmann::json tiers = nlohmann::json::array();
-    for (const auto& tier : *pool_) tiers.push_back(to_json(*tier));
-    nlohmann::json requests = nlohmann::json::object();
-    for (const auto& [name, count] : session_->request_counts()) requests[name] = count;
-    const auto uptime = std::chrono::duration_cast<seconds>(steady_clock::now() - started_).count();
-    const nlohmann::json j = {{"version", SLUICE_VERSION},
-                              {"pid", ::getpid()},
-                              {"pool", pool_->id()},
-                              {"state", state_},
-                              {"mountpoint", options_.mountpoint},
-                              {"uptime_s", uptime},
-                              {"features",
-                               {{"passthrough", to_json(session_->passthrough())},
-                                {"io_uring", to_json(session_->io_uring())}}},
-                              {"tiers", tiers},
-                              {"migration", migration_status()},
-                              {"gpu", gpu_status()},
-                              {"inodes", filesystem_->known_inodes()},
-                              {"open_files", filesystem_->open_files()},
-                              {"opens", filesystem_->opens()},
-                              {"requests", requests}};
-    return j.dump();
-  }
-
   const MountOptions& options_;
-  const steady_clock::time_point started_ = steady_clock::now();
   std::unique_ptr<Pool> pool_;
   std::string state_;
   std::unique_ptr<Store> store_;
@@ -349,7 +258,9 @@ class Daemon {
   std::unique_ptr<Filesystem> filesystem_;
   std::unique_ptr<GpuService> gpu_;
   std::unique_ptr<Migration> migration_;
+  std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
+  std::unique_ptr<MetricsServer> metrics_;
 };
 
 }  // namespace

@@ -37,6 +37,7 @@
 #include "metadata/store.hpp"
 #include "tiering/access_sampler.hpp"
 #include "tiering/heat.hpp"
+#include "tiering/hot_list.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/migration.hpp"
 #include "tiering/pool.hpp"
@@ -212,6 +213,16 @@ class Filesystem final : public MoveHost {
   // The accesses since the last call, at most some 100,000; empty if nobody traces.
   void trace(bool on);
   std::vector<TracedAccess> traced();
+
+  // The hottest files that there are now, hottest first. Cheap, however many files the pool has;
+  // see HotList, which keeps them.
+  struct HotFile {
+    std::string path;
+    TierIndex tier = kNoTier;
+    double score = 0;
+  };
+  std::vector<HotFile> hottest(std::size_t most);
+  HotList& hot_files() { return hot_files_; }
 
   // Housekeeping, called every second: notices tiers that come and go, writes heat out.
   void tick();
@@ -407,6 +418,7 @@ class Filesystem final : public MoveHost {
   TierIndex wanted_tier(const InodePtr& parent, const char* name);
   void pins_changed();
   void sample_open_files();
+  void offer_hot_files();
   Result<double> score_of(const InodePtr& inode);
   Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st);
   Result<std::string> explain(const InodePtr& inode);
@@ -416,6 +428,7 @@ class Filesystem final : public MoveHost {
   KernelSide& kernel_;
   const Settings settings_;
   HeatRecorder heat_;
+  HotList hot_files_;
   InodeTable table_;
   FdCache fd_cache_;
   std::atomic<bool> passthrough_{true};       // only ever turns false

@@ -3,6 +3,7 @@
 // behind them.
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <ctime>
@@ -273,10 +274,53 @@ Result<void> Filesystem::flush_heat() {
     heat_.record(inode->id(), {.opens = inode->new_opens.exchange(0)});
   }
   const auto flushed = heat_.flush();
+  offer_hot_files();
   // The C library keeps what a burst of a hundred thousand opens took; most daemons never see
   // another.
   if (opened.size() > kBurst) ::malloc_trim(0);
   return flushed;
+}
+
+void Filesystem::offer_hot_files() {
+  const std::int64_t now = std::time(nullptr);
+  std::vector<HotList::File> files;
+  for (const InodeId id : heat_.busiest()) {
+    const InodePtr inode = table_.find(id);
+    const std::string path = inode ? path_of(inode) : "";
+    const auto score = path.empty() ? Result<double>(0.0) : score_of(inode);
+    if (score && *score > 0) files.push_back({id, path, *score, now});
+  }
+  hot_files_.offer(std::move(files));
+}
+
+std::vector<Filesystem::HotFile> Filesystem::hottest(std::size_t most) {
+  std::vector<HotFile> out;
+  for (const HotList::File& file : hot_files_.hottest(HotList::kMost, std::time(nullptr))) {
+    if (out.size() == most) break;
+    InodePtr inode = table_.find(file.id);
+    std::string path = inode ? path_of(inode) : "";
+    if (path.empty()) {
+      // The kernel has forgotten it, and so have we: is it still where it was?
+      std::vector<InodeId> references;
+      const auto found = walk(file.path, references);
+      for (const InodeId each : references) forget(each, 1);
+      if (!found || (*found)->id() != file.id) {
+        // A tier that is away may bring it back; otherwise it is gone, or the next pass finds it.
+        const bool is_away = !found && found.error().code == EIO;
+        if (!is_away) hot_files_.forget(file.id);
+        continue;
+      }
+      inode = *found;
+      path = file.path;
+    }
+    const auto score = score_of(inode);
+    MutexLock lock(inode->mutex);
+    out.push_back({std::move(path), inode->copies[0].tier, score ? *score : file.score});
+  }
+  // The last seconds' opens count, too.
+  std::stable_sort(out.begin(), out.end(),
+                   [](const HotFile& a, const HotFile& b) { return a.score > b.score; });
+  return out;
 }
 
 // Intents that waited for the tier. Nothing may be under way meanwhile that has an intent of its

@@ -404,8 +404,10 @@ void Filesystem::release(InodeId id, int flags) {
 Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset,
                                      int flags) {
   const InodePtr file = SLUICE_TRY(inode(id));
+  TierIndex tier = kNoTier;
   const auto place = [&] {
     MutexLock lock(file->mutex);
+    tier = file->copies[0].tier;
     return file->copies[0].handle;
   };
   for (;;) {
@@ -422,6 +424,7 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
       if (got == 0) break;
       done += static_cast<std::size_t>(got);
     }
+    pool_[tier].count_read(done);
     // If this file was moved meanwhile, somebody may have written to it since, in its new place.
     // Others may be moved all the time: they are no reason to read again.
     if (switches_.load() == switches || place() == before) return done;
@@ -469,6 +472,10 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
     }
     return {};
   });
+  {
+    MutexLock lock(file->mutex);
+    pool_[file->copies[0].tier].count_written(done);
+  }
   // A GPU has written past the kernel, which has put this to the wrong place in its pages.
   if (elsewhere) written_past_kernel(file);
   // What went in before the disks were full counts: that is what write(2) says too.

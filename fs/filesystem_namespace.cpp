@@ -63,6 +63,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       kernel_(kernel),
       settings_(std::move(settings)),
       heat_(store, settings_.half_life),
+      hot_files_(settings_.half_life),
       table_(pool),
       // A quarter of what a process may have open for directories, half for files in use: the rest
       // is the database's.

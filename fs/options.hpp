@@ -61,8 +61,10 @@ struct MountOptions {
   bool io_uring = true;
   bool degraded = false;  // mount although a tier of the pool is missing
   bool foreground = false;
-  std::string log_level = "info";  // trace debug info warn error
-  std::string log_file;            // empty: <state>/sluice.log, or stderr in the foreground
+  std::string log_level = "info";   // trace debug info warn error
+  std::string log_format = "text";  // text json
+  std::string log_file;             // empty: <state>/sluice.log, or stderr in the foreground
+  std::string metrics = "off";  // unix: a socket in the state directory; or a loopback HOST:PORT
 
   // Heat and migration.
   std::chrono::seconds half_life = std::chrono::days(7);     // of the score; 0: never, it counts up
@@ -136,7 +138,8 @@ std::span<const OptionSpec> option_specs();
 
 // What must hold of the whole and needs no look at the machine: a mount point, 1 to kMostTiers
 // tiers of different names, thresholds that don't rise from a faster tier to a slower, rules that
-// name a tier, -o words that the kernel takes, a chunk that is a power of two. Words meant for
+// name a tier, -o words that the kernel takes, a chunk that is a power of two,
+// metrics on a loopback address. Words meant for
 // fstab's other readers are dropped from mount_options.
 [[nodiscard]] MaybeConfigError check_options(MountOptions& options);
 

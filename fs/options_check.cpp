@@ -17,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/units.hpp"
+#include "fs/metrics_server.hpp"
 #include "fs/option_values.hpp"
 #include "fs/options.hpp"
 
@@ -95,6 +96,15 @@ Problem check_chunk(std::uint64_t chunk) {
   if (chunk >= kLeast && chunk <= kMost && (chunk & (chunk - 1)) == 0) return {};
   return "gpu_chunk must be a power of two from " + format_size(kLeast) + " to " +
          format_size(kMost) + ", not " + format_size(chunk);
+}
+
+// Whoever can connect can read: there are no passwords, so nobody from outside may.
+Problem check_metrics(const std::string& where) {
+  if (where == "off" || where == "unix" || loopback_address(where)) return {};
+  return "metrics must be \"off\", \"unix\" or an address of this machine alone with its port, "
+         "like "
+         "\"127.0.0.1:9464\" or \"[::1]:9464\", not " +
+         in_quotes(where);
 }
 
 // Leaves only what the kernel is to be told.
@@ -213,6 +223,7 @@ MaybeConfigError check_options(MountOptions& options) {
   if (!problem) problem = check_thresholds(options.tiers);
   if (!problem) problem = check_rules(options);
   if (!problem) problem = check_chunk(options.gpu_chunk);
+  if (!problem) problem = check_metrics(options.metrics);
   if (!problem) problem = sort_mount_options(options.mount_options);
   if (!problem) return {};
   return ConfigError{*problem};

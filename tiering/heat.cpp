@@ -14,6 +14,10 @@ constexpr std::ptrdiff_t kBatch = 8192;
 
 bool is_before(const HeatTable::Entry& a, const HeatTable::Entry& b) { return a.first < b.first; }
 
+bool has_more(const HeatTable::Entry& a, const HeatTable::Entry& b) {
+  return a.second.score > b.second.score;
+}
+
 }  // namespace
 
 void HeatRecorder::add(InodeId id, const Heat& delta) {
@@ -58,6 +62,15 @@ void HeatRecorder::take_pending() {
   // In the order of the database: its tables then cover narrow ranges, and folding one into those
   // below rewrites a few of them instead of all.
   std::sort(taken_.begin(), taken_.end(), is_before);
+  std::vector<HeatTable::Entry> most(std::min(kBusiest, taken_.size()));
+  std::partial_sort_copy(taken_.begin(), taken_.end(), most.begin(), most.end(), has_more);
+  busiest_.clear();
+  for (const auto& [id, delta] : most) busiest_.push_back(id);
+}
+
+std::vector<InodeId> HeatRecorder::busiest() const {
+  SharedLock lock(handing_over_);
+  return busiest_;
 }
 
 Result<bool> HeatRecorder::write_some() {

@@ -44,6 +44,10 @@ class HeatRecorder {
   // next time. A walk over the store that begins after this sees all that was recorded before it.
   Result<void> flush();
 
+  // The files that the last flush() had most to tell of, at most kBusiest of them.
+  static constexpr std::size_t kBusiest = 64;
+  std::vector<InodeId> busiest() const;
+
  private:
   // Sharded, so that threads opening different files rarely meet.
   struct Shard {
@@ -75,6 +79,7 @@ class HeatRecorder {
   mutable SharedMutex handing_over_;
   std::vector<HeatTable::Entry> taken_ GUARDED_BY(handing_over_);  // from the shards; sorted
   std::ptrdiff_t written_ GUARDED_BY(handing_over_) = 0;  // so many of them the store has, too
+  std::vector<InodeId> busiest_ GUARDED_BY(handing_over_);
   std::array<Shard, 1 << kShardBits> shards_;
 };
 

@@ -87,6 +87,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   Proposal out;
   out.census = SLUICE_TRY(
       Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
+  if (settings_.census_taken) settings_.census_taken(out.census, now);
   out.tiers = tier_facts(out.census);
   out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);
   std::vector<std::string> names;

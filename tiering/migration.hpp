@@ -33,6 +33,8 @@ class Migration {
     bool automatic = true;  // passes happen by themselves
     Windows windows;        // when they may
     Mover::Settings mover;
+    // Told of each census, and its time, before it is thrown away.
+    std::function<void(const Census& census, std::int64_t time)> census_taken;
   };
 
   // `flush_heat` writes out the counts that are still in memory, so that a plan knows them.

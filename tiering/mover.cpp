@@ -195,6 +195,11 @@ std::vector<Mover::Pending> Mover::pending() const {
   return out;
 }
 
+std::size_t Mover::pending_count() const {
+  std::lock_guard lock(mutex_);
+  return waiting_.size();
+}
+
 std::optional<Mover::Pending> Mover::pending(InodeId id) const {
   std::lock_guard lock(mutex_);
   const auto found = waiting_.find(id);
@@ -214,7 +219,7 @@ void Mover::forget_pending(InodeId id) {
 
 std::optional<TierIndex> Mover::destination(InodeId id) const {
   std::lock_guard lock(mutex_);
-  if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second;
+  if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second.to;
   for (const Job& job : queue_) {
     if (job.move.id == id) return job.move.to;
   }
@@ -226,6 +231,20 @@ Mover::Progress Mover::progress() const {
   Progress out = progress_;
   out.queued = queue_.size();
   out.active = under_way_.size();
+  return out;
+}
+
+std::vector<Mover::Active> Mover::active(std::size_t most) const {
+  std::vector<Active> out;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, each] : under_way_) out.push_back(each);
+  }
+  // 0, not yet begun, is the largest of all.
+  const auto begun = [](const Active& each) { return static_cast<std::uint64_t>(each.since) - 1; };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Active& a, const Active& b) { return begun(a) < begun(b); });
+  if (out.size() > most) out.resize(most);
   return out;
 }
 
@@ -256,7 +275,8 @@ bool Mover::take(Batch& batch) {
     progress_.current = at->move.paths.empty() ? "" : at->move.paths[0];
     batch.from = at->move.from;
     batch.to = at->move.to;
-    under_way_[at->move.id] = at->move.to;
+    under_way_[at->move.id] = {
+        .path = progress_.current, .from = batch.from, .to = batch.to, .bytes = at->move.bytes};
     const bool alone = at->move.bytes > kSmall;
     batch.jobs.push_back(std::move(*at));
     at = queue_.erase(at);
@@ -301,6 +321,15 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
   {
     std::lock_guard lock(mutex_);
     progress_.copied_bytes += bytes;
+    // Afterwards it is read back, to be verified.
+    const bool is_copying = !flight.copy;
+    if (is_copying) {
+      pool_[flight.from].count_read(bytes);
+      pool_[flight.job->move.to].count_written(bytes);
+      under_way_[flight.job->move.id].copied += bytes;
+    } else {
+      pool_[flight.job->move.to].count_read(bytes);
+    }
     if (settings_.bandwidth > 0) {
       const auto cost = std::chrono::nanoseconds(static_cast<std::int64_t>(
           static_cast<double>(bytes) * 1e9 / static_cast<double>(settings_.bandwidth)));
@@ -326,6 +355,10 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
 
 Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   const Move& move = flight.job->move;
+  {
+    std::lock_guard lock(mutex_);
+    under_way_[move.id].since = std::time(nullptr);
+  }
   flight.file = SLUICE_TRY(host_.hold(move));
   flight.from = flight.file->tier();
   SLUICE_TRY(reserve(move));

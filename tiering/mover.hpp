@@ -115,6 +115,7 @@ class Mover {
     std::int64_t since = 0;
   };
   std::vector<Pending> pending() const;
+  std::size_t pending_count() const;
   std::optional<Pending> pending(InodeId id) const;
   // Whether the move of this file waits for something that has not happened yet: planning it again
   // would be of no use.
@@ -132,6 +133,16 @@ class Mover {
     std::string current;             // a path that is under way
   };
   Progress progress() const;
+
+  // A move that is under way.
+  struct Active {
+    std::string path;
+    TierIndex from = kNoTier, to = kNoTier;
+    std::uint64_t copied = 0, bytes = 0;
+    std::int64_t since = 0;  // seconds since the epoch; 0: its batch has not come to it yet
+  };
+  // Those that have begun, longest under way first, then others of their batches; at most `most`.
+  std::vector<Active> active(std::size_t most) const;
 
  private:
   struct Job {
@@ -172,7 +183,7 @@ class Mover {
   mutable std::mutex mutex_;  // guards all below; plain, for the condition variables
   std::condition_variable_any wake_, idle_;
   std::deque<Job> queue_;
-  std::map<InodeId, TierIndex> under_way_;
+  std::map<InodeId, Active> under_way_;
   std::map<InodeId, Waiting> waiting_;
   std::vector<unsigned> busy_;           // moves at each tier
   std::vector<std::uint64_t> reserved_;  // bytes on their way to each tier

@@ -107,6 +107,17 @@ class Tier {
   bool is_draining() const { return draining_.load(std::memory_order_relaxed); }
   Result<void> set_draining(bool draining);
 
+  // Bytes that this process has read and written here: for users whose requests it serves, and for
+  // moves. What the kernel passes through is not among them; see disk_counters().
+  struct Traffic {
+    std::uint64_t read = 0, written = 0;
+  };
+  void count_read(std::uint64_t bytes) { read_.fetch_add(bytes, std::memory_order_relaxed); }
+  void count_written(std::uint64_t bytes) { written_.fetch_add(bytes, std::memory_order_relaxed); }
+  Traffic traffic() const {
+    return {read_.load(std::memory_order_relaxed), written_.load(std::memory_order_relaxed)};
+  }
+
   // Looks whether the directory at path() is still this tier. True if that changed online().
   bool check_presence();
 
@@ -144,6 +155,7 @@ class Tier {
   // Independent figures, each valid alone.
   mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};
+  std::atomic<std::uint64_t> read_{0}, written_{0};  // statistics
 };
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "fs/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/completion.hpp"
 
@@ -16,6 +17,25 @@ namespace sluice {
 namespace {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+// About the first option among `arguments` that `app` does not have; empty if it has all.
+std::string describe_unknown(const CLI::App& app, std::span<char* const> arguments) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  for (const std::string_view argument : arguments) {
+    if (argument == "--") break;
+    const std::string_view name = argument.substr(0, argument.find('='));
+    if (!name.starts_with("--") || std::find(names.begin(), names.end(), name) != names.end())
+      continue;
+    const auto close = closest_word(name, names);
+    return "unknown option '" + std::string(name) + "'" +
+           (close ? "; did you mean '" + std::string(*close) + "'?" : "");
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -78,8 +98,12 @@ std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help)
     app_->set_help_flag();
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice: %s: %s; see 'sluice %s --help'\n", argv[0],
-                 log::escaped(error.what()).c_str(), argv[0]);
+    const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+    std::string what = is_extra ? describe_unknown(*app_, arguments.subspan(1)) : "";
+    if (what.empty()) what = error.what();
+    const bool asks = what.ends_with('?');
+    std::fprintf(stderr, "sluice: %s: %s%s see 'sluice %s --help'\n", argv[0],
+                 log::escaped(what).c_str(), asks ? "" : ";", argv[0]);
     return kUsage;
   }
   return std::nullopt;

@@ -61,7 +61,9 @@ constexpr HelpText kHelp{
       --degraded           mount although a tier is missing
   -f, --foreground         stay attached to the terminal and log there
       --log-level LEVEL    trace, debug, info (default), warn, error
+      --log-format FORMAT  text (default), json: an object a line
       --log-file FILE      default <state>/sluice.log
+      --metrics WHERE      for Prometheus: off (default), unix, or 127.0.0.1:PORT
   -h, --help               this list; the whole description
 )",
     .details = R"(

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 
 #include "base/path.hpp"
 #include "base/units.hpp"
@@ -135,6 +136,28 @@ std::string feature_lines(const Style& style, const Json& features) {
   return out;
 }
 
+std::string migration_line(const Style& style, const Json& migration) {
+  const bool paused = flag_of(migration, "paused"), automatic = flag_of(migration, "automatic");
+  std::string out = "migration   ";
+  if (paused) {
+    out += style.paint(Color::Yellow, "paused") + " ('sluice tier resume' lets it go on)";
+  } else if (automatic) {
+    const auto left = static_cast<std::int64_t>(number_of(migration, "next_pass")) -
+                      static_cast<std::int64_t>(std::time(nullptr));
+    out += style.paint(Color::Green, "on") + ", next pass " +
+           (left > 0 ? "in " + format_duration(std::chrono::seconds(left)) : "now");
+  } else {
+    out += style.paint(Color::Yellow, "off") + " (only what is asked for moves)";
+  }
+  out += "; " + format_count(number_of(migration, "moved")) + " moved, " +
+         format_count(number_of(migration, "active")) + " under way, " +
+         format_count(number_of(migration, "queued")) + " queued, " +
+         format_count(number_of(migration, "pending")) + " waiting";
+  if (const auto failed = number_of(migration, "failed"); failed > 0)
+    out += ", " + style.paint(Color::Red, format_count(failed) + " failed");
+  return out + "\n";
+}
+
 std::string micros(const Json& route, const char* name) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f us", real_of(route, name));
@@ -197,6 +220,7 @@ void print_for_people(const Style& style, const Json& status, bool exact) {
                     safe_name(style, text_of(status, "state")) + "\n\n";
   out += tier_table(style, member_of(status, "tiers"), exact) + "\n";
   out += feature_lines(style, member_of(status, "features"));
+  out += migration_line(style, member_of(status, "migration"));
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";

@@ -29,6 +29,8 @@ int command_pin(int argc, char** argv);
 int command_unpin(int argc, char** argv);
 int command_explain(int argc, char** argv);
 int command_moves(int argc, char** argv);
+int command_top(int argc, char** argv);
+int command_log_level(int argc, char** argv);
 int command_trace(int argc, char** argv);
 int command_doctor(int argc, char** argv);
 int command_gpu(int argc, char** argv);

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "base/log.hpp"
+#include "tools/text_width.hpp"
 
 namespace sluice {
 namespace {
@@ -30,12 +30,6 @@ const char* escape_code(Color color) {
       return "\033[33m";
   }
   return "";
-}
-
-// Columns on screen, near enough: UTF-8's continuation bytes take none.
-std::size_t display_width(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 }  // namespace
@@ -126,7 +120,7 @@ std::string format_time(std::int64_t seconds) {
 }
 
 std::string safe_name(const Style& style, const std::string& text) {
-  return style.is_terminal() ? log::escaped(text) : text;
+  return style.is_terminal() ? printable(text) : text;
 }
 
 }  // namespace sluice

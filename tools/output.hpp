@@ -71,7 +71,7 @@ std::string format_score(double score);
 // Local time of a second since the epoch: "2026-11-15 06:07:28"; "-" for 0.
 std::string format_time(std::int64_t seconds);
 
-// Control bytes of `text` as \xNN when it goes to a terminal; left as they are otherwise.
+// printable() when it goes to a terminal; left as it is otherwise.
 std::string safe_name(const Style& style, const std::string& text);
 
 }  // namespace sluice

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/log.hpp"
 #include "base/units.hpp"
 #include "tools/output.hpp"
+#include "tools/text_width.hpp"
 
 namespace sluice {
 namespace {
@@ -29,16 +29,6 @@ constexpr std::size_t kBarWidth = 16;
 std::size_t terminal_width() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-// The beginning of `text` that takes `width` columns, near enough: UTF-8's continuation bytes take
-// none.
-std::string cut_to(const std::string& text, std::size_t width) {
-  std::size_t columns = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if ((text[i] & 0xc0) != 0x80 && ++columns > width) return text.substr(0, i);
-  }
-  return text;
 }
 
 }  // namespace
@@ -91,11 +81,11 @@ ProgressLine::ProgressLine()
 void ProgressLine::show(const std::string& text) {
   if (is_terminal_) {
     // One column is left free: a line that fills the last one wraps on some terminals.
-    const std::string cut = cut_to(log::escaped(text), terminal_width() - 1);
+    const std::string cut = cut_to(printable(text), terminal_width() - 1);
     std::fprintf(stderr, "\r%s\033[K", cut.c_str());
     shown_ = true;
   } else {
-    std::fprintf(stderr, "%s\n", log::escaped(text).c_str());
+    std::fprintf(stderr, "%s\n", printable(text).c_str());
   }
   next_ = steady_clock::now() + (is_terminal_ ? kOnTerminal : milliseconds(kElsewhere));
 }

@@ -20,6 +20,7 @@ constexpr std::array kVerbs{
     Subverb{"mount", "present tiers as one namespace", command_mount},
     Subverb{"umount", "unmount, and wait until all is written", command_umount},
     Subverb{"status", "tiers, fill, features in use, what lives where", command_status},
+    Subverb{"top", "a live view: tiers, moves, hottest files, throughput", command_top},
     Subverb{"explain", "why a file is where it is, and what would change that", command_explain},
     Subverb{"plan", "what would move, and why", command_plan},
     Subverb{"move", "send files to a tier", command_move},
@@ -30,6 +31,7 @@ constexpr std::array kVerbs{
     Subverb{"trace", "record accesses, for the simulator", command_trace},
     Subverb{"simulate", "replay a trace against policies", command_simulate},
     Subverb{"gpu", "bring files to GPU memory, and measure it", command_gpu},
+    Subverb{"log-level", "how much a running mount logs", command_log_level},
     Subverb{"doctor", "what this machine can do, and the one thing to fix", command_doctor},
     Subverb{"fsck", "check a pool that is not mounted", command_fsck},
 };
@@ -37,7 +39,7 @@ constexpr std::array kVerbs{
 void print_help(std::FILE* to) {
   std::fputs("usage: sluice <verb> [options] <path>\n\n", to);
   for (const auto& verb : kVerbs) {
-    std::fprintf(to, "  %-8s %s\n", verb.name.data(), verb.summary.data());
+    std::fprintf(to, "  %-9s %s\n", verb.name.data(), verb.summary.data());
   }
   std::fputs(
       "\n  sluice <verb> -h      the verb's options\n"

@@ -37,5 +37,48 @@ TEST(EscapedTest, NothingItReturnsEndsALine) {
   for (const unsigned char c : escaped(every)) EXPECT_TRUE(c >= 0x20 && c != 0x7f) << int(c);
 }
 
+TEST(LogFormatTest, TextIsTimeLevelAndSentence) {
+  const std::string line =
+      formatted(Format::Text, false, spdlog::level::warn, 86400, "tier is nearly full: tier=nvme");
+  EXPECT_TRUE(line.ends_with(".000 warning tier is nearly full: tier=nvme\n")) << line;
+}
+
+TEST(LogFormatTest, TheJournalGetsAPriorityAndNoSecondTime) {
+  using spdlog::level::level_enum;
+  const auto line = [](level_enum level) { return formatted(Format::Text, true, level, 0, "x"); };
+  EXPECT_EQ(line(spdlog::level::critical), "<2>x\n");
+  EXPECT_EQ(line(spdlog::level::err), "<3>x\n");
+  EXPECT_EQ(line(spdlog::level::warn), "<4>x\n");
+  EXPECT_EQ(line(spdlog::level::info), "<6>x\n");
+  EXPECT_EQ(line(spdlog::level::debug), "<7>x\n");
+}
+
+TEST(LogFormatTest, JsonIsOneObjectALineWhateverTheMessage) {
+  const auto message = [](std::string_view text) {
+    const std::string line = formatted(Format::Json, false, spdlog::level::info, 86400, text);
+    const auto begin = line.find("\"message\":");
+    EXPECT_TRUE(line.starts_with("{\"time\":\"1970-01-0")) << line;
+    EXPECT_NE(line.find("\"level\":\"info\""), std::string::npos) << line;
+    EXPECT_EQ(line.find('\n'), line.size() - 1);
+    return line.substr(begin + 10);
+  };
+  EXPECT_EQ(message("plain größe"), "\"plain größe\"}\n");
+  EXPECT_EQ(message("a\"b\\c"), "\"a\\\"b\\\\c\"}\n");
+  EXPECT_EQ(message("a\nb\x1b"), "\"a\\u000ab\\u001b\"}\n");
+  EXPECT_EQ(message("a\xff\xed\xa0\x80"), "\"a\\\\xff\\\\xed\\\\xa0\\\\x80\"}\n");
+}
+
+TEST(LogLevelTest, IsChangedByNameAndByNoOther) {
+  const std::string before(level());
+  EXPECT_TRUE(set_level("debug"));
+  EXPECT_EQ(level(), "debug");
+  EXPECT_FALSE(set_level("loud"));
+  EXPECT_FALSE(set_level(""));
+  EXPECT_EQ(level(), "debug");
+  EXPECT_TRUE(set_level("error"));
+  EXPECT_EQ(level(), "error");
+  set_level(before);
+}
+
 }  // namespace
 }  // namespace sluice::log

@@ -170,7 +170,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"colour = 1",
        "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
-       "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
+       "log_format, log_file, metrics, half_life, interval, min_stay, migrate, windows, bandwidth, "
+       "verify, "
        "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
        "gpu_mapped_memory, gpu_host_memory, gpu_cufile"},
       {tier + "high_watermrk = 9",
@@ -184,7 +185,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"zzz = 1\naaa = 1",
        "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, rule, mountpoint, state, "
        "mount_options, small_file, passthrough, io_uring, degraded, foreground, log_level, "
-       "log_file, half_life, interval, min_stay, migrate, windows, bandwidth, verify, "
+       "log_format, log_file, metrics, half_life, interval, min_stay, migrate, windows, bandwidth, "
+       "verify, "
        "heat_ignore, heat_sample, gpu, gpu_max_concurrent_ops, gpu_chunk, gpu_threads, "
        "gpu_mapped_memory, gpu_host_memory, gpu_cufile"},
       // Types.
@@ -575,6 +577,22 @@ TEST(CheckOptionsTest, AChunkIsAPowerOfTwo) {
         option_error(options).find("gpu_chunk must be a power of two from 64.0 KiB to 64.0 MiB"),
         std::string::npos)
         << option_error(options);
+  }
+}
+
+TEST(CheckOptionsTest, MetricsStayOnThisMachine) {
+  MountOptions options = two_tiers();
+  for (const char* good : {"off", "unix", "127.0.0.1:9464", "[::1]:9464"}) {
+    options.metrics = good;
+    EXPECT_EQ(option_error(options), "");
+  }
+  for (const char* bad : {"", "on", "9464", "0.0.0.0:9464"}) {
+    options.metrics = bad;
+    EXPECT_EQ(
+        option_error(options),
+        "metrics must be \"off\", \"unix\" or an address of this machine alone with its port, "
+        "like \"127.0.0.1:9464\" or \"[::1]:9464\", not \"" +
+            std::string(bad) + "\"");
   }
 }
 

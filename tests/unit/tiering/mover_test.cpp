@@ -144,6 +144,32 @@ TEST_F(MoverTest, CountsWhatItMoved) {
   EXPECT_EQ(progress.active, 0u);
 }
 
+TEST_F(MoverTest, TellsHowFarEachMoveIs) {
+  const Move big = make("/big", std::string(3 * kMiB, 'x'));
+  const Move other = make("/other", "y");
+  Mover* mover = nullptr;
+  std::vector<Mover::Active> seen;  // only the mover's one thread looks at it until it is idle
+  host_->on_piece = [&](const std::string& path) {
+    if (path == "/big") seen = mover->active(10);
+  };
+  mover = &start();
+  const std::int64_t before = std::time(nullptr);
+  carry_out_all({big, other});
+  // Both are of one batch, which began with the first.
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0].path, "/big");
+  EXPECT_EQ(seen[0].from, big.from);
+  EXPECT_EQ(seen[0].to, big.to);
+  EXPECT_EQ(seen[0].bytes, big.bytes);
+  EXPECT_EQ(seen[0].copied, 3 * kMiB);
+  EXPECT_GE(seen[0].since, before);
+  EXPECT_EQ(seen[1].path, "/other");
+  EXPECT_EQ(seen[1].since, 0);
+  EXPECT_TRUE(mover->active(10).empty());
+  EXPECT_EQ((*pool_)[big.from].traffic().read, 3 * kMiB + 1);
+  EXPECT_EQ((*pool_)[big.to].traffic().written, 3 * kMiB + 1);
+}
+
 TEST_F(MoverTest, SmallFilesShareOneReplacement) {
   std::vector<Move> moves;
   for (int i = 0; i < 20; ++i) moves.push_back(make("/f" + std::to_string(i), "x"));

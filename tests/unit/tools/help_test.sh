@@ -37,6 +37,11 @@ expect_code 2 unpin
 expect_code 2 explain
 expect_code 2 explain --color=sometimes /
 expect_code 2 plan --limit many
+expect_code 2 top
+expect_code 2 log-level
+expect_code 2 log-level loud /proc
+expect_code 1 log-level debug /proc
+expect_code 2 top --once --interval 0
 # Nothing of Sluice is mounted on /proc.
 expect_code 1 explain /proc/version
 expect_code 1 pin nvme /proc/version
@@ -44,7 +49,7 @@ expect_code 1 unpin /proc/version
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086
-for verb in plan moves 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
+for verb in plan moves 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
 expect_code 2 gpu
@@ -72,10 +77,18 @@ expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
 # Captured first, here and below: a verb that answers with exit code 2 is right to, but `pipefail` would call it a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
+said=$("$sluice" status --jsn /proc 2>&1 || true)
+[[ $said == *"unknown option '--jsn'; did you mean '--json'?"* ]] || complain "no help with a misspelt option: $said"
+said=$("$sluice" mount --teir=a=/a /proc 2>&1 || true)
+[[ $said == *"did you mean '--tier'?"* ]] || complain "no help with a misspelt option: $said"
+said=$("$sluice" status --colour-of-the-sky /proc 2>&1 || true)
+[[ $said == *"unknown option '--colour-of-the-sky'; see"* ]] || complain "an unknown option is not named: $said"
+said=$("$sluice" log-level debg /proc 2>&1 || true)
+[[ $said == *"did you mean 'debug'?"* ]] || complain "no help with a misspelt level: $said"
 
 page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
-verbs=(mount umount status explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' 'gpu read' 'gpu bench' simulate doctor fsck)
+verbs=(mount umount status top explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
+  'trace record' 'gpu read' 'gpu bench' simulate log-level doctor fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"
