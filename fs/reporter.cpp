@@ -123,6 +123,7 @@ json Reporter::gpu() const {
           {"devices", devices},
           {"buffers", parts_.gpu.buffers()},
           {"buffer_bytes", parts_.gpu.buffer_bytes()},
+          {"rings", parts_.gpu.rings()},
           {"host_bytes", parts_.gpu.host_memory().used()},
           {"host_bytes_limit", parts_.gpu.host_memory().most()},
           {"pinned_bytes", engine.pinned_bytes()},

@@ -57,7 +57,7 @@ Feature enable_io_uring() {
 }
 
 // One word of -o as libfuse reads it.
-std::string quoted(std::string_view word) {
+std::string option_value(std::string_view word) {
   std::string out;
   for (const char c : word) {
     if (c == ',' || c == '\\') out += '\\';
@@ -84,8 +84,8 @@ std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& w
 
   // suid,dev: as on any filesystem that root mounts; libfuse would forbid both. The user's options
   // come last and win.
-  std::string options =
-      "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" + quoted(settings.name);
+  std::string options = "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" +
+                        option_value(settings.name);
   if (session->io_uring().on) options += ",io_uring";
   if (!settings.options.empty()) options += "," + settings.options;
   std::vector<std::string> words{"sluice", "-o", options};
