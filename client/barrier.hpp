@@ -15,6 +15,15 @@
 
 namespace sluice {
 
+// For barrier(), where the words need no place.
+inline constexpr const char* kNowhere = nullptr;
+
+// EINVAL for an argument that was not given.
+inline Result<void> need(bool given, Operation what) {
+  if (!given) return Error{EINVAL, what};
+  return {};
+}
+
 inline std::string text_of(const File* file) { return file != nullptr ? file->path() : ""; }
 inline std::string text_of(const char* path) { return path != nullptr ? path : ""; }
 

@@ -16,12 +16,8 @@
 #include "client/hf3fs.hpp"
 #include "client/include/sluice/ring.h"
 
-#define SLUICE_API extern "C" __attribute__((visibility("default")))
-
 namespace sluice::hf3fs {
 namespace {
-
-constexpr const char* kNowhere = nullptr;
 
 template <typename Work>
 int call(const char* what, Work work) noexcept {

@@ -12,21 +12,12 @@
 #include "client/layers.hpp"
 #include "client/model.hpp"
 
-#define SLUICE_API extern "C" __attribute__((visibility("default")))
-
 // ABI: grows at the end only.
 static_assert(sizeof(struct sluice_tensor) == 80 && offsetof(sluice_tensor, file) == 56);
 static_assert(sizeof(struct sluice_range) == 40);
 
 namespace sluice {
 namespace {
-
-constexpr const char* kNowhere = nullptr;
-
-Result<void> need(bool given, Operation what) {
-  if (!given) return Error{EINVAL, what};
-  return {};
-}
 
 // Gives the caller what was made.
 template <auto Member, typename Value, typename Handle>

@@ -6,17 +6,8 @@
 #include "client/include/sluice/ring.h"
 #include "client/ring.hpp"
 
-#define SLUICE_API extern "C" __attribute__((visibility("default")))
-
 namespace sluice {
 namespace {
-
-constexpr const char* kNowhere = nullptr;
-
-Result<void> need(bool given, Operation what) {
-  if (!given) return Error{EINVAL, what};
-  return {};
-}
 
 template <typename Work>
 int call(const char* what, Work work) noexcept {

@@ -23,13 +23,6 @@ static_assert(sizeof(struct sluice_result) == 24);
 namespace sluice {
 namespace {
 
-Result<void> need(bool given, Operation what) {
-  if (!given) return Error{EINVAL, what};
-  return {};
-}
-
-constexpr const char* kNowhere = nullptr;
-
 const File* file_of(const sluice_file* file) {
   return file != nullptr ? file->file.get() : nullptr;
 }

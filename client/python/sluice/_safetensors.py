@@ -146,60 +146,6 @@ class _Framework:
             raise ValueError(f"tensor {tensor.name!r}: {what} has no dtype for {tensor.dtype}; {do}")
         return found
 
-    def arena(self) -> int:
-        with self._handle as model:
-            return int(library().sluice_model_arena(model))
-
-    def load(self, buffer: Buffer, progress: Callable[[int, int], None]) -> None:
-        """Fills the buffer. `progress` is called with the bytes that came so far and all; what it raises ends the load."""
-        raised: list[BaseException] = []
-
-        def tell(_: object, done: int, total: int) -> int:
-            try:
-                progress(done, total)
-            except BaseException as error:  # also KeyboardInterrupt: ctypes would only print it
-                raised.append(error)
-            return len(raised)
-
-        with self._handle as model, buffer._handle as memory:
-            code = library().sluice_model_load(model, memory or None, 0, PROGRESS(tell), None, None)
-        if raised:
-            raise raised[0]
-        _check(code)
-
-
-class _Framework:
-    """Makes arenas and views of them."""
-
-    def __init__(self, name: str, device: str) -> None:
-        if name not in ("pt", "np"):
-            raise ValueError(f"framework must be 'pt' (PyTorch) or 'np' (NumPy), not {name!r}")
-        if name == "np" and device != "cpu":
-            raise ValueError(f"NumPy has no memory on {device!r}; use framework='pt', or device='cpu'")
-        self.name, self.device = name, device
-        try:
-            self.module = importlib.import_module("torch" if name == "pt" else "numpy")
-        except ImportError as error:
-            other = "np" if name == "pt" else "pt"
-            raise ImportError(f"framework={name!r}: {error}; install it, or use framework={other!r}") from None
-
-    def dtype(self, tensor: Tensor) -> Any:
-        name = _DTYPES.get(tensor.dtype, "")
-        found = None
-        if self.name == "pt":
-            found = getattr(self.module, name, None)
-        elif name:
-            with contextlib.suppress(TypeError):
-                found = self.module.dtype(name)
-            if found is None:
-                with contextlib.suppress(ImportError):
-                    found = getattr(importlib.import_module("ml_dtypes"), name, None)
-        if found is None:
-            what = f"torch {self.module.__version__}" if self.name == "pt" else "NumPy"
-            do = "use a newer one" if self.name == "pt" else "install ml_dtypes, or use framework='pt'"
-            raise ValueError(f"tensor {tensor.name!r}: {what} has no dtype for {tensor.dtype}; {do}")
-        return found
-
     def arena(self, length: int) -> Any:
         if self.name == "pt":
             return self.module.empty(length, dtype=self.module.uint8, device=self.device)
