@@ -35,6 +35,7 @@ def pool(folder):
 @pytest.mark.parametrize("file", ["docs/python.md", "README.md"])
 def test_examples(pool, file):
     pytest.importorskip("torch")
+    pytest.importorskip("safetensors")
     found = examples(file)
     assert found
     names = {}
