@@ -146,6 +146,7 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level, For
       sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
     } else {
       sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
+      ::chmod(file.c_str(), 0640);  // it names files in directories that not everybody may read
     }
     auto logger = std::make_shared<spdlog::logger>("sluice", std::move(sink));
     logger->set_level(level);

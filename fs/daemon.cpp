@@ -194,7 +194,9 @@ class Daemon {
     filesystem_->attach(*migration_);
     reporter_ = std::make_unique<Reporter>(Reporter::Parts{
         options_, state_, *pool_, *session_, *filesystem_, *engine_, *gpu_, *migration_});
-    session_->status = [this] { return reporter_->status().dump(); };
+    session_->status = [this] {
+      return reporter_->status().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    };
     start_metrics();
     auto control = ControlServer::listen(
         state_ + "/" + kControlSocket,

@@ -103,7 +103,6 @@ Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to) {
   move.to = to;
   move.why = "asked for";
   move.bytes = static_cast<std::uint64_t>(SLUICE_TRY(stat_of(inode)).st_blocks) * 512;
-  SLUICE_TRY(ensure_name(inode));
   move.paths.push_back(path_of(inode));
   if (move.paths[0].empty()) return Error(ENOENT, "move");
   {

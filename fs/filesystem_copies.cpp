@@ -251,20 +251,22 @@ void Filesystem::rediscover_all(TierIndex tier) {
 std::string Filesystem::path_of(const InodePtr& leaf) {
   constexpr int kDeepest =
       1 << 16;  // a loop would be a bug of ours; it must not hang whoever asks for a path
-  std::string path;
+  std::vector<std::string> names;  // the last one first
   InodePtr at = leaf;
   for (int depth = 0; at && at->id() != kRootId && depth < kDeepest; ++depth) {
     InodeId up{};
     {
       MutexLock lock(at->mutex);
       if (at->name.empty()) return {};
-      path.insert(0, "/" + at->name);
+      names.push_back(at->name);
       up = at->parent;
     }
     at = table_.find(up);
   }
   if (!at || at->id() != kRootId) return {};
-  return path.empty() ? "/" : path;
+  std::string path = names.empty() ? "/" : "";
+  for (auto name = names.rbegin(); name != names.rend(); ++name) path.append("/").append(*name);
+  return path;
 }
 
 }  // namespace sluice

@@ -252,6 +252,14 @@ Result<std::unique_ptr<HeldFile>> Filesystem::hold(const Move& move) {
   const bool right = file && (*file)->id() == move.id && S_ISREG((*file)->type);
   if (!right) {
     for (const InodeId id : references) forget(id, 1);
+    // Who asked for it meant the file, by whatever name. Looking for that takes time, which the
+    // mover has and the asking thread had not.
+    const InodePtr known = move.reason == Reason::Requested ? table_.find(move.id) : nullptr;
+    if (known && ensure_name(known)) {
+      Move by_name = move;
+      by_name.paths = {path_of(known)};
+      if (by_name.paths != move.paths) return hold(by_name);
+    }
     return file ? Error(ESTALE, "another file has its name") : file.error();
   }
   auto held = std::make_unique<Held>(*this, *file);

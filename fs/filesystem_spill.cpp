@@ -18,6 +18,8 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
     if (!inode->open || !inode->open->moving) return Error(ENOSPC, "spill");
     moving = inode->open->moving;
   }
+  // Before anybody has to wait; ENOENT is that of a file without a name, which can spill as well.
+  if (const auto named = ensure_name(inode); !named && !failed_with(named, ENOENT)) return named;
   ExclusiveLock no_changes(*moving);
   {
     MutexLock lock(inode->mutex);
@@ -51,7 +53,6 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
 // REQUIRES: OpenFile::moving is held exclusively.
 Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
                                         Tier& to) {
-  if (named) SLUICE_TRY(ensure_name(inode));
   HiddenCopy copy = SLUICE_TRY(make_hidden_copy(source->get(), inode->identity, to));
   // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
   // the file that is gone.

@@ -153,15 +153,7 @@ json Reporter::status() const {
 }
 
 json Reporter::activity() const {
-  json tiers = json::array();
-  for (const auto& tier : parts_.pool) {
-    const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(*tier);
-    each["read_bytes"] = traffic.read;
-    each["written_bytes"] = traffic.written;
-    each["disk"] = disk_of(*tier);
-    tiers.push_back(std::move(each));
-  }
+  json out = figures();
   json moves = json::array();
   for (const Mover::Active& move : parts_.migration.mover().active(kMostMoves)) {
     moves.push_back({{"path", move.path},
@@ -176,14 +168,27 @@ json Reporter::activity() const {
     hottest.push_back(
         {{"path", file.path}, {"tier", parts_.pool[file.tier].name()}, {"score", file.score}});
   }
+  out["moves"] = std::move(moves);
+  out["hottest"] = std::move(hottest);
+  return out;
+}
+
+json Reporter::figures() const {
+  json tiers = json::array();
+  for (const auto& tier : parts_.pool) {
+    const Tier::Traffic traffic = tier->traffic();
+    json each = to_json(*tier);
+    each["read_bytes"] = traffic.read;
+    each["written_bytes"] = traffic.written;
+    each["disk"] = disk_of(*tier);
+    tiers.push_back(std::move(each));
+  }
   return {{"version", SLUICE_VERSION},
           {"pool", parts_.pool.id()},
           {"mountpoint", parts_.options.mountpoint},
           {"uptime_s", uptime()},
           {"tiers", tiers},
           {"migration", migration()},
-          {"moves", moves},
-          {"hottest", hottest},
           {"gpu", gpu()},
           {"inodes", parts_.filesystem.known_inodes()},
           {"open_files", parts_.filesystem.open_files()},
@@ -191,6 +196,6 @@ json Reporter::activity() const {
           {"requests", requests()}};
 }
 
-std::string Reporter::metrics() const { return metrics_text(activity()); }
+std::string Reporter::metrics() const { return metrics_text(figures()); }
 
 }  // namespace sluice

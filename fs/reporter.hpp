@@ -33,10 +33,11 @@ class Reporter {
   // What goes on now; docs/control.md. Made to be asked for every second: its cost does not grow
   // with the pool.
   nlohmann::json activity() const;
-  // The same for monitoring; docs/metrics.md.
+  // Its numbers, without names of files, for monitoring; docs/metrics.md.
   std::string metrics() const;
 
  private:
+  nlohmann::json figures() const;
   nlohmann::json migration() const;
   nlohmann::json gpu() const;
   nlohmann::json requests() const;

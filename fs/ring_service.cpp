@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/ring_service.hpp"
 
-#include <sys/stat.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,7 @@ class RingService::Ring final : public RingTarget {
     return server_->start();
   }
   void request_stop() { server_->request_stop(); }
+  bool is_at_rest() const { return server_->is_at_rest(); }
   void stop() { server_->stop(ESHUTDOWN); }
 
   OpenId anchor() const { return anchor_; }
@@ -73,7 +75,12 @@ class RingService::Ring final : public RingTarget {
     end_token(*found);
     return {};
   }
-  void released(OpenId open) {
+  std::size_t tokens() {
+    MutexLock lock(mutex_);
+    return tokens_.size();
+  }
+  // Returns how many tokens ended.
+  std::size_t released(OpenId open) {
     std::vector<std::shared_ptr<Token>> gone;
     {
       MutexLock lock(mutex_);
@@ -84,6 +91,7 @@ class RingService::Ring final : public RingTarget {
       });
     }
     for (const auto& token : gone) end_token(*token);
+    return gone.size();
   }
 
   Result<Transfer> read(std::uint64_t file, std::uint64_t buffer,
@@ -135,9 +143,9 @@ Result<std::uint64_t> RingService::create(OpenId anchor, std::shared_ptr<ClientP
   if (!memory.memory->is_writable()) return Error(EACCES, "the ring is read-only");
   // Its pages are ours to touch: of huge ones there may be none left when a hole was punched, and
   // that is SIGBUS.
-  struct stat status {};
-  if (::fstat(memory.memfd.get(), &status) < 0) return Error::last("look at a ring");
-  if (status.st_blksize > ::sysconf(_SC_PAGESIZE)) return Error(EINVAL, "a ring of huge pages");
+  struct statfs volume {};
+  if (::fstatfs(memory.memfd.get(), &volume) < 0) return Error::last("look at a ring");
+  if (volume.f_type == HUGETLBFS_MAGIC) return Error(EINVAL, "a ring of huge pages");
   const auto ring =
       std::make_shared<Ring>(*this, anchor, std::move(client), user, std::move(memory));
   const std::lock_guard lock(mutex_);
@@ -187,24 +195,36 @@ void RingService::drop_if(Condition condition) {
   if (dropped > 0) died_.notify_all();
 }
 
+// One that a slow disk holds up is passed over, so that nobody waits for another's.
 void RingService::bury(const std::stop_token& stop) {
+  constexpr auto kLookAgain = std::chrono::milliseconds(5);
+  std::unique_lock lock(mutex_);
   for (;;) {
-    RingPtr ring;
-    {
-      std::unique_lock lock(mutex_);
-      died_.wait(lock, stop, [this] { return !dead_.empty(); });
-      if (dead_.empty()) return;  // asked to stop
-      ring = dead_.front();
+    died_.wait(lock, stop, [this] { return !dead_.empty(); });
+    if (dead_.empty()) return;  // asked to stop
+    const auto ready = std::find_if(dead_.begin(), dead_.end(),
+                                    [](const RingPtr& each) { return each->is_at_rest(); });
+    if (ready == dead_.end()) {
+      died_.wait_for(lock, kLookAgain);
+      continue;
     }
+    const RingPtr ring = *ready;
+    lock.unlock();
     ring->stop();
-    {
-      // Only now: until here it may have been at something, which released() has to know.
-      const std::lock_guard lock(mutex_);
-      std::erase(dead_, ring);
-      --count_;
-      if (const auto mine = of_user_.find(ring->user()); --mine->second == 0) of_user_.erase(mine);
-    }
+    lock.lock();
+    // Only now: until here it may have been at something, which released() has to know.
+    std::erase(dead_, ring);
+    --count_;
+    forget_tokens(ring->user(), ring->tokens());
+    if (const auto mine = of_user_.find(ring->user()); --mine->second == 0) of_user_.erase(mine);
     buried_.notify_all();
+  }
+}
+
+void RingService::forget_tokens(uid_t user, std::size_t count) {
+  const auto mine = tokens_of_user_.find(user);
+  if (mine != tokens_of_user_.end() && (mine->second -= std::min(count, mine->second)) == 0) {
+    tokens_of_user_.erase(mine);
   }
 }
 
@@ -219,25 +239,44 @@ Result<void> RingService::destroy(std::uint64_t ring, const Caller& caller) {
 Result<std::uint64_t> RingService::add_file(std::uint64_t ring, InodeId file, OpenId open,
                                             const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
-  return found->add(file, open, caller);
+  const std::lock_guard lock(mutex_);
+  std::size_t& mine = tokens_of_user_[found->user()];
+  if (mine >= kMostFilesOfUser) return Error(ENOSPC, "too many files of one user's rings");
+  const auto token = found->add(file, open, caller);
+  if (!token) return token;
+  ++mine;
+  auto& holders = holders_[open.to_wire()];
+  const auto is_it = [&](const auto& each) { return each.lock() == found; };
+  if (std::none_of(holders.begin(), holders.end(), is_it)) holders.push_back(found);
+  return token;
 }
 
 Result<void> RingService::drop_file(std::uint64_t ring, std::uint64_t file, const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
-  return found->drop(file);
+  SLUICE_TRY(found->drop(file));
+  const std::lock_guard lock(mutex_);
+  forget_tokens(found->user(), 1);
+  return {};
 }
 
 void RingService::released(OpenId open) {
   if (count_.load() == 0) return;  // as nearly always
-  std::vector<RingPtr> others;
   drop_if([&](const Ring& ring) { return ring.anchor() == open; });
+  std::vector<std::weak_ptr<Ring>> holders;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [name, ring] : rings_) others.push_back(ring);
-    // They may still be at something.
-    others.insert(others.end(), dead_.begin(), dead_.end());
+    const auto mine = holders_.find(open.to_wire());
+    if (mine == holders_.end()) return;
+    holders = std::move(mine->second);
+    holders_.erase(mine);
   }
-  for (const RingPtr& ring : others) ring->released(open);
+  for (const auto& each : holders) {
+    const RingPtr ring = each.lock();  // also of one that is dead, and still at something
+    if (!ring) continue;
+    const std::size_t ended = ring->released(open);
+    const std::lock_guard lock(mutex_);
+    forget_tokens(ring->user(), ended);
+  }
 }
 
 void RingService::drop_rings_of(pid_t process) {

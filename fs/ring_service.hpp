@@ -22,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "base/ids.hpp"
@@ -38,6 +39,7 @@ class RingService {
  public:
   // ENOSPC beyond: rings of one user and of all (each has a thread), files of one ring.
   static constexpr std::size_t kMostOfUser = 256, kMostOfAll = 1024, kMostFiles = 4096;
+  static constexpr std::size_t kMostFilesOfUser = 65536;
 
   // The memory of a buffer of that open file and process; ENOENT if there is none.
   using FindMemory = std::function<Result<std::shared_ptr<Memory>>(
@@ -81,18 +83,23 @@ class RingService {
   template <typename Condition>
   void drop_if(Condition condition);
   void bury(const std::stop_token& stop);
+  void forget_tokens(uid_t user, std::size_t count);  // REQUIRES: mutex_
 
   Filesystem& filesystem_;
   const FindMemory find_memory_;
   std::atomic<std::size_t> count_{0};  // of rings that are served; read before a release
   std::mutex mutex_;                   // with a condition variable: base/mutex.hpp has none
   std::condition_variable_any died_, buried_;
-  std::uint64_t last_ = 0;                  // under mutex_
-  std::map<std::uint64_t, RingPtr> rings_;  // under mutex_
-  std::vector<RingPtr> dead_;               // under mutex_: until they are at nothing any more
-  std::map<uid_t, std::size_t> of_user_;    // under mutex_
-  bool ended_ = false;                      // under mutex_
-  std::jthread undertaker_;                 // under mutex_
+  std::uint64_t last_ = 0;                       // under mutex_
+  std::map<std::uint64_t, RingPtr> rings_;       // under mutex_
+  std::vector<RingPtr> dead_;                    // under mutex_: until they are at nothing any more
+  std::map<uid_t, std::size_t> of_user_;         // under mutex_
+  std::map<uid_t, std::size_t> tokens_of_user_;  // under mutex_
+  // Rings that have tokens of an open file: so few need be asked when one is released. Under
+  // mutex_.
+  std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> holders_;
+  bool ended_ = false;       // under mutex_
+  std::jthread undertaker_;  // under mutex_
 };
 
 }  // namespace sluice

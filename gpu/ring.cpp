@@ -136,12 +136,16 @@ RingServer::RingServer(std::span<std::byte> memory, std::uint32_t entries,
 }
 
 Result<void> RingServer::start() {
+  running_ = 1;
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) {
       begin_thread("sluice-ring");
       run(stop);
+      large_thread_.request_stop();  // it is this thread that starts the other
+      --running_;
     });
   } catch (const std::system_error&) {
+    running_ = 0;
     return Error(EAGAIN, "start a thread for a ring");
   }
   return {};
@@ -152,8 +156,7 @@ void RingServer::request_stop() { thread_.request_stop(); }
 void RingServer::stop(int why) {
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();
-  // Only now: it is the other thread that starts it.
-  large_thread_.request_stop();
+  large_thread_.request_stop();  // without start(), nobody has
   if (large_thread_.joinable()) large_thread_.join();
   end(why);
 }
@@ -197,6 +200,8 @@ void RingServer::run(const std::stop_token& stop) {
 
 // True if something came meanwhile.
 bool RingServer::spin(const std::stop_token& stop) {
+  // Entries wait for room among the completions, which the client makes when it likes to.
+  if (load(header().submitted) != taken_) return false;
   const SpinPermit permit;
   if (!permit || in_vain_ > 0) return false;
   const auto end = steady_clock::now() + kSpin;
@@ -328,6 +333,7 @@ void RingServer::leave_to_large(const sluice_ring_entry& entry) {
   }
   changed_.notify_all();
   if (large_thread_.joinable()) return;
+  ++running_;
   large_thread_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-ring-big");
     try {
@@ -335,6 +341,7 @@ void RingServer::leave_to_large(const sluice_ring_entry& entry) {
     } catch (...) {
       end(ENOMEM);
     }
+    --running_;
   });
 }
 
@@ -366,9 +373,11 @@ void RingServer::carry_out_large(const sluice_ring_entry& entry, const std::stop
       return post(entry, done, 1);
     }
     sum = {sum.bytes + done->bytes, done->route, done->why};
-    if (done->bytes < slice.length) break;
+    if (done->bytes < slice.length) return post(entry, sum, 1);
   }
-  post(entry, sum, 1);
+  // Stopped half-way. A short read would say that the file ends there; what was written, was.
+  const bool is_cut = sum.bytes < entry.length && (is_read || sum.bytes == 0);
+  post(entry, is_cut ? Result<Transfer>(Error(ESHUTDOWN, "the ring ended")) : sum, 1);
 }
 
 void RingServer::post(const sluice_ring_entry& entry, const Result<Transfer>& done,

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -79,6 +80,8 @@ class RingServer {
   void stop(int why);
   // The beginning of stop(): does not wait.
   void request_stop();
+  // After it: whether stop() will not have to wait, either.
+  bool is_at_rest() const { return running_ == 0; }
 
   // Takes what is there, up to a batch and as much as the completions have room for, and carries it
   // out; large ones may be under way afterwards. Returns how many were taken. EPROTO: the indexes
@@ -121,6 +124,7 @@ class RingServer {
   unsigned in_flight_ = 0;               // under mutex_: large ones that were taken
   std::deque<sluice_ring_entry> large_;  // under mutex_
   bool ended_ = false;                   // under mutex_
+  std::atomic<int> running_{0};          // threads; a count that others may look at
   std::jthread large_thread_, thread_;   // large_thread_: made by serve() only
 };
 

@@ -126,14 +126,15 @@ class Runner {
   static constexpr std::string_view kPhases[] = {"cold", "warm", "sizes", "write", "register"};
 
   Report run(const std::vector<std::string>& phases) {
+    const auto is_wanted = [&](std::string_view phase) {
+      return std::find(phases.begin(), phases.end(), phase) != phases.end();
+    };
     // Cold first: what the mapped route registers can't be dropped afterwards.
-    constexpr void (Runner::*kMeasure[])() = {&Runner::cold, &Runner::warm, &Runner::small,
-                                              &Runner::writes, &Runner::registering};
-    for (std::size_t i = 0; i < std::size(kPhases); ++i) {
-      if (std::find(phases.begin(), phases.end(), kPhases[i]) != phases.end()) {
-        (this->*kMeasure[i])();
-      }
-    }
+    if (is_wanted("cold")) cold();
+    if (is_wanted("warm")) warm();
+    if (is_wanted("sizes")) small();
+    if (is_wanted("write")) writes();
+    if (is_wanted("register")) registering();
     return std::move(report_);
   }
 

@@ -108,9 +108,10 @@ download_fuse() {
     ubuntu) suites='devel resolute' ;;
     *) suites='sid devel' ;;
   esac
+  # Of the distribution itself: GPU vendors' and others' archives may come first.
   # shellcheck disable=SC2016
-  uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
-    grep -viE -- '-security|backports|/debian-security' | head -n 1 | cut -d' ' -f1)
+  uri=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+    grep -E '^(Debian|Ubuntu) ' | grep -viE -- '-security|backports|/debian-security' | head -n 1 | cut -d' ' -f2)
   [[ $uri ]] || { why="no package archive is configured in /etc/apt"; return 1; }
   keyring=$(configured_keyring "$distribution" || true)
   mkdir -p "$scratch"/apt/{lists,cache/archives}/partial "$scratch/source"

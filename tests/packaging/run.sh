@@ -49,7 +49,7 @@ packages=("$repo"/build/packages/*.deb)
 ((${#packages[@]} == 4)) || { say "there are ${#packages[@]} packages, not 4" >&2; exit 1; }
 
 # shellcheck disable=SC2016
-archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1)
+archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | grep -v security | head -n 1 || true)
 [[ $archive ]] || skip "no package archive is configured in /etc/apt"
 
 # make_root SUITE: unpacks a fresh system with what the packages need and the checks use: nothing is fetched after this.

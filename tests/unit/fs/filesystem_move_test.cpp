@@ -122,12 +122,24 @@ TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
   dir_.make_file("a/f", "content");
   dir_.make_file("a/g", "other");
   Move planned = move_of("f");
+  planned.reason = Reason::Hot;
   planned.paths = {"/g"};
   EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
   planned.paths = {"/gone"};
   EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
   planned.paths = {};
   EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
+}
+
+TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
+  dir_.make_file("a/f", "content");
+  dir_.make_file("a/g", "other");
+  Move asked = move_of("f");
+  ASSERT_EQ(asked.reason, Reason::Requested);
+  asked.paths = {"/g"};
+  const auto held = fs_->hold(asked);
+  ASSERT_TRUE(held);
+  EXPECT_EQ((*held)->identity().id, asked.id);
 }
 
 TEST_F(FileMoveTest, IsMadeOnceAtATime) {
