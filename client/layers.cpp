@@ -9,6 +9,7 @@
 #include "base/thread.hpp"
 #include "client/sentence.hpp"
 #include "client/signals_blocked.hpp"
+#include "client/stream.hpp"
 
 namespace sluice {
 
@@ -180,6 +181,7 @@ Result<void> Layers::release(std::size_t layer, void* stream) {
   if (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
     SLUICE_TRY(device.enter());
   }
+  SLUICE_TRY(check_stream(api, static_cast<CUstream>(stream)));
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -201,6 +203,7 @@ void Layers::left(void* user) noexcept {
   Layers& layers = *slot.owner;
   // Told under the lock: who hears of it may be the one who destroys this.
   const std::lock_guard lock(layers.mutex_);
+  if (slot.state != State::Leaving) return;
   slot.state = State::Empty;
   layers.changed_.notify_all();
 }

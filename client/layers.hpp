@@ -35,7 +35,7 @@ class Layers {
   // Waits for the layer; returns where it is in the buffer. EBUSY if it is acquired already, or if
   // all slots have layers that are; else why it could not be loaded. The next try loads it anew.
   Result<std::uint64_t> acquire(std::size_t layer);
-  // EINVAL if it is not acquired.
+  // EINVAL if it is not acquired; EOPNOTSUPP while the stream is being captured into a graph.
   Result<void> release(std::size_t layer);
   Result<void> release(std::size_t layer, void* stream);
 

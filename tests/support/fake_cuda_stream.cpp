@@ -423,6 +423,12 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
   return CUDA_SUCCESS;
 }
 
+// A fault of it says that the stream is being captured.
+CUresult cuStreamIsCapturing(CUstream, int* status) {
+  *status = fake().faults.next("cuStreamIsCapturing") != 0 ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, std::uint32_t value,
                                 unsigned flags) {
   int device = 0;
