@@ -278,16 +278,17 @@ Result<int> Ring::event_fd() {
   notifier_ = std::jthread([this, fd = event_.get()](const std::stop_token& stop) {
     begin_thread("sluice-ring-evt");
     std::uint32_t seen = 0;
+    bool end_is_told = false;  // of the daemon's queue; ours goes on
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
       const std::uint32_t now = shared_->completed() + own_->completed();
-      const bool has_ended = shared_->ended() != 0;
+      const bool has_ended = !end_is_told && shared_->ended() != 0;
       if (now != seen || has_ended) {
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
         seen = now;
-        if (has_ended) return;
+        end_is_told = end_is_told || has_ended;
         continue;
       }
       futex_wait(bell_.bell, bell, kNap);
