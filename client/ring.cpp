@@ -113,6 +113,7 @@ void Ring::bind(File& file) {
   name_ = request.ring;
   mount_ = status.st_dev;
   anchor_ = std::move(anchor);
+  const ContextKeeper keeper(library_.cuda());
   for (BufferSlot& slot : buffers_) {
     if (slot.buffer == nullptr) continue;
     if (auto names = slot.buffer->make_known(anchor_.get())) slot.names = *std::move(names);
