@@ -68,23 +68,34 @@ std::size_t Layers::distance(std::size_t layer) const {
   return again_ ? layer + models_.size() - position_ : SIZE_MAX;
 }
 
-// The first layer, from the one that was asked for on, that is not there, and a slot for it: an
-// empty one, or the one whose layer is wanted latest. Slots that the caller holds may leave room
-// for fewer layers than are wanted, and then the nearer one must get it.
+Layers::Slot* Layers::room(std::size_t from_distance) {
+  Slot* best = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.state == State::Empty) return &slot;
+    const bool is_free = slot.state == State::Ready || slot.state == State::Failed;
+    if (!is_free || distance(slot.layer) < from_distance) continue;
+    if (std::find(waited_for_.begin(), waited_for_.end(), slot.layer) != waited_for_.end()) {
+      continue;
+    }
+    if (best == nullptr || distance(slot.layer) > distance(best->layer)) best = &slot;
+  }
+  return best;
+}
+
+// A layer that somebody waits for; else the first, from the one that was asked for last on, that is
+// not there. Slots that callers hold may leave room for fewer layers than are wanted, and then the
+// nearer one must get it.
 std::optional<Layers::Task> Layers::next_task() {
+  for (const std::size_t layer : waited_for_) {
+    if (find(layer) != nullptr) continue;
+    if (Slot* const slot = room(0)) return Task{slot, layer};
+  }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::size_t layer = (position_ + i) % models_.size();
     if (distance(layer) != i) break;  // after the last one
     if (find(layer) != nullptr) continue;
-    Slot* best = nullptr;
-    for (Slot& slot : slots_) {
-      if (slot.state == State::Empty) return Task{&slot, layer};
-      const bool is_free = slot.state == State::Ready || slot.state == State::Failed;
-      if (!is_free || distance(slot.layer) <= i) continue;
-      if (best == nullptr || distance(slot.layer) > distance(best->layer)) best = &slot;
-    }
-    if (best == nullptr) return std::nullopt;
-    return Task{best, layer};
+    if (Slot* const slot = room(i + 1)) return Task{slot, layer};
+    return std::nullopt;
   }
   return std::nullopt;
 }
@@ -136,12 +147,17 @@ Result<std::uint64_t> Layers::acquire(std::size_t layer) {
     return Error{EBUSY, "all slots have layers that are acquired: release one"};
   }
   position_ = layer;
+  waited_for_.push_back(layer);
   changed_.notify_all();
   Slot* slot = nullptr;
   changed_.wait(lock, [&] {
     slot = find(layer);
     return slot != nullptr && slot->state != State::Loading;
   });
+  waited_for_.erase(std::find(waited_for_.begin(), waited_for_.end(), layer));
+  if (slot->state == State::Held) {
+    return Error{EBUSY, "the layer was acquired by another thread meanwhile"};
+  }
   if (slot->state == State::Failed) {
     slot->state = State::Empty;
     const int code = slot->code;

@@ -34,6 +34,7 @@ class Layers {
 
   // Waits for the layer; returns where it is in the buffer. EBUSY if it is acquired already, or if
   // all slots have layers that are; else why it could not be loaded. The next try loads it anew.
+  // What somebody waits for is loaded first, and stays until he has it.
   Result<std::uint64_t> acquire(std::size_t layer);
   // EINVAL if it is not acquired; EOPNOTSUPP while the stream is being captured into a graph.
   Result<void> release(std::size_t layer);
@@ -71,6 +72,9 @@ class Layers {
   // With the lock.
   Slot* find(std::size_t layer);
   std::optional<Task> next_task();
+  // For another layer: an empty one, or the one whose layer is wanted latest, if that is no nearer
+  // than `from_distance` and nobody waits for it. Null if there is none.
+  Slot* room(std::size_t from_distance);
   // From the layer that was asked for last to this one; SIZE_MAX if it does not come.
   std::size_t distance(std::size_t layer) const;
   Result<Slot*> held(std::size_t layer);
@@ -84,6 +88,7 @@ class Layers {
   std::condition_variable changed_;
   std::vector<Slot> slots_;   // as many as there are, from the start
   std::size_t position_ = 0;  // the layer that was asked for last; those after it are wanted
+  std::vector<std::size_t> waited_for_;  // layers, the first that was asked for first
   bool stopped_ = false;
   std::thread thread_;
 };
