@@ -2,6 +2,7 @@
 #include "client/layers.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <new>
 #include <system_error>
@@ -12,6 +13,22 @@
 #include "client/stream.hpp"
 
 namespace sluice {
+namespace {
+
+// While a stream has a release, its GPU is looked after this often.
+constexpr std::chrono::milliseconds kLookEvery{100};
+
+// That of the calling thread's context.
+Device* current_device(Devices& devices, const CudaApi& api) {
+  CUdevice ordinal = 0;
+  if (api.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
+  for (const auto& device : devices.all()) {
+    if (device->ordinal() == ordinal) return device.get();
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<const Model*> models,
                                                Buffer& buffer, std::uint64_t offset,
@@ -50,10 +67,45 @@ Layers::~Layers() {
   }
   if (thread_.joinable()) thread_.join();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
+  wait(lock, [&] {
     return std::none_of(slots_.begin(), slots_.end(),
                         [](const Slot& slot) { return slot.state == State::Leaving; });
   });
+}
+
+template <typename Condition>
+void Layers::wait(std::unique_lock<std::mutex>& lock, const Condition& is_so) {
+  while (!changed_.wait_for(lock, kLookEvery, is_so)) {
+    if (std::none_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.state == State::Leaving; })) {
+      continue;
+    }
+    Device* const device = device_;
+    lock.unlock();  // CUDA may be about to call left()
+    const bool is_over = is_lost(device);
+    lock.lock();
+    if (!is_over) continue;
+    for (Slot& slot : slots_) {
+      if (slot.state == State::Leaving) slot.state = State::Empty;
+    }
+    changed_.notify_all();
+  }
+}
+
+// After an error of its context CUDA calls no function that is in a stream, and every other call
+// returns the error. The stream itself may be destroyed by now: it is not for us to ask.
+bool Layers::is_lost(Device* device) noexcept {
+  if (device == nullptr) return false;
+  try {
+    const ContextKeeper keeper(&device->api());
+    if (!device->enter()) return device->is_lost();
+    std::size_t free = 0, total = 0;
+    const CUresult code = device->api().cuMemGetInfo(&free, &total);
+    if (code != CUDA_SUCCESS) static_cast<void>(device->failed(code, "look after a stream"));
+    return device->is_lost();
+  } catch (...) {  // there is no memory; we look again
+    return false;
+  }
 }
 
 Layers::Slot* Layers::find(std::size_t layer) {
@@ -150,7 +202,7 @@ Result<std::uint64_t> Layers::acquire(std::size_t layer) {
   waited_for_.push_back(layer);
   changed_.notify_all();
   Slot* slot = nullptr;
-  changed_.wait(lock, [&] {
+  wait(lock, [&] {
     slot = find(layer);
     return slot != nullptr && slot->state != State::Loading;
   });
@@ -198,17 +250,19 @@ Result<void> Layers::release(std::size_t layer, void* stream) {
     SLUICE_TRY(device.enter());
   }
   SLUICE_TRY(check_stream(api, static_cast<CUstream>(stream)));
+  Device* const in_use = current_device(*devices, api);
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
     slot = SLUICE_TRY(held(layer));
     slot->state = State::Leaving;
+    device_ = in_use != nullptr ? in_use : &device;
   }
   // Without the lock: the stream may come to it before this returns.
   if (const auto code = api.cuLaunchHostFunc(static_cast<CUstream>(stream), &Layers::left, slot);
       code != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);
-    slot->state = State::Held;
+    if (slot->state == State::Leaving) slot->state = State::Held;
     return device.failed(code, "put the release into the stream");
   }
   return {};

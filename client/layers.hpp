@@ -27,7 +27,8 @@ class Layers {
   static Result<std::unique_ptr<Layers>> create(Library& library, std::vector<const Model*> models,
                                                 Buffer& buffer, std::uint64_t offset,
                                                 std::size_t slots, bool again);
-  // Waits for the load under way, and for releases that are still in streams.
+  // Waits for the load under way, and for releases that are still in streams, unless their GPU is
+  // lost: then no stream comes to them.
   ~Layers();
   Layers(const Layers&) = delete;
   Layers& operator=(const Layers&) = delete;
@@ -66,8 +67,13 @@ class Layers {
       : library_(library), models_(std::move(models)), buffer_(buffer), again_(again) {}
 
   void work() noexcept;
-  void load(const Task& task) noexcept;   // without the lock
-  static void left(void* slot) noexcept;  // the stream has come to the release
+  void load(const Task& task) noexcept;          // without the lock
+  static void left(void* slot) noexcept;         // the stream has come to the release
+  static bool is_lost(Device* device) noexcept;  // without the lock
+
+  // Until it is so.
+  template <typename Condition>
+  void wait(std::unique_lock<std::mutex>& lock, const Condition& is_so);
 
   // With the lock.
   Slot* find(std::size_t layer);
@@ -89,6 +95,7 @@ class Layers {
   std::vector<Slot> slots_;   // as many as there are, from the start
   std::size_t position_ = 0;  // the layer that was asked for last; those after it are wanted
   std::vector<std::size_t> waited_for_;  // layers, the first that was asked for first
+  Device* device_ = nullptr;             // of the stream that got the last release
   bool stopped_ = false;
   std::thread thread_;
 };
