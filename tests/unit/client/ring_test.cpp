@@ -232,6 +232,26 @@ TEST_F(ClientRingTest, ARingEndsWithRequestsUnderWay) {
   }
 }
 
+TEST_F(ClientRingTest, ARequestForWhatWasDroppedIsNotDoneWithWhatHasItsNumberNow) {
+  const auto ring = make_ring(8);
+  const auto buffer = make_buffer(1'000), other_buffer = make_buffer(1'000);
+  const auto other = open_file(dir_.make_file("other", random_bytes(1'000)), O_RDONLY);
+  const int file = sluice_ring_add_file(ring.get(), file_.get());
+  const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 1'000, 0, 1), 0);
+  EXPECT_EQ(sluice_ring_drop_file(ring.get(), file), 0);
+  ASSERT_EQ(sluice_ring_add_file(ring.get(), other.get()), file);
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 1'000, 0, 2), 0);
+  EXPECT_EQ(sluice_ring_drop_buffer(ring.get(), to), 0);
+  ASSERT_EQ(sluice_ring_add_buffer(ring.get(), other_buffer.get()), to);
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 1'000, 0, 3), 0);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 3);
+  auto done = wait_for(ring, 3);
+  EXPECT_EQ(done[1].result, -EBADF);
+  EXPECT_EQ(done[2].result, -ENOENT);
+  EXPECT_EQ(done[3].result, 1'000);
+}
+
 // By the names of 3FS. The number of a descriptor that the program has closed is soon one of ours.
 TEST(Hf3fsTest, ANameStandsForTheFileThatItWasGivenFor) {
   const test::TempDir dir;
