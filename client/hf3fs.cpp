@@ -15,10 +15,11 @@ Iov::~Iov() {
     const MutexLock lock(registry.mutex);
     for (Ior* ior : registry.iors) ior->forget(*this);
   }
-  if (owned == 0 || !buffer) return;
-  Device& device = *buffer->device();
+  Device* const device = buffer ? buffer->device() : nullptr;
+  if (device == nullptr) return;
   const ContextKeeper keeper(Library::get().cuda());
-  if (device.enter()) device.api().cuMemFree(owned);
+  buffer.reset();  // memory of another process is unmapped
+  if (owned != 0 && device->enter()) device->api().cuMemFree(owned);
 }
 
 Registry& Registry::get() {

@@ -69,7 +69,9 @@ class Ior {
 // All that a process has of these.
 struct Registry {
   Mutex mutex;
-  std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);  // by both descriptors
+  // By the caller's descriptor, and by the name that we gave, which is below 0: the caller may
+  // close his, and then a descriptor of ours may get its number.
+  std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);
   std::set<Ior*> iors GUARDED_BY(mutex);
 
   static Registry& get();

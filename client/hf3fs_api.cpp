@@ -300,12 +300,12 @@ SLUICE_API int hf3fs_reg_fd(int fd, uint64_t) {
     const MutexLock lock(registry.mutex);
     if (registry.files.contains(fd)) return Error{EINVAL, "the descriptor is registered already"};
     auto made = std::make_shared<Registered>();
-    made->fd.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    made->fd.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 1));  // its negative is the name: not 0
     if (!made->fd) return Error::last("keep the file open");
     made->file = SLUICE_TRY(File::borrow(made->fd.get()));
     name = -made->fd.get();
     registry.files[fd] = made;
-    registry.files[made->fd.get()] = std::move(made);
+    registry.files[name] = std::move(made);
     return 0;
   });
   return code < 0 ? -code : name;
@@ -316,7 +316,7 @@ SLUICE_API void hf3fs_dereg_fd(int fd) {
     std::shared_ptr<Registered> gone;
     Registry& registry = Registry::get();
     const MutexLock lock(registry.mutex);
-    const auto found = registry.files.find(std::abs(fd));
+    const auto found = registry.files.find(fd);
     if (found == registry.files.end()) return 0;
     gone = found->second;
     std::erase_if(registry.files, [&](const auto& each) { return each.second == gone; });
@@ -338,7 +338,7 @@ SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov
     {
       Registry& registry = Registry::get();
       const MutexLock lock(registry.mutex);
-      const auto found = registry.files.find(std::abs(fd));
+      const auto found = registry.files.find(fd);
       if (found == registry.files.end()) return Error{EBADF, "the descriptor is not registered"};
       file = found->second;
     }

@@ -2,6 +2,7 @@
 #include "client/layers.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <new>
 #include <system_error>
@@ -9,8 +10,25 @@
 #include "base/thread.hpp"
 #include "client/sentence.hpp"
 #include "client/signals_blocked.hpp"
+#include "client/stream.hpp"
 
 namespace sluice {
+namespace {
+
+// While a stream has a release, its GPU is looked after this often.
+constexpr std::chrono::milliseconds kLookEvery{100};
+
+// That of the calling thread's context.
+Device* current_device(Devices& devices, const CudaApi& api) {
+  CUdevice ordinal = 0;
+  if (api.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
+  for (const auto& device : devices.all()) {
+    if (device->ordinal() == ordinal) return device.get();
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<const Model*> models,
                                                Buffer& buffer, std::uint64_t offset,
@@ -49,10 +67,45 @@ Layers::~Layers() {
   }
   if (thread_.joinable()) thread_.join();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
+  wait(lock, [&] {
     return std::none_of(slots_.begin(), slots_.end(),
                         [](const Slot& slot) { return slot.state == State::Leaving; });
   });
+}
+
+template <typename Condition>
+void Layers::wait(std::unique_lock<std::mutex>& lock, const Condition& is_so) {
+  while (!changed_.wait_for(lock, kLookEvery, is_so)) {
+    if (std::none_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.state == State::Leaving; })) {
+      continue;
+    }
+    Device* const device = device_;
+    lock.unlock();  // CUDA may be about to call left()
+    const bool is_over = is_lost(device);
+    lock.lock();
+    if (!is_over) continue;
+    for (Slot& slot : slots_) {
+      if (slot.state == State::Leaving) slot.state = State::Empty;
+    }
+    changed_.notify_all();
+  }
+}
+
+// After an error of its context CUDA calls no function that is in a stream, and every other call
+// returns the error. The stream itself may be destroyed by now: it is not for us to ask.
+bool Layers::is_lost(Device* device) noexcept {
+  if (device == nullptr) return false;
+  try {
+    const ContextKeeper keeper(&device->api());
+    if (!device->enter()) return device->is_lost();
+    std::size_t free = 0, total = 0;
+    const CUresult code = device->api().cuMemGetInfo(&free, &total);
+    if (code != CUDA_SUCCESS) static_cast<void>(device->failed(code, "look after a stream"));
+    return device->is_lost();
+  } catch (...) {  // there is no memory; we look again
+    return false;
+  }
 }
 
 Layers::Slot* Layers::find(std::size_t layer) {
@@ -67,23 +120,34 @@ std::size_t Layers::distance(std::size_t layer) const {
   return again_ ? layer + models_.size() - position_ : SIZE_MAX;
 }
 
-// The first layer, from the one that was asked for on, that is not there, and a slot for it: an
-// empty one, or the one whose layer is wanted latest. Slots that the caller holds may leave room
-// for fewer layers than are wanted, and then the nearer one must get it.
+Layers::Slot* Layers::room(std::size_t from_distance) {
+  Slot* best = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.state == State::Empty) return &slot;
+    const bool is_free = slot.state == State::Ready || slot.state == State::Failed;
+    if (!is_free || distance(slot.layer) < from_distance) continue;
+    if (std::find(waited_for_.begin(), waited_for_.end(), slot.layer) != waited_for_.end()) {
+      continue;
+    }
+    if (best == nullptr || distance(slot.layer) > distance(best->layer)) best = &slot;
+  }
+  return best;
+}
+
+// A layer that somebody waits for; else the first, from the one that was asked for last on, that is
+// not there. Slots that callers hold may leave room for fewer layers than are wanted, and then the
+// nearer one must get it.
 std::optional<Layers::Task> Layers::next_task() {
+  for (const std::size_t layer : waited_for_) {
+    if (find(layer) != nullptr) continue;
+    if (Slot* const slot = room(0)) return Task{slot, layer};
+  }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::size_t layer = (position_ + i) % models_.size();
     if (distance(layer) != i) break;  // after the last one
     if (find(layer) != nullptr) continue;
-    Slot* best = nullptr;
-    for (Slot& slot : slots_) {
-      if (slot.state == State::Empty) return Task{&slot, layer};
-      const bool is_free = slot.state == State::Ready || slot.state == State::Failed;
-      if (!is_free || distance(slot.layer) <= i) continue;
-      if (best == nullptr || distance(slot.layer) > distance(best->layer)) best = &slot;
-    }
-    if (best == nullptr) return std::nullopt;
-    return Task{best, layer};
+    if (Slot* const slot = room(i + 1)) return Task{slot, layer};
+    return std::nullopt;
   }
   return std::nullopt;
 }
@@ -135,12 +199,17 @@ Result<std::uint64_t> Layers::acquire(std::size_t layer) {
     return Error{EBUSY, "all slots have layers that are acquired: release one"};
   }
   position_ = layer;
+  waited_for_.push_back(layer);
   changed_.notify_all();
   Slot* slot = nullptr;
-  changed_.wait(lock, [&] {
+  wait(lock, [&] {
     slot = find(layer);
     return slot != nullptr && slot->state != State::Loading;
   });
+  waited_for_.erase(std::find(waited_for_.begin(), waited_for_.end(), layer));
+  if (slot->state == State::Held) {
+    return Error{EBUSY, "the layer was acquired by another thread meanwhile"};
+  }
   if (slot->state == State::Failed) {
     slot->state = State::Empty;
     const int code = slot->code;
@@ -180,17 +249,20 @@ Result<void> Layers::release(std::size_t layer, void* stream) {
   if (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
     SLUICE_TRY(device.enter());
   }
+  SLUICE_TRY(check_stream(api, static_cast<CUstream>(stream)));
+  Device* const in_use = current_device(*devices, api);
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
     slot = SLUICE_TRY(held(layer));
     slot->state = State::Leaving;
+    device_ = in_use != nullptr ? in_use : &device;
   }
   // Without the lock: the stream may come to it before this returns.
   if (const auto code = api.cuLaunchHostFunc(static_cast<CUstream>(stream), &Layers::left, slot);
       code != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);
-    slot->state = State::Held;
+    if (slot->state == State::Leaving) slot->state = State::Held;
     return device.failed(code, "put the release into the stream");
   }
   return {};
@@ -201,6 +273,7 @@ void Layers::left(void* user) noexcept {
   Layers& layers = *slot.owner;
   // Told under the lock: who hears of it may be the one who destroys this.
   const std::lock_guard lock(layers.mutex_);
+  if (slot.state != State::Leaving) return;
   slot.state = State::Empty;
   layers.changed_.notify_all();
 }

@@ -27,15 +27,17 @@ class Layers {
   static Result<std::unique_ptr<Layers>> create(Library& library, std::vector<const Model*> models,
                                                 Buffer& buffer, std::uint64_t offset,
                                                 std::size_t slots, bool again);
-  // Waits for the load under way, and for releases that are still in streams.
+  // Waits for the load under way, and for releases that are still in streams, unless their GPU is
+  // lost: then no stream comes to them.
   ~Layers();
   Layers(const Layers&) = delete;
   Layers& operator=(const Layers&) = delete;
 
   // Waits for the layer; returns where it is in the buffer. EBUSY if it is acquired already, or if
   // all slots have layers that are; else why it could not be loaded. The next try loads it anew.
+  // What somebody waits for is loaded first, and stays until he has it.
   Result<std::uint64_t> acquire(std::size_t layer);
-  // EINVAL if it is not acquired.
+  // EINVAL if it is not acquired; EOPNOTSUPP while the stream is being captured into a graph.
   Result<void> release(std::size_t layer);
   Result<void> release(std::size_t layer, void* stream);
 
@@ -65,12 +67,20 @@ class Layers {
       : library_(library), models_(std::move(models)), buffer_(buffer), again_(again) {}
 
   void work() noexcept;
-  void load(const Task& task) noexcept;   // without the lock
-  static void left(void* slot) noexcept;  // the stream has come to the release
+  void load(const Task& task) noexcept;          // without the lock
+  static void left(void* slot) noexcept;         // the stream has come to the release
+  static bool is_lost(Device* device) noexcept;  // without the lock
+
+  // Until it is so.
+  template <typename Condition>
+  void wait(std::unique_lock<std::mutex>& lock, const Condition& is_so);
 
   // With the lock.
   Slot* find(std::size_t layer);
   std::optional<Task> next_task();
+  // For another layer: an empty one, or the one whose layer is wanted latest, if that is no nearer
+  // than `from_distance` and nobody waits for it. Null if there is none.
+  Slot* room(std::size_t from_distance);
   // From the layer that was asked for last to this one; SIZE_MAX if it does not come.
   std::size_t distance(std::size_t layer) const;
   Result<Slot*> held(std::size_t layer);
@@ -84,6 +94,8 @@ class Layers {
   std::condition_variable changed_;
   std::vector<Slot> slots_;   // as many as there are, from the start
   std::size_t position_ = 0;  // the layer that was asked for last; those after it are wanted
+  std::vector<std::size_t> waited_for_;  // layers, the first that was asked for first
+  Device* device_ = nullptr;             // of the stream that got the last release
   bool stopped_ = false;
   std::thread thread_;
 };

@@ -82,18 +82,19 @@ Ring::~Ring() {
 Result<unsigned> Ring::add(File& file) {
   const MutexLock lock(mutex_);
   bind(file);
-  FileSlot slot{&file, 0};
+  std::uint64_t token = 0;
   struct stat status {};
   // Another mount's daemon may have a ring of the same name.
   if (name_ != 0 && ::fstat(file.fd(), &status) == 0 && status.st_dev == mount_) {
     struct sluice_ring_file request {
       name_, 0
     };
-    if (::ioctl(file.fd(), SLUICE_IOC_RING_ADD_FILE, &request) == 0) slot.token = request.file;
+    if (::ioctl(file.fd(), SLUICE_IOC_RING_ADD_FILE, &request) == 0) token = request.file;
   }
-  const unsigned index =
-      free_slot<FileSlot>(files_, [](auto& each) { return each.file == nullptr; });
-  files_[index] = slot;
+  const unsigned index = free_slot<FileSlot>(
+      files_, [](auto& each) { return each.file == nullptr && each.uses.under_way == 0; });
+  files_[index].file = &file;
+  files_[index].token = token;
   return index;
 }
 
@@ -113,6 +114,7 @@ void Ring::bind(File& file) {
   name_ = request.ring;
   mount_ = status.st_dev;
   anchor_ = std::move(anchor);
+  const ContextKeeper keeper(library_.cuda());
   for (BufferSlot& slot : buffers_) {
     if (slot.buffer == nullptr) continue;
     if (auto names = slot.buffer->make_known(anchor_.get())) slot.names = *std::move(names);
@@ -123,14 +125,15 @@ Result<unsigned> Ring::add(Buffer& buffer) {
   SLUICE_TRY(check(library_, buffer));
   const ContextKeeper keeper(buffer.device() != nullptr ? library_.cuda() : nullptr);
   const MutexLock lock(mutex_);
-  BufferSlot slot{&buffer, {}};
+  std::vector<std::uint64_t> names;
   // Whatever the daemon has against it, this process can use it.
   if (name_ != 0) {
-    if (auto names = buffer.make_known(anchor_.get())) slot.names = *std::move(names);
+    if (auto known = buffer.make_known(anchor_.get())) names = *std::move(known);
   }
-  const unsigned index =
-      free_slot<BufferSlot>(buffers_, [](auto& each) { return each.buffer == nullptr; });
-  buffers_[index] = std::move(slot);
+  const unsigned index = free_slot<BufferSlot>(
+      buffers_, [](auto& each) { return each.buffer == nullptr && each.uses.under_way == 0; });
+  buffers_[index].buffer = &buffer;
+  buffers_[index].names = std::move(names);
   return index;
 }
 
@@ -145,7 +148,10 @@ Result<void> Ring::drop_file(unsigned file) {
     };
     ::ioctl(anchor_.get(), SLUICE_IOC_RING_DROP_FILE, &request);
   }
-  files_[file] = {};
+  files_[file].file = nullptr;
+  files_[file].token = 0;
+  ++files_[file].uses.tenant;
+  while (files_[file].uses.under_way > 0) idle_.wait(mutex_);
   return {};
 }
 
@@ -155,7 +161,10 @@ Result<void> Ring::drop_buffer(unsigned buffer) {
     return Error{ENOENT, "the ring has no such buffer"};
   }
   make_unknown(anchor_.get(), buffers_[buffer].names);
-  buffers_[buffer] = {};
+  buffers_[buffer].buffer = nullptr;
+  buffers_[buffer].names.clear();
+  ++buffers_[buffer].uses.tenant;
+  while (buffers_[buffer].uses.under_way > 0) idle_.wait(mutex_);
   return {};
 }
 
@@ -187,6 +196,17 @@ Result<void> Ring::start_own() {
   return {};
 }
 
+template <typename Slot>
+std::uint64_t Ring::name_in(const std::vector<Slot>& slots, unsigned index) {
+  return std::uint64_t{slots[index].uses.tenant} << 32 | index;
+}
+
+template <typename Slot>
+Slot* Ring::named(std::vector<Slot>& slots, std::uint64_t name) {
+  const auto index = static_cast<std::uint32_t>(name);
+  return index < slots.size() && name_in(slots, index) == name ? &slots[index] : nullptr;
+}
+
 Result<void> Ring::put(const Request& request) {
   const MutexLock lock(mutex_);
   if (request.file >= files_.size() || files_[request.file].file == nullptr) {
@@ -202,8 +222,9 @@ Result<void> Ring::put(const Request& request) {
   } else {
     SLUICE_TRY(start_own());
     const Segment& segment = request.segment;
-    own_->put({request.user_data, request.file, request.buffer, segment.memory_offset,
-               segment.file_offset, segment.length, request.operation, 0, 0});
+    own_->put({request.user_data, name_in(files_, request.file), name_in(buffers_, request.buffer),
+               segment.memory_offset, segment.file_offset, segment.length, request.operation, 0,
+               0});
   }
   under_way_.fetch_add(1);
   return {};
@@ -278,16 +299,17 @@ Result<int> Ring::event_fd() {
   notifier_ = std::jthread([this, fd = event_.get()](const std::stop_token& stop) {
     begin_thread("sluice-ring-evt");
     std::uint32_t seen = 0;
+    bool end_is_told = false;  // of the daemon's queue; ours goes on
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
       const std::uint32_t now = shared_->completed() + own_->completed();
-      const bool has_ended = shared_->ended() != 0;
+      const bool has_ended = !end_is_told && shared_->ended() != 0;
       if (now != seen || has_ended) {
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
         seen = now;
-        if (has_ended) return;
+        end_is_told = end_is_told || has_ended;
         continue;
       }
       futex_wait(bell_.bell, bell, kNap);
@@ -302,11 +324,27 @@ Result<Transfer> Ring::do_here(std::uint64_t file, std::uint64_t buffer,
   Buffer* to = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (file < files_.size()) from = files_[file].file;
-    if (buffer < buffers_.size()) to = buffers_[buffer].buffer;
+    FileSlot* const in_files = named(files_, file);
+    BufferSlot* const in_buffers = named(buffers_, buffer);
+    if (in_files == nullptr) return Error{EBADF, "the file was dropped"};
+    if (in_buffers == nullptr) return Error{ENOENT, "the buffer was dropped"};
+    from = in_files->file;
+    to = in_buffers->buffer;
+    ++in_files->uses.under_way;
+    ++in_buffers->uses.under_way;
   }
-  if (from == nullptr) return Error{EBADF, "the file was dropped"};
-  if (to == nullptr) return Error{ENOENT, "the buffer was dropped"};
+  // Whoever drops one of them waits for us.
+  struct Use {
+    Ring& ring;
+    const std::uint32_t file, buffer;
+    ~Use() {
+      const MutexLock lock(ring.mutex_);
+      --ring.files_[file].uses.under_way;
+      --ring.buffers_[buffer].uses.under_way;
+      ring.idle_.notify_all();
+    }
+  };
+  const Use use{*this, static_cast<std::uint32_t>(file), static_cast<std::uint32_t>(buffer)};
   const auto outcome = SLUICE_TRY(carry_out(
       library_, {*from, *to, is_read ? Direction::Read : Direction::Write, segments, Route::Auto}));
   return outcome.transfer;

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,7 +37,8 @@ class Ring final : private RingTarget {
   // A number for requests to name it by.
   Result<unsigned> add(File& file);
   Result<unsigned> add(Buffer& buffer);
-  // ENOENT for a number that is none.
+  // ENOENT for a number that is none. Waits for what this process is at; requests for it that have
+  // not begun fail, also when something else has its number by then.
   Result<void> drop_file(unsigned file);
   Result<void> drop_buffer(unsigned buffer);
 
@@ -56,13 +58,20 @@ class Ring final : private RingTarget {
   Result<int> event_fd();
 
  private:
+  // Of a slot, by requests of this process.
+  struct Uses {
+    std::uint32_t tenant = 0;     // how often it was given up
+    std::uint32_t under_way = 0;  // requests that have begun
+  };
   struct FileSlot {
     File* file = nullptr;     // null: free
     std::uint64_t token = 0;  // of the daemon's; 0: it has none
+    Uses uses;
   };
   struct BufferSlot {
     Buffer* buffer = nullptr;
     std::vector<std::uint64_t> names;  // the daemon's, of its pieces
+    Uses uses;
   };
 
   Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<RingQueue> own,
@@ -78,6 +87,12 @@ class Ring final : private RingTarget {
   // The entry for the daemon, if it can do this.
   std::optional<sluice_ring_entry> for_daemon(const Request& request) REQUIRES(mutex_);
   Result<void> start_own() REQUIRES(mutex_);
+  // By which entries of our own queue name what is in a slot now.
+  template <typename Slot>
+  static std::uint64_t name_in(const std::vector<Slot>& slots, unsigned index);
+  // What has that name, if it is still there; else null.
+  template <typename Slot>
+  static Slot* named(std::vector<Slot>& slots, std::uint64_t name);
   unsigned reap(std::span<sluice_ring_completion> out);
   // Why nothing more comes from the daemon, if that is so. `ask`: it too, not only the memory.
   Result<void> check_daemon(bool ask);
@@ -96,7 +111,8 @@ class Ring final : private RingTarget {
   bool is_refused_ GUARDED_BY(mutex_) = false;  // the daemon wants no ring
   std::uint64_t name_ GUARDED_BY(mutex_) = 0;   // of the daemon's
   dev_t mount_ GUARDED_BY(mutex_) = 0;
-  UniqueFd anchor_;  // set once, before with_daemon_ first counts
+  std::condition_variable_any idle_;  // a request of this process has ended
+  UniqueFd anchor_;                   // set once, before with_daemon_ first counts
   std::unique_ptr<RingServer> server_ GUARDED_BY(mutex_);
 
   Mutex reaping_;

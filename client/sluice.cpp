@@ -250,6 +250,8 @@ SLUICE_API int sluice_buffer_register(void* memory, size_t length, sluice_buffer
 SLUICE_API void sluice_buffer_unregister(sluice_buffer* buffer) {
   if (buffer == nullptr) return;
   barrier("unregister memory", kNowhere, [&]() -> Result<std::int64_t> {
+    const ContextKeeper keeper(buffer->buffer->device() != nullptr ? Library::get().cuda()
+                                                                   : nullptr);
     const std::unique_ptr<sluice_buffer> owned(buffer);
     Library::get().forget(*buffer->buffer);
     return 0;

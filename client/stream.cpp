@@ -175,6 +175,8 @@ bool hold_stream(const CudaApi& api, CUstream stream, StreamJob& job, const Word
   return false;
 }
 
+}  // namespace
+
 Result<void> check_stream(const CudaApi& api, CUstream stream) {
   int status = 0;
   if (api.cuStreamIsCapturing != nullptr &&
@@ -183,8 +185,6 @@ Result<void> check_stream(const CudaApi& api, CUstream stream) {
   }
   return {};
 }
-
-}  // namespace
 
 Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction direction,
                      const Segment& segment, void* stream_handle, const StreamCalls& calls) {

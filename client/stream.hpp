@@ -15,9 +15,12 @@ struct StreamCalls {
   void* user = nullptr;
 };
 
+// EOPNOTSUPP while the stream is being captured into a graph, which could run what is put into it
+// again and again. REQUIRES: the calling thread has a context.
+Result<void> check_stream(const CudaApi& api, CUstream stream);
+
 // Puts the request, of one segment, into `stream`. The calls are made only if this succeeds. ENODEV
-// if the process uses no CUDA; EOPNOTSUPP while the stream is being captured into a graph, which
-// could run the request again and again.
+// if the process uses no CUDA; EOPNOTSUPP as check_stream() says.
 Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction direction,
                      const Segment& segment, void* stream, const StreamCalls& calls);
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "client/cufile/handles.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+
+#include <cerrno>
 
 #include "client/cufile/errors.hpp"
 
@@ -12,9 +15,11 @@ CUfileError_t HandleTable::add(int fd, CUfileHandle_t* name) {
   if (api == nullptr) return result(CU_FILE_INTERNAL_ERROR);
   struct stat status {};
   if (::fstat(fd, &status) < 0) return result(CU_FILE_INVALID_FILE_TYPE);
+  UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!own) return result_of(-errno);
   sluice_file* file = nullptr;
-  if (const int code = api->open_fd(fd, &file); code < 0) return result_of(code);
-  auto handle = std::make_shared<Handle>(file, fd, status.st_dev, status.st_ino);
+  if (const int code = api->open_fd(own.get(), &file); code < 0) return result_of(code);
+  auto handle = std::make_shared<Handle>(file, std::move(own), fd, status.st_dev, status.st_ino);
   const MutexLock lock(mutex_);
   for (const auto& [other_name, other] : handles_) {
     if (other->is_of(fd, status.st_dev, status.st_ino)) {

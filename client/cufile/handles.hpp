@@ -10,18 +10,22 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "base/mutex.hpp"
+#include "base/unique_fd.hpp"
 #include "client/cufile/libsluice.hpp"
 #include "gpu/cufile_api.hpp"
 
 namespace sluice::dropin {
 
-// A file, open for libsluice. The descriptor stays the program's.
+// A file, open for libsluice by a descriptor of our own: the program may close its one while
+// requests are in a stream or a batch.
 class Handle {
  public:
-  Handle(sluice_file* file, int fd, dev_t device, ino_t inode)
-      : file_(file), fd_(fd), device_(device), inode_(inode) {}
+  // `fd` is the program's.
+  Handle(sluice_file* file, UniqueFd own, int fd, dev_t device, ino_t inode)
+      : own_(std::move(own)), file_(file), fd_(fd), device_(device), inode_(inode) {}
   ~Handle() { Libsluice::get()->close(file_); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
@@ -33,6 +37,7 @@ class Handle {
   }
 
  private:
+  const UniqueFd own_;  // what file_ reads
   sluice_file* const file_;
   const int fd_;
   const dev_t device_;

@@ -419,7 +419,15 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
   FAKE_CUDA_BEGIN("cuLaunchHostFunc", &device);
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr || function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  stream->put([=] { function(user); });
+  stream->put([=] {
+    if (lost(device) == CUDA_SUCCESS) function(user);
+  });
+  return CUDA_SUCCESS;
+}
+
+// A fault of it says that the stream is being captured.
+CUresult cuStreamIsCapturing(CUstream, int* status) {
+  *status = fake().faults.next("cuStreamIsCapturing") != 0 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -89,7 +89,7 @@ int hf3fs_iorcreate4(struct hf3fs_ior* ior, const char* hf3fs_mount_point, int e
 void hf3fs_iordestroy(struct hf3fs_ior* ior);
 int hf3fs_io_entries(const struct hf3fs_ior* ior);
 
-/* 0 or less: a name for the file besides its descriptor; more: an errno. */
+/* Below 0: a name for the file besides its descriptor; more: an errno. */
 int hf3fs_reg_fd(int fd, uint64_t flags);
 void hf3fs_dereg_fd(int fd);
 

@@ -95,7 +95,8 @@ int sluice_layers_open(sluice_model* const* models, size_t count, sluice_buffer*
  * it is released. EBUSY if it is acquired already, or no slot is left. Any order is right; the next
  * one is fast. */
 int64_t sluice_layers_acquire(sluice_layers* layers, size_t layer);
-/* The slot may be filled anew: now, or once the CUDA stream has done what it was given so far. */
+/* The slot may be filled anew: now, or once the CUDA stream has done what it was given so far.
+ * EOPNOTSUPP while the stream is being captured into a graph. */
 int sluice_layers_release(sluice_layers* layers, size_t layer);
 int sluice_layers_release_stream(sluice_layers* layers, size_t layer, void* stream);
 /* Waits for reads that are under way, and for streams to come to the releases that they have. */

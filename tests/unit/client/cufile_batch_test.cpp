@@ -241,6 +241,23 @@ TEST_F(CufileStreamTest, NumbersThatAStreamHasAsFixedAreLookedAtAtOnce) {
   EXPECT_EQ(cuFileStreamDeregister(stream_).err, CU_FILE_SUCCESS);
 }
 
+TEST_F(CufileStreamTest, ARequestOutlivesTheHandleAndTheDescriptor) {
+  const GpuMemory memory(device(), 10'000);
+  hold();
+  {
+    const File file = ours();
+    ASSERT_EQ(cuFileReadAsync(file.handle, memory.pointer(), &size_, &file_offset_, &base_offset_,
+                              &done_, stream_)
+                  .err,
+              CU_FILE_SUCCESS);
+  }
+  // May get the number that is free now.
+  const UniqueFd other(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  go_on();
+  EXPECT_EQ(done_, 5'000);
+  EXPECT_TRUE(memory.bytes(0, 5'000) == content_.substr(100, 5'000));
+}
+
 TEST_F(CufileStreamTest, AWriteTakesWhatTheStreamHasPutThere) {
   const File file = ours();
   const GpuMemory memory(device(), 10'000);

@@ -3,6 +3,7 @@
 #include <future>
 
 #include "gpu/device.hpp"
+#include "tests/support/fake_gpu.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 #include "tests/unit/client/model.hpp"
 
@@ -71,6 +72,52 @@ TEST_F(LoaderGpuTest, ASlotIsFilledAnewOnlyWhenTheStreamIsDoneWithIt) {
   EXPECT_EQ(sluice_layers_release_stream(opened, 1, stream), 0);
   layers.reset();
   EXPECT_EQ(device().api().cuStreamDestroy(stream), CUDA_SUCCESS);
+}
+
+TEST_F(LoaderGpuTest, AReleaseDoesNotGoIntoAGraph) {
+  const auto model = test::open_model(dir_.make_file("m", test::pack_tensors({{"1", "content"}})));
+  sluice_model* const parts[] = {model.get()};
+  const GpuMemory memory(device(), 4096);
+  const auto buffer = register_memory(memory.pointer(), 4096);
+  sluice_layers* opened = nullptr;
+  ASSERT_EQ(sluice_layers_open(parts, 1, buffer.get(), 0, 1, 0, &opened), 0) << sluice_error();
+  const test::LayersHandle layers(opened);
+  ASSERT_EQ(sluice_layers_acquire(opened, 0), 0) << sluice_error();
+  ASSERT_TRUE(test::FakeGpu::fail_cuda("cuStreamIsCapturing:1+:1"));
+  EXPECT_EQ(sluice_layers_release_stream(opened, 0, nullptr), -EOPNOTSUPP);
+  ASSERT_TRUE(test::FakeGpu::fail_cuda(""));
+  EXPECT_EQ(sluice_layers_release_stream(opened, 0, nullptr), 0) << "it is still held";
+}
+
+// In a process of its own: a GPU that is lost is lost for good.
+TEST_F(LoaderGpuTest, AReleaseThatNoStreamComesToHangsNobody) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto lose_it = [&] {
+    const auto model =
+        test::open_model(dir_.make_file("m", test::pack_tensors({{"1", "one"}, {"2", "two"}})));
+    const auto one = test::select(model, {"1"}), two = test::select(model, {"2"});
+    sluice_model* const parts[] = {one.get(), two.get()};
+    const GpuMemory memory(device(), 4096);
+    const auto buffer = register_memory(memory.pointer(), 4096);
+    sluice_layers* opened = nullptr;
+    ASSERT_EQ(sluice_layers_open(parts, 2, buffer.get(), 0, 1, 0, &opened), 0) << sluice_error();
+    test::LayersHandle layers(opened);
+    ASSERT_EQ(sluice_layers_acquire(opened, 0), 0) << sluice_error();
+    std::promise<void> go;
+    std::shared_future<void> may_go = go.get_future().share();
+    ASSERT_EQ(device().api().cuLaunchHostFunc(
+                  nullptr, [](void* user) { static_cast<std::shared_future<void>*>(user)->wait(); },
+                  &may_go),
+              CUDA_SUCCESS);
+    ASSERT_EQ(sluice_layers_release_stream(opened, 0, nullptr), 0) << sluice_error();
+    ASSERT_TRUE(test::FakeGpu::fail_cuda("cuCtxSynchronize:1:700"));
+    EXPECT_NE(device().api().cuCtxSynchronize(), CUDA_SUCCESS);
+    go.set_value();
+    EXPECT_EQ(sluice_layers_acquire(opened, 1), -ENODEV);
+    layers.reset();
+    std::_Exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(lose_it(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -126,6 +126,19 @@ TEST_F(LayersTest, ComeInAnyOrderWhileOneIsHeld) {
   }
 }
 
+TEST_F(LayersTest, ThreadsFarFromEachOtherBothGetTheirs) {
+  open(2);
+  const auto again_and_again = [&](std::size_t layer) {
+    for (int i = 0; i < 200; ++i) {
+      EXPECT_TRUE(comes(layer)) << layer;
+      EXPECT_EQ(release(layer), 0);
+    }
+  };
+  std::thread other([&] { again_and_again(5); });
+  again_and_again(0);
+  other.join();
+}
+
 TEST_F(LayersTest, MisuseIsRefusedAndHangsNobody) {
   open(2);
   EXPECT_EQ(release(0), -EINVAL);

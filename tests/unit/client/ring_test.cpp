@@ -11,6 +11,8 @@
 #include <random>
 #include <thread>
 
+#include "base/unique_fd.hpp"
+#include "client/include/sluice/hf3fs_usrbio.h"
 #include "tests/support/child.hpp"
 #include "tests/support/files.hpp"
 
@@ -228,6 +230,65 @@ TEST_F(ClientRingTest, ARingEndsWithRequestsUnderWay) {
       sluice_ring_read(ring.get(), file, to, 0, i % 8 == 0 ? kSize : 4096, 0, i);
     sluice_ring_submit(ring.get());
   }
+}
+
+TEST_F(ClientRingTest, ARequestForWhatWasDroppedIsNotDoneWithWhatHasItsNumberNow) {
+  const auto ring = make_ring(8);
+  const auto buffer = make_buffer(1'000), other_buffer = make_buffer(1'000);
+  const auto other = open_file(dir_.make_file("other", random_bytes(1'000)), O_RDONLY);
+  const int file = sluice_ring_add_file(ring.get(), file_.get());
+  const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 1'000, 0, 1), 0);
+  EXPECT_EQ(sluice_ring_drop_file(ring.get(), file), 0);
+  ASSERT_EQ(sluice_ring_add_file(ring.get(), other.get()), file);
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 1'000, 0, 2), 0);
+  EXPECT_EQ(sluice_ring_drop_buffer(ring.get(), to), 0);
+  ASSERT_EQ(sluice_ring_add_buffer(ring.get(), other_buffer.get()), to);
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 1'000, 0, 3), 0);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 3);
+  auto done = wait_for(ring, 3);
+  EXPECT_EQ(done[1].result, -EBADF);
+  EXPECT_EQ(done[2].result, -ENOENT);
+  EXPECT_EQ(done[3].result, 1'000);
+}
+
+// By the names of 3FS. The number of a descriptor that the program has closed is soon one of ours.
+TEST(Hf3fsTest, ANameStandsForTheFileThatItWasGivenFor) {
+  const test::TempDir dir;
+  const std::string contents[] = {random_bytes(1'000), random_bytes(1'000)};
+  UniqueFd first(::open(dir.make_file("1", contents[0]).c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd second(::open(dir.make_file("2", contents[1]).c_str(), O_RDONLY | O_CLOEXEC));
+  struct hf3fs_ior ior {};
+  struct hf3fs_iov iov {};
+  ASSERT_EQ(hf3fs_iorcreate(&ior, "/", 8, true, 0, -1), 0);
+  ASSERT_EQ(hf3fs_iovcreate(&iov, "/", 1'000, 0, -1), 0);
+  const int number = first.get();
+  const int first_name = hf3fs_reg_fd(number, 0);
+  ASSERT_LT(first_name, 0);
+  first.reset();
+  const int second_name = hf3fs_reg_fd(second.get(), 0);
+  ASSERT_LT(second_name, 0);
+
+  const auto read = [&](int name) {
+    hf3fs_cqe done{};
+    EXPECT_GE(hf3fs_prep_io(&ior, &iov, true, iov.base, name, 0, 1'000, nullptr), 0) << name;
+    EXPECT_EQ(hf3fs_submit_ios(&ior), 0);
+    EXPECT_EQ(hf3fs_wait_for_ios(&ior, &done, 1, 1, nullptr), 1);
+    EXPECT_EQ(done.result, 1'000);
+    return std::string(reinterpret_cast<const char*>(iov.base), 1'000);
+  };
+  for (const int name : {number, first_name}) EXPECT_TRUE(read(name) == contents[0]) << name;
+  for (const int name : {second.get(), second_name}) {
+    EXPECT_TRUE(read(name) == contents[1]) << name;
+  }
+  hf3fs_dereg_fd(number);
+  EXPECT_TRUE(read(second_name) == contents[1]);
+  EXPECT_EQ(hf3fs_prep_io(&ior, &iov, true, iov.base, number, 0, 1, nullptr), -EBADF);
+  EXPECT_EQ(hf3fs_prep_io(&ior, &iov, true, iov.base, first_name, 0, 1, nullptr), -EBADF);
+  hf3fs_dereg_fd(second_name);
+  EXPECT_EQ(hf3fs_prep_io(&ior, &iov, true, iov.base, second.get(), 0, 1, nullptr), -EBADF);
+  hf3fs_iovdestroy(&iov);
+  hf3fs_iordestroy(&ior);
 }
 
 }  // namespace
