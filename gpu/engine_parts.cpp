@@ -23,7 +23,7 @@ constexpr std::uint64_t kWritePiece = 64 << 20;
 Engine::Settings filled_in(Engine::Settings settings) {
   // Copying from the page cache takes 0.15 to 0.25 core seconds a GB, and an H200's bus 55 GB in
   // one: with 12 of 16 cores both the daemon (48.7 GB/s) and a program (44 to 49) were near to it;
-  // 8 brought the daemon 42 to 50 on three hosts, a program 22. From a disk it is all the same.
+  // 8 brought the daemon 42 to 50 in three runs, a program 22. From a disk it is all the same.
   if (settings.threads == 0) {
     settings.threads = std::clamp(std::thread::hardware_concurrency() * 3 / 4, 4u, 12u);
   }

@@ -19,10 +19,10 @@ constexpr unsigned kSmallLanes = 64;
 constexpr unsigned kWriters = 4, kWriteSlots = 4;
 constexpr std::size_t kWriteSlot = 2 << 20;
 
-// What is read past the page cache at a time, and how many slots of a lane it passes through: the
-// less memory that is, the more of it stays in the processor's caches. On a virtual disk, 8 threads
-// with 3 slots each brought 3.6 GB/s by pieces of 4 MiB, 4.1 by 1 MiB, 4.7 by 512 KiB. The copy to
-// the GPU is done long before the next piece is there, so two slots are enough.
+// What is read past the page cache at a time, and how many slots of a lane it passes through. On a
+// virtual disk, 8 threads with 3 slots each brought 3.6 GB/s by pieces of 4 MiB, 4.1 by 1 MiB, 4.7
+// by 512 KiB, probably because less memory stays in the processor's caches. The copy to the GPU is
+// done long before the next piece is there, so two slots are enough.
 constexpr std::uint64_t kDirectPiece = 512 << 10;
 constexpr unsigned kDirectSlots = 2;
 
