@@ -170,8 +170,10 @@ Result<void> Filesystem::ensure_name(const InodePtr& file) {
     tier = file->copies[0].tier;
   }
   if (const auto parent = inode(parent_id)) {
-    const OpenCopy directory = SLUICE_TRY(open_copy(*parent, tier));
-    const auto found = directory.tier->identity_of(directory.get(), name.c_str());
+    // Which may be gone as well.
+    const auto directory = open_copy(*parent, tier);
+    const auto found = directory ? directory->tier->identity_of(directory->get(), name.c_str())
+                                 : directory.error();
     if (found && *found == file->identity) return {};
   }
   const SharedFd fd = SLUICE_TRY(any_fd(file));

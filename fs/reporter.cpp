@@ -131,25 +131,29 @@ json Reporter::gpu() const {
           {"routes", to_json(engine.stats().all())}};
 }
 
-json Reporter::status() const {
-  json tiers = json::array();
-  for (const auto& tier : parts_.pool) tiers.push_back(to_json(*tier));
+// What both kinds of report have.
+json Reporter::common() const {
   return {{"version", SLUICE_VERSION},
-          {"pid", ::getpid()},
           {"pool", parts_.pool.id()},
-          {"state", parts_.state},
           {"mountpoint", parts_.options.mountpoint},
-          {"uptime_s", static_cast<std::int64_t>(uptime())},
-          {"features",
-           {{"passthrough", to_json(parts_.session.passthrough())},
-            {"io_uring", to_json(parts_.session.io_uring())}}},
-          {"tiers", tiers},
           {"migration", migration()},
           {"gpu", gpu()},
           {"inodes", parts_.filesystem.known_inodes()},
           {"open_files", parts_.filesystem.open_files()},
           {"opens", parts_.filesystem.opens()},
           {"requests", requests()}};
+}
+
+json Reporter::status() const {
+  json out = common();
+  out["pid"] = ::getpid();
+  out["state"] = parts_.state;
+  out["uptime_s"] = static_cast<std::int64_t>(uptime());
+  out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
+                     {"io_uring", to_json(parts_.session.io_uring())}};
+  out["tiers"] = json::array();
+  for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));
+  return out;
 }
 
 json Reporter::activity() const {
@@ -174,26 +178,18 @@ json Reporter::activity() const {
 }
 
 json Reporter::figures() const {
-  json tiers = json::array();
+  json out = common();
+  out["uptime_s"] = uptime();
+  out["tiers"] = json::array();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
     json each = to_json(*tier);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);
-    tiers.push_back(std::move(each));
+    out["tiers"].push_back(std::move(each));
   }
-  return {{"version", SLUICE_VERSION},
-          {"pool", parts_.pool.id()},
-          {"mountpoint", parts_.options.mountpoint},
-          {"uptime_s", uptime()},
-          {"tiers", tiers},
-          {"migration", migration()},
-          {"gpu", gpu()},
-          {"inodes", parts_.filesystem.known_inodes()},
-          {"open_files", parts_.filesystem.open_files()},
-          {"opens", parts_.filesystem.opens()},
-          {"requests", requests()}};
+  return out;
 }
 
 std::string Reporter::metrics() const { return metrics_text(figures()); }

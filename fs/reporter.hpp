@@ -37,6 +37,7 @@ class Reporter {
   std::string metrics() const;
 
  private:
+  nlohmann::json common() const;
   nlohmann::json figures() const;
   nlohmann::json migration() const;
   nlohmann::json gpu() const;

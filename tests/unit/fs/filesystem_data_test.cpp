@@ -393,6 +393,21 @@ TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
   fs_->release(id, O_RDWR);
 }
 
+TEST_F(SpillTest, AFileWhoseDirectoryIsGoneMovesToo) {
+  ASSERT_TRUE(fs_->mkdir(kRootId, "d", 0750, kRoot));
+  fill(*fast_, kMiB);
+  const InodeId d = id_of("d");
+  const auto made = fs_->create(d, "f", 0644, O_RDWR, kRoot);
+  ASSERT_TRUE(made);
+  const InodeId id = made->first.id;
+  ASSERT_TRUE(fs_->unlink(d, "f"));
+  ASSERT_TRUE(fs_->rmdir(kRootId, "d"));
+  fs_->forget(d, 100);
+  ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB) << ::strerrorname_np(code_);
+  EXPECT_TRUE(read_all(id) == head(3 * kMiB));
+  fs_->release(id, O_RDWR);
+}
+
 TEST_F(SpillTest, AFileMadeWithoutANameCanGetOneAfterwards) {
   fill(*fast_, kMiB);
   const auto made = fs_->create_unnamed(kRootId, 0644, O_RDWR, kRoot);
