@@ -164,7 +164,8 @@ void MemoryTable::settle_it(const void* pointer) {
   int flags = 0;
   {
     const MutexLock lock(mutex_);
-    const auto found = find(reinterpret_cast<CUdeviceptr>(pointer), 0);
+    // One byte: memory that begins where another registration ends is not that one's.
+    const auto found = find(reinterpret_cast<CUdeviceptr>(pointer), 1);
     if (found == registered_.end() || found->second.is_settled) return;
     found->second.is_settled = true;
     --unsettled_;
@@ -175,9 +176,15 @@ void MemoryTable::settle_it(const void* pointer) {
   }
   // If it does not take it, it reads into it by way of memory of its own.
   if (!g_real_register || g_real_register(base, length, flags).err != CU_FILE_SUCCESS) return;
-  const MutexLock lock(mutex_);
-  const auto found = registered_.find(reinterpret_cast<CUdeviceptr>(base));
-  if (found != registered_.end()) found->second.is_in_real = true;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = registered_.find(reinterpret_cast<CUdeviceptr>(base));
+    if (found != registered_.end()) {
+      found->second.is_in_real = true;
+      return;
+    }
+  }
+  g_real_deregister(base);  // the program removed it meanwhile
 }
 
 void MemoryTable::sweep(Garbage& garbage) {

@@ -157,6 +157,12 @@ TEST_F(CufileTest, NvidiasLibraryHearsOfMemoryWhenItNeedsTo) {
   EXPECT_EQ(cuFileRead(mine.handle, memory.pointer(), 1'000, 5, 100), 1'000);
   EXPECT_TRUE(memory.bytes(100, 1'000) == content_.substr(5, 1'000));
   EXPECT_EQ(FakeGpu::count(FakeCount::Buffers), 0u);
+  // Memory that begins where it ends is not it.
+  const GpuMemory two(device(), 20'000);
+  ASSERT_EQ(cuFileBufRegister(two.pointer(), 10'000, 0).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(other.handle, two.pointer(10'000), 1'000, 5, 0), 1'000);
+  EXPECT_EQ(FakeGpu::count(FakeCount::Buffers), 0u);
+  EXPECT_EQ(cuFileBufDeregister(two.pointer()).err, CU_FILE_SUCCESS);
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(cuFileRead(other.handle, memory.pointer(), 1'000, 5, 100), 1'000);
     EXPECT_EQ(FakeGpu::count(FakeCount::Buffers), 1u);
