@@ -70,7 +70,8 @@ expect_code 0 doctor
 expect_code 0 doctor --json /
 expect_code 0 doctor "$0"
 expect_code 1 doctor /no/such/file
-expect_code 2 doctor / /
+expect_code 1 doctor / /
+expect_code 2 doctor / / /
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
 expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
