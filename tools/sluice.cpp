@@ -17,6 +17,7 @@ namespace sluice {
 namespace {
 
 constexpr std::array kVerbs{
+    Subverb{"init", "write a configuration from the disks that are here", command_init},
     Subverb{"mount", "present tiers as one namespace", command_mount},
     Subverb{"umount", "unmount, and wait until all is written", command_umount},
     Subverb{"status", "tiers, fill, features in use, what lives where", command_status},

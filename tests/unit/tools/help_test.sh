@@ -18,6 +18,12 @@ expect_code 2
 expect_code 2 stats
 expect_code 2 status
 expect_code 2 mount
+expect_code 2 init
+expect_code 2 init --name a/b --tier a=/a --mountpoint /m --dry-run
+expect_code 1 init --tier a --mountpoint /m --dry-run
+expect_code 1 init --tier a=/no/such/a --mountpoint /no/m --output /no/such/file
+expect_code 0 init --tier a=/a --dry-run
+expect_code 0 init --tier a=/a --json
 expect_code 2 mount --no-such-flag /
 expect_code 1 status /
 expect_code 1 umount /
@@ -88,7 +94,7 @@ said=$("$sluice" log-level debg /proc 2>&1 || true)
 [[ $said == *"did you mean 'debug'?"* ]] || complain "no help with a misspelt level: $said"
 
 page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
-verbs=(mount umount status top explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
+verbs=(init mount umount status top explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
   'trace record' 'gpu read' 'gpu bench' simulate log-level doctor fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
