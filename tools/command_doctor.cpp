@@ -252,7 +252,10 @@ int command_doctor(int argc, char** argv) {
   if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
   std::string given = second.empty() ? first : second;
   struct stat status {};
-  if (!given.empty() && ::stat(given.c_str(), &status) < 0) {
+  if (given == first && !given.empty() && mount.point == absolute_path(given)) {
+    // Not asked: the daemon may be dead, and that is for the report to say.
+    status.st_mode = S_IFDIR;
+  } else if (!given.empty() && ::stat(given.c_str(), &status) < 0) {
     return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));
   }
   const bool is_directory = S_ISDIR(status.st_mode);
@@ -263,15 +266,24 @@ int command_doctor(int argc, char** argv) {
   const MachineView machine;
   Engine engine({});
   Json mounted;
+  std::vector<Check> dead;
   if (mount.problem.empty()) {
-    const auto answer = mount_status(mount.point);
-    if (!answer) return fail(kVerb, describe_status_error(answer.error(), mount.point));
-    mounted = *answer;
+    if (const auto answer = mount_status(mount.point)) {
+      mounted = *answer;
+    } else {
+      const bool has_died = answer.error().code == ENOTCONN;
+      dead.push_back(
+          {Verdict::Fail, "daemon",
+           has_died ? "has died" : describe_status_error(answer.error(), mount.point),
+           has_died ? "sluice umount " + log::escaped(mount.point) + ", then mount again" : ""});
+    }
   }
   const auto daemon = static_cast<pid_t>(number_of(mounted, "pid"));
   std::vector<Section> sections{{"kernel", kernel_checks(machine, daemon)},
                                 {"gpu", gpu_checks(machine, engine)}};
-  if (wants_mount) {
+  if (!dead.empty()) {
+    sections.push_back({"mount " + mount.point, dead});
+  } else if (wants_mount) {
     const auto more = mount_sections(machine, engine, mounted);
     sections.insert(sections.end(), more.begin(), more.end());
   }

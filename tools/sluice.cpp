@@ -34,6 +34,7 @@ constexpr std::array kVerbs{
     Subverb{"gpu", "bring files to GPU memory, and measure it", command_gpu},
     Subverb{"log-level", "how much a running mount logs", command_log_level},
     Subverb{"doctor", "what this machine can do, and the one thing to fix", command_doctor},
+    Subverb{"bundle", "collect a report of a problem, without names and content", command_bundle},
     Subverb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 

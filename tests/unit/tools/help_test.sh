@@ -8,7 +8,7 @@ complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 expect_code() {
   local code=0 wanted=$1
   shift
-  "$sluice" "$@" >/dev/null 2>&1 || code=$?
+  "$sluice" "$@" </dev/null >/dev/null 2>&1 || code=$?
   ((code == wanted)) || complain "sluice $* exits $code, not $wanted"
 }
 
@@ -78,6 +78,10 @@ expect_code 0 doctor "$0"
 expect_code 1 doctor /no/such/file
 expect_code 1 doctor / /
 expect_code 2 doctor / / /
+expect_code 1 bundle /proc
+expect_code 1 bundle --output /no/such/folder/file
+expect_code 1 bundle --output "$0"
+expect_code 2 bundle / /
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
 expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
@@ -95,7 +99,7 @@ said=$("$sluice" log-level debg /proc 2>&1 || true)
 
 page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
 verbs=(init mount umount status top explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' 'gpu read' 'gpu bench' simulate log-level doctor fsck)
+  'trace record' 'gpu read' 'gpu bench' simulate log-level doctor bundle fsck)
 offered=$("$sluice" --help)
 for verb in "${verbs[@]}"; do
   [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"
