@@ -115,6 +115,9 @@ bool asks_for_p2pdma(std::string_view cufile_json) {
 std::vector<Check> driver_checks(const MachineView& machine,
                                  const std::vector<std::string>& pci_addresses) {
   const auto driver = parse_driver(machine.text("/proc/driver/nvidia/version").value_or(""));
+  if (!driver && !pci_addresses.empty()) {
+    return {{Verdict::Ok, "driver", "works, but says nothing of itself (/proc/driver/nvidia)"}};
+  }
   if (!driver && has_nvidia_gpu(machine)) {
     return {{Verdict::Fail, "driver", "there is an NVIDIA GPU, but its driver is not loaded",
              "install NVIDIA's open kernel modules, then modprobe nvidia"}};

@@ -147,7 +147,8 @@ Check leases(const MachineView& machine, pid_t) {
 Check request_size(const MachineView& machine, pid_t) {
   constexpr std::uint64_t kUsualPages = 256;
   const auto pages = machine.number("/proc/sys/fs/fuse/max_pages_limit");
-  const auto size = format_size(pages.value_or(kUsualPages) * 4096);
+  const auto size = format_size(pages.value_or(kUsualPages) *
+                                static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
   if (pages.value_or(kUsualPages) >= kUsualPages) {
     return {Verdict::Ok, "requests", "of up to " + size};
   }

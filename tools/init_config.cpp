@@ -66,7 +66,8 @@ class MadeDirectories {
   bool make(const std::string& path) {
     if (::mkdir(path.c_str(), 0755) == 0) {
       made_.push_back(path);
-      return true;
+      // Whatever the umask: the mode of a tier is that of the pool's root.
+      return ::chmod(path.c_str(), 0755) == 0;
     }
     return errno == EEXIST;
   }

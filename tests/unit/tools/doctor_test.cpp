@@ -5,6 +5,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/units.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sluice {
@@ -178,7 +179,8 @@ TEST_F(DoctorTest, FewDescriptorsAreAWarning) {
 TEST_F(DoctorTest, SmallRequestsAreAWarning) {
   EXPECT_EQ(kernel_check("requests").verdict, Verdict::Ok);
   put("proc/sys/fs/fuse/max_pages_limit", "256\n");
-  EXPECT_EQ(kernel_check("requests").words, "of up to 1.0 MiB");
+  EXPECT_EQ(kernel_check("requests").words,
+            "of up to " + format_size(256 * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))));
   put("proc/sys/fs/fuse/max_pages_limit", "32\n");
   EXPECT_EQ(kernel_check("requests").verdict, Verdict::Warn);
 }

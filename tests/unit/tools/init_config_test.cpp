@@ -27,10 +27,13 @@ TEST_F(InitConfigTest, WhatIsWrittenIsReadByMount) {
               "hdd=" + base_ / "b"});
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
   EXPECT_FALSE(exists(base_ / "b")) << "preparing touches nothing";
+  const mode_t umask_before = ::umask(077);
   const auto written = write_config(wanted, false);
+  ::umask(umask_before);
   ASSERT_EQ(written.problem, "");
   EXPECT_EQ(written.directories.size(), 4u);
   EXPECT_EQ(test::lstat_of(wanted.file).st_mode & 07777, 0644u);
+  EXPECT_EQ(test::lstat_of(base_ / "b").st_mode & 07777, 0755u);
   MountOptions read;
   ASSERT_EQ(apply_config_file(wanted.file, read), std::nullopt);
   ASSERT_EQ(read.tiers.size(), 2u);
