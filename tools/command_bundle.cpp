@@ -40,7 +40,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kVerb = "bundle";
 constexpr std::size_t kLogBytes = 1 << 20;
 constexpr std::size_t kLogLines = 2000;
-constexpr std::chrono::seconds kPatience{30};  // with a verb; a mount may answer nobody
+constexpr std::chrono::seconds kPatience{15};  // with a verb; a mount may answer nobody
 
 constexpr HelpText kHelp{
     .usage = "sluice bundle [--names] [-o FILE] [MOUNT]",
@@ -102,7 +102,8 @@ std::string usual_state(const std::string& tier_path) {
 }
 
 // From the daemon if it answers, else from the configuration that the mount table names.
-Subject find_subject(const std::string& point, const std::vector<MountLine>& lines) {
+Subject find_subject(const std::string& point, const std::vector<MountLine>& lines,
+                     const Json& status) {
   Subject subject;
   subject.point = point;
   const auto mounted = mount_holding(lines, point);
@@ -116,10 +117,10 @@ Subject find_subject(const std::string& point, const std::vector<MountLine>& lin
       for (const auto& tier : options.tiers) subject.tiers.emplace_back(tier.name, tier.path);
     }
   }
-  if (const auto status = mount_status(point)) {
-    subject.state = text_of(*status, "state");
+  if (status.is_object()) {
+    subject.state = text_of(status, "state");
     subject.tiers.clear();
-    for (const auto& tier : member_of(*status, "tiers")) {
+    for (const auto& tier : member_of(status, "tiers")) {
       subject.tiers.emplace_back(text_of(tier, "name"), text_of(tier, "path"));
     }
   }
@@ -239,12 +240,19 @@ void add_metrics(const Subject& subject, Bundle& bundle) {
   bundle.leave_out("metrics.txt", "no metrics are served, or not to this user");
 }
 
-// What a verb of ours prints as JSON.
-void add_verb(const std::string& name, std::vector<std::string> arguments, const Redactor* redactor,
-              Bundle& bundle) {
+// What a verb of ours says: asked in a process of its own, which may hang or crash.
+ProgramOutput ask_verb(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "/proc/self/exe");
-  const ProgramOutput said = run_program(arguments, kPatience);
-  Json answer = Json::parse(said.out, nullptr, /*allow_exceptions=*/false);
+  return run_program(arguments, kPatience);
+}
+
+Json parsed(const ProgramOutput& said) {
+  return Json::parse(said.out, nullptr, /*allow_exceptions=*/false);
+}
+
+void add_answer(const std::string& name, const ProgramOutput& said, const Redactor* redactor,
+                Bundle& bundle) {
+  Json answer = parsed(said);
   if (answer.is_discarded()) {
     std::string why = said.code < 0 ? "no answer" : said.err.substr(0, said.err.find('\n'));
     if (redactor != nullptr) why = redactor->text(why);
@@ -254,36 +262,45 @@ void add_verb(const std::string& name, std::vector<std::string> arguments, const
   bundle.add(name, answer.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-Bundle collect(const MountChoice& mount, bool keeps_names) {
+// `key` is for the names; nothing: they are kept.
+Bundle collect(const MountChoice& mount, const std::optional<SipKey>& key) {
   const std::string& point = mount.point;
   const MachineView machine;
   const auto lines = parse_mount_lines(machine.text("/proc/self/mountinfo").value_or(""));
-  const Subject subject = point.empty() ? Subject{} : find_subject(point, lines);
+  ProgramOutput status;
+  if (!point.empty()) status = ask_verb({"status", "--json", point});
+  const bool is_stuck = !point.empty() && status.code < 0;
+  const Subject subject = point.empty() ? Subject{} : find_subject(point, lines, parsed(status));
   Redactor::Pool pool;
   if (!point.empty()) pool.roots.push_back(point);
   for (const auto& [name, path] : subject.tiers) {
     pool.tiers.push_back(name);
     pool.roots.push_back(path);
+    if (const std::string real = real_path(path); real != path) pool.roots.push_back(real);
   }
-  SipKey key{};
-  [[maybe_unused]] const auto filled = ::getrandom(key.data(), sizeof key, 0);
-  const Redactor hiding(key, pool);
-  const Redactor* redactor = keeps_names ? nullptr : &hiding;
+  const Redactor hiding(key.value_or(SipKey{}), pool);
+  const Redactor* redactor = key ? &hiding : nullptr;
 
   Bundle bundle;
   bundle.add("system.txt", system_text(machine));
   std::vector<std::string> doctor{"doctor", "--json"};
-  if (!point.empty()) doctor.push_back(point);
-  add_verb("doctor.json", doctor, redactor, bundle);
+  // "/" for the machine alone: a daemon that does not answer would hold it up.
+  if (!point.empty()) doctor.push_back(is_stuck ? "/" : point);
+  add_answer("doctor.json", ask_verb(doctor), redactor, bundle);
   if (point.empty()) {
     bundle.leave_out("all that is of a mount", mount.problem);
     return bundle;
   }
-  add_verb("status.json", {"status", "--json", point}, redactor, bundle);
-  add_verb("activity.json", {"top", "--once", "--json", "--interval", "0.1", point}, redactor,
-           bundle);
-  add_verb("moves.json", {"moves", "--json", "--limit", "10000", point}, redactor, bundle);
-  add_metrics(subject, bundle);
+  add_answer("status.json", status, redactor, bundle);
+  if (is_stuck) {
+    bundle.leave_out("activity.json, moves.json, metrics.txt", "the daemon does not answer");
+  } else {
+    add_answer("activity.json", ask_verb({"top", "--once", "--json", "--interval", "0.1", point}),
+               redactor, bundle);
+    add_answer("moves.json", ask_verb({"moves", "--json", "--limit", "10000", point}), redactor,
+               bundle);
+    add_metrics(subject, bundle);
+  }
   bundle.add("mounts.txt", mounts_text(machine, lines, subject));
   if (subject.config.empty()) {
     bundle.leave_out("config.toml", "the mount was made with flags, not from a file");
@@ -336,6 +353,14 @@ int command_bundle(int argc, char** argv) {
   const MountChoice mount = choose_mount(given);
   if (!given.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
 
+  std::optional<SipKey> key;
+  if (!keeps_names) {
+    key.emplace();
+    if (::getrandom(key->data(), sizeof *key, 0) != static_cast<ssize_t>(sizeof *key)) {
+      return fail(kVerb,
+                  std::string("can't make a key to hide names with: ") + std::strerror(errno));
+    }
+  }
   // First, so that nobody waits for a bundle that can't be written.
   if (output.empty()) output = usual_name();
   UniqueFd file(::open(output.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -343,7 +368,7 @@ int command_bundle(int argc, char** argv) {
     return fail(kVerb, log::escaped(output) + ": " + std::strerror(errno) +
                            "; choose another with --output");
   }
-  Bundle bundle = collect(mount, keeps_names);
+  Bundle bundle = collect(mount, key);
   bundle.files.insert(bundle.files.begin(), {"README.txt", readme(bundle, keeps_names)});
   const std::string archive = tar_archive(bundle.files, std::time(nullptr));
   if (::write(file.get(), archive.data(), archive.size()) != static_cast<ssize_t>(archive.size()) ||

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include "base/unique_fd.hpp"
 
@@ -18,6 +19,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kLastWait{2};
 
 [[noreturn]] void become(const std::vector<std::string>& argv, int out, int err) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -66,9 +69,14 @@ ProgramOutput run_program(const std::vector<std::string>& argv, std::chrono::sec
       if (got == 0 || (got < 0 && errno != EINTR)) ends[i].fd = -1;  // poll() passes it by
     }
   }
+  // One that asks a daemon that answers nobody may not even die of SIGKILL: then it is left behind.
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  pid_t ended = 0;
+  for (const auto last = end + kLastWait; ended <= 0 && steady_clock::now() < last;) {
+    ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == 0) std::this_thread::sleep_for(milliseconds(5));
   }
+  if (ended != child) return result;
   if (WIFEXITED(status)) result.code = WEXITSTATUS(status);
   return result;
 }

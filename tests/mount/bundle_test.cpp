@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <map>
 
 #include "tests/mount/tiering.hpp"
@@ -112,6 +113,16 @@ TEST_F(BundleTest, OfADeadMountHasWhatTheConfigurationTells) {
   EXPECT_NE(files.at("log.txt").find("mounted: "), std::string::npos);
   EXPECT_NE(files.at("config.toml").find("name = \"nvme\""), std::string::npos);
   EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
+}
+
+TEST_F(BundleTest, OfADaemonThatDoesNotAnswerEndsNevertheless) {
+  start();
+  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  const CommandResult made = bundle({root()});
+  ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
+  ASSERT_TRUE(made.ok()) << made.err;
+  EXPECT_NE(made.out.find("left out: status.json: no answer"), std::string::npos) << made.out;
+  EXPECT_TRUE(unpacked().contains("doctor.json"));
 }
 
 TEST_F(BundleTest, OfAUserWhoIsNotRootSaysWhatIsMissing) {
