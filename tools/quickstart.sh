@@ -75,7 +75,7 @@ show "$sluice" status "$mount"
 say "Keep a folder on the slowest tier, make a pass, and ask why a file is where it is:"
 show "$sluice" pin hdd "$mount/docs/man"
 show "$sluice" tier run "$mount"
-show "$sluice" explain "$mount/docs/man/sluice.1"
+show "$sluice" explain "$mount/docs/man/sluice.toml.5"
 
 say "Its bytes into GPU memory, or into host memory where there is no GPU, compared with the file's:"
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then to=(); else to=(--host); fi
