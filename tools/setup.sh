@@ -21,7 +21,7 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
   libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libsnappy-dev libgflags-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev # RocksDB's CMake package asks for these
   fuse3 e2fsprogs xfsprogs attr acl curl sqlite3 rsync git util-linux procps
-  python3 python3-pytest python3-numpy)
+  python3 python3-pytest python3-numpy mandoc)
 
 case ${1:-} in
   '') ;;
