@@ -63,6 +63,8 @@ expect_code 1 gpu read --host /no/such/file
 expect_code 1 gpu read --host /proc
 expect_code 1 gpu read --host --route mapped "$0"
 expect_code 0 gpu read --host --check "$0"
+expect_code 0 gpu read --check "$0"
+expect_code 1 gpu read --gpu 99 "$0"
 expect_code 2 gpu bench
 expect_code 2 gpu bench --size 5 /tmp
 expect_code 2 gpu bench --routes scenic /tmp
