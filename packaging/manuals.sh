@@ -3,7 +3,6 @@
 # each verb, made by the program itself, and those of the directory PAGES.
 set -euo pipefail
 sluice=$1 pages=$2 output=$3
-export ASAN_OPTIONS=detect_leaks=0
 
 rm -rf "$output"
 mkdir -p "$output"/man{1,2,3,5,8}

@@ -3,7 +3,7 @@
 # library into .deps/fuse when the distribution's is older. Running it again costs a second.
 #
 #   tools/setup.sh             what building, testing and mounting need
-#   tools/setup.sh --dev       clang, clang-format and clang-tidy too
+#   tools/setup.sh --dev       clang, clang-format, clang-tidy and mandoc too
 #   tools/setup.sh --packages  what making and testing packages needs, too
 #
 # Environment:
@@ -21,11 +21,11 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
   libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libsnappy-dev libgflags-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev # RocksDB's CMake package asks for these
   fuse3 e2fsprogs xfsprogs attr acl curl sqlite3 rsync git util-linux procps
-  python3 python3-pytest python3-numpy mandoc)
+  python3 python3-pytest python3-numpy)
 
 case ${1:-} in
   '') ;;
-  --dev) packages+=(clang clang-format clang-tidy) ;;
+  --dev) packages+=(clang clang-format clang-tidy mandoc) ;;
   --packages) packages+=(dpkg-dev debootstrap) ;;
   -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   *) echo "setup: unknown option '$1'; allowed: --dev, --packages, --help" >&2; exit 2 ;;
