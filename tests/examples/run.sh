@@ -5,7 +5,8 @@
 set -euo pipefail
 sluice=$1 fake=$(dirname "$3") python=$4
 repo=$(cd "$(dirname "$0")/../.." && pwd)
-export SLUICE_LIBRARY=$2 PYTHONPATH=$repo/client/python PYTHONDONTWRITEBYTECODE=1 PATH=$(dirname "$1"):$PATH
+PATH=$(dirname "$sluice"):$PATH
+export SLUICE_LIBRARY=$2 PYTHONPATH=$repo/client/python PYTHONDONTWRITEBYTECODE=1
 
 skip() { # WHAT REASON
   echo "skipped: $2"
@@ -30,7 +31,7 @@ trap 'echo "FAILED: line $LINENO: $BASH_COMMAND" >&2' ERR
 mkdir "$folder"/{fast,slow,mnt}
 LD_LIBRARY_PATH=$fake "$sluice" mount --no-migrate --tier "fast=$folder/fast" --tier "slow=$folder/slow" --state "$folder/state" "$mount"
 
-left=" $(cd "$repo/examples" && ls -- *.c *.sh *.py | tr '\n' ' ')"
+left=" $(cd "$repo/examples" && printf "%s " *.c *.sh *.py)"
 # show EXAMPLE WANTED COMMAND...: runs it and looks for WANTED in what it says.
 show() {
   local example=$1 wanted=$2 said
