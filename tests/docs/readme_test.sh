@@ -34,25 +34,26 @@ check() { # COMMAND EXPECTED SAID
   while read -r line; do
     [[ $line ]] || continue
     count=$((count + 1))
-    grep -qxF -e "$line" <(shape <<<"$3" | sed 's/^ //') || { printf 'FAILED: # %s\nREADME says: %s\nbut it is:\n%s\n' "$1" "$line" "$3" >&2; exit 1; }
+    grep -qxF -e "$line" <(shape <<<"$3" | sed 's/^ //') || { printf 'FAILED: %s\nREADME says: %s\nbut it is:\n%s\n' "$1" "$line" "$3" >&2; exit 1; }
   done < <(shape <<<"$2")
 }
 
 command='' expected=''
 run() {
   [[ $command ]] || return 0
-  echo "# $command"
+  echo "$command"
   # In this shell: the session changes directory. Its umask is README's.
   eval "$command" >"$folder/said" 2>&1 || { cat "$folder/said" >&2; echo "FAILED: $command" >&2; exit 1; }
   check "$command" "$expected" "$(cat "$folder/said")"
 }
 umask 022
+export LC_ALL=C.UTF-8
 while IFS= read -r line; do
   if [[ $line == '# '* ]]; then
-    run
-    command=${line#'# '} expected=''
+    expected+=${line#'# '}$'\n'
   else
-    expected+=$line$'\n'
+    run
+    command=$line expected=''
   fi
 done < <(sed -n '/^<!-- tests\/docs\/readme_test.sh/,/^```$/p' "$readme" | sed '1,2d;$d')
 run
