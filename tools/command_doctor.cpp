@@ -48,6 +48,14 @@ only one there is, or, if there is none, about the machine alone. MOUNT is any
 directory of a mount. PATH is a file, which is looked at where it really is, or a
 directory outside of Sluice, which is looked at like a tier.
 
+  kernel   version, /dev/fuse, libfuse, rights (CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH,
+           CAP_LEASE), passthrough, io_uring, cachestat(2), limits of locked memory
+           and open files, leases (fs.leases-enable), size of requests
+  gpu      driver, nvidia-fs or P2PDMA with each of its gates, IOMMU, CUDA, cuFile
+  tier     filesystem, mount flags, disk, udev's entry (cuFile asks for it),
+           attributes (user.* and trusted.*), POSIX ACLs, leases, alignment of
+           O_DIRECT, routes
+
 It changes nothing and needs no root; tiers that only root can enter are looked at
 only for root. Leases and attributes are tried with a file that has no name
 (O_TMPFILE) and is gone at once.

@@ -3,7 +3,7 @@
 # library into .deps/fuse when the distribution's is older. Running it again costs a second.
 #
 #   tools/setup.sh             what building, testing and mounting need
-#   tools/setup.sh --dev       clang, clang-format and clang-tidy too
+#   tools/setup.sh --dev       clang, clang-format, clang-tidy and mandoc too
 #   tools/setup.sh --packages  what making and testing packages needs, too
 #
 # Environment:
@@ -25,7 +25,7 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
 
 case ${1:-} in
   '') ;;
-  --dev) packages+=(clang clang-format clang-tidy) ;;
+  --dev) packages+=(clang clang-format clang-tidy mandoc) ;;
   --packages) packages+=(dpkg-dev debootstrap) ;;
   -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   *) echo "setup: unknown option '$1'; allowed: --dev, --packages, --help" >&2; exit 2 ;;
