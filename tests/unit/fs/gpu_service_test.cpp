@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Who may name which buffer, where a mount can't show it: callers of other PID namespaces, other
-// users' shares. The rest is in tests/mount/gpu_test.cpp.
+// users' shares. The rest is in tests/mount/gpu_buffer_test.cpp.
 #include "fs/gpu_service.hpp"
 
 #include <sys/mman.h>
