@@ -38,10 +38,6 @@ using std::chrono::seconds;
 
 constexpr const char* kDefaultState = "/var/lib/sluice";
 
-std::string explain(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
-
 std::vector<std::string> ignored_openers(const MountOptions& options) {
   if (!options.heat_ignore) return ScanDetector::Settings{}.ignored;
   std::vector<std::string> words;
@@ -89,7 +85,7 @@ class Daemon {
     filesystem_->settle_moves();
     migration_.reset();
     if (const auto flushed = filesystem_->flush_heat(); !flushed) {
-      log::get().warn("the last access counts are lost: why={}", explain(flushed.error()));
+      log::get().warn("the last access counts are lost: why={}", flushed.error().text());
     }
   }
 
@@ -117,7 +113,7 @@ class Daemon {
 
     const auto replayed = replay_intents(*store_, *pool_);
     if (!replayed) {
-      why = "can't finish what an earlier mount left: " + explain(replayed.error());
+      why = "can't finish what an earlier mount left: " + replayed.error().text();
       return false;
     }
     if (*replayed > 0)
@@ -167,7 +163,7 @@ class Daemon {
 
   static void tell_manager(const std::string& lines) {
     if (const auto told = tell_service_manager(lines); !told) {
-      log::get().warn("the service manager does not hear us: why={}", explain(told.error()));
+      log::get().warn("the service manager does not hear us: why={}", told.error().text());
     }
   }
 
@@ -205,7 +201,7 @@ class Daemon {
          [this] { return reporter_->activity(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
-                       explain(control.error()));
+                       control.error().text());
       return true;
     }
     control_ = *std::move(control);
@@ -220,7 +216,7 @@ class Daemon {
     auto server = address ? MetricsServer::listen_on(*address, body)
                           : MetricsServer::listen_at(state_ + "/metrics.sock", body);
     if (!server) {
-      log::get().error("no metrics: where={} why={}", options_.metrics, explain(server.error()));
+      log::get().error("no metrics: where={} why={}", options_.metrics, server.error().text());
       return;
     }
     metrics_ = *std::move(server);

@@ -20,10 +20,6 @@ namespace {
 
 using Names = std::map<std::string, std::vector<std::pair<std::size_t, struct stat>>>;
 
-std::string reason(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
-
 Result<std::vector<std::string>> names_in(int dirfd) {
   DIR* dir = ::fdopendir(::openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (dir == nullptr) return Error::last("open directory");
@@ -89,7 +85,7 @@ class Checker {
   void check_intents(Store& store) {
     const auto intents = store.intents();
     if (!intents) {
-      found(Finding::Kind::Unreadable, "", reason(intents.error()));
+      found(Finding::Kind::Unreadable, "", intents.error().text());
       return;
     }
     if (intents->empty()) return;
@@ -128,7 +124,7 @@ class Checker {
       const auto here = names_in(copies[i].get());
       if (!here) {
         found(Finding::Kind::Unreadable, path,
-              "on tier " + copies[i].tier->name() + ": " + reason(here.error()));
+              "on tier " + copies[i].tier->name() + ": " + here.error().text());
         continue;
       }
       for (const std::string& name : *here) {
@@ -202,7 +198,7 @@ class Checker {
     if (same) {
       const auto equal = same_bytes(fast.get(), slow.get(), name.c_str());
       if (!equal) {
-        found(Finding::Kind::Unreadable, path, where + ": " + reason(equal.error()));
+        found(Finding::Kind::Unreadable, path, where + ": " + equal.error().text());
         return;
       }
       same = *equal;

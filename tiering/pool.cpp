@@ -14,10 +14,6 @@
 namespace sluice {
 namespace {
 
-std::string reason(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
-
 // A configured tier on its way into the pool.
 struct Candidate {
   const TierSettings* settings;
@@ -43,7 +39,7 @@ bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
     why = "tier " + s.name + ": " + s.path + "/.sluice/tier.json: ";
     why += marker.error().code == EPROTONOSUPPORT
                ? "it was written by a newer Sluice; upgrade this one"
-               : reason(marker.error()) + "; restore it from a backup";
+               : marker.error().text() + "; restore it from a backup";
     return false;
   }
   tier.marker = *std::move(marker);
@@ -60,7 +56,7 @@ bool lock_candidate(Candidate& tier, const std::string& user, std::string& why) 
   why = "tier " + tier.settings->name + ": ";
   why += lock.error().code == EBUSY
              ? "the pool is already in use (" + owner + "); unmount it there first"
-             : tier.settings->path + "/.sluice: " + reason(lock.error());
+             : tier.settings->path + "/.sluice: " + lock.error().text();
   return false;
 }
 
@@ -150,7 +146,7 @@ bool write_or_explain(const Candidate& tier, const std::string& pool, const Rost
   const auto written = write_marker(tier.root.get(), marker);
   if (written) return true;
   why = "tier " + tier.settings->name + ": can't write " + tier.settings->path +
-        "/.sluice: " + reason(written.error()) + "; make the directory writable";
+        "/.sluice: " + written.error().text() + "; make the directory writable";
   return false;
 }
 
@@ -249,7 +245,7 @@ bool Pool::add(const TierSettings& settings, std::string& why) {
   append(std::move(fresh));
   // It knows of the others; that they learn of it can wait for the next mount, should it fail.
   if (const auto told = tell_all(); !told)
-    log::get().warn("not every tier could be told of the new one: why={}", reason(told.error()));
+    log::get().warn("not every tier could be told of the new one: why={}", told.error().text());
   return true;
 }
 

@@ -82,7 +82,7 @@ Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root,
   auto adopted = adopt(std::move(root), std::move(lock));
   MutexLock guard(mutex_);
   if (!adopted) {
-    why_ = std::string(adopted.error().operation) + ": " + std::strerror(adopted.error().code);
+    why_ = adopted.error().text();
     return;
   }
   root_ = *adopted;

@@ -101,7 +101,7 @@ std::string describe(const Error& error, const std::string& path) {
     return log::escaped(path) +
            " is there, and is no test file of this size; name another, or a directory";
   }
-  return log::escaped(path) + ": " + error.operation + ": " + std::strerror(error.code);
+  return log::escaped(path) + ": " + error.text();
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -98,8 +97,7 @@ class Runner {
   void skip(const std::string& phase, const std::string& way, const Error& error) {
     const bool is_missing = way == "cuFile" && !bench_.cufile;
     new_row(phase, way, bench_.file.size).skipped =
-        is_missing ? bench_.why_no_cufile
-                   : std::string(error.operation) + ": " + std::strerror(error.code);
+        is_missing ? bench_.why_no_cufile : error.text();
   }
 
   // Makes a row for the way, unless it can't be had here.
@@ -136,7 +134,7 @@ class Runner {
     if (progress_.is_terminal()) progress_.show(row.phase + ", " + way.name());
     const std::uint64_t size = bench_.file.size;
     const auto failed = [&](const Error& error) {
-      row.skipped = std::string(error.operation) + ": " + std::strerror(error.code);
+      row.skipped = error.text();
       return false;
     };
     if (way.is_checked()) {
@@ -261,7 +259,7 @@ class Runner {
     });
     const double seconds = duration<double>(steady_clock::now() - begin).count();
     if (!done) {
-      row.skipped = std::string(done.error().operation) + ": " + std::strerror(done.error().code);
+      row.skipped = done.error().text();
       return;
     }
     std::size_t count = 0;
@@ -332,9 +330,7 @@ class Runner {
   // The target has the file's bytes from the reads before.
   void write_once(const std::string& path, Row& row,
                   Result<void> (*write)(const Bench&, const UniqueFd&), bool checks) {
-    const auto failed = [&](const Error& error) {
-      row.skipped = std::string(error.operation) + ": " + std::strerror(error.code);
-    };
+    const auto failed = [&](const Error& error) { row.skipped = error.text(); };
     if (checks) {
       const auto way = engine_way(bench_, Route::Auto);
       const auto filled = way ? (*way)->read(0, bench_.file.size, 0) : Result<void>(way.error());
@@ -364,9 +360,7 @@ class Runner {
   void registering() {
     if (bench_.file.mount.empty()) return;
     Row& row = new_row("register", "a buffer of 1 GiB", kGiB);
-    const auto failed = [&](const Error& error) {
-      row.skipped = std::string(error.operation) + ": " + std::strerror(error.code);
-    };
+    const auto failed = [&](const Error& error) { row.skipped = error.text(); };
     const UniqueFd fd(::open(bench_.file.path.c_str(), O_RDONLY | O_CLOEXEC));
     const auto target = Target::create(bench_.device, kGiB);
     if (!target) return failed(target.error());
