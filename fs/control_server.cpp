@@ -339,6 +339,9 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     });
     talks_.push_back(std::move(talk));
   }
+  // Whoever does not read their answer (they are stopped, or page through it) would keep send()
+  // waiting, and us.
+  for (const auto& talk : talks_) ::shutdown(talk->socket.get(), SHUT_RDWR);
   talks_.clear();
 }
 
