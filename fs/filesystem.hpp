@@ -296,6 +296,8 @@ class Filesystem final : public MoveHost {
   std::string path_of(const InodePtr& inode);
 
   // filesystem_open.cpp
+  Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
+                                            const char* name, int flags, const SharedFd& fd);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
   Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
   // Counts an open for the file's heat, at the cost of an addition.

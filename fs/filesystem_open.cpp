@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstring>
-
 #include "fs/filesystem.hpp"
 
 namespace sluice {
@@ -123,10 +121,25 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
   return out;
 }
 
+// The kernel counts a lookup with what create() gives it, and with nothing else.
+Result<std::pair<Entry, Opened>> Filesystem::open_new(const Located& made,
+                                                      const InodePtr& directory, const char* name,
+                                                      int flags, const SharedFd& fd) {
+  Entry entry = SLUICE_TRY(enter({made}, directory, name));
+  const InodePtr file = SLUICE_TRY(inode(entry.id));
+  const auto opened = open_inode(file, flags, fd);
+  if (!opened) {
+    forget(entry.id, 1);
+    return opened.error();
+  }
+  entry.attribute_seconds = attribute_seconds(file);
+  return std::pair(entry, *opened);
+}
+
 Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* name, mode_t mode,
                                                     int flags, const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(inode(parent));
-  if (parent == kRootId && std::strcmp(name, kPrivateDirectory) == 0) return Error(EPERM, "create");
+  if (is_private(*directory, name)) return Error(EPERM, "create");
   SharedFd fd;
   auto made = [&]() -> Result<Located> {
     SharedLock lock(namespace_);
@@ -144,15 +157,16 @@ Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* 
     // Somebody put it there behind the kernel's back.
     const Entry entry = SLUICE_TRY(lookup(parent, name));
     if (entry.id == InodeId{}) return Error(EIO, "create");
-    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, caller.pid, std::nullopt)));
+    const auto opened = open(entry.id, flags, caller.pid, std::nullopt);
+    if (opened) return std::pair(entry, *opened);
+    forget(entry.id, 1);
+    return opened.error();
   }
   if (!made) return made.error();
-  Entry entry = SLUICE_TRY(enter({*made}, directory, name));
-  const InodePtr file = SLUICE_TRY(inode(entry.id));
-  const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
-  entry.attribute_seconds = attribute_seconds(file);
-  note_open(file, caller.pid);
-  return std::pair(entry, opened);
+  const auto opened = open_new(*made, directory, name, flags, fd);
+  if (const InodePtr file = opened ? table_.find(opened->first.id) : nullptr)
+    note_open(file, caller.pid);
+  return opened;
 }
 
 Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode_t mode, int flags,
@@ -172,12 +186,7 @@ Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode
       return copy.tier->identify(fd->get(), "");
     });
   };
-  const Located made = SLUICE_TRY(make());
-  Entry entry = SLUICE_TRY(enter({made}, directory, ""));
-  const InodePtr file = SLUICE_TRY(inode(entry.id));
-  const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
-  entry.attribute_seconds = attribute_seconds(file);
-  return std::pair(entry, opened);
+  return open_new(SLUICE_TRY(make()), directory, "", flags, fd);
 }
 
 Result<Opened> Filesystem::open(InodeId id, int flags, pid_t opener,

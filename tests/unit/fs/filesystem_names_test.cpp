@@ -99,6 +99,15 @@ TEST_F(NamesTest, CreatingWhatExistsFailsOrOpensIt) {
   EXPECT_EQ(read_all(opened->first.id), "old");
 }
 
+TEST_F(NamesTest, WhatCannotBeCreatedIsNotRemembered) {
+  const std::size_t before = fs_->known_inodes();
+  // Behind our back, and not what the kernel takes it for: found, but not opened.
+  dir_.make_dir("a/d");
+  const auto made = fs_->create(kRootId, "d", 0644, O_WRONLY | O_TRUNC, kRoot);
+  EXPECT_TRUE(failed_with(made, EISDIR));
+  EXPECT_EQ(fs_->known_inodes(), before);
+}
+
 TEST_F(NamesTest, EveryTypeOfFileCanBeMade) {
   ASSERT_TRUE(fs_->mkdir(kRootId, "dir", 0777, Caller{1, 2, 022}));
   ASSERT_TRUE(fs_->symlink("some/target", kRootId, "link", Caller{3, 4, 0}));
