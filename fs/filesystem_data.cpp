@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
 
 namespace sluice {
@@ -29,8 +30,7 @@ Result<SharedFd> Filesystem::open_bytes(const InodePtr& inode, int flags) {
 
 // /proc is the kernel's way to do that without a name.
 Result<SharedFd> Filesystem::reopen(int fd, int flags) {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  UniqueFd opened(::open(path.c_str(), flags | O_CLOEXEC));
+  UniqueFd opened(::open(proc_path(fd).c_str(), flags | O_CLOEXEC));
   if (!opened) return Error::last("reopen");
   return SharedFd(std::make_shared<UniqueFd>(std::move(opened)));
 }
@@ -103,8 +103,7 @@ Result<void> Filesystem::drop_suid(int fd, const Caller& caller) {
     mode &= ~static_cast<mode_t>(S_ISGID);
   }
   if (mode == st.st_mode) return {};
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  if (::chmod(path.c_str(), mode & 07777) < 0) return Error::last("drop setuid");
+  if (::chmod(proc_path(fd).c_str(), mode & 07777) < 0) return Error::last("drop setuid");
   return {};
 }
 

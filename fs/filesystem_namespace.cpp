@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Names: looking them up over the tiers, making, linking, removing, renaming and listing them.
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <functional>
 
+#include "base/file_at.hpp"
 #include "fs/directory_stream.hpp"
 #include "fs/filesystem.hpp"
 
@@ -59,17 +59,11 @@ bool Filesystem::is_directory(const std::vector<Located>& found) {
 }
 
 Result<bool> Filesystem::is_empty(int parent, const char* name) {
-  const int fd = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  DIR* dir = fd < 0 ? nullptr : ::fdopendir(fd);
-  if (dir == nullptr) return Error::last("open directory");
-  bool empty = true;
-  while (const dirent* entry = ::readdir(dir)) {
-    const std::string_view found = entry->d_name;
-    if (found != "." && found != "..") empty = false;
-  }
-  ::closedir(dir);
-  return empty;
+  const UniqueFd fd(::openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return Error::last("open directory");
+  return SLUICE_TRY(names_in(fd.get())).empty();
 }
+
 Result<Entry> Filesystem::lookup_self_or_parent(InodeId id, bool parent) {
   InodePtr self = SLUICE_TRY(inode(id));
   if (parent) {

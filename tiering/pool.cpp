@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/pool.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 
+#include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/tier_lock.hpp"
 
@@ -301,18 +302,14 @@ void Pool::clear_temporaries() const {
   for (const auto& tier : *this) {
     const auto temp = tier->temp_directory();
     if (!temp) continue;
-    DIR* dir = ::fdopendir(::openat((*temp)->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (dir == nullptr) continue;
-    while (const dirent* entry = ::readdir(dir)) {
-      const std::string_view name = entry->d_name;
-      if (name == "." || name == "..") continue;
+    const auto names = names_in((*temp)->get());
+    if (!names) continue;
+    for (const std::string& name : *names) {
       // A directory here is empty: it is renamed into place before anything is put in it.
-      if (::unlinkat((*temp)->get(), entry->d_name, 0) < 0) {
-        [[maybe_unused]] const int removed =
-            ::unlinkat((*temp)->get(), entry->d_name, AT_REMOVEDIR);
+      if (::unlinkat((*temp)->get(), name.c_str(), 0) < 0) {
+        [[maybe_unused]] const int removed = ::unlinkat((*temp)->get(), name.c_str(), AT_REMOVEDIR);
       }
     }
-    ::closedir(dir);
   }
 }
 
