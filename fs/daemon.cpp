@@ -68,7 +68,7 @@ class Daemon {
   }
 
   bool serve() {
-    if (!start_migration()) return false;
+    start_migration();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     const bool ok = session_->run(*filesystem_, *gpu_);
@@ -168,7 +168,7 @@ class Daemon {
   }
 
   // After the fork: it has threads.
-  bool start_migration() {
+  void start_migration() {
     Migration::Settings settings;
     settings.policy = make_policy(options_);
     settings.half_life = options_.half_life;
@@ -202,10 +202,9 @@ class Daemon {
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
-      return true;
+      return;
     }
     control_ = *std::move(control);
-    return true;
   }
 
   // A mount without metrics is better than none.
