@@ -6,18 +6,11 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "tests/unit/fs/quiet_kernel.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {
 namespace {
-
-class QuietKernel final : public KernelSide {
- public:
-  Result<std::int32_t> add_backing(int) override { return Error(EOPNOTSUPP, "add backing file"); }
-  void remove_backing(std::int32_t) override {}
-  void drop_attributes(InodeId) override {}
-  void drop_pages(InodeId) override {}
-};
 
 class GpuServiceTest : public test::PoolTest {
  protected:
