@@ -108,7 +108,7 @@ void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
 }
 
 void Mover::withdraw_reported() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   std::erase_if(queue_, [&](const Job& job) {
     if (job.report == 0) return false;
     progress_.queued_bytes -= job.move.bytes;
@@ -116,6 +116,7 @@ void Mover::withdraw_reported() {
   });
   reports_.clear();
   idle_.notify_all();
+  idle_.wait(lock, [&] { return reporting_ == 0; });
 }
 
 void Mover::wait_idle(const std::function<bool()>& stop) {
@@ -455,8 +456,10 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
       if (!gave_way(receipt.code)) ++progress_.failed;
       put_aside(*flight.job, outcome.error());
     }
-    if (const auto found = reports_.find(flight.job->report); found != reports_.end())
+    if (const auto found = reports_.find(flight.job->report); found != reports_.end() && !moot) {
       report = found->second;
+      ++reporting_;
+    }
   }
   if (outcome) {
     log::get().debug("moved: path={} from={} to={} bytes={}", log::escaped(receipt.path),
@@ -465,7 +468,11 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     log::get().info("can't move now: path={} from={} to={} why={}", log::escaped(receipt.path),
                     receipt.from, receipt.to, outcome.error().text());
   }
-  if (report && !moot) report(receipt, !outcome);
+  if (!report) return;
+  report(receipt, !outcome);
+  std::lock_guard lock(mutex_);
+  --reporting_;
+  idle_.notify_all();
 }
 
 // REQUIRES: mutex_.

@@ -3,7 +3,9 @@
 
 #include <xxhash.h>
 
+#include <atomic>
 #include <chrono>
+#include <future>
 
 #include "tests/support/wait.hpp"
 #include "tests/unit/tiering/movers.hpp"
@@ -318,6 +320,25 @@ TEST_F(MoverTest, TellsWhoAskedHowEachMoveEnded) {
   finish();
   EXPECT_EQ(told["/f"], std::pair(0, false));
   EXPECT_EQ(told["/g"], std::pair(EBUSY, true));
+}
+
+TEST_F(MoverTest, WithdrawingWaitsForAReportThatIsBeingMade) {
+  std::promise<void> begun, go_on;
+  std::atomic<bool> over{false};
+  start();
+  mover_->add({make("/f", "x")}, Mover::Where::Back, [&](const Receipt&, bool) {
+    begun.set_value();
+    go_on.get_future().wait();
+    over = true;
+  });
+  begun.get_future().wait();
+  auto withdrawn = std::async(std::launch::async, [&] {
+    mover_->withdraw_reported();
+    return over.load();
+  });
+  EXPECT_EQ(withdrawn.wait_for(milliseconds(50)), std::future_status::timeout);
+  go_on.set_value();
+  EXPECT_TRUE(withdrawn.get());
 }
 
 TEST_F(MoverTest, WithdrawingTakesOutOnlyWhatSomebodyListensTo) {
