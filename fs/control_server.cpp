@@ -316,6 +316,8 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0 || fds[0].revents == 0) continue;
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    // Out of descriptors, say: it stays in the queue, and poll() would return at once.
+    if (!socket) std::this_thread::sleep_for(milliseconds(100));
     talks_.remove_if([](const auto& talk) { return talk->ended.load(); });
     ucred peer{};
     socklen_t size = sizeof peer;
