@@ -67,11 +67,12 @@ class ControlServer::Conversation {
     } else if (verb == "resume") {
       parts_.migration.mover().resume();
     } else if (verb == "drain") {
-      last = drain(request.value("tier", ""), request.value("cancel", false));
+      last = request.value("lost", false)
+                 ? give_up(request.value("tier", ""))
+                 : drain(request.value("tier", ""), request.value("cancel", false));
     } else if (verb == "add") {
       std::string why;
-      const std::string config = parts_.add_tier(request.value("tier", ""), why);
-      last = why.empty() ? json{{"config", config}} : json{{"error", why}};
+      if (!parts_.add_tier(request.value("tier", ""), why)) last = {{"error", why}};
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}));
     } else if (verb == "activity") {
@@ -230,6 +231,18 @@ class ControlServer::Conversation {
         last["error"] = retired.error().text();
     }
     return last;
+  }
+
+  // The pool is whole without a tier that will not come back.
+  json give_up(const std::string& name) {
+    Tier* tier = parts_.pool.by_name(name);
+    if (tier == nullptr) return {{"error", "the pool has no tier " + log::escaped(name)}};
+    if (tier->online()) {
+      return {{"error", "tier " + name + " is not lost: it is at " + log::escaped(tier->path()) +
+                            "; without --lost its files move to the other tiers"}};
+    }
+    const auto retired = parts_.pool.set_retired(tier->index(), true);
+    return retired ? json::object() : json{{"error", retired.error().text()}};
   }
 
   json moves(std::size_t most) {

@@ -31,7 +31,7 @@ class ControlServer {
     Migration& migration;
     // Makes a new tier part of the pool ("NAME=PATH,..."). Returns the lines for the config file,
     // or nothing and the reason in `why`.
-    std::function<std::string(const std::string& tier, std::string& why)> add_tier;
+    std::function<bool(const std::string& tier, std::string& why)> add_tier;
     std::function<nlohmann::json()> activity;
   };
 

@@ -221,21 +221,20 @@ class Daemon {
     metrics_ = *std::move(server);
   }
 
-  std::string add_tier(const std::string& text, std::string& why) {
+  bool add_tier(const std::string& text, std::string& why) {
     MountOptions probe;
     probe.tiers = options_.tiers;
     if (const auto error = append_tier("tier add", text, probe)) {
       why = error->message;
-      return {};
+      return false;
     }
     if (pool_->by_name(probe.tiers.back().name) != nullptr) {
       why = "the pool has a tier " + probe.tiers.back().name + " already";
-      return {};
+      return false;
     }
-    if (!pool_->add(tier_settings(probe).back(), why)) return {};
+    if (!pool_->add(tier_settings(probe).back(), why)) return false;
     filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
-    const TierOptions& tier = probe.tiers.back();
-    return "[[tier]]\nname = \"" + tier.name + "\"\npath = \"" + tier.path + "\"\n";
+    return true;
   }
 
   void keep_house(const std::stop_token& stop) {

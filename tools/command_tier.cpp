@@ -13,6 +13,7 @@
 #include "tools/attributes.hpp"
 #include "tools/commands.hpp"
 #include "tools/control_client.hpp"
+#include "tools/init_config.hpp"
 #include "tools/mount_status.hpp"
 #include "tools/progress.hpp"
 
@@ -56,17 +57,23 @@ Lets files move by themselves again after 'sluice tier pause'.
 Exit status: 0 done, 1 failed, 2 wrong usage.
 )"};
 
-constexpr HelpText kDrainHelp{.usage = "sluice tier drain NAME [--cancel] [--verbose] [MOUNT]",
-                              .options = R"(      --cancel      take the tier into use again
+constexpr HelpText kDrainHelp{
+    .usage = "sluice tier drain NAME [--cancel|--lost] [--verbose] [MOUNT]",
+    .options = R"(      --cancel      take the tier into use again
+      --lost        give up a tier that will not come back, with the files on it
   -v, --verbose     a line on stdout for each file moved
       --color WHEN  auto (default), always, never
   -h, --help        this list; the whole description
 )",
-                              .details = R"(
+    .details = R"(
 Moves every file off the tier, and puts no new ones there, so that it can be taken
 out of the configuration. Says at the end that it is empty, or what is left and why:
 files that are open for writing, say. Run it again for those. The tier stays closed to
 new files until --cancel.
+
+A tier whose disk died can't be emptied. With --lost the pool goes on without it: the
+next mount does not miss it. Should it turn up after all, put it back into the
+configuration and its files are there again.
 
 Examples:
   sluice tier drain ssd
@@ -96,6 +103,7 @@ struct Request {
   std::string color = "auto";
   bool verbose = false;
   bool cancel = false;
+  bool lost = false;
 };
 
 // Shows a pass while it runs: its progress, and what failed.
@@ -249,23 +257,24 @@ void print_pending(const Style& style, const std::string& mount, std::uint64_t l
   if (left > shown) std::puts("  'sluice moves' shows what stood in the way of the others");
 }
 
-void print_empty(const std::string& mount, const std::string& tier) {
-  std::fprintf(stderr,
-               "tier %s is empty. Before the next mount, take it out of the configuration:\n",
-               tier.c_str());
-  std::string path;
+void print_farewell(const std::string& mount, const std::string& name, const char* how) {
+  std::fprintf(stderr, "tier %s is %s. Before the next mount, take it out of the configuration:\n",
+               name.c_str(), how);
+  TierOptions tier;
+  tier.name = name;
   if (const auto status = mount_status(mount)) {
     for (const auto& each : member_of(*status, "tiers")) {
-      if (text_of(each, "name") == tier) path = text_of(each, "path");
+      if (text_of(each, "name") == name) tier.path = text_of(each, "path");
     }
   }
-  std::printf("[[tier]]\nname = \"%s\"\npath = \"%s\"\n", tier.c_str(), log::escaped(path).c_str());
+  std::fputs(tier_text(tier, "").c_str(), stdout);
 }
 
 int tier_drain(int argc, char** argv) {
   Arguments arguments;
   Request request;
   arguments.flag("--cancel", request.cancel);
+  arguments.flag("--lost", request.lost);
   arguments.flag("-v,--verbose", request.verbose);
   arguments.option("--color", request.color);
   arguments.option("NAME", request.tier, Arguments::Need::Required);
@@ -273,6 +282,8 @@ int tier_drain(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kDrainHelp)) return *code;
   const auto style = style_for("tier drain", request.color);
   if (!style) return kUsage;
+  if (request.cancel && request.lost)
+    return misuse("tier drain", "--cancel and --lost exclude each other");
   const auto mount = mount_for("tier drain", request.mount);
   if (!mount) return kFailed;
   request.mount = *mount;
@@ -280,17 +291,24 @@ int tier_drain(int argc, char** argv) {
     return fail("tier drain", problem);
   }
 
-  const Json message = {{"verb", "drain"}, {"tier", request.tier}, {"cancel", request.cancel}};
-  if (request.cancel) {
+  const Json message = {{"verb", "drain"},
+                        {"tier", request.tier},
+                        {"cancel", request.cancel},
+                        {"lost", request.lost}};
+  if (request.cancel || request.lost) {
     const auto answer = ask_daemon(*mount, message);
     if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+    if (request.lost) {
+      print_farewell(*mount, request.tier, "given up, and the files on it");
+      return kDone;
+    }
     std::fprintf(stderr, "tier %s takes files again\n", request.tier.c_str());
     return kDone;
   }
   const auto answer = make_pass(*style, request, "tier drain", message);
   if (!answer.problem.empty()) return fail("tier drain", answer.problem);
   if (flag_of(answer.last, "empty")) {
-    print_empty(*mount, request.tier);
+    print_farewell(*mount, request.tier, "empty");
     return kDone;
   }
   const auto left = number_of(answer.last, "left");
@@ -315,18 +333,19 @@ int tier_add(int argc, char** argv) {
     return misuse("tier add", error->message);
   }
   // The daemon's current directory is not ours.
-  const auto path = tier.find('=') + 1;
-  if (tier[path] != '/') tier.insert(path, absolute_path(".") + "/");
+  TierOptions& added = options.tiers[0];
+  if (const auto path = tier.find('=') + 1; tier[path] != '/') {
+    tier.insert(path, absolute_path(".") + "/");
+    added.path = absolute_path(added.path);
+  }
   const auto mount = mount_for("tier add", given);
   if (!mount) return kFailed;
 
   const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
   if (!answer.problem.empty()) return fail("tier add", answer.problem);
   std::fprintf(stderr, "tier %s is in use; for the next mount, put into the configuration:\n",
-               options.tiers[0].name.c_str());
-  std::string config = text_of(answer.last, "config");
-  if (!config.ends_with('\n')) config += '\n';
-  std::fputs(config.c_str(), stdout);
+               added.name.c_str());
+  std::fputs(tier_text(added, tier).c_str(), stdout);
   return kDone;
 }
 

@@ -38,20 +38,6 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// "NAME=PATH,KEY=VALUE": checked before by append_tier().
-std::string tier_text(const TierOptions& tier, const std::string& given) {
-  std::string out =
-      "\n[[tier]]\nname = " + quoted(tier.name) + "\npath = " + quoted(tier.path) + "\n";
-  const auto parts = parts_of(given, ',');
-  for (std::size_t i = 1; i < parts.size(); ++i) {
-    const auto sign = parts[i].find('=');
-    const std::string value = parts[i].substr(sign + 1);
-    const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
-    out += parts[i].substr(0, sign) + " = " + (is_number ? value : quoted(value)) + "\n";
-  }
-  return out;
-}
-
 std::string problem_with(const std::string& path, int code) {
   return log::escaped(path) + ": " + std::strerror(code) +
          (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
@@ -102,6 +88,22 @@ int write_whole(const std::string& file, const std::string& text, bool replaces)
 
 }  // namespace
 
+std::string tier_text(const TierOptions& tier, const std::string& given) {
+  std::string out =
+      "[[tier]]\nname = " + quoted(tier.name) + "\npath = " + quoted(tier.path) + "\n";
+  const auto parts = parts_of(given, ',');
+  // A path may hold commas: what ends in keys is the rest.
+  std::size_t first = parts.size();
+  while (first > 1 && parts[first - 1].find('=') != std::string::npos) --first;
+  for (std::size_t i = first; i < parts.size(); ++i) {
+    const auto sign = parts[i].find('=');
+    const std::string value = parts[i].substr(sign + 1);
+    const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
+    out += parts[i].substr(0, sign) + " = " + (is_number ? value : quoted(value)) + "\n";
+  }
+  return out;
+}
+
 std::string config_path(const std::string& folder, const std::string& name) {
   return folder + "/" + name + ".toml";
 }
@@ -121,7 +123,7 @@ std::optional<std::string> prepare_config(InitConfig& config) {
       quoted(config.mountpoint) + "\n";
   for (const auto& tier : config.tiers) {
     if (const auto error = append_tier("--tier", tier, given)) return error->message;
-    config.text += tier_text(given.tiers.back(), tier);
+    config.text += "\n" + tier_text(given.tiers.back(), tier);
   }
   config.options = {};
   auto error = apply_config_text(config.text, config.file, config.options);

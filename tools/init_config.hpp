@@ -20,6 +20,10 @@ struct InitConfig {
   MountOptions options;
 };
 
+// The lines of a configuration for a tier. `given` is what append_tier() made it of, for its keys:
+// "NAME=PATH,KEY=VALUE"; empty: it has none.
+std::string tier_text(const TierOptions& tier, const std::string& given);
+
 // "/etc/sluice", "pool" is "/etc/sluice/pool.toml".
 std::string config_path(const std::string& folder, const std::string& name);
 // Whether it can name a unit and a file: letters, digits, '_', '-' and '.', not first a dot or

@@ -134,10 +134,12 @@ TEST_F(AddTest, ANewTierTakesFilesAndIsThereAtTheNextMount) {
   LoopFs& disk = add_disk("archive", 64 * kMiB);
   leave_out("archive");
   start();
-  const CommandResult added = tell({"tier", "add", "archive=" + disk.path()});
+  const CommandResult added = tell({"tier", "add", "archive=" + disk.path() + ",capacity=60MiB"});
   ASSERT_EQ(added.exit_code, 0) << added.err;
   EXPECT_NE(added.out.find("name = \"archive\""), std::string::npos) << added.out;
-  EXPECT_NE(added.out.find(disk.path()), std::string::npos) << added.out;
+  EXPECT_NE(added.out.find("path = \"" + disk.path() + "\"\ncapacity = \"60MiB\"\n"),
+            std::string::npos)
+      << added.out;
   EXPECT_EQ(mount().status().at("tiers").size(), 4u);
   move("d/f", "archive");
   EXPECT_EQ(tiers_with("d/f"), "archive");

@@ -223,5 +223,28 @@ TEST_F(MissingTierTest, TheDatabaseCutShortDoesNotStopTheMount) {
   EXPECT_EQ(read_file(*this / "d/slow"), "slow");
 }
 
+TEST_F(MissingTierTest, ALostTierIsGivenUpAndNoLongerMissed) {
+  start();
+  const auto drain = [&] { return sluice({"tier", "drain", "ssd", "--lost", mount().root()}); };
+  CommandResult result = drain();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("ssd is not lost"), std::string::npos) << result.err;
+  disk("ssd").vanish();
+  ASSERT_TRUE(eventually([&] { return !online("ssd"); }));
+  result = drain();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("name = \"ssd\"\npath = \"" + base_ / "ssd" + "\"\n"),
+            std::string::npos)
+      << result.out;
+  mount().umount();
+
+  const Mount without(
+      Pool{{"nvme=" + base_ / "nvme", "hdd=" + base_ / "hdd"}, base_ / "state", base_ / "mnt", {}});
+  EXPECT_EQ(read_file(*this / "d/fast"), "fast");
+  EXPECT_EQ(read_file(*this / "d/slow"), "slow");
+  Names names;
+  EXPECT_EQ(list_until_error(*this / "d", names), 0) << "nothing is missing";
+}
+
 }  // namespace
 }  // namespace sluice::test
