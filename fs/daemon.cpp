@@ -18,12 +18,12 @@
 #include <thread>
 
 #include "base/crash.hpp"
+#include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_service.hpp"
-#include "fs/metrics_server.hpp"
 #include "fs/reporter.hpp"
 #include "fs/service_notice.hpp"
 #include "fs/session.hpp"
@@ -215,10 +215,14 @@ class Daemon {
   // A mount without metrics is better than none.
   void start_metrics() {
     if (options_.metrics == "off") return;
-    const auto body = [this] { return reporter_->metrics(); };
+    const auto answer = [this](const HttpRequest& request) -> HttpResponse {
+      if (request.path != "/metrics") return HttpResponse::complaint("404 Not Found");
+      return {.type = "text/plain; version=0.0.4", .body = reporter_->metrics()};
+    };
     const auto address = loopback_address(options_.metrics);
-    auto server = address ? MetricsServer::listen_on(*address, body)
-                          : MetricsServer::listen_at(state_ + "/metrics.sock", body);
+    auto server = address
+                      ? HttpServer::listen_on(*address, "sluice-metrics", answer)
+                      : HttpServer::listen_at(state_ + "/metrics.sock", "sluice-metrics", answer);
     if (!server) {
       log::get().error("no metrics: where={} why={}", options_.metrics, explain(server.error()));
       return;
@@ -262,7 +266,7 @@ class Daemon {
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
-  std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<HttpServer> metrics_;
 };
 
 }  // namespace
