@@ -64,6 +64,8 @@ struct HttpResponse {
 
 // "%2F" and its like as bytes; nothing if a '%' is followed by something else.
 std::optional<std::string> percent_decoded(std::string_view text);
+// All but letters, digits and "-._~" so written.
+std::string percent_encoded(std::string_view bytes);
 
 class HttpServer {
  public:

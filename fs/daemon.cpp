@@ -183,6 +183,7 @@ class Daemon {
     settings.mover.verify = options_.verify;
     settings.census_taken = [this](const Census& census, std::int64_t time) {
       filesystem_->hot_files().take(census, time);
+      heat_tree_.take(census, time);
     };
     migration_ = std::make_unique<Migration>(
         *pool_, *store_, *filesystem_,
@@ -202,7 +203,7 @@ class Daemon {
         state_ + "/" + kControlSocket,
         {*pool_, *store_, *filesystem_, *migration_,
          [this](const std::string& tier, std::string& why) { return add_tier(tier, why); },
-         [this] { return reporter_->activity(); }});
+         [this] { return reporter_->activity(); }, heat_tree_});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        explain(control.error()));
@@ -263,6 +264,7 @@ class Daemon {
   std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go
   std::unique_ptr<Filesystem> filesystem_;
   std::unique_ptr<GpuService> gpu_;
+  HeatTree heat_tree_;
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
