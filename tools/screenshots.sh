@@ -3,7 +3,7 @@
 #
 #   tools/screenshots.sh [SLUICE]    the program to show (default build/release/bin/sluice)
 #
-# Needs root, /dev/fuse and Chromium (tools/setup.sh --browser installs it). Takes about a minute.
+# Needs root, /dev/fuse and Chromium (tools/setup.sh --browser installs it). Takes about a minute and a half.
 set -euo pipefail
 
 repo=$(cd "$(dirname "$0")/.." && pwd)

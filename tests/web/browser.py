@@ -180,7 +180,7 @@ class Browser:
                       + chunk(b"PLTE", palette) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b""))
 
 
-# The 256 colours that are most, and for each pixel the nearest of them.
+# The most frequent colours that are not almost the same, at most 256, and for each pixel the nearest of them.
 _QUANTIZE = """(async () => {
   const bitmap = await createImageBitmap(await (await fetch('data:image/png;base64,IMAGE')).blob());
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d');
@@ -189,12 +189,13 @@ _QUANTIZE = """(async () => {
   const counts = new Map(), pixels = new Uint8Array(data.length / 4);
   const color = (i) => data[4 * i] << 16 | data[4 * i + 1] << 8 | data[4 * i + 2];
   for (let i = 0; i < pixels.length; ++i) counts.set(color(i), (counts.get(color(i)) ?? 0) + 1);
-  const palette = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 256).map(([each]) => [each >> 16, each >> 8 & 255, each & 255]);
-  const nearest = new Map();
-  for (const each of counts.keys()) {
-    const distance = ([r, g, b]) => (r - (each >> 16)) ** 2 + (g - (each >> 8 & 255)) ** 2 + (b - (each & 255)) ** 2;
-    nearest.set(each, palette.reduce((best, one, i) => distance(one) < distance(palette[best]) ? i : best, 0));
-  }
+  const distance = (a, b) => (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2;
+  const colors = [...counts].sort((a, b) => b[1] - a[1]).map(([each]) => [each >> 16, each >> 8 & 255, each & 255]);
+  const palette = [];
+  for (const each of colors)
+    if (palette.length < 256 && palette.every((one) => distance(one, each) > 60)) palette.push(each);
+  const nearest = new Map(colors.map((each) => [each[0] << 16 | each[1] << 8 | each[2],
+    palette.reduce((best, one, i) => distance(one, each) < distance(palette[best], each) ? i : best, 0)]));
   for (let i = 0; i < pixels.length; ++i) pixels[i] = nearest.get(color(i));
   let text = '';
   for (let i = 0; i < pixels.length; i += 32768) text += String.fromCharCode(...pixels.subarray(i, i + 32768));

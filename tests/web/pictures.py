@@ -36,6 +36,7 @@ FILES = [
     ("home/ben/results.parquet", "ssd", 310, 22),
 ]
 FILES += [(f"datasets/imagenet/train-{i:02}.tar", "hdd", 700 + 40 * (i % 5), 3 + i) for i in range(10)]
+FILES += [(f"datasets/laion/part-{i}.parquet", "hdd", 260 + 70 * i, 0) for i in range(5)]
 FILES += [(f"home/anna/photos/{2019 + i}.zip", "hdd", 420 + 90 * i, 0) for i in range(6)]
 
 
@@ -68,10 +69,15 @@ def work(seconds):
     end, turn = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         turn += 1
-        path = FILES[(0, 1, 3, 12)[turn % 4]][0]
-        fd = os.open(os.path.join(pool, path), os.O_RDONLY)
+        path, tier = (("models/llama-3-8b/model-00001-of-00002.safetensors", "nvme"),
+                      ("models/mixtral/model-00001.safetensors", "ssd"))[turn % 2]
+        # Out of the page cache, so that the disk has something to do.
+        fd = os.open(os.path.join("/mnt", tier, path), os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.pread(fd, (60 + 50 * (turn % 7)) * MIB, 0)
+        os.close(fd)
+        fd = os.open(os.path.join(pool, path), os.O_RDONLY)
+        for at in range(0, (20 + 15 * (turn % 7)), 4):
+            os.pread(fd, 4 * MIB, at * MIB)
         os.close(fd)
         if turn % 3 == 0:
             with open(os.path.join(pool, "training/run-42/log.jsonl"), "wb") as log:
@@ -112,6 +118,7 @@ def main():
         browser.scheme("light")
         browser.open(address)
         browser.wait("document.querySelectorAll('#map .tile').length > 3")
+        work(35)
         os.setxattr(os.path.join(pool, "home/ben/results.parquet"), "user.sluice.tier", b"nvme")
         work(16)
         os.setxattr(os.path.join(pool, "datasets/imagenet/val.tar"), "user.sluice.tier", b"nvme")

@@ -78,6 +78,7 @@ class Pool:
         for directory in DIRECTORIES:
             for number, name in enumerate(HOSTILE[:6]):
                 self._write("slow", directory, name, (number + 1) * MIB)
+        os.symlink("/etc", f"{self.folder}/fast/link")
         self.mount()
         for _ in range(40):
             os.close(os.open(os.path.join(self.mountpoint.encode(), HOSTILE[0]), os.O_RDONLY))
@@ -151,6 +152,15 @@ def check_map(page):
         page.wait(tile("not-utf8-"))
 
 
+def check_focus(page):
+    """What is drawn anew each second does not take the keyboard away."""
+    page.run("document.querySelector('#hottest .file').focus()")
+    seen = len(page.requests)
+    page.run("new Promise((done) => setTimeout(done, 2500))")
+    assert sum("/api/activity" in each for each in page.requests[seen:]) >= 2
+    assert page.run("document.activeElement.closest('#hottest') !== null"), "the keyboard was taken away"
+
+
 def check_story(page, typed, expected):
     page.run("document.getElementById('path').value = ''")
     page.run("document.getElementById('path').focus()")
@@ -171,11 +181,13 @@ def check_all(pool, page, address):
     check_looks(page)
     page.resize(1280, 900)
     check_map(page)
+    check_focus(page)
     check_story(page, "/" + HOSTILE[0].decode(), "opened 40 times")
     assert page.problems == [], page.problems
     # From here on the server is made to refuse, which the browser notes.
     check_story(page, "/none", "there is no such file")
     check_story(page, "/../../etc/passwd", "not followed here")
+    check_story(page, "/link/passwd", "not followed here")
 
     pool.umount()
     page.wait("document.getElementById('trouble').innerText.includes('does not answer')", "the page notices the end of the mount")

@@ -1,10 +1,11 @@
 // Asks /api/ every second or so, and draws what it says. docs/web.md lists the requests.
 import {bar, replayChart, sparkline} from './charts.js';
-import {count, duration, element, encoded, file, files, heatStep, kHeatWords, rate, score, shown,
-  size} from './text.js';
+import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, shown, size}
+  from './text.js';
 import {drawMap} from './treemap.js';
 
 const kSamples = 120;
+const kInner = 6;  // directories of the map whose content shows; requests at once
 const $ = (id) => document.getElementById(id);
 const words = (text) => element('p', {class: 'muted', text});
 
@@ -12,6 +13,7 @@ let token = '';
 let before = null;              // the last answer
 let place = [];                 // the path of the map: {name, at}
 let level = null;               // what the map shows
+let inner = new Map();          // by `at`: what is in its larger directories
 let replay = null;
 let receiptsOf = '';            // the counts that the receipts shown belong to
 const samples = new Map();      // by tier: {reads, writes}
@@ -121,7 +123,7 @@ function drawMoves(now) {
     `${count(m.active)} under way, ${count(m.queued)} queued, ${count(m.pending)} waiting` +
     (m.failed ? `, ${count(m.failed)} failed` : '');
   const time = now.uptime_s;
-  $('moves').replaceChildren(...now.moves.map((move) => {
+  fill($('moves'), ...now.moves.map((move) => {
     const past = seenMoves.get(move.path);
     seenMoves.set(move.path, {bytes: move.bytes, time});
     const speed = past && time > past.time ? Math.max(0, (move.bytes - past.bytes) / (time - past.time)) : 0;
@@ -150,7 +152,7 @@ async function drawReceipts(now) {
     element('span', {class: each.result === 'failed' ? 'under failed' : 'under muted',
       text: `${each.result === 'moved' ? '' : each.result + ', '}${size(each.bytes)}, ${shown(each.reason)}, ` +
         `${duration(now.now - each.time)} ago`}))));
-  $('receipts').replaceChildren(...(rows.length ? rows : [words('Nothing has moved yet.')]));
+  fill($('receipts'), ...(rows.length ? rows : [words('Nothing has moved yet.')]));
 }
 
 function drawHottest(now) {
@@ -158,21 +160,21 @@ function drawHottest(now) {
   const rows = now.hottest.slice(0, 10).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: `${shown(each.tier)}, ${score(each.score)}`}),
     bar(100 * each.score / most, {label: 'score ' + score(each.score), thin: true})));
-  $('hottest').replaceChildren(...(rows.length ? rows
+  fill($('hottest'), ...(rows.length ? rows
     : [words('No file has been used since the mount; a pass over the files finds those of earlier days.')]));
 }
 
 function drawGpu(now) {
   const routes = Object.entries(now.gpu.routes).filter(([name, each]) => name !== 'all' && each.operations > 0);
   if (!routes.length) {
-    $('gpu').replaceChildren(words(now.gpu.enabled ? 'Nothing has been read into GPU memory since the mount.'
+    fill($('gpu'), words(now.gpu.enabled ? 'Nothing has been read into GPU memory since the mount.'
       : 'Reads into GPU memory are turned off for this mount.'));
     return;
   }
   const seconds = before ? now.uptime_s - before.uptime_s : 0;
   const head = element('tr', {}, ...['Route', 'Now', 'In all', 'Half within', '99% within'].map((text, i) =>
     element('th', {text, class: i ? 'number' : '', scope: 'col'})));
-  $('gpu').replaceChildren(element('table', {}, head, ...routes.map(([name, each]) => {
+  fill($('gpu'), element('table', {}, head, ...routes.map(([name, each]) => {
     const past = before?.gpu.routes[name]?.bytes ?? 0;
     const speed = seconds > 0 ? Math.max(0, each.bytes - past) / seconds : 0;
     const cells = [rate(speed), size(each.bytes), count(each.p50_us) + ' µs', count(each.p99_us) + ' µs'];
@@ -194,7 +196,7 @@ function drawCrumbs() {
 
 function redrawMap() {
   if (!level?.children) return;
-  drawMap($('map'), level, (child) => {
+  drawMap($('map'), level, inner, (child) => {
     if (child.directory) return go([...place, {name: child.name, at: child.at}]);
     const path = [...place, child].map((step) => '/' + step.name).join('');
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
@@ -208,7 +210,11 @@ function redrawMap() {
 async function go(steps) {
   const isMove = steps.length !== place.length;
   try {
-    const answer = await ask('tree?path=/' + steps.map((step) => step.at).join('/'));
+    const path = steps.map((step) => '/' + step.at).join('');
+    const answer = await ask('tree?path=' + (path || '/'));
+    const larger = (answer.children ?? []).filter((child) => child.directory && child.bytes > answer.bytes / 20);
+    inner = new Map(await Promise.all(larger.slice(0, kInner).map(async (child) =>
+      [child.at, await ask(`tree?path=${path}/${child.at}`).catch(() => null)])));
     place = steps;
     level = answer;
     drawCrumbs();

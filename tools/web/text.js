@@ -22,6 +22,16 @@ export function element(name, attributes = {}, ...children) {
   return node;
 }
 
+// Fills `box` anew, unless that changes nothing, and leaves the keyboard where it was.
+export function fill(box, ...nodes) {
+  const next = element(box.localName, {}, ...nodes);
+  if (box.innerHTML === next.innerHTML) return;
+  const buttons = () => [...box.querySelectorAll('button')];
+  const focused = buttons().indexOf(document.activeElement);
+  box.replaceChildren(...next.childNodes);
+  if (focused >= 0) buttons()[Math.min(focused, buttons().length - 1)]?.focus({preventScroll: true});
+}
+
 export function size(bytes) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
   let unit = 0;
