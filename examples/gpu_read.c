@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   struct sluice_result result;
   ssize_t done = sluice_read(file, buffer, 0, (size_t)size, 0, &result);
   if (done < 0) return fail("read", sluice_error());
+  if (done != size) return fail("read", "the file became shorter meanwhile");
   printf("%zd bytes to %s memory by %s (%s), in the %s\n", done, has_gpu ? "GPU" : "host",
          sluice_route_name(result.route), sluice_why_text(result.why),
          result.in_process ? "process" : "daemon");

@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
 
   struct sluice_transfer transfer = {.buffer = buffer.buffer, .length = buffer.length};
   if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
+  if (transfer.done != transfer.length) fprintf(stderr, "the file became shorter meanwhile\n");
   printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
 
   /* Before the memory is freed: the daemon has it mapped. */

@@ -124,16 +124,10 @@ Problem sort_mount_options(std::string& words) {
   return {};
 }
 
-struct FileId {
-  dev_t device;
-  ino_t inode;
-  bool operator==(const FileId&) const = default;
-};
-
-std::optional<FileId> file_id(const std::string& path) {
+std::optional<std::pair<dev_t, ino_t>> file_id(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) return std::nullopt;
-  return FileId{status.st_dev, status.st_ino};
+  return std::pair(status.st_dev, status.st_ino);
 }
 
 enum class Relation { Apart, Same, Inside };

@@ -1,8 +1,9 @@
 # Four packages from the components `sluice`, `library`, `dev` and `python`, which work on later releases than the one that
 # they are made on: libraries whose versions differ between releases come along, in a directory of their own.
 
-# Libraries of the system that stay where they are: newer ones serve what was linked with older ones.
-set(system_libraries "^ld-linux" "^lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s|atomic|mvec|resolv)\\.so")
+# Libraries of the system that stay where they are (libc6, libstdc++6, libgcc-s1): newer ones serve what was linked with older
+# ones. Their names are an expression in a file, which the scripts here read, too.
+file(STRINGS debian/system-libraries system_libraries)
 # Those of libsluice, which the package libsluice1 holds for both.
 set(library_private "^lib(spdlog|fmt)\\.so")
 set(private_dir ${CMAKE_INSTALL_LIBDIR}/sluice/private)
@@ -30,12 +31,12 @@ install_private(sluice $<TARGET_FILE:sluice> ${system_libraries} ${library_priva
 set(copyright ${CMAKE_CURRENT_BINARY_DIR}/copyright)
 add_custom_command(OUTPUT ${copyright} DEPENDS sluice debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE $<TARGET_FILE:sluice> ${copyright} VERBATIM)
-add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice_client)
+add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice_client sluice_manuals)
 if(TARGET sluice_dropin)
   add_dependencies(sluice_packages sluice_dropin)
 endif()
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc)
-install(FILES ${copyright} ${CMAKE_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc_dir}/sluice COMPONENT sluice)
+install(FILES ${copyright} DESTINATION ${doc_dir}/sluice COMPONENT sluice)
 install(FILES ${copyright} DESTINATION ${doc_dir}/libsluice1 COMPONENT library)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/libsluice-dev RENAME copyright COMPONENT dev)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/python3-sluice RENAME copyright COMPONENT python)
@@ -53,7 +54,17 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/METADATA ${CMAKE_CURRENT_BINARY_DIR}/I
         DESTINATION ${python_dir}/sluice-${PROJECT_VERSION}.dist-info COMPONENT python)
 
 set(CPACK_GENERATOR DEB)
-set(CPACK_PACKAGE_CONTACT "The Sluice authors <sluice@localhost>")
+# Who answers for a package is who makes it, by Debian's own variables or as git knows them.
+set(contact "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+if(NOT contact MATCHES ". <.+>")
+  execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} var GIT_COMMITTER_IDENT OUTPUT_VARIABLE contact ERROR_QUIET)
+  string(REGEX MATCH "^[^>]+ <[^>]+>" contact "${contact}")
+endif()
+if(NOT contact)
+  cmake_host_system_information(RESULT host QUERY FQDN)
+  set(contact "unknown <$ENV{USER}@${host}>")
+endif()
+set(CPACK_PACKAGE_CONTACT ${contact})
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/build/packages)
 set(CPACK_SET_DESTDIR ON) # /etc is not below /usr
 set(CPACK_STRIP_FILES ON)

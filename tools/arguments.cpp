@@ -12,6 +12,7 @@
 #include "fs/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/completion.hpp"
+#include "tools/manual.hpp"
 
 namespace sluice {
 namespace {
@@ -86,6 +87,7 @@ std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help)
       return complete_options({mark, arguments.end()}, help, argv[0],
                               mark == arguments.begin() + 1);
     }
+    if (argument == kManualMark) return print_manual_part(arguments.subspan(1), help, argv[0]);
     if (argument != "-h" && argument != "--help") continue;
     print("usage: ");
     print(help.usage);

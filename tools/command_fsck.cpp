@@ -86,9 +86,10 @@ void print_for_people(const Style& style, const CheckReport& report) {
            safe_name(style, f.path) + "\n    " + safe_name(style, f.detail) +
            (f.repaired ? " (repaired)" : "") + "\n";
   }
-  out += format_count(report.files) + " files in " + format_count(report.directories) +
-         " directories: " +
-         (report.findings.empty() ? "clean" : format_count(report.findings.size()) + " findings") +
+  const auto found = report.findings.size();
+  out += format_files(report.files) + " in " + format_count(report.directories) +
+         (report.directories == 1 ? " directory: " : " directories: ") +
+         (found == 0 ? "clean" : format_count(found) + (found == 1 ? " finding" : " findings")) +
          "\n";
   std::fputs(out.c_str(), stdout);
 }

@@ -37,7 +37,7 @@ constexpr std::string_view kVerb = "gpu read";
 constexpr HelpText kReadHelp{
     .usage = "sluice gpu read [options] FILE...",
     .options =
-        R"(      --gpu GPU      the GPU's number or UUID, as nvidia-smi -L shows them; default: 0
+        R"(      --gpu GPU      the GPU's number or UUID, as nvidia-smi -L shows them; default: the first
       --host         into host memory instead
       --offset SIZE  begin there; default: 0
       --length SIZE  no more than this; default: to the end
@@ -54,7 +54,8 @@ daemon does the work; elsewhere, and where the daemon can't, this process does.
 
 The memory is a buffer of at most 256 MiB that is filled again and again: a file may
 be larger than the GPU's memory. Only the reads are timed; the first one includes what
-has to be set up. A route that is named is taken or the file fails.
+has to be set up. A route that is named is taken or the file fails. Without a GPU, and
+if none is named, everything goes to host memory, and says so.
 
 Members of the JSON object: path, bytes, seconds, rate (bytes a second), route, why,
 by ("daemon" or "process"), gpu (its UUID; null for host memory), checked.
@@ -71,7 +72,7 @@ constexpr std::uint64_t kBufferSize = 256 << 20;
 
 struct ReadOptions {
   std::vector<std::string> paths;
-  std::string gpu = "0";
+  std::string gpu;  // empty: the first, or host memory where there is none
   bool host = false;
   std::uint64_t offset = 0;
   std::optional<std::uint64_t> length;
@@ -349,8 +350,11 @@ int gpu_read(int argc, char** argv) {
 
   Devices devices;
   Device* device = nullptr;
-  if (!options.host) {
-    device = find_gpu(devices, options.gpu);
+  if (!options.host && options.gpu.empty() && devices.all().empty()) {
+    std::fprintf(stderr, "sluice: gpu read: no GPU (%s): into host memory\n",
+                 devices.why_none().c_str());
+  } else if (!options.host) {
+    device = find_gpu(devices, options.gpu.empty() ? "0" : options.gpu);
     if (device == nullptr) return kFailed;
   }
   Progress progress;

@@ -80,7 +80,7 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
   const auto looked_at = format_files(number_of(last, "files"));
   std::string out;
   if (moves == 0) {
-    out = "nothing to move: all of " + looked_at + " are where they should be, or held back\n";
+    out = "nothing to move: " + looked_at + ", each where it should be or held back\n";
     if (member_of(last, "held").empty()) {
       out = "nothing to move: " + looked_at + ", each where it should be\n";
     }

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <ctime>
 
-#include "base/path.hpp"
 #include "base/units.hpp"
 #include "tools/commands.hpp"
 #include "tools/mount_status.hpp"
@@ -19,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::steady_clock;
 
-constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] MOUNTPOINT",
+constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [MOUNT]",
                          .options = R"(      --json        one JSON object; its members are stable
       --bytes       exact numbers of bytes in the table
       --count       count every file, however long that takes
@@ -32,7 +31,10 @@ where. Files and bytes are counted by walking the tiers, for two seconds unless
 --count is given; a count that was cut short is marked '>=', or "complete": false
 in JSON.
 
+MOUNT may be left out inside a mount, or where there is only one.
+
 Examples:
+  sluice status
   sluice status /mnt/pool
   sluice status --json /mnt/pool | jq '.tiers[] | {name, free}'
 
@@ -43,7 +45,7 @@ constexpr std::chrono::seconds kCountBudget{2};
 constexpr std::size_t kBarWidth = 20;
 
 struct Request {
-  std::string path;
+  std::string mount;
   std::string color = "auto";
   bool json = false;
   bool bytes = false;
@@ -237,17 +239,14 @@ int command_status(int argc, char** argv) {
   arguments.flag("--bytes", request.bytes);
   arguments.flag("--count", request.count);
   arguments.option("--color", request.color);
-  arguments.option("MOUNTPOINT", request.path, Arguments::Need::Required);
+  arguments.option("MOUNT", request.mount);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
-  const auto style = Style::create(request.color);
-  if (!style) {
-    std::fputs("sluice: status: --color must be auto, always or never\n", stderr);
-    return kUsage;
-  }
-
-  const std::string mountpoint = absolute_path(request.path);
-  auto status = mount_status(mountpoint);
-  if (!status) return fail("status", describe_status_error(status.error(), mountpoint));
+  const auto style = style_for("status", request.color);
+  if (!style) return kUsage;
+  const auto mount = mount_for("status", request.mount);
+  if (!mount) return kFailed;
+  auto status = mount_status(*mount);
+  if (!status) return fail("status", describe_status_error(status.error(), *mount));
   if (const auto tiers = status->find("tiers"); tiers != status->end() && tiers->is_array()) {
     add_counts(*tiers, request.count);
   }

@@ -75,13 +75,19 @@ std::vector<OptionLine> parse_options(std::string_view text) {
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     std::string_view rest = trimmed(line);
-    if (rest.size() > 4 && rest[0] == '-' && rest.substr(2, 2) == ", ") rest.remove_prefix(4);
+    std::string_view letter;
+    if (rest.size() > 4 && rest[0] == '-' && rest.substr(2, 2) == ", ") {
+      letter = rest.substr(0, 2);
+      rest.remove_prefix(4);
+    }
     if (!rest.starts_with("--")) {
-      // An option whose name fills its line is explained in the next.
-      if (!out.empty() && out.back().meaning.empty()) out.back().meaning = rest;
+      if (out.empty()) continue;
+      std::string& meaning = out.back().meaning;
+      meaning.append(meaning.empty() ? "" : " ").append(rest);
       continue;
     }
     OptionLine& option = out.emplace_back();
+    option.letter = letter;
     const auto take = [&rest] {
       const auto length = std::min(rest.find(' '), rest.size());
       const std::string_view word = rest.substr(0, length);

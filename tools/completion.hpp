@@ -17,8 +17,10 @@ namespace sluice {
 // print what could stand there, a line each: the word, a tab, what it means. Nothing: file names.
 inline constexpr std::string_view kCompletionMark = "--complete";
 
-// What a line of a help text says: "  -c, --config FILE  read options from this file".
+// What a help text says of an option: "  -c, --config FILE  read options from this file". The
+// meaning may go on in lines below.
 struct OptionLine {
+  std::string letter;   // "-c"; empty: it has none
   std::string name;     // "--config"
   std::string value;    // "FILE"; empty: it takes none
   std::string meaning;  // "read options from this file"

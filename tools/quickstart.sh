@@ -75,11 +75,10 @@ show "$sluice" status "$mount"
 say "Keep a folder on the slowest tier, make a pass, and ask why a file is where it is:"
 show "$sluice" pin hdd "$mount/docs/man"
 show "$sluice" tier run "$mount"
-show "$sluice" explain "$mount/docs/man/sluice.1"
+show "$sluice" explain "$mount/docs/man/sluice.toml.5"
 
 say "Its bytes into GPU memory, or into host memory where there is no GPU, compared with the file's:"
-if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then to=(); else to=(--host); fi
-show "$sluice" gpu read --check "${to[@]}" "$mount/$file"
+show "$sluice" gpu read --check "$mount/$file"
 show getfattr --absolute-names -n user.sluice.gpu "$mount/$file"
 
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then gpu="a GPU is here"; else gpu="no GPU here, and none is needed"; fi

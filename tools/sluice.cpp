@@ -11,6 +11,7 @@
 #include "gpu/cufile_api.hpp"
 #include "tools/commands.hpp"
 #include "tools/completion.hpp"
+#include "tools/manual.hpp"
 #include "tools/mounts.hpp"
 
 namespace sluice {
@@ -44,7 +45,7 @@ void print_help(std::FILE* to) {
   }
   std::fputs(
       "\n  sluice <verb> -h      the verb's options\n"
-      "  sluice <verb> --help  its whole description\n"
+      "  sluice help <verb>    its whole description, as does man sluice-<verb>\n"
       "  sluice --version\n",
       to);
 }
@@ -65,22 +66,35 @@ int complain_about_verb(const std::string& who, std::string_view word,
   return kUsage;
 }
 
+int run(int argc, char** argv);
+
+// `sluice help tier run` is `sluice tier run --help`.
+int run_help(int argc, char** argv) {
+  std::string help = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  words.erase(words.begin() + 1);
+  words.insert(words.end(), {help.data(), nullptr});
+  return run(argc, words.data());
+}
+
 int run(int argc, char** argv) {
   if (argc < 2) {
     print_help(stderr);
     return kUsage;
   }
   const std::string_view word = argv[1];
-  if (word == "-h" || word == "--help" || word == "help") {
+  if (word == "-h" || word == "--help" || (word == "help" && argc == 2)) {
     print_help(stdout);
     return kDone;
   }
+  if (word == "help") return run_help(argc, argv);
   if (word == "--version") {
     std::puts("sluice " SLUICE_VERSION);
     return kDone;
   }
-  // For the shells: not in the table, so not in the help.
+  // For the shells and the build: not in the table, so not in the help.
   if (word == "complete") return command_complete(argc - 1, argv + 1, kVerbs);
+  if (word == "manual") return command_manual(argc - 1, argv + 1, kVerbs);
   for (const auto& verb : kVerbs) {
     if (verb.name == word) return verb.run(argc - 1, argv + 1);
   }
@@ -94,6 +108,16 @@ int run_subverb(int argc, char** argv, std::span<const Subverb> subverbs) {
   const bool is_help = word == "-h" || word == "--help";
   if (word == kCompletionMark) {
     return complete_verbs({argv + 1, static_cast<std::size_t>(argc - 1)}, subverbs);
+  }
+  if (word == kManualMark) {
+    for (const auto& each : subverbs) {
+      std::string name = std::string(argv[0]) + " " + std::string(each.name);
+      std::vector<char*> words(argv, argv + argc);
+      words[0] = name.data();
+      words.push_back(nullptr);
+      if (const int code = each.run(argc, words.data()); code != kDone) return code;
+    }
+    return kDone;
   }
   if (word.empty() || is_help) {
     std::FILE* to = is_help ? stdout : stderr;

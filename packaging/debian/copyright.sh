@@ -4,13 +4,12 @@
 set -euo pipefail
 license=$1 program=$2
 output=$3
+here=$(dirname "$0")
 
 # Compiled in: headers, and the static libfuse, whose licence is that of the system's older one.
 packages=(fuse3 libcli11-dev libtomlplusplus-dev nlohmann-json3-dev)
 while read -r library; do
-  case ${library##*/} in
-    ld-linux* | libc.* | libm.* | libdl.* | librt.* | libpthread.* | libstdc++.* | libgcc_s.*) continue ;;
-  esac
+  ! grep -qEf "$here/system-libraries" <<<"${library##*/}" || continue
   # By its name alone: dpkg knows it below /lib where that is a link to /usr/lib.
   owner=$(dpkg -S "*/$(basename "$(realpath "$library")")" | head -n 1)
   packages+=("${owner%%:*}")

@@ -5,8 +5,10 @@ set -euo pipefail
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mapfile -t files < <(realpath "$@" && ldd "$@" | grep -oE '=> /[^ ]+' | cut -c 4- | sort -u |
-  grep -vE '/(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so')
+here=$(dirname "$0")
+mapfile -t files < <(realpath "$@"
+  ldd "$@" | grep -oE '=> /[^ ]+' | cut -c 4- | sort -u |
+    while read -r library; do grep -qEf "$here/system-libraries" <<<"${library##*/}" || echo "$library"; done)
 mkdir "$scratch/debian"
 touch "$scratch/debian/control" # dpkg-shlibdeps wants to see one
 cd "$scratch"

@@ -20,11 +20,16 @@ for package in sluice libsluice1 libsluice-dev python3-sluice; do
 done
 missing=$(ldd /usr/bin/sluice /usr/lib/*/libsluice.so.1 | grep 'not found' || true)
 [[ ! $missing ]] || fail "libraries are missing: $missing"
-outside=$(ldd /usr/bin/sluice | grep '=> /' | grep -vE '/sluice/private/|/lib(c|m|stdc\+\+|gcc_s|pthread|dl|rt)\.so' || true)
+outside=$(ldd /usr/bin/sluice | grep '=> /' | grep -v /sluice/private/ | awk '{print $1}' | grep -vEf /packages/system-libraries || true)
 [[ ! $outside ]] || fail "linked with libraries that no package of ours asks for: $outside"
 sluice --version
 sluice doctor >/dev/null
 [[ $(sluice complete mou) == mount* ]] || fail "no completion"
+for file in man/man1/sluice.1.gz man/man1/sluice-status.1.gz man/man5/sluice.toml.5.gz man/man8/mount.sluice.8.gz man/man3/libsluice.3.gz \
+  doc/sluice/README.md doc/sluice/docs/operations.md sluice/grafana-dashboard.json doc/sluice/examples/gpu_read.c; do
+  [[ -s /usr/share/$file ]] || fail "/usr/share/$file is missing"
+done
+[[ $(dpkg-query -W -f '${Maintainer}' sluice) == *?' <'?*@?*'>' ]] || fail "no maintainer: $(dpkg-query -W -f '${Maintainer}' sluice)"
 [[ -e $(echo /usr/lib/*/sluice/libcufile.so.0) ]] || fail "the cuFile drop-in is missing"
 
 step "mounting with mount(8) and fstab"

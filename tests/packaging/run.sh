@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Makes the packages, installs them in fresh roots of Debian 12 and 13, uses them there, removes them, and looks for what is
-# left behind.
+# Makes the packages, installs them in fresh roots of this machine's Debian and of later ones, uses them there, removes them,
+# and looks for what is left behind.
 #
-#   tests/packaging/run.sh [SUITE]...     default: bookworm trixie
+#   SLUICE_PACKAGES=1 tests/packaging/run.sh [SUITE]...     default: of bookworm and trixie, this machine's own and later ones
 #
 # Needs root, debootstrap and the archive that this machine's apt uses. Exits with 77 (skipped) where one is missing.
 # Environment:
+#   SLUICE_PACKAGES     without it nothing is done: it takes minutes, and makes roots for 600 MB in the cache
 #   SLUICE_DEPS_CACHE   where the fresh roots are kept for the next time (default /var/cache/sluice)
 #   SLUICE_TEST_DIR     where the roots are unpacked (default /var/tmp)
 set -euo pipefail
@@ -15,12 +16,14 @@ cache=${SLUICE_DEPS_CACHE:-/var/cache/sluice}
 skip() { echo "packaging: skipped: $*"; exit 77; }
 say() { echo "packaging: $*"; }
 
+[[ ${SLUICE_PACKAGES:-} ]] || skip "it takes minutes and downloads; SLUICE_PACKAGES=1 or tools/test.sh --packages runs it"
 ((EUID == 0)) || skip "it must be root"
 [[ -e /dev/fuse ]] || skip "there is no /dev/fuse"
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
 command -v dpkg-shlibdeps >/dev/null || skip "dpkg-dev is not installed"
 # shellcheck disable=SC1091
-[[ $(. /etc/os-release && echo "$ID") == debian ]] || skip "the archive of this machine is not Debian's"
+. /etc/os-release
+[[ $ID == debian ]] || skip "the archive of this machine is not Debian's"
 
 # In namespaces of their own, mounts and processes go with the last of us, however we end.
 if [[ ! ${SLUICE_IN_NAMESPACE:-} ]]; then
@@ -28,7 +31,13 @@ if [[ ! ${SLUICE_IN_NAMESPACE:-} ]]; then
 fi
 
 suites=("$@")
-((${#suites[@]})) || suites=(bookworm trixie)
+if ((${#suites[@]} == 0)); then
+  # What is made on a release works on later ones, not on earlier ones.
+  for suite in bookworm trixie; do
+    if [[ $suite == "$VERSION_CODENAME" ]] || ((${#suites[@]})); then suites+=("$suite"); fi
+  done
+  ((${#suites[@]})) || suites=("$VERSION_CODENAME")
+fi
 scratch=$(mktemp -d -p "${SLUICE_TEST_DIR:-/var/tmp}" sluice-packaging.XXXXXX)
 finish() {
   local code=$?
@@ -55,7 +64,7 @@ archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Or
 # make_root SUITE: unpacks a fresh system with what the packages need and the checks use: nothing is fetched after this.
 make_root() {
   local suite=$1 root=$scratch/$1 tools=python3,mount,systemd kept
-  if [[ $suite == bookworm ]]; then tools+=,gcc,libc6-dev,pkgconf; fi
+  if [[ $suite == "${suites[0]}" ]]; then tools+=,gcc,libc6-dev,pkgconf; fi
   kept=$cache/root-$suite-$(dpkg --print-architecture)-$(cksum <<<"$tools" | cut -d' ' -f1).tar
   if [[ ! -s $kept ]]; then
     say "$suite: making a root (once)"
@@ -97,7 +106,7 @@ for suite in "${suites[@]}"; do
     mount --bind "/dev/$device" "$root/dev/$device"
   done
   mkdir "$root/packages"
-  cp "${packages[@]}" "$repo"/tests/packaging/{inside.sh,notify.py,service.sh} "$root/packages/"
+  cp "${packages[@]}" "$repo"/tests/packaging/{inside.sh,notify.py,service.sh} "$repo/packaging/debian/system-libraries" "$root/packages/"
   if env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /packages/inside.sh &&
     try_service "$suite"; then
     say "$suite: passed"

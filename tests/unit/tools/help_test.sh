@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# help_test.sh SLUICE SOURCE: what --help offers is what the man pages and docs/configuration.md describe, and exit codes
-# are as promised.
+# help_test.sh SLUICE SOURCE: the man pages made of the help texts are whole, what the reference file offers is described, and
+# exit codes are as promised.
 set -euo pipefail
 sluice=$1 source=$2
 failures=0
@@ -16,10 +16,12 @@ expect_code 0 --help
 expect_code 0 --version
 expect_code 2
 expect_code 2 stats
-expect_code 2 status
 expect_code 2 mount
 expect_code 2 mount --no-such-flag /
-expect_code 1 status /
+expect_code 1 status /proc
+expect_code 2 status /proc /proc
+expect_code 0 help
+expect_code 2 help stats
 expect_code 1 umount /
 expect_code 1 mount --tier 'a b=/' /
 expect_code 2 tier
@@ -62,6 +64,8 @@ expect_code 1 gpu read --host /no/such/file
 expect_code 1 gpu read --host /proc
 expect_code 1 gpu read --host --route mapped "$0"
 expect_code 0 gpu read --host --check "$0"
+expect_code 0 gpu read --check "$0"
+expect_code 1 gpu read --gpu 99 "$0"
 expect_code 2 gpu bench
 expect_code 2 gpu bench --size 5 /tmp
 expect_code 2 gpu bench --routes scenic /tmp
@@ -87,24 +91,52 @@ said=$("$sluice" status --colour-of-the-sky /proc 2>&1 || true)
 said=$("$sluice" log-level debg /proc 2>&1 || true)
 [[ $said == *"did you mean 'debug'?"* ]] || complain "no help with a misspelt level: $said"
 
-page=$(cat "$source/docs/man/sluice.1" "$source/docs/man/sluice-gpu.1" "$source/docs/man/sluice-doctor.1" | sed 's/\\-/-/g')
-verbs=(mount umount status top web explain plan move moves pin unpin 'tier run' 'tier pause' 'tier resume' 'tier drain' 'tier add'
-  'trace record' 'gpu read' 'gpu bench' simulate log-level doctor fsck)
-offered=$("$sluice" --help)
-for verb in "${verbs[@]}"; do
-  [[ $page == *"sluice $verb"* ]] || complain "sluice.1 lacks the verb $verb"
-  [[ $offered == *"  ${verb%% *} "* ]] || complain "--help lacks the verb $verb"
+# Of each verb: its help by three names, and its man page, which is made of it.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+"$source/packaging/manuals.sh" "$sluice" "$source/docs/man" "$scratch"
+gunzip -r "$scratch"
+for page in "$scratch"/man*/*; do
+  if command -v mandoc >/dev/null; then
+    said=$(mandoc -T lint -W warning "$page" | grep -v 'missing date' || true)
+    [[ ! $said ]] || complain "$said"
+  fi
+  if command -v groff >/dev/null; then
+    said=$(groff -ww -man -Tutf8 "$page" 2>&1 >/dev/null)
+    [[ ! $said ]] || complain "$page: $said"
+  fi
 done
-# shellcheck disable=SC2086
-for verb in "${verbs[@]}"; do
-  [[ $verb == fsck ]] && continue
-  expect_code 0 $verb -h
-  expect_code 0 $verb --help
-  [[ $("$sluice" $verb -h) == "usage: sluice $verb"* ]] || complain "$verb -h is about something else"
-  for flag in $("$sluice" $verb -h | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -e '--[a-z-]+'); do
-    [[ $flag == --help ]] || grep -qE -e "$flag\b" <<<"$page" || complain "sluice.1 lacks $verb's $flag"
+
+# check_help PAGE VERB...
+check_help() {
+  local page=$1 flag help
+  shift
+  expect_code 0 "$@" -h
+  help=$("$sluice" "$@" --help)
+  [[ $help == "usage: sluice $*"* ]] || complain "$* --help is about something else"
+  [[ $("$sluice" help "$@") == "$help" ]] || complain "help $* is not $* --help"
+  [[ $help == *$'\nExit status: 0 '* ]] || complain "$* --help does not tell the exit status"
+  for flag in $("$sluice" "$@" -h | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -e '--[a-z-]+'); do
+    [[ $page == *"\\fB$flag\\fR"* ]] || complain "the man page lacks $*'s $flag"
   done
+}
+offered=$("$sluice" --help)
+count=0
+for verb in $("$sluice" complete '' | cut -f 1 | grep -v '^-'); do
+  count=$((count + 1))
+  [[ $offered == *"  $verb "* ]] || complain "--help lacks the verb $verb"
+  page=$(sed 's/\\-/-/g' "$scratch/man1/sluice-$verb.1")
+  grep -qF "sluice-$verb (1)" <<<"$(sed 's/\\-/-/g' "$scratch/man1/sluice.1")" || complain "sluice.1 lacks the verb $verb"
+  titles=$(grep '^\.SH' <<<"$page" | cut -c 5- | paste -s -d,)
+  [[ $titles == "NAME,SYNOPSIS,DESCRIPTION,OPTIONS,EXAMPLES,EXIT STATUS,SEE ALSO" ]] || complain "sluice-$verb.1 has: $titles"
+  [[ ! $page =~ $'\n'\.SH[^$'\n']*$'\n'\.SH ]] || complain "sluice-$verb.1 has an empty section:${BASH_REMATCH[0]}"
+  if [[ $("$sluice" "$verb" -h) == "usage: sluice $verb <verb>"* ]]; then
+    for inner in $("$sluice" complete "$verb" '' | cut -f 1 | grep -v '^-'); do check_help "$page" "$verb" "$inner"; done
+  else
+    check_help "$page" "$verb"
+  fi
 done
+((count > 15)) || complain "only $count verbs were looked at"
 
 # Every option of the reference file is in both descriptions.
 for key in $(grep -oE '^#?[a-z_]+ = ' "$source/packaging/sluice.toml" | tr -d '#= ' | sort -u); do

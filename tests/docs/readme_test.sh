@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# readme_test.sh SLUICE README: types the session of README into a shell, on a mount as quickstart makes it, and compares what comes with
+# what README says: every line of it must come, but for numbers and where the demo is. What a GPU says is another matter.
+# Exit 77: nothing can be mounted here (1 if SLUICE_REQUIRE says that it must).
+set -euo pipefail
+sluice=$1 readme=$2
+skip() {
+  echo "skipped: $1"
+  case ,${SLUICE_REQUIRE:-}, in *,mount,*) exit 1 ;; esac
+  exit 77
+}
+((EUID == 0)) || skip "mounting needs root"
+[[ -e /dev/fuse ]] || skip "there is no /dev/fuse"
+
+folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" readme.XXXXXX)
+demo=$folder/demo
+clean() {
+  cd /
+  if mountpoint -q "$demo/mnt"; then "$sluice" umount --lazy "$demo/mnt" || true; fi
+  rm -rf --one-file-system "$folder"
+}
+trap clean EXIT
+mkdir -p "$demo"/{nvme,ssd,hdd,mnt,state} "$folder/build/release"
+ln -s "$(dirname "$sluice")" "$folder/build/release/bin"
+cd "$folder"
+"$sluice" mount --tier nvme="$demo/nvme" --tier ssd="$demo/ssd" --tier hdd="$demo/hdd" --state "$demo/state" "$demo/mnt"
+
+# Numbers, dates, and the paths that they stand in.
+shape() { sed -E 's,/[^ ]*/demo/,/demo/,; s/[A-Z][a-z]{2} [0-9 ]?[0-9] [0-9:]+/DATE/; s/[0-9][0-9.:-]*/0/g; s/0 ms/0 s/; s/ +/ /g'; }
+count=0
+check() { # COMMAND EXPECTED SAID
+  local line
+  [[ $1 != *'gpu read'* ]] || return 0
+  while read -r line; do
+    [[ $line ]] || continue
+    count=$((count + 1))
+    grep -qxF -e "$line" <(shape <<<"$3" | sed 's/^ //') || { printf 'FAILED: %s\nREADME says: %s\nbut it is:\n%s\n' "$1" "$line" "$3" >&2; exit 1; }
+  done < <(shape <<<"$2")
+}
+
+command='' expected=''
+run() {
+  [[ $command ]] || return 0
+  echo "$command"
+  # In this shell: the session changes directory. Its umask is README's.
+  eval "$command" >"$folder/said" 2>&1 || { cat "$folder/said" >&2; echo "FAILED: $command" >&2; exit 1; }
+  check "$command" "$expected" "$(cat "$folder/said")"
+}
+umask 022
+export LC_ALL=C.UTF-8
+while IFS= read -r line; do
+  if [[ $line == '# '* ]]; then
+    expected+=${line#'# '}$'\n'
+  else
+    run
+    command=$line expected=''
+  fi
+done < <(sed -n '/^<!-- tests\/docs\/readme_test.sh/,/^```$/p' "$readme" | sed '1,2d;$d')
+run
+((count >= 12)) || { echo "FAILED: only $count lines were compared" >&2; exit 1; }
+echo "$count lines are as README has them"

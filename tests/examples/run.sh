@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# run.sh SLUICE LIBSLUICE FAKE_CUDA PYTHON: runs every program of examples/ on a mount of two tiers; those in C are compiled by hand, with
+# a stand-in for CUDA's runtime, and run on the fake GPU and without one. (On a real one: tests/gpu/run.sh.) Exit 77: something is missing
+# here (1 if SLUICE_REQUIRE names it).
+set -euo pipefail
+sluice=$1 fake=$(dirname "$3") python=$4
+repo=$(cd "$(dirname "$0")/../.." && pwd)
+PATH=$(dirname "$sluice"):$PATH
+export SLUICE_LIBRARY=$2 PYTHONPATH=$repo/client/python PYTHONDONTWRITEBYTECODE=1
+
+skip() { # WHAT REASON
+  echo "skipped: $2"
+  case ,${SLUICE_REQUIRE:-}, in *,"$1",*) exit 1 ;; esac
+  exit 77
+}
+((EUID == 0)) || skip mount "mounting needs root"
+[[ -e /dev/fuse ]] || skip mount "there is no /dev/fuse"
+"$python" -c 'import numpy' 2>/dev/null || skip python "$python has no numpy; tools/setup.sh installs it"
+
+folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" examples.XXXXXX)
+mount=$folder/mnt
+clean() {
+  for each in "$mount" "$folder/adopted/mnt"; do
+    if mountpoint -q "$each"; then "$sluice" umount "$each" || umount -l "$each" || true; fi
+  done
+  rm -rf --one-file-system "$folder"
+}
+trap clean EXIT
+trap 'echo "FAILED: line $LINENO: $BASH_COMMAND" >&2' ERR
+
+mkdir "$folder"/{fast,slow,mnt}
+LD_LIBRARY_PATH=$fake "$sluice" mount --no-migrate --tier "fast=$folder/fast" --tier "slow=$folder/slow" --state "$folder/state" "$mount"
+
+left=" $(cd "$repo/examples" && printf "%s " *.c *.sh *.py)"
+# show EXAMPLE WANTED COMMAND...: runs it and looks for WANTED in what it says.
+show() {
+  local example=$1 wanted=$2 said
+  shift 2
+  left=${left/ $example / }
+  said=$("$@" 2>&1) || { printf '%s\n' "$said"; echo "FAILED: $example" >&2; exit 1; }
+  printf '== %s\n%s\n' "$example" "$said"
+  [[ $said == *"$wanted"* ]] || { echo "FAILED: $example does not say '$wanted'" >&2; exit 1; }
+}
+
+head -c 5000001 /dev/urandom >"$mount/data"
+"$python" - "$mount/model.safetensors" <<'PYTHON'
+import json, struct, sys
+header = json.dumps({f"layers.{i}.weight": {"dtype": "F32", "shape": [64, 64], "data_offsets": [i * 16384, (i + 1) * 16384]} for i in range(3)}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + bytes(3 * 16384))
+PYTHON
+
+for example in gpu_read ioctl_read load_model ring_read; do
+  cc -Wall -Wextra "$repo/examples/$example.c" -o "$folder/$example" -I"$repo/client/include" -I"$repo/tests/support/cuda_runtime" \
+    "$SLUICE_LIBRARY" -Wl,-rpath,"$(dirname "$SLUICE_LIBRARY")" -ldl -lpthread
+done
+gpu() { LD_LIBRARY_PATH=$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
+show gpu_read.c "5000001 bytes to GPU memory by " gpu "$folder/gpu_read" "$mount/data"
+show ioctl_read.c "5000001 bytes by route " gpu "$folder/ioctl_read" "$mount/data"
+show load_model.c "layers.2.weight" gpu "$folder/load_model" "$mount/model.safetensors"
+show gpu_read.c "5000001 bytes to host memory by host" "$folder/gpu_read" "$mount/data"
+show load_model.c "bytes to host memory by host" "$folder/load_model" "$mount/model.safetensors"
+show ring_read.c "threads, depth 32, by the daemon" "$folder/ring_read" --seconds 0.2 --depth 32 "$mount/data"
+show load_checkpoint.py "3 tensors" "$python" "$repo/examples/load_checkpoint.py" "$mount/model.safetensors"
+show gather_rows.py "and wrote them back, halved" "$python" "$repo/examples/gather_rows.py" "$mount/table.bin"
+show pin_and_promote.sh "the bytes are the same as ever" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
+show adopt.sh "both disks together are the tree as it was" "$repo/examples/adopt.sh" "$folder/adopted"
+[[ ! ${left// /} ]] || { echo "FAILED: nothing runs:$left" >&2; exit 1; }
