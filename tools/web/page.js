@@ -15,6 +15,7 @@ let place = [];                 // the path of the map: {name, at}
 let level = null;               // what the map shows
 let inner = new Map();          // by `at`: what is in its larger directories
 let replay = null;
+let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
 let receiptsOf = '';            // the counts that the receipts shown belong to
 const samples = new Map();      // by tier: {reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
@@ -209,14 +210,17 @@ function redrawMap() {
 
 async function go(steps) {
   const isMove = steps.length !== place.length;
+  const turn = ++goes;
   try {
     const path = steps.map((step) => '/' + step.at).join('');
     const answer = await ask('tree?path=' + (path || '/'));
     const larger = (answer.children ?? []).filter((child) => child.directory && child.bytes > answer.bytes / 20);
-    inner = new Map(await Promise.all(larger.slice(0, kInner).map(async (child) =>
+    const contents = new Map(await Promise.all(larger.slice(0, kInner).map(async (child) =>
       [child.at, await ask(`tree?path=${path}/${child.at}`).catch(() => null)])));
+    if (turn !== goes) return;
     place = steps;
     level = answer;
+    inner = contents;
     drawCrumbs();
     if (answer.time) {
       redrawMap();
@@ -235,8 +239,10 @@ async function go(steps) {
 // The story of the file at `at`, percent-encoded, which is called `path`.
 async function tell(at, path) {
   $('path').value = path;
+  const turn = ++tells;
   try {
     const story = await ask('explain?path=' + at);
+    if (turn !== tells) return;
     $('story').replaceChildren(element('p', {class: 'path', text: shown(path)}),
       element('dl', {}, ...story.lines.flatMap((line) =>
         [element('dt', {text: line.label}), element('dd', {text: shown(line.text)})])));
