@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/session.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -67,6 +68,17 @@ std::string option_value(std::string_view word) {
 }
 
 }  // namespace
+
+std::string libfuse_version() {
+  Dl_info ours{}, theirs{};
+  std::string where;
+  if (::dladdr(reinterpret_cast<void*>(&libfuse_version), &ours) != 0 &&
+      ::dladdr(reinterpret_cast<void*>(&fuse_pkgversion), &theirs) != 0) {
+    where =
+        ours.dli_fbase == theirs.dli_fbase ? ", linked in" : std::string(", ") + theirs.dli_fname;
+  }
+  return fuse_pkgversion() + where;
+}
 
 std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& why) {
   auto session = std::unique_ptr<Session>(new Session(settings));

@@ -28,6 +28,9 @@ struct Feature {
   std::string why;  // why not, or what it rests on
 };
 
+// The libfuse in use and where it is: "3.18.2, linked in".
+std::string libfuse_version();
+
 class Session final : public KernelSide {
  public:
   struct Settings {

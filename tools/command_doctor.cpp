@@ -26,31 +26,48 @@ using Json = nlohmann::ordered_json;
 using Verdict = Check::Verdict;
 
 constexpr std::string_view kVerb = "doctor";
+constexpr int kFindings = 3;  // it looked, and something does not work
 // A file that every tier has.
 constexpr const char* kMarker = "/.sluice/tier.json";
 
-constexpr HelpText kHelp{.usage = "sluice doctor [--json] [MOUNT|PATH]",
+constexpr HelpText kHelp{.usage = "sluice doctor [--json] [MOUNT] [PATH]",
                          .options = R"(      --json        one JSON object; its members are stable
       --color WHEN  auto (default), always, never
   -h, --help        this list; the whole description
 )",
                          .details = R"(
-Says what this machine can do for Sluice: the kernel's features, the GPUs and what
-stands between them and GPUDirect Storage, and for each tier of the mount its disk
-and the routes that bytes can take from there to a GPU. Each line begins with 'ok',
-'warn' (it works, but not as well) or 'no', and says the one thing to do about it.
+Says what this machine can do for Sluice: the kernel's features and limits, the GPUs
+and what stands between them and GPUDirect Storage, and for each tier of the mount
+its filesystem, its disk and the routes that bytes can take from there to a GPU.
+Each line begins with 'ok', 'warn' (it works, but not as well as it could) or 'fail'
+(something does not work), and says the one thing to do about it. A machine without
+a GPU is not broken: it says so, and is 'ok'.
 
 Without an argument it is about the mount that the current directory is in, or the
-only one there is, or, if there is none, about the machine alone. A path outside of
-Sluice is looked at like a tier; of a file, the one tier that it is on. It changes nothing and needs no root; tiers that only
-root can enter are looked at only for root.
+only one there is, or, if there is none, about the machine alone. MOUNT is any
+directory of a mount. PATH is a file, which is looked at where it really is, or a
+directory outside of Sluice, which is looked at like a tier.
+
+  kernel   version, /dev/fuse, libfuse, rights (CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH,
+           CAP_LEASE), passthrough, io_uring, cachestat(2), limits of locked memory
+           and open files, leases (fs.leases-enable), size of requests
+  gpu      driver, nvidia-fs or P2PDMA with each of its gates, IOMMU, CUDA, cuFile
+  tier     filesystem, mount flags, disk, udev's entry (cuFile asks for it),
+           attributes (user.* and trusted.*), POSIX ACLs, leases, alignment of
+           O_DIRECT, routes
+
+It changes nothing and needs no root; tiers that only root can enter are looked at
+only for root. Leases and attributes are tried with a file that has no name
+(O_TMPFILE) and is gone at once.
 
 Examples:
   sluice doctor
   sudo sluice doctor /mnt/pool
-  sluice doctor --json | jq '.sections[].checks[] | select(.verdict == "no")'
+  sudo sluice doctor /mnt/pool /mnt/pool/model.safetensors
+  sluice doctor --json | jq '.sections[].checks[] | select(.verdict == "fail")'
 
-Exit status: 0 shown, whatever it says; 1 failed (no such path), 2 wrong usage.
+Exit status: 0 nothing fails; 3 a line says 'fail'; 1 it could not look (no such
+path); 2 wrong usage.
 )"};
 
 struct Section {
@@ -61,7 +78,7 @@ struct Section {
 // Opens and closes cuFile: whether it can be used is known only then.
 Check cufile_check(Device& device) {
   if (const auto entered = device.enter(); !entered) {
-    return {Verdict::No, "cufile",
+    return {Verdict::Fail, "cufile",
             std::string("the GPU can't be used: ") + std::strerror(entered.error().code)};
   }
   std::string why_not;
@@ -86,9 +103,14 @@ std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
                     ""});
   }
   auto checks = driver_checks(machine, pci_addresses);
-  checks.push_back(gpus.empty() ? Check{Verdict::No, "cuda", devices.why_none(),
-                                        "without a GPU bytes go to host memory only"}
-                                : Check{Verdict::Ok, "cuda", devices.driver_version(), ""});
+  // Without a driver there is nothing to say of CUDA.
+  const bool has_driver = checks.size() > 1;
+  if (!gpus.empty()) {
+    checks.push_back({Verdict::Ok, "cuda", devices.driver_version()});
+  } else if (has_driver) {
+    checks.push_back({Verdict::Warn, "cuda", devices.why_none(),
+                      "give this container or user the GPU: nvidia-smi must see it"});
+  }
   checks.insert(checks.end(), gpus.begin(), gpus.end());
   if (!gpus.empty()) checks.push_back(cufile_check(*devices.all()[0]));
   return checks;
@@ -106,7 +128,9 @@ std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* de
            : "not possible, or not told: all reads go through the page cache",
        ""});
   for (const auto& each : engine.possibilities(source, device)) {
-    checks.push_back({each.possible ? Verdict::Ok : Verdict::No, std::string(name_of(each.route)),
+    // Without a GPU the routes to one are not missed.
+    if (!each.possible && device == nullptr) continue;
+    checks.push_back({each.possible ? Verdict::Ok : Verdict::Warn, std::string(name_of(each.route)),
                       each.words, ""});
   }
   return checks;
@@ -118,11 +142,18 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
   Section section{title, {}};
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) {
-    section.checks.push_back({Verdict::No, "path", std::strerror(errno),
-                              errno == EACCES ? "run this as root" : "mount the tier"});
+    const bool is_hidden = errno == EACCES;
+    section.checks.push_back({is_hidden ? Verdict::Warn : Verdict::Fail, "path",
+                              std::strerror(errno),
+                              is_hidden ? "run this as root" : "mount the tier"});
     return section;
   }
-  section.checks = disk_checks(machine, real_path(path), status.st_dev);
+  Device* device = engine.devices().all().empty() ? nullptr : engine.devices().all()[0].get();
+  const std::string real = real_path(path);
+  section.checks =
+      disk_checks(machine, real, status.st_dev, device == nullptr ? Gpus::None : Gpus::Some);
+  const auto abilities = ability_checks(S_ISDIR(status.st_mode) ? real : parent_path(real));
+  section.checks.insert(section.checks.end(), abilities.begin(), abilities.end());
   const UniqueFd file(::open(probe.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) {
     section.checks.push_back(
@@ -131,7 +162,6 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
          errno == EACCES ? "run this as root" : "name a file of it"});
     return section;
   }
-  Device* device = engine.devices().all().empty() ? nullptr : engine.devices().all()[0].get();
   const auto routes = route_checks(engine, file, device);
   section.checks.insert(section.checks.end(), routes.begin(), routes.end());
   return section;
@@ -150,7 +180,9 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     const std::string path = text_of(tier, "path");
     const std::string title = "tier " + text_of(tier, "name") + ", " + path;
     if (!flag_of(tier, "online")) {
-      sections.push_back({title, {{Verdict::No, "online", text_of(tier, "why"), ""}}});
+      sections.push_back({title,
+                          {{Verdict::Fail, "online", text_of(tier, "why"),
+                            "mount its disk: the pool takes it up by itself"}}});
       continue;
     }
     sections.push_back(place_section(machine, engine, title, path, path + kMarker));
@@ -200,49 +232,78 @@ void print_for_people(const Style& style, const std::vector<Section>& sections) 
   std::fputs(out.c_str(), stdout);
 }
 
+bool has_failure(const std::vector<Section>& sections) {
+  for (const auto& section : sections) {
+    for (const auto& check : section.checks) {
+      if (check.verdict == Verdict::Fail) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int command_doctor(int argc, char** argv) {
   Arguments arguments;
   bool as_json = false;
-  std::string color = "auto", given;
+  std::string color = "auto", first, second;
   arguments.flag("--json", as_json);
   arguments.option("--color", color);
-  arguments.option("PATH", given);
+  arguments.option("MOUNT", first);
+  arguments.option("PATH", second);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for(kVerb, color);
   if (!style) return kUsage;
+
+  // One argument is whichever of the two it is: a directory of a mount, or something to look at.
+  const MountChoice mount = choose_mount(first);
+  if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
+  std::string given = second.empty() ? first : second;
   struct stat status {};
-  if (!given.empty() && ::stat(given.c_str(), &status) < 0) {
+  if (given == first && !given.empty() && mount.point == absolute_path(given)) {
+    // Not asked: the daemon may be dead, and that is for the report to say.
+    status.st_mode = S_IFDIR;
+  } else if (!given.empty() && ::stat(given.c_str(), &status) < 0) {
     return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));
   }
+  const bool is_directory = S_ISDIR(status.st_mode);
+  const bool wants_mount =
+      mount.problem.empty() && (first.empty() || !second.empty() || is_directory);
+  if (wants_mount && second.empty()) given.clear();
 
   const MachineView machine;
   Engine engine({});
-  const std::string path = given.empty() ? given : real_path(given);
-  const MountChoice mount = choose_mount(given);
   Json mounted;
+  std::vector<Check> dead;
   if (mount.problem.empty()) {
-    const auto answer = mount_status(mount.point);
-    if (!answer) return fail(kVerb, describe_status_error(answer.error(), mount.point));
-    mounted = *answer;
+    if (const auto answer = mount_status(mount.point)) {
+      mounted = *answer;
+    } else {
+      const bool has_died = answer.error().code == ENOTCONN;
+      dead.push_back(
+          {Verdict::Fail, "daemon",
+           has_died ? "has died" : describe_status_error(answer.error(), mount.point),
+           has_died ? "sluice umount " + log::escaped(mount.point) + ", then mount again" : ""});
+    }
   }
   const auto daemon = static_cast<pid_t>(number_of(mounted, "pid"));
   std::vector<Section> sections{{"kernel", kernel_checks(machine, daemon)},
                                 {"gpu", gpu_checks(machine, engine)}};
-  const bool is_directory = S_ISDIR(status.st_mode);
-  if (mounted.is_object() && (path.empty() || is_directory)) {
+  if (!dead.empty()) {
+    sections.push_back({"mount " + mount.point, dead});
+  } else if (wants_mount) {
     const auto more = mount_sections(machine, engine, mounted);
     sections.insert(sections.end(), more.begin(), more.end());
-  } else if (!path.empty()) {
-    sections.push_back(named_section(machine, engine, path, is_directory));
+  }
+  if (!given.empty()) {
+    sections.push_back(named_section(machine, engine, real_path(given), is_directory));
   }
   if (as_json) {
     std::puts(to_json(sections).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     print_for_people(*style, sections);
   }
-  return kDone;
+  return has_failure(sections) ? kFindings : kDone;
 }
 
 }  // namespace sluice

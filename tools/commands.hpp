@@ -34,6 +34,8 @@ int command_web(int argc, char** argv);
 int command_log_level(int argc, char** argv);
 int command_trace(int argc, char** argv);
 int command_doctor(int argc, char** argv);
+int command_init(int argc, char** argv);
+int command_bundle(int argc, char** argv);
 int command_gpu(int argc, char** argv);
 int command_gpu_bench(int argc, char** argv);
 

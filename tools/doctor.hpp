@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What `sluice doctor` looks at: the kernel, the driver and its gates to GPUDirect Storage, and the
-// disk below a directory. Threads: immutable; each look reads the machine as it is then.
+// What `sluice doctor` looks at: the kernel (doctor_kernel.cpp), the driver and its gates to
+// GPUDirect Storage (doctor_gpu.cpp), and the filesystem and disk below a directory
+// (doctor_tier.cpp). Threads: pure but for the look at the machine as it is then.
 #pragma once
 
 #include <sys/types.h>
 
-#include <compare>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tools/machine.hpp"
+
 namespace sluice {
 
 struct Check {
-  enum class Verdict { Ok, Warn, No };
+  // Warn: it works, but not as well as it could. Fail: something does not work.
+  enum class Verdict { Ok, Warn, Fail };
   Verdict verdict = Verdict::Ok;
   std::string what;      // "io_uring"
   std::string words;     // what was found
@@ -23,36 +25,7 @@ struct Check {
 
   bool operator==(const Check&) const = default;
 };
-std::string_view name_of(Check::Verdict verdict);  // "ok", "warn", "no"
-
-// A machine as its /proc, /sys, /run, /boot and /etc show it. `root` is put before every path, so
-// that a test can make one up.
-class MachineView {
- public:
-  explicit MachineView(std::string root = {}) : root_(std::move(root)) {}
-
-  // The file without the newline at its end; nothing if it can't be read.
-  std::optional<std::string> text(const std::string& path) const;
-  bool has(const std::string& path) const;
-  // Sorted; none if there is no such directory.
-  std::vector<std::string> names(const std::string& path) const;
-  // With links resolved, as a path of this machine; empty if there is none.
-  std::string resolved(const std::string& path) const;
-
- private:
-  const std::string root_;
-};
-
-// "6.18.44-generic" is 6.18; 0.0 for something else.
-struct KernelVersion {
-  unsigned major = 0, minor = 0;
-  auto operator<=>(const KernelVersion&) const = default;
-};
-KernelVersion parse_kernel(std::string_view release);
-
-// The soft limit of locked memory in the text of /proc/PID/limits; the largest number for
-// "unlimited", nothing if it is not there.
-std::optional<std::uint64_t> parse_memlock(std::string_view limits);
+std::string_view name_of(Check::Verdict verdict);  // "ok", "warn", "fail"
 
 // Of /proc/driver/nvidia/version.
 struct NvidiaDriver {
@@ -66,32 +39,20 @@ std::optional<NvidiaDriver> parse_driver(std::string_view text);
 // Whether cuFile's configuration asks for P2PDMA. False for a text that is none.
 bool asks_for_p2pdma(std::string_view cufile_json);
 
-// What a directory is on.
-struct MountedFilesystem {
-  std::string type;     // "ext4"
-  std::string options;  // of the filesystem itself, separated by commas
-
-  bool operator==(const MountedFilesystem&) const = default;
-};
-// From the text of /proc/self/mountinfo; `path` is absolute and without links.
-std::optional<MountedFilesystem> filesystem_of(std::string_view mountinfo, const std::string& path);
-
-// The disk behind a device number, through partitions, device mapper and md.
-struct Disk {
-  std::string name;  // "nvme0n1", "md0", "dm-3"
-  std::string raid;  // "raid0"; empty: none
-  bool is_nvme = false;
-  bool is_rotational = false;
-};
-std::optional<Disk> disk_of(const MachineView& machine, unsigned major, unsigned minor);
-
 // The kernel and its limits. `daemon` is the one of a mount; 0: none, this process counts.
 std::vector<Check> kernel_checks(const MachineView& machine, pid_t daemon);
 // What stands between the GPUs at these PCI addresses and GPUDirect Storage; only the first line if
 // there is no driver.
 std::vector<Check> driver_checks(const MachineView& machine,
                                  const std::vector<std::string>& pci_addresses);
-// The filesystem and disk of a directory on a device.
-std::vector<Check> disk_checks(const MachineView& machine, const std::string& path, dev_t device);
+// What a filesystem can do for a tier, tried in the directory `path` with a file that has no name
+// and is gone at the end (O_TMPFILE): nothing that others see changes. One line that says why if
+// that can't be had.
+std::vector<Check> ability_checks(const std::string& path);
+// The filesystem and disk of a directory on a device. What only cuFile asks for is no matter where
+// there is no GPU.
+enum class Gpus { None, Some };
+std::vector<Check> disk_checks(const MachineView& machine, const std::string& path, dev_t device,
+                               Gpus gpus);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #include "tools/mounts.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 
@@ -29,14 +30,20 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
-std::vector<std::string_view> fields_of(std::string_view line) {
-  std::vector<std::string_view> fields;
-  while (!line.empty()) {
-    const auto end = std::min(line.find(' '), line.size());
-    fields.push_back(line.substr(0, end));
-    line.remove_prefix(std::min(end + 1, line.size()));
+std::vector<std::string_view> split_at(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
-  return fields;
+  return parts;
+}
+
+unsigned number_in(std::string_view text) {
+  unsigned number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
 }
 
 bool holds(const std::string& point, const std::string& path) {
@@ -63,16 +70,44 @@ std::string listed(const std::vector<std::string>& points) {
 
 }  // namespace
 
-std::vector<MountEntry> parse_mountinfo(std::string_view text) {
-  // "36 35 98:0 /root /mnt/point rw,noatime master:1 - fuse.sluice sluice rw": proc(5).
-  std::vector<MountEntry> mounts;
-  while (!text.empty()) {
-    const auto end = std::min(text.find('\n'), text.size());
-    const auto fields = fields_of(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+std::vector<MountLine> parse_mount_lines(std::string_view text) {
+  // "36 35 98:0 /root /mnt/point rw,noatime master:1 - ext4 /dev/sda1 rw,data=ordered": proc(5).
+  std::vector<MountLine> lines;
+  for (const auto line : split_at(text, '\n')) {
+    const auto fields = split_at(line, ' ');
     const auto dash = std::find(fields.begin(), fields.end(), "-");
     if (fields.size() < 7 || fields.end() - dash < 2) continue;
-    mounts.push_back({unescaped(fields[4]), dash[1] == "fuse.sluice", fields[3] == "/"});
+    const auto colon = std::min(fields[2].find(':'), fields[2].size() - 1);
+    const auto behind = [&](std::ptrdiff_t n) {
+      return fields.end() - dash > n ? unescaped(dash[n]) : std::string();
+    };
+    lines.push_back({number_in(fields[2].substr(0, colon)), number_in(fields[2].substr(colon + 1)),
+                     unescaped(fields[3]), unescaped(fields[4]), std::string(fields[5]), behind(1),
+                     behind(2), behind(3)});
+  }
+  return lines;
+}
+
+std::optional<MountLine> mount_holding(const std::vector<MountLine>& lines,
+                                       const std::string& path) {
+  const MountLine* innermost = nullptr;
+  for (const auto& line : lines) {
+    if (!holds(line.point, path)) continue;
+    if (innermost == nullptr || line.point.size() >= innermost->point.size()) innermost = &line;
+  }
+  if (innermost == nullptr) return std::nullopt;
+  return *innermost;
+}
+
+bool has_word(std::string_view words, std::string_view word) {
+  const auto all = split_at(words, ',');
+  return std::find(all.begin(), all.end(), word) != all.end();
+}
+
+std::vector<MountEntry> parse_mountinfo(std::string_view text) {
+  std::vector<MountEntry> mounts;
+  for (const auto& line : parse_mount_lines(text)) {
+    mounts.push_back({line.point, line.type == "fuse.sluice", line.root == "/"});
   }
   return mounts;
 }

@@ -18,6 +18,7 @@ namespace sluice {
 namespace {
 
 constexpr std::array kVerbs{
+    Subverb{"init", "write a configuration from the disks that are here", command_init},
     Subverb{"mount", "present tiers as one namespace", command_mount},
     Subverb{"umount", "unmount, and wait until all is written", command_umount},
     Subverb{"status", "tiers, fill, features in use, what lives where", command_status},
@@ -35,6 +36,7 @@ constexpr std::array kVerbs{
     Subverb{"gpu", "bring files to GPU memory, and measure it", command_gpu},
     Subverb{"log-level", "how much a running mount logs", command_log_level},
     Subverb{"doctor", "what this machine can do, and the one thing to fix", command_doctor},
+    Subverb{"bundle", "collect a report of a problem, without names and content", command_bundle},
     Subverb{"fsck", "check a pool that is not mounted", command_fsck},
 };
 

@@ -96,6 +96,26 @@ TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
   const CommandResult one = sluice({"doctor", *this / "f"});
   EXPECT_TRUE(one.ok()) << one.err;
   EXPECT_NE(one.out.find(on("hdd", "f")), std::string::npos) << one.out;
+  EXPECT_EQ(one.out.find("tier nvme"), std::string::npos) << one.out;
+  const CommandResult both = sluice({"doctor", root(), *this / "f"});
+  EXPECT_TRUE(both.ok()) << both.err;
+  EXPECT_NE(both.out.find("tier nvme"), std::string::npos) << both.out;
+  EXPECT_NE(both.out.find(on("hdd", "f")), std::string::npos) << both.out;
+}
+
+TEST_F(GpuToolsTest, DoctorTellsScriptsThatATierFails) {
+  LoopFs& disk = add_disk("spare", 32 * kMiB);
+  start();
+  const CommandResult before = sluice({"doctor", root()});
+  EXPECT_EQ(before.exit_code, 0) << before.out;
+  EXPECT_EQ(before.out.find("fail"), std::string::npos) << before.out;
+  disk.vanish();
+  CommandResult after{};
+  EXPECT_TRUE(eventually([&] {
+    after = sluice({"doctor", "--json", root()});
+    return after.exit_code == 3;
+  })) << after.out;
+  EXPECT_NE(after.out.find("\"verdict\": \"fail\""), std::string::npos) << after.out;
 }
 
 }  // namespace

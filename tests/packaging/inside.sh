@@ -33,16 +33,8 @@ done
 [[ -e $(echo /usr/lib/*/sluice/libcufile.so.0) ]] || fail "the cuFile drop-in is missing"
 
 step "mounting with mount(8) and fstab"
-mkdir -p /tiers/fast /tiers/slow /mnt/pool
-cat >/etc/sluice/pool.toml <<EOF
-mountpoint = "/mnt/pool"
-[[tier]]
-name = "fast"
-path = "/tiers/fast"
-[[tier]]
-name = "slow"
-path = "/tiers/slow"
-EOF
+mkdir /tiers
+sluice init --tier fast=/tiers/fast --tier slow=/tiers/slow --mountpoint /mnt/pool
 mount -t sluice /etc/sluice/pool.toml /mnt/pool
 mounted /mnt/pool || fail "not mounted"
 echo "hello from a package" >/mnt/pool/file

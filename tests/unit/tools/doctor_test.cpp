@@ -5,8 +5,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include <limits>
-
+#include "base/units.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sluice {
@@ -64,14 +63,17 @@ TEST_F(DoctorTest, AKernelVersionIsTwoNumbers) {
   EXPECT_LT((KernelVersion{6, 9}), (KernelVersion{6, 14}));
 }
 
-TEST_F(DoctorTest, TheMemlockLimitIsTheSoftOne) {
+TEST_F(DoctorTest, ALimitIsSoftAndHard) {
   const std::string before = "Limit                     Soft Limit   Hard Limit   Units\n";
-  EXPECT_EQ(parse_memlock(before + "Max locked memory         8388608      99999999     bytes\n"),
-            8388608u);
-  EXPECT_EQ(parse_memlock(before + "Max locked memory         unlimited    unlimited    bytes\n"),
-            std::numeric_limits<std::uint64_t>::max());
-  EXPECT_EQ(parse_memlock(before), std::nullopt);
-  EXPECT_EQ(parse_memlock("Max locked memory"), std::nullopt);
+  const auto locked = [&](const std::string& line) {
+    return parse_limit(before + line, "Max locked memory");
+  };
+  EXPECT_EQ(locked("Max locked memory         8388608      99999999     bytes\n"),
+            (Limit{8388608, 99999999}));
+  EXPECT_EQ(locked("Max locked memory         unlimited    unlimited    bytes\n"),
+            (Limit{kUnlimited, kUnlimited}));
+  EXPECT_EQ(locked(""), std::nullopt);
+  EXPECT_EQ(locked("Max locked memory"), std::nullopt);
 }
 
 TEST_F(DoctorTest, ASmallMemlockLimitOfTheDaemonIsAWarning) {
@@ -128,10 +130,81 @@ TEST_F(DoctorTest, TheDriverIsToldOpenFromClosed) {
   EXPECT_EQ(parse_driver("something else"), std::nullopt);
 }
 
-TEST_F(DoctorTest, WithoutADriverNothingElseIsSaidOfIt) {
+TEST_F(DoctorTest, AMachineWithoutAGpuIsNotBroken) {
   const auto checks = driver_checks(machine(), {});
   ASSERT_EQ(checks.size(), 1u);
-  EXPECT_EQ(checks[0].verdict, Verdict::No);
+  EXPECT_EQ(checks[0].verdict, Verdict::Ok);
+}
+
+TEST_F(DoctorTest, AGpuWithoutItsDriverIs) {
+  put("sys/bus/pci/devices/0000:1a:00.0/vendor", "0x10de\n");
+  put("sys/bus/pci/devices/0000:1a:00.0/class", "0x040300\n");  // its sound
+  EXPECT_EQ(driver_checks(machine(), {})[0].verdict, Verdict::Ok);
+  put("sys/bus/pci/devices/0000:1a:00.0/class", "0x030200\n");
+  const auto checks = driver_checks(machine(), {});
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].verdict, Verdict::Fail);
+  EXPECT_NE(checks[0].fix.find("modprobe nvidia"), std::string::npos);
+}
+
+TEST_F(DoctorTest, WhoeverHasP2pdmaDoesNotMissNvidiaFs) {
+  open_all_gates();
+  EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::Ok);
+  EXPECT_EQ(driver_check("nvidia-fs").fix, "");
+  put("etc/cufile.json", "{}");
+  EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::Warn);
+  put("proc/driver/nvidia-fs/version", "version: 2.26\n");
+  EXPECT_EQ(driver_check("p2pdma").verdict, Verdict::Ok);
+}
+
+TEST_F(DoctorTest, LeasesThatAreSwitchedOffAreAFailure) {
+  EXPECT_EQ(kernel_check("leases").verdict, Verdict::Ok);
+  put("proc/sys/fs/leases-enable", "0\n");
+  EXPECT_EQ(kernel_check("leases").verdict, Verdict::Fail);
+  EXPECT_EQ(kernel_check("leases").fix, "sysctl fs.leases-enable=1");
+}
+
+TEST_F(DoctorTest, FewDescriptorsAreAWarning) {
+  put("proc/7/limits",
+      "Max open files            1024                 524288               files\n");
+  EXPECT_EQ(kernel_check("nofile").verdict, Verdict::Warn);
+  // Without a daemon the hard limit counts: it takes that.
+  put("proc/self/limits",
+      "Max open files            1024                 524288               files\n");
+  EXPECT_EQ(find(kernel_checks(machine(), 0), "nofile").verdict, Verdict::Ok);
+  put("proc/sys/fs/file-nr", "95000\t0\t100000\n");
+  EXPECT_NE(find(kernel_checks(machine(), 0), "nofile").fix.find("file-max"), std::string::npos);
+}
+
+TEST_F(DoctorTest, SmallRequestsAreAWarning) {
+  EXPECT_EQ(kernel_check("requests").verdict, Verdict::Ok);
+  put("proc/sys/fs/fuse/max_pages_limit", "256\n");
+  EXPECT_EQ(kernel_check("requests").words,
+            "of up to " + format_size(256 * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))));
+  put("proc/sys/fs/fuse/max_pages_limit", "32\n");
+  EXPECT_EQ(kernel_check("requests").verdict, Verdict::Warn);
+}
+
+TEST_F(DoctorTest, ADaemonWithoutTheRightsOfRootIsTold) {
+  put("proc/7/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
+  EXPECT_EQ(kernel_check("rights").verdict, Verdict::Ok);
+  put("proc/7/status", "CapEff:\t000001ffffdfffff\n");
+  EXPECT_NE(kernel_check("rights").fix.find("SYS_ADMIN"), std::string::npos);
+  EXPECT_EQ(kernel_check("rights").verdict, Verdict::Fail);
+  put("proc/7/status", "CapEff:\t000001ffefffffff\n");
+  EXPECT_NE(kernel_check("rights").fix.find("--cap-add LEASE"), std::string::npos);
+}
+
+TEST_F(DoctorTest, TheLibfuseInUseIsNamed) {
+  EXPECT_TRUE(kernel_check("libfuse").words.starts_with("3.")) << kernel_check("libfuse").words;
+}
+
+TEST_F(DoctorTest, WhatAFilesystemCanDoIsTriedWithoutATrace) {
+  const auto checks = ability_checks(root_.path());
+  EXPECT_EQ(find(checks, "leases").verdict, Verdict::Ok);
+  EXPECT_EQ(find(checks, "xattr").verdict, Verdict::Ok);
+  EXPECT_EQ(machine().names(""), std::vector<std::string>{});
+  EXPECT_EQ(find(ability_checks("/proc"), "abilities").verdict, Verdict::Warn);
 }
 
 TEST_F(DoctorTest, OfTheGatesToP2pdmaTheFirstClosedOneIsNamed) {
@@ -158,7 +231,7 @@ TEST_F(DoctorTest, P2pdmaBelongsUnderProperties) {
 
 TEST_F(DoctorTest, NvidiaFsIsLoadedOrIsNot) {
   put_driver("Open Kernel Module for x86_64");
-  EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::No);
+  EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::Warn);
   put("proc/driver/nvidia-fs/version", "version: 2.26\n");
   EXPECT_EQ(driver_check("nvidia-fs"), (Check{Verdict::Ok, "nvidia-fs", "version: 2.26", ""}));
 }
@@ -171,19 +244,6 @@ TEST_F(DoctorTest, AnIommuThatTranslatesIsAWarning) {
   EXPECT_EQ(driver_check("iommu").verdict, Verdict::Ok);
   put("sys/kernel/iommu_groups/1/type", "DMA-FQ\n");
   EXPECT_EQ(driver_check("iommu").verdict, Verdict::Warn);
-}
-
-TEST_F(DoctorTest, TheInnermostAndLatestMountHoldsAPath) {
-  const std::string table =
-      "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
-      "30 22 259:1 / /nvme rw shared:1 - xfs /dev/nvme0n1p1 rw,attr2\n"
-      "31 22 0:40 / /nvme rw - tmpfs tmpfs rw,size=1g\n"
-      "broken line\n";
-  EXPECT_EQ(filesystem_of(table, "/home/x")->type, "ext4");
-  EXPECT_EQ(filesystem_of(table, "/nvmeless")->type, "ext4");
-  EXPECT_EQ(filesystem_of(table, "/nvme/f")->type, "tmpfs");
-  EXPECT_EQ(filesystem_of(table, "/nvme")->options, "rw,size=1g");
-  EXPECT_EQ(filesystem_of("", "/"), std::nullopt);
 }
 
 class DiskTest : public DoctorTest {
@@ -246,19 +306,45 @@ TEST_F(DiskTest, ATierOnNvmeWithExt4AndUdevIsReadyForCuFile) {
   put_disk("nvme0n1", "259:0");
   put_disk("nvme0n1p1", "259:1", "nvme0n1");
   put("run/udev/data/b259:1", "I:1\n");
-  for (const auto& check : disk_checks(machine(), "/nvme/tier", makedev(259, 1))) {
+  for (const auto& check : disk_checks(machine(), "/nvme/tier", makedev(259, 1), Gpus::Some)) {
     EXPECT_EQ(check.verdict, Verdict::Ok) << check.what << ": " << check.words;
   }
 }
 
 TEST_F(DiskTest, WhatCuFileRefusesIsSaid) {
   put("proc/self/mountinfo", "30 22 259:1 / /nvme rw - ext4 /dev/nvme0n1p1 rw,data=journal\n");
-  const auto checks = disk_checks(machine(), "/nvme", makedev(259, 1));
+  const auto checks = disk_checks(machine(), "/nvme", makedev(259, 1), Gpus::Some);
   EXPECT_NE(find(checks, "filesystem").fix.find("data=ordered"), std::string::npos);
   EXPECT_NE(find(checks, "udev").words.find("b259:1"), std::string::npos);
   EXPECT_NE(find(checks, "udev").fix.find("/run/udev"), std::string::npos);
   put("run/udev/data/b1:1", "");
-  EXPECT_EQ(find(disk_checks(machine(), "/nvme", makedev(259, 1)), "udev").fix, "udevadm trigger");
+  EXPECT_EQ(find(disk_checks(machine(), "/nvme", makedev(259, 1), Gpus::Some), "udev").fix,
+            "udevadm trigger");
+}
+
+TEST_F(DiskTest, WhatOnlyCuFileAsksForIsNoMatterWithoutAGpu) {
+  put("proc/self/mountinfo", "30 22 0:44 / /data rw - btrfs /dev/sda rw\n");
+  for (const auto& check : disk_checks(machine(), "/data", makedev(0, 44), Gpus::None)) {
+    EXPECT_EQ(check.verdict, Verdict::Ok) << check.what << ": " << check.words;
+  }
+}
+
+TEST_F(DiskTest, AReadOnlyTierIsAFailureAndAStackedOneAWarning) {
+  const auto check = [&](const std::string& line, const std::string& what) {
+    put("proc/self/mountinfo", line);
+    return find(disk_checks(machine(), "/nvme", makedev(259, 1), Gpus::Some), what);
+  };
+  EXPECT_EQ(check("30 22 259:1 / /nvme rw - ext4 /dev/sda ro,errors=remount-ro\n", "flags").verdict,
+            Verdict::Fail);
+  EXPECT_EQ(check("30 22 259:1 / /nvme ro - ext4 /dev/sda rw\n", "flags").verdict, Verdict::Fail);
+  EXPECT_EQ(check("30 22 259:1 / /nvme rw,sync - ext4 /dev/sda rw\n", "flags").verdict,
+            Verdict::Warn);
+  EXPECT_EQ(check("30 22 259:1 / /nvme rw,noatime - ext4 /dev/sda rw\n", "flags"),
+            (Check{Verdict::Ok, "flags", "rw,noatime"}));
+  EXPECT_NE(
+      check("30 22 0:9 / /nvme rw - overlay overlay rw\n", "filesystem").words.find("stacked"),
+      std::string::npos);
+  EXPECT_EQ(check("30 22 0:9 / /nvme rw - nfs4 host:/x rw\n", "filesystem").verdict, Verdict::Warn);
 }
 
 }  // namespace

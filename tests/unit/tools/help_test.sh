@@ -8,7 +8,7 @@ complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 expect_code() {
   local code=0 wanted=$1
   shift
-  "$sluice" "$@" >/dev/null 2>&1 || code=$?
+  "$sluice" "$@" </dev/null >/dev/null 2>&1 || code=$?
   ((code == wanted)) || complain "sluice $* exits $code, not $wanted"
 }
 
@@ -17,6 +17,12 @@ expect_code 0 --version
 expect_code 2
 expect_code 2 stats
 expect_code 2 mount
+expect_code 2 init
+expect_code 2 init --name a/b --tier a=/a --mountpoint /m --dry-run
+expect_code 1 init --tier a --mountpoint /m --dry-run
+expect_code 1 init --tier a=/no/such/a --mountpoint /no/m --output /no/such/file
+expect_code 0 init --tier a=/a --dry-run
+expect_code 0 init --tier a=/a --json
 expect_code 2 mount --no-such-flag /
 expect_code 1 status /proc
 expect_code 2 status /proc /proc
@@ -75,7 +81,12 @@ expect_code 0 doctor
 expect_code 0 doctor --json /
 expect_code 0 doctor "$0"
 expect_code 1 doctor /no/such/file
-expect_code 2 doctor / /
+expect_code 1 doctor / /
+expect_code 2 doctor / / /
+expect_code 1 bundle /proc
+expect_code 1 bundle --output /no/such/folder/file
+expect_code 1 bundle --output "$0"
+expect_code 2 bundle / /
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
 expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
 expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd

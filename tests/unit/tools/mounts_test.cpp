@@ -34,6 +34,28 @@ TEST(MountTableTest, TheRootIsMounted) {
   EXPECT_FALSE(mounts.empty());
 }
 
+TEST(MountTableTest, TheInnermostAndLatestMountHoldsAPath) {
+  const auto lines = parse_mount_lines(
+      "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+      "30 22 259:1 / /nvme rw shared:1 - xfs /dev/nvme0n1p1 rw,attr2\n"
+      "31 22 0:40 / /nvme rw,noatime - tmpfs tmpfs rw,size=1g\n"
+      "32 22 0:41 / /bare rw - proc\n"
+      "broken line\n");
+  EXPECT_EQ(mount_holding(lines, "/home/x")->type, "ext4");
+  EXPECT_EQ(mount_holding(lines, "/nvmeless")->type, "ext4");
+  EXPECT_EQ(mount_holding(lines, "/nvme/f"),
+            (MountLine{0, 40, "/", "/nvme", "rw,noatime", "tmpfs", "tmpfs", "rw,size=1g"}));
+  EXPECT_EQ(lines[1].major, 259u);
+  EXPECT_EQ(mount_holding(lines, "/bare")->source, "");
+  EXPECT_EQ(mount_holding({}, "/"), std::nullopt);
+}
+
+TEST(MountTableTest, AWordOfAListIsAWholeOne) {
+  EXPECT_TRUE(has_word("rw,noatime,ro", "ro"));
+  EXPECT_FALSE(has_word("rw,errors=remount-ro", "ro"));
+  EXPECT_FALSE(has_word("", "ro"));
+}
+
 TEST(SluiceMountOfTest, IsTheInnermostMount) {
   const auto mounts = parse_mountinfo(kTable);
   EXPECT_EQ(sluice_mount_of(mounts, "/mnt/pool"), "/mnt/pool");

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// `sluice bundle`: what a report holds, and that nothing of users' files is in it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <map>
+
+#include "tests/mount/tiering.hpp"
+#include "tests/support/user.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr const char* kMarker = "tOpSeCrEt";
+
+class BundleTest : public TieringTest {
+ protected:
+  std::string file() const { return base_ / "report.tar"; }
+  CommandResult bundle(Strings more = {}) const {
+    more.insert(more.begin(), {"bundle", "--output", file()});
+    return sluice(more);
+  }
+  // The archive as tar reads it: a name and a text each.
+  std::map<std::string, std::string> unpacked() const {
+    const std::string folder = base_.make_dir("unpacked");
+    const CommandResult tar = run_command({"tar", "-xf", file(), "-C", folder});
+    if (!tar.ok()) throw std::runtime_error(tar.err);
+    std::map<std::string, std::string> out;
+    for (const auto& name : names_in(folder)) out[name] = read_file(folder + "/" + name);
+    return out;
+  }
+  static std::string all(const std::map<std::string, std::string>& files) {
+    std::string out;
+    for (const auto& [name, text] : files) out += "== " + name + "\n" + text;
+    return out;
+  }
+  // A file whose name and content are secret, in receipts, the log, the list of the hottest.
+  void use_secret() {
+    const std::string name = std::string(kMarker) + " dir/" + kMarker + ".bin";
+    put("hdd", name, std::string("content ") + kMarker);
+    start({"--log-level", "debug", "--metrics", "unix"});
+    read_often(name, 5);
+    move(name, "nvme");
+    // One that can't be moved now leaves its name in the log.
+    const int writer = ::open((*this / name).c_str(), O_RDWR | O_CLOEXEC);
+    tell({"move", "--to", "ssd", "--wait", *this / name});
+    ::close(writer);
+    EXPECT_TRUE(eventually([&] { return !ask({"top", "--once"}).at("hottest").empty(); }));
+  }
+};
+
+TEST_F(BundleTest, HasWhatAReportNeedsAndNothingOfUsersFiles) {
+  use_secret();
+  ASSERT_NE(mount().log().find(kMarker), std::string::npos) << "nothing to hide in the log";
+  const CommandResult made = bundle({root()});
+  ASSERT_TRUE(made.ok()) << made.err;
+  const auto files = unpacked();
+  for (const char* name : {"README.txt", "activity.json", "doctor.json", "log.txt", "metrics.txt",
+                           "mounts.txt", "moves.json", "status.json", "system.txt"}) {
+    EXPECT_TRUE(files.contains(name)) << name << "\n" << made.out;
+    EXPECT_NE(made.out.find(name), std::string::npos) << made.out;
+  }
+  EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
+  EXPECT_EQ(made.out.find(kMarker), std::string::npos);
+  // A receipt and the log call the file the same.
+  const Json receipts = Json::parse(files.at("moves.json")).at("receipts");
+  ASSERT_FALSE(receipts.empty());
+  const std::string path = receipts.back().at("path");
+  EXPECT_TRUE(path.ends_with(">.bin")) << path;
+  EXPECT_NE(files.at("log.txt").find("path=" + path), std::string::npos) << files.at("log.txt");
+  EXPECT_NE(files.at("mounts.txt").find("fuse.sluice"), std::string::npos);
+  EXPECT_NE(files.at("metrics.txt").find("# TYPE"), std::string::npos);
+  EXPECT_NE(files.at("status.json").find(on("nvme", "").substr(0, 10)), std::string::npos);
+}
+
+TEST_F(BundleTest, KeepsNamesOnDemand) {
+  use_secret();
+  ASSERT_TRUE(bundle({"--names", root()}).ok());
+  const auto files = unpacked();
+  EXPECT_NE(files.at("moves.json").find(kMarker), std::string::npos);
+  EXPECT_NE(files.at("log.txt").find(kMarker), std::string::npos);
+  EXPECT_EQ(all(files).find(std::string("content ") + kMarker), std::string::npos);
+}
+
+TEST_F(BundleTest, IsForItsOwnerAndReplacesNothing) {
+  start();
+  write_file(file(), "mine");
+  const CommandResult refused = bundle({root()});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(read_file(file()), "mine");
+  ASSERT_EQ(::unlink(file().c_str()), 0);
+  ASSERT_TRUE(bundle({root()}).ok());
+  EXPECT_EQ(lstat_of(file()).st_mode & 07777, 0600u);
+}
+
+TEST_F(BundleTest, OfADeadMountHasWhatTheConfigurationTells) {
+  const std::string config = base_ / "pool.toml";
+  write_file(config, "# " + std::string(kMarker) + "\nmountpoint = \"" + base_ / "mnt" +
+                         "\"\nstate = \"" + base_ / "state" +
+                         "\"\n[[tier]]\nname = \"nvme\"\npath = \"" + on("nvme", "") +
+                         "\"\n[[rule]]\nmatch = \"" + kMarker + "\"\ntier = \"nvme\"\n");
+  for (const char* other : {"nvme", "ssd", "hdd"}) leave_out(other);
+  start({"--config", config});
+  mount().kill_daemon();
+  const CommandResult made = bundle({root()});
+  ASSERT_TRUE(made.ok()) << made.err;
+  const auto files = unpacked();
+  EXPECT_NE(made.out.find("left out: status.json"), std::string::npos) << made.out;
+  EXPECT_NE(files.at("README.txt").find("status.json"), std::string::npos);
+  EXPECT_NE(files.at("doctor.json").find("has died"), std::string::npos) << files.at("doctor.json");
+  EXPECT_NE(files.at("log.txt").find("mounted: "), std::string::npos);
+  EXPECT_NE(files.at("config.toml").find("name = \"nvme\""), std::string::npos);
+  EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
+}
+
+TEST_F(BundleTest, OfADaemonThatDoesNotAnswerEndsNevertheless) {
+  start();
+  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  const CommandResult made = bundle({root()});
+  ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
+  ASSERT_TRUE(made.ok()) << made.err;
+  EXPECT_NE(made.out.find("left out: status.json: no answer"), std::string::npos) << made.out;
+  EXPECT_TRUE(unpacked().contains("doctor.json"));
+}
+
+TEST_F(BundleTest, OfAUserWhoIsNotRootSaysWhatIsMissing) {
+  put("hdd", kMarker, "x");
+  start();
+  ASSERT_EQ(::chmod(base_.path().c_str(), 0777), 0);
+  const std::string said = as_user(kNobody, [&] {
+    const CommandResult made = bundle({root()});
+    return made.ok() ? made.out : "failed: " + made.err;
+  });
+  EXPECT_NE(said.find("status.json"), std::string::npos) << said;
+  EXPECT_NE(said.find("left out: moves.json"), std::string::npos) << said;
+  EXPECT_EQ(all(unpacked()).find(kMarker), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// `sluice init`: what it writes is mounted and used, whether flags or a person at a terminal said
+// it.
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/files.hpp"
+#include "tests/support/loop_fs.hpp"
+#include "tests/support/mount.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice::test {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+class InitTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!require_mounts("mount") || !require_loop("mount", "ext4")) return;
+    fast_ = std::make_unique<LoopFs>(base_ / "fast", "ext4", 48 << 20);
+    slow_ = std::make_unique<LoopFs>(base_ / "slow", "ext4", 96 << 20);
+  }
+
+  CommandResult init(Strings more) const {
+    more.insert(more.begin(), {"init", "--output", file()});
+    return sluice(more);
+  }
+  Strings flags() const {
+    return {"--tier",       "nvme=" + fast_->path(), "--tier", "hdd=" + slow_->path() + "/sluice",
+            "--mountpoint", base_ / "mnt/pool"};
+  }
+  std::string file() const { return base_ / "etc/pool.toml"; }
+
+  // Mounts what was written, uses it, unmounts.
+  void use() const {
+    const CommandResult mounted = sluice({"mount", "--config", file(), "--state", base_ / "state"});
+    ASSERT_TRUE(mounted.ok()) << mounted.err;
+    const std::string root = base_ / "mnt/pool";
+    EXPECT_NO_THROW(write_file(root + "/new", "written"));
+    EXPECT_EQ(xattr_of(root + "/new", "user.sluice.tier"), "nvme");
+    EXPECT_EQ(sluice({"move", "--to", "hdd", "--wait", root + "/new"}).exit_code, 0);
+    EXPECT_EQ(read_file(slow_->path() + "/sluice/new"), "written");
+    if (exists(slow_->path() + "/sluice/old")) {
+      EXPECT_EQ(read_file(root + "/old"), "adopted");
+    }
+    const CommandResult unmounted = sluice({"umount", "--config", file()});
+    EXPECT_TRUE(unmounted.ok()) << unmounted.err;
+  }
+
+  TempDir base_;
+  std::unique_ptr<LoopFs> fast_, slow_;
+};
+
+TEST_F(InitTest, WhatFlagsSayIsWrittenAndMounts) {
+  const CommandResult made = init(flags());
+  ASSERT_TRUE(made.ok()) << made.err;
+  EXPECT_NE(made.out.find("wrote " + file()), std::string::npos) << made.out;
+  EXPECT_NE(made.out.find("sluice mount --config " + file()), std::string::npos) << made.out;
+  EXPECT_EQ(made.out.find("will be in the pool"), std::string::npos) << made.out;
+  use();
+}
+
+TEST_F(InitTest, FilesThatAreThereAreToldOfAndAdopted) {
+  ASSERT_TRUE(run_command({"mkdir", slow_->path() + "/sluice"}).ok());
+  write_file(slow_->path() + "/sluice/old", "adopted");
+  const CommandResult made = init(flags());
+  ASSERT_TRUE(made.ok()) << made.err;
+  EXPECT_NE(made.out.find("tier hdd: 1 file (7 B) in " + slow_->path()), std::string::npos)
+      << made.out;
+  use();
+}
+
+TEST_F(InitTest, AFileThatIsThereIsLeftAlone) {
+  ASSERT_TRUE(init(flags()).ok());
+  const std::string before = read_file(file());
+  Strings other = flags();
+  other.back() = base_ / "mnt/other";
+  const CommandResult again = init(other);
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_NE(again.err.find("--force"), std::string::npos) << again.err;
+  EXPECT_EQ(read_file(file()), before);
+  EXPECT_FALSE(exists(base_ / "mnt/other"));
+}
+
+TEST_F(InitTest, ADryRunAndJsonWriteNothing) {
+  Strings dry = flags();
+  dry.push_back("--dry-run");
+  const CommandResult shown = init(dry);
+  ASSERT_TRUE(shown.ok()) << shown.err;
+  EXPECT_NE(shown.out.find("path = \"" + fast_->path() + "\""), std::string::npos) << shown.out;
+  Strings json = flags();
+  json.push_back("--json");
+  const CommandResult told = init(json);
+  ASSERT_TRUE(told.ok()) << told.err;
+  const auto report = nlohmann::json::parse(told.out);
+  EXPECT_EQ(report.at("written"), false);
+  EXPECT_EQ(report.at("mountpoint"), base_ / "mnt/pool");
+  EXPECT_EQ(report.at("tiers").size(), 2u);
+  // The loop devices are seen, and known for what they are.
+  bool seen = false;
+  for (const auto& each : report.at("filesystems")) {
+    if (each.at("mounted_at") != fast_->path()) continue;
+    seen = true;
+    EXPECT_TRUE(each.at("tier").is_null());
+    EXPECT_EQ(each.at("why"), "a file that is mounted, not a disk");
+  }
+  EXPECT_TRUE(seen) << told.out;
+  EXPECT_FALSE(exists(base_ / "etc"));
+  EXPECT_FALSE(exists(base_ / "mnt"));
+  EXPECT_FALSE(exists(slow_->path() + "/sluice"));
+}
+
+TEST_F(InitTest, WithoutATerminalItDoesNotGuess) {
+  const CommandResult said = init({});
+  EXPECT_EQ(said.exit_code, 2);
+  EXPECT_NE(said.err.find("--yes"), std::string::npos) << said.err;
+}
+
+// A person at a terminal: what `sluice init` says to these lines.
+std::string typed(const Strings& arguments, const std::string& lines, int& code) {
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    const std::string binary = sluice_binary();
+    std::vector<char*> argv{const_cast<char*>("sluice")};
+    for (const auto& each : arguments) argv.push_back(const_cast<char*>(each.c_str()));
+    argv.push_back(nullptr);
+    ::execv(binary.c_str(), argv.data());
+    ::_exit(127);
+  }
+  // The terminal keeps what is typed ahead.
+  EXPECT_EQ(::write(terminal, lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
+  std::string said;
+  char piece[4096];
+  for (ssize_t got; (got = ::read(terminal, piece, sizeof piece)) > 0;) {
+    said.append(piece, static_cast<std::size_t>(got));
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return said;
+}
+
+TEST_F(InitTest, ThreeAnswersAtATerminalMakeAPool) {
+  int code = 0;
+  const std::string said = typed({"init", "--output", file()},
+                                 "nvme=" + fast_->path() + " hdd=" + slow_->path() +
+                                     "/sluice\nmine\n" + (base_ / "mnt/pool") + "\n",
+                                 code);
+  ASSERT_EQ(code, 0) << said;
+  for (const char* question :
+       {"Tiers, fastest first", "Name of the pool", "Where to mount it", "/mnt/mine"}) {
+    EXPECT_NE(said.find(question), std::string::npos) << question << "\n" << said;
+  }
+  use();
+}
+
+TEST_F(InitTest, WhoeverLeavesTheQuestionsHasWrittenNothing) {
+  int code = 0;
+  const std::string said = typed({"init", "--output", file()}, "nvme=/x\n\x04", code);
+  EXPECT_EQ(code, 1);
+  EXPECT_NE(said.find("nothing was written"), std::string::npos) << said;
+  EXPECT_FALSE(exists(file()));
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The file that `sluice init` writes. Threads: caller locks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fs/options.hpp"
+
+namespace sluice {
+
+struct InitConfig {
+  std::string file;                // absolute
+  std::string mountpoint;          // absolute
+  std::vector<std::string> tiers;  // as --tier takes them
+
+  // Made by prepare_config().
+  std::string text;
+  MountOptions options;
+};
+
+// "/etc/sluice", "pool" is "/etc/sluice/pool.toml".
+std::string config_path(const std::string& folder, const std::string& name);
+// Whether it can name a unit and a file: letters, digits, '_', '-' and '.', not first a dot or
+// dash.
+bool is_pool_name(const std::string& name);
+
+// Makes the text, reads it back and checks it as `sluice mount` does. Says what is wrong, if
+// something is. Touches nothing.
+std::optional<std::string> prepare_config(InitConfig& config);
+
+// Makes the directories of tiers and mount point that are missing (a tier's only if the one above
+// it is there: else its disk is not mounted), checks the whole against the machine, and writes the
+// file in one step, readable by all. After a problem nothing of it is left. REQUIRES:
+// prepare_config() found nothing wrong.
+struct WrittenConfig {
+  std::string problem;
+  std::vector<std::string> directories;  // that were made
+};
+WrittenConfig write_config(const InitConfig& config, bool replaces);
+
+// How to mount it: as a service if `unit` is not empty, by fstab, by hand.
+std::string next_steps(const InitConfig& config, const std::string& unit);
+
+}  // namespace sluice
