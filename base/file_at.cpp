@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/file_at.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/syscall.h>
@@ -9,8 +10,11 @@
 
 #include <array>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <string_view>
 
 namespace sluice {
 
@@ -46,6 +50,33 @@ ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* va
                 *name == '\0' ? "/proc/self/fd/%d" : "/proc/self/fd/%d/%s", dirfd, name);
   return *name == '\0' ? ::getxattr(path.data(), attribute, value, size)
                        : ::lgetxattr(path.data(), attribute, value, size);
+}
+
+Result<std::vector<std::string>> names_in(int dirfd) {
+  UniqueFd fd(::openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fd ? ::fdopendir(fd.get()) : nullptr,
+                                                   ::closedir);
+  if (!stream) return Error::last("open directory");
+  fd.release();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr && errno != 0) return Error::last("read directory");
+    if (entry == nullptr) return names;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+}
+
+std::string proc_path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+Result<std::string> current_path(int fd) {
+  std::string path(PATH_MAX, '\0');
+  const ssize_t size = ::readlink(proc_path(fd).c_str(), path.data(), path.size());
+  if (size < 0) return Error::last("path of a descriptor");
+  path.resize(static_cast<std::size_t>(size));
+  return path;
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
@@ -20,5 +21,14 @@ Result<UniqueFd> open_beneath(int root, const std::string& path);
 // empty.
 ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
                     std::size_t size);
+
+// The names in the directory, without "." and "..".
+Result<std::vector<std::string>> names_in(int dirfd);
+
+// A path that leads to the file of a descriptor, whatever its name is: "/proc/self/fd/7".
+std::string proc_path(int fd);
+
+// Where the kernel says that file is now.
+Result<std::string> current_path(int fd);
 
 }  // namespace sluice

@@ -2,23 +2,19 @@
 #include "base/http_server.hpp"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
-#include <cstdio>
-#include <cstring>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
+#include "base/unix_socket.hpp"
 
 namespace sluice {
 namespace {
@@ -178,24 +174,9 @@ SocketAddress loopback_address(std::uint16_t port) {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen_at(const std::string& path, const char* name,
                                                           Handler handler) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket = SLUICE_TRY(listen_unix(path, kMostClients, SOCK_NONBLOCK));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
-  if (!socket || !wake) return Error::last("listen for HTTP");
-  // The name may be longer than an address holds; its directory has a short one in /proc.
-  const auto slash = path.rfind('/');
-  const UniqueFd directory(::open(path.substr(0, slash).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return Error::last("listen for HTTP");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", directory.get(),
-                path.c_str() + slash + 1);
-  ::unlink(path.c_str());
-  // Before it has a name: nobody else's, whatever the umask.
-  if (::fchmod(socket.get(), 0600) < 0) return Error::last("listen for HTTP");
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0 ||
-      ::listen(socket.get(), kMostClients) < 0) {
-    return Error::last("listen for HTTP");
-  }
+  if (!wake) return Error::last("listen for HTTP");
   return std::unique_ptr<HttpServer>(
       new HttpServer(std::move(socket), std::move(wake), path, name, std::move(handler)));
 }

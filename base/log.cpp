@@ -16,17 +16,10 @@
 #include <utility>
 
 #include "base/unique_fd.hpp"
+#include "base/utf8.hpp"
 
 namespace sluice::log {
 namespace {
-
-constexpr std::array<std::pair<std::string_view, spdlog::level::level_enum>, 5> kLevels{{
-    {"trace", spdlog::level::trace},
-    {"debug", spdlog::level::debug},
-    {"info", spdlog::level::info},
-    {"warn", spdlog::level::warn},
-    {"error", spdlog::level::err},
-}};
 
 // As syslog(3) and sd-daemon(3) count them.
 char priority_of(spdlog::level::level_enum level) {
@@ -51,12 +44,12 @@ class Quoted final : public spdlog::custom_flag_formatter {
   void format(const spdlog::details::log_msg& message, const std::tm&,
               spdlog::memory_buf_t& out) override {
     constexpr char kHex[] = "0123456789abcdef";
-    const std::string_view text(message.payload.data(), message.payload.size());
-    for (std::size_t i = 0; i < text.size();) {
-      const auto byte = static_cast<unsigned char>(text[i]);
-      const std::size_t size = utf8_length(text.substr(i));
-      std::string each(text.substr(i, std::max<std::size_t>(size, 1)));
-      if (size == 0) {
+    std::string_view text(message.payload.data(), message.payload.size());
+    while (!text.empty()) {
+      const Character character = first_character(text);
+      const auto byte = static_cast<unsigned char>(text[0]);
+      std::string each(text.substr(0, character.size));
+      if (!character.valid) {
         each = {'\\', '\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
       } else if (byte == '"' || byte == '\\') {
         each.insert(0, 1, '\\');
@@ -64,30 +57,11 @@ class Quoted final : public spdlog::custom_flag_formatter {
         each = {'\\', 'u', '0', '0', kHex[byte >> 4], kHex[byte & 15]};
       }
       out.append(each.data(), each.data() + each.size());
-      i += std::max<std::size_t>(size, 1);
+      text.remove_prefix(character.size);
     }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<Quoted>();
-  }
-
- private:
-  // Of the character that `text` begins with; 0: it is none.
-  static std::size_t utf8_length(std::string_view text) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char lead = byte(0);
-    if (lead < 0x80) return 1;
-    const std::size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4 || text.size() < size) return 0;
-    for (std::size_t i = 1; i < size; ++i) {
-      if ((byte(i) & 0xc0) != 0x80) return 0;
-    }
-    // Overlong forms, surrogates, and what is beyond Unicode.
-    if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f) ||
-        (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f)) {
-      return 0;
-    }
-    return size;
   }
 };
 
@@ -160,21 +134,18 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level, For
 }
 
 bool set_level(std::string_view name) {
-  for (const auto& [each, value] : kLevels) {
-    if (each != name) continue;
-    current()->set_level(value);
-    // Whoever asks for more wants to see it now.
-    current()->flush_on(std::min(value, spdlog::level::info));
-    return true;
-  }
-  return false;
+  const auto found = std::find(kLevels.begin(), kLevels.end(), name);
+  if (found == kLevels.end()) return false;
+  const auto level = static_cast<spdlog::level::level_enum>(found - kLevels.begin());
+  current()->set_level(level);
+  // Whoever asks for more wants to see it now.
+  current()->flush_on(std::min(level, spdlog::level::info));
+  return true;
 }
 
 std::string_view level() {
-  for (const auto& [name, value] : kLevels) {
-    if (value == current()->level()) return name;
-  }
-  return "off";
+  const auto at = static_cast<std::size_t>(current()->level());
+  return at < kLevels.size() ? kLevels[at] : "off";
 }
 
 std::string formatted(Format format, bool to_journal, spdlog::level::level_enum level,

@@ -4,6 +4,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,8 +24,11 @@ enum class Format { Text, Json };
 Result<void> start(const std::string& file, spdlog::level::level_enum level,
                    Format format = Format::Text);
 
-// The level by its name: "trace", "debug", "info", "warn", "error". May be changed while others
-// write; false if there is no such level.
+// The levels by their names, as spdlog numbers them.
+inline constexpr std::array<std::string_view, 5> kLevels{"trace", "debug", "info", "warn", "error"};
+static_assert(spdlog::level::trace == 0 && spdlog::level::err == 4);
+
+// May be changed while others write; false if there is no such level.
 bool set_level(std::string_view name);
 std::string_view level();
 

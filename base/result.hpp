@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -26,6 +27,9 @@ struct Error {
 
   Error(int errno_value, Operation op) : code(errno_value), operation(op.text) {}
   static Error last(Operation op) { return {errno, op}; }
+
+  // "open directory: No such file or directory"
+  std::string text() const;
 };
 
 template <typename T>

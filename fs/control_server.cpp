@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/control_server.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
-#include <cstring>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
+#include "base/unix_socket.hpp"
 
 namespace sluice {
 namespace {
@@ -24,7 +23,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::size_t kMostTalks = 16;
+constexpr int kMostTalks = 16;
 constexpr std::size_t kLongestRequest = 64 << 10;
 constexpr milliseconds kRequestPatience{10'000};
 constexpr milliseconds kProgressPause{200};
@@ -47,10 +46,6 @@ json to_json(const Receipt& receipt) {
           {"result", receipt.code == 0        ? "moved"
                      : gave_way(receipt.code) ? "gave way"
                                               : "failed"}};
-}
-
-std::string sentence(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
 }
 
 }  // namespace
@@ -156,7 +151,7 @@ class ControlServer::Conversation {
 
   json plan() {
     auto proposal = parts_.migration.propose(census_progress());
-    if (!proposal) return {{"error", sentence(proposal.error())}};
+    if (!proposal) return {{"error", proposal.error().text()}};
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < proposal->moves.size(); ++i) {
       const Move& move = proposal->moves[i];
@@ -204,7 +199,7 @@ class ControlServer::Conversation {
     if (parts_.migration.mover().is_paused())
       return {{"error", "migration is paused; 'sluice tier resume' lets it go on"}};
     const auto outcome = parts_.migration.run(listener);
-    if (!outcome) return {{"error", sentence(outcome.error())}};
+    if (!outcome) return {{"error", outcome.error().text()}};
     return {{"moved", outcome->moved},
             {"bytes", outcome->moved_bytes},
             {"failed", outcome->failed},
@@ -214,11 +209,10 @@ class ControlServer::Conversation {
   json drain(const std::string& name, bool cancel) {
     Tier* tier = parts_.pool.by_name(name);
     if (tier == nullptr) return {{"error", "the pool has no tier " + log::escaped(name)}};
-    if (const auto set = tier->set_draining(!cancel); !set)
-      return {{"error", sentence(set.error())}};
+    if (const auto set = tier->set_draining(!cancel); !set) return {{"error", set.error().text()}};
     if (cancel) {
       const auto kept = parts_.pool.set_retired(tier->index(), false);
-      return kept ? json::object() : json{{"error", sentence(kept.error())}};
+      return kept ? json::object() : json{{"error", kept.error().text()}};
     }
     json last;
     std::uint64_t moved = 0, bytes = 0;
@@ -232,13 +226,13 @@ class ControlServer::Conversation {
     last["moved"] = moved;
     last["bytes"] = bytes;
     const auto left = parts_.filesystem.vacate(tier->index());
-    if (!left) return {{"error", sentence(left.error())}};
+    if (!left) return {{"error", left.error().text()}};
     last["left"] = left->files;
     last["left_bytes"] = left->bytes;
     last["empty"] = left->files == 0;
     if (left->files == 0) {
       if (const auto retired = parts_.pool.set_retired(tier->index(), true); !retired)
-        last["error"] = sentence(retired.error());
+        last["error"] = retired.error().text();
     }
     return last;
   }
@@ -252,7 +246,7 @@ class ControlServer::Conversation {
               {"since", each.since}}}});
     }
     const auto receipts = parts_.store.receipts(most);
-    if (!receipts) return {{"error", sentence(receipts.error())}};
+    if (!receipts) return {{"error", receipts.error().text()}};
     for (const Receipt& receipt : *receipts) send({{"receipt", to_json(receipt)}});
     return json::object();
   }
@@ -330,24 +324,9 @@ struct ControlServer::Talk {
 };
 
 Result<std::unique_ptr<ControlServer>> ControlServer::listen(const std::string& path, Parts parts) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
-  if (!socket || !wake) return Error::last("control socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  // The name may be longer than an address holds; its directory has a short one in /proc.
-  const auto slash = path.rfind('/');
-  const UniqueFd directory(::open(path.substr(0, slash).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return Error::last("control socket");
-  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", directory.get(),
-                path.c_str() + slash + 1);
-  ::unlink(path.c_str());
-  const mode_t before = ::umask(0177);
-  const int bound = ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-  const Error failure = Error::last("control socket");
-  ::umask(before);
-  if (bound < 0) return failure;
-  if (::listen(socket.get(), 16) < 0) return Error::last("control socket");
+  if (!wake) return Error::last("control socket");
+  UniqueFd socket = SLUICE_TRY(listen_unix(path, kMostTalks));
   return std::unique_ptr<ControlServer>(
       new ControlServer(std::move(socket), std::move(wake), path, std::move(parts)));
 }
@@ -375,10 +354,12 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0 || fds[0].revents == 0) continue;
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    // Out of descriptors, say: it stays in the queue, and poll() would return at once.
+    if (!socket) std::this_thread::sleep_for(milliseconds(100));
     talks_.remove_if([](const auto& talk) { return talk->ended.load(); });
     ucred peer{};
     socklen_t size = sizeof peer;
-    if (!socket || talks_.size() >= kMostTalks ||
+    if (!socket || std::ssize(talks_) >= kMostTalks ||
         ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
         (peer.uid != 0 && peer.uid != ::geteuid())) {
       continue;
@@ -398,6 +379,9 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     });
     talks_.push_back(std::move(talk));
   }
+  // Whoever does not read their answer (they are stopped, or page through it) would keep send()
+  // waiting, and us.
+  for (const auto& talk : talks_) ::shutdown(talk->socket.get(), SHUT_RDWR);
   talks_.clear();
 }
 

@@ -38,10 +38,6 @@ using std::chrono::seconds;
 
 constexpr const char* kDefaultState = "/var/lib/sluice";
 
-std::string explain(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
-
 std::vector<std::string> ignored_openers(const MountOptions& options) {
   if (!options.heat_ignore) return ScanDetector::Settings{}.ignored;
   std::vector<std::string> words;
@@ -72,7 +68,7 @@ class Daemon {
   }
 
   bool serve() {
-    if (!start_migration()) return false;
+    start_migration();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     const bool ok = session_->run(*filesystem_, *gpu_);
@@ -89,7 +85,7 @@ class Daemon {
     filesystem_->settle_moves();
     migration_.reset();
     if (const auto flushed = filesystem_->flush_heat(); !flushed) {
-      log::get().warn("the last access counts are lost: why={}", explain(flushed.error()));
+      log::get().warn("the last access counts are lost: why={}", flushed.error().text());
     }
   }
 
@@ -117,7 +113,7 @@ class Daemon {
 
     const auto replayed = replay_intents(*store_, *pool_);
     if (!replayed) {
-      why = "can't finish what an earlier mount left: " + explain(replayed.error());
+      why = "can't finish what an earlier mount left: " + replayed.error().text();
       return false;
     }
     if (*replayed > 0)
@@ -167,12 +163,12 @@ class Daemon {
 
   static void tell_manager(const std::string& lines) {
     if (const auto told = tell_service_manager(lines); !told) {
-      log::get().warn("the service manager does not hear us: why={}", explain(told.error()));
+      log::get().warn("the service manager does not hear us: why={}", told.error().text());
     }
   }
 
   // After the fork: it has threads.
-  bool start_migration() {
+  void start_migration() {
     Migration::Settings settings;
     settings.policy = make_policy(options_);
     settings.half_life = options_.half_life;
@@ -206,11 +202,10 @@ class Daemon {
          [this] { return reporter_->activity(); }, heat_tree_});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
-                       explain(control.error()));
-      return true;
+                       control.error().text());
+      return;
     }
     control_ = *std::move(control);
-    return true;
   }
 
   // A mount without metrics is better than none.
@@ -225,7 +220,7 @@ class Daemon {
                       ? HttpServer::listen_on(*address, "sluice-metrics", answer)
                       : HttpServer::listen_at(state_ + "/metrics.sock", "sluice-metrics", answer);
     if (!server) {
-      log::get().error("no metrics: where={} why={}", options_.metrics, explain(server.error()));
+      log::get().error("no metrics: where={} why={}", options_.metrics, server.error().text());
       return;
     }
     metrics_ = *std::move(server);

@@ -9,9 +9,10 @@
 // Threads: every member may be called from any thread at once. Lock order, outermost first:
 // OpenFile::moving < namespace_ < move_intents_ < replicate_ < table shard < inode < tier < store.
 //
-// The sources are by subject: filesystem_namespace.cpp (names), _copies.cpp (where things are),
-// _data.cpp (bytes), _gpu.cpp (bytes to and from GPUs), _attributes.cpp (stat and xattrs),
-// _move.cpp (moves to other tiers), _control.cpp (what Sluice says of itself).
+// The sources are by subject: filesystem_namespace.cpp (names), _rename.cpp, _copies.cpp (where
+// things are), _open.cpp (opening and closing), _data.cpp (bytes), _spill.cpp (from a full tier to
+// another), _gpu.cpp (bytes to and from GPUs), _attributes.cpp (stat and xattrs), _move.cpp (moves
+// to other tiers), _drain.cpp (emptying a tier), _control.cpp (what Sluice says of itself).
 #pragma once
 
 #include <sys/stat.h>
@@ -250,19 +251,16 @@ class Filesystem final : public MoveHost {
   };
 
   // filesystem_namespace.cpp
-  Result<InodePtr> inode(InodeId id);
-  Result<InodePtr> resolve_forgotten(InodeId id);
+  static bool is_private(const Inode& parent, const char* name);
+  static bool is_directory(const std::vector<Located>& found);
+  // Whether the directory `name` in `parent` holds nothing.
+  static Result<bool> is_empty(int parent, const char* name);
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
-  Result<OpenCopies> open_copies(const InodePtr& directory);
-  Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
   // Every copy of `name`, fastest first, more than one only for directories. Empty if there is
   // none.
   Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name);
   Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
   Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name);
-  // A copy of `directory` on `tier`, made (with its ancestors) if there is none.
-  Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
-  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
   // Calls `make(copy)` on the tiers where a new file `name` of `parent` may go, best first, until
   // one has room for it.
   Result<Located> place_new(const InodePtr& parent, const char* name,
@@ -270,6 +268,8 @@ class Filesystem final : public MoveHost {
   void hold_if_open(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   Result<void> unlink_locked(const InodePtr& directory, const char* name);
+
+  // filesystem_rename.cpp
   struct RenameAttempt;
   Result<void> rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
                              const char* new_name, unsigned flags, RenameAttempt& attempt);
@@ -281,15 +281,76 @@ class Filesystem final : public MoveHost {
                                          const std::vector<Located>& source,
                                          const InodePtr& new_parent, const char* new_name,
                                          const std::vector<Located>& target, unsigned flags);
+
+  // filesystem_copies.cpp
+  Result<InodePtr> inode(InodeId id);
+  Result<InodePtr> resolve_forgotten(InodeId id);
+  Result<OpenCopies> open_copies(const InodePtr& directory);
+  Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
+  // A copy of `directory` on `tier`, made (with its ancestors) if there is none.
+  Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
+  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
   // Looks for a copy of `directory`, and of those above it, on a tier that has come back.
   bool rediscover(const InodePtr& directory, TierIndex tier);
   void rediscover_all(TierIndex tier);
-  void finish_deferred(TierIndex returned);
   std::string path_of(const InodePtr& inode);
 
-  // filesystem_data.cpp
+  // filesystem_open.cpp
+  Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
+                                            const char* name, int flags, const SharedFd& fd);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
   Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
+  // Counts an open for the file's heat, at the cost of an addition.
+  void note_open(const InodePtr& inode, pid_t opener);
+
+  // filesystem_data.cpp
+  Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
+  // Opens the file of an O_PATH or other descriptor anew.
+  static Result<SharedFd> reopen(int fd, int flags);
+  // Opens the file by its handle, wherever it is by then.
+  Result<SharedFd> open_handle_of(const InodePtr& inode, int flags);
+  bool still_mapped(const InodePtr& inode);
+  bool is_no_longer_mapped(const InodePtr& inode);
+  // Looks at a file that was written past us. If the kernel may not have seen it either (`unseen`:
+  // through a mapping), it is made to ask.
+  void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
+  void notice_mapped_changes();
+  enum class Keep { IfThereAreFew, Always };
+  Result<SharedFd> reader(const InodePtr& inode, Keep keep = Keep::IfThereAreFew);
+  void keep_reader(OpenFile& file, SharedFd fd);
+  Result<SharedFd> writer(const InodePtr& inode);
+  Result<void> drop_suid(int fd, const Caller& caller);
+  template <typename Change>
+  auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
+
+  // filesystem_spill.cpp
+  // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
+  // has.
+  Result<void> spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more);
+  Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
+
+  // filesystem_gpu.cpp
+  // Keeps a file where it is while the engine works on it, without a word to a move that copies.
+  class UseGuard {
+   public:
+    explicit UseGuard(InodePtr inode);
+    ~UseGuard();
+    UseGuard(const UseGuard&) = delete;
+    UseGuard& operator=(const UseGuard&) = delete;
+
+   private:
+    const InodePtr inode_;
+  };
+  Result<InodePtr> gpu_file(InodeId id);
+  void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
+  void written_past_kernel(const InodePtr& file);
+  void drop_written_pages();
+  Result<void> prefetch(const InodePtr& file, std::string_view how);
+  Result<std::string> describe_route(const InodePtr& file);
+  void forget_in_engine(const InodePtr& file);
+
+  // filesystem_move.cpp
+  class Held;
   // Keeps a file where it is while something about it changes: cancels a move that is under way, or
   // waits for the last moment of one.
   class ChangeGuard {
@@ -306,54 +367,6 @@ class Filesystem final : public MoveHost {
     const InodePtr inode_;  // none: nothing to guard
     std::shared_ptr<SharedMutex> moving_;
   };
-  // Keeps a file where it is while the engine works on it, without a word to a move that copies.
-  class UseGuard {
-   public:
-    explicit UseGuard(InodePtr inode);
-    ~UseGuard();
-    UseGuard(const UseGuard&) = delete;
-    UseGuard& operator=(const UseGuard&) = delete;
-
-   private:
-    const InodePtr inode_;
-  };
-  Result<SharedFd> open_bytes(const InodePtr& inode, int flags);
-  // Opens the file of an O_PATH or other descriptor anew.
-  static Result<SharedFd> reopen(int fd, int flags);
-  // Opens the file by its handle, wherever it is by then.
-  Result<SharedFd> open_handle_of(const InodePtr& inode, int flags);
-  void trace_access(const InodePtr& inode);
-  bool still_mapped(const InodePtr& inode);
-  bool is_no_longer_mapped(const InodePtr& inode);
-  // Counts an open for the file's heat, at the cost of an addition.
-  void note_open(const InodePtr& inode, pid_t opener);
-  // Looks at a file that was written past us. If the kernel may not have seen it either (`unseen`:
-  // through a mapping), it is made to ask.
-  void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
-  void notice_mapped_changes();
-  enum class Keep { IfThereAreFew, Always };
-  Result<SharedFd> reader(const InodePtr& inode, Keep keep = Keep::IfThereAreFew);
-  void keep_reader(OpenFile& file, SharedFd fd);
-  Result<SharedFd> writer(const InodePtr& inode);
-  Result<void> drop_suid(int fd, const Caller& caller);
-  // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
-  // has.
-  Result<void> spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more);
-  Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
-  template <typename Change>
-  auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
-
-  // filesystem_gpu.cpp
-  Result<InodePtr> gpu_file(InodeId id);
-  void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
-  void written_past_kernel(const InodePtr& file);
-  void drop_written_pages();
-  Result<void> prefetch(const InodePtr& file, std::string_view how);
-  Result<std::string> describe_route(const InodePtr& file);
-  void forget_in_engine(const InodePtr& file);
-
-  // filesystem_move.cpp
-  class Held;
   // A name of a file, with its directory.
   struct KnownName {
     InodePtr parent;
@@ -417,6 +430,8 @@ class Filesystem final : public MoveHost {
   // Where a pin or a rule wants a new file; kNoTier: nowhere in particular.
   TierIndex wanted_tier(const InodePtr& parent, const char* name);
   void pins_changed();
+  void finish_deferred(TierIndex returned);
+  void trace_access(const InodePtr& inode);
   void sample_open_files();
   void offer_hot_files();
   Result<double> score_of(const InodePtr& inode);

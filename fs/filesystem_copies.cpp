@@ -7,23 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 
+#include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
 #include "tiering/copier.hpp"
 
 namespace sluice {
-namespace {
-
-std::string path_of_fd(int fd) {
-  std::string path(PATH_MAX, '\0');
-  const ssize_t size =
-      ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
-  path.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-  return path;
-}
-
-}  // namespace
 
 Result<InodePtr> Filesystem::inode(InodeId id) {
   if (InodePtr found = table_.find(id)) return found;
@@ -38,16 +27,16 @@ Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
   const Located found = SLUICE_TRY(tier->find(id));
   const UniqueFd fd = SLUICE_TRY(tier->open(found.handle, O_PATH));
   const SharedFd root = SLUICE_TRY(tier->root());
-  const std::string path = path_of_fd(fd.get());
+  const auto path = current_path(fd.get());
   struct stat there {};
-  const bool known = ::lstat(path.c_str(), &there) == 0 && there.st_dev == found.st.st_dev &&
-                     there.st_ino == found.st.st_ino;
+  const bool known = path && ::lstat(path->c_str(), &there) == 0 &&
+                     there.st_dev == found.st.st_dev && there.st_ino == found.st.st_ino;
   if (known) {
     // By its path we learn all copies of a directory and the way to its parents.
-    const std::string base = path_of_fd(root->get());
-    if (!path.starts_with(base + "/")) return Error(ESTALE, "id of a file outside the tier");
+    const std::string base = SLUICE_TRY(current_path(root->get()));
+    if (!path->starts_with(base + "/")) return Error(ESTALE, "id of a file outside the tier");
     std::vector<InodeId> references;
-    auto walked = walk(path.substr(base.size()), references);
+    auto walked = walk(path->substr(base.size()), references);
     for (const InodeId each : references) table_.forget(each, 1);  // ours alone
     if (!walked || (*walked)->id() != id) return Error(ESTALE, "resolve id");
     return walked;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Bytes: opening, reading and writing files.
+// Bytes: reading and writing files, and noticing what was written past us.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
 
 namespace sluice {
@@ -14,16 +14,6 @@ namespace {
 // The longest copy made while one request waits; the caller of copy_file_range(2) comes back for
 // more.
 constexpr std::size_t kMaxCopy = 32 << 20;
-
-bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
-
-bool is_nameless(const SharedFd& fd) {
-  struct stat st {};
-  return ::fstat(fd->get(), &st) == 0 && st.st_nlink == 0;
-}
-
-// A mapping needs read access, a store through it write access.
-bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
 
 }  // namespace
 
@@ -40,8 +30,7 @@ Result<SharedFd> Filesystem::open_bytes(const InodePtr& inode, int flags) {
 
 // /proc is the kernel's way to do that without a name.
 Result<SharedFd> Filesystem::reopen(int fd, int flags) {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  UniqueFd opened(::open(path.c_str(), flags | O_CLOEXEC));
+  UniqueFd opened(::open(proc_path(fd).c_str(), flags | O_CLOEXEC));
   if (!opened) return Error::last("reopen");
   return SharedFd(std::make_shared<UniqueFd>(std::move(opened)));
 }
@@ -82,17 +71,6 @@ Result<SharedFd> Filesystem::reader(const InodePtr& inode, Keep keep) {
   }
 }
 
-void Filesystem::note_open(const InodePtr& inode, pid_t opener) {
-  opens_.fetch_add(1, std::memory_order_relaxed);
-  if (tracing_.load(std::memory_order_relaxed)) trace_access(inode);
-  opener = scans_.process_of(opener);
-  const bool again = inode->last_opener.exchange(opener, std::memory_order_relaxed) == opener;
-  if (!scans_.counts(opener, again)) return;
-  if (inode->new_opens.fetch_add(1) > 0) return;
-  MutexLock lock(opened_mutex_);
-  opened_.push_back(inode);
-}
-
 void Filesystem::keep_reader(OpenFile& file, SharedFd fd) {
   file.reader = std::move(fd);
   readers_.fetch_add(1);
@@ -125,8 +103,7 @@ Result<void> Filesystem::drop_suid(int fd, const Caller& caller) {
     mode &= ~static_cast<mode_t>(S_ISGID);
   }
   if (mode == st.st_mode) return {};
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  if (::chmod(path.c_str(), mode & 07777) < 0) return Error::last("drop setuid");
+  if (::chmod(proc_path(fd).c_str(), mode & 07777) < 0) return Error::last("drop setuid");
   return {};
 }
 
@@ -189,216 +166,6 @@ void Filesystem::notice_mapped_changes() {
     MutexLock lock(mapped_mutex_);
     mapped_.push_back(std::move(candidate));
   }
-}
-
-// Adds one open to the inode. `fresh`, if there is one, is an O_RDONLY descriptor of a file just
-// created. The inode's lock is held while its file is opened, against the rule: the first opener
-// decides for all how.
-Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh) {
-  for (;;) {
-    bool may_be_mapped = false;
-    {
-      MutexLock lock(inode->mutex);
-      may_be_mapped = inode->maybe_mapped && !inode->open;
-    }
-    const bool mapped = may_be_mapped && still_mapped(inode);
-    std::shared_ptr<FileMove> ending;
-    {
-      MutexLock lock(inode->mutex);
-      // A writer does not wait for a file to be copied, only for its names to change hands.
-      if (wants_to_write(flags) && inode->move) {
-        if (inode->move->is_switching) {
-          ending = inode->move;
-        } else {
-          inode->move->cancel();
-          inode->move_waits = true;  // for this writer to close it
-        }
-      }
-      if (!ending) return open_locked(inode, flags, fresh, mapped);
-    }
-    ending->wait_for_end();
-  }
-}
-
-// REQUIRES: the inode's mutex is held.
-Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedFd fd,
-                                       bool mapped) NO_THREAD_SAFETY_ANALYSIS {
-  const bool writes = wants_to_write(flags);
-  Tier& tier = pool_[inode->copies[0].tier];
-  if (!tier.online()) return Error(EIO, "tier is offline");
-  Opened out;
-  if (!inode->open) {
-    auto file = std::make_unique<OpenFile>();
-    // Small files stay in the kernel's page cache between opens: registering one costs more than it
-    // saves. On a tier that is nearly full we must see the writes, to be able to take the file
-    // elsewhere.
-    const bool small = inode->size_hint <= settings_.small_file && !writes;
-    const bool crowded = writes && tier.crowded();
-    // What is passed through can't be moved until it is closed.
-    const bool moves = !writes && (inode->move || inode->move_waits);
-    // A live mapping bypasses us, so every other access must as well.
-    if (passthrough_ && ((!small && !crowded && !moves) || mapped)) {
-      if (!fd) {
-        const Copy& copy = inode->copies[0];
-        fd = copy.handle.empty()
-                 ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY))
-                 : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
-      }
-      // Read-only, whatever the open is for: a writable backing file would make every lease attempt
-      // fail.
-      const auto id = kernel_.add_backing(fd->get());
-      if (id) {
-        file->passthrough = true;
-        file->backing_id = *id;
-      }
-    }
-    unopened_.fetch_add(1);
-    // The kernel needs no descriptor of ours to read and write; where they run short, we do
-    // without.
-    if (fd &&
-        (readers_.load() < most_readers_ || inode->copies[0].handle.empty() || is_nameless(fd)))
-      keep_reader(*file, std::move(fd));
-    inode->open = std::move(file);
-  }
-  OpenFile& file = *inode->open;
-  ++file.opens;
-  if (writes) ++file.writers;
-  if (can_map_to_write(flags)) ++file.mappers;
-  open_files_.fetch_add(1, std::memory_order_relaxed);
-  if (file.passthrough) {
-    out.backing_id = file.backing_id;
-    if (writes) inode->pages_stale = true;
-    if (can_map_to_write(flags)) {
-      inode->maybe_mapped = true;
-      if (!std::exchange(inode->is_watched, true)) {
-        MutexLock mapped_lock(mapped_mutex_);
-        mapped_.push_back(inode);
-      }
-    }
-  } else {
-    out.keep_pages = !std::exchange(inode->pages_stale, false);
-    if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
-  }
-  return out;
-}
-
-Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* name, mode_t mode,
-                                                    int flags, const Caller& caller) {
-  const InodePtr directory = SLUICE_TRY(inode(parent));
-  if (parent == kRootId && std::strcmp(name, kPrivateDirectory) == 0) return Error(EPERM, "create");
-  SharedFd fd;
-  auto made = [&]() -> Result<Located> {
-    SharedLock lock(namespace_);
-    return place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
-      create_as(caller);
-      // The kernel opens the file itself, with the caller's flags, when it takes over the reading
-      // and writing.
-      fd = std::make_shared<UniqueFd>(
-          ::openat(copy.get(), name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-      if (!*fd) return Error::last("create");
-      return copy.tier->identify(fd->get(), "");
-    });
-  }();
-  if (failed_with(made, EEXIST) && !(flags & O_EXCL)) {
-    // Somebody put it there behind the kernel's back.
-    const Entry entry = SLUICE_TRY(lookup(parent, name));
-    if (entry.id == InodeId{}) return Error(EIO, "create");
-    return std::pair(entry, SLUICE_TRY(open(entry.id, flags, caller.pid, std::nullopt)));
-  }
-  if (!made) return made.error();
-  Entry entry = SLUICE_TRY(enter({*made}, directory, name));
-  const InodePtr file = SLUICE_TRY(inode(entry.id));
-  const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
-  entry.attribute_seconds = attribute_seconds(file);
-  note_open(file, caller.pid);
-  return std::pair(entry, opened);
-}
-
-Result<std::pair<Entry, Opened>> Filesystem::create_unnamed(InodeId parent, mode_t mode, int flags,
-                                                            const Caller& caller) {
-  const InodePtr directory = SLUICE_TRY(inode(parent));
-  SharedFd fd;
-  const auto make = [&]() -> Result<Located> {
-    SharedLock lock(namespace_);
-    return place_new(directory, "", [&](const OpenCopy& copy) -> Result<Located> {
-      create_as(caller);
-      const UniqueFd writable(
-          ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
-      if (!writable) return Error::last("create unnamed");
-      auto readable = reopen(writable.get(), O_RDONLY);
-      if (!readable) return readable.error();
-      fd = *std::move(readable);
-      return copy.tier->identify(fd->get(), "");
-    });
-  };
-  const Located made = SLUICE_TRY(make());
-  Entry entry = SLUICE_TRY(enter({made}, directory, ""));
-  const InodePtr file = SLUICE_TRY(inode(entry.id));
-  const Opened opened = SLUICE_TRY(open_inode(file, flags, fd));
-  entry.attribute_seconds = attribute_seconds(file);
-  return std::pair(entry, opened);
-}
-
-Result<Opened> Filesystem::open(InodeId id, int flags, pid_t opener,
-                                const std::optional<Caller>& strip_suid) {
-  const InodePtr file = SLUICE_TRY(inode(id));
-  const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
-  if (flags & O_TRUNC) {
-    const auto truncate = [&]() -> Result<void> {
-      const ChangeGuard guard(file);
-      const SharedFd fd = SLUICE_TRY(writer(file));
-      if (strip_suid) SLUICE_TRY(drop_suid(fd->get(), *strip_suid));
-      if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
-      return {};
-    };
-    const auto truncated = truncate();
-    if (!truncated) {
-      release(id, flags);
-      return truncated.error();
-    }
-  }
-  note_open(file, opener);
-  return opened;
-}
-
-void Filesystem::release(InodeId id, int flags) {
-  const InodePtr file = table_.find(id);
-  if (!file) return;
-  std::unique_ptr<OpenFile> last;
-  SharedFd written;  // by somebody whom the kernel let pass
-  bool move_waits = false;
-  {
-    MutexLock lock(file->mutex);
-    if (!file->open) return;
-    if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
-    if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
-    if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
-    const bool no_writers = file->open->writers == 0;
-    if (no_writers) file->open->writer = nullptr;
-    // Readers whom we serve are not in the way of a move.
-    move_waits = file->move_waits && no_writers && !file->open->passthrough;
-    if (--file->open->opens == 0) last = std::move(file->open);
-    if (last) move_waits = file->move_waits;
-    if (last && file->maybe_mapped && last->reader) {
-      // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
-      if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
-        ::fcntl(last->reader->get(), F_SETLEASE, F_UNLCK);
-        file->maybe_mapped = false;
-      }
-    }
-  }
-  open_files_.fetch_sub(1, std::memory_order_relaxed);
-  if (written) notice_change(file, written, can_map_to_write(flags));
-  if (last) {
-    if (struct stat st{}; engine_in_use_ && last->reader &&
-                          ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {
-      engine_->forget({.fd = last->reader->get()});
-    }
-    if (last->passthrough) kernel_.remove_backing(last->backing_id);
-    (last->reader ? readers_ : unopened_).fetch_sub(1);
-    last.reset();
-  }
-  if (move_waits && migration_ != nullptr) migration_->mover().file_closed(id);
 }
 
 Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size, off_t offset,

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What migration leaves on a tier that is being retired: directories, and the names that have no
 // bytes to copy (symlinks, FIFOs, sockets, devices).
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <climits>
-#include <cstring>
 
-#include "base/log.hpp"
+#include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
 
 namespace sluice {
@@ -86,16 +85,8 @@ Result<void> Filesystem::vacate_directory(const std::string& path, Tier& from, T
       SLUICE_TRY(ensure_copy(*directory, to.index()));
     }
     const OpenCopy copy = SLUICE_TRY(open_copy(*directory, from.index()));
-    DIR* stream = ::fdopendir(::openat(copy.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (stream == nullptr) return Error::last("open directory");
-    const std::unique_ptr<DIR, int (*)(DIR*)> closer(stream, ::closedir);
-    for (;;) {
-      errno = 0;
-      const dirent* entry = ::readdir(stream);
-      if (entry == nullptr && errno != 0) return Error::last("read directory");
-      if (entry == nullptr) break;
-      const std::string name = entry->d_name;
-      if (name == "." || name == ".." || (path.empty() && name == kPrivateDirectory)) continue;
+    for (const std::string& name : SLUICE_TRY(names_in(copy.get()))) {
+      if (path.empty() && name == kPrivateDirectory) continue;
       struct stat st {};
       if (::fstatat(copy.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno != ENOENT) return Error::last("stat");

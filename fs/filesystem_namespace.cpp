@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Names: looking them up over the tiers, making, linking, removing, renaming and listing them.
-#include <dirent.h>
 #include <fcntl.h>
-#include <linux/fs.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,48 +8,19 @@
 #include <cstring>
 #include <functional>
 
-#include "base/log.hpp"
+#include "base/file_at.hpp"
 #include "fs/directory_stream.hpp"
 #include "fs/filesystem.hpp"
 
 namespace sluice {
 namespace {
 
-bool is_private(const Inode& parent, const char* name) {
-  return parent.id() == kRootId && std::strcmp(name, kPrivateDirectory) == 0;
-}
-
 // Errors that say "not on this tier" rather than "not at all".
 bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROFS; }
-
-bool is_directory(const std::vector<Located>& found) {
-  return !found.empty() && S_ISDIR(found[0].st.st_mode);
-}
-
-const Located* on_tier(const std::vector<Located>& found, TierIndex tier) {
-  for (const Located& f : found) {
-    if (f.tier == tier) return &f;
-  }
-  return nullptr;
-}
 
 bool has_several_copies(Inode& inode) {
   MutexLock lock(inode.mutex);
   return inode.copies.size() > 1;
-}
-
-// Whether the directory `name` in `parent` holds nothing.
-Result<bool> is_empty(int parent, const char* name) {
-  const int fd = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  DIR* dir = fd < 0 ? nullptr : ::fdopendir(fd);
-  if (dir == nullptr) return Error::last("open directory");
-  bool empty = true;
-  while (const dirent* entry = ::readdir(dir)) {
-    const std::string_view found = entry->d_name;
-    if (found != "." && found != "..") empty = false;
-  }
-  ::closedir(dir);
-  return empty;
 }
 
 }  // namespace
@@ -81,6 +49,20 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
 }
 
 Filesystem::~Filesystem() = default;
+
+bool Filesystem::is_private(const Inode& parent, const char* name) {
+  return parent.id() == kRootId && std::strcmp(name, kPrivateDirectory) == 0;
+}
+
+bool Filesystem::is_directory(const std::vector<Located>& found) {
+  return !found.empty() && S_ISDIR(found[0].st.st_mode);
+}
+
+Result<bool> Filesystem::is_empty(int parent, const char* name) {
+  const UniqueFd fd(::openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return Error::last("open directory");
+  return SLUICE_TRY(names_in(fd.get())).empty();
+}
 
 Result<Entry> Filesystem::lookup_self_or_parent(InodeId id, bool parent) {
   InodePtr self = SLUICE_TRY(inode(id));
@@ -372,189 +354,6 @@ Result<void> Filesystem::rmdir(InodeId parent, const char* name) {
     }
   }
   return {};
-}
-
-Result<std::vector<Step>> Filesystem::rename_steps(const InodePtr& parent, const char* name,
-                                                   const std::vector<Located>& source,
-                                                   const InodePtr& new_parent, const char* new_name,
-                                                   const std::vector<Located>& target,
-                                                   unsigned flags) {
-  std::vector<Step> renames, removals;
-  for (const auto& tier : pool_) {
-    const Located* from = on_tier(source, tier->index());
-    const Located* to = on_tier(target, tier->index());
-    if (from == nullptr && to == nullptr) continue;
-    const OpenCopy old_dir = SLUICE_TRY(ensure_copy(parent, tier->index()));
-    const OpenCopy new_dir = SLUICE_TRY(ensure_copy(new_parent, tier->index()));
-    Step step;
-    step.from = SLUICE_TRY(place_at(*tier, old_dir.get(), name));
-    step.to = SLUICE_TRY(place_at(*tier, new_dir.get(), new_name));
-    if (from != nullptr) {
-      step.subject = from->identity;
-      step.kind = to == nullptr               ? Step::Kind::Rename
-                  : (flags & RENAME_EXCHANGE) ? Step::Kind::Exchange
-                                              : Step::Kind::Replace;
-      renames.push_back(std::move(step));
-      continue;
-    }
-    std::swap(step.from, step.to);
-    step.subject = to->identity;
-    if (flags & RENAME_EXCHANGE) {
-      step.kind = Step::Kind::Rename;
-      renames.push_back(std::move(step));
-    } else {
-      step.kind = S_ISDIR(to->st.st_mode) ? Step::Kind::Rmdir : Step::Kind::Unlink;
-      step.to = {};
-      removals.push_back(std::move(step));
-    }
-  }
-  renames.insert(renames.end(), removals.begin(), removals.end());
-  return renames;
-}
-
-// What is known of a rename from having tried it, and how it goes on.
-struct Filesystem::RenameAttempt {
-  enum class Next {
-    None,    // it is over, done or failed
-    Anew,    // a move of one of the files began meanwhile
-    Alone,   // a directory that is renamed while somebody makes a copy of it on another tier would
-             // go on under both names
-    Synced,  // `file` must be on disk first, which takes too long for others to wait
-  };
-  Next next = Next::None;
-  bool alone = false, synced = false;
-  UniqueFd file = {};
-};
-
-Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_parent,
-                                const char* new_name, unsigned flags) {
-  if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0) return Error(EINVAL, "rename");
-  const InodePtr from = SLUICE_TRY(inode(parent));
-  const InodePtr to = SLUICE_TRY(inode(new_parent));
-  if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
-  RenameAttempt attempt;
-  for (;;) {
-    const InodePtr source = moving_inode(from, name);
-    const InodePtr target = moving_inode(to, new_name);
-    const ChangeGuard source_guard(source);
-    const ChangeGuard target_guard(target == source ? nullptr : target);
-    attempt.next = RenameAttempt::Next::None;
-    const auto try_once = [&]() -> Result<void> {
-      if (moving_inode(from, name) != source || moving_inode(to, new_name) != target) {
-        attempt.next = RenameAttempt::Next::Anew;
-        return {};
-      }
-      SLUICE_TRY(source_guard.check_name());
-      SLUICE_TRY(target_guard.check_name());
-      return rename_locked(from, name, to, new_name, flags, attempt);
-    };
-    Result<void> done;
-    if (attempt.alone) {
-      ExclusiveLock lock(namespace_);
-      done = try_once();
-    } else {
-      SharedLock lock(namespace_);
-      done = try_once();
-    }
-    switch (attempt.next) {
-      case RenameAttempt::Next::None:
-        return done;
-      case RenameAttempt::Next::Alone:
-        attempt.alone = true;
-        break;
-      case RenameAttempt::Next::Synced:
-        if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync what is renamed");
-        attempt.synced = true;
-        break;
-      case RenameAttempt::Next::Anew:
-        break;
-    }
-  }
-}
-
-Result<void> Filesystem::rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
-                                       const char* new_name, unsigned flags,
-                                       RenameAttempt& attempt) {
-  const OpenCopies from_copies = SLUICE_TRY(open_copies(from));
-  const OpenCopies to_copies = SLUICE_TRY(open_copies(to));
-  const auto source = SLUICE_TRY(locate(from_copies, name));
-  if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
-  const auto target = SLUICE_TRY(locate(to_copies, new_name));
-  if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
-  if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
-  if (!attempt.alone && (is_directory(source) || is_directory(target))) {
-    attempt.next = RenameAttempt::Next::Alone;
-    return {};
-  }
-
-  if ((is_directory(source) && !from_copies.complete) ||
-      (is_directory(target) && !to_copies.complete)) {
-    return Error(EIO, "rename on a tier that is offline");
-  }
-
-  const bool replaces = !target.empty() && !(flags & RENAME_EXCHANGE);
-  if (replaces && is_directory(target)) {
-    if (!is_directory(source)) return Error(EISDIR, "rename");
-    for (const Located& copy : target) {
-      const OpenCopy at = SLUICE_TRY(open_copy(to, copy.tier));
-      if (!SLUICE_TRY(is_empty(at.get(), new_name))) return Error(ENOTEMPTY, "rename");
-    }
-  } else if (replaces && is_directory(source)) {
-    return Error(ENOTDIR, "rename");
-  }
-  if (replaces && !is_directory(source) &&
-      !check_that_nothing_hides(to, new_name, target[0].tier, source[0].tier)) {
-    return Error(EIO, "rename over one of two files of a name");
-  }
-  if (replaces) {
-    is_directory(target) ? set_removed(target, true) : hold_if_open(target[0]);
-  }
-  const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
-  if (!done && replaces && is_directory(target)) set_removed(target, false);
-  if (!done || attempt.next != RenameAttempt::Next::None) return done;
-  const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
-    const InodePtr moved = table_.find(what.identity.id);
-    if (!moved) return;
-    MutexLock inode_lock(moved->mutex);
-    moved->parent = where->id();
-    moved->name = as;
-  };
-  if (is_directory(source) || is_directory(target)) ++pin_epoch_;  // they inherit other pins now
-  renamed(source[0], to, new_name);
-  if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
-  return {};
-}
-
-Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
-                                        const std::vector<Located>& source, const InodePtr& to,
-                                        const char* new_name, const std::vector<Located>& target,
-                                        unsigned flags, RenameAttempt& attempt) {
-  if (source.size() == 1 &&
-      (target.empty() || (target.size() == 1 && target[0].tier == source[0].tier))) {
-    // One tier, one system call: the tier's own filesystem makes it atomic.
-    const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
-    const OpenCopy new_dir = SLUICE_TRY(ensure_copy(to, source[0].tier));
-    const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
-    if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
-      return Error::last("rename");
-    return {};
-  }
-  if (S_ISREG(source[0].st.st_mode) && !(flags & RENAME_EXCHANGE)) {
-    // What it replaces is removed for good: a power cut must not find neither. On one tier, its
-    // filesystem sees to that (ext4: auto_da_alloc). Most of it goes to disk before the names are
-    // locked, and here only what came since.
-    const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
-    UniqueFd file(::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    if (!file) return Error::last("sync what is renamed");
-    if (!attempt.synced) {
-      attempt.file = std::move(file);
-      attempt.next = RenameAttempt::Next::Synced;
-      return {};
-    }
-    if (::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
-  }
-  const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
-  return carry_out(store_, pool_, steps);
 }
 
 Result<std::string> Filesystem::readlink(InodeId id) {

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/fuse_ops.hpp"
 
-#include <linux/fuse.h>
-#include <sched.h>
-
-#include <array>
 #include <cstring>
 #include <memory>
 #include <new>
 
-#include "base/log.hpp"
-#include "fs/directory_stream.hpp"
-#include "fs/filesystem.hpp"
-#include "fs/session.hpp"
+#include "fs/fuse_answer.hpp"
 
 namespace sluice {
 namespace {
@@ -20,89 +13,9 @@ namespace {
 constexpr std::size_t kMaxRead = 1 << 20;
 constexpr auto kStatx = static_cast<fuse_opcode>(52);  // newer than Debian 12's linux/fuse.h
 
-Session& session(fuse_req_t request) { return *static_cast<Session*>(fuse_req_userdata(request)); }
-
-// libfuse binds the thread of each io_uring queue to the queue's core. With few cores the
-// application then wakes on another, idle one after each reply, and its next request on that core's
-// queue, and so on: opening and creating files took half as long again (measured on 2 cores). Left
-// to the scheduler, the threads stay where the work is. With many, libfuse's choice is left alone:
-// an empty ioctl took 5 us with bound threads on 16 cores. Unbound, a 4 KiB GPU read of 28 us left
-// some 15 for the way there and back; that binding makes the difference is a guess.
-bool let_scheduler_place_thread(const Session& session) {
-  constexpr int kFewCores = 4;
-  return CPU_COUNT(&session.allowed_cores()) <= kFewCores &&
-         ::sched_setaffinity(0, sizeof(cpu_set_t), &session.allowed_cores()) == 0;
-}
-
-Filesystem& filesystem(fuse_req_t request, fuse_opcode opcode) {
-  Session& s = session(request);
-  [[maybe_unused]] static thread_local const bool placed = let_scheduler_place_thread(s);
-  s.count(opcode);
-  return s.filesystem();
-}
-
-Caller caller(fuse_req_t request) {
-  const fuse_ctx* context = fuse_req_ctx(request);
-  return {context->uid, context->gid, context->umask, context->pid};
-}
-
 // For whom setuid bits must go, if they must.
 std::optional<Caller> stripped(fuse_req_t request, bool kill) {
   return kill ? std::optional(caller(request)) : std::nullopt;
-}
-
-// At the end libfuse cancels its io_uring threads, and a thread that waits inside an operation
-// would be unwound through it, up to a noexcept.
-class NotCancelled {
- public:
-  NotCancelled() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
-  NotCancelled(const NotCancelled&) = delete;
-  NotCancelled& operator=(const NotCancelled&) = delete;
-
- private:
-  int before_ = 0;
-};
-
-// Runs one operation and replies exactly once. Nothing is thrown past here: libfuse is C.
-template <typename Operation, typename Reply>
-void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
-  const NotCancelled whole;
-  int code = EIO;
-  try {
-    auto result = operation();
-    if (result) return reply(result);
-    code = result.error().code;
-    log::get().debug("refused: operation={} why={}", result.error().operation, std::strerror(code));
-  } catch (const std::bad_alloc&) {
-    code = ENOMEM;
-  } catch (const std::exception& e) {
-    log::get().critical("an operation failed in a way it must not: {}", e.what());
-  }
-  fuse_reply_err(request, code);
-}
-
-template <typename Operation>
-void answer_done(fuse_req_t request, Operation operation) noexcept {
-  answer(request, operation, [&](const auto&) { fuse_reply_err(request, 0); });
-}
-
-fuse_entry_param to_wire(const Entry& entry) {
-  fuse_entry_param out{};
-  out.ino = to_number(entry.id);
-  out.generation = entry.generation;
-  out.attr = entry.st;
-  out.attr_timeout = entry.attribute_seconds;
-  out.entry_timeout = entry.entry_seconds;
-  return out;
-}
-
-template <typename Operation>
-void answer_entry(fuse_req_t request, Operation operation) noexcept {
-  answer(request, operation, [&](const Result<Entry>& entry) {
-    const fuse_entry_param out = to_wire(*entry);
-    fuse_reply_entry(request, &out);
-  });
 }
 
 void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
@@ -367,103 +280,6 @@ void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, 
       [&](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
 }
 
-void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  answer(
-      request, [&] { return filesystem(request, FUSE_OPENDIR).open_directory(InodeId{inode}); },
-      [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
-        info->fh = session(request).directories().add(*std::move(stream));
-        // The kernel keeps the listing and drops it itself when a name in the directory changes.
-        info->cache_readdir = 1;
-        info->keep_cache = 1;
-        if (fuse_reply_open(request, info) == -ENOENT)
-          session(request).directories().remove(info->fh);
-      });
-}
-
-// The kernel's buffer being filled with directory entries.
-struct Listing {
-  explicit Listing(std::size_t size) : bytes(std::make_unique<char[]>(size)), room(size) {}
-  std::unique_ptr<char[]> bytes;
-  std::size_t room;
-  std::size_t used = 0;
-
-  char* end() { return bytes.get() + used; }
-  std::size_t left() const { return room - used; }
-};
-
-void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
-                fuse_file_info* info) {
-  session(request).count(FUSE_READDIR);
-  answer(
-      request,
-      [&]() -> Result<Listing> {
-        Listing out(size);
-        const auto take = [&](const DirectoryStream::Item& item) {
-          struct stat st {};
-          st.st_ino = item.inode_number;
-          st.st_mode = static_cast<mode_t>(item.type) << 12;
-          const std::size_t need =
-              fuse_add_direntry(request, out.end(), out.left(), item.name.c_str(), &st, item.next);
-          if (need > out.left()) return false;
-          out.used += need;
-          return true;
-        };
-        const auto stream = session(request).directories().find(info->fh);
-        if (!stream) return Error(EBADF, "readdir");
-        const auto read = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
-        // What was found is given first; the error comes with the next call.
-        if (!read && out.used == 0) return read.error();
-        return out;
-      },
-      [&](const Result<Listing>& out) { fuse_reply_buf(request, out->bytes.get(), out->used); });
-}
-
-void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
-                    fuse_file_info* info) {
-  Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
-  answer(
-      request,
-      [&]() -> Result<Listing> {
-        Listing out(size);
-        const auto take = [&](const DirectoryStream::Item& item) {
-          const char* name = item.name.c_str();
-          // The size first: a name that does not fit must not count as looked up.
-          if (fuse_add_direntry_plus(request, nullptr, 0, name, nullptr, 0) > out.left())
-            return false;
-          fuse_entry_param entry{};
-          if (item.name != "." && item.name != "..") {
-            const auto found = fs.lookup(InodeId{inode}, name);
-            if (found && found->id == InodeId{}) return true;  // deleted since
-            if (found) entry = to_wire(*found);
-          }
-          if (entry.ino == 0) {
-            entry.attr.st_ino = item.inode_number;
-            entry.attr.st_mode = static_cast<mode_t>(item.type) << 12;
-          }
-          out.used +=
-              fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
-          return true;
-        };
-        const auto stream = session(request).directories().find(info->fh);
-        if (!stream) return Error(EBADF, "readdir");
-        const auto read = stream->read(offset, DirectoryStream::Numbers::NotWanted, take);
-        if (!read && out.used == 0) return read.error();
-        return out;
-      },
-      [&](const Result<Listing>& out) { fuse_reply_buf(request, out->bytes.get(), out->used); });
-}
-
-void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  session(request).count(FUSE_RELEASEDIR);
-  session(request).directories().remove(info->fh);
-  fuse_reply_err(request, 0);
-}
-
-void ll_fsyncdir(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
-  answer_done(request,
-              [&] { return filesystem(request, FUSE_FSYNCDIR).sync_directory(InodeId{inode}); });
-}
-
 void ll_statfs(fuse_req_t request, fuse_ino_t) {
   answer(
       request, [&] { return filesystem(request, FUSE_STATFS).statfs(); },
@@ -543,11 +359,6 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.write = ll_write;
     ops.release = ll_release;
     ops.fsync = ll_fsync;
-    ops.opendir = ll_opendir;
-    ops.readdir = ll_readdir;
-    ops.readdirplus = ll_readdirplus;
-    ops.releasedir = ll_releasedir;
-    ops.fsyncdir = ll_fsyncdir;
     ops.statfs = ll_statfs;
     ops.setxattr = ll_setxattr;
     ops.getxattr = ll_getxattr;
@@ -558,6 +369,7 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.fallocate = ll_fallocate;
     ops.lseek = ll_lseek;
     ops.copy_file_range = ll_copy_file_range;
+    add_listing_operations(ops);
     // No locks: the kernel keeps fcntl and flock locks itself, which is right for a filesystem of
     // one machine and costs no request.
     return ops;

@@ -116,27 +116,24 @@ Result<std::shared_ptr<ClientProcess>> GpuService::client(pid_t thread) {
   if (thread == 0) return std::make_shared<ClientProcess>(0, UniqueFd());
   const pid_t process = SLUICE_TRY(process_of(thread));
   MutexLock lock(clients_mutex_);
-  auto& known = clients_[process];
+  const auto known = clients_.find(process);
   // One that has ended is about to be dropped; this is another of that number.
-  if (known && !has_ended(known->fd())) return known;
+  if (known != clients_.end() && !has_ended(known->second->fd())) return known->second;
   UniqueFd fd = open_process(process);
-  if (!fd) {
-    const Error failure = Error::last("pidfd_open");
-    if (!known) clients_.erase(process);
-    return failure;
-  }
+  if (!fd) return Error::last("pidfd_open");
   epoll_event event{};
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u64 = static_cast<std::uint64_t>(process);
   if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd.get(), &event) < 0) return Error::last("epoll");
-  known = std::make_shared<ClientProcess>(process, std::move(fd));
+  const auto client = std::make_shared<ClientProcess>(process, std::move(fd));
+  clients_[process] = client;
   if (!watcher_.joinable()) {
     watcher_ = std::jthread([this](const std::stop_token& stop) {
       begin_thread("sluice-clients");
       watch_processes(stop);
     });
   }
-  return known;
+  return client;
 }
 
 void GpuService::watch_processes(const std::stop_token& stop) {

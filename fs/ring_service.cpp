@@ -214,7 +214,8 @@ void RingService::bury(const std::stop_token& stop) {
     lock.lock();
     // Only now: until here it may have been at something, which released() has to know.
     std::erase(dead_, ring);
-    --count_;
+    // While there are none, nobody hears of files that are closed.
+    if (--count_ == 0) holders_.clear();
     forget_tokens(ring->user(), ring->tokens());
     if (const auto mine = of_user_.find(ring->user()); --mine->second == 0) of_user_.erase(mine);
     buried_.notify_all();

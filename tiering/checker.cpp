@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/checker.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/file_at.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/intent.hpp"
 
@@ -19,26 +19,6 @@ namespace sluice {
 namespace {
 
 using Names = std::map<std::string, std::vector<std::pair<std::size_t, struct stat>>>;
-
-std::string reason(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
-
-Result<std::vector<std::string>> names_in(int dirfd) {
-  DIR* dir = ::fdopendir(::openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (dir == nullptr) return Error::last("open directory");
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(dir)) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-    errno = 0;
-  }
-  const int code = errno;
-  ::closedir(dir);
-  if (code != 0) return Error(code, "read directory");
-  return names;
-}
 
 Result<bool> same_bytes(int dir_a, int dir_b, const char* name) {
   constexpr std::size_t kChunk = 256 << 10;
@@ -89,7 +69,7 @@ class Checker {
   void check_intents(Store& store) {
     const auto intents = store.intents();
     if (!intents) {
-      found(Finding::Kind::Unreadable, "", reason(intents.error()));
+      found(Finding::Kind::Unreadable, "", intents.error().text());
       return;
     }
     if (intents->empty()) return;
@@ -128,7 +108,7 @@ class Checker {
       const auto here = names_in(copies[i].get());
       if (!here) {
         found(Finding::Kind::Unreadable, path,
-              "on tier " + copies[i].tier->name() + ": " + reason(here.error()));
+              "on tier " + copies[i].tier->name() + ": " + here.error().text());
         continue;
       }
       for (const std::string& name : *here) {
@@ -202,7 +182,7 @@ class Checker {
     if (same) {
       const auto equal = same_bytes(fast.get(), slow.get(), name.c_str());
       if (!equal) {
-        found(Finding::Kind::Unreadable, path, where + ": " + reason(equal.error()));
+        found(Finding::Kind::Unreadable, path, where + ": " + equal.error().text());
         return;
       }
       same = *equal;

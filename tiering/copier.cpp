@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 
+#include "base/file_at.hpp"
 #include "base/unique_fd.hpp"
 #include "tiering/identity.hpp"
 
@@ -205,7 +206,7 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
 }
 
 Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace) {
-  const std::string path = "/proc/self/fd/" + std::to_string(copy);
+  const std::string path = proc_path(copy);
   UniqueFd direct(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
   // Without O_DIRECT we must hope that clean pages are dropped when asked.
   if (!direct) direct.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -5,10 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <cstring>
 
+#include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/relocate.hpp"
 #include "tiering/steps.hpp"
@@ -26,15 +25,9 @@ Result<Place> place_at(const Tier& tier, int dirfd, std::string name) {
     return place;
   }
   const SharedFd root = SLUICE_TRY(tier.root());
-  std::array<std::array<char, PATH_MAX>, 2> paths{};
-  const std::array<int, 2> fds{root->get(), dirfd};
-  for (std::size_t i = 0; i < 2; ++i) {
-    const std::string link = "/proc/self/fd/" + std::to_string(fds[i]);
-    if (::readlink(link.c_str(), paths[i].data(), PATH_MAX - 1) < 0)
-      return Error::last("path of a step");
-  }
-  const std::string_view base = paths[0].data();
-  std::string_view full = paths[1].data();
+  const std::string base = SLUICE_TRY(current_path(root->get()));
+  const std::string there = SLUICE_TRY(current_path(dirfd));
+  std::string_view full = there;
   if (!full.starts_with(base)) return Error(EIO, "path of a step");
   full.remove_prefix(base.size());
   while (full.starts_with('/')) full.remove_prefix(1);

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstring>
 #include <ctime>
 #include <map>
 
@@ -193,8 +192,7 @@ void Migration::keep_planning(const std::stop_token& stop) {
       };
       const auto outcome = run(listener);
       if (!outcome) {
-        log::get().warn("a pass over the files failed: why={}: {}", outcome.error().operation,
-                        std::strerror(outcome.error().code));
+        log::get().warn("a pass over the files failed: why={}", outcome.error().text());
       } else if (outcome->moved + outcome->failed > 0) {
         log::get().info("pass: moved={} bytes={} failed={}", outcome->moved, outcome->moved_bytes,
                         outcome->failed);

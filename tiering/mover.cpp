@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <ctime>
 
 #include "base/log.hpp"
@@ -47,10 +46,6 @@ class IdlePriority {
               priority_class << kClassShift | (priority_class == 2 ? kMiddle : 0));
   }
 };
-
-std::string describe(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
 
 bool lacks_room(int code) { return code == ENOSPC || code == EDQUOT || code == EFBIG; }
 
@@ -113,7 +108,7 @@ void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
 }
 
 void Mover::withdraw_reported() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   std::erase_if(queue_, [&](const Job& job) {
     if (job.report == 0) return false;
     progress_.queued_bytes -= job.move.bytes;
@@ -121,6 +116,7 @@ void Mover::withdraw_reported() {
   });
   reports_.clear();
   idle_.notify_all();
+  idle_.wait(lock, [&] { return reporting_ == 0; });
 }
 
 void Mover::wait_idle(const std::function<bool()>& stop) {
@@ -432,14 +428,14 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   }
   if (!outcome) {
     receipt.code = outcome.error().code;
-    receipt.reason += (receipt.reason.empty() ? "" : "; ") + describe(outcome.error());
+    receipt.reason += (receipt.reason.empty() ? "" : "; ") + outcome.error().text();
   }
   // Nothing to tell: it is where it should be, or is no more.
   const bool moot = !outcome && (receipt.code == EALREADY || receipt.code == ESTALE ||
                                  receipt.code == ENOENT || receipt.code == ESHUTDOWN);
   if (!moot) {
     if (const auto added = store_.add_receipts({receipt}); !added)
-      log::get().warn("a receipt could not be stored: why={}", describe(added.error()));
+      log::get().warn("a receipt could not be stored: why={}", added.error().text());
   }
   if (outcome && (move.reason == Reason::Crowded || move.reason == Reason::Outranked)) {
     const auto slot = static_cast<std::uint8_t>(pool_[move.from].member().slot);
@@ -460,17 +456,23 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
       if (!gave_way(receipt.code)) ++progress_.failed;
       put_aside(*flight.job, outcome.error());
     }
-    if (const auto found = reports_.find(flight.job->report); found != reports_.end())
+    if (const auto found = reports_.find(flight.job->report); found != reports_.end() && !moot) {
       report = found->second;
+      ++reporting_;
+    }
   }
   if (outcome) {
     log::get().debug("moved: path={} from={} to={} bytes={}", log::escaped(receipt.path),
                      receipt.from, receipt.to, receipt.bytes);
   } else if (!moot) {
     log::get().info("can't move now: path={} from={} to={} why={}", log::escaped(receipt.path),
-                    receipt.from, receipt.to, describe(outcome.error()));
+                    receipt.from, receipt.to, outcome.error().text());
   }
-  if (report && !moot) report(receipt, !outcome);
+  if (!report) return;
+  report(receipt, !outcome);
+  std::lock_guard lock(mutex_);
+  --reporting_;
+  idle_.notify_all();
 }
 
 // REQUIRES: mutex_.
@@ -480,7 +482,7 @@ void Mover::put_aside(const Job& job, const Error& error) {
   const unsigned attempts = waiting.pending.since == 0 ? 1 : waiting.attempts + 1;
   const std::int64_t since = waiting.pending.since == 0 ? now : waiting.pending.since;
   waiting = {};
-  waiting.pending = {job.move, error.code, describe(error), since};
+  waiting.pending = {job.move, error.code, error.text(), since};
   waiting.attempts = attempts;
   waiting.report = job.report;
   waiting.free_then = pool_[job.move.to].space().free;

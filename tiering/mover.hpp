@@ -93,7 +93,8 @@ class Mover {
   enum class Where { Front, Back };
   void add(std::vector<Move> moves, Where where, const Report& report = {});
   // Takes out of the queue what was added with a report, and forgets the reports: for somebody who
-  // stops listening. What is under way is finished.
+  // stops listening. What is under way is finished. No report is called after this, nor is one
+  // being called: what they refer to may go.
   void withdraw_reported();
   // Returns when nothing is queued or under way, or `stop` says so.
   void wait_idle(const std::function<bool()>& stop);
@@ -189,6 +190,7 @@ class Mover {
   std::vector<std::uint64_t> reserved_;  // bytes on their way to each tier
   bool paused_ = false;
   std::map<std::uint64_t, Report> reports_;
+  unsigned reporting_ = 0;  // reports that are being called
   std::uint64_t last_report_ = 0;
   Progress progress_;
   std::chrono::steady_clock::time_point next_byte_{};  // when the bandwidth allows the next

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/pool.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 
+#include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/tier_lock.hpp"
 
 namespace sluice {
 namespace {
-
-std::string reason(const Error& error) {
-  return std::string(error.operation) + ": " + std::strerror(error.code);
-}
 
 // A configured tier on its way into the pool.
 struct Candidate {
@@ -43,7 +40,7 @@ bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
     why = "tier " + s.name + ": " + s.path + "/.sluice/tier.json: ";
     why += marker.error().code == EPROTONOSUPPORT
                ? "it was written by a newer Sluice; upgrade this one"
-               : reason(marker.error()) + "; restore it from a backup";
+               : marker.error().text() + "; restore it from a backup";
     return false;
   }
   tier.marker = *std::move(marker);
@@ -60,7 +57,7 @@ bool lock_candidate(Candidate& tier, const std::string& user, std::string& why) 
   why = "tier " + tier.settings->name + ": ";
   why += lock.error().code == EBUSY
              ? "the pool is already in use (" + owner + "); unmount it there first"
-             : tier.settings->path + "/.sluice: " + reason(lock.error());
+             : tier.settings->path + "/.sluice: " + lock.error().text();
   return false;
 }
 
@@ -150,7 +147,7 @@ bool write_or_explain(const Candidate& tier, const std::string& pool, const Rost
   const auto written = write_marker(tier.root.get(), marker);
   if (written) return true;
   why = "tier " + tier.settings->name + ": can't write " + tier.settings->path +
-        "/.sluice: " + reason(written.error()) + "; make the directory writable";
+        "/.sluice: " + written.error().text() + "; make the directory writable";
   return false;
 }
 
@@ -249,7 +246,7 @@ bool Pool::add(const TierSettings& settings, std::string& why) {
   append(std::move(fresh));
   // It knows of the others; that they learn of it can wait for the next mount, should it fail.
   if (const auto told = tell_all(); !told)
-    log::get().warn("not every tier could be told of the new one: why={}", reason(told.error()));
+    log::get().warn("not every tier could be told of the new one: why={}", told.error().text());
   return true;
 }
 
@@ -305,18 +302,14 @@ void Pool::clear_temporaries() const {
   for (const auto& tier : *this) {
     const auto temp = tier->temp_directory();
     if (!temp) continue;
-    DIR* dir = ::fdopendir(::openat((*temp)->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (dir == nullptr) continue;
-    while (const dirent* entry = ::readdir(dir)) {
-      const std::string_view name = entry->d_name;
-      if (name == "." || name == "..") continue;
+    const auto names = names_in((*temp)->get());
+    if (!names) continue;
+    for (const std::string& name : *names) {
       // A directory here is empty: it is renamed into place before anything is put in it.
-      if (::unlinkat((*temp)->get(), entry->d_name, 0) < 0) {
-        [[maybe_unused]] const int removed =
-            ::unlinkat((*temp)->get(), entry->d_name, AT_REMOVEDIR);
+      if (::unlinkat((*temp)->get(), name.c_str(), 0) < 0) {
+        [[maybe_unused]] const int removed = ::unlinkat((*temp)->get(), name.c_str(), AT_REMOVEDIR);
       }
     }
-    ::closedir(dir);
   }
 }
 

@@ -82,7 +82,7 @@ Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root,
   auto adopted = adopt(std::move(root), std::move(lock));
   MutexLock guard(mutex_);
   if (!adopted) {
-    why_ = std::string(adopted.error().operation) + ": " + std::strerror(adopted.error().code);
+    why_ = adopted.error().text();
     return;
   }
   root_ = *adopted;
@@ -351,6 +351,8 @@ bool Tier::check_presence() {
     struct stat ours {
     }, theirs{};
     const int code = !at_path ? errno : ::fstat(at_path.get(), &theirs) < 0 ? errno : 0;
+    // That is about us, not about the tier.
+    if (code == EMFILE || code == ENFILE || code == ENOMEM) return false;
     if (code != 0) {
       go_offline(std::string(std::strerror(code)) + " at its path");
       return true;

@@ -2,8 +2,6 @@
 #include "tiering/window.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 namespace sluice {
 namespace {
@@ -60,17 +58,6 @@ std::optional<Windows> parse_windows(std::string_view text) {
     if (text.empty()) return std::nullopt;
   }
   return windows;
-}
-
-std::string format_windows(const Windows& windows) {
-  std::string text;
-  for (const auto& [begin, end] : windows) {
-    std::array<char, 64> out{};
-    std::snprintf(out.data(), out.size(), "%02u:%02u-%02u:%02u", begin / 60, begin % 60, end / 60,
-                  end % 60);
-    text.append(text.empty() ? "" : ",").append(out.data());
-  }
-  return text;
 }
 
 bool is_open(const Windows& windows, const std::tm& local) {

@@ -5,7 +5,6 @@
 
 #include <ctime>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,9 +23,6 @@ using Windows = std::vector<Window>;  // none: always open
 // Nothing unless `text` is HH:MM-HH:MM, or several of them with commas between; empty text is no
 // window. 24:00 may end one.
 std::optional<Windows> parse_windows(std::string_view text);
-
-// As parse_windows() takes it.
-std::string format_windows(const Windows& windows);
 
 bool is_open(const Windows& windows, const std::tm& local);
 

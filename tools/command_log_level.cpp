@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <optional>
 
@@ -30,8 +29,6 @@ Examples:
 Exit status: 0 changed, 1 failed, 2 wrong usage.
 )"};
 
-constexpr std::array<std::string_view, 5> kLevels{"trace", "debug", "info", "warn", "error"};
-
 }  // namespace
 
 int command_log_level(int argc, char** argv) {
@@ -40,8 +37,8 @@ int command_log_level(int argc, char** argv) {
   arguments.option("LEVEL", level, Arguments::Need::Required);
   arguments.option("MOUNT", given);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
-  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
-    const auto close = closest_word(level, kLevels);
+  if (std::find(log::kLevels.begin(), log::kLevels.end(), level) == log::kLevels.end()) {
+    const auto close = closest_word(level, log::kLevels);
     return misuse("log-level", "'" + log::escaped(level) + "' is no level; " +
                                    (close ? "did you mean '" + std::string(*close) + "'?"
                                           : "allowed: trace, debug, info, warn, error"));

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -52,9 +51,8 @@ constexpr double kShortest = 0.1, kLongest = 3600;
 // For a frame that goes to no terminal: as wide as the environment says, and as long as it gets.
 FrameSize paper_size() {
   FrameSize size{80, 1000};
-  winsize window{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) {
-    size.columns = window.ws_col;
+  if (const auto terminal = terminal_size(STDOUT_FILENO)) {
+    size.columns = terminal->columns;
   } else if (const char* columns = std::getenv("COLUMNS")) {
     if (const int number = std::atoi(columns); number > 0 && number < 10'000)
       size.columns = static_cast<std::size_t>(number);

@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <poll.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
+#include "fs/client_process.hpp"
 #include "fs/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/mount_status.hpp"
@@ -43,7 +43,7 @@ Exit status: 0 unmounted, 1 failed, 2 wrong usage.
 // not one of ours: a daemon in another PID namespace tells a number that means nothing here.
 UniqueFd open_daemon(pid_t pid) {
   if (pid <= 0) return {};
-  UniqueFd daemon(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  UniqueFd daemon = open_process(pid);
   char target[4096];
   const std::string link = "/proc/" + std::to_string(pid) + "/exe";
   const ssize_t length = ::readlink(link.c_str(), target, sizeof target);

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/control_client.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/result.hpp"
-#include "base/unique_fd.hpp"
+#include "base/unix_socket.hpp"
 #include "tools/mount_status.hpp"
 
 namespace sluice {
@@ -26,22 +21,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kTickMilliseconds = 200;
 constexpr std::size_t kLongestLine = 1 << 20;  // far more than two paths, each byte escaped
-
-Result<UniqueFd> connect_to(const std::string& directory) {
-  // Through a descriptor: the kernel takes 107 bytes of path, and state directories may be longer.
-  const UniqueFd folder(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!folder) return Error::last("open state directory");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/control.sock",
-                folder.get());
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) return Error::last("make socket");
-  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0) {
-    if (errno != EINTR) return Error::last("connect");
-  }
-  return socket;
-}
 
 std::string describe_connect(int code, const std::string& who) {
   switch (code) {
@@ -126,7 +105,7 @@ class AnswerReader {
 
 ControlAnswer ask_socket(const std::string& directory, const std::string& who, const Json& request,
                          const ControlListener& listener) {
-  const auto socket = connect_to(directory);
+  const auto socket = connect_unix(directory + "/control.sock");
   if (!socket) return {Json::object(), describe_connect(socket.error().code, who), false};
   // Names are bytes, JSON is not; one that is no UTF-8 can't be asked about.
   const std::string line = request.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

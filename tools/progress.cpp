@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/progress.hpp"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "base/units.hpp"
 #include "tools/output.hpp"
+#include "tools/screen.hpp"
 #include "tools/text_width.hpp"
 
 namespace sluice {
@@ -25,11 +25,6 @@ constexpr milliseconds kSoon{500};  // what ends before this shows no progress a
 constexpr milliseconds kOnTerminal{100};
 constexpr seconds kElsewhere{10};
 constexpr std::size_t kBarWidth = 16;
-
-std::size_t terminal_width() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
 
 }  // namespace
 
@@ -81,7 +76,8 @@ ProgressLine::ProgressLine()
 void ProgressLine::show(const std::string& text) {
   if (is_terminal_) {
     // One column is left free: a line that fills the last one wraps on some terminals.
-    const std::string cut = cut_to(printable(text), terminal_width() - 1);
+    const std::string cut =
+        cut_to(printable(text), terminal_size(STDERR_FILENO).value_or(FrameSize{}).columns - 1);
     std::fprintf(stderr, "\r%s\033[K", cut.c_str());
     shown_ = true;
   } else {

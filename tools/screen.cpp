@@ -77,6 +77,13 @@ void handle(std::initializer_list<int> signals, void (*handler)(int)) {
 
 }  // namespace
 
+std::optional<FrameSize> terminal_size(int fd) {
+  winsize size{};
+  if (::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0)
+    return std::nullopt;
+  return FrameSize{size.ws_col, size.ws_row};
+}
+
 Screen::Screen() : reads_keys_(::tcgetattr(STDIN_FILENO, &g_before) == 0) {
   g_has_keys = reads_keys_;
   handle({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, [](int) { g_over = 1; });
@@ -93,12 +100,7 @@ Screen::~Screen() {
          SIG_DFL);
 }
 
-FrameSize Screen::size() const {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0)
-    return {};
-  return {size.ws_col, size.ws_row};
-}
+FrameSize Screen::size() const { return terminal_size(STDOUT_FILENO).value_or(FrameSize{}); }
 
 void Screen::draw(const std::vector<std::string>& lines) {
   // From the top over what is there, in one write, so that nothing flickers. Each line is erased

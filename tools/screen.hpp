@@ -7,12 +7,16 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/top_view.hpp"
 
 namespace sluice {
+
+// The size of the terminal that the descriptor is of; nothing if it is none, or does not tell.
+std::optional<FrameSize> terminal_size(int fd);
 
 class Screen {
  public:

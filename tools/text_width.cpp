@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "base/utf8.hpp"
+
 namespace sluice {
 namespace {
 
@@ -42,31 +44,6 @@ bool is_in(const std::array<Range, N>& ranges, std::uint32_t character) {
   });
 }
 
-struct Character {
-  std::uint32_t value = 0;
-  std::size_t size = 1;  // bytes
-  bool valid = false;
-};
-
-// The first of `text`, which is not empty. What is no UTF-8 (overlong forms and surrogates, too) is
-// a byte of its own.
-Character first_of(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1, true};
-  const std::size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < size) return {lead, 1, false};
-  std::uint32_t value = lead & (0xffU >> (size + 1));
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {lead, 1, false};
-    value = value << 6 | (byte(i) & 0x3fU);
-  }
-  constexpr std::array<std::uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = value >= 0xd800 && value <= 0xdfff;
-  if (value < kLeast[size] || value > 0x10ffff || is_surrogate) return {lead, 1, false};
-  return {value, size, true};
-}
-
 std::size_t width_of(const Character& character) {
   if (!character.valid) return 1;
   if (is_in(kNoColumn, character.value)) return 0;
@@ -78,7 +55,7 @@ std::size_t width_of(const Character& character) {
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {
-    const Character character = first_of(text);
+    const Character character = first_character(text);
     width += width_of(character);
     text.remove_prefix(character.size);
   }
@@ -88,7 +65,7 @@ std::size_t display_width(std::string_view text) {
 std::string cut_to(std::string_view text, std::size_t width) {
   std::size_t used = 0, end = 0;
   while (end < text.size()) {
-    const Character character = first_of(text.substr(end));
+    const Character character = first_character(text.substr(end));
     used += width_of(character);
     if (used > width) break;
     end += character.size;
@@ -102,8 +79,8 @@ std::string cut_front(std::string_view text, std::size_t width) {
   if (used <= width) return std::string(text);
   if (width <= kMore.size()) return cut_to(kMore, width);
   // A mark goes with the character that it belongs to.
-  while (!text.empty() && (used > width - kMore.size() || width_of(first_of(text)) == 0)) {
-    const Character character = first_of(text);
+  while (!text.empty() && (used > width - kMore.size() || width_of(first_character(text)) == 0)) {
+    const Character character = first_character(text);
     used -= width_of(character);
     text.remove_prefix(character.size);
   }
@@ -120,7 +97,7 @@ std::string printable(std::string_view name) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out;
   while (!name.empty()) {
-    const Character character = first_of(name);
+    const Character character = first_character(name);
     const bool is_safe = character.valid && character.value != '\\' &&
                          !is_in(kControl, character.value) && !is_in(kDirection, character.value);
     for (const char c : name.substr(0, character.size)) {

@@ -9,7 +9,7 @@
 
 #include "gpu/device.hpp"
 #include "tests/mount/tiering.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 #include "tests/unit/client/model.hpp"
 
@@ -17,11 +17,6 @@ namespace sluice::test {
 namespace {
 
 constexpr std::size_t kSize = 9'000'001;
-
-struct FakeCuda : testing::Environment {
-  void SetUp() override { FakeGpu::install(); }
-};
-const auto* const g_fake = testing::AddGlobalTestEnvironment(new FakeCuda);
 
 class ClientMountTest : public TieringTest {
  protected:

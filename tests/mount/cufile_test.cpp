@@ -11,17 +11,12 @@
 #include "gpu/cufile_api.hpp"
 #include "gpu/device.hpp"
 #include "tests/mount/tiering.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/client/client.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 
 namespace sluice::test {
 namespace {
-
-struct FakeCuda : testing::Environment {
-  void SetUp() override { FakeGpu::install(); }
-};
-const auto* const g_fake = testing::AddGlobalTestEnvironment(new FakeCuda);
 
 // The functions, from the library itself.
 struct Dropin {

@@ -12,7 +12,7 @@
 #include "tests/mount/tiering.hpp"
 #include "tests/support/child.hpp"
 #include "tests/support/command.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 #include "tests/unit/client/ring.hpp"
 
@@ -20,11 +20,6 @@ namespace sluice::test {
 namespace {
 
 constexpr std::size_t kSize = 5'000'001;
-
-struct FakeCuda : testing::Environment {
-  void SetUp() override { FakeGpu::install(); }
-};
-const auto* const g_fake = testing::AddGlobalTestEnvironment(new FakeCuda);
 
 class RingLibraryTest : public TieringTest {
  protected:

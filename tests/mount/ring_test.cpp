@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,8 +13,8 @@
 #include <set>
 #include <thread>
 
+#include "tests/mount/gpu_mount.hpp"
 #include "tests/mount/ring_client.hpp"
-#include "tests/mount/tiering.hpp"
 #include "tests/support/child.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/user.hpp"
@@ -23,23 +22,8 @@
 namespace sluice::test {
 namespace {
 
-constexpr std::size_t kSmall = 10'000;
-constexpr std::size_t kBig = 5'000'001;
-
-class RingTest : public TieringTest {
+class RingTest : public GpuMountTest {
  protected:
-  void SetUp() override {
-    TieringTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    put("nvme", "small", pattern(kSmall, 1));
-    put("nvme", "big", pattern(kBig, 2));
-    put("hdd", "slow", pattern(kSmall, 3));
-  }
-
-  UniqueFd open_file(const std::string& name, int flags = O_RDONLY) const {
-    return UniqueFd(::open((*this / name).c_str(), flags | O_CLOEXEC, 0644));
-  }
-  Json gpu() { return mount().status().at("gpu"); }
   // RELEASE comes some time after close().
   bool is_free_of_rings() {
     return eventually([&] {
@@ -47,8 +31,6 @@ class RingTest : public TieringTest {
     });
   }
 };
-
-std::string named(int code) { return errno_name(code); }
 
 // A ring with one file, its anchor, and one buffer.
 struct Stage {

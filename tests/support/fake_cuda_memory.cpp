@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The fake libcuda.so.1: memory of its GPUs, of other processes, and of the host.
+#include "tests/support/fake_cuda_memory.hpp"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,13 +14,13 @@
 #include <fstream>
 #include <vector>
 
-#include "tests/support/fake_cuda.hpp"
-
 namespace sluice {
 
 using test::FakeCount;
 
 namespace {
+
+std::size_t in_pages(std::size_t size) { return (size + 4095) / 4096 * 4096; }
 
 constexpr std::uint64_t kMagic = 0x656b61662d637069;  // "ipc-fake"
 
@@ -29,9 +31,33 @@ struct IpcContent {
 };
 static_assert(sizeof(IpcContent) <= sizeof(CUipcMemHandle));
 
-std::size_t in_pages(std::size_t size) { return (size + 4095) / 4096 * 4096; }
+constexpr const char* kPlain = "sluice-fake-gpu:";
 
-// Addresses that nothing else in this process has and nobody can touch.
+struct HostRange {
+  bool readable = true, writable = true, of_file = false;
+};
+
+// What the process may do with its own addresses; nothing if there is a gap.
+HostRange look_at_host(std::uintptr_t begin, std::uintptr_t end) {
+  HostRange result;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; begin < end && std::getline(maps, line);) {
+    unsigned long from = 0, to = 0, inode = 0;
+    char rights[5] = "";
+    std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &from, &to, rights, &inode);
+    if (to <= begin) continue;
+    if (from > begin) break;
+    if (rights[0] != 'r') result.readable = false;
+    if (rights[1] != 'w') result.writable = false;
+    if (inode != 0) result.of_file = true;
+    begin = to;
+  }
+  if (begin < end) result.readable = result.writable = false;
+  return result;
+}
+
+}  // namespace
+
 CUdeviceptr reserve(std::size_t size) {
   void* memory = ::mmap(nullptr, size + FakeCuda::kGranularity, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,7 +85,6 @@ int make_memfd(const char* kind, int device, std::size_t size) {
   return fd;
 }
 
-// The GPU whose memory of this kind `fd` is; -1: it is not.
 int device_of_memfd(int fd, const char* kind) {
   char link[64], name[256] = "";
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -68,34 +93,6 @@ int device_of_memfd(int fd, const char* kind) {
   if (std::strncmp(name, prefix.c_str(), prefix.size()) != 0) return -1;
   return std::atoi(name + prefix.size());
 }
-
-constexpr const char* kPlain = "sluice-fake-gpu:";
-constexpr const char* kVirtual = "sluice-fake-gpu-virtual:";
-
-struct HostRange {
-  bool readable = true, writable = true, of_file = false;
-};
-
-// What the process may do with its own addresses; nothing if there is a gap.
-HostRange look_at_host(std::uintptr_t begin, std::uintptr_t end) {
-  HostRange result;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; begin < end && std::getline(maps, line);) {
-    unsigned long from = 0, to = 0, inode = 0;
-    char rights[5] = "";
-    std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &from, &to, rights, &inode);
-    if (to <= begin) continue;
-    if (from > begin) break;
-    if (rights[0] != 'r') result.readable = false;
-    if (rights[1] != 'w') result.writable = false;
-    if (inode != 0) result.of_file = true;
-    begin = to;
-  }
-  if (begin < end) result.readable = result.writable = false;
-  return result;
-}
-
-}  // namespace
 
 FakeAllocation::FakeAllocation(int memfd, std::size_t size_bytes, int gpu, bool own)
     : fd(memfd), size(size_bytes), device(gpu), mine(own) {
@@ -128,6 +125,15 @@ CUdeviceptr add_range(FakeRange range) {
   return address;
 }
 
+bool take_memory(int device, std::size_t size) {
+  FakeGpuState& state = fake().state[device];
+  if (size > FakeCuda::kMemory - state.used) return false;
+  state.used += size;
+  return true;
+}
+
+}  // namespace
+
 FakeRange range_of(std::shared_ptr<FakeAllocation> allocation, FakeRange::Kind kind) {
   FakeRange range;
   range.kind = kind;
@@ -136,13 +142,6 @@ FakeRange range_of(std::shared_ptr<FakeAllocation> allocation, FakeRange::Kind k
   range.device = allocation->device;
   range.allocation = std::move(allocation);
   return range;
-}
-
-bool take_memory(int device, std::size_t size) {
-  FakeGpuState& state = fake().state[device];
-  if (size > FakeCuda::kMemory - state.used) return false;
-  state.used += size;
-  return true;
 }
 
 void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) {
@@ -166,8 +165,6 @@ void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) {
   }
   fake().ranges.erase(found);
 }
-
-}  // namespace
 
 std::vector<std::unique_ptr<FakeStream>> FakeCuda::clear_context(int device) {
   for (auto i = ranges.begin(); i != ranges.end();) {
@@ -418,187 +415,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (--found->second.users == 0) remove_range(found);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp*,
-                                       CUmemAllocationGranularity_flags) {
-  FAKE_CUDA_BEGIN("cuMemGetAllocationGranularity", nullptr);
-  *granularity = FakeCuda::kGranularity;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size,
-                     const CUmemAllocationProp* properties, unsigned long long) {
-  FAKE_CUDA_BEGIN("cuMemCreate", nullptr);
-  const int device = properties->location.id;
-  if (size == 0 || size % FakeCuda::kGranularity != 0 || !is_device(device)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int fd = make_memfd(kVirtual, device, size);
-  if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard lock(fake().mutex);
-  *handle = fake().next_id++;
-  fake().handles[*handle] = {std::make_shared<FakeAllocation>(fd, size, device, true), 1};
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  FAKE_CUDA_BEGIN("cuMemRelease", nullptr);
-  std::lock_guard lock(fake().mutex);
-  const auto found = fake().handles.find(handle);
-  if (found == fake().handles.end()) return CUDA_ERROR_INVALID_VALUE;
-  if (--found->second.second == 0) fake().handles.erase(found);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t size, std::size_t, CUdeviceptr,
-                             unsigned long long) {
-  FAKE_CUDA_BEGIN("cuMemAddressReserve", nullptr);
-  if (size == 0 || size % FakeCuda::kGranularity != 0 || size > FakeCuda::kMemory) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  *address = reserve(size);
-  if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard lock(fake().mutex);
-  fake().reservations[*address] = size;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size) {
-  FAKE_CUDA_BEGIN("cuMemAddressFree", nullptr);
-  std::lock_guard lock(fake().mutex);
-  const auto found = fake().reservations.find(address);
-  if (found == fake().reservations.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
-  const auto mapped = fake().ranges.lower_bound(address);
-  if (mapped != fake().ranges.end() && mapped->first < address + size) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  fake().reservations.erase(found);
-  unreserve(address, size);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t offset,
-                  CUmemGenericAllocationHandle handle, unsigned long long) {
-  FAKE_CUDA_BEGIN("cuMemMap", nullptr);
-  std::lock_guard lock(fake().mutex);
-  const auto found = fake().handles.find(handle);
-  auto reserved = fake().reservations.upper_bound(address);
-  if (found == fake().handles.end() || offset != 0 || reserved == fake().reservations.begin()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  --reserved;
-  FakeRange range = range_of(found->second.first, FakeRange::Kind::Mapped);
-  if (size == 0 || size % FakeCuda::kGranularity != 0 || size > range.size ||
-      address + size > reserved->first + reserved->second ||
-      fake().find(address) != fake().ranges.end()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  range.size = size;
-  range.accessible = false;
-  range.id = fake().next_id++;
-  if (!range.allocation->mine) {
-    count(FakeCount::Imports, 1);
-    count(FakeCount::ImportedBytes, static_cast<std::int64_t>(size));
-  }
-  fake().ranges.emplace(address, std::move(range));
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemUnmap(CUdeviceptr address, std::size_t size) {
-  FAKE_CUDA_BEGIN("cuMemUnmap", nullptr);
-  std::lock_guard lock(fake().mutex);
-  for (const CUdeviceptr end = address + size; address < end;) {
-    const auto found = fake().ranges.find(address);
-    if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Mapped ||
-        found->second.size > end - address) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    address += found->second.size;
-    remove_range(found);
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const CUmemAccessDesc* access,
-                        std::size_t descriptions) {
-  FAKE_CUDA_BEGIN("cuMemSetAccess", nullptr);
-  if (descriptions != 1 || !is_device(access->location.id)) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(fake().mutex);
-  for (const CUdeviceptr end = address + size; address < end;) {
-    const auto found = fake().ranges.find(address);
-    if (found == fake().ranges.end() || found->second.size > end - address) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    found->second.accessible = true;
-    found->second.writable = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    address += found->second.size;
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long) {
-  FAKE_CUDA_BEGIN("cuMemExportToShareableHandle", nullptr);
-  std::lock_guard lock(fake().mutex);
-  const auto found = fake().handles.find(handle);
-  if (found == fake().handles.end() || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int fd = ::fcntl(found->second.first->fd, F_DUPFD_CLOEXEC, 3);
-  std::memcpy(out, &fd, sizeof fd);
-  return fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-}
-
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* from,
-                                        CUmemAllocationHandleType type) {
-  FAKE_CUDA_BEGIN("cuMemImportFromShareableHandle", nullptr);
-  const int theirs = static_cast<int>(reinterpret_cast<std::intptr_t>(from));
-  const int device = device_of_memfd(theirs, kVirtual);
-  struct stat status {};
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !is_device(device) ||
-      ::fstat(theirs, &status) < 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int fd = ::fcntl(theirs, F_DUPFD_CLOEXEC, 3);
-  if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-  std::lock_guard lock(fake().mutex);
-  *handle = fake().next_id++;
-  fake().handles[*handle] = {
-      std::make_shared<FakeAllocation>(fd, static_cast<std::size_t>(status.st_size), device, false),
-      1};
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  FAKE_CUDA_BEGIN("cuMemRetainAllocationHandle", nullptr);
-  std::lock_guard lock(fake().mutex);
-  const auto range = fake().find(reinterpret_cast<CUdeviceptr>(address));
-  if (range == fake().ranges.end() || range->second.kind != FakeRange::Kind::Mapped) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  for (auto& [number, entry] : fake().handles) {
-    if (entry.first != range->second.allocation) continue;
-    ++entry.second;
-    *handle = number;
-    return CUDA_SUCCESS;
-  }
-  *handle = fake().next_id++;
-  fake().handles[*handle] = {range->second.allocation, 1};
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
-                                                CUmemGenericAllocationHandle handle) {
-  FAKE_CUDA_BEGIN("cuMemGetAllocationPropertiesFromHandle", nullptr);
-  std::lock_guard lock(fake().mutex);
-  const auto found = fake().handles.find(handle);
-  if (found == fake().handles.end()) return CUDA_ERROR_INVALID_VALUE;
-  *properties = {};
-  properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  properties->location = {CU_MEM_LOCATION_TYPE_DEVICE, found->second.first->device};
   return CUDA_SUCCESS;
 }
 

@@ -228,8 +228,7 @@ int run(const Options& options) {
   Reader reader(cufile->api(), device, options);
   const auto opened = reader.open();
   if (!opened) {
-    return end(kMissing, "skipped",
-               std::string(opened.error().operation) + ": " + std::strerror(opened.error().code));
+    return end(kMissing, "skipped", opened.error().text());
   }
   // The first pass sets things up; a cold one there is only once.
   const auto seconds = options.direct ? measure(reader, options) : [&]() -> Result<double> {
@@ -237,8 +236,7 @@ int run(const Options& options) {
     return measure(reader, options);
   }();
   if (!seconds) {
-    return end(kFailed, "failed",
-               std::string(seconds.error().operation) + ": " + std::strerror(seconds.error().code));
+    return end(kFailed, "failed", seconds.error().text());
   }
   const auto wrong = reader.wrong();
   if (!wrong) return end(kFailed, "failed", wrong.error().operation);

@@ -99,8 +99,7 @@ class Accesses {
 
 std::unique_ptr<RocksStore> open_store(const std::string& directory) {
   auto store = RocksStore::open(directory, kHalfLife);
-  if (!store)
-    throw Failure(std::string(store.error().operation) + ": " + std::strerror(store.error().code));
+  if (!store) throw Failure(store.error().text());
   return *std::move(store);
 }
 

@@ -2,10 +2,8 @@
 #include "tools/bench/move_site.hpp"
 
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/un.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/unix_socket.hpp"
 #include "tools/bench/process.hpp"
 
 namespace sluice {
@@ -110,17 +109,9 @@ void MoveSite::start_cold() const {
 }
 
 Pass::Pass(const PoolPlace& pool) : path_(pool.state + "/control.sock") {
-  // The path may be longer than an address holds; its directory has a short one.
-  const UniqueFd directory = open_directory(pool.state);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/control.sock",
-                directory.get());
-  socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket_) fail("socket", path_);
-  if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0) {
-    fail("connect", path_);
-  }
+  auto socket = connect_unix(path_);
+  if (!socket) throw Failure(path_ + ": " + socket.error().text());
+  socket_ = *std::move(socket);
   const std::string request = "{\"verb\":\"run\"}\n";
   write_all(socket_, std::as_bytes(std::span(request)), path_);
 }

@@ -123,5 +123,9 @@ TEST(TryTest, MovesTheValueOut) {
   EXPECT_EQ(*take(), 5);
 }
 
+TEST(ErrorTest, TextSaysWhatFailedAndWhy) {
+  EXPECT_EQ(Error(ENOENT, "open directory").text(), "open directory: No such file or directory");
+}
+
 }  // namespace
 }  // namespace sluice

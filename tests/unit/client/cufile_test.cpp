@@ -9,6 +9,7 @@
 
 #include "client/cufile/on_mount.hpp"
 #include "tests/support/child.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/client/cufile_fixture.hpp"
 
 namespace sluice::dropin {
@@ -21,11 +22,6 @@ bool is_on_mount(int fd) {
 }
 
 namespace {
-
-struct Fakes : testing::Environment {
-  void SetUp() override { FakeGpu::install(); }
-};
-const auto* const g_fakes = testing::AddGlobalTestEnvironment(new Fakes);
 
 TEST_F(CufileTest, FilesOfAMountAreOursAndOthersAreNvidias) {
   const File mine = ours(), other = others();

@@ -10,7 +10,7 @@
 
 #include "gpu/device.hpp"
 #include "tests/support/child.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/client/client.hpp"
@@ -26,11 +26,6 @@ using test::random_bytes;
 using test::register_memory;
 
 constexpr std::size_t kSize = 9'000'001;
-
-struct FakeCuda : testing::Environment {
-  void SetUp() override { FakeGpu::install(); }
-};
-const auto* const g_fake = testing::AddGlobalTestEnvironment(new FakeCuda);
 
 class ClientGpuTest : public ::testing::Test {
  protected:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the engine keeps of a file after a read into a GPU goes when the file does, or its tier.
 #include "fs/filesystem.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
+#include "tests/unit/fs/quiet_kernel.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {
@@ -9,19 +10,6 @@ namespace {
 
 using test::FakeCount;
 using test::FakeGpu;
-
-struct Fakes : testing::Environment {
-  void SetUp() override { FakeGpu::install(); }
-};
-[[maybe_unused]] const auto* const g_fakes = testing::AddGlobalTestEnvironment(new Fakes);
-
-class QuietKernel final : public KernelSide {
- public:
-  Result<std::int32_t> add_backing(int) override { return Error(EOPNOTSUPP, "add backing file"); }
-  void remove_backing(std::int32_t) override {}
-  void drop_attributes(InodeId) override {}
-  void drop_pages(InodeId) override {}
-};
 
 class FilesystemGpuTest : public test::PoolTest {
  protected:

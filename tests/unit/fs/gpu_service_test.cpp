@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Who may name which buffer, where a mount can't show it: callers of other PID namespaces, other
-// users' shares. The rest is in tests/mount/gpu_test.cpp.
+// users' shares. The rest is in tests/mount/gpu_buffer_test.cpp.
 #include "fs/gpu_service.hpp"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "tests/unit/fs/quiet_kernel.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {
 namespace {
-
-class QuietKernel final : public KernelSide {
- public:
-  Result<std::int32_t> add_backing(int) override { return Error(EOPNOTSUPP, "add backing file"); }
-  void remove_backing(std::int32_t) override {}
-  void drop_attributes(InodeId) override {}
-  void drop_pages(InodeId) override {}
-};
 
 class GpuServiceTest : public test::PoolTest {
  protected:

@@ -13,16 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "fs/filesystem.hpp"
-#include "tests/unit/tiering/pools.hpp"
+#include "tests/unit/fs/asked_filesystem.hpp"
 
 namespace sluice {
 
-using test::MemoryStore;
-
 constexpr Caller kRoot{0, 0, 022};
 constexpr pid_t kOpener = 4711;
-constexpr std::size_t kMiB = 1 << 20;
 constexpr TierIndex kA = 0, kB = 1, kC = 2;
 
 // What another thread does at the worst moment: run, once, inside a system call of this one.
@@ -67,7 +63,7 @@ class PassingKernel final : public KernelSide {
   std::int32_t last_ GUARDED_BY(mutex_) = 0;
 };
 
-class FileMoveTest : public test::PoolTest {
+class FileMoveTest : public AskedFilesystem<PassingKernel> {
  protected:
   // A move on its way, as the mover has it.
   struct Flight {
@@ -100,36 +96,6 @@ class FileMoveTest : public test::PoolTest {
     fs_->attach(*migration_);
   }
 
-  Entry entry_of(const std::string& path) {
-    Entry entry;
-    entry.id = kRootId;
-    for (std::size_t at = 0; at < path.size();) {
-      const std::size_t end = std::min(path.find('/', at), path.size());
-      const auto next = fs_->lookup(entry.id, path.substr(at, end - at).c_str());
-      if (!next) throw std::runtime_error("lookup " + path + ": " + next.error().operation);
-      if (next->id == InodeId{}) throw std::runtime_error("no " + path);
-      entry = *next;
-      at = end + 1;
-    }
-    return entry;
-  }
-  InodeId id_of(const std::string& path) { return entry_of(path).id; }
-  bool has(InodeId parent, const char* name) {
-    const auto entry = fs_->lookup(parent, name);
-    if (!entry) throw std::runtime_error(entry.error().operation);
-    return entry->id != InodeId{};
-  }
-  std::string read_all(InodeId id) {
-    std::string out(4 * kMiB, '\0');
-    const auto got = fs_->read(id, out.data(), out.size(), 0, O_RDONLY);
-    if (!got) return std::string("error: ") + ::strerrorname_np(got.error().code);
-    out.resize(*got);
-    return out;
-  }
-  std::string xattr(const std::string& path, const char* name) {
-    const auto value = fs_->getxattr(id_of(path), name);
-    return value ? *value : std::string("error: ") + ::strerrorname_np(value.error().code);
-  }
   int set_xattr(const std::string& path, const char* name, const std::string& value) {
     const auto set = fs_->setxattr(id_of(path), name, value.data(), value.size(), 0, kRoot);
     return set ? 0 : set.error().code;
@@ -181,10 +147,6 @@ class FileMoveTest : public test::PoolTest {
     return end(flight);
   }
 
-  MemoryStore store_;
-  PassingKernel kernel_;
-  std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Filesystem> fs_;
   std::unique_ptr<Migration> migration_;
 };
 

@@ -9,17 +9,14 @@
 #include <vector>
 
 #include "fs/directory_stream.hpp"
-#include "fs/filesystem.hpp"
-#include "tests/unit/tiering/pools.hpp"
+#include "tests/unit/fs/asked_filesystem.hpp"
 
 namespace sluice {
 
-using test::MemoryStore;
 using Names = std::vector<std::string>;
 
 constexpr Caller kRoot{0, 0, 022}, kUser{1000, 1000, 022};
 constexpr pid_t kOpener = 0;  // nobody in particular
-constexpr std::size_t kMiB = 1 << 20;
 
 // The kernel's side of the mount: its passthrough table and what it was told to ask again.
 class FakeKernel final : public KernelSide {
@@ -47,7 +44,7 @@ class FakeKernel final : public KernelSide {
   std::int32_t last_ = 0;
 };
 
-class FilesystemTest : public test::PoolTest {
+class FilesystemTest : public AskedFilesystem<FakeKernel> {
  protected:
   void prepare() override { mount(make_tiers("abc")); }
   void TearDown() override { create_as(Caller{}); }  // what comes next is made by root again
@@ -60,38 +57,7 @@ class FilesystemTest : public test::PoolTest {
     fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
   }
 
-  // The id of a path, looked up name by name as the kernel does. Throws if it does not exist.
-  InodeId id_of(const std::string& path) { return entry_of(path).id; }
-  Entry entry_of(const std::string& path) {
-    Entry entry;
-    entry.id = kRootId;
-    for (std::size_t at = 0; at < path.size();) {
-      const std::size_t end = std::min(path.find('/', at), path.size());
-      const auto next = fs_->lookup(entry.id, path.substr(at, end - at).c_str());
-      if (!next) throw std::runtime_error("lookup " + path + ": " + next.error().operation);
-      if (next->id == InodeId{}) throw std::runtime_error("no " + path);
-      entry = *next;
-      at = end + 1;
-    }
-    return entry;
-  }
-  bool has(InodeId parent, const char* name) {
-    const auto entry = fs_->lookup(parent, name);
-    if (!entry) throw std::runtime_error(entry.error().operation);
-    return entry->id != InodeId{};
-  }
-  std::string read_all(InodeId id) {
-    std::string out(4 * kMiB, '\0');
-    const auto got = fs_->read(id, out.data(), out.size(), 0, O_RDONLY);
-    if (!got) return std::string("error: ") + ::strerrorname_np(got.error().code);
-    out.resize(*got);
-    return out;
-  }
   std::string read_path(const std::string& path) { return read_all(id_of(path)); }
-  std::string xattr(const std::string& path, const char* name) {
-    const auto value = fs_->getxattr(id_of(path), name);
-    return value ? *value : std::string("error: ") + ::strerrorname_np(value.error().code);
-  }
   // A listing in steps of `batch` items, each continued by offset as the kernel does.
   std::vector<DirectoryStream::Item> list(InodeId id, std::size_t batch = 1000,
                                           int* code = nullptr) {
@@ -127,11 +93,6 @@ class FilesystemTest : public test::PoolTest {
     ASSERT_EQ(::rename((dir_ / ("away-" + tier)).c_str(), (dir_ / tier).c_str()), 0);
     fs_->tick();
   }
-
-  MemoryStore store_;
-  FakeKernel kernel_;
-  std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Filesystem> fs_;
 };
 
 }  // namespace sluice

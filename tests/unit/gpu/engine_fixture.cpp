@@ -9,7 +9,7 @@
 #include <ctime>
 
 #include "gpu/residency.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fake_gpu_environment.hpp"
 #include "tests/support/wait.hpp"
 
 namespace sluice {
@@ -17,12 +17,6 @@ namespace {
 
 using test::FakeCount;
 using test::FakeGpu;
-
-class Fakes : public testing::Environment {
- public:
-  void SetUp() override { FakeGpu::install(); }
-};
-[[maybe_unused]] const auto* const fakes = testing::AddGlobalTestEnvironment(new Fakes);
 
 }  // namespace
 

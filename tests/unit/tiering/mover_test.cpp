@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/mover.hpp"
 
-#include <sys/vfs.h>
 #include <xxhash.h>
 
+#include <atomic>
 #include <chrono>
+#include <future>
 
-#include "tests/support/loop_fs.hpp"
 #include "tests/support/wait.hpp"
-#include "tests/unit/tiering/move_host.hpp"
-#include "tests/unit/tiering/pools.hpp"
+#include "tests/unit/tiering/movers.hpp"
 
 namespace sluice {
 namespace {
@@ -22,76 +21,8 @@ using test::MemoryStore;
 using Paths = std::vector<std::string>;
 using Sizes = std::vector<std::size_t>;
 
-constexpr std::uint64_t kMiB = 1 << 20;
-
-class MoverTest : public test::PoolTest {
- protected:
-  void prepare() override {
-    auto settings = make_tiers("abc");
-    for (TierSettings& s : settings) s.moves = 1;
-    use(settings);
-  }
-  void use(const std::vector<TierSettings>& settings) {
-    pool_ = open(settings);
-    host_ = std::make_unique<test::FakeHost>(*pool_, store_);
-  }
-  Mover& start(Mover::Settings settings = {}) {
-    mover_ = std::make_unique<Mover>(*pool_, store_, *host_, settings);
-    return *mover_;
-  }
-
-  // A move of the file at `path` ("/f") from the first tier to the second.
-  Move move(const std::string& path, const char* from = "a", const char* to = "b") const {
-    Move move;
-    const Tier& source = *pool_->by_name(from);
-    move.id = identity_of(source, source.path() + path).id;
-    move.paths = {path};
-    move.from = source.index();
-    move.to = pool_->by_name(to)->index();
-    move.bytes = static_cast<std::uint64_t>(test::lstat_of(source.path() + path).st_blocks) * 512;
-    move.reason = Reason::Hot;  // pause() does not hold up what a person asks for
-    move.why = "the test";
-    return move;
-  }
-  Move make(const std::string& path, const std::string& content) const {
-    dir_.make_file("a" + path, content);
-    return move(path);
-  }
-  // Too large to share a batch, or so it says.
-  Move make_large(const std::string& path) const {
-    Move large = make(path, path);
-    large.bytes = 5 * kMiB;
-    return large;
-  }
-  void add(std::vector<Move> moves, Mover::Where where = Mover::Where::Back) {
-    mover_->add(std::move(moves), where);
-  }
-  void finish() {
-    const auto deadline = steady_clock::now() + seconds(30);
-    mover_->wait_idle([&] { return steady_clock::now() > deadline; });
-    ASSERT_LT(steady_clock::now(), deadline) << "the mover hangs";
-  }
-  void carry_out_all(std::vector<Move> moves) {
-    add(std::move(moves));
-    finish();
-  }
-  int code_of(const Move& move) const {
-    const auto pending = mover_->pending(move.id);
-    return pending ? pending->code : 0;
-  }
-  bool is_on(const char* tier, const Move& move) const {
-    return test::exists((dir_ / tier) + move.paths[0]);
-  }
-  std::vector<Receipt> receipts() const { return *store_.receipts(100); }
-  Paths temporaries(const char* tier = "b") const {
-    return test::names_in(at(tier, ".sluice/tmp"));
-  }
-
-  MemoryStore store_;
-  std::unique_ptr<Pool> pool_;
-  std::unique_ptr<test::FakeHost> host_;
-  std::unique_ptr<Mover> mover_;
-};
+using test::kMiB;
+using test::MoverTest;
 
 TEST_F(MoverTest, MovesAFile) {
   const Move f = make("/f", "content");
@@ -286,190 +217,6 @@ TEST_F(MoverTest, APauseHoldsUpACopyThatIsUnderWay) {
   EXPECT_TRUE(is_on("b", f));
 }
 
-TEST_F(MoverTest, AFileInUseWaitsAndMovesWhenItIsClosed) {
-  const Move f = make("/f", "x");
-  host_->refuse("/f", EBUSY);
-  start();
-  carry_out_all({f});
-  EXPECT_EQ(code_of(f), EBUSY);
-  EXPECT_TRUE(mover_->is_waiting(f.id));
-  host_->refuse("/f", 0);
-  mover_->file_closed(f.id);
-  finish();
-  EXPECT_TRUE(is_on("b", f));
-  EXPECT_FALSE(mover_->is_waiting(f.id));
-}
-
-TEST_F(MoverTest, ClosingAFileThatWaitsForSomethingElseChangesNothing) {
-  const Move f = make("/f", "x");
-  host_->refuse("/f", EPERM);
-  start();
-  carry_out_all({f});
-  mover_->file_closed(f.id);
-  finish();
-  EXPECT_EQ(host_->held().size(), 1u);
-  EXPECT_EQ(code_of(f), EPERM);
-}
-
-// A disk of its own, because only that can be full.
-class FullTierTest : public MoverTest {
- protected:
-  void prepare() override {
-    if (!test::require_loop("unit", "ext4")) return;
-    disk_ = std::make_unique<test::LoopFs>(dir_ / "b", "ext4", 32 * kMiB);
-    use({tier("a", dir_.make_dir("a")), tier("b", disk_->path())});
-  }
-  void TearDown() override {
-    mover_.reset();
-    pool_.reset();
-  }
-  void leave(std::uint64_t bytes) const {
-    const std::string path = at("b", "ballast");
-    test::write_file(path, "");
-    struct statfs fs {};
-    ASSERT_EQ(::statfs(disk_->path().c_str(), &fs), 0);
-    const std::uint64_t free = fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize);
-    ASSERT_EQ(::posix_fallocate(test::open_file(path).get(), 0, static_cast<off_t>(free - bytes)),
-              0);
-  }
-
-  std::unique_ptr<test::LoopFs> disk_;
-};
-
-TEST_F(FullTierTest, IsNotTriedAgainBeforeItHasMoreRoom) {
-  const Move f = make("/f", test::pattern(4 * kMiB, 1));
-  leave(2 * kMiB);
-  start();
-  carry_out_all({f});
-  EXPECT_EQ(code_of(f), ENOSPC);
-  for (int i = 0; i < 20; ++i) {
-    mover_->tick();
-    finish();
-  }
-  EXPECT_EQ(host_->held().size(), 1u);
-  EXPECT_EQ(receipts().size(), 1u);
-  EXPECT_EQ(code_of(f), ENOSPC);
-}
-
-TEST_F(FullTierTest, IsTriedAgainWhenItHasMoreRoom) {
-  const Move f = make("/f", test::pattern(4 * kMiB, 1));
-  leave(2 * kMiB);
-  start();
-  carry_out_all({f});
-  ASSERT_EQ(::unlink(at("b", "ballast").c_str()), 0);
-  EXPECT_TRUE(eventually([&] {
-    mover_->tick();
-    return is_on("b", f);
-  }));
-  finish();
-  EXPECT_FALSE(is_on("a", f));
-}
-
-TEST_F(FullTierTest, ThatFillsUpDuringTheCopyIsLeftAsItWas) {
-  Move f = make("/f", test::pattern(4 * kMiB, 1));
-  f.bytes = 4096;  // it grew since the plan was made
-  leave(2 * kMiB);
-  start();
-  carry_out_all({f});
-  EXPECT_EQ(code_of(f), ENOSPC);
-  EXPECT_TRUE(temporaries().empty());
-  for (int i = 0; i < 20; ++i) {
-    mover_->tick();
-    finish();
-  }
-  EXPECT_EQ(host_->held().size(), 1u);
-}
-
-TEST_F(FullTierTest, IsNotPromisedTwice) {
-  const Move f = make("/f", test::pattern(2 * kMiB, 1)), g = make("/g", test::pattern(2 * kMiB, 2));
-  leave(4 * kMiB);
-  start();
-  carry_out_all({f, g});  // one batch: both are copied before either is in its place
-  EXPECT_EQ(code_of(f), 0);
-  EXPECT_EQ(code_of(g), ENOSPC);
-}
-
-TEST_F(MoverTest, WhatFailsIsTriedAgainLaterAndNotAtOnce) {
-  const Move f = make("/f", "x");
-  host_->refuse_copy("/f", EIO);
-  start();
-  carry_out_all({f});
-  EXPECT_EQ(code_of(f), EIO);
-  for (int i = 0; i < 20; ++i) {
-    mover_->tick();
-    finish();
-  }
-  EXPECT_EQ(host_->held().size(), 1u);
-  host_->refuse_copy("/f", 0);
-  EXPECT_TRUE(eventually([&] {
-    mover_->tick();
-    return is_on("b", f);
-  }));
-}
-
-TEST_F(MoverTest, ATierThatComesBackIsTriedAtOnce) {
-  const Move f = make("/f", "x");
-  start();
-  ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
-  ASSERT_TRUE((*pool_)[1].check_presence());
-  carry_out_all({f});
-  EXPECT_EQ(code_of(f), EIO);
-  mover_->tick();
-  EXPECT_EQ(mover_->progress().queued, 0u);
-  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
-  ASSERT_TRUE((*pool_)[1].check_presence());
-  mover_->tick();
-  finish();
-  EXPECT_TRUE(is_on("b", f));
-}
-
-TEST_F(MoverTest, AFailureLeavesTheFileAReceiptAndNothingElse) {
-  const Move f = make("/f", "content");
-  host_->refuse_copy("/f", EIO);
-  start();
-  carry_out_all({f});
-  EXPECT_EQ(test::read_file(at("a", "f")), "content");
-  EXPECT_TRUE(temporaries().empty());
-  ASSERT_EQ(receipts().size(), 1u);
-  EXPECT_EQ(receipts()[0].code, EIO);
-  EXPECT_NE(receipts()[0].reason.find("told to fail"), std::string::npos);
-  EXPECT_EQ(mover_->progress().failed, 1u);
-}
-
-TEST_F(MoverTest, OneThatFailsDoesNotStopTheOthersOfItsBatch) {
-  const std::vector<Move> moves{make("/f", "1"), make("/g", "2"), make("/h", "3"), make("/i", "4")};
-  host_->refuse("/f", EBUSY);
-  host_->refuse_copy("/h", EIO);
-  start();
-  carry_out_all(moves);
-  EXPECT_EQ(shown(), "a/f 644 \"1\"\na/h 644 \"3\"\nb/g 644 \"2\"\nb/i 644 \"4\"\n");
-  EXPECT_TRUE(temporaries().empty());
-}
-
-TEST_F(MoverTest, WhatIsThereAlreadyOrGoneIsForgotten) {
-  const Move f = make("/f", "x"), g = make("/g", "x"), h = make("/h", "x");
-  host_->refuse("/f", EALREADY);
-  host_->refuse("/g", ESTALE);
-  host_->refuse("/h", ENOENT);
-  start();
-  carry_out_all({f, g, h});
-  EXPECT_TRUE(mover_->pending().empty());
-  EXPECT_TRUE(receipts().empty());
-  EXPECT_EQ(mover_->progress().failed, 0u);
-}
-
-TEST_F(MoverTest, WhatWaitsCanBeForgotten) {
-  const Move f = make("/f", "x");
-  host_->refuse("/f", EBUSY);
-  start();
-  carry_out_all({f});
-  mover_->forget_pending(f.id);
-  mover_->file_closed(f.id);
-  finish();
-  EXPECT_EQ(host_->held().size(), 1u);
-  EXPECT_TRUE(mover_->pending().empty());
-}
-
 TEST_F(MoverTest, ACancelledCopyLeavesNothing) {
   const Move f = make("/f", "content");
   start({.bandwidth = 1});
@@ -573,6 +320,25 @@ TEST_F(MoverTest, TellsWhoAskedHowEachMoveEnded) {
   finish();
   EXPECT_EQ(told["/f"], std::pair(0, false));
   EXPECT_EQ(told["/g"], std::pair(EBUSY, true));
+}
+
+TEST_F(MoverTest, WithdrawingWaitsForAReportThatIsBeingMade) {
+  std::promise<void> begun, go_on;
+  std::atomic<bool> over{false};
+  start();
+  mover_->add({make("/f", "x")}, Mover::Where::Back, [&](const Receipt&, bool) {
+    begun.set_value();
+    go_on.get_future().wait();
+    over = true;
+  });
+  begun.get_future().wait();
+  auto withdrawn = std::async(std::launch::async, [&] {
+    mover_->withdraw_reported();
+    return over.load();
+  });
+  EXPECT_EQ(withdrawn.wait_for(milliseconds(50)), std::future_status::timeout);
+  go_on.set_value();
+  EXPECT_TRUE(withdrawn.get());
 }
 
 TEST_F(MoverTest, WithdrawingTakesOutOnlyWhatSomebodyListensTo) {

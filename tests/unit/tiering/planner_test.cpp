@@ -4,18 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <ostream>
 
-#include "tests/unit/tiering/plans.hpp"
+#include "tests/unit/tiering/planner_stage.hpp"
 
 namespace sluice {
-
-bool operator==(const PlannedMove& a, const PlannedMove& b) {
-  return a.file == b.file && a.to == b.to && a.reason == b.reason;
-}
-void PrintTo(const PlannedMove& move, std::ostream* out) {
-  *out << "file " << move.file << " to " << unsigned{move.to} << ' ' << name_of(move.reason);
-}
 
 namespace {
 
@@ -27,31 +19,9 @@ using test::kMiB;
 using test::kNow;
 using test::kNvme;
 using test::kSsd;
-using test::World;
-using Moves = std::vector<PlannedMove>;
+using test::Moves;
 
-// Tiers are of 100 GiB and files of 1 GiB unless a test says otherwise: a file is a percent.
-class PlannerTest : public testing::Test {
- protected:
-  static FileFacts new_file_on(TierIndex tier, float score) {
-    FileFacts file = file_on(tier, score);
-    file.arrived = kNow - 1;
-    return file;
-  }
-  static FileFacts pinned(FileFacts file, TierIndex pin) {
-    file.pin = pin;
-    return file;
-  }
-  FileFacts ruled(FileFacts file, TierIndex tier) {
-    Rule rule;
-    rule.tier = tier;
-    world_.policy.rules.push_back(rule);
-    file.rule = static_cast<std::uint16_t>(world_.policy.rules.size() - 1);
-    return file;
-  }
-
-  World world_;
-};
+class PlannerTest : public test::PlannerStage {};
 
 TEST_F(PlannerTest, WithoutFilesOrTiersThereIsNothingToDo) {
   EXPECT_TRUE(world_.plan().moves.empty());
@@ -361,113 +331,6 @@ TEST_F(PlannerTest, WhatIsTooLargeForTheOthersIsPassedOverWhenSomethingSmallerCa
   world_.tiers[kSsd].total = world_.tiers[kHdd].total = 10 * kGiB;
   const auto small = world_.add(kNvme, 100);
   EXPECT_EQ(world_.plan().moves, (Moves{{small, kSsd, Reason::Crowded}}));
-}
-
-TEST_F(PlannerTest, PinsFillATierAboveItsHighWatermarkUpToTheBrim) {
-  world_.add_foreign(kNvme, 89 * kGiB);
-  for (int i = 0; i < 20; ++i) world_.add(pinned(file_on(kHdd, 0), kNvme));
-  const Plan plan = world_.plan();
-  EXPECT_EQ(plan.moves.size(), 9U);
-  EXPECT_EQ(plan.used_after[kNvme], 98 * kGiB);
-  EXPECT_EQ(plan.held_no_room, 11U);
-}
-
-TEST_F(PlannerTest, OthersAreShedForWhatIsPinned) {
-  world_.add(90, kNvme, 500);
-  const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
-  const Plan plan = world_.plan();
-  EXPECT_EQ(plan.moves.back(), (PlannedMove{file, kNvme, Reason::Pinned}));
-  EXPECT_EQ(plan.moves.front().reason, Reason::Crowded);
-  EXPECT_EQ(plan.used_after[kNvme], 80 * kGiB);
-}
-
-TEST_F(PlannerTest, NothingIsShedForAPinThatCanNeverFit) {
-  world_.add(85, kNvme, 500);
-  FileFacts file = pinned(file_on(kHdd, 0), kNvme);
-  file.bytes = 99 * kGiB;
-  world_.add(file);
-  const Plan plan = world_.plan();
-  EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.held_no_room, 1U);
-}
-
-TEST_F(PlannerTest, APinComesBeforeARuleWhereBothDoNotFit) {
-  world_.add_foreign(kNvme, 97 * kGiB);
-  world_.add(ruled(file_on(kHdd, 500), kNvme));
-  const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
-  EXPECT_EQ(world_.plan().moves, (Moves{{file, kNvme, Reason::Pinned}}));
-}
-
-TEST_F(PlannerTest, ATierThatPinnedFilesAreLeavingShedsNoOthers) {
-  world_.add(80, kNvme, 100);
-  for (int i = 0; i < 15; ++i) world_.add(pinned(file_on(kNvme, 500), kHdd));
-  const Plan plan = world_.plan();
-  EXPECT_EQ(plan.moves.size(), 15U);
-  EXPECT_EQ(plan.moves[0].reason, Reason::Pinned);
-}
-
-TEST_F(PlannerTest, PinnedFilesThatTradePlacesGoInAnOrderThatFits) {
-  world_.add_foreign(kNvme, 97 * kGiB);
-  world_.add_foreign(kSsd, 96 * kGiB);
-  const auto up = world_.add(pinned(file_on(kSsd, 500), kNvme));
-  const auto down = world_.add(pinned(file_on(kNvme, 0), kSsd));
-  EXPECT_EQ(world_.plan().moves,
-            (Moves{{down, kSsd, Reason::Pinned}, {up, kNvme, Reason::Pinned}}));
-}
-
-TEST_F(PlannerTest, APinnedFileThatWaitsForRoomMayBeShed) {
-  world_.add_foreign(kNvme, 98 * kGiB);
-  world_.add_foreign(kSsd, 90 * kGiB);
-  const auto waiting = world_.add(pinned(file_on(kSsd, 500), kNvme));
-  EXPECT_EQ(world_.plan().moves, (Moves{{waiting, kHdd, Reason::Crowded}}));
-}
-
-TEST_F(PlannerTest, HeatDoesNotMoveWhatARuleKeepsWhereItIs) {
-  world_.add(ruled(file_on(kHdd, 500), kNoTier));
-  EXPECT_TRUE(world_.plan().moves.empty());
-}
-
-TEST_F(PlannerTest, ADrainEmptiesItsTier) {
-  world_.tiers[kSsd].draining = true;
-  const auto hot = world_.add(kSsd, 120), warm = world_.add(kSsd, 20);
-  const auto stubborn = world_.add(pinned(new_file_on(kSsd, 0), kSsd));
-  const auto moves = by_file(world_.plan());
-  EXPECT_EQ(moves.at(hot), (PlannedMove{hot, kNvme, Reason::Draining}));
-  EXPECT_EQ(moves.at(warm), (PlannedMove{warm, kHdd, Reason::Draining}));
-  EXPECT_EQ(moves.at(stubborn), (PlannedMove{stubborn, kHdd, Reason::Draining}));
-}
-
-TEST_F(PlannerTest, ADrainedFileTakesThePlaceOfLowerRanks) {
-  world_.tiers[kNvme].draining = true;
-  world_.add(89, kSsd, 80);
-  const auto lowest = world_.add(kSsd, 10), drained = world_.add(kNvme, 120);
-  EXPECT_EQ(world_.plan().moves,
-            (Moves{{lowest, kHdd, Reason::Outranked}, {drained, kSsd, Reason::Draining}}));
-}
-
-TEST_F(PlannerTest, ADrainedFileRatherGoesToAFasterTierThanAboveAHighWatermark) {
-  world_.tiers[kHdd].draining = true;
-  world_.tiers[kSsd].total = 0;
-  world_.add_foreign(kNvme, 88 * kGiB);
-  const auto file = world_.add(kHdd, 0);
-  EXPECT_EQ(world_.plan().moves, (Moves{{file, kNvme, Reason::Draining}}));
-}
-
-TEST_F(PlannerTest, ADrainFillsTheOthersUpToTheBrimAndNoFurther) {
-  world_.tiers[kHdd].draining = true;
-  world_.add_foreign(kNvme, 96 * kGiB);
-  world_.add_foreign(kSsd, 96 * kGiB);
-  world_.add(10, kHdd, 0);
-  const Plan plan = world_.plan();
-  EXPECT_EQ(plan.used_after, (std::vector<std::uint64_t>{98 * kGiB, 98 * kGiB, 6 * kGiB}));
-  EXPECT_EQ(plan.held_no_room, 6U);
-}
-
-TEST_F(PlannerTest, ADrainDoesNotWaitForAPinThatHasNoRoom) {
-  world_.tiers[kHdd].draining = true;
-  world_.add_foreign(kNvme, 98 * kGiB);
-  const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
-  EXPECT_EQ(world_.plan().moves, (Moves{{file, kSsd, Reason::Draining}}));
 }
 
 TEST_F(PlannerTest, NothingLeavesOrEntersATierThatIsOffline) {

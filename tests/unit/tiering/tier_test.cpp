@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/tier.hpp"
 
+#include <sys/resource.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
@@ -36,6 +37,17 @@ class TierTest : public test::PoolTest {
 
   std::unique_ptr<Pool> pool_;
 };
+
+TEST_F(TierTest, StaysOnlineWhileThereAreNoDescriptorsToLookAtIt) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool changed = a().check_presence();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(changed);
+  EXPECT_TRUE(a().online()) << a().why_offline();
+}
 
 TEST_F(TierTest, IdentifiesEveryTypeOfFile) {
   test::write_file(at("a", "file"), "12345");

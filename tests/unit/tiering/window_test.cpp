@@ -31,13 +31,6 @@ TEST(ParseWindowsTest, RefusesWhatIsNoWindow) {
   }
 }
 
-TEST(FormatWindowsTest, IsReadBack) {
-  const Windows windows{{1320, 360}, {720, 1440}};
-  EXPECT_EQ(format_windows(windows), "22:00-06:00,12:00-24:00");
-  EXPECT_EQ(parse_windows(format_windows(windows)), windows);
-  EXPECT_EQ(format_windows({}), "");
-}
-
 TEST(WindowsTest, NoneIsAlwaysOpen) {
   EXPECT_TRUE(open_at("", 0, 0));
   EXPECT_TRUE(open_at("", 23, 59));

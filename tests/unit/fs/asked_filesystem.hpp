@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A filesystem that is asked directly, as the kernel would: what its tests have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "fs/filesystem.hpp"
+#include "tests/unit/tiering/pools.hpp"
+
+namespace sluice {
+
+using test::MemoryStore;
+
+constexpr std::size_t kMiB = 1 << 20;
+
+// `Kernel` is a KernelSide.
+template <typename Kernel>
+class AskedFilesystem : public test::PoolTest {
+ protected:
+  // The id of a path, looked up name by name as the kernel does. Throws if it does not exist.
+  InodeId id_of(const std::string& path) { return entry_of(path).id; }
+  Entry entry_of(const std::string& path) {
+    Entry entry;
+    entry.id = kRootId;
+    for (std::size_t at = 0; at < path.size();) {
+      const std::size_t end = std::min(path.find('/', at), path.size());
+      const auto next = fs_->lookup(entry.id, path.substr(at, end - at).c_str());
+      if (!next) throw std::runtime_error("lookup " + path + ": " + next.error().operation);
+      if (next->id == InodeId{}) throw std::runtime_error("no " + path);
+      entry = *next;
+      at = end + 1;
+    }
+    return entry;
+  }
+  bool has(InodeId parent, const char* name) {
+    const auto entry = fs_->lookup(parent, name);
+    if (!entry) throw std::runtime_error(entry.error().operation);
+    return entry->id != InodeId{};
+  }
+  std::string read_all(InodeId id) {
+    std::string out(4 * kMiB, '\0');
+    const auto got = fs_->read(id, out.data(), out.size(), 0, O_RDONLY);
+    if (!got) return std::string("error: ") + ::strerrorname_np(got.error().code);
+    out.resize(*got);
+    return out;
+  }
+  std::string xattr(const std::string& path, const char* name) {
+    const auto value = fs_->getxattr(id_of(path), name);
+    return value ? *value : std::string("error: ") + ::strerrorname_np(value.error().code);
+  }
+
+  MemoryStore store_;
+  Kernel kernel_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Filesystem> fs_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What the control socket does with clients that a mount's own tools are not like.
+#include "fs/control_server.hpp"
+
+#include <sys/socket.h>
+
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "base/unix_socket.hpp"
+#include "tests/unit/fs/test_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+class ControlServerTest : public FilesystemTest {
+ protected:
+  void prepare() override {
+    FilesystemTest::prepare();
+    Migration::Settings settings;
+    settings.automatic = false;
+    migration_ = std::make_unique<Migration>(
+        *pool_, store_, *fs_, [] {}, std::move(settings));
+    auto server = ControlServer::listen(path_, {*pool_, store_, *fs_, *migration_, {}, [this] {
+                                                  asked_.set_value();
+                                                  return nlohmann::json{{"long", long_}};
+                                                }});
+    ASSERT_TRUE(server) << server.error().text();
+    server_ = *std::move(server);
+  }
+  UniqueFd ask(const std::string& line) {
+    auto socket = connect_unix(path_);
+    EXPECT_TRUE(socket);
+    EXPECT_GT(::send(socket->get(), line.data(), line.size(), 0), 0);
+    return *std::move(socket);
+  }
+
+  const std::string path_ = dir_ / "control.sock";
+  const std::string long_ = std::string(16 * kMiB, 'x');  // no socket holds this
+  std::promise<void> asked_;
+  std::unique_ptr<Migration> migration_;
+  std::unique_ptr<ControlServer> server_;
+};
+
+TEST_F(ControlServerTest, EndsThoughAClientDoesNotReadItsAnswer) {
+  UniqueFd client = ask("{\"verb\": \"activity\"}\n");
+  asked_.get_future().wait();
+  auto ended = std::async(std::launch::async, [&] { server_.reset(); });
+  EXPECT_EQ(ended.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  client.reset();
+}
+
+TEST_F(ControlServerTest, AnswersWhatItDoesNotKnow) {
+  for (const char* line : {"{\"verb\": \"dance\"}\n", "[]\n", "nothing\n"}) {
+    const UniqueFd client = ask(line);
+    std::string answer(4096, '\0');
+    const ssize_t got = ::recv(client.get(), answer.data(), answer.size(), 0);
+    ASSERT_GT(got, 0) << line;
+    const auto json = nlohmann::json::parse(answer.substr(0, static_cast<std::size_t>(got)));
+    EXPECT_TRUE(json.at("done")) << line;
+    EXPECT_TRUE(json.contains("error")) << line;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
