@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/unix_socket.hpp"
@@ -27,6 +28,8 @@ constexpr std::size_t kLongestRequest = 64 << 10;
 constexpr milliseconds kRequestPatience{10'000};
 constexpr milliseconds kProgressPause{200};
 constexpr int kMostDrainPasses = 10;
+// With the longest names, each byte escaped, still a line that the listener takes.
+constexpr std::size_t kMostChildren = 200;
 
 json to_json(const Receipt& receipt) {
   std::array<char, 20> hash{};
@@ -77,6 +80,8 @@ class ControlServer::Conversation {
       last = moves(request.value("most", std::size_t{100}));
     } else if (verb == "activity") {
       last = parts_.activity();
+    } else if (verb == "tree") {
+      last = tree(request.value("path", ""));
     } else if (verb == "log-level") {
       last = log_level(request.value("level", ""));
     } else if (verb == "trace") {
@@ -257,6 +262,39 @@ class ControlServer::Conversation {
     if (!receipts) return {{"error", receipts.error().text()}};
     for (const Receipt& receipt : *receipts) send({{"receipt", to_json(receipt)}});
     return json::object();
+  }
+
+  json sums(const HeatTree::Sums& of) const {
+    json tiers = json::object();
+    for (std::size_t i = 0; i < of.tier_bytes.size(); ++i) {
+      if (of.tier_bytes[i] > 0)
+        tiers[parts_.pool[static_cast<TierIndex>(i)].name()] = of.tier_bytes[i];
+    }
+    return {{"files", of.files}, {"bytes", of.bytes}, {"heat", of.heat()}, {"tiers", tiers}};
+  }
+
+  json tree(const std::string& encoded) {
+    const auto path = percent_decoded(encoded);
+    if (!path) return {{"error", "the path is not percent-encoded as it must be"}};
+    const auto level = parts_.heat_tree.level(*path, kMostChildren);
+    if (!level) {
+      if (parts_.heat_tree.time() == 0)
+        return {{"time", 0}, {"next_pass", parts_.migration.next_pass()}};
+      return {{"error", log::escaped(*path) + ": there was no such directory when the files were "
+                                              "last looked at, or nothing of any size in it"}};
+    }
+    json last = sums(level->all);
+    last["time"] = level->time;
+    last["children"] = json::array();
+    for (const HeatTree::Child& child : level->children) {
+      json each = sums(child.sums);
+      each["name"] = child.name;
+      each["at"] = percent_encoded(child.name);
+      each["directory"] = child.is_directory;
+      last["children"].push_back(std::move(each));
+    }
+    last["rest"] = sums(level->rest);
+    return last;
   }
 
   static json log_level(const std::string& wanted) {

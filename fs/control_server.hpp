@@ -15,6 +15,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "fs/filesystem.hpp"
+#include "tiering/heat_tree.hpp"
 #include "tiering/migration.hpp"
 
 namespace sluice {
@@ -33,6 +34,7 @@ class ControlServer {
     // or nothing and the reason in `why`.
     std::function<bool(const std::string& tier, std::string& why)> add_tier;
     std::function<nlohmann::json()> activity;
+    const HeatTree& heat_tree;
   };
 
   // Listens at `path`, in the place of a socket that an earlier daemon left.

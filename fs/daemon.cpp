@@ -18,12 +18,12 @@
 #include <thread>
 
 #include "base/crash.hpp"
+#include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "fs/control_server.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_service.hpp"
-#include "fs/metrics_server.hpp"
 #include "fs/reporter.hpp"
 #include "fs/service_notice.hpp"
 #include "fs/session.hpp"
@@ -179,6 +179,7 @@ class Daemon {
     settings.mover.verify = options_.verify;
     settings.census_taken = [this](const Census& census, std::int64_t time) {
       filesystem_->hot_files().take(census, time);
+      heat_tree_.take(census, time);
     };
     migration_ = std::make_unique<Migration>(
         *pool_, *store_, *filesystem_,
@@ -198,7 +199,7 @@ class Daemon {
         state_ + "/" + kControlSocket,
         {*pool_, *store_, *filesystem_, *migration_,
          [this](const std::string& tier, std::string& why) { return add_tier(tier, why); },
-         [this] { return reporter_->activity(); }});
+         [this] { return reporter_->activity(); }, heat_tree_});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
@@ -210,10 +211,14 @@ class Daemon {
   // A mount without metrics is better than none.
   void start_metrics() {
     if (options_.metrics == "off") return;
-    const auto body = [this] { return reporter_->metrics(); };
+    const auto answer = [this](const HttpRequest& request) -> HttpResponse {
+      if (request.path != "/metrics") return HttpResponse::complaint("404 Not Found");
+      return {.type = "text/plain; version=0.0.4", .body = reporter_->metrics()};
+    };
     const auto address = loopback_address(options_.metrics);
-    auto server = address ? MetricsServer::listen_on(*address, body)
-                          : MetricsServer::listen_at(state_ + "/metrics.sock", body);
+    auto server = address
+                      ? HttpServer::listen_on(*address, "sluice-metrics", answer)
+                      : HttpServer::listen_at(state_ + "/metrics.sock", "sluice-metrics", answer);
     if (!server) {
       log::get().error("no metrics: where={} why={}", options_.metrics, server.error().text());
       return;
@@ -253,10 +258,11 @@ class Daemon {
   std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go
   std::unique_ptr<Filesystem> filesystem_;
   std::unique_ptr<GpuService> gpu_;
+  HeatTree heat_tree_;
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
-  std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<HttpServer> metrics_;
 };
 
 }  // namespace

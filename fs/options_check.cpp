@@ -14,10 +14,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/units.hpp"
-#include "fs/metrics_server.hpp"
 #include "fs/option_values.hpp"
 #include "fs/options.hpp"
 

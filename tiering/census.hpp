@@ -45,6 +45,11 @@ class Census {
   std::vector<std::string> paths(std::size_t file) const;
   // One of them.
   std::string path(std::size_t file) const { return path_of(names_[file]); }
+  // Its name, and the directory that this is in, as an index into directories().
+  const char* name(std::size_t file) const { return text_.c_str() + names_[file].at; }
+  std::uint32_t directory(std::size_t file) const { return names_[file].directory; }
+  // "" is the root; "/a", "/a/b". Each comes after the one that it is in.
+  const std::vector<std::string>& directories() const { return directories_; }
   // Heat and ghosts of files that are no more.
   const std::vector<InodeId>& stale_heat() const { return stale_heat_; }
   const std::vector<InodeId>& stale_ghosts() const { return stale_ghosts_; }
@@ -69,7 +74,7 @@ class Census {
   std::vector<Name> names_;                   // of each file, one
   std::vector<std::int64_t> sizes_, mtimes_;  // only if there are rules
   std::map<InodeId, Links> links_;            // of files that have several
-  std::vector<std::string> directories_;      // "", "/a", "/a/b"
+  std::vector<std::string> directories_;
   std::string text_;                          // names, each ended by a zero byte
   std::vector<InodeId> stale_heat_, stale_ghosts_;
 };

@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
-#include "fs/metrics_server.hpp"
 #include "fs/options.hpp"
 #include "tiering/marker.hpp"
 #include "tools/commands.hpp"

@@ -30,6 +30,7 @@ int command_unpin(int argc, char** argv);
 int command_explain(int argc, char** argv);
 int command_moves(int argc, char** argv);
 int command_top(int argc, char** argv);
+int command_web(int argc, char** argv);
 int command_log_level(int argc, char** argv);
 int command_trace(int argc, char** argv);
 int command_doctor(int argc, char** argv);

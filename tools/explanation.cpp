@@ -21,34 +21,25 @@ std::string duration_of(std::int64_t seconds) {
 // Writes one explanation. Lives for one text.
 class Writer {
  public:
-  Writer(const Style& style, const Json& json, std::int64_t now)
-      : style_(style), json_(json), now_(now) {}
+  Writer(const Json& json, std::int64_t now) : json_(json), now_(now) {}
 
-  std::string text(const std::string& path) {
-    out_ = style_.paint(Color::Bold, safe(path)) + "\n";
+  std::vector<ExplanationLine> lines() {
     write_where();
     write_heat();
     write_why();
     write_choices();
     write_changes();
     write_work();
-    return out_;
+    return std::move(lines_);
   }
 
  private:
-  std::string safe(const std::string& text) const { return safe_name(style_, text); }
-  std::string named(const Json& object, std::string_view key) const {
-    return safe(text_of(object, key));
-  }
-
-  void line(std::string_view label, const std::string& text, Color color = Color::None) {
-    out_ += "  " + style_.paint(Color::Dim, std::string(label)) +
-            std::string(kLabelWidth - std::min(label.size(), kLabelWidth - 1), ' ') +
-            style_.paint(color, text) + "\n";
+  void line(std::string_view label, std::string text, Color color = Color::None) {
+    lines_.push_back({std::string(label), std::move(text), color});
   }
 
   void write_where() {
-    std::string text = named(json_, "tier") + ", " + format_size(number_of(json_, "bytes"));
+    std::string text = text_of(json_, "tier") + ", " + format_size(number_of(json_, "bytes"));
     if (const auto arrived = static_cast<std::int64_t>(number_of(json_, "arrived")); arrived > 0) {
       text += ", there for " + duration_of(now_ - arrived);
     }
@@ -56,7 +47,7 @@ class Writer {
       text += ", one of " + format_count(links) + " names (hard links)";
     }
     line("on", text);
-    const std::string location = named(json_, "location");
+    const std::string location = text_of(json_, "location");
     if (!location.empty()) line("at", location);
   }
 
@@ -74,26 +65,26 @@ class Writer {
   }
 
   void write_why() {
-    const std::string why = named(json_, "why");
-    const std::string wants = named(json_, "wants");
-    if (wants.empty() || wants == named(json_, "tier")) {
+    const std::string why = text_of(json_, "why");
+    const std::string wants = text_of(json_, "wants");
+    if (wants.empty() || wants == text_of(json_, "tier")) {
       if (!why.empty()) line("why", why);
       return;
     }
     line("wants", "to be on " + wants + (why.empty() ? "" : ": " + why));
     const std::string hold = text_of(json_, "hold");
-    if (!hold.empty()) line("but", safe(hold_text(hold)), Color::Yellow);
+    if (!hold.empty()) line("but", hold_text(hold), Color::Yellow);
   }
 
   void write_choices() {
     if (const Json& pin = member_of(json_, "pin"); pin.is_object()) {
       const std::string from = text_of(pin, "from");
       const bool is_own = from.empty() || from == text_of(json_, "path");
-      line("pin", named(pin, "tier") + (is_own ? ", its own" : ", from " + safe(from)));
+      line("pin", text_of(pin, "tier") + (is_own ? ", its own" : ", from " + from));
     }
     if (const Json& rule = member_of(json_, "rule"); rule.is_object()) {
-      const std::string tier = named(rule, "tier");
-      line("rule", named(rule, "match") + " -> " + (tier.empty() ? "stay" : tier));
+      const std::string tier = text_of(rule, "tier");
+      line("rule", text_of(rule, "match") + " -> " + (tier.empty() ? "stay" : tier));
     }
   }
 
@@ -101,12 +92,12 @@ class Writer {
     const double score = real_of(json_, "score");
     if (const Json& promote = member_of(json_, "promote"); promote.is_object()) {
       const double at = real_of(promote, "at");
-      line("up", "to " + named(promote, "tier") + " from score " + format_score(at) + " on" +
+      line("up", "to " + text_of(promote, "tier") + " from score " + format_score(at) + " on" +
                      (score < at ? ", which takes " + format_score(at - score) + " more"
                                  : ", which it has"));
     }
     if (const Json& demote = member_of(json_, "demote"); demote.is_object()) {
-      line("down", "to " + named(demote, "tier") + " when its score falls below " +
+      line("down", "to " + text_of(demote, "tier") + " when its score falls below " +
                        format_score(real_of(demote, "below")));
     }
     const auto until = static_cast<std::int64_t>(number_of(json_, "stays_until"));
@@ -117,26 +108,35 @@ class Writer {
 
   void write_work() {
     if (const Json& moving = member_of(json_, "moving"); moving.is_object()) {
-      line("moving", "to " + named(moving, "to") + ", now", Color::Green);
+      line("moving", "to " + text_of(moving, "to") + ", now", Color::Green);
     }
     if (const Json& pending = member_of(json_, "pending"); pending.is_object()) {
-      const std::string why = named(pending, "why");
-      line("waiting", "to move to " + named(pending, "to") + (why.empty() ? "" : ": " + why),
+      const std::string why = text_of(pending, "why");
+      line("waiting", "to move to " + text_of(pending, "to") + (why.empty() ? "" : ": " + why),
            Color::Yellow);
     }
   }
 
-  const Style& style_;
   const Json& json_;
   const std::int64_t now_;
-  std::string out_;
+  std::vector<ExplanationLine> lines_;
 };
 
 }  // namespace
 
+std::vector<ExplanationLine> explanation_lines(const Json& explanation, std::int64_t now) {
+  return Writer(explanation, now).lines();
+}
+
 std::string explanation_text(const Style& style, const std::string& path, const Json& explanation,
                              std::int64_t now) {
-  return Writer(style, explanation, now).text(path);
+  std::string out = style.paint(Color::Bold, safe_name(style, path)) + "\n";
+  for (const auto& [label, text, color] : explanation_lines(explanation, now)) {
+    out += "  " + style.paint(Color::Dim, label) +
+           std::string(kLabelWidth - std::min(label.size(), kLabelWidth - 1), ' ') +
+           style.paint(color, safe_name(style, text)) + "\n";
+  }
+  return out;
 }
 
 std::string hold_text(std::string_view hold) {

@@ -6,13 +6,24 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/output.hpp"
 
 namespace sluice {
 
-// `explanation` is the attribute of the file that the user called `path`; `now` is in seconds since
-// the epoch.
+// "why", "hot enough for nvme". Names in the texts are as they are: to be made safe by who shows
+// them.
+struct ExplanationLine {
+  std::string label;
+  std::string text;
+  Color color = Color::None;
+};
+std::vector<ExplanationLine> explanation_lines(const nlohmann::ordered_json& explanation,
+                                               std::int64_t now);
+
+// The same for a terminal or a file. `explanation` is the attribute of the file that the user
+// called `path`; `now` is in seconds since the epoch.
 std::string explanation_text(const Style& style, const std::string& path,
                              const nlohmann::ordered_json& explanation, std::int64_t now);
 

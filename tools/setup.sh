@@ -5,6 +5,7 @@
 #   tools/setup.sh             what building, testing and mounting need
 #   tools/setup.sh --dev       clang, clang-format, clang-tidy and mandoc too
 #   tools/setup.sh --packages  what making and testing packages needs, too
+#   tools/setup.sh --browser   Chromium too, for the test of the web page (Debian; some 110 MB)
 #
 # Environment:
 #   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
@@ -27,8 +28,10 @@ case ${1:-} in
   '') ;;
   --dev) packages+=(clang clang-format clang-tidy mandoc) ;;
   --packages) packages+=(dpkg-dev debootstrap) ;;
+  # Ubuntu's is a snap, which a test can't do much with.
+  --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
   -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-  *) echo "setup: unknown option '$1'; allowed: --dev, --packages, --help" >&2; exit 2 ;;
+  *) echo "setup: unknown option '$1'; allowed: --dev, --packages, --browser, --help" >&2; exit 2 ;;
 esac
 
 say() { echo "setup: $*"; }

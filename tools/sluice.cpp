@@ -23,6 +23,7 @@ constexpr std::array kVerbs{
     Subverb{"umount", "unmount, and wait until all is written", command_umount},
     Subverb{"status", "tiers, fill, features in use, what lives where", command_status},
     Subverb{"top", "a live view: tiers, moves, hottest files, throughput", command_top},
+    Subverb{"web", "a page to watch it in a browser", command_web},
     Subverb{"explain", "why a file is where it is, and what would change that", command_explain},
     Subverb{"plan", "what would move, and why", command_plan},
     Subverb{"move", "send files to a tier", command_move},

@@ -115,10 +115,11 @@ if [[ $packages ]]; then
   exit $((failed > 0))
 fi
 
-tools/setup.sh
 if [[ $quick ]]; then
+  tools/setup.sh
   run release -L unit
 else
+  tools/setup.sh --browser
   run release
   run asan
   run tsan

@@ -106,6 +106,27 @@ TEST_F(WatchTest, APassKnowsTheHottestFilesOfAnEarlierMount) {
   EXPECT_EQ(hottest(), (Strings{"/a on hdd"}));
 }
 
+TEST_F(WatchTest, ADirectorysContentIsKnownAfterAPassWhateverItsName) {
+  put("hdd", "d \xff/cold", pattern(2 * kMiB, 1));
+  put("nvme", "d \xff/hot", pattern(kMiB, 1));
+  start();
+  const auto tree = [&](const char* path) { return control({{"verb", "tree"}, {"path", path}}); };
+  EXPECT_EQ(tree("/").at("time"), 0);
+  read_often("d \xff/hot", 6);
+  ASSERT_TRUE(tell({"plan"}).ok());
+  const Json root = tree("/");
+  ASSERT_EQ(root.at("children").size(), 1u) << root;
+  EXPECT_EQ(root.at("children")[0].at("at"), "d%20%FF");
+  const Json level = tree("/d%20%FF");
+  ASSERT_EQ(level.at("children").size(), 2u) << level;
+  EXPECT_EQ(level.at("children")[0].at("name"), "cold");
+  EXPECT_EQ(level.at("children")[0].at("tiers"), (Json{{"hdd", 2 * kMiB}}));
+  EXPECT_NEAR(level.at("children")[1].at("heat").get<double>(), 6, 0.1);
+  EXPECT_NEAR(level.at("heat").get<double>(), 2, 0.1);
+  EXPECT_NE(tree("/none").at("error").get<std::string>().find("no such directory"),
+            std::string::npos);
+}
+
 TEST_F(WatchTest, AMoveUnderWayTellsHowFarItIs) {
   put("hdd", "big", pattern(40 * kMiB, 1));
   start({"--bandwidth", "8MiB"});

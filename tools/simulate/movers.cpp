@@ -16,7 +16,7 @@ std::uint64_t percent_of(std::uint64_t bytes, unsigned percent) {
 
 }  // namespace
 
-Mover::Mover(const Trace& trace, const SimulationOptions& options)
+PeriodicMover::PeriodicMover(const Trace& trace, const SimulationOptions& options)
     : Contender(trace),
       options_(options),
       tier_of_(trace.sizes.size(), static_cast<TierIndex>(options.tiers.size() - 1)),
@@ -30,11 +30,11 @@ Mover::Mover(const Trace& trace, const SimulationOptions& options)
   if (options.placing == Placing::Slowest) used_.back() = trace.total_bytes();
 }
 
-std::int64_t Mover::seconds_of(std::uint32_t record) const {
+std::int64_t PeriodicMover::seconds_of(std::uint32_t record) const {
   return trace_.times[record] / kMicroseconds + shift_;
 }
 
-bool Mover::access(std::uint32_t record, Access kind) {
+bool PeriodicMover::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
   const auto now = seconds_of(record);
   while (now >= next_tick_) {
@@ -51,7 +51,7 @@ bool Mover::access(std::uint32_t record, Access kind) {
   return is_hit;
 }
 
-void Mover::place_new(std::uint32_t object) {
+void PeriodicMover::place_new(std::uint32_t object) {
   std::size_t tier = 0;
   for (; tier + 1 < options_.tiers.size(); ++tier) {
     const auto total = options_.tiers[tier].bytes;
@@ -64,7 +64,7 @@ void Mover::place_new(std::uint32_t object) {
   used_[tier] += size_of(object);
 }
 
-void Mover::move(std::uint32_t object, TierIndex to) {
+void PeriodicMover::move(std::uint32_t object, TierIndex to) {
   const auto from = tier_of_[object];
   if (from == to) return;
   used_[from] -= size_of(object);
@@ -75,7 +75,7 @@ void Mover::move(std::uint32_t object, TierIndex to) {
 }
 
 PlannerMover::PlannerMover(const Trace& trace, const SimulationOptions& options)
-    : Mover(trace, options), memory_(trace.sizes.size()) {
+    : PeriodicMover(trace, options), memory_(trace.sizes.size()) {
   policy_.min_stay = options.min_stay;
   for (const auto& tier : options.tiers) {
     tiers_.push_back({.total = tier.bytes,
@@ -124,7 +124,7 @@ void PlannerMover::tick(std::int64_t now) {
 }
 
 AutotierMover::AutotierMover(const Trace& trace, const SimulationOptions& options)
-    : Mover(trace, options), memory_(trace.sizes.size()) {}
+    : PeriodicMover(trace, options), memory_(trace.sizes.size()) {}
 
 void AutotierMover::used(std::uint32_t object, std::int64_t now) {
   // A new file is taken to be used 0.238 times a second until it shows otherwise. Files that are

@@ -13,12 +13,12 @@
 
 namespace sluice {
 
-class Mover : public Contender {
+class PeriodicMover : public Contender {
  public:
   bool access(std::uint32_t record, Access kind) final;
 
  protected:
-  Mover(const Trace& trace, const SimulationOptions& options);
+  PeriodicMover(const Trace& trace, const SimulationOptions& options);
 
   // An interval is over. `now` is in seconds.
   virtual void tick(std::int64_t now) = 0;
@@ -46,7 +46,7 @@ class Mover : public Contender {
 };
 
 // Sluice's own planner, fed as the filesystem feeds it.
-class PlannerMover final : public Mover {
+class PlannerMover final : public PeriodicMover {
  public:
   PlannerMover(const Trace& trace, const SimulationOptions& options);
 
@@ -70,7 +70,7 @@ class PlannerMover final : public Mover {
 
 // 45Drives' autotier 1.2: popularity is an exponential average of opens an hour, updated once a
 // period; then all files, the most popular first, go to the first tier that has room for them.
-class AutotierMover final : public Mover {
+class AutotierMover final : public PeriodicMover {
  public:
   AutotierMover(const Trace& trace, const SimulationOptions& options);
 

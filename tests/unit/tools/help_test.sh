@@ -50,6 +50,7 @@ expect_code 2 log-level
 expect_code 2 log-level loud /proc
 expect_code 1 log-level debug /proc
 expect_code 2 top --once --interval 0
+expect_code 2 web --port 70000
 # Nothing of Sluice is mounted on /proc.
 expect_code 1 explain /proc/version
 expect_code 1 pin nvme /proc/version
@@ -57,7 +58,7 @@ expect_code 1 unpin /proc/version
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086
-for verb in plan moves 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
+for verb in plan moves web 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
 expect_code 2 gpu

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/http_server.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+#include "base/unix_socket.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::string wire_form(const HttpResponse& response) {
+  std::string out = "HTTP/1.1 " + response.status;
+  out += "\r\nContent-Type: " + response.type + "; charset=utf-8";
+  for (const auto& [name, value] : response.headers) out += "\r\n" + name + ": " + value;
+  if (response.status.starts_with("405")) out += "\r\nAllow: GET";
+  out += "\r\nContent-Length: " + std::to_string(response.body.size()) +
+         "\r\nConnection: close\r\n\r\n";
+  return out + response.body;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+// False if a line is no header, or one comes twice: who reads the other of two may be deceived.
+bool parse_headers(std::string_view text, HttpHeaders& out) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find("\r\n"));
+    text.remove_prefix(std::min(text.size(), line.size() + 2));
+    const auto colon = line.find(':');
+    if (colon == 0 || colon == std::string_view::npos) return false;
+    std::string name = lower(line.substr(0, colon));
+    if (name.find_first_of(" \t") != std::string::npos) return false;
+    for (const auto& [known, value] : out) {
+      if (known == name) return false;
+    }
+    out.emplace_back(std::move(name), trimmed(line.substr(colon + 1)));
+  }
+  return true;
+}
+
+// Waits until `socket` is ready for `events`; false when it is not by `deadline`.
+bool wait_for(int socket, short events, steady_clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
+    pollfd ready{.fd = socket, .events = events, .revents = 0};
+    const int count = ::poll(&ready, 1, static_cast<int>(std::max<long>(left, 0)));
+    if (count >= 0) return count > 0;
+    if (errno != EINTR) return false;
+  }
+}
+
+}  // namespace
+
+struct HttpServer::Client {
+  UniqueFd socket;
+  std::atomic<bool> ended{false};  // the thread sets it last
+  std::jthread thread;
+};
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const auto& [each, value] : headers) {
+    if (each == name) return value;
+  }
+  return {};
+}
+
+std::optional<std::string> HttpRequest::parameter(std::string_view name) const {
+  for (std::string_view rest = query; !rest.empty();) {
+    const std::string_view member = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), member.size() + 1));
+    const auto equals = member.find('=');
+    if (equals != std::string_view::npos && member.substr(0, equals) == name)
+      return percent_decoded(member.substr(equals + 1));
+  }
+  return std::nullopt;
+}
+
+HttpResponse HttpResponse::complaint(std::string_view status) {
+  return {.status = std::string(status), .body = std::string(status.substr(4)) + "\n"};
+}
+
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    unsigned char byte = 0;
+    const std::string_view digits = text.substr(i + 1, 2);
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+    if (error != std::errc() || digits.size() != 2 || end != digits.data() + 2) return std::nullopt;
+    out += static_cast<char>(byte);
+    i += 2;
+  }
+  return out;
+}
+
+std::string percent_encoded(std::string_view bytes) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~";
+  constexpr char kHex[] = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (kPlain.find(c) != std::string_view::npos) {
+      out += c;
+    } else {
+      out += {'%', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return out;
+}
+
+std::optional<SocketAddress> loopback_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  std::uint16_t port = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, port);
+  if (error != std::errc() || stopped != end || port == 0) return std::nullopt;
+  const std::string host = text.substr(0, colon);
+  SocketAddress out = loopback_address(port);
+  if (host == "localhost") return out;
+  if (host == "[::1]") {
+    auto& address = reinterpret_cast<sockaddr_in6&>(out.storage);
+    address = {};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    address.sin6_addr = in6addr_loopback;
+    out.size = sizeof address;
+    return out;
+  }
+  auto& address = reinterpret_cast<sockaddr_in&>(out.storage);
+  const bool is_loopback = ::inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1 &&
+                           ntohl(address.sin_addr.s_addr) >> 24 == 127;
+  if (!is_loopback) return std::nullopt;
+  return out;
+}
+
+SocketAddress loopback_address(std::uint16_t port) {
+  SocketAddress out;
+  auto& address = reinterpret_cast<sockaddr_in&>(out.storage);
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  out.size = sizeof address;
+  return out;
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen_at(const std::string& path, const char* name,
+                                                          Handler handler) {
+  UniqueFd socket = SLUICE_TRY(listen_unix(path, kMostClients, SOCK_NONBLOCK));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
+  if (!wake) return Error::last("listen for HTTP");
+  return std::unique_ptr<HttpServer>(
+      new HttpServer(std::move(socket), std::move(wake), path, name, std::move(handler)));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen_on(const SocketAddress& address,
+                                                          const char* name, Handler handler) {
+  UniqueFd socket(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
+  if (!socket || !wake) return Error::last("listen for HTTP");
+  const int on = 1;  // or whoever comes next would wait a minute for the port
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) < 0 ||
+      ::listen(socket.get(), kMostClients) < 0) {
+    return Error::last("listen for HTTP");
+  }
+  return std::unique_ptr<HttpServer>(
+      new HttpServer(std::move(socket), std::move(wake), "", name, std::move(handler)));
+}
+
+HttpServer::HttpServer(UniqueFd socket, UniqueFd wake, std::string path, const char* name,
+                       Handler handler)
+    : socket_(std::move(socket)),
+      wake_(std::move(wake)),
+      path_(std::move(path)),
+      name_(name),
+      handler_(std::move(handler)),
+      thread_([this](const std::stop_token& stop) {
+        begin_thread(name_);
+        serve(stop);
+      }) {}
+
+HttpServer::~HttpServer() {
+  thread_.request_stop();
+  ::eventfd_write(wake_.get(), 1);
+  thread_.join();
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+std::uint16_t HttpServer::port() const {
+  SocketAddress own;
+  own.size = sizeof own.storage;
+  ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.size);
+  if (own.storage.ss_family == AF_INET)
+    return ntohs(reinterpret_cast<const sockaddr_in&>(own.storage).sin_port);
+  if (own.storage.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_port);
+  return 0;
+}
+
+void HttpServer::serve(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    // With enough clients the others wait in the kernel's queue, or are refused by it.
+    const bool accepts = clients_.size() < kMostClients;
+    std::array<pollfd, 2> fds{
+        {{wake_.get(), POLLIN, 0}, {accepts ? socket_.get() : -1, POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (eventfd_t woken = 0; fds[0].revents != 0) ::eventfd_read(wake_.get(), &woken);
+    clients_.remove_if([](const Client& client) { return client.ended.load(); });
+    if (fds[1].revents != 0) accept_one();
+  }
+  // Those who are still talking find their line dead, and come to an end.
+  for (const Client& client : clients_) ::shutdown(client.socket.get(), SHUT_RDWR);
+  clients_.clear();
+}
+
+void HttpServer::accept_one() {
+  UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket) {
+    // When there is no room for it, it stays in the queue, and poll() would return at once.
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+      std::this_thread::sleep_for(milliseconds(100));
+    return;
+  }
+  Client& client = clients_.emplace_back();
+  client.socket = std::move(socket);
+  client.thread = std::jthread([this, &client] {
+    begin_thread(name_);
+    talk(client.socket.get());
+    // Now, not when somebody comes to clear up: the client waits for this end.
+    ::shutdown(client.socket.get(), SHUT_RDWR);
+    client.ended = true;
+    ::eventfd_write(wake_.get(), 1);
+  });
+}
+
+void HttpServer::talk(int socket) const {
+  std::string request;
+  auto deadline = steady_clock::now() + kPatience;
+  while (request.find("\r\n\r\n") == std::string::npos && request.size() <= kLongestRequest) {
+    std::array<char, 4096> piece{};
+    if (!wait_for(socket, POLLIN, deadline)) return;
+    const ssize_t got = ::recv(socket, piece.data(), piece.size(), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got <= 0) return;
+    request.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  const std::string answer = wire_form(answer_to(request));
+  deadline = steady_clock::now() + kPatience;
+  for (std::size_t sent = 0; sent < answer.size();) {
+    if (!wait_for(socket, POLLOUT, deadline)) return;
+    const ssize_t put = ::send(socket, answer.data() + sent, answer.size() - sent, MSG_NOSIGNAL);
+    if (put < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (put < 0) return;
+    sent += static_cast<std::size_t>(put);
+  }
+}
+
+HttpResponse HttpServer::answer_to(const std::string& request) const {
+  const auto head = request.find("\r\n\r\n");
+  if (head == std::string::npos)
+    return HttpResponse::complaint("431 Request Header Fields Too Large");
+  const std::string_view text = std::string_view(request).substr(0, head);
+  const std::string_view line = text.substr(0, text.find("\r\n"));
+  const auto first = line.find(' '), last = line.rfind(' ');
+  if (first == std::string_view::npos || first == last ||
+      !line.substr(last + 1).starts_with("HTTP/1.")) {
+    return HttpResponse::complaint("400 Bad Request");
+  }
+  if (line.substr(0, first) != "GET") return HttpResponse::complaint("405 Method Not Allowed");
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  const std::string_view path = target.substr(0, target.find('?'));
+  HttpRequest parsed{std::string(path),
+                     std::string(target.substr(std::min(path.size() + 1, target.size())))};
+  const std::string_view headers = text.substr(std::min(line.size() + 2, text.size()));
+  if (!path.starts_with('/') || !parse_headers(headers, parsed.headers))
+    return HttpResponse::complaint("400 Bad Request");
+  try {
+    return handler_(parsed);
+  } catch (const std::exception& error) {
+    log::get().error("an HTTP request failed in a way it must not: {}", error.what());
+    return HttpResponse::complaint("500 Internal Server Error");
+  }
+}
+
+}  // namespace sluice

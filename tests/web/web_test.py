@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""web_test.py SLUICE: the page of `sluice web` in a real Chromium, on a mount with names that are out to do harm.
+
+Exit 77: this machine lacks root, /dev/fuse or Chromium (1 if SLUICE_REQUIRE names it)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from urllib.parse import urlsplit
+
+import browser as chromium
+
+SLUICE = os.environ.get("SLUICE_BIN") or sys.argv[1]
+MIB = 1 << 20
+
+# Bytes: names are, and one of these is no UTF-8.
+HOSTILE = [
+    b"<img src=x onerror=window.pwned=1>.bin",
+    b"\"><script>window.pwned=1<\\script>",
+    b"quote' & \"amp;&lt;.txt",
+    b"new\nline\tand\x1b[31mcolour",
+    "right\u202egnp.exe".encode(),
+    b"not-utf8-\xff\xfe",
+    b"javascript:window.pwned=1",
+    b"%2e%2e%2f%00",
+]
+DIRECTORIES = [b"<svg onload=window.pwned=1>", b"dir-\xff", b"plain dir"]
+
+
+def skip(what, why):
+    print("skipped:", why)
+    sys.exit(1 if what in os.environ.get("SLUICE_REQUIRE", "").split(",") else 77)
+
+
+# The contrast of each text that can be seen with what is behind it, where that is too little.
+POOR_CONTRAST = """(() => {
+  const rgb = (text) => text.match(/[0-9.]+/g).map(Number);
+  const light = (color) => {
+    const [r, g, b] = color.map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = rgb(getComputedStyle(node).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const node = texts.currentNode.parentElement, style = getComputedStyle(node);
+    if (!texts.currentNode.data.trim() || !node.getClientRects().length) continue;
+    const color = rgb(node instanceof SVGElement ? style.fill : style.color);
+    const [a, b] = [light(color), light(ground(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push(`${texts.currentNode.data.trim().slice(0, 40)}: ${ratio.toFixed(2)}`);
+  }
+  return poor;
+})()"""
+
+
+class Pool:
+    """A mount of two tiers with hostile names on both."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="web.", dir=os.environ.get("SLUICE_TEST_DIR"))
+        self.mountpoint = os.path.join(self.folder, "mnt")
+        os.mkdir(self.mountpoint)
+        for tier in ("fast", "slow"):
+            for directory in [b"", *DIRECTORIES]:
+                os.makedirs(os.path.join(self.folder.encode(), tier.encode(), directory), exist_ok=True)
+        for number, name in enumerate(HOSTILE):
+            self._write(("fast", "slow")[number % 2], b"", name, (number + 4) * MIB)
+        for directory in DIRECTORIES:
+            for number, name in enumerate(HOSTILE[:6]):
+                self._write("slow", directory, name, (number + 1) * MIB)
+        os.symlink("/etc", f"{self.folder}/fast/link")
+        self.mount()
+        for _ in range(40):
+            os.close(os.open(os.path.join(self.mountpoint.encode(), HOSTILE[0]), os.O_RDONLY))
+
+    def _write(self, tier, directory, name, size):
+        with open(os.path.join(self.folder.encode(), tier.encode(), directory, name), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    def mount(self):
+        subprocess.run([SLUICE, "mount", "--tier", f"fast={self.folder}/fast", "--tier", f"slow={self.folder}/slow",
+                        "--state", f"{self.folder}/state", self.mountpoint], check=True)
+
+    def umount(self):
+        # The page asks all the time: one of its requests may be in the way.
+        for _ in range(20):
+            if subprocess.run([SLUICE, "umount", self.mountpoint], capture_output=True).returncode == 0:
+                return
+        subprocess.run(["umount", "-l", self.mountpoint], check=False)
+
+    def remove(self):
+        self.umount()
+        shutil.rmtree(self.folder)
+
+
+def tile(label):
+    return f"[...document.querySelectorAll('#map .tile')].find((each) => each.ariaLabel.startsWith({label!r}))"
+
+
+def check_looks(page):
+    """Nothing sticks out and everything can be read, at both widths and in both schemes."""
+    for width in (390, 1280):
+        page.resize(width, 900)  # as a phone it would make room for what sticks out
+        for scheme in ("light", "dark"):
+            page.scheme(scheme)
+            page.wait(f"innerWidth === {width} && matchMedia('(prefers-color-scheme: {scheme})').matches")
+            page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            overflow = page.run("document.documentElement.scrollWidth - innerWidth")
+            assert overflow <= 0, f"at {width} px the page is {overflow} px too wide"
+            poor = page.run(POOR_CONTRAST)
+            assert poor == [], f"at {width} px, {scheme}, too little contrast: {poor}"
+
+
+def check_names(page):
+    text = page.run("document.body.innerText")
+    for shown in ("<img src=x onerror=window.pwned=1>.bin", "new\\x0aline\\x09and\\x1b[31mcolour", "right\\xe2\\x80\\xaegnp.exe"):
+        assert shown in text, f"{shown} is not on the page:\n{text}"
+    assert "\u202e" not in text
+    assert page.run("document.images.length") == 1, "a name became an image"
+    assert page.run("document.scripts.length") == 1, "a name became a script"
+
+
+def check_map(page):
+    """By mouse and by keyboard, into directories of any name."""
+    for directory in DIRECTORIES:
+        shown = directory.decode("utf-8", "replace")
+        page.run(tile(shown + "/") + ".id = 'chosen'")
+        if directory == b"plain dir":
+            page.run("document.getElementById('chosen').focus()")
+            page.press("Enter")
+        else:
+            page.click("#chosen")
+        page.wait("document.querySelectorAll('#crumbs button').length === 2", f"the map goes into {shown}")
+        assert page.run("document.querySelector('#crumbs').innerText").endswith(shown)
+        page.wait("document.querySelectorAll('#map .tile').length === 6")
+        page.wait("document.activeElement.classList.contains('tile')", "the keyboard goes on in the map")
+        page.run(tile("not-utf8-") + ".id = 'chosen'")
+        page.click("#chosen")
+        page.wait("document.querySelector('#story dl')?.innerText.includes('slow')", "a file in it has a story")
+        page.click("#crumbs button")
+        page.wait("document.querySelectorAll('#crumbs button').length === 1")
+        page.wait(tile("not-utf8-"))
+
+
+def check_focus(page):
+    """What is drawn anew each second does not take the keyboard away."""
+    page.run("document.querySelector('#hottest .file').focus()")
+    seen = len(page.requests)
+    page.run("new Promise((done) => setTimeout(done, 2500))")
+    assert sum("/api/activity" in each for each in page.requests[seen:]) >= 2
+    assert page.run("document.activeElement.closest('#hottest') !== null"), "the keyboard was taken away"
+
+
+def check_story(page, typed, expected):
+    page.run("document.getElementById('path').value = ''")
+    page.run("document.getElementById('path').focus()")
+    page.type(typed)
+    page.press("Enter")
+    page.wait(f"document.getElementById('story').innerText.includes({expected!r})", f"the story of {typed}: {expected}")
+
+
+def check_all(pool, page, address):
+    origin = address.split("#")[0]
+    page.resize(1280, 900)
+    page.open(address)
+    page.wait("document.querySelectorAll('#map .tile').length >= 9", "the map", 30)
+    page.wait("document.querySelectorAll('#hottest .file').length > 0", "the hottest files")
+    assert page.run("document.getElementById('state').textContent") == "serving"
+    assert page.run("location.href") == origin, "the token stays in the address"
+    check_names(page)
+    check_looks(page)
+    page.resize(1280, 900)
+    check_map(page)
+    check_focus(page)
+    check_story(page, "/" + HOSTILE[0].decode(), "opened 40 times")
+    assert page.problems == [], page.problems
+    # From here on the server is made to refuse, which the browser notes.
+    check_story(page, "/none", "there is no such file")
+    check_story(page, "/../../etc/passwd", "not followed here")
+    check_story(page, "/link/passwd", "not followed here")
+
+    pool.umount()
+    page.wait("document.getElementById('trouble').innerText.includes('does not answer')", "the page notices the end of the mount")
+    check_looks(page)
+    pool.mount()
+    page.wait("document.getElementById('trouble').hidden", "the page recovers")
+    page.wait("document.querySelectorAll('#map .tile').length >= 9", "the map recovers", 30)
+
+    page.run("sessionStorage.clear()")
+    page.open(origin)
+    page.wait("document.getElementById('trouble').innerText.includes('lacks the token')")
+    assert page.run("window.pwned") is None, "a name ran as a script"
+    for problem in page.problems:
+        assert problem.startswith("network: Failed to load resource: the server responded with a status of"), problem
+    for request in page.requests:
+        assert request.startswith(origin) and urlsplit(address).fragment not in urlsplit(request)._replace(fragment="").geturl(), request
+
+
+def main():
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        skip("mount", "mounting needs root and /dev/fuse")
+    if not chromium.find():
+        skip("chromium", "there is no Chromium; tools/setup.sh --browser installs it")
+    pool = Pool()
+    try:
+        web = subprocess.Popen([SLUICE, "web", "--port", "0", pool.mountpoint], stdout=subprocess.PIPE, text=True)
+        page = chromium.Browser()
+        try:
+            check_all(pool, page, web.stdout.readline().strip())
+        finally:
+            page.close()
+            web.send_signal(signal.SIGINT)
+            code = web.wait(10)
+        assert code == 0, f"sluice web ended with {code}"
+    finally:
+        pool.remove()
+    print("passed")
+
+
+main()

@@ -1,0 +1,349 @@
+// Asks /api/ every second or so, and draws what it says. docs/web.md lists the requests.
+import {bar, replayChart, sparkline} from './charts.js';
+import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, shown, size}
+  from './text.js';
+import {drawMap} from './treemap.js';
+
+const kSamples = 120;
+const kInner = 6;  // directories of the map whose content shows; requests at once
+const $ = (id) => document.getElementById(id);
+const words = (text) => element('p', {class: 'muted', text});
+
+let token = '';
+let before = null;              // the last answer
+let place = [];                 // the path of the map: {name, at}
+let level = null;               // what the map shows
+let inner = new Map();          // by `at`: what is in its larger directories
+let replay = null;
+let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
+let receiptsOf = '';            // the counts that the receipts shown belong to
+const samples = new Map();      // by tier: {reads, writes}
+const seenMoves = new Map();    // by path: {bytes, time}, for their rates
+
+// The token comes behind the '#', which browsers send to nobody; it is kept for a reload of this
+// tab, and taken out of what the address shows.
+function takeToken() {
+  const given = location.hash.slice(1);
+  if (/^[0-9a-f]{32}$/.test(given)) {
+    sessionStorage.setItem('token', given);
+    history.replaceState(null, '', '/');
+  }
+  token = sessionStorage.getItem('token') || '';
+}
+
+class Problem extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(what) {
+  if (!token) throw new Problem(401, '');
+  let answer;
+  try {
+    answer = await fetch('/api/' + what, {headers: {Authorization: 'Bearer ' + token},
+      signal: AbortSignal.timeout(8000), cache: 'no-store'});
+  } catch (error) {
+    throw new Problem(0, error.name === 'TimeoutError' ? 'sluice web takes too long to answer.'
+      : 'sluice web has ended. Start it again, and open the new address that it prints.');
+  }
+  const body = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Problem(answer.status, body.error || answer.statusText);
+  return body;
+}
+
+function showTrouble(problem) {
+  $('main').classList.toggle('stale', Boolean(problem));
+  $('trouble').hidden = !problem;
+  if (!problem) return;
+  const text = problem.status === 401
+    ? 'This address lacks the token. Open the whole address that sluice web printed, from http to the last letter.'
+    : problem.status === 503 ? 'The mount does not answer. ' + shown(problem.message) + '. This page goes on by itself once it is back.'
+      : shown(problem.message);
+  if ($('trouble').textContent !== text) $('trouble').textContent = text;
+  setState(problem.status === 503 ? 'gone' : 'no connection', 'bad');
+}
+
+function setState(text, kind) {
+  if ($('state').textContent !== text) $('state').textContent = text;
+  $('state').className = 'state ' + kind;
+}
+
+function drawHeader(now) {
+  $('mount').textContent = shown(now.mountpoint);
+  document.title = shown(now.mountpoint) + ' · Sluice';
+  const m = now.migration;
+  const pass = m.paused ? 'moves are paused' : !m.automatic ? 'moves only what is asked for'
+    : m.next_pass > now.now ? 'next pass in ' + duration(m.next_pass - now.now) : 'a pass is due';
+  $('facts').textContent = `up ${duration(now.uptime_s)}, ${count(now.open_files)} open, ${pass}, version ${shown(now.version)}`;
+  const offline = now.tiers.filter((tier) => !tier.online).length;
+  if (offline) setState(offline === 1 ? 'a tier is offline' : offline + ' tiers are offline', 'bad');
+  else if (m.paused) setState('paused', 'warn');
+  else setState('serving', 'good');
+}
+
+// What a tier's disk did, or where there is none, what the daemon did there.
+const counters = (tier) => tier.disk ?? tier;
+
+function drawTiers(now) {
+  const seconds = before ? now.uptime_s - before.uptime_s : 0;
+  $('tiers').replaceChildren(...now.tiers.map((tier) => {
+    const past = before?.tiers.find((each) => each.name === tier.name);
+    const history = samples.get(tier.name) ?? [];
+    samples.set(tier.name, history);
+    if (past && seconds > 0 && Boolean(past.disk) === Boolean(tier.disk)) {
+      const change = (key) => Math.max(0, (counters(tier)[key] - counters(past)[key]) / seconds);
+      history.push({reads: change('read_bytes'), writes: change('written_bytes')});
+      if (history.length > kSamples) history.shift();
+    }
+    const last = history[history.length - 1] ?? {reads: 0, writes: 0};
+    const percent = tier.total ? 100 * tier.used / tier.total : 0;
+    const full = `${size(tier.used)} of ${size(tier.total)}, ${percent.toFixed(0)}% full`;
+    const note = !tier.online ? 'offline: ' + shown(tier.why) : tier.draining ? 'being emptied'
+      : 'files leave at ' + tier.high_watermark + '%';
+    return element('div', {class: 'tier'},
+      element('span', {class: 'name', text: shown(tier.name)}),
+      bar(percent, {label: full + ', ' + note, marks: [tier.high_watermark], high: percent >= tier.high_watermark}),
+      element('div', {class: 'words muted'},
+        element('span', {text: full}),
+        element('span', {class: tier.online ? '' : 'failed', text: note})),
+      element('div', {class: 'rate'},
+        sparkline(history, kSamples, `reads ${rate(last.reads)}, writes ${rate(last.writes)}`),
+        element('div', {class: 'rates muted'},
+          element('div', {text: 'read ' + rate(last.reads)}),
+          element('div', {text: 'write ' + rate(last.writes)}))));
+  }));
+}
+
+const item = (...parts) => element('div', {class: 'item'}, ...parts);
+
+function drawMoves(now) {
+  const m = now.migration;
+  $('moves-summary').textContent = `${count(m.moved)} moved since the mount (${size(m.moved_bytes)}), ` +
+    `${count(m.active)} under way, ${count(m.queued)} queued, ${count(m.pending)} waiting` +
+    (m.failed ? `, ${count(m.failed)} failed` : '');
+  const time = now.uptime_s;
+  fill($('moves'), ...now.moves.map((move) => {
+    const past = seenMoves.get(move.path);
+    seenMoves.set(move.path, {bytes: move.bytes, time});
+    const speed = past && time > past.time ? Math.max(0, (move.bytes - past.bytes) / (time - past.time)) : 0;
+    const percent = move.total ? 100 * move.bytes / move.total : 0;
+    const left = speed > 0 ? `, ${rate(speed)}, ${duration((move.total - move.bytes) / speed)} left` : '';
+    return item(file(move.path, tell),
+      element('span', {class: 'number muted', text: `${shown(move.from)} → ${shown(move.to)}`}),
+      bar(percent, {label: percent.toFixed(0) + '% copied', thin: true}),
+      element('span', {class: 'under muted', text: move.since === 0 ? 'waits for its turn'
+        : `${size(move.bytes)} of ${size(move.total)}${left}`}));
+  }));
+  for (const path of seenMoves.keys())
+    if (!now.moves.some((move) => move.path === path)) seenMoves.delete(path);
+}
+
+async function drawReceipts(now) {
+  const of = [now.migration.moved, now.migration.failed, now.migration.pending].join();
+  if (of === receiptsOf) return;
+  const {pending, receipts} = await ask('moves');
+  receiptsOf = of;
+  const rows = pending.slice(0, 5).map((each) => item(file(each.path, tell),
+    element('span', {class: 'number muted', text: 'waits for ' + shown(each.to)}),
+    element('span', {class: 'under muted', text: shown(each.why)})));
+  rows.push(...receipts.slice(0, 8).map((each) => item(file(each.path, tell),
+    element('span', {class: 'number muted', text: `${shown(each.from)} → ${shown(each.to)}`}),
+    element('span', {class: each.result === 'failed' ? 'under failed' : 'under muted',
+      text: `${each.result === 'moved' ? '' : each.result + ', '}${size(each.bytes)}, ${shown(each.reason)}, ` +
+        `${duration(now.now - each.time)} ago`}))));
+  fill($('receipts'), ...(rows.length ? rows : [words('Nothing has moved yet.')]));
+}
+
+function drawHottest(now) {
+  const most = Math.max(1, ...now.hottest.map((each) => each.score));
+  const rows = now.hottest.slice(0, 10).map((each) => item(file(each.path, tell),
+    element('span', {class: 'number muted', text: `${shown(each.tier)}, ${score(each.score)}`}),
+    bar(100 * each.score / most, {label: 'score ' + score(each.score), thin: true})));
+  fill($('hottest'), ...(rows.length ? rows
+    : [words('No file has been used since the mount; a pass over the files finds those of earlier days.')]));
+}
+
+function drawGpu(now) {
+  const routes = Object.entries(now.gpu.routes).filter(([name, each]) => name !== 'all' && each.operations > 0);
+  if (!routes.length) {
+    fill($('gpu'), words(now.gpu.enabled ? 'Nothing has been read into GPU memory since the mount.'
+      : 'Reads into GPU memory are turned off for this mount.'));
+    return;
+  }
+  const seconds = before ? now.uptime_s - before.uptime_s : 0;
+  const head = element('tr', {}, ...['Route', 'Now', 'In all', 'Half within', '99% within'].map((text, i) =>
+    element('th', {text, class: i ? 'number' : '', scope: 'col'})));
+  fill($('gpu'), element('table', {}, head, ...routes.map(([name, each]) => {
+    const past = before?.gpu.routes[name]?.bytes ?? 0;
+    const speed = seconds > 0 ? Math.max(0, each.bytes - past) / seconds : 0;
+    const cells = [rate(speed), size(each.bytes), count(each.p50_us) + ' µs', count(each.p99_us) + ' µs'];
+    return element('tr', {}, element('td', {text: shown(name)}),
+      ...cells.map((text) => element('td', {class: 'number', text})));
+  })));
+}
+
+// The map.
+function drawCrumbs() {
+  const steps = [{name: '/', at: ''}, ...place];
+  $('crumbs').replaceChildren(...steps.flatMap((step, i) => {
+    const isLast = i === steps.length - 1;
+    const button = element('button', {class: 'link path', click: () => go(place.slice(0, i)),
+      ...(isLast ? {'aria-current': 'location'} : {})}, element('bdi', {text: i ? shown(step.name) : 'all files'}));
+    return i ? [element('span', {class: 'muted', text: '/'}), button] : [button];
+  }));
+}
+
+function redrawMap() {
+  if (!level?.children) return;
+  drawMap($('map'), level, inner, (child) => {
+    if (child.directory) return go([...place, {name: child.name, at: child.at}]);
+    const path = [...place, child].map((step) => '/' + step.name).join('');
+    return tell([...place, child].map((step) => '/' + step.at).join(''), path);
+  });
+  const legend = [element('span', {text: `${files(level.files)}, ${size(level.bytes)}, ` +
+    `as of ${duration(Date.now() / 1000 - level.time)} ago. Mean score:`})];
+  kHeatWords.forEach((text, i) => legend.push(element('span', {}, element('span', {class: `key swatch heat${i}`}), text)));
+  $('map-legend').replaceChildren(...legend);
+}
+
+async function go(steps) {
+  const isMove = steps.length !== place.length;
+  const turn = ++goes;
+  try {
+    const path = steps.map((step) => '/' + step.at).join('');
+    const answer = await ask('tree?path=' + (path || '/'));
+    const larger = (answer.children ?? []).filter((child) => child.directory && child.bytes > answer.bytes / 20);
+    const contents = new Map(await Promise.all(larger.slice(0, kInner).map(async (child) =>
+      [child.at, await ask(`tree?path=${path}/${child.at}`).catch(() => null)])));
+    if (turn !== goes) return;
+    place = steps;
+    level = answer;
+    inner = contents;
+    drawCrumbs();
+    if (answer.time) {
+      redrawMap();
+    } else {
+      $('map').replaceChildren(words('The daemon is looking at all files for the first time since the mount. ' +
+        'The map comes when it has seen them.'));
+      $('map-legend').replaceChildren();
+    }
+    if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
+  } catch (problem) {
+    if (problem.status !== 404) throw problem;
+    if (steps.length) await go(steps.slice(0, -1));  // it is gone
+  }
+}
+
+// The story of the file at `at`, percent-encoded, which is called `path`.
+async function tell(at, path) {
+  $('path').value = path;
+  const turn = ++tells;
+  try {
+    const story = await ask('explain?path=' + at);
+    if (turn !== tells) return;
+    $('story').replaceChildren(element('p', {class: 'path', text: shown(path)}),
+      element('dl', {}, ...story.lines.flatMap((line) =>
+        [element('dt', {text: line.label}), element('dd', {text: shown(line.text)})])));
+  } catch (problem) {
+    $('story').replaceChildren(element('p', {class: 'failed', text: shown(problem.message)}));
+  }
+  if (matchMedia('(max-width: 900px)').matches) $('story').scrollIntoView({block: 'nearest'});
+}
+
+function drawReplay() {
+  const box = $('replay');
+  switch (replay.state) {
+    case 'none':
+      box.replaceChildren(words('Record what is used for a day or a week, and this shows how many requests a larger ' +
+        'or smaller fastest tier would serve, by Sluice’s policy and by others:'),
+        element('pre', {}, element('code', {text: 'sluice trace record -o week.csv\nsluice web --trace week.csv'})));
+      return;
+    case 'running':
+      box.replaceChildren(words(`Replaying the trace: ${replay.done} of ${replay.total}`),
+        bar(100 * replay.done / replay.total, {label: 'replayed', thin: true}));
+      return;
+    case 'failed':
+      box.replaceChildren(element('p', {class: 'failed', text: shown(replay.error)}));
+      return;
+    default: {
+      const policies = [...new Set(replay.results.map((each) => each.policy))];
+      const sizes = [...new Set(replay.results.map((each) => each.percent))];
+      const of = (policy, percent) => replay.results.find((each) => each.policy === policy && each.percent === percent);
+      const t = replay.trace;
+      box.replaceChildren(
+        words(`Requests that ${shown(replay.tier)} would serve if it held so much of the ${size(t.bytes)} in the trace: ` +
+          `${count(t.accesses)} accesses to ${files(t.files)} in ${duration(t.seconds)}. The oracle knows the future.`),
+        replayChart(replay.results, box.clientWidth),
+        element('details', {}, element('summary', {text: 'The figures'}),
+          element('table', {},
+            element('tr', {}, element('th', {text: 'Policy', scope: 'col'}),
+              ...sizes.map((percent) => element('th', {class: 'number', text: percent + '%', scope: 'col'}))),
+            ...policies.map((policy) => element('tr', {}, element('td', {text: policy}),
+              ...sizes.map((percent) => element('td', {class: 'number', text: (100 * of(policy, percent).hit_ratio).toFixed(1)})))))));
+    }
+  }
+}
+
+async function refreshReplay() {
+  if (replay && replay.state !== 'running') return;
+  const answer = await ask('replay');
+  if (JSON.stringify(answer) === JSON.stringify(replay)) return;
+  replay = answer;
+  drawReplay();
+}
+
+async function refresh() {
+  const now = await ask('activity');
+  // Another mount than before: what was counted belongs to the old one.
+  if (before && now.uptime_s < before.uptime_s) {
+    before = null;
+    level = null;
+    receiptsOf = '';
+  }
+  drawHeader(now);
+  drawTiers(now);
+  drawMoves(now);
+  drawHottest(now);
+  drawGpu(now);
+  before = now;
+  await drawReceipts(now);
+  const age = level?.time ? Date.now() / 1000 - (level.asked ?? 0) : Infinity;
+  if (age > 30) {
+    await go(place);
+    if (level) level.asked = Date.now() / 1000;
+  }
+  await refreshReplay();
+}
+
+async function keepRefreshing() {
+  for (;;) {
+    if (!document.hidden) {
+      try {
+        await refresh();
+        showTrouble(null);
+      } catch (problem) {
+        if (!(problem instanceof Problem)) console.error(problem);
+        showTrouble(problem instanceof Problem ? problem : new Problem(0, 'This page failed: ' + problem.message));
+      }
+    }
+    await new Promise((done) => setTimeout(done, 1000));
+  }
+}
+
+takeToken();
+addEventListener('hashchange', takeToken);
+$('ask').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const path = '/' + $('path').value.trim().replace(/^\/+/, '');
+  tell(encoded(path), path);
+});
+let width = 0;
+new ResizeObserver(() => {
+  if (width === $('map').clientWidth) return;
+  width = $('map').clientWidth;
+  redrawMap();
+  if (replay?.state === 'done') drawReplay();
+}).observe($('map'));
+keepRefreshing();
