@@ -30,8 +30,7 @@ class ControlServer {
     Store& store;
     Filesystem& filesystem;
     Migration& migration;
-    // Makes a new tier part of the pool ("NAME=PATH,..."). Returns the lines for the config file,
-    // or nothing and the reason in `why`.
+    // Makes a new tier part of the pool ("NAME=PATH,..."), or says why not.
     std::function<bool(const std::string& tier, std::string& why)> add_tier;
     std::function<nlohmann::json()> activity;
     const HeatTree& heat_tree;

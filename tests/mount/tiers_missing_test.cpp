@@ -225,7 +225,7 @@ TEST_F(MissingTierTest, TheDatabaseCutShortDoesNotStopTheMount) {
 
 TEST_F(MissingTierTest, ALostTierIsGivenUpAndNoLongerMissed) {
   start();
-  const auto drain = [&] { return sluice({"tier", "drain", "ssd", "--lost", mount().root()}); };
+  const auto drain = [&] { return sluice({"tier", "drain", "ssd", "--lost", base_ / "mnt"}); };
   CommandResult result = drain();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("ssd is not lost"), std::string::npos) << result.err;

@@ -32,16 +32,16 @@ FILES = [
     ("datasets/imagenet/val.tar", "ssd", 1400, 64),
     ("backups/2026-09.tar.zst", "hdd", 3600, 0),
     ("backups/2026-10.tar.zst", "hdd", 3900, 0),
-    ("home/anna/notebooks/eval.ipynb", "nvme", 3, 180),
-    ("home/ben/results.parquet", "ssd", 310, 22),
+    ("home/notebooks/eval.ipynb", "nvme", 3, 180),
+    ("home/results.parquet", "ssd", 310, 22),
 ]
 FILES += [(f"datasets/imagenet/train-{i:02}.tar", "hdd", 700 + 40 * (i % 5), 3 + i) for i in range(10)]
 FILES += [(f"datasets/laion/part-{i}.parquet", "hdd", 260 + 70 * i, 0) for i in range(5)]
-FILES += [(f"home/anna/photos/{2019 + i}.zip", "hdd", 420 + 90 * i, 0) for i in range(6)]
+FILES += [(f"home/archive/{2019 + i}.zip", "hdd", 420 + 90 * i, 0) for i in range(6)]
 
 
 WORKED_WITH = ("models/llama-3-8b/model-00001-of-00002.safetensors", "models/mixtral/model-00001.safetensors",
-               "home/ben/results.parquet", "datasets/imagenet/val.tar")
+               "home/results.parquet", "datasets/imagenet/val.tar")
 
 
 def fill():
@@ -119,7 +119,7 @@ def main():
         browser.open(address)
         browser.wait("document.querySelectorAll('#map .tile').length > 3")
         work(35)
-        os.setxattr(os.path.join(pool, "home/ben/results.parquet"), "user.sluice.tier", b"nvme")
+        os.setxattr(os.path.join(pool, "home/results.parquet"), "user.sluice.tier", b"nvme")
         work(16)
         os.setxattr(os.path.join(pool, "datasets/imagenet/val.tar"), "user.sluice.tier", b"nvme")
         work(6)

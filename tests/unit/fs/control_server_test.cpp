@@ -9,6 +9,7 @@
 
 #include "base/unix_socket.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
+#include "tiering/heat_tree.hpp"
 
 namespace sluice {
 namespace {
@@ -21,10 +22,12 @@ class ControlServerTest : public FilesystemTest {
     settings.automatic = false;
     migration_ = std::make_unique<Migration>(
         *pool_, store_, *fs_, [] {}, std::move(settings));
-    auto server = ControlServer::listen(path_, {*pool_, store_, *fs_, *migration_, {}, [this] {
-                                                  asked_.set_value();
-                                                  return nlohmann::json{{"long", long_}};
-                                                }});
+    const auto activity = [this] {
+      asked_.set_value();
+      return nlohmann::json{{"long", long_}};
+    };
+    auto server =
+        ControlServer::listen(path_, {*pool_, store_, *fs_, *migration_, {}, activity, heat_tree_});
     ASSERT_TRUE(server) << server.error().text();
     server_ = *std::move(server);
   }
@@ -37,6 +40,7 @@ class ControlServerTest : public FilesystemTest {
 
   const std::string path_ = dir_ / "control.sock";
   const std::string long_ = std::string(16 * kMiB, 'x');  // no socket holds this
+  HeatTree heat_tree_;
   std::promise<void> asked_;
   std::unique_ptr<Migration> migration_;
   std::unique_ptr<ControlServer> server_;
