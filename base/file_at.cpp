@@ -52,21 +52,22 @@ ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* va
                        : ::lgetxattr(path.data(), attribute, value, size);
 }
 
-Result<std::vector<std::string>> names_in(int dirfd) {
+Result<std::vector<std::string>> names_in(int dirfd, std::size_t most) {
   UniqueFd fd(::openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(fd ? ::fdopendir(fd.get()) : nullptr,
                                                    ::closedir);
   if (!stream) return Error::last("open directory");
   fd.release();
   std::vector<std::string> names;
-  for (;;) {
+  while (names.size() < most) {
     errno = 0;
     const dirent* entry = ::readdir(stream.get());
     if (entry == nullptr && errno != 0) return Error::last("read directory");
-    if (entry == nullptr) return names;
+    if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }
+  return names;
 }
 
 std::string proc_path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* va
                     std::size_t size);
 
 // The names in the directory, without "." and "..".
-Result<std::vector<std::string>> names_in(int dirfd);
+Result<std::vector<std::string>> names_in(
+    int dirfd, std::size_t most = std::numeric_limits<std::size_t>::max());
 
 // A path that leads to the file of a descriptor, whatever its name is: "/proc/self/fd/7".
 std::string proc_path(int fd);

@@ -253,14 +253,23 @@ void HttpServer::accept_one() {
   }
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
-  client.thread = std::jthread([this, &client] {
+  const auto serve_client = [this, &client] {
     begin_thread(name_);
-    talk(client.socket.get());
+    try {
+      talk(client.socket.get());
+    } catch (const std::exception& error) {
+      log::get().error("an HTTP request failed in a way it must not: {}", error.what());
+    }
     // Now, not when somebody comes to clear up: the client waits for this end.
     ::shutdown(client.socket.get(), SHUT_RDWR);
     client.ended = true;
     ::eventfd_write(wake_.get(), 1);
-  });
+  };
+  try {
+    client.thread = std::jthread(serve_client);
+  } catch (const std::system_error&) {
+    clients_.pop_back();  // no more threads for now: who asked finds the connection closed
+  }
 }
 
 void HttpServer::talk(int socket) const {

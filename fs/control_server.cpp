@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/http_server.hpp"
@@ -70,14 +71,15 @@ class ControlServer::Conversation {
     } else if (verb == "resume") {
       parts_.migration.mover().resume();
     } else if (verb == "drain") {
-      last = request.value("lost", false)
-                 ? give_up(request.value("tier", ""))
-                 : drain(request.value("tier", ""), request.value("cancel", false));
+      last = drain(request.value("tier", ""), request.value("cancel", false));
+    } else if (verb == "give-up") {
+      last = give_up(request.value("tier", ""));
     } else if (verb == "add") {
       std::string why;
       if (!parts_.add_tier(request.value("tier", ""), why)) last = {{"error", why}};
     } else if (verb == "moves") {
-      last = moves(request.value("most", std::size_t{100}));
+      last = moves(request.value("most", std::size_t{100}),
+                   request.value("most_pending", std::numeric_limits<std::size_t>::max()));
     } else if (verb == "activity") {
       last = parts_.activity();
     } else if (verb == "tree") {
@@ -181,6 +183,9 @@ class ControlServer::Conversation {
   }
 
   json run_pass() {
+    // The mover's threads report by this socket: they can't wait for one who was stopped with ^Z.
+    const timeval patience{.tv_sec = 10, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     Migration::Listener listener;
     listener.census = census_progress();
     listener.moves = [this](const Mover::Progress& now, std::uint64_t total,
@@ -204,7 +209,7 @@ class ControlServer::Conversation {
     return {{"moved", outcome->moved},
             {"bytes", outcome->moved_bytes},
             {"failed", outcome->failed},
-            {"pending", parts_.migration.mover().pending().size()}};
+            {"pending", parts_.migration.mover().pending_count()}};
   }
 
   json drain(const std::string& name, bool cancel) {
@@ -250,8 +255,8 @@ class ControlServer::Conversation {
     return retired ? json::object() : json{{"error", retired.error().text()}};
   }
 
-  json moves(std::size_t most) {
-    for (const Mover::Pending& each : parts_.migration.mover().pending()) {
+  json moves(std::size_t most, std::size_t most_pending) {
+    for (const Mover::Pending& each : parts_.migration.mover().pending(most_pending)) {
       send({{"pending",
              {{"path", each.move.paths.empty() ? "" : each.move.paths[0]},
               {"to", parts_.pool[each.move.to].name()},
@@ -380,7 +385,7 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     auto talk = std::make_unique<Talk>();
     talk->socket = std::move(socket);
     Talk& each = *talk;
-    talk->thread = std::jthread([this, &each] {
+    const auto converse = [this, &each] {
       begin_thread("sluice-talk");
       try {
         Conversation(parts_, each.socket.get(), wake_.get()).run();
@@ -389,7 +394,12 @@ void ControlServer::accept_all(const std::stop_token& stop) {
       }
       ::shutdown(each.socket.get(), SHUT_RDWR);
       each.ended = true;
-    });
+    };
+    try {
+      talk->thread = std::jthread(converse);
+    } catch (const std::system_error&) {
+      continue;  // no more threads for now: the caller finds the connection closed
+    }
     talks_.push_back(std::move(talk));
   }
   // Whoever does not read their answer (they are stopped, or page through it) would keep send()

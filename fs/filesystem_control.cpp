@@ -374,6 +374,7 @@ void Filesystem::tick() {
     if (!tier->check_presence()) continue;
     const TierIndex index = tier->index();
     if (tier->online()) {
+      pool_.welcome_back();
       finish_deferred(index);  // first: it may give directories their names
       rediscover_all(index);
       continue;

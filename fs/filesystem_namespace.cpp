@@ -61,7 +61,7 @@ bool Filesystem::is_directory(const std::vector<Located>& found) {
 Result<bool> Filesystem::is_empty(int parent, const char* name) {
   const UniqueFd fd(::openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) return Error::last("open directory");
-  return SLUICE_TRY(names_in(fd.get())).empty();
+  return SLUICE_TRY(names_in(fd.get(), 1)).empty();
 }
 
 Result<Entry> Filesystem::lookup_self_or_parent(InodeId id, bool parent) {

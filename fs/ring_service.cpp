@@ -241,6 +241,7 @@ Result<std::uint64_t> RingService::add_file(std::uint64_t ring, InodeId file, Op
                                             const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
   const std::lock_guard lock(mutex_);
+  if (!rings_.contains(ring)) return Error(ENOENT, "no such ring");  // it went meanwhile
   std::size_t& mine = tokens_of_user_[found->user()];
   if (mine >= kMostFilesOfUser) return Error(ENOSPC, "too many files of one user's rings");
   const auto token = found->add(file, open, caller);

@@ -75,7 +75,7 @@ class Census {
   std::vector<std::int64_t> sizes_, mtimes_;  // only if there are rules
   std::map<InodeId, Links> links_;            // of files that have several
   std::vector<std::string> directories_;
-  std::string text_;                          // names, each ended by a zero byte
+  std::string text_;  // names, each ended by a zero byte
   std::vector<InodeId> stale_heat_, stale_ghosts_;
 };
 

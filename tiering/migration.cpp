@@ -140,14 +140,18 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
     now.copied_bytes -= before.copied_bytes;
     return now;
   };
-  mover_.add(
-      std::move(proposal.moves), Mover::Where::Back,
-      listener.ended ? listener.ended : [](const Receipt&, bool) {});
-  mover_.wait_idle([&] {
-    stopped = stopped || (listener.moves && !listener.moves(since(), total, total_bytes));
-    return stopped;
-  });
-  mover_.withdraw_reported();
+  {
+    // However this ends: what the listener is about is the caller's.
+    const auto withdraw = [](Mover* mover) { mover->withdraw_reported(); };
+    const std::unique_ptr<Mover, decltype(withdraw)> reports(&mover_, withdraw);
+    mover_.add(
+        std::move(proposal.moves), Mover::Where::Back,
+        listener.ended ? listener.ended : [](const Receipt&, bool) {});
+    mover_.wait_idle([&] {
+      stopped = stopped || (listener.moves && !listener.moves(since(), total, total_bytes));
+      return stopped;
+    });
+  }
   const Mover::Progress now = since();
   return Outcome{now.moved, now.moved_bytes, now.failed};
 }

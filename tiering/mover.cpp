@@ -184,10 +184,13 @@ void Mover::tick() {
   if (!queue_.empty()) wake_.notify_all();
 }
 
-std::vector<Mover::Pending> Mover::pending() const {
+std::vector<Mover::Pending> Mover::pending(std::size_t most) const {
   std::lock_guard lock(mutex_);
   std::vector<Pending> out;
-  for (const auto& [id, waiting] : waiting_) out.push_back(waiting.pending);
+  for (const auto& [id, waiting] : waiting_) {
+    if (out.size() >= most) break;
+    out.push_back(waiting.pending);
+  }
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -115,7 +116,7 @@ class Mover {
     std::string why;
     std::int64_t since = 0;
   };
-  std::vector<Pending> pending() const;
+  std::vector<Pending> pending(std::size_t most = std::numeric_limits<std::size_t>::max()) const;
   std::size_t pending_count() const;
   std::optional<Pending> pending(InodeId id) const;
   // Whether the move of this file waits for something that has not happened yet: planning it again

@@ -204,8 +204,11 @@ std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Miss
     pool->append(std::move(made));
   }
   pool->user_ = user;
-  MutexLock lock(pool->roster_mutex_);
-  pool->roster_ = std::move(roster);
+  {
+    MutexLock lock(pool->roster_mutex_);
+    pool->roster_ = std::move(roster);
+  }
+  pool->welcome_back();
   return pool;
 }
 
@@ -254,6 +257,21 @@ Result<void> Pool::set_retired(TierIndex index, bool retired) {
   MutexLock lock(roster_mutex_);
   roster_[tiers_[index]->name()].retired = retired;
   return tell_all();
+}
+
+void Pool::welcome_back() {
+  MutexLock lock(roster_mutex_);
+  bool is_back = false;
+  for (const auto& tier : *this) {
+    Member& member = roster_[tier->name()];
+    if (!member.retired || !tier->online() || tier->is_draining()) continue;
+    member.retired = false;
+    is_back = true;
+  }
+  if (!is_back) return;
+  if (const auto told = tell_all(); !told)
+    log::get().warn("not every tier could be told of one that is back: why={}",
+                    told.error().text());
 }
 
 // Writes the roster to every tier that is online.

@@ -43,8 +43,11 @@ class Pool {
   // Makes one more directory a tier of the pool, the slowest. On failure returns false and says
   // why.
   bool add(const TierSettings& settings, std::string& why);
-  // Whether the pool may be mounted without this tier, because it holds nothing any more.
+  // Whether the pool may be mounted without this tier: it holds nothing any more, or is lost.
   Result<void> set_retired(TierIndex index, bool retired);
+  // A tier that was given up as lost, is there all the same and not being emptied, may hold what
+  // is nowhere else: the pool is not whole without it any more.
+  void welcome_back();
 
   // Deletes what half-finished work left in .sluice/tmp of each tier. REQUIRES: intents have been
   // replayed.

@@ -346,15 +346,13 @@ void Tier::go_offline(std::string why) {
 }
 
 bool Tier::check_presence() {
-  UniqueFd at_path(::open(path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (const auto root = current()) {
     struct stat ours {
     }, theirs{};
-    const int code = !at_path ? errno : ::fstat(at_path.get(), &theirs) < 0 ? errno : 0;
-    // That is about us, not about the tier.
-    if (code == EMFILE || code == ENFILE || code == ENOMEM) return false;
-    if (code != 0) {
-      go_offline(std::string(std::strerror(code)) + " at its path");
+    // Opens nothing: a daemon that is out of descriptors says nothing of the tier.
+    if (::stat(path().c_str(), &theirs) < 0) {
+      if (errno == ENOMEM) return false;
+      go_offline(std::string(std::strerror(errno)) + " at its path");
       return true;
     }
     if (::fstat((*root)->fd->get(), &ours) < 0) {
@@ -367,6 +365,7 @@ bool Tier::check_presence() {
     }
     return false;
   }
+  UniqueFd at_path(::open(path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!at_path) return false;
   const auto marker = read_marker(at_path.get());
   if (!marker || !*marker || (*marker)->self.uuid != member_.uuid) return false;

@@ -291,10 +291,9 @@ int tier_drain(int argc, char** argv) {
     return fail("tier drain", problem);
   }
 
-  const Json message = {{"verb", "drain"},
+  const Json message = {{"verb", request.lost ? "give-up" : "drain"},
                         {"tier", request.tier},
-                        {"cancel", request.cancel},
-                        {"lost", request.lost}};
+                        {"cancel", request.cancel}};
   if (request.cancel || request.lost) {
     const auto answer = ask_daemon(*mount, message);
     if (!answer.problem.empty()) return fail("tier drain", answer.problem);

@@ -79,9 +79,8 @@ void handle(std::initializer_list<int> signals, void (*handler)(int)) {
 
 std::optional<FrameSize> terminal_size(int fd) {
   winsize size{};
-  if (::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0)
-    return std::nullopt;
-  return FrameSize{size.ws_col, size.ws_row};
+  if (::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
+  return FrameSize{size.ws_col, size.ws_row != 0 ? std::size_t{size.ws_row} : 24};
 }
 
 Screen::Screen() : reads_keys_(::tcgetattr(STDIN_FILENO, &g_before) == 0) {

@@ -195,14 +195,15 @@ HttpResponse WebHandler::activity() const {
 HttpResponse WebHandler::moves() const {
   Json out{{"pending", Json::array()}, {"receipts", Json::array()}};
   const ControlAnswer answer =
-      ask({{"verb", "moves"}, {"most", kMostReceipts}}, [&](const Json& line) {
-        if (const Json& pending = member_of(line, "pending"); pending.is_object()) {
-          if (out["pending"].size() < kMostReceipts) out["pending"].push_back(pending);
-        } else if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) {
-          out["receipts"].push_back(receipt);
-        }
-        return true;
-      });
+      ask({{"verb", "moves"}, {"most", kMostReceipts}, {"most_pending", kMostReceipts}},
+          [&](const Json& line) {
+            if (const Json& pending = member_of(line, "pending"); pending.is_object()) {
+              if (out["pending"].size() < kMostReceipts) out["pending"].push_back(pending);
+            } else if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) {
+              out["receipts"].push_back(receipt);
+            }
+            return true;
+          });
   if (!answer.problem.empty()) return gone(answer.problem);
   return json_response(out);
 }

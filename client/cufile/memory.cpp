@@ -179,12 +179,12 @@ void MemoryTable::settle_it(const void* pointer) {
   {
     const MutexLock lock(mutex_);
     const auto found = registered_.find(reinterpret_cast<CUdeviceptr>(base));
-    if (found != registered_.end()) {
+    if (found != registered_.end() && found->second.is_settled) {
       found->second.is_in_real = true;
       return;
     }
   }
-  g_real_deregister(base);  // the program removed it meanwhile
+  g_real_deregister(base);  // the program removed it meanwhile, and may have added it anew
 }
 
 void MemoryTable::sweep(Garbage& garbage) {

@@ -246,5 +246,21 @@ TEST_F(MissingTierTest, ALostTierIsGivenUpAndNoLongerMissed) {
   EXPECT_EQ(list_until_error(*this / "d", names), 0) << "nothing is missing";
 }
 
+TEST_F(MissingTierTest, ATierThatWasGivenUpAndComesBackIsMissedAgain) {
+  start();
+  disk("ssd").vanish();
+  ASSERT_TRUE(eventually([&] { return !online("ssd"); }));
+  ASSERT_TRUE(sluice({"tier", "drain", "ssd", "--lost", base_ / "mnt"}).ok());
+  disk("ssd").come_back();
+  ASSERT_TRUE(eventually([&] { return online("ssd"); }));
+  EXPECT_EQ(read_file(*this / "d/middle"), "middle");
+  mount().umount();
+  const CommandResult result =
+      sluice({"mount", "--tier", "nvme=" + base_ / "nvme", "--tier", "hdd=" + base_ / "hdd",
+              "--state", base_ / "state", base_ / "mnt"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.err.find("also has a tier ssd"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace sluice::test
