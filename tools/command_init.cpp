@@ -49,9 +49,10 @@ constexpr HelpText kHelp{
 Looks at the filesystems of this machine and proposes tiers: NVMe before SSD before
 hard disks, and of two of a kind the smaller first. A filesystem that is empty is
 taken whole; of one that holds something, a new directory, 'sluice' or 'sluice2', is
-taken, and what is there stays outside of the pool. Left out, each with its reason, are the root
-filesystem (unless it is all there is), the system's own, what is read-only,
-removable, on the network, of FUSE, full, smaller than 8 GiB or a tier already.
+taken, and what is there stays outside of the pool. Left out, each with its reason,
+are the root filesystem (unless it is all there is), the system's own, what is
+read-only, removable, on the network, of FUSE, full, smaller than 8 GiB or a tier
+already.
 
 It asks three questions at a terminal: which tiers, the pool's name, where to mount
 it. Flags answer them before. Then it makes the directories that are missing and
