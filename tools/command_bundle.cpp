@@ -166,7 +166,9 @@ std::string mounts_text(const MachineView& machine, const std::vector<MountLine>
 std::optional<std::string> end_of_file(const std::string& path, std::int64_t& written) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) < 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (!file || ::fstat(file.get(), &status) < 0) return std::nullopt;
+  errno = EINVAL;
+  if (!S_ISREG(status.st_mode)) return std::nullopt;
   written = status.st_mtim.tv_sec;
   const auto size = static_cast<std::size_t>(status.st_size);
   const std::size_t skipped = size > kLogBytes ? size - kLogBytes : 0;

@@ -144,9 +144,9 @@ void name_tiers(std::vector<FoundFilesystem>& tiers) {
   }
 }
 
-// What is on a device that nothing here uses, and what one would do. Never a command that writes:
-// what is not known of may be in use by a virtual machine, another host, or the host of a
-// container.
+// What is on a device that nothing here uses, and what one would do. Never a command that
+// formats it: what is not known of may be in use by a virtual machine, another host, or the host of
+// a container.
 std::string advice_for(const MachineView& machine, const std::string& device,
                        const std::string& number) {
   const std::string name = device.substr(device.rfind('/') + 1);

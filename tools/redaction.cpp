@@ -168,11 +168,8 @@ std::string Redactor::message(std::string_view message) const {
       return message.substr(at).starts_with(std::string(before) + tier + " ");
     });
   };
-  // Of a tier's own directory all that stands behind it is kept.
-  const auto first_why = message.find(" why=", begin);
-  if (first_why != std::string_view::npos && is_root(message.substr(begin, first_why - begin))) {
-    return text(message);
-  }
+  // "tier=hdd path=/data/sluice why=...": a tier's own directory.
+  if (message.substr(0, key).find(" tier=") != std::string_view::npos) return text(message);
   auto end = message.rfind(" from=");
   if (end == std::string_view::npos || end < begin || !is_tier_at(end, " from=")) {
     end = message.rfind(" to=");
