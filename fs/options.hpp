@@ -152,8 +152,10 @@ Policy make_policy(const MountOptions& options);
 
 // What must hold of the machine before a daemon is worth starting: the tiers are separate writable
 // directories, the mount point is free, and none of these, nor the state directory, lies inside
-// another.
-[[nodiscard]] MaybeConfigError check_tiers(const MountOptions& options);
+// another. MayBeMissing: they are not made yet, and another user will use them.
+enum class Directories { Exist, MayBeMissing };
+[[nodiscard]] MaybeConfigError check_tiers(const MountOptions& options,
+                                           Directories directories = Directories::Exist);
 
 // The allowed word that `word` most likely meant, if one is close.
 std::optional<std::string_view> closest_word(std::string_view word,

@@ -156,12 +156,13 @@ Problem overlap(const std::string& inner_who, const std::string& inner,
          log::escaped(outer) + "); " + std::string(advice);
 }
 
-Problem check_mountpoint(const std::string& path) {
+Problem check_mountpoint(const std::string& path, Directories directories) {
   const std::string who = "mount point " + log::escaped(path);
   struct stat status {};
   struct statfs filesystem {};
   // Both are asked: the kernel answers stat for a dead mount from its cache, but never statfs.
   if (::stat(path.c_str(), &status) < 0 || ::statfs(path.c_str(), &filesystem) < 0) {
+    if (errno == ENOENT && directories == Directories::MayBeMissing) return {};
     if (errno == ENOENT) return who + " does not exist; create it: mkdir -p " + log::escaped(path);
     if (errno == ENOTCONN) {
       return who + ": the daemon of the mount there has died; run 'sluice umount " +
@@ -183,11 +184,11 @@ Problem check_mountpoint(const std::string& path) {
   return who + " is in use: another FUSE filesystem is mounted there; unmount it or choose another";
 }
 
-Problem check_tier(const TierOptions& tier, bool may_be_missing) {
+Problem check_tier(const TierOptions& tier, bool may_be_missing, Directories directories) {
   const std::string who = "tier " + tier.name + ": " + log::escaped(tier.path);
   struct stat status {};
   if (::stat(tier.path.c_str(), &status) < 0) {
-    if (may_be_missing) return {};
+    if (may_be_missing || (directories == Directories::MayBeMissing && errno == ENOENT)) return {};
     if (errno == ENOENT) {
       return who + " does not exist; create it, or mount the other tiers alone with --degraded";
     }
@@ -196,6 +197,7 @@ Problem check_tier(const TierOptions& tier, bool may_be_missing) {
   }
   if (!S_ISDIR(status.st_mode)) return who + " is not a directory";
   if (::faccessat(AT_FDCWD, tier.path.c_str(), R_OK | W_OK | X_OK, AT_EACCESS) < 0) {
+    if (directories == Directories::MayBeMissing && errno == EACCES) return {};
     return who + " is not writable: " + std::strerror(errno);
   }
   return {};
@@ -246,13 +248,13 @@ Policy make_policy(const MountOptions& options) {
   return policy;
 }
 
-MaybeConfigError check_tiers(const MountOptions& options) {
+MaybeConfigError check_tiers(const MountOptions& options, Directories directories) {
   const auto problem = [&]() -> Problem {
-    if (auto found = check_mountpoint(options.mountpoint)) return found;
+    if (auto found = check_mountpoint(options.mountpoint, directories)) return found;
     for (std::size_t i = 0; i < options.tiers.size(); ++i) {
       const TierOptions& tier = options.tiers[i];
       const std::string who = "tier " + tier.name;
-      if (auto found = check_tier(tier, options.degraded)) return found;
+      if (auto found = check_tier(tier, options.degraded, directories)) return found;
       constexpr std::string_view kMove = "choose a mount point outside the tiers";
       if (auto found = overlap(who, tier.path, "the mount point", options.mountpoint, kMove)) {
         return found;

@@ -148,6 +148,13 @@ json Reporter::status() const {
   json out = common();
   out["pid"] = ::getpid();
   out["state"] = parts_.state;
+  // null: stderr, which is the journal for a unit.
+  const std::string& log = parts_.options.log_file;
+  if (!log.empty()) {
+    out["log"] = log;
+  } else {
+    out["log"] = parts_.options.foreground ? json() : json(parts_.state + "/sluice.log");
+  }
   out["uptime_s"] = static_cast<std::int64_t>(uptime());
   out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
                      {"io_uring", to_json(parts_.session.io_uring())}};

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
@@ -58,7 +59,8 @@ Names of files and directories below the mount point and the tiers are replaced 
 hashes under a key that is thrown away: the same name has the same hash within the
 bundle, and nobody can find the name from it. Endings like .bin are kept. Comments
 of the configuration and the patterns of its rules are left out. The paths of tiers
-and mount point, the names of tiers and the sizes of files stay. --names keeps all.
+and mount point, the names of tiers, the sizes of files and the programs that
+heat_ignore names stay. --names keeps all.
 
 It works for a mount whose daemon has died, without a mount, and without root, with
 what can be had then; what could not is said, here and in README.txt of the bundle.
@@ -78,7 +80,7 @@ struct Subject {
   std::string point;   // of the mount
   std::string config;  // the file
   std::string state;
-  std::string log_file;
+  std::optional<std::string> log_file;                     // empty: it has none; nothing: not known
   std::string metrics;                                     // as in the configuration
   std::vector<std::pair<std::string, std::string>> tiers;  // name and path
 };
@@ -86,6 +88,7 @@ struct Subject {
 struct Bundle {
   std::vector<std::pair<std::string, std::string>> files;
   std::vector<std::string> left_out;
+  std::string notes;  // lines for README.txt
 
   void add(const std::string& name, std::string text) { files.emplace_back(name, std::move(text)); }
   void leave_out(const std::string& name, const std::string& why) {
@@ -111,7 +114,7 @@ Subject find_subject(const std::string& point, const std::vector<MountLine>& lin
   if (mounted && mounted->source.starts_with('/')) {
     subject.config = mounted->source;
     if (!apply_config_file(subject.config, options)) {
-      subject.log_file = options.log_file;
+      if (!options.log_file.empty()) subject.log_file = options.log_file;
       subject.metrics = options.metrics;
       subject.state = options.state;
       for (const auto& tier : options.tiers) subject.tiers.emplace_back(tier.name, tier.path);
@@ -119,6 +122,7 @@ Subject find_subject(const std::string& point, const std::vector<MountLine>& lin
   }
   if (status.is_object()) {
     subject.state = text_of(status, "state");
+    if (status.contains("log")) subject.log_file = text_of(status, "log");
     subject.tiers.clear();
     for (const auto& tier : member_of(status, "tiers")) {
       subject.tiers.emplace_back(text_of(tier, "name"), text_of(tier, "path"));
@@ -141,7 +145,7 @@ std::string system_text(const MachineView& machine) {
 
 // The lines of the mount table that hold the tiers and the mount.
 std::string mounts_text(const MachineView& machine, const std::vector<MountLine>& lines,
-                        const Subject& subject) {
+                        const Subject& subject, const Redactor* redactor) {
   std::vector<MountLine> wanted;
   const auto want = [&](const std::string& path) {
     if (const auto held = mount_holding(lines, path)) wanted.push_back(*held);
@@ -152,17 +156,20 @@ std::string mounts_text(const MachineView& machine, const std::vector<MountLine>
   for (const auto& line : parts_of(machine.text("/proc/self/mountinfo").value_or(""), '\n')) {
     const auto parsed = parse_mount_lines(line);
     if (!parsed.empty() && std::find(wanted.begin(), wanted.end(), parsed[0]) != wanted.end()) {
-      out += line + "\n";
+      out += (redactor == nullptr ? line : redactor->mount_line(line)) + "\n";
     }
   }
   return out;
 }
 
-// The end of a file, from the beginning of a line.
-std::optional<std::string> end_of_file(const std::string& path) {
+// The end of a file, from the beginning of a line. `written` gets the time of the last write.
+std::optional<std::string> end_of_file(const std::string& path, std::int64_t& written) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) < 0) return std::nullopt;
+  errno = EINVAL;
+  if (!S_ISREG(status.st_mode)) return std::nullopt;
+  written = status.st_mtim.tv_sec;
   const auto size = static_cast<std::size_t>(status.st_size);
   const std::size_t skipped = size > kLogBytes ? size - kLogBytes : 0;
   std::string text(size - skipped, '\0');
@@ -182,27 +189,36 @@ std::string unit_of(const std::string& config) {
 
 void add_log(const Subject& subject, const std::function<std::string(std::string_view)>& redacted,
              Bundle& bundle) {
-  const std::string file = !subject.log_file.empty()
-                               ? subject.log_file
-                               : (subject.state.empty() ? "" : subject.state + "/sluice.log");
-  auto text = file.empty() ? std::nullopt : end_of_file(file);
-  std::string why =
-      file.empty() ? "it is not known where it is" : file + ": " + std::strerror(errno);
+  const auto add = [&](const std::string& name, const std::string& text) {
+    auto lines = parts_of(text, '\n');
+    if (lines.size() > kLogLines) {
+      lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kLogLines));
+    }
+    std::string out;
+    for (const auto& line : lines) out += redacted(line) + "\n";
+    bundle.add(name, std::move(out));
+  };
+  const std::string file =
+      subject.log_file.value_or(subject.state.empty() ? "" : subject.state + "/sluice.log");
+  std::int64_t written = 0;
+  if (file.empty()) {
+    bundle.leave_out("log.txt", subject.log_file ? "the daemon writes to no file"
+                                                 : "it is not known where it is");
+  } else if (const auto text = end_of_file(file, written)) {
+    add("log.txt", *text);
+    bundle.notes +=
+        "log.txt is the end of " + file + ", last written " + format_time(written) + "\n";
+  } else {
+    bundle.leave_out("log.txt", file + ": " + std::strerror(errno));
+  }
+  // A mount made by hand before, and one of the unit now, or the other way round, have one each.
   const std::string unit = unit_of(subject.config);
-  if (!text && !unit.empty()) {
-    auto journal = run_program({"journalctl", "--unit", unit, "--lines", std::to_string(kLogLines),
-                                "--output", "short-iso", "--no-hostname", "--no-pager"},
-                               kPatience);
-    if (journal.code == 0) text = std::move(journal.out);
-  }
-  if (!text) return bundle.leave_out("log.txt", why);
-  auto lines = parts_of(*text, '\n');
-  if (lines.size() > kLogLines) {
-    lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kLogLines));
-  }
-  std::string out;
-  for (const auto& line : lines) out += redacted(line) + "\n";
-  bundle.add("log.txt", std::move(out));
+  if (unit.empty()) return;
+  const auto journal =
+      run_program({"journalctl", "--unit", unit, "--lines", std::to_string(kLogLines), "--output",
+                   "short-iso", "--no-hostname", "--no-pager"},
+                  kPatience);
+  if (journal.code == 0) add("journal.txt", journal.out);
 }
 
 // What a metrics server says; nothing if it does not.
@@ -263,16 +279,21 @@ void add_answer(const std::string& name, const ProgramOutput& said, const Redact
 }
 
 // `key` is for the names; nothing: they are kept.
-Bundle collect(const MountChoice& mount, const std::optional<SipKey>& key) {
+Bundle collect(const MountChoice& mount, const ProgramOutput& status,
+               const std::optional<SipKey>& key) {
   const std::string& point = mount.point;
   const MachineView machine;
   const auto lines = parse_mount_lines(machine.text("/proc/self/mountinfo").value_or(""));
-  ProgramOutput status;
-  if (!point.empty()) status = ask_verb({"status", "--json", point});
   const bool is_stuck = !point.empty() && status.code < 0;
   const Subject subject = point.empty() ? Subject{} : find_subject(point, lines, parsed(status));
   Redactor::Pool pool;
   if (!point.empty()) pool.roots.push_back(point);
+  // Bind mounts of it show the same names.
+  const auto whole = mount_holding(lines, point);
+  for (const auto& line : lines) {
+    const bool is_part = whole && line.major == whole->major && line.minor == whole->minor;
+    if (!point.empty() && is_part && line.point != point) pool.roots.push_back(line.point);
+  }
   for (const auto& [name, path] : subject.tiers) {
     pool.tiers.push_back(name);
     pool.roots.push_back(path);
@@ -301,7 +322,7 @@ Bundle collect(const MountChoice& mount, const std::optional<SipKey>& key) {
                bundle);
     add_metrics(subject, bundle);
   }
-  bundle.add("mounts.txt", mounts_text(machine, lines, subject));
+  bundle.add("mounts.txt", mounts_text(machine, lines, subject, redactor));
   if (subject.config.empty()) {
     bundle.leave_out("config.toml", "the mount was made with flags, not from a file");
   } else if (const auto text = machine.text(subject.config)) {
@@ -325,9 +346,23 @@ std::string readme(const Bundle& bundle, bool keeps_names) {
              ? "Names of files are as they are (--names).\n"
              : "Names of files and directories in the pool are hashes in <>, under a key that was\n"
                "thrown away: the same name has the same hash in here, and only in here.\n";
+  out += bundle.notes;
   if (!bundle.left_out.empty()) out += "\nLeft out:\n";
   for (const auto& each : bundle.left_out) out += "  " + each + "\n";
   return out;
+}
+
+// Under sudo the bundle is for whoever typed it.
+void give_to_caller(int file) {
+  const auto id = [](const char* name) {
+    const char* text = ::getenv(name);
+    return text == nullptr ? std::nullopt : parse_size(text);
+  };
+  const auto user = id("SUDO_UID"), group = id("SUDO_GID");
+  if (::geteuid() != 0 || !user || !group) return;
+  // If it can't be, root has it.
+  [[maybe_unused]] const int ignored =
+      ::fchown(file, static_cast<uid_t>(*user), static_cast<gid_t>(*group));
 }
 
 std::string usual_name() {
@@ -361,14 +396,23 @@ int command_bundle(int argc, char** argv) {
                   std::string("can't make a key to hide names with: ") + std::strerror(errno));
     }
   }
-  // First, so that nobody waits for a bundle that can't be written.
   if (output.empty()) output = usual_name();
+  ProgramOutput status;
+  if (!mount.point.empty()) status = ask_verb({"status", "--json", mount.point});
+  if (!mount.point.empty() && status.code < 0 &&
+      sluice_mount_of(mount_table(), absolute_path(output))) {
+    return fail(kVerb, "the daemon of " + log::escaped(mount.point) +
+                           " does not answer, and the bundle would be written there; choose a "
+                           "place elsewhere with --output");
+  }
+  // Before all the rest, so that nobody waits for a bundle that can't be written.
   UniqueFd file(::open(output.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) {
     return fail(kVerb, log::escaped(output) + ": " + std::strerror(errno) +
                            "; choose another with --output");
   }
-  Bundle bundle = collect(mount, key);
+  give_to_caller(file.get());
+  Bundle bundle = collect(mount, status, key);
   bundle.files.insert(bundle.files.begin(), {"README.txt", readme(bundle, keeps_names)});
   const std::string archive = tar_archive(bundle.files, std::time(nullptr));
   if (::write(file.get(), archive.data(), archive.size()) != static_cast<ssize_t>(archive.size()) ||
@@ -386,7 +430,7 @@ int command_bundle(int argc, char** argv) {
   const std::string shown = log::escaped(output);
   out += "\nwrote " + shown + " (" + format_size(archive.size()) + "), for you alone to read. " +
          (keeps_names ? "It has the names of files.\n" : "Names of files are hashes in it.\n") +
-         "Look into it before you send it: tar -xOf " + shown + " | less\n";
+         "Look into it before you send it: tar -xOf " + shell_word(output) + " | less\n";
   std::fputs(out.c_str(), stdout);
   return kDone;
 }

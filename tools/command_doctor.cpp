@@ -3,9 +3,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "base/log.hpp"
@@ -18,6 +20,7 @@
 #include "tools/commands.hpp"
 #include "tools/doctor.hpp"
 #include "tools/mount_status.hpp"
+#include "tools/subprocess.hpp"
 
 namespace sluice {
 namespace {
@@ -26,7 +29,8 @@ using Json = nlohmann::ordered_json;
 using Verdict = Check::Verdict;
 
 constexpr std::string_view kVerb = "doctor";
-constexpr int kFindings = 3;  // it looked, and something does not work
+constexpr int kFindings = 3;                   // it looked, and something does not work
+constexpr std::chrono::seconds kPatience{10};  // with a daemon
 // A file that every tier has.
 constexpr const char* kMarker = "/.sluice/tier.json";
 
@@ -43,8 +47,8 @@ Each line begins with 'ok', 'warn' (it works, but not as well as it could) or 'f
 (something does not work), and says the one thing to do about it. A machine without
 a GPU is not broken: it says so, and is 'ok'.
 
-Without an argument it is about the mount that the current directory is in, or the
-only one there is, or, if there is none, about the machine alone. MOUNT is any
+Without an argument it is about the mount that the current directory is in, or else
+all there are, or, if there is none, about the machine alone. MOUNT is any
 directory of a mount. PATH is a file, which is looked at where it really is, or a
 directory outside of Sluice, which is looked at like a tier.
 
@@ -136,6 +140,17 @@ std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* de
   return checks;
 }
 
+// Opens files only: a device may do something when it is opened. EINVAL for what is none.
+UniqueFd open_file(const std::string& path) {
+  const UniqueFd node(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat status {};
+  if (!node || ::fstat(node.get(), &status) < 0) return {};
+  errno = EINVAL;
+  if (!S_ISREG(status.st_mode)) return {};
+  const std::string same = "/proc/self/fd/" + std::to_string(node.get());
+  return UniqueFd(::open(same.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
+
 // A directory, or a file, and what lies below it. `probe` is a file there that may be opened.
 Section place_section(const MachineView& machine, Engine& engine, const std::string& title,
                       const std::string& path, const std::string& probe) {
@@ -154,7 +169,7 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
       disk_checks(machine, real, status.st_dev, device == nullptr ? Gpus::None : Gpus::Some);
   const auto abilities = ability_checks(S_ISDIR(status.st_mode) ? real : parent_path(real));
   section.checks.insert(section.checks.end(), abilities.begin(), abilities.end());
-  const UniqueFd file(::open(probe.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file = open_file(probe);
   if (!file) {
     section.checks.push_back(
         {Verdict::Warn, "routes",
@@ -193,10 +208,42 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
 // A file or directory that was named. A file of Sluice is looked at where it really is.
 Section named_section(const MachineView& machine, Engine& engine, const std::string& path,
                       bool is_directory) {
-  const auto location = read_attribute(path, "user.sluice.location");
+  // Elsewhere anybody may have written such an attribute.
+  std::optional<std::string> location;
+  if (sluice_mount_of(mount_table(), path)) {
+    if (auto told = read_attribute(path, "user.sluice.location")) location = *told;
+  }
   const std::string place = location ? *location : path;
   return place_section(machine, engine, location ? path + ", at " + place : path, place,
                        is_directory ? place + kMarker : place);
+}
+
+// A mount, and what its daemon says.
+struct Answer {
+  std::string point;
+  Json status;              // null if it says nothing
+  std::vector<Check> dead;  // why
+};
+
+// Asked by a process of its own: whoever waits for a daemon that answers nobody can't be stopped.
+Answer ask(const std::string& point) {
+  const auto said = run_program({"/proc/self/exe", "status", "--json", point}, kPatience);
+  if (said.code < 0) {
+    return {point,
+            {},
+            {{Verdict::Fail, "daemon", "does not answer",
+              "see its log; to end it, kill its process, then sluice umount " + shell_word(point) +
+                  " and mount again"}}};
+  }
+  Json status = Json::parse(said.out, nullptr, /*allow_exceptions=*/false);
+  if (said.code == 0 && status.is_object()) return {point, std::move(status), {}};
+  if (said.err.find("has died") != std::string::npos) {
+    return {point,
+            {},
+            {{Verdict::Fail, "daemon", "has died",
+              "sluice umount " + shell_word(point) + ", then mount again"}}};
+  }
+  return {point, {}, {{Verdict::Fail, "daemon", said.err.substr(0, said.err.find('\n')), ""}}};
 }
 
 Json to_json(const std::vector<Section>& sections) {
@@ -226,7 +273,8 @@ void print_for_people(const Style& style, const std::vector<Section>& sections) 
              std::string(6 - verdict.size(), ' ') + check.what +
              std::string(check.what.size() < 12 ? 12 - check.what.size() : 1, ' ') +
              safe_name(style, check.words) + "\n";
-      if (!check.fix.empty()) out += std::string(20, ' ') + "-> " + check.fix + "\n";
+      if (!check.fix.empty())
+        out += std::string(20, ' ') + "-> " + safe_name(style, check.fix) + "\n";
     }
   }
   std::fputs(out.c_str(), stdout);
@@ -258,6 +306,9 @@ int command_doctor(int argc, char** argv) {
   // One argument is whichever of the two it is: a directory of a mount, or something to look at.
   const MountChoice mount = choose_mount(first);
   if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
+  std::vector<Answer> mounts;
+  if (mount.problem.empty()) mounts.push_back(ask(mount.point));
+  for (const auto& point : mount.several) mounts.push_back(ask(point));
   std::string given = second.empty() ? first : second;
   struct stat status {};
   if (given == first && !given.empty() && mount.point == absolute_path(given)) {
@@ -267,33 +318,22 @@ int command_doctor(int argc, char** argv) {
     return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));
   }
   const bool is_directory = S_ISDIR(status.st_mode);
-  const bool wants_mount =
-      mount.problem.empty() && (first.empty() || !second.empty() || is_directory);
-  if (wants_mount && second.empty()) given.clear();
+  const bool wants_mount = first.empty() || !second.empty() || is_directory;
+  if (wants_mount && !mounts.empty() && second.empty()) given.clear();
 
   const MachineView machine;
   Engine engine({});
-  Json mounted;
-  std::vector<Check> dead;
-  if (mount.problem.empty()) {
-    if (const auto answer = mount_status(mount.point)) {
-      mounted = *answer;
-    } else {
-      const bool has_died = answer.error().code == ENOTCONN;
-      dead.push_back(
-          {Verdict::Fail, "daemon",
-           has_died ? "has died" : describe_status_error(answer.error(), mount.point),
-           has_died ? "sluice umount " + log::escaped(mount.point) + ", then mount again" : ""});
-    }
-  }
-  const auto daemon = static_cast<pid_t>(number_of(mounted, "pid"));
+  const auto daemon =
+      static_cast<pid_t>(mounts.empty() ? 0 : number_of(mounts.front().status, "pid"));
   std::vector<Section> sections{{"kernel", kernel_checks(machine, daemon)},
                                 {"gpu", gpu_checks(machine, engine)}};
-  if (!dead.empty()) {
-    sections.push_back({"mount " + mount.point, dead});
-  } else if (wants_mount) {
-    const auto more = mount_sections(machine, engine, mounted);
-    sections.insert(sections.end(), more.begin(), more.end());
+  for (const auto& each : mounts) {
+    if (!each.dead.empty()) {
+      sections.push_back({"mount " + each.point, each.dead});
+    } else if (wants_mount) {
+      const auto more = mount_sections(machine, engine, each.status);
+      sections.insert(sections.end(), more.begin(), more.end());
+    }
   }
   if (!given.empty()) {
     sections.push_back(named_section(machine, engine, real_path(given), is_directory));

@@ -48,16 +48,17 @@ constexpr HelpText kHelp{
     .details = R"(
 Looks at the filesystems of this machine and proposes tiers: NVMe before SSD before
 hard disks, and of two of a kind the smaller first. A filesystem that is empty is
-taken whole; of one that holds something, a new directory 'sluice' is taken, and what
-is there stays outside of the pool. Left out, each with its reason, are the root
-filesystem (unless it is all there is), the system's own, what is read-only,
-removable, on the network, of FUSE, full, smaller than 8 GiB or a tier already.
+taken whole; of one that holds something, a new directory, 'sluice' or 'sluice2', is
+taken, and what is there stays outside of the pool. Left out, each with its reason,
+are the root filesystem (unless it is all there is), the system's own, what is
+read-only, removable, on the network, of FUSE, full, smaller than 8 GiB or a tier
+already.
 
 It asks three questions at a terminal: which tiers, the pool's name, where to mount
 it. Flags answer them before. Then it makes the directories that are missing and
 writes the configuration, checked by the same code that 'sluice mount' uses, and says
-how to mount it. It formats nothing, mounts nothing, and writes to no disk without a
-filesystem: it names these, with what you would do.
+how to mount it. It formats nothing and mounts nothing. Disks that nothing here uses
+are named, with what udev knows to be on them.
 
 A tier may be a directory that has files: they will be in the pool, where they are.
 
@@ -203,6 +204,10 @@ std::optional<int> complete(const Style& style, const FoundDisks& found, bool ma
   if (!settle(request.mountpoint, "Where to mount it", "/mnt/" + request.name)) {
     return fail(kVerb, kNothing);
   }
+  if (request.output.ends_with('/')) {
+    return misuse(kVerb, "--output " + log::escaped(request.output) + " is to be a file: " +
+                             log::escaped(config_path(request.output, request.name)));
+  }
   request.mountpoint = absolute_path(request.mountpoint);
   if (request.output.empty()) request.output = config_path(kFolder, request.name);
   request.output = absolute_path(request.output);
@@ -279,8 +284,13 @@ int command_init(int argc, char** argv) {
   const bool writes = !request.dry_run && (!request.json || request.yes);
   if (const auto code = complete(*style, found, may_ask, request)) return *code;
 
-  InitConfig config{request.output, request.mountpoint, request.tiers, {}, {}};
-  if (const auto problem = prepare_config(config)) return fail(kVerb, *problem);
+  InitConfig config{request.output, request.mountpoint, request.tiers, {}, {}, {}};
+  for (const auto& each : found.filesystems) {
+    if (!each.tier.empty() && each.path != each.point) config.new_directories.push_back(each.path);
+  }
+  auto problem = prepare_config(config);
+  if (!problem) problem = check_places(config);
+  if (problem) return fail(kVerb, *problem);
   std::string adopted;
   for (const auto& tier : config.options.tiers) adopted += adoption(tier);
   if (writes) {

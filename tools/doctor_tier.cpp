@@ -14,6 +14,7 @@
 #include "base/unique_fd.hpp"
 #include "tools/doctor.hpp"
 #include "tools/mounts.hpp"
+#include "tools/output.hpp"
 
 namespace sluice {
 namespace {
@@ -51,11 +52,11 @@ Check mount_flags(const MountLine& mounted) {
   const std::string remount = "mount -o remount,";
   if (has_word(mounted.flags, "ro") || has_word(mounted.options, "ro")) {
     return {Verdict::Fail, "flags", "read-only: nothing can be written or moved there",
-            "see dmesg for why, then " + remount + "rw " + mounted.point};
+            "see dmesg for why, then " + remount + "rw " + shell_word(mounted.point)};
   }
   if (has_word(mounted.flags, "sync") || has_word(mounted.options, "sync")) {
     return {Verdict::Warn, "flags", "sync: each write waits for the disk",
-            remount + "async " + mounted.point};
+            remount + "async " + shell_word(mounted.point)};
   }
   // nosuid, nodev and noexec of a tier are no concern of ours: the kernel asks those of the mount
   // that a file was opened by.

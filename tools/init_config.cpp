@@ -16,6 +16,7 @@
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "tools/machine.hpp"
+#include "tools/output.hpp"
 
 namespace sluice {
 namespace {
@@ -43,19 +44,21 @@ std::string problem_with(const std::string& path, int code) {
          (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
 }
 
+enum class IfThere { Take, Refuse };
+
 // Takes back what was made, unless it is kept.
 class MadeDirectories {
  public:
   ~MadeDirectories() {
     for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
   }
-  bool make(const std::string& path) {
+  bool make(const std::string& path, IfThere if_there = IfThere::Take) {
     if (::mkdir(path.c_str(), 0755) == 0) {
       made_.push_back(path);
       // Whatever the umask: the mode of a tier is that of the pool's root.
       return ::chmod(path.c_str(), 0755) == 0;
     }
-    return errno == EEXIST;
+    return errno == EEXIST && if_there == IfThere::Take;
   }
   bool make_all(const std::string& path) {
     if (::access(path.c_str(), F_OK) == 0) return true;
@@ -66,6 +69,11 @@ class MadeDirectories {
  private:
   std::vector<std::string> made_;
 };
+
+std::string no_parent(const TierOptions& tier) {
+  return "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
+         " does not exist; is its disk mounted?";
+}
 
 // The whole file or nothing of it. EEXIST if there is one that may not be replaced.
 int write_whole(const std::string& file, const std::string& text, bool replaces) {
@@ -132,6 +140,17 @@ std::optional<std::string> prepare_config(InitConfig& config) {
   return error->message;
 }
 
+std::optional<std::string> check_places(const InitConfig& config) {
+  for (const auto& tier : config.options.tiers) {
+    if (::access(parent_path(tier.path).c_str(), F_OK) < 0 && errno == ENOENT) {
+      return no_parent(tier);
+    }
+  }
+  const auto error = check_tiers(config.options, Directories::MayBeMissing);
+  if (!error) return {};
+  return error->message;
+}
+
 WrittenConfig write_config(const InitConfig& config, bool replaces) {
   if (!replaces && ::access(config.file.c_str(), F_OK) == 0) {
     return {log::escaped(config.file) +
@@ -140,12 +159,15 @@ WrittenConfig write_config(const InitConfig& config, bool replaces) {
   }
   MadeDirectories made;
   for (const auto& tier : config.options.tiers) {
-    if (made.make(tier.path)) continue;
-    if (errno == ENOENT) {
-      return {"tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
-                  " does not exist; is its disk mounted?",
+    const bool is_new = std::find(config.new_directories.begin(), config.new_directories.end(),
+                                  tier.path) != config.new_directories.end();
+    if (made.make(tier.path, is_new ? IfThere::Refuse : IfThere::Take)) continue;
+    if (errno == EEXIST) {
+      return {"tier " + tier.name + ": " + log::escaped(tier.path) +
+                  " was to be new, and somebody has made it meanwhile; see what it is, then again",
               {}};
     }
+    if (errno == ENOENT) return {no_parent(tier), {}};
     return {"tier " + tier.name + ": " + problem_with(tier.path, errno), {}};
   }
   for (const std::string& path : {config.mountpoint, parent_path(config.file)}) {
@@ -159,7 +181,6 @@ WrittenConfig write_config(const InitConfig& config, bool replaces) {
 }
 
 std::string next_steps(const InitConfig& config, const std::string& unit) {
-  const std::string file = log::escaped(config.file);
   std::string out = "Mount it, one of these ways:\n";
   if (!unit.empty()) {
     out += "  systemctl enable --now sluice@" + unit + "    # now and at each start\n";
@@ -179,8 +200,8 @@ std::string next_steps(const InitConfig& config, const std::string& unit) {
     out += ",x-systemd.requires-mounts-for=" + in_fstab(tier.path);
   }
   out += "  0 0    # a line for /etc/fstab\n";
-  out += "  sluice mount --config " + file + "    # now, by hand\n";
-  return out + "Then: sluice status " + log::escaped(config.mountpoint) + ", sluice doctor\n";
+  out += "  sluice mount --config " + shell_word(config.file) + "    # now, by hand\n";
+  return out + "Then: sluice status " + shell_word(config.mountpoint) + ", sluice doctor\n";
 }
 
 }  // namespace sluice

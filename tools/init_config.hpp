@@ -14,6 +14,8 @@ struct InitConfig {
   std::string file;                // absolute
   std::string mountpoint;          // absolute
   std::vector<std::string> tiers;  // as --tier takes them
+  // Those of their directories that were promised to be new: what is there already is not taken.
+  std::vector<std::string> new_directories = {};
 
   // Made by prepare_config().
   std::string text;
@@ -33,6 +35,10 @@ bool is_pool_name(const std::string& name);
 // Makes the text, reads it back and checks it as `sluice mount` does. Says what is wrong, if
 // something is. Touches nothing.
 std::optional<std::string> prepare_config(InitConfig& config);
+
+// Whether the machine is as it has to be, before anything is made: what write_config() would say,
+// as far as that can be told for directories that are missing yet, and for another user.
+std::optional<std::string> check_places(const InitConfig& config);
 
 // Makes the directories of tiers and mount point that are missing (a tier's only if the one above
 // it is there: else its disk is not mounted), checks the whole against the machine, and writes the

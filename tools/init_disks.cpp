@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kLeastSize = std::uint64_t{8} << 30;
 constexpr std::uint64_t kLeastFree = std::uint64_t{1} << 30;
-constexpr const char* kOnRoot = "/srv/sluice";  // in place of a directory at the top of "/"
+constexpr const char* kOnRoot = "/srv";  // in place of a directory at the top of "/"
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -61,9 +61,14 @@ DiskKind kind_of(const Disk& disk) {
   return disk.is_rotational ? DiskKind::Hdd : DiskKind::Ssd;
 }
 
-bool is_tier(const MachineView& machine, const std::string& path) {
+// Also a link that leads nowhere.
+bool has_entry(const MachineView& machine, const std::string& path, std::string_view name) {
   const auto names = machine.names(path);
-  return std::find(names.begin(), names.end(), ".sluice") != names.end();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_tier(const MachineView& machine, const std::string& path) {
+  return has_entry(machine, path, ".sluice");
 }
 
 bool is_empty(const MachineView& machine, const std::string& path) {
@@ -86,6 +91,10 @@ std::string why_not(const MachineView& machine, const MountLine& line,
   if (has_word(line.flags, "ro") || has_word(line.options, "ro")) return "read-only";
   if (disk && disk->is_removable) return "can be pulled out";
   if (disk && disk->name.starts_with("loop")) return "a file that is mounted, not a disk";
+  if (line.root != "/" && line.type != "btrfs") {
+    return "only a directory of it is mounted here; --tier takes it nevertheless";
+  }
+  if (!machine.listing(line.point)) return "can't be listed";
   if (is_tier(machine, line.point) || is_tier(machine, line.point + "/sluice")) {
     return "a tier of a pool already";
   }
@@ -102,15 +111,22 @@ std::string why_not(const MachineView& machine, const MountLine& line,
   return {};
 }
 
+// A directory that is not there yet: one that is may be anything, also a link to anywhere.
+std::string new_directory(const MachineView& machine, const std::string& folder) {
+  std::string name = "sluice";
+  for (int i = 2; has_entry(machine, folder, name); ++i) name = "sluice" + std::to_string(i);
+  return folder + "/" + name;
+}
+
 void propose_directory(const MachineView& machine, FoundFilesystem& found) {
   if (found.point == "/") {
-    found.path = kOnRoot;
+    found.path = new_directory(machine, kOnRoot);
     found.why = "the only filesystem there is";
   } else if (is_empty(machine, found.point)) {
     found.path = found.point;
     found.why = "empty: all of it";
   } else {
-    found.path = found.point + "/sluice";
+    found.path = new_directory(machine, found.point);
     found.why = "what is there already stays outside of the pool";
   }
 }
@@ -128,23 +144,33 @@ void name_tiers(std::vector<FoundFilesystem>& tiers) {
   }
 }
 
-std::string advice_for(const std::string& device, const std::string& content) {
-  if (content == "swap") return "swap space";
-  if (content.ends_with("_member") || content == "crypto_LUKS") {
-    return content + ": belongs to something else";
-  }
+// What is on a device that nothing here uses, and what one would do. Never a command that
+// formats it: what is not known of may be in use by a virtual machine, another host, or the host of
+// a container.
+std::string advice_for(const MachineView& machine, const std::string& device,
+                       const std::string& number) {
   const std::string name = device.substr(device.rfind('/') + 1);
-  const std::string mount = "mkdir /" + name + " && mount " + device + " /" + name;
-  if (!content.empty()) return content + ", not mounted; to use it: " + mount;
-  return "no filesystem known; if nothing on it is needed: mkfs.ext4 " + device + " && " + mount;
-}
-
-// What udev has found on a device: "ext4", "LVM2_member".
-std::string content_of(const MachineView& machine, const std::string& number) {
-  for (const auto& line : parts_of(machine.text("/run/udev/data/b" + number).value_or(""), '\n')) {
-    if (line.starts_with("E:ID_FS_TYPE=")) return line.substr(line.find('=') + 1);
+  const auto udev = machine.text("/run/udev/data/b" + number);
+  std::string content, partitions;
+  for (const auto& line : parts_of(udev.value_or(""), '\n')) {
+    const std::string value = line.substr(std::min(line.find('='), line.size() - 1) + 1);
+    if (line.starts_with("E:ID_FS_TYPE=")) content = value;
+    if (line.starts_with("E:ID_PART_TABLE_TYPE=")) partitions = value;
   }
-  return {};
+  const bool is_volume =
+      is_one_of(name.substr(0, name.find_first_of("-0123456789")), {"dm", "zd", "rbd", "drbd"});
+  if (!udev || is_volume || (content.empty() && !partitions.empty())) {
+    return "can't tell what is on it and who uses it; look with: wipefs -n " + device;
+  }
+  if (content.empty()) {
+    return "no filesystem known; if nothing on it is needed, make one and mount it";
+  }
+  if (content == "swap") return "swap space";
+  if (is_one_of(content, {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})) {
+    return content + ", not mounted; to use it: mkdir /" + name + " && mount " + device + " /" +
+           name;
+  }
+  return content + ": belongs to something else";
 }
 
 std::vector<IdleDevice> idle_devices(const MachineView& machine,
@@ -156,12 +182,20 @@ std::vector<IdleDevice> idle_devices(const MachineView& machine,
     const auto below = numbers_of(machine, line.source);
     if (below) in_use.insert(std::to_string(below->major) + ":" + std::to_string(below->minor));
   }
+  std::set<std::string> in_btrfs;  // also the second disk of one, which no line names
+  for (const auto& each : machine.names("/sys/fs/btrfs")) {
+    for (auto& name : machine.names("/sys/fs/btrfs/" + each + "/devices")) in_btrfs.insert(name);
+  }
   const std::string swaps = machine.text("/proc/swaps").value_or("");
   std::vector<IdleDevice> idle;
   for (const auto& disk : machine.names("/sys/block")) {
     const bool is_none = is_one_of(disk.substr(0, disk.find_first_of("0123456789")),
                                    {"loop", "ram", "zram", "sr", "fd", "nbd"});
-    if (is_none || machine.text("/sys/block/" + disk + "/removable") == "1") continue;
+    // A path to an NVMe disk that has several is hidden: the disk itself is listed, too.
+    if (is_none || machine.text("/sys/block/" + disk + "/removable") == "1" ||
+        machine.text("/sys/block/" + disk + "/hidden") == "1") {
+      continue;
+    }
     std::vector<std::string> folders;
     for (const auto& name : machine.names("/sys/block/" + disk)) {
       const std::string folder = "/sys/block/" + disk + "/" + name;
@@ -171,11 +205,13 @@ std::vector<IdleDevice> idle_devices(const MachineView& machine,
     for (const auto& folder : folders) {
       const std::string number = machine.text(folder + "/dev").value_or("");
       const auto size = machine.number(folder + "/size").value_or(0) * 512;
-      const std::string device = "/dev/" + folder.substr(folder.rfind('/') + 1);
-      const bool is_busy = in_use.contains(number) || !machine.names(folder + "/holders").empty() ||
+      const std::string name = folder.substr(folder.rfind('/') + 1);
+      const std::string device = "/dev/" + name;
+      const bool is_busy = number.empty() || in_btrfs.contains(name) || in_use.contains(number) ||
+                           !machine.names(folder + "/holders").empty() ||
                            swaps.find(device + " ") != std::string::npos;
       if (is_busy || size < kLeastSize) continue;
-      idle.push_back({device, size, advice_for(device, content_of(machine, number))});
+      idle.push_back({device, size, advice_for(machine, device, number)});
     }
   }
   return idle;
@@ -202,14 +238,20 @@ std::string_view name_of(DiskKind kind) {
 FoundDisks find_disks(const MachineView& machine, const RoomOf& room,
                       const std::vector<std::string>& taken) {
   const auto lines = parse_mount_lines(machine.text("/proc/self/mountinfo").value_or(""));
+  // A directory of a filesystem stands for it only where the whole is not mounted.
+  auto ordered = lines;
+  std::stable_partition(ordered.begin(), ordered.end(),
+                        [](const MountLine& line) { return line.root == "/"; });
   std::vector<FoundFilesystem> tiers, left_out, root;
   std::set<std::pair<unsigned, unsigned>> seen;
-  for (const auto& line : lines) {
+  for (const auto& line : ordered) {
     const auto disk = disk_below(machine, line);
     const bool is_foreign = is_network(line.type) || line.type.starts_with("fuse.");
     if ((!disk && !is_many_disks(line.type) && !is_foreign) || line.type == "fuse.sluice") continue;
     // Whatever is hidden below another mount can't be a tier.
     const auto visible = mount_holding(lines, line.point);
+    // A single file may be mounted, too: /etc/hosts of a container. Who is far is not asked.
+    if (!is_foreign && !machine.is_directory(line.point)) continue;
     if (visible != line || !seen.emplace(line.major, line.minor).second) continue;
     // Packages that are mounted images: dozens of them on some systems.
     if (disk && disk->name.starts_with("loop") && has_word(line.flags, "ro")) continue;

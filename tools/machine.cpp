@@ -2,6 +2,7 @@
 #include "tools/machine.hpp"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,17 +43,26 @@ bool MachineView::has(const std::string& path) const {
   return ::access((root_ + path).c_str(), F_OK) == 0;
 }
 
-std::vector<std::string> MachineView::names(const std::string& path) const {
+bool MachineView::is_directory(const std::string& path) const {
+  struct stat status {};
+  return ::stat((root_ + path).c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+std::optional<std::vector<std::string>> MachineView::listing(const std::string& path) const {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir((root_ + path).c_str()),
                                                       ::closedir);
-  if (!directory) return names;
+  if (!directory) return std::nullopt;
   while (const dirent* entry = ::readdir(directory.get())) {
     const std::string name = entry->d_name;
     if (name != "." && name != "..") names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::vector<std::string> MachineView::names(const std::string& path) const {
+  return listing(path).value_or(std::vector<std::string>{});
 }
 
 std::string MachineView::resolved(const std::string& path) const {

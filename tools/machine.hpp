@@ -22,7 +22,10 @@ class MachineView {
   // The same as a number; nothing if it is none.
   std::optional<std::uint64_t> number(const std::string& path) const;
   bool has(const std::string& path) const;
-  // Sorted; none if there is no such directory.
+  bool is_directory(const std::string& path) const;
+  // Sorted; nothing if it is no directory, or can't be read.
+  std::optional<std::vector<std::string>> listing(const std::string& path) const;
+  // The same; none if it is no directory, or can't be read.
   std::vector<std::string> names(const std::string& path) const;
   // With links resolved, as a path of this machine; empty if there is none.
   std::string resolved(const std::string& path) const;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/mounts.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -62,6 +64,20 @@ std::vector<std::string> whole_sluices(const std::vector<MountEntry>& mounts) {
   return points;
 }
 
+// The mount point of the whole of what is mounted at `point`.
+std::string whole_of(const std::vector<MountEntry>& mounts, const std::string& point) {
+  const auto is_it = [&](const MountEntry& mount) { return mount.point == point; };
+  const auto part = std::find_if(mounts.rbegin(), mounts.rend(), is_it);
+  for (const auto& mount : mounts) {
+    if (part->is_whole) break;
+    if (mount.is_sluice && mount.is_whole && mount.major == part->major &&
+        mount.minor == part->minor) {
+      return mount.point;
+    }
+  }
+  return point;
+}
+
 std::string listed(const std::vector<std::string>& points) {
   std::string list;
   for (const auto& point : points) list += (list.empty() ? "" : ", ") + log::escaped(point);
@@ -107,7 +123,10 @@ bool has_word(std::string_view words, std::string_view word) {
 std::vector<MountEntry> parse_mountinfo(std::string_view text) {
   std::vector<MountEntry> mounts;
   for (const auto& line : parse_mount_lines(text)) {
-    mounts.push_back({line.point, line.type == "fuse.sluice", line.root == "/"});
+    const bool is_ours = has_word(line.options, "user_id=0") ||
+                         has_word(line.options, "user_id=" + std::to_string(::geteuid()));
+    mounts.push_back({line.point, line.type == "fuse.sluice" && is_ours, line.root == "/",
+                      line.major, line.minor});
   }
   return mounts;
 }
@@ -134,18 +153,24 @@ MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::strin
                          const std::string& directory) {
   const auto points = whole_sluices(mounts);
   if (!given.empty()) {
-    if (auto point = sluice_mount_of(mounts, given)) return {*point, ""};
+    if (auto point = sluice_mount_of(mounts, given)) return {whole_of(mounts, *point), ""};
     return {"", log::escaped(given) + " is not on a mount of sluice; " +
                     (points.empty() ? "there is none" : "there are: " + listed(points))};
   }
-  if (auto point = sluice_mount_of(mounts, directory)) return {*point, ""};
+  if (auto point = sluice_mount_of(mounts, directory)) return {whole_of(mounts, *point), ""};
   if (points.size() == 1) return {points[0], ""};
   if (points.empty()) return {"", "no sluice is mounted; see 'sluice mount --help'"};
-  return {"", "several are mounted, say which: " + listed(points)};
+  return {"", "several are mounted, say which: " + listed(points), points};
 }
 
 MountChoice choose_mount(const std::string& given) {
-  return choose_mount(mount_table(), given.empty() ? given : real_path(given), real_path("."));
+  const auto mounts = mount_table();
+  // Resolving links asks the daemon, who may not answer. The kernel names the current directory
+  // without any, and a mount point has none.
+  const std::string place = given.empty() ? given : absolute_path(given);
+  const bool is_point = !place.empty() && sluice_mount_of(mounts, place) == place;
+  return choose_mount(mounts, place.empty() || is_point ? place : real_path(given),
+                      absolute_path("."));
 }
 
 }  // namespace sluice

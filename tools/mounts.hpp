@@ -12,8 +12,11 @@ namespace sluice {
 
 struct MountEntry {
   std::string point;
+  // Of root, or of the user who asks: anybody may mount a filesystem that calls itself one of ours,
+  // and name any file of the machine as its configuration.
   bool is_sluice = false;
-  bool is_whole = true;  // false: a bind mount of a directory of it
+  bool is_whole = true;           // false: a bind mount of a directory of it
+  unsigned major = 0, minor = 0;  // st_dev
 
   bool operator==(const MountEntry&) const = default;
 };
@@ -49,15 +52,18 @@ std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts
                                            const std::string& path);
 
 // The mount that is meant: the one that holds `given`, or if that is empty the one that holds
-// `directory`, the current one, or else the only one there is. `problem` says why there is no
-// answer.
+// `directory`, the current one, or else the only one there is. The whole mount, also for a path in
+// a bind mount of a directory of it, if it is mounted here. `problem` says why there is no answer;
+// `several` are the mounts, if the problem is that there is more than one.
 struct MountChoice {
   std::string point;
   std::string problem;
+  std::vector<std::string> several = {};
 };
 MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
                          const std::string& directory);
-// With the machine's table and current directory.
+// With the machine's table and current directory. Does not wait for the daemon of a mount that is
+// named by its mount point, or holds the current directory.
 MountChoice choose_mount(const std::string& given);
 
 }  // namespace sluice

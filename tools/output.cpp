@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
+#include "base/log.hpp"
 #include "tools/text_width.hpp"
 
 namespace sluice {
@@ -121,6 +124,24 @@ std::string format_time(std::int64_t seconds) {
 
 std::string safe_name(const Style& style, const std::string& text) {
   return style.is_terminal() ? printable(text) : text;
+}
+
+std::string shell_word(const std::string& text) {
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return c >= 0x80 || std::isalnum(c) != 0 || std::strchr("/._-+=:,@%", c) != nullptr;
+  });
+  if (is_plain) return text;
+  // log::escaped() writes \xNN, which shells understand between $' and '.
+  const std::string shown = log::escaped(text);
+  std::string out = shown == text ? "'" : "$'";
+  for (const char c : shown) {
+    if (c == '\'') {
+      out += shown == text ? "'\\''" : "\\'";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
 }
 
 }  // namespace sluice

@@ -74,4 +74,8 @@ std::string format_time(std::int64_t seconds);
 // printable() when it goes to a terminal; left as it is otherwise.
 std::string safe_name(const Style& style, const std::string& text);
 
+// A word of a command that is printed to be copied: quoted where a shell would take it apart, and
+// without control characters.
+std::string shell_word(const std::string& text);
+
 }  // namespace sluice

@@ -75,6 +75,20 @@ bool is_harmless_key(std::string_view key) {
                      [&](const OptionSpec& each) { return each.name == key; });
 }
 
+// What filesystems that may be tiers are mounted with, and says nothing of whose they are.
+bool is_harmless_option(std::string_view key) {
+  constexpr std::array<std::string_view, 44> kOptions{
+      "ro",         "rw",         "sync",      "dirsync",  "noatime",    "nodiratime",
+      "relatime",   "lazytime",   "acl",       "noacl",    "user_xattr", "xattr",
+      "posixacl",   "discard",    "nodiscard", "barrier",  "nobarrier",  "commit",
+      "data",       "errors",     "stripe",    "delalloc", "dax",        "attr2",
+      "inode64",    "logbufs",    "logbsize",  "noquota",  "usrquota",   "grpquota",
+      "prjquota",   "sunit",      "swidth",    "compress", "ssd",        "space_cache",
+      "autodefrag", "subvolid",   "user_id",   "group_id", "max_read",   "default_permissions",
+      "blksize",    "allow_other"};
+  return std::find(kOptions.begin(), kOptions.end(), key) != kOptions.end();
+}
+
 }  // namespace
 
 std::uint64_t sip_hash(const SipKey& key, std::string_view text) {
@@ -154,12 +168,13 @@ std::string Redactor::message(std::string_view message) const {
       return message.substr(at).starts_with(std::string(before) + tier + " ");
     });
   };
+  // "tier=hdd path=/data/sluice why=...": a tier's own directory.
+  if (message.substr(0, key).find(" tier=") != std::string_view::npos) return text(message);
   auto end = message.rfind(" from=");
   if (end == std::string_view::npos || end < begin || !is_tier_at(end, " from=")) {
     end = message.rfind(" to=");
     if (end == std::string_view::npos || end < begin || !is_tier_at(end, " to=")) {
-      end = message.rfind(" why=");
-      if (end == std::string_view::npos || end < begin) end = message.size();
+      end = message.size();  // " why=" may be part of the name
     }
   }
   return text(message.substr(0, begin)) + path(message.substr(begin, end - begin)) +
@@ -176,6 +191,32 @@ std::string Redactor::log_line(std::string_view line) const {
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string Redactor::reason(std::string_view reason) const {
+  // "rule *.bin": a rule is called by its pattern.
+  constexpr std::string_view kRule = "rule ";
+  if (!reason.starts_with(kRule)) return text(reason);
+  return std::string(kRule) + component(reason.substr(kRule.size()));
+}
+
+std::string Redactor::mount_line(std::string_view line) const {
+  auto fields = parts_of(line, ' ');
+  const auto dash = std::find(fields.begin(), fields.end(), "-");
+  if (fields.size() < 7 || fields.end() - dash < 4) return "# (a line was left out)";
+  std::string &root = fields[3], &source = dash[2], &options = dash[3];
+  if (dash[1] == "fuse.sluice" && root != "/") root = "/" + component(root);
+  // "server:/share", "//server/share".
+  if (source.starts_with("//") || source.find(':') != std::string::npos) source = component(source);
+  std::string kept;
+  for (const auto& option : parts_of(options, ',')) {
+    if (!is_harmless_option(option.substr(0, option.find('=')))) continue;
+    kept += (kept.empty() ? "" : ",") + option;
+  }
+  options = kept.empty() ? "-" : kept;
+  std::string out;
+  for (const auto& field : fields) out += (out.empty() ? "" : " ") + field;
+  return out;
+}
+
 Json Redactor::json(Json value) const {
   if (value.is_string()) return text(value.get<std::string>());
   if (value.is_array()) {
@@ -187,8 +228,13 @@ Json Redactor::json(Json value) const {
         each = nullptr;
         continue;
       }
-      each = key == "path" && each.is_string() ? Json(path(each.get<std::string>()))
-                                               : json(std::move(each));
+      if (key == "path" && each.is_string()) {
+        each = path(each.get<std::string>());
+      } else if ((key == "reason" || key == "why") && each.is_string()) {
+        each = reason(each.get<std::string>());
+      } else {
+        each = json(std::move(each));
+      }
     }
   }
   return value;

@@ -37,6 +37,9 @@ class Redactor {
   std::string log_line(std::string_view line) const;
   // An answer of the daemon or of a verb.
   nlohmann::ordered_json json(nlohmann::ordered_json value) const;
+  // A line of /proc/self/mountinfo: without the directory of the pool that a bind mount shows, the
+  // server that a filesystem is on, and options that are not known to be harmless.
+  std::string mount_line(std::string_view line) const;
   // A configuration file: without comments, patterns of rules, and lines that are not understood.
   std::string config(std::string_view toml) const;
 
@@ -44,6 +47,7 @@ class Redactor {
   std::string component(std::string_view name) const;
   bool is_root(std::string_view path) const;
   std::string message(std::string_view message) const;
+  std::string reason(std::string_view reason) const;
 
   const SipKey key_;
   const Pool pool_;

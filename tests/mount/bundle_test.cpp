@@ -40,7 +40,13 @@ class BundleTest : public TieringTest {
   void use_secret() {
     const std::string name = std::string(kMarker) + " dir/" + kMarker + ".bin";
     put("hdd", name, std::string("content ") + kMarker);
-    start({"--log-level", "debug", "--metrics", "unix"});
+    // A rule is called by its pattern in the receipts of its moves.
+    const std::string ruled = std::string("ruled.") + kMarker, config = base_ / "rules.toml";
+    put("hdd", ruled, "x");
+    write_file(config, std::string("[[rule]]\nmatch = \"*.") + kMarker + "\"\ntier = \"ssd\"\n");
+    start({"--config", config, "--log-level", "debug", "--metrics", "unix"});
+    run_pass();
+    EXPECT_EQ(tier_of(ruled), "ssd");
     read_often(name, 5);
     move(name, "nvme");
     // One that can't be moved now leaves its name in the log.
@@ -67,7 +73,8 @@ TEST_F(BundleTest, HasWhatAReportNeedsAndNothingOfUsersFiles) {
   // A receipt and the log call the file the same.
   const Json receipts = Json::parse(files.at("moves.json")).at("receipts");
   ASSERT_FALSE(receipts.empty());
-  const std::string path = receipts.back().at("path");
+  EXPECT_TRUE(receipts.back().at("reason").get<std::string>().starts_with("rule <")) << receipts;
+  const std::string path = receipts.front().at("path");
   EXPECT_TRUE(path.ends_with(">.bin")) << path;
   EXPECT_NE(files.at("log.txt").find("path=" + path), std::string::npos) << files.at("log.txt");
   EXPECT_NE(files.at("mounts.txt").find("fuse.sluice"), std::string::npos);
@@ -82,6 +89,41 @@ TEST_F(BundleTest, KeepsNamesOnDemand) {
   EXPECT_NE(files.at("moves.json").find(kMarker), std::string::npos);
   EXPECT_NE(files.at("log.txt").find(kMarker), std::string::npos);
   EXPECT_EQ(all(files).find(std::string("content ") + kMarker), std::string::npos);
+}
+
+TEST_F(BundleTest, InABindMountOfADirectoryIsOfTheWholePool) {
+  put("hdd", std::string(kMarker) + "/f", "x");
+  start();
+  const std::string part = base_.make_dir("part");
+  ASSERT_TRUE(run_command({"mount", "--bind", *this / kMarker, part}).ok());
+  const CommandResult made = bundle({part});
+  EXPECT_TRUE(run_command({"umount", part}).ok());
+  ASSERT_TRUE(made.ok()) << made.err;
+  const auto files = unpacked();
+  EXPECT_TRUE(files.contains("status.json")) << made.out;
+  EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
+}
+
+TEST_F(BundleTest, HasTheLogThatTheDaemonWrites) {
+  const std::string log = base_ / "elsewhere.log";
+  start({"--log-file", log});
+  write_file(base_ / "state/sluice.log", "of long ago");
+  ASSERT_TRUE(bundle({root()}).ok());
+  const auto files = unpacked();
+  EXPECT_NE(files.at("log.txt").find("mounted: "), std::string::npos) << files.at("log.txt");
+  EXPECT_NE(files.at("README.txt").find(log + ", last written "), std::string::npos)
+      << files.at("README.txt");
+}
+
+TEST_F(BundleTest, UnderSudoIsForWhoeverTypedIt) {
+  start();
+  ASSERT_EQ(::setenv("SUDO_UID", "4242", 1) + ::setenv("SUDO_GID", "4243", 1), 0);
+  const CommandResult made = bundle({root()});
+  ASSERT_EQ(::unsetenv("SUDO_UID") + ::unsetenv("SUDO_GID"), 0);
+  ASSERT_TRUE(made.ok()) << made.err;
+  EXPECT_EQ(lstat_of(file()).st_uid, 4242u);
+  EXPECT_EQ(lstat_of(file()).st_gid, 4243u);
+  EXPECT_EQ(lstat_of(file()).st_mode & 07777, 0600u);
 }
 
 TEST_F(BundleTest, IsForItsOwnerAndReplacesNothing) {
@@ -123,6 +165,15 @@ TEST_F(BundleTest, OfADaemonThatDoesNotAnswerEndsNevertheless) {
   ASSERT_TRUE(made.ok()) << made.err;
   EXPECT_NE(made.out.find("left out: status.json: no answer"), std::string::npos) << made.out;
   EXPECT_TRUE(unpacked().contains("doctor.json"));
+}
+
+TEST_F(BundleTest, IsNotWrittenToADaemonThatDoesNotAnswer) {
+  start();
+  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  const CommandResult made = sluice({"bundle", "--output", *this / "report.tar", root()});
+  ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
+  EXPECT_EQ(made.exit_code, 1);
+  EXPECT_NE(made.err.find("does not answer"), std::string::npos) << made.err;
 }
 
 TEST_F(BundleTest, OfAUserWhoIsNotRootSaysWhatIsMissing) {

@@ -2,8 +2,10 @@
 // `sluice gpu bench` and `sluice doctor` on a mount, with host memory.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "base/unique_fd.hpp"
@@ -101,6 +103,25 @@ TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
   EXPECT_TRUE(both.ok()) << both.err;
   EXPECT_NE(both.out.find("tier nvme"), std::string::npos) << both.out;
   EXPECT_NE(both.out.find(on("hdd", "f")), std::string::npos) << both.out;
+}
+
+TEST_F(GpuToolsTest, DoctorSaysThatADaemonDoesNotAnswer) {
+  start();
+  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  const CommandResult said = sluice({"doctor", root()});
+  ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
+  EXPECT_EQ(said.exit_code, 3) << said.err;
+  EXPECT_NE(said.out.find("does not answer"), std::string::npos) << said.out;
+}
+
+TEST_F(GpuToolsTest, DoctorBelievesOnlyAMountOfOursWhereAFileIs) {
+  const std::string file = base_ / "file";
+  write_file(file, "x");
+  const std::string value = "/etc/hostname";
+  ASSERT_EQ(::setxattr(file.c_str(), "user.sluice.location", value.data(), value.size(), 0), 0);
+  const CommandResult said = sluice({"doctor", file});
+  EXPECT_NE(said.out.find(file), std::string::npos) << said.out;
+  EXPECT_EQ(said.out.find(value), std::string::npos) << said.out;
 }
 
 TEST_F(GpuToolsTest, DoctorTellsScriptsThatATierFails) {

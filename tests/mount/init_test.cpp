@@ -116,6 +116,16 @@ TEST_F(InitTest, ADryRunAndJsonWriteNothing) {
   EXPECT_FALSE(exists(slow_->path() + "/sluice"));
 }
 
+TEST_F(InitTest, ADryRunRefusesWhatTheRealOneWould) {
+  const CommandResult inside =
+      init({"--dry-run", "--tier", "a=" + fast_->path(), "--mountpoint", fast_->path() + "/mnt"});
+  EXPECT_EQ(inside.exit_code, 1) << inside.out;
+  EXPECT_NE(inside.err.find("is inside tier a"), std::string::npos) << inside.err;
+  const CommandResult folder = sluice({"init", "--dry-run", "--output", base_ / "etc/", "--tier",
+                                       "a=" + fast_->path(), "--mountpoint", base_ / "mnt"});
+  EXPECT_EQ(folder.exit_code, 2) << folder.out;
+}
+
 TEST_F(InitTest, WithoutATerminalItDoesNotGuess) {
   const CommandResult said = init({});
   EXPECT_EQ(said.exit_code, 2);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/support/files.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -15,7 +16,7 @@ using test::exists;
 class InitConfigTest : public testing::Test {
  protected:
   InitConfig config(std::vector<std::string> tiers) const {
-    return {base_ / "etc/pool.toml", base_ / "mnt", std::move(tiers), {}, {}};
+    return {base_ / "etc/pool.toml", base_ / "mnt", std::move(tiers), {}, {}, {}};
   }
   test::TempDir base_;
 };
@@ -66,6 +67,30 @@ TEST_F(InitConfigTest, AfterAProblemNothingIsLeft) {
   EXPECT_NE(write_config(wanted, false).problem.find("is its disk mounted?"), std::string::npos);
 }
 
+TEST_F(InitConfigTest, ADirectoryThatWasToBeNewIsNotTakenFromSomebodyElse) {
+  const std::string elsewhere = base_.make_dir("elsewhere");
+  ASSERT_EQ(::symlink(elsewhere.c_str(), (base_ / "sluice").c_str()), 0);
+  auto wanted = config({"a=" + base_ / "sluice"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  wanted.new_directories = {base_ / "sluice"};
+  EXPECT_NE(write_config(wanted, false).problem.find("was to be new"), std::string::npos);
+  EXPECT_FALSE(exists(wanted.file));
+}
+
+TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {
+  base_.make_file("file", "x");
+  const auto problem = [&](const std::string& path) {
+    auto wanted = config({"a=" + path});
+    if (auto found = prepare_config(wanted)) return *found;
+    return check_places(wanted).value_or("");
+  };
+  EXPECT_EQ(problem(base_ / "a"), "");
+  EXPECT_NE(problem("/").find("is inside tier a"), std::string::npos) << problem("/");
+  EXPECT_NE(problem(base_ / "file").find("is not a directory"), std::string::npos);
+  EXPECT_NE(problem(base_ / "unmounted/disk").find("is its disk mounted?"), std::string::npos);
+  EXPECT_EQ(test::names_in(base_.path()), std::vector<std::string>{"file"});
+}
+
 TEST_F(InitConfigTest, MistakesAreNamedAsMountNamesThem) {
   auto same = config({"a=/x", "a=/y"});
   EXPECT_NE(prepare_config(same)->find("has that name already"), std::string::npos);
@@ -83,13 +108,14 @@ TEST_F(InitConfigTest, ANameOfAPoolCanNameAUnit) {
 }
 
 TEST_F(InitConfigTest, TheLineForFstabEscapesSpaces) {
-  InitConfig wanted{"/etc/my pool.toml", "/mnt/p", {"a=/a b"}, {}, {}};
+  InitConfig wanted{"/etc/my pool.toml", "/mnt/p", {"a=/a b"}, {}, {}, {}};
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
   const std::string steps = next_steps(wanted, "");
   EXPECT_NE(steps.find("/etc/my\\040pool.toml  /mnt/p  sluice  nofail,"
                        "x-systemd.requires-mounts-for=/a\\040b  0 0"),
             std::string::npos)
       << steps;
+  EXPECT_NE(steps.find("sluice mount --config '/etc/my pool.toml'"), std::string::npos) << steps;
   EXPECT_EQ(steps.find("systemctl"), std::string::npos);
   EXPECT_NE(next_steps(wanted, "p").find("systemctl enable --now sluice@p"), std::string::npos);
 }

@@ -32,9 +32,10 @@ class InitDisksTest : public testing::Test {
     link("sys/class/block/" + name, "../../../" + folder + name);
   }
   void mount(const std::string& number, const std::string& point, const std::string& type,
-             const std::string& source, std::uint64_t size, const std::string& flags = "rw") {
-    table_ +=
-        "30 22 " + number + " / " + point + " " + flags + " - " + type + " " + source + " rw\n";
+             const std::string& source, std::uint64_t size, const std::string& flags = "rw",
+             const std::string& root = "/") {
+    table_ += "30 22 " + number + " " + root + " " + point + " " + flags + " - " + type + " " +
+              source + " rw\n";
     rooms_[point] = {size, size / 2};
     root_.make_dir(point.substr(1));
   }
@@ -94,6 +95,24 @@ TEST_F(InitDisksTest, WhatIsThereAlreadyStaysOutsideOfThePool) {
   EXPECT_EQ(tiers(find()), Strings{"hdd=/data"});
   put("data/photo.jpg", "x");
   EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice"});
+  // What is there already may be anybody's, or a link to anywhere.
+  link("data/sluice", "/etc");
+  EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice2"});
+}
+
+TEST_F(InitDisksTest, WhatIsNoWholeFilesystemIsNoTier) {
+  put_disk("sda", "8:0", 400 * kGiB, "1");
+  put("etc/hosts", "127.0.0.1 localhost");
+  table_ += "30 22 8:0 /containers/7/hosts /etc/hosts rw - ext4 /dev/sda rw\n";
+  mount("8:0", "/volume", "ext4", "/dev/sda", 400 * kGiB, "rw", "/volumes/7");
+  auto found = find();
+  EXPECT_EQ(tiers(found), Strings{});
+  EXPECT_EQ(why(found, "/etc/hosts"), "not shown");
+  EXPECT_NE(why(found, "/volume").find("only a directory of it"), std::string::npos);
+  mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
+  found = find();
+  EXPECT_EQ(tiers(found), Strings{"hdd=/data"});
+  EXPECT_EQ(why(found, "/volume"), "not shown");
 }
 
 TEST_F(InitDisksTest, TheRootIsTakenOnlyIfItIsAllThereIs) {
@@ -166,6 +185,7 @@ TEST_F(InitDisksTest, BtrfsIsOnTheDiskOfItsSource) {
 
 TEST_F(InitDisksTest, DisksThatAreNotMountedAreNamedWithWhatOneWouldDo) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
+  put("run/udev/data/b8:0", "E:ID_BUS=ata\n");
   put_disk("sdb", "8:16", 400 * kGiB, "1");
   put("run/udev/data/b8:16", "S:disk/by-id/x\nE:ID_FS_TYPE=xfs\n");
   put_disk("sdc", "8:32", 400 * kGiB, "1");
@@ -179,10 +199,31 @@ TEST_F(InitDisksTest, DisksThatAreNotMountedAreNamedWithWhatOneWouldDo) {
   EXPECT_EQ(tiers(found), Strings{});
   ASSERT_EQ(found.idle.size(), 3u);
   EXPECT_EQ(found.idle[0].device, "/dev/sda");
-  EXPECT_NE(found.idle[0].words.find("mkfs.ext4 /dev/sda && mkdir /sda && mount /dev/sda /sda"),
-            std::string::npos);
+  EXPECT_EQ(found.idle[0].words,
+            "no filesystem known; if nothing on it is needed, make one and mount it");
   EXPECT_EQ(found.idle[1].words, "xfs, not mounted; to use it: mkdir /sdb && mount /dev/sdb /sdb");
   EXPECT_EQ(found.idle[2].words, "LVM2_member: belongs to something else");
+}
+
+TEST_F(InitDisksTest, WhatIsOnADiskIsNotGuessed) {
+  put_disk("dm-0", "253:0", 400 * kGiB, "1");  // of a virtual machine, perhaps
+  put("run/udev/data/b253:0", "E:ID_FS_TYPE=ext4\n");
+  put_disk("nvme0c0n1", "259:9", 400 * kGiB, "0");
+  put("sys/devices/nvme0c0n1/hidden", "1\n");
+  put_disk("sda", "8:0", 400 * kGiB, "1");  // without udev's entry
+  put_disk("sdb", "8:16", 400 * kGiB, "1");
+  put("run/udev/data/b8:16", "E:ID_PART_TABLE_TYPE=gpt\n");
+  put_disk("sdc", "8:32", 400 * kGiB, "1");
+  put("run/udev/data/b8:32", "E:ID_FS_TYPE=BitLocker\n");
+  put_disk("sdd", "8:48", 400 * kGiB, "1");  // the second disk of a btrfs
+  put("run/udev/data/b8:48", "E:ID_FS_TYPE=btrfs\n");
+  put("sys/fs/btrfs/0815/devices/sdd/x", "");
+  const auto found = find();
+  ASSERT_EQ(found.idle.size(), 4u);
+  for (const auto i : {0u, 1u, 2u}) {
+    EXPECT_TRUE(found.idle[i].words.starts_with("can't tell what is on it")) << found.idle[i].words;
+  }
+  EXPECT_EQ(found.idle[3].words, "BitLocker: belongs to something else");
 }
 
 TEST_F(InitDisksTest, OfADiskWithPartitionsThesePartitionsAreIdle) {

@@ -9,10 +9,11 @@ namespace {
 constexpr const char* kTable =
     "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
     "40 22 0:50 / /mnt/pool rw shared:9 master:2 - fuse.sluice sluice rw,user_id=0\n"
-    "41 22 0:51 / /mnt/with\\040space\\134 rw - fuse.sluice sluice rw\n"
+    "41 22 0:51 / /mnt/with\\040space\\134 rw - fuse.sluice sluice rw,user_id=0\n"
     "42 40 8:2 / /mnt/pool/inner rw - ext4 /dev/sdb rw\n"
-    "43 22 0:50 /sub /srv/bound rw - fuse.sluice sluice rw\n"
+    "43 22 0:50 /sub /srv/bound rw - fuse.sluice sluice rw,user_id=0\n"
     "44 22 0:52 / /other rw - fuse.sshfs host rw\n"
+    "45 22 0:53 / /home/eve/fake rw - fuse.sluice /etc/shadow rw,user_id=4242\n"
     "nonsense\n";
 
 std::vector<MountEntry> one_mount() {
@@ -20,12 +21,15 @@ std::vector<MountEntry> one_mount() {
 }
 
 TEST(MountTableTest, IsReadAsTheKernelWritesIt) {
-  EXPECT_EQ(parse_mountinfo(kTable), (std::vector<MountEntry>{{"/", false, true},
-                                                              {"/mnt/pool", true, true},
-                                                              {"/mnt/with space\\", true, true},
-                                                              {"/mnt/pool/inner", false, true},
-                                                              {"/srv/bound", true, false},
-                                                              {"/other", false, true}}));
+  EXPECT_EQ(parse_mountinfo(kTable),
+            (std::vector<MountEntry>{{"/", false, true, 8, 1},
+                                     {"/mnt/pool", true, true, 0, 50},
+                                     {"/mnt/with space\\", true, true, 0, 51},
+                                     {"/mnt/pool/inner", false, true, 8, 2},
+                                     {"/srv/bound", true, false, 0, 50},
+                                     {"/other", false, true, 0, 52},
+                                     {"/home/eve/fake", false, true, 0, 53}}))
+      << "a filesystem of some user is none of ours";
   EXPECT_EQ(parse_mountinfo(""), std::vector<MountEntry>{});
 }
 
@@ -87,11 +91,18 @@ TEST(ChooseMountTest, TakesTheOneThatHoldsTheCurrentDirectory) {
             "/mnt/with space\\");
 }
 
+TEST(ChooseMountTest, TakesTheWholeForAPartOfIt) {
+  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "/srv/bound/x", "/").point, "/mnt/pool");
+  EXPECT_EQ(choose_mount({{"/srv/bound", true, false}}, "", "/srv/bound").point, "/srv/bound");
+}
+
 TEST(ChooseMountTest, TakesTheOnlyOne) {
   EXPECT_EQ(choose_mount(one_mount(), "", "/home").point, "/mnt/pool");
 }
 
 TEST(ChooseMountTest, AsksWhenThereAreSeveralOrNone) {
+  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").several,
+            (std::vector<std::string>{"/mnt/pool", "/mnt/with space\\"}));
   EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").problem,
             "several are mounted, say which: /mnt/pool, /mnt/with space\\x5c");
   EXPECT_EQ(choose_mount({{"/", false, true}}, "", "/home").problem,

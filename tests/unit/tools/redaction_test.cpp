@@ -62,6 +62,10 @@ TEST_F(RedactorTest, NamesThatLookLikeTheRestOfALineAreHiddenToo) {
   expect_hidden("warn can't spill a file: path=/SECRET to=hdd x to=hdd step=copy why=no space");
   expect_hidden("error a move could not be finished, tried again every second: path=/SECRET why=x");
   expect_hidden("error can't undo a rename, run 'sluice fsck': name=SECRET name=SECRET why=busy");
+  expect_hidden("error two different files have one name, both are kept: name=a why=SECRET");
+  expect_hidden("error a move could not be finished, tried again every second: path=/a why=SECRET");
+  const std::string offline = "error tier is offline: tier=hdd path=/data/sluice why=I/O error";
+  EXPECT_EQ(redactor_.log_line(offline), offline);
 }
 
 TEST_F(RedactorTest, APathBelowARootIsHiddenWhereverItStands) {
@@ -86,6 +90,25 @@ TEST_F(RedactorTest, ReceiptsLoseNamesAndChecksums) {
   EXPECT_TRUE(out.at("receipts")[0].at("hash").is_null());
   EXPECT_EQ(out.at("receipts")[0].at("bytes"), 7);
   EXPECT_EQ(out.at("tiers")[0].at("path"), "/data/sluice");
+}
+
+TEST_F(RedactorTest, ReasonsLoseThePatternsOfRules) {
+  const Json out = redactor_.json({{"reason", "rule *.SECRET"}, {"why", "rule /SECRET/**, hot"}});
+  EXPECT_EQ(out.dump().find("SECRET"), std::string::npos) << out;
+  EXPECT_TRUE(out.at("reason").get<std::string>().starts_with("rule <"));
+  EXPECT_EQ(redactor_.json({{"reason", "hot enough"}}).at("reason"), "hot enough");
+}
+
+TEST_F(RedactorTest, MountsLoseDirectoriesServersAndWhoLogsIn) {
+  const std::string tier = "30 22 8:1 / /data rw,noatime shared:1 - ext4 /dev/sda1 rw,data=ordered";
+  EXPECT_EQ(redactor_.mount_line(tier), tier);
+  for (const char* line :
+       {"43 22 0:50 /SECRET\\040dir /srv rw - fuse.sluice /etc/sluice/p.toml rw,user_id=0",
+        "44 22 0:51 / /net rw - nfs4 SECRET:/SECRET rw,addr=SECRET",
+        "45 22 0:52 / /smb rw - cifs //SECRET/x rw,username=SECRET", "nonsense SECRET"}) {
+    const std::string out = redactor_.mount_line(line);
+    EXPECT_EQ(out.find("SECRET"), std::string::npos) << out;
+  }
 }
 
 TEST_F(RedactorTest, AConfigurationLosesCommentsPatternsAndWhatIsNotUnderstood) {
