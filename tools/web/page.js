@@ -16,6 +16,8 @@ let level = null;               // what the map shows
 let inner = new Map();          // by `at`: what is in its larger directories
 let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
+let going = 0;                  // requests for the map under way
+let mapDue = 0;                 // when to ask for it again, as Date.now()
 let receiptsOf = '';            // the counts that the receipts shown belong to
 const samples = new Map();      // by tier: {reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
@@ -189,7 +191,7 @@ function drawCrumbs() {
   const steps = [{name: '/', at: ''}, ...place];
   $('crumbs').replaceChildren(...steps.flatMap((step, i) => {
     const isLast = i === steps.length - 1;
-    const button = element('button', {class: 'link path', click: () => go(place.slice(0, i)),
+    const button = element('button', {class: 'link path', click: () => go(place.slice(0, i)).catch(showTrouble),
       ...(isLast ? {'aria-current': 'location'} : {})}, element('bdi', {text: i ? shown(step.name) : 'all files'}));
     return i ? [element('span', {class: 'muted', text: '/'}), button] : [button];
   }));
@@ -198,7 +200,7 @@ function drawCrumbs() {
 function redrawMap() {
   if (!level?.children) return;
   drawMap($('map'), level, inner, (child) => {
-    if (child.directory) return go([...place, {name: child.name, at: child.at}]);
+    if (child.directory) return go([...place, {name: child.name, at: child.at}]).catch(showTrouble);
     const path = [...place, child].map((step) => '/' + step.name).join('');
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
   });
@@ -208,9 +210,15 @@ function redrawMap() {
   $('map-legend').replaceChildren(...legend);
 }
 
+function drawNoMap(why) {
+  $('map').replaceChildren(words(why));
+  $('map-legend').replaceChildren();
+}
+
 async function go(steps) {
   const isMove = steps.length !== place.length;
   const turn = ++goes;
+  ++going;
   try {
     const path = steps.map((step) => '/' + step.at).join('');
     const answer = await ask('tree?path=' + (path || '/'));
@@ -221,18 +229,27 @@ async function go(steps) {
     place = steps;
     level = answer;
     inner = contents;
+    mapDue = Date.now() + (answer.time ? 30000 : 0);
     drawCrumbs();
     if (answer.time) {
       redrawMap();
     } else {
-      $('map').replaceChildren(words('The daemon is looking at all files for the first time since the mount. ' +
-        'The map comes when it has seen them.'));
-      $('map-legend').replaceChildren();
+      drawNoMap('The daemon is looking at all files for the first time since the mount. ' +
+        'The map comes when it has seen them.');
     }
     if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
   } catch (problem) {
+    if (turn !== goes) return;
     if (problem.status !== 404) throw problem;
-    if (steps.length) await go(steps.slice(0, -1));  // it is gone
+    if (steps.length) return await go(steps.slice(0, -1));  // it is gone
+    // A daemon of an older version knows no map.
+    mapDue = Date.now() + 30000;
+    place = steps;
+    level = null;
+    drawCrumbs();
+    drawNoMap(shown(problem.message));
+  } finally {
+    --going;
   }
 }
 
@@ -247,6 +264,7 @@ async function tell(at, path) {
       element('dl', {}, ...story.lines.flatMap((line) =>
         [element('dt', {text: line.label}), element('dd', {text: shown(line.text)})])));
   } catch (problem) {
+    if (turn !== tells) return;
     $('story').replaceChildren(element('p', {class: 'failed', text: shown(problem.message)}));
   }
   if (matchMedia('(max-width: 900px)').matches) $('story').scrollIntoView({block: 'nearest'});
@@ -299,7 +317,7 @@ async function refresh() {
   // Another mount than before: what was counted belongs to the old one.
   if (before && now.uptime_s < before.uptime_s) {
     before = null;
-    level = null;
+    mapDue = 0;
     receiptsOf = '';
   }
   drawHeader(now);
@@ -309,11 +327,8 @@ async function refresh() {
   drawGpu(now);
   before = now;
   await drawReceipts(now);
-  const age = level?.time ? Date.now() / 1000 - (level.asked ?? 0) : Infinity;
-  if (age > 30) {
-    await go(place);
-    if (level) level.asked = Date.now() / 1000;
-  }
+  // Not while somebody's click is on its way: the latest wins, and that should be the click.
+  if (!going && Date.now() >= mapDue) await go(place);
   await refreshReplay();
 }
 
