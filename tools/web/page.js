@@ -18,7 +18,7 @@ let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
 let going = 0;                  // requests for the map under way
 let mapDue = 0;                 // when to ask for it again, as Date.now()
-let receiptsOf = '';            // the counts that the receipts shown belong to
+let told = {};                  // the last answer of /api/moves, its counts and when to ask again
 const samples = new Map();      // by tier: {reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
 
@@ -144,13 +144,13 @@ function drawMoves(now) {
 
 async function drawReceipts(now) {
   const of = [now.migration.moved, now.migration.failed, now.migration.pending].join();
-  if (of === receiptsOf) return;
-  const {pending, receipts} = await ask('moves');
-  receiptsOf = of;
-  const rows = pending.slice(0, 5).map((each) => item(file(each.path, tell),
+  // Counts stay the same where one that waits replaces another, or its reason changes.
+  if (of !== told.of || Date.now() >= told.due)
+    told = {...await ask('moves'), of, due: Date.now() + 10000};
+  const rows = told.pending.slice(0, 5).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: 'waits for ' + shown(each.to)}),
     element('span', {class: 'under muted', text: shown(each.why)})));
-  rows.push(...receipts.slice(0, 8).map((each) => item(file(each.path, tell),
+  rows.push(...told.receipts.slice(0, 8).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: `${shown(each.from)} → ${shown(each.to)}`}),
     element('span', {class: each.result === 'failed' ? 'under failed' : 'under muted',
       text: `${each.result === 'moved' ? '' : each.result + ', '}${size(each.bytes)}, ${shown(each.reason)}, ` +
@@ -318,7 +318,7 @@ async function refresh() {
   if (before && now.uptime_s < before.uptime_s) {
     before = null;
     mapDue = 0;
-    receiptsOf = '';
+    told = {};
   }
   drawHeader(now);
   drawTiers(now);

@@ -22,10 +22,11 @@ export function element(name, attributes = {}, ...children) {
   return node;
 }
 
-// Fills `box` anew, unless that changes nothing, and leaves the keyboard where it was.
+// Fills `box` anew, unless that changes nothing, and leaves the keyboard where it was. Not while a
+// button in it is held down: a click must end on the node that it began on.
 export function fill(box, ...nodes) {
   const next = element(box.localName, {}, ...nodes);
-  if (box.innerHTML === next.innerHTML) return;
+  if (box.innerHTML === next.innerHTML || box.matches(':active')) return;
   const buttons = () => [...box.querySelectorAll('button')];
   const focused = buttons().indexOf(document.activeElement);
   box.replaceChildren(...next.childNodes);
