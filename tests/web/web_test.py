@@ -152,6 +152,18 @@ def check_map(page):
         page.wait(tile("not-utf8-"))
 
 
+def check_path(page):
+    """A hostile name is as harmless in the field as elsewhere, and means the same file when asked for again."""
+    for name, value in (("right", "/right\\xe2\\x80\\xaegnp.exe"), ("new", "/new\\x0aline\\x09and\\x1b[31mcolour"),
+                        ("not-utf8-", "/not-utf8-\ufffd\ufffd")):
+        page.run(tile(name) + ".id = 'chosen'")
+        for button in ("#chosen", "#ask button"):
+            page.run("document.getElementById('story').replaceChildren()")
+            page.click(button)
+            page.wait("document.querySelector('#story dl')", f"the story of {value} by {button}")
+            assert page.run("document.getElementById('path').value") == value
+
+
 def check_focus(page):
     """What is drawn anew each second does not take the keyboard away."""
     page.run("document.querySelector('#hottest .file').focus()")
@@ -181,6 +193,7 @@ def check_all(pool, page, address):
     check_looks(page)
     page.resize(1280, 900)
     check_map(page)
+    check_path(page)
     check_focus(page)
     check_story(page, "/" + HOSTILE[0].decode(), "opened 40 times")
     assert page.problems == [], page.problems

@@ -14,6 +14,7 @@ let before = null;              // the last answer
 let place = [];                 // the path of the map: {name, at}
 let level = null;               // what the map shows
 let inner = new Map();          // by `at`: what is in its larger directories
+let chosen = null;              // the file whose story was asked for last: {at, path}
 let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
 let going = 0;                  // requests for the map under way
@@ -255,7 +256,8 @@ async function go(steps) {
 
 // The story of the file at `at`, percent-encoded, which is called `path`.
 async function tell(at, path) {
-  $('path').value = path;
+  chosen = {at, path};
+  $('path').value = shown(path);
   const turn = ++tells;
   try {
     const story = await ask('explain?path=' + at);
@@ -351,8 +353,11 @@ takeToken();
 addEventListener('hashchange', takeToken);
 $('ask').addEventListener('submit', (event) => {
   event.preventDefault();
-  const path = '/' + $('path').value.trim().replace(/^\/+/, '');
-  tell(encoded(path), path);
+  const typed = $('path').value;
+  // What shown() wrote there is not always the name, nor can each name be typed.
+  if (chosen && typed === shown(chosen.path)) return tell(chosen.at, chosen.path);
+  const path = '/' + typed.replace(/^\/+/, '');
+  return tell(encoded(path), path);
 });
 let width = 0;
 new ResizeObserver(() => {
