@@ -254,6 +254,11 @@ async function go(steps) {
   }
 }
 
+async function refreshMap() {
+  // Not while somebody's click is on its way: the latest wins, and that should be the click.
+  if (!going && Date.now() >= mapDue) await go(place);
+}
+
 // The story of the file at `at`, percent-encoded, which is called `path`.
 async function tell(at, path) {
   chosen = {at, path};
@@ -328,10 +333,10 @@ async function refresh() {
   drawHottest(now);
   drawGpu(now);
   before = now;
-  await drawReceipts(now);
-  // Not while somebody's click is on its way: the latest wins, and that should be the click.
-  if (!going && Date.now() >= mapDue) await go(place);
-  await refreshReplay();
+  let trouble = null;
+  for (const part of [() => drawReceipts(now), refreshMap, refreshReplay])
+    await part().catch((problem) => { trouble ??= problem; });
+  if (trouble) throw trouble;
 }
 
 async function keepRefreshing() {
