@@ -78,10 +78,15 @@ int command_web(int argc, char** argv) {
   // A mount that is somebody's current directory can't be unmounted.
   if (::chdir("/") < 0) return fail("web", std::string("/: ") + std::strerror(errno));
 
-  // Before there are threads, which inherit it: the signals that end this wait for sigwait().
+  // Before there are threads, which inherit it: the signals that end this wait for sigwait(). It
+  // would take those that nohup had ignored, too.
   sigset_t ends;
   ::sigemptyset(&ends);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction current {};
+    ::sigaction(number, nullptr, &current);
+    if (current.sa_handler != SIG_IGN) ::sigaddset(&ends, number);
+  }
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
   const std::string token = make_token();

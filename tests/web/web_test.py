@@ -226,13 +226,17 @@ def main():
         skip("chromium", "there is no Chromium; tools/setup.sh --browser installs it")
     pool = Pool()
     try:
-        web = subprocess.Popen([SLUICE, "web", "--port", "0", pool.mountpoint], stdout=subprocess.PIPE, text=True)
-        page = chromium.Browser()
+        web = subprocess.Popen(["nohup", SLUICE, "web", "--port", "0", pool.mountpoint], stdout=subprocess.PIPE, text=True)
         try:
-            check_all(pool, page, web.stdout.readline().strip())
+            address = web.stdout.readline().strip()
+            web.send_signal(signal.SIGHUP)
+            page = chromium.Browser()
+            try:
+                check_all(pool, page, address)
+            finally:
+                page.close()
         finally:
-            page.close()
-            web.send_signal(signal.SIGINT)
+            web.terminate()
             code = web.wait(10)
         assert code == 0, f"sluice web ended with {code}"
     finally:
