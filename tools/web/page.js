@@ -4,7 +4,7 @@ import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, 
   from './text.js';
 import {drawMap} from './treemap.js';
 
-const kSamples = 120;
+const kSeconds = 120;  // of the tiers' curves
 const kInner = 6;  // directories of the map whose content shows; requests at once
 const $ = (id) => document.getElementById(id);
 const words = (text) => element('p', {class: 'muted', text});
@@ -20,7 +20,7 @@ let goes = 0, tells = 0;        // numbers of the latest: an older one's answer 
 let going = 0;                  // requests for the map under way
 let mapDue = 0;                 // when to ask for it again, as Date.now()
 let told = {};                  // the last answer of /api/moves, its counts and when to ask again
-const samples = new Map();      // by tier: {reads, writes}
+const samples = new Map();      // by tier: {time, reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
 
 // The token comes behind the '#', which browsers send to nobody; it is kept for a reload of this
@@ -97,8 +97,8 @@ function drawTiers(now) {
     samples.set(tier.name, history);
     if (past && seconds > 0 && Boolean(past.disk) === Boolean(tier.disk)) {
       const change = (key) => Math.max(0, (counters(tier)[key] - counters(past)[key]) / seconds);
-      history.push({reads: change('read_bytes'), writes: change('written_bytes')});
-      if (history.length > kSamples) history.shift();
+      history.push({time: now.uptime_s, reads: change('read_bytes'), writes: change('written_bytes')});
+      while (history[0].time < now.uptime_s - kSeconds) history.shift();
     }
     const last = history[history.length - 1] ?? {reads: 0, writes: 0};
     const percent = tier.total ? 100 * tier.used / tier.total : 0;
@@ -112,7 +112,7 @@ function drawTiers(now) {
         element('span', {text: full}),
         element('span', {class: tier.online ? '' : 'failed', text: note})),
       element('div', {class: 'rate'},
-        sparkline(history, kSamples, `reads ${rate(last.reads)}, writes ${rate(last.writes)}`),
+        sparkline(history, kSeconds, `reads ${rate(last.reads)}, writes ${rate(last.writes)}`),
         element('div', {class: 'rates muted'},
           element('div', {text: 'read ' + rate(last.reads)}),
           element('div', {text: 'write ' + rate(last.writes)}))));
@@ -206,7 +206,7 @@ function redrawMap() {
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
   });
   const legend = [element('span', {text: `${files(level.files)}, ${size(level.bytes)}, ` +
-    `as of ${duration(Date.now() / 1000 - level.time)} ago. Mean score:`})];
+    `as of ${duration(before.now - level.time)} ago. Mean score:`})];
   kHeatWords.forEach((text, i) => legend.push(element('span', {}, element('span', {class: `key swatch heat${i}`}), text)));
   $('map-legend').replaceChildren(...legend);
 }
@@ -321,9 +321,12 @@ async function refreshReplay() {
 
 async function refresh() {
   const now = await ask('activity');
-  // Another mount than before: what was counted belongs to the old one.
-  if (before && now.uptime_s < before.uptime_s) {
+  // Another mount than before: what was counted belongs to the old one. `now` is in whole seconds.
+  const mounted = (answer) => answer.now - answer.uptime_s;
+  if (before && Math.abs(mounted(now) - mounted(before)) > 2) {
     before = null;
+    samples.clear();
+    seenMoves.clear();
     mapDue = 0;
     told = {};
   }
