@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/http_server.hpp"
@@ -95,7 +96,8 @@ int command_web(int argc, char** argv) {
   const auto server =
       HttpServer::listen_on(loopback_address(static_cast<std::uint16_t>(port)), "sluice-web",
                             [&](const HttpRequest& request) { return handler.answer(request); });
-  if (!server) return fail("web", describe_listen(server.error().code, port));
+  // Here, too, at once: the replay's end would wait for all of a large trace to be read.
+  if (!server) std::_Exit(fail("web", describe_listen(server.error().code, port)));
   std::fprintf(stderr, "sluice: web: watching %s; open this in a browser, Ctrl-C ends it\n",
                log::escaped(*mount).c_str());
   std::printf("http://127.0.0.1:%u/#%s\n", unsigned{(*server)->port()}, token.c_str());
