@@ -83,7 +83,7 @@ Result<std::string> attribute_beneath(const std::string& mount, const std::strin
 }
 
 HttpResponse explain_problem(const Error& error, const std::string& path) {
-  const std::string where = path + ": ";
+  const std::string where = log::escaped(path) + ": ";
   switch (error.code) {
     case ENOENT:
     case ENOTDIR:

@@ -245,7 +245,7 @@ def check_all(pool, page, address):
     check_parts(page, origin)
     assert page.problems == [], page.problems
     # From here on the server is made to refuse, which the browser notes.
-    check_story(page, "/none", "there is no such file")
+    check_story(page, "/no\\ne", "/no\\x5cne: there is no such file")
 
     pool.umount()
     page.wait("document.getElementById('trouble').innerText.includes('does not answer')", "the page notices the end of the mount")

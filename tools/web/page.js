@@ -1,7 +1,7 @@
 // Asks /api/ every second or so, and draws what it says. docs/web.md lists the requests.
 import {bar, replayChart, sparkline} from './charts.js';
-import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, shown, size}
-  from './text.js';
+import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, sentence, shown,
+  size} from './text.js';
 import {drawMap} from './treemap.js';
 
 const kSeconds = 120;  // of the tiers' curves
@@ -62,8 +62,8 @@ function showTrouble(problem) {
   if (!problem) return;
   const text = problem.status === 401
     ? 'This address lacks the token. Open the whole address that sluice web printed, from http to the last letter.'
-    : problem.status === 503 ? 'The mount does not answer. ' + shown(problem.message) + '. This page goes on by itself once it is back.'
-      : shown(problem.message);
+    : problem.status === 503 ? 'The mount does not answer. ' + sentence(problem.message) + '. This page goes on by itself once it is back.'
+      : sentence(problem.message);
   if ($('trouble').textContent !== text) $('trouble').textContent = text;
   setState(problem.status === 503 ? 'gone' : 'no connection', 'bad');
 }
@@ -248,7 +248,7 @@ async function go(steps) {
     place = steps;
     level = null;
     drawCrumbs();
-    drawNoMap(shown(problem.message));
+    drawNoMap(sentence(problem.message));
   } finally {
     --going;
   }
@@ -272,7 +272,7 @@ async function tell(at, path) {
         [element('dt', {text: line.label}), element('dd', {text: shown(line.text)})])));
   } catch (problem) {
     if (turn !== tells) return;
-    $('story').replaceChildren(element('p', {class: 'failed', text: shown(problem.message)}));
+    $('story').replaceChildren(element('p', {class: 'failed', text: sentence(problem.message)}));
   }
   if (matchMedia('(max-width: 900px)').matches) $('story').scrollIntoView({block: 'nearest'});
 }
@@ -290,7 +290,7 @@ function drawReplay() {
         bar(100 * replay.done / replay.total, {label: 'replayed', thin: true}));
       return;
     case 'failed':
-      box.replaceChildren(element('p', {class: 'failed', text: shown(replay.error)}));
+      box.replaceChildren(element('p', {class: 'failed', text: sentence(replay.error)}));
       return;
     default: {
       const policies = [...new Set(replay.results.map((each) => each.policy))];
