@@ -185,6 +185,15 @@ def check_focus(pool, page):
     assert page.run("document.activeElement.closest('#hottest') !== null"), "the keyboard was taken away"
 
 
+def check_receipts(pool, page):
+    """A receipt grows old, though nothing else moves."""
+    subprocess.run([SLUICE, "move", "--to", "slow", "--wait", os.path.join(pool.mountpoint.encode(), HOSTILE[4])], check=True,
+                   capture_output=True)
+    page.wait("document.getElementById('receipts').innerText.includes(' ago')", "the receipt of a move")
+    before = page.run("document.getElementById('receipts').innerText")
+    page.wait(f"document.getElementById('receipts').innerText !== {json.dumps(before)}", "its age")
+
+
 def check_story(page, typed, expected):
     page.run("document.getElementById('path').value = ''")
     page.run("document.getElementById('path').focus()")
@@ -241,6 +250,7 @@ def check_all(pool, page, address):
     page.latency(0)
     check_path(page)
     check_focus(pool, page)
+    check_receipts(pool, page)
     check_story(page, "/" + HOSTILE[0].decode(), "opened 40 times")
     check_parts(page, origin)
     assert page.problems == [], page.problems
