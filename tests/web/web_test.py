@@ -279,7 +279,9 @@ def main():
         skip("mount", "mounting needs root and /dev/fuse")
     pool = Pool()
     try:
-        web = subprocess.Popen(["nohup", SLUICE, "web", "--port", "0", pool.mountpoint], stdout=subprocess.PIPE, text=True)
+        # As by nohup, which would send the words on a terminal to where the address is read.
+        web = subprocess.Popen([SLUICE, "web", "--port", "0", pool.mountpoint], stdout=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
         try:
             address = web.stdout.readline().strip()
             web.send_signal(signal.SIGHUP)
