@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/http_server.hpp"
@@ -78,10 +79,15 @@ int command_web(int argc, char** argv) {
   // A mount that is somebody's current directory can't be unmounted.
   if (::chdir("/") < 0) return fail("web", std::string("/: ") + std::strerror(errno));
 
-  // Before there are threads, which inherit it: the signals that end this wait for sigwait().
+  // Before there are threads, which inherit it: the signals that end this wait for sigwait(). It
+  // would take those that nohup had ignored, too.
   sigset_t ends;
   ::sigemptyset(&ends);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction current {};
+    ::sigaction(number, nullptr, &current);
+    if (current.sa_handler != SIG_IGN) ::sigaddset(&ends, number);
+  }
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
   const std::string token = make_token();
@@ -90,7 +96,8 @@ int command_web(int argc, char** argv) {
   const auto server =
       HttpServer::listen_on(loopback_address(static_cast<std::uint16_t>(port)), "sluice-web",
                             [&](const HttpRequest& request) { return handler.answer(request); });
-  if (!server) return fail("web", describe_listen(server.error().code, port));
+  // Here, too, at once: the replay's end would wait for all of a large trace to be read.
+  if (!server) std::_Exit(fail("web", describe_listen(server.error().code, port)));
   std::fprintf(stderr, "sluice: web: watching %s; open this in a browser, Ctrl-C ends it\n",
                log::escaped(*mount).c_str());
   std::printf("http://127.0.0.1:%u/#%s\n", unsigned{(*server)->port()}, token.c_str());

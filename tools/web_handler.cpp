@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <system_error>
 
 #include "base/file_at.hpp"
 #include "base/log.hpp"
@@ -82,7 +83,7 @@ Result<std::string> attribute_beneath(const std::string& mount, const std::strin
 }
 
 HttpResponse explain_problem(const Error& error, const std::string& path) {
-  const std::string where = path + ": ";
+  const std::string where = log::escaped(path) + ": ";
   switch (error.code) {
     case ENOENT:
     case ENOTDIR:
@@ -249,12 +250,16 @@ void WebHandler::look_at_files() {
   if (is_looking_ || now < looked_ + kBetweenLooks) return;
   is_looking_ = true;
   looked_ = now;
-  looking_ = std::jthread([this](const std::stop_token& stop) {
-    ControlListener listener;
-    listener.tick = [&] { return !stop.stop_requested(); };
-    ask_daemon(mount_, {{"verb", "plan"}}, listener);
-    is_looking_ = false;
-  });
+  try {
+    looking_ = std::jthread([this](const std::stop_token& stop) {
+      ControlListener listener;
+      listener.tick = [&] { return !stop.stop_requested(); };
+      ask_daemon(mount_, {{"verb", "plan"}}, listener);
+      is_looking_ = false;
+    });
+  } catch (const std::system_error&) {
+    is_looking_ = false;  // no thread to be had; the page asks again
+  }
 }
 
 }  // namespace sluice

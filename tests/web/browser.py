@@ -43,6 +43,13 @@ class Browser:
             pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(theirs_in)
         os.close(theirs_out)
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self):
         target = self._call("Target.createTarget", {"url": "about:blank"}, session=None)["targetId"]
         self._session = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, session=None)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -136,6 +143,10 @@ class Browser:
 
     def resize(self, width, height, phone=False):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+
+    def latency(self, milliseconds):
+        """Of each request from now on."""
+        self.call("Network.emulateNetworkConditions", offline=False, latency=milliseconds, downloadThroughput=-1, uploadThroughput=-1)
 
     def scheme(self, name):
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name},

@@ -24,16 +24,17 @@ export function bar(percent, {label, marks = [], high = false, thin = false}) {
   return out;
 }
 
-// `samples` are {reads, writes} in bytes a second, the newest last; `most` is how many fit.
-export function sparkline(samples, most, label) {
+// `samples` are {time, reads, writes} in seconds and bytes a second, the newest last; those of
+// `seconds` fit.
+export function sparkline(samples, seconds, label) {
   const top = Math.max(1 << 20, ...samples.map((each) => Math.max(each.reads, each.writes)));
   const line = (key) => samples.map((each, i) => {
-    const x = most - samples.length + i;
+    const x = seconds - (samples[samples.length - 1].time - each.time);
     return `${i ? 'L' : 'M'}${x} ${38 - 36 * each[key] / top}`;
   }).join('');
-  return svg('svg', {class: 'spark', viewBox: `0 0 ${most - 1} 40`, preserveAspectRatio: 'none',
+  return svg('svg', {class: 'spark', viewBox: `0 0 ${seconds} 40`, preserveAspectRatio: 'none',
     role: 'img', 'aria-label': label},
-    svg('path', {class: 'base', d: `M0 39H${most}`}),
+    svg('path', {class: 'base', d: `M0 39H${seconds}`}),
     svg('path', {class: 'writes', d: line('writes')}),
     svg('path', {class: 'reads', d: line('reads')}));
 }

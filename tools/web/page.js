@@ -1,10 +1,10 @@
 // Asks /api/ every second or so, and draws what it says. docs/web.md lists the requests.
 import {bar, replayChart, sparkline} from './charts.js';
-import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, shown, size}
-  from './text.js';
+import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, sentence, shown,
+  size} from './text.js';
 import {drawMap} from './treemap.js';
 
-const kSamples = 120;
+const kSeconds = 120;  // of the tiers' curves
 const kInner = 6;  // directories of the map whose content shows; requests at once
 const $ = (id) => document.getElementById(id);
 const words = (text) => element('p', {class: 'muted', text});
@@ -14,10 +14,13 @@ let before = null;              // the last answer
 let place = [];                 // the path of the map: {name, at}
 let level = null;               // what the map shows
 let inner = new Map();          // by `at`: what is in its larger directories
+let chosen = null;              // the file whose story was asked for last: {at, path}
 let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
-let receiptsOf = '';            // the counts that the receipts shown belong to
-const samples = new Map();      // by tier: {reads, writes}
+let going = 0;                  // requests for the map under way
+let mapDue = 0;                 // when to ask for it again, as Date.now()
+let told = {};                  // the last answer of /api/moves, its counts and when to ask again
+const samples = new Map();      // by tier: {time, reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
 
 // The token comes behind the '#', which browsers send to nobody; it is kept for a reload of this
@@ -59,8 +62,8 @@ function showTrouble(problem) {
   if (!problem) return;
   const text = problem.status === 401
     ? 'This address lacks the token. Open the whole address that sluice web printed, from http to the last letter.'
-    : problem.status === 503 ? 'The mount does not answer. ' + shown(problem.message) + '. This page goes on by itself once it is back.'
-      : shown(problem.message);
+    : problem.status === 503 ? 'The mount does not answer. ' + sentence(problem.message) + '. This page goes on by itself once it is back.'
+      : sentence(problem.message);
   if ($('trouble').textContent !== text) $('trouble').textContent = text;
   setState(problem.status === 503 ? 'gone' : 'no connection', 'bad');
 }
@@ -94,8 +97,8 @@ function drawTiers(now) {
     samples.set(tier.name, history);
     if (past && seconds > 0 && Boolean(past.disk) === Boolean(tier.disk)) {
       const change = (key) => Math.max(0, (counters(tier)[key] - counters(past)[key]) / seconds);
-      history.push({reads: change('read_bytes'), writes: change('written_bytes')});
-      if (history.length > kSamples) history.shift();
+      history.push({time: now.uptime_s, reads: change('read_bytes'), writes: change('written_bytes')});
+      while (history[0].time < now.uptime_s - kSeconds) history.shift();
     }
     const last = history[history.length - 1] ?? {reads: 0, writes: 0};
     const percent = tier.total ? 100 * tier.used / tier.total : 0;
@@ -109,7 +112,7 @@ function drawTiers(now) {
         element('span', {text: full}),
         element('span', {class: tier.online ? '' : 'failed', text: note})),
       element('div', {class: 'rate'},
-        sparkline(history, kSamples, `reads ${rate(last.reads)}, writes ${rate(last.writes)}`),
+        sparkline(history, kSeconds, `reads ${rate(last.reads)}, writes ${rate(last.writes)}`),
         element('div', {class: 'rates muted'},
           element('div', {text: 'read ' + rate(last.reads)}),
           element('div', {text: 'write ' + rate(last.writes)}))));
@@ -142,13 +145,13 @@ function drawMoves(now) {
 
 async function drawReceipts(now) {
   const of = [now.migration.moved, now.migration.failed, now.migration.pending].join();
-  if (of === receiptsOf) return;
-  const {pending, receipts} = await ask('moves');
-  receiptsOf = of;
-  const rows = pending.slice(0, 5).map((each) => item(file(each.path, tell),
+  // Counts stay the same where one that waits replaces another, or its reason changes.
+  if (of !== told.of || Date.now() >= told.due)
+    told = {...await ask('moves'), of, due: Date.now() + 10000};
+  const rows = told.pending.slice(0, 5).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: 'waits for ' + shown(each.to)}),
     element('span', {class: 'under muted', text: shown(each.why)})));
-  rows.push(...receipts.slice(0, 8).map((each) => item(file(each.path, tell),
+  rows.push(...told.receipts.slice(0, 8).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: `${shown(each.from)} → ${shown(each.to)}`}),
     element('span', {class: each.result === 'failed' ? 'under failed' : 'under muted',
       text: `${each.result === 'moved' ? '' : each.result + ', '}${size(each.bytes)}, ${shown(each.reason)}, ` +
@@ -189,7 +192,7 @@ function drawCrumbs() {
   const steps = [{name: '/', at: ''}, ...place];
   $('crumbs').replaceChildren(...steps.flatMap((step, i) => {
     const isLast = i === steps.length - 1;
-    const button = element('button', {class: 'link path', click: () => go(place.slice(0, i)),
+    const button = element('button', {class: 'link path', click: () => go(place.slice(0, i)).catch(showTrouble),
       ...(isLast ? {'aria-current': 'location'} : {})}, element('bdi', {text: i ? shown(step.name) : 'all files'}));
     return i ? [element('span', {class: 'muted', text: '/'}), button] : [button];
   }));
@@ -198,19 +201,25 @@ function drawCrumbs() {
 function redrawMap() {
   if (!level?.children) return;
   drawMap($('map'), level, inner, (child) => {
-    if (child.directory) return go([...place, {name: child.name, at: child.at}]);
+    if (child.directory) return go([...place, {name: child.name, at: child.at}]).catch(showTrouble);
     const path = [...place, child].map((step) => '/' + step.name).join('');
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
   });
   const legend = [element('span', {text: `${files(level.files)}, ${size(level.bytes)}, ` +
-    `as of ${duration(Date.now() / 1000 - level.time)} ago. Mean score:`})];
+    `as of ${duration(before.now - level.time)} ago. Mean score:`})];
   kHeatWords.forEach((text, i) => legend.push(element('span', {}, element('span', {class: `key swatch heat${i}`}), text)));
   $('map-legend').replaceChildren(...legend);
+}
+
+function drawNoMap(why) {
+  $('map').replaceChildren(words(why));
+  $('map-legend').replaceChildren();
 }
 
 async function go(steps) {
   const isMove = steps.length !== place.length;
   const turn = ++goes;
+  ++going;
   try {
     const path = steps.map((step) => '/' + step.at).join('');
     const answer = await ask('tree?path=' + (path || '/'));
@@ -221,24 +230,39 @@ async function go(steps) {
     place = steps;
     level = answer;
     inner = contents;
+    mapDue = Date.now() + (answer.time ? 30000 : 0);
     drawCrumbs();
     if (answer.time) {
       redrawMap();
     } else {
-      $('map').replaceChildren(words('The daemon is looking at all files for the first time since the mount. ' +
-        'The map comes when it has seen them.'));
-      $('map-legend').replaceChildren();
+      drawNoMap('The daemon is looking at all files for the first time since the mount. ' +
+        'The map comes when it has seen them.');
     }
     if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
   } catch (problem) {
+    if (turn !== goes) return;
     if (problem.status !== 404) throw problem;
-    if (steps.length) await go(steps.slice(0, -1));  // it is gone
+    if (steps.length) return await go(steps.slice(0, -1));  // it is gone
+    // A daemon of an older version knows no map.
+    mapDue = Date.now() + 30000;
+    place = steps;
+    level = null;
+    drawCrumbs();
+    drawNoMap(sentence(problem.message));
+  } finally {
+    --going;
   }
+}
+
+async function refreshMap() {
+  // Not while somebody's click is on its way: the latest wins, and that should be the click.
+  if (!going && Date.now() >= mapDue) await go(place);
 }
 
 // The story of the file at `at`, percent-encoded, which is called `path`.
 async function tell(at, path) {
-  $('path').value = path;
+  chosen = {at, path};
+  $('path').value = shown(path);
   const turn = ++tells;
   try {
     const story = await ask('explain?path=' + at);
@@ -247,7 +271,8 @@ async function tell(at, path) {
       element('dl', {}, ...story.lines.flatMap((line) =>
         [element('dt', {text: line.label}), element('dd', {text: shown(line.text)})])));
   } catch (problem) {
-    $('story').replaceChildren(element('p', {class: 'failed', text: shown(problem.message)}));
+    if (turn !== tells) return;
+    $('story').replaceChildren(element('p', {class: 'failed', text: sentence(problem.message)}));
   }
   if (matchMedia('(max-width: 900px)').matches) $('story').scrollIntoView({block: 'nearest'});
 }
@@ -265,7 +290,7 @@ function drawReplay() {
         bar(100 * replay.done / replay.total, {label: 'replayed', thin: true}));
       return;
     case 'failed':
-      box.replaceChildren(element('p', {class: 'failed', text: shown(replay.error)}));
+      box.replaceChildren(element('p', {class: 'failed', text: sentence(replay.error)}));
       return;
     default: {
       const policies = [...new Set(replay.results.map((each) => each.policy))];
@@ -296,11 +321,14 @@ async function refreshReplay() {
 
 async function refresh() {
   const now = await ask('activity');
-  // Another mount than before: what was counted belongs to the old one.
-  if (before && now.uptime_s < before.uptime_s) {
+  // Another mount than before: what was counted belongs to the old one. `now` is in whole seconds.
+  const mounted = (answer) => answer.now - answer.uptime_s;
+  if (before && Math.abs(mounted(now) - mounted(before)) > 2) {
     before = null;
-    level = null;
-    receiptsOf = '';
+    samples.clear();
+    seenMoves.clear();
+    mapDue = 0;
+    told = {};
   }
   drawHeader(now);
   drawTiers(now);
@@ -308,13 +336,10 @@ async function refresh() {
   drawHottest(now);
   drawGpu(now);
   before = now;
-  await drawReceipts(now);
-  const age = level?.time ? Date.now() / 1000 - (level.asked ?? 0) : Infinity;
-  if (age > 30) {
-    await go(place);
-    if (level) level.asked = Date.now() / 1000;
-  }
-  await refreshReplay();
+  let trouble = null;
+  for (const part of [() => drawReceipts(now), refreshMap, refreshReplay])
+    await part().catch((problem) => { trouble ??= problem; });
+  if (trouble) throw trouble;
 }
 
 async function keepRefreshing() {
@@ -336,8 +361,11 @@ takeToken();
 addEventListener('hashchange', takeToken);
 $('ask').addEventListener('submit', (event) => {
   event.preventDefault();
-  const path = '/' + $('path').value.trim().replace(/^\/+/, '');
-  tell(encoded(path), path);
+  const typed = $('path').value;
+  // What shown() wrote there is not always the name, nor can each name be typed.
+  if (chosen && typed === shown(chosen.path)) return tell(chosen.at, chosen.path);
+  const path = '/' + typed.replace(/^\/+/, '');
+  return tell(encoded(path), path);
 });
 let width = 0;
 new ResizeObserver(() => {

@@ -1,14 +1,18 @@
 // Words and elements. All text goes in by textContent: a file's name is never markup.
 
-// Control characters, those that turn the direction of writing, and backslashes, as the command
-// line shows them: each byte as \xNN.
-const kUnsafe = /[\\\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+// Control characters and those that turn the direction of writing, as the command line shows them:
+// each byte as \xNN.
+const kUnsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-export function shown(text) {
+// For errors: `sluice web` has escaped the names in them.
+export function sentence(text) {
   return String(text).replace(kUnsafe, (character) =>
     [...new TextEncoder().encode(character)]
       .map((byte) => '\\x' + byte.toString(16).padStart(2, '0')).join(''));
 }
+
+// For names, and what has some: backslashes, too.
+export const shown = (text) => sentence(String(text).replaceAll('\\', '\\x5c'));
 
 // element('p', {class: 'muted', text: 'words'}, child, ...)
 export function element(name, attributes = {}, ...children) {
@@ -22,10 +26,11 @@ export function element(name, attributes = {}, ...children) {
   return node;
 }
 
-// Fills `box` anew, unless that changes nothing, and leaves the keyboard where it was.
+// Fills `box` anew, unless that changes nothing, and leaves the keyboard where it was. Not while a
+// button in it is held down: a click must end on the node that it began on.
 export function fill(box, ...nodes) {
   const next = element(box.localName, {}, ...nodes);
-  if (box.innerHTML === next.innerHTML) return;
+  if (box.innerHTML === next.innerHTML || box.matches(':active')) return;
   const buttons = () => [...box.querySelectorAll('button')];
   const focused = buttons().indexOf(document.activeElement);
   box.replaceChildren(...next.childNodes);

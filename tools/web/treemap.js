@@ -110,5 +110,5 @@ export function drawMap(box, level, inner, open) {
     }
     box.append(tile);
   }
-  if (focused >= 0) box.children[Math.min(focused, box.children.length - 1)].focus();
+  if (focused >= 0) box.children[Math.min(focused, box.children.length - 1)].focus({preventScroll: true});
 }
