@@ -28,7 +28,7 @@ void copy_text(char (&to)[N], std::string_view text) {
   to[size] = '\0';
 }
 
-sluice_route_stats to_wire(const RouteFigures& figures) {
+sluice_route_stats stats_of(const RouteFigures& figures) {
   const auto ns = [](std::chrono::nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
   return {figures.operations,      figures.failures,
           figures.bytes,           ns(figures.busy),
@@ -383,7 +383,7 @@ Result<void> GpuService::carry_out(const From& from, const StatsRequest& request
   out.pinned_bytes = engine_.pinned_bytes();
   out.mapped_bytes = engine_.mapped_bytes();
   static_assert(kRoutes <= SLUICE_STATS_ROUTES);
-  std::transform(figures.begin(), figures.end(), std::begin(out.routes), to_wire);
+  std::transform(figures.begin(), figures.end(), std::begin(out.routes), stats_of);
   if (request.reset) engine_.stats().reset();
   reply.set(out);
   return {};

@@ -15,7 +15,7 @@ using nlohmann::json;
 using std::chrono::steady_clock;
 
 // A line of the answer must fit the listener's buffer, whatever the names.
-constexpr std::size_t kMostMoves = 16;
+constexpr std::size_t kMostShown = 16;
 constexpr std::size_t kMostHotFiles = 20;
 
 json to_json(const Feature& feature) { return {{"on", feature.on}, {"why", feature.why}}; }
@@ -166,7 +166,7 @@ json Reporter::status() const {
 json Reporter::activity() const {
   json out = figures();
   json moves = json::array();
-  for (const Mover::Active& move : parts_.migration.mover().active(kMostMoves)) {
+  for (const Mover::Active& move : parts_.migration.mover().active(kMostShown)) {
     moves.push_back({{"path", move.path},
                      {"from", parts_.pool[move.from].name()},
                      {"to", parts_.pool[move.to].name()},
