@@ -22,7 +22,7 @@ namespace sluice {
 namespace {
 
 // A TOML string. What is no UTF-8 can't be one; reading it back says so.
-std::string quoted(const std::string& text) {
+std::string toml_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -98,7 +98,7 @@ int write_whole(const std::string& file, const std::string& text, bool replaces)
 
 std::string tier_text(const TierOptions& tier, const std::string& given) {
   std::string out =
-      "[[tier]]\nname = " + quoted(tier.name) + "\npath = " + quoted(tier.path) + "\n";
+      "[[tier]]\nname = " + toml_string(tier.name) + "\npath = " + toml_string(tier.path) + "\n";
   const auto parts = parts_of(given, ',');
   // A path may hold commas: what ends in keys is the rest.
   std::size_t first = parts.size();
@@ -107,7 +107,7 @@ std::string tier_text(const TierOptions& tier, const std::string& given) {
     const auto sign = parts[i].find('=');
     const std::string value = parts[i].substr(sign + 1);
     const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
-    out += parts[i].substr(0, sign) + " = " + (is_number ? value : quoted(value)) + "\n";
+    out += parts[i].substr(0, sign) + " = " + (is_number ? value : toml_string(value)) + "\n";
   }
   return out;
 }
@@ -128,7 +128,7 @@ std::optional<std::string> prepare_config(InitConfig& config) {
   config.text =
       "# Written by 'sluice init'. All options: sluice.toml(5), /usr/share/sluice/sluice.toml.\n"
       "mountpoint = " +
-      quoted(config.mountpoint) + "\n";
+      toml_string(config.mountpoint) + "\n";
   for (const auto& tier : config.tiers) {
     if (const auto error = append_tier("--tier", tier, given)) return error->message;
     config.text += "\n" + tier_text(given.tiers.back(), tier);
