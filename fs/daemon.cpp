@@ -119,6 +119,7 @@ class Daemon {
     if (*replayed > 0)
       log::get().info("finished operations that an earlier mount had begun: count={}", *replayed);
     pool_->clear_temporaries();
+    pool_->welcome_back();
 
     const Session::Settings settings{options_.mountpoint, options_.source, options_.mount_options,
                                      options_.passthrough, options_.io_uring};

@@ -204,11 +204,8 @@ std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Miss
     pool->append(std::move(made));
   }
   pool->user_ = user;
-  {
-    MutexLock lock(pool->roster_mutex_);
-    pool->roster_ = std::move(roster);
-  }
-  pool->welcome_back();
+  MutexLock lock(pool->roster_mutex_);
+  pool->roster_ = std::move(roster);
   return pool;
 }
 

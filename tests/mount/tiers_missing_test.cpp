@@ -248,18 +248,33 @@ TEST_F(MissingTierTest, ALostTierIsGivenUpAndNoLongerMissed) {
 
 TEST_F(MissingTierTest, ATierThatWasGivenUpAndComesBackIsMissedAgain) {
   start();
-  disk("ssd").vanish();
-  ASSERT_TRUE(eventually([&] { return !online("ssd"); }));
-  ASSERT_TRUE(sluice({"tier", "drain", "ssd", "--lost", base_ / "mnt"}).ok());
+  const auto give_up = [&] {
+    disk("ssd").vanish();
+    ASSERT_TRUE(eventually([&] { return !online("ssd"); }));
+    ASSERT_TRUE(sluice({"tier", "drain", "ssd", "--lost", base_ / "mnt"}).ok());
+  };
+  const auto expect_it_is_missed = [&] {
+    mount().umount();
+    const CommandResult result =
+        sluice({"mount", "--tier", "nvme=" + base_ / "nvme", "--tier", "hdd=" + base_ / "hdd",
+                "--state", base_ / "state", base_ / "mnt"});
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.err.find("also has a tier ssd"), std::string::npos) << result.err;
+  };
+  give_up();
   disk("ssd").come_back();
   ASSERT_TRUE(eventually([&] { return online("ssd"); }));
   EXPECT_EQ(read_file(*this / "d/middle"), "middle");
+  expect_it_is_missed();
+
+  // The same if it is back at a later mount only.
+  mount().mount();
+  give_up();
   mount().umount();
-  const CommandResult result =
-      sluice({"mount", "--tier", "nvme=" + base_ / "nvme", "--tier", "hdd=" + base_ / "hdd",
-              "--state", base_ / "state", base_ / "mnt"});
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_NE(result.err.find("also has a tier ssd"), std::string::npos) << result.err;
+  disk("ssd").come_back();
+  mount().mount();
+  EXPECT_EQ(read_file(*this / "d/middle"), "middle");
+  expect_it_is_missed();
 }
 
 }  // namespace
