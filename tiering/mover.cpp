@@ -147,9 +147,10 @@ bool Mover::is_paused() const {
 
 void Mover::file_closed(InodeId id) {
   std::lock_guard lock(mutex_);
+  // It may be being refused this moment, for the user who has just gone.
+  if (const auto at = under_way_.find(id); at != under_way_.end()) at->second.closed = true;
   const auto found = waiting_.find(id);
-  const auto in_use = [](int code) { return code == EBUSY || code == ECANCELED; };
-  if (found == waiting_.end() || !in_use(found->second.pending.code)) return;
+  if (found == waiting_.end() || !gave_way(found->second.pending.code)) return;
   progress_.queued_bytes += found->second.pending.move.bytes;
   queue_.push_front({found->second.pending.move, found->second.report});
   waiting_.erase(found);
@@ -484,16 +485,16 @@ void Mover::put_aside(const Job& job, const Error& error) {
   Waiting& waiting = waiting_[job.move.id];
   const unsigned attempts = waiting.pending.since == 0 ? 1 : waiting.attempts + 1;
   const std::int64_t since = waiting.pending.since == 0 ? now : waiting.pending.since;
-  waiting = {};
-  waiting.pending = {job.move, error.code, error.text(), since};
-  waiting.attempts = attempts;
-  waiting.report = job.report;
-  waiting.free_then = pool_[job.move.to].space().free;
-  waiting.was_offline = !pool_[job.move.to].online() || !pool_[job.move.from].online();
+  waiting = {.pending = {job.move, error.code, error.text(), since},
+             .attempts = attempts,
+             .free_then = pool_[job.move.to].space().free,
+             .was_offline = !pool_[job.move.to].online() || !pool_[job.move.from].online(),
+             .report = job.report};
   // For want of room only room helps. All else is tried again, less and less often.
   if (lacks_room(error.code)) return;
-  waiting.retry_at =
-      now + std::min(kLastRetry, kFirstRetry << std::min<unsigned>(attempts - 1, 10));
+  const bool at_once = gave_way(error.code) && under_way_[job.move.id].closed;
+  const auto later = std::min(kLastRetry, kFirstRetry << std::min<unsigned>(attempts - 1, 10));
+  waiting.retry_at = at_once ? now : now + later;
 }
 
 }  // namespace sluice

@@ -142,6 +142,7 @@ class Mover {
     TierIndex from = kNoTier, to = kNoTier;
     std::uint64_t copied = 0, bytes = 0;
     std::int64_t since = 0;  // seconds since the epoch; 0: its batch has not come to it yet
+    bool closed = false;     // by its last user, meanwhile
   };
   // Those that have begun, longest under way first, then others of their batches; at most `most`.
   std::vector<Active> active(std::size_t most) const;

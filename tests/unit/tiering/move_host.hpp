@@ -30,6 +30,8 @@ class FakeHost final : public MoveHost {
     const std::lock_guard lock(mutex_);
     refused_[path] = code;
   }
+  // Called when that has happened, before the mover hears of it.
+  std::function<void()> on_refusal;
   // So does replace().
   void refuse_copy(const std::string& path, int code) {
     const std::lock_guard lock(mutex_);
@@ -53,10 +55,15 @@ class FakeHost final : public MoveHost {
   std::size_t most_at_once() const { return most_at_once_; }
 
   Result<std::unique_ptr<HeldFile>> hold(const Move& move) override {
+    int refusal = 0;
     {
       const std::lock_guard lock(mutex_);
       held_.push_back(move.paths[0]);
-      if (const int code = refused_[move.paths[0]]; code != 0) return Error(code, "told to refuse");
+      refusal = refused_[move.paths[0]];
+    }
+    if (refusal != 0) {
+      if (on_refusal) on_refusal();
+      return Error(refusal, "told to refuse");
     }
     const std::string path = pool_[move.from].path() + move.paths[0];
     UniqueFd source(::open(path.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));

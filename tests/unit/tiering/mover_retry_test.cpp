@@ -34,6 +34,21 @@ TEST_F(MoverRetryTest, AFileInUseWaitsAndMovesWhenItIsClosed) {
   EXPECT_FALSE(mover_->is_waiting(f.id));
 }
 
+TEST_F(MoverRetryTest, AFileThatIsClosedWhileItIsBeingRefusedMovesWithTheNextTick) {
+  const Move f = make("/f", "x");
+  host_->refuse("/f", EBUSY);
+  host_->on_refusal = [&] {
+    host_->refuse("/f", 0);
+    mover_->file_closed(f.id);
+  };
+  start();
+  carry_out_all({f});
+  EXPECT_EQ(code_of(f), EBUSY);
+  mover_->tick();
+  finish();
+  EXPECT_TRUE(is_on("b", f));
+}
+
 TEST_F(MoverRetryTest, ClosingAFileThatWaitsForSomethingElseChangesNothing) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EPERM);
