@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kDirectories = 6;
 constexpr int kSlots = 12;  // names a directory can have
-constexpr std::array kTiers{"nvme", "ssd", "hdd"};
+constexpr std::array kTierNames{"nvme", "ssd", "hdd"};
 
 std::string slot_name(int slot) { return (slot % 2 ? "a/d" : "b/d") + std::to_string(slot); }
 
@@ -98,7 +98,7 @@ class KillDuringRenameTest : public testing::Test {
   void SetUp() override {
     if (!require_mounts("fault")) return;
     Pool pool{{}, base_ / "state", base_ / "mnt"};
-    for (const char* tier : kTiers) {
+    for (const char* tier : kTierNames) {
       pool.tiers.push_back(std::string(tier) + "=" + base_.make_dir(tier));
       base_.make_dir(std::string(tier) + "/a");
       base_.make_dir(std::string(tier) + "/b");
@@ -187,7 +187,7 @@ TEST_F(KillDuringRenameTest, EveryStepHasHappenedOnAllTiersOrOnNone) {
                                                    << shown(before) << "or one step on:\n"
                                                    << shown(after) << "but found:\n"
                                                    << shown(found);
-    for (const char* tier : kTiers) {
+    for (const char* tier : kTierNames) {
       EXPECT_EQ(shown(observe(base_ / tier, {tier})), shown(found)) << "on tier " << tier;
     }
     if (HasFailure()) return;

@@ -24,10 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
 void set_xattr(const std::string& path, const std::string& key, const std::string& value) {
   if (::lsetxattr(path.c_str(), key.c_str(), value.data(), value.size(), 0) < 0) {
     fail("setxattr " + key + " of " + path);

@@ -14,13 +14,10 @@
 #include "base/unique_fd.hpp"
 
 namespace sluice::test {
-namespace {
 
-[[noreturn]] void fail(const std::string& what) {
+void fail(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
-
-}  // namespace
 
 void write_file(const std::string& path, std::string_view content, mode_t mode) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));

@@ -12,6 +12,9 @@
 
 namespace sluice::test {
 
+// Throws errno.
+[[noreturn]] void fail(const std::string& what);
+
 void write_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 std::string read_file(const std::string& path);
 

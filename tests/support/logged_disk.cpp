@@ -28,10 +28,6 @@ namespace {
 
 constexpr std::uint64_t kPiece = 4096;  // what a disk writes whole or not at all
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
 void copy_sparse(const std::string& from, const std::string& to) {
   const CommandResult result = run_command({"cp", "--sparse=always", from, to});
   if (!result.ok()) throw std::runtime_error("cp " + from + ": " + result.err);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tests/support/command.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/janitor.hpp"
 #include "tests/support/wait.hpp"
 
@@ -20,10 +21,6 @@ namespace sluice::test {
 namespace {
 
 constexpr std::uint64_t kSmallestXfs = 300u << 20;
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
 
 // Attaches `image` to a free loop device. Another process may take the device first (EBUSY): then
 // the next one.

@@ -16,6 +16,8 @@ namespace sluice {
 using test::MemoryStore;
 
 constexpr std::size_t kMiB = 1 << 20;
+constexpr Caller kRoot{0, 0, 022}, kUser{1000, 1000, 022};
+constexpr pid_t kOpener = 4711;  // nobody in particular
 
 // `Kernel` is a KernelSide.
 template <typename Kernel>

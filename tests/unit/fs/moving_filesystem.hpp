@@ -17,8 +17,6 @@
 
 namespace sluice {
 
-constexpr Caller kRoot{0, 0, 022};
-constexpr pid_t kOpener = 4711;
 constexpr TierIndex kA = 0, kB = 1, kC = 2;
 
 // What another thread does at the worst moment: run, once, inside a system call of this one.

@@ -15,9 +15,6 @@ namespace sluice {
 
 using Names = std::vector<std::string>;
 
-constexpr Caller kRoot{0, 0, 022}, kUser{1000, 1000, 022};
-constexpr pid_t kOpener = 0;  // nobody in particular
-
 // The kernel's side of the mount: its passthrough table and what it was told to ask again.
 class FakeKernel final : public KernelSide {
  public:

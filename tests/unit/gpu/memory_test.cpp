@@ -19,7 +19,7 @@ using test::FakeCount;
 using test::FakeGpu;
 using test::Peer;
 
-constexpr std::size_t kSize = 4 << 20;
+constexpr std::size_t kAllocation = 4 << 20;
 
 class ImportTest : public testing::Test {
  protected:
@@ -49,13 +49,13 @@ class ImportTest : public testing::Test {
 };
 
 TEST_F(ImportTest, IpcMemoryIsTheOtherProcesss) {
-  Peer peer({"ipc", "0", std::to_string(kSize)});
-  auto memory = import_ipc(device(), peer.handle(), 0, kSize);
+  Peer peer({"ipc", "0", std::to_string(kAllocation)});
+  auto memory = import_ipc(device(), peer.handle(), 0, kAllocation);
   ASSERT_TRUE(memory) << memory.error().operation;
   EXPECT_EQ((*memory)->device(), &device());
-  EXPECT_EQ((*memory)->length(), kSize);
+  EXPECT_EQ((*memory)->length(), kAllocation);
   EXPECT_EQ((*memory)->host(), nullptr);
-  EXPECT_EQ(FakeGpu::count(FakeCount::ImportedBytes), kSize);
+  EXPECT_EQ(FakeGpu::count(FakeCount::ImportedBytes), kAllocation);
   EXPECT_EQ(content(**memory), 'a');
   fill(**memory, 'b');
   peer.go_on();
@@ -63,9 +63,9 @@ TEST_F(ImportTest, IpcMemoryIsTheOtherProcesss) {
 }
 
 TEST_F(ImportTest, IpcMemoryIsMappedOnceAndHeldUntilTheLastIsGone) {
-  Peer peer({"ipc", "0", std::to_string(kSize)});
+  Peer peer({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = peer.handle();
-  auto all = import_ipc(device(), handle, 0, kSize);
+  auto all = import_ipc(device(), handle, 0, kAllocation);
   auto part = import_ipc(device(), handle, 5, 7);
   ASSERT_TRUE(all && part);
   EXPECT_EQ((*part)->address(), (*all)->address() + 5);
@@ -76,8 +76,8 @@ TEST_F(ImportTest, IpcMemoryIsMappedOnceAndHeldUntilTheLastIsGone) {
 }
 
 TEST_F(ImportTest, OutlivesTheProcessThatLentIt) {
-  Peer peer({"ipc", "0", std::to_string(kSize)});
-  auto memory = import_ipc(device(), peer.handle(), 0, kSize);
+  Peer peer({"ipc", "0", std::to_string(kAllocation)});
+  auto memory = import_ipc(device(), peer.handle(), 0, kAllocation);
   ASSERT_TRUE(memory);
   content(**memory);
   peer.kill();
@@ -85,15 +85,15 @@ TEST_F(ImportTest, OutlivesTheProcessThatLentIt) {
 }
 
 TEST_F(ImportTest, IpcRangesThatTheMemoryLacksAreRefused) {
-  Peer peer({"ipc", "0", std::to_string(kSize)});
+  Peer peer({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = peer.handle();
-  EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, kSize + 1), ERANGE));
-  EXPECT_TRUE(failed_with(import_ipc(device(), handle, kSize, 1), ERANGE));
+  EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, kAllocation + 1), ERANGE));
+  EXPECT_TRUE(failed_with(import_ipc(device(), handle, kAllocation, 1), ERANGE));
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 1, UINT64_MAX), ERANGE));
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, UINT64_MAX, 1), ERANGE));
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, UINT64_MAX - 1, 2), ERANGE));
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 0), EINVAL));
-  EXPECT_TRUE(import_ipc(device(), handle, kSize - 1, 1));
+  EXPECT_TRUE(import_ipc(device(), handle, kAllocation - 1, 1));
 }
 
 TEST_F(ImportTest, IpcHandlesThatAreNoneAreRefused) {
@@ -101,24 +101,24 @@ TEST_F(ImportTest, IpcHandlesThatAreNoneAreRefused) {
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), EINVAL));
   handle.fill(0xff);
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), EINVAL));
-  Peer peer({"ipc", "0", std::to_string(kSize)});
+  Peer peer({"ipc", "0", std::to_string(kAllocation)});
   handle = peer.handle();
   peer.kill();
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), EINVAL)) << "its owner is dead";
 }
 
 TEST_F(ImportTest, MemoryOfAnotherGpuThanNamedIsRefused) {
-  Peer ipc({"ipc", "1", std::to_string(kSize)});
+  Peer ipc({"ipc", "1", std::to_string(kAllocation)});
   EXPECT_TRUE(failed_with(import_ipc(device(), ipc.handle(), 0, 1), EINVAL));
-  Peer fd({"fd", "1", std::to_string(kSize)});
-  EXPECT_TRUE(failed_with(import_fd(device(), fd.descriptor(), kSize, 0, 1), EINVAL));
+  Peer fd({"fd", "1", std::to_string(kAllocation)});
+  EXPECT_TRUE(failed_with(import_fd(device(), fd.descriptor(), kAllocation, 0, 1), EINVAL));
 }
 
 TEST_F(ImportTest, VirtualMemoryIsTheOtherProcesss) {
-  Peer peer({"fd", "0", std::to_string(kSize)});
-  auto memory = import_fd(device(), peer.descriptor(), kSize, 4096, kSize - 4096);
+  Peer peer({"fd", "0", std::to_string(kAllocation)});
+  auto memory = import_fd(device(), peer.descriptor(), kAllocation, 4096, kAllocation - 4096);
   ASSERT_TRUE(memory) << memory.error().operation;
-  EXPECT_EQ(FakeGpu::count(FakeCount::ImportedBytes), kSize);
+  EXPECT_EQ(FakeGpu::count(FakeCount::ImportedBytes), kAllocation);
   EXPECT_EQ(content(**memory), 'a');
   fill(**memory, 'b');
   peer.go_on();
@@ -126,43 +126,44 @@ TEST_F(ImportTest, VirtualMemoryIsTheOtherProcesss) {
 }
 
 TEST_F(ImportTest, DescriptorsAndRangesThatDoNotFitAreRefused) {
-  Peer peer({"fd", "0", std::to_string(kSize)});
+  Peer peer({"fd", "0", std::to_string(kAllocation)});
   const UniqueFd fd = peer.descriptor();
-  EXPECT_TRUE(failed_with(import_fd(device(), fd, kSize, 0, kSize + 1), ERANGE));
-  EXPECT_TRUE(failed_with(import_fd(device(), fd, kSize, UINT64_MAX, 2), ERANGE));
-  EXPECT_TRUE(failed_with(import_fd(device(), fd, kSize, 0, 0), EINVAL));
-  EXPECT_TRUE(failed_with(import_fd(device(), fd, 2 * kSize, 0, 1), EINVAL)) << "not as large";
+  EXPECT_TRUE(failed_with(import_fd(device(), fd, kAllocation, 0, kAllocation + 1), ERANGE));
+  EXPECT_TRUE(failed_with(import_fd(device(), fd, kAllocation, UINT64_MAX, 2), ERANGE));
+  EXPECT_TRUE(failed_with(import_fd(device(), fd, kAllocation, 0, 0), EINVAL));
+  EXPECT_TRUE(failed_with(import_fd(device(), fd, 2 * kAllocation, 0, 1), EINVAL))
+      << "not as large";
   EXPECT_TRUE(failed_with(import_fd(device(), fd, UINT64_MAX, 0, 1), EINVAL));
   const UniqueFd other(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  EXPECT_TRUE(failed_with(import_fd(device(), other, kSize, 0, 1), EINVAL));
-  EXPECT_TRUE(failed_with(import_fd(device(), UniqueFd(), kSize, 0, 1), EINVAL));
+  EXPECT_TRUE(failed_with(import_fd(device(), other, kAllocation, 0, 1), EINVAL));
+  EXPECT_TRUE(failed_with(import_fd(device(), UniqueFd(), kAllocation, 0, 1), EINVAL));
 }
 
 // TearDown() sees that nothing stays mapped, whichever call it is that fails.
 TEST_F(ImportTest, FailuresOfTheDriverLeaveNothingBehind) {
-  Peer ipc({"ipc", "0", std::to_string(kSize)});
+  Peer ipc({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = ipc.handle();
   for (const char* call : {"cuIpcOpenMemHandle", "cuMemGetAddressRange", "cuPointerGetAttribute"}) {
     ASSERT_TRUE(FakeGpu::fail_cuda(std::string(call) + ":1:2"));
     EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), ENOMEM)) << call;
     EXPECT_EQ(FakeGpu::count(FakeCount::Imports), 0u) << call;
   }
-  Peer virtual_memory({"fd", "0", std::to_string(kSize)});
+  Peer virtual_memory({"fd", "0", std::to_string(kAllocation)});
   const UniqueFd fd = virtual_memory.descriptor();
   for (const char* call :
        {"cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
         "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
     ASSERT_TRUE(FakeGpu::fail_cuda(std::string(call) + ":1:2"));
-    EXPECT_TRUE(failed_with(import_fd(device(), fd, kSize, 0, 1), ENOMEM)) << call;
+    EXPECT_TRUE(failed_with(import_fd(device(), fd, kAllocation, 0, 1), ENOMEM)) << call;
     EXPECT_EQ(FakeGpu::count(FakeCount::Imports), 0u) << call;
   }
   FakeGpu::fail_cuda("");
   EXPECT_TRUE(import_ipc(device(), handle, 0, 1));
-  EXPECT_TRUE(import_fd(device(), fd, kSize, 0, 1));
+  EXPECT_TRUE(import_fd(device(), fd, kAllocation, 0, 1));
 }
 
 TEST_F(ImportTest, NothingCanBeImportedOnceTheGpuIsLost) {
-  Peer peer({"ipc", "0", std::to_string(kSize)});
+  Peer peer({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = peer.handle();
   ASSERT_TRUE(FakeGpu::fail_cuda("cuIpcOpenMemHandle:1:46"));
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), ENODEV));

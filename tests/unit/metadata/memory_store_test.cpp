@@ -9,7 +9,7 @@ namespace {
 
 using Failure = test::MemoryStore::Failure;
 
-constexpr InodeId kFile{7};
+constexpr InodeId kAnyFile{7};
 
 TEST(MemoryStoreTest, OnlyTheNthCallFailsAndChangesNothing) {
   test::MemoryStore store;
@@ -26,19 +26,19 @@ TEST(MemoryStoreTest, OnlyTheNthCallFailsAndChangesNothing) {
 TEST(MemoryStoreTest, AFailureForGoodLastsUntilItIsTakenBack) {
   test::MemoryStore store;
   store.fail_call(1, EIO, Failure::ForGood);
-  EXPECT_TRUE(failed_with(store.heat(kFile), EIO));
-  EXPECT_TRUE(failed_with(store.add_heat({{kFile, {1, 1, 1, 1}}}), EIO));
-  EXPECT_TRUE(failed_with(store.forget_heat({kFile}), EIO));
+  EXPECT_TRUE(failed_with(store.heat(kAnyFile), EIO));
+  EXPECT_TRUE(failed_with(store.add_heat({{kAnyFile, {1, 1, 1, 1}}}), EIO));
+  EXPECT_TRUE(failed_with(store.forget_heat({kAnyFile}), EIO));
   EXPECT_TRUE(failed_with(store.each_heat([](InodeId, const Heat&) { return true; }), EIO));
   EXPECT_TRUE(failed_with(store.add_receipts({{}}), EIO));
   EXPECT_TRUE(failed_with(store.receipts(1), EIO));
-  EXPECT_TRUE(failed_with(store.add_ghosts({{kFile, {}}}), EIO));
+  EXPECT_TRUE(failed_with(store.add_ghosts({{kAnyFile, {}}}), EIO));
   EXPECT_TRUE(failed_with(store.each_ghost([](InodeId, const Ghost&) { return true; }), EIO));
-  EXPECT_TRUE(failed_with(store.forget_ghosts({kFile}), EIO));
+  EXPECT_TRUE(failed_with(store.forget_ghosts({kAnyFile}), EIO));
   EXPECT_TRUE(failed_with(store.clear_intents({1}), EIO));
   EXPECT_TRUE(failed_with(store.intents(), EIO));
   store.fail_call(0);
-  EXPECT_EQ(*store.heat(kFile), Heat{});
+  EXPECT_EQ(*store.heat(kAnyFile), Heat{});
   EXPECT_TRUE(store.receipts(1)->empty());
 }
 

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-using Kind = Finding::Kind;
+using Found = Finding::Kind;
 using test::MemoryStore;
 using test::open_file;
 
@@ -255,8 +255,8 @@ TEST_F(CheckerTest, TellsHowFarItIs) {
 
 TEST_F(CheckerTest, EveryKindHasANameOfItsOwn) {
   Lines names;
-  for (int kind = 0; kind <= static_cast<int>(Kind::Unreadable); ++kind) {
-    names.emplace_back(name_of(static_cast<Kind>(kind)));
+  for (int kind = 0; kind <= static_cast<int>(Found::Unreadable); ++kind) {
+    names.emplace_back(name_of(static_cast<Found>(kind)));
   }
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());

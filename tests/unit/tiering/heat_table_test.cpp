@@ -14,12 +14,12 @@ namespace {
 using std::chrono::seconds;
 
 constexpr seconds kHalfLife{10};
-constexpr InodeId kFile{7};
+constexpr InodeId kRow{7};
 
 TEST(HeatTableTest, AnEmptyTableKnowsNothing) {
   const HeatTable table;
   EXPECT_EQ(table.size(), 0u);
-  EXPECT_FALSE(table.find(kFile));
+  EXPECT_FALSE(table.find(kRow));
 }
 
 TEST(HeatTableTest, HoldsTheSameAsAMap) {
@@ -48,10 +48,10 @@ TEST(HeatTableTest, HoldsTheSameAsAMap) {
 
 TEST(HeatTableTest, WhatIsTooLargeStopsAtTheMost) {
   HeatTable table;
-  table.add(kFile, {1, std::int64_t{1} << 40, std::uint64_t{1} << 40, 1}, kHalfLife);
-  EXPECT_EQ(*table.find(kFile), (Heat{1, UINT32_MAX, UINT32_MAX, 1}));
-  table.add(kFile, {0, 0, 1, UINT64_MAX}, kHalfLife);
-  EXPECT_EQ(*table.find(kFile), (Heat{1, UINT32_MAX, UINT32_MAX, UINT64_MAX}));
+  table.add(kRow, {1, std::int64_t{1} << 40, std::uint64_t{1} << 40, 1}, kHalfLife);
+  EXPECT_EQ(*table.find(kRow), (Heat{1, UINT32_MAX, UINT32_MAX, 1}));
+  table.add(kRow, {0, 0, 1, UINT64_MAX}, kHalfLife);
+  EXPECT_EQ(*table.find(kRow), (Heat{1, UINT32_MAX, UINT32_MAX, UINT64_MAX}));
   table.add(InodeId{8}, {1, -5, 1, 0}, kHalfLife);
   EXPECT_EQ(*table.find(InodeId{8}), (Heat{1, 0, 1, 0}));
 }

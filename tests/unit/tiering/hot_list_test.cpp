@@ -10,7 +10,7 @@ namespace {
 using std::chrono::hours;
 using Paths = std::vector<std::string>;
 
-constexpr std::int64_t kHour = 3600;
+constexpr std::int64_t kAnHour = 3600;
 
 Paths paths(const HotList& list, std::size_t most = HotList::kMost, std::int64_t now = 0) {
   Paths out;
@@ -38,9 +38,9 @@ TEST(HotListTest, WhatIsOfferedAgainReplacesWhatWasKnown) {
 
 TEST(HotListTest, ScoresDecayWhetherOrNotAnybodyOffers) {
   HotList list(hours(1));
-  list.offer({file(1, 16, 0), file(2, 5, 2 * kHour)});
-  EXPECT_EQ(paths(list, 2, 2 * kHour), (Paths{"/2", "/1"}));
-  EXPECT_DOUBLE_EQ(list.hottest(2, 2 * kHour)[1].score, 4);
+  list.offer({file(1, 16, 0), file(2, 5, 2 * kAnHour)});
+  EXPECT_EQ(paths(list, 2, 2 * kAnHour), (Paths{"/2", "/1"}));
+  EXPECT_DOUBLE_EQ(list.hottest(2, 2 * kAnHour)[1].score, 4);
 }
 
 TEST(HotListTest, KeepsTheHottestOfMany) {
