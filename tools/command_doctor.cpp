@@ -246,6 +246,19 @@ Answer ask(const std::string& point) {
   return {point, {}, {{Verdict::Fail, "daemon", said.err.substr(0, said.err.find('\n')), ""}}};
 }
 
+// Of those that these paths are in, by their names alone, the ones that can't be asked.
+std::vector<Answer> silent_mounts(const std::vector<std::string>& paths) {
+  std::vector<Answer> out;
+  for (const std::string& path : paths) {
+    if (path.empty()) continue;
+    const auto point = sluice_mount_of(mount_table(), absolute_path(path));
+    if (!point || (!out.empty() && out.back().point == *point)) continue;
+    Answer answer = ask(*point);
+    if (!answer.dead.empty()) out.push_back(std::move(answer));
+  }
+  return out;
+}
+
 Json to_json(const std::vector<Section>& sections) {
   Json list = Json::array();
   for (const auto& section : sections) {
@@ -304,22 +317,23 @@ int command_doctor(int argc, char** argv) {
   if (!style) return kUsage;
 
   // One argument is whichever of the two it is: a directory of a mount, or something to look at.
-  const MountChoice mount = choose_mount(first);
-  if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
-  std::vector<Answer> mounts;
-  if (mount.problem.empty()) mounts.push_back(ask(mount.point));
-  for (const auto& point : mount.several) mounts.push_back(ask(point));
   std::string given = second.empty() ? first : second;
-  struct stat status {};
-  if (given == first && !given.empty() && mount.point == absolute_path(given)) {
-    // Not asked: the daemon may be dead, and that is for the report to say.
-    status.st_mode = S_IFDIR;
-  } else if (!given.empty() && ::stat(given.c_str(), &status) < 0) {
-    return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));
+  std::vector<Answer> mounts = silent_mounts({first, second});
+  bool is_directory = true, wants_mount = true;
+  if (!mounts.empty()) {
+    given.clear();  // whoever looks at it, waits
+  } else {
+    const MountChoice mount = choose_mount(first);
+    if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
+    if (mount.problem.empty()) mounts.push_back(ask(mount.point));
+    for (const auto& point : mount.several) mounts.push_back(ask(point));
+    struct stat status {};
+    if (!given.empty() && ::stat(given.c_str(), &status) < 0)
+      return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));
+    is_directory = S_ISDIR(status.st_mode);
+    wants_mount = first.empty() || !second.empty() || is_directory;
+    if (wants_mount && !mounts.empty() && second.empty()) given.clear();
   }
-  const bool is_directory = S_ISDIR(status.st_mode);
-  const bool wants_mount = first.empty() || !second.empty() || is_directory;
-  if (wants_mount && !mounts.empty() && second.empty()) given.clear();
 
   const MachineView machine;
   Engine engine({});

@@ -108,10 +108,17 @@ TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
 TEST_F(GpuToolsTest, DoctorSaysThatADaemonDoesNotAnswer) {
   start();
   ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
-  const CommandResult said = sluice({"doctor", root()});
+  std::vector<CommandResult> all;
+  for (const Strings& words : {Strings{root()}, {root(), *this / "d/f"}}) {
+    Strings arguments{"doctor"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    all.push_back(sluice(arguments));
+  }
   ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
-  EXPECT_EQ(said.exit_code, 3) << said.err;
-  EXPECT_NE(said.out.find("does not answer"), std::string::npos) << said.out;
+  for (const CommandResult& said : all) {
+    EXPECT_EQ(said.exit_code, 3) << said.err;
+    EXPECT_NE(said.out.find("does not answer"), std::string::npos) << said.out;
+  }
 }
 
 TEST_F(GpuToolsTest, DoctorBelievesOnlyAMountOfOursWhereAFileIs) {
