@@ -87,6 +87,18 @@ std::string_view HttpRequest::header(std::string_view name) const {
   return {};
 }
 
+bool HttpRequest::is_for_loopback() const {
+  std::string_view host = header("host");
+  const auto colon = host.rfind(':');
+  if (colon != std::string_view::npos &&
+      host.find_first_not_of("0123456789", colon + 1) == std::string_view::npos) {
+    host = host.substr(0, colon);
+  }
+  const bool is_address =
+      host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return is_address || host == "localhost" || host == "[::1]";
+}
+
 std::optional<std::string> HttpRequest::parameter(std::string_view name) const {
   for (std::string_view rest = query; !rest.empty();) {
     const std::string_view member = rest.substr(0, rest.find('&'));

@@ -48,6 +48,9 @@ struct HttpRequest {
 
   // Empty if there is none. `name` is in lower case.
   std::string_view header(std::string_view name) const;
+  // Whether it was asked by a loopback name, such as "localhost:9465"; with any port, as it may come
+  // through a tunnel. What is not may be of a web page whose own name leads here (DNS rebinding).
+  bool is_for_loopback() const;
   // The member `name` of the query, decoded; nothing if there is none.
   std::optional<std::string> parameter(std::string_view name) const;
 };

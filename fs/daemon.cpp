@@ -212,11 +212,13 @@ class Daemon {
   // A mount without metrics is better than none.
   void start_metrics() {
     if (options_.metrics == "off") return;
-    const auto answer = [this](const HttpRequest& request) -> HttpResponse {
+    const auto address = loopback_address(options_.metrics);
+    const auto answer =
+        [this, is_port = address.has_value()](const HttpRequest& request) -> HttpResponse {
+      if (is_port && !request.is_for_loopback()) return HttpResponse::complaint("403 Forbidden");
       if (request.path != "/metrics") return HttpResponse::complaint("404 Not Found");
       return {.type = "text/plain; version=0.0.4", .body = reporter_->metrics()};
     };
-    const auto address = loopback_address(options_.metrics);
     auto server = address
                       ? HttpServer::listen_on(*address, "sluice-metrics", answer)
                       : HttpServer::listen_at(state_ + "/metrics.sock", "sluice-metrics", answer);

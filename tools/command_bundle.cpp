@@ -225,7 +225,7 @@ void add_log(const Subject& subject, const std::function<std::string(std::string
 std::optional<std::string> fetch_metrics(const sockaddr* address, socklen_t size) {
   const UniqueFd socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
-  constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\n\r\n";
+  constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
   if (!socket ||
       ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) < 0 ||
       ::connect(socket.get(), address, size) < 0 ||
@@ -238,7 +238,7 @@ std::optional<std::string> fetch_metrics(const sockaddr* address, socklen_t size
     text.append(piece, static_cast<std::size_t>(got));
   }
   const auto body = text.find("\r\n\r\n");
-  if (body == std::string::npos) return std::nullopt;
+  if (body == std::string::npos || !text.starts_with("HTTP/1.1 200 ")) return std::nullopt;
   return text.substr(body + 4);
 }
 

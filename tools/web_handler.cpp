@@ -53,16 +53,6 @@ bool is_same(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// "localhost:9465" and the like, with any port: it may come through a tunnel.
-bool is_loopback_name(std::string_view host) {
-  const auto colon = host.rfind(':');
-  if (colon != std::string_view::npos &&
-      host.find_first_not_of("0123456789", colon + 1) == std::string_view::npos) {
-    host = host.substr(0, colon);
-  }
-  return host == "127.0.0.1" || host == "localhost" || host == "[::1]";
-}
-
 // An attribute of `path` below the mount, leaving it through no link and no "..".
 Result<std::string> attribute_beneath(const std::string& mount, const std::string& path,
                                       const char* attribute) {
@@ -133,7 +123,7 @@ HttpResponse WebHandler::answer(const HttpRequest& request) {
 
 HttpResponse WebHandler::dispatch(const HttpRequest& request) {
   const std::string_view host = request.header("host"), origin = request.header("origin");
-  if (!is_loopback_name(host)) {
+  if (!request.is_for_loopback()) {
     return problem("403 Forbidden",
                    "ask by 127.0.0.1 or localhost; for another machine use a tunnel, such as 'ssh "
                    "-L 9465:127.0.0.1:9465 HOST'");

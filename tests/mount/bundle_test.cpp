@@ -167,6 +167,14 @@ TEST_F(BundleTest, OfADaemonThatDoesNotAnswerEndsNevertheless) {
   EXPECT_TRUE(unpacked().contains("doctor.json"));
 }
 
+TEST_F(BundleTest, HasMetricsThatAreServedOnAPort) {
+  const std::string config = base_ / "port.toml";
+  write_file(config, "metrics = \"127.0.0.1:39465\"\n");
+  start({"--config", config});
+  ASSERT_TRUE(bundle({root()}).ok());
+  EXPECT_NE(unpacked()["metrics.txt"].find("# TYPE"), std::string::npos);
+}
+
 TEST_F(BundleTest, IsNotWrittenToADaemonThatDoesNotAnswer) {
   start();
   ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);

@@ -180,6 +180,7 @@ TEST_F(WatchTest, MetricsAreServedOnAUnixSocketAndOnAPort) {
   ASSERT_TRUE(port.ok()) << port.err << mount().log();
   EXPECT_NE(port.out.find("\nsluice_opens_total 0\n"), std::string::npos) << port.out;
   EXPECT_FALSE(exists(socket));
+  EXPECT_FALSE(fetch({"--header", "Host: web.example", "http://127.0.0.1:39464/metrics"}).ok());
 }
 
 TEST_F(WatchTest, AMountWhoseMetricsPortIsTakenGoesOnWithoutThem) {
