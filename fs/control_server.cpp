@@ -89,8 +89,7 @@ class ControlServer::Conversation {
     } else if (verb == "trace") {
       trace();
     } else {
-      last = {{"error", "unknown request '" + log::escaped(verb) +
-                            "'; is the command newer than the daemon?"}};
+      last = {{"error", "unknown request '" + verb + "'; is the command newer than the daemon?"}};
     }
     last["done"] = true;
     send(last);
@@ -214,7 +213,7 @@ class ControlServer::Conversation {
 
   json drain(const std::string& name, bool cancel) {
     Tier* tier = parts_.pool.by_name(name);
-    if (tier == nullptr) return {{"error", "the pool has no tier " + log::escaped(name)}};
+    if (tier == nullptr) return {{"error", "the pool has no tier " + name}};
     if (const auto set = tier->set_draining(!cancel); !set) return {{"error", set.error().text()}};
     if (cancel) {
       const auto kept = parts_.pool.set_retired(tier->index(), false);
@@ -246,9 +245,9 @@ class ControlServer::Conversation {
   // The pool is whole without a tier that will not come back.
   json give_up(const std::string& name) {
     Tier* tier = parts_.pool.by_name(name);
-    if (tier == nullptr) return {{"error", "the pool has no tier " + log::escaped(name)}};
+    if (tier == nullptr) return {{"error", "the pool has no tier " + name}};
     if (tier->online()) {
-      return {{"error", "tier " + name + " is not lost: it is at " + log::escaped(tier->path()) +
+      return {{"error", "tier " + name + " is not lost: it is at " + tier->path() +
                             "; without --lost its files move to the other tiers"}};
     }
     const auto retired = parts_.pool.set_retired(tier->index(), true);
@@ -285,8 +284,8 @@ class ControlServer::Conversation {
     if (!level) {
       if (parts_.heat_tree.time() == 0)
         return {{"time", 0}, {"next_pass", parts_.migration.next_pass()}};
-      return {{"error", log::escaped(*path) + ": there was no such directory when the files were "
-                                              "last looked at, or nothing of any size in it"}};
+      return {{"error", *path + ": there was no such directory when the files were "
+                                "last looked at, or nothing of any size in it"}};
     }
     json last = sums(level->all);
     last["time"] = level->time;
@@ -305,7 +304,7 @@ class ControlServer::Conversation {
   static json log_level(const std::string& wanted) {
     const std::string before(log::level());
     if (!log::set_level(wanted)) {
-      return {{"error", "there is no log level " + log::escaped(wanted) +
+      return {{"error", "there is no log level " + wanted +
                             "; there are trace, debug, info, warn and error"}};
     }
     log::get().info("log level changed: from={} to={}", before, wanted);
