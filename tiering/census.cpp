@@ -51,7 +51,11 @@ class Census::Walk {
   Result<void> run() {
     Visit root;
     for (const auto& tier : request_.pool) {
-      if (tier->online()) root.tiers.push_back(tier->index());
+      if (tier->online()) {
+        root.tiers.push_back(tier->index());
+      } else {
+        census_.is_whole_ = false;
+      }
     }
     stack_.push_back(std::move(root));
     while (!stack_.empty()) {
@@ -63,6 +67,11 @@ class Census::Walk {
   }
 
  private:
+  // What can't be read, and is not simply gone meanwhile.
+  void leave_out(int code) {
+    if (code != ENOENT && code != ENOTDIR) census_.is_whole_ = false;
+  }
+
   // A directory that can't be read is left out: its files stay where they are.
   Result<void> look_into(const Visit& visit) {
     census_.directories_.push_back(visit.path);
@@ -73,16 +82,27 @@ class Census::Walk {
     for (const TierIndex index : visit.tiers) {
       const Tier& tier = request_.pool[index];
       const auto root = tier.root();
-      if (!root) continue;
-      auto fd = open_beneath((*root)->get(), visit.path);
-      if (!fd) continue;
+      auto fd = root ? open_beneath((*root)->get(), visit.path) : root.error();
+      if (!fd) {
+        leave_out(fd.error().code);
+        continue;
+      }
       const Stream stream(fd->release());
-      if (stream.dir == nullptr) continue;
+      if (stream.dir == nullptr) {
+        leave_out(errno);
+        continue;
+      }
       const int dirfd = ::dirfd(stream.dir);
       if (std::exchange(first, false)) {
         pin = own_pin(request_.pool, dirfd, "").value_or(pin);
       }
-      while (const dirent* entry = ::readdir(stream.dir)) {
+      for (;;) {
+        errno = 0;
+        const dirent* entry = ::readdir(stream.dir);
+        if (entry == nullptr) {
+          if (errno != 0) leave_out(errno);
+          break;
+        }
         const std::string_view name = entry->d_name;
         if (name == "." || name == "..") continue;
         if (visit.path.empty() && name == kPrivateDirectory) continue;
@@ -91,6 +111,7 @@ class Census::Walk {
         if (type == DT_UNKNOWN || type == DT_REG) {
           if (::statx(dirfd, entry->d_name, AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC,
                       STATX_BASIC_STATS | STATX_BTIME, &st) < 0) {
+            leave_out(errno);
             continue;
           }
           type = static_cast<unsigned char>(IFTODT(st.stx_mode));
@@ -117,7 +138,10 @@ class Census::Walk {
   Result<void> add_file(const Tier& tier, int dirfd, const char* name, const struct statx& st,
                         TierIndex inherited) {
     const auto identity = tier.identity_of(dirfd, name);
-    if (!identity) return {};  // gone meanwhile
+    if (!identity) {
+      leave_out(identity.error().code);
+      return {};
+    }
     const Name where{static_cast<std::uint32_t>(census_.directories_.size() - 1),
                      census_.text_.size()};
     census_.text_.append(name).push_back('\0');
@@ -154,11 +178,6 @@ class Census::Walk {
 
 namespace {
 
-// Whether a file that was not found is no more.
-bool is_complete(const Pool& pool) {
-  return std::all_of(pool.begin(), pool.end(), [](const auto& tier) { return tier->online(); });
-}
-
 template <typename T>
 void reorder(std::vector<T>& values, const std::vector<std::uint32_t>& order) {
   if (values.empty()) return;
@@ -190,14 +209,13 @@ Result<Census> Census::take(const Request& request) {
 
 // Both are in the order of the ids, so one walk through each suffices.
 Result<void> Census::join_heat(const Request& request) {
-  const bool everything = is_complete(request.pool);
   std::size_t at = 0;
   const auto joined = request.store.each_heat([&](InodeId id, const Heat& heat) {
     while (at < files_.size() && files_[at].id < id) ++at;
     if (at == files_.size() || files_[at].id != id) {
       // A file made since the walk passed its directory is young; only the old are given up.
       constexpr std::int64_t kSurely = 86400;
-      if (everything && heat.last_access + kSurely < request.now) stale_heat_.push_back(id);
+      if (is_whole_ && heat.last_access + kSurely < request.now) stale_heat_.push_back(id);
       return true;
     }
     FileFacts& file = files_[at];
@@ -216,14 +234,13 @@ Result<void> Census::join_heat(const Request& request) {
 Result<void> Census::join_ghosts(const Request& request) {
   // A ghost matters as long as the heat from before it left does.
   const auto memory = std::max<std::int64_t>(request.half_life.count(), 86400);
-  const bool everything = is_complete(request.pool);
   std::size_t at = 0;
   return request.store.each_ghost([&](InodeId id, const Ghost& ghost) {
     while (at < files_.size() && files_[at].id < id) ++at;
     const Tier* tier = request.pool.by_slot(ghost.slot);
     const bool found = at < files_.size() && files_[at].id == id;
     if (!found || tier == nullptr || ghost.left_at + memory < request.now) {
-      if (found || everything) stale_ghosts_.push_back(id);
+      if (found || is_whole_) stale_ghosts_.push_back(id);
       return true;
     }
     FileFacts& file = files_[at];

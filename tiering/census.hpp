@@ -76,6 +76,7 @@ class Census {
   std::map<InodeId, Links> links_;            // of files that have several
   std::vector<std::string> directories_;
   std::string text_;  // names, each ended by a zero byte
+  bool is_whole_ = true;  // so that a file that was not found is no more
   std::vector<InodeId> stale_heat_, stale_ghosts_;
 };
 

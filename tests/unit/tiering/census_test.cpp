@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/census.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
@@ -242,6 +243,20 @@ TEST_F(CensusTest, HeatIsNotStaleWhileATierIsAway) {
   heat(InodeId{2}, {.score = 1, .last_access = now_ - 3 * kDay, .opens = 1});
   take_away("c");
   EXPECT_TRUE(take().stale_heat().empty());
+}
+
+TEST_F(CensusTest, HeatIsNotStaleWhereADirectoryCanNotBeRead) {
+  dir_.make_file("a/d/f", "x");
+  heat(id("a", "d/f"), {.score = 1, .last_access = now_ - 3 * kDay, .opens = 1});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};  // for new ones
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto census = try_take();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(census);
+  EXPECT_TRUE(census->files().empty());
+  EXPECT_TRUE(census->stale_heat().empty());
 }
 
 TEST_F(CensusTest, AFileThatWasUsedSinceItHadToLeaveIsAGhost) {
