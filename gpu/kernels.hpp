@@ -36,9 +36,8 @@ class Kernels {
     std::uint64_t count;
     std::uint64_t records;      // whose numbers are valid; others are left out ...
     CUdeviceptr bad;            // ... and this 32-bit word is set to 1
-    std::uint32_t record_size;  // in bytes, at most kLargestRecord
+    std::uint32_t record_size;  // in bytes
   };
-  static constexpr std::uint32_t kLargestRecord = 1 << 20;
   CUresult gather(CUstream stream, const Gather& what) const;
 
  private:
