@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * ioctl_read FILE: reads a file of a Sluice mount into GPU memory without libsluice, by the ioctls
- * that it is made of.
+ * that it is made of, and compares what came with the file.
  *
  *   cc ioctl_read.c -o ioctl_read -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
  */
@@ -9,8 +9,10 @@
 #include <fcntl.h>
 #include <sluice/ioctl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,6 +46,16 @@ int main(int argc, char** argv) {
   if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
   if (transfer.done != transfer.length) fprintf(stderr, "the file became shorter meanwhile\n");
   printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
+
+  void* came = malloc(transfer.done);
+  void* file = mmap(NULL, transfer.done, PROT_READ, MAP_SHARED, fd, 0);
+  if (came == NULL || file == MAP_FAILED ||
+      cudaMemcpy(came, memory, transfer.done, cudaMemcpyDeviceToHost) != cudaSuccess ||
+      memcmp(came, file, transfer.done) != 0) {
+    fprintf(stderr, "ioctl_read: what came is not what the file has\n");
+    return 1;
+  }
+  printf("every byte is as in the file\n");
 
   /* Before the memory is freed: the daemon has it mapped. */
   struct sluice_buffer_unregister unregister = {.buffer = buffer.buffer};

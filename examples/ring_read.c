@@ -1,23 +1,29 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * ring_read [--depth N] [--threads N] [--size BYTES] [--seconds N] FILE: random reads of a file
- * through rings, one a thread, and how many a second that were. Reads into memory that the daemon
- * shares; sluice_buffer_register() instead of sluice_buffer_create() takes a GPU's.
+ * ring_read [--gpu] [--depth N] [--threads N] [--size BYTES] [--seconds N] FILE: random reads of a
+ * file through rings, one a thread, and how many a second that were, into host memory or a GPU's.
+ * The last ones are compared with the file.
  *
  *   cc ring_read.c -o ring_read $(pkg-config --cflags --libs sluice) -lpthread
+ *      -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
  */
+#include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <sluice/ring.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 struct job {
   const char* path;
   unsigned depth;
   size_t size;
   double seconds;
+  void* gpu_memory;           /* NULL: host memory */
+  uint64_t* offsets;          /* what was last read into each of `depth` places */
   uint64_t reads, in_process; /* out */
   int code;                   /* out */
   char error[256];            /* out: sluice_error() is a thread's own */
@@ -32,8 +38,9 @@ static double now(void) {
 static int begin(sluice_ring* ring, const struct job* job, int file, int buffer, uint64_t slot,
                  uint64_t blocks, uint64_t* random) {
   *random = *random * 6364136223846793005u + 1442695040888963407u;
-  return sluice_ring_read(ring, file, buffer, slot * job->size, job->size,
-                          (*random >> 33) % blocks * job->size, slot);
+  job->offsets[slot] = (*random >> 33) % blocks * job->size;
+  return sluice_ring_read(ring, file, buffer, slot * job->size, job->size, job->offsets[slot],
+                          slot);
 }
 
 static int work(struct job* job, sluice_ring* ring, sluice_file* file, sluice_buffer* buffer) {
@@ -62,6 +69,29 @@ static int work(struct job* job, sluice_ring* ring, sluice_file* file, sluice_bu
   }
 }
 
+/* Whether every place has what the file has. */
+static int check(const struct job* job, sluice_buffer* buffer) {
+  char* came = malloc(job->size);
+  char* wanted = malloc(job->size);
+  const int fd = open(job->path, O_RDONLY | O_CLOEXEC);
+  int is_right = came != NULL && wanted != NULL && fd >= 0;
+  for (unsigned slot = 0; is_right && slot < job->depth; ++slot) {
+    if (job->gpu_memory != NULL) {
+      const char* from = (const char*)job->gpu_memory + slot * job->size;
+      is_right = cudaMemcpy(came, from, job->size, cudaMemcpyDeviceToHost) == cudaSuccess;
+    } else {
+      memcpy(came, (const char*)sluice_buffer_memory(buffer) + slot * job->size, job->size);
+    }
+    is_right = is_right &&
+               pread(fd, wanted, job->size, (off_t)job->offsets[slot]) == (ssize_t)job->size &&
+               memcmp(came, wanted, job->size) == 0;
+  }
+  close(fd);
+  free(came);
+  free(wanted);
+  return is_right;
+}
+
 static void* run(void* argument) {
   struct job* const job = argument;
   sluice_ring* ring = NULL;
@@ -70,10 +100,16 @@ static void* run(void* argument) {
   job->code = -1;
   if (sluice_open(job->path, O_RDONLY, 0, &file) == 0 &&
       sluice_ring_create(job->depth, &ring) == 0 &&
-      sluice_buffer_create(job->depth * job->size, &buffer) == 0) {
+      (job->gpu_memory != NULL
+           ? sluice_buffer_register(job->gpu_memory, job->depth * job->size, &buffer)
+           : sluice_buffer_create(job->depth * job->size, &buffer)) == 0) {
     job->code = work(job, ring, file, buffer);
   }
   snprintf(job->error, sizeof job->error, "%s", sluice_error());
+  if (job->code == 0 && !check(job, buffer)) {
+    job->code = -1;
+    snprintf(job->error, sizeof job->error, "what came is not what the file has");
+  }
   sluice_ring_destroy(ring);
   sluice_buffer_unregister(buffer);
   sluice_close(file);
@@ -81,14 +117,15 @@ static void* run(void* argument) {
 }
 
 int main(int argc, char** argv) {
-  static const struct option kOptions[] = {{"depth", required_argument, NULL, 'd'},
-                                           {"threads", required_argument, NULL, 't'},
-                                           {"size", required_argument, NULL, 's'},
-                                           {"seconds", required_argument, NULL, 'n'},
-                                           {NULL, 0, NULL, 0}};
+  static const struct option kOptions[] = {
+      {"gpu", no_argument, NULL, 'g'},           {"depth", required_argument, NULL, 'd'},
+      {"threads", required_argument, NULL, 't'}, {"size", required_argument, NULL, 's'},
+      {"seconds", required_argument, NULL, 'n'}, {NULL, 0, NULL, 0}};
   struct job job = {.depth = 128, .size = 4096, .seconds = 2};
   unsigned threads = 1;
+  int wants_gpu = 0;
   for (int option; (option = getopt_long(argc, argv, "", kOptions, NULL)) != -1;) {
+    if (option == 'g') wants_gpu = 1;
     if (option == 'd') job.depth = (unsigned)strtoul(optarg, NULL, 10);
     if (option == 't') threads = (unsigned)strtoul(optarg, NULL, 10);
     if (option == 's') job.size = strtoul(optarg, NULL, 10);
@@ -96,14 +133,24 @@ int main(int argc, char** argv) {
     if (option == '?') return 2;
   }
   if (optind + 1 != argc || threads == 0 || threads > 64 || job.depth == 0 || job.size == 0) {
-    fprintf(stderr, "usage: ring_read [--depth N] [--threads N] [--size N] [--seconds N] FILE\n");
+    fprintf(stderr,
+            "usage: ring_read [--gpu] [--depth N] [--threads N] [--size N] [--seconds N] FILE\n");
     return 2;
   }
   job.path = argv[optind];
   struct job jobs[64];
   pthread_t ids[64];
+  void* memory = NULL;
+  uint64_t* offsets = calloc((size_t)threads * job.depth, sizeof *offsets);
+  if (offsets == NULL) return 1;
+  if (wants_gpu && cudaMalloc(&memory, threads * job.depth * job.size) != cudaSuccess) {
+    fprintf(stderr, "ring_read: no GPU memory to read into\n");
+    return 1;
+  }
   for (unsigned i = 0; i < threads; ++i) {
     jobs[i] = job;
+    jobs[i].offsets = offsets + i * job.depth;
+    if (wants_gpu) jobs[i].gpu_memory = (char*)memory + i * job.depth * job.size;
     if (pthread_create(&ids[i], NULL, run, &jobs[i]) != 0) return 1;
   }
   uint64_t reads = 0, in_process = 0;
@@ -117,7 +164,10 @@ int main(int argc, char** argv) {
     reads += jobs[i].reads;
     in_process += jobs[i].in_process;
   }
-  printf("%.0f reads/s of %zu bytes, %u threads, depth %u, %s\n", (double)reads / job.seconds,
-         job.size, threads, job.depth, in_process > 0 ? "in process" : "by the daemon");
+  printf("%.0f reads/s of %zu bytes, %u threads, depth %u, %s, into %s memory\n",
+         (double)reads / job.seconds, job.size, threads, job.depth,
+         in_process > 0 ? "in process" : "by the daemon", wants_gpu ? "GPU" : "host");
+  if (wants_gpu) cudaFree(memory);
+  free(offsets);
   return failed;
 }

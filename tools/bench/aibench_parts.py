@@ -235,7 +235,8 @@ def rings(site, runner, options):
 
 
 def _ring(site, row, path, depth, threads):
-    answer = _run([site.program("example_ring_read"), "--depth", depth, "--threads", threads, "--size", 4096, path], 60)
+    memory = ["--gpu"] if site.gpu else []
+    answer = _run([site.program("example_ring_read"), *memory, "--depth", depth, "--threads", threads, "--size", 4096, path], 60)
     row.samples.append(_reads_a_second(answer) / 1e6)
 
 
