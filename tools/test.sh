@@ -87,7 +87,7 @@ run() {
   local preset=$1 started=$SECONDS report=$SLUICE_TEST_DIR/ctest-$1.xml
   shift
   echo "test: $preset: building"
-  cmake --preset "$preset" -DSLUICE_TESTS=ON >"$SLUICE_TEST_DIR/cmake.log" 2>&1 ||
+  cmake --preset "$preset" -DSLUICE_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON >"$SLUICE_TEST_DIR/cmake.log" 2>&1 ||
     { tail -n 30 "$SLUICE_TEST_DIR/cmake.log" >&2; echo "test: $preset: cmake failed" >&2; failed=$((failed + 1)); return; }
   cmake --build --preset "$preset" >"$SLUICE_TEST_DIR/build.log" 2>&1 ||
     { grep -E -A 8 'error:|FAILED' "$SLUICE_TEST_DIR/build.log" | head -n 60 >&2; echo "test: $preset: the build failed" >&2
