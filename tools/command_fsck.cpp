@@ -46,7 +46,7 @@ copies of a directory agree, that no operation was left half done.
   unreadable            something could not be examined
 
 Examples:
-  sluice fsck --config /etc/sluice.toml
+  sluice fsck --config /etc/sluice/pool.toml
   sluice fsck --repair --tier nvme=/nvme --tier hdd=/hdd
 
 Exit status: 0 nothing is left to do, 1 something is or the check failed, 2 wrong

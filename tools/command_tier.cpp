@@ -90,7 +90,7 @@ Adds a tier to a running mount; keys are those of 'sluice mount --tier'. Prints 
 lines to put into the configuration, so that the next mount has it, too.
 
 Example:
-  sluice tier add archive=/archive,capacity=8T >> /etc/sluice.toml
+  sluice tier add archive=/archive,capacity=8T >> /etc/sluice/pool.toml
 
 Exit status: 0 added, 1 failed, 2 wrong usage.
 )"};
