@@ -51,7 +51,8 @@ int sluice_ring_write(sluice_ring* ring, int file, int buffer, uint64_t buffer_o
 int sluice_ring_submit(sluice_ring* ring);
 /* Takes up to `most` completions, and waits until there are `least`; 0 does not wait. Returns how
  * many: fewer than `least` when `timeout` (null: none) was over and some had come; -ETIMEDOUT if
- * none had. -ESHUTDOWN, -ENOTCONN: the mount has ended, and what was under way with it. */
+ * none had. -ESHUTDOWN, -ENOTCONN: the mount has ended, and what was under way with it; -EAGAIN,
+ * -ENOMEM: this process had no thread or memory to go on with its part. */
 int sluice_ring_wait(sluice_ring* ring, struct sluice_ring_completion* completions, unsigned most,
                      unsigned least, const struct timespec* timeout);
 /* An eventfd that gets readable when completions came since it was last read; the ring's to close.
