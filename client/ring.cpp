@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <system_error>
 
 #include "base/thread.hpp"
 #include "client/request.hpp"
@@ -296,10 +297,10 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
 Result<int> Ring::event_fd() {
   const MutexLock lock(mutex_);
   if (event_) return event_.get();
-  event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event_) return Error::last("eventfd");
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return Error::last("eventfd");
   const SignalsBlocked blocked;
-  notifier_ = std::jthread([this, fd = event_.get()](const std::stop_token& stop) {
+  const auto notify = [this, fd = event.get()](const std::stop_token& stop) {
     begin_thread("sluice-ring-evt");
     std::uint32_t seen = 0;
     int ends_told = 0;  // of the two queues, one may go on
@@ -317,7 +318,13 @@ Result<int> Ring::event_fd() {
       }
       futex_wait(bell_.bell, bell, kNap);
     }
-  });
+  };
+  try {
+    notifier_ = std::jthread(notify);
+  } catch (const std::system_error&) {
+    return Error{EAGAIN, "start a thread for the eventfd"};
+  }
+  event_ = std::move(event);
   return event_.get();
 }
 

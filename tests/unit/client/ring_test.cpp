@@ -250,6 +250,23 @@ TEST_F(ClientRingTest, WaitingAndSubmittingFailOnceItsOwnServerHasEnded) {
   EXPECT_EQ(sluice_ring_submit(ring.get()), -EAGAIN);
 }
 
+TEST_F(ClientRingTest, AnEventfdThatHasNoThreadIsNotGivenOut) {
+  const auto buffer = make_buffer(10);
+  const auto ring = make_ring(4);
+  {
+    const test::NoThreads none;
+    EXPECT_EQ(sluice_ring_eventfd(ring.get()), -EAGAIN);
+  }
+  const int event = sluice_ring_eventfd(ring.get());
+  ASSERT_GE(event, 0) << sluice_error();
+  ASSERT_EQ(sluice_ring_read(ring.get(), sluice_ring_add_file(ring.get(), file_.get()),
+                             sluice_ring_add_buffer(ring.get(), buffer.get()), 0, 10, 0, 1),
+            0);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 1);
+  pollfd poll_it{event, POLLIN, 0};
+  EXPECT_EQ(::poll(&poll_it, 1, 10'000), 1);
+}
+
 TEST_F(ClientRingTest, ARequestForWhatWasDroppedIsNotDoneWithWhatHasItsNumberNow) {
   const auto ring = make_ring(8);
   const auto buffer = make_buffer(1'000), other_buffer = make_buffer(1'000);
