@@ -32,7 +32,7 @@ class Buffer {
   static Result<std::unique_ptr<Buffer>> import(Library& library,
                                                 const struct sluice_shared_buffer& shared);
   // EOPNOTSUPP if it can't be shared.
-  Result<struct sluice_shared_buffer> share();
+  Result<struct sluice_shared_buffer> share() const;
 
   Memory& memory() { return *memory_; }
   std::uint64_t length() const { return memory_->length(); }
@@ -75,8 +75,8 @@ class Buffer {
   const std::unique_ptr<Memory> memory_;
   const std::vector<Piece> pieces_;  // of memory that can be shared; in order, without gaps
   const std::optional<struct sluice_buffer_register> handle_;  // of memory that came with one
-  UniqueFd fd_;                       // of that, or, once share() has made it, of our own
-  std::atomic<bool> refused_{false};  // only ever turns true
+  const UniqueFd fd_;                                          // of that, if it has one
+  std::atomic<bool> refused_{false};                           // only ever turns true
 };
 
 // Takes back what Buffer::make_known() made known.

@@ -44,20 +44,21 @@ Result<std::unique_ptr<Buffer>> Buffer::create_shared(std::size_t length) {
   return std::unique_ptr<Buffer>(new Buffer(std::move(memory), handle, std::move(fd)));
 }
 
-Result<struct sluice_shared_buffer> Buffer::share() {
+Result<struct sluice_shared_buffer> Buffer::share() const {
   if (pieces_.size() != 1) return Error{EOPNOTSUPP, "this memory can't be shared"};
-  auto exported = SLUICE_TRY(export_piece(pieces_[0]));
-  // The number that is given away must stay what it is.
-  if (exported.fd) fd_ = std::move(exported.fd);
+  const auto exported = SLUICE_TRY(export_piece(pieces_[0]));
   const auto& from = exported.request;
+  // Nobody could import it: opened by way of /proc, CUDA's descriptor is another one.
+  if (from.kind == SLUICE_BUFFER_CUDA_FD) {
+    return Error{EOPNOTSUPP, "memory of CUDA's virtual memory API can't be shared"};
+  }
   struct sluice_shared_buffer shared {};
   shared.version = 1;
   shared.kind = from.kind;
   shared.offset = from.offset;
   shared.length = from.length;
-  shared.allocation_length = from.allocation_length;
   shared.pid = ::getpid();
-  shared.fd = from.kind == SLUICE_BUFFER_CUDA_IPC ? -1 : fd_.get();
+  shared.fd = fd_.get();
   if (from.kind == SLUICE_BUFFER_MEMFD) {
     struct stat status {};
     if (::fstat(fd_.get(), &status) < 0) return Error::last("look at the memory");
@@ -75,7 +76,6 @@ Result<std::unique_ptr<Buffer>> Buffer::import(Library& library,
   handle.kind = shared.kind;
   handle.offset = shared.offset;
   handle.length = shared.length;
-  handle.allocation_length = shared.allocation_length;
   std::memcpy(handle.gpu_uuid, shared.gpu_uuid, sizeof handle.gpu_uuid);
   std::memcpy(handle.ipc_handle, shared.ipc_handle, sizeof handle.ipc_handle);
 

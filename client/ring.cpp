@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <system_error>
 
 #include "base/thread.hpp"
 #include "client/request.hpp"
@@ -215,7 +216,7 @@ Result<void> Ring::put(const Request& request) {
   if (request.buffer >= buffers_.size() || buffers_[request.buffer].buffer == nullptr) {
     return Error{ENOENT, "the ring has no such buffer"};
   }
-  if (under_way_.load() >= entries_) return Error{EAGAIN, "the ring is full"};
+  if (with_daemon_.load() + with_own_.load() >= entries_) return Error{EAGAIN, "the ring is full"};
   if (const auto entry = for_daemon(request)) {
     with_daemon_.fetch_add(1);
     shared_->put(*entry);
@@ -225,13 +226,13 @@ Result<void> Ring::put(const Request& request) {
     own_->put({request.user_data, name_in(files_, request.file), name_in(buffers_, request.buffer),
                segment.memory_offset, segment.file_offset, segment.length, request.operation, 0,
                0});
+    with_own_.fetch_add(1);
   }
-  under_way_.fetch_add(1);
   return {};
 }
 
 Result<unsigned> Ring::submit() {
-  SLUICE_TRY(check_daemon(false));
+  SLUICE_TRY(check_servers(false));
   const MutexLock lock(mutex_);
   return shared_->submit() + own_->submit();
 }
@@ -241,11 +242,14 @@ unsigned Ring::reap(std::span<sluice_ring_completion> out) {
   const unsigned daemons = shared_->reap(out);
   const unsigned ours = own_->reap(out.subspan(daemons));
   with_daemon_.fetch_sub(daemons);
-  under_way_.fetch_sub(daemons + ours);
+  with_own_.fetch_sub(ours);
   return daemons + ours;
 }
 
-Result<void> Ring::check_daemon(bool ask) {
+Result<void> Ring::check_servers(bool ask) {
+  if (const int why = own_->ended(); why != 0 && with_own_.load() > 0) {
+    return Error{why, "this process serves the ring no more"};
+  }
   if (with_daemon_.load() == 0) return {};
   if (const int why = shared_->ended(); why != 0) {
     return Error{why, "the mount serves the ring no more"};
@@ -277,7 +281,7 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
       continue;
     }
     const bool is_over = timeout && now - begin >= *timeout;
-    const auto alive = check_daemon(now - progress > kNap);
+    const auto alive = check_servers(now - progress > kNap);
     if (is_over || !alive) {
       if (got > 0) break;  // the error comes with the next call
       if (!alive) return alive.error();
@@ -293,28 +297,34 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
 Result<int> Ring::event_fd() {
   const MutexLock lock(mutex_);
   if (event_) return event_.get();
-  event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event_) return Error::last("eventfd");
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return Error::last("eventfd");
   const SignalsBlocked blocked;
-  notifier_ = std::jthread([this, fd = event_.get()](const std::stop_token& stop) {
+  const auto notify = [this, fd = event.get()](const std::stop_token& stop) {
     begin_thread("sluice-ring-evt");
     std::uint32_t seen = 0;
-    bool end_is_told = false;  // of the daemon's queue; ours goes on
+    int ends_told = 0;  // of the two queues, one may go on
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
       const std::uint32_t now = shared_->completed() + own_->completed();
-      const bool has_ended = !end_is_told && shared_->ended() != 0;
-      if (now != seen || has_ended) {
+      const int ends = (shared_->ended() != 0 ? 1 : 0) + (own_->ended() != 0 ? 1 : 0);
+      if (now != seen || ends != ends_told) {
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
         seen = now;
-        end_is_told = end_is_told || has_ended;
+        ends_told = ends;
         continue;
       }
       futex_wait(bell_.bell, bell, kNap);
     }
-  });
+  };
+  try {
+    notifier_ = std::jthread(notify);
+  } catch (const std::system_error&) {
+    return Error{EAGAIN, "start a thread for the eventfd"};
+  }
+  event_ = std::move(event);
   return event_.get();
 }
 

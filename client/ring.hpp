@@ -94,16 +94,15 @@ class Ring final : private RingTarget {
   template <typename Slot>
   static Slot* named(std::vector<Slot>& slots, std::uint64_t name);
   unsigned reap(std::span<sluice_ring_completion> out);
-  // Why nothing more comes from the daemon, if that is so. `ask`: it too, not only the memory.
-  Result<void> check_daemon(bool ask);
-  void notify(const std::stop_token& stop);
+  // Why something that is under way will not be done, if that is so. `ask`: the daemon too, not
+  // only the memory.
+  Result<void> check_servers(bool ask);
 
   Library& library_;
   const std::uint32_t entries_;
   const std::unique_ptr<RingQueue> shared_, own_;
   const RingBell bell_;
-  std::atomic<std::uint32_t> under_way_{0};    // put and not reaped
-  std::atomic<std::uint32_t> with_daemon_{0};  // of these, the daemon's
+  std::atomic<std::uint32_t> with_daemon_{0}, with_own_{0};  // put and not reaped
 
   Mutex mutex_;  // of files, buffers, and of putting and submitting
   std::vector<FileSlot> files_ GUARDED_BY(mutex_);

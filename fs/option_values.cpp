@@ -47,7 +47,7 @@ constexpr std::array kOptions{
     OptionSpec{
         "gpu_max_concurrent_ops", Kind::Count, &MountOptions::gpu_max_concurrent_ops, {}, 1, 4096},
     OptionSpec{"gpu_chunk", Kind::Size, &MountOptions::gpu_chunk},
-    OptionSpec{"gpu_threads", Kind::Count, &MountOptions::gpu_threads, {}, 0, 256},
+    OptionSpec{"gpu_threads", Kind::Count, &MountOptions::gpu_threads, {}, 0, 64},
     OptionSpec{"gpu_mapped_memory", Kind::Share, &MountOptions::gpu_mapped_memory},
     OptionSpec{"gpu_host_memory", Kind::Share, &MountOptions::gpu_host_memory},
     OptionSpec{"gpu_cufile", Kind::Switch, &MountOptions::gpu_cufile},

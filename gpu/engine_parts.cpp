@@ -27,7 +27,6 @@ Engine::Settings filled_in(Engine::Settings settings) {
   if (settings.threads == 0) {
     settings.threads = std::clamp(std::thread::hardware_concurrency() * 3 / 4, 4u, 12u);
   }
-  settings.threads = std::min(settings.threads, 64u);
   settings.slots = std::clamp(settings.slots, 2u, 16u);
   settings.chunk = std::bit_ceil(std::clamp<std::uint64_t>(settings.chunk, kGrain, 64 << 20));
   settings.max_concurrent_ops = std::max(settings.max_concurrent_ops, 1u);

@@ -334,15 +334,20 @@ void RingServer::leave_to_large(const sluice_ring_entry& entry) {
   changed_.notify_all();
   if (large_thread_.joinable()) return;
   ++running_;
-  large_thread_ = std::jthread([this](const std::stop_token& stop) {
-    begin_thread("sluice-ring-big");
-    try {
-      work_large(stop);
-    } catch (...) {
-      end(ENOMEM);
-    }
-    --running_;
-  });
+  try {
+    large_thread_ = std::jthread([this](const std::stop_token& stop) {
+      begin_thread("sluice-ring-big");
+      try {
+        work_large(stop);
+      } catch (...) {
+        end(ENOMEM);
+      }
+      --running_;
+    });
+  } catch (...) {
+    --running_;  // or nobody would ever find the ring at rest
+    throw;
+  }
 }
 
 void RingServer::work_large(const std::stop_token& stop) {

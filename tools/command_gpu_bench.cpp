@@ -25,7 +25,7 @@ constexpr HelpText kHelp{
     .options = R"(      --size SIZE     of the test file and the largest read; default: 4GiB
       --gpu GPU       the GPU's UUID or number, as nvidia-smi -L lists it; default: 0
       --host          into host memory, although there is a GPU
-      --routes NAMES  of ours, separated by commas; default: auto,staged,mapped,cufile,gds
+      --routes NAMES  of ours, separated by commas; default: auto,staged,mapped,mmap,cufile,gds
       --phases NAMES  what to measure, separated by commas; default: cold,warm,sizes,write,register
       --rounds N      how often each is measured; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
@@ -61,7 +61,7 @@ usage.
 )"};
 
 struct Request {
-  std::string path, gpu = "0", routes = "auto,staged,mapped,cufile,gds", json, color = "auto";
+  std::string path, gpu = "0", routes = "auto,staged,mapped,mmap,cufile,gds", json, color = "auto";
   std::string size, phases = "cold,warm,sizes,write,register";
   unsigned rounds = 0;
   bool quick = false, host = false;

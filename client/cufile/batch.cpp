@@ -155,23 +155,25 @@ void Batch::finish(const Entry& entry, ssize_t done) {
   changed_.notify_all();
 }
 
-unsigned Batch::ask_real(unsigned at_least, unsigned room, CUfileIOEvents_t* events,
-                         const timespec* timeout) {
-  if (!g_real_status) return 0;
+CUfileError_t Batch::ask_real(unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
+                              const timespec* timeout) {
+  const unsigned room = std::exchange(*count, 0);
+  if (!g_real_status) return result(CU_FILE_HANDLE_NOT_REGISTERED);
   CUfileBatchHandle_t batch = nullptr;
   {
     const std::lock_guard lock(mutex_);
     at_least = std::min(at_least, in_real_);
     batch = real_;
   }
-  unsigned count = room;
+  unsigned got = room;
   timespec time = timeout != nullptr ? *timeout : timespec{};
   const auto error =
-      g_real_status(batch, at_least, &count, events, timeout != nullptr ? &time : nullptr);
-  if (error.err != CU_FILE_SUCCESS) return 0;
+      g_real_status(batch, at_least, &got, events, timeout != nullptr ? &time : nullptr);
+  if (error.err != CU_FILE_SUCCESS) return error;
+  *count = got;
   const std::lock_guard lock(mutex_);
-  in_real_ -= std::min(count, in_real_);
-  return count;
+  in_real_ -= std::min(got, in_real_);
+  return error;
 }
 
 CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
@@ -185,6 +187,7 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
           std::chrono::nanoseconds(timeout->tv_nsec);
   }
   unsigned got = 0;
+  CUfileError_t real = result(CU_FILE_SUCCESS);
   std::unique_lock lock(mutex_);
   for (;;) {
     while (got < *count && !done_.empty()) {
@@ -199,8 +202,9 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
       const bool waits = !is_enough && !is_over && !ours_go_on;
       const timespec left = waits && end ? to_timespec(*end - Clock::now()) : timespec{};
       lock.unlock();
-      const unsigned now = ask_real(waits ? at_least - got : 0, *count - got, events + got,
-                                    waits && !end ? nullptr : &left);
+      unsigned now = *count - got;
+      real =
+          ask_real(waits ? at_least - got : 0, &now, events + got, waits && !end ? nullptr : &left);
       lock.lock();
       got += now;
       if (waits && now == 0) break;  // the time is over there, or it has failed
@@ -217,7 +221,7 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
     }
   }
   *count = got;
-  return result(CU_FILE_SUCCESS);
+  return got > 0 ? result(CU_FILE_SUCCESS) : real;
 }
 
 CUfileError_t Batch::cancel() {

@@ -31,6 +31,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   CUfileError_t submit(CUfileIOParams_t* requests, unsigned count, unsigned flags);
   // Waits until `at_least` are done, or nothing is under way, or the time is over (null: never).
   // `*count` is the room in `events` and then how many there are; each request is told of once.
+  // An error of NVIDIA's library comes when there is nothing else to tell.
   CUfileError_t status(unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
                        const timespec* timeout);
   // What has not begun is not done, and says so (CUFILE_CANCELED).
@@ -45,8 +46,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
   void finish(const Entry& entry, ssize_t done);
   static void on_done(void* user, ssize_t done, const struct sluice_result* result) noexcept;
   CUfileError_t submit_to_real(std::vector<CUfileIOParams_t>& requests, unsigned flags);
-  unsigned ask_real(unsigned at_least, unsigned room, CUfileIOEvents_t* events,
-                    const timespec* timeout);
+  CUfileError_t ask_real(unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
+                         const timespec* timeout);
 
   MemoryTable& memory_;
   HandleTable& handles_;

@@ -27,7 +27,7 @@ enum sluice_route {
   SLUICE_ROUTE_CUFILE = 2, /* cuFile in its compatibility mode */
   SLUICE_ROUTE_MAPPED = 3, /* the GPU reads the page cache itself */
   SLUICE_ROUTE_STAGED = 4, /* through pinned host memory, in pieces, by several threads */
-  SLUICE_ROUTE_MMAP = 5,   /* a mapping and a plain copy: where nothing else works */
+  SLUICE_ROUTE_MMAP = 5,   /* pread(2) into plain memory and a copy: where none can be pinned */
   SLUICE_ROUTE_HOST = 6,   /* into host memory; no GPU has a part in it */
 };
 
@@ -54,7 +54,7 @@ enum sluice_why {
 enum sluice_buffer_kind {
   SLUICE_BUFFER_CUDA_IPC = 1, /* cudaMalloc memory: the handle of cudaIpcGetMemHandle */
   SLUICE_BUFFER_CUDA_FD = 2,  /* memory of the virtual memory API, exported as a file descriptor */
-  SLUICE_BUFFER_MEMFD = 3,    /* host memory: a memfd, or another file that can be mapped shared */
+  SLUICE_BUFFER_MEMFD = 3,    /* host memory: a memfd that is sealed with F_SEAL_SHRINK */
 };
 
 /* What the daemon is, and how a large read of this file would travel. */

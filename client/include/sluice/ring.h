@@ -51,7 +51,8 @@ int sluice_ring_write(sluice_ring* ring, int file, int buffer, uint64_t buffer_o
 int sluice_ring_submit(sluice_ring* ring);
 /* Takes up to `most` completions, and waits until there are `least`; 0 does not wait. Returns how
  * many: fewer than `least` when `timeout` (null: none) was over and some had come; -ETIMEDOUT if
- * none had. -ESHUTDOWN, -ENOTCONN: the mount has ended, and what was under way with it. */
+ * none had. -ESHUTDOWN, -ENOTCONN: the mount has ended, and what was under way with it; -EAGAIN,
+ * -ENOMEM: this process had no thread or memory to go on with its part. */
 int sluice_ring_wait(sluice_ring* ring, struct sluice_ring_completion* completions, unsigned most,
                      unsigned least, const struct timespec* timeout);
 /* An eventfd that gets readable when completions came since it was last read; the ring's to close.
@@ -68,17 +69,18 @@ void* sluice_buffer_memory(sluice_buffer* buffer);
  * puts his own pid and descriptor there. */
 struct sluice_shared_buffer {
   uint32_t version; /* 1 */
-  uint32_t kind;    /* enum sluice_buffer_kind */
+  uint32_t kind;    /* SLUICE_BUFFER_MEMFD or SLUICE_BUFFER_CUDA_IPC */
   uint64_t offset;
   uint64_t length;
-  uint64_t allocation_length;
-  int32_t pid; /* MEMFD, CUDA_FD: whose descriptor */
+  uint64_t allocation_length; /* 0 */
+  int32_t pid;                /* MEMFD: whose descriptor */
   int32_t fd;
   uint64_t inode; /* MEMFD: st_ino */
   uint8_t gpu_uuid[SLUICE_UUID_SIZE];
   uint8_t ipc_handle[SLUICE_IPC_HANDLE_SIZE];
 };
-/* -EOPNOTSUPP for memory that can't be shared: plain host memory, or a GPU's in several pieces. */
+/* -EOPNOTSUPP for memory that can't be shared: plain host memory, a GPU's in several pieces, or of
+ * CUDA's virtual memory API (cuMemCreate; PyTorch's expandable segments). */
 int sluice_buffer_export(sluice_buffer* buffer, struct sluice_shared_buffer* shared);
 /* Memory of another process, mapped here. Takes the right to look at that process (same user). */
 int sluice_buffer_import(const struct sluice_shared_buffer* shared, sluice_buffer** buffer);

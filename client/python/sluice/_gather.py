@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ._file import Buffer, File, Result, _enter, _result, _whole
@@ -166,6 +166,8 @@ class _Numbers:
 
 def _plain(index: Iterable[int]) -> Any:
     """Numbers of no library's."""
+    if isinstance(index, Iterator):
+        index = list(index)  # to look again for the wrong one
     try:
         return array.array("Q", index)
     except OverflowError:

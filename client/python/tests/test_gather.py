@@ -104,6 +104,8 @@ def test_a_row_that_is_not_there_is_an_index_error(rows):
     for numbers in ([3, -1], np.array([3, -1]), np.array([3, -1], np.int32)):
         with pytest.raises(IndexError, match=r"index\[1\] is -1: rows are numbered from 0"):
             sluice.gather(rows, numbers, DIM, "float32", HEADER)
+    with pytest.raises(IndexError, match=r"index\[1\] is -1: rows are numbered from 0"):
+        sluice.gather(rows, iter([3, -1]), DIM, "float32", HEADER)
 
 
 def test_misuse_says_what_to_do(rows):

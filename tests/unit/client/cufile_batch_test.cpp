@@ -110,6 +110,26 @@ TEST_F(CufileBatchTest, ARequestThatFailsIsAnEventOfItsOwn) {
   EXPECT_EQ(cuFileBatchIOSetUp(nullptr, 1).err, CU_FILE_INVALID_VALUE);
 }
 
+TEST_F(CufileBatchTest, AnErrorOfTheOtherLibraryIsToldUnlessThereAreEvents) {
+  const File mine = ours(), other = others();
+  const GpuMemory memory(device(), 2 * kPiece);
+  ASSERT_EQ(submit({piece(mine, memory, 0), piece(other, memory, 1)}), CU_FILE_SUCCESS);
+  FakeGpu::fail_cufile("cuFileBatchIOGetStatus:1+:5011");
+  unsigned count = 2;
+  CUfileIOEvents_t events[2];
+  EXPECT_EQ(cuFileBatchIOGetStatus(batch_, 1, &count, events, nullptr).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(count, 1u);
+  EXPECT_EQ(events[0].cookie, nullptr);
+  for (const unsigned at_least : {0u, 1u}) {
+    count = 2;
+    EXPECT_EQ(cuFileBatchIOGetStatus(batch_, at_least, &count, events, nullptr).err,
+              CU_FILE_CUDA_DRIVER_ERROR);
+    EXPECT_EQ(count, 0u);
+  }
+  FakeGpu::fail_cufile("");
+  EXPECT_EQ(status(1, 2).size(), 1u);
+}
+
 // Keeps all of libsluice's threads busy until it ends.
 class BusyThreads {
  public:

@@ -8,6 +8,8 @@
 #include <future>
 #include <thread>
 
+#include "client/include/sluice/hf3fs_usrbio.h"
+#include "client/include/sluice/ring.h"
 #include "gpu/device.hpp"
 #include "tests/support/child.hpp"
 #include "tests/support/fake_gpu_environment.hpp"
@@ -166,6 +168,24 @@ TEST_F(ClientGpuTest, ABufferMaySpanAllocationsThatAreMappedSideBySide) {
             static_cast<ssize_t>(kSize))
       << sluice_error();
   EXPECT_TRUE(memory.bytes(100, kSize) == content_);
+}
+
+TEST_F(ClientGpuTest, MemoryOfTheVirtualMemoryApiIsNotShared) {
+  const GpuMemory memory(device(), 1, 2 << 20);
+  const auto buffer = register_memory(memory.pointer(), 2 << 20);
+  struct sluice_shared_buffer shared {};
+  EXPECT_EQ(sluice_buffer_export(buffer.get(), &shared), -EOPNOTSUPP);
+  struct hf3fs_iov iov {};
+  const std::uint8_t id[16] = {};
+  ASSERT_EQ(hf3fs_iovwrap_gpu(&iov, memory.pointer(), id, "/", 2 << 20, 0, 0), 0) << sluice_error();
+  hf3fs_gpu_ipc_handle_t handle;
+  EXPECT_EQ(hf3fs_iov_export_gpu(&iov, &handle), -EOPNOTSUPP);
+  hf3fs_iovdestroy_gpu(&iov);
+
+  const GpuMemory allocated(device(), 4096);
+  const auto other = register_memory(allocated.pointer(), 4096);
+  EXPECT_EQ(sluice_buffer_export(other.get(), &shared), 0) << sluice_error();
+  EXPECT_EQ(shared.kind, static_cast<unsigned>(SLUICE_BUFFER_CUDA_IPC));
 }
 
 TEST_F(ClientGpuTest, PinnedMemoryIsHostMemory) {

@@ -15,6 +15,7 @@
 #include "client/include/sluice/hf3fs_usrbio.h"
 #include "tests/support/child.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/no_threads.hpp"
 
 namespace sluice {
 namespace {
@@ -230,6 +231,40 @@ TEST_F(ClientRingTest, ARingEndsWithRequestsUnderWay) {
       sluice_ring_read(ring.get(), file, to, 0, i % 8 == 0 ? kSize : 4096, 0, i);
     sluice_ring_submit(ring.get());
   }
+}
+
+TEST_F(ClientRingTest, WaitingAndSubmittingFailOnceItsOwnServerHasEnded) {
+  const auto buffer = make_buffer(kSize);
+  const auto ring = make_ring(8);
+  const int file = sluice_ring_add_file(ring.get(), file_.get());
+  const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+  const int event = sluice_ring_eventfd(ring.get());
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, kSize, 0, 1), 0);  // its server begins
+  const test::NoThreads none;
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 1);
+  pollfd poll_it{event, POLLIN, 0};
+  EXPECT_EQ(::poll(&poll_it, 1, 10'000), 1);
+  sluice_ring_completion done[1];
+  const timespec limit{10, 0};
+  EXPECT_EQ(sluice_ring_wait(ring.get(), done, 1, 1, &limit), -EAGAIN);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), -EAGAIN);
+}
+
+TEST_F(ClientRingTest, AnEventfdThatHasNoThreadIsNotGivenOut) {
+  const auto buffer = make_buffer(10);
+  const auto ring = make_ring(4);
+  {
+    const test::NoThreads none;
+    EXPECT_EQ(sluice_ring_eventfd(ring.get()), -EAGAIN);
+  }
+  const int event = sluice_ring_eventfd(ring.get());
+  ASSERT_GE(event, 0) << sluice_error();
+  ASSERT_EQ(sluice_ring_read(ring.get(), sluice_ring_add_file(ring.get(), file_.get()),
+                             sluice_ring_add_buffer(ring.get(), buffer.get()), 0, 10, 0, 1),
+            0);
+  EXPECT_EQ(sluice_ring_submit(ring.get()), 1);
+  pollfd poll_it{event, POLLIN, 0};
+  EXPECT_EQ(::poll(&poll_it, 1, 10'000), 1);
 }
 
 TEST_F(ClientRingTest, ARequestForWhatWasDroppedIsNotDoneWithWhatHasItsNumberNow) {

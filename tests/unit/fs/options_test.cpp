@@ -376,7 +376,9 @@ TEST(EnvironmentTest, TakesCountsAndSharesOfMemory) {
   EXPECT_EQ(message("SLUICE_GPU_THREADS", "12", options), "");
   EXPECT_EQ(options.gpu_threads, 12u);
   EXPECT_EQ(message("SLUICE_GPU_THREADS", "many", options),
-            "SLUICE_GPU_THREADS: gpu_threads must be a whole number from 0 to 256, not \"many\"");
+            "SLUICE_GPU_THREADS: gpu_threads must be a whole number from 0 to 64, not \"many\"");
+  EXPECT_EQ(message("SLUICE_GPU_THREADS", "65", options),
+            "SLUICE_GPU_THREADS: gpu_threads must be a whole number from 0 to 64, not 65");
   EXPECT_EQ(
       message("SLUICE_GPU_MAX_CONCURRENT_OPS", "0", options),
       "SLUICE_GPU_MAX_CONCURRENT_OPS: gpu_max_concurrent_ops must be a whole number from 1 to "

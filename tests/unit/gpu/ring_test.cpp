@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/no_threads.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/wait.hpp"
 
@@ -332,6 +333,15 @@ TEST_F(RingTest, GarbageInEveryWordWhileItRunsHurtsNobodyElse) {
     server_.reset();
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   }
+}
+
+TEST_F(RingTest, EndsAndComesToRestIfThereIsNoThreadForLargeOnes) {
+  serve_with(8, 8);
+  ASSERT_TRUE(server_->start());
+  const test::NoThreads none;
+  put(read_of(1, 0, RingServer::kLarge + 1));
+  EXPECT_TRUE(eventually([&] { return std::atomic_ref(header().ended).load() == EAGAIN; }));
+  EXPECT_TRUE(eventually([&] { return server_->is_at_rest(); }));
 }
 
 // The fuzzer's corpus, and what a few changed bytes make of it.
