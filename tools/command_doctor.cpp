@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <cerrno>
 #include <chrono>
@@ -83,7 +84,8 @@ struct Section {
 Check cufile_check(Device& device) {
   if (const auto entered = device.enter(); !entered) {
     return {Verdict::Fail, "cufile",
-            std::string("the GPU can't be used: ") + std::strerror(entered.error().code)};
+            std::string("the GPU can't be used: ") + std::strerror(entered.error().code),
+            "see nvidia-smi and dmesg"};
   }
   std::string why_not;
   const auto cufile = CuFile::open(why_not);
@@ -120,8 +122,24 @@ std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
   return checks;
 }
 
+Check route_check(const Engine::Possibility& route, Device* device, bool is_nvme) {
+  const std::string name(name_of(route.route));
+  // Nobody does anything about a hard disk: it is served well by the other routes.
+  if (route.possible || (route.route == Route::Gds && !is_nvme)) {
+    return {Verdict::Ok, name, (route.possible ? "" : "not possible: ") + route.words, ""};
+  }
+  std::string fix = "free memory, and see the gpu lines above";
+  if (device != nullptr && device->is_lost()) {
+    fix = "see nvidia-smi and dmesg";
+  } else if (route.route == Route::Gds || route.route == Route::CuFile) {
+    fix = "see the gpu lines above, and filesystem and udev here";
+  }
+  return {Verdict::Warn, name, route.words, fix};
+}
+
 // The routes from an open file to a GPU, or to host memory if `device` is null.
-std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* device) {
+std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* device,
+                                bool is_nvme) {
   const EngineFile source{.fd = file.get()};
   std::vector<Check> checks;
   const auto preview = engine.preview(source, std::uint64_t{64} << 20, device);
@@ -134,8 +152,7 @@ std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* de
   for (const auto& each : engine.possibilities(source, device)) {
     // Without a GPU the routes to one are not missed.
     if (!each.possible && device == nullptr) continue;
-    checks.push_back({each.possible ? Verdict::Ok : Verdict::Warn, std::string(name_of(each.route)),
-                      each.words, ""});
+    checks.push_back(route_check(each, device, is_nvme));
   }
   return checks;
 }
@@ -177,7 +194,8 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
          errno == EACCES ? "run this as root" : "name a file of it"});
     return section;
   }
-  const auto routes = route_checks(engine, file, device);
+  const auto disk = disk_of(machine, major(status.st_dev), minor(status.st_dev));
+  const auto routes = route_checks(engine, file, device, disk && disk->is_nvme);
   section.checks.insert(section.checks.end(), routes.begin(), routes.end());
   return section;
 }
@@ -188,8 +206,12 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
   for (const auto& [name, feature] : member_of(status, "features").items()) {
     const bool on = flag_of(feature, "on");
     const std::string why = text_of(feature, "why");
+    const bool unwanted = why.starts_with("turned off");
     sections[0].checks.push_back({on ? Verdict::Ok : Verdict::Warn, name,
-                                  why.empty() ? (on ? "in use" : "not in use") : why});
+                                  why.empty() ? (on ? "in use" : "not in use") : why,
+                                  on         ? ""
+                                  : unwanted ? "set " + name + " = true, then mount again"
+                                             : "see the kernel lines above, then mount again"});
   }
   for (const auto& tier : member_of(status, "tiers")) {
     const std::string path = text_of(tier, "path");
@@ -243,7 +265,10 @@ Answer ask(const std::string& point) {
             {{Verdict::Fail, "daemon", "has died",
               "sluice umount " + shell_word(point) + ", then mount again"}}};
   }
-  return {point, {}, {{Verdict::Fail, "daemon", said.err.substr(0, said.err.find('\n')), ""}}};
+  return {point,
+          {},
+          {{Verdict::Fail, "daemon", said.err.substr(0, said.err.find('\n')),
+            "see its log, and run this as root"}}};
 }
 
 // Of those that these paths are in, by their names alone, the ones that can't be asked.

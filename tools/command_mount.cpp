@@ -83,7 +83,7 @@ Examples:
                --tier hdd=/hdd --state /var/lib/sluice/pool /mnt/pool
   sluice mount --config /etc/sluice/pool.toml
 
-Exit status: 0 mounted, 1 failed, 2 wrong usage.
+Exit status: 0 mounted, 1 failed, 2 wrong usage or configuration.
 )"};
 
 // What the command line said, before it is laid over file and environment.
@@ -270,12 +270,12 @@ int command_mount(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
 
   MountOptions options;
-  if (const auto error = read_options(flags, options)) return fail("mount", error->message);
+  // What trying again does not change is misuse, which the service is not restarted for.
+  if (const auto error = read_options(flags, options)) return misuse("mount", error->message);
   if (options.mountpoint.empty()) {
-    fail("mount", "MOUNTPOINT is required; see 'sluice mount --help'");
-    return kUsage;
+    return misuse("mount", "MOUNTPOINT is required; see 'sluice mount --help'");
   }
-  if (const auto error = check_options(options)) return fail("mount", error->message);
+  if (const auto error = check_options(options)) return misuse("mount", error->message);
   if (::geteuid() != 0) {
     return fail("mount",
                 "only root can mount, because files are made in the name of whoever asks; "

@@ -43,7 +43,11 @@ Check fuse(const MachineView& machine, pid_t) {
 
 Check passthrough(const MachineView& machine, pid_t) {
   const auto has = kernel_has(machine, "fuse_passthrough_");
-  if (!has) return {Verdict::Warn, "passthrough", "the kernel does not say; 'sluice status' does"};
+  if (!has) {
+    return {Verdict::Warn, "passthrough",
+            "the kernel does not say whether it can read tiers itself",
+            "mount a pool: sluice status says"};
+  }
   if (*has) return {Verdict::Ok, "passthrough", "the kernel can read tiers itself"};
   return {Verdict::Warn, "passthrough", "the kernel, or the fuse module if loaded, has none",
           "use a kernel of 6.9 or newer with CONFIG_FUSE_PASSTHROUGH"};
@@ -94,9 +98,17 @@ std::string process_file(const MachineView& machine, pid_t daemon, const std::st
 
 std::string whose(pid_t daemon) { return daemon > 0 ? "the daemon" : "this process"; }
 
+// What helps where process_file() has nothing: the daemon's may be hidden, one's own are not.
+std::string to_read_it(pid_t daemon) {
+  return daemon > 0 ? "run this as root, outside of containers" : "mount -t proc proc /proc";
+}
+
 Check memlock(const MachineView& machine, pid_t daemon) {
   const auto limit = parse_limit(process_file(machine, daemon, "limits"), "Max locked memory");
-  if (!limit) return {Verdict::Warn, "memlock", "the limit of " + whose(daemon) + " can't be read"};
+  if (!limit) {
+    return {Verdict::Warn, "memlock", "the limit of " + whose(daemon) + " can't be read",
+            to_read_it(daemon)};
+  }
   if (limit->soft == kUnlimited) {
     return {Verdict::Ok, "memlock", whose(daemon) + " may lock any amount of memory"};
   }
@@ -112,7 +124,10 @@ Check memlock(const MachineView& machine, pid_t daemon) {
 
 Check open_files(const MachineView& machine, pid_t daemon) {
   const auto limit = parse_limit(process_file(machine, daemon, "limits"), "Max open files");
-  if (!limit) return {Verdict::Warn, "nofile", "the limit of " + whose(daemon) + " can't be read"};
+  if (!limit) {
+    return {Verdict::Warn, "nofile", "the limit of " + whose(daemon) + " can't be read",
+            to_read_it(daemon)};
+  }
   // A daemon raises its own to the hard limit.
   const std::uint64_t most = daemon > 0 ? limit->soft : limit->hard;
   const std::string words =
@@ -184,7 +199,8 @@ Check rights(const MachineView& machine, pid_t daemon) {
     }
     return {Verdict::Ok, "rights", "to mount, to open by handle, to take leases"};
   }
-  return {Verdict::Warn, "rights", "those of " + whose(daemon) + " can't be read"};
+  return {Verdict::Warn, "rights", "those of " + whose(daemon) + " can't be read",
+          to_read_it(daemon)};
 }
 
 }  // namespace

@@ -65,9 +65,10 @@ Check mount_flags(const MountLine& mounted) {
 
 Check disk(const MachineView& machine, dev_t device, Gpus gpus) {
   const auto found = disk_of(machine, major(device), minor(device));
+  // Not the fastest is no fault: nobody does anything about a hard disk.
   if (!found) {
     return {
-        gpus == Gpus::None ? Verdict::Ok : Verdict::Warn, "disk",
+        Verdict::Ok, "disk",
         gpus == Gpus::None ? "not a block device" : "not a block device: no direct path to a GPU"};
   }
   const std::string words = found->name + ": " + found->raid + (found->raid.empty() ? "" : " of ") +
@@ -78,7 +79,7 @@ Check disk(const MachineView& machine, dev_t device, Gpus gpus) {
   if (gpus == Gpus::None || (found->is_nvme && found->raid.empty())) {
     return {Verdict::Ok, "disk", words};
   }
-  return {Verdict::Warn, "disk",
+  return {Verdict::Ok, "disk",
           words + (found->raid.empty()
                        ? "; a direct path to the GPU takes NVMe, the other routes any"
                        : "; P2PDMA takes no RAID, nvidia-fs takes RAID 0 and 1 of NVMe")};
@@ -144,8 +145,12 @@ std::vector<Check> ability_checks(const std::string& path) {
         {Verdict::Warn, "abilities", "leases and attributes were not tried", "run this as root"}};
   }
   if (errno == EROFS) return {};  // said of its flags
+  const bool is_full = errno == ENOSPC || errno == EDQUOT;
   return {{Verdict::Warn, "abilities",
-           std::string("leases and attributes can't be tried: ") + std::strerror(errno)}};
+           std::string("leases and attributes can't be tried: ") + std::strerror(errno),
+           is_full        ? "make room there"
+           : errno == EIO ? "see dmesg"
+                          : "put the tier on ext4 or xfs"}};
 }
 
 std::vector<Check> disk_checks(const MachineView& machine, const std::string& path, dev_t device,
@@ -156,7 +161,8 @@ std::vector<Check> disk_checks(const MachineView& machine, const std::string& pa
   if (mounted) {
     checks = {filesystem(*mounted, gpus), mount_flags(*mounted)};
   } else {
-    checks = {{Verdict::Warn, "filesystem", "not in /proc/self/mountinfo"}};
+    checks = {{Verdict::Warn, "filesystem", "not in /proc/self/mountinfo",
+               "run this outside of the chroot or container"}};
   }
   checks.push_back(disk(machine, device, gpus));
   if (gpus == Gpus::Some) checks.push_back(udev(machine, device));

@@ -195,11 +195,13 @@ std::string next_steps(const InitConfig& config, const std::string& unit) {
     }
     return field;
   };
+  // Above it: behind a line, fstab knows no comments.
+  out += "  # a line for /etc/fstab:\n";
   out += "  " + in_fstab(config.file) + "  " + in_fstab(config.mountpoint) + "  sluice  nofail";
   for (const auto& tier : config.options.tiers) {
     out += ",x-systemd.requires-mounts-for=" + in_fstab(tier.path);
   }
-  out += "  0 0    # a line for /etc/fstab\n";
+  out += "  0 0\n";
   out += "  sluice mount --config " + shell_word(config.file) + "    # now, by hand\n";
   return out + "Then: sluice status " + shell_word(config.mountpoint) + ", sluice doctor\n";
 }

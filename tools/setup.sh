@@ -3,7 +3,7 @@
 # library into .deps/fuse when the distribution's is older. Running it again costs a second.
 #
 #   tools/setup.sh             what building, testing and mounting need
-#   tools/setup.sh --dev       clang, clang-format, clang-tidy and mandoc too
+#   tools/setup.sh --dev       clang, clang-format, clang-tidy, mandoc, zsh and fish too
 #   tools/setup.sh --packages  what making and testing packages needs, too
 #   tools/setup.sh --browser   Chromium too, for the test of the web page (Debian; some 110 MB)
 #
@@ -26,7 +26,7 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
 
 case ${1:-} in
   '') ;;
-  --dev) packages+=(clang clang-format clang-tidy mandoc) ;;
+  --dev) packages+=(clang clang-format clang-tidy mandoc zsh fish) ;;
   --packages) packages+=(dpkg-dev debootstrap) ;;
   # Ubuntu's is a snap, which a test can't do much with.
   --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;

@@ -90,6 +90,7 @@ TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
     titles += section.at("title").get<std::string>() + "\n";
     for (const auto& check : section.at("checks")) {
       has_host_route |= check.at("what") == "host" && check.at("verdict") == "ok";
+      EXPECT_EQ(check.at("fix").is_null(), check.at("verdict") == "ok") << check;
     }
   }
   for (const char* title : {"kernel\n", "gpu\n", "tier nvme, ", "tier ssd, ", "tier hdd, "}) {
@@ -104,6 +105,15 @@ TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
   EXPECT_TRUE(both.ok()) << both.err;
   EXPECT_NE(both.out.find("tier nvme"), std::string::npos) << both.out;
   EXPECT_NE(both.out.find(on("hdd", "f")), std::string::npos) << both.out;
+}
+
+TEST_F(GpuToolsTest, DoctorSaysWhatToDoAboutAFeatureThatIsOff) {
+  start({"--no-passthrough", "--no-io-uring"});
+  const CommandResult said = sluice({"doctor", root()});
+  EXPECT_NE(said.out.find("-> set passthrough = true, then mount again"), std::string::npos)
+      << said.out;
+  EXPECT_NE(said.out.find("-> set io_uring = true, then mount again"), std::string::npos)
+      << said.out;
 }
 
 TEST_F(GpuToolsTest, DoctorSaysThatADaemonDoesNotAnswer) {

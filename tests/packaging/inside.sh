@@ -115,9 +115,14 @@ sluice umount /mnt/pool
 step "purging"
 sed -i '\,/mnt/pool,d' /etc/fstab
 rm /etc/sluice/pool.toml
+# What only looks like our state: a tier whose users have a database of their own, and a directory that is none of ours.
+mkdir -p /var/lib/sluice/nvme/.sluice /var/lib/sluice/nvme/db /var/lib/sluice/other/db
+touch /var/lib/sluice/nvme/db/CURRENT /var/lib/sluice/other/db/mine
 dpkg --purge sluice libsluice-dev python3-sluice libsluice1 >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg --purge"; }
 grep -q "hello from a package" /tiers/fast/file || fail "the user's file is gone"
-rm -rf /tiers /mnt/pool
+[[ -f /var/lib/sluice/nvme/db/CURRENT && -f /var/lib/sluice/other/db/mine ]] || fail "a purge took what is not ours: $(ls -AR /var/lib/sluice)"
+[[ $(ls -A /var/lib/sluice) == $'nvme\nother' ]] || fail "left behind: $(ls -A /var/lib/sluice)"
+rm -rf /var/lib/sluice /tiers /mnt/pool
 files >/tmp/after
 left=$(comm -13 /tmp/before /tmp/after)
 [[ ! $left ]] || fail "left behind: $left"

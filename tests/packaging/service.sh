@@ -9,14 +9,22 @@ fail() { echo "FAILED: $*"; journalctl --no-pager -u sluice@pool || true; exit 1
 status() { systemctl show --value -p "$1" sluice@pool; }
 
 dpkg -i /packages/*.deb >/dev/null
-mkdir -p /tiers/fast /mnt/pool
-printf 'mountpoint = "/mnt/pool"\n[[tier]]\nname = "fast"\npath = "/tiers/fast"\n' >/etc/sluice/pool.toml
+mkdir -p /tiers
+sluice init --tier fast=/tiers/fast --mountpoint /mnt/pool
 
-systemctl start sluice@pool
+systemctl enable --now sluice@pool
 # This shell is no part of the unit: it sees the mount because the sandbox does not hide it.
 echo hello >/mnt/pool/file
 [[ $(cat /tiers/fast/file) == hello ]] || fail "the file is not on the tier"
+sluice top --once /mnt/pool >/dev/null
 [[ $(status StatusText) == "mounted at /mnt/pool" ]] || fail "the status is '$(status StatusText)'"
+
+# A mistake in the configuration is not tried again.
+sed 's/^mountpoint/mountpont/' /etc/sluice/pool.toml >/etc/sluice/typo.toml
+! systemctl start sluice@typo || fail "a typo is mounted"
+systemctl is-failed --quiet sluice@typo || fail "a typo is tried again: $(systemctl is-active sluice@typo)"
+systemctl reset-failed sluice@typo
+rm /etc/sluice/typo.toml
 
 # Killed, with a file open: the dead mount is cleared away and the pool mounted again.
 exec 7</mnt/pool/file

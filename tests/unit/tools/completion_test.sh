@@ -18,11 +18,11 @@ check_options() {
     count=$((count + 1))
   done
 }
-for verb in $("$sluice" --help | grep -oE '^  [a-z]+ ' | tr -d ' '); do
+for verb in $("$sluice" --help | grep -oE '^  [a-z-]+ ' | tr -d ' '); do
   [[ $verb == sluice ]] && continue
   grep -q "^$verb"$'\t.' <<<"$(offered "$verb")" || complain "the verb $verb is not completed"
   if [[ $("$sluice" "$verb" -h) == "usage: sluice $verb <verb>"* ]]; then
-    for inner in $("$sluice" "$verb" -h | grep -oE '^  [a-z]+ ' | tr -d ' '); do
+    for inner in $("$sluice" "$verb" -h | grep -oE '^  [a-z-]+ ' | tr -d ' '); do
       [[ $inner == sluice ]] && continue
       grep -q "^$inner"$'\t.' <<<"$(offered "$verb" "$inner")" || complain "$verb $inner is not completed"
       check_options "$verb" "$inner"
@@ -57,10 +57,14 @@ got=$(bash -c 'source "$1"; COMP_WORDS=(sluice tier drain --ver); COMP_CWORD=3; 
 if command -v fish >/dev/null; then
   got=$(fish -c 'source $argv[1]; complete -C "sluice tier drain --ver"' "$completions/sluice.fish")
   [[ $got == --verbose$'\t'* ]] || complain "fish offers '$got'"
+else
+  echo "skipped: no fish"
 fi
 if command -v zsh >/dev/null; then
   # _describe needs a terminal's line editor: a stand-in for it prints what it is given.
   got=$(zsh -f -c '_describe() { print -l -- ${(P)4} }; words=(sluice tier drain --ver); CURRENT=4; source $1' - "$completions/_sluice")
   [[ $got == --verbose:* ]] || complain "zsh offers '$got'"
+else
+  echo "skipped: no zsh"
 fi
 ((failures == 0))

@@ -195,6 +195,19 @@ TEST_F(DoctorTest, ADaemonWithoutTheRightsOfRootIsTold) {
   EXPECT_NE(kernel_check("rights").fix.find("--cap-add LEASE"), std::string::npos);
 }
 
+TEST_F(DoctorTest, EachWarningSaysWhatToDo) {
+  // Of an empty machine nothing can be read.
+  for (const pid_t daemon : {0, 4}) {
+    for (const auto& check : kernel_checks(machine(), daemon)) {
+      EXPECT_EQ(check.fix.empty(), check.verdict == Verdict::Ok) << check.what << check.words;
+    }
+  }
+  for (const auto& check : disk_checks(machine(), "/nvme", makedev(0, 40), Gpus::Some)) {
+    EXPECT_EQ(check.fix.empty(), check.verdict == Verdict::Ok) << check.what << check.words;
+  }
+  EXPECT_NE(find(ability_checks("/proc"), "abilities").fix, "");
+}
+
 TEST_F(DoctorTest, TheLibfuseInUseIsNamed) {
   EXPECT_TRUE(kernel_check("libfuse").words.starts_with("3.")) << kernel_check("libfuse").words;
 }
@@ -320,6 +333,13 @@ TEST_F(DiskTest, WhatCuFileRefusesIsSaid) {
   put("run/udev/data/b1:1", "");
   EXPECT_EQ(find(disk_checks(machine(), "/nvme", makedev(259, 1), Gpus::Some), "udev").fix,
             "udevadm trigger");
+}
+
+TEST_F(DiskTest, AHardDiskIsNoFault) {
+  put_disk("sda", "8:0");
+  const auto checks = disk_checks(machine(), "/hdd", makedev(8, 0), Gpus::Some);
+  EXPECT_EQ(find(checks, "disk").verdict, Verdict::Ok);
+  EXPECT_NE(find(checks, "disk").words.find("takes NVMe"), std::string::npos);
 }
 
 TEST_F(DiskTest, WhatOnlyCuFileAsksForIsNoMatterWithoutAGpu) {

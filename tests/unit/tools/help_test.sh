@@ -29,7 +29,11 @@ expect_code 2 status /proc /proc
 expect_code 0 help
 expect_code 2 help stats
 expect_code 1 umount /
-expect_code 1 mount --tier 'a b=/' /
+expect_code 2 mount --tier 'a b=/' /
+expect_code 2 mount --config /no/such/file.toml
+expect_code 2 mount --tier a=/a --tier a=/b /
+expect_code 2 mount --small-file lots --tier a=/ /
+expect_code 1 mount --tier a=/no/such/a /
 expect_code 2 tier
 expect_code 2 tier rum
 expect_code 0 tier --help

@@ -112,7 +112,7 @@ TEST_F(InitConfigTest, TheLineForFstabEscapesSpaces) {
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
   const std::string steps = next_steps(wanted, "");
   EXPECT_NE(steps.find("/etc/my\\040pool.toml  /mnt/p  sluice  nofail,"
-                       "x-systemd.requires-mounts-for=/a\\040b  0 0"),
+                       "x-systemd.requires-mounts-for=/a\\040b  0 0\n"),
             std::string::npos)
       << steps;
   EXPECT_NE(steps.find("sluice mount --config '/etc/my pool.toml'"), std::string::npos) << steps;
