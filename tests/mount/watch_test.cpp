@@ -201,7 +201,7 @@ TEST_F(WatchTest, AMountWhoseMetricsPortIsTakenGoesOnWithoutThem) {
 TEST_F(WatchTest, MetricsAreNotForOtherMachines) {
   const CommandResult refused = sluice(
       {"mount", "--tier", "a=" + on("nvme", ""), "--metrics", "0.0.0.0:9464", base_ / "mnt"});
-  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("metrics must be"), std::string::npos) << refused.err;
 }
 
