@@ -239,8 +239,8 @@ TEST_F(WatchTest, TheLogCanBeJsonAndItsLevelChangedWhileTheMountRuns) {
   // Refused, which is told at debug.
   EXPECT_NE(::setxattr(root().c_str(), "user.sluice.tier", "none", 4, 0), 0);
   EXPECT_EQ(levels(), (std::set<std::string>{"debug", "info"}));  // without waiting for more
-  EXPECT_EQ(control({{"verb", "log-level"}, {"level", "loud"}}).at("error"),
-            "there is no log level loud; there are trace, debug, info, warn and error");
+  EXPECT_EQ(control({{"verb", "log-level"}, {"level", "a\\b"}}).at("error"),
+            "there is no log level a\\b; there are trace, debug, info, warn and error");
 }
 
 TEST_F(WatchTest, TopPrintsOneFrameForScripts) {
