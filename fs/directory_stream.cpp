@@ -131,7 +131,7 @@ std::uint64_t DirectoryStream::number_of(const Raw& raw) {
     return to_number(identity->id);
   // Deleted, or moved to another tier since its name was read.
   const auto now = filesystem_.open_copies(directory_);
-  const auto found = now ? filesystem_.locate(*now, raw.name.c_str()) : now.error();
+  const auto found = now ? filesystem_.locate(*now, raw.name.c_str(), Filesystem::NamesLock::Free) : now.error();
   return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
 }
 

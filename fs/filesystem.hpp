@@ -9,8 +9,8 @@
 // Threads: every member may be called from any thread at once. Lock order, outermost first:
 // OpenFile::moving < namespace_ < move_intents_ < replicate_ < table shard < inode < tier < store.
 //
-// The sources are by subject: filesystem_namespace.cpp (names), _rename.cpp, _copies.cpp (where
-// things are), _open.cpp (opening and closing), _data.cpp (bytes), _spill.cpp (from a full tier to
+// The sources are by subject: filesystem_locate.cpp (what a name is), _namespace.cpp (names),
+// _rename.cpp, _copies.cpp (where things are), _away.cpp (tiers that go and return), _open.cpp (opening and closing), _data.cpp (bytes), _spill.cpp (from a full tier to
 // another), _gpu.cpp (bytes to and from GPUs), _attributes.cpp (stat and xattrs), _move.cpp (moves
 // to other tiers), _drain.cpp (emptying a tier), _control.cpp (what Sluice says of itself).
 #pragma once
@@ -37,6 +37,7 @@
 #include "gpu/engine.hpp"
 #include "metadata/store.hpp"
 #include "tiering/access_sampler.hpp"
+#include "tiering/away_journal.hpp"
 #include "tiering/heat.hpp"
 #include "tiering/hot_list.hpp"
 #include "tiering/intent.hpp"
@@ -98,6 +99,10 @@ class KernelSide {
   // Makes it read the directory or file `id` again. REQUIRES: the caller holds no lock and answers
   // no request: the kernel waits for reads and writes of it that are under way.
   virtual void drop_pages(InodeId id) = 0;
+  // Makes it look up every name again, or one. False if the kernel can't do that for all names at
+  // once. REQUIRES: as drop_pages().
+  virtual bool drop_all_names() = 0;
+  virtual void drop_name(InodeId parent, const std::string& name) = 0;
 };
 
 class DirectoryStream;
@@ -249,23 +254,38 @@ class Filesystem final : public MoveHost {
     std::vector<OpenCopy> reachable;  // fastest first
     bool complete = true;             // false: a copy is on a tier that is offline
   };
+  // Whether the caller holds namespace_, which no thread may share twice.
+  enum class NamesLock { Free, Held };
+
+  // filesystem_locate.cpp
+  static bool is_directory(const std::vector<Located>& found);
+  // Every copy of `name`, fastest first, more than one only for directories. Empty if there is
+  // none.
+  Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name,
+                                      NamesLock held);
+  Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
+  Result<std::vector<Located>> merge(const OpenCopies& directory, const char* name);
+  bool take_identity(const Located& copy, const Identity& identity, const char* name);
+  // The same, of what the kernel means by `name`. ESTALE if the kernel was told of nothing that has
+  // the name now: it then looks the name up again, checks permissions anew, and asks once more.
+  Result<std::vector<Located>> locate_told(const InodePtr& parent, const OpenCopies& directory,
+                                           const char* name, NamesLock held);
 
   // filesystem_namespace.cpp
   static bool is_private(const Inode& parent, const char* name);
-  static bool is_directory(const std::vector<Located>& found);
   // Whether the directory `name` in `parent` holds nothing.
   static Result<bool> is_empty(int parent, const char* name);
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
-  // Every copy of `name`, fastest first, more than one only for directories. Empty if there is
-  // none.
-  Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name);
-  Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
-  Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name);
+  Result<Entry> look_up(const InodePtr& directory, const char* name, NamesLock held,
+                        InodeTable::Told told);
+  Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name,
+                      InodeTable::Told told);
+  void set_partly_unknown(InodeId id);
   // Calls `make(copy)` on the tiers where a new file `name` of `parent` may go, best first, until
   // one has room for it.
   Result<Located> place_new(const InodePtr& parent, const char* name,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
-  void hold_if_open(const Located& victim);
+  void keep_nameless(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   Result<void> unlink_locked(const InodePtr& directory, const char* name);
 
@@ -283,17 +303,29 @@ class Filesystem final : public MoveHost {
                                          const std::vector<Located>& target, unsigned flags);
 
   // filesystem_copies.cpp
-  Result<InodePtr> inode(InodeId id);
-  Result<InodePtr> resolve_forgotten(InodeId id);
+  Result<InodePtr> inode(InodeId id, NamesLock held = NamesLock::Free);
+  Result<InodePtr> resolve_forgotten(InodeId id, NamesLock held);
   Result<OpenCopies> open_copies(const InodePtr& directory);
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
-  // A copy of `directory` on `tier`, made (with its ancestors) if there is none.
+  // A copy of `directory` on `tier`, made (with its ancestors) if there is none. ENAMETOOLONG if
+  // too many of them are missing. REQUIRES: namespace_ is held.
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
   Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
-  // Looks for a copy of `directory`, and of those above it, on a tier that has come back.
-  bool rediscover(const InodePtr& directory, TierIndex tier);
-  void rediscover_all(TierIndex tier);
+  Result<OpenCopy> copy_directory(const InodePtr& directory, const std::string& name,
+                                  const OpenCopy& new_parent);
+  void rediscover(const InodePtr& directory, TierIndex tier);
+  std::vector<InodeId> rediscover_all(TierIndex tier);
   std::string path_of(const InodePtr& inode);
+
+  // filesystem_away.cpp
+  // The copies of a directory that are, or may be, on tiers that are away.
+  std::vector<AwayJournal::Copy> away_copies(const InodePtr& directory);
+  // To be called before `name` in `directory` is given to something. REQUIRES: namespace_ is held.
+  Result<void> note_taken(const InodePtr& directory, const OpenCopies& copies, const char* name);
+  Result<void> note_attribute_change(const InodePtr& directory, const OpenCopies& copies);
+  void tier_went(Tier& tier);
+  void tier_returned(Tier& tier);
+  void drop_names_and_listings(const std::vector<InodeId>& directories);
 
   // filesystem_open.cpp
   Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
@@ -372,7 +404,9 @@ class Filesystem final : public MoveHost {
     InodePtr parent;
     std::string name;
   };
-  Result<InodePtr> walk(std::string_view path, std::vector<InodeId>& references);
+  Result<InodePtr> walk(std::string_view path, std::vector<InodeId>& references,
+                        NamesLock held = NamesLock::Free);
+  Result<KnownName> current_name(const InodePtr& directory);
   // Makes the inode's parent and name those of a name that the file has. REQUIRES: no lock is held.
   Result<void> ensure_name(const InodePtr& file);
   Result<std::vector<std::string>> all_names(const Move& move, const Held& held);
@@ -395,9 +429,9 @@ class Filesystem final : public MoveHost {
     std::vector<InodeId> references;
   };
   void remember_unsettled(const InodePtr& file, const MoveEnd& end, const std::vector<Step>& steps,
-                          const Copy& original);
+                          const Copy& original, NamesLock held);
   // The inode that `name` in `directory` is, if a file by that name might be on the move.
-  InodePtr moving_inode(const InodePtr& directory, const char* name);
+  InodePtr moving_inode(const InodePtr& directory, const char* name, NamesLock held);
 
   // filesystem_drain.cpp
   Result<void> relocate_special(const InodePtr& parent, const std::string& name, Tier& from,
@@ -430,7 +464,6 @@ class Filesystem final : public MoveHost {
   // Where a pin or a rule wants a new file; kNoTier: nowhere in particular.
   TierIndex wanted_tier(const InodePtr& parent, const char* name);
   void pins_changed();
-  void finish_deferred(TierIndex returned);
   void trace_access(const InodePtr& inode);
   void sample_open_files();
   void offer_hot_files();
@@ -445,10 +478,10 @@ class Filesystem final : public MoveHost {
   HeatRecorder heat_;
   HotList hot_files_;
   InodeTable table_;
+  AwayJournal away_;
   FdCache fd_cache_;
   std::atomic<bool> passthrough_{true};       // only ever turns false
   std::atomic<std::uint64_t> open_files_{0};  // a statistic
-  std::atomic<std::uint64_t> unopened_{0};    // open files without a reader; see hold_if_open()
   std::atomic<std::uint64_t> readers_{0};     // open files with one
   const std::uint64_t most_readers_;          // beyond which further ones are not kept
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.

@@ -143,10 +143,17 @@ Result<Attributes> Filesystem::getattr(InodeId id) {
 // the attributes that count are those of the fastest copy, which changes first.
 Result<void> Filesystem::change_copies(const InodePtr& directory,
                                        const std::function<Result<void>(const SharedFd&)>& change) {
-  const OpenCopies copies = SLUICE_TRY(open_copies(directory));
+  const auto is_alone = [](const OpenCopies& open) {
+    return open.complete && open.reachable.size() == 1;
+  };
+  OpenCopies copies = SLUICE_TRY(open_copies(directory));
+  if (is_alone(copies)) return change(copies.reachable[0].fd);
+  SharedLock lock(namespace_);
+  // No tier returns from here on, and those that are away are told when they do.
+  copies = SLUICE_TRY(open_copies(directory));
+  SLUICE_TRY(note_attribute_change(directory, copies));
   const OpenCopy& first = copies.reachable[0];
   if (copies.reachable.size() == 1) return change(first.fd);
-  SharedLock lock(namespace_);
   std::vector<Step> steps;
   for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
     Step step;
@@ -311,7 +318,9 @@ Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& 
     const SharedFd fd = SLUICE_TRY(reader(file));
     SLUICE_TRY(call(fd));
   } else {
-    for (const OpenCopy& copy : SLUICE_TRY(open_copies(file)).reachable) {
+    const OpenCopies copies = SLUICE_TRY(open_copies(file));
+    if (sets && !copies.complete) return Error(EIO, "flags on a tier that is offline");
+    for (const OpenCopy& copy : copies.reachable) {
       SLUICE_TRY(call(copy.fd));
       if (!sets) break;
     }

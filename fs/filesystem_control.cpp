@@ -322,22 +322,6 @@ std::vector<Filesystem::HotFile> Filesystem::hottest(std::size_t most) {
   return out;
 }
 
-// Intents that waited for the tier. Nothing may be under way meanwhile that has an intent of its
-// own; moves that we could not settle are settle_moves()'s business, which tells the inode.
-void Filesystem::finish_deferred(TierIndex returned) {
-  ExclusiveLock lock(namespace_);
-  ExclusiveLock no_moves(move_intents_);
-  Replay replay{.returned = returned, .exclude = {}};
-  {
-    MutexLock unsettled(unsettled_mutex_);
-    for (const Unsettled& each : unsettled_) replay.exclude.push_back(each.sequence);
-  }
-  if (const auto replayed = replay_intents(store_, pool_, replay); !replayed) {
-    log::get().error("operations that waited for a tier can't be finished: why={}",
-                     std::strerror(replayed.error().code));
-  }
-}
-
 // Use that no open tells of.
 void Filesystem::sample_open_files() {
   if (sampler_) {
@@ -371,22 +355,9 @@ void Filesystem::tick() {
   settle_moves();
   if (settings_.heat_sample.count() > 0) sample_open_files();
   for (const auto& tier : pool_) {
-    if (!tier->check_presence()) continue;
-    const TierIndex index = tier->index();
-    if (tier->online()) {
-      pool_.welcome_back();
-      finish_deferred(index);  // first: it may give directories their names
-      rediscover_all(index);
-      continue;
-    }
-    // Let go of everything on it, so that its disk can be taken away.
-    if (engine_in_use_) engine_->forget_filesystem(tier->device());
-    table_.for_each([&](Inode& inode) {
-      MutexLock lock(inode.mutex);
-      for (Copy& copy : inode.copies) {
-        if (copy.tier == index && !copy.handle.empty()) copy.fd = nullptr;
-      }
-    });
+    if (tier->check_presence() && !tier->present()) tier_went(*tier);
+    // Tried every second, if it can't be told at first what changed in its absence.
+    if (tier->present() && !tier->online()) tier_returned(*tier);
   }
   if (migration_ != nullptr) migration_->tick();
   if (++ticks_ % kTicksPerFlush != 0) return;

@@ -14,16 +14,16 @@
 
 namespace sluice {
 
-Result<InodePtr> Filesystem::inode(InodeId id) {
+Result<InodePtr> Filesystem::inode(InodeId id, NamesLock held) {
   if (InodePtr found = table_.find(id)) return found;
-  return resolve_forgotten(id);
+  return resolve_forgotten(id, held);
 }
 
 // An id from an NFS-style handle that outlived the kernel's memory of the file, perhaps by a
 // remount.
-Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
+Result<InodePtr> Filesystem::resolve_forgotten(InodeId id, NamesLock held) {
   const Tier* tier = pool_.by_slot(slot_of(id));
-  if (tier == nullptr) return Error(ESTALE, "resolve id");
+  if (tier == nullptr || !tier->online()) return Error(ESTALE, "resolve id");
   const Located found = SLUICE_TRY(tier->find(id));
   const UniqueFd fd = SLUICE_TRY(tier->open(found.handle, O_PATH));
   const SharedFd root = SLUICE_TRY(tier->root());
@@ -36,7 +36,7 @@ Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
     const std::string base = SLUICE_TRY(current_path(root->get()));
     if (!path->starts_with(base + "/")) return Error(ESTALE, "id of a file outside the tier");
     std::vector<InodeId> references;
-    auto walked = walk(path->substr(base.size()), references);
+    auto walked = walk(path->substr(base.size()), references, held);
     for (const InodeId each : references) table_.forget(each, 1);  // ours alone
     if (!walked || (*walked)->id() != id) return Error(ESTALE, "resolve id");
     return walked;
@@ -45,7 +45,7 @@ Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
   // but not named. As with NFS exports of a folder, a forged handle can reach another file of the
   // same disk this way, for whoever may use handles at all (CAP_DAC_READ_SEARCH).
   if (S_ISDIR(found.st.st_mode)) return Error(ESTALE, "resolve id");
-  InodePtr unnamed = table_.intern({found}, kRootId, "");
+  InodePtr unnamed = table_.intern({found}, kRootId, "", InodeTable::Told::Nobody);
   if (!unnamed) return Error(ESTALE, "resolve id");
   table_.forget(unnamed->id(), 1);
   return unnamed;
@@ -53,7 +53,10 @@ Result<InodePtr> Filesystem::resolve_forgotten(InodeId id) {
 
 Result<Filesystem::OpenCopy> Filesystem::open_copy(const InodePtr& directory, TierIndex index) {
   Tier& tier = pool_[index];
-  if (directory->id() == kRootId) return OpenCopy{&tier, SLUICE_TRY(tier.root())};
+  if (directory->id() == kRootId) {
+    if (!tier.online()) return Error(EIO, "tier is offline");
+    return OpenCopy{&tier, SLUICE_TRY(tier.root())};
+  }
   FileHandle handle;
   {
     MutexLock lock(directory->mutex);
@@ -127,29 +130,78 @@ Result<Filesystem::OpenCopy> Filesystem::ensure_copy(const InodePtr& directory, 
   return replicate(directory, tier);
 }
 
-// REQUIRES: replicate_ is held.
-Result<Filesystem::OpenCopy> Filesystem::replicate(const InodePtr& directory, TierIndex index) {
-  if (auto known = open_copy(directory, index); known || known.error().code != ENOENT) return known;
-  InodeId parent_id{};
-  std::string name;
-  {
-    MutexLock lock(directory->mutex);
-    if (directory->removed || directory->copies.empty()) return Error(ENOENT, "copy directory");
-    parent_id = directory->parent;
-    name = directory->name;
-  }
-  if (directory->id() == kRootId) return Error(EIO, "tier is offline");
-  const InodePtr parent = SLUICE_TRY(inode(parent_id));
+// The directory above, and the name of this one in it, as they are on a tier. What the inode
+// remembers is right but for a lookup that a rename overtook. REQUIRES: namespace_ is held.
+Result<Filesystem::KnownName> Filesystem::current_name(const InodePtr& directory) {
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
-  // The name we remember must still be this directory's.
-  const OpenCopy original_parent = SLUICE_TRY(open_copy(parent, original.tier->index()));
-  const Identity there =
-      SLUICE_TRY(original.tier->identity_of(original_parent.get(), name.c_str()));
-  if (there != directory->identity) return Error(ENOENT, "copy directory");
+  const auto is_named = [&](const KnownName& known) {
+    const auto above = open_copy(known.parent, original.tier->index());
+    const auto there = above ? original.tier->identity_of(above->get(), known.name.c_str())
+                             : Result<Identity>(above.error());
+    return there && *there == directory->identity;
+  };
+  InodeId parent_id{};
+  KnownName known;
+  {
+    MutexLock lock(directory->mutex);
+    if (directory->removed) return Error(ENOENT, "name of a directory");
+    parent_id = directory->parent;
+    known.name = directory->name;
+  }
+  const auto remembered = inode(parent_id, NamesLock::Held);
+  if (remembered) {
+    known.parent = *remembered;
+    if (is_named(known)) return known;
+  }
+  struct stat above {
+  }, top{};
+  const SharedFd root = SLUICE_TRY(original.tier->root());
+  if (::fstatat(original.get(), "..", &above, 0) < 0 || ::fstat(root->get(), &top) < 0)
+    return Error::last("stat");
+  const bool is_below_root = above.st_ino == top.st_ino && above.st_dev == top.st_dev;
+  const InodeId parent =
+      is_below_root ? kRootId : SLUICE_TRY(original.tier->identity_of(original.get(), "..")).id;
+  known.parent = SLUICE_TRY(inode(parent, NamesLock::Held));
+  const std::string path = SLUICE_TRY(current_path(original.get()));
+  known.name = path.substr(path.rfind('/') + 1);
+  if (!is_named(known)) return Error(ENOENT, "name of a directory");
+  MutexLock lock(directory->mutex);
+  directory->parent = known.parent->id();
+  directory->name = known.name;
+  return known;
+}
 
-  const OpenCopy new_parent = SLUICE_TRY(replicate(parent, index));
-  Tier& tier = pool_[index];
+// REQUIRES: replicate_ is held.
+Result<Filesystem::OpenCopy> Filesystem::replicate(const InodePtr& directory, TierIndex index) {
+  // One request must not make thousands of directories while others wait.
+  constexpr std::size_t kMostLevels = 256;
+  struct Missing {
+    InodePtr directory;
+    std::string name;
+  };
+  std::vector<Missing> missing;  // the deepest first
+  InodePtr at = directory;
+  auto copy = open_copy(at, index);
+  while (failed_with(copy, ENOENT)) {
+    if (missing.size() == kMostLevels)
+      return Error(ENAMETOOLONG, "too many directories are missing on that tier");
+    KnownName known = SLUICE_TRY(current_name(at));
+    missing.push_back({at, std::move(known.name)});
+    at = std::move(known.parent);
+    copy = open_copy(at, index);
+  }
+  for (; copy && !missing.empty(); missing.pop_back())
+    copy = copy_directory(missing.back().directory, missing.back().name, *copy);
+  return copy;
+}
+
+// REQUIRES: replicate_ is held.
+Result<Filesystem::OpenCopy> Filesystem::copy_directory(const InodePtr& directory,
+                                                        const std::string& name,
+                                                        const OpenCopy& new_parent) {
+  Tier& tier = *new_parent.tier;
+  const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   // Made out of sight and renamed into place, so that no crash leaves one with the wrong mode where
   // it would win.
   const SharedFd temp = SLUICE_TRY(tier.temp_directory());
@@ -161,7 +213,7 @@ Result<Filesystem::OpenCopy> Filesystem::replicate(const InodePtr& directory, Ti
         ::openat(temp->get(), temp_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) return Error::last("open directory copy");
     SLUICE_TRY(tier.carry_identity(fd.get(), directory->identity));
-    SLUICE_TRY(copy_attributes(original.get(), fd.get()));
+    SLUICE_TRY(copy_attributes(originals.reachable[0].get(), fd.get()));
     struct stat parent_before {};
     if (::fstat(new_parent.get(), &parent_before) < 0) return Error::last("stat");
     if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
@@ -176,50 +228,73 @@ Result<Filesystem::OpenCopy> Filesystem::replicate(const InodePtr& directory, Ti
   const auto filled = fill();
   if (!filled) {
     [[maybe_unused]] const int removed = ::unlinkat(temp->get(), temp_name.c_str(), AT_REMOVEDIR);
-    return filled.error();
+    if (filled.error().code != EEXIST) return filled.error();
   }
-  const Located made = SLUICE_TRY(tier.identify(new_parent.get(), name.c_str()));
+  // What is there already is a copy that nobody knew of, or was made past us.
+  const Located there = SLUICE_TRY(tier.identify(new_parent.get(), name.c_str()));
+  if (!S_ISDIR(there.st.st_mode)) return Error(EIO, "a file has the directory's name on that tier");
+  if (there.identity != directory->identity &&
+      !take_identity(there, directory->identity, name.c_str()))
+    return Error(EIO, "another directory has its name on that tier");
   {
     MutexLock lock(directory->mutex);
-    const auto at = std::find_if(directory->copies.begin(), directory->copies.end(),
-                                 [&](const Copy& c) { return c.tier > index; });
-    directory->copies.insert(at, Copy{index, made.handle, made.pinned});
+    directory->put_copy({tier.index(), there.handle, there.pinned});
   }
-  return open_copy(directory, index);
+  return open_copy(directory, tier.index());
 }
 
-bool Filesystem::rediscover(const InodePtr& directory, TierIndex tier) {
-  InodeId up{};
-  std::string name;
-  {
-    MutexLock lock(directory->mutex);
-    for (const Copy& copy : directory->copies) {
-      if (copy.tier == tier) return true;
+// Looks for a copy of `directory`, and of those above it, on a tier that has come back.
+void Filesystem::rediscover(const InodePtr& directory, TierIndex tier) {
+  std::vector<InodePtr> unsure;  // the deepest first
+  for (InodePtr at = directory; at && at->id() != kRootId;) {
+    InodeId up{};
+    {
+      MutexLock lock(at->mutex);
+      const bool known = std::any_of(at->copies.begin(), at->copies.end(),
+                                     [&](const Copy& copy) { return copy.tier == tier; });
+      if (known || at->name.empty()) break;
+      up = at->parent;
     }
-    up = directory->parent;
-    name = directory->name;
+    unsure.push_back(at);
+    at = table_.find(up);
   }
-  const InodePtr parent = table_.find(up);
-  if (name.empty() || !parent || !rediscover(parent, tier)) return false;
-  const auto above = open_copy(parent, tier);
-  const auto found =
-      above ? pool_[tier].identify(above->get(), name.c_str()) : Result<Located>(above.error());
-  if (!found || !S_ISDIR(found->st.st_mode)) return false;
-  {
-    MutexLock lock(directory->mutex);
-    const auto at = std::find_if(directory->copies.begin(), directory->copies.end(),
-                                 [&](const Copy& c) { return c.tier > tier; });
-    directory->copies.insert(at, Copy{tier, found->handle, found->pinned});
+  for (; !unsure.empty(); unsure.pop_back()) {
+    const InodePtr& at = unsure.back();
+    InodeId up{};
+    std::string name;
+    {
+      MutexLock lock(at->mutex);
+      up = at->parent;
+      name = at->name;
+    }
+    const InodePtr parent = table_.find(up);
+    const auto above = parent ? open_copy(parent, tier) : Error(ENOENT, "no parent");
+    const auto found =
+        above ? pool_[tier].identify(above->get(), name.c_str()) : Result<Located>(above.error());
+    if (!found || !S_ISDIR(found->st.st_mode)) return;
+    if (found->identity != at->identity) {
+      // Made separately, and one directory from now on, if this one has the name indeed.
+      const auto known = current_name(at);
+      if (!known || known->parent != parent || known->name != name ||
+          !take_identity(*found, at->identity, name.c_str()))
+        return;
+    }
+    MutexLock lock(at->mutex);
+    at->put_copy({tier, found->handle, found->pinned});
   }
-  return true;
 }
 
-void Filesystem::rediscover_all(TierIndex tier) {
-  std::vector<InodeId> unsure;
+// Returns the directories that the kernel should ask about again. REQUIRES: namespace_ is held.
+std::vector<InodeId> Filesystem::rediscover_all(TierIndex tier) {
+  MutexLock lock_copies(replicate_);
+  std::vector<InodeId> unsure, changed;
   table_.for_each([&](Inode& inode) {
+    if (!inode.is_directory()) return;
     MutexLock lock(inode.mutex);
-    if (inode.is_directory() && (inode.partly_unknown || inode.id() == kRootId))
-      unsure.push_back(inode.id());
+    if (inode.partly_unknown) unsure.push_back(inode.id());
+    const bool has_copy = std::any_of(inode.copies.begin(), inode.copies.end(),
+                                      [&](const Copy& copy) { return copy.tier == tier; });
+    if (inode.partly_unknown || has_copy) changed.push_back(inode.id());
   });
   const bool all_online =
       std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });
@@ -231,8 +306,8 @@ void Filesystem::rediscover_all(TierIndex tier) {
       MutexLock lock(directory->mutex);
       directory->partly_unknown = false;
     }
-    kernel_.drop_pages(id);
   }
+  return changed;
 }
 
 // Where the inode is below a tier's root, by the names we remember; empty if they don't lead to the

@@ -44,7 +44,7 @@ Result<SharedFd> Filesystem::open_handle_of(const InodePtr& inode, int flags) {
     }
     Tier& tier = pool_[copy.tier];
     if (!tier.online()) return Error(EIO, "tier is offline");
-    if (copy.handle.empty()) return flags & O_PATH ? copy.fd : reopen(copy.fd->get(), flags);
+    if (copy.fd) return flags & O_PATH ? copy.fd : reopen(copy.fd->get(), flags);
     auto opened = tier.open(copy.handle, flags);
     if (opened) return SharedFd(std::make_shared<UniqueFd>(*std::move(opened)));
     // Unless it moved to another tier between our asking where it is and going there.
@@ -74,7 +74,6 @@ Result<SharedFd> Filesystem::reader(const InodePtr& inode, Keep keep) {
 void Filesystem::keep_reader(OpenFile& file, SharedFd fd) {
   file.reader = std::move(fd);
   readers_.fetch_add(1);
-  unopened_.fetch_sub(1);
 }
 
 Result<SharedFd> Filesystem::writer(const InodePtr& inode) {

@@ -135,7 +135,12 @@ void Filesystem::tier_added(TierIndex index) {
     MutexLock lock(inode.mutex);
     if (inode.is_directory()) inode.partly_unknown = true;
   });
-  rediscover_all(index);
+  std::vector<InodeId> changed;
+  {
+    ExclusiveLock lock(namespace_);
+    changed = rediscover_all(index);
+  }
+  drop_names_and_listings(changed);
 }
 
 }  // namespace sluice

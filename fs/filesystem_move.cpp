@@ -126,15 +126,14 @@ Filesystem::ChangeGuard::~ChangeGuard() {
   --inode_->changes;
 }
 
-InodePtr Filesystem::moving_inode(const InodePtr& directory, const char* name) {
+InodePtr Filesystem::moving_inode(const InodePtr& directory, const char* name, NamesLock held) {
   while (moves_.load() > 0) {
     const std::uint64_t switches = switches_.load();
     const auto copies = open_copies(directory);
-    const auto found = copies ? locate(*copies, name) : copies.error();
+    const auto found = copies ? locate_told(directory, *copies, name, held) : copies.error();
     if (!found) break;
-    if (!found->empty()) {
-      return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0].identity.id) : nullptr;
-    }
+    if (!found->empty())
+      return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0]) : nullptr;
     if (switches_.load() == switches) break;
   }
   return nullptr;
@@ -142,13 +141,15 @@ InodePtr Filesystem::moving_inode(const InodePtr& directory, const char* name) {
 
 // Looks up every name of `path`. Each inode on the way, the last included, has one lookup more,
 // which `references` remembers.
-Result<InodePtr> Filesystem::walk(std::string_view path, std::vector<InodeId>& references) {
+Result<InodePtr> Filesystem::walk(std::string_view path, std::vector<InodeId>& references,
+                                  NamesLock held) {
   InodePtr at = table_.find(kRootId);
   while (!path.empty()) {
     path.remove_prefix(1);  // the slash
     const std::string name(path.substr(0, path.find('/')));
     path.remove_prefix(name.size());
-    const Entry entry = SLUICE_TRY(lookup(at->id(), name.c_str()));
+    const Entry entry =
+        SLUICE_TRY(look_up(at, name.c_str(), held, InodeTable::Told::Nobody));
     InodePtr next = entry.id == InodeId{} ? nullptr : table_.find(entry.id);
     if (!next) return Error(ESTALE, "the file is gone");
     references.push_back(entry.id);
@@ -223,10 +224,9 @@ Result<void> Filesystem::take_hold(Held& held, const Move& move) {
     if (file->open->reader && !copy.handle.empty()) {
       file->open->reader = nullptr;
       readers_.fetch_sub(1);
-      unopened_.fetch_add(1);
     }
   }
-  SharedFd source = copy.handle.empty()
+  SharedFd source = copy.fd
                         ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY | O_NOATIME))
                         : std::make_shared<UniqueFd>(
                               SLUICE_TRY(pool_[copy.tier].open(copy.handle, O_RDONLY | O_NOATIME)));
@@ -364,7 +364,6 @@ void Filesystem::relocate(const InodePtr& file, const Copy& copy) {
   if (!file->open || !file->open->reader) return;
   file->open->reader = nullptr;
   readers_.fetch_sub(1);
-  unopened_.fetch_add(1);
 }
 
 std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arrivals) {
@@ -404,7 +403,7 @@ std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arriva
     outcomes[i] = ends ? (*ends)[k].result : ends.error();
     if (!outcomes[i]) relocate(held(i).inode(), held(i).old);
     if (ends && !(*ends)[k].is_settled)
-      remember_unsettled(held(i).inode(), (*ends)[k], intents[k], held(i).old);
+      remember_unsettled(held(i).inode(), (*ends)[k], intents[k], held(i).old, NamesLock::Free);
     switches_.fetch_add(1);
     held(i).end();
   }
@@ -420,11 +419,12 @@ std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arriva
 // Both files have the name until the move is settled. The inode stays in the table meanwhile, and
 // what it says of its place holds.
 void Filesystem::remember_unsettled(const InodePtr& file, const MoveEnd& end,
-                                    const std::vector<Step>& steps, const Copy& original) {
+                                    const std::vector<Step>& steps, const Copy& original,
+                                    NamesLock held) {
   log::get().error("a move could not be finished, tried again every second: path={}",
                    log::escaped(path_of(file)));
   std::vector<InodeId> reference;
-  [[maybe_unused]] const auto walked = walk(path_of(file), reference);
+  [[maybe_unused]] const auto walked = walk(path_of(file), reference, held);
   {
     MutexLock lock(file->mutex);
     file->has_twin = true;

@@ -33,6 +33,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       heat_(store, settings_.half_life),
       hot_files_(settings_.half_life),
       table_(pool),
+      away_(store),
       // A quarter of what a process may have open for directories, half for files in use: the rest
       // is the database's.
       fd_cache_(
@@ -52,10 +53,6 @@ Filesystem::~Filesystem() = default;
 
 bool Filesystem::is_private(const Inode& parent, const char* name) {
   return parent.id() == kRootId && std::strcmp(name, kPrivateDirectory) == 0;
-}
-
-bool Filesystem::is_directory(const std::vector<Located>& found) {
-  return !found.empty() && S_ISDIR(found[0].st.st_mode);
 }
 
 Result<bool> Filesystem::is_empty(int parent, const char* name) {
@@ -95,44 +92,14 @@ Result<Entry> Filesystem::lookup_self_or_parent(InodeId id, bool parent) {
     name = self->name;
     up = self->parent;
   }
-  if (!table_.intern(copies, up, name)) return Error(ESTALE, "lookup by id");
+  if (!table_.intern(copies, up, name, InodeTable::Told::Nobody))
+    return Error(ESTALE, "lookup by id");
   return entry;
 }
 
-Result<std::vector<Located>> Filesystem::locate(const OpenCopies& directory, const char* name) {
-  for (;;) {
-    const std::uint64_t switches = switches_.load();
-    auto found = locate_once(directory, name);
-    if (!found || !found->empty() || switches_.load() == switches) return found;
-  }
-}
-
-Result<std::vector<Located>> Filesystem::locate_once(const OpenCopies& directory,
-                                                     const char* name) {
-  std::vector<Located> found;
-  for (const OpenCopy& copy : directory.reachable) {
-    if (!found.empty()) {
-      // Only directories are looked for on slower tiers too: of a file, the fastest tier's is the
-      // one.
-      struct stat st {};
-      if (::fstatat(copy.get(), name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode))
-        continue;
-    }
-    auto here = copy.tier->identify(copy.get(), name);
-    if (!here) {
-      if (here.error().code == ENOENT) continue;
-      if (here.error().code == EIO && !found.empty()) continue;
-      return here.error();
-    }
-    found.push_back(*std::move(here));
-    if (!S_ISDIR(found[0].st.st_mode)) break;
-  }
-  return found;
-}
-
 Result<Entry> Filesystem::enter(const std::vector<Located>& found, const InodePtr& parent,
-                                const char* name) {
-  const InodePtr inode = table_.intern(found, parent->id(), name);
+                                const char* name, InodeTable::Told told) {
+  const InodePtr inode = table_.intern(found, parent->id(), name, told);
   if (!inode) return Error(EIO, "two files with one identity");
   Entry entry;
   entry.id = inode->id();
@@ -150,7 +117,11 @@ Result<Entry> Filesystem::enter(const std::vector<Located>& found, const InodePt
 Result<Entry> Filesystem::lookup(InodeId parent, const char* name) {
   if (std::strcmp(name, ".") == 0) return lookup_self_or_parent(parent, false);
   if (std::strcmp(name, "..") == 0) return lookup_self_or_parent(parent, true);
-  const InodePtr directory = SLUICE_TRY(inode(parent));
+  return look_up(SLUICE_TRY(inode(parent)), name, NamesLock::Free, InodeTable::Told::Kernel);
+}
+
+Result<Entry> Filesystem::look_up(const InodePtr& directory, const char* name, NamesLock held,
+                                  InodeTable::Told told) {
   Entry missing;
   if (is_private(*directory, name)) return missing;
   OpenCopies copies;
@@ -159,7 +130,7 @@ Result<Entry> Filesystem::lookup(InodeId parent, const char* name) {
   for (;;) {
     const std::uint64_t switches = switches_.load();
     copies = SLUICE_TRY(open_copies(directory));
-    found = SLUICE_TRY(locate(copies, name));
+    found = SLUICE_TRY(locate(copies, name, held));
     if (found.empty()) {
       // It may have moved to a tier on which the directory had no copy yet.
       if (switches_.load() != switches) continue;
@@ -167,22 +138,36 @@ Result<Entry> Filesystem::lookup(InodeId parent, const char* name) {
       if (!copies.complete) missing.entry_seconds = 0;
       return missing;
     }
-    entry = SLUICE_TRY(enter(found, directory, name));
+    entry = SLUICE_TRY(enter(found, directory, name, told));
     // A file that moved after we found it looks like another one with its number.
     if (entry.id == found[0].identity.id || switches_.load() == switches) break;
     forget(entry.id, 1);
   }
-  if (is_directory(found) && !copies.complete) {
-    if (const InodePtr child = table_.find(entry.id)) {
-      MutexLock lock(child->mutex);
-      child->partly_unknown = true;
-    }
-  }
+  if (is_directory(found) && !copies.complete) set_partly_unknown(entry.id);
   return entry;
+}
+
+// Where its parent has a copy on a tier that is away, so may the directory.
+void Filesystem::set_partly_unknown(InodeId id) {
+  if (const InodePtr directory = table_.find(id)) {
+    MutexLock lock(directory->mutex);
+    directory->partly_unknown = true;
+  }
 }
 
 Result<Located> Filesystem::place_new(const InodePtr& parent, const char* name,
                                       const std::function<Result<Located>(const OpenCopy&)>& make) {
+  const OpenCopies known = SLUICE_TRY(open_copies(parent));
+  if (*name != '\0') {
+    // Somebody may have made it past us, on another tier than the one that is chosen below.
+    struct stat st {};
+    for (const OpenCopy& copy : known.reachable) {
+      if (known.reachable.size() > 1 &&
+          ::fstatat(copy.get(), name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return Error(EEXIST, "make a file");
+    }
+    SLUICE_TRY(note_taken(parent, known, name));
+  }
   Error failure(EIO, "no tier is online");
   std::vector<TierIndex> order = pool_.placement();
   if (const TierIndex wanted = wanted_tier(parent, name); wanted != kNoTier) {
@@ -195,7 +180,10 @@ Result<Located> Filesystem::place_new(const InodePtr& parent, const char* name,
     auto copy = ensure_copy(parent, index);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
     if (made) return made;
-    if (!no_room(made.error().code) && made.error().code != EIO) return made.error();
+    // ENAMETOOLONG: the directory lies too deep to be copied to that tier.
+    const bool may_go_elsewhere =
+        no_room(made.error().code) || made.error().code == EIO || failed_with(copy, ENAMETOOLONG);
+    if (!may_go_elsewhere) return made.error();
     // The first tier's error is the one to report, unless a later one says more than "full".
     if (failure.code == EIO || no_room(failure.code)) failure = made.error();
   }
@@ -213,7 +201,7 @@ Result<Entry> Filesystem::mknod(InodeId parent, const char* name, mode_t mode, d
         if (::mknodat(copy.get(), name, mode, device) < 0) return Error::last("mknod");
         return copy.tier->identify(copy.get(), name);
       }));
-  return enter({made}, directory, name);
+  return enter({made}, directory, name, InodeTable::Told::Kernel);
 }
 
 Result<Entry> Filesystem::mkdir(InodeId parent, const char* name, mode_t mode,
@@ -227,7 +215,9 @@ Result<Entry> Filesystem::mkdir(InodeId parent, const char* name, mode_t mode,
         if (::mkdirat(copy.get(), name, mode) < 0) return Error::last("mkdir");
         return copy.tier->identify(copy.get(), name);
       }));
-  return enter({made}, directory, name);
+  const Entry entry = SLUICE_TRY(enter({made}, directory, name, InodeTable::Told::Kernel));
+  if (!away_copies(directory).empty()) set_partly_unknown(entry.id);
+  return entry;
 }
 
 Result<Entry> Filesystem::symlink(const char* target, InodeId parent, const char* name,
@@ -241,7 +231,7 @@ Result<Entry> Filesystem::symlink(const char* target, InodeId parent, const char
         if (::symlinkat(target, copy.get(), name) < 0) return Error::last("symlink");
         return copy.tier->identify(copy.get(), name);
       }));
-  return enter({made}, directory, name);
+  return enter({made}, directory, name, InodeTable::Told::Kernel);
 }
 
 Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_name) {
@@ -258,26 +248,30 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
     tier = file->copies[0].tier;
   }
   const SharedFd fd = SLUICE_TRY(any_fd(file));
+  const OpenCopies known = SLUICE_TRY(open_copies(directory));
+  if (!SLUICE_TRY(locate(known, new_name, NamesLock::Held)).empty()) return Error(EEXIST, "link");
+  SLUICE_TRY(note_taken(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(ensure_copy(directory, tier));
   if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
   const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
-  return enter({made}, directory, new_name);
+  return enter({made}, directory, new_name, InodeTable::Told::Kernel);
 }
 
-// A file that is open but was never opened by us (the kernel had its pages) must be opened before
-// its last name goes. The engine lets go of it, whether or not the kernel still knows the file.
-void Filesystem::hold_if_open(const Located& victim) {
-  if (engine_in_use_ && victim.st.st_nlink == 1) {
-    engine_->forget_file(FileId{victim.st.st_dev, victim.st.st_ino});
-  }
-  const InodePtr file = table_.find(victim.identity.id);
-  if (!file || file->is_directory()) return;
-  {
-    MutexLock lock(file->mutex);
-    if (!file->open || file->open->reader) return;
-  }
-  // The result stays in the inode; a failure shows when the file is read.
-  [[maybe_unused]] const auto held = reader(file, Keep::Always);
+// The last name of a file is about to go. Who found it by that name a moment ago may still open and
+// read it, as on any filesystem: the descriptor is kept until the kernel forgets the file. The
+// engine lets go of it, or its blocks would stay.
+void Filesystem::keep_nameless(const Located& victim) {
+  if (S_ISDIR(victim.st.st_mode) || victim.st.st_nlink != 1) return;
+  if (engine_in_use_) engine_->forget_file(FileId{victim.st.st_dev, victim.st.st_ino});
+  const InodePtr file = table_.find(victim);
+  if (!file || victim.handle.empty()) return;
+  auto fd = pool_[victim.tier].open(victim.handle, O_PATH);
+  // Where descriptors run short we do without: an open may then be ESTALE, which makes the kernel
+  // look the name up again.
+  if (!fd || static_cast<std::uint64_t>(fd->get()) > most_readers_ + most_readers_ / 2) return;
+  MutexLock lock(file->mutex);
+  if (file->copies[0].handle == victim.handle)
+    file->copies[0].fd = std::make_shared<UniqueFd>(*std::move(fd));
 }
 
 // A removed directory can still be somebody's working directory: its descriptors are the only way
@@ -296,10 +290,10 @@ Result<void> Filesystem::unlink(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(inode(parent));
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   for (;;) {
-    const InodePtr moving = moving_inode(directory, name);
+    const InodePtr moving = moving_inode(directory, name, NamesLock::Free);
     const ChangeGuard guard(moving);
     SharedLock lock(namespace_);
-    if (moving_inode(directory, name) != moving) continue;  // it began meanwhile
+    if (moving_inode(directory, name, NamesLock::Held) != moving) continue;  // it began meanwhile
     SLUICE_TRY(guard.check_name());
     return unlink_locked(directory, name);
   }
@@ -308,14 +302,12 @@ Result<void> Filesystem::unlink(InodeId parent, const char* name) {
 // REQUIRES: namespace_ is shared.
 Result<void> Filesystem::unlink_locked(const InodePtr& directory, const char* name) {
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
-  if (unopened_.load() > 0 || engine_in_use_.load(std::memory_order_relaxed)) {
-    for (const Located& victim : SLUICE_TRY(locate(copies, name))) hold_if_open(victim);
-  }
-  for (const OpenCopy& copy : copies.reachable) {
-    if (::unlinkat(copy.get(), name, 0) == 0) return {};
-    if (errno != ENOENT) return Error::last("unlink");
-  }
-  return Error(copies.complete ? ENOENT : EIO, "unlink");
+  const auto found = SLUICE_TRY(locate_told(directory, copies, name, NamesLock::Held));
+  if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
+  keep_nameless(found[0]);
+  const OpenCopy at = SLUICE_TRY(open_copy(directory, found[0].tier));
+  if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
+  return {};
 }
 
 Result<void> Filesystem::rmdir(InodeId parent, const char* name) {
@@ -323,7 +315,7 @@ Result<void> Filesystem::rmdir(InodeId parent, const char* name) {
   if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
   SharedLock lock(namespace_);
   const OpenCopies copies = SLUICE_TRY(open_copies(directory));
-  const auto found = SLUICE_TRY(locate(copies, name));
+  const auto found = SLUICE_TRY(locate_told(directory, copies, name, NamesLock::Held));
   if (found.empty()) return Error(ENOENT, "rmdir");
   if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
   // Where a copy of the parent is out of reach, so may be one of this directory, with files in it.

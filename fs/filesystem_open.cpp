@@ -79,7 +79,7 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
     if (passthrough_ && ((!small && !crowded && !moves) || mapped)) {
       if (!fd) {
         const Copy& copy = inode->copies[0];
-        fd = copy.handle.empty()
+        fd = copy.fd
                  ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY))
                  : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
       }
@@ -91,7 +91,6 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
         file->backing_id = *id;
       }
     }
-    unopened_.fetch_add(1);
     // The kernel needs no descriptor of ours to read and write; where they run short, we do
     // without.
     if (fd &&
@@ -125,7 +124,7 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
 Result<std::pair<Entry, Opened>> Filesystem::open_new(const Located& made,
                                                       const InodePtr& directory, const char* name,
                                                       int flags, const SharedFd& fd) {
-  Entry entry = SLUICE_TRY(enter({made}, directory, name));
+  Entry entry = SLUICE_TRY(enter({made}, directory, name, InodeTable::Told::Kernel));
   const InodePtr file = SLUICE_TRY(inode(entry.id));
   const auto opened = open_inode(file, flags, fd);
   if (!opened) {
@@ -153,15 +152,9 @@ Result<std::pair<Entry, Opened>> Filesystem::create(InodeId parent, const char* 
       return copy.tier->identify(fd->get(), "");
     });
   }();
-  if (failed_with(made, EEXIST) && !(flags & O_EXCL)) {
-    // Somebody put it there behind the kernel's back.
-    const Entry entry = SLUICE_TRY(lookup(parent, name));
-    if (entry.id == InodeId{}) return Error(EIO, "create");
-    const auto opened = open(entry.id, flags, caller.pid, std::nullopt);
-    if (opened) return std::pair(entry, *opened);
-    forget(entry.id, 1);
-    return opened.error();
-  }
+  // Somebody put it there past the kernel, which has not checked whether the caller may open it.
+  // ESTALE makes the kernel look the name up and check.
+  if (failed_with(made, EEXIST) && !(flags & O_EXCL)) return Error(ESTALE, "create");
   if (!made) return made.error();
   const auto opened = open_new(*made, directory, name, flags, fd);
   if (const InodePtr file = opened ? table_.find(opened->first.id) : nullptr)
@@ -245,7 +238,7 @@ void Filesystem::release(InodeId id, int flags) {
       engine_->forget({.fd = last->reader->get()});
     }
     if (last->passthrough) kernel_.remove_backing(last->backing_id);
-    (last->reader ? readers_ : unopened_).fetch_sub(1);
+    if (last->reader) readers_.fetch_sub(1);
     last.reset();
   }
   if (move_waits && migration_ != nullptr) migration_->mover().file_closed(id);

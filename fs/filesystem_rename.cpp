@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "fs/filesystem.hpp"
 
 namespace sluice {
@@ -78,13 +80,14 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
   RenameAttempt attempt;
   for (;;) {
-    const InodePtr source = moving_inode(from, name);
-    const InodePtr target = moving_inode(to, new_name);
+    const InodePtr source = moving_inode(from, name, NamesLock::Free);
+    const InodePtr target = moving_inode(to, new_name, NamesLock::Free);
     const ChangeGuard source_guard(source);
     const ChangeGuard target_guard(target == source ? nullptr : target);
     attempt.next = RenameAttempt::Next::None;
     const auto try_once = [&]() -> Result<void> {
-      if (moving_inode(from, name) != source || moving_inode(to, new_name) != target) {
+      if (moving_inode(from, name, NamesLock::Held) != source ||
+          moving_inode(to, new_name, NamesLock::Held) != target) {
         attempt.next = RenameAttempt::Next::Anew;
         return {};
       }
@@ -121,9 +124,9 @@ Result<void> Filesystem::rename_locked(const InodePtr& from, const char* name, c
                                        RenameAttempt& attempt) {
   const OpenCopies from_copies = SLUICE_TRY(open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(open_copies(to));
-  const auto source = SLUICE_TRY(locate(from_copies, name));
+  const auto source = SLUICE_TRY(locate_told(from, from_copies, name, NamesLock::Held));
   if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
-  const auto target = SLUICE_TRY(locate(to_copies, new_name));
+  const auto target = SLUICE_TRY(locate_told(to, to_copies, new_name, NamesLock::Held));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
   if (!attempt.alone && (is_directory(source) || is_directory(target))) {
@@ -151,17 +154,19 @@ Result<void> Filesystem::rename_locked(const InodePtr& from, const char* name, c
     return Error(EIO, "rename over one of two files of a name");
   }
   if (replaces) {
-    is_directory(target) ? set_removed(target, true) : hold_if_open(target[0]);
+    is_directory(target) ? set_removed(target, true) : keep_nameless(target[0]);
   }
+  if (target.empty()) SLUICE_TRY(note_taken(to, to_copies, new_name));
   const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::None) return done;
   const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
-    const InodePtr moved = table_.find(what.identity.id);
+    const InodePtr moved = table_.find(what);
     if (!moved) return;
     MutexLock inode_lock(moved->mutex);
     moved->parent = where->id();
     moved->name = as;
+    moved->told_at = std::chrono::steady_clock::now().time_since_epoch().count();
   };
   if (is_directory(source) || is_directory(target)) ++pin_epoch_;  // they inherit other pins now
   renamed(source[0], to, new_name);
@@ -188,7 +193,8 @@ Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
     // filesystem sees to that (ext4: auto_da_alloc). Most of it goes to disk before the names are
     // locked, and here only what came since.
     const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
-    UniqueFd file(::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    UniqueFd file(
+        ::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file) return Error::last("sync what is renamed");
     if (!attempt.synced) {
       attempt.file = std::move(file);

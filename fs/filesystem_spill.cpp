@@ -90,7 +90,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
         relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
     const auto ends = SLUICE_TRY(
         carry_out_moves(store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }));
-    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original);
+    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original, NamesLock::Held);
     return ends[0].result;
   };
   // Whoever looks the file up meanwhile may find either copy.

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -29,8 +30,8 @@ namespace sluice {
 struct Copy {
   TierIndex tier = kNoTier;
   FileHandle handle;  // empty: `fd` is the only way back to it, and is kept
-  // For directories, a cached O_RDONLY descriptor that FdCache may take away; else O_PATH where
-  // there is no handle.
+  // For directories, a cached O_RDONLY descriptor that FdCache may take away. For others O_PATH,
+  // where there is no handle, or after the last name was removed: the handle leads nowhere then.
   SharedFd fd;
 };
 
@@ -118,8 +119,19 @@ class Inode {
   // Guarded by the table's shard: how many references the kernel holds.
   std::uint64_t lookups = 0;
 
+  // Adds a copy of a directory, or replaces what is known of the copy on that tier.
+  void put_copy(Copy copy) REQUIRES(mutex) {
+    const auto at = std::find_if(copies.begin(), copies.end(),
+                                 [&](const Copy& c) { return c.tier >= copy.tier; });
+    if (at == copies.end() || at->tier != copy.tier) {
+      copies.insert(at, std::move(copy));
+    } else if (at->handle != copy.handle || copy.handle.empty()) {
+      *at = std::move(copy);
+    }
+  }
+
   Mutex mutex;
-  std::vector<Copy> copies GUARDED_BY(mutex);  // fastest tier first
+  std::vector<Copy> copies GUARDED_BY(mutex);  // fastest tier first, each tier once
   std::unique_ptr<OpenFile> open GUARDED_BY(mutex);
   std::shared_ptr<FileMove> move GUARDED_BY(mutex);
   unsigned changes GUARDED_BY(mutex) = 0;  // under way: see ChangeGuard
@@ -134,6 +146,9 @@ class Inode {
   // their parents. Checked against the tier before anything is done by it.
   InodeId parent GUARDED_BY(mutex){};
   std::string name GUARDED_BY(mutex);
+  // When the kernel was last told of that name, in nanoseconds of the monotonic clock. Of two files
+  // with one name, the one that the kernel means is the one it was told of last.
+  std::int64_t told_at GUARDED_BY(mutex) = 0;
 
   std::uint64_t size_hint GUARDED_BY(mutex) =
       0;  // st_size when last seen: small files are opened another way

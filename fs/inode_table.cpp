@@ -2,30 +2,29 @@
 #include "fs/inode_table.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 namespace sluice {
 namespace {
 
 Copy copy_from(const Located& found) { return {found.tier, found.handle, found.pinned}; }
 
+bool is_same(const Inode& inode, const Located& found) REQUIRES(inode.mutex) {
+  if ((found.st.st_mode & S_IFMT) != inode.type) return false;
+  if (inode.is_directory()) return found.identity == inode.identity;
+  // While its names change hands, it may be found in either place.
+  if (inode.has_twin || (inode.move && inode.move->is_switching)) return true;
+  const Copy& known = inode.copies[0];
+  return known.tier == found.tier && known.handle == found.handle;
+}
+
 // Brings a known inode up to date with what was just found. False if it is another file altogether.
 bool refresh(Inode& inode, const std::vector<Located>& found) {
   MutexLock lock(inode.mutex);
-  if ((found[0].st.st_mode & S_IFMT) != inode.type) return false;
-  if (!inode.is_directory()) {
-    // While its names change hands, it may be found in either place.
-    if (inode.has_twin || (inode.move && inode.move->is_switching)) return true;
-    const Copy& known = inode.copies[0];
-    return known.tier == found[0].tier && known.handle == found[0].handle;
-  }
+  if (!is_same(inode, found[0])) return false;
+  if (!inode.is_directory()) return true;
   for (const Located& f : found) {
-    const auto at = std::find_if(inode.copies.begin(), inode.copies.end(),
-                                 [&](const Copy& c) { return c.tier >= f.tier; });
-    if (at == inode.copies.end() || at->tier != f.tier) {
-      inode.copies.insert(at, copy_from(f));
-    } else if (at->handle != f.handle) {
-      *at = copy_from(f);
-    }
+    if (f.identity == inode.identity) inode.put_copy(copy_from(f));
   }
   return true;
 }
@@ -39,8 +38,20 @@ InodePtr InodeTable::find(InodeId id) const {
   return found == s.inodes.end() ? nullptr : found->second;
 }
 
+InodePtr InodeTable::find(const Located& found) const {
+  const InodeId displaced =
+      displaced_identity(pool_[found.tier].member().slot, found.handle).id;
+  for (const InodeId id : {found.identity.id, displaced}) {
+    const InodePtr inode = find(id);
+    if (!inode) continue;
+    MutexLock lock(inode->mutex);
+    if (is_same(*inode, found)) return inode;
+  }
+  return nullptr;
+}
+
 InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
-                            std::string_view name) {
+                            std::string_view name, Told told) {
   Identity identity = found[0].identity;
   for (;;) {
     Shard& s = shard(identity.id);
@@ -69,6 +80,8 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
       slot->parent = parent;
       slot->name = name;
     }
+    if (told == Told::Kernel)
+      slot->told_at = std::chrono::steady_clock::now().time_since_epoch().count();
     return slot;
   }
 }

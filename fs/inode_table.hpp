@@ -21,10 +21,14 @@ class InodeTable {
 
   // nullptr if the kernel does not refer to `id`.
   InodePtr find(InodeId id) const;
+  // The inode that intern() would give for this; nullptr if there is none yet.
+  InodePtr find(const Located& found) const;
 
-  // The inode for what was found, made if need be, with one more reference of the kernel's. `found`
-  // holds every copy, fastest first. REQUIRES: found is not empty.
-  InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name);
+  // The inode for what was found, made if need be, with one more reference. `found` holds every
+  // copy, fastest first. REQUIRES: found is not empty.
+  enum class Told { Kernel, Nobody };  // who learns that it has this name
+  InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
+                  Told told = Told::Kernel);
 
   // Adds the root, which the kernel never looks up and never forgets.
   void add_root(const InodePtr& root);

@@ -223,6 +223,15 @@ void Session::drop_attributes(InodeId id) {
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
+bool Session::drop_all_names() {
+  // Linux 6.16 and later.
+  return fuse_lowlevel_notify_increment_epoch(session_) == 0;
+}
+
+void Session::drop_name(InodeId parent, const std::string& name) {
+  fuse_lowlevel_notify_inval_entry(session_, to_number(parent), name.data(), name.size());
+}
+
 void Session::drop_pages(InodeId id) {
   // The kernel keeps a directory's listing in its pages.
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0);

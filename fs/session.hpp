@@ -59,6 +59,8 @@ class Session final : public KernelSide {
   void remove_backing(std::int32_t id) override;
   void drop_attributes(InodeId id) override;
   void drop_pages(InodeId id) override;
+  bool drop_all_names() override;
+  void drop_name(InodeId parent, const std::string& name) override;
 
   // For fuse_ops.cpp.
   Filesystem& filesystem() { return *filesystem_; }

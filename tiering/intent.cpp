@@ -113,10 +113,50 @@ void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
                   settled.error().operation, std::strerror(settled.error().code));
 }
 
+// Something that was changed while the tier was away. Unlike other work, it is not taken back.
+bool waited_for_tier(const std::vector<Step>& steps) {
+  return steps.size() == 1 && (steps[0].kind == Step::Kind::NameTaken ||
+                               (steps[0].kind == Step::Kind::MirrorDir &&
+                                steps[0].subject != Identity{}));
+}
+
+// What was changed while a tier was away, applied. There may be very many of these, so they are
+// synced and crossed off together.
+class Told {
+ public:
+  Told(Store& store, const Pool& pool) : store_(store), pool_(pool) {}
+
+  Result<void> tell(std::uint64_t sequence, Step step) {
+    const auto told = apply(pool_, step);
+    if (!told && !is_gone(told.error())) {
+      log::get().error("a tier can't be told what changed while it was away: step={} why={}",
+                       told.error().operation, std::strerror(told.error().code));
+      return told;
+    }
+    sequences_.push_back(sequence);
+    steps_.push_back(std::move(step));
+    return {};
+  }
+  Result<void> cross_off() {
+    if (sequences_.empty()) return {};
+    Syncer syncer(pool_);
+    for (const Step& step : steps_) SLUICE_TRY(syncer.sync(step));
+    return store_.clear_intents(sequences_);
+  }
+
+ private:
+  Store& store_;
+  const Pool& pool_;
+  std::vector<std::uint64_t> sequences_;
+  std::vector<Step> steps_;
+};
+
 }  // namespace
 
 Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay) {
   const auto stored = SLUICE_TRY(store.intents());
+  std::size_t waiting = 0;
+  Told told(store, pool);
   for (const StoredIntent& intent : stored) {
     if (std::ranges::find(replay.exclude, intent.sequence) != replay.exclude.end()) continue;
     const auto steps = decode_steps(intent.bytes);
@@ -126,8 +166,11 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay&
       continue;
     }
     if (!is_reachable(pool, *steps)) {
-      log::get().warn("an unfinished operation waits for a tier that is offline: sequence={}",
-                      intent.sequence);
+      ++waiting;
+      continue;
+    }
+    if (waited_for_tier(*steps)) {
+      SLUICE_TRY(told.tell(intent.sequence, (*steps)[0]));
       continue;
     }
     if (is_move(*steps)) {
@@ -142,6 +185,9 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay&
                       done.error().operation, std::strerror(done.error().code));
     }
   }
+  SLUICE_TRY(told.cross_off());
+  if (waiting > 0)
+    log::get().warn("changes wait for a tier that is offline: count={}", waiting);
   return stored.size();
 }
 

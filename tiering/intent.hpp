@@ -43,10 +43,13 @@ struct Step {
     Rmdir = 5,      // the empty directory `from`
     MirrorDir = 6,  // the attributes of directory `from` to its copy `to`
     Link = 7,       // another name `to` for the file `from`
+    NameTaken = 8,  // `from` was given to another file while its tier was away; taken_name.hpp
   };
   Kind kind{};
   Place from, to;
-  Identity subject;  // what is at `from` before the step; not used by MirrorDir
+  // What is at `from` before the step. MirrorDir: what `to` must be, or nothing happens; if none is
+  // given, it is not looked at. Not used by NameTaken.
+  Identity subject;
   // Of an Unlink that takes away the original of a file that moved to another tier: what it was
   // when it was copied. If it is anything else by then, somebody changed it on its tier, and it
   // stays.
@@ -83,9 +86,10 @@ Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
 // Crosses off intents that are finished. A failure is logged: they are then replayed.
 void clear_finished(Store& store, const std::vector<std::uint64_t>& sequences);
 
-// Finishes what an earlier daemon left, or takes it back where it can't be finished. Intents that
-// need a tier that is offline stay for another day. Returns how many were found. REQUIRES: no
-// intent is being carried out meanwhile.
+// Finishes what an earlier daemon left, or takes it back where it can't be finished, and applies
+// what was changed while a tier was away. Intents that need a tier that is not present stay for
+// another day. Returns how many were found. Fails if a tier can't be told what changed in its
+// absence: it must not be used then. REQUIRES: no intent is being carried out meanwhile.
 struct Replay {
   TierIndex returned = kNoTier;        // not at mount, but when this tier is back
   std::vector<std::uint64_t> exclude;  // sequences that somebody else looks after

@@ -96,7 +96,7 @@ Result<std::vector<Step>> decode_steps(std::string_view bytes) {
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Step step;
     const auto kind = in.byte();
-    if (kind < 1 || kind > 7) return Error(EUCLEAN, "intent step");
+    if (kind < 1 || kind > 8) return Error(EUCLEAN, "intent step");
     step.kind = static_cast<Step::Kind>(kind);
     step.from = in.place();
     step.to = in.place();

@@ -12,6 +12,7 @@
 
 #include "base/file_at.hpp"
 #include "tiering/copier.hpp"
+#include "tiering/taken_name.hpp"
 
 namespace sluice {
 namespace {
@@ -78,9 +79,12 @@ Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subj
 }
 
 Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
+  if (step.kind == Step::Kind::NameTaken) return settle_taken_name(pool, step);
   const Target from = SLUICE_TRY(open_target(pool, step.from));
   if (step.kind == Step::Kind::MirrorDir) {
     const Target to = SLUICE_TRY(open_target(pool, step.to));
+    const bool is_checked = step.subject != Identity{};
+    if (is_checked && SLUICE_TRY(to.tier->identity_of(to.dir.get(), "")) != step.subject) return {};
     return copy_attributes(from.dir.get(), to.dir.get());
   }
   const auto there = SLUICE_TRY(from.identity());
@@ -132,13 +136,12 @@ Result<void> undo(const Pool& pool, const Step& step) {
 }
 
 bool is_reachable(const Pool& pool, const std::vector<Step>& steps) {
-  const auto online = [&](unsigned slot) {
+  const auto present = [&](unsigned slot) {
     const Tier* tier = pool.by_slot(slot);
-    return tier != nullptr && tier->online();
+    return tier != nullptr && tier->present();
   };
   return std::all_of(steps.begin(), steps.end(), [&](const Step& step) {
-    const bool has_target = !removes(step.kind);
-    return online(step.from.slot) && (!has_target || online(step.to.slot));
+    return present(step.from.slot) && (!has_target(step.kind) || present(step.to.slot));
   });
 }
 
@@ -154,7 +157,7 @@ Result<void> Syncer::sync(const Place& place) {
 
 Result<void> Syncer::sync(const Step& step) {
   SLUICE_TRY(sync(step.from));
-  if (!removes(step.kind)) SLUICE_TRY(sync(step.to));
+  if (has_target(step.kind)) SLUICE_TRY(sync(step.to));
   return {};
 }
 

@@ -146,7 +146,6 @@ Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock
 }
 
 Result<std::shared_ptr<const Tier::Root>> Tier::current() const {
-  if (!online()) return Error(EIO, "tier is offline");
   MutexLock lock(mutex_);
   if (!root_) return Error(EIO, "tier is offline");
   return root_;
@@ -383,12 +382,25 @@ bool Tier::check_presence() {
     MutexLock lock(mutex_);
     root_ = *adopted;
     device_ = root_->device;
-    why_.clear();
+    why_ = "it has just come back";
     read_flags();
+  }
+  return true;
+}
+
+bool Tier::present() const {
+  MutexLock lock(mutex_);
+  return root_ != nullptr;
+}
+
+void Tier::admit() {
+  {
+    MutexLock lock(mutex_);
+    if (!root_) return;
+    why_.clear();
     online_ = true;
   }
   log::get().info("tier is back: tier={} path={}", name(), path());
-  return true;
 }
 
 }  // namespace sluice

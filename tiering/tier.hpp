@@ -72,12 +72,17 @@ class Tier {
   const Member& member() const { return member_; }
   std::string filesystem() const;  // "ext4", "xfs", ...
 
+  // Whether requests may use it.
   bool online() const { return online_.load(std::memory_order_relaxed); }
+  // Whether its directory is there. One that has come back is present first, while it is told what
+  // changed in its absence, and online after admit().
+  bool present() const;
+  void admit();
   std::string why_offline() const;
 
-  // EIO while offline.
+  // EIO while it is not present.
   Result<SharedFd> root() const;
-  // .sluice/tmp: where things are made before they are renamed into place. EIO while offline.
+  // .sluice/tmp: where things are made before they are renamed into place. EIO while not present.
   Result<SharedFd> temp_directory() const;
   static std::string new_temp_name();
 
@@ -118,7 +123,7 @@ class Tier {
     return {read_.load(std::memory_order_relaxed), written_.load(std::memory_order_relaxed)};
   }
 
-  // Looks whether the directory at path() is still this tier. True if that changed online().
+  // Looks whether the directory at path() is still this tier. True if that changed present().
   bool check_presence();
 
  private:

@@ -43,6 +43,21 @@ class AskedFilesystem : public test::PoolTest {
     if (!entry) throw std::runtime_error(entry.error().operation);
     return entry->id != InodeId{};
   }
+  // The kernel asks for these only after it has looked the names up.
+  Result<void> unlink(InodeId parent, const char* name) {
+    [[maybe_unused]] const auto known = fs_->lookup(parent, name);
+    return fs_->unlink(parent, name);
+  }
+  Result<void> rmdir(InodeId parent, const char* name) {
+    [[maybe_unused]] const auto known = fs_->lookup(parent, name);
+    return fs_->rmdir(parent, name);
+  }
+  Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
+                      unsigned flags) {
+    [[maybe_unused]] const auto known = fs_->lookup(parent, name);
+    [[maybe_unused]] const auto target = fs_->lookup(new_parent, new_name);
+    return fs_->rename(parent, name, new_parent, new_name, flags);
+  }
   std::string read_all(InodeId id) {
     std::string out(4 * kMiB, '\0');
     const auto got = fs_->read(id, out.data(), out.size(), 0, O_RDONLY);

@@ -124,7 +124,7 @@ TEST_F(OpenTest, WithoutPassthroughWeServeEverything) {
 
 TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesItsName) {
   open(small_, O_RDONLY);
-  ASSERT_TRUE(fs_->unlink(kRootId, "small"));
+  ASSERT_TRUE(unlink(kRootId, "small"));
   EXPECT_FALSE(test::exists(at("a", "small")));
   EXPECT_EQ(read_all(small_), "content");
   EXPECT_EQ(fs_->getattr(small_)->st.st_nlink, 0u);
@@ -137,11 +137,11 @@ TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesBeingReplaced) {
     dir_.make_file(std::string(tier) + "/other", "other");
     const InodeId victim = id_of("victim");
     open(victim, O_RDONLY);
-    ASSERT_TRUE(fs_->rename(kRootId, "other", kRootId, "victim", 0));
+    ASSERT_TRUE(rename(kRootId, "other", kRootId, "victim", 0));
     EXPECT_EQ(read_all(victim), "content") << tier;
     EXPECT_EQ(read_path("victim"), "other") << tier;
     fs_->release(victim, O_RDONLY);
-    ASSERT_TRUE(fs_->unlink(kRootId, "victim"));
+    ASSERT_TRUE(unlink(kRootId, "victim"));
   }
 }
 
@@ -375,7 +375,7 @@ TEST_F(SpillTest, AFileThatLostItsLastKnownNameMovesUnderTheOther) {
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
   ASSERT_TRUE(fs_->link(id, kRootId, "g"));
-  ASSERT_TRUE(fs_->unlink(kRootId, "g"));
+  ASSERT_TRUE(unlink(kRootId, "g"));
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB) << ::strerrorname_np(code_);
   EXPECT_TRUE(test::read_file(slow_->path() + "/d/f") == head(3 * kMiB));
   EXPECT_FALSE(test::exists(fast_->path() + "/d/f"));
@@ -385,7 +385,7 @@ TEST_F(SpillTest, AFileThatLostItsLastKnownNameMovesUnderTheOther) {
 TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
-  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  ASSERT_TRUE(unlink(kRootId, "f"));
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB);
   EXPECT_TRUE(read_all(id) == head(3 * kMiB));
   EXPECT_FALSE(test::exists(slow_->path() + "/f"));
@@ -400,8 +400,8 @@ TEST_F(SpillTest, AFileWhoseDirectoryIsGoneMovesToo) {
   const auto made = fs_->create(d, "f", 0644, O_RDWR, kRoot);
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
-  ASSERT_TRUE(fs_->unlink(d, "f"));
-  ASSERT_TRUE(fs_->rmdir(kRootId, "d"));
+  ASSERT_TRUE(unlink(d, "f"));
+  ASSERT_TRUE(rmdir(kRootId, "d"));
   fs_->forget(d, 100);
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB) << ::strerrorname_np(code_);
   EXPECT_TRUE(read_all(id) == head(3 * kMiB));
@@ -423,7 +423,7 @@ TEST_F(SpillTest, AFileMadeWithoutANameCanGetOneAfterwards) {
 TEST_F(SpillTest, AFileRenamedMeanwhileMovesUnderItsNewName) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
-  ASSERT_TRUE(fs_->rename(kRootId, "f", kRootId, "g", 0));
+  ASSERT_TRUE(rename(kRootId, "f", kRootId, "g", 0));
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB);
   EXPECT_TRUE(test::read_file(slow_->path() + "/g") == head(3 * kMiB));
   EXPECT_FALSE(test::exists(fast_->path() + "/g") || test::exists(slow_->path() + "/f"));
@@ -463,7 +463,7 @@ TEST_F(SpillTest, NothingWrittenIsLostWhicheverCallOfTheStoreFails) {
         << "call " << nth << ", after replay";
     EXPECT_EQ(id_of(name), id) << "call " << nth;
     if (!failed) break;
-    ASSERT_TRUE(fs_->unlink(kRootId, name.c_str()));
+    ASSERT_TRUE(unlink(kRootId, name.c_str()));
   }
 }
 

@@ -49,12 +49,15 @@ class FilesystemGpuTest : public test::PoolTest {
 
 TEST_F(FilesystemGpuTest, ADeletedFileIsLetGoThoughTheKernelHasForgottenIt) {
   read_with_cufile();
+  ASSERT_TRUE(fs_->lookup(kRootId, "f"));
   ASSERT_TRUE(fs_->unlink(kRootId, "f"));
 }
 
 TEST_F(FilesystemGpuTest, AReplacedFileIsLetGo) {
   dir_.make_file("a/g", "g");
   read_with_cufile();
+  ASSERT_TRUE(fs_->lookup(kRootId, "f"));
+  ASSERT_TRUE(fs_->lookup(kRootId, "g"));
   ASSERT_TRUE(fs_->rename(kRootId, "g", kRootId, "f", 0));
 }
 

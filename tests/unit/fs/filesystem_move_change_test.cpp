@@ -104,6 +104,7 @@ TEST_P(ChangeMeanwhileTest, DoesNotKeepTheFileFromMovingLater) {
   dir_.make_file("a/other", "other");
   ASSERT_EQ(::setxattr(at("a", "f").c_str(), "user.old", "v", 1, 0), 0);
   const InodeId f = id_of("f");
+  id_of("other");
   {
     auto flight = begun("f");
     GetParam().make(*fs_, f);

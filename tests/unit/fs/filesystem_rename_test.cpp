@@ -26,7 +26,7 @@ class RenameTest : public FilesystemTest {};
 TEST_F(RenameTest, OnOneTierKeepsTheFileThere) {
   dir_.make_file("b/f", "1");
   const InodeId id = id_of("f");
-  ASSERT_TRUE(fs_->rename(kRootId, "f", kRootId, "g", 0));
+  ASSERT_TRUE(rename(kRootId, "f", kRootId, "g", 0));
   EXPECT_EQ(test::read_file(at("b", "g")), "1");
   EXPECT_EQ(id_of("g"), id);
   EXPECT_FALSE(has(kRootId, "f"));
@@ -37,7 +37,7 @@ TEST_F(RenameTest, IntoADirectoryOfAnotherTierBringsThatAlong) {
   dir_.make_file("b/f", "1");
   dir_.make_dir("a/d");
   const InodeId d = id_of("d");
-  ASSERT_TRUE(fs_->rename(kRootId, "f", d, "g", 0));
+  ASSERT_TRUE(rename(kRootId, "f", d, "g", 0));
   EXPECT_EQ(test::read_file(at("b", "d/g")), "1");
   EXPECT_EQ(id_of("d"), d);
 }
@@ -47,7 +47,7 @@ TEST_F(RenameTest, OfADirectoryRenamesEveryCopy) {
   dir_.make_file("b/d/g", "2");
   dir_.make_dir("c/to");
   const InodeId d = id_of("d"), to = id_of("to");
-  ASSERT_TRUE(fs_->rename(kRootId, "d", to, "e", 0));
+  ASSERT_TRUE(rename(kRootId, "d", to, "e", 0));
   EXPECT_EQ(test::read_file(at("a", "to/e/f")), "1");
   EXPECT_EQ(test::read_file(at("b", "to/e/g")), "2");
   EXPECT_FALSE(test::exists(at("a", "d")) || test::exists(at("b", "d")));
@@ -62,14 +62,14 @@ TEST_F(RenameTest, OverAFileOnAnotherTierReplacesIt) {
     const InodeId id = id_of("src");
     id_of("dst");
     g_data_syncs = 0;
-    ASSERT_TRUE(fs_->rename(kRootId, "src", kRootId, "dst", 0));
+    ASSERT_TRUE(rename(kRootId, "src", kRootId, "dst", 0));
     EXPECT_EQ(g_data_syncs, 2) << "once before others have to wait, and once for what came since: "
                                   "the old one is gone for good, the new one must be there";
     EXPECT_EQ(test::read_file(at(from, "dst")), "new");
     EXPECT_FALSE(test::exists(at(to, "dst")));
     EXPECT_EQ(id_of("dst"), id);
     EXPECT_EQ(read_path("dst"), "new");
-    ASSERT_TRUE(fs_->unlink(kRootId, "dst"));
+    ASSERT_TRUE(unlink(kRootId, "dst"));
   }
 }
 
@@ -77,12 +77,12 @@ TEST_F(RenameTest, ExchangesAcrossTiers) {
   dir_.make_file("a/x", "1");
   dir_.make_file("b/y", "2");
   const InodeId x = id_of("x"), y = id_of("y");
-  ASSERT_TRUE(fs_->rename(kRootId, "x", kRootId, "y", RENAME_EXCHANGE));
+  ASSERT_TRUE(rename(kRootId, "x", kRootId, "y", RENAME_EXCHANGE));
   EXPECT_EQ(read_path("x"), "2");
   EXPECT_EQ(read_path("y"), "1");
   EXPECT_EQ(id_of("x"), y);
   EXPECT_EQ(id_of("y"), x);
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "x", kRootId, "nothing", RENAME_EXCHANGE), ENOENT));
+  EXPECT_TRUE(failed_with(rename(kRootId, "x", kRootId, "nothing", RENAME_EXCHANGE), ENOENT));
 }
 
 TEST_F(RenameTest, RefusesWhatTheRulesForbid) {
@@ -92,12 +92,12 @@ TEST_F(RenameTest, RefusesWhatTheRulesForbid) {
   dir_.make_dir("a/full");
   dir_.make_file("c/full/x", "3");
   const std::string before = shown("abc");
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "f", kRootId, "g", RENAME_NOREPLACE), EEXIST));
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "missing", kRootId, "g", 0), ENOENT));
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "f", kRootId, "empty", 0), EISDIR));
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "empty", kRootId, "f", 0), ENOTDIR));
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "empty", kRootId, "full", 0), ENOTEMPTY));
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "f", kRootId, "h", RENAME_WHITEOUT), EINVAL));
+  EXPECT_TRUE(failed_with(rename(kRootId, "f", kRootId, "g", RENAME_NOREPLACE), EEXIST));
+  EXPECT_TRUE(failed_with(rename(kRootId, "missing", kRootId, "g", 0), ENOENT));
+  EXPECT_TRUE(failed_with(rename(kRootId, "f", kRootId, "empty", 0), EISDIR));
+  EXPECT_TRUE(failed_with(rename(kRootId, "empty", kRootId, "f", 0), ENOTDIR));
+  EXPECT_TRUE(failed_with(rename(kRootId, "empty", kRootId, "full", 0), ENOTEMPTY));
+  EXPECT_TRUE(failed_with(rename(kRootId, "f", kRootId, "h", RENAME_WHITEOUT), EINVAL));
   EXPECT_EQ(shown("abc"), before);
 }
 
@@ -106,7 +106,7 @@ TEST_F(RenameTest, OverAnEmptyMergedDirectoryReplacesEveryCopy) {
   dir_.make_dir("b/e");
   dir_.make_dir("c/e");
   const InodeId d = id_of("d");
-  ASSERT_TRUE(fs_->rename(kRootId, "d", kRootId, "e", 0));
+  ASSERT_TRUE(rename(kRootId, "d", kRootId, "e", 0));
   EXPECT_EQ(read_path("e/f"), "1");
   EXPECT_EQ(id_of("e"), d);
   EXPECT_FALSE(test::exists(at("b", "e")) || test::exists(at("c", "e")));
@@ -117,7 +117,7 @@ TEST_F(RenameTest, OfADirectoryPartOfWhichIsAwayIsRefused) {
   dir_.make_file("b/d/g", "2");
   id_of("d");
   take_away("b");
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "d", kRootId, "e", 0), EIO));
+  EXPECT_TRUE(failed_with(rename(kRootId, "d", kRootId, "e", 0), EIO));
   bring_back("b");
   EXPECT_FALSE(test::exists(at("a", "e")) && test::exists(at("b", "d")))
       << "one directory has become two";
@@ -129,7 +129,7 @@ TEST_F(RenameTest, OverADirectoryPartOfWhichIsAwayIsRefused) {
   dir_.make_file("b/e/hidden", "2");
   id_of("e");
   take_away("b");
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "d", kRootId, "e", 0), EIO))
+  EXPECT_TRUE(failed_with(rename(kRootId, "d", kRootId, "e", 0), EIO))
       << "it is not known to be empty";
 }
 
@@ -141,7 +141,7 @@ TEST_F(RenameTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
     dir_.make_file("b/" + from + "/g", "2");
     id_of(from);
     store_.fail_call(nth);
-    const auto done = fs_->rename(kRootId, from.c_str(), kRootId, to.c_str(), 0);
+    const auto done = rename(kRootId, from.c_str(), kRootId, to.c_str(), 0);
     const bool failed = store_.has_failed();
     store_.fail_call(0);
     const std::string& now = done ? to : from;

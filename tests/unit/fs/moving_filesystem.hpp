@@ -49,6 +49,8 @@ class PassingKernel final : public KernelSide {
     dropped_.push_back(id);
   }
   void drop_pages(InodeId) override {}
+  bool drop_all_names() override { return true; }
+  void drop_name(InodeId, const std::string&) override {}
   std::vector<InodeId> dropped() {
     MutexLock lock(mutex_);
     return dropped_;

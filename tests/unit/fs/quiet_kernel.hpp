@@ -12,6 +12,8 @@ class QuietKernel final : public KernelSide {
   void remove_backing(std::int32_t) override {}
   void drop_attributes(InodeId) override {}
   void drop_pages(InodeId) override {}
+  bool drop_all_names() override { return true; }
+  void drop_name(InodeId, const std::string&) override {}
 };
 
 }  // namespace sluice

@@ -22,6 +22,7 @@ class FakeKernel final : public KernelSide {
   std::map<std::int32_t, ino_t> live;  // inode numbers of what is registered
   bool all_read_only = true;
   std::vector<InodeId> dropped_attributes, dropped_pages;
+  int names_dropped = 0;
 
   Result<std::int32_t> add_backing(int fd) override {
     if (refuse) return Error(EOPNOTSUPP, "add backing file");
@@ -36,6 +37,11 @@ class FakeKernel final : public KernelSide {
   }
   void drop_attributes(InodeId id) override { dropped_attributes.push_back(id); }
   void drop_pages(InodeId id) override { dropped_pages.push_back(id); }
+  bool drop_all_names() override {
+    ++names_dropped;
+    return true;
+  }
+  void drop_name(InodeId, const std::string&) override {}
 
  private:
   std::int32_t last_ = 0;

@@ -60,7 +60,7 @@ TEST(IntentCodecTest, AnotherFormatOrKindIsDamage) {
     other[0] = static_cast<char>(format);
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << format;
   }
-  for (const int kind : {0, 8, 255}) {
+  for (const int kind : {0, 9, 255}) {
     std::string other = whole;
     other[9] = static_cast<char>(kind);  // the first step's, after format and count
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << kind;

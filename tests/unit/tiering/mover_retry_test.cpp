@@ -89,6 +89,7 @@ TEST_F(MoverRetryTest, ATierThatComesBackIsTriedAtOnce) {
   EXPECT_EQ(mover_->progress().queued, 0u);
   ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
   ASSERT_TRUE((*pool_)[1].check_presence());
+  (*pool_)[1].admit();
   mover_->tick();
   finish();
   EXPECT_TRUE(is_on("b", f));

@@ -104,7 +104,7 @@ TEST_F(PoolOpenTest, ATierThatComesBackLaterIsLockedToo) {
   const auto pool = open(settings, Missing::Tolerate);
   ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
   ASSERT_TRUE((*pool)[1].check_presence());
-  ASSERT_TRUE((*pool)[1].online());
+  ASSERT_TRUE((*pool)[1].present());
   EXPECT_EQ(try_open({settings[1]}, Missing::Tolerate), nullptr);
 }
 
@@ -127,6 +127,7 @@ TEST_F(PoolOpenTest, AMissingTierIsRefusedUnlessTolerated) {
 
   ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
   EXPECT_TRUE((*pool)[1].check_presence());
+  (*pool)[1].admit();
   EXPECT_TRUE((*pool)[1].online());
   EXPECT_EQ(pool->placement(), (std::vector<TierIndex>{0, 1}));
 }

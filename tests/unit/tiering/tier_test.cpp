@@ -243,6 +243,9 @@ TEST_F(TierTest, GoesOfflineWhenItsDirectoryIsReplacedAndComesBack) {
   ASSERT_EQ(::rmdir((dir_ / "a").c_str()), 0);
   ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "a").c_str()), 0);
   EXPECT_TRUE(a().check_presence());
+  EXPECT_TRUE(a().present());
+  EXPECT_FALSE(a().online()) << "it has yet to be told what changed in its absence";
+  a().admit();
   EXPECT_TRUE(a().online());
   EXPECT_EQ(a().why_offline(), "");
   EXPECT_EQ(identify("file").identity, before);
@@ -275,7 +278,7 @@ TEST_F(TierTest, GoesOfflineWhenItsDiskIsUnmountedAndComesBack) {
   EXPECT_FALSE(tier.online());
   disk.come_back();
   EXPECT_TRUE(tier.check_presence());
-  EXPECT_TRUE(tier.online());
+  EXPECT_TRUE(tier.present());
 }
 
 TEST_F(TierTest, OnXfsItIdentifiesAndFindsFiles) {

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What is changed while a tier is away holds when it returns, and what the kernel means by a name
+// is what happens to it.
+#include <linux/fs.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/unit/fs/test_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr Caller kAlice{1001, 1001, 022}, kBob{1002, 1002, 022};
+
+class AwayTest : public FilesystemTest {
+ protected:
+  void make(InodeId parent, const char* name, const std::string& content, const Caller& caller) {
+    const auto made = fs_->create(parent, name, 0644, O_RDWR, caller);
+    ASSERT_TRUE(made) << made.error().text();
+    ASSERT_TRUE(fs_->write(made->first.id, content.data(), content.size(), 0, std::nullopt));
+    fs_->release(made->first.id, O_RDWR);
+  }
+  // Everything that a tier has set aside, by the end of its path.
+  Names aside(const std::string& tier) {
+    Names out;
+    const std::string top = at(tier, ".sluice/aside");
+    if (!test::exists(top)) return out;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(top)) {
+      if (entry.is_directory()) continue;
+      const std::string below = entry.path().string().substr(top.size() + 1);
+      out.push_back(below.substr(below.find('/') + 1));
+    }
+    std::ranges::sort(out);
+    return out;
+  }
+  mode_t mode_of(const std::string& path) { return entry_of(path).st.st_mode & 07777; }
+};
+
+TEST_F(AwayTest, AFileSavedWhileTheFastTierIsAwayIsTheOneThatIsSeenAfterwards) {
+  dir_.make_file("a/d/f", "version 1");
+  dir_.make_dir("b/d");
+  const InodeId d = id_of("d");
+  take_away("a");
+  make(d, "f", "version 2", kRoot);
+  make(d, "g.tmp", "version 2", kRoot);
+  ASSERT_TRUE(rename(d, "g.tmp", d, "g", 0));
+  bring_back("a");
+  EXPECT_GT(kernel_.names_dropped, 0) << "the kernel may believe names from before";
+  EXPECT_EQ(read_path("d/f"), "version 2");
+  EXPECT_EQ(aside("a"), Names{"d/f"});
+  EXPECT_EQ(intents_in(store_), 0u);
+  mount(make_tiers("abc"));
+  EXPECT_EQ(read_path("d/f"), "version 2");
+}
+
+TEST_F(AwayTest, ThatHoldsAcrossARemountWithoutTheTier) {
+  dir_.make_file("a/d/f", "version 1");
+  dir_.make_dir("b/d");
+  const auto settings = make_tiers("abc");
+  fs_.reset();
+  pool_.reset();
+  ASSERT_EQ(::rename((dir_ / "a").c_str(), (dir_ / "away-a").c_str()), 0);
+  mount(settings, Pool::Missing::Tolerate);
+  make(id_of("d"), "f", "version 2", kRoot);
+  fs_.reset();
+  pool_.reset();
+  ASSERT_EQ(::rename((dir_ / "away-a").c_str(), (dir_ / "a").c_str()), 0);
+  mount(settings);
+  ASSERT_TRUE(replay_intents(store_, *pool_));  // as the daemon does before it mounts
+  EXPECT_EQ(read_path("d/f"), "version 2");
+  EXPECT_EQ(aside("a"), Names{"d/f"});
+}
+
+TEST_F(AwayTest, WhatWasNotReplacedIsAsItWas) {
+  dir_.make_file("a/d/f", "version 1");
+  dir_.make_dir("b/d");
+  const InodeId d = id_of("d");
+  take_away("a");
+  make(d, "f", "short-lived", kRoot);
+  ASSERT_TRUE(unlink(d, "f"));
+  bring_back("a");
+  EXPECT_EQ(read_path("d/f"), "version 1");
+  EXPECT_EQ(aside("a"), Names{});
+}
+
+TEST_F(AwayTest, InAStickyDirectoryAForeignFileKeepsItsName) {
+  for (const char* tier : {"a", "b"}) {
+    dir_.make_dir(std::string(tier) + "/shared");
+    ASSERT_EQ(::chmod(at(tier, "shared").c_str(), 01777), 0);
+  }
+  dir_.make_file("a/shared/thesis", "Alice's");
+  dir_.make_file("a/shared/notes", "Bob's, old");
+  ASSERT_EQ(::chown(at("a", "shared/thesis").c_str(), kAlice.uid, kAlice.gid), 0);
+  ASSERT_EQ(::chown(at("a", "shared/notes").c_str(), kBob.uid, kBob.gid), 0);
+  const InodeId shared = id_of("shared");
+  take_away("a");
+  make(shared, "thesis", "Bob's", kBob);
+  make(shared, "notes", "Bob's, new", kBob);
+  bring_back("a");
+  EXPECT_EQ(read_path("shared/thesis"), "Alice's");
+  EXPECT_EQ(aside("b"), Names{"shared/thesis"});
+  EXPECT_EQ(read_path("shared/notes"), "Bob's, new");
+  EXPECT_EQ(aside("a"), Names{"shared/notes"});
+}
+
+TEST_F(AwayTest, DirectoriesOfOneOwnerBecomeOneAndGrantNoMoreThanEither) {
+  dir_.make_file("a/d/sub/f", "version 1");
+  dir_.make_file("a/d/sub/other", "other");
+  dir_.make_dir("b/d");
+  ASSERT_EQ(::chmod(at("a", "d/sub").c_str(), 0750), 0);
+  const InodeId d = id_of("d");
+  take_away("a");
+  const auto sub = fs_->mkdir(d, "sub", 0705, Caller{0, 0, 0});
+  ASSERT_TRUE(sub);
+  make(sub->id, "f", "version 2", kRoot);
+  bring_back("a");
+  EXPECT_EQ(id_of("d/sub"), sub->id);
+  EXPECT_EQ(read_path("d/sub/f"), "version 2");
+  EXPECT_EQ(read_path("d/sub/other"), "other");
+  EXPECT_EQ(mode_of("d/sub"), 0700u);
+  EXPECT_EQ(names(sub->id), (Names{".", "..", "f", "other"}));
+}
+
+TEST_F(AwayTest, AForeignDirectoryOfThatNameLetsNobodyIn) {
+  dir_.make_file("a/d/home/secret", "secret");
+  dir_.make_dir("b/d");
+  ASSERT_EQ(::chmod(at("a", "d/home").c_str(), 0700), 0);
+  ASSERT_EQ(::chown(at("a", "d/home").c_str(), kAlice.uid, kAlice.gid), 0);
+  const InodeId d = id_of("d");
+  take_away("a");
+  const auto home = fs_->mkdir(d, "home", 0777, kBob);
+  ASSERT_TRUE(home);
+  make(home->id, "his", "his", kBob);
+  bring_back("a");
+  const Entry now = entry_of("d/home");
+  EXPECT_EQ(now.st.st_uid, kAlice.uid);
+  EXPECT_EQ(now.st.st_mode & 07777, 0700u);
+  EXPECT_EQ(aside("b"), Names{"d/home/his"});
+  // Who is still in the other one sees nothing of hers.
+  EXPECT_FALSE(has(home->id, "secret"));
+}
+
+TEST_F(AwayTest, AttributesOfADirectoryThatChangedMeanwhileStay) {
+  dir_.make_file("a/hr/f", "x");
+  dir_.make_dir("b/hr");
+  const InodeId hr = id_of("hr");
+  take_away("a");
+  AttributeChange change;
+  change.mode = 0700;
+  change.uid = 12;
+  ASSERT_TRUE(fs_->setattr(hr, change));
+  ASSERT_TRUE(fs_->setxattr(hr, "user.k", "v", 1, 0, kRoot));
+  bring_back("a");
+  EXPECT_EQ(mode_of("hr"), 0700u);
+  EXPECT_EQ(entry_of("hr").st.st_uid, 12u);
+  EXPECT_EQ(xattr("hr", "user.k"), "v");
+  EXPECT_EQ(test::lstat_of(at("a", "hr")).st_mode & 07777, 0700u);
+  EXPECT_EQ(intents_in(store_), 0u);
+}
+
+TEST_F(AwayTest, ManyChangesNeedOneRecord) {
+  dir_.make_dir("a/d");
+  dir_.make_dir("b/d");
+  const InodeId d = id_of("d");
+  take_away("a");
+  for (int i = 0; i < 10; ++i) {
+    make(d, "f", "x", kRoot);
+    ASSERT_TRUE(unlink(d, "f"));
+    AttributeChange change;
+    change.mode = 0700 + i;
+    ASSERT_TRUE(fs_->setattr(d, change));
+  }
+  EXPECT_EQ(intents_in(store_), 2u);
+}
+
+TEST_F(AwayTest, ATierThatCanNotBeToldIsNotUsed) {
+  dir_.make_file("a/d/f", "version 1");
+  dir_.make_dir("b/d");
+  const InodeId d = id_of("d");
+  take_away("a");
+  make(d, "f", "version 2", kRoot);
+  // Nothing can be set aside there.
+  test::write_file(dir_ / "away-a/.sluice/aside", "");
+  bring_back("a");
+  EXPECT_EQ(read_path("d/f"), "version 2");
+  EXPECT_FALSE((*pool_)[0].online());
+  ASSERT_EQ(::unlink(at("a", ".sluice/aside").c_str()), 0);
+  fs_->tick();
+  EXPECT_TRUE((*pool_)[0].online());
+  EXPECT_EQ(read_path("d/f"), "version 2");
+}
+
+class ToldTest : public FilesystemTest {};
+
+TEST_F(ToldTest, UnlinkRemovesTheFileThatTheKernelKnows) {
+  dir_.make_file("b/f", "mine");
+  const InodeId mine = id_of("f");
+  dir_.make_file("a/f", "another's");
+  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  EXPECT_EQ(test::read_file(at("a", "f")), "another's");
+  EXPECT_FALSE(test::exists(at("b", "f")));
+  EXPECT_EQ(fs_->getattr(mine)->st.st_nlink, 0u);
+}
+
+TEST_F(ToldTest, RenameTakesTheFileThatTheKernelKnows) {
+  dir_.make_file("b/f", "mine");
+  id_of("f");
+  dir_.make_file("a/f", "another's");
+  ASSERT_TRUE(fs_->rename(kRootId, "f", kRootId, "g", 0));
+  EXPECT_EQ(test::read_file(at("a", "f")), "another's");
+  EXPECT_EQ(test::read_file(at("b", "g")), "mine");
+}
+
+TEST_F(ToldTest, WhatTheKernelHasNotSeenIsNeitherRemovedNorReplaced) {
+  dir_.make_file("a/f", "1");
+  dir_.make_file("a/g", "2");
+  dir_.make_dir("a/d");
+  EXPECT_TRUE(failed_with(fs_->unlink(kRootId, "f"), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->rmdir(kRootId, "d"), ESTALE));
+  id_of("f");
+  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "f", kRootId, "g", 0), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "g", kRootId, "f", 0), ESTALE));
+  EXPECT_EQ(test::read_file(at("a", "f")) + test::read_file(at("a", "g")), "12");
+}
+
+TEST_F(ToldTest, AFileCanBeOpenedAndReadByWhoFoundItBeforeItsNameWent) {
+  for (const bool replaced : {false, true}) {
+    dir_.make_file("a/f", "old");
+    const InodeId id = id_of("f");
+    if (replaced) {
+      dir_.make_file("a/new", "new");
+      ASSERT_TRUE(rename(kRootId, "new", kRootId, "f", 0));
+    } else {
+      ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+    }
+    for (const int flags : {O_RDONLY, O_RDWR}) {
+      ASSERT_TRUE(fs_->open(id, flags, kOpener, std::nullopt)) << replaced << flags;
+      EXPECT_EQ(read_all(id), "old");
+      fs_->release(id, flags);
+    }
+    EXPECT_EQ(fs_->getattr(id)->st.st_nlink, 0u);
+    if (replaced) {
+      ASSERT_TRUE(unlink(kRootId, "f"));
+    }
+  }
+}
+
+class IdentityTest : public FilesystemTest {
+ protected:
+  void exchange(const std::string& tier, const std::string& x, const std::string& y) {
+    ASSERT_EQ(::renameat2(AT_FDCWD, at(tier, x).c_str(), AT_FDCWD, at(tier, y).c_str(),
+                          RENAME_EXCHANGE),
+              0);
+  }
+};
+
+// As in the middle of an exchange, which goes from tier to tier.
+TEST_F(IdentityTest, CopiesOfTwoDirectoriesAreNeverTakenForOne) {
+  for (const char* name : {"x", "y"}) {
+    const std::string n = name;
+    dir_.make_file("a/" + n + "/in-" + n + "-a", "");
+    dir_.make_file("b/" + n + "/in-" + n + "-b", "");
+  }
+  const InodeId x = id_of("x"), y = id_of("y");
+  EXPECT_EQ(names(x), (Names{".", "..", "in-x-a", "in-x-b"}));
+  exchange("a", "x", "y");
+  EXPECT_EQ(id_of("x"), y);
+  EXPECT_EQ(id_of("y"), x);
+  EXPECT_EQ(names(x), (Names{".", "..", "in-x-a", "in-x-b"}));
+  exchange("b", "x", "y");
+  EXPECT_EQ(id_of("x"), y);
+  EXPECT_EQ(names(y), (Names{".", "..", "in-y-a", "in-y-b"}));
+  EXPECT_EQ(names(x), (Names{".", "..", "in-x-a", "in-x-b"}));
+}
+
+TEST_F(IdentityTest, DirectoriesMadeSeparatelyBecomeOneForGood) {
+  dir_.make_file("a/d/f", "1");
+  dir_.make_file("b/d/g", "2");
+  dir_.make_file("c/d/h", "3");
+  const InodeId d = id_of("d");
+  EXPECT_EQ(names(d), (Names{".", "..", "f", "g", "h"}));
+  // Without the fastest copy, which gave them their identity, they have it still.
+  ASSERT_EQ(::unlink(at("a", "d/f").c_str()), 0);
+  ASSERT_EQ(::rmdir(at("a", "d").c_str()), 0);
+  mount(make_tiers("abc"));
+  EXPECT_EQ(id_of("d"), d);
+}
+
+TEST_F(IdentityTest, ACopyMadePastUsIsFoundWhenOneIsNeeded) {
+  dir_.make_file("a/x/f", "1");
+  const InodeId x = id_of("x");
+  dir_.make_dir("b/x");
+  dir_.make_file("b/f", "2");
+  ASSERT_TRUE(rename(id_of(""), "f", x, "g", 0));
+  EXPECT_EQ(test::read_file(at("b", "x/g")), "2");
+  EXPECT_EQ(names(x), (Names{".", "..", "f", "g"}));
+  EXPECT_EQ(xattr("x", "user.sluice.tier"), "a,b");
+  ASSERT_TRUE(unlink(x, "f"));
+  ASSERT_TRUE(unlink(x, "g"));
+  ASSERT_TRUE(rmdir(kRootId, "x"));
+  EXPECT_FALSE(test::exists(at("a", "x")) || test::exists(at("b", "x")));
+}
+
+}  // namespace
+}  // namespace sluice

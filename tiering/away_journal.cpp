@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/away_journal.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <climits>
+
+namespace sluice {
+
+Result<void> AwayJournal::name_taken(const std::vector<Copy>& directory, const std::string& name) {
+  std::vector<Step> steps;
+  for (const Copy& copy : directory) {
+    Step step;
+    step.kind = Step::Kind::NameTaken;
+    step.from = {copy.slot, {}, copy.path, name};
+    steps.push_back(std::move(step));
+  }
+  return record(steps);
+}
+
+Result<void> AwayJournal::attributes_change(const std::vector<Copy>& directory, const Place& from,
+                                            const Identity& subject) {
+  std::vector<Step> steps;
+  for (const Copy& copy : directory) {
+    Step step;
+    step.kind = Step::Kind::MirrorDir;
+    step.from = from;
+    step.to = {copy.slot, {}, copy.path, {}};
+    step.subject = subject;
+    steps.push_back(std::move(step));
+  }
+  return record(steps);
+}
+
+Result<void> AwayJournal::record(const std::vector<Step>& steps) {
+  std::vector<std::string> records;
+  std::vector<std::uint64_t> hashes;
+  for (const Step& step : steps) {
+    // The tier could not be told by this path.
+    if (step.from.path.size() >= PATH_MAX || step.to.path.size() >= PATH_MAX)
+      return Error(EIO, "the directory has a copy on a tier that is away");
+    // One intent each: tiers may return one by one.
+    std::string bytes = encode_steps({step});
+    const std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
+    MutexLock lock(mutex_);
+    if (recorded_.contains(hash)) continue;
+    hashes.push_back(hash);
+    records.push_back(std::move(bytes));
+  }
+  if (records.empty()) return {};
+  SLUICE_TRY(store_.begin_intents(records));
+  MutexLock lock(mutex_);
+  recorded_.insert(hashes.begin(), hashes.end());
+  return {};
+}
+
+void AwayJournal::tier_returned() {
+  MutexLock lock(mutex_);
+  recorded_.clear();
+}
+
+}  // namespace sluice
