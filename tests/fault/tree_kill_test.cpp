@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// kill -9 in the middle of a storm on a tree: after the next mount each call that was acknowledged
+// has happened, each one under way has or has not, and nothing is lost, doubled or mixed.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdio>
+#include <random>
+
+#include "tests/fault/tree_stage.hpp"
+#include "tests/fault/tree_storm.hpp"
+#include "tests/support/mount.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/seed.hpp"
+#include "tests/support/wait.hpp"
+
+namespace sluice::test {
+namespace {
+
+class TreeKillTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::umask(0);
+    [[maybe_unused]] const bool able = require_mounts("fault");
+  }
+};
+
+TEST_F(TreeKillTest, EveryNameIsWhereItWasPutAfterEachKill) {
+  constexpr int kRoundsToFsck = 10;
+  const TreeStage stage;
+  Mount mount(stage.pool());
+  const std::uint64_t seed = test_seed();
+  std::mt19937_64 random(seed);
+  TreeStorm storm(mount.path(), MoveStage::tiers(), seed);
+
+  const int count = samples(40, 1000);
+  for (int round = 1; round <= count; ++round) {
+    SCOPED_TRACE("kill " + std::to_string(round));
+    const std::uint64_t enough = storm.operations() + 20 + random() % 200;
+    const std::chrono::nanoseconds delay(random() % 3'000'000);
+    storm.start();
+    ASSERT_TRUE(eventually([&] { return storm.operations() >= enough || storm.has_problem(); },
+                           std::chrono::seconds(60)))
+        << "the storm stands still";
+    ASSERT_TRUE(no_problem(storm.problems()));
+    // A busy wait: the moments of interest are microseconds long.
+    const auto moment = std::chrono::steady_clock::now() + delay;
+    while (std::chrono::steady_clock::now() < moment) {
+    }
+    storm.expect_death();
+    mount.kill_daemon();
+    storm.stop();
+    mount.detach();
+    ASSERT_NO_THROW(mount.mount());
+    storm.recover();
+    ASSERT_TRUE(no_problem(storm.problems()));
+    ASSERT_TRUE(no_problem(storm.compare_mount()));
+    if (round % kRoundsToFsck != 0 && round != count) continue;
+    storm.stop();
+    mount.umount();
+    ASSERT_TRUE(no_problem(storm.compare_with_tiers(stage.directories()))) << "on the tiers";
+    const CommandResult report = fsck(stage.pool());
+    ASSERT_EQ(report.exit_code, 0) << report.out << report.err;
+    mount.mount();
+    ASSERT_TRUE(no_problem(storm.compare_mount())) << "after a remount";
+  }
+  EXPECT_TRUE(no_problem(storm.remove_everything()));
+  mount.umount();
+  EXPECT_TRUE(no_problem(storm.compare_with_tiers(stage.directories()))) << "after rm -rf";
+  std::printf("%d kills during %llu operations and %llu moves; %llu calls were under way\n", count,
+              static_cast<unsigned long long>(storm.operations()),
+              static_cast<unsigned long long>(storm.moves()),
+              static_cast<unsigned long long>(storm.unfinished()));
+}
+
+}  // namespace
+}  // namespace sluice::test

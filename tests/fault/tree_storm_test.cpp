@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A tree of files and directories, all on the move, is at every moment what the calls made of it.
+#include "tests/fault/tree_storm.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ostream>
+
+#include "tests/fault/tree_stage.hpp"
+#include "tests/support/mount.hpp"
+#include "tests/support/requirement.hpp"
+#include "tests/support/seed.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice::test {
+namespace {
+
+// Lets the storm rage in several stretches, with a look at the whole tree after each.
+void run_and_compare(TreeStorm& storm, std::chrono::milliseconds stretch, int stretches) {
+  for (int i = 0; i < stretches && !storm.has_problem(); ++i) {
+    storm.start();
+    // Not a wait for anything: the storm's length is the test's.
+    for (const auto end = std::chrono::steady_clock::now() + stretch;
+         std::chrono::steady_clock::now() < end && !storm.has_problem();) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    storm.pause();
+    if (storm.has_problem()) break;
+    ASSERT_TRUE(no_problem(storm.compare_mount()))
+        << "after stretch " << i << ", files still moving";
+  }
+  storm.stop();
+  std::printf("%llu moves during %llu operations\n", static_cast<unsigned long long>(storm.moves()),
+              static_cast<unsigned long long>(storm.operations()));
+  ASSERT_TRUE(no_problem(storm.problems()));
+}
+
+struct TreeCase {
+  const char* name;
+  std::vector<std::string> flags;
+};
+
+void PrintTo(const TreeCase& given, std::ostream* out) { *out << given.name; }
+
+class TreeStormTest : public testing::TestWithParam<TreeCase> {
+ protected:
+  void SetUp() override {
+    ::umask(0);
+    [[maybe_unused]] const bool able = require_mounts("fault");
+  }
+};
+
+TEST_P(TreeStormTest, EveryNameIsWhereItWasPut) {
+  const TreeStage stage(GetParam().flags);
+  Mount mount(stage.pool());
+  TreeStorm storm(mount.path(), MoveStage::tiers(), test_seed());
+
+  run_and_compare(storm, std::chrono::seconds(2), rounds(4, 300));
+  if (HasFatalFailure()) return;
+  EXPECT_GT(storm.moves(), 50u) << "hardly a file was moved: the test has lost its point";
+
+  ASSERT_TRUE(no_problem(storm.compare_mount())) << "after the storm";
+  mount.umount();
+  ASSERT_TRUE(no_problem(storm.compare_with_tiers(stage.directories()))) << "on the tiers";
+  const CommandResult report = fsck(stage.pool());
+  ASSERT_EQ(report.exit_code, 0) << report.out << report.err;
+  mount.mount();
+  ASSERT_TRUE(no_problem(storm.compare_mount())) << "after a remount";
+  EXPECT_TRUE(no_problem(storm.remove_everything()));
+  mount.umount();
+  EXPECT_TRUE(no_problem(storm.compare_with_tiers(stage.directories()))) << "after rm -rf";
+  const CommandResult last = fsck(stage.pool());
+  EXPECT_EQ(last.exit_code, 0) << last.out << last.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(With, TreeStormTest,
+                         testing::Values(TreeCase{"Defaults", {}},
+                                         TreeCase{"EveryFileServed",
+                                                  {"--no-passthrough", "--no-io-uring"}}),
+                         [](const auto& given) { return given.param.name; });
+
+// The model itself, on the filesystem of the temporary directory.
+TEST(TreeModelTest, AgreesWithANativeDirectory) {
+  ::umask(0);
+  const TempDir base;
+  TreeStorm storm(base.make_dir("native"), {}, test_seed());
+  run_and_compare(storm, std::chrono::milliseconds(500), 2);
+  EXPECT_TRUE(no_problem(storm.remove_everything()));
+}
+
+}  // namespace
+}  // namespace sluice::test
