@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "tests/fault/move_stage.hpp"
 #include "tests/support/fault_shim.hpp"
+#include "tests/support/files.hpp"
 #include "tests/support/mount.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -20,6 +22,19 @@ namespace sluice::test {
 inline testing::AssertionResult no_problem(const std::string& text) {
   if (text.empty()) return testing::AssertionSuccess();
   return testing::AssertionFailure() << text;
+}
+
+// How a mount of the storms serves its files.
+struct TreeCase {
+  const char* name;
+  std::vector<std::string> flags;
+};
+
+inline void PrintTo(const TreeCase& given, std::ostream* out) { *out << given.name; }
+
+inline auto tree_cases() {
+  return testing::Values(TreeCase{"Defaults", {}},
+                         TreeCase{"EveryFileServed", {"--no-passthrough", "--no-io-uring"}});
 }
 
 class TreeStage {
@@ -42,6 +57,19 @@ class TreeStage {
     std::vector<std::string> out;
     for (const std::string& tier : MoveStage::tiers()) out.push_back(stage_.on(tier));
     return out;
+  }
+
+  // What is wrong with the unmounted pool: temporaries that movers left, and what fsck says.
+  std::string problems_unmounted() const {
+    std::string out;
+    for (const std::string& directory : directories()) {
+      const std::string temporary = directory + "/.sluice/tmp";
+      if (!exists(temporary)) continue;
+      for (const std::string& name : names_in(temporary))
+        out += temporary + "/" + name + " is left\n";
+    }
+    const CommandResult report = fsck(pool_);
+    return report.ok() ? out : out + "fsck: " + report.out + report.err;
   }
 
  private:

@@ -172,6 +172,14 @@ void TreeWorker::exchange_directories() {
   if (one) make({.kind = Kind::Exchange, .from = one->place, .to = other->place});
 }
 
+// Only an empty directory can be replaced, and few are: so one is made for it.
+void TreeWorker::replace_directory() {
+  const auto directory = any_entry(own_, NodeKind::Directory);
+  const TreePlace place = any_place(own_);
+  if (!directory || !make_node(place, Kind::Mkdir, NodeKind::Directory, 0755)) return;
+  make({.kind = Kind::Rename, .from = directory->place, .to = place});
+}
+
 void TreeWorker::chmod() {
   const auto entry = any_entry(own_);
   if (!entry || entry->node->kind == NodeKind::Symlink) return;
@@ -304,7 +312,9 @@ void TreeWorker::step() {
                                  &TreeWorker::exchange_directories,
                                  &TreeWorker::exchange_directories,
                                  &TreeWorker::exchange_directories,
-                                 &TreeWorker::exchange_directories};
+                                 &TreeWorker::exchange_directories,
+                                 &TreeWorker::replace_directory,
+                                 &TreeWorker::replace_directory};
   Subtree& other = *storm_.subtrees_[below(storm_.subtrees_.size())];
   if (&other != &own_ && below(4) == 0) {
     const std::scoped_lock lock(own_.busy, other.busy);

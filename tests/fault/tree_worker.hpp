@@ -69,6 +69,7 @@ class TreeWorker {
   void rmdir();
   void rename();
   void exchange_directories();
+  void replace_directory();
   void chmod();
   void note();
   void look();
