@@ -220,8 +220,8 @@ void TreeStorm::walk(Random& random) {
 
 bool TreeStorm::is_death(int code) const {
   // A request that is under way in the ring between kernel and daemon ends with one of the last
-  // two.
-  constexpr std::array kCodes{ENOTCONN, ECONNABORTED, ECANCELED, EINTR};
+  // three.
+  constexpr std::array kCodes{ENOTCONN, ECONNABORTED, ECANCELED, EINTR, EIO};
   return dying_ && std::ranges::find(kCodes, code) != kCodes.end();
 }
 
