@@ -254,8 +254,8 @@ class Filesystem final : public MoveHost {
     std::vector<OpenCopy> reachable;  // fastest first
     bool complete = true;             // false: a copy is on a tier that is offline
   };
-  // Whether the caller holds namespace_, which no thread may share twice.
-  enum class NamesLock { Free, Held };
+  // Whether the caller holds namespace_, which no thread may share twice, and replicate_ too.
+  enum class NamesLock { Free, Held, HeldWithCopies };
 
   // filesystem_locate.cpp
   static bool is_directory(const std::vector<Located>& found);

@@ -131,7 +131,8 @@ Result<Filesystem::OpenCopy> Filesystem::ensure_copy(const InodePtr& directory, 
 }
 
 // The directory above, and the name of this one in it, as they are on a tier. What the inode
-// remembers is right but for a lookup that a rename overtook. REQUIRES: namespace_ is held.
+// remembers is right but for a lookup that a rename overtook. REQUIRES: namespace_ and replicate_ are
+// held.
 Result<Filesystem::KnownName> Filesystem::current_name(const InodePtr& directory) {
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
@@ -149,7 +150,7 @@ Result<Filesystem::KnownName> Filesystem::current_name(const InodePtr& directory
     parent_id = directory->parent;
     known.name = directory->name;
   }
-  const auto remembered = inode(parent_id, NamesLock::Held);
+  const auto remembered = inode(parent_id, NamesLock::HeldWithCopies);
   if (remembered) {
     known.parent = *remembered;
     if (is_named(known)) return known;
@@ -162,7 +163,7 @@ Result<Filesystem::KnownName> Filesystem::current_name(const InodePtr& directory
   const bool is_below_root = above.st_ino == top.st_ino && above.st_dev == top.st_dev;
   const InodeId parent =
       is_below_root ? kRootId : SLUICE_TRY(original.tier->identity_of(original.get(), "..")).id;
-  known.parent = SLUICE_TRY(inode(parent, NamesLock::Held));
+  known.parent = SLUICE_TRY(inode(parent, NamesLock::HeldWithCopies));
   const std::string path = SLUICE_TRY(current_path(original.get()));
   known.name = path.substr(path.rfind('/') + 1);
   if (!is_named(known)) return Error(ENOENT, "name of a directory");

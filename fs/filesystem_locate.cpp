@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <tuple>
 
 #include "base/log.hpp"
@@ -37,8 +38,10 @@ Result<std::vector<Located>> Filesystem::locate(const OpenCopies& directory, con
     if (all_one(found)) return found;
     // Directories of one name that are not one directory: a rename is half-way through the tiers,
     // or they were made separately. No rename is half-way while the names are locked.
-    if (held == NamesLock::Held) return merge(directory, name);
-    SharedLock lock(namespace_);
+    if (held == NamesLock::HeldWithCopies) return merge(directory, name);
+    std::optional<SharedLock> names;
+    if (held == NamesLock::Free) names.emplace(namespace_);
+    MutexLock copies(replicate_);
     return merge(directory, name);
   }
 }
@@ -67,8 +70,8 @@ Result<std::vector<Located>> Filesystem::locate_once(const OpenCopies& directory
 
 // Makes directories of one name, which were made separately on several tiers, one directory: from
 // here on they have one identity, the one that the kernel knows, or else the fastest tier's.
+// REQUIRES: namespace_ and replicate_ are held.
 Result<std::vector<Located>> Filesystem::merge(const OpenCopies& directory, const char* name) {
-  MutexLock lock(replicate_);
   auto found = SLUICE_TRY(locate_once(directory, name));
   if (all_one(found)) return found;
   const auto known = std::find_if(found.begin(), found.end(),
@@ -130,9 +133,11 @@ Result<std::vector<Located>> Filesystem::locate_told(const InodePtr& parent,
     const InodePtr inode = table_.find(each);
     if (!inode) continue;
     MutexLock lock(inode->mutex);
-    if (inode->told_at == 0) continue;
-    const std::tuple rank{inode->parent == parent->id() && inode->name == name, inode->told_at,
-                          inode->copies[0].tier == each.tier};
+    const bool is_named = inode->parent == parent->id() && inode->name == name;
+    // Of a file with several names, the kernel may know others besides the one that we remember.
+    const bool has_more = !inode->is_directory() && each.st.st_nlink > 1;
+    if (inode->told_at == 0 || !(is_named || has_more)) continue;
+    const std::tuple rank{is_named, inode->told_at, inode->copies[0].tier == each.tier};
     if (told != nullptr && rank <= best) continue;
     told = &each;
     best = rank;

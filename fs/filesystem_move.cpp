@@ -184,10 +184,14 @@ Result<void> Filesystem::ensure_name(const InodePtr& file) {
   const auto names = SLUICE_TRY(find_names(pool_[tier], st.st_ino, 1));
   if (names.empty()) return Error(ESTALE, "the file's name is not known");
   std::vector<InodeId> references;
-  const auto walked = walk(names[0], references);  // which tells the inode its name
+  const auto walked = walk(names[0], references);
   for (const InodeId id : references) forget(id, 1);
   if (!walked) return walked.error();
-  return *walked == file ? Result<void>() : Error(ESTALE, "the file's name is not known");
+  if (*walked != file) return Error(ESTALE, "the file's name is not known");
+  MutexLock lock(file->mutex);
+  file->parent = references.size() > 1 ? references[references.size() - 2] : kRootId;
+  file->name = names[0].substr(names[0].rfind('/') + 1);
+  return {};
 }
 
 Result<std::vector<std::string>> Filesystem::all_names(const Move& move, const Held& held) {

@@ -76,7 +76,9 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
     const struct stat& st = found[0].st;
     slot->size_hint = static_cast<std::uint64_t>(st.st_size);
     slot->told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
-    if (slot->parent != parent || slot->name != name) {
+    // A walk of our own may be overtaken by a rename; the name that the kernel knows may not.
+    const bool is_news = slot->parent != parent || slot->name != name;
+    if (is_news && (told == Told::Kernel || slot->told_at == 0)) {
       slot->parent = parent;
       slot->name = name;
     }
