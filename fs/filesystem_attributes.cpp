@@ -14,6 +14,7 @@
 #include <set>
 
 #include "fs/filesystem.hpp"
+#include "tiering/copier.hpp"
 #include "tiering/pin.hpp"
 
 namespace sluice {
@@ -41,6 +42,10 @@ Error absent(std::string_view name) {
 }
 
 bool is_ours(std::string_view name) { return name == kIdentityXattr || name == kPinXattr; }
+
+// Not seen in the mount. An alias of an ACL would be copied by rsync -X from one file to another as
+// if it were an attribute of its own, and be the ACL of whatever moves to XFS later.
+bool is_hidden(std::string_view name) { return is_ours(name) || is_acl_alias(name); }
 
 Result<void> drop_setgid(int fd, const Caller& caller) {
   struct stat st {};
@@ -192,7 +197,7 @@ Result<Attributes> Filesystem::setattr(InodeId id, const AttributeChange& change
 Result<std::string> Filesystem::getxattr(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(inode(id));
   if (auto answer = virtual_xattr(file, name)) return *std::move(answer);
-  if (is_ours(name)) return Error(ENODATA, "getxattr");
+  if (is_hidden(name)) return Error(ENODATA, "getxattr");
   unsigned set_before = 0;
   {
     MutexLock lock(file->mutex);
@@ -230,7 +235,7 @@ Result<std::string> Filesystem::listxattr(InodeId id, const Caller& caller) {
   for (std::size_t at = 0; at < list.size();) {
     const std::string_view name = &list[at];
     const bool privileged = name.starts_with("trusted.");
-    if (!is_ours(name) && (!privileged || caller.uid == 0)) visible.append(name).push_back('\0');
+    if (!is_hidden(name) && (!privileged || caller.uid == 0)) visible.append(name).push_back('\0');
     at += name.size() + 1;
   }
   return visible;
@@ -242,6 +247,7 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
   if (std::string_view(name).starts_with(kVirtualPrefix))
     return set_virtual_xattr(file, name, {value, size});
   if (is_ours(name)) return Error(EPERM, "setxattr");
+  if (is_acl_alias(name)) return Error(EOPNOTSUPP, "setxattr");
   return store_xattr(file, name, {value, size}, flags, caller);
 }
 
@@ -267,7 +273,7 @@ Result<void> Filesystem::store_xattr(const InodePtr& file, const char* name, std
 
 Result<void> Filesystem::removexattr(InodeId id, const char* name) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  if (is_ours(name)) return Error(ENODATA, "removexattr");
+  if (is_hidden(name)) return Error(ENODATA, "removexattr");
   if (std::string_view(name).starts_with(kVirtualPrefix)) return remove_virtual_xattr(file, name);
   return erase_xattr(file, name);
 }

@@ -10,6 +10,7 @@
 
 #include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
+#include "tiering/copier.hpp"
 
 namespace sluice {
 namespace {
@@ -30,6 +31,12 @@ Result<void> make_twin(int from_dir, const char* from_name, const struct stat& s
     return Error::last("chown");
   if (!S_ISLNK(st.st_mode) && ::fchmodat(dirfd, name, st.st_mode & 07777, 0) < 0)
     return Error::last("chmod");
+  // Without its ACL, a FIFO or device would let its whole group in: the mode of a file with an ACL
+  // has the ACL's mask in place of the group's rights.
+  const UniqueFd old(::openat(from_dir, from_name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd made(::openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!old || !made) return Error::last("open special file");
+  SLUICE_TRY(copy_xattrs(old.get(), made.get()));
   const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
   if (::utimensat(dirfd, name, times.data(), AT_SYMLINK_NOFOLLOW) < 0)
     return Error::last("set times");
@@ -47,8 +54,8 @@ Result<void> Filesystem::relocate_special(const InodePtr& parent, const std::str
   const Located old = SLUICE_TRY(from.identify(old_dir.get(), name.c_str()));
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   const std::string temp_name = Tier::new_temp_name();
-  SLUICE_TRY(make_twin(old_dir.get(), name.c_str(), old.st, temp->get(), temp_name.c_str()));
   const auto place = [&]() -> Result<void> {
+    SLUICE_TRY(make_twin(old_dir.get(), name.c_str(), old.st, temp->get(), temp_name.c_str()));
     const Located twin = SLUICE_TRY(to.identify(temp->get(), temp_name.c_str()));
     Step put;
     put.kind = Step::Kind::Rename;

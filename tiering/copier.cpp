@@ -125,16 +125,17 @@ Result<void> for_each_range(const Copied& copied, Hash& hash, Take take) {
   return {};
 }
 
-Result<std::set<std::string>> xattr_names(int fd) {
+// As getfattr lists them, without those that are not copied.
+Result<std::set<std::string>> xattr_names(const std::string& path) {
   std::string list;
   for (;;) {
-    const ssize_t size = ::flistxattr(fd, nullptr, 0);
+    const ssize_t size = ::listxattr(path.c_str(), nullptr, 0);
     if (size < 0) {
       if (errno == EOPNOTSUPP) return std::set<std::string>{};
       return Error::last("list xattrs");
     }
     list.resize(static_cast<std::size_t>(size));
-    const ssize_t got = ::flistxattr(fd, list.data(), list.size());
+    const ssize_t got = ::listxattr(path.c_str(), list.data(), list.size());
     if (got < 0 && errno == ERANGE) continue;
     if (got < 0) return Error::last("list xattrs");
     list.resize(static_cast<std::size_t>(got));
@@ -144,33 +145,70 @@ Result<std::set<std::string>> xattr_names(int fd) {
   for (std::size_t at = 0; at < list.size();) {
     const std::string name = &list[at];
     at += name.size() + 1;
-    names.insert(name);
+    if (is_copied_xattr(name)) names.insert(name);
   }
-  names.erase(kIdentityXattr);
   return names;
 }
 
+// What is said of a move that failed because of errno: which attribute stands in the way.
+Error cannot_keep(std::string_view name) {
+  if (name.starts_with("system.posix_acl_"))
+    return Error::last("the tier can't keep the file's POSIX ACL");
+  if (name.starts_with("system.")) return Error::last("the tier can't keep the file's ACL");
+  if (name.starts_with("security."))
+    return Error::last("the tier can't keep the file's security label or capabilities");
+  if (name.starts_with("trusted."))
+    return Error::last("the tier can't keep a trusted.* attribute of the file");
+  if (name.starts_with("user."))
+    return Error::last("the tier can't keep a user.* attribute of the file");
+  return Error::last("the tier can't keep an attribute of the file");
+}
+
+// From fs/xfs/xfs_xattr.c, which lists an ACL by its name on disk, too; setting it there sets the
+// ACL. No other filesystem of the kernel has such names.
+constexpr std::array<const char*, 2> kAclAliases{"trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"};
+
+// How a filesystem stores a file: compression, layout on a cluster. They mean nothing elsewhere,
+// and some of them can't be set at all (ceph.dir.rbytes). ACLs that only one filesystem knows
+// (system.nfs4_acl) are not among them: without one, somebody could get in.
+constexpr std::array<std::string_view, 3> kStoragePrefixes{"btrfs.", "ceph.", "lustre."};
+
+}  // namespace
+
+std::span<const char* const> acl_aliases() { return kAclAliases; }
+
+bool is_acl_alias(std::string_view name) {
+  return std::find(kAclAliases.begin(), kAclAliases.end(), name) != kAclAliases.end();
+}
+
+bool is_copied_xattr(std::string_view name) {
+  const auto is_prefix = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  return name != kIdentityXattr && !is_acl_alias(name) &&
+         std::none_of(kStoragePrefixes.begin(), kStoragePrefixes.end(), is_prefix);
+}
+
 Result<void> copy_xattrs(int from, int to) {
-  const auto wanted = SLUICE_TRY(xattr_names(from));
-  const auto present = SLUICE_TRY(xattr_names(to));
+  const std::string source = proc_path(from), target = proc_path(to);
+  const auto wanted = SLUICE_TRY(xattr_names(source));
+  const auto present = SLUICE_TRY(xattr_names(target));
   for (const std::string& name : present) {
-    if (!wanted.contains(name) && ::fremovexattr(to, name.c_str()) < 0 && errno != ENODATA) {
+    if (!wanted.contains(name) && ::removexattr(target.c_str(), name.c_str()) < 0 &&
+        errno != ENODATA) {
       return Error::last("remove xattr");
     }
   }
   std::string value;
   for (const std::string& name : wanted) {
     value.resize(XATTR_SIZE_MAX);
-    const ssize_t size = ::fgetxattr(from, name.c_str(), value.data(), value.size());
+    const ssize_t size = ::getxattr(source.c_str(), name.c_str(), value.data(), value.size());
     if (size < 0) return Error::last("read xattr");
-    if (::fsetxattr(to, name.c_str(), value.data(), static_cast<std::size_t>(size), 0) < 0) {
-      return Error::last("write xattr");
+    if (::setxattr(target.c_str(), name.c_str(), value.data(), static_cast<std::size_t>(size), 0) <
+        0) {
+      return cannot_keep(name);
     }
   }
   return {};
 }
-
-}  // namespace
 
 Result<Copied> copy_data(int from, int to, const Pace& pace) {
   struct stat st {};

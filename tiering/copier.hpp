@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
@@ -34,8 +36,22 @@ Result<Copied> copy_data(int from, int to, const Pace& pace = {});
 // said of it, if all went well.
 Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace = {});
 
+// Other names that XFS gives to a file's ACLs: trusted.SGI_ACL_FILE, trusted.SGI_ACL_DEFAULT. On
+// any other filesystem they are ordinary attributes, which grant nothing there and everything once
+// they are set on XFS.
+std::span<const char* const> acl_aliases();
+bool is_acl_alias(std::string_view name);
+
+// Whether an attribute belongs to a file, and so is copied and compared. Not so are our identity,
+// the aliases of ACLs, and what tells only how its filesystem stores the file (btrfs.compression).
+bool is_copied_xattr(std::string_view name);
+
+// Gives `to` the xattrs of `from`, without those that are not copied. Attributes that `to` has and
+// `from` lacks are removed. Either descriptor may be O_PATH. EOPNOTSUPP where the filesystem of
+// `to` can't keep one of them: none is left out silently, because an ACL may also refuse.
+Result<void> copy_xattrs(int from, int to);
+
 // Gives `to` (a file or directory, not O_PATH) the owner, mode, xattrs and times of `from`.
-// Identity xattrs of ours are not copied. Attributes that `to` has and `from` lacks are removed.
 Result<void> copy_attributes(int from, int to);
 
 // Gives the file `to` the flags that lsattr shows and the project id of `from`. EPERM if `from` is

@@ -9,9 +9,12 @@
 #include <memory>
 #include <set>
 
+#include "base/unique_fd.hpp"
 #include "tests/mount/tiers.hpp"
+#include "tests/support/command.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/tree.hpp"
+#include "tests/support/user.hpp"
 
 namespace sluice::test {
 namespace {
@@ -330,6 +333,33 @@ TEST_F(TierNamespaceTest, ChangesOfADirectoryReachEveryCopy) {
         << tier;
   }
   EXPECT_NE(xattr_of(d, "system.posix_acl_default"), std::nullopt);
+}
+
+TEST_F(TierNamespaceTest, AnAclThatWasRevokedStaysRevoked) {
+  put("ssd", "salaries", "secret");
+  start({"--no-migrate"});
+  const std::string path = *this / "salaries";
+  const auto read_as_nobody = [&] {
+    return as_user(kNobody, [&]() -> std::string {
+      const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      return fd ? "read" : errno_name(errno);
+    });
+  };
+  const auto move = [&](const std::string& tier) {
+    return sluice({"move", "--wait", "--to", tier, path}).exit_code;
+  };
+  ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
+  ASSERT_TRUE(run_command({"setfacl", "-m", "u:65534:r", path}).ok());
+  EXPECT_EQ(read_as_nobody(), "read");
+  ASSERT_EQ(move("hdd"), 0);
+  EXPECT_EQ(read_as_nobody(), "read");
+  ASSERT_TRUE(run_command({"setfacl", "-b", path}).ok());
+  EXPECT_EQ(read_as_nobody(), "EACCES");
+  ASSERT_EQ(move("ssd"), 0);
+  EXPECT_EQ(read_as_nobody(), "EACCES");
+  mount().remount();
+  EXPECT_EQ(read_as_nobody(), "EACCES");
+  EXPECT_EQ(xattr_of(on("ssd", "salaries"), "system.posix_acl_access"), std::nullopt);
 }
 
 TEST_F(TierNamespaceTest, AHardLinkGoesWhereItsFileIs) {

@@ -73,6 +73,19 @@ TEST_F(AttributesTest, TheCarriedIdentityIsInvisible) {
   EXPECT_TRUE(test::xattr_of(at("a", "d"), kIdentityXattr));
 }
 
+TEST_F(AttributesTest, AliasesOfAclsAreInvisible) {
+  dir_.make_file("a/f", "x");
+  const InodeId f = id_of("f");
+  for (const char* alias : {"trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"}) {
+    ASSERT_EQ(::setxattr(at("a", "f").c_str(), alias, "x", 1, 0), 0);
+    EXPECT_EQ(*fs_->listxattr(f, kRoot), "");
+    EXPECT_TRUE(failed_with(fs_->getxattr(f, alias), ENODATA));
+    EXPECT_TRUE(failed_with(fs_->setxattr(f, alias, "y", 1, 0, kRoot), EOPNOTSUPP));
+    EXPECT_TRUE(failed_with(fs_->removexattr(f, alias), ENODATA));
+    EXPECT_EQ(test::xattr_of(at("a", "f"), alias), "x");
+  }
+}
+
 TEST_F(AttributesTest, XattrsComeAndGo) {
   dir_.make_file("a/f", "1");
   const InodeId id = id_of("f");

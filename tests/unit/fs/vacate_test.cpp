@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "tests/support/command.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
 
 namespace sluice {
@@ -54,6 +55,18 @@ TEST_F(VacateTest, TakesFifosToAnotherTier) {
   vacate(kB);
   EXPECT_EQ(where("fifo"), "a");
   EXPECT_EQ(test::lstat_of(at("a", "fifo")).st_mode, S_IFIFO | 0622u);
+}
+
+TEST_F(VacateTest, AFifoKeepsItsAcl) {
+  const std::string fifo = at("b", "fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  // Its group gets nothing, user 77 all: the mode says 0660.
+  ASSERT_TRUE(test::run_command({"setfacl", "-m", "u:77:rw,g::-", fifo}).ok());
+  const auto acl = test::xattr_of(fifo, "system.posix_acl_access");
+  ASSERT_TRUE(acl);
+  vacate(kB);
+  EXPECT_EQ(where("fifo"), "a");
+  EXPECT_EQ(test::xattr_of(at("a", "fifo"), "system.posix_acl_access"), acl);
 }
 
 TEST_F(VacateTest, WhoKnowsASymlinkCanStillReadIt) {

@@ -3,11 +3,13 @@
 
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/xattr.h>
 #include <xxhash.h>
 
 #include <array>
 
+#include "tests/support/janitor.hpp"
 #include "tests/support/loop_fs.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
@@ -187,6 +189,69 @@ TEST_F(CopierTest, CopiesADirectorysAttributes) {
   EXPECT_EQ(test::lstat_of(b).st_mode & 07777, 03775u);
   EXPECT_EQ(test::lstat_of(b).st_uid, 12u);
   EXPECT_EQ(test::lstat_of(b).st_mtim.tv_nsec, test::lstat_of(a).st_mtim.tv_nsec);
+}
+
+TEST_F(CopierTest, LeavesTheAliasesOfAclsWhereTheyAre) {
+  set(from_, "trusted.SGI_ACL_FILE", "left by XFS");
+  set(from_, "trusted.SGI_ACL_DEFAULT", "left by XFS");
+  set(from_, "trusted.SGI_OTHER", "kept");
+  copy_all_attributes();
+  EXPECT_EQ(test::xattr_of(to_, "trusted.SGI_ACL_FILE"), std::nullopt);
+  EXPECT_EQ(test::xattr_of(to_, "trusted.SGI_ACL_DEFAULT"), std::nullopt);
+  EXPECT_EQ(test::xattr_of(to_, "trusted.SGI_OTHER"), "kept");
+}
+
+TEST_F(CopierTest, AnAclThatWasRevokedBesideXfsStaysRevoked) {
+  if (!test::require_loop("unit", "xfs")) return;
+  const test::LoopFs xfs(dir_ / "xfs", "xfs", 0);
+  for (const bool is_directory : {false, true}) {
+    const std::string name = is_directory ? "d" : "f";
+    const std::string there = xfs.path() + "/" + name, here = dir_ / ("here-" + name);
+    for (const std::string& path : {there, here}) {
+      if (is_directory) {
+        ASSERT_EQ(::mkdir(path.c_str(), 0750), 0);
+      } else {
+        test::write_file(path, "");
+      }
+    }
+    const auto copy = [](const std::string& from, const std::string& to) {
+      const auto done =
+          copy_attributes(open_file(from, O_RDONLY).get(), open_file(to, O_RDONLY).get());
+      ASSERT_TRUE(done) << done.error().operation;
+    };
+    set(there, kAccessAcl, access_acl());
+    if (is_directory) set(there, kDefaultAcl, access_acl());
+    ASSERT_TRUE(test::xattr_of(there, "trusted.SGI_ACL_FILE")) << "XFS has no alias any more";
+    copy(there, here);
+    EXPECT_EQ(test::xattr_of(here, kAccessAcl), access_acl());
+    EXPECT_EQ(test::xattr_of(here, "trusted.SGI_ACL_FILE"), std::nullopt);
+    EXPECT_EQ(test::xattr_of(here, "trusted.SGI_ACL_DEFAULT"), std::nullopt);
+    // As an earlier version has left it behind.
+    set(here, "trusted.SGI_ACL_FILE", *test::xattr_of(there, "trusted.SGI_ACL_FILE"));
+    ASSERT_EQ(::removexattr(here.c_str(), kAccessAcl), 0);
+    if (is_directory) {
+      ASSERT_EQ(::removexattr(here.c_str(), kDefaultAcl), 0);
+    }
+    copy(here, there);
+    EXPECT_EQ(test::xattr_of(there, kAccessAcl), std::nullopt);
+    EXPECT_EQ(test::xattr_of(there, kDefaultAcl), std::nullopt);
+  }
+}
+
+TEST_F(CopierTest, AnAclThatTheTargetCannotKeepStopsTheCopy) {
+  const std::string memory = dir_.make_dir("memory");
+  // It has no ACLs, nor any other attributes.
+  if (::mount("none", memory.c_str(), "ramfs", 0, nullptr) < 0) GTEST_SKIP() << "no ramfs";
+  test::janitor::watch_mount(memory);
+  test::write_file(memory + "/to", "");
+  set(from_, kAccessAcl, access_acl());
+  const auto done =
+      copy_attributes(open_file(from_, O_RDONLY).get(), open_file(memory + "/to").get());
+  ::umount2(memory.c_str(), MNT_DETACH);
+  test::janitor::forget(memory);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, EOPNOTSUPP);
+  EXPECT_NE(std::string(done.error().operation).find("POSIX ACL"), std::string::npos);
 }
 
 TEST_F(CopierTest, LeavesIdentitiesWhereTheyAre) {
