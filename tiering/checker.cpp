@@ -18,7 +18,9 @@
 namespace sluice {
 namespace {
 
-using Names = std::map<std::string, std::vector<std::pair<std::size_t, struct stat>>>;
+// The copies of a directory, by index, in which a name is, and what it is there.
+using Places = std::vector<std::pair<std::size_t, struct stat>>;
+using Names = std::map<std::string, Places>;
 
 Result<bool> same_bytes(int dir_a, int dir_b, const char* name) {
   constexpr std::size_t kChunk = 256 << 10;
@@ -50,6 +52,7 @@ class Checker {
       check_leftovers(*tier);
       if (auto root = tier->root()) roots.push_back({tier.get(), *root});
     }
+    for (const Copy& root : roots) check_aliases(root, "", "", nullptr);
     walk(roots, "");
     return std::move(report_);
   }
@@ -59,6 +62,13 @@ class Checker {
     Tier* tier;
     SharedFd fd;
     int get() const { return fd->get(); }
+  };
+
+  // A file or directory whose identity can meet another's.
+  struct Holder {
+    std::string path;
+    const Tier* tier = nullptr;
+    ino_t inode = 0;
   };
 
   Finding& found(Finding::Kind kind, const std::string& path, std::string detail) {
@@ -122,10 +132,12 @@ class Checker {
   }
 
   void examine(const std::vector<Copy>& copies, const std::string& path, const std::string& name,
-               const std::vector<std::pair<std::size_t, struct stat>>& places) {
+               const Places& places) {
     const bool directory = S_ISDIR(places[0].second.st_mode);
     std::vector<Copy> inside;
     for (const auto& [index, st] : places) {
+      check_aliases(copies[index], path, name, &st);
+      check_identity(copies, places, index, path, name, st);
       if (S_ISDIR(st.st_mode) != directory) {
         found(Finding::Kind::TypeClash, path,
               "on tiers " + copies[places[0].first].tier->name() + " and " +
@@ -152,7 +164,6 @@ class Checker {
         compare_files(copies[places[0].first], copies[places[i].first], path, name,
                       places[0].second, places[i].second);
     }
-    check_identity(copies[places[0].first], path, name, places[0].second);
   }
 
   void compare_directories(const std::vector<Copy>& copies, const std::string& path) {
@@ -197,21 +208,90 @@ class Checker {
     if (repair_ == Repair::Yes) finding.repaired = ::unlinkat(slow.get(), name.c_str(), 0) == 0;
   }
 
-  void check_identity(const Copy& copy, const std::string& path, const std::string& name,
-                      const struct stat& st) {
-    // Only what carries an identity can share one, and a hard link shares it rightly.
-    if (!S_ISREG(st.st_mode) || st.st_nlink > 1) return;
+  // REQUIRES: `st` is what `name` is in the copy `copies[index]` of its directory.
+  void check_identity(const std::vector<Copy>& copies, const Places& places, std::size_t index,
+                      const std::string& path, const std::string& name, const struct stat& st) {
+    const Copy& copy = copies[index];
+    if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return;
     const auto identity = copy.tier->identity_of(copy.get(), name.c_str());
-    if (!identity || slot_of(identity->id) == copy.tier->member().slot ||
-        slot_of(identity->id) == kOpaqueSlot)
-      return;
-    const auto [other, fresh] = carried_.emplace(to_number(identity->id), path);
-    if (fresh) return;
-    Finding& finding =
-        found(Finding::Kind::SharedIdentity, path, "carries the identity of " + other->second);
-    if (repair_ == Repair::No) return;
+    if (!identity) return;
+    // Of two with one identity, one carries it at least. A hash can't be looked up, so directories
+    // born with one are remembered, too; files are too many.
+    const bool carries = getxattr_at(copy.get(), name.c_str(), kIdentityXattr, nullptr, 0) >= 0;
+    if (!carries && (slot_of(identity->id) != kOpaqueSlot || !S_ISDIR(st.st_mode))) return;
+    Holder other = born_with(*identity);
+    const bool is_here = std::any_of(places.begin(), places.end(), [&](const auto& place) {
+      return copies[place.first].tier == other.tier && place.second.st_ino == other.inode;
+    });
+    if (is_here) return;
+    if (other.tier == nullptr) {
+      other = holders_.emplace(to_number(identity->id), Holder{path, copy.tier, st.st_ino})
+                  .first->second;
+    }
+    // A hard link shares an identity rightly, and so do the copies of a directory.
+    if (other.path == path || (other.tier == copy.tier && other.inode == st.st_ino)) return;
+    Finding& finding = found(Finding::Kind::SharedIdentity, path, shared_text(copy, path, other));
+    if (repair_ == Repair::No || !carries) return;
     const UniqueFd fd(::openat(copy.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    finding.repaired = fd && ::fremovexattr(fd.get(), kIdentityXattr) == 0;
+    if (!fd) return;
+    // A directory may have been given a wrong name, with all that is in it; a file is what it is.
+    if (S_ISDIR(st.st_mode)) {
+      const auto inside = names_in(fd.get(), 1);
+      if (!inside || !inside->empty()) return;
+    }
+    finding.repaired = ::fremovexattr(fd.get(), kIdentityXattr) == 0;
+  }
+
+  static std::string shared_text(const Copy& copy, const std::string& path, const Holder& other) {
+    std::string text = "on tier " + copy.tier->name() + ", has the identity of " + other.path +
+                       " on tier " + other.tier->name();
+    struct stat st {};
+    const std::string place = copy.tier->path() + path;
+    if (::lstat(place.c_str(), &st) < 0 || !S_ISDIR(st.st_mode)) return text;
+    return text + "; if what is in " + place +
+           " belongs there, rename it so on that tier; if not: "
+           "setfattr -x " +
+           kIdentityXattr + " " + place;
+  }
+
+  // What was born with an identity, if it is there yet. Its tier is null if not.
+  Holder born_with(const Identity& identity) const {
+    const Tier* tier = pool_.by_slot(slot_of(identity.id));
+    if (tier == nullptr) return {};
+    const auto there = tier->find(identity.id);
+    if (!there || there->handle.empty()) return {};
+    const auto fd = tier->open(there->handle, O_PATH);
+    const auto path = fd ? current_path(fd->get()) : Result<std::string>(fd.error());
+    const auto root = tier->root();
+    const auto top = root ? current_path((*root)->get()) : Result<std::string>(root.error());
+    Holder holder{"inode " + std::to_string(there->st.st_ino), tier, there->st.st_ino};
+    // The kernel always knows the path of a directory, but not of a file.
+    if (path && top && path->starts_with(*top + "/")) holder.path = path->substr(top->size());
+    const bool is_private = holder.path.starts_with(std::string("/") + kPrivateDirectory + "/");
+    return is_private ? Holder{} : holder;
+  }
+
+  // `st` is null for the root of a tier itself.
+  void check_aliases(const Copy& copy, const std::string& path, const std::string& name,
+                     const struct stat* st) {
+    // On XFS they are the ACL, and a filesystem on top of another may have XFS below it. So may a
+    // directory at which something else is mounted.
+    constexpr std::array<std::string_view, 6> kIgnorant{"ext4", "btrfs", "tmpfs",
+                                                        "f2fs", "zfs",   "bcachefs"};
+    const std::string filesystem = copy.tier->filesystem();
+    if (std::find(kIgnorant.begin(), kIgnorant.end(), filesystem) == kIgnorant.end()) return;
+    if (st != nullptr && (S_ISLNK(st->st_mode) || st->st_dev != copy.tier->device())) return;
+    for (const char* alias : acl_aliases()) {
+      if (getxattr_at(copy.get(), name.c_str(), alias, nullptr, 0) < 0) continue;
+      Finding& finding = found(Finding::Kind::AclAlias, path,
+                               std::string(alias) + " on tier " + copy.tier->name() +
+                                   ": no ACL on " + filesystem + ", but one if copied to xfs");
+      if (repair_ == Repair::No) continue;
+      const UniqueFd fd(name.empty()
+                            ? ::fcntl(copy.get(), F_DUPFD_CLOEXEC, 0)
+                            : ::openat(copy.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+      finding.repaired = fd && ::removexattr(proc_path(fd.get()).c_str(), alias) == 0;
+    }
   }
 
   static bool same_xattrs(int a, int b) {
@@ -226,7 +306,7 @@ class Checker {
     for (ssize_t at = 0; at < size;) {
       const std::string name = list.data() + at;
       at += static_cast<ssize_t>(name.size()) + 1;
-      if (name == kIdentityXattr) continue;
+      if (!is_copied_xattr(name)) continue;
       const ssize_t got = ::fgetxattr(fd, name.c_str(), value.data(), value.size());
       if (got >= 0) out[name] = value.substr(0, static_cast<std::size_t>(got));
     }
@@ -237,7 +317,7 @@ class Checker {
   const Repair repair_;
   const std::function<void(std::uint64_t)>& progress_;
   CheckReport report_;
-  std::unordered_map<std::uint64_t, std::string> carried_;
+  std::unordered_map<std::uint64_t, Holder> holders_;  // by identity
 };
 
 }  // namespace
@@ -254,6 +334,8 @@ const char* name_of(Finding::Kind kind) {
       return "directory-attributes";
     case Finding::Kind::SharedIdentity:
       return "shared-identity";
+    case Finding::Kind::AclAlias:
+      return "acl-alias";
     case Finding::Kind::LeftOver:
       return "left-over";
     case Finding::Kind::Unfinished:

@@ -20,7 +20,8 @@ struct Finding {
     TwoFiles,       // one path, two tiers, different bytes: somebody must choose; never repaired
     TypeClash,      // a directory on one tier, something else on another; never repaired
     DirectoryAttributes,  // copies of a directory that differ in owner, mode or xattrs
-    SharedIdentity,       // two files that carry one identity
+    SharedIdentity,       // two files or directories of different names have one identity
+    AclAlias,             // an ACL of XFS, kept by a filesystem to which it is no ACL
     LeftOver,             // something in .sluice/tmp
     Unfinished,           // an intent that was never carried out
     Unreadable,           // could not be examined

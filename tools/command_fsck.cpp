@@ -30,7 +30,7 @@ constexpr HelpText kHelp{
 )",
     .details = R"(
 Checks a pool that is not mounted: that each path is on one tier only, that the
-copies of a directory agree, that no operation was left half done.
+copies of a directory agree and have one path, that no operation was left half done.
 
   same-file-twice       one path on two tiers, equal bytes; --repair removes the
                         slower tier's
@@ -39,8 +39,12 @@ copies of a directory agree, that no operation was left half done.
   type-clash            a directory here, a file there; never repaired
   directory-attributes  copies of a directory differ; --repair makes them like the
                         fastest tier's
-  shared-identity       two files carry one inode number; --repair gives the second
-                        its own
+  shared-identity       two files or directories with different paths have one inode
+                        number; --repair gives the second file, or an empty directory,
+                        its own. Of a directory that holds something only you know
+                        which name is right: the line says what to do
+  acl-alias             an ACL of XFS (trusted.SGI_ACL_FILE, trusted.SGI_ACL_DEFAULT) on
+                        a filesystem to which it is none; --repair removes it
   left-over             unfinished copies in .sluice/tmp; --repair removes them
   unfinished            operations a crash interrupted; --repair completes them
   unreadable            something could not be examined

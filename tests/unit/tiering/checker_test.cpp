@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "tests/support/command.hpp"
+#include "tests/support/loop_fs.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {
@@ -53,6 +55,13 @@ class CheckerTest : public test::PoolTest {
   using Lines = std::vector<std::string>;
   Tier& a() const { return (*pool_)[0]; }
   Tier& b() const { return (*pool_)[1]; }
+  Tier& c() const { return (*pool_)[2]; }
+  // Gives the directory `path` on `tier` the identity of `other` on `from`.
+  static void carry(Tier& tier, const std::string& path, const Tier& from,
+                    const std::string& other) {
+    const UniqueFd fd = test::open_directory(tier.path() + "/" + path);
+    ASSERT_TRUE(tier.carry_identity(fd.get(), identity_of(from, from.path() + "/" + other)));
+  }
 
   std::vector<TierSettings> settings_;
   std::unique_ptr<Pool> pool_;
@@ -171,6 +180,89 @@ TEST_F(CheckerTest, TwoFilesWithOneIdentityBecomeTwo) {
   EXPECT_NE(identity_of(b(), at("b", "g")), born);
 }
 
+TEST_F(CheckerTest, OneDirectoryUnderTwoNamesIsLeftToTheUser) {
+  dir_.make_file("a/one/f", "1");
+  dir_.make_file("b/two/g", "2");
+  carry(b(), "two", a(), "one");
+  expect({"shared-identity /two"}, false);
+  const CheckReport report = check(Repair::No);
+  const std::string& detail = report.findings.at(0).detail;
+  EXPECT_NE(detail.find("/one on tier a"), std::string::npos) << detail;
+  EXPECT_NE(detail.find("setfattr -x trusted.sluice.id " + at("b", "two")), std::string::npos)
+      << detail;
+}
+
+TEST_F(CheckerTest, DirectoriesThatWereMixedUpOnOneTierAreFound) {
+  for (const char* tier : {"a", "b", "c"}) {
+    dir_.make_file(std::string(tier) + "/one/" + tier + "1", "1");
+    dir_.make_file(std::string(tier) + "/two/" + tier + "2", "2");
+  }
+  carry(b(), "one", a(), "two");
+  carry(b(), "two", a(), "one");
+  carry(c(), "one", a(), "one");
+  carry(c(), "two", a(), "two");
+  expect({"shared-identity /one", "shared-identity /two"}, false);
+}
+
+TEST_F(CheckerTest, TwoCopiesOfADirectoryThatIsGoneMustHaveOneName) {
+  dir_.make_dir("a/born");
+  dir_.make_file("b/one/f", "1");
+  dir_.make_file("c/two/g", "2");
+  carry(b(), "one", a(), "born");
+  carry(c(), "two", a(), "born");
+  ASSERT_EQ(::rmdir(at("a", "born").c_str()), 0);
+  expect({"shared-identity /two"}, false);
+}
+
+TEST_F(CheckerTest, AnEmptyDirectoryWithTheIdentityOfAnotherGetsItsOwn) {
+  dir_.make_file("a/one/f", "1");
+  dir_.make_dir("b/two");
+  carry(b(), "two", a(), "one");
+  expect({"shared-identity /two"}, true);
+  EXPECT_NE(identity_of(b(), at("b", "two")), identity_of(a(), at("a", "one")));
+}
+
+TEST_F(CheckerTest, DirectoriesOfOneNameMadeSeparatelyMerge) {
+  dir_.make_file("a/d/f", "1");
+  dir_.make_file("b/d/g", "2");
+  EXPECT_EQ(lines(check(Repair::No)), Lines{});
+}
+
+TEST_F(CheckerTest, AFileThatCameBackMayNotShareItsIdentityEither) {
+  if (!test::require("unit", test::on_ext4(dir_.path()), "not on ext4")) return;
+  dir_.make_file("a/original", "x");
+  const Identity born = identity_of(a(), at("a", "original"));
+  ASSERT_EQ(::unlink(at("a", "original").c_str()), 0);
+  dir_.make_file("a/f", "1");
+  dir_.make_file("b/g", "2");
+  ASSERT_TRUE(a().carry_identity(open_file(at("a", "f")).get(), born));
+  ASSERT_TRUE(b().carry_identity(open_file(at("b", "g")).get(), born));
+  expect({"shared-identity /g"}, true);
+}
+
+TEST_F(CheckerTest, AliasesOfAclsAreRemovedWhereTheyGrantNothing) {
+  dir_.make_file("a/d/f", "1");
+  for (const std::string path : {"a", "a/d", "a/d/f"}) {
+    ASSERT_EQ(::setxattr((dir_ / path).c_str(), "trusted.SGI_ACL_FILE", "x", 1, 0), 0);
+  }
+  ASSERT_EQ(::setxattr(at("a", "d").c_str(), "trusted.SGI_ACL_DEFAULT", "x", 1, 0), 0);
+  expect({"acl-alias /", "acl-alias /d", "acl-alias /d", "acl-alias /d/f"}, true);
+  EXPECT_EQ(test::xattr_of(at("a", "d/f"), "trusted.SGI_ACL_FILE"), std::nullopt);
+}
+
+TEST_F(CheckerTest, OnXfsTheyAreTheAclAndStay) {
+  if (!test::require_loop("unit", "xfs")) return;
+  const test::LoopFs disk(dir_ / "x", "xfs", 0);
+  pool_.reset();
+  pool_ = open({tier("x", disk.path())});
+  test::write_file(disk.path() + "/f", "1");
+  ASSERT_TRUE(test::run_command({"setfacl", "-m", "u:77:r", disk.path() + "/f"}).ok());
+  ASSERT_TRUE(test::xattr_of(disk.path() + "/f", "trusted.SGI_ACL_FILE"));
+  EXPECT_EQ(lines(check(Repair::Yes)), Lines{});
+  EXPECT_TRUE(test::xattr_of(disk.path() + "/f", "trusted.SGI_ACL_FILE"));
+  pool_.reset();
+}
+
 TEST_F(CheckerTest, HardLinksShareTheirIdentityRightly) {
   dir_.make_file("a/original", "x");
   const Identity born = identity_of(a(), at("a", "original"));
@@ -210,9 +302,9 @@ TEST_F(CheckerTest, ACopyThatAnUnfinishedOperationNeedsIsNotALeftOver) {
 
 TEST_F(CheckerTest, UnfinishedOperationsOfATierThatIsOfflineStay) {
   dir_.make_file("c/f", "1");
-  ASSERT_TRUE(announce(store_, {step(Step::Kind::Rename, (*pool_)[2], "f", "g")}));
+  ASSERT_TRUE(announce(store_, {step(Step::Kind::Rename, c(), "f", "g")}));
   ASSERT_EQ(::rename((dir_ / "c").c_str(), (dir_ / "away").c_str()), 0);
-  ASSERT_TRUE((*pool_)[2].check_presence());
+  ASSERT_TRUE(c().check_presence());
   const CheckReport report = check(Repair::Yes);
   EXPECT_EQ(lines(report), (Lines{"unfinished /", "unreadable /"}));
   EXPECT_FALSE(report.clean());
@@ -224,7 +316,7 @@ TEST_F(CheckerTest, ATierThatIsOfflineIsUnreadableAndTheOthersAreChecked) {
   dir_.make_file("b/f", "two");
   dir_.make_file("c/f", "three");
   ASSERT_EQ(::rename((dir_ / "c").c_str(), (dir_ / "away").c_str()), 0);
-  ASSERT_TRUE((*pool_)[2].check_presence());
+  ASSERT_TRUE(c().check_presence());
   const CheckReport report = check(Repair::Yes);
   EXPECT_EQ(lines(report), (Lines{"two-files /f", "unreadable /"}));
   EXPECT_FALSE(report.clean());
