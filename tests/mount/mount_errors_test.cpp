@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What `sluice mount` refuses: exit 1, or 2 for a mistake in its options, and a message that names
 // the tier or the path.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
+#include <stdexcept>
+
+#include "base/unique_fd.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/janitor.hpp"
 #include "tests/support/loop_fs.hpp"
 #include "tests/support/mount.hpp"
 #include "tests/support/requirement.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/support/wait.hpp"
 
 namespace sluice::test {
 namespace {
@@ -199,6 +209,84 @@ TEST_F(MountErrorsTest, UnmountingWhatIsNotMountedFails) {
   const CommandResult result = sluice({"umount", mountpoint_});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find(mountpoint_), std::string::npos) << result.err;
+}
+
+// A process with a mount namespace of its own, in which it has a file of the mount open.
+class Elsewhere {
+ public:
+  explicit Elsewhere(const std::string& file) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) < 0) throw std::runtime_error("pipe");
+    UniqueFd reader(ends[0]), writer(ends[1]);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const bool ready = ::unshare(CLONE_NEWNS) == 0 &&
+                         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                         ::open(file.c_str(), O_RDONLY) >= 0;
+      if (ready && ::write(writer.get(), "+", 1) == 1) {
+        for (;;) ::pause();
+      }
+      ::_exit(1);
+    }
+    writer.reset();
+    char word = 0;
+    if (::read(reader.get(), &word, 1) != 1) throw std::runtime_error("unshare");
+  }
+  ~Elsewhere() { end(); }
+  Elsewhere(const Elsewhere&) = delete;
+  Elsewhere& operator=(const Elsewhere&) = delete;
+  void end() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST_F(MountErrorsTest, UnmountSaysWhoHoldsTheMountInAnotherNamespace) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  write_file(mount / "f", "x");
+  const pid_t daemon = mount.pid();
+  Elsewhere elsewhere(mount / "f");
+  const CommandResult result = sluice({"umount", "--timeout", "1s", mountpoint_});
+  EXPECT_EQ(result.exit_code, 1);
+  for (const std::string& word :
+       {"process " + std::to_string(elsewhere.pid()), std::string("in another mount namespace"),
+        "open by " + std::to_string(elsewhere.pid()), mount / "f",
+        "nsenter -t " + std::to_string(elsewhere.pid()) + " -m umount " + mountpoint_,
+        "kill " + std::to_string(daemon)}) {
+    EXPECT_NE(result.err.find(word), std::string::npos) << word << " in: " << result.err;
+  }
+  EXPECT_EQ(lstat_of(mountpoint_).st_dev, lstat_of(base_.path()).st_dev) << "not unmounted here";
+  EXPECT_FALSE(has_ended(daemon)) << "the daemon left those who use it";
+  elsewhere.end();
+  EXPECT_TRUE(eventually([&] { return has_ended(daemon); }));
+}
+
+TEST_F(MountErrorsTest, ALazyUnmountWaitsForNobody) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  write_file(mount / "f", "x");
+  const pid_t daemon = mount.pid();
+  Elsewhere elsewhere(mount / "f");
+  const CommandResult result = sluice({"umount", "--lazy", mountpoint_});
+  EXPECT_TRUE(result.ok()) << result.err;
+  EXPECT_FALSE(has_ended(daemon));
+  elsewhere.end();
+  EXPECT_TRUE(eventually([&] { return has_ended(daemon); }));
+}
+
+TEST_F(MountErrorsTest, UnmountSaysWhereABindMountIs) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  const std::string part = base_.make_dir("part");
+  ASSERT_TRUE(run_command({"mount", "--bind", mount.path(), part}).ok());
+  const CommandResult result = sluice({"umount", "--timeout", "1", mountpoint_});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("umount " + part), std::string::npos) << result.err;
+  EXPECT_TRUE(run_command({"umount", part}).ok());
 }
 
 TEST_F(MountErrorsTest, TheStatusOfWhatIsNotMountedFails) {
