@@ -22,6 +22,7 @@
 #include "tools/doctor.hpp"
 #include "tools/mount_status.hpp"
 #include "tools/subprocess.hpp"
+#include "tools/tier_access.hpp"
 
 namespace sluice {
 namespace {
@@ -57,7 +58,7 @@ directory outside of Sluice, which is looked at like a tier.
            CAP_LEASE), passthrough, io_uring, cachestat(2), limits of locked memory
            and open files, leases (fs.leases-enable), size of requests
   gpu      driver, nvidia-fs or P2PDMA with each of its gates, IOMMU, CUDA, cuFile
-  tier     filesystem, mount flags, disk, udev's entry (cuFile asks for it),
+  tier     who can enter it past the mount, filesystem, mount flags, disk, udev's entry (cuFile asks for it),
            attributes (user.* and trusted.*), POSIX ACLs, leases, alignment of
            O_DIRECT, routes
 
@@ -174,10 +175,12 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
   Section section{title, {}};
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) {
-    const bool is_hidden = errno == EACCES;
-    section.checks.push_back({is_hidden ? Verdict::Warn : Verdict::Fail, "path",
-                              std::strerror(errno),
-                              is_hidden ? "run this as root" : "mount the tier"});
+    // As it should be: users come by the mount.
+    const bool is_closed = errno == EACCES;
+    section.checks.push_back(
+        {is_closed ? Verdict::Ok : Verdict::Fail, "path",
+         is_closed ? "only root can enter it, and look at it here" : std::strerror(errno),
+         is_closed ? "" : "mount the tier"});
     return section;
   }
   Device* device = engine.devices().all().empty() ? nullptr : engine.devices().all()[0].get();
@@ -200,6 +203,14 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
   return section;
 }
 
+Check access_check(const std::string& path, const std::vector<std::string>& tiers) {
+  if (!closing_command(path, tiers))
+    return {Verdict::Ok, "access", "only root can enter it past the mount"};
+  return {Verdict::Warn, "access",
+          "users can enter it past the mount, and what they change there goes unnoticed",
+          "sluice tier close " + shell_word(path)};
+}
+
 std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
                                     const Json& status) {
   std::vector<Section> sections{{"mount " + text_of(status, "mountpoint"), {}}};
@@ -213,6 +224,8 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
                                   : unwanted ? "set " + name + " = true, then mount again"
                                              : "see the kernel lines above, then mount again"});
   }
+  std::vector<std::string> paths;
+  for (const auto& tier : member_of(status, "tiers")) paths.push_back(text_of(tier, "path"));
   for (const auto& tier : member_of(status, "tiers")) {
     const std::string path = text_of(tier, "path");
     const std::string title = "tier " + text_of(tier, "name") + ", " + path;
@@ -223,6 +236,10 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
       continue;
     }
     sections.push_back(place_section(machine, engine, title, path, path + kMarker));
+    struct stat status_of_path {};
+    if (::stat(path.c_str(), &status_of_path) < 0) continue;  // said above
+    auto& checks = sections.back().checks;
+    checks.insert(checks.begin(), access_check(path, paths));
   }
   return sections;
 }

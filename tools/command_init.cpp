@@ -21,6 +21,7 @@
 #include "tools/commands.hpp"
 #include "tools/init_config.hpp"
 #include "tools/init_disks.hpp"
+#include "tools/tier_access.hpp"
 #include "tools/tier_count.hpp"
 
 namespace sluice {
@@ -47,9 +48,9 @@ constexpr HelpText kHelp{
 )",
     .details = R"(
 Looks at the filesystems of this machine and proposes tiers: NVMe before SSD before
-hard disks, and of two of a kind the smaller first. A filesystem that is empty is
-taken whole; of one that holds something, a new directory, 'sluice' or 'sluice2', is
-taken, and what is there stays outside of the pool. Left out, each with its reason,
+hard disks, and of two of a kind the smaller first. On each it makes a new directory,
+'sluice' or 'sluice2', that only root can enter, and the tier in it; what is there
+already stays outside of the pool. Left out, each with its reason,
 are the root filesystem (unless it is all there is), the system's own, what is
 read-only, removable, on the network, of FUSE, full, smaller than 8 GiB or a tier
 already.
@@ -60,7 +61,8 @@ writes the configuration, checked by the same code that 'sluice mount' uses, and
 how to mount it. It formats nothing and mounts nothing. Disks that nothing here uses
 are named, with what udev knows to be on them.
 
-A tier may be a directory that has files: they will be in the pool, where they are.
+A tier may be a directory that has files: they will be in the pool, where they are. A
+tier that users can enter by its path is told of, with the command that closes it.
 
 Examples:
   sudo sluice init
@@ -286,7 +288,7 @@ int command_init(int argc, char** argv) {
 
   InitConfig config{request.output, request.mountpoint, request.tiers, {}, {}, {}};
   for (const auto& each : found.filesystems) {
-    if (!each.tier.empty() && each.path != each.point) config.new_directories.push_back(each.path);
+    if (!each.tier.empty()) config.new_parents.push_back(each.parent);
   }
   auto problem = prepare_config(config);
   if (!problem) problem = check_places(config);
@@ -310,6 +312,11 @@ int command_init(int argc, char** argv) {
     std::printf("%s would be:\n\n%s", log::escaped(request.output).c_str(), config.text.c_str());
     if (!adopted.empty()) std::printf("\n%s", adopted.c_str());
     return kDone;
+  }
+  std::vector<NamedTier> named;
+  for (const auto& tier : config.options.tiers) named.push_back({tier.name, tier.path});
+  if (const std::string warning = open_tiers_warning(named); !warning.empty()) {
+    adopted += "warning: " + warning + " (once it is mounted)\n";
   }
   std::printf(
       "wrote %s\n%s\n%s", log::escaped(request.output).c_str(), adopted.c_str(),

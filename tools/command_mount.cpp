@@ -22,6 +22,7 @@
 #include "fs/daemon.hpp"
 #include "fs/options.hpp"
 #include "tools/commands.hpp"
+#include "tools/tier_access.hpp"
 
 namespace sluice {
 namespace {
@@ -70,6 +71,10 @@ constexpr HelpText kHelp{
 Presents the tiers as one namespace at MOUNTPOINT, and returns when the mount
 answers (0) or has failed (1). It must be root: files are made in the name of
 whoever asks. MOUNTPOINT may be left out if the config file names it.
+
+Tiers belong below a directory that only root can enter (mode 0700): users reach the
+files through the mount alone. Where they can enter a tier by its path, a warning says
+so, with the command that closes it.
 
 Each option is also SLUICE_<NAME> in the environment (SLUICE_SMALL_FILE) and
 <name> in the file (small_file). Flags win over the environment, which wins over
@@ -261,6 +266,14 @@ int mount_in_foreground(const MountOptions& options) {
   });
 }
 
+void warn_of_open_tiers(const MountOptions& options) {
+  std::vector<NamedTier> tiers;
+  for (const auto& tier : options.tiers) tiers.push_back({tier.name, tier.path});
+  if (const std::string warning = open_tiers_warning(tiers); !warning.empty()) {
+    std::fprintf(stderr, "sluice: mount: warning: %s\n", warning.c_str());
+  }
+}
+
 }  // namespace
 
 int command_mount(int argc, char** argv) {
@@ -282,6 +295,7 @@ int command_mount(int argc, char** argv) {
                 "try: sudo sluice mount ...");
   }
   if (const auto error = check_tiers(options)) return fail("mount", error->message);
+  warn_of_open_tiers(options);
   return options.foreground ? mount_in_foreground(options) : mount_in_background(options);
 }
 

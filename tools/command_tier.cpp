@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// sluice tier run, pause, resume, drain, add.
+// sluice tier run, pause, resume, drain, add, close.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -16,6 +18,8 @@
 #include "tools/init_config.hpp"
 #include "tools/mount_status.hpp"
 #include "tools/progress.hpp"
+#include "tools/subprocess.hpp"
+#include "tools/tier_access.hpp"
 
 namespace sluice {
 namespace {
@@ -93,6 +97,29 @@ Example:
   sluice tier add archive=/archive,capacity=8T >> /etc/sluice/pool.toml
 
 Exit status: 0 added, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kCloseHelp{.usage = "sluice tier close [--dry-run] PATH...",
+                              .options = R"(      --dry-run   show the commands, and run none
+  -h, --help      this list; the whole description
+)",
+                              .details = R"(
+Makes tiers, given by their directories, reachable for root alone: users come by the
+mount, and can't change files behind it. Works while the pool is mounted, which goes
+on undisturbed, and while it is not. Each command is shown, then run:
+
+  - If the directory above holds nothing but tiers, it gets mode 0700.
+  - Else the tier goes into a new directory beside it, PATH.private, that only root
+    can enter, and a link takes its place: configuration and fstab stay valid. A tier
+    that is a whole filesystem is mounted there instead.
+
+The directory of a tier itself keeps its mode: it is that of the mount's root.
+
+Examples:
+  sluice tier close /nvme /hdd
+  sluice tier close --dry-run /srv/tiers/nvme
+
+Exit status: 0 only root can enter them now, 1 failed, 2 wrong usage.
 )"};
 
 constexpr std::size_t kMostShown = 10;  // of what is left, each with its reason
@@ -348,12 +375,47 @@ int tier_add(int argc, char** argv) {
   return kDone;
 }
 
+int tier_close(int argc, char** argv) {
+  Arguments arguments;
+  std::vector<std::string> paths;
+  bool dry_run = false;
+  arguments.flag("--dry-run", dry_run);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kCloseHelp)) return *code;
+  constexpr std::string_view kName = "tier close";
+  if (!dry_run && ::geteuid() != 0)
+    return fail(kName, "only root can do that; try: sudo sluice " + std::string(kName) + " ...");
+  for (std::string& path : paths) {
+    path = absolute_path(path);
+    if (::access((path + "/.sluice").c_str(), F_OK) < 0) {
+      return fail(kName, log::escaped(path) +
+                             " is not a tier: it has no .sluice; was its pool mounted once?");
+    }
+  }
+  for (const std::string& path : paths) {
+    const auto command = closing_command(path, paths);
+    if (!command) {
+      std::fprintf(stderr, "%s: only root can enter it\n", log::escaped(path).c_str());
+      continue;
+    }
+    std::puts(command->c_str());
+    if (dry_run) continue;
+    std::fflush(stdout);
+    const auto ran = run_program({"/bin/sh", "-c", *command}, std::chrono::seconds(60));
+    if (ran.code != 0) return fail(kName, log::escaped(path) + ": " + ran.err);
+    if (closing_command(path, paths))
+      return fail(kName, log::escaped(path) + " can still be entered");
+  }
+  return kDone;
+}
+
 constexpr std::array kSubverbs{
     Subverb{"run", "make one pass now: move what should be elsewhere", tier_run},
     Subverb{"pause", "stop files from moving by themselves", tier_pause},
     Subverb{"resume", "let files move by themselves again", tier_resume},
     Subverb{"drain", "empty a tier, so that it can be taken away", tier_drain},
     Subverb{"add", "add a tier to a running mount", tier_add},
+    Subverb{"close", "keep users from entering a tier past the mount", tier_close},
 };
 
 }  // namespace

@@ -44,21 +44,21 @@ std::string problem_with(const std::string& path, int code) {
          (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
 }
 
-enum class IfThere { Take, Refuse };
-
 // Takes back what was made, unless it is kept.
 class MadeDirectories {
  public:
   ~MadeDirectories() {
     for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
   }
-  bool make(const std::string& path, IfThere if_there = IfThere::Take) {
-    if (::mkdir(path.c_str(), 0755) == 0) {
-      made_.push_back(path);
-      // Whatever the umask: the mode of a tier is that of the pool's root.
-      return ::chmod(path.c_str(), 0755) == 0;
-    }
-    return errno == EEXIST && if_there == IfThere::Take;
+  bool make(const std::string& path) {
+    // Whatever the umask: the mode of a tier is that of the pool's root.
+    return make_new(path, 0755) || errno == EEXIST;
+  }
+  // Fails with EEXIST if there is something.
+  bool make_new(const std::string& path, mode_t mode) {
+    if (::mkdir(path.c_str(), mode) < 0) return false;
+    made_.push_back(path);
+    return ::chmod(path.c_str(), mode) == 0;
   }
   bool make_all(const std::string& path) {
     if (::access(path.c_str(), F_OK) == 0) return true;
@@ -69,6 +69,11 @@ class MadeDirectories {
  private:
   std::vector<std::string> made_;
 };
+
+bool is_promised(const InitConfig& config, const std::string& directory) {
+  return std::find(config.new_parents.begin(), config.new_parents.end(), directory) !=
+         config.new_parents.end();
+}
 
 std::string no_parent(const TierOptions& tier) {
   return "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
@@ -142,9 +147,9 @@ std::optional<std::string> prepare_config(InitConfig& config) {
 
 std::optional<std::string> check_places(const InitConfig& config) {
   for (const auto& tier : config.options.tiers) {
-    if (::access(parent_path(tier.path).c_str(), F_OK) < 0 && errno == ENOENT) {
-      return no_parent(tier);
-    }
+    const std::string parent = parent_path(tier.path);
+    if (is_promised(config, parent)) continue;
+    if (::access(parent.c_str(), F_OK) < 0 && errno == ENOENT) return no_parent(tier);
   }
   const auto error = check_tiers(config.options, Directories::MayBeMissing);
   if (!error) return {};
@@ -159,14 +164,14 @@ WrittenConfig write_config(const InitConfig& config, bool replaces) {
   }
   MadeDirectories made;
   for (const auto& tier : config.options.tiers) {
-    const bool is_new = std::find(config.new_directories.begin(), config.new_directories.end(),
-                                  tier.path) != config.new_directories.end();
-    if (made.make(tier.path, is_new ? IfThere::Refuse : IfThere::Take)) continue;
-    if (errno == EEXIST) {
-      return {"tier " + tier.name + ": " + log::escaped(tier.path) +
+    const std::string parent = parent_path(tier.path);
+    if (is_promised(config, parent) && !made.make_new(parent, 0700)) {
+      if (errno != EEXIST) return {"tier " + tier.name + ": " + problem_with(parent, errno), {}};
+      return {"tier " + tier.name + ": " + log::escaped(parent) +
                   " was to be new, and somebody has made it meanwhile; see what it is, then again",
               {}};
     }
+    if (made.make(tier.path)) continue;
     if (errno == ENOENT) return {no_parent(tier), {}};
     return {"tier " + tier.name + ": " + problem_with(tier.path, errno), {}};
   }

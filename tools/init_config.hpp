@@ -14,8 +14,9 @@ struct InitConfig {
   std::string file;                // absolute
   std::string mountpoint;          // absolute
   std::vector<std::string> tiers;  // as --tier takes them
-  // Those of their directories that were promised to be new: what is there already is not taken.
-  std::vector<std::string> new_directories = {};
+  // The directories above some of them that were promised to be new, and that only root will enter.
+  // What is there already is not taken.
+  std::vector<std::string> new_parents = {};
 
   // Made by prepare_config().
   std::string text;
@@ -41,9 +42,9 @@ std::optional<std::string> prepare_config(InitConfig& config);
 std::optional<std::string> check_places(const InitConfig& config);
 
 // Makes the directories of tiers and mount point that are missing (a tier's only if the one above
-// it is there: else its disk is not mounted), checks the whole against the machine, and writes the
-// file in one step, readable by all. After a problem nothing of it is left. REQUIRES:
-// prepare_config() found nothing wrong.
+// it is there or was promised: else its disk is not mounted), checks the whole against the machine,
+// and writes the file in one step, readable by all. After a problem nothing of it is left.
+// REQUIRES: prepare_config() found nothing wrong.
 struct WrittenConfig {
   std::string problem;
   std::vector<std::string> directories;  // that were made

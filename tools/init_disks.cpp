@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint64_t kLeastSize = std::uint64_t{8} << 30;
 constexpr std::uint64_t kLeastFree = std::uint64_t{1} << 30;
 constexpr const char* kOnRoot = "/srv";  // in place of a directory at the top of "/"
+constexpr const char* kTierName = "tier";
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -95,7 +96,8 @@ std::string why_not(const MachineView& machine, const MountLine& line,
     return "only a directory of it is mounted here; --tier takes it nevertheless";
   }
   if (!machine.listing(line.point)) return "can't be listed";
-  if (is_tier(machine, line.point) || is_tier(machine, line.point + "/sluice")) {
+  if (is_tier(machine, line.point) || is_tier(machine, line.point + "/sluice") ||
+      is_tier(machine, line.point + "/sluice/" + kTierName)) {
     return "a tier of a pool already";
   }
   for (const auto& path : taken) {
@@ -118,17 +120,18 @@ std::string new_directory(const MachineView& machine, const std::string& folder)
   return folder + "/" + name;
 }
 
+// Never the filesystem itself: its root has the mode of the pool's root, so that users could enter
+// the tier past the mount. The new directory is closed to them, the tier is one below it.
 void propose_directory(const MachineView& machine, FoundFilesystem& found) {
   if (found.point == "/") {
-    found.path = new_directory(machine, kOnRoot);
+    found.parent = new_directory(machine, kOnRoot);
     found.why = "the only filesystem there is";
-  } else if (is_empty(machine, found.point)) {
-    found.path = found.point;
-    found.why = "empty: all of it";
   } else {
-    found.path = new_directory(machine, found.point);
-    found.why = "what is there already stays outside of the pool";
+    found.parent = new_directory(machine, found.point);
+    found.why = is_empty(machine, found.point) ? "empty"
+                                               : "what is there already stays outside of the pool";
   }
+  found.path = found.parent + "/" + kTierName;
 }
 
 // "nvme", "ssd", "hdd"; "nvme2" for the second.

@@ -27,9 +27,10 @@ struct FoundFilesystem {
   std::string disk;    // "nvme0n1"; empty: not known
   DiskKind kind = DiskKind::Unknown;
   std::uint64_t size = 0, free = 0;
-  std::string tier;  // the name proposed; empty: left out
-  std::string path;  // the directory proposed
-  std::string why;   // why that directory, or why it was left out
+  std::string tier;    // the name proposed; empty: left out
+  std::string path;    // the directory proposed
+  std::string parent;  // the one above it, which is new and for root alone
+  std::string why;     // why that directory, or why it was left out
 };
 
 // A disk or partition that is not in use.

@@ -23,6 +23,9 @@ esac
 (($# <= 1)) || { echo "quickstart: one DIR at most" >&2; exit 2; }
 dir=$(realpath -m "${1:-demo}")
 mount=$dir/mnt
+# Users come by the mount: the tiers lie below a directory that only root can enter. A demo of an earlier version has them in DIR.
+tiers=$dir/tiers
+[[ ! -e $dir/nvme/.sluice ]] || tiers=$dir
 ((EUID == 0)) || fail "mounting needs root; try: sudo $0 $*"
 
 is_mounted() { findmnt -n -M "$mount" >/dev/null 2>&1; }
@@ -32,7 +35,7 @@ if [[ $stop ]]; then
   is_mounted || { say "quickstart: nothing is mounted at $mount"; exit 0; }
   if [[ -x $sluice ]]; then "$sluice" umount "$mount"; else umount "$mount"; fi
   say "Unmounted. Your files are where they were, as ordinary files, in"
-  say "  $dir/nvme  $dir/ssd  $dir/hdd"
+  say "  $tiers/nvme  $tiers/ssd  $tiers/hdd"
   say "To mount them again: tools/quickstart.sh ${dir@Q}. Delete $dir when you need them no more."
   exit 0
 fi
@@ -56,8 +59,10 @@ else
 
   # What a killed daemon leaves is a mount that nobody answers.
   if is_mounted; then "$sluice" umount "$mount"; fi
-  mkdir -p "$dir"/{nvme,ssd,hdd,mnt,state}
-  show "$sluice" mount --tier nvme="$dir/nvme" --tier ssd="$dir/ssd" --tier hdd="$dir/hdd" --state "$dir/state" "$mount"
+  mkdir -p "$dir"/{mnt,state}
+  [[ $tiers == "$dir" ]] || install -d -m 700 "$tiers"
+  mkdir -p "$tiers"/{nvme,ssd,hdd}
+  show "$sluice" mount --tier nvme="$tiers/nvme" --tier ssd="$tiers/ssd" --tier hdd="$tiers/hdd" --state "$dir/state" "$mount"
 fi
 
 # Something to look at: the project's own documents.
@@ -70,7 +75,7 @@ tier=$(getfattr --only-values -n user.sluice.tier "$mount/$file" 2>/dev/null) ||
 show ls -l "$mount/docs"
 show getfattr --absolute-names -n user.sluice.tier "$mount/$file"
 say "It is an ordinary file on that tier:"
-show ls -l "$dir/$tier/$file"
+show ls -l "$tiers/$tier/$file"
 show "$sluice" status "$mount"
 say "Keep a folder on the slowest tier, make a pass, and ask why a file is where it is:"
 show "$sluice" pin hdd "$mount/docs/man"
@@ -84,7 +89,7 @@ show getfattr --absolute-names -n user.sluice.gpu "$mount/$file"
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then gpu="a GPU is here"; else gpu="no GPU here, and none is needed"; fi
 cat <<MESSAGE
 
-The mount is up ($gpu). Three directories under $dir stand in for three kinds of disk. Try:
+The mount is up ($gpu). Three directories under $tiers stand in for three kinds of disk. Try:
 
   cp -a /usr/share/doc $mount/               use it as any directory
   $sluice status $mount

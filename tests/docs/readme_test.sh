@@ -20,10 +20,11 @@ clean() {
   rm -rf --one-file-system "$folder"
 }
 trap clean EXIT
-mkdir -p "$demo"/{nvme,ssd,hdd,mnt,state} "$folder/build/release"
+mkdir -p "$demo"/{tiers/nvme,tiers/ssd,tiers/hdd,mnt,state} "$folder/build/release"
+chmod 700 "$demo/tiers"
 ln -s "$(dirname "$sluice")" "$folder/build/release/bin"
 cd "$folder"
-"$sluice" mount --tier nvme="$demo/nvme" --tier ssd="$demo/ssd" --tier hdd="$demo/hdd" --state "$demo/state" "$demo/mnt"
+"$sluice" mount --tier nvme="$demo/tiers/nvme" --tier ssd="$demo/tiers/ssd" --tier hdd="$demo/tiers/hdd" --state "$demo/state" "$demo/mnt"
 
 # Numbers, dates, durations (59 min are an hour that began a second ago), and the paths that they stand in.
 shape() { sed -E 's,/[^ ]*/demo/,/demo/,; s/[A-Z][a-z]{2} [0-9 ]?[0-9] [0-9:]+/DATE/; s/[0-9][0-9.:-]*/0/g; s/0 (ms|s|min|h)\b/0 s/; s/ +/ /g'; }

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // `sluice init`: what it writes is mounted and used, whether flags or a person at a terminal said
 // it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/unique_fd.hpp"
 #include "tests/support/files.hpp"
 #include "tests/support/loop_fs.hpp"
 #include "tests/support/mount.hpp"
 #include "tests/support/requirement.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/support/user.hpp"
 
 namespace sluice::test {
 namespace {
@@ -74,6 +81,83 @@ TEST_F(InitTest, FilesThatAreThereAreToldOfAndAdopted) {
   EXPECT_NE(made.out.find("tier hdd: 1 file (7 B) in " + slow_->path()), std::string::npos)
       << made.out;
   use();
+}
+
+// What somebody who is not root can do with a file of the mount and a program there.
+std::string used_by_nobody(const std::string& directory) {
+  return as_user(kNobody, [&]() -> std::string {
+    const UniqueFd fd(::open((directory + "/f").c_str(), O_RDWR | O_CLOEXEC));
+    std::array<char, 4> bytes{};
+    if (!fd || ::pread(fd.get(), bytes.data(), bytes.size(), 0) != 4) return "can't read";
+    if (::pwrite(fd.get(), "new", 3, 0) != 3) return "can't write";
+    void* const map = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (map == MAP_FAILED) return "can't map";
+    std::memcpy(static_cast<char*>(map) + 3, "map", 3);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::execl((directory + "/true").c_str(), "true", nullptr);
+      ::_exit(1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return status == 0 ? "works" : "can't execute";
+  });
+}
+
+TEST_F(InitTest, TiersThatUsersCanEnterAreToldOfAndClosedWhileMounted) {
+  const std::string close = "sluice tier close " + fast_->path() + " " + slow_->path() + "/sluice";
+  const CommandResult made = init(flags());
+  ASSERT_TRUE(made.ok()) << made.err;
+  EXPECT_NE(made.out.find(close), std::string::npos) << made.out;
+  const Strings mount{"mount", "--config", file(), "--state", base_ / "state"};
+  const CommandResult mounted = sluice(mount);
+  ASSERT_TRUE(mounted.ok()) << mounted.err;
+  EXPECT_NE(mounted.err.find(close), std::string::npos) << mounted.err;
+  const std::string root = base_ / "mnt/pool", pub = root + "/pub";
+  ASSERT_TRUE(run_command({"mkdir", "-m", "777", pub}).ok());
+  ASSERT_TRUE(run_command({"cp", "/bin/true", pub + "/true"}).ok());
+  write_file(pub + "/f", pattern(1 << 20, 1));  // large enough for passthrough
+  ASSERT_EQ(::chmod((pub + "/f").c_str(), 0666), 0);
+  const auto can_enter = [&](const std::string& path) {
+    return as_user(
+        kNobody, [&]() -> std::string { return ::access(path.c_str(), F_OK) == 0 ? "yes" : "no"; });
+  };
+  EXPECT_EQ(can_enter(fast_->path() + "/pub/f"), "yes");
+  const auto access = [&] {
+    Strings verdicts;
+    const auto report = nlohmann::json::parse(sluice({"doctor", "--json", root}).out);
+    for (const auto& section : report.at("sections")) {
+      for (const auto& check : section.at("checks")) {
+        if (check.at("what") == "access") verdicts.push_back(check.at("verdict"));
+      }
+    }
+    return verdicts;
+  };
+  EXPECT_EQ(access(), (Strings{"warn", "warn"}));
+
+  const CommandResult closed = sluice({"tier", "close", fast_->path(), slow_->path() + "/sluice"});
+  EXPECT_TRUE(closed.ok()) << closed.err;
+  EXPECT_EQ(can_enter(fast_->path() + "/pub/f"), "no");
+  EXPECT_EQ(can_enter(slow_->path() + "/sluice"), "no");
+  EXPECT_EQ(used_by_nobody(pub), "works");
+  EXPECT_EQ(read_file(fast_->path() + "/pub/f").substr(0, 6), "newmap");
+  EXPECT_EQ(access(), (Strings{"ok", "ok"}));
+  EXPECT_EQ(sluice({"move", "--to", "hdd", "--wait", pub + "/f"}).exit_code, 0);
+  EXPECT_EQ(used_by_nobody(pub), "works");
+  EXPECT_TRUE(sluice({"umount", root}).ok());
+
+  const CommandResult again = sluice(mount);
+  ASSERT_TRUE(again.ok()) << again.err;
+  EXPECT_EQ(again.err.find("warning"), std::string::npos) << again.err;
+  EXPECT_EQ(read_file(pub + "/f").substr(0, 6), "newmap");
+  EXPECT_TRUE(sluice({"umount", root}).ok());
+}
+
+TEST_F(InitTest, WhatIsNoTierIsNotClosed) {
+  const CommandResult result = sluice({"tier", "close", slow_->path()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("is not a tier"), std::string::npos) << result.err;
+  EXPECT_FALSE(exists(slow_->path() + ".private"));
 }
 
 TEST_F(InitTest, AFileThatIsThereIsLeftAlone) {

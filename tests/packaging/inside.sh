@@ -33,7 +33,7 @@ done
 [[ -e $(echo /usr/lib/*/sluice/libcufile.so.0) ]] || fail "the cuFile drop-in is missing"
 
 step "mounting with mount(8) and fstab"
-mkdir /tiers
+mkdir -m 700 /tiers
 sluice init --tier fast=/tiers/fast --tier slow=/tiers/slow --mountpoint /mnt/pool
 mount -t sluice /etc/sluice/pool.toml /mnt/pool
 mounted /mnt/pool || fail "not mounted"

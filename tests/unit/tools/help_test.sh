@@ -38,6 +38,9 @@ expect_code 2 tier
 expect_code 2 tier rum
 expect_code 0 tier --help
 expect_code 2 tier drain
+expect_code 2 tier close
+expect_code 1 tier close /proc
+expect_code 2 umount --timeout soon /
 expect_code 2 tier add nvme
 expect_code 2 trace
 expect_code 2 trace record

@@ -70,11 +70,22 @@ TEST_F(InitConfigTest, AfterAProblemNothingIsLeft) {
 TEST_F(InitConfigTest, ADirectoryThatWasToBeNewIsNotTakenFromSomebodyElse) {
   const std::string elsewhere = base_.make_dir("elsewhere");
   ASSERT_EQ(::symlink(elsewhere.c_str(), (base_ / "sluice").c_str()), 0);
-  auto wanted = config({"a=" + base_ / "sluice"});
+  auto wanted = config({"a=" + base_ / "sluice/tier"});
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
-  wanted.new_directories = {base_ / "sluice"};
+  wanted.new_parents = {base_ / "sluice"};
   EXPECT_NE(write_config(wanted, false).problem.find("was to be new"), std::string::npos);
   EXPECT_FALSE(exists(wanted.file));
+  EXPECT_FALSE(exists(elsewhere + "/tier"));
+}
+
+TEST_F(InitConfigTest, ATierThatWasProposedIsBelowADirectoryThatOnlyRootEnters) {
+  auto wanted = config({"a=" + base_ / "sluice/tier"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  wanted.new_parents = {base_ / "sluice"};
+  EXPECT_EQ(check_places(wanted), std::nullopt);
+  EXPECT_EQ(write_config(wanted, false).problem, "");
+  EXPECT_EQ(test::lstat_of(base_ / "sluice").st_mode, S_IFDIR | 0700u);
+  EXPECT_EQ(test::lstat_of(base_ / "sluice/tier").st_mode, S_IFDIR | 0755u);
 }
 
 TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {

@@ -82,7 +82,9 @@ TEST_F(InitDisksTest, TiersAreRankedByKindAndThenBySize) {
   mount("8:16", "/ssd", "ext4", "/dev/sdb", 2000 * kGiB);
   mount("259:1", "/nvme-b", "ext4", "/dev/nvme1n1", 1000 * kGiB);
   const auto found = find();
-  EXPECT_EQ(tiers(found), (Strings{"nvme=/nvme-b", "nvme2=/nvme-a", "ssd=/ssd", "hdd=/data"}));
+  EXPECT_EQ(tiers(found), (Strings{"nvme=/nvme-b/sluice/tier", "nvme2=/nvme-a/sluice/tier",
+                                   "ssd=/ssd/sluice/tier", "hdd=/data/sluice/tier"}));
+  EXPECT_EQ(found.filesystems[0].parent, "/nvme-b/sluice");
   EXPECT_EQ(found.filesystems[0].disk, "nvme1n1");
   EXPECT_EQ(found.filesystems[3].kind, DiskKind::Hdd);
   EXPECT_EQ(found.idle.size(), 0u);
@@ -92,12 +94,12 @@ TEST_F(InitDisksTest, WhatIsThereAlreadyStaysOutsideOfThePool) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   root_.make_dir("data/lost+found");
-  EXPECT_EQ(tiers(find()), Strings{"hdd=/data"});
+  EXPECT_EQ(find().filesystems.at(0).why, "empty");
   put("data/photo.jpg", "x");
-  EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice"});
+  EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice/tier"});
   // What is there already may be anybody's, or a link to anywhere.
   link("data/sluice", "/etc");
-  EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice2"});
+  EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice2/tier"});
 }
 
 TEST_F(InitDisksTest, WhatIsNoWholeFilesystemIsNoTier) {
@@ -111,7 +113,7 @@ TEST_F(InitDisksTest, WhatIsNoWholeFilesystemIsNoTier) {
   EXPECT_NE(why(found, "/volume").find("only a directory of it"), std::string::npos);
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   found = find();
-  EXPECT_EQ(tiers(found), Strings{"hdd=/data"});
+  EXPECT_EQ(tiers(found), Strings{"hdd=/data/sluice/tier"});
   EXPECT_EQ(why(found, "/volume"), "not shown");
 }
 
@@ -119,12 +121,12 @@ TEST_F(InitDisksTest, TheRootIsTakenOnlyIfItIsAllThereIs) {
   put_disk("vda", "254:0", 400 * kGiB, "1");
   mount("254:0", "/", "ext4", "/dev/vda", 400 * kGiB);
   auto found = find();
-  EXPECT_EQ(tiers(found), Strings{"disk=/srv/sluice"});
+  EXPECT_EQ(tiers(found), Strings{"disk=/srv/sluice/tier"});
   EXPECT_EQ(found.filesystems[0].kind, DiskKind::Virtual);
   put_disk("sda", "8:0", 400 * kGiB, "1");
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   found = find();
-  EXPECT_EQ(tiers(found), Strings{"hdd=/data"});
+  EXPECT_EQ(tiers(found), Strings{"hdd=/data/sluice/tier"});
   EXPECT_NE(why(found, "/").find("the system is on it"), std::string::npos);
 }
 
@@ -143,6 +145,9 @@ TEST_F(InitDisksTest, EachThatIsLeftOutHasItsReason) {
   mount("8:64", "/windows", "ntfs3", "/dev/sde", 400 * kGiB);
   mount("8:80", "/pooled", "ext4", "/dev/sdf", 400 * kGiB);
   put("pooled/.sluice/tier.json", "{}");
+  put_disk("sdi", "8:128", 400 * kGiB, "1");
+  mount("8:128", "/pooled-inside", "ext4", "/dev/sdi", 400 * kGiB);
+  put("pooled-inside/sluice/tier/.sluice/tier.json", "{}");
   mount("8:96", "/named", "ext4", "/dev/sdg", 400 * kGiB);
   mount("0:60", "/net", "nfs4", "host:/x", 400 * kGiB);
   mount("0:61", "/ssh", "fuse.sshfs", "host:", 400 * kGiB);
@@ -159,6 +164,7 @@ TEST_F(InitDisksTest, EachThatIsLeftOutHasItsReason) {
   EXPECT_NE(why(found, "/home").find("the system's own"), std::string::npos);
   EXPECT_NE(why(found, "/windows").find("ntfs3"), std::string::npos);
   EXPECT_EQ(why(found, "/pooled"), "a tier of a pool already");
+  EXPECT_EQ(why(found, "/pooled-inside"), "a tier of a pool already");
   EXPECT_EQ(why(found, "/named"), "in use by another pool: /named/sluice");
   EXPECT_NE(why(found, "/net").find("network"), std::string::npos);
   EXPECT_NE(why(found, "/ssh").find("FUSE"), std::string::npos);
@@ -172,14 +178,14 @@ TEST_F(InitDisksTest, AFilesystemThatIsMountedTwiceIsOneTier) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   mount("8:0", "/srv/bound", "ext4", "/dev/sda", 400 * kGiB);
-  EXPECT_EQ(tiers(find()), Strings{"hdd=/data"});
+  EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice/tier"});
 }
 
 TEST_F(InitDisksTest, BtrfsIsOnTheDiskOfItsSource) {
   put_disk("sda", "8:0", 400 * kGiB, "0");
   mount("0:45", "/data", "btrfs", "/dev/sda", 400 * kGiB);
   const auto found = find();
-  EXPECT_EQ(tiers(found), Strings{"ssd=/data"});
+  EXPECT_EQ(tiers(found), Strings{"ssd=/data/sluice/tier"});
   EXPECT_EQ(found.idle.size(), 0u);
 }
 
@@ -237,7 +243,7 @@ TEST_F(InitDisksTest, OfADiskWithPartitionsThesePartitionsAreIdle) {
   }
   mount("8:1", "/data", "ext4", "/dev/sda1", 200 * kGiB);
   const auto found = find();
-  EXPECT_EQ(tiers(found), Strings{"hdd=/data"});
+  EXPECT_EQ(tiers(found), Strings{"hdd=/data/sluice/tier"});
   ASSERT_EQ(found.idle.size(), 1u);
   EXPECT_EQ(found.idle[0].device, "/dev/sda2");
 }
