@@ -276,10 +276,10 @@ class Checker {
                      const struct stat* st) {
     // On XFS they are the ACL, and a filesystem on top of another may have XFS below it. So may a
     // directory at which something else is mounted.
-    constexpr std::array<std::string_view, 6> kIgnorant{"ext4", "btrfs", "tmpfs",
-                                                        "f2fs", "zfs",   "bcachefs"};
+    constexpr std::array<std::string_view, 6> kNotXfs{"ext4", "btrfs", "tmpfs",
+                                                      "f2fs", "zfs",   "bcachefs"};
     const std::string filesystem = copy.tier->filesystem();
-    if (std::find(kIgnorant.begin(), kIgnorant.end(), filesystem) == kIgnorant.end()) return;
+    if (std::find(kNotXfs.begin(), kNotXfs.end(), filesystem) == kNotXfs.end()) return;
     if (st != nullptr && (S_ISLNK(st->st_mode) || st->st_dev != copy.tier->device())) return;
     for (const char* alias : acl_aliases()) {
       if (getxattr_at(copy.get(), name.c_str(), alias, nullptr, 0) < 0) continue;

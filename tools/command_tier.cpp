@@ -372,6 +372,9 @@ int tier_add(int argc, char** argv) {
   std::fprintf(stderr, "tier %s is in use; for the next mount, put into the configuration:\n",
                added.name.c_str());
   std::fputs(tier_text(added, tier).c_str(), stdout);
+  if (const auto warning = open_tiers_warning({{added.name, added.path}}); !warning.empty()) {
+    std::fprintf(stderr, "sluice: tier add: warning: %s\n", warning.c_str());
+  }
   return kDone;
 }
 
