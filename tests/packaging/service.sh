@@ -9,7 +9,7 @@ fail() { echo "FAILED: $*"; journalctl --no-pager -u sluice@pool || true; exit 1
 status() { systemctl show --value -p "$1" sluice@pool; }
 
 dpkg -i /packages/*.deb >/dev/null
-mkdir -p /tiers
+mkdir -p -m 700 /tiers
 sluice init --tier fast=/tiers/fast --mountpoint /mnt/pool
 
 systemctl enable --now sluice@pool
