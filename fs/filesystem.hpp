@@ -72,6 +72,7 @@ struct Attributes {
 struct Opened {
   std::int32_t backing_id = 0;  // 0: the kernel sends us its reads and writes
   bool keep_pages = false;
+  bool direct = false;  // reads and writes of this open skip the kernel's page cache
 };
 
 // Which fields of a setattr are to be set.
@@ -164,6 +165,8 @@ class Filesystem final : public MoveHost {
                             WriteTo where = WriteTo::Offset);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
+  // Whether the file was chattr +a when it was last opened for writing.
+  bool is_append_only(InodeId id);
   Result<off_t> seek(InodeId id, off_t offset, int whence);
   Result<std::size_t> copy_range(InodeId from, off_t from_offset, InodeId to, off_t to_offset,
                                  std::size_t length);
@@ -332,6 +335,10 @@ class Filesystem final : public MoveHost {
                                             const char* name, int flags, const SharedFd& fd);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
   Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
+  // Size, blocks and what chattr set.
+  static Result<struct statx> look_at(int fd);
+  Result<struct statx> look_at(const InodePtr& inode);
+  static void note_flags(const InodePtr& inode, const struct statx& st);
   // Counts an open for the file's heat, at the cost of an addition.
   void note_open(const InodePtr& inode, pid_t opener);
 

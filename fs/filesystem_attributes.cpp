@@ -323,6 +323,11 @@ Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& 
     const ChangeGuard guard(sets ? file : nullptr);
     const SharedFd fd = SLUICE_TRY(reader(file));
     SLUICE_TRY(call(fd));
+    if (sets) {
+      const struct statx st = SLUICE_TRY(look_at(fd->get()));
+      MutexLock lock(file->mutex);
+      note_flags(file, st);
+    }
   } else {
     const OpenCopies copies = SLUICE_TRY(open_copies(file));
     if (sets && !copies.complete) return Error(EIO, "flags on a tier that is offline");

@@ -81,7 +81,11 @@ Result<SharedFd> Filesystem::writer(const InodePtr& inode) {
     MutexLock lock(inode->mutex);
     if (inode->open && inode->open->writer) return inode->open->writer;
   }
-  SharedFd fd = SLUICE_TRY(open_bytes(inode, O_RDWR));
+  auto opened = open_bytes(inode, O_RDWR);
+  if (failed_with(opened, EPERM) && inode->append_only)
+    opened = open_bytes(inode, O_RDWR | O_APPEND);
+  if (!opened) return opened.error();
+  SharedFd fd = *std::move(opened);
   MutexLock lock(inode->mutex);
   // Kept for writers whom we serve: where nobody writes, it would forbid every move; where the
   // kernel writes, it would be one descriptor for each file that is open.
@@ -229,6 +233,9 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
       elsewhere = st.st_size != offset;
       offset = st.st_size;
     }
+    // pwrite(2) would append, too.
+    if (where == WriteTo::Offset && file->append_only && (::fcntl(fd, F_GETFL) & O_APPEND))
+      return Error(EPERM, "write");
     if (strip_suid) SLUICE_TRY(drop_suid(fd, *strip_suid));
     while (done < size) {
       const ssize_t put = ::pwrite(fd, data + done, size - done, offset + static_cast<off_t>(done));
@@ -266,6 +273,11 @@ Result<void> Filesystem::allocate(InodeId id, int mode, off_t offset, off_t leng
     }
     return {};
   });
+}
+
+bool Filesystem::is_append_only(InodeId id) {
+  const InodePtr file = table_.find(id);
+  return file && file->append_only;
 }
 
 Result<off_t> Filesystem::seek(InodeId id, off_t offset, int whence) {

@@ -17,6 +17,17 @@ bool is_nameless(const SharedFd& fd) {
 
 // A mapping needs read access, a store through it write access.
 bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
+
+bool only_appends(const struct statx& st) { return (st.stx_attributes & STATX_ATTR_APPEND) != 0; }
+
+// What open(2) says on the tier itself. The tier's filesystem is not asked: it is opened by us or
+// by the kernel's passthrough, and with other flags.
+Result<void> check_flags(const struct statx& st, int flags) {
+  if (st.stx_attributes & STATX_ATTR_IMMUTABLE) return Error(EPERM, "open an immutable file");
+  if (only_appends(st) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
+    return Error(EPERM, "open an append-only file");
+  return {};
+}
 }  // namespace
 
 void Filesystem::note_open(const InodePtr& inode, pid_t opener) {
@@ -59,6 +70,29 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, const Sh
   }
 }
 
+Result<struct statx> Filesystem::look_at(int fd) {
+  struct statx st {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_BLOCKS, &st) < 0)
+    return Error::last("statx");
+  return st;
+}
+
+// REQUIRES: the inode's mutex is held.
+void Filesystem::note_flags(const InodePtr& inode,
+                            const struct statx& st) NO_THREAD_SAFETY_ANALYSIS {
+  const bool before = inode->append_only.exchange(only_appends(st));
+  // Our descriptor may be one that only appends.
+  if (before && !inode->append_only && inode->open) inode->open->writer = nullptr;
+}
+
+// REQUIRES: the inode's mutex is held.
+Result<struct statx> Filesystem::look_at(const InodePtr& inode) NO_THREAD_SAFETY_ANALYSIS {
+  if (inode->open && inode->open->reader) return look_at(inode->open->reader->get());
+  const Copy& copy = inode->copies[0];
+  if (copy.handle.empty()) return look_at(copy.fd->get());
+  return look_at(SLUICE_TRY(pool_[copy.tier].open(copy.handle, O_PATH)).get());
+}
+
 // REQUIRES: the inode's mutex is held.
 Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedFd fd,
                                        bool mapped) NO_THREAD_SAFETY_ANALYSIS {
@@ -66,6 +100,16 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
   Tier& tier = pool_[inode->copies[0].tier];
   if (!tier.online()) return Error(EIO, "tier is offline");
   Opened out;
+  struct statx st {};  // as a new file's, unless it is looked at
+  if (writes && !fd) {
+    st = SLUICE_TRY(look_at(inode));
+    SLUICE_TRY(check_flags(st, flags));
+    note_flags(inode, st);
+    // The kernel forbids mappings of append-only files, but does not know that this one is.
+    const bool passes = inode->open ? inode->open->passthrough : mapped;
+    if (only_appends(st) && passes && can_map_to_write(flags))
+      return Error(EBUSY, "open an append-only file that may be mapped");
+  }
   if (!inode->open) {
     auto file = std::make_unique<OpenFile>();
     // Small files stay in the kernel's page cache between opens: registering one costs more than it
@@ -82,10 +126,12 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
         fd = copy.fd
                  ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY))
                  : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
+        if (!writes) st = SLUICE_TRY(look_at(fd->get()));
       }
       // Read-only, whatever the open is for: a writable backing file would make every lease attempt
       // fail.
-      const auto id = kernel_.add_backing(fd->get());
+      const auto id = only_appends(st) && !mapped ? Error(EPERM, "map an append-only file")
+                                                  : kernel_.add_backing(fd->get());
       if (id) {
         file->passthrough = true;
         file->backing_id = *id;
@@ -116,6 +162,8 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
   } else {
     out.keep_pages = !std::exchange(inode->pages_stale, false);
     if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
+    // Such an open can't be mapped shared, which is what keeps stores out of an append-only file.
+    out.direct = writes && only_appends(st);
   }
   return out;
 }

@@ -22,6 +22,7 @@ void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
   info.fh = session(request).gpu().opened(info.flags).to_wire();
   info.backing_id = opened.backing_id;
   info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
+  info.direct_io = opened.direct;
   // Nothing waits for a close: locks are the kernel's own, and no data is written back late.
   info.noflush = 1;
 }
@@ -244,9 +245,14 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
   answer(
       request,
       [&] {
-        return filesystem(request, FUSE_WRITE)
-            .write(InodeId{inode}, data, size, offset, stripped(request, info->kill_suidgid != 0),
-                   info->flags & O_APPEND ? WriteTo::End : WriteTo::Offset);
+        Filesystem& fs = filesystem(request, FUSE_WRITE);
+        bool appends = (info->flags & O_APPEND) != 0;
+        // fcntl(F_SETFL) took O_APPEND away: the kernel does not know that this file must keep it.
+        if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
+          appends = fs.is_append_only(InodeId{inode});
+        return fs.write(InodeId{inode}, data, size, offset,
+                        stripped(request, info->kill_suidgid != 0),
+                        appends ? WriteTo::End : WriteTo::Offset);
       },
       [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); });
 }

@@ -111,6 +111,9 @@ class Inode {
   std::atomic<std::uint64_t> gpu_bytes{0};
   // Who opened the file last, for telling a walk over many files from use. No lock: a guess.
   std::atomic<pid_t> last_opener{0};
+  // chattr +a, when the file was last opened for writing or its flags were set. No lock: a hint,
+  // the tier's filesystem holds to the flag itself.
+  std::atomic<bool> append_only{false};
   // Listings of this directory that are under way, and when they may be given up for dead, in
   // nanoseconds of the monotonic clock. No lock: whoever looks, looks again.
   std::atomic<int> listings{0};
