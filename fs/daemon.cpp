@@ -180,6 +180,7 @@ class Daemon {
     settings.mover.verify = options_.verify;
     settings.census_taken = [this](const Census& census, std::int64_t time) {
       filesystem_->hot_files().take(census, time);
+      for (const FileFacts& file : census.files()) filesystem_->note_size(file.bytes);
       heat_tree_.take(census, time);
     };
     migration_ = std::make_unique<Migration>(

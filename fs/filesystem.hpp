@@ -20,9 +20,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -236,6 +238,8 @@ class Filesystem final : public MoveHost {
   // Housekeeping, called every second: notices tiers that come and go, writes heat out.
   void tick();
   Result<void> flush_heat();
+  // The pool has a file of so many bytes. How much room a writer needs is judged by the largest.
+  void note_size(std::uint64_t bytes);
 
   // For the status report.
   std::size_t known_inodes() const { return table_.size(); }
@@ -335,6 +339,7 @@ class Filesystem final : public MoveHost {
                                             const char* name, int flags, const SharedFd& fd);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
   Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
+  bool may_outgrow(const InodePtr& inode, int flags, const struct statx& st);
   // Size, blocks and what chattr set.
   static Result<struct statx> look_at(int fd);
   Result<struct statx> look_at(const InodePtr& inode);
@@ -366,7 +371,10 @@ class Filesystem final : public MoveHost {
   // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
   // has.
   Result<void> spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more);
+  Result<void> spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
+                          const struct stat& st, std::uint64_t more);
   Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
+  void say_that_there_is_no_room(const InodePtr& inode, const Error& why);
 
   // filesystem_gpu.cpp
   // Keeps a file where it is while the engine works on it, without a word to a move that copies.
@@ -446,7 +454,7 @@ class Filesystem final : public MoveHost {
   Result<void> vacate_directory(const std::string& path, Tier& from, Tier& to, Remainder& left);
 
   // filesystem_attributes.cpp
-  static void note_told(Inode& inode, const struct stat& st);
+  void note_told(Inode& inode, const struct stat& st);
   Result<SharedFd> any_fd(const InodePtr& inode);
   Result<struct stat> stat_of(const InodePtr& inode);
   double attribute_seconds(const InodePtr& inode);
@@ -491,6 +499,16 @@ class Filesystem final : public MoveHost {
   std::atomic<std::uint64_t> open_files_{0};  // a statistic
   std::atomic<std::uint64_t> readers_{0};     // open files with one
   const std::uint64_t most_readers_;          // beyond which further ones are not kept
+  std::atomic<std::uint64_t> largest_{0};     // note_size(); only ever grows
+  // Spills that copy. Who finds no room waits for the end of one: it may leave some behind.
+  struct Spills {
+    std::mutex mutex;
+    std::condition_variable wake;
+    unsigned copying = 0;
+    std::uint64_t ended = 0;
+  } spills_;
+  std::atomic<std::int64_t> room_complaint_{0};    // when the last one was logged, in nanoseconds
+  std::atomic<std::uint64_t> room_complaints_{0};  // since then
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
   SharedMutex namespace_;
   std::atomic<unsigned> moves_{0};  // under way; while there are none, nobody looks for them

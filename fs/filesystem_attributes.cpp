@@ -78,6 +78,7 @@ Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
 
 // Remembers what the kernel is about to be told of a file.
 void Filesystem::note_told(Inode& inode, const struct stat& st) {
+  if (S_ISREG(st.st_mode)) note_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
   MutexLock lock(inode.mutex);
   inode.size_hint = static_cast<std::uint64_t>(st.st_size);
   inode.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;

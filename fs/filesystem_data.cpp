@@ -15,6 +15,10 @@ namespace {
 // more.
 constexpr std::size_t kMaxCopy = 32 << 20;
 
+// Times that one request may find its tier full and go on in another, or in the same once there is
+// room again.
+constexpr std::size_t kMaxSpills = 64;
+
 }  // namespace
 
 // A descriptor on the inode's bytes with `flags`, from its handle or from what is open already.
@@ -129,6 +133,7 @@ void Filesystem::notice_change(const InodePtr& inode, const SharedFd& fd, bool u
   if (::fstat(fd->get(), &st) < 0) return;
   const std::int64_t mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
   {
+    note_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
     MutexLock lock(inode->mutex);
     inode->size_hint = static_cast<std::uint64_t>(st.st_size);
     if (!unseen || inode->told_mtime == 0 || inode->told_mtime == mtime) return;
@@ -215,9 +220,12 @@ auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change cha
     }();
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
     // A quota may be used up on every tier that has room.
-    if (spills == pool_.size()) return answer;
+    if (spills == kMaxSpills) return answer;
     const auto moved = spill(inode, fd, more);
-    if (!moved) return Answer(moved.error());
+    if (!moved) {
+      say_that_there_is_no_room(inode, moved.error());
+      return Answer(Error(ENOSPC, "no tier has room"));
+    }
   }
 }
 
@@ -245,9 +253,16 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
     }
     return {};
   });
+  bool is_shared = false;
   {
     MutexLock lock(file->mutex);
     pool_[file->copies[0].tier].count_written(done);
+    is_shared = file->open && file->open->direct && file->open->opens > 1;
+  }
+  if (is_shared) {
+    // Somebody may have mapped a page while we wrote it: dropped by the next tick().
+    MutexLock lock(mapped_mutex_);
+    written_.insert(id);
   }
   // A GPU has written past the kernel, which has put this to the wrong place in its pages.
   if (elsewhere) written_past_kernel(file);

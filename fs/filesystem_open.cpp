@@ -3,10 +3,19 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "fs/filesystem.hpp"
 
 namespace sluice {
 namespace {
+
+// How much a file may grow while it is open, at least: one that is begun or appended to, and one
+// that is changed in place. And what is kept for each such writer who passes us by.
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr std::uint64_t kLeastGrowth = 64 * kGiB;
+constexpr std::uint64_t kLeastGrowthInPlace = 16 * kGiB;
+constexpr std::uint64_t kLeastPromise = kGiB;
 
 bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
@@ -70,6 +79,26 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, const Sh
   }
 }
 
+void Filesystem::note_size(std::uint64_t bytes) {
+  std::uint64_t largest = largest_.load(std::memory_order_relaxed);
+  while (bytes > largest && !largest_.compare_exchange_weak(largest, bytes)) {
+  }
+}
+
+// What passes through the kernel can't spill: ENOSPC goes to the application. So a writer passes
+// through only if the tier has ample room, by the sizes that this pool has seen, or if no other
+// tier could take the file any further. REQUIRES: the inode's mutex is held.
+bool Filesystem::may_outgrow(const InodePtr& inode, int flags,
+                             const struct statx& st) NO_THREAD_SAFETY_ANALYSIS {
+  const std::uint64_t allocated = st.stx_blocks * 512;
+  std::uint64_t growth = std::max(kLeastGrowth, 2 * largest_.load(std::memory_order_relaxed));
+  if (st.stx_size > 0 && !(flags & (O_APPEND | O_TRUNC))) {
+    const std::uint64_t holes = st.stx_size > allocated ? st.stx_size - allocated : 0;
+    growth = std::max<std::uint64_t>({kLeastGrowthInPlace, st.stx_size / 2, holes});
+  }
+  return pool_.may_outgrow(inode->copies[0].tier, flags & O_TRUNC ? 0 : allocated, growth);
+}
+
 Result<struct statx> Filesystem::look_at(int fd) {
   struct statx st {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_BLOCKS, &st) < 0)
@@ -113,14 +142,14 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
   if (!inode->open) {
     auto file = std::make_unique<OpenFile>();
     // Small files stay in the kernel's page cache between opens: registering one costs more than it
-    // saves. On a tier that is nearly full we must see the writes, to be able to take the file
+    // saves. A writer that may outgrow the tier must come to us, so that we can take the file
     // elsewhere.
     const bool small = inode->size_hint <= settings_.small_file && !writes;
-    const bool crowded = writes && tier.crowded();
+    const bool outgrows = writes && may_outgrow(inode, flags, st);
     // What is passed through can't be moved until it is closed.
     const bool moves = !writes && (inode->move || inode->move_waits);
     // A live mapping bypasses us, so every other access must as well.
-    if (passthrough_ && ((!small && !crowded && !moves) || mapped)) {
+    if (passthrough_ && ((!small && !outgrows && !moves) || mapped)) {
       if (!fd) {
         const Copy& copy = inode->copies[0];
         fd = copy.fd
@@ -152,6 +181,10 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
   if (file.passthrough) {
     out.backing_id = file.backing_id;
     if (writes) inode->pages_stale = true;
+    if (writes && file.promised == 0) {
+      file.promised = std::max(kLeastPromise, largest_.load(std::memory_order_relaxed));
+      tier.promise(file.promised);
+    }
     if (can_map_to_write(flags)) {
       inode->maybe_mapped = true;
       if (!std::exchange(inode->is_watched, true)) {
@@ -162,8 +195,11 @@ Result<Opened> Filesystem::open_locked(const InodePtr& inode, int flags, SharedF
   } else {
     out.keep_pages = !std::exchange(inode->pages_stale, false);
     if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
-    // Such an open can't be mapped shared, which is what keeps stores out of an append-only file.
-    out.direct = writes && only_appends(st);
+    // Half as many copies; a file that can't be read can't be mapped either, and whoever reads it
+    // beside us asks for its times first, and drops pages that are older. Nor can such an open be
+    // mapped shared otherwise, which is what keeps stores out of an append-only file.
+    out.direct = writes && (!can_map_to_write(flags) || only_appends(st));
+    if (out.direct) file.direct = true;
   }
   return out;
 }
@@ -257,6 +293,7 @@ void Filesystem::release(InodeId id, int flags) {
   if (!file) return;
   std::unique_ptr<OpenFile> last;
   SharedFd written;  // by somebody whom the kernel let pass
+  SharedFd served;   // by us
   bool move_waits = false;
   {
     MutexLock lock(file->mutex);
@@ -265,11 +302,14 @@ void Filesystem::release(InodeId id, int flags) {
     if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
     if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
     const bool no_writers = file->open->writers == 0;
-    if (no_writers) file->open->writer = nullptr;
+    if (no_writers) served = std::exchange(file->open->writer, nullptr);
+    if (no_writers && file->open->promised > 0)
+      pool_[file->copies[0].tier].take_back_promise(std::exchange(file->open->promised, 0));
     // Readers whom we serve are not in the way of a move.
     move_waits = file->move_waits && no_writers && !file->open->passthrough;
     if (--file->open->opens == 0) last = std::move(file->open);
     if (last) move_waits = file->move_waits;
+    if (last && last->direct) file->pages_stale = true;
     if (last && file->maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
@@ -280,6 +320,7 @@ void Filesystem::release(InodeId id, int flags) {
   }
   open_files_.fetch_sub(1, std::memory_order_relaxed);
   if (written) notice_change(file, written, can_map_to_write(flags));
+  if (served) notice_change(file, served, false);
   if (last) {
     if (struct stat st{}; engine_in_use_ && last->reader &&
                           ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Spills: a file whose tier is full goes on in another, while it is open and being written.
+#include <algorithm>
 #include <cstring>
 
 #include "base/log.hpp"
+#include "base/units.hpp"
 #include "fs/filesystem.hpp"
 #include "tiering/relocate.hpp"
 
@@ -15,7 +17,8 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
   Copy old;
   {
     MutexLock lock(inode->mutex);
-    if (!inode->open || !inode->open->moving) return Error(ENOSPC, "spill");
+    if (!inode->open || !inode->open->moving)
+      return Error(ENOSPC, "it is open through passthrough, or changed by its name alone");
     moving = inode->open->moving;
   }
   // Before anybody has to wait; ENOENT is that of a file without a name, which can spill as well.
@@ -29,18 +32,43 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
   struct stat st {};
   if (::fstat(full->get(), &st) < 0) return Error::last("stat");
   // A hard link would stay behind as a file of its own.
-  if (st.st_nlink > 1) return Error(ENOSPC, "spill a file with hard links");
-  const std::uint64_t needed = static_cast<std::uint64_t>(st.st_blocks) * 512 + more;
+  if (st.st_nlink > 1) return Error(ENOSPC, "it has hard links");
+  for (;;) {
+    std::uint64_t ended = 0;
+    {
+      const std::lock_guard lock(spills_.mutex);
+      ++spills_.copying;
+      ended = spills_.ended;
+    }
+    const auto moved = spill_from(inode, full, old.tier, st, more);
+    {
+      std::unique_lock lock(spills_.mutex);
+      --spills_.copying;
+      ++spills_.ended;
+      spills_.wake.notify_all();
+      if (moved || moved.error().code != ENOSPC) return moved;
+      // One that ended while we looked may have left room behind; so may those that still copy. Who
+      // waits is not counted among them, so there is always one that does not.
+      if (spills_.ended == ended + 1) {
+        if (spills_.copying == 0) return moved;
+        spills_.wake.wait(lock, [&] { return spills_.ended != ended + 1; });
+      }
+    }
+    pool_[old.tier].refresh_space();
+    if (pool_[old.tier].space().free > more) return {};
+  }
+}
 
-  pool_[old.tier].refresh_space();
-  for (const TierIndex index : pool_.placement()) {
+// REQUIRES: OpenFile::moving is held exclusively.
+Result<void> Filesystem::spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
+                                    const struct stat& st, std::uint64_t more) {
+  const std::uint64_t needed = static_cast<std::uint64_t>(st.st_blocks) * 512 + more;
+  for (const TierIndex index : pool_.refuges(from, needed)) {
     Tier& to = pool_[index];
-    to.refresh_space();
-    if (index == old.tier || to.space().free < needed) continue;
     const auto moved = move_open_file(inode, full, st.st_nlink > 0, to);
     if (moved) {
       log::get().info("spilled a file that outgrew its tier: path={} from={} to={} bytes={}",
-                      log::escaped(path_of(inode)), pool_[old.tier].name(), to.name(), st.st_size);
+                      log::escaped(path_of(inode)), pool_[from].name(), to.name(), st.st_size);
       return {};
     }
     log::get().warn("can't spill a file: path={} to={} step={} why={}",
@@ -50,10 +78,49 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
   return Error(ENOSPC, "no tier has room");
 }
 
+// At most one line in ten seconds, with the number of those that were left out.
+void Filesystem::say_that_there_is_no_room(const InodePtr& inode, const Error& why) {
+  constexpr std::int64_t kPause = 10'000'000'000;
+  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  std::int64_t before = room_complaint_.load();
+  if ((before != 0 && now - before < kPause) ||
+      !room_complaint_.compare_exchange_strong(before, now)) {
+    room_complaints_.fetch_add(1);
+    return;
+  }
+  std::string tiers;
+  for (const auto& tier : pool_) {
+    if (!tiers.empty()) tiers += ", ";
+    tiers += tier->name() + " " + (tier->online() ? format_size(tier->space().free) : "offline");
+  }
+  std::string on;
+  {
+    MutexLock lock(inode->mutex);
+    on = pool_[inode->copies[0].tier].name();
+  }
+  log::get().warn("a file can't grow, ENOSPC: path={} tier={} why={} free=({}) others={}",
+                  log::escaped(path_of(inode)), on, why.operation, tiers,
+                  room_complaints_.exchange(0));
+}
+
 // REQUIRES: OpenFile::moving is held exclusively.
 Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
                                         Tier& to) {
-  HiddenCopy copy = SLUICE_TRY(make_hidden_copy(source->get(), inode->identity, to));
+  // Others who look for a refuge meanwhile leave it the room that it will take.
+  struct stat st {};
+  if (::fstat(source->get(), &st) < 0) return Error::last("stat");
+  std::uint64_t promised = static_cast<std::uint64_t>(st.st_blocks) * 512;
+  to.promise(promised);
+  auto made = make_hidden_copy(source->get(), inode->identity, to,
+                               [&](std::uint64_t bytes) -> Result<void> {
+                                 bytes = std::min(bytes, promised);
+                                 promised -= bytes;
+                                 to.take_back_promise(bytes);
+                                 return {};
+                               });
+  to.take_back_promise(promised);
+  if (!made) return made.error();
+  HiddenCopy copy = *std::move(made);
   // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
   // the file that is gone.
   auto readable = reopen(copy.fd.get(), O_RDONLY);

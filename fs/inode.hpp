@@ -46,6 +46,10 @@ struct OpenFile {
   SharedFd
       reader;  // O_RDONLY; absent until first needed when the kernel's page cache serves the file
   SharedFd writer;  // O_RDWR; absent until first needed
+  // Some open of it skips the kernel's page cache.
+  bool direct = false;
+  // Of its tier's room, to those who write to it without our seeing it; see Tier::promise().
+  std::uint64_t promised = 0;
   // Shared by whatever changes the file, exclusive while its bytes move to another tier. Absent
   // where they can't: the kernel writes the file itself, or nobody does.
   std::shared_ptr<SharedMutex> moving;

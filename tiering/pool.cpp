@@ -313,6 +313,33 @@ std::vector<TierIndex> Pool::placement() const {
   return best.empty() ? leaving : best;
 }
 
+bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const {
+  const Tier& here = *tiers_[at];
+  if (here.low_on_space()) return true;
+  const std::uint64_t room = here.room();
+  if (room >= growth) return false;
+  // Where no other tier has more room than the file could have here, leaving would not help it.
+  return std::any_of(begin(), end(), [&](const auto& tier) {
+    return tier->online() && !tier->is_draining() && tier->device() != here.device() &&
+           tier->room() > room + bytes;
+  });
+}
+
+std::vector<TierIndex> Pool::refuges(TierIndex from, std::uint64_t bytes) const {
+  constexpr std::uint64_t kAmple = 4;  // times as much
+  std::vector<TierIndex> ample, tight;
+  for (const TierIndex index : placement()) {
+    const Tier& tier = *tiers_[index];
+    tier.refresh_space();
+    if (index == from || tier.space().free < bytes) continue;
+    (tier.room() / kAmple >= bytes ? ample : tight).push_back(index);
+  }
+  std::stable_sort(tight.begin(), tight.end(),
+                   [&](TierIndex a, TierIndex b) { return tiers_[a]->room() > tiers_[b]->room(); });
+  ample.insert(ample.end(), tight.begin(), tight.end());
+  return ample;
+}
+
 void Pool::clear_temporaries() const {
   for (const auto& tier : *this) {
     const auto temp = tier->temp_directory();

@@ -40,6 +40,14 @@ class Pool {
   // reserve, then those with room, then the rest. Empty if none is online.
   std::vector<TierIndex> placement() const;
 
+  // Whether a file on the tier `at` that has `bytes` there, and may grow by `growth`, could meet
+  // the end of its tier while another has room for it. Always so below the tier's reserve.
+  bool may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const;
+  // The tiers to which a file of `bytes` may go that has outgrown the tier `from`, best first. It
+  // may go on growing: tiers with room for several times as much come first, in the order of
+  // placement(), then those with most room.
+  std::vector<TierIndex> refuges(TierIndex from, std::uint64_t bytes) const;
+
   // Makes one more directory a tier of the pool, the slowest. On failure returns false and says
   // why.
   bool add(const TierSettings& settings, std::string& why);

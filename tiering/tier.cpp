@@ -327,6 +327,11 @@ Space Tier::space() const {
           over_.load(std::memory_order_relaxed)};
 }
 
+std::uint64_t Tier::room() const {
+  const std::uint64_t free = space().free, promised = promised_.load(std::memory_order_relaxed);
+  return free > promised ? free - promised : 0;
+}
+
 std::uint64_t Tier::reserve() const {
   return settings_.reserve.value_or(std::min(space().total / 50, kMaxDefaultReserve));
 }

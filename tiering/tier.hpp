@@ -105,8 +105,15 @@ class Tier {
   std::uint64_t reserve() const;
   bool low_on_space() const { return space().free < reserve(); }
   bool above_high_watermark() const;
-  // A writer on this tier may meet ENOSPC soon enough that the daemon should see its writes.
-  bool crowded() const { return low_on_space() || above_high_watermark(); }
+
+  // Bytes that others may yet write here without our seeing it come: whoever writes through the
+  // kernel's passthrough, and copies that are being made.
+  void promise(std::uint64_t bytes) { promised_.fetch_add(bytes, std::memory_order_relaxed); }
+  void take_back_promise(std::uint64_t bytes) {
+    promised_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  // What is free and promised to nobody.
+  std::uint64_t room() const;
 
   // Whether it is being emptied, to be retired. Remembered on the tier itself.
   bool is_draining() const { return draining_.load(std::memory_order_relaxed); }
@@ -160,6 +167,7 @@ class Tier {
   // Independent figures, each valid alone.
   mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};
+  std::atomic<std::uint64_t> promised_{0};           // a sum; nobody waits for it
   std::atomic<std::uint64_t> read_{0}, written_{0};  // statistics
 };
 
