@@ -202,16 +202,16 @@ Result<UniqueFd> GpuService::take(const ClientProcess& client, int fd, uid_t use
   return taker_.take(client.fd(), fd, user);
 }
 
-Result<MemfdLimit::Share> GpuService::take_share(const ClientProcess& client, const UniqueFd& memfd,
-                                                 std::uint64_t bytes) {
-  auto share = host_memory_.take(memfd, bytes);
+Result<MemfdLimit::Share> GpuService::take_share(const ClientProcess& client, uid_t user,
+                                                 const UniqueFd& memfd, std::uint64_t bytes) {
+  auto share = host_memory_.take(user, memfd, bytes);
   if (failed_with(share, ENOSPC)) {
     static std::atomic<bool> told{false};
     if (!told.exchange(true)) {
       log::get().warn(
-          "host memory was refused, it would be more than gpu_host_memory allows: used={} "
-          "limit={} pid={}",
-          format_size(host_memory_.used()), format_size(host_memory_.most()), client.process());
+          "host memory was refused: {}: used={} limit={} pid={} uid={}", share.error().operation,
+          format_size(host_memory_.used()), format_size(host_memory_.most()), client.process(),
+          user);
     }
   }
   return share;
@@ -227,7 +227,7 @@ Result<void> GpuService::import(const RegisterRequest& request, Buffer& buffer) 
   const UniqueFd fd = SLUICE_TRY(take(client, request.fd, buffer.user));
   if (request.kind == SLUICE_BUFFER_MEMFD) {
     auto memory = SLUICE_TRY(map_host(fd, request.offset, request.length));
-    buffer.share = SLUICE_TRY(take_share(client, fd, request.length));
+    buffer.share = SLUICE_TRY(take_share(client, buffer.user, fd, request.length));
     buffer.memory = std::move(memory);
     return {};
   }
@@ -401,7 +401,7 @@ Result<void> GpuService::carry_out(const From& from, const RingCreateRequest& re
   const auto owner = SLUICE_TRY(client(from.caller.pid));
   const UniqueFd fd = SLUICE_TRY(take(*owner, request.fd, from.caller.uid));
   auto memory = SLUICE_TRY(map_host(fd, 0, request.length));
-  auto share = SLUICE_TRY(take_share(*owner, fd, request.length));
+  auto share = SLUICE_TRY(take_share(*owner, from.caller.uid, fd, request.length));
   auto out = reply.start<sluice_ring_create>();
   out.ring = SLUICE_TRY(
       rings_.create(from.open, owner, from.caller.uid, {fd, std::move(memory), std::move(share)}));

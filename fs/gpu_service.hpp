@@ -104,8 +104,8 @@ class GpuService {
                                                   const ClientProcess& client);
   // A descriptor of the client's. EOPNOTSUPP if it is in another PID namespace.
   Result<UniqueFd> take(const ClientProcess& client, int fd, uid_t user);
-  Result<MemfdLimit::Share> take_share(const ClientProcess& client, const UniqueFd& memfd,
-                                       std::uint64_t bytes);
+  Result<MemfdLimit::Share> take_share(const ClientProcess& client, uid_t user,
+                                       const UniqueFd& memfd, std::uint64_t bytes);
   Result<void> import(const RegisterRequest& request, Buffer& buffer);
   // The GPU of that UUID, or the first. ENODEV if there is none, EOPNOTSUPP if none is to be used.
   Result<Device*> device(const GpuUuid& gpu);

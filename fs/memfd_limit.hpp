@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The MemfdLimit bounds the host memory in which clients may have us put bytes: the pages of a
-// memfd are charged to who first touches them, which is often the daemon.
+// memfd are charged to who first touches them, which is often the daemon. So what counts is what
+// was registered, whether or not its pages exist yet.
 //
-// One memfd may be registered again and again, on each of many open files, and counts once: as what
-// was registered of it in all, but no more than its size.
+// A user other than root may hold no more than stays free for all others. So there is always
+// something left for one user more, however many there are.
+//
+// One memfd may be registered again and again, on each of many open files, and counts once for its
+// user: as what was registered of it in all, but no more than its size.
 // Threads: thread-safe.
 #pragma once
 
@@ -11,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/mutex.hpp"
@@ -20,7 +25,7 @@
 namespace sluice {
 
 class MemfdLimit {
-  using Id = std::pair<dev_t, ino_t>;
+  using Id = std::tuple<uid_t, dev_t, ino_t>;
 
  public:
   explicit MemfdLimit(std::uint64_t most) : most_(most) {}
@@ -46,12 +51,14 @@ class MemfdLimit {
     Id memfd_;
     std::uint64_t bytes_ = 0;
   };
-  // For `bytes` more of this memfd. ENOSPC beyond the limit. REQUIRES: it is a memfd; stat() of
-  // anything else may block.
-  Result<Share> take(const UniqueFd& memfd, std::uint64_t bytes);
+  // For `bytes` more of this memfd. ENOSPC beyond the limit or the user's share of it. REQUIRES: it
+  // is a memfd; stat() of anything else may block.
+  Result<Share> take(uid_t user, const UniqueFd& memfd, std::uint64_t bytes);
 
   std::uint64_t most() const { return most_; }
   std::uint64_t used() const;
+  // Of the user who holds most.
+  std::uint64_t largest_share() const;
 
  private:
   struct Use {
@@ -63,6 +70,7 @@ class MemfdLimit {
   const std::uint64_t most_;
   mutable Mutex mutex_;
   std::map<Id, Use> uses_ GUARDED_BY(mutex_);
+  std::map<uid_t, std::uint64_t> of_user_ GUARDED_BY(mutex_);  // never 0
   std::uint64_t used_ GUARDED_BY(mutex_) = 0;
 };
 
