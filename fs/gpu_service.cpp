@@ -208,10 +208,9 @@ Result<MemfdLimit::Share> GpuService::take_share(const ClientProcess& client, ui
   if (failed_with(share, ENOSPC)) {
     static std::atomic<bool> told{false};
     if (!told.exchange(true)) {
-      log::get().warn(
-          "host memory was refused: {}: used={} limit={} pid={} uid={}", share.error().operation,
-          format_size(host_memory_.used()), format_size(host_memory_.most()), client.process(),
-          user);
+      log::get().warn("host memory was refused: {}: used={} limit={} pid={} uid={}",
+                      share.error().operation, format_size(host_memory_.used()),
+                      format_size(host_memory_.most()), client.process(), user);
     }
   }
   return share;

@@ -19,7 +19,7 @@ Result<MemfdLimit::Share> MemfdLimit::take(uid_t user, const UniqueFd& memfd, st
   after.size = std::max(after.size, static_cast<std::uint64_t>(status.st_size));
   const std::uint64_t more = after.counted() - before.counted();
   if (used_ > most_ || more > most_ - used_) {
-    return Error(ENOSPC, "more host memory than gpu_host_memory allows");
+    return Error(ENOSPC, "more than gpu_host_memory allows");
   }
   const auto mine = of_user_.find(user);
   const std::uint64_t held = (mine == of_user_.end() ? 0 : mine->second) + more;
