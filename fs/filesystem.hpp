@@ -186,10 +186,10 @@ class Filesystem final : public MoveHost {
   };
   Result<GpuPreview> gpu_preview(InodeId id, Device* device);
   // Into the page cache, in the background. Length 0: to the end.
-  Result<void> warm(InodeId id, std::uint64_t offset, std::uint64_t length);
+  Result<void> warm(InodeId id, std::uint64_t offset, std::uint64_t length, uid_t user);
   // Asks for a move to the fastest tier with room; nothing to do if there is no faster one. ENOSPC
   // if there is but it is full.
-  Result<void> promote(InodeId id);
+  Result<void> promote(InodeId id, uid_t user);
   Result<bool> is_owner(InodeId id, const Caller& caller);  // root owns everything
 
   // Attributes.
@@ -392,7 +392,7 @@ class Filesystem final : public MoveHost {
   void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
   void written_past_kernel(const InodePtr& file);
   void drop_written_pages();
-  Result<void> prefetch(const InodePtr& file, std::string_view how);
+  Result<void> prefetch(const InodePtr& file, std::string_view how, uid_t user);
   Result<std::string> describe_route(const InodePtr& file);
   void forget_in_engine(const InodePtr& file);
 
@@ -467,9 +467,9 @@ class Filesystem final : public MoveHost {
   // filesystem_control.cpp
   std::optional<Result<std::string>> virtual_xattr(const InodePtr& inode, std::string_view name);
   Result<void> set_virtual_xattr(const InodePtr& inode, std::string_view name,
-                                 std::string_view value);
+                                 std::string_view value, uid_t user);
   Result<void> remove_virtual_xattr(const InodePtr& inode, std::string_view name);
-  Result<void> request_move(const InodePtr& inode, TierIndex to);
+  Result<void> request_move(const InodePtr& inode, TierIndex to, uid_t user);
   // The pin that holds for the inode, and the path of what bears it.
   struct EffectivePin {
     TierIndex tier = kNoTier;

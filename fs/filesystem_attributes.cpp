@@ -246,7 +246,7 @@ Result<void> Filesystem::setxattr(InodeId id, const char* name, const char* valu
                                   int flags, const Caller& caller) {
   const InodePtr file = SLUICE_TRY(inode(id));
   if (std::string_view(name).starts_with(kVirtualPrefix))
-    return set_virtual_xattr(file, name, {value, size});
+    return set_virtual_xattr(file, name, {value, size}, caller.uid);
   if (is_ours(name)) return Error(EPERM, "setxattr");
   if (is_acl_alias(name)) return Error(EOPNOTSUPP, "setxattr");
   return store_xattr(file, name, {value, size}, flags, caller);

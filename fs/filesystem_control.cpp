@@ -68,13 +68,13 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
 }
 
 Result<void> Filesystem::set_virtual_xattr(const InodePtr& inode, std::string_view name,
-                                           std::string_view value) {
+                                           std::string_view value, uid_t user) {
   name.remove_prefix(kVirtualPrefix.size());
-  if (name == "prefetch") return prefetch(inode, value);
+  if (name == "prefetch") return prefetch(inode, value, user);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = pool_.by_name(value);
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier of that name");
-  if (name == "tier") return request_move(inode, tier->index());
+  if (name == "tier") return request_move(inode, tier->index(), user);
   SLUICE_TRY(store_xattr(inode, kPinXattr, value, 0, Caller{}));
   pins_changed();
   return {};
@@ -93,7 +93,7 @@ void Filesystem::pins_changed() {
   if (migration_ != nullptr) migration_->replan_soon();
 }
 
-Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to) {
+Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to, uid_t user) {
   if (!S_ISREG(inode->type)) return Error(EISDIR, "move");
   if (migration_ == nullptr) return Error(EOPNOTSUPP, "move");
   if (!pool_[to].online()) return Error(EIO, "the tier is offline");
@@ -102,6 +102,7 @@ Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to) {
   move.id = inode->id();
   move.to = to;
   move.why = "asked for";
+  move.user = user;
   move.bytes = static_cast<std::uint64_t>(SLUICE_TRY(stat_of(inode)).st_blocks) * 512;
   move.paths.push_back(path_of(inode));
   if (move.paths[0].empty()) return Error(ENOENT, "move");
@@ -113,8 +114,7 @@ Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to) {
     migration_->mover().forget_pending(move.id);
     return {};
   }
-  migration_->request(std::move(move));
-  return {};
+  return migration_->request(std::move(move));
 }
 
 // What a directory's pin means for what is in it is asked for with every new file, so it is kept.

@@ -135,11 +135,12 @@ Result<Filesystem::GpuPreview> Filesystem::gpu_preview(InodeId id, Device* devic
   return out;
 }
 
-Result<void> Filesystem::warm(InodeId id, std::uint64_t offset, std::uint64_t length) {
+Result<void> Filesystem::warm(InodeId id, std::uint64_t offset, std::uint64_t length, uid_t user) {
   const InodePtr file = SLUICE_TRY(gpu_file(id));
   const UseGuard guard(file);
   const SharedFd fd = SLUICE_TRY(reader(file));
-  return engine_->warm({.fd = fd->get()}, offset, length);
+  engine_in_use_ = true;
+  return engine_->warm({.fd = fd->get()}, offset, length, user);
 }
 
 Result<bool> Filesystem::is_owner(InodeId id, const Caller& caller) {
@@ -147,7 +148,7 @@ Result<bool> Filesystem::is_owner(InodeId id, const Caller& caller) {
   return caller.uid == 0 || SLUICE_TRY(stat_of(file)).st_uid == caller.uid;
 }
 
-Result<void> Filesystem::promote(InodeId id) {
+Result<void> Filesystem::promote(InodeId id, uid_t user) {
   const InodePtr file = SLUICE_TRY(inode(id));
   const auto bytes = static_cast<std::uint64_t>(SLUICE_TRY(stat_of(file)).st_blocks) * 512;
   TierIndex here = kNoTier;
@@ -162,22 +163,22 @@ Result<void> Filesystem::promote(InodeId id) {
     is_fastest = false;
     tier.refresh_space();
     if (tier.above_high_watermark() || tier.space().free < bytes + tier.reserve()) continue;
-    return request_move(file, faster);
+    return request_move(file, faster, user);
   }
   if (!is_fastest) return Error(ENOSPC, "no faster tier has room");
   return {};
 }
 
 // "warm" or nothing: the whole file; "0-1MiB": so much of it; "promote".
-Result<void> Filesystem::prefetch(const InodePtr& file, std::string_view how) {
+Result<void> Filesystem::prefetch(const InodePtr& file, std::string_view how, uid_t user) {
   if (!S_ISREG(file->type)) return Error(EISDIR, "prefetch");
-  if (how == "promote") return promote(file->id());
-  if (how.empty() || how == "warm") return warm(file->id(), 0, 0);
+  if (how == "promote") return promote(file->id(), user);
+  if (how.empty() || how == "warm") return warm(file->id(), 0, 0, user);
   const auto dash = how.find('-');
   if (dash == std::string_view::npos) return Error(EINVAL, "prefetch");
   const auto begin = parse_size(how.substr(0, dash)), end = parse_size(how.substr(dash + 1));
   if (!begin || !end || *begin >= *end) return Error(EINVAL, "prefetch");
-  return warm(file->id(), *begin, *end - *begin);
+  return warm(file->id(), *begin, *end - *begin, user);
 }
 
 // For a person: where the bytes would go if somebody read the whole file now.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/engine.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -36,29 +35,6 @@ bool can_be_small(Route wanted) {
 GpuUuid uuid_of(const Memory& memory) {
   return memory.device() ? memory.device()->uuid() : GpuUuid{};
 }
-
-// Reads a range into the page cache. The kernel takes at most its read-ahead window at a time, and
-// makes us wait when the disk's queue is full.
-class WarmJob : public WorkerPool::Job {
- public:
-  WarmJob(UniqueFd fd, std::uint64_t begin, std::uint64_t end)
-      : fd_(std::move(fd)), at_(begin), end_(end) {}
-
-  Result<bool> work(unsigned, WorkerPool::Turn& turn) override {
-    constexpr std::uint64_t kStep = 128 << 10;
-    while (at_ < end_ && !is_stopped()) {
-      ::posix_fadvise(fd_.get(), static_cast<off_t>(at_), kStep, POSIX_FADV_WILLNEED);
-      at_ += kStep;
-      if (turn.is_over()) return true;
-    }
-    return false;
-  }
-
- private:
-  const UniqueFd fd_;
-  std::uint64_t at_;  // one worker at a time is at a background job
-  const std::uint64_t end_;
-};
 
 }  // namespace
 
@@ -133,15 +109,14 @@ Result<void> Engine::prepare(Device& device) {
   return {};
 }
 
-Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length) {
+Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length,
+                          uid_t user) {
   struct stat stat {};
   if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");
   const auto size = static_cast<std::uint64_t>(stat.st_size);
   if (offset >= size) return {};
   const std::uint64_t end = length == 0 ? size : offset + std::min(length, size - offset);
-  UniqueFd own(::fcntl(file.fd, F_DUPFD_CLOEXEC, 0));
-  if (!own) return Error::last("keep the file open");
-  return parts_->workers().start(std::make_unique<WarmJob>(std::move(own), offset, end));
+  return parts_->warmer.add(user, file.fd, offset, end);
 }
 
 void Engine::forget(const EngineFile& file) {
@@ -162,6 +137,8 @@ std::uint64_t Engine::pinned_bytes() const {
   const Staging* staging = parts_->staging_ready;
   return staging ? staging->pinned_bytes() : 0;
 }
+
+const Warmer& Engine::warmer() const { return parts_->warmer; }
 
 std::uint64_t Engine::mapped_bytes() const { return parts_->mapped.bytes(); }
 

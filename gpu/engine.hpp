@@ -42,6 +42,8 @@ struct Segment {
   std::uint64_t length = 0;
 };
 
+class Warmer;
+
 class Engine {
  public:
   struct Settings {
@@ -117,8 +119,10 @@ class Engine {
   };
   std::vector<Possibility> possibilities(const EngineFile& file, Device* device);
 
-  // Reads the range into the page cache, in the background. Length 0: to the end.
-  Result<void> warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length);
+  // Reads the range into the page cache, in the background. Length 0: to the end. Users take turns;
+  // EAGAIN if too much of this one, or of all, waits (gpu/warmer.hpp).
+  Result<void> warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length,
+                    uid_t user = 0);
 
   // Lets go of what is kept of the file (registered page cache, cuFile handle): it moves, or goes.
   void forget(const EngineFile& file);
@@ -130,6 +134,7 @@ class Engine {
   Stats& stats() { return stats_; }
   std::uint64_t pinned_bytes() const;
   std::uint64_t mapped_bytes() const;
+  const Warmer& warmer() const;
 
  private:
   struct Parts;  // made on first use

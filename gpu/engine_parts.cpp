@@ -64,7 +64,13 @@ Engine::Parts::Parts(const Settings& wanted)
       gate(settings.max_concurrent_ops),
       bare({}, kBareLanes, 0, Lane::Wait::Block),
       mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_after}),
-      cufiles(settings.enabled && settings.cufile, settings.cufile_idle) {}
+      cufiles(settings.enabled && settings.cufile, settings.cufile_idle),
+      warmer([this] { return is_busy(); }) {}
+
+bool Engine::Parts::is_busy() {
+  const std::lock_guard lock(mutex_);
+  return workers_ && workers_->is_busy();
+}
 
 WorkerPool& Engine::Parts::workers() {
   const std::lock_guard lock(mutex_);

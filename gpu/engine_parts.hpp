@@ -22,6 +22,7 @@
 #include "gpu/route_cufile.hpp"
 #include "gpu/route_mapped.hpp"
 #include "gpu/route_staged.hpp"
+#include "gpu/warmer.hpp"
 #include "gpu/worker_pool.hpp"
 
 namespace sluice {
@@ -119,6 +120,7 @@ struct Engine::Parts {
   void forget(const std::function<bool(const FileId&)>& is_meant) {
     mapped.forget(is_meant);
     cufiles.forget(is_meant);
+    warmer.forget(is_meant);
   }
 
   WorkerPool& workers();
@@ -131,6 +133,7 @@ struct Engine::Parts {
   LanePool bare;  // with no memory of their own
   MappedFiles mapped;
   CuFiles cufiles;
+  Warmer warmer;
   std::atomic<Staging*> staging_ready{nullptr};  // staging_, once made: read without the lock
 
  private:
@@ -145,6 +148,7 @@ struct Engine::Parts {
                                       std::span<const std::uint64_t> index);
   static Result<std::span<const std::uint64_t>> host_index(const RecordRequest& request,
                                                            std::vector<std::uint64_t>& own);
+  bool is_busy();
   bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
 
   std::mutex mutex_;

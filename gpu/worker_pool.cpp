@@ -9,8 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr unsigned kMostInBackground = 256;
-
 // Nothing is thrown past here: that would end the process.
 Result<bool> attempt(WorkerPool::Job& job, unsigned worker, WorkerPool::Turn turn) noexcept {
   try {
@@ -42,7 +40,7 @@ WorkerPool::~WorkerPool() {
 
 Result<void> WorkerPool::run(Job& job) {
   std::unique_lock lock(mutex_);
-  Entry& entry = entries_.emplace_back(job, nullptr);
+  Entry& entry = entries_.emplace_back(job);
   ++jobs_;
   wanted_.notify_all();
   entry.done.wait(lock, [&] { return entry.exhausted && entry.at_work == 0; });
@@ -52,33 +50,14 @@ Result<void> WorkerPool::run(Job& job) {
   return {};
 }
 
-Result<void> WorkerPool::start(std::unique_ptr<Job> job) {
-  const std::lock_guard lock(mutex_);
-  if (background_ >= kMostInBackground) return Error(EAGAIN, "too much waits to be done");
-  ++background_;
-  Job& borrowed = *job;
-  entries_.emplace_back(borrowed, std::move(job));
-  ++jobs_;
-  wanted_.notify_one();
-  return {};
-}
-
-// The first that has work and that somebody waits for, else one of the background if no worker is
-// at those. It goes to the end of the list, so that the others have their turn.
+// The first that has work. It goes to the end of the list, so that the others have their turn.
 WorkerPool::Entry* WorkerPool::next_entry() {
-  const auto take = [&](std::list<Entry>::iterator it) {
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (it->exhausted) continue;
     entries_.splice(entries_.end(), entries_, it);
     return &*it;
-  };
-  auto background = entries_.end();
-  bool at_background = false;
-  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    at_background = at_background || (it->owned && it->at_work > 0);
-    if (it->exhausted) continue;
-    if (!it->owned) return take(it);
-    if (background == entries_.end()) background = it;
   }
-  return at_background || background == entries_.end() ? nullptr : take(background);
+  return nullptr;
 }
 
 void WorkerPool::loop(std::stop_token stop, unsigned worker) {
@@ -102,13 +81,10 @@ void WorkerPool::give_back(Entry& entry, const Result<bool>& result) {
     entry.job.stopped_ = true;
     if (!entry.error) entry.error = result.error();
   }
-  if (!entry.exhausted || entry.at_work > 0) return;
-  if (!entry.owned) return entry.done.notify_one();
-  remove(entry);
+  if (entry.exhausted && entry.at_work == 0) entry.done.notify_one();
 }
 
 void WorkerPool::remove(Entry& entry) {
-  if (entry.owned) --background_;
   entries_.remove_if([&](const Entry& other) { return &other == &entry; });
   --jobs_;
 }

@@ -52,7 +52,7 @@ class WorkerPool {
   };
 
   explicit WorkerPool(unsigned threads);
-  ~WorkerPool();  // Background jobs are stopped where they are. REQUIRES: nobody is in run().
+  ~WorkerPool();  // REQUIRES: nobody is in run().
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
@@ -61,15 +61,13 @@ class WorkerPool {
 
   // Returns when the job is done, or has failed and no worker is at it any more.
   Result<void> run(Job& job);
-  // Does the job in the background, when its turn comes: one worker is at such jobs, and only while
-  // nobody waits for another. EAGAIN if too many wait already.
-  Result<void> start(std::unique_ptr<Job> job);
+  // Whether somebody is in run().
+  bool is_busy() const { return jobs_.load(std::memory_order_relaxed) > 0; }
 
  private:
   struct Entry {
-    Entry(Job& of, std::unique_ptr<Job> keep) : job(of), owned(std::move(keep)) {}
+    explicit Entry(Job& of) : job(of) {}
     Job& job;
-    const std::unique_ptr<Job> owned;  // of a background job
     unsigned at_work = 0;
     bool exhausted = false;
     std::optional<Error> error;
@@ -85,7 +83,6 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable_any wanted_;
   std::list<Entry> entries_;
-  unsigned background_ = 0;            // entries_ that are owned
   std::atomic<unsigned> jobs_{0};      // entries_.size(), for workers that don't hold the lock
   std::vector<std::jthread> threads_;  // last: they use everything above
 };

@@ -68,8 +68,8 @@ class Migration {
   };
   Result<Outcome> run(const Listener& listener);
 
-  // Somebody wants this file there, now.
-  void request(Move move) { mover_.add({std::move(move)}, Mover::Where::Front); }
+  // Somebody wants this file there, now. EAGAIN if too many moves of the same user wait.
+  Result<void> request(Move move) { return mover_.request(std::move(move)); }
   // Something changed that the next plan should know soon.
   void replan_soon();
   // Called every second.

@@ -2,7 +2,6 @@
 #include "tiering/mover.hpp"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
+#include "tiering/idle_priority.hpp"
 
 namespace sluice {
 namespace {
@@ -29,23 +29,6 @@ constexpr std::uint64_t kMargin = 1 << 20;
 
 constexpr std::int64_t kFirstRetry = 5;  // seconds
 constexpr std::int64_t kLastRetry = 3600;
-
-// The disk's queue serves this thread when nobody else wants it (where the I/O scheduler knows
-// priorities). Not while names change hands: somebody may be waiting for that.
-class IdlePriority {
- public:
-  IdlePriority() { set(3); }
-  ~IdlePriority() { set(2); }
-  IdlePriority(const IdlePriority&) = delete;
-  IdlePriority& operator=(const IdlePriority&) = delete;
-
- private:
-  static void set(int priority_class) {
-    constexpr int kThisThread = 1, kClassShift = 13, kMiddle = 4;
-    ::syscall(SYS_ioprio_set, kThisThread, 0,
-              priority_class << kClassShift | (priority_class == 2 ? kMiddle : 0));
-  }
-};
 
 bool lacks_room(int code) { return code == ENOSPC || code == EDQUOT || code == EFBIG; }
 
@@ -89,31 +72,51 @@ void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
     number = ++last_report_;
     reports_[number] = report;
   }
-  std::map<InodeId, bool> added;
-  for (const Move& move : moves) {
-    waiting_.erase(move.id);
-    added[move.id] = true;
+  const auto place = where == Where::Front ? MoveQueue::Place::Asked : MoveQueue::Place::Last;
+  for (Move& move : moves) {
+    erase_waiting(move.id);
+    queue_.put({std::move(move), number}, place);
   }
-  std::erase_if(queue_, [&](const Job& job) {
-    if (!added.contains(job.move.id)) return false;
-    progress_.queued_bytes -= job.move.bytes;
-    return true;
-  });
-  for (const Move& move : moves) progress_.queued_bytes += move.bytes;
-  std::vector<Job> jobs;
-  for (Move& move : moves) jobs.push_back({std::move(move), number});
-  queue_.insert(where == Where::Front ? queue_.begin() : queue_.end(),
-                std::make_move_iterator(jobs.begin()), std::make_move_iterator(jobs.end()));
   wake_.notify_all();
+}
+
+Result<void> Mover::request(Move move) {
+  std::lock_guard lock(mutex_);
+  const auto waiting = waiting_of_user_.find(move.user);
+  const std::size_t all =
+      queue_.count_of(move.user) + (waiting == waiting_of_user_.end() ? 0 : waiting->second);
+  if (move.user != 0 && all >= kMostOfUser && queue_.find(move.id) == nullptr)
+    return Error(EAGAIN, "too many moves of one user wait");
+  erase_waiting(move.id);
+  queue_.put({std::move(move), 0}, MoveQueue::Place::Asked);
+  wake_.notify_all();
+  return {};
+}
+
+std::size_t Mover::most_requested() const {
+  std::lock_guard lock(mutex_);
+  std::map<uid_t, std::size_t> all = waiting_of_user_;
+  queue_.add_counts(all);
+  std::size_t most = 0;
+  for (const auto& [user, count] : all) most = std::max(most, count);
+  return most;
+}
+
+// REQUIRES: mutex_.
+void Mover::erase_waiting(InodeId id) {
+  const auto found = waiting_.find(id);
+  if (found == waiting_.end()) return;
+  const Move& move = found->second.pending.move;
+  if (move.reason == Reason::Requested) {
+    const auto user = waiting_of_user_.find(move.user);
+    if (--user->second == 0) waiting_of_user_.erase(user);
+  }
+  waiting_.erase(found);
 }
 
 void Mover::withdraw_reported() {
   std::unique_lock lock(mutex_);
-  std::erase_if(queue_, [&](const Job& job) {
-    if (job.report == 0) return false;
-    progress_.queued_bytes -= job.move.bytes;
-    return true;
-  });
+  queue_.erase_reported();
   reports_.clear();
   idle_.notify_all();
   idle_.wait(lock, [&] { return reporting_ == 0; });
@@ -151,9 +154,8 @@ void Mover::file_closed(InodeId id) {
   if (const auto at = under_way_.find(id); at != under_way_.end()) at->second.closed = true;
   const auto found = waiting_.find(id);
   if (found == waiting_.end() || !gave_way(found->second.pending.code)) return;
-  progress_.queued_bytes += found->second.pending.move.bytes;
-  queue_.push_front({found->second.pending.move, found->second.report});
-  waiting_.erase(found);
+  queue_.put({found->second.pending.move, found->second.report}, MoveQueue::Place::First);
+  erase_waiting(id);
   wake_.notify_all();
 }
 
@@ -175,8 +177,7 @@ void Mover::tick() {
       continue;
     }
     // Kept as waiting, too: should it fail again, it has tried once more.
-    progress_.queued_bytes += move.bytes;
-    queue_.push_back({move, waiting.report});
+    queue_.put({move, waiting.report}, MoveQueue::Place::Last);
     waiting.retry_at = 0;
     waiting.free_then = to.space().free;
     waiting.was_offline = false;
@@ -214,15 +215,13 @@ bool Mover::is_waiting(InodeId id) const {
 
 void Mover::forget_pending(InodeId id) {
   std::lock_guard lock(mutex_);
-  waiting_.erase(id);
+  erase_waiting(id);
 }
 
 std::optional<TierIndex> Mover::destination(InodeId id) const {
   std::lock_guard lock(mutex_);
   if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second.to;
-  for (const Job& job : queue_) {
-    if (job.move.id == id) return job.move.to;
-  }
+  if (const Move* move = queue_.find(id)) return move->to;
   return std::nullopt;
 }
 
@@ -230,6 +229,7 @@ Mover::Progress Mover::progress() const {
   std::lock_guard lock(mutex_);
   Progress out = progress_;
   out.queued = queue_.size();
+  out.queued_bytes = queue_.bytes();
   out.active = under_way_.size();
   return out;
 }
@@ -248,41 +248,34 @@ std::vector<Mover::Active> Mover::active(std::size_t most) const {
   return out;
 }
 
-// Whether `job` may travel with what is in the batch already.
-bool Mover::takes_part(const Job& job, const Batch& batch) const {
-  if (batch.jobs.empty()) {
-    const auto is_free = [&](TierIndex tier) { return busy_[tier] < pool_[tier].settings().moves; };
-    return is_free(job.move.from) && is_free(job.move.to);
-  }
-  return job.move.from == batch.from && job.move.to == batch.to && job.move.bytes <= kSmall;
-}
-
 // Takes the first job that may begin, and small ones behind it that go the same way. REQUIRES:
 // mutex_.
 bool Mover::take(Batch& batch) {
+  const auto is_free = [&](TierIndex tier) { return busy_[tier] < pool_[tier].settings().moves; };
   std::uint64_t bytes = 0;
-  for (auto at = queue_.begin(); at != queue_.end();) {
-    const bool paused = paused_ && at->move.reason != Reason::Requested;
-    if (paused || !takes_part(*at, batch) || under_way_.contains(at->move.id)) {
-      // Order matters: what is planned first makes room for the rest.
-      if (!batch.jobs.empty()) break;
-      ++at;
-      continue;
-    }
-    if (!batch.jobs.empty() && bytes + at->move.bytes > kBatchBytes) break;
-    bytes += at->move.bytes;
-    progress_.queued_bytes -= at->move.bytes;
-    progress_.current = at->move.paths.empty() ? "" : at->move.paths[0];
-    batch.from = at->move.from;
-    batch.to = at->move.to;
-    under_way_[at->move.id] = {
-        .path = progress_.current, .from = batch.from, .to = batch.to, .bytes = at->move.bytes};
-    const bool alone = at->move.bytes > kSmall;
-    batch.jobs.push_back(std::move(*at));
-    at = queue_.erase(at);
-    if (alone || batch.jobs.size() == kBatchFiles) break;
-  }
+  std::size_t files = 1;
+  bool is_first = true;
+  const MoveQueue::Choice choice{
+      .can_go = [&](TierIndex from, TierIndex to) { return is_free(from) && is_free(to); },
+      .is_held = [&](InodeId id) { return under_way_.contains(id); },
+      .only_requested = paused_};
+  batch.jobs = queue_.take(choice, [&](const Move& first, const Move& next) {
+    if (std::exchange(is_first, false)) bytes = first.bytes;
+    if (first.bytes > kSmall || next.bytes > kSmall || files == kBatchFiles) return false;
+    if (bytes + next.bytes > kBatchBytes) return false;
+    bytes += next.bytes;
+    ++files;
+    return true;
+  });
   if (batch.jobs.empty()) return false;
+  for (const Job& job : batch.jobs) {
+    const Move& move = job.move;
+    progress_.current = move.paths.empty() ? "" : move.paths[0];
+    under_way_[move.id] = {
+        .path = progress_.current, .from = move.from, .to = move.to, .bytes = move.bytes};
+  }
+  batch.from = batch.jobs[0].move.from;
+  batch.to = batch.jobs[0].move.to;
   ++busy_[batch.from];
   ++busy_[batch.to];
   return true;
@@ -453,9 +446,9 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     if (outcome) {
       ++progress_.moved;
       progress_.moved_bytes += receipt.bytes;
-      waiting_.erase(move.id);
+      erase_waiting(move.id);
     } else if (moot) {
-      waiting_.erase(move.id);
+      erase_waiting(move.id);
     } else {
       if (!gave_way(receipt.code)) ++progress_.failed;
       put_aside(*flight.job, outcome.error());
@@ -485,6 +478,10 @@ void Mover::put_aside(const Job& job, const Error& error) {
   Waiting& waiting = waiting_[job.move.id];
   const unsigned attempts = waiting.pending.since == 0 ? 1 : waiting.attempts + 1;
   const std::int64_t since = waiting.pending.since == 0 ? now : waiting.pending.since;
+  const Move& before = waiting.pending.move;
+  const bool counted = waiting.pending.since != 0 && before.reason == Reason::Requested;
+  if (counted && --waiting_of_user_[before.user] == 0) waiting_of_user_.erase(before.user);
+  if (job.move.reason == Reason::Requested) ++waiting_of_user_[job.move.user];
   waiting = {.pending = {job.move, error.code, error.text(), since},
              .attempts = attempts,
              .free_then = pool_[job.move.to].space().free,

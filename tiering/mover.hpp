@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -25,21 +24,11 @@
 
 #include "base/result.hpp"
 #include "metadata/store.hpp"
-#include "tiering/planner.hpp"
+#include "tiering/move_queue.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/relocate.hpp"
 
 namespace sluice {
-
-struct Move {
-  InodeId id{};
-  std::vector<std::string> paths;  // below the mount: every name the file has, or one that is known
-  TierIndex from = kNoTier;
-  TierIndex to = kNoTier;
-  std::uint64_t bytes = 0;
-  Reason reason = Reason::Requested;
-  std::string why;  // for the receipt
-};
 
 // A file on its way, held by the host: readers go on, and whoever wants to change it cancels the
 // move instead of waiting. Ending its life ends that hold.
@@ -93,6 +82,12 @@ class Mover {
   // queued already replaces the earlier. `report`, if any, is called from the mover's threads.
   enum class Where { Front, Back };
   void add(std::vector<Move> moves, Where where, const Report& report = {});
+  // Somebody, move.user, asks for it: before what was planned, and in turn with other users. EAGAIN
+  // if kMostOfUser moves of that user are queued or waiting already; root has no such limit.
+  static constexpr std::size_t kMostOfUser = 65536;
+  Result<void> request(Move move);
+  // Queued or waiting, of the user who has most.
+  std::size_t most_requested() const;
   // Takes out of the queue what was added with a report, and forgets the reports: for somebody who
   // stops listening. What is under way is finished. No report is called after this, nor is one
   // being called: what they refer to may go.
@@ -148,10 +143,7 @@ class Mover {
   std::vector<Active> active(std::size_t most) const;
 
  private:
-  struct Job {
-    Move move;
-    std::uint64_t report = 0;  // 0: nobody listens
-  };
+  using Job = MoveQueue::Job;
   struct Waiting {
     Pending pending;
     unsigned attempts = 1;
@@ -168,7 +160,6 @@ class Mover {
 
   void work(const std::stop_token& stop);
   bool take(Batch& batch);
-  bool takes_part(const Job& job, const Batch& batch) const;
   void carry(const std::stop_token& stop, Batch& batch);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
   void finish(const Flight& flight, const Result<void>& outcome);
@@ -177,6 +168,7 @@ class Mover {
   // if the copy should stop.
   Result<void> pace(const std::stop_token& stop, const Flight& flight, std::uint64_t bytes);
   void put_aside(const Job& job, const Error& error);
+  void erase_waiting(InodeId id);
 
   Pool& pool_;
   Store& store_;
@@ -185,11 +177,12 @@ class Mover {
 
   mutable std::mutex mutex_;  // guards all below; plain, for the condition variables
   std::condition_variable_any wake_, idle_;
-  std::deque<Job> queue_;
+  MoveQueue queue_;
   std::map<InodeId, Active> under_way_;
   std::map<InodeId, Waiting> waiting_;
-  std::vector<unsigned> busy_;           // moves at each tier
-  std::vector<std::uint64_t> reserved_;  // bytes on their way to each tier
+  std::map<uid_t, std::size_t> waiting_of_user_;  // those that were asked for
+  std::vector<unsigned> busy_;                    // moves at each tier
+  std::vector<std::uint64_t> reserved_;           // bytes on their way to each tier
   bool paused_ = false;
   std::map<std::uint64_t, Report> reports_;
   unsigned reporting_ = 0;  // reports that are being called

@@ -115,6 +115,8 @@ std::string describe_attribute_error(const Error& error, const Target& target,
       return where + "no space on tier " + log::escaped(tier) + " (" +
              format_size(number_of(tier_status(target.mount, tier), "free")) + " free, " +
              format_size(bytes) + " needed); see 'sluice status'";
+    case EAGAIN:
+      return where + "too many moves that you asked for are not done yet; see 'sluice moves'";
     case ENODATA:
     case EOPNOTSUPP:
       return where + "the daemon of " + log::escaped(target.mount) +

@@ -365,5 +365,27 @@ TEST_F(MoverTest, MovesWhetherOrNotTheStoreTakesTheReceipt) {
   EXPECT_EQ(mover_->progress().moved, 1u);
 }
 
+TEST_F(MoverTest, OneUserAsksForSoManyMovesAtOnce) {
+  start({.bandwidth = 1});  // nothing gets far
+  Move move = make("/f", "x");
+  move.reason = Reason::Requested;
+  move.user = 1000;
+  for (std::size_t i = 0; i <= Mover::kMostOfUser + 200; ++i) {
+    move.id = InodeId{1000 + i};
+    const auto asked = mover_->request(move);
+    if (asked) continue;
+    EXPECT_EQ(asked.error().code, EAGAIN);
+    EXPECT_GE(i, Mover::kMostOfUser);
+    EXPECT_GE(mover_->most_requested(), Mover::kMostOfUser);
+    move.user = 1001;
+    EXPECT_TRUE(mover_->request(move)) << "another user's";
+    move.id = InodeId{1};
+    move.user = 0;
+    EXPECT_TRUE(mover_->request(move)) << "root's";
+    return;
+  }
+  FAIL() << "there is no limit";
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The Warmer reads ranges of files into the page cache, in the background, while nothing more
+// important is to be done. Users take turns, a step of 1 MiB each.
+//
+// Holes cost nothing, and no job reads more than half of the machine's memory: what it read first
+// would be dropped again.
+// Threads: thread-safe; one of its own, "sluice-warm", started by the first job.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "gpu/file_version.hpp"
+
+namespace sluice {
+
+class Warmer {
+ public:
+  // Jobs of one user and of all; EAGAIN beyond. Each keeps a descriptor.
+  static constexpr std::size_t kMostOfUser = 64, kMostOfAll = 1024;
+
+  // `is_busy`: whether there is something more important to do now.
+  explicit Warmer(std::function<bool()> is_busy) : is_busy_(std::move(is_busy)) {}
+  ~Warmer();  // jobs are stopped where they are
+  Warmer(const Warmer&) = delete;
+  Warmer& operator=(const Warmer&) = delete;
+
+  // Reads file[begin, end). Nothing is added if a job of this user has that range still before it.
+  Result<void> add(uid_t user, int fd, std::uint64_t begin, std::uint64_t end);
+  // Ends the jobs of such files, and closes them.
+  void forget(const std::function<bool(const FileId&)>& is_meant);
+
+  std::size_t jobs() const;
+  std::size_t most_of_user() const;  // jobs of the user who has most
+
+ private:
+  struct Job {
+    UniqueFd fd;
+    bool seeks = false;  // the position of the descriptor is ours alone
+    FileId file;
+    std::uint64_t at = 0, end = 0;
+    std::uint64_t left = 0;  // that it may still read
+    bool stopped = false;    // under the lock
+  };
+  static bool step(Job& job);  // false: done
+  void work(const std::stop_token& stop);
+
+  const std::function<bool()> is_busy_;
+  mutable std::mutex mutex_;  // plain, for the condition variable
+  std::condition_variable_any wanted_;
+  std::map<uid_t, std::list<Job>> users_;  // none is empty; under mutex_
+  std::size_t count_ = 0;                  // under mutex_
+  std::list<Job> current_;  // the one at work; under mutex_, but for what step() needs
+  uid_t current_user_ = 0;  // under mutex_
+  std::jthread thread_;     // under mutex_
+};
+
+}  // namespace sluice

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "gpu/warmer.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gpu/residency.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/wait.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+class WarmerTest : public testing::Test {
+ protected:
+  UniqueFd make(const std::string& name, const std::string& content = "x") {
+    return UniqueFd(::open(dir_.make_file(name, content).c_str(), O_RDWR | O_CLOEXEC));
+  }
+  static FileId id_of(const UniqueFd& fd) {
+    struct stat stat {};
+    EXPECT_EQ(::fstat(fd.get(), &stat), 0);
+    return FileVersion::of(stat).id;
+  }
+  static std::size_t descriptors() {
+    const auto all = std::filesystem::directory_iterator("/proc/self/fd");
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+  }
+  bool is_idle() {
+    return test::eventually([&] { return warmer_.jobs() == 0; });
+  }
+
+  test::TempDir dir_;
+  std::atomic<bool> busy_{false};
+  Warmer warmer_{[this] { return busy_.load(); }};
+};
+
+TEST_F(WarmerTest, ReadsTheRange) {
+  const UniqueFd fd = make("f", std::string(4 * kMiB, 'x'));
+  ::fsync(fd.get());
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  if (cached_share(fd.get(), 0, 4 * kMiB).value_or(1) > 0.5) GTEST_SKIP() << "it stays cached here";
+  ASSERT_TRUE(warmer_.add(0, fd.get(), 0, 4 * kMiB));
+  EXPECT_TRUE(
+      test::eventually([&] { return cached_share(fd.get(), 0, 4 * kMiB).value_or(0) == 1.0; }));
+}
+
+TEST_F(WarmerTest, HolesCostNothing) {
+  const UniqueFd fd = make("huge");
+  constexpr std::uint64_t kHuge = 1ull << 40;
+  if (::ftruncate(fd.get(), kHuge) != 0) GTEST_SKIP() << "no such files here";
+  ASSERT_TRUE(warmer_.add(1000, fd.get(), 0, kHuge));
+  EXPECT_TRUE(is_idle()) << "it reads the zeros of a hole";
+  EXPECT_EQ(cached_share(fd.get(), 512 * kMiB, kMiB).value_or(0), 0);
+  EXPECT_EQ(::lseek(fd.get(), 0, SEEK_CUR), 0) << "the position is the caller's";
+}
+
+TEST_F(WarmerTest, OneUserDoesNotTakeThePlaceOfOthers) {
+  busy_ = true;
+  std::vector<UniqueFd> files;
+  for (std::size_t i = 0; i <= Warmer::kMostOfUser; ++i)
+    files.push_back(make("f" + std::to_string(i)));
+  for (std::size_t i = 0; i < Warmer::kMostOfUser; ++i)
+    ASSERT_TRUE(warmer_.add(1000, files[i].get(), 0, 1)) << i;
+  EXPECT_TRUE(failed_with(warmer_.add(1000, files.back().get(), 0, 1), EAGAIN));
+  EXPECT_TRUE(warmer_.add(1001, files.back().get(), 0, 1));
+  busy_ = false;
+  EXPECT_TRUE(is_idle());
+  EXPECT_TRUE(warmer_.add(1000, files.back().get(), 0, 1));
+}
+
+TEST_F(WarmerTest, WhatIsAskedForAgainIsDoneOnce) {
+  busy_ = true;
+  const UniqueFd fd = make("f", std::string(100, 'x'));
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(warmer_.add(1000, fd.get(), 10, 100));
+  ASSERT_TRUE(warmer_.add(1000, fd.get(), 20, 90));
+  EXPECT_EQ(warmer_.jobs(), 1u);
+  ASSERT_TRUE(warmer_.add(1000, fd.get(), 0, 100));
+  EXPECT_EQ(warmer_.jobs(), 2u);
+}
+
+TEST_F(WarmerTest, AFileThatIsForgottenIsClosed) {
+  busy_ = true;
+  const UniqueFd gone = make("gone"), stays = make("stays");
+  const std::size_t before = descriptors();
+  ASSERT_TRUE(warmer_.add(1000, gone.get(), 0, 1));
+  ASSERT_TRUE(warmer_.add(1001, gone.get(), 0, 1));
+  ASSERT_TRUE(warmer_.add(1000, stays.get(), 0, 1));
+  const FileId id = id_of(gone);
+  warmer_.forget([&](const FileId& file) { return file == id; });
+  EXPECT_EQ(warmer_.jobs(), 1u);
+  EXPECT_EQ(descriptors(), before + 1);
+}
+
+TEST_F(WarmerTest, EndsThoughItsWorkIsNotDone) {
+  busy_ = true;
+  const UniqueFd fd = make("f");
+  ASSERT_TRUE(warmer_.add(1000, fd.get(), 0, 1));
+}
+
+}  // namespace
+}  // namespace sluice
