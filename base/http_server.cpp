@@ -22,6 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+constexpr int kBacklog = 64;
+
 std::string wire_form(const HttpResponse& response) {
   std::string out = "HTTP/1.1 " + response.status;
   out += "\r\nContent-Type: " + response.type + "; charset=utf-8";
@@ -61,21 +63,20 @@ bool parse_headers(std::string_view text, HttpHeaders& out) {
   return true;
 }
 
-// Waits until `socket` is ready for `events`; false when it is not by `deadline`.
-bool wait_for(int socket, short events, steady_clock::time_point deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
-    pollfd ready{.fd = socket, .events = events, .revents = 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(std::max<long>(left, 0)));
-    if (count >= 0) return count > 0;
-    if (errno != EINTR) return false;
-  }
-}
-
 }  // namespace
 
+// A connection: it says what it wants, a handler is at it, it takes the answer.
 struct HttpServer::Client {
+  enum class State { Speaks, Waits, Listens, Done };
   UniqueFd socket;
+  State state = State::Speaks;
+  steady_clock::time_point deadline;
+  std::string text = {};  // the request, then the answer; the worker's while the client waits
+  std::size_t sent = 0;
+  std::atomic<bool> answered{false};  // the worker sets it last
+};
+
+struct HttpServer::Worker {
   std::atomic<bool> ended{false};  // the thread sets it last
   std::jthread thread;
 };
@@ -186,7 +187,7 @@ SocketAddress loopback_address(std::uint16_t port) {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen_at(const std::string& path, const char* name,
                                                           Handler handler) {
-  UniqueFd socket = SLUICE_TRY(listen_unix(path, kMostClients, SOCK_NONBLOCK));
+  UniqueFd socket = SLUICE_TRY(listen_unix(path, kBacklog, SOCK_NONBLOCK));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
   if (!wake) return Error::last("listen for HTTP");
   return std::unique_ptr<HttpServer>(
@@ -202,7 +203,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen_on(const SocketAddress& a
   const int on = 1;  // or whoever comes next would wait a minute for the port
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) < 0 ||
-      ::listen(socket.get(), kMostClients) < 0) {
+      ::listen(socket.get(), kBacklog) < 0) {
     return Error::last("listen for HTTP");
   }
   return std::unique_ptr<HttpServer>(
@@ -240,19 +241,56 @@ std::uint16_t HttpServer::port() const {
 }
 
 void HttpServer::serve(const std::stop_token& stop) {
+  std::vector<pollfd> fds;
   while (!stop.stop_requested()) {
-    // With enough clients the others wait in the kernel's queue, or are refused by it.
-    const bool accepts = clients_.size() < kMostClients;
-    std::array<pollfd, 2> fds{
-        {{wake_.get(), POLLIN, 0}, {accepts ? socket_.get() : -1, POLLIN, 0}}};
-    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    fds.assign({{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}});
+    auto first = steady_clock::time_point::max();
+    for (const ClientPtr& client : clients_) {
+      const bool waits = client->state == Client::State::Waits;
+      const bool speaks = client->state == Client::State::Speaks;
+      const int watched = waits ? -1 : client->socket.get();
+      fds.push_back({watched, static_cast<short>(speaks ? POLLIN : POLLOUT), 0});
+      if (!waits) first = std::min(first, client->deadline);
+    }
+    const auto left = std::chrono::ceil<milliseconds>(first - steady_clock::now()).count();
+    const bool has_deadline = first != steady_clock::time_point::max();
+    const int patience = has_deadline ? static_cast<int>(std::max<long>(left, 0)) : -1;
+    if (::poll(fds.data(), fds.size(), patience) < 0) continue;
     if (eventfd_t woken = 0; fds[0].revents != 0) ::eventfd_read(wake_.get(), &woken);
-    clients_.remove_if([](const Client& client) { return client.ended.load(); });
+    std::size_t at = 2;
+    for (const ClientPtr& client : clients_) attend(*client, fds[at++].revents);
+    clients_.remove_if(
+        [](const ClientPtr& client) { return client->state == Client::State::Done; });
+    workers_.remove_if([](const Worker& worker) { return worker.ended.load(); });
+    start_work();
     if (fds[1].revents != 0) accept_one();
   }
-  // Those who are still talking find their line dead, and come to an end.
-  for (const Client& client : clients_) ::shutdown(client.socket.get(), SHUT_RDWR);
-  clients_.clear();
+  // Handlers that are at work come to an end; nobody else is waited for.
+  workers_.clear();
+}
+
+void HttpServer::attend(Client& client, short events) {
+  if (client.state == Client::State::Waits) {
+    if (!client.answered.load()) return;
+    client.state = Client::State::Listens;
+    client.deadline = steady_clock::now() + kPatience;
+    return send_some(client);
+  }
+  if (events != 0) client.state == Client::State::Speaks ? receive(client) : send_some(client);
+  const bool is_over =
+      client.state != Client::State::Waits && steady_clock::now() >= client.deadline;
+  if (is_over) client.state = Client::State::Done;
+}
+
+// The oldest of those who have not said yet what they want goes.
+bool HttpServer::make_room() {
+  if (clients_.size() < kMostConnections) return true;
+  const auto silent = std::find_if(clients_.begin(), clients_.end(), [](const ClientPtr& client) {
+    return client->state == Client::State::Speaks;
+  });
+  if (silent == clients_.end()) return false;
+  clients_.erase(silent);
+  return true;
 }
 
 void HttpServer::accept_one() {
@@ -263,47 +301,70 @@ void HttpServer::accept_one() {
       std::this_thread::sleep_for(milliseconds(100));
     return;
   }
-  Client& client = clients_.emplace_back();
-  client.socket = std::move(socket);
-  const auto serve_client = [this, &client] {
-    begin_thread(name_);
+  if (!make_room()) return;  // all want something: who asked finds the connection closed
+  auto client = std::make_shared<Client>();
+  client->socket = std::move(socket);
+  client->deadline = steady_clock::now() + kPatience;
+  clients_.push_back(client);
+  receive(*client);  // most have said it by now
+  start_work();
+}
+
+void HttpServer::receive(Client& client) {
+  std::array<char, 4096> piece{};
+  const ssize_t got = ::recv(client.socket.get(), piece.data(), piece.size(), 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    client.state = Client::State::Done;
+    return;
+  }
+  client.text.append(piece.data(), static_cast<std::size_t>(got));
+  if (client.text.find("\r\n\r\n") == std::string::npos && client.text.size() <= kLongestRequest)
+    return;
+  client.state = Client::State::Waits;
+  const auto self = std::find_if(clients_.begin(), clients_.end(),
+                                 [&](const ClientPtr& each) { return each.get() == &client; });
+  unanswered_.push_back(*self);
+}
+
+void HttpServer::start_work() {
+  while (!unanswered_.empty() && workers_.size() < kMostHandlers) {
+    const ClientPtr client = unanswered_.front();
+    unanswered_.pop_front();
+    Worker& worker = workers_.emplace_back();
+    const auto work = [this, client, &worker] {
+      begin_thread(name_);
+      try {
+        client->text = wire_form(answer_to(client->text));
+      } catch (const std::exception& error) {
+        log::get().error("an HTTP request failed in a way it must not: {}", error.what());
+        client->text.clear();
+      }
+      client->answered = true;
+      worker.ended = true;
+      ::eventfd_write(wake_.get(), 1);
+    };
     try {
-      talk(client.socket.get());
-    } catch (const std::exception& error) {
-      log::get().error("an HTTP request failed in a way it must not: {}", error.what());
+      worker.thread = std::jthread(work);
+    } catch (const std::system_error&) {
+      workers_.pop_back();
+      client->state = Client::State::Done;  // no more threads for now
     }
-    // Now, not when somebody comes to clear up: the client waits for this end.
-    ::shutdown(client.socket.get(), SHUT_RDWR);
-    client.ended = true;
-    ::eventfd_write(wake_.get(), 1);
-  };
-  try {
-    client.thread = std::jthread(serve_client);
-  } catch (const std::system_error&) {
-    clients_.pop_back();  // no more threads for now: who asked finds the connection closed
   }
 }
 
-void HttpServer::talk(int socket) const {
-  std::string request;
-  auto deadline = steady_clock::now() + kPatience;
-  while (request.find("\r\n\r\n") == std::string::npos && request.size() <= kLongestRequest) {
-    std::array<char, 4096> piece{};
-    if (!wait_for(socket, POLLIN, deadline)) return;
-    const ssize_t got = ::recv(socket, piece.data(), piece.size(), 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got <= 0) return;
-    request.append(piece.data(), static_cast<std::size_t>(got));
+void HttpServer::send_some(Client& client) {
+  const std::string& text = client.text;
+  while (client.sent < text.size()) {
+    const ssize_t put = ::send(client.socket.get(), text.data() + client.sent,
+                               text.size() - client.sent, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EAGAIN) return;
+    if (put < 0) break;
+    client.sent += static_cast<std::size_t>(put);
   }
-  const std::string answer = wire_form(answer_to(request));
-  deadline = steady_clock::now() + kPatience;
-  for (std::size_t sent = 0; sent < answer.size();) {
-    if (!wait_for(socket, POLLOUT, deadline)) return;
-    const ssize_t put = ::send(socket, answer.data() + sent, answer.size() - sent, MSG_NOSIGNAL);
-    if (put < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (put < 0) return;
-    sent += static_cast<std::size_t>(put);
-  }
+  ::shutdown(client.socket.get(), SHUT_RDWR);
+  client.state = Client::State::Done;
 }
 
 HttpResponse HttpServer::answer_to(const std::string& request) const {

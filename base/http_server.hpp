@@ -3,10 +3,12 @@
 // means to tell friend from foe: it listens on a socket that only its owner can open, or on a
 // loopback address; whatever else is needed is the handler's.
 //
-// A client can't hold up the process: there are at most kMostClients, each has kPatience to say
-// what it wants and kPatience to take the answer, and a request is at most kLongestRequest bytes.
-// Threads: one that accepts, and one for each client, which calls the handler. So the handler must
-// be thread-safe; one that waits holds up nobody but its client, and the server's end.
+// A client holds up neither the process nor other clients: it has kPatience to say what it wants
+// and kPatience to take the answer, a request is at most kLongestRequest bytes, and where there are
+// kMostConnections the one that has been silent for longest makes room for a new one.
+// Threads: one that reads all requests and sends all answers, and at most kMostHandlers that call
+// the handler. So the handler must be thread-safe; one that waits holds up nobody but its client,
+// and the server's end.
 #pragma once
 
 #include <sys/socket.h>
@@ -48,8 +50,9 @@ struct HttpRequest {
 
   // Empty if there is none. `name` is in lower case.
   std::string_view header(std::string_view name) const;
-  // Whether it was asked by a loopback name, such as "localhost:9465"; with any port, as it may come
-  // through a tunnel. What is not may be of a web page whose own name leads here (DNS rebinding).
+  // Whether it was asked by a loopback name, such as "localhost:9465"; with any port, as it may
+  // come through a tunnel. What is not may be of a web page whose own name leads here (DNS
+  // rebinding).
   bool is_for_loopback() const;
   // The member `name` of the query, decoded; nothing if there is none.
   std::optional<std::string> parameter(std::string_view name) const;
@@ -72,7 +75,7 @@ std::string percent_encoded(std::string_view bytes);
 
 class HttpServer {
  public:
-  static constexpr std::size_t kMostClients = 16;
+  static constexpr std::size_t kMostConnections = 256, kMostHandlers = 16;
   static constexpr std::size_t kLongestRequest = 16 << 10;
   static constexpr std::chrono::seconds kPatience{5};
 
@@ -91,11 +94,17 @@ class HttpServer {
 
  private:
   struct Client;
+  using ClientPtr = std::shared_ptr<Client>;
+  struct Worker;
 
   HttpServer(UniqueFd socket, UniqueFd wake, std::string path, const char* name, Handler handler);
   void serve(const std::stop_token& stop);
   void accept_one();
-  void talk(int socket) const;
+  bool make_room();
+  void attend(Client& client, short events);
+  void receive(Client& client);
+  static void send_some(Client& client);
+  void start_work();
   HttpResponse answer_to(const std::string& request) const;
 
   const UniqueFd socket_;
@@ -103,7 +112,10 @@ class HttpServer {
   const std::string path_;  // of a unix socket
   const char* const name_;
   const Handler handler_;
-  std::list<Client> clients_;  // only the accepting thread touches it
+  // Only the serving thread touches these.
+  std::list<ClientPtr> clients_;     // oldest first
+  std::list<ClientPtr> unanswered_;  // whose requests wait for a handler
+  std::list<Worker> workers_;
   std::jthread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -54,12 +55,13 @@ json to_json(const Receipt& receipt) {
 // One connection: a request and its answer.
 class ControlServer::Conversation {
  public:
-  Conversation(const Parts& parts, int socket, int wake)
-      : parts_(parts), socket_(socket), wake_(wake) {}
+  Conversation(const Parts& parts, int socket, int wake, std::atomic<bool>& has_spoken)
+      : parts_(parts), socket_(socket), wake_(wake), has_spoken_(has_spoken) {}
 
   void run() {
     json request;
     if (!read_request(request)) return;
+    has_spoken_ = true;
     const std::string verb = request.value("verb", "");
     json last;
     if (verb == "plan") {
@@ -329,6 +331,7 @@ class ControlServer::Conversation {
   const Parts& parts_;
   const int socket_;
   const int wake_;
+  std::atomic<bool>& has_spoken_;
   std::atomic<bool> broken_{false};  // set by whichever thread notices
   std::mutex sending_;               // receipts come from the mover's threads
   steady_clock::time_point last_progress_{};
@@ -336,9 +339,26 @@ class ControlServer::Conversation {
 
 struct ControlServer::Talk {
   UniqueFd socket;
-  std::atomic<bool> ended{false};  // the thread sets it last
+  bool hung_up = false;                 // by us
+  std::atomic<bool> has_spoken{false};  // there was a request
+  std::atomic<bool> ended{false};       // the thread sets it last
   std::jthread thread;
 };
+
+// Where there are as many talks as may be, the one that has been silent for longest ends.
+bool ControlServer::make_room() {
+  talks_.remove_if([](const auto& talk) { return talk->ended.load(); });
+  const auto count =
+      std::count_if(talks_.begin(), talks_.end(), [](const auto& talk) { return !talk->hung_up; });
+  if (count < kMostTalks) return true;
+  const auto silent = std::find_if(talks_.begin(), talks_.end(), [](const auto& talk) {
+    return !talk->hung_up && !talk->has_spoken.load();
+  });
+  if (silent == talks_.end()) return false;
+  (*silent)->hung_up = true;
+  ::shutdown((*silent)->socket.get(), SHUT_RDWR);  // its thread ends by that
+  return true;
+}
 
 Result<std::unique_ptr<ControlServer>> ControlServer::listen(const std::string& path, Parts parts) {
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
@@ -373,21 +393,20 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     // Out of descriptors, say: it stays in the queue, and poll() would return at once.
     if (!socket) std::this_thread::sleep_for(milliseconds(100));
-    talks_.remove_if([](const auto& talk) { return talk->ended.load(); });
     ucred peer{};
     socklen_t size = sizeof peer;
-    if (!socket || std::ssize(talks_) >= kMostTalks ||
-        ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
+    if (!socket || ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
         (peer.uid != 0 && peer.uid != ::geteuid())) {
       continue;
     }
+    if (!make_room()) continue;
     auto talk = std::make_unique<Talk>();
     talk->socket = std::move(socket);
     Talk& each = *talk;
     const auto converse = [this, &each] {
       begin_thread("sluice-talk");
       try {
-        Conversation(parts_, each.socket.get(), wake_.get()).run();
+        Conversation(parts_, each.socket.get(), wake_.get(), each.has_spoken).run();
       } catch (const std::exception& e) {
         log::get().error("a control request failed in a way it must not: {}", e.what());
       }

@@ -45,6 +45,7 @@ class ControlServer {
 
   ControlServer(UniqueFd socket, UniqueFd wake, std::string path, Parts parts);
   void accept_all(const std::stop_token& stop);
+  bool make_room();
 
   const UniqueFd socket_;
   const UniqueFd wake_;  // an eventfd: readable once we are to end

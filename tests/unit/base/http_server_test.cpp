@@ -126,14 +126,14 @@ TEST_F(HttpServerTest, AHandlerThatWaitsHoldsUpNobodyElse) {
 TEST_F(HttpServerTest, ServesManyClientsAtOnce) {
   std::vector<std::jthread> threads;
   std::atomic<int> served{0};
-  for (std::size_t i = 0; i < 2 * HttpServer::kMostClients; ++i) {
+  for (std::size_t i = 0; i < 2 * HttpServer::kMostHandlers; ++i) {
     threads.emplace_back([&] {
       for (int turn = 0; turn < 20; ++turn)
         served += ask("GET /page HTTP/1.1\r\n\r\n").ends_with("one 1\n") ? 1 : 0;
     });
   }
   threads.clear();
-  EXPECT_EQ(served, 20 * 2 * static_cast<int>(HttpServer::kMostClients));
+  EXPECT_EQ(served, 20 * 2 * static_cast<int>(HttpServer::kMostHandlers));
 }
 
 TEST_F(HttpServerTest, RefusesARequestWithoutEnd) {
@@ -144,13 +144,20 @@ TEST_F(HttpServerTest, RefusesARequestWithoutEnd) {
 
 TEST_F(HttpServerTest, ClientsThatSayNothingHoldUpNobody) {
   std::vector<UniqueFd> silent;
-  for (std::size_t i = 0; i + 1 < HttpServer::kMostClients; ++i) silent.push_back(connect());
+  for (std::size_t i = 0; i < HttpServer::kMostConnections + 3; ++i) silent.push_back(connect());
   EXPECT_TRUE(ask("GET /page HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
-  // All places taken: they are given up after a while.
-  silent.push_back(connect());
-  silent.push_back(connect());
-  EXPECT_TRUE(ask("GET /page HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(read_all(silent[0]), "") << "the oldest has made room";
+}
+
+TEST_F(HttpServerTest, AClientThatSpeaksIsNotSentAwayForSilentOnes) {
+  const UniqueFd waiting = connect();
+  send(waiting, "GET /wait HTTP/1.1\r\n\r\n");
+  arrived_.wait();
+  std::vector<UniqueFd> silent;
+  for (std::size_t i = 0; i < HttpServer::kMostConnections + 3; ++i) silent.push_back(connect());
   EXPECT_EQ(read_all(silent[0]), "");
+  go_on_.count_down();
+  EXPECT_TRUE(read_all(waiting).starts_with("HTTP/1.1 404"));
 }
 
 TEST_F(HttpServerTest, AClientThatDoesNotReadHoldsUpNobody) {

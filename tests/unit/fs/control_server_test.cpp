@@ -54,6 +54,15 @@ TEST_F(ControlServerTest, EndsThoughAClientDoesNotReadItsAnswer) {
   client.reset();
 }
 
+TEST_F(ControlServerTest, ClientsThatSayNothingHoldUpNobody) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(*connect_unix(path_));
+  const UniqueFd client = ask("{\"verb\": \"dance\"}\n");
+  std::string answer(4096, '\0');
+  EXPECT_GT(::recv(client.get(), answer.data(), answer.size(), 0), 0);
+  EXPECT_NE(answer.find("unknown request"), std::string::npos) << answer;
+}
+
 TEST_F(ControlServerTest, AnswersWhatItDoesNotKnow) {
   for (const char* line : {"{\"verb\": \"dance\"}\n", "[]\n", "nothing\n"}) {
     const UniqueFd client = ask(line);
