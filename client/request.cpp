@@ -12,9 +12,7 @@
 namespace sluice {
 namespace {
 
-// A request keeps one of the daemon's queues for as long as it takes, and with it everybody whose
-// requests are in that queue: five milliseconds of a bus at 50 GB/s, a second of a slow disk.
-constexpr std::uint64_t kSlice = 256 << 20;
+constexpr std::uint64_t kSlice = SLUICE_MAX_TRANSFER;
 
 // A part of one segment that lies in one piece of the buffer.
 struct Part {
@@ -84,22 +82,30 @@ Result<Transfer> ask_one(const Request& request, const Part& part, std::uint64_t
   return ask(request.file, is_read ? SLUICE_IOC_READ : SLUICE_IOC_WRITE, transfer);
 }
 
-Result<Transfer> ask_many(const Request& request, std::span<const Part> parts, std::uint64_t name) {
+// `count`: of parts that were read.
+Result<Transfer> ask_many(const Request& request, std::span<const Part> parts, std::uint64_t name,
+                          std::size_t& count) {
   auto readv = std::make_unique<struct sluice_readv>();
   readv->buffer = name;
   readv->count = static_cast<__u32>(parts.size());
   readv->route = static_cast<std::uint32_t>(request.route);
   for (std::size_t i = 0; i < parts.size(); ++i) readv->segments[i] = parts[i].where;
-  return ask(request.file, SLUICE_IOC_READV, *readv);
+  const Transfer done = SLUICE_TRY(ask(request.file, SLUICE_IOC_READV, *readv));
+  // Never none, or there would be no end.
+  if (readv->count == 0 || readv->count > parts.size()) return Error{EIO, "the daemon's answer"};
+  count = readv->count;
+  return done;
 }
 
-// How many of `parts` may go in one request: of one piece, and no more than a slice.
+// How many of `parts` may go in one request: of one piece, and no more than a slice. A large one
+// goes alone.
 std::size_t batch_size(std::span<const Part> parts) {
   std::size_t count = 0;
   std::uint64_t bytes = 0;
   for (const auto& part : parts) {
     bytes += part.where.length;
-    const bool fits = part.piece == parts[0].piece && bytes <= kSlice;
+    const bool fits =
+        part.piece == parts[0].piece && bytes <= kSlice && part.where.length <= SLUICE_MAX_SEGMENT;
     if (!fits || count == SLUICE_MAX_SEGMENTS) break;
     ++count;
   }
@@ -107,15 +113,16 @@ std::size_t batch_size(std::span<const Part> parts) {
 }
 
 Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
-  const auto parts = parts_of(request);
+  auto parts = parts_of(request);
+  const bool is_write = request.direction == Direction::Write;
   Transfer sum;
   std::uint64_t largest = 0;
   for (std::size_t i = 0; i < parts.size();) {
-    const bool is_write = request.direction == Direction::Write;
-    const std::size_t count = is_write ? 1 : batch_size(std::span<const Part>(parts).subspan(i));
-    const Part& first = parts[i];
-    const auto answer = count == 1 ? ask_one(request, first, names[first.piece])
-                                   : ask_many(request, {&first, count}, names[first.piece]);
+    std::size_t count = is_write ? 1 : batch_size(std::span<const Part>(parts).subspan(i));
+    Part& first = parts[i];
+    const bool is_one = count == 1;
+    const auto answer = is_one ? ask_one(request, first, names[first.piece])
+                               : ask_many(request, {&first, count}, names[first.piece], count);
     if (!answer) {
       // What a shorter write has done, it has done.
       if (is_write && sum.bytes > 0) break;
@@ -127,10 +134,17 @@ Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
       sum.route = answer->route;
       sum.why = answer->why;
     }
-    i += count;
-    if (count == 1 && answer->bytes < first.where.length) {
-      while (i < parts.size() && parts[i].segment == first.segment) ++i;
+    if (is_one && answer->bytes > 0 && answer->bytes < first.where.length) {
+      // Others had their turn, or this is the end of the file: then the rest has no bytes.
+      first.where.buffer_offset += answer->bytes;
+      first.where.file_offset += answer->bytes;
+      first.where.length -= answer->bytes;
+      continue;
     }
+    const bool is_end = is_one && answer->bytes == 0;
+    const std::size_t segment = first.segment;
+    i += count;
+    while (is_end && i < parts.size() && parts[i].segment == segment) ++i;
   }
   return sum;
 }

@@ -133,7 +133,8 @@ class Daemon {
                                                           .heat_sample = options_.heat_sample});
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_->attach(*engine_);
-    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory);
+    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
+                                        [this] { return session_->waiting(); });
     return true;
   }
 

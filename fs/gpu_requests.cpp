@@ -120,6 +120,7 @@ Result<GpuRequest> readv(Bytes in, std::size_t out_size) {
   for (std::uint32_t i = 0; i < header.count; ++i) {
     sluice_segment from;
     std::memcpy(&from, rest.data() + i * sizeof from, sizeof from);
+    if (from.length > SLUICE_MAX_SEGMENT) return Error(E2BIG, "ioctl readv segment");
     request.segments.push_back(SLUICE_TRY(to_segment(from)));
   }
   return GpuRequest(std::move(request));

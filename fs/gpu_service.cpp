@@ -11,15 +11,10 @@
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/units.hpp"
+#include "fs/gpu_buffer.hpp"
 
 namespace sluice {
 namespace {
-
-void fill(auto& out, const Transfer& done) {
-  out.route = static_cast<std::uint32_t>(done.route);
-  out.why = static_cast<std::uint32_t>(done.why);
-  out.done = done.bytes;
-}
 
 template <std::size_t N>
 void copy_text(char (&to)[N], std::string_view text) {
@@ -38,31 +33,11 @@ sluice_route_stats stats_of(const RouteFigures& figures) {
 
 }  // namespace
 
-struct GpuService::Buffer {
-  Buffer(GpuService& owner, std::shared_ptr<ClientProcess> of, uid_t who)
-      : service(owner), client(of), user(who) {}
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() {
-    if (memory) {
-      service.count_.fetch_sub(1);
-      service.bytes_.fetch_sub(memory->length());
-    }
-    MutexLock lock(service.clients_mutex_);
-    const auto mine = service.of_user_.find(user);
-    if (--mine->second == 0) service.of_user_.erase(mine);
-  }
-
-  GpuService& service;
-  const std::shared_ptr<ClientProcess> client;
-  const uid_t user;
-  MemfdLimit::Share share;  // of host memory
-  std::unique_ptr<Memory> memory;
-};
-
-GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory)
+GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
+                       std::function<unsigned()> waiting)
     : engine_(engine),
       filesystem_(filesystem),
+      waiting_(std::move(waiting)),
       host_memory_(host_memory),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
@@ -276,65 +251,16 @@ Result<void> GpuService::carry_out(const From& from, const UnregisterRequest& re
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const ReadRequest& request, GpuReply& reply) {
-  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
-  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
-  if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
-  const Segment& where = request.segment;
-  auto out = reply.start<sluice_transfer>();
-  fill(out,
-       SLUICE_TRY(filesystem_.gpu_read(from.file, *buffer->memory, {&where, 1}, request.route)));
-  reply.set(out);
-  return {};
-}
-
-Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request, GpuReply& reply) {
-  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
-  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
-  if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
-  Transfer done;
-  if (!request.segments.empty()) {
-    done = SLUICE_TRY(
-        filesystem_.gpu_read(from.file, *buffer->memory, request.segments, request.route));
-  }
-  // The segments need not go back.
-  struct Header {
-    __u64 buffer;
-    __u32 count, route, why, reserved;
-    __u64 done;
-  };
-  static_assert(sizeof(Header) == offsetof(sluice_readv, segments));
-  static_assert(offsetof(sluice_readv, done) == 24 && offsetof(sluice_readv, why) == 16);
-  auto out = reply.start<Header>();
-  fill(out, done);
-  reply.set(out);
-  return {};
-}
-
-Result<void> GpuService::carry_out(const From& from, const WriteRequest& request, GpuReply& reply) {
-  if (!from.open.writes()) return Error(EBADF, "the file is not open for writing");
-  if (from.open.appends()) return Error(EINVAL, "a file open for appending has no offsets");
-  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
-  const Segment& where = request.segment;
-  const bool keeps_suid = from.caller.uid == 0;
-  auto out = reply.start<sluice_transfer>();
-  fill(out,
-       SLUICE_TRY(filesystem_.gpu_write(from.file, *buffer->memory, where, request.route,
-                                        keeps_suid ? std::nullopt : std::optional(from.caller))));
-  reply.set(out);
-  return {};
-}
-
 Result<void> GpuService::carry_out(const From& from, const PrefetchRequest& request, GpuReply&) {
   if (request.warm) {
     if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
-    SLUICE_TRY(filesystem_.warm(from.file, request.offset, request.length));
+    SLUICE_TRY(filesystem_.warm(from.file, request.offset, request.length, from.caller.uid));
   }
   if (request.promote) {
     // As with user.sluice.tier, which takes the right to write.
     if (!from.open.writes() && !SLUICE_TRY(filesystem_.is_owner(from.file, from.caller)))
       return Error(EPERM, "promote a file that is neither open for writing nor one's own");
-    SLUICE_TRY(filesystem_.promote(from.file));
+    SLUICE_TRY(filesystem_.promote(from.file, from.caller.uid));
   }
   return {};
 }
@@ -425,6 +351,24 @@ Result<void> GpuService::carry_out(const From& from, const RingAddFileRequest& r
 Result<void> GpuService::carry_out(const From& from, const RingDropFileRequest& request,
                                    GpuReply&) {
   return rings_.drop_file(request.ring, request.file, from.caller);
+}
+
+std::vector<LimitUse> GpuService::limits() const {
+  std::size_t of_user = 0;
+  {
+    MutexLock lock(clients_mutex_);
+    for (const auto& [user, count] : of_user_) of_user = std::max(of_user, count);
+  }
+  const std::uint64_t used = host_memory_.used(), largest = host_memory_.largest_share();
+  std::vector<LimitUse> out{
+      {"buffers", "user", of_user, kMostOfUser, "ENOSPC"},
+      {"buffers", "all", buffers(), kMostOfAll, "ENOSPC"},
+      {"host memory", "user", largest, (host_memory_.most() - (used - largest)) / 2, "ENOSPC",
+       true},
+      {"host memory", "all", used, host_memory_.most(), "ENOSPC", true},
+      {"hanging descriptors", "all", taker_.hanging(), DescriptorTaker::kMostOfAll, "EBUSY"}};
+  for (const LimitUse& each : rings_.limits()) out.push_back(each);
+  return out;
 }
 
 }  // namespace sluice

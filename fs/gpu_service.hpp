@@ -17,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,6 +33,7 @@
 #include "fs/descriptor_taker.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_requests.hpp"
+#include "fs/limit_use.hpp"
 #include "fs/memfd_limit.hpp"
 #include "fs/open_id.hpp"
 #include "fs/ring_service.hpp"
@@ -45,8 +47,11 @@ class GpuService {
   // each, of which the kernel allows a process some 65,000.
   static constexpr std::size_t kMostOfFile = 4096, kMostOfUser = 8192, kMostOfAll = 32768;
 
-  // `host_memory`: bytes of memfds that may be registered at once.
-  GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory);
+  // `host_memory`: bytes of memfds that may be registered at once. `waiting`: how many requests of
+  // the mount wait for an answer, those that are being answered included.
+  GpuService(
+      Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
+      std::function<unsigned()> waiting = [] { return 1u; });
   ~GpuService();
   GpuService(const GpuService&) = delete;
   GpuService& operator=(const GpuService&) = delete;
@@ -64,6 +69,7 @@ class GpuService {
   std::uint64_t buffer_bytes() const { return bytes_.load(std::memory_order_relaxed); }
   const MemfdLimit& host_memory() const { return host_memory_; }
   std::size_t rings() const { return rings_.count(); }
+  std::vector<LimitUse> limits() const;
   // Ends all rings, as the mount does: they read and write without the kernel's asking.
   void end_rings() { rings_.end(); }
 
@@ -107,6 +113,14 @@ class GpuService {
   Result<MemfdLimit::Share> take_share(const ClientProcess& client, uid_t user,
                                        const UniqueFd& memfd, std::uint64_t bytes);
   Result<void> import(const RegisterRequest& request, Buffer& buffer);
+  // Does a request in slices, while nobody else has to wait long for it; at most
+  // SLUICE_MAX_TRANSFER bytes. `work` does one: a part of the segment.
+  class AtWork;
+  template <typename Work>
+  Result<Transfer> in_turn(const Segment& segment, Work work);
+  // The same for several segments; `count`: of those that were read.
+  Result<Transfer> read_segments(const From& from, const ReadvRequest& request, Memory& memory,
+                                 std::size_t& count);
   // The GPU of that UUID, or the first. ENODEV if there is none, EOPNOTSUPP if none is to be used.
   Result<Device*> device(const GpuUuid& gpu);
   // The process of the calling thread.
@@ -116,6 +130,8 @@ class GpuService {
 
   Engine& engine_;
   Filesystem& filesystem_;
+  const std::function<unsigned()> waiting_;
+  std::atomic<unsigned> at_work_{0};  // long requests that are being answered; a count to look at
   DescriptorTaker taker_;
   MemfdLimit host_memory_;
   std::atomic<std::uint64_t> last_open_{1};    // a counter
@@ -123,7 +139,7 @@ class GpuService {
   std::atomic<std::uint32_t> count_{0};        // buffers; statistics, and read before a release
   std::atomic<std::uint64_t> bytes_{0};
   std::array<Shard, 64> shards_;
-  Mutex clients_mutex_;
+  mutable Mutex clients_mutex_;
   std::map<pid_t, std::shared_ptr<ClientProcess>> clients_ GUARDED_BY(clients_mutex_);
   std::map<uid_t, std::size_t> of_user_ GUARDED_BY(clients_mutex_);  // buffers
   UniqueFd events_;                                                  // epoll of pidfds

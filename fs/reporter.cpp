@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fs/metrics.hpp"
+#include "gpu/warmer.hpp"
 #include "tiering/disk_counters.hpp"
 
 namespace sluice {
@@ -131,6 +132,25 @@ json Reporter::gpu() const {
           {"routes", to_json(engine.stats().all())}};
 }
 
+json Reporter::limits() const {
+  std::vector<LimitUse> all = parts_.gpu.limits();
+  const Warmer& warmer = parts_.engine.warmer();
+  all.push_back({"prefetches", "user", warmer.most_of_user(), Warmer::kMostOfUser, "EAGAIN"});
+  all.push_back({"prefetches", "all", warmer.jobs(), Warmer::kMostOfAll, "EAGAIN"});
+  all.push_back({"requested moves", "user", parts_.migration.mover().most_requested(),
+                 Mover::kMostOfUser, "EAGAIN"});
+  json out = json::array();
+  for (const LimitUse& each : all) {
+    out.push_back({{"what", each.what},
+                   {"per", each.per},
+                   {"used", each.used},
+                   {"most", each.most},
+                   {"bytes", each.is_in_bytes},
+                   {"error", each.error}});
+  }
+  return out;
+}
+
 // What both kinds of report have.
 json Reporter::common() const {
   return {{"version", SLUICE_VERSION},
@@ -158,6 +178,7 @@ json Reporter::status() const {
   out["uptime_s"] = static_cast<std::int64_t>(uptime());
   out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
                      {"io_uring", to_json(parts_.session.io_uring())}};
+  out["limits"] = limits();
   out["tiers"] = json::array();
   for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));
   return out;

@@ -41,6 +41,7 @@ class Reporter {
   nlohmann::json figures() const;
   nlohmann::json migration() const;
   nlohmann::json gpu() const;
+  nlohmann::json limits() const;
   nlohmann::json requests() const;
   double uptime() const;  // seconds
 

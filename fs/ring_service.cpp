@@ -299,4 +299,16 @@ void RingService::end() {
   died_.notify_all();
 }
 
+std::vector<LimitUse> RingService::limits() const {
+  const std::lock_guard lock(mutex_);
+  const auto largest = [](const std::map<uid_t, std::size_t>& of) {
+    std::size_t most = 0;
+    for (const auto& [user, count] : of) most = std::max(most, count);
+    return most;
+  };
+  return {{"rings", "user", largest(of_user_), kMostOfUser, "ENOSPC"},
+          {"rings", "all", count(), kMostOfAll, "ENOSPC"},
+          {"files of rings", "user", largest(tokens_of_user_), kMostFilesOfUser, "ENOSPC"}};
+}
+
 }  // namespace sluice

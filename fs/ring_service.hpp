@@ -29,6 +29,7 @@
 #include "fs/caller.hpp"
 #include "fs/client_process.hpp"
 #include "fs/filesystem.hpp"
+#include "fs/limit_use.hpp"
 #include "fs/memfd_limit.hpp"
 #include "fs/open_id.hpp"
 #include "gpu/ring.hpp"
@@ -74,6 +75,7 @@ class RingService {
   void end();
 
   std::size_t count() const { return count_.load(std::memory_order_relaxed); }
+  std::vector<LimitUse> limits() const;
 
  private:
   class Ring;
@@ -88,7 +90,7 @@ class RingService {
   Filesystem& filesystem_;
   const FindMemory find_memory_;
   std::atomic<std::size_t> count_{0};  // of rings that are served; read before a release
-  std::mutex mutex_;                   // with a condition variable: base/mutex.hpp has none
+  mutable std::mutex mutex_;           // with a condition variable: base/mutex.hpp has none
   std::condition_variable_any died_, buried_;
   std::uint64_t last_ = 0;                       // under mutex_
   std::map<std::uint64_t, RingPtr> rings_;       // under mutex_

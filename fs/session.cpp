@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdarg>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "base/log.hpp"
 #include "fs/fuse_ops.hpp"
@@ -67,6 +70,22 @@ std::string option_value(std::string_view word) {
   return out;
 }
 
+// Where the kernel says how many requests of the mount wait. Not by stat(): nobody answers yet.
+UniqueFd open_waiting_count(const std::string& mountpoint) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  std::string device;
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream words(line);
+    std::string id, parent, number, root, where;
+    words >> id >> parent >> number >> root >> where;
+    if (where == mountpoint && line.find(" fuse") != std::string::npos) device = number;
+  }
+  const auto colon = device.find(':');
+  if (colon == std::string::npos) return {};
+  const std::string path = "/sys/fs/fuse/connections/" + device.substr(colon + 1) + "/waiting";
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
 }  // namespace
 
 std::string libfuse_version() {
@@ -118,7 +137,16 @@ std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& w
     return nullptr;
   }
   session->mounted_ = true;
+  session->waiting_ = open_waiting_count(settings.mountpoint);
   return session;
+}
+
+unsigned Session::waiting() const {
+  std::array<char, 32> text{};
+  unsigned count = 0;
+  const ssize_t got = waiting_ ? ::pread(waiting_.get(), text.data(), text.size(), 0) : 0;
+  if (got > 0) std::from_chars(text.data(), text.data() + got, count);
+  return count;
 }
 
 Session::~Session() {

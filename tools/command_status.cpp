@@ -18,10 +18,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::steady_clock;
 
-constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [MOUNT]",
+constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [--limits] [MOUNT]",
                          .options = R"(      --json        one JSON object; its members are stable
       --bytes       exact numbers of bytes in the table
       --count       count every file, however long that takes
+      --limits      show every limit, not only those in use
       --color WHEN  auto (default), always, never
   -h, --help        this list; the whole description
 )",
@@ -30,6 +31,9 @@ Shows each tier's fill, the features in use (or why they are not), and what live
 where. Files and bytes are counted by walking the tiers, for two seconds unless
 --count is given; a count that was cut short is marked '>=', or "complete": false
 in JSON.
+
+A limit is shown while something of it is in use: how much, how much may be, and
+the error beyond. PER user is the share of the user who has most.
 
 MOUNT may be left out inside a mount, or where there is only one.
 
@@ -50,6 +54,7 @@ struct Request {
   bool json = false;
   bool bytes = false;
   bool count = false;
+  bool limits = false;
 };
 
 // Adds "files", "bytes" and "complete" to each tier. Each gets an equal part of the time that is
@@ -213,7 +218,24 @@ std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
   return out;
 }
 
-void print_for_people(const Style& style, const Json& status, bool exact) {
+std::string limit_table(const Style& style, const Json& limits, bool exact, bool with_unused) {
+  using Align = Table::Align;
+  Table table({{"LIMIT"}, {"PER"}, {"USED", Align::Right}, {"MOST", Align::Right}, {"BEYOND"}});
+  bool is_empty = true;
+  for (const auto& limit : limits) {
+    const auto used = number_of(limit, "used"), most = number_of(limit, "most");
+    if (used == 0 && !with_unused) continue;
+    const auto text = [&](std::uint64_t number) {
+      return flag_of(limit, "bytes") && !exact ? format_size(number) : format_count(number);
+    };
+    table.add({text_of(limit, "what"), text_of(limit, "per"), text(used), text(most),
+               text_of(limit, "error")});
+    is_empty = false;
+  }
+  return is_empty ? "" : "\n" + table.text(style);
+}
+
+void print_for_people(const Style& style, const Json& status, bool exact, bool all_limits) {
   std::string out = style.paint(Color::Bold, safe_name(style, text_of(status, "mountpoint"))) +
                     ": pool " + text_of(status, "pool") + ", up " +
                     format_duration(std::chrono::seconds(number_of(status, "uptime_s"))) +
@@ -227,6 +249,7 @@ void print_for_people(const Style& style, const Json& status, bool exact) {
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";
   out += gpu_lines(style, member_of(status, "gpu"), exact);
+  out += limit_table(style, member_of(status, "limits"), exact, all_limits);
   std::fputs(out.c_str(), stdout);
 }
 
@@ -238,6 +261,7 @@ int command_status(int argc, char** argv) {
   arguments.flag("--json", request.json);
   arguments.flag("--bytes", request.bytes);
   arguments.flag("--count", request.count);
+  arguments.flag("--limits", request.limits);
   arguments.option("--color", request.color);
   arguments.option("MOUNT", request.mount);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
@@ -254,7 +278,7 @@ int command_status(int argc, char** argv) {
     // Names are bytes; JSON is not. What is no UTF-8 is replaced rather than refused.
     std::puts(status->dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
-    print_for_people(*style, *status, request.bytes);
+    print_for_people(*style, *status, request.bytes, request.limits);
   }
   return kDone;
 }

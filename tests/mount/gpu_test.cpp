@@ -112,6 +112,29 @@ TEST_F(GpuTest, ReadvTakesManySegmentsAndAShortStructure) {
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "ok");
 }
 
+TEST_F(GpuTest, ALongReadIsDoneInPartsWhileOthersAsk) {
+  constexpr std::size_t kLong = 64 << 20;
+  start();
+  const UniqueFd file = open_file("long", O_RDWR | O_CREAT);
+  ASSERT_EQ(::ftruncate(file.get(), kLong), 0);
+  SharedMemory memory(kLong);
+  const std::uint64_t buffer = register_memory(file.get(), memory, kLong);
+  std::vector<std::jthread> others;
+  for (int i = 0; i < 8; ++i) {
+    others.emplace_back([&](const std::stop_token& stop) {
+      struct stat found {};
+      for (unsigned n = 0; !stop.stop_requested(); ++n)
+        ::stat((*this / ("none" + std::to_string(n))).c_str(), &found);
+    });
+  }
+  EXPECT_TRUE(eventually([&] {
+    auto whole = transfer(buffer, 0, 0, kLong);
+    EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &whole)), "ok");
+    EXPECT_GT(whole.done, 0u);
+    return whole.done < kLong;
+  }));
+}
+
 TEST_F(GpuTest, ReadingAndWritingTakeAFileThatIsOpenForIt) {
   start();
   SharedMemory memory(4096);

@@ -92,8 +92,13 @@ struct sluice_buffer_unregister {
   __u64 buffer;
 };
 
+/* One request moves at most so many bytes. */
+#define SLUICE_MAX_TRANSFER (256u << 20)
+
 /* Reads from the file into the buffer, or writes from the buffer to the file. Nothing need be
- * aligned. Fewer bytes than asked for only at the end of the file. */
+ * aligned. As with read(2) and write(2), fewer bytes than asked for may be done: at the end of the
+ * file, beyond SLUICE_MAX_TRANSFER, and when other requests wait. Ask again for the rest; a READ
+ * that does none is at the end of the file. */
 struct sluice_transfer {
   __u64 buffer;
   __u64 buffer_offset;
@@ -112,12 +117,15 @@ struct sluice_segment {
 };
 
 #define SLUICE_MAX_SEGMENTS 512
+#define SLUICE_MAX_SEGMENT (16u << 20) /* bytes of one segment of READV; READ has no such limit */
 
 /* Several reads of one file into one buffer. A segment that meets the end of the file is short, and
- * the others are read. */
+ * the others are read. Segments are read in their order; when other requests wait, or beyond
+ * SLUICE_MAX_TRANSFER, the last ones are not read: `count` comes back smaller, but not 0. Ask again
+ * for the rest. */
 struct sluice_readv {
   __u64 buffer;
-  __u32 count; /* of segments, at most SLUICE_MAX_SEGMENTS */
+  __u32 count; /* in: of segments, at most SLUICE_MAX_SEGMENTS; out: of those that were read */
   __u32 route; /* in and out: of the largest segment */
   __u32 why;   /* out */
   __u32 reserved;

@@ -233,6 +233,10 @@ TEST(GpuRequestsTest, ReadvTakesAsManySegmentsAsItSays) {
   EXPECT_EQ(code_of(SLUICE_IOC_READV, longer), E2BIG);
   from->segments[0] = {~0ull, 0, 1};
   EXPECT_EQ(code_of(SLUICE_IOC_READV, bytes_of(*from)), EINVAL);
+  from->segments[0] = {0, 0, SLUICE_MAX_SEGMENT};
+  EXPECT_EQ(code_of(SLUICE_IOC_READV, bytes_of(*from)), 0);
+  from->segments[0] = {0, 0, SLUICE_MAX_SEGMENT + 1};
+  EXPECT_EQ(code_of(SLUICE_IOC_READV, bytes_of(*from)), E2BIG);
 }
 
 TEST(GpuRequestsTest, ARingNeedsADescriptorAndRoomForItsHeader) {

@@ -150,5 +150,102 @@ TEST_F(GpuServiceTest, OneUserDoesNotTakeThePlaceOfOthers) {
   EXPECT_EQ(add(more, me(1000)), 0);
 }
 
+// Other requests wait all the time, and the disk is as fast as it is: a READ is done in parts.
+class GpuServiceTurnTest : public GpuServiceTest {
+ protected:
+  static constexpr std::size_t kSize = 24 << 20;
+  void prepare() override {
+    GpuServiceTest::prepare();
+    service_ = std::make_unique<GpuService>(engine_, *fs_, 2 * kSize, [] { return 1'000'000u; });
+    content_ = std::string(kSize, 'x');
+    for (std::size_t i = 0; i < kSize; i += 4096) content_[i] = static_cast<char>(i >> 12);
+    dir_.make_file("a/large", content_);
+    file_ = fs_->lookup(kRootId, "large")->id;
+    large_ = make_memory(kSize);
+    sluice_buffer_register request{};
+    request.kind = SLUICE_BUFFER_MEMFD;
+    request.fd = large_.get();
+    request.length = kSize;
+    ASSERT_EQ(ask(open_, SLUICE_IOC_BUFFER_REGISTER, request, me()), 0);
+    buffer_ = request.buffer;
+  }
+  std::string memory() const {
+    std::string out(kSize, '\0');
+    EXPECT_EQ(::pread(large_.get(), out.data(), kSize, 0), static_cast<ssize_t>(kSize));
+    return out;
+  }
+
+  std::string content_;
+  UniqueFd large_;
+  const OpenId open_{77, O_RDWR};
+  std::uint64_t buffer_ = 0;
+};
+
+TEST_F(GpuServiceTurnTest, AReadIsDoneInPartsWhileOthersWait) {
+  std::uint64_t done = 0;
+  unsigned parts = 0;
+  for (; done < kSize; ++parts) {
+    sluice_transfer request{};
+    request.buffer = buffer_;
+    request.buffer_offset = request.file_offset = done;
+    request.length = kSize - done;
+    ASSERT_EQ(ask(open_, SLUICE_IOC_READ, request, me()), 0);
+    ASSERT_GT(request.done, 0u);
+    done += request.done;
+  }
+  EXPECT_GT(parts, 10u);
+  EXPECT_EQ(memory(), content_);
+  sluice_transfer request{};
+  request.buffer = buffer_;
+  request.file_offset = kSize;
+  request.length = kSize;
+  ASSERT_EQ(ask(open_, SLUICE_IOC_READ, request, me()), 0);
+  EXPECT_EQ(request.done, 0u) << "the end of the file";
+}
+
+TEST_F(GpuServiceTurnTest, OfManySegmentsTheFirstAreReadWhileOthersWait) {
+  constexpr std::size_t kSegment = kSize / 24;
+  unsigned next = 0, parts = 0;
+  for (; next < 24; ++parts) {
+    auto request = std::make_unique<sluice_readv>();
+    request->buffer = buffer_;
+    request->count = 24 - next;
+    for (unsigned i = 0; i < request->count; ++i) {
+      const std::uint64_t at = (next + i) * kSegment;
+      request->segments[i] = {at, at, kSegment};
+    }
+    ASSERT_EQ(ask(open_, SLUICE_IOC_READV, *request, me()), 0);
+    ASSERT_GT(request->count, 0u);
+    EXPECT_EQ(request->done, request->count * kSegment);
+    next += request->count;
+  }
+  EXPECT_EQ(parts, 24u);
+  EXPECT_EQ(memory(), content_);
+}
+
+TEST_F(GpuServiceTurnTest, AWriteIsDoneInPartsWhileOthersWait) {
+  ASSERT_EQ(::pwrite(large_.get(), content_.data(), kSize, 0), static_cast<ssize_t>(kSize));
+  std::uint64_t done = 0;
+  unsigned parts = 0;
+  for (; done < kSize / 4; ++parts) {
+    sluice_transfer request{};
+    request.buffer = buffer_;
+    request.buffer_offset = request.file_offset = done;
+    request.length = kSize / 4 - done;
+    ASSERT_EQ(ask(open_, SLUICE_IOC_WRITE, request, me()), 0);
+    ASSERT_GT(request.done, 0u);
+    done += request.done;
+  }
+  EXPECT_GT(parts, 10u);
+}
+
+TEST_F(GpuServiceTurnTest, ARangeThatTheBufferLacksIsRefusedBeforeAnythingIsDone) {
+  sluice_transfer request{};
+  request.buffer = buffer_;
+  request.length = kSize + 1;
+  EXPECT_EQ(ask(open_, SLUICE_IOC_READ, request, me()), ERANGE);
+  EXPECT_EQ(memory(), std::string(kSize, '\0'));
+}
+
 }  // namespace
 }  // namespace sluice
