@@ -33,6 +33,16 @@ constexpr std::size_t kLeftAtAt = 1;
 constexpr std::size_t kSlotAt = 9;
 static_assert(kSlotAt + sizeof(std::uint8_t) == kGhostBytes);
 
+constexpr std::size_t kKindAt = 1;
+constexpr char kFileTimes = 1;
+constexpr char kDirectoryTimes = 2;
+static_assert(kKindAt + sizeof(char) == kTimesBytes);
+// From where a copy begins, with its slot.
+constexpr std::size_t kCtimeAt = 1;
+constexpr std::size_t kShownCtimeAt = 9;
+constexpr std::size_t kBirthAt = 17;
+static_assert(kBirthAt + sizeof(std::uint64_t) == kCopyTimesBytes);
+
 // Byte by byte, so that it is the same on every machine; compilers make one store of it.
 template <std::unsigned_integral Number>
 void put_little(char* out, Number value) {
@@ -140,6 +150,41 @@ Result<Ghost> decode_ghost(std::string_view bytes) {
   }
   return Ghost{.left_at = static_cast<std::int64_t>(get_little<std::uint64_t>(&bytes[kLeftAtAt])),
                .slot = static_cast<std::uint8_t>(bytes[kSlotAt])};
+}
+
+std::string encode_times(const KeptTimes& times) {
+  std::string out(kTimesBytes + times.copies.size() * kCopyTimesBytes, '\0');
+  out[kVersionAt] = static_cast<char>(kTimesVersion);
+  out[kKindAt] = times.is_directory ? kDirectoryTimes : kFileTimes;
+  char* at = out.data() + kTimesBytes;
+  for (const KeptTimes::Copy& copy : times.copies) {
+    *at = static_cast<char>(copy.slot);
+    put_little(at + kCtimeAt, static_cast<std::uint64_t>(copy.ctime));
+    put_little(at + kShownCtimeAt, static_cast<std::uint64_t>(copy.shown_ctime));
+    put_little(at + kBirthAt, static_cast<std::uint64_t>(copy.birth));
+    at += kCopyTimesBytes;
+  }
+  return out;
+}
+
+Result<KeptTimes> decode_times(std::string_view bytes) {
+  if (bytes.size() < kTimesBytes || (bytes.size() - kTimesBytes) % kCopyTimesBytes != 0 ||
+      bytes[kVersionAt] != static_cast<char>(kTimesVersion) ||
+      (bytes[kKindAt] != kFileTimes && bytes[kKindAt] != kDirectoryTimes)) {
+    return Error(EUCLEAN, "decode times");
+  }
+  const auto time = [](const char* at) {
+    return static_cast<std::int64_t>(get_little<std::uint64_t>(at));
+  };
+  KeptTimes times{.is_directory = bytes[kKindAt] == kDirectoryTimes, .copies = {}};
+  for (std::size_t at = kTimesBytes; at < bytes.size(); at += kCopyTimesBytes) {
+    const char* copy = &bytes[at];
+    times.copies.push_back({.slot = static_cast<std::uint8_t>(*copy),
+                            .ctime = time(copy + kCtimeAt),
+                            .shown_ctime = time(copy + kShownCtimeAt),
+                            .birth = time(copy + kBirthAt)});
+  }
+  return times;
 }
 
 std::array<char, kKeyBytes> encode_key(std::uint64_t number) {

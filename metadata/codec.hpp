@@ -22,6 +22,9 @@ inline constexpr std::size_t kHeatBytes = 33;
 inline constexpr std::uint8_t kReceiptVersion = 1;
 inline constexpr std::uint8_t kGhostVersion = 1;
 inline constexpr std::size_t kGhostBytes = 10;
+inline constexpr std::uint8_t kTimesVersion = 1;
+inline constexpr std::size_t kTimesBytes = 2;       // of any record
+inline constexpr std::size_t kCopyTimesBytes = 25;  // of each copy in it
 inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
 
@@ -38,6 +41,10 @@ Result<Receipt> decode_receipt(std::string_view bytes);
 // Version, left_at, slot; little-endian, no padding.
 std::array<char, kGhostBytes> encode_ghost(const Ghost& ghost);
 Result<Ghost> decode_ghost(std::string_view bytes);
+
+// Version, kind, then slot, ctime, shown_ctime and birth of each copy; little-endian, no padding.
+std::string encode_times(const KeptTimes& times);
+Result<KeptTimes> decode_times(std::string_view bytes);
 
 // An inode or a sequence number, big-endian: the database's byte order is then the numbers' order.
 std::array<char, kKeyBytes> encode_key(std::uint64_t number);

@@ -147,7 +147,8 @@ std::vector<ColumnFamilyDescriptor> families(std::chrono::seconds half_life) {
           {"intent", plain},
           {"receipt", plain},
           {"ghost", plain},
-          {kConfigFamily, plain}};
+          {kConfigFamily, plain},
+          {"times", plain}};
 }
 
 // The schema version of the database at `path`. Opened for reading and without our merge operator:
@@ -305,6 +306,7 @@ Result<std::uint64_t> RocksStore::Database::last_key(Family from, std::string& r
 }
 
 Result<void> RocksStore::Database::upgrade(std::uint32_t /*found*/, std::string& reason) {
+  // From 1 to 2: the family `times`, which open() has made.
   rocksdb::WriteBatch batch;
   Status status =
       batch.Put(family(Family::Config), kSchemaKey, slice(encode_schema(kSchemaVersion)));

@@ -36,7 +36,7 @@ rocksdb::Slice slice(const std::array<char, kSize>& bytes) {
 }
 
 // The column families, in the order in which they are opened.
-enum class Family : std::size_t { Default, Heat, Intent, Receipt, Ghost, Config };
+enum class Family : std::size_t { Default, Heat, Intent, Receipt, Ghost, Config, Times };
 
 // An open RocksDB with its handles, closed in the order that it wants.
 class RocksHandle {

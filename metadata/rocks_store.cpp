@@ -242,6 +242,43 @@ Result<void> RocksStore::forget_ghosts(const std::vector<InodeId>& ids) {
   return forget(Family::Ghost, "forget ghosts", ids);
 }
 
+Result<void> RocksStore::keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) {
+  if (times.empty()) return {};
+  return write(Durability::Lazy, "keep times", [&](Database& database, auto& batch) {
+    Status status;
+    for (const auto& [id, kept] : times) {
+      if (!status.ok()) break;
+      status = batch.Put(database.family(Family::Times), slice(encode_key(to_number(id))),
+                         encode_times(kept));
+    }
+    return status;
+  });
+}
+
+Result<KeptTimes> RocksStore::times(InodeId id) const {
+  SharedLock lock(mutex_);
+  if (!database_) return Error(EUCLEAN, "read times");
+  std::string bytes;
+  const Status status = database_->read(Family::Times, slice(encode_key(to_number(id))), bytes);
+  if (status.IsNotFound()) return KeptTimes{};
+  if (!status.ok()) return Error(errno_of(status), "read times");
+  return decode_times(bytes);
+}
+
+Result<void> RocksStore::each_times(
+    const std::function<bool(InodeId id, const KeptTimes& times)>& visit) const {
+  SharedLock lock(mutex_);
+  if (!database_) return Error(EUCLEAN, "walk times");
+  const auto at = database_->iterator(Family::Times);
+  count_skipped(visit_all<KeptTimes>(*at, decode_times, visit));
+  if (!at->status().ok()) return Error(errno_of(at->status()), "walk times");
+  return {};
+}
+
+Result<void> RocksStore::forget_times(const std::vector<InodeId>& ids) {
+  return forget(Family::Times, "forget times", ids);
+}
+
 Result<void> RocksStore::forget(Family family, Operation operation,
                                 const std::vector<InodeId>& ids) {
   for (std::size_t first = 0; first < ids.size(); first += kMostDeletions) {

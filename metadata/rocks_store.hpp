@@ -32,7 +32,7 @@ enum class Family : std::size_t;  // a column family, see rocks_database.hpp
 class RocksStore final : public Store {
  public:
   // On disk: never renumber. Raise it with any change that this version would misread.
-  static constexpr std::uint32_t kSchemaVersion = 1;
+  static constexpr std::uint32_t kSchemaVersion = 2;
 
   // What open() met, also when it failed.
   struct OpenReport {
@@ -72,6 +72,13 @@ class RocksStore final : public Store {
 
   // As forget_heat().
   Result<void> forget_ghosts(const std::vector<InodeId>& ids) override;
+
+  Result<void> keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) override;
+  Result<KeptTimes> times(InodeId id) const override;
+  Result<void> each_times(
+      const std::function<bool(InodeId id, const KeptTimes& times)>& visit) const override;
+  // As forget_heat().
+  Result<void> forget_times(const std::vector<InodeId>& ids) override;
 
   // After a failure the record may nevertheless be found by the next open().
   Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override;

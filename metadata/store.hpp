@@ -53,6 +53,24 @@ struct Ghost {
   bool operator==(const Ghost&) const = default;
 };
 
+// The times of a file or directory that a move must not show. The kernel sets the ctime and the
+// time of birth of a copy itself, so they are kept here.
+struct KeptTimes {
+  // Of the copy on one tier; all in nanoseconds since the epoch.
+  struct Copy {
+    std::uint8_t slot = 0;         // of the tier
+    std::int64_t ctime = 0;        // the copy's own, as the last move left it
+    std::int64_t shown_ctime = 0;  // shown in its place, for as long as it is the copy's ctime
+    std::int64_t birth = 0;        // when the file was made; 0: not known
+
+    bool operator==(const Copy&) const = default;
+  };
+  bool is_directory = false;
+  std::vector<Copy> copies;  // of a file one, of a directory one for each tier
+
+  bool operator==(const KeptTimes&) const = default;
+};
+
 // A record of work on several tiers that must be finished or undone if we die in the middle of it.
 // The store knows only that it has a key and bytes; tiering/intent gives the bytes their meaning.
 struct StoredIntent {
@@ -92,6 +110,15 @@ class Store {
   virtual Result<void> each_ghost(
       const std::function<bool(InodeId id, const Ghost& ghost)>& visit) const = 0;
   virtual Result<void> forget_ghosts(const std::vector<InodeId>& ids) = 0;
+
+  // Not synced. Later times of a file replace the earlier.
+  virtual Result<void> keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) = 0;
+  // Without copies for a file that has none.
+  virtual Result<KeptTimes> times(InodeId id) const = 0;
+  // As each_heat().
+  virtual Result<void> each_times(
+      const std::function<bool(InodeId id, const KeptTimes& times)>& visit) const = 0;
+  virtual Result<void> forget_times(const std::vector<InodeId>& ids) = 0;
 
   // Returns the first record's sequence number, those of the others following, once all of them are
   // on stable storage.

@@ -132,6 +132,41 @@ class MemoryStore final : public Store {
     return {};
   }
 
+  Result<void> keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "keep times");
+    for (const auto& [id, kept] : times) times_[id] = kept;
+    return {};
+  }
+
+  Result<KeptTimes> times(InodeId id) const override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "read times");
+    const auto found = times_.find(id);
+    return found == times_.end() ? KeptTimes{} : found->second;
+  }
+
+  Result<void> each_times(
+      const std::function<bool(InodeId, const KeptTimes&)>& visit) const override {
+    std::map<InodeId, KeptTimes> found;
+    {
+      MutexLock lock(mutex_);
+      if (must_fail()) return Error(code_, "walk times");
+      found = times_;
+    }
+    for (const auto& [id, kept] : found) {
+      if (!visit(id, kept)) break;
+    }
+    return {};
+  }
+
+  Result<void> forget_times(const std::vector<InodeId>& ids) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "forget times");
+    for (const InodeId id : ids) times_.erase(id);
+    return {};
+  }
+
   Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override {
     MutexLock lock(mutex_);
     if (must_fail()) return Error(code_, "begin intents");
@@ -170,6 +205,7 @@ class MemoryStore final : public Store {
   std::map<InodeId, Heat> heat_ GUARDED_BY(mutex_);
   std::deque<Receipt> receipts_ GUARDED_BY(mutex_);  // oldest first
   std::map<InodeId, Ghost> ghosts_ GUARDED_BY(mutex_);
+  std::map<InodeId, KeptTimes> times_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::string> intents_ GUARDED_BY(mutex_);
   std::uint64_t next_sequence_ GUARDED_BY(mutex_) = 1;
   mutable std::uint64_t calls_ GUARDED_BY(mutex_) = 0;  // reads count, too

@@ -160,6 +160,28 @@ TEST(CodecTest, AGhostHasTheDocumentedBytesAndComesBack) {
   EXPECT_TRUE(failed_with(decode_ghost(bytes + '\0'), EUCLEAN));
 }
 
+TEST(CodecTest, KeptTimesHaveTheDocumentedBytesAndComeBack) {
+  const KeptTimes file{.is_directory = false, .copies = {{3, 0x0102030405060708, -2, 0x0a}}};
+  const std::string bytes = encode_times(file);
+  EXPECT_EQ(bytes, std::string("\x01\x01\x03\x08\x07\x06\x05\x04\x03\x02\x01"
+                               "\xfe\xff\xff\xff\xff\xff\xff\xff\x0a\0\0\0\0\0\0\0",
+                               kTimesBytes + kCopyTimesBytes));
+  EXPECT_EQ(*decode_times(bytes), file);
+  const KeptTimes directory{.is_directory = true, .copies = {{1, 2, 3, 0}, {30, 5, 6, 7}}};
+  EXPECT_EQ(*decode_times(encode_times(directory)), directory);
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    const bool is_whole = length == kTimesBytes;  // a record without copies
+    EXPECT_EQ(decode_times(bytes.substr(0, length)).has_value(), is_whole) << length;
+  }
+  EXPECT_TRUE(failed_with(decode_times(bytes + '\0'), EUCLEAN));
+  for (int other = 0; other < 256; ++other) {
+    std::string version = bytes, kind = bytes;
+    version[0] = kind[1] = static_cast<char>(other);
+    EXPECT_EQ(decode_times(version).has_value(), other == kTimesVersion) << other;
+    EXPECT_EQ(decode_times(kind).has_value(), other == 1 || other == 2) << other;
+  }
+}
+
 TEST(CodecTest, KeysSortAsTheirNumbers) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 10'000; ++round) {

@@ -35,6 +35,10 @@ TEST(MemoryStoreTest, AFailureForGoodLastsUntilItIsTakenBack) {
   EXPECT_TRUE(failed_with(store.add_ghosts({{kAnyFile, {}}}), EIO));
   EXPECT_TRUE(failed_with(store.each_ghost([](InodeId, const Ghost&) { return true; }), EIO));
   EXPECT_TRUE(failed_with(store.forget_ghosts({kAnyFile}), EIO));
+  EXPECT_TRUE(failed_with(store.keep_times({{kAnyFile, {}}}), EIO));
+  EXPECT_TRUE(failed_with(store.times(kAnyFile), EIO));
+  EXPECT_TRUE(failed_with(store.each_times([](InodeId, const KeptTimes&) { return true; }), EIO));
+  EXPECT_TRUE(failed_with(store.forget_times({kAnyFile}), EIO));
   EXPECT_TRUE(failed_with(store.clear_intents({1}), EIO));
   EXPECT_TRUE(failed_with(store.intents(), EIO));
   store.fail_call(0);

@@ -133,17 +133,24 @@ TEST_F(RocksStoreTest, ReceiptsAndGhostsSurviveReopeningAndReceiptsGoOn) {
   EXPECT_EQ(ghosts, 1u);
 }
 
-TEST_F(RocksStoreTest, ADatabaseFromBeforeReceiptsAndGhostsIsUsedAsItIs) {
-  // Such a database has the two families, empty; opening it for the first time makes just that.
-  must_open(path_);
+TEST_F(RocksStoreTest, ADatabaseOfTheFirstSchemaIsUpgraded) {
+  {
+    auto store = must_open(path_);
+    ASSERT_TRUE(store->add_receipts({receipt_at(1)}));
+  }
+  // Which had no family for times.
+  drop_family(path_, "times");
+  put_raw(path_, "config", "schema", text(encode_schema(1)));
   RocksStore::OpenReport report;
   auto store = RocksStore::open(path_, kNever, &report);
   ASSERT_TRUE(store);
   EXPECT_EQ(report.schema_found, 1u);
   EXPECT_EQ(report.moved_aside_to, "");
-  EXPECT_TRUE((*store)->receipts(1)->empty());
-  EXPECT_TRUE((*store)->add_receipts({receipt_at(1)}));
-  EXPECT_TRUE((*store)->add_ghosts({{kFile, {}}}));
+  EXPECT_EQ(*(*store)->receipts(1), (std::vector<Receipt>{receipt_at(1)}));
+  EXPECT_TRUE((*store)->keep_times({{kFile, {.is_directory = false, .copies = {{1, 2, 3, 4}}}}}));
+  store->reset();
+  ASSERT_TRUE(RocksStore::open(path_, kNever, &report));
+  EXPECT_EQ(report.schema_found, RocksStore::kSchemaVersion);
 }
 
 TEST_F(RocksStoreTest, RecordsThatCannotBeDecodedAreLeftOutAndCounted) {

@@ -52,9 +52,8 @@ inline std::vector<std::string> files(const std::string& path, const std::string
   return found;
 }
 
-// Writes straight into the database, as another version of Sluice would.
-inline void put_raw(const std::string& path, const std::string& family, const std::string& key,
-                    const std::string& value) {
+// Opens the database past us and calls `use(db, handle)` with one of its families.
+inline void open_raw(const std::string& path, const std::string& family, const auto& use) {
   std::vector<std::string> names;
   ASSERT_TRUE(rocksdb::DB::ListColumnFamilies({}, path, &names).ok());
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
@@ -64,9 +63,23 @@ inline void put_raw(const std::string& path, const std::string& family, const st
   ASSERT_TRUE(rocksdb::DB::Open({}, path, families, &handles, &raw).ok());
   std::unique_ptr<rocksdb::DB> db(raw);
   for (std::size_t i = 0; i < names.size(); ++i) {
-    EXPECT_TRUE(names[i] != family || db->Put({}, handles[i], key, value).ok());
+    EXPECT_TRUE(names[i] != family || use(*db, handles[i]).ok());
     EXPECT_TRUE(db->DestroyColumnFamilyHandle(handles[i]).ok());
   }
+}
+
+// Writes straight into the database, as another version of Sluice would.
+inline void put_raw(const std::string& path, const std::string& family, const std::string& key,
+                    const std::string& value) {
+  open_raw(path, family, [&](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* handle) {
+    return db.Put({}, handle, key, value);
+  });
+}
+
+inline void drop_family(const std::string& path, const std::string& family) {
+  open_raw(path, family, [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* handle) {
+    return db.DropColumnFamily(handle);
+  });
 }
 
 class RocksStoreTest : public testing::Test {

@@ -230,6 +230,27 @@ TYPED_TEST(StoreTest, ALaterGhostReplacesTheEarlierUntilForgotten) {
   EXPECT_TRUE(this->store_->forget_ghosts({}));
 }
 
+TYPED_TEST(StoreTest, LaterTimesReplaceTheEarlierUntilForgotten) {
+  const KeptTimes first{.is_directory = false, .copies = {{1, 10, 5, 1}}};
+  const KeptTimes second{.is_directory = false, .copies = {{2, 20, 5, 1}}};
+  const KeptTimes directory{.is_directory = true, .copies = {{1, 7, 6, 0}, {2, 8, 0, 0}}};
+  EXPECT_EQ(*this->store_->times(kFile), KeptTimes{});
+  EXPECT_TRUE(this->store_->keep_times({}));
+  ASSERT_TRUE(this->store_->keep_times({{kOther, directory}, {kFile, first}}));
+  ASSERT_TRUE(this->store_->keep_times({{kFile, second}}));
+  EXPECT_EQ(*this->store_->times(kFile), second);
+  EXPECT_EQ(*this->store_->times(kOther), directory);
+  std::vector<InodeId> seen;
+  ASSERT_TRUE(this->store_->each_times([&](InodeId id, const KeptTimes&) {
+    seen.push_back(id);
+    return true;
+  }));
+  EXPECT_EQ(seen, (std::vector<InodeId>{kFile, kOther}));
+  ASSERT_TRUE(this->store_->forget_times({kFile, InodeId{99}}));
+  EXPECT_EQ(*this->store_->times(kFile), KeptTimes{});
+  EXPECT_EQ(*this->store_->times(kOther), directory);
+}
+
 TYPED_TEST(StoreTest, HeatGhostsReceiptsAndIntentsDoNotMix) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}}));
   ASSERT_TRUE(this->store_->add_ghosts({{kFile, {100, 1}}}));
