@@ -36,6 +36,7 @@
 #include "fs/caller.hpp"
 #include "fs/fd_cache.hpp"
 #include "fs/inode_table.hpp"
+#include "fs/shown_times.hpp"
 #include "gpu/engine.hpp"
 #include "metadata/store.hpp"
 #include "tiering/access_sampler.hpp"
@@ -457,6 +458,12 @@ class Filesystem final : public MoveHost {
   void note_told(Inode& inode, const struct stat& st);
   Result<SharedFd> any_fd(const InodePtr& inode);
   Result<struct stat> stat_of(const InodePtr& inode);
+  // The same, of what was just found.
+  struct stat stat_of(const InodePtr& inode, const Located& found);
+  Result<struct stat> stat_of_file(const InodePtr& file);
+  Result<struct stat> stat_of_directory(const InodePtr& directory);
+  Result<struct statx> statx_on_tier(const InodePtr& inode);  // as the tier that has it says
+  std::optional<timespec> born_at(const InodePtr& inode);
   double attribute_seconds(const InodePtr& inode);
   Result<void> change_copies(const InodePtr& directory,
                              const std::function<Result<void>(const SharedFd&)>& change);
@@ -494,6 +501,7 @@ class Filesystem final : public MoveHost {
   HotList hot_files_;
   InodeTable table_;
   AwayJournal away_;
+  ShownTimes times_;
   FdCache fd_cache_;
   std::atomic<bool> passthrough_{true};       // only ever turns false
   std::atomic<std::uint64_t> open_files_{0};  // a statistic

@@ -96,31 +96,87 @@ Result<SharedFd> Filesystem::any_fd(const InodePtr& inode) {
 }
 
 Result<struct stat> Filesystem::stat_of(const InodePtr& inode) {
-  struct stat st {};
-  if (!inode->is_directory()) {
-    for (;;) {
-      const std::uint64_t switches = switches_.load();
-      const SharedFd fd = SLUICE_TRY(any_fd(inode));
-      if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
-      // Without a name: deleted, or it was moved while we looked.
-      if (st.st_nlink > 0 || switches_.load() == switches) break;
-    }
-    note_told(*inode, st);
-  } else {
-    const OpenCopies copies = SLUICE_TRY(open_copies(inode));
-    if (::fstat(copies.reachable[0].get(), &st) < 0) return Error::last("stat");
-    for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
-      // A name made on any tier makes the directory younger.
-      struct stat other {};
-      if (::fstat(copies.reachable[i].get(), &other) < 0) continue;
-      if (later(other.st_mtim, st.st_mtim)) st.st_mtim = other.st_mtim;
-      if (later(other.st_ctim, st.st_ctim)) st.st_ctim = other.st_ctim;
-    }
-    // Nobody counts the subdirectories of several tiers; 1 says so, as on btrfs.
-    if (copies.reachable.size() > 1 || !copies.complete) st.st_nlink = 1;
-  }
+  struct stat st =
+      SLUICE_TRY(inode->is_directory() ? stat_of_directory(inode) : stat_of_file(inode));
   st.st_ino = to_number(inode->id());
   return st;
+}
+
+Result<struct stat> Filesystem::stat_of_file(const InodePtr& inode) {
+  struct stat st {};
+  for (;;) {
+    const std::uint64_t switches = switches_.load();
+    TierIndex tier = kNoTier;
+    FileHandle handle;
+    {
+      MutexLock lock(inode->mutex);
+      tier = inode->copies[0].tier;
+      handle = inode->copies[0].handle;
+    }
+    const SharedFd fd = SLUICE_TRY(any_fd(inode));
+    if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+    MutexLock lock(inode->mutex);
+    // It was moved while we looked.
+    if (inode->copies[0].tier != tier || inode->copies[0].handle != handle) continue;
+    // Without a name: deleted, or the same.
+    if (st.st_nlink == 0 && switches_.load() != switches) continue;
+    times_.show(*inode, tier, st);
+    break;
+  }
+  note_told(*inode, st);
+  return st;
+}
+
+Result<struct stat> Filesystem::stat_of_directory(const InodePtr& inode) {
+  const OpenCopies copies = SLUICE_TRY(open_copies(inode));
+  if (copies.reachable.size() > 1) times_.load(*inode);
+  const auto changes = [&] {
+    MutexLock lock(inode->mutex);
+    return inode->times ? inode->times->changes : 0;
+  };
+  struct stat st {};
+  for (unsigned before = changes();; before = changes()) {
+    for (std::size_t i = 0; i < copies.reachable.size(); ++i) {
+      struct stat each {};
+      const OpenCopy& copy = copies.reachable[i];
+      if (::fstat(copy.get(), &each) < 0) {
+        if (i == 0) return Error::last("stat");
+        continue;
+      }
+      {
+        MutexLock lock(inode->mutex);
+        times_.show(*inode, copy.tier->index(), each);
+      }
+      if (i == 0) st = each;
+      // A name made on any tier makes the directory younger.
+      if (later(each.st_mtim, st.st_mtim)) st.st_mtim = each.st_mtim;
+      if (later(each.st_ctim, st.st_ctim)) st.st_ctim = each.st_ctim;
+    }
+    if (changes() == before) break;
+  }
+  // Nobody counts the subdirectories of several tiers; 1 says so, as on btrfs.
+  if (copies.reachable.size() > 1 || !copies.complete) st.st_nlink = 1;
+  return st;
+}
+
+struct stat Filesystem::stat_of(const InodePtr& inode, const Located& found) {
+  if (found.carries_identity && !inode->is_directory()) times_.load(*inode);
+  struct stat st = found.st;
+  st.st_ino = to_number(inode->id());
+  {
+    MutexLock lock(inode->mutex);
+    const bool is_there = !inode->copies.empty() && inode->copies[0].tier == found.tier &&
+                          inode->copies[0].handle == found.handle;
+    // While its names change hands, a file is found in either place, with some of its links.
+    const bool moves = inode->has_twin || (inode->move && inode->move->is_switching);
+    const bool merges = inode->is_directory() && (inode->copies.size() > 1 || inode->times);
+    if (is_there && !moves && !merges) {
+      times_.show(*inode, found.tier, st);
+      return st;
+    }
+  }
+  const auto merged = stat_of(inode);
+  return merged ? *merged : st;
 }
 
 // How long the kernel may believe a file's attributes. Stores through a shared mapping of a
@@ -153,12 +209,16 @@ Result<void> Filesystem::change_copies(const InodePtr& directory,
     return open.complete && open.reachable.size() == 1;
   };
   OpenCopies copies = SLUICE_TRY(open_copies(directory));
-  if (is_alone(copies)) return change(copies.reachable[0].fd);
+  if (is_alone(copies)) {
+    const ShownTimes::AttributeChange changing(times_, *directory);
+    return change(copies.reachable[0].fd);
+  }
   SharedLock lock(namespace_);
   // No tier returns from here on, and those that are away are told when they do.
   copies = SLUICE_TRY(open_copies(directory));
   SLUICE_TRY(note_attribute_change(directory, copies));
   const OpenCopy& first = copies.reachable[0];
+  const ShownTimes::AttributeChange changing(times_, *directory);
   if (copies.reachable.size() == 1) return change(first.fd);
   std::vector<Step> steps;
   for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
@@ -289,15 +349,20 @@ Result<void> Filesystem::erase_xattr(const InodePtr& file, const char* name) {
   return remove(SLUICE_TRY(any_fd(file)));
 }
 
-Result<struct statx> Filesystem::statx(InodeId id) {
-  const InodePtr file = SLUICE_TRY(inode(id));
-  const struct stat st = SLUICE_TRY(stat_of(file));
-  const SharedFd fd = SLUICE_TRY(any_fd(file));
+Result<struct statx> Filesystem::statx_on_tier(const InodePtr& inode) {
+  const SharedFd fd = SLUICE_TRY(any_fd(inode));
   struct statx out {};
   if (::statx(fd->get(), "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
               &out) < 0) {
     return Error::last("statx");
   }
+  return out;
+}
+
+Result<struct statx> Filesystem::statx(InodeId id) {
+  const InodePtr file = SLUICE_TRY(inode(id));
+  const struct stat st = SLUICE_TRY(stat_of(file));
+  struct statx out = SLUICE_TRY(statx_on_tier(file));
   const auto time = [](const timespec& t) {
     return statx_timestamp{t.tv_sec, static_cast<std::uint32_t>(t.tv_nsec), {}};
   };
@@ -305,7 +370,28 @@ Result<struct statx> Filesystem::statx(InodeId id) {
   out.stx_nlink = static_cast<std::uint32_t>(st.st_nlink);
   out.stx_mtime = time(st.st_mtim);
   out.stx_ctime = time(st.st_ctim);
+  if (const auto born = born_at(file)) out.stx_btime = time(*born);
   return out;
+}
+
+// When the first copy was made; nothing where the copy that statx_on_tier() looks at says so.
+std::optional<timespec> Filesystem::born_at(const InodePtr& inode) {
+  if (!inode->is_directory()) {
+    MutexLock lock(inode->mutex);
+    return times_.birth(*inode);
+  }
+  const auto copies = open_copies(inode);
+  std::optional<timespec> first;
+  if (!copies || copies->reachable.size() < 2) return first;
+  for (const OpenCopy& copy : copies->reachable) {
+    struct statx st {};
+    if (::statx(copy.get(), "", AT_EMPTY_PATH, STATX_BTIME, &st) < 0 ||
+        !(st.stx_mask & STATX_BTIME))
+      continue;
+    const timespec born{st.stx_btime.tv_sec, st.stx_btime.tv_nsec};
+    if (!first || later(*first, born)) first = born;
+  }
+  return first;
 }
 
 Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& data) {
@@ -332,6 +418,7 @@ Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& 
   } else {
     const OpenCopies copies = SLUICE_TRY(open_copies(file));
     if (sets && !copies.complete) return Error(EIO, "flags on a tier that is offline");
+    const ShownTimes::AttributeChange changing(times_, *file);
     for (const OpenCopy& copy : copies.reachable) {
       SLUICE_TRY(call(copy.fd));
       if (!sets) break;

@@ -188,7 +188,7 @@ Result<FileFacts> Filesystem::facts_of(const InodePtr& inode, const struct statx
 
 Result<std::string> Filesystem::explain(const InodePtr& inode) {
   using nlohmann::json;
-  const struct statx st = SLUICE_TRY(statx(inode->id()));
+  const struct statx st = SLUICE_TRY(statx_on_tier(inode));  // its birth is its arrival there
   const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
   const Policy& policy = migration_->policy();
   const std::vector<TierFacts> tiers = migration_->tier_facts();
@@ -264,6 +264,7 @@ std::vector<TracedAccess> Filesystem::traced() {
 }
 
 Result<void> Filesystem::flush_heat() {
+  times_.flush();
   std::vector<InodePtr> opened;
   {
     MutexLock lock(opened_mutex_);

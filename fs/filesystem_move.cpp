@@ -17,6 +17,7 @@
 
 #include "base/log.hpp"
 #include "fs/filesystem.hpp"
+#include "tiering/copier.hpp"
 
 namespace sluice {
 namespace {
@@ -390,18 +391,36 @@ std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arriva
       held(i).end();
       continue;
     }
+    // Somebody may have read the file since its times were copied.
+    copy_atime(held(i).source(), arrivals[i].copy->fd.get());
     intents.push_back(std::move(prepared[i]));
     which.push_back(i);
   }
   if (which.empty()) return outcomes;
   const SharedLock no_replay(move_intents_);
+  std::int64_t last_ctime = 0;
   const auto settle_in = [&](std::size_t k) {
     const Arrival& arrival = arrivals[which[k]];
     const Located& there = arrival.copy->located;
+    const Held& file = held(which[k]);
+    last_ctime = std::max(last_ctime, times_.moved(*file.inode(), file.tier(), file.source(),
+                                                   arrival.to, arrival.copy->fd.get()));
     relocate(held(which[k]).inode(), Copy{arrival.to, there.handle, there.pinned});
     switches_.fetch_add(1);
   };
-  const auto ends = carry_out_moves(store_, pool_, intents, settle_in);
+  // The steps are, for each name, one that makes it on the new tier, and after those, for each, one
+  // that removes it from the old.
+  const auto unseen = [&](std::size_t k, std::size_t step, const auto& act) {
+    const Held& file = held(which[k]);
+    const bool arrives = step < file.names.size();
+    const std::size_t name = arrives ? step : step - file.names.size();
+    return times_.change_unseen(*file.names[name].parent,
+                                arrives ? arrivals[which[k]].to : file.tier(),
+                                file.directories[2 * name + (arrives ? 1 : 0)]->get(), act);
+  };
+  const auto ends = carry_out_moves(store_, pool_, intents, settle_in, unseen);
+  // Whoever changes one of the files from here on gives it another ctime.
+  ShownTimes::wait_until_past(last_ctime);
   for (std::size_t k = 0; k < which.size(); ++k) {
     const std::size_t i = which[k];
     outcomes[i] = ends ? (*ends)[k].result : ends.error();
@@ -413,7 +432,8 @@ std::vector<Result<void>> Filesystem::replace(const std::vector<Arrival>& arriva
   }
   for (const std::size_t i : which) {
     if (!outcomes[i]) continue;
-    kernel_.drop_attributes(held(i).inode()->id());  // st_blocks and ctime
+    times_.keep(*held(i).inode());
+    kernel_.drop_attributes(held(i).inode()->id());  // st_blocks
     // It may have been read while it was copied.
     if (engine_in_use_) engine_->forget({.fd = held(i).source()});
   }

@@ -18,11 +18,6 @@ namespace {
 // Errors that say "not on this tier" rather than "not at all".
 bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROFS; }
 
-bool has_several_copies(Inode& inode) {
-  MutexLock lock(inode.mutex);
-  return inode.copies.size() > 1;
-}
-
 }  // namespace
 
 Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings)
@@ -34,6 +29,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       hot_files_(settings_.half_life),
       table_(pool),
       away_(store),
+      times_(pool, store),
       // A quarter of what a process may have open for directories, half for files in use: the rest
       // is the database's.
       fd_cache_(
@@ -104,12 +100,7 @@ Result<Entry> Filesystem::enter(const std::vector<Located>& found, const InodePt
   Entry entry;
   entry.id = inode->id();
   entry.generation = inode->identity.generation;
-  entry.st = found[0].st;
-  if (inode->is_directory() && has_several_copies(*inode)) {
-    const auto merged = stat_of(inode);
-    if (merged) entry.st = *merged;
-  }
-  entry.st.st_ino = to_number(inode->id());
+  entry.st = stat_of(inode, found[0]);
   entry.attribute_seconds = attribute_seconds(inode);
   return entry;
 }
@@ -178,6 +169,7 @@ Result<Located> Filesystem::place_new(const InodePtr& parent, const char* name,
   }
   for (const TierIndex index : order) {
     auto copy = ensure_copy(parent, index);
+    const ShownTimes::NameChange changing(*parent);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
     if (made) return made;
     // ENAMETOOLONG: the directory lies too deep to be copied to that tier.
@@ -252,6 +244,7 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
   if (!SLUICE_TRY(locate(known, new_name, NamesLock::Held)).empty()) return Error(EEXIST, "link");
   SLUICE_TRY(note_taken(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(ensure_copy(directory, tier));
+  const ShownTimes::NameChange changing(*directory);
   if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
   const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
   return enter({made}, directory, new_name, InodeTable::Told::Kernel);
@@ -282,6 +275,7 @@ void Filesystem::set_removed(const std::vector<Located>& directory, bool removed
   for (const Located& copy : directory) {
     [[maybe_unused]] const auto held = open_copy(inode, copy.tier);
   }
+  if (removed) times_.forget(inode->id());
   MutexLock lock(inode->mutex);
   inode->removed = removed;
 }
@@ -306,6 +300,7 @@ Result<void> Filesystem::unlink_locked(const InodePtr& directory, const char* na
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_nameless(found[0]);
   const OpenCopy at = SLUICE_TRY(open_copy(directory, found[0].tier));
+  const ShownTimes::NameChange changing(*directory);
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
   return {};
 }
@@ -329,6 +324,7 @@ Result<void> Filesystem::rmdir(InodeId parent, const char* name) {
   // The fastest copy, which the attributes come from, goes last. No intent is needed: a directory
   // that is left on some of its tiers is that directory still, empty as it was.
   set_removed(found, true);
+  const ShownTimes::NameChange changing(*directory);
   for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
     const OpenCopy at = SLUICE_TRY(open_copy(directory, copy->tier));
     if (::unlinkat(at.get(), name, AT_REMOVEDIR) < 0) {

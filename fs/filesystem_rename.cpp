@@ -183,6 +183,7 @@ Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
     // One tier, one system call: the tier's own filesystem makes it atomic.
     const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
     const OpenCopy new_dir = SLUICE_TRY(ensure_copy(to, source[0].tier));
+    const ShownTimes::NameChange leaving(*from), arriving(*to);
     const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
     if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
       return Error::last("rename");
@@ -204,6 +205,7 @@ Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
     if (::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
+  const ShownTimes::NameChange leaving(*from), arriving(*to);
   return carry_out(store_, pool_, steps);
 }
 }  // namespace sluice

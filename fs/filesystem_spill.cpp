@@ -155,8 +155,13 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
     const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
     const auto steps = SLUICE_TRY(
         relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
-    const auto ends = SLUICE_TRY(
-        carry_out_moves(store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }));
+    // Of the file no times are kept: it is being written.
+    const auto unseen = [&](std::size_t, std::size_t step, const auto& act) {
+      const OpenCopy& changed = step == 0 ? to_dir : from_dir;
+      return times_.change_unseen(*parent, changed.tier->index(), changed.get(), act);
+    };
+    const auto ends = SLUICE_TRY(carry_out_moves(
+        store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }, unseen));
     if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original, NamesLock::Held);
     return ends[0].result;
   };

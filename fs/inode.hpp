@@ -20,6 +20,7 @@
 
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
+#include "metadata/store.hpp"
 #include "tiering/identity.hpp"
 #include "tiering/tier.hpp"
 
@@ -99,6 +100,17 @@ class FileMove {
   bool ended_ = false;
 };
 
+// The times that are shown in place of those on the tiers; see ShownTimes.
+struct InodeTimes {
+  KeptTimes kept;
+  // While we change names in a copy of this directory: the slot of its tier, 0 if there is none,
+  // and the mtime that is shown for it.
+  std::uint8_t changing = 0;
+  std::int64_t mtime = 0;
+  // Times that `changing` was set or cleared: who looked at a tier before that looks again.
+  unsigned changes = 0;
+};
+
 class Inode {
  public:
   Inode(Identity who, mode_t file_type) : identity(who), type(file_type & S_IFMT) {}
@@ -167,6 +179,9 @@ class Inode {
   bool is_watched GUARDED_BY(mutex) = false;  // it is in Filesystem::mapped_
   // st_mtim, in nanoseconds, of the attributes that the kernel keeps; 0 if it keeps none.
   std::int64_t told_mtime GUARDED_BY(mutex) = 0;
+  std::unique_ptr<InodeTimes> times GUARDED_BY(mutex);  // none: those on the tiers are shown
+  bool times_known GUARDED_BY(mutex) = false;           // the store was asked for them
+  unsigned name_changes GUARDED_BY(mutex) = 0;          // by users, in this directory, under way
   bool without_xattrs GUARDED_BY(mutex) =
       false;                                  // a listing came back empty and nothing was set since
   unsigned xattrs_set GUARDED_BY(mutex) = 0;  // times; whoever lists them sees if one came between

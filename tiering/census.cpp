@@ -203,9 +203,14 @@ Result<Census> Census::take(const Request& request) {
   reorder(census.mtimes_, order);
   SLUICE_TRY(census.join_heat(request));
   SLUICE_TRY(census.join_ghosts(request));
+  census.find_stale_times(request);
   census.match_rules(request);
   return census;
 }
+
+// A file that was made or moved since the walk passed its directory is not found: only of the old
+// it is certain that they are no more. In seconds.
+constexpr std::int64_t kSurely = 86400;
 
 // Both are in the order of the ids, so one walk through each suffices.
 Result<void> Census::join_heat(const Request& request) {
@@ -213,8 +218,6 @@ Result<void> Census::join_heat(const Request& request) {
   const auto joined = request.store.each_heat([&](InodeId id, const Heat& heat) {
     while (at < files_.size() && files_[at].id < id) ++at;
     if (at == files_.size() || files_[at].id != id) {
-      // A file made since the walk passed its directory is young; only the old are given up.
-      constexpr std::int64_t kSurely = 86400;
       if (is_whole_ && heat.last_access + kSurely < request.now) stale_heat_.push_back(id);
       return true;
     }
@@ -247,6 +250,23 @@ Result<void> Census::join_ghosts(const Request& request) {
     if (file.last_use > ghost.left_at && tier->index() < file.tier) file.ghost_of = tier->index();
     return true;
   });
+}
+
+// Those of directories go with the directory; see Filesystem::set_removed.
+void Census::find_stale_times(const Request& request) {
+  if (!is_whole_) return;
+  const std::int64_t old = (request.now - kSurely) * 1'000'000'000;
+  std::size_t at = 0;
+  // Where they can't be read, they stay.
+  [[maybe_unused]] const auto walked =
+      request.store.each_times([&](InodeId id, const KeptTimes& times) {
+        while (at < files_.size() && files_[at].id < id) ++at;
+        const bool found = at < files_.size() && files_[at].id == id;
+        const bool is_old = std::all_of(times.copies.begin(), times.copies.end(),
+                                        [&](const auto& copy) { return copy.ctime < old; });
+        if (!found && !times.is_directory && is_old) stale_times_.push_back(id);
+        return true;
+      });
 }
 
 void Census::match_rules(const Request& request) {

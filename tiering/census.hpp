@@ -50,9 +50,10 @@ class Census {
   std::uint32_t directory(std::size_t file) const { return names_[file].directory; }
   // "" is the root; "/a", "/a/b". Each comes after the one that it is in.
   const std::vector<std::string>& directories() const { return directories_; }
-  // Heat and ghosts of files that are no more.
+  // Heat, ghosts and kept times of files that are no more.
   const std::vector<InodeId>& stale_heat() const { return stale_heat_; }
   const std::vector<InodeId>& stale_ghosts() const { return stale_ghosts_; }
+  const std::vector<InodeId>& stale_times() const { return stale_times_; }
 
  private:
   struct Name {
@@ -68,6 +69,7 @@ class Census {
   std::string path_of(const Name& name) const;
   Result<void> join_heat(const Request& request);
   Result<void> join_ghosts(const Request& request);
+  void find_stale_times(const Request& request);
   void match_rules(const Request& request);
 
   std::vector<FileFacts> files_;
@@ -75,9 +77,9 @@ class Census {
   std::vector<std::int64_t> sizes_, mtimes_;  // only if there are rules
   std::map<InodeId, Links> links_;            // of files that have several
   std::vector<std::string> directories_;
-  std::string text_;  // names, each ended by a zero byte
+  std::string text_;      // names, each ended by a zero byte
   bool is_whole_ = true;  // so that a file that was not found is no more
-  std::vector<InodeId> stale_heat_, stale_ghosts_;
+  std::vector<InodeId> stale_heat_, stale_ghosts_, stale_times_;
 };
 
 // Every name, below its root, of the inode `number` on one tier. Stops at `count` of them.

@@ -245,9 +245,9 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
 
 Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace) {
   const std::string path = proc_path(copy);
-  UniqueFd direct(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  UniqueFd direct(::open(path.c_str(), O_RDONLY | O_DIRECT | O_NOATIME | O_CLOEXEC));
   // Without O_DIRECT we must hope that clean pages are dropped when asked.
-  if (!direct) direct.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!direct) direct.reset(::open(path.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));
   if (!direct) return Error::last("open copy");
   ::posix_fadvise(direct.get(), 0, 0, POSIX_FADV_DONTNEED);
   const Buffer buffer = make_buffer();
@@ -283,6 +283,16 @@ Result<void> copy_attributes(int from, int to) {
   const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
   if (::futimens(to, times.data()) < 0) return Error::last("set times of copy");
   return {};
+}
+
+void copy_atime(int from, int to) {
+  struct stat st {
+  }, other{};
+  if (::fstat(from, &st) < 0 || ::fstat(to, &other) < 0) return;
+  const timespec &a = st.st_atim, &b = other.st_atim;
+  if (a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec) return;
+  const std::array<timespec, 2> times{a, {0, UTIME_OMIT}};
+  [[maybe_unused]] const int set = ::futimens(to, times.data());
 }
 
 Result<void> copy_inode_flags(int from, int to) {

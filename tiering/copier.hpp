@@ -54,6 +54,9 @@ Result<void> copy_xattrs(int from, int to);
 // Gives `to` (a file or directory, not O_PATH) the owner, mode, xattrs and times of `from`.
 Result<void> copy_attributes(int from, int to);
 
+// Gives `to` the time of the last access of `from`; where that can't be, it stays as it is.
+void copy_atime(int from, int to);
+
 // Gives the file `to` the flags that lsattr shows and the project id of `from`. EPERM if `from` is
 // immutable or append-only: nobody could remove it afterwards.
 Result<void> copy_inode_flags(int from, int to);

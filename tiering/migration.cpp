@@ -125,6 +125,7 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
   // What no file needs any more; a failure means that it is found again next time.
   [[maybe_unused]] const auto heat = store_.forget_heat(proposal.census.stale_heat());
   [[maybe_unused]] const auto ghosts = store_.forget_ghosts(proposal.census.stale_ghosts());
+  [[maybe_unused]] const auto times = store_.forget_times(proposal.census.stale_times());
   proposal.census = {};  // a hundred bytes a file, for hours
 
   const std::uint64_t total = proposal.moves.size();

@@ -107,9 +107,15 @@ Result<bool> is_unchanged(const Pool& pool, const Place& place, const Step::Orig
          st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec == original.mtime;
 }
 
-Result<void> place_copy(const Pool& pool, const std::vector<Step>& steps) {
-  for (std::size_t i = 0; i < first_removal(steps); ++i)
-    SLUICE_TRY(apply(pool, steps[i], DirectoryTimes::Keep));
+// Carries out the i-th of the steps.
+using Apply = std::function<Result<void>(std::size_t i)>;
+
+Apply keeping_times(const Pool& pool, const std::vector<Step>& steps) {
+  return [&](std::size_t i) { return apply(pool, steps[i], DirectoryTimes::Keep); };
+}
+
+Result<void> place_copy(const std::vector<Step>& steps, const Apply& apply_step) {
+  for (std::size_t i = 0; i < first_removal(steps); ++i) SLUICE_TRY(apply_step(i));
   return {};
 }
 
@@ -120,12 +126,12 @@ Result<void> sync_copy(Syncer& syncer, const std::vector<Step>& steps) {
 
 // `removed` counts the names that went.
 Result<void> remove_originals(const Pool& pool, const std::vector<Step>& steps,
-                              std::size_t& removed) {
+                              const Apply& apply_step, std::size_t& removed) {
   for (std::size_t i = first_removal(steps); i < steps.size(); ++i) {
     if (!SLUICE_TRY(is_there(pool, steps[i].from, steps[i].subject))) continue;
     if (!SLUICE_TRY(is_unchanged(pool, steps[i].from, steps[i].original)))
       return Error(EUCLEAN, "the original was changed on its tier");
-    SLUICE_TRY(apply(pool, steps[i], DirectoryTimes::Keep));
+    SLUICE_TRY(apply_step(i));
     ++removed;
   }
   return {};
@@ -204,7 +210,7 @@ Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps, Serve
   Syncer before(pool), after(pool);
   std::size_t removed = 0;
   const auto go_on = [&]() -> Result<void> {
-    SLUICE_TRY(place_copy(pool, steps));
+    SLUICE_TRY(place_copy(steps, keeping_times(pool, steps)));
     return sync_copy(before, steps);
   };
   if (const auto gone_on = go_on(); !gone_on) {
@@ -212,21 +218,27 @@ Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps, Serve
     SLUICE_TRY(take_back(pool, steps));
     return false;
   }
-  SLUICE_TRY(remove_originals(pool, steps, removed));
+  SLUICE_TRY(remove_originals(pool, steps, keeping_times(pool, steps), removed));
   SLUICE_TRY(sync_all(after, steps));
   return true;
 }
 
 Result<std::vector<MoveEnd>> carry_out_moves(
     Store& store, const Pool& pool, const std::vector<std::vector<Step>>& moves,
-    const std::function<void(std::size_t)>& before_removals) {
+    const std::function<void(std::size_t)>& before_removals, const AroundStep& around) {
+  const auto applying = [&](std::size_t move) -> Apply {
+    if (!around) return keeping_times(pool, moves[move]);
+    return [&, move](std::size_t i) {
+      return around(move, i, [&] { return apply(pool, moves[move][i]); });
+    };
+  };
   std::vector<std::string> records;
   for (const auto& steps : moves) records.push_back(encode_steps(steps));
   const std::uint64_t sequence = SLUICE_TRY(store.begin_intents(records));
 
   std::vector<MoveEnd> ends(moves.size());
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    const auto placed = place_copy(pool, moves[i]);
+    const auto placed = place_copy(moves[i], applying(i));
     if (!placed) ends[i] = give_up(pool, moves[i], placed.error());
     ends[i].sequence = sequence + i;
   }
@@ -241,7 +253,7 @@ Result<std::vector<MoveEnd>> carry_out_moves(
     std::size_t removed = 0;
     Result<void> done = Error(EIO, "remove the original");
     for (int attempt = 0; attempt < kAttempts && !done && !failed_with(done, EUCLEAN); ++attempt)
-      done = remove_originals(pool, moves[i], removed);
+      done = remove_originals(pool, moves[i], applying(i), removed);
     if (done) continue;
     // With an original gone or out of reach, the copy is the file.
     if (removed == 0) ends[i] = give_up(pool, moves[i], done.error());

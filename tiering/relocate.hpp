@@ -55,11 +55,17 @@ struct MoveEnd {
   std::uint64_t sequence = 0;  // of the intent
 };
 
+// Carries out a step, the `step`-th of the `move`-th move, by calling `act`.
+using AroundStep = std::function<Result<void>(std::size_t move, std::size_t step,
+                                              const std::function<Result<void>()>& act)>;
+
 // Carries out several moves together, so that they share their syncs; each happens whole or not at
-// all. `before_removals(i)` is called once the copy of move i has all its names, on disk.
+// all. `before_removals(i)` is called once the copy of move i has all its names, on disk. Each step
+// puts the times of the directory that it changes back, unless there is an `around`: then that
+// does.
 Result<std::vector<MoveEnd>> carry_out_moves(
     Store& store, const Pool& pool, const std::vector<std::vector<Step>>& moves,
-    const std::function<void(std::size_t)>& before_removals);
+    const std::function<void(std::size_t)>& before_removals, const AroundStep& around = {});
 
 // Which of the two files people may have worked with, because the other's tier was away.
 enum class Served { Neither, Original, Copy };

@@ -207,7 +207,9 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     found.handle = *std::move(handle);
     found.identity = natural_identity(root->kind, member_.slot, found.handle);
     if (S_ISREG(found.st.st_mode) || S_ISDIR(found.st.st_mode)) {
-      found.identity = SLUICE_TRY(carried_or(found.identity, dirfd, name));
+      const Identity natural = found.identity;
+      found.identity = SLUICE_TRY(carried_or(natural, dirfd, name));
+      found.carries_identity = found.identity != natural;
     }
     return found;
   }
@@ -229,7 +231,9 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     found.identity = natural_identity(member_.slot, found.st);
   }
   if (S_ISREG(found.st.st_mode) || S_ISDIR(found.st.st_mode)) {
-    found.identity = SLUICE_TRY(carried_or(found.identity, fd.get(), ""));
+    const Identity natural = found.identity;
+    found.identity = SLUICE_TRY(carried_or(natural, fd.get(), ""));
+    found.carries_identity = found.identity != natural;
   }
   if (found.handle.empty()) {
     // A directory is worked in through this descriptor, so it must be a real one.

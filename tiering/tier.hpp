@@ -45,7 +45,8 @@ struct Located {
   FileHandle handle;  // empty where the filesystem has none; `pinned` names the file then
   SharedFd pinned;    // O_PATH
   Identity identity;
-  struct stat st {};  // as the tier's filesystem says: st_ino is not yet ours
+  struct stat st {};              // as the tier's filesystem says: st_ino is not yet ours
+  bool carries_identity = false;  // `identity` is not the copy's natural one: it was moved here
 };
 
 struct Space {

@@ -290,6 +290,20 @@ TEST_F(CensusTest, GhostsOfOldTimesAndOfFilesThatAreNoMoreAreStale) {
   EXPECT_EQ(take().stale_ghosts(), expected);
 }
 
+TEST_F(CensusTest, OldTimesOfFilesThatAreNoMoreAreStale) {
+  dir_.make_file("b/there", "x");
+  const auto times = [&](InodeId id, bool is_directory, std::int64_t ctime) {
+    const KeptTimes kept{.is_directory = is_directory,
+                         .copies = {{1, ctime * 1'000'000'000, 0, 0}}};
+    ASSERT_TRUE(store_.keep_times({{id, kept}}));
+  };
+  times(id("b", "there"), false, now_ - 2 * kDay);
+  times(InodeId{2}, false, now_ - 2 * kDay);
+  times(InodeId{3}, false, now_);  // it may have passed the walk
+  times(InodeId{4}, true, now_ - 2 * kDay);
+  EXPECT_EQ(take().stale_times(), (std::vector<InodeId>{InodeId{2}}));
+}
+
 TEST_F(CensusTest, GhostsAreNotStaleWhileATierIsAway) {
   dir_.make_file("c/f", "x");
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);

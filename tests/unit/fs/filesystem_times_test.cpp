@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a move leaves of the times that users see: all of them, until somebody changes the file.
+#include <sys/stat.h>
+
+#include <array>
+#include <tuple>
+
+#include "tests/unit/fs/moving_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+std::int64_t ns(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
+std::int64_t ns(const statx_timestamp& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
+
+class ShownTimesTest : public FileMoveTest {
+ protected:
+  // Everything that stat(2) says of a file and a move may not change.
+  static auto facts(const struct stat& st) {
+    return std::tuple(st.st_ino, st.st_mode, st.st_nlink, st.st_uid, st.st_gid, st.st_size,
+                      ns(st.st_atim), ns(st.st_mtim), ns(st.st_ctim));
+  }
+  auto asked(const std::string& path) { return facts(fs_->getattr(id_of(path))->st); }
+  auto looked_up(const std::string& path) { return facts(entry_of(path).st); }
+  std::int64_t ctime_of(const std::string& path) { return ns(entry_of(path).st.st_ctim); }
+  // Atime, mtime and ctime: a directory's size and link count depend on the number of its copies.
+  auto times_of(const std::string& path) {
+    const struct stat st = fs_->getattr(id_of(path))->st;
+    return std::tuple(ns(st.st_atim), ns(st.st_mtim), ns(st.st_ctim));
+  }
+  std::int64_t own_ctime(const char* tier, const std::string& path) {
+    return ns(test::lstat_of(at(tier, path)).st_ctim);
+  }
+  void chmod(const std::string& path, mode_t mode) {
+    AttributeChange change;
+    change.mode = mode;
+    ASSERT_TRUE(fs_->setattr(id_of(path), change));
+  }
+  void forget(const std::string& path) { fs_->forget(id_of(path), 1'000'000); }
+};
+
+TEST_F(ShownTimesTest, MovesChangeNothingThatStatSays) {
+  dir_.make_file("a/f", "content");
+  const auto before = looked_up("f");
+  const struct statx born = *fs_->statx(id_of("f"));
+  ASSERT_EQ(asked("f"), before);
+  for (const TierIndex to : {kB, kC, kA, kC}) {
+    ASSERT_TRUE(move("f", to));
+    EXPECT_NE(ctime_of("f"), own_ctime((*pool_)[to].name().c_str(), "f"));
+    EXPECT_EQ(looked_up("f"), before) << int{to};
+    EXPECT_EQ(asked("f"), before) << int{to};
+    const struct statx st = *fs_->statx(id_of("f"));
+    EXPECT_EQ(ns(st.stx_ctime), ns(born.stx_ctime)) << int{to};
+    EXPECT_EQ(ns(st.stx_btime), ns(born.stx_btime)) << int{to};
+  }
+}
+
+TEST_F(ShownTimesTest, AChangeAfterAMoveIsSeenAndKeptByTheNext) {
+  dir_.make_file("a/f", "content");
+  const std::int64_t before = ctime_of("f");
+  const std::int64_t born = ns(fs_->statx(id_of("f"))->stx_btime);
+  ASSERT_TRUE(move("f"));
+  chmod("f", 0600);
+  const std::int64_t changed = ctime_of("f");
+  EXPECT_GT(changed, before);
+  EXPECT_EQ(changed, own_ctime("b", "f"));
+  ASSERT_TRUE(move("f", kC));
+  EXPECT_EQ(ctime_of("f"), changed);
+  EXPECT_EQ(ns(fs_->statx(id_of("f"))->stx_btime), born);
+}
+
+TEST_F(ShownTimesTest, AChangeOnTheTierItselfIsSeen) {
+  dir_.make_file("a/f", "content");
+  ASSERT_TRUE(move("f"));
+  ASSERT_EQ(::chmod(at("b", "f").c_str(), 0600), 0);
+  EXPECT_EQ(ctime_of("f"), own_ctime("b", "f"));
+}
+
+TEST_F(ShownTimesTest, ALinkMadeAfterAMoveIsSeen) {
+  dir_.make_file("a/f", "content");
+  const std::int64_t before = ctime_of("f");
+  ASSERT_TRUE(move("f"));
+  const auto linked = fs_->link(id_of("f"), kRootId, "g");
+  ASSERT_TRUE(linked);
+  EXPECT_GT(ns(linked->st.st_ctim), before);
+  EXPECT_EQ(ctime_of("f"), ns(linked->st.st_ctim));
+}
+
+TEST_F(ShownTimesTest, OpeningToWriteWithoutWritingChangesNothing) {
+  dir_.make_file("a/f", "content");
+  ASSERT_TRUE(move("f"));
+  const auto before = asked("f");
+  const InodeId id = id_of("f");
+  open_file(id, O_RDWR);
+  fs_->release(id, O_RDWR);
+  EXPECT_EQ(asked("f"), before);
+}
+
+TEST_F(ShownTimesTest, TheKernelsForgettingAndARemountChangeNothing) {
+  dir_.make_file("a/f", "content");
+  const auto before = looked_up("f");
+  const std::int64_t born = ns(fs_->statx(id_of("f"))->stx_btime);
+  ASSERT_TRUE(move("f"));
+  forget("f");
+  EXPECT_EQ(looked_up("f"), before) << "before the times are stored";
+  ASSERT_TRUE(fs_->flush_heat());
+  forget("f");
+  EXPECT_EQ(looked_up("f"), before) << "after they were";
+  ASSERT_TRUE(move("f", kC));
+  ASSERT_TRUE(fs_->flush_heat());
+  mount();
+  EXPECT_EQ(looked_up("f"), before);
+  EXPECT_EQ(ns(fs_->statx(id_of("f"))->stx_btime), born);
+}
+
+TEST_F(ShownTimesTest, AStoreThatLostThemCostsTheCtimeAlone) {
+  dir_.make_file("a/f", "content");
+  const InodeId id = id_of("f");
+  ASSERT_TRUE(move("f"));
+  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(store_.forget_times({id}));
+  mount();
+  EXPECT_EQ(ctime_of("f"), own_ctime("b", "f"));
+  EXPECT_EQ(read_all(id_of("f")), "content");
+}
+
+TEST_F(ShownTimesTest, AFileThatNeverMovedIsNotLookedFor) {
+  dir_.make_file("a/f", "content");
+  dir_.make_file("a/g", "content");
+  ASSERT_TRUE(move("g"));
+  entry_of("f");
+  forget("f");
+  store_.fail_call(0);
+  entry_of("f");
+  EXPECT_EQ(store_.calls(), 0u);
+}
+
+TEST_F(ShownTimesTest, EveryMomentOfAMoveShowsTheSame) {
+  dir_.make_file("a/d/f", "content");
+  dir_.make_file("b/d/old", "");
+  ASSERT_EQ(::link(at("a", "d/f").c_str(), at("a", "d/g").c_str()), 0);
+  const auto before = looked_up("d/f");
+  const auto directory = times_of("d");
+  TierIndex to = kB;
+  for (int call = 1; call <= 40; ++call, to = to == kB ? kA : kB) {
+    Flight flight = begun("d/f", to);
+    bool ran = false;
+    moment.calls = call;
+    moment.before_naming = [&] {
+      ran = true;
+      for (const char* name : {"d/f", "d/g"}) {
+        EXPECT_EQ(looked_up(name), before) << name << " at call " << call;
+        EXPECT_EQ(asked(name), before) << name << " at call " << call;
+      }
+      EXPECT_EQ(times_of("d"), directory) << "at call " << call;
+    };
+    ASSERT_TRUE(end(flight));
+    moment = {};
+    if (!ran) break;
+  }
+  EXPECT_EQ(looked_up("d/f"), before);
+}
+
+TEST_F(ShownTimesTest, ADirectoryDoesNotShowThatItsFilesMove) {
+  dir_.make_file("a/d/f", "content");
+  dir_.make_file("b/d/old", "");
+  const auto before = times_of("d");
+  for (const TierIndex to : {kB, kA, kB}) {
+    ASSERT_TRUE(move("d/f", to));
+    EXPECT_EQ(times_of("d"), before) << int{to};
+    EXPECT_EQ(ns(entry_of("d").st.st_ctim), std::get<2>(before)) << int{to};
+  }
+  ASSERT_TRUE(fs_->flush_heat());
+  mount();
+  EXPECT_EQ(times_of("d"), before);
+  ASSERT_TRUE(fs_->mkdir(id_of("d"), "new", 0755, kRoot));
+  EXPECT_GT(times_of("d"), before);
+  const auto changed = times_of("d");
+  ASSERT_TRUE(move("d/f", kA));
+  EXPECT_EQ(times_of("d"), changed);
+  chmod("d", 0700);
+  EXPECT_GT(std::get<2>(times_of("d")), std::get<2>(changed));
+  EXPECT_EQ(std::get<1>(times_of("d")), std::get<1>(changed));
+}
+
+TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
+  dir_.make_file("a/d/f", "content");
+  dir_.make_file("b/d/old", "");
+  TierIndex to = kB;
+  for (int call = 1; call <= 40; ++call, to = to == kB ? kA : kB) {
+    const InodeId d = id_of("d");
+    const auto before = fs_->getattr(d)->st;
+    Flight flight = begun("d/f", to);
+    struct stat made {};
+    bool ran = false;
+    moment.calls = call;
+    moment.before_naming = [&] {
+      ran = true;
+      ASSERT_TRUE(fs_->mkdir(d, ("n" + std::to_string(call)).c_str(), 0755, kRoot));
+      made = fs_->getattr(d)->st;
+      EXPECT_GT(ns(made.st_mtim), ns(before.st_mtim)) << call;
+      EXPECT_GT(ns(made.st_ctim), ns(before.st_ctim)) << call;
+    };
+    ASSERT_TRUE(end(flight));
+    moment = {};
+    if (!ran) break;
+    const struct stat after = fs_->getattr(d)->st;
+    EXPECT_GE(ns(after.st_mtim), ns(made.st_mtim)) << call;
+    EXPECT_GE(ns(after.st_ctim), ns(made.st_ctim)) << call;
+  }
+}
+
+TEST_F(ShownTimesTest, ARemovedDirectoryLeavesNothingInTheStore) {
+  dir_.make_file("a/d/f", "content");
+  dir_.make_file("b/d/old", "");
+  const InodeId d = id_of("d");
+  ASSERT_TRUE(move("d/f"));
+  ASSERT_TRUE(fs_->flush_heat());
+  EXPECT_FALSE(store_.times(d)->copies.empty());
+  ASSERT_TRUE(fs_->unlink(d, "f"));
+  ASSERT_TRUE(fs_->unlink(d, "old"));
+  ASSERT_TRUE(fs_->rmdir(kRootId, "d"));
+  ASSERT_TRUE(fs_->flush_heat());
+  EXPECT_TRUE(store_.times(d)->copies.empty());
+}
+
+TEST_F(ShownTimesTest, AReadWhileTheFileIsCopiedStaysInItsAtime) {
+  const std::string path = dir_.make_file("a/f", "content");
+  const std::array<timespec, 2> times{{{1'000'000'000, 0}, {1'000'000'001, 0}}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times.data(), 0), 0);
+  Flight flight = begun("f");
+  ASSERT_EQ(test::read_file(path), "content");
+  const std::int64_t read_at = ns(test::lstat_of(path).st_atim);
+  if (read_at == 1'000'000'000'000'000'000) GTEST_SKIP() << "mounted with noatime";
+  ASSERT_TRUE(end(flight));
+  EXPECT_EQ(ns(entry_of("f").st.st_atim), read_at);
+}
+
+}  // namespace
+}  // namespace sluice
