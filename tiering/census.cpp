@@ -29,10 +29,11 @@ struct Visit {
   TierIndex pin = kNoTier;
 };
 
-// A directory being read.
+// A directory being read, without that being an access that its atime shows.
 struct Stream {
   explicit Stream(int fd) : dir(::fdopendir(fd)) {
     if (dir == nullptr && fd >= 0) ::close(fd);
+    if (dir != nullptr) ::fcntl(fd, F_SETFL, O_NOATIME);
   }
   ~Stream() {
     if (dir != nullptr) ::closedir(dir);
