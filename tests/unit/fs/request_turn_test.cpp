@@ -33,7 +33,9 @@ TEST_F(RequestTurnTest, SlicesAreAsLongAsATurnWhateverTheDisk) {
     RequestTurn turn = make();
     for (int i = 0; i < 10; ++i) {
       const std::uint64_t bytes = turn.slice();
-      if (i > 3) EXPECT_LE(bytes / speed, 21u) << "milliseconds, at " << speed;
+      if (i > 3) {
+        EXPECT_LE(bytes / speed, 21u) << "milliseconds, at " << speed;
+      }
       work(bytes, speed);
       turn.is_over(bytes);
     }
