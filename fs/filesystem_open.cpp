@@ -118,7 +118,7 @@ void Filesystem::note_flags(const InodePtr& inode,
 Result<struct statx> Filesystem::look_at(const InodePtr& inode) NO_THREAD_SAFETY_ANALYSIS {
   if (inode->open && inode->open->reader) return look_at(inode->open->reader->get());
   const Copy& copy = inode->copies[0];
-  if (copy.handle.empty()) return look_at(copy.fd->get());
+  if (copy.fd) return look_at(copy.fd->get());
   return look_at(SLUICE_TRY(pool_[copy.tier].open(copy.handle, O_PATH)).get());
 }
 
