@@ -96,16 +96,26 @@ void InodeTable::add_root(const InodePtr& root) {
 }
 
 void InodeTable::forget(InodeId id, std::uint64_t count) {
-  InodePtr last;  // outlives the lock, so that closing its descriptors holds nobody up
-  Shard& s = shard(id);
-  MutexLock lock(s.mutex);
-  const auto found = s.inodes.find(to_number(id));
-  if (found == s.inodes.end() || id == kRootId) return;
-  Inode& inode = *found->second;
-  inode.lookups -= std::min(inode.lookups, count);
-  if (inode.lookups != 0) return;
-  last = std::move(found->second);
-  s.inodes.erase(found);
+  InodePtr last;
+  {
+    Shard& s = shard(id);
+    MutexLock lock(s.mutex);
+    const auto found = s.inodes.find(to_number(id));
+    if (found == s.inodes.end() || id == kRootId) return;
+    Inode& inode = *found->second;
+    inode.lookups -= std::min(inode.lookups, count);
+    if (inode.lookups != 0) return;
+    last = std::move(found->second);
+    s.inodes.erase(found);
+  }
+  // Whoever still counts its opens keeps the inode, but no descriptor: of a deleted file, that
+  // would keep the blocks. Closed after the locks are gone, so that it holds nobody up.
+  std::vector<Copy> copies;
+  MutexLock lock(last->mutex);
+  copies = last->copies;
+  for (Copy& copy : last->copies) {
+    if (!copy.handle.empty()) copy.fd = nullptr;
+  }
 }
 
 std::size_t InodeTable::size() const {

@@ -154,7 +154,7 @@ TEST_F(ClientMountTest, ALargeRequestIsCutIntoSlicesForOthersToHaveTheirTurn) {
   EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kLarge, 0, &result),
             static_cast<ssize_t>(kLarge))
       << sluice_error();
-  EXPECT_EQ(ioctls() - before, 2);
+  EXPECT_GE(ioctls() - before, 2) << "more where others wait for their turn";
   EXPECT_EQ(result.bytes, kLarge);
   EXPECT_EQ(result.in_process, 0u);
   EXPECT_EQ(memory.bytes(0, 6), std::string("begin\0", 6));

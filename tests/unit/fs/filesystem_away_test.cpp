@@ -248,6 +248,20 @@ TEST_F(ToldTest, AFileCanBeOpenedAndReadByWhoFoundItBeforeItsNameWent) {
   }
 }
 
+TEST_F(ToldTest, ADeletedFileIsLetGoWithTheKernelsLastReference) {
+  dir_.make_file("a/f", "old");
+  const InodeId id = id_of("f");
+  ASSERT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));  // which the heat counts later
+  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  fs_->release(id, O_RDONLY);
+  fs_->forget(id, 1);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string file = std::filesystem::read_symlink(entry, gone).string();
+    EXPECT_FALSE(file.starts_with(at("a", "f"))) << file;
+  }
+}
+
 class IdentityTest : public FilesystemTest {
  protected:
   void exchange(const std::string& tier, const std::string& x, const std::string& y) {
