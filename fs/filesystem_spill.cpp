@@ -155,7 +155,6 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
     const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
     const auto steps = SLUICE_TRY(
         relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
-    // Of the file no times are kept: it is being written.
     const auto unseen = [&](std::size_t, std::size_t step, const auto& act) {
       const OpenCopy& changed = step == 0 ? to_dir : from_dir;
       return times_.change_unseen(*parent, changed.tier->index(), changed.get(), act);
@@ -186,6 +185,12 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
     return placed;
   }
   SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
+  TierIndex from = kNoTier;
+  {
+    MutexLock lock(inode->mutex);
+    from = inode->copies[0].tier;
+  }
+  times_.moved_while_written(*inode, from, source->get(), to.index());
   {
     MutexLock lock(inode->mutex);
     inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
@@ -197,6 +202,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
   }
   switches_.fetch_add(1);
   ended();
+  if (named) times_.keep(*inode);
   if (engine_in_use_) engine_->forget({.fd = source->get()});
   return {};
 }

@@ -180,8 +180,6 @@ class Inode {
   // st_mtim, in nanoseconds, of the attributes that the kernel keeps; 0 if it keeps none.
   std::int64_t told_mtime GUARDED_BY(mutex) = 0;
   std::unique_ptr<InodeTimes> times GUARDED_BY(mutex);  // none: those on the tiers are shown
-  bool times_known GUARDED_BY(mutex) = false;           // the store was asked for them
-  unsigned name_changes GUARDED_BY(mutex) = 0;          // by users, in this directory, under way
   bool without_xattrs GUARDED_BY(mutex) =
       false;                                  // a listing came back empty and nothing was set since
   unsigned xattrs_set GUARDED_BY(mutex) = 0;  // times; whoever lists them sees if one came between
@@ -189,7 +187,9 @@ class Inode {
   bool partly_unknown GUARDED_BY(mutex) = false;
   bool removed GUARDED_BY(mutex) =
       false;  // rmdir: descriptors are kept until the kernel forgets it
-  bool fd_used GUARDED_BY(mutex) = false;  // FdCache's second chance
+  bool fd_used GUARDED_BY(mutex) = false;       // FdCache's second chance
+  bool times_known GUARDED_BY(mutex) = false;   // the store was asked for them
+  unsigned name_changes GUARDED_BY(mutex) = 0;  // by users, in this directory, under way
   // The pin that holds for what is in this directory, as of Filesystem::pin_epoch_.
   TierIndex pin GUARDED_BY(mutex) = kNoTier;
   std::uint64_t pin_epoch GUARDED_BY(mutex) = 0;

@@ -121,16 +121,26 @@ std::int64_t ShownTimes::moved(Inode& file, TierIndex from, int source, TierInde
   if (!known) return kNoTime;
   MutexLock lock(file.mutex);
   show(file, from, before);
+  const std::int64_t ctime = nanoseconds(after.st_ctim);
+  arrive(file, from, born,
+         {.slot = slot(to), .ctime = ctime, .shown_ctime = nanoseconds(before.st_ctim)});
+  return ctime;
+}
+
+void ShownTimes::moved_while_written(Inode& file, TierIndex from, int source, TierIndex to) {
+  load(file);
+  const std::int64_t born = birth_of(source);
+  MutexLock lock(file.mutex);
+  arrive(file, from, born, {.slot = slot(to), .ctime = kNoTime});
+}
+
+void ShownTimes::arrive(Inode& file, TierIndex from, std::int64_t born, KeptTimes::Copy arrived) {
   KeptTimes& times = times_of(file).kept;
   const KeptTimes::Copy* old = find(times, slot(from));
-  KeptTimes::Copy arrived{.slot = slot(to),
-                          .ctime = nanoseconds(after.st_ctim),
-                          .shown_ctime = nanoseconds(before.st_ctim),
-                          .birth = old != nullptr && old->birth != 0 ? old->birth : born};
+  arrived.birth = old != nullptr && old->birth != 0 ? old->birth : born;
   // The old copy's stay: the move may be taken back yet.
   std::erase_if(times.copies, [&](const KeptTimes::Copy& each) { return each.slot != slot(from); });
   times.copies.push_back(arrived);
-  return arrived.ctime;
 }
 
 void ShownTimes::keep(Inode& inode) {

@@ -45,6 +45,8 @@ class ShownTimes {
   // The file `source` on the tier `from` goes on as `copy` on `to`, which has all its names.
   // Returns the copy's ctime. REQUIRES: nobody can change either file.
   std::int64_t moved(Inode& file, TierIndex from, int source, TierIndex to, int copy);
+  // The same for a file that is being written, whose ctime changes anyway: only its birth is kept.
+  void moved_while_written(Inode& file, TierIndex from, int source, TierIndex to);
   // The move is done: the store is told.
   void keep(Inode& inode);
 
@@ -96,6 +98,8 @@ class ShownTimes {
   std::uint8_t slot(TierIndex tier) const {
     return static_cast<std::uint8_t>(pool_[tier].member().slot);
   }
+  void arrive(Inode& file, TierIndex from, std::int64_t born, KeptTimes::Copy arrived)
+      REQUIRES(file.mutex);
   void write_later(InodeId id, KeptTimes times);
 
   const Pool& pool_;

@@ -313,6 +313,7 @@ TEST_F(SpillTest, AFileThatOutgrowsItsTierMovesOn) {
   const InodeId id = make("f");
   ASSERT_TRUE(fs_->setxattr(id, "user.k", "v", 1, 0, kRoot));
   ASSERT_EQ(xattr("f", "user.sluice.tier"), "fast");
+  const statx_timestamp born = fs_->statx(id)->stx_btime;
   ASSERT_EQ(write(id, 0, 4 * kMiB), 4 * kMiB) << ::strerrorname_np(code_);
   EXPECT_EQ(xattr("f", "user.sluice.tier"), "slow");
   EXPECT_FALSE(test::exists(fast_->path() + "/f"));
@@ -322,6 +323,10 @@ TEST_F(SpillTest, AFileThatOutgrowsItsTierMovesOn) {
   EXPECT_EQ(fs_->getattr(id)->st.st_uid, 12u);
   EXPECT_EQ(fs_->getattr(id)->st.st_mode & 07777, 0640u);
   EXPECT_EQ(*fs_->getxattr(id, "user.k"), "v");
+  EXPECT_EQ(fs_->statx(id)->stx_btime.tv_sec, born.tv_sec);
+  EXPECT_EQ(fs_->statx(id)->stx_btime.tv_nsec, born.tv_nsec);
+  EXPECT_EQ(fs_->getattr(id)->st.st_ctim.tv_nsec,
+            test::lstat_of(slow_->path() + "/f").st_ctim.tv_nsec);
   EXPECT_EQ(intents_in(store_), 0u);
   EXPECT_TRUE(test::names_in(slow_->path() + "/.sluice/tmp").empty());
   fs_->release(id, O_RDWR);
