@@ -2,6 +2,7 @@
 #include "base/crash.hpp"
 
 #include <execinfo.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -36,15 +37,48 @@ void say_and_die(int signal) {
   ::raise(signal);
 }
 
+// Pages that nobody touches until there is a fault cost nothing.
+class SignalStack {
+ public:
+  SignalStack()
+      : memory_(::mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    if (memory_ == MAP_FAILED) return;
+    stack_t stack{};
+    stack.ss_sp = memory_;
+    stack.ss_size = kSize;
+    ::sigaltstack(&stack, nullptr);
+  }
+  ~SignalStack() {
+    if (memory_ == MAP_FAILED) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    ::sigaltstack(&none, nullptr);
+    ::munmap(memory_, kSize);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  static constexpr std::size_t kSize = 64 << 10;  // backtrace() takes some
+  void* const memory_;
+};
+
 }  // namespace
+
+void ensure_signal_stack() {
+  if (kSanitized) return;
+  [[maybe_unused]] static thread_local const SignalStack stack;
+}
 
 void report_crashes() {
   if (kSanitized) return;
   std::array<void*, 1> first{};
   ::backtrace(first.data(), first.size());  // loads libgcc now: later it might need the heap
+  ensure_signal_stack();
   struct sigaction action {};
   action.sa_handler = say_and_die;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_ONSTACK;
   for (const int fault : kFaults) ::sigaction(fault, &action, nullptr);
 }
 

@@ -9,4 +9,8 @@ namespace sluice {
 // themselves: in their builds this does nothing.
 void report_crashes();
 
+// Gives the calling thread a stack of its own for signal handlers, so that a fault for want of
+// stack is reported, too. Costs a thread-local test when it has one.
+void ensure_signal_stack();
+
 }  // namespace sluice

@@ -2,11 +2,15 @@
 // System calls relative to a directory descriptor that the C library lacks. Pure functions.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/types.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/result.hpp"
@@ -26,6 +30,23 @@ ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* va
 // The names in the directory, without "." and "..".
 Result<std::vector<std::string>> names_in(
     int dirfd, std::size_t most = std::numeric_limits<std::size_t>::max());
+
+// Opens a file with `call(flags)`, one of the open system calls, without waiting for a lease
+// (fcntl F_SETLEASE) that somebody has on it: that is EAGAIN. The holder is told to give it up, and
+// loses it after /proc/sys/fs/lease-break-time seconds. Only a few milliseconds are waited: leases
+// of our own are shorter.
+template <typename Call>
+Result<UniqueFd> open_without_waiting(Call call, int flags, Operation operation) {
+  constexpr int kTries = 20;
+  constexpr std::chrono::microseconds kPause{100};
+  if (!(flags & O_PATH)) flags |= O_NONBLOCK;
+  for (int tries = 1;; ++tries) {
+    UniqueFd fd(call(flags | O_CLOEXEC));
+    if (fd) return fd;
+    if (errno != EWOULDBLOCK || tries == kTries) return Error::last(operation);
+    std::this_thread::sleep_for(kPause);
+  }
+}
 
 // A path that leads to the file of a descriptor, whatever its name is: "/proc/self/fd/7".
 std::string proc_path(int fd);

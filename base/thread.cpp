@@ -5,9 +5,12 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "base/crash.hpp"
+
 namespace sluice {
 
 void begin_thread(const char* name) {
+  ensure_signal_stack();
   ::pthread_setname_np(::pthread_self(), name);
   cpu_set_t cores;
   if (::sched_getaffinity(::getpid(), sizeof cores, &cores) == 0) {

@@ -174,6 +174,7 @@ class ControlServer::Conversation {
     return {{"moves", proposal->moves.size()},
             {"bytes", bytes},
             {"files", proposal->census.files().size()},
+            {"too_deep", proposal->census.too_deep()},
             {"held",
              {{name_of(Hold::MinStay), plan.held_min_stay},
               {name_of(Hold::OnlyOnce), plan.held_only_once},

@@ -10,9 +10,10 @@
 // OpenFile::moving < namespace_ < move_intents_ < replicate_ < table shard < inode < tier < store.
 //
 // The sources are by subject: filesystem_locate.cpp (what a name is), _namespace.cpp (names),
-// _rename.cpp, _copies.cpp (where things are), _away.cpp (tiers that go and return), _open.cpp (opening and closing), _data.cpp (bytes), _spill.cpp (from a full tier to
-// another), _gpu.cpp (bytes to and from GPUs), _attributes.cpp (stat and xattrs), _move.cpp (moves
-// to other tiers), _drain.cpp (emptying a tier), _control.cpp (what Sluice says of itself).
+// _rename.cpp, _copies.cpp (where things are), _away.cpp (tiers that go and return), _open.cpp
+// (opening and closing), _data.cpp (bytes), _spill.cpp (from a full tier to another), _gpu.cpp
+// (bytes to and from GPUs), _attributes.cpp (stat and xattrs), _move.cpp (moves to other tiers),
+// _drain.cpp (emptying a tier), _control.cpp (what Sluice says of itself).
 #pragma once
 
 #include <sys/stat.h>
@@ -320,10 +321,11 @@ class Filesystem final : public MoveHost {
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
   Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
   Result<OpenCopy> copy_directory(const InodePtr& directory, const std::string& name,
-                                  const OpenCopy& new_parent);
+                                  const InodePtr& parent, const OpenCopy& new_parent);
   void rediscover(const InodePtr& directory, TierIndex tier);
   std::vector<InodeId> rediscover_all(TierIndex tier);
   std::string path_of(const InodePtr& inode);
+  InodePtr parent_of(const InodePtr& inode);  // as we remember it; nothing if it is not in memory
 
   // filesystem_away.cpp
   // The copies of a directory that are, or may be, on tiers that are away.
@@ -452,7 +454,9 @@ class Filesystem final : public MoveHost {
   // filesystem_drain.cpp
   Result<void> relocate_special(const InodePtr& parent, const std::string& name, Tier& from,
                                 Tier& to);
-  Result<void> vacate_directory(const std::string& path, Tier& from, Tier& to, Remainder& left);
+  Result<void> vacate_directory(const InodePtr& directory, Tier& from, Tier& to, Remainder& left,
+                                std::vector<std::string>& below);
+  Result<void> vacate_tree(Tier& from, Tier& to, Remainder& left);
 
   // filesystem_attributes.cpp
   void note_told(Inode& inode, const struct stat& st);
@@ -477,15 +481,22 @@ class Filesystem final : public MoveHost {
                                  std::string_view value, uid_t user);
   Result<void> remove_virtual_xattr(const InodePtr& inode, std::string_view name);
   Result<void> request_move(const InodePtr& inode, TierIndex to, uid_t user);
-  // The pin that holds for the inode, and the path of what bears it.
-  struct EffectivePin {
-    TierIndex tier = kNoTier;
-    InodePtr bearer;
-  };
-  EffectivePin effective_pin(const InodePtr& inode);
-  // Where a pin or a rule wants a new file; kNoTier: nowhere in particular.
+  // The pin that holds for the inode, its own or one that it inherits. REQUIRES: namespace_ is not
+  // held.
+  TierIndex effective_pin(const InodePtr& inode);
+  // The directory above `inode` that bears the pin which it inherits, or the inode itself.
+  InodePtr pin_bearer(const InodePtr& inode);
+  // The pin that the directory bears, or kNoTier.
+  TierIndex own_pin_of(const InodePtr& directory);
+  // The pin that holds for what is in `directory`. Mostly what is remembered of it or of the one
+  // above; see kMostLevels. REQUIRES: namespace_ is held.
+  TierIndex pin_inside(const InodePtr& directory);
+  // Where a pin or a rule wants a new file; kNoTier: nowhere in particular. REQUIRES: namespace_ is
+  // held.
   TierIndex wanted_tier(const InodePtr& parent, const char* name);
-  void pins_changed();
+  bool is_deeper_than(const InodePtr& inode, std::size_t levels);
+  void pin_changed(const InodePtr& inode);
+  void pins_may_differ();  // a tier came, or went
   void trace_access(const InodePtr& inode);
   void sample_open_files();
   void offer_hot_files();
@@ -523,7 +534,10 @@ class Filesystem final : public MoveHost {
   // Raised just before a moved file's old name goes. Who found no file looks again if it changed
   // meanwhile: they may have looked at the new tier too early and at the old one too late.
   std::atomic<std::uint64_t> switches_{0};
-  std::atomic<std::uint64_t> pin_epoch_{1};  // raised when a pin changes; see Inode::pin_epoch
+  // Raised when directories may inherit other pins than before; see Inode::pin_epoch.
+  std::atomic<std::uint64_t> pin_epoch_{1};
+  // Raised when a tier comes or goes, and with it the pins on it; see Inode::own_pin_epoch.
+  std::atomic<std::uint32_t> tier_epoch_{1};
   Migration* migration_ = nullptr;
   Engine* engine_ = nullptr;
   std::atomic<bool> engine_in_use_{false};  // some file was read through it; only ever turns true

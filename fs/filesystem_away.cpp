@@ -55,6 +55,7 @@ void Filesystem::tier_went(Tier& tier) {
       if (copy.tier == tier.index() && !copy.handle.empty()) copy.fd = nullptr;
     }
   });
+  pins_may_differ();
 }
 
 // Intents that waited for the tier are carried out first, with nothing under way that has an intent
@@ -78,6 +79,7 @@ void Filesystem::tier_returned(Tier& tier) {
     tier.admit();
     changed = rediscover_all(tier.index());
   }
+  pins_may_differ();
   pool_.welcome_back();
   drop_names_and_listings(changed);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,9 @@ namespace sluice {
 namespace {
 constexpr unsigned kTicksPerFlush = 5;
 constexpr std::size_t kBurst = 10'000;
+// How far up a pin is looked for after pins have changed; beyond, what was known before holds. One
+// user's deep tree and changing pins must not keep others waiting.
+constexpr std::size_t kMostLevels = 4096;
 }  // namespace
 
 // Nothing if `name` is not one of ours. They are never listed, so that cp and rsync don't carry
@@ -45,7 +49,7 @@ std::optional<Result<std::string>> Filesystem::virtual_xattr(const InodePtr& ino
     return Answer(path == "/" ? root : root + path);
   }
   if (name == "pin") {
-    const TierIndex pin = effective_pin(inode).tier;
+    const TierIndex pin = effective_pin(inode);
     if (pin == kNoTier) return Answer(Error(ENODATA, "pin"));
     return Answer(pool_[pin].name());
   }
@@ -76,7 +80,7 @@ Result<void> Filesystem::set_virtual_xattr(const InodePtr& inode, std::string_vi
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier of that name");
   if (name == "tier") return request_move(inode, tier->index(), user);
   SLUICE_TRY(store_xattr(inode, kPinXattr, value, 0, Caller{}));
-  pins_changed();
+  pin_changed(inode);
   return {};
 }
 
@@ -84,12 +88,17 @@ Result<void> Filesystem::remove_virtual_xattr(const InodePtr& inode, std::string
   name.remove_prefix(kVirtualPrefix.size());
   if (name != "pin") return Error(EPERM, "removexattr");
   SLUICE_TRY(erase_xattr(inode, kPinXattr));
-  pins_changed();
+  pin_changed(inode);
   return {};
 }
 
-void Filesystem::pins_changed() {
-  ++pin_epoch_;
+void Filesystem::pin_changed(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    ++inode->xattrs_set;  // who has just read the old one must not remember it
+    inode->own_pin_epoch = 0;
+  }
+  if (inode->is_directory()) ++pin_epoch_;
   if (migration_ != nullptr) migration_->replan_soon();
 }
 
@@ -117,39 +126,99 @@ Result<void> Filesystem::request_move(const InodePtr& inode, TierIndex to, uid_t
   return migration_->request(std::move(move));
 }
 
-// What a directory's pin means for what is in it is asked for with every new file, so it is kept.
-Filesystem::EffectivePin Filesystem::effective_pin(const InodePtr& inode) {
-  for (InodePtr at = inode; at;) {
-    if (const auto fd = any_fd(at)) {
-      if (const auto own = own_pin(pool_, (*fd)->get(), "")) return {*own, at};
-    }
-    if (at->id() == kRootId) break;
+InodePtr Filesystem::parent_of(const InodePtr& inode) {
+  InodeId up{};
+  {
+    MutexLock lock(inode->mutex);
+    up = inode->parent;
+  }
+  return table_.find(up);
+}
+
+void Filesystem::pins_may_differ() {
+  ++tier_epoch_;
+  ++pin_epoch_;
+}
+
+TierIndex Filesystem::own_pin_of(const InodePtr& directory) {
+  const std::uint32_t epoch = tier_epoch_.load();
+  unsigned set_before = 0;
+  {
+    MutexLock lock(directory->mutex);
+    if (directory->own_pin_epoch == epoch) return directory->own_pin;
+    set_before = directory->xattrs_set;
+  }
+  const auto fd = any_fd(directory);
+  if (!fd) return kNoTier;
+  const TierIndex own = own_pin(pool_, (*fd)->get(), "").value_or(kNoTier);
+  MutexLock lock(directory->mutex);
+  if (directory->xattrs_set == set_before) {
+    directory->own_pin = own;
+    directory->own_pin_epoch = epoch;
+  }
+  return own;
+}
+
+TierIndex Filesystem::pin_inside(const InodePtr& directory) {
+  const std::uint64_t epoch = pin_epoch_.load();
+  std::vector<InodePtr> unsure;  // from `directory` up to where the answer is
+  TierIndex pin = kNoTier;
+  for (InodePtr at = directory; at;) {
     InodeId up{};
     {
       MutexLock lock(at->mutex);
+      if (at->pin_epoch == epoch || unsure.size() == kMostLevels) {
+        pin = at->pin;
+        break;
+      }
       up = at->parent;
     }
+    unsure.push_back(at);
+    pin = own_pin_of(at);
+    if (pin != kNoTier || at->id() == kRootId) break;
     at = table_.find(up);
   }
-  return {};
+  for (const InodePtr& each : unsure) {
+    MutexLock lock(each->mutex);
+    each->pin = pin;
+    each->pin_epoch = epoch;
+  }
+  return pin;
+}
+
+TierIndex Filesystem::effective_pin(const InodePtr& inode) {
+  const auto fd = any_fd(inode);
+  const auto own = fd ? own_pin(pool_, (*fd)->get(), "") : std::nullopt;
+  if (own || inode->id() == kRootId) return own.value_or(kNoTier);
+  SharedLock lock(namespace_);
+  const InodePtr parent = parent_of(inode);
+  return parent ? pin_inside(parent) : kNoTier;
+}
+
+InodePtr Filesystem::pin_bearer(const InodePtr& inode) {
+  InodePtr at = inode;
+  for (std::size_t levels = 0; at && levels < kMostLevels; ++levels) {
+    if (own_pin_of(at) != kNoTier) return at;
+    if (at->id() == kRootId) break;
+    at = parent_of(at);
+  }
+  return nullptr;
+}
+
+bool Filesystem::is_deeper_than(const InodePtr& inode, std::size_t levels) {
+  InodePtr at = inode;
+  for (std::size_t level = 0; at && at->id() != kRootId; ++level) {
+    if (level == levels) return true;
+    at = parent_of(at);
+  }
+  return false;
 }
 
 TierIndex Filesystem::wanted_tier(const InodePtr& parent, const char* name) {
-  const std::uint64_t epoch = pin_epoch_.load();
-  TierIndex pin = kNoTier;
-  bool known = false;
-  {
-    MutexLock lock(parent->mutex);
-    known = parent->pin_epoch == epoch;
-    pin = parent->pin;
-  }
-  if (!known) {
-    pin = effective_pin(parent).tier;
-    MutexLock lock(parent->mutex);
-    parent->pin = pin;
-    parent->pin_epoch = epoch;
-  }
+  const TierIndex pin = pin_inside(parent);
   if (pin != kNoTier || migration_ == nullptr || migration_->policy().rules.empty()) return pin;
+  // A path that nobody can write down matches no rule: the census does not get there either.
+  if (is_deeper_than(parent, PATH_MAX / 2)) return kNoTier;
   // It is empty, and as young as can be.
   const auto& rules = migration_->policy().rules;
   const std::string directory = path_of(parent);
@@ -173,7 +242,7 @@ Result<FileFacts> Filesystem::facts_of(const InodePtr& inode, const struct statx
   facts.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
   facts.score = static_cast<float>(SLUICE_TRY(score_of(inode)));
   facts.opens = static_cast<std::uint32_t>(heat.opens) + inode->new_opens.load();
-  facts.pin = effective_pin(inode).tier;
+  facts.pin = effective_pin(inode);
   {
     MutexLock lock(inode->mutex);
     facts.tier = inode->copies[0].tier;
@@ -217,8 +286,10 @@ Result<std::string> Filesystem::explain(const InodePtr& inode) {
             {"stays_until", json()},
             {"moving", json()},
             {"pending", json()}};
-  if (const EffectivePin pin = effective_pin(inode); pin.tier != kNoTier)
-    j["pin"] = {{"tier", names[pin.tier]}, {"from", path_of(pin.bearer)}};
+  if (facts.pin != kNoTier) {
+    const InodePtr bearer = pin_bearer(inode);
+    j["pin"] = {{"tier", names[facts.pin]}, {"from", bearer ? path_of(bearer) : ""}};
+  }
   if (facts.rule != kNoRule) {
     const Rule& rule = policy.rules[facts.rule];
     j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};

@@ -131,8 +131,8 @@ Result<Filesystem::OpenCopy> Filesystem::ensure_copy(const InodePtr& directory, 
 }
 
 // The directory above, and the name of this one in it, as they are on a tier. What the inode
-// remembers is right but for a lookup that a rename overtook. REQUIRES: namespace_ and replicate_ are
-// held.
+// remembers is right but for a lookup that a rename overtook. REQUIRES: namespace_ and replicate_
+// are held.
 Result<Filesystem::KnownName> Filesystem::current_name(const InodePtr& directory) {
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
@@ -192,14 +192,17 @@ Result<Filesystem::OpenCopy> Filesystem::replicate(const InodePtr& directory, Ti
     at = std::move(known.parent);
     copy = open_copy(at, index);
   }
-  for (; copy && !missing.empty(); missing.pop_back())
-    copy = copy_directory(missing.back().directory, missing.back().name, *copy);
+  for (; copy && !missing.empty(); missing.pop_back()) {
+    copy = copy_directory(missing.back().directory, missing.back().name, at, *copy);
+    at = missing.back().directory;
+  }
   return copy;
 }
 
 // REQUIRES: replicate_ is held.
 Result<Filesystem::OpenCopy> Filesystem::copy_directory(const InodePtr& directory,
                                                         const std::string& name,
+                                                        const InodePtr& parent,
                                                         const OpenCopy& new_parent) {
   Tier& tier = *new_parent.tier;
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
@@ -209,22 +212,27 @@ Result<Filesystem::OpenCopy> Filesystem::copy_directory(const InodePtr& director
   const std::string temp_name = Tier::new_temp_name();
   if (::mkdirat(temp->get(), temp_name.c_str(), 0700) < 0)
     return Error::last("make directory copy");
+  // Listings that are under way show it for the tier where they have seen it or will see it.
+  const TierIndex fastest = originals.reachable[0].tier->index();
+  std::optional<MovingName> moving;
+  if (tier.index() < fastest) {
+    moving.emplace(parent, name, fastest, MovingName::What::Directory);
+    moving->go();
+  }
   const auto fill = [&]() -> Result<void> {
     const UniqueFd fd(
         ::openat(temp->get(), temp_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) return Error::last("open directory copy");
     SLUICE_TRY(tier.carry_identity(fd.get(), directory->identity));
     SLUICE_TRY(copy_attributes(originals.reachable[0].get(), fd.get()));
-    struct stat parent_before {};
-    if (::fstat(new_parent.get(), &parent_before) < 0) return Error::last("stat");
-    if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
-                    RENAME_NOREPLACE) < 0) {
-      return Error::last("place directory copy");
-    }
     // Nobody made anything in the parent: its times stay.
-    const std::array<timespec, 2> times{parent_before.st_atim, parent_before.st_mtim};
-    [[maybe_unused]] const int kept = ::futimens(new_parent.get(), times.data());
-    return {};
+    return times_.change_unseen(
+        *parent, tier.index(), new_parent.get(), [&]() -> Result<void> {
+          if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
+                          RENAME_NOREPLACE) < 0)
+            return Error::last("place directory copy");
+          return {};
+        });
   };
   const auto filled = fill();
   if (!filled) {
@@ -237,6 +245,7 @@ Result<Filesystem::OpenCopy> Filesystem::copy_directory(const InodePtr& director
   if (there.identity != directory->identity &&
       !take_identity(there, directory->identity, name.c_str()))
     return Error(EIO, "another directory has its name on that tier");
+  if (filled) times_.copied(*directory, fastest, originals.reachable[0].get(), there);
   {
     MutexLock lock(directory->mutex);
     directory->put_copy({tier.index(), there.handle, there.pinned});

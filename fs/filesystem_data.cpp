@@ -22,21 +22,28 @@ constexpr std::size_t kMaxSpills = 64;
 }  // namespace
 
 // A descriptor on the inode's bytes with `flags`, from its handle or from what is open already.
+// EAGAIN if somebody has a lease on the file.
 Result<SharedFd> Filesystem::open_bytes(const InodePtr& inode, int flags) {
-  SharedFd open;
-  {
-    MutexLock lock(inode->mutex);
-    const Copy& copy = inode->copies[0];
-    open = inode->open && inode->open->reader ? inode->open->reader : copy.fd;
+  constexpr int kTries = 3;
+  for (int tries = 1;; ++tries) {
+    SharedFd open;
+    {
+      // A lease of our own is taken and turned under this lock. However long its thread was kept
+      // from running, we have waited for it here.
+      MutexLock lock(inode->mutex);
+      const Copy& copy = inode->copies[0];
+      open = inode->open && inode->open->reader ? inode->open->reader : copy.fd;
+    }
+    auto opened = open ? reopen(open->get(), flags) : open_handle_of(inode, flags);
+    if (!failed_with(opened, EAGAIN) || tries == kTries) return opened;
   }
-  return open ? reopen(open->get(), flags) : open_handle_of(inode, flags);
 }
 
 // /proc is the kernel's way to do that without a name.
 Result<SharedFd> Filesystem::reopen(int fd, int flags) {
-  UniqueFd opened(::open(proc_path(fd).c_str(), flags | O_CLOEXEC));
-  if (!opened) return Error::last("reopen");
-  return SharedFd(std::make_shared<UniqueFd>(std::move(opened)));
+  const std::string path = proc_path(fd);
+  return SharedFd(std::make_shared<UniqueFd>(SLUICE_TRY(
+      open_without_waiting([&](int how) { return ::open(path.c_str(), how); }, flags, "reopen"))));
 }
 
 Result<SharedFd> Filesystem::open_handle_of(const InodePtr& inode, int flags) {
@@ -120,10 +127,10 @@ Result<void> Filesystem::drop_suid(int fd, const Caller& caller) {
 bool Filesystem::still_mapped(const InodePtr& inode) {
   const auto fd = open_bytes(inode, O_RDONLY);
   if (!fd) return false;
+  MutexLock lock(inode->mutex);
   // Where no lease can be had (CAP_LEASE is missing, the tier knows none), it may be.
   if (::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0) return true;
   ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
-  MutexLock lock(inode->mutex);
   if (!inode->open || inode->open->mappers == 0) inode->maybe_mapped = false;
   return false;
 }

@@ -52,6 +52,8 @@ Result<void> Filesystem::relocate_special(const InodePtr& parent, const std::str
   const OpenCopy old_dir = SLUICE_TRY(open_copy(parent, from.index()));
   const OpenCopy new_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
   const Located old = SLUICE_TRY(from.identify(old_dir.get(), name.c_str()));
+  MovingName moving(parent, name, from.index());
+  moving.go();
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   const std::string temp_name = Tier::new_temp_name();
   const auto place = [&]() -> Result<void> {
@@ -78,45 +80,69 @@ Result<void> Filesystem::relocate_special(const InodePtr& parent, const std::str
   return placed;
 }
 
-Result<void> Filesystem::vacate_directory(const std::string& path, Tier& from, Tier& to,
-                                          Remainder& left) {
-  std::vector<InodeId> references;
-  const auto directory = walk(path, references);
-  std::vector<std::string> below;
-  const auto empty_it = [&]() -> Result<void> {
-    // Removed meanwhile: that empties it, too.
-    if (failed_with(directory, ESTALE)) return {};
-    if (!directory) return directory.error();
-    {
-      ExclusiveLock lock(namespace_);
-      SLUICE_TRY(ensure_copy(*directory, to.index()));
+// Empties one directory, and says in `below` which ones it holds.
+Result<void> Filesystem::vacate_directory(const InodePtr& directory, Tier& from, Tier& to,
+                                          Remainder& left, std::vector<std::string>& below) {
+  {
+    ExclusiveLock lock(namespace_);
+    SLUICE_TRY(ensure_copy(directory, to.index()));
+  }
+  const OpenCopy copy = SLUICE_TRY(open_copy(directory, from.index()));
+  for (const std::string& name : SLUICE_TRY(names_in(copy.get()))) {
+    if (is_private(*directory, name.c_str())) continue;
+    struct stat st {};
+    if (::fstatat(copy.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) < 0) {
+      if (errno != ENOENT) return Error::last("stat");
+      continue;
     }
-    const OpenCopy copy = SLUICE_TRY(open_copy(*directory, from.index()));
-    for (const std::string& name : SLUICE_TRY(names_in(copy.get()))) {
-      if (path.empty() && name == kPrivateDirectory) continue;
-      struct stat st {};
-      if (::fstatat(copy.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) < 0) {
-        if (errno != ENOENT) return Error::last("stat");
+    if (S_ISDIR(st.st_mode)) {
+      below.push_back(name);
+      continue;
+    }
+    if (!S_ISREG(st.st_mode)) {
+      ExclusiveLock lock(namespace_);
+      if (relocate_special(directory, name, from, to)) continue;
+    }
+    ++left.files;
+    left.bytes += static_cast<std::uint64_t>(st.st_blocks) * 512;
+  }
+  return {};
+}
+
+// Depth first and without recursion: a tree may be deeper than a thread's stack is large.
+Result<void> Filesystem::vacate_tree(Tier& from, Tier& to, Remainder& left) {
+  struct Level {
+    InodePtr directory;
+    std::vector<std::string> below;  // still to be emptied
+  };
+  std::vector<Level> levels;
+  // Each level but the root's has a reference, so that the way up stays in the table.
+  const auto empty_all = [&]() -> Result<void> {
+    levels.push_back({table_.find(kRootId), {}});
+    SLUICE_TRY(vacate_directory(levels[0].directory, from, to, left, levels[0].below));
+    while (!levels.empty()) {
+      if (levels.back().below.empty()) {
+        forget(levels.back().directory->id(), 1);  // the root is never forgotten
+        levels.pop_back();
         continue;
       }
-      if (S_ISDIR(st.st_mode)) {
-        below.push_back(path + "/" + name);
+      const std::string name = std::move(levels.back().below.back());
+      levels.back().below.pop_back();
+      const Entry entry = SLUICE_TRY(lookup(levels.back().directory->id(), name.c_str()));
+      InodePtr directory = entry.id == InodeId{} ? nullptr : table_.find(entry.id);
+      // Removed or replaced meanwhile: that empties it, too.
+      if (!directory || !directory->is_directory()) {
+        forget(entry.id, 1);
         continue;
       }
-      if (!S_ISREG(st.st_mode)) {
-        ExclusiveLock lock(namespace_);
-        if (relocate_special(*directory, name, from, to)) continue;
-      }
-      ++left.files;
-      left.bytes += static_cast<std::uint64_t>(st.st_blocks) * 512;
+      levels.push_back({std::move(directory), {}});
+      Level& level = levels.back();
+      SLUICE_TRY(vacate_directory(level.directory, from, to, left, level.below));
     }
     return {};
   };
-  auto emptied = empty_it();
-  for (const std::string& each : below) {
-    if (emptied) emptied = vacate_directory(each, from, to, left);
-  }
-  for (const InodeId id : references) forget(id, 1);
+  const auto emptied = empty_all();
+  for (const Level& level : levels) forget(level.directory->id(), 1);
   return emptied;
 }
 
@@ -126,7 +152,7 @@ Result<Filesystem::Remainder> Filesystem::vacate(TierIndex index) {
   for (const TierIndex other : pool_.placement()) {
     if (other == index || pool_[other].is_draining()) continue;
     Remainder left;
-    SLUICE_TRY(vacate_directory("", from, pool_[other], left));
+    SLUICE_TRY(vacate_tree(from, pool_[other], left));
     return left;
   }
   return Error(ENOSPC, "there is no other tier");
@@ -148,6 +174,7 @@ void Filesystem::tier_added(TierIndex index) {
     changed = rediscover_all(index);
   }
   drop_names_and_listings(changed);
+  pins_may_differ();  // one may name it
 }
 
 }  // namespace sluice

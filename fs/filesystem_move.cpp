@@ -89,6 +89,7 @@ class Filesystem::Held final : public HeldFile {
   std::vector<KnownName> names;
   std::vector<InodeId> references;  // lookups of ours, that keep the inodes in the table
   std::vector<SharedFd> directories;
+  std::list<MovingName> moving;
 
  private:
   Filesystem& filesystem_;
@@ -149,8 +150,7 @@ Result<InodePtr> Filesystem::walk(std::string_view path, std::vector<InodeId>& r
     path.remove_prefix(1);  // the slash
     const std::string name(path.substr(0, path.find('/')));
     path.remove_prefix(name.size());
-    const Entry entry =
-        SLUICE_TRY(look_up(at, name.c_str(), held, InodeTable::Told::Nobody));
+    const Entry entry = SLUICE_TRY(look_up(at, name.c_str(), held, InodeTable::Told::Nobody));
     InodePtr next = entry.id == InodeId{} ? nullptr : table_.find(entry.id);
     if (!next) return Error(ESTALE, "the file is gone");
     references.push_back(entry.id);
@@ -231,10 +231,9 @@ Result<void> Filesystem::take_hold(Held& held, const Move& move) {
       readers_.fetch_sub(1);
     }
   }
-  SharedFd source = copy.fd
-                        ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY | O_NOATIME))
-                        : std::make_shared<UniqueFd>(
-                              SLUICE_TRY(pool_[copy.tier].open(copy.handle, O_RDONLY | O_NOATIME)));
+  SharedFd source = copy.fd ? SLUICE_TRY(reopen(copy.fd->get(), O_RDONLY | O_NOATIME))
+                            : std::make_shared<UniqueFd>(SLUICE_TRY(
+                                  pool_[copy.tier].open(copy.handle, O_RDONLY | O_NOATIME)));
   if (::fstat(source->get(), &held.before) < 0) return Error::last("stat");
   const Lease lease = take_lease(source->get());
   if (lease == Lease::Refused)
@@ -326,8 +325,10 @@ Result<std::vector<Step>> Filesystem::prepare(const Arrival& arrival) {
       new_dir = ensure_copy(known.parent, to.index());
     }
     if (!new_dir) return new_dir.error();
-    // Listings that begin from here on know of the new tier.
+    // Listings that begin from here on know of the new tier, and of this name.
+    MovingName& moving = held.moving.emplace_back(known.parent, known.name, from.index());
     if (!wait_for_listings(known.parent)) return Error(EBUSY, "its directory is being listed");
+    moving.go();
     held.directories.push_back(old_dir.fd);
     held.directories.push_back(new_dir->fd);
     places.push_back({old_dir.get(), new_dir->get(), known.name});

@@ -7,6 +7,7 @@
 
 #include <chrono>
 
+#include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
 
 namespace sluice {
@@ -168,7 +169,9 @@ Result<void> Filesystem::rename_locked(const InodePtr& from, const char* name, c
     moved->name = as;
     moved->told_at = std::chrono::steady_clock::now().time_since_epoch().count();
   };
-  if (is_directory(source) || is_directory(target)) ++pin_epoch_;  // they inherit other pins now
+  // Do they inherit other pins now?
+  if ((is_directory(source) || is_directory(target)) && pin_inside(from) != pin_inside(to))
+    ++pin_epoch_;
   renamed(source[0], to, new_name);
   if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
   return {};
@@ -194,9 +197,9 @@ Result<void> Filesystem::rename_located(const InodePtr& from, const char* name,
     // filesystem sees to that (ext4: auto_da_alloc). Most of it goes to disk before the names are
     // locked, and here only what came since.
     const OpenCopy old_dir = SLUICE_TRY(open_copy(from, source[0].tier));
-    UniqueFd file(
-        ::openat(old_dir.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (!file) return Error::last("sync what is renamed");
+    UniqueFd file =
+        SLUICE_TRY(open_without_waiting([&](int how) { return ::openat(old_dir.get(), name, how); },
+                                        O_RDONLY | O_NOFOLLOW, "sync what is renamed"));
     if (!attempt.synced) {
       attempt.file = std::move(file);
       attempt.next = RenameAttempt::Next::Synced;

@@ -101,8 +101,8 @@ void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
 }
 
 void ll_fsyncdir(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
-  answer_done(request,
-              [&] { return filesystem(request, FUSE_FSYNCDIR).sync_directory(InodeId{inode}); });
+  Filesystem& fs = filesystem(request, FUSE_FSYNCDIR);
+  answer_done_slowly(request, [&fs, inode] { return fs.sync_directory(InodeId{inode}); });
 }
 
 }  // namespace

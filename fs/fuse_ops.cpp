@@ -66,9 +66,13 @@ void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, 
   // Before a passthrough write by somebody who may not keep setuid bits, the kernel sends a setattr
   // that sets nothing: the write itself will not pass by us.
   change.strip_suid = stripped(request, set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0);
-  answer(
-      request, [&] { return filesystem(request, FUSE_SETATTR).setattr(InodeId{inode}, change); },
-      [&](const Result<Attributes>& a) { fuse_reply_attr(request, &a->st, a->seconds); });
+  Filesystem& fs = filesystem(request, FUSE_SETATTR);
+  const auto set_it = [&fs, inode, change] { return fs.setattr(InodeId{inode}, change); };
+  const auto reply = [request](const Result<Attributes>& a) {
+    fuse_reply_attr(request, &a->st, a->seconds);
+  };
+  // Much of a file may have to be given back.
+  change.size ? answer_slowly(request, set_it, reply) : answer(request, set_it, reply);
 }
 
 void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_info*) {
@@ -258,14 +262,16 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
 }
 
 void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
-  answer_done(request,
-              [&] { return filesystem(request, FUSE_FSYNC).sync(InodeId{inode}, data_only != 0); });
+  Filesystem& fs = filesystem(request, FUSE_FSYNC);
+  answer_done_slowly(request,
+                     [&fs, inode, data_only] { return fs.sync(InodeId{inode}, data_only != 0); });
 }
 
 void ll_fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
                   fuse_file_info*) {
-  answer_done(request, [&] {
-    return filesystem(request, FUSE_FALLOCATE).allocate(InodeId{inode}, mode, offset, length);
+  Filesystem& fs = filesystem(request, FUSE_FALLOCATE);
+  answer_done_slowly(request, [&fs, inode, mode, offset, length] {
+    return fs.allocate(InodeId{inode}, mode, offset, length);
   });
 }
 
@@ -277,13 +283,13 @@ void ll_lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fu
 
 void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
                         fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
-  answer(
+  Filesystem& fs = filesystem(request, FUSE_COPY_FILE_RANGE);
+  answer_slowly(
       request,
-      [&] {
-        return filesystem(request, FUSE_COPY_FILE_RANGE)
-            .copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
+      [&fs, from, from_offset, to, to_offset, length] {
+        return fs.copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
       },
-      [&](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
+      [request](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
 }
 
 void ll_statfs(fuse_req_t request, fuse_ino_t) {

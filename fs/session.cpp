@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,16 @@ Feature enable_io_uring() {
     return {false, std::string("can't enable it: ") + std::strerror(errno)};
   log::get().info("enabled FUSE-over-io_uring: parameter={}", kEnableUring);
   return {true, ""};
+}
+
+// How many requests each io_uring queue can hold; there is a queue for each core. libfuse's 8 are
+// soon taken by users who wait for a disk, and then everybody else's requests from that core wait,
+// too. An entry takes a megabyte of address space, and memory only once it was used for a request
+// as large.
+unsigned queue_depth() {
+  constexpr unsigned kLeast = 16, kMost = 128, kTotal = 2048;
+  const auto cores = static_cast<unsigned>(std::max(::get_nprocs_conf(), 1));
+  return std::clamp(kTotal / cores, kLeast, kMost);
 }
 
 // One word of -o as libfuse reads it.
@@ -117,7 +128,10 @@ std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& w
   // come last and win.
   std::string options = "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" +
                         option_value(settings.name);
-  if (session->io_uring().on) options += ",io_uring";
+  if (session->io_uring().on) {
+    options += ",io_uring,io_uring_q_depth=" + std::to_string(queue_depth());
+    session->most_lent_ = queue_depth() * 7 / 8;
+  }
   if (!settings.options.empty()) options += "," + settings.options;
   std::vector<std::string> words{"sluice", "-o", options};
   std::vector<char*> argv;
@@ -163,8 +177,10 @@ bool Session::run(Filesystem& filesystem, GpuService& gpu) {
   // Requests that don't come by io_uring: enough threads that slow disks don't hold up the fast.
   fuse_loop_cfg_set_max_threads(config, 32);
   fuse_loop_cfg_set_idle_threads(config, 4);
+  slow_requests_ = std::make_unique<SlowRequests>();
   const int result = fuse_session_loop_mt(session_, config);
   fuse_loop_cfg_destroy(config);
+  slow_requests_.reset();  // no request is answered any more
   fuse_remove_signal_handlers(session_);
   fuse_session_unmount(session_);
   mounted_ = false;

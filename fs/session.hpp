@@ -17,6 +17,7 @@
 #include "fs/directory_stream.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/gpu_service.hpp"
+#include "fs/slow_requests.hpp"
 
 struct fuse_session;
 struct fuse_conn_info;
@@ -72,6 +73,10 @@ class Session final : public KernelSide {
   const cpu_set_t& allowed_cores() const { return allowed_cores_; }
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
   DirectoryStreams& directories() { return directories_; }
+  SlowRequests& slow_requests() { return *slow_requests_; }
+  // How many requests of one io_uring queue may be away at a time: some entries of the queue must
+  // be left for requests that are quickly answered.
+  unsigned most_lent() const { return most_lent_; }
   // What the status xattr says; set by the daemon.
   std::function<std::string()> status;
 
@@ -86,6 +91,8 @@ class Session final : public KernelSide {
   Filesystem* filesystem_ = nullptr;
   GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;
+  std::unique_ptr<SlowRequests> slow_requests_;  // while run() lasts
+  unsigned most_lent_ = 0;
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);
   Feature io_uring_ GUARDED_BY(mutex_);

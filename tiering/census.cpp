@@ -70,6 +70,12 @@ class Census::Walk {
  private:
   // What can't be read, and is not simply gone meanwhile.
   void leave_out(int code) {
+    // Counted, and no reason to keep heat for ever: whoever makes one deep tree would do that to
+    // all.
+    if (code == ENAMETOOLONG) {
+      ++census_.too_deep_;
+      return;
+    }
     if (code != ENOENT && code != ENOTDIR) census_.is_whole_ = false;
   }
 

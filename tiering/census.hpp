@@ -50,6 +50,9 @@ class Census {
   std::uint32_t directory(std::size_t file) const { return names_[file].directory; }
   // "" is the root; "/a", "/a/b". Each comes after the one that it is in.
   const std::vector<std::string>& directories() const { return directories_; }
+  // How many directories were left out because their path is longer than the kernel takes
+  // (PATH_MAX, 4,096 bytes). Their files stay where they are.
+  std::uint64_t too_deep() const { return too_deep_; }
   // Heat, ghosts and kept times of files that are no more.
   const std::vector<InodeId>& stale_heat() const { return stale_heat_; }
   const std::vector<InodeId>& stale_ghosts() const { return stale_ghosts_; }
@@ -77,7 +80,8 @@ class Census {
   std::vector<std::int64_t> sizes_, mtimes_;  // only if there are rules
   std::map<InodeId, Links> links_;            // of files that have several
   std::vector<std::string> directories_;
-  std::string text_;      // names, each ended by a zero byte
+  std::string text_;  // names, each ended by a zero byte
+  std::uint64_t too_deep_ = 0;
   bool is_whole_ = true;  // so that a file that was not found is no more
   std::vector<InodeId> stale_heat_, stale_ghosts_, stale_times_;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <unordered_map>
 
@@ -50,10 +51,10 @@ class Checker {
     std::vector<Copy> roots;
     for (const auto& tier : pool_) {
       check_leftovers(*tier);
-      if (auto root = tier->root()) roots.push_back({tier.get(), *root});
+      if (auto root = tier->root()) roots.push_back({tier.get(), *root, {}});
     }
     for (const Copy& root : roots) check_aliases(root, "", "", nullptr);
-    walk(roots, "");
+    walk(std::move(roots));
     return std::move(report_);
   }
 
@@ -61,6 +62,7 @@ class Checker {
   struct Copy {
     Tier* tier;
     SharedFd fd;
+    FileHandle handle;  // while `fd` is closed
     int get() const { return fd->get(); }
   };
 
@@ -111,28 +113,80 @@ class Checker {
     }
   }
 
-  void walk(const std::vector<Copy>& copies, const std::string& path) {
+  // A directory on the way down to the one that is looked at.
+  struct Level {
+    std::vector<Copy> copies;
+    Names names;
+    Names::const_iterator next;
+    std::size_t path_size = 0;  // of path_, for this directory
+  };
+
+  // Depth first. A tree may be deeper than a thread's stack is large, than a path may be long and
+  // than there are descriptors: only the last levels keep theirs.
+  void walk(std::vector<Copy> roots) {
+    constexpr std::size_t kOpenLevels = 64;
+    enter(std::move(roots));
+    while (!levels_.empty()) {
+      Level& level = levels_.back();
+      path_.resize(level.path_size);
+      if (level.next == level.names.end()) {
+        levels_.pop_back();
+        continue;
+      }
+      open_again(level);
+      const auto& [name, places] = *level.next++;
+      path_ += "/" + name;
+      std::vector<Copy> inside = examine(level.copies, path_, name, places);
+      if (inside.empty()) continue;
+      enter(std::move(inside));
+      if (levels_.size() > kOpenLevels) close(levels_[levels_.size() - 1 - kOpenLevels]);
+    }
+  }
+
+  // Where the tier has no handles, the descriptors stay.
+  static void close(Level& level) {
+    for (Copy& copy : level.copies) {
+      const auto self = copy.tier->identify(copy.get(), "");
+      if (!self || self->handle.empty()) continue;
+      copy.handle = self->handle;
+      copy.fd = nullptr;
+    }
+  }
+
+  // A copy that is gone meanwhile is as good as one without names.
+  static void open_again(Level& level) {
+    for (Copy& copy : level.copies) {
+      if (copy.fd) continue;
+      auto fd = copy.tier->open(copy.handle, O_RDONLY | O_DIRECTORY);
+      copy.fd = std::make_shared<UniqueFd>(fd ? *std::move(fd) : UniqueFd());
+    }
+  }
+
+  // Goes down into the directory path_, whose copies these are.
+  void enter(std::vector<Copy> copies) {
     ++report_.directories;
     Names names;
     for (std::size_t i = 0; i < copies.size(); ++i) {
       const auto here = names_in(copies[i].get());
       if (!here) {
-        found(Finding::Kind::Unreadable, path,
+        found(Finding::Kind::Unreadable, path_,
               "on tier " + copies[i].tier->name() + ": " + here.error().text());
         continue;
       }
       for (const std::string& name : *here) {
-        if (path.empty() && name == kPrivateDirectory) continue;
+        if (path_.empty() && name == kPrivateDirectory) continue;
         struct stat st {};
         if (::fstatat(copies[i].get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0)
           names[name].emplace_back(i, st);
       }
     }
-    for (const auto& [name, places] : names) examine(copies, path + "/" + name, name, places);
+    levels_.push_back({std::move(copies), std::move(names), {}, path_.size()});
+    levels_.back().next = levels_.back().names.begin();
   }
 
-  void examine(const std::vector<Copy>& copies, const std::string& path, const std::string& name,
-               const Places& places) {
+  // Returns the copies of what is a directory, which the walk goes down into.
+  std::vector<Copy> examine(const std::vector<Copy>& copies, const std::string& path,
+                            const std::string& name, const Places& places) {
     const bool directory = S_ISDIR(places[0].second.st_mode);
     std::vector<Copy> inside;
     for (const auto& [index, st] : places) {
@@ -147,16 +201,12 @@ class Checker {
       if (!directory) continue;
       UniqueFd fd(::openat(copies[index].get(), name.c_str(),
                            O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (fd) inside.push_back({copies[index].tier, std::make_shared<UniqueFd>(std::move(fd))});
+      if (fd) inside.push_back({copies[index].tier, std::make_shared<UniqueFd>(std::move(fd)), {}});
     }
     if (directory) {
-      if (inside.empty()) {
-        found(Finding::Kind::Unreadable, path, "can't be opened");
-        return;
-      }
+      if (inside.empty()) found(Finding::Kind::Unreadable, path, "can't be opened");
       compare_directories(inside, path);
-      walk(inside, path);
-      return;
+      return inside;
     }
     if (++report_.files % 1000 == 0) progress_(report_.files);
     for (std::size_t i = 1; i < places.size(); ++i) {
@@ -164,11 +214,12 @@ class Checker {
         compare_files(copies[places[0].first], copies[places[i].first], path, name,
                       places[0].second, places[i].second);
     }
+    return {};
   }
 
   void compare_directories(const std::vector<Copy>& copies, const std::string& path) {
     struct stat first {};
-    if (::fstat(copies[0].get(), &first) < 0) return;
+    if (copies.empty() || ::fstat(copies[0].get(), &first) < 0) return;
     for (std::size_t i = 1; i < copies.size(); ++i) {
       struct stat other {};
       if (::fstat(copies[i].get(), &other) < 0) continue;
@@ -318,6 +369,8 @@ class Checker {
   const std::function<void(std::uint64_t)>& progress_;
   CheckReport report_;
   std::unordered_map<std::uint64_t, Holder> holders_;  // by identity
+  std::deque<Level> levels_;  // which moves none when it grows: `next` may be an end
+  std::string path_;          // of what is being looked at
 };
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <cstring>
 #include <thread>
 
+#include "base/file_at.hpp"
+
 namespace sluice {
 namespace {
 
@@ -121,9 +123,10 @@ Result<UniqueFd> open_handle(int mount_fd, const FileHandle& handle, int flags) 
   // ext4 says ENOMEM, not ESTALE, while a new file is being given the inode number of a deleted
   // one.
   for (int patience = 100;; --patience) {
-    UniqueFd fd(::open_by_handle_at(mount_fd, buffer.get(), flags | O_CLOEXEC));
-    if (fd) return fd;
-    if (errno != ENOMEM || patience == 0) return Error::last("open_by_handle_at");
+    auto fd = open_without_waiting(
+        [&](int how) { return ::open_by_handle_at(mount_fd, buffer.get(), how); }, flags,
+        "open_by_handle_at");
+    if (fd || fd.error().code != ENOMEM || patience == 0) return fd;
     std::this_thread::yield();
   }
 }

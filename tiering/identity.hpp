@@ -56,7 +56,8 @@ HandleKind handle_kind(std::uint64_t filesystem_magic);
 // there are no handles.
 Result<FileHandle> handle_at(int dirfd, const char* name, int* mount_id);
 
-// Opens what `handle` names on the filesystem of `mount_fd`. ESTALE if it is gone.
+// Opens what `handle` names on the filesystem of `mount_fd`. ESTALE if it is gone, EAGAIN if
+// somebody has a lease on it; see open_without_waiting().
 Result<UniqueFd> open_handle(int mount_fd, const FileHandle& handle, int flags);
 
 // The inode number inside a handle of a kind whose layout we know.

@@ -86,6 +86,14 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   Proposal out;
   out.census = SLUICE_TRY(
       Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
+  if (const std::uint64_t deep = out.census.too_deep();
+      deep_before_.exchange(deep) != deep && deep > 0) {
+    log::get().warn(
+        "directories whose path is longer than 4096 bytes are left out, their files stay where "
+        "they "
+        "are: directories={}",
+        deep);
+  }
   if (settings_.census_taken) settings_.census_taken(out.census, now);
   out.tiers = tier_facts(out.census);
   out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);

@@ -95,8 +95,9 @@ class Migration {
   std::mutex pass_;  // held for the length of a pass
   std::mutex mutex_;
   std::condition_variable_any wake_;
-  std::atomic<std::int64_t> next_pass_{0};  // a time to look at, for tick() and the status
-  std::int64_t last_pass_ = 0;              // guarded by mutex_
+  std::atomic<std::uint64_t> deep_before_{0};  // Census::too_deep() last time, for the log
+  std::atomic<std::int64_t> next_pass_{0};     // a time to look at, for tick() and the status
+  std::int64_t last_pass_ = 0;                 // guarded by mutex_
   Mover mover_;
   std::jthread planner_;
 };

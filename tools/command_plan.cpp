@@ -104,6 +104,10 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
     out += "held back: " + format_files(number) + " that " + safe_name(style, held_text(reason)) +
            "\n";
   }
+  if (const auto deep = number_of(last, "too_deep"); deep > 0) {
+    out += "left out: " + format_count(deep) +
+           " directories whose path is longer than 4096 bytes; their files stay where they are\n";
+  }
   return out;
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "tests/support/chain.hpp"
 #include "tests/support/user.hpp"
 #include "tests/unit/tiering/pools.hpp"
 #include "tiering/pin.hpp"
@@ -65,6 +66,15 @@ class CensusTest : public test::PoolTest {
   Policy policy_;
   std::int64_t now_ = std::time(nullptr);
 };
+
+TEST_F(CensusTest, LeavesOutWhatNoPathLeadsTo) {
+  dir_.make_file("a/d/f", "1");
+  test::make_chain(at("a", ""), 3000);
+  const Census census = take();
+  test::remove_chain(at("a", ""));
+  EXPECT_EQ(all(census), Paths{"/d/f"});
+  EXPECT_EQ(census.too_deep(), 1u);
+}
 
 TEST_F(CensusTest, CountsEveryFileOfEveryTier) {
   dir_.make_file("a/f", "1");

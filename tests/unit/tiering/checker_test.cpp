@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tests/support/chain.hpp"
 #include "tests/support/command.hpp"
 #include "tests/support/loop_fs.hpp"
 #include "tests/unit/tiering/pools.hpp"
@@ -79,6 +80,20 @@ TEST_F(CheckerTest, FindsNothingInAHealthyPool) {
   EXPECT_TRUE(report.clean());
   EXPECT_EQ(report.files, 5u);
   EXPECT_EQ(report.directories, 3u);  // root, d, d/e
+}
+
+// Deeper than a thread's stack is large, than a path may be long and than there are descriptors.
+TEST_F(CheckerTest, GoesToTheBottomOfADeepTree) {
+  const UniqueFd bottom = test::make_chain(at("a", ""), test::kDeep);
+  ASSERT_EQ(::symlinkat("target", bottom.get(), "link"), 0);
+  // Names on the way up, on both tiers, after the descriptors of these levels were closed.
+  test::make_chain(at("b", ""), 10);
+  for (const char* tier : {"a", "b"}) dir_.make_file(std::string(tier) + "/d/d/d/twice", tier);
+  const CheckReport report = check(Repair::No);
+  test::remove_chain(at("a", ""));
+  EXPECT_EQ(lines(report), Lines{"two-files /d/d/d/twice"});
+  EXPECT_EQ(report.directories, 1u + test::kDeep);
+  EXPECT_EQ(report.files, 2u);
 }
 
 TEST_F(CheckerTest, LooksAtNothingOfOurs) {

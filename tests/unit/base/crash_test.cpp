@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/crash.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <csignal>
+#include <thread>
+
+#include "base/thread.hpp"
+
+namespace sluice {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Without end, as far as the compiler can tell.
+int use_stack(volatile int* more) {
+  std::array<volatile char, 4096> frame{};
+  frame[0] = static_cast<char>(*more);
+  return *more == 0 ? 0 : use_stack(more) + frame[0];
+}
+
+void use_all_stack() {
+  volatile int more = 1;
+  use_stack(&more);
+}
+
+class CrashDeathTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (kSanitized) GTEST_SKIP() << "a sanitizer reports faults itself";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+  }
+};
+
+TEST_F(CrashDeathTest, AThreadThatUsesUpItsStackIsReported) {
+  EXPECT_EXIT(
+      {
+        report_crashes();
+        std::thread([] {
+          begin_thread("sluice-test");
+          use_all_stack();
+        }).join();
+      },
+      testing::KilledBySignal(SIGSEGV), "the daemon crashed: signal 11");
+}
+
+TEST_F(CrashDeathTest, SoIsTheMainThread) {
+  EXPECT_EXIT(
+      {
+        report_crashes();
+        use_all_stack();
+      },
+      testing::KilledBySignal(SIGSEGV), "the daemon crashed: signal 11");
+}
+
+}  // namespace
+}  // namespace sluice

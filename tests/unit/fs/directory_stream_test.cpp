@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Listings of a directory on several tiers: in steps, from the middle, and while files move.
+#include "fs/directory_stream.hpp"
+
+#include <malloc.h>
+#include <stdio.h>
+
+#include "tests/unit/fs/test_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+constexpr TierIndex kFast = 0, kSlow = 1;
+
+class StreamTest : public FilesystemTest {
+ protected:
+  // One listing, in steps.
+  struct Reader {
+    std::unique_ptr<DirectoryStream> stream;
+    off_t offset = 0;
+    Names names = {};
+
+    // Reads `most` items; false at the end.
+    bool read(std::size_t most) {
+      std::size_t taken = 0;
+      const auto take = [&](const DirectoryStream::Item& item) {
+        if (taken == most) return false;
+        ++taken;
+        names.push_back(item.name);
+        offset = item.next;
+        return true;
+      };
+      const auto done = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
+      if (!done) throw std::runtime_error(done.error().operation);
+      return taken > 0;
+    }
+    Names rest() {
+      while (read(2)) {
+      }
+      return sorted();
+    }
+    Names sorted() const {
+      Names out = names;
+      std::ranges::sort(out);
+      return out;
+    }
+  };
+
+  void prepare() override {
+    FilesystemTest::prepare();
+    for (const char* name : {"a1", "a2", "a3", "both"})
+      dir_.make_file(std::string("a/d/") + name, "1");
+    for (const char* name : {"b1", "b2", "b3", "both"})
+      dir_.make_file(std::string("b/d/") + name, "2");
+    dir_.make_dir("b/d/sub");
+  }
+  Reader list() { return Reader{*fs_->open_directory(id_of("d"))}; }
+  void move(const char* name, const char* from, const char* to) {
+    const std::string path = std::string("d/") + name;
+    ASSERT_EQ(::rename(at(from, path).c_str(), at(to, path).c_str()), 0);
+  }
+
+  static constexpr std::size_t kItems = 10;
+  const Names all_{".", "..", "a1", "a2", "a3", "b1", "b2", "b3", "both", "sub"};
+};
+
+TEST_F(StreamTest, GoesOnAtAnyOffset) {
+  Reader whole = list();
+  std::vector<off_t> offsets{0};
+  while (whole.read(1)) offsets.push_back(whole.offset);
+  ASSERT_EQ(whole.sorted(), all_);
+  for (std::size_t i = offsets.size(); i-- > 0;) {
+    // One that has read it all goes back; another begins there, as the kernel has it do.
+    Reader back{std::move(whole.stream), offsets[i]};
+    Reader other = list();
+    other.offset = offsets[i];
+    const Names expected(whole.names.begin() + static_cast<std::ptrdiff_t>(i), whole.names.end());
+    back.rest();
+    other.rest();
+    EXPECT_EQ(back.names, expected) << i;
+    EXPECT_EQ(other.names, expected) << i;
+    whole.stream = std::move(back.stream);
+  }
+}
+
+TEST_F(StreamTest, AFileThatIsMovingWhenItBeginsIsShownOnce) {
+  struct {
+    const char *name, *from, *to;
+  } const moves[] = {{"a1", "a", "b"}, {"b1", "b", "a"}, {"b1", "b", "c"}};
+  for (const auto& each : moves) {
+    dir_.make_dir("c/d");
+    for (std::size_t after = 0; after <= kItems; ++after) {
+      Reader reader = list();
+      {
+        MovingName moving(reader.stream->inode(), each.name, pool_->by_name(each.from)->index());
+        if (after > 0) reader.read(after);
+        moving.go();
+        move(each.name, each.from, each.to);
+      }
+      EXPECT_EQ(reader.rest(), all_) << each.name << " after " << after;
+      reader.stream.reset();
+      move(each.name, each.to, each.from);
+    }
+  }
+}
+
+// It has waited for the listing for a minute, and then gone all the same.
+TEST_F(StreamTest, AFileThatMovesMeanwhileIsNotMissed) {
+  for (const bool down : {true, false}) {
+    const char *name = down ? "a1" : "b1", *from = down ? "a" : "b", *to = down ? "b" : "a";
+    for (std::size_t after = 1; after <= kItems; ++after) {
+      Reader reader = list();
+      reader.read(after);
+      {
+        MovingName moving(reader.stream->inode(), name, down ? kFast : kSlow);
+        moving.go();
+        move(name, from, to);
+      }
+      Names seen = reader.rest();
+      const auto last = std::unique(seen.begin(), seen.end());
+      EXPECT_LE(seen.end() - last, 1) << name << " after " << after;
+      seen.erase(last, seen.end());
+      EXPECT_EQ(seen, all_) << name << " after " << after;
+      reader.stream.reset();
+      move(name, to, from);
+    }
+  }
+}
+
+TEST_F(StreamTest, AMoveThatWaitsForTheListingChangesNothing) {
+  for (std::size_t after = 1; after <= kItems; ++after) {
+    Reader reader = list();
+    reader.read(after);
+    const MovingName waiting(reader.stream->inode(), "a1", kFast);
+    EXPECT_EQ(reader.rest(), all_) << after;
+  }
+}
+
+TEST_F(StreamTest, ADirectoryThatGetsAFasterCopyIsShownOnce) {
+  for (std::size_t after = 1; after <= kItems; ++after) {
+    Reader reader = list();
+    reader.read(after);
+    {
+      MovingName moving(reader.stream->inode(), "sub", kSlow, MovingName::What::Directory);
+      moving.go();
+      dir_.make_dir("a/d/sub");
+    }
+    EXPECT_EQ(reader.rest(), all_) << after;
+    ASSERT_EQ(::rmdir(at("a", "d/sub").c_str()), 0);
+  }
+}
+
+TEST_F(StreamTest, MovesAreForgottenWithTheLastListing) {
+  Reader reader = list();
+  reader.read(1);
+  const InodePtr directory = reader.stream->inode();
+  {
+    MovingName moving(directory, "a1", kFast);
+    moving.go();
+  }
+  const auto known = [&] {
+    MutexLock lock(directory->mutex);
+    return directory->moved_names != nullptr;
+  };
+  EXPECT_TRUE(known());
+  reader.stream.reset();
+  EXPECT_FALSE(known());
+}
+
+TEST_F(StreamTest, ManyOpenListingsOfALargeDirectoryTakeLittleMemory) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has an allocator of its own";
+  constexpr int kNames = 20'000;
+  for (int i = 0; i < kNames; ++i) {
+    const std::string name = "d/a-name-of-some-length-" + std::to_string(i);
+    const UniqueFd fd(::open(at("a", name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    ASSERT_TRUE(fd);
+  }
+  const std::size_t before = ::mallinfo2().uordblks;
+  std::vector<Reader> readers;
+  for (int i = 0; i < 60; ++i) {
+    readers.push_back(list());
+    readers.back().read(3);
+  }
+  EXPECT_LT(::mallinfo2().uordblks - before, 60 * (200U << 10));
+  EXPECT_EQ(readers[30].rest().size(), kItems + kNames);
+}
+
+}  // namespace
+}  // namespace sluice

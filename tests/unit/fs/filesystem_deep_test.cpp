@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Trees that are deeper than a thread's stack is large and than a path may be long.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/chain.hpp"
+#include "tests/unit/fs/moving_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+class DeepTest : public FileMoveTest {
+ protected:
+  void TearDown() override {
+    FileMoveTest::TearDown();
+    for (const char* tier : {"a", "b", "c"}) test::remove_chain(at(tier, ""));
+  }
+  // Goes down a chain, as the kernel does.
+  InodeId descend(InodeId from, int levels) {
+    for (int i = 0; i < levels; ++i) {
+      const auto next = fs_->lookup(from, "d");
+      if (!next || next->id == InodeId{}) throw std::runtime_error("lookup");
+      from = next->id;
+    }
+    return from;
+  }
+  std::string pin_of(InodeId id) {
+    const auto pin = fs_->getxattr(id, "user.sluice.pin");
+    return pin ? *pin : ::strerrorname_np(pin.error().code);
+  }
+};
+
+TEST_F(DeepTest, APinReachesTheBottom) {
+  ASSERT_EQ(set_xattr("", "user.sluice.pin", "a"), 0);
+  InodeId at = kRootId;
+  for (int i = 0; i < test::kDeep; ++i) {
+    const auto made = fs_->mkdir(at, "d", 0755, kRoot);
+    ASSERT_TRUE(made) << i;
+    at = made->id;
+  }
+  EXPECT_EQ(pin_of(at), "a");
+  EXPECT_TRUE(fs_->create(at, "file", 0644, O_WRONLY, kRoot));
+
+  // One that changes is looked for so far and no further: see kMostLevels.
+  ASSERT_EQ(set_xattr("", "user.sluice.pin", "b"), 0);
+  EXPECT_EQ(pin_of(descend(kRootId, 4000)), "b");
+  EXPECT_EQ(pin_of(at), "a");
+}
+
+TEST_F(DeepTest, ATierIsEmptiedOfOne) {
+  const UniqueFd bottom = test::make_chain(at("b", ""), test::kDeep);
+  ASSERT_EQ(::symlinkat("target", bottom.get(), "link"), 0);
+  ASSERT_TRUE((*pool_)[kB].set_draining(true));
+  const auto left = fs_->vacate(kB);
+  ASSERT_TRUE(left) << left.error().operation;
+  EXPECT_EQ(left->files, 0u);
+  struct stat st {};
+  EXPECT_NE(::fstatat(bottom.get(), "link", &st, AT_SYMLINK_NOFOLLOW), 0);
+  EXPECT_EQ(
+      ::fstatat(test::open_chain(at("a", ""), test::kDeep).get(), "link", &st, AT_SYMLINK_NOFOLLOW),
+      0);
+  EXPECT_EQ(fs_->known_inodes(), 1u) << "nothing of it stays in memory";
+}
+
+// What directories inherit is remembered; here is what must be noticed all the same.
+class InheritedPinTest : public DeepTest {
+ protected:
+  void prepare() override {
+    DeepTest::prepare();
+    dir_.make_dir("a/p/d/e");
+    dir_.make_dir("a/q");
+  }
+  std::string place_of_new(const std::string& directory) {
+    static int count = 0;
+    const std::string name = "new" + std::to_string(++count);
+    const auto made = fs_->create(id_of(directory), name.c_str(), 0644, O_WRONLY, kRoot);
+    if (!made) throw std::runtime_error(made.error().operation);
+    fs_->release(made->first.id, O_WRONLY);
+    return where(directory + "/" + name);
+  }
+};
+
+TEST_F(InheritedPinTest, FollowsThePinAbove) {
+  EXPECT_EQ(place_of_new("p/d/e"), "a");
+  ASSERT_EQ(set_xattr("p", "user.sluice.pin", "b"), 0);
+  EXPECT_EQ(place_of_new("p/d/e"), "b");
+  ASSERT_EQ(set_xattr("p/d", "user.sluice.pin", "c"), 0);
+  EXPECT_EQ(place_of_new("p/d/e"), "c");
+  ASSERT_TRUE(fs_->removexattr(id_of("p/d"), "user.sluice.pin"));
+  EXPECT_EQ(place_of_new("p/d/e"), "b");
+  EXPECT_EQ(xattr("p/d/e", "user.sluice.pin"), "b");
+}
+
+TEST_F(InheritedPinTest, ChangesWithTheParent) {
+  ASSERT_EQ(set_xattr("p", "user.sluice.pin", "b"), 0);
+  EXPECT_EQ(place_of_new("p/d/e"), "b");
+  ASSERT_TRUE(fs_->rename(id_of("p"), "d", id_of("q"), "d", 0));
+  EXPECT_EQ(place_of_new("q/d/e"), "a");
+  ASSERT_TRUE(fs_->rename(id_of("q"), "d", id_of("q"), "f", 0));
+  EXPECT_EQ(place_of_new("q/f/e"), "a");
+  ASSERT_TRUE(fs_->rename(id_of("q"), "f", id_of("p"), "d", 0));
+  EXPECT_EQ(place_of_new("p/d/e"), "b");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Files on which somebody has a lease, on the tier: nobody waits for it.
+#include <csignal>
+
+#include "tests/unit/fs/test_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+class LeaseTest : public FilesystemTest {
+ protected:
+  void prepare() override {
+    FilesystemTest::prepare();
+    dir_.make_file("a/small", "content");
+    test::write_file(at("a", "large"), test::pattern(256 << 10, 1));
+    ::signal(SIGIO, SIG_IGN);  // the kernel's word that the lease is in the way
+  }
+  void TearDown() override {
+    ::signal(SIGIO, SIG_DFL);
+    FilesystemTest::TearDown();
+  }
+  UniqueFd take_lease(const char* name, int flags, int lease) {
+    UniqueFd fd(::open(at("a", name).c_str(), flags | O_CLOEXEC));
+    if (!fd || ::fcntl(fd.get(), F_SETLEASE, lease) < 0) throw std::runtime_error("no lease");
+    return fd;
+  }
+};
+
+TEST_F(LeaseTest, OpeningALeasedFileIsRefusedAndTheHolderIsTold) {
+  const InodeId large = id_of("large");
+  const UniqueFd lease = take_lease("large", O_RDWR, F_WRLCK);
+  const auto refused = fs_->open(large, O_RDONLY, kOpener, std::nullopt);
+  ASSERT_FALSE(refused) << "it was waited for";
+  EXPECT_EQ(refused.error().code, EAGAIN);
+  EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_RDLCK) << "what the holder is asked to go down to";
+
+  ASSERT_EQ(::fcntl(lease.get(), F_SETLEASE, F_UNLCK), 0);
+  ASSERT_TRUE(fs_->open(large, O_RDONLY, kOpener, std::nullopt));
+  fs_->release(large, O_RDONLY);
+}
+
+TEST_F(LeaseTest, ReadingASmallLeasedFileIsRefused) {
+  const InodeId small = id_of("small");
+  const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
+  ASSERT_TRUE(fs_->open(small, O_RDONLY, kOpener, std::nullopt)) << "nothing is opened yet";
+  EXPECT_EQ(read_all(small), "error: EAGAIN");
+  ASSERT_EQ(::fcntl(lease.get(), F_SETLEASE, F_UNLCK), 0);
+  EXPECT_EQ(read_all(small), "content");
+  fs_->release(small, O_RDONLY);
+}
+
+TEST_F(LeaseTest, ChangingAFileWithAReadLeaseIsRefused) {
+  const InodeId small = id_of("small");
+  const UniqueFd lease = take_lease("small", O_RDONLY, F_RDLCK);
+  AttributeChange change;
+  change.size = 0;
+  const auto truncated = fs_->setattr(small, change);
+  EXPECT_TRUE(failed_with(truncated, EAGAIN));
+  const auto opened = fs_->open(small, O_WRONLY | O_TRUNC, kOpener, std::nullopt);
+  EXPECT_TRUE(failed_with(opened, EAGAIN));
+  EXPECT_EQ(fs_->open_files(), 0u);
+  EXPECT_EQ(read_all(small), "content");
+}
+
+TEST_F(LeaseTest, StatAndRenameDoNotMind) {
+  const InodeId small = id_of("small");
+  const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
+  EXPECT_TRUE(fs_->getattr(small));
+  EXPECT_TRUE(fs_->rename(kRootId, "small", kRootId, "other", 0));
+  EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_WRLCK) << "it was in nobody's way";
+}
+
+// A file that replaces one on another tier is opened, to be synced first.
+TEST_F(LeaseTest, ReplacingAFileOnAnotherTierByALeasedOneIsRefused) {
+  dir_.make_file("b/target", "old");
+  const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
+  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "small", kRootId, "target", 0), EAGAIN));
+  EXPECT_EQ(read_path("target"), "old");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/slow_requests.hpp"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <mutex>
+#include <string>
+
+namespace sluice {
+namespace {
+
+constexpr uid_t kAnna = 1000, kBert = 1001;
+
+TEST(SlowRequestsTest, AUserWithManyLeavesThreadsToOthers) {
+  std::latch others(2), go(1);
+  {
+    SlowRequests slow(4);
+    for (int i = 0; i < 10; ++i) slow.add(kAnna, [&] { go.wait(); });
+    for (int i = 0; i < 2; ++i) slow.add(kBert, [&] { others.count_down(); });
+    others.wait();  // while all that may run of the first user's does not end
+    go.count_down();
+  }
+}
+
+TEST(SlowRequestsTest, UsersTakeTurns) {
+  std::mutex mutex;
+  std::string order;
+  std::latch done(6), begun(1), go(1);
+  {
+    SlowRequests slow(1);
+    slow.add(0, [&] {
+      begun.count_down();
+      go.wait();
+    });
+    begun.wait();
+    const auto note = [&](char who) {
+      return [&, who] {
+        const std::lock_guard lock(mutex);
+        order += who;
+        done.count_down();
+      };
+    };
+    for (int i = 0; i < 4; ++i) slow.add(kAnna, note('a'));
+    for (int i = 0; i < 2; ++i) slow.add(kBert, note('b'));
+    go.count_down();
+    done.wait();
+  }
+  EXPECT_EQ(order, "ababaa");
+}
+
+TEST(SlowRequestsTest, AtTheEndWhatRunsIsWaitedFor) {
+  bool ran = false;
+  std::latch begun(1);
+  {
+    SlowRequests slow(1);
+    slow.add(kAnna, [&] {
+      begun.count_down();
+      ran = true;
+    });
+    begun.wait();
+  }
+  EXPECT_TRUE(ran);
+}
+
+}  // namespace
+}  // namespace sluice
