@@ -45,7 +45,7 @@ inline void remove_chain(const std::string& top) {
   for (bool more = true; more;) {
     const UniqueFd fd(::open(here.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return;
-    if (const auto names = names_in(fd.get())) {
+    if (const auto names = sluice::names_in(fd.get())) {
       for (const std::string& name : *names) ::unlinkat(fd.get(), name.c_str(), 0);
     }
     more = ::renameat(fd.get(), "d", AT_FDCWD, below.c_str()) == 0;

@@ -74,7 +74,7 @@ TEST_F(LeaseTest, StatAndRenameDoNotMind) {
 TEST_F(LeaseTest, ReplacingAFileOnAnotherTierByALeasedOneIsRefused) {
   dir_.make_file("b/target", "old");
   const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "small", kRootId, "target", 0), EAGAIN));
+  EXPECT_TRUE(failed_with(rename(kRootId, "small", kRootId, "target", 0), EAGAIN));
   EXPECT_EQ(read_path("target"), "old");
 }
 

@@ -20,7 +20,7 @@ extern "C" int name_to_handle_at(int directory, const char* name, file_handle* h
 extern "C" int open_by_handle_at(int mount_fd, file_handle* handle, int flags) {
   const auto fd = static_cast<int>(::syscall(SYS_open_by_handle_at, mount_fd, handle, flags));
   auto& at = sluice::moment;
-  if (at.after_opening && (flags & ~O_CLOEXEC) == O_RDONLY)
+  if (at.after_opening && (flags & ~(O_CLOEXEC | O_NONBLOCK)) == O_RDONLY)
     std::exchange(at.after_opening, nullptr)();
   return fd;
 }
