@@ -14,7 +14,17 @@
 namespace sluice {
 namespace {
 
-thread_local std::shared_ptr<RingAnswers> this_thread;
+// libfuse cancels its threads at the end, and closing a descriptor is a point where that would take
+// effect: in a destructor it would end the process.
+struct ThisThread {
+  std::shared_ptr<RingAnswers> answers;
+
+  ~ThisThread() {
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    answers.reset();
+  }
+};
+thread_local ThisThread this_thread;
 
 using SubmitAndWait = int (*)(io_uring*, unsigned);
 
@@ -28,7 +38,7 @@ SubmitAndWait liburings_own() {
 
 RingAnswers::RingAnswers() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-std::shared_ptr<RingAnswers> RingAnswers::of_this_thread() { return this_thread; }
+std::shared_ptr<RingAnswers> RingAnswers::of_this_thread() { return this_thread.answers; }
 
 bool RingAnswers::lend(unsigned most) {
   if (!wake_ || away_.load() >= most) return false;
@@ -82,6 +92,7 @@ int RingAnswers::submit_and_wait(io_uring* ring, unsigned wanted) {
 // in a shared library.
 extern "C" __attribute__((visibility("default"))) int io_uring_submit_and_wait(io_uring* ring,
                                                                                unsigned wanted) {
-  if (!sluice::this_thread) sluice::this_thread = std::make_shared<sluice::RingAnswers>();
-  return sluice::this_thread->submit_and_wait(ring, wanted);
+  auto& answers = sluice::this_thread.answers;
+  if (!answers) answers = std::make_shared<sluice::RingAnswers>();
+  return answers->submit_and_wait(ring, wanted);
 }

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <array>
 #include <cstring>
 #include <future>
 #include <thread>
@@ -155,7 +156,9 @@ TEST(DeepTreeTest, APinAtTheBottomHarmsNobody) {
     EXPECT_EQ(::setxattr(here.c_str(), "user.sluice.pin", "slow", 4, 0), 0);
     const UniqueFd file(::openat(bottom.get(), "file", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     EXPECT_TRUE(file) << std::strerror(errno);
-    EXPECT_EQ(xattr_of(here, "user.sluice.pin"), "slow");
+    std::array<char, 16> pin{};
+    EXPECT_EQ(::getxattr(here.c_str(), "user.sluice.pin", pin.data(), pin.size()), 4);
+    EXPECT_STREQ(pin.data(), "slow");
   }
   mount.umount();
   EXPECT_TRUE(fsck(mount.pool()).ok());
