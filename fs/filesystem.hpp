@@ -377,6 +377,7 @@ class Filesystem final : public MoveHost {
   Result<void> spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
                           const struct stat& st, std::uint64_t more);
   Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
+  bool wait_for_deleted();
   void say_that_there_is_no_room(const InodePtr& inode, const Error& why);
 
   // filesystem_gpu.cpp
@@ -526,8 +527,9 @@ class Filesystem final : public MoveHost {
     unsigned copying = 0;
     std::uint64_t ended = 0;
   } spills_;
-  std::atomic<std::int64_t> room_complaint_{0};    // when the last one was logged, in nanoseconds
-  std::atomic<std::uint64_t> room_complaints_{0};  // since then
+  std::atomic<std::int64_t> waited_for_deleted_{0};  // when, in nanoseconds
+  std::atomic<std::int64_t> room_complaint_{0};      // when the last one was logged, in nanoseconds
+  std::atomic<std::uint64_t> room_complaints_{0};    // since then
   // Shared by what changes names, exclusive for the moment in which a moved file takes its place.
   SharedMutex namespace_;
   std::atomic<unsigned> moves_{0};  // under way; while there are none, nobody looks for them

@@ -229,6 +229,7 @@ auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change cha
     // A quota may be used up on every tier that has room.
     if (spills == kMaxSpills) return answer;
     const auto moved = spill(inode, fd, more);
+    if (!moved && wait_for_deleted()) continue;
     if (!moved) {
       say_that_there_is_no_room(inode, moved.error());
       return Answer(Error(ENOSPC, "no tier has room"));

@@ -2,6 +2,7 @@
 // Spills: a file whose tier is full goes on in another, while it is open and being written.
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/log.hpp"
 #include "base/units.hpp"
@@ -76,6 +77,20 @@ Result<void> Filesystem::spill_from(const InodePtr& inode, const SharedFd& full,
                     std::strerror(moved.error().code));
   }
   return Error(ENOSPC, "no tier has room");
+}
+
+// The kernel tells us a moment after close(2) and unlink(2) that nobody uses a file any more, and
+// only then its room is free. Before somebody is told that there is none, that moment passes: but
+// not for each of many who ask, since they wait on threads that others need.
+bool Filesystem::wait_for_deleted() {
+  constexpr std::chrono::milliseconds kMoment{20}, kPause{200};
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  std::int64_t before = waited_for_deleted_.load();
+  if (now - std::chrono::nanoseconds(before) < kPause ||
+      !waited_for_deleted_.compare_exchange_strong(before, std::chrono::nanoseconds(now).count()))
+    return false;
+  std::this_thread::sleep_for(kMoment);
+  return true;
 }
 
 // At most one line in ten seconds, with the number of those that were left out.
