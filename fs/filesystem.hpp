@@ -368,14 +368,14 @@ class Filesystem final : public MoveHost {
   Result<SharedFd> writer(const InodePtr& inode);
   Result<void> drop_suid(int fd, const Caller& caller);
   template <typename Change>
-  auto with_room(const InodePtr& inode, std::uint64_t more, Change change);
+  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);
 
   // filesystem_spill.cpp
   // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
   // has.
-  Result<void> spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more);
+  Result<void> spill(const InodePtr& inode, const SharedFd& full, off_t offset, std::uint64_t more);
   Result<void> spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
-                          const struct stat& st, std::uint64_t more);
+                          const struct stat& st, std::uint64_t needed);
   Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
   bool wait_for_deleted();
   void say_that_there_is_no_room(const InodePtr& inode, const Error& why);

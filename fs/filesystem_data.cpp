@@ -213,10 +213,10 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
   }
 }
 
-// Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes
-// and runs it again.
+// Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes at
+// `offset` and runs it again.
 template <typename Change>
-auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change change) {
+auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change) {
   using Answer = decltype(change(int{}));
   for (std::size_t spills = 0;; ++spills) {
     SharedFd fd;
@@ -228,7 +228,7 @@ auto Filesystem::with_room(const InodePtr& inode, std::uint64_t more, Change cha
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
     // A quota may be used up on every tier that has room.
     if (spills == kMaxSpills) return answer;
-    const auto moved = spill(inode, fd, more);
+    const auto moved = spill(inode, fd, offset, more);
     if (!moved && wait_for_deleted()) continue;
     if (!moved) {
       say_that_there_is_no_room(inode, moved.error());
@@ -242,7 +242,7 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
   const InodePtr file = SLUICE_TRY(inode(id));
   std::size_t done = 0;
   bool elsewhere = false;
-  const auto written = with_room(file, size, [&](int fd) -> Result<void> {
+  const auto written = with_room(file, offset, size, [&](int fd) -> Result<void> {
     if (where == WriteTo::End && done == 0) {
       struct stat st {};
       if (::fstat(fd, &st) < 0) return Error::last("stat");
@@ -290,7 +290,7 @@ Result<void> Filesystem::sync(InodeId id, bool data_only) {
 
 Result<void> Filesystem::allocate(InodeId id, int mode, off_t offset, off_t length) {
   const InodePtr file = SLUICE_TRY(inode(id));
-  return with_room(file, static_cast<std::uint64_t>(length), [&](int fd) -> Result<void> {
+  return with_room(file, offset, static_cast<std::uint64_t>(length), [&](int fd) -> Result<void> {
     while (::fallocate(fd, mode, offset, length) < 0) {
       if (errno != EINTR) return Error::last("fallocate");
     }
@@ -317,7 +317,7 @@ Result<std::size_t> Filesystem::copy_range(InodeId from, off_t from_offset, Inod
   const InodePtr target = SLUICE_TRY(inode(to));
   const SharedFd in = SLUICE_TRY(reader(source));
   const std::size_t most = std::min(length, kMaxCopy);
-  return with_room(target, most, [&](int out) -> Result<std::size_t> {
+  return with_room(target, to_offset, most, [&](int out) -> Result<std::size_t> {
     const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out, &to_offset, most, 0);
     // EXDEV between tiers: the kernel then copies through the page cache, which the caller does not
     // notice.

@@ -13,7 +13,8 @@ namespace sluice {
 
 // `full` is the descriptor on which there was no room: if the file has moved since, there is
 // nothing to do.
-Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std::uint64_t more) {
+Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, off_t offset,
+                               std::uint64_t more) {
   std::shared_ptr<SharedMutex> moving;
   Copy old;
   {
@@ -34,6 +35,10 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
   if (::fstat(full->get(), &st) < 0) return Error::last("stat");
   // A hard link would stay behind as a file of its own.
   if (st.st_nlink > 1) return Error(ENOSPC, "it has hard links");
+  // Some of the bytes may have room already: fallocate(2) that fails keeps what it got.
+  const std::uint64_t has = static_cast<std::uint64_t>(st.st_blocks) * 512;
+  const std::uint64_t needed =
+      std::min(has + more, std::max(has, static_cast<std::uint64_t>(offset) + more));
   for (;;) {
     std::uint64_t ended = 0;
     {
@@ -41,7 +46,7 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
       ++spills_.copying;
       ended = spills_.ended;
     }
-    const auto moved = spill_from(inode, full, old.tier, st, more);
+    const auto moved = spill_from(inode, full, old.tier, st, needed);
     {
       std::unique_lock lock(spills_.mutex);
       --spills_.copying;
@@ -62,8 +67,7 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, std:
 
 // REQUIRES: OpenFile::moving is held exclusively.
 Result<void> Filesystem::spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
-                                    const struct stat& st, std::uint64_t more) {
-  const std::uint64_t needed = static_cast<std::uint64_t>(st.st_blocks) * 512 + more;
+                                    const struct stat& st, std::uint64_t needed) {
   for (const TierIndex index : pool_.refuges(from, needed)) {
     Tier& to = pool_[index];
     const auto moved = move_open_file(inode, full, st.st_nlink > 0, to);
