@@ -8,9 +8,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
-#include <array>
 #include <cstring>
 #include <future>
 #include <thread>
