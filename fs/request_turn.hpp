@@ -20,7 +20,7 @@ class RequestTurn {
 
   static constexpr std::chrono::milliseconds kTurn{20};
   static constexpr std::uint64_t kFirstSlice = 8 << 20, kLeastSlice = 64 << 10, kGrowth = 4;
-  static constexpr unsigned kFew = 8;  // requests that may wait for a whole first slice each
+  static constexpr unsigned kFew = 4;  // requests that may wait for a whole first slice each
 
   // `others`: how many requests wait now, this one not counted; asked after each slice.
   explicit RequestTurn(

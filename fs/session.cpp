@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -81,8 +82,8 @@ std::string option_value(std::string_view word) {
   return out;
 }
 
-// Where the kernel says how many requests of the mount wait. Not by stat(): nobody answers yet.
-UniqueFd open_waiting_count(const std::string& mountpoint) {
+// Where the kernel tells of the requests of the mount. Not by stat(): nobody answers yet.
+UniqueFd open_connection(const std::string& mountpoint) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::string device;
   for (std::string line; std::getline(mounts, line);) {
@@ -93,8 +94,17 @@ UniqueFd open_waiting_count(const std::string& mountpoint) {
   }
   const auto colon = device.find(':');
   if (colon == std::string::npos) return {};
-  const std::string path = "/sys/fs/fuse/connections/" + device.substr(colon + 1) + "/waiting";
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string name = device.substr(colon + 1);
+  UniqueFd found(
+      ::open(("/sys/fs/fuse/connections/" + name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (found) return found;
+  // Not every machine has that filesystem mounted there; we can have it without a place.
+  const UniqueFd control(::fsopen("fusectl", FSOPEN_CLOEXEC));
+  if (!control || ::fsconfig(control.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) < 0)
+    return {};
+  const UniqueFd top(::fsmount(control.get(), FSMOUNT_CLOEXEC, 0));
+  if (!top) return {};
+  return UniqueFd(::openat(top.get(), name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
 }  // namespace
@@ -151,14 +161,17 @@ std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& w
     return nullptr;
   }
   session->mounted_ = true;
-  session->waiting_ = open_waiting_count(settings.mountpoint);
+  session->connection_ = open_connection(settings.mountpoint);
   return session;
 }
 
 unsigned Session::waiting() const {
+  if (!connection_) return 0;
+  // Each time anew: an open one tells once only.
+  const UniqueFd file(::openat(connection_.get(), "waiting", O_RDONLY | O_CLOEXEC));
   std::array<char, 32> text{};
+  const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : 0;
   unsigned count = 0;
-  const ssize_t got = waiting_ ? ::pread(waiting_.get(), text.data(), text.size(), 0) : 0;
   if (got > 0) std::from_chars(text.data(), text.data() + got, count);
   return count;
 }

@@ -53,7 +53,7 @@ class Session final : public KernelSide {
   Feature passthrough() const;
   Feature io_uring() const;
   // Requests that the kernel waits for, those that are being answered included; 0 if it does not
-  // say, because nothing is mounted at /sys/fs/fuse/connections.
+  // say.
   unsigned waiting() const;
   // How many requests of each kind have come, by the kernel's name for it.
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
@@ -87,7 +87,7 @@ class Session final : public KernelSide {
   cpu_set_t allowed_cores_{};  // of this process, when it mounted
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
-  UniqueFd waiting_;  // the kernel's count
+  UniqueFd connection_;  // a directory of the kernel's
   Filesystem* filesystem_ = nullptr;
   GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;

@@ -135,6 +135,22 @@ TEST_F(GpuTest, ALongReadIsDoneInPartsWhileOthersAsk) {
   }));
 }
 
+// The daemon has to know how many wait, also where nobody has mounted /sys/fs/fuse/connections.
+TEST_F(GpuTest, ALongReadIsDoneAtOnceWhileNobodyElseAsks) {
+  constexpr std::size_t kLong = 128 << 20;
+  start();
+  const UniqueFd file = open_file("long", O_RDWR | O_CREAT);
+  ASSERT_EQ(::ftruncate(file.get(), kLong), 0);
+  SharedMemory memory(kLong);
+  const std::uint64_t buffer = register_memory(file.get(), memory, kLong);
+  // What the kernel sends by itself, for a file that was closed, counts for a moment.
+  EXPECT_TRUE(eventually([&] {
+    auto whole = transfer(buffer, 0, 0, kLong);
+    EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &whole)), "ok");
+    return whole.done == kLong;
+  }));
+}
+
 TEST_F(GpuTest, ReadingAndWritingTakeAFileThatIsOpenForIt) {
   start();
   SharedMemory memory(4096);
