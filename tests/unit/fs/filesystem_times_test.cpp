@@ -183,6 +183,19 @@ TEST_F(ShownTimesTest, ADirectoryDoesNotShowThatItsFilesMove) {
   EXPECT_EQ(std::get<1>(times_of("d")), std::get<1>(changed));
 }
 
+TEST_F(ShownTimesTest, ADirectoryIsNoYoungerForACopyOnAnotherTier) {
+  dir_.make_file("a/d/e/f", "content");
+  const auto root = times_of(""), d = times_of("d"), e = times_of("d/e");
+  const std::int64_t born = ns(fs_->statx(id_of("d"))->stx_btime);
+  for (const TierIndex to : {kC, kB}) {
+    ASSERT_TRUE(move("d/e/f", to));
+    EXPECT_EQ(times_of(""), root) << int{to};
+    EXPECT_EQ(times_of("d"), d) << int{to};
+    EXPECT_EQ(times_of("d/e"), e) << int{to};
+    EXPECT_EQ(ns(fs_->statx(id_of("d"))->stx_btime), born) << int{to};
+  }
+}
+
 TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/old", "");
