@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,40 +11,15 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <optional>
-
-#include "fs/options.hpp"
+#include <unordered_set>
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t kBuffer = 32 << 10;
+constexpr int kMostRounds = 8;
 // After its last call, if nobody ends it: whoever lists may do something long with each name.
 constexpr std::chrono::seconds kListingLasts{60};
-
-// An offset of ours: the tier being read in the highest bits, then what the tier calls the place.
-// ext4's places are hashes of 63 bits; those lose their lowest bits, which costs nothing: going
-// back to one leads to the first name whose hash is not smaller, and two that are so near each
-// other don't occur in practice. Other filesystems count names or bytes, in numbers that fit.
-struct Offset {
-  static constexpr unsigned kPlaceBits = 57, kLost = 6, kTierBits = 5;
-  static constexpr std::uint64_t kHashed = std::uint64_t{1} << kPlaceBits;
-  static constexpr std::uint64_t kMoved = (1 << kTierBits) - 1;  // no tier: the names that moved
-  static_assert(kMostTiers <= kMoved);
-
-  std::uint64_t tier = 0;
-  std::uint64_t place = 0;
-
-  off_t encoded() const {
-    const std::uint64_t low = place < kHashed ? place : kHashed | place >> kLost;
-    return static_cast<off_t>(tier << (kPlaceBits + 1) | low);
-  }
-  static Offset decoded(off_t offset) {
-    const auto bits = static_cast<std::uint64_t>(offset);
-    const std::uint64_t low = bits & (2 * kHashed - 1);
-    return {bits >> (kPlaceBits + 1), low < kHashed ? low : (low & (kHashed - 1)) << kLost};
-  }
-};
 
 // One getdents64. Calls `found(name, type, next)` for each entry; false at the end of the
 // directory.
@@ -67,7 +43,44 @@ Result<bool> read_some(int fd, Found found) {
   return got > 0;
 }
 
+// When a copy of a directory was last changed. Nobody can set a ctime.
+struct Stamp {
+  TierIndex tier = kNoTier;
+  ino_t inode = 0;
+  std::int64_t ctime = 0;  // nanoseconds
+
+  bool operator==(const Stamp&) const = default;
+};
+
+Result<Stamp> stamp_of(TierIndex tier, int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  return Stamp{tier, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec};
+}
+
 }  // namespace
+
+// Packed: a name takes its own length and nine bytes.
+struct DirectoryNames {
+  struct Entry {
+    std::uint32_t at;  // in text
+    std::uint8_t type;
+    TierIndex tier;
+  };
+  std::string text;  // each name ends in a zero
+  std::vector<Entry> entries;
+  std::vector<Stamp> stamps;  // from before they were read
+
+  // Whether a change since then would show in the stamps: a clock has ticks, and what happened in
+  // the same one as the reading may have come before it or after.
+  bool can_be_shared() const {
+    constexpr std::int64_t kTicks = 50'000'000;
+    const std::int64_t now = std::chrono::system_clock::now().time_since_epoch() /
+                             std::chrono::nanoseconds(1);
+    return std::all_of(stamps.begin(), stamps.end(),
+                       [&](const Stamp& each) { return each.ctime + kTicks < now; });
+  }
+};
 
 DirectoryStream::~DirectoryStream() {
   MutexLock lock(mutex_);
@@ -79,139 +92,101 @@ void DirectoryStream::set_listing(bool listing) {
     const auto until = std::chrono::steady_clock::now().time_since_epoch() + kListingLasts;
     directory_->listed_until = std::chrono::nanoseconds(until).count();
   }
-  if (std::exchange(listing_, listing) == listing) return;
-  directory_->listings.fetch_add(listing ? 1 : -1);
-  if (!listing) drop_moved_names(*directory_);
+  if (std::exchange(listing_, listing) != listing) directory_->listings.fetch_add(listing ? 1 : -1);
 }
 
 Result<void> DirectoryStream::load(off_t offset) {
   if (!loaded_ || offset == 0) {
-    // Before the tiers are looked at: what begins to move later waits for us.
-    watched_.clear();
-    old_moves_ = 0;
-    if (offset == 0) watch_moves(Phase::Beginning);
     auto open = SLUICE_TRY(filesystem_.open_copies(directory_));
     copies_ = std::move(open.reachable);
     complete_ = open.complete;
-    SLUICE_TRY(seek(0));
+    items_.clear();
+    names_ = nullptr;
+    at_ = 0;
+    position_ = 0;
+    single_.reset();
+    if (copies_.size() == 1) {
+      single_.reset(::openat(copies_[0].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (!single_) return Error::last("open directory");
+    } else {
+      SLUICE_TRY(load_merged());
+    }
     loaded_ = true;
   }
-  return offset == position_ ? Result<void>() : seek(offset);
-}
-
-Result<void> DirectoryStream::seek(off_t offset) {
-  items_.clear();
-  at_ = 0;
-  fd_.reset();
+  if (offset == position_) return {};
+  if (!single_) {
+    at_ = std::min(static_cast<std::size_t>(offset), count());
+  } else {
+    items_.clear();
+    at_ = 0;
+    if (::lseek(single_.get(), offset, SEEK_SET) < 0) return Error::last("seek directory");
+  }
   position_ = offset;
-  const Offset to = Offset::decoded(offset);
-  const auto at = std::find_if(copies_.begin(), copies_.end(),
-                               [&](const auto& copy) { return copy.tier->index() >= to.tier; });
-  copy_ = static_cast<std::size_t>(at - copies_.begin());
-  for (auto& [name, watched] : watched_) {
-    if (watched.shown_at > offset) watched.is_shown = false;
-  }
-  if (at == copies_.end()) {
-    add_moved(to.tier == Offset::kMoved ? to.place : 0);
-    return {};
-  }
-  if (at->tier->index() != to.tier || to.place == 0) return {};
-  fd_.reset(::openat(at->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd_) return Error::last("open directory");
-  if (::lseek(fd_.get(), static_cast<off_t>(to.place), SEEK_SET) < 0)
-    return Error::last("seek directory");
   return {};
 }
 
-// Takes notice of names that change their tier.
-void DirectoryStream::watch_moves(Phase phase) {
+Result<void> DirectoryStream::load_merged() {
+  auto names = std::make_shared<DirectoryNames>();
+  for (const auto& copy : copies_)
+    names->stamps.push_back(SLUICE_TRY(stamp_of(copy.tier->index(), copy.get())));
+  {
+    MutexLock lock(directory_->mutex);
+    names_ = directory_->listed_names.lock();
+  }
+  if (names_ && names_->stamps == names->stamps) return {};
+  const bool is_shared = names->can_be_shared();
+  SLUICE_TRY(read_names(*names));
+  names->text.shrink_to_fit();
+  names->entries.shrink_to_fit();
+  names_ = std::move(names);
   MutexLock lock(directory_->mutex);
-  if (!directory_->moved_names) return;
-  for (const MovedName& each : *directory_->moved_names) {
-    const bool begins = phase == Phase::Beginning;
-    if (begins ? each.is_over : !each.is_going || each.number <= old_moves_) continue;
-    Watched watched;
-    if (each.stays) {
-      watched.only_on = each.from;
-    } else {
-      // Where it came from has been read already: then it was shown.
-      watched.is_shown =
-          !begins && (copy_ == copies_.size() || each.from < copies_[copy_].tier->index());
+  if (is_shared) directory_->listed_names = names_;
+  return {};
+}
+
+std::size_t DirectoryStream::count() const { return names_ ? names_->entries.size() : items_.size(); }
+
+DirectoryStream::Raw DirectoryStream::item() const {
+  if (!names_) return items_[at_];
+  const DirectoryNames::Entry& entry = names_->entries[at_];
+  return {&names_->text[entry.at], entry.type, static_cast<off_t>(at_ + 1), entry.tier};
+}
+
+Result<void> DirectoryStream::read_names(DirectoryNames& names) {
+  std::unordered_set<std::string> seen;
+  std::uint64_t switches = filesystem_.switches_.load();
+  int rounds = 0;
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return Error::last("open directory");
+    const auto add = [&](const char* name, unsigned char type, off_t) {
+      if (!seen.emplace(name).second) return;
+      names.entries.push_back({static_cast<std::uint32_t>(names.text.size()), type,
+                               copies_[i].tier->index()});
+      names.text.append(name).push_back('\0');
+    };
+    while (SLUICE_TRY(read_some(fd.get(), add))) {
     }
-    watched_.try_emplace(each.name, watched);
+    if (i + 1 < copies_.size()) continue;
+    // A file that moved to a tier already read, from one not yet read, is still missing.
+    // Moves out of this directory wait for us; those that no longer could end during the first
+    // rounds, and moves elsewhere must not keep us from coming to an end.
+    const std::uint64_t now = filesystem_.switches_.load();
+    if (std::exchange(switches, now) != now && rounds++ < kMostRounds)
+      i = static_cast<std::size_t>(-1);
   }
-  if (phase == Phase::Beginning && !directory_->moved_names->empty())
-    old_moves_ = directory_->moved_names->back().number;
+  return {};
 }
 
-// What one getdents of the current copy gives. False at its end.
-Result<bool> DirectoryStream::read_copy() {
-  if (!fd_) {
-    fd_.reset(::openat(copies_[copy_].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd_) return Error::last("open directory");
-  }
-  const std::uint64_t tier = copies_[copy_].tier->index();
-  const bool any =
-      SLUICE_TRY(read_some(fd_.get(), [&](const char* name, unsigned char type, off_t next) {
-        const Offset behind{tier, static_cast<std::uint64_t>(next)};
-        items_.push_back({name, type, behind.encoded(), 0});
-      }));
-  // Afterwards: who has put a name there has told of it before.
-  watch_moves(Phase::UnderWay);
-  return any;
-}
-
-// The moved names that were not met on any tier, when all have been read.
-void DirectoryStream::add_moved(std::uint64_t place) {
-  watch_moves(Phase::UnderWay);
-  const auto is_missing = [](const auto& each) {
-    return each.second.only_on == kNoTier && !each.second.is_shown;
-  };
-  if (std::none_of(watched_.begin(), watched_.end(), is_missing)) return;
-  const auto copies = filesystem_.open_copies(directory_);
-  if (!copies) return;
-  for (const auto& each : watched_) {
-    if (!is_missing(each)) continue;
-    const auto found = filesystem_.locate(*copies, each.first.c_str(), Filesystem::NamesLock::Free);
-    if (!found || found->empty()) continue;
-    const Located& there = found->front();
-    items_.push_back({each.first, static_cast<unsigned char>(IFTODT(there.st.st_mode)),
-                      Offset{Offset::kMoved, ++place}.encoded(), to_number(there.identity.id)});
-  }
-}
-
-// Whether items_[at_] exists, after reading on if that is possible.
+// Whether there is an item(), after reading on if that is possible.
 Result<bool> DirectoryStream::more() {
-  while (at_ == items_.size()) {
-    if (copy_ == copies_.size()) return false;
-    items_.clear();
-    at_ = 0;
-    if (SLUICE_TRY(read_copy())) continue;
-    fd_.reset();
-    if (++copy_ == copies_.size()) add_moved(0);
-  }
-  return true;
-}
-
-// Whether the name is shown for another copy than the one being read.
-bool DirectoryStream::is_elsewhere(const Raw& raw) {
-  const auto is_watched_and_elsewhere = [&]() -> std::optional<bool> {
-    const auto watched = watched_.find(raw.name);
-    if (watched == watched_.end()) return std::nullopt;
-    if (watched->second.only_on == kNoTier) return watched->second.is_shown;
-    return copies_[copy_].tier->index() != watched->second.only_on;
-  };
-  if (const auto known = is_watched_and_elsewhere()) return *known;
-  if (copy_ == 0 || copy_ == copies_.size()) return false;
-  if (raw.name == "." || raw.name == "..") return true;
-  const auto has_it = [&](const auto& faster) {
-    return ::faccessat(faster.get(), raw.name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-  };
-  const auto faster_end = copies_.begin() + static_cast<std::ptrdiff_t>(copy_);
-  if (std::none_of(copies_.begin(), faster_end, has_it)) return false;
-  // It was there when we read that tier, or it has come since; then we have been told.
-  watch_moves(Phase::UnderWay);
-  return is_watched_and_elsewhere().value_or(true);
+  if (at_ < count()) return true;
+  if (!single_) return false;
+  items_.clear();
+  at_ = 0;
+  return read_some(single_.get(), [&](const char* name, unsigned char type, off_t next) {
+    items_.push_back({name, type, next, copies_[0].tier->index()});
+  });
 }
 
 std::uint64_t DirectoryStream::number_of(const Raw& raw) {
@@ -220,14 +195,14 @@ std::uint64_t DirectoryStream::number_of(const Raw& raw) {
     MutexLock lock(directory_->mutex);
     return to_number(directory_->parent);
   }
-  if (raw.number != 0) return raw.number;
-  const auto& copy = copies_[copy_];
-  if (const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str()))
-    return to_number(identity->id);
+  for (const auto& copy : copies_) {
+    if (copy.tier->index() != raw.tier) continue;
+    if (const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str()))
+      return to_number(identity->id);
+  }
   // Deleted, or moved to another tier since its name was read.
   const auto now = filesystem_.open_copies(directory_);
-  const auto found =
-      now ? filesystem_.locate(*now, raw.name.c_str(), Filesystem::NamesLock::Free) : now.error();
+  const auto found = now ? filesystem_.locate(*now, raw.name.c_str(), Filesystem::NamesLock::Free) : now.error();
   return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
 }
 
@@ -237,17 +212,13 @@ Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
   set_listing(true);
   SLUICE_TRY(load(offset));
   while (SLUICE_TRY(more())) {
-    const Raw& raw = items_[at_];
+    const Raw raw = item();
     const bool hidden = directory_->id() == kRootId && raw.name == kPrivateDirectory;
-    if (!hidden && !is_elsewhere(raw)) {
+    if (!hidden) {
       const bool own = raw.name == "." || raw.name == "..";
       const std::uint64_t number = numbers == Numbers::Wanted || own ? number_of(raw) : 1;
       // No number: it was deleted since we read its name.
       if (number != 0 && !take({raw.name, raw.type, raw.next, number})) return {};
-      if (const auto watched = watched_.find(raw.name); watched != watched_.end()) {
-        watched->second.is_shown = true;
-        watched->second.shown_at = raw.next;
-      }
     }
     position_ = raw.next;
     ++at_;

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A DirectoryStream is one open directory being listed. Its tiers are read one after the other,
-// fastest first, as they give their names; a name on a slower tier is left out if a faster one has
-// it. Nothing is remembered but the position: a user may have hundreds of listings of a large
-// directory open. Rewinding to offset 0 reads anew.
+// A DirectoryStream is one open directory being listed. A directory on one tier is read as the tier
+// gives it, its offsets being the tier's own; one on several tiers is read whole, once, and each
+// name shown for the fastest tier that has it. Rewinding to offset 0 reads anew.
 //
-// An offset says which tier is being read and where in it, so it means the same in every stream:
-// the kernel keeps listings, and goes on with one stream where it began with another.
-//
-// Moves. A file that changes its tier meanwhile could be missed or shown twice. Moves out of a
-// directory that is being listed wait (Inode::listings), but those that are under way when the
-// listing begins, and those that have waited too long, don't. Their names are known
-// (Inode::moved_names); the stream remembers which of them it has shown, and shows the rest at the
-// end. Only if a listing was left alone for a minute, and a file moved off the very tier that it
-// was reading, it may show that file twice.
+// What was read whole is shared with other streams of the directory as long as it has not changed:
+// a user may have hundreds of listings of a large directory open.
 //
 // Threads: the kernel sends one readdir at a time per open directory, but not always from one
 // thread: members lock.
@@ -50,7 +42,6 @@ class DirectoryStream {
   DirectoryStream& operator=(const DirectoryStream&) = delete;
 
   InodeId directory() const { return directory_->id(); }
-  const InodePtr& inode() const { return directory_; }
 
   // Calls `take` with the items from `offset` on, until it says false or there are no more. An item
   // that was refused comes again. EIO at the end of a directory part of which is on a tier that is
@@ -62,23 +53,15 @@ class DirectoryStream {
     std::string name;
     unsigned char type;
     off_t next;
-    std::uint64_t number;  // st_ino, 0 if it is not known yet
-  };
-  // A name that changes its tier while we list.
-  struct Watched {
-    TierIndex only_on = kNoTier;  // a directory: it is shown for this tier, and for no other
-    bool is_shown = false;        // a file, for whatever tier
-    off_t shown_at = 0;           // the offset behind it
+    TierIndex tier;  // that it is on
   };
 
   Result<void> load(off_t offset) REQUIRES(mutex_);
-  Result<void> seek(off_t offset) REQUIRES(mutex_);
   Result<bool> more() REQUIRES(mutex_);
-  Result<bool> read_copy() REQUIRES(mutex_);
-  void add_moved(std::uint64_t place) REQUIRES(mutex_);
-  enum class Phase { Beginning, UnderWay };
-  void watch_moves(Phase phase) REQUIRES(mutex_);
-  bool is_elsewhere(const Raw& raw) REQUIRES(mutex_);
+  Result<void> load_merged() REQUIRES(mutex_);
+  Result<void> read_names(DirectoryNames& names) REQUIRES(mutex_);
+  Raw item() const REQUIRES(mutex_);
+  std::size_t count() const REQUIRES(mutex_);
   std::uint64_t number_of(const Raw& raw) REQUIRES(mutex_);
   // One that takes several calls must not miss a file that moves to a tier it does not read: moves
   // wait for it.
@@ -91,14 +74,11 @@ class DirectoryStream {
   bool listing_ GUARDED_BY(mutex_) = false;
   bool complete_ GUARDED_BY(mutex_) = true;
   std::vector<Filesystem::OpenCopy> copies_ GUARDED_BY(mutex_);
-  std::size_t copy_ GUARDED_BY(mutex_) = 0;  // the one being read; behind the last: the moved names
-  UniqueFd fd_ GUARDED_BY(mutex_);  // a position of our own in it; absent: at its beginning
-  std::vector<Raw> items_ GUARDED_BY(mutex_);  // what the last getdents gave
+  UniqueFd single_ GUARDED_BY(mutex_);  // a position of our own in the only copy
+  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // of several copies
+  std::vector<Raw> items_ GUARDED_BY(mutex_);  // of the only copy: what the last getdents gave
   std::size_t at_ GUARDED_BY(mutex_) = 0;
-  off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of items_[at_]
-  std::unordered_map<std::string, Watched> watched_ GUARDED_BY(mutex_);
-  std::uint64_t old_moves_ GUARDED_BY(mutex_) =
-      0;  // MovedName::number of those that were there when we began
+  off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of item()
 };
 
 // The open directories, by the number that the kernel is given for each. Threads: any thread, any

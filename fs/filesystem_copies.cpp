@@ -212,13 +212,7 @@ Result<Filesystem::OpenCopy> Filesystem::copy_directory(const InodePtr& director
   const std::string temp_name = Tier::new_temp_name();
   if (::mkdirat(temp->get(), temp_name.c_str(), 0700) < 0)
     return Error::last("make directory copy");
-  // Listings that are under way show it for the tier where they have seen it or will see it.
   const TierIndex fastest = originals.reachable[0].tier->index();
-  std::optional<MovingName> moving;
-  if (tier.index() < fastest) {
-    moving.emplace(parent, name, fastest, MovingName::What::Directory);
-    moving->go();
-  }
   const auto fill = [&]() -> Result<void> {
     const UniqueFd fd(
         ::openat(temp->get(), temp_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));

@@ -52,8 +52,6 @@ Result<void> Filesystem::relocate_special(const InodePtr& parent, const std::str
   const OpenCopy old_dir = SLUICE_TRY(open_copy(parent, from.index()));
   const OpenCopy new_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
   const Located old = SLUICE_TRY(from.identify(old_dir.get(), name.c_str()));
-  MovingName moving(parent, name, from.index());
-  moving.go();
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   const std::string temp_name = Tier::new_temp_name();
   const auto place = [&]() -> Result<void> {

@@ -89,7 +89,6 @@ class Filesystem::Held final : public HeldFile {
   std::vector<KnownName> names;
   std::vector<InodeId> references;  // lookups of ours, that keep the inodes in the table
   std::vector<SharedFd> directories;
-  std::list<MovingName> moving;
 
  private:
   Filesystem& filesystem_;
@@ -325,10 +324,8 @@ Result<std::vector<Step>> Filesystem::prepare(const Arrival& arrival) {
       new_dir = ensure_copy(known.parent, to.index());
     }
     if (!new_dir) return new_dir.error();
-    // Listings that begin from here on know of the new tier, and of this name.
-    MovingName& moving = held.moving.emplace_back(known.parent, known.name, from.index());
+    // Listings that begin from here on know of the new tier.
     if (!wait_for_listings(known.parent)) return Error(EBUSY, "its directory is being listed");
-    moving.go();
     held.directories.push_back(old_dir.fd);
     held.directories.push_back(new_dir->fd);
     places.push_back({old_dir.get(), new_dir->get(), known.name});

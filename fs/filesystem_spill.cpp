@@ -178,8 +178,6 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
       const OpenCopy& changed = step == 0 ? to_dir : from_dir;
       return times_.change_unseen(*parent, changed.tier->index(), changed.get(), act);
     };
-    MovingName moving(parent, name, original.tier);
-    moving.go();
     const auto ends = SLUICE_TRY(carry_out_moves(
         store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }, unseen));
     if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original, NamesLock::Held);

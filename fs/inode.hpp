@@ -13,7 +13,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -112,16 +111,9 @@ struct InodeTimes {
   unsigned changes = 0;
 };
 
-// A name in a directory that changes its tier, or has just done so. A listing that is under way
-// must show it once, wherever it has read by then; see DirectoryStream.
-struct MovedName {
-  std::string name;
-  TierIndex from = kNoTier;
-  bool stays = false;        // a directory, which is on `from` all the same
-  std::uint64_t number = 0;  // ever higher
-  bool is_going = false;     // it no longer waits for listings to end
-  bool is_over = false;
-};
+
+// Names of a directory on several tiers, as a listing found them; fs/directory_stream.cpp.
+struct DirectoryNames;
 
 class Inode {
  public:
@@ -202,8 +194,8 @@ class Inode {
   bool fd_used GUARDED_BY(mutex) = false;       // FdCache's second chance
   bool times_known GUARDED_BY(mutex) = false;   // the store was asked for them
   unsigned name_changes GUARDED_BY(mutex) = 0;  // by users, in this directory, under way
-  // Of a directory; absent while there are none.
-  std::unique_ptr<std::list<MovedName>> moved_names GUARDED_BY(mutex);
+  // Of a directory: those that some listing has in memory, for others to share.
+  std::weak_ptr<const DirectoryNames> listed_names GUARDED_BY(mutex);
   // The pin that holds for what is in this directory, as of Filesystem::pin_epoch_.
   TierIndex pin GUARDED_BY(mutex) = kNoTier;
   // The one that it bears itself, as of Filesystem::tier_epoch_.
@@ -213,27 +205,5 @@ class Inode {
 };
 
 using InodePtr = std::shared_ptr<Inode>;
-
-// Tells the listings of a directory that a file in it is about to change its tier, or that a
-// directory in it, on `from` so far, is about to get a copy on a faster one. The listings are those
-// that begin while this lives and, once go() was called, those that are under way. Threads: any.
-class MovingName {
- public:
-  enum class What { File, Directory };
-  MovingName(InodePtr directory, std::string name, TierIndex from, What what = What::File);
-  ~MovingName();
-  MovingName(const MovingName&) = delete;
-  MovingName& operator=(const MovingName&) = delete;
-
-  // REQUIRES: the name has not changed its tier yet.
-  void go();
-
- private:
-  const InodePtr directory_;
-  std::list<MovedName>::iterator at_;  // guarded by the directory's mutex
-};
-
-// Forgets names that have moved and that no listing needs to know of any more.
-void drop_moved_names(Inode& directory);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ constexpr std::uint64_t kStep = 1 << 20;
 // The kernel takes at most its read-ahead window at a time, and makes us wait when the disk's queue
 // is full.
 constexpr std::uint64_t kAdvice = 128 << 10;
-constexpr std::chrono::milliseconds kLookAgain{2};
+constexpr std::chrono::milliseconds kLookForRoom{2};
 
 std::uint64_t half_of_memory() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
@@ -141,7 +141,7 @@ void Warmer::work(const std::stop_token& stop) {
     const bool busy = is_busy_();
     lock.lock();
     if (busy) {
-      wanted_.wait_for(lock, stop, kLookAgain, [] { return false; });
+      wanted_.wait_for(lock, stop, kLookForRoom, [] { return false; });
       continue;
     }
     if (users_.empty()) continue;

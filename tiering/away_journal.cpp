@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/away_journal.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <climits>
+#include <functional>
 
 namespace sluice {
 
@@ -35,14 +33,14 @@ Result<void> AwayJournal::attributes_change(const std::vector<Copy>& directory, 
 
 Result<void> AwayJournal::record(const std::vector<Step>& steps) {
   std::vector<std::string> records;
-  std::vector<std::uint64_t> hashes;
+  std::vector<std::size_t> hashes;
   for (const Step& step : steps) {
     // The tier could not be told by this path.
     if (step.from.path.size() >= PATH_MAX || step.to.path.size() >= PATH_MAX)
       return Error(EIO, "the directory has a copy on a tier that is away");
     // One intent each: tiers may return one by one.
     std::string bytes = encode_steps({step});
-    const std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
+    const std::size_t hash = std::hash<std::string>{}(bytes);
     MutexLock lock(mutex_);
     if (recorded_.contains(hash)) continue;
     hashes.push_back(hash);

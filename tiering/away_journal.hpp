@@ -48,7 +48,7 @@ class AwayJournal {
   Store& store_;
   Mutex mutex_;
   // Hashes of what is recorded already: a file that is saved every minute needs one record.
-  std::unordered_set<std::uint64_t> recorded_ GUARDED_BY(mutex_);
+  std::unordered_set<std::size_t> recorded_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -66,7 +66,7 @@ class Scene {
       stage_->settle(*mount_);
       return stage_->not_arrived() + stage_->problems();
     }
-    const bool held = eventually([&] { return shim_.holds() || is_settled(); }, seconds(20));
+    const bool held = eventually([&] { return shim_.holds() || is_settled(); }, seconds(120));
     if (!held) return "the move neither began nor ended\n";
     where_ = shim_.where();
     lose(loss, tier);
@@ -76,7 +76,7 @@ class Scene {
     if (read_file(stage_->in_mount("d/aside")) != aside) out += "the rest is not served\n";
     write_file(stage_->in_mount("d/new"), "while it was away");
     ::unlink(stage_->in_mount("d/new").c_str());
-    if (!eventually([&] { return is_settled() || !mentions_moves(); }, seconds(20))) {
+    if (!eventually([&] { return is_settled() || !mentions_moves(); }, seconds(120))) {
       out += "the moves do not end\n";
     }
     if (has_ended(mount_->pid())) return out + "the daemon has ended\n";

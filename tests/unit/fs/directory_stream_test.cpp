@@ -89,88 +89,26 @@ TEST_F(StreamTest, GoesOnAtAnyOffset) {
   }
 }
 
-TEST_F(StreamTest, AFileThatIsMovingWhenItBeginsIsShownOnce) {
-  struct {
-    const char *name, *from, *to;
-  } const moves[] = {{"a1", "a", "b"}, {"b1", "b", "a"}, {"b1", "b", "c"}};
-  for (const auto& each : moves) {
-    dir_.make_dir("c/d");
-    for (std::size_t after = 0; after <= kItems; ++after) {
-      Reader reader = list();
-      {
-        MovingName moving(reader.stream->inode(), each.name, pool_->by_name(each.from)->index());
-        if (after > 0) reader.read(after);
-        moving.go();
-        move(each.name, each.from, each.to);
-      }
-      EXPECT_EQ(reader.rest(), all_) << each.name << " after " << after;
-      reader.stream.reset();
-      move(each.name, each.to, each.from);
-    }
-  }
-}
-
-// It has waited for the listing for a minute, and then gone all the same.
-TEST_F(StreamTest, AFileThatMovesMeanwhileIsNotMissed) {
-  for (const bool down : {true, false}) {
-    const char *name = down ? "a1" : "b1", *from = down ? "a" : "b", *to = down ? "b" : "a";
-    for (std::size_t after = 1; after <= kItems; ++after) {
-      Reader reader = list();
-      reader.read(after);
-      {
-        MovingName moving(reader.stream->inode(), name, down ? kFast : kSlow);
-        moving.go();
-        move(name, from, to);
-      }
-      Names seen = reader.rest();
-      const auto last = std::unique(seen.begin(), seen.end());
-      EXPECT_LE(seen.end() - last, 1) << name << " after " << after;
-      seen.erase(last, seen.end());
-      EXPECT_EQ(seen, all_) << name << " after " << after;
-      reader.stream.reset();
-      move(name, to, from);
-    }
-  }
-}
-
-TEST_F(StreamTest, AMoveThatWaitsForTheListingChangesNothing) {
-  for (std::size_t after = 1; after <= kItems; ++after) {
-    Reader reader = list();
-    reader.read(after);
-    const MovingName waiting(reader.stream->inode(), "a1", kFast);
-    EXPECT_EQ(reader.rest(), all_) << after;
-  }
-}
-
 TEST_F(StreamTest, ADirectoryThatGetsAFasterCopyIsShownOnce) {
   for (std::size_t after = 1; after <= kItems; ++after) {
     Reader reader = list();
     reader.read(after);
-    {
-      MovingName moving(reader.stream->inode(), "sub", kSlow, MovingName::What::Directory);
-      moving.go();
-      dir_.make_dir("a/d/sub");
-    }
+    dir_.make_dir("a/d/sub");
     EXPECT_EQ(reader.rest(), all_) << after;
     ASSERT_EQ(::rmdir(at("a", "d/sub").c_str()), 0);
   }
 }
 
-TEST_F(StreamTest, MovesAreForgottenWithTheLastListing) {
-  Reader reader = list();
-  reader.read(1);
-  const InodePtr directory = reader.stream->inode();
-  {
-    MovingName moving(directory, "a1", kFast);
-    moving.go();
+TEST_F(StreamTest, AChangeIsSeenByTheNextListingWhateverOthersHaveRead) {
+  Reader first = list();
+  first.read(3);
+  for (int i = 0; i < 30; ++i) {
+    const std::string name = "new" + std::to_string(i);
+    dir_.make_file("b/d/" + name, "");
+    Reader next = list();
+    EXPECT_EQ(std::ranges::count(next.rest(), name), 1) << name;
   }
-  const auto known = [&] {
-    MutexLock lock(directory->mutex);
-    return directory->moved_names != nullptr;
-  };
-  EXPECT_TRUE(known());
-  reader.stream.reset();
-  EXPECT_FALSE(known());
+  EXPECT_EQ(first.rest(), all_);
 }
 
 TEST_F(StreamTest, ManyOpenListingsOfALargeDirectoryTakeLittleMemory) {
