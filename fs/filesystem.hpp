@@ -91,6 +91,9 @@ struct AttributeChange {
 
 // End: of the file as it is, not as the kernel remembers it.
 enum class WriteTo { Offset, End };
+// Where the tier is full, a write goes on in another, which may take as long as copying the file;
+// or it comes back at once, short or with ENOSPC.
+enum class WhenFull { GoOn, ComeBack };
 
 // What we ask of the kernel about its side of the mount.
 class KernelSide {
@@ -166,7 +169,7 @@ class Filesystem final : public MoveHost {
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             const std::optional<Caller>& strip_suid,
-                            WriteTo where = WriteTo::Offset);
+                            WriteTo where = WriteTo::Offset, WhenFull when_full = WhenFull::GoOn);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
   // Whether the file was chattr +a when it was last opened for writing.
@@ -368,7 +371,8 @@ class Filesystem final : public MoveHost {
   Result<SharedFd> writer(const InodePtr& inode);
   Result<void> drop_suid(int fd, const Caller& caller);
   template <typename Change>
-  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);
+  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change,
+                 WhenFull when_full = WhenFull::GoOn);
 
   // filesystem_spill.cpp
   // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none

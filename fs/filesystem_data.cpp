@@ -216,8 +216,11 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
 // Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes at
 // `offset` and runs it again.
 template <typename Change>
-auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change) {
+auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change,
+                           WhenFull when_full) {
   using Answer = decltype(change(int{}));
+  if (when_full == WhenFull::ComeBack && inode->spilling > 0)
+    return Answer(Error(ENOSPC, "the file is being taken to another tier"));
   for (std::size_t spills = 0;; ++spills) {
     SharedFd fd;
     Answer answer = [&]() -> Answer {
@@ -227,7 +230,7 @@ auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t mo
     }();
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
     // A quota may be used up on every tier that has room.
-    if (spills == kMaxSpills) return answer;
+    if (spills == kMaxSpills || when_full == WhenFull::ComeBack) return answer;
     const auto moved = spill(inode, fd, offset, more);
     if (!moved && wait_for_deleted()) continue;
     if (!moved) {
@@ -238,11 +241,12 @@ auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t mo
 }
 
 Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t size, off_t offset,
-                                      const std::optional<Caller>& strip_suid, WriteTo where) {
+                                      const std::optional<Caller>& strip_suid, WriteTo where,
+                                      WhenFull when_full) {
   const InodePtr file = SLUICE_TRY(inode(id));
   std::size_t done = 0;
   bool elsewhere = false;
-  const auto written = with_room(file, offset, size, [&](int fd) -> Result<void> {
+  const auto put_all = [&](int fd) -> Result<void> {
     if (where == WriteTo::End && done == 0) {
       struct stat st {};
       if (::fstat(fd, &st) < 0) return Error::last("stat");
@@ -260,7 +264,8 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
       done += static_cast<std::size_t>(put);
     }
     return {};
-  });
+  };
+  const auto written = with_room(file, offset, size, put_all, when_full);
   bool is_shared = false;
   {
     MutexLock lock(file->mutex);

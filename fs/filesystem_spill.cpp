@@ -25,6 +25,13 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, off_
   }
   // Before anybody has to wait; ENOENT is that of a file without a name, which can spill as well.
   if (const auto named = ensure_name(inode); !named && !failed_with(named, ENOENT)) return named;
+  struct Spilling {
+    explicit Spilling(Inode& file) : inode(file) { ++inode.spilling; }
+    ~Spilling() { --inode.spilling; }
+    Spilling(const Spilling&) = delete;
+    Spilling& operator=(const Spilling&) = delete;
+    Inode& inode;
+  } const spilling(*inode);
   ExclusiveLock no_changes(*moving);
   {
     MutexLock lock(inode->mutex);

@@ -244,21 +244,50 @@ void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
       [&](const Result<std::size_t>& got) { fuse_reply_buf(request, target, *got); });
 }
 
+// Writes the rest of what a request brought, on another thread: the file must go to another tier
+// first, which takes as long as copying it.
+void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std::size_t put,
+                  off_t offset, const std::optional<Caller>& strip_suid, WriteTo where) noexcept {
+  try {
+    Filesystem& fs = session(request).filesystem();
+    // Copied: the buffer is only ours until we return.
+    const auto rest = std::make_shared<const std::string>(data.substr(put));
+    const auto go_on = [&fs, inode, put, rest, offset, strip_suid, where]() -> Result<std::size_t> {
+      const auto more = fs.write(inode, rest->data(), rest->size(),
+                                 offset + static_cast<off_t>(put), strip_suid, where);
+      if (!more && put == 0) return more.error();
+      return put + (more ? *more : 0);
+    };
+    answer_slowly(request, go_on, [request](const Result<std::size_t>& written) {
+      fuse_reply_write(request, *written);
+    });
+  } catch (const std::bad_alloc&) {
+    fuse_reply_err(request, ENOMEM);
+  }
+}
+
 void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_t size,
               off_t offset, fuse_file_info* info) {
-  answer(
-      request,
-      [&] {
-        Filesystem& fs = filesystem(request, FUSE_WRITE);
-        bool appends = (info->flags & O_APPEND) != 0;
-        // fcntl(F_SETFL) took O_APPEND away: the kernel does not know that this file must keep it.
-        if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
-          appends = fs.is_append_only(InodeId{inode});
-        return fs.write(InodeId{inode}, data, size, offset,
-                        stripped(request, info->kill_suidgid != 0),
-                        appends ? WriteTo::End : WriteTo::Offset);
-      },
-      [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); });
+  Filesystem& fs = filesystem(request, FUSE_WRITE);
+  bool appends = (info->flags & O_APPEND) != 0;
+  // fcntl(F_SETFL) took O_APPEND away: the kernel does not know that this file must keep it.
+  if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
+    appends = fs.is_append_only(InodeId{inode});
+  const WriteTo where = appends ? WriteTo::End : WriteTo::Offset;
+  const auto strip_suid = stripped(request, info->kill_suidgid != 0);
+  const NotCancelled whole;
+  const auto write = [&] {
+    return fs.write(InodeId{inode}, data, size, offset, strip_suid, where, WhenFull::ComeBack);
+  };
+  auto outcome = outcome_of(write);
+  const bool is_full =
+      outcome ? *outcome < size : outcome.error().code == ENOSPC || outcome.error().code == EDQUOT;
+  if (is_full) {
+    return write_slowly(request, InodeId{inode}, {data, size}, outcome ? *outcome : 0, offset,
+                        strip_suid, where);
+  }
+  const auto reply = [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); };
+  reply_outcome(request, outcome, reply);
 }
 
 void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
