@@ -92,9 +92,10 @@ Result<void> Filesystem::spill_from(const InodePtr& inode, const SharedFd& full,
 
 // The kernel tells us a moment after close(2) and unlink(2) that nobody uses a file any more, and
 // only then its room is free. Before somebody is told that there is none, that moment passes: but
-// not for each of many who ask, since they wait on threads that others need.
+// not for each of many who ask, since they wait on threads that others need. On a busy machine the
+// moment is long.
 bool Filesystem::wait_for_deleted() {
-  constexpr std::chrono::milliseconds kMoment{20}, kPause{200};
+  constexpr std::chrono::milliseconds kMoment{250}, kPause{500};
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   std::int64_t before = waited_for_deleted_.load();
   if (now - std::chrono::nanoseconds(before) < kPause ||
