@@ -167,8 +167,11 @@ TierIndex Filesystem::pin_inside(const InodePtr& directory) {
     InodeId up{};
     {
       MutexLock lock(at->mutex);
-      if (at->pin_epoch == epoch || unsure.size() == kMostLevels) {
+      const bool is_too_far = unsure.size() == kMostLevels;
+      if (at->pin_epoch == epoch || is_too_far) {
         pin = at->pin;
+        // What is nearer to the top may still find it out.
+        if (is_too_far) unsure.resize(1);
         break;
       }
       up = at->parent;

@@ -4,6 +4,7 @@
 #include <linux/fs.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -146,10 +147,16 @@ TEST_F(WaitsTest, ALeaseOnTheTierHoldsUpNobody) {
 TEST(DeepTreeTest, APinAtTheBottomHarmsNobody) {
   if (!require_mounts("mount")) return;
   const TempDir base;
+  // What the threads of the daemon get.
+  rlimit before{};
+  ::getrlimit(RLIMIT_STACK, &before);
+  const rlimit little{512 << 10, before.rlim_max};
+  ::setrlimit(RLIMIT_STACK, &little);
   Mount mount({.tiers = {"fast=" + base.make_dir("fast"), "slow=" + base.make_dir("slow")},
                .state = base / "state",
                .mountpoint = base / "mnt",
                .flags = {"--no-migrate"}});
+  ::setrlimit(RLIMIT_STACK, &before);
   {
     const UniqueFd bottom = make_chain(mount.path(), kDeep);
     const std::string here = "/proc/self/fd/" + std::to_string(bottom.get());

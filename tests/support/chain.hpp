@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Chains of directories, each with one in it, all called "d": deeper than a path may be long.
-// Threads: caller locks.
+// Chains of directories, each with one in it, all called "d", and threads whose stack is too small
+// to go down one by recursion. Threads: caller locks.
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
-#include "base/file_at.hpp"
 #include "base/unique_fd.hpp"
 
 namespace sluice::test {
 
-inline constexpr int kDeep = 20'000;
+// Deeper than a path may be long, with names of one byte.
+inline constexpr int kDeep = 5000;
 
 // The directory `levels` below `top`.
 inline UniqueFd open_chain(const std::string& top, int levels) {
@@ -38,20 +42,34 @@ inline UniqueFd make_chain(const std::string& top, int levels) {
   return at;
 }
 
-// Removes the chain `top`/d with the files in it. rm takes a minute for so deep a one, and whoever
-// goes down by recursion crashes: here, what is below comes up.
+// Removes the chain `top`/d with the files in it, from the top: what is below comes up.
 inline void remove_chain(const std::string& top) {
   const std::string here = top + "/d", below = top + "/below";
   for (bool more = true; more;) {
-    const UniqueFd fd(::open(here.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd) return;
-    if (const auto names = sluice::names_in(fd.get())) {
-      for (const std::string& name : *names) ::unlinkat(fd.get(), name.c_str(), 0);
-    }
-    more = ::renameat(fd.get(), "d", AT_FDCWD, below.c_str()) == 0;
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(here.c_str()), ::closedir);
+    if (!stream) return;
+    const int fd = ::dirfd(stream.get());
+    while (const dirent* entry = ::readdir(stream.get())) ::unlinkat(fd, entry->d_name, 0);
+    more = ::renameat(fd, "d", AT_FDCWD, below.c_str()) == 0;
     if (::rmdir(here.c_str()) < 0) return;
     if (more && ::rename(below.c_str(), here.c_str()) < 0) return;
   }
+}
+
+// Runs `work` in a thread with 256 KiB of stack, and waits for it.
+inline void on_small_stack(std::function<void()> work) {
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, 256 << 10);
+  pthread_t thread{};
+  const auto run = [](void* what) -> void* {
+    (*static_cast<std::function<void()>*>(what))();
+    return nullptr;
+  };
+  const int code = ::pthread_create(&thread, &attributes, run, &work);
+  ::pthread_attr_destroy(&attributes);
+  if (code != 0) throw std::runtime_error("start a thread");
+  ::pthread_join(thread, nullptr);
 }
 
 }  // namespace sluice::test
