@@ -300,6 +300,14 @@ std::vector<InodeId> Filesystem::rediscover_all(TierIndex tier) {
                                       [&](const Copy& copy) { return copy.tier == tier; });
     if (inode.partly_unknown || has_copy) changed.push_back(inode.id());
   });
+  for (const InodeId id : changed) {
+    const InodePtr directory = table_.find(id);
+    const auto copy = directory ? open_copy(directory, tier) : Error(ENOENT, "no directory");
+    if (!copy || !pool_[tier].is_hidden(copy->get())) continue;
+    // A power cut undid the naming of this copy: what is put there would not be seen again.
+    MutexLock lock(directory->mutex);
+    std::erase_if(directory->copies, [&](const Copy& each) { return each.tier == tier; });
+  }
   const bool all_online =
       std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });
   for (const InodeId id : unsure) {

@@ -52,7 +52,8 @@ Result<bool> has_no_name_yet(const Tier& tier, const UniqueFd& directory) {
   }, temporary{};
   if (::fstatat(directory.get(), "..", &above, 0) < 0 || ::fstat(temp->get(), &temporary) < 0)
     return Error::last("stat");
-  return above.st_ino == temporary.st_ino && above.st_dev == temporary.st_dev;
+  if (above.st_ino == temporary.st_ino && above.st_dev == temporary.st_dev) return true;
+  return tier.is_hidden(directory.get());
 }
 
 }  // namespace

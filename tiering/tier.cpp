@@ -165,6 +165,13 @@ Result<SharedFd> Tier::root() const { return SLUICE_TRY(current())->fd; }
 
 Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->temp; }
 
+bool Tier::is_hidden(int fd) const {
+  const auto temp = temp_directory();
+  const auto above = temp ? current_path((*temp)->get()) : temp.error();
+  const auto path = current_path(fd);
+  return above && path && path->starts_with(*above + "/");
+}
+
 std::string Tier::new_temp_name() {
   // Begins where no earlier process has been: a tier that was away when it ended has its files yet.
   static std::atomic<std::uint64_t> counter{

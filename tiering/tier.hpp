@@ -86,6 +86,8 @@ class Tier {
   // .sluice/tmp: where things are made before they are renamed into place. EIO while not present.
   Result<SharedFd> temp_directory() const;
   static std::string new_temp_name();
+  // Whether the file or directory lies below there, at whatever depth, so far as the kernel can say.
+  bool is_hidden(int fd) const;
 
   // What `name` in `dirfd` is, symlinks not followed; or what `dirfd` itself is, if `name` is
   // empty.
