@@ -133,7 +133,6 @@ struct Engine::Parts {
   LanePool bare;  // with no memory of their own
   MappedFiles mapped;
   CuFiles cufiles;
-  Warmer warmer;
   std::atomic<Staging*> staging_ready{nullptr};  // staging_, once made: read without the lock
 
  private:
@@ -155,6 +154,9 @@ struct Engine::Parts {
   std::unique_ptr<Staging> staging_;
   std::chrono::steady_clock::time_point try_again_{};  // when nothing could be pinned
   std::unique_ptr<WorkerPool> workers_;  // its threads end before the memory that they use
+
+ public:
+  Warmer warmer;  // the last: its thread asks whether the others are busy
 };
 
 }  // namespace sluice
