@@ -84,7 +84,12 @@ expect_code 2 gpu bench --size 5 /tmp
 expect_code 2 gpu bench --routes scenic /tmp
 expect_code 1 gpu bench --host --size 1MiB "$0"
 expect_code 1 gpu bench --host --size 1MiB /no/such/folder/file
-expect_code 0 doctor
+# Without a path it looks at every mount of the machine, those of tests that run beside this one too, whose daemons may be dead.
+if ((EUID == 0)); then
+  unshare --mount bash -c '
+    while read -r point; do umount --lazy "$(printf %b "$point")"; done < <(findmnt -rno TARGET -t fuse.sluice | tac)
+    exec "$0" doctor' "$sluice" >/dev/null 2>&1 || complain "sluice doctor exits $?, not 0"
+fi
 expect_code 0 doctor --json /
 expect_code 0 doctor "$0"
 expect_code 1 doctor /no/such/file
