@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kBuffer = 32 << 10;
 constexpr int kMostRounds = 8;
+constexpr off_t kLarge = 128 << 10;  // of a directory as its tier stores it: some thousand names
 // After its last call, if nobody ends it: whoever lists may do something long with each name.
 constexpr std::chrono::seconds kListingLasts{60};
 
@@ -75,8 +76,8 @@ struct DirectoryNames {
   // the same one as the reading may have come before it or after.
   bool can_be_shared() const {
     constexpr std::int64_t kTicks = 50'000'000;
-    const std::int64_t now = std::chrono::system_clock::now().time_since_epoch() /
-                             std::chrono::nanoseconds(1);
+    const std::int64_t now =
+        std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
     return std::all_of(stamps.begin(), stamps.end(),
                        [&](const Stamp& each) { return each.ctime + kTicks < now; });
   }
@@ -93,6 +94,19 @@ void DirectoryStream::set_listing(bool listing) {
     directory_->listed_until = std::chrono::nanoseconds(until).count();
   }
   if (std::exchange(listing_, listing) != listing) directory_->listings.fetch_add(listing ? 1 : -1);
+}
+
+bool DirectoryStream::may_take_long() {
+  if (size_ == Size::Unknown) {
+    const auto copies = filesystem_.open_copies(directory_);
+    if (!copies) return false;
+    const bool large = std::any_of(copies->reachable.begin(), copies->reachable.end(), [](auto& c) {
+      struct stat st {};
+      return ::fstat(c.get(), &st) == 0 && st.st_size > kLarge;
+    });
+    size_ = large ? Size::Large : Size::Small;
+  }
+  return size_ == Size::Large;
 }
 
 Result<void> DirectoryStream::load(off_t offset) {
@@ -144,7 +158,9 @@ Result<void> DirectoryStream::load_merged() {
   return {};
 }
 
-std::size_t DirectoryStream::count() const { return names_ ? names_->entries.size() : items_.size(); }
+std::size_t DirectoryStream::count() const {
+  return names_ ? names_->entries.size() : items_.size();
+}
 
 DirectoryStream::Raw DirectoryStream::item() const {
   if (!names_) return items_[at_];
@@ -161,8 +177,8 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
     if (!fd) return Error::last("open directory");
     const auto add = [&](const char* name, unsigned char type, off_t) {
       if (!seen.emplace(name).second) return;
-      names.entries.push_back({static_cast<std::uint32_t>(names.text.size()), type,
-                               copies_[i].tier->index()});
+      names.entries.push_back(
+          {static_cast<std::uint32_t>(names.text.size()), type, copies_[i].tier->index()});
       names.text.append(name).push_back('\0');
     };
     while (SLUICE_TRY(read_some(fd.get(), add))) {
@@ -202,7 +218,8 @@ std::uint64_t DirectoryStream::number_of(const Raw& raw) {
   }
   // Deleted, or moved to another tier since its name was read.
   const auto now = filesystem_.open_copies(directory_);
-  const auto found = now ? filesystem_.locate(*now, raw.name.c_str(), Filesystem::NamesLock::Free) : now.error();
+  const auto found =
+      now ? filesystem_.locate(*now, raw.name.c_str(), Filesystem::NamesLock::Free) : now.error();
   return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
 }
 

@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -43,6 +44,11 @@ class DirectoryStream {
 
   InodeId directory() const { return directory_->id(); }
 
+  // Whether there are so many names that a call of read() had better hold up nobody: of a directory
+  // on several tiers the first one reads all of them, and on a disk that must be read each name
+  // that is looked up takes a while.
+  bool may_take_long();
+
   // Calls `take` with the items from `offset` on, until it says false or there are no more. An item
   // that was refused comes again. EIO at the end of a directory part of which is on a tier that is
   // offline: nobody shall think that the rest was deleted.
@@ -73,6 +79,9 @@ class DirectoryStream {
   bool loaded_ GUARDED_BY(mutex_) = false;
   bool listing_ GUARDED_BY(mutex_) = false;
   bool complete_ GUARDED_BY(mutex_) = true;
+  // Known once it was asked for. No lock: whoever asks must not wait for one who reads.
+  enum class Size { Unknown, Small, Large };
+  std::atomic<Size> size_{Size::Unknown};
   std::vector<Filesystem::OpenCopy> copies_ GUARDED_BY(mutex_);
   UniqueFd single_ GUARDED_BY(mutex_);  // a position of our own in the only copy
   std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // of several copies

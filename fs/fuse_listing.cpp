@@ -32,39 +32,55 @@ struct Listing {
   std::size_t left() const { return room - used; }
 };
 
+// Has one readdir answered: here, or elsewhere if it may take long.
+template <typename List>
+void answer_listing(fuse_req_t request, DirectoryStream* stream, List list) noexcept {
+  const auto reply = [request](const Result<Listing>& out) {
+    fuse_reply_buf(request, out->bytes.get(), out->used);
+  };
+  bool slowly = false;
+  try {
+    slowly = stream != nullptr && stream->may_take_long();
+  } catch (const std::exception&) {
+    // No memory, which the listing itself will say.
+  }
+  if (slowly) {
+    answer_slowly(request, list, reply);
+  } else {
+    answer(request, list, reply);
+  }
+}
+
 void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
                 fuse_file_info* info) {
   session(request).count(FUSE_READDIR);
-  answer(
-      request,
-      [&]() -> Result<Listing> {
-        Listing out(size);
-        const auto take = [&](const DirectoryStream::Item& item) {
-          struct stat st {};
-          st.st_ino = item.inode_number;
-          st.st_mode = static_cast<mode_t>(item.type) << 12;
-          const std::size_t need =
-              fuse_add_direntry(request, out.end(), out.left(), item.name.c_str(), &st, item.next);
-          if (need > out.left()) return false;
-          out.used += need;
-          return true;
-        };
-        const auto stream = session(request).directories().find(info->fh);
-        if (!stream) return Error(EBADF, "readdir");
-        const auto read = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
-        // What was found is given first; the error comes with the next call.
-        if (!read && out.used == 0) return read.error();
-        return out;
-      },
-      [&](const Result<Listing>& out) { fuse_reply_buf(request, out->bytes.get(), out->used); });
+  const auto stream = session(request).directories().find(info->fh);
+  answer_listing(request, stream.get(), [request, stream, size, offset]() -> Result<Listing> {
+    Listing out(size);
+    const auto take = [&](const DirectoryStream::Item& item) {
+      struct stat st {};
+      st.st_ino = item.inode_number;
+      st.st_mode = static_cast<mode_t>(item.type) << 12;
+      const std::size_t need =
+          fuse_add_direntry(request, out.end(), out.left(), item.name.c_str(), &st, item.next);
+      if (need > out.left()) return false;
+      out.used += need;
+      return true;
+    };
+    if (!stream) return Error(EBADF, "readdir");
+    const auto read = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
+    // What was found is given first; the error comes with the next call.
+    if (!read && out.used == 0) return read.error();
+    return out;
+  });
 }
 
 void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
                     fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
-  answer(
-      request,
-      [&]() -> Result<Listing> {
+  const auto stream = session(request).directories().find(info->fh);
+  answer_listing(
+      request, stream.get(), [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
         Listing out(size);
         const auto take = [&](const DirectoryStream::Item& item) {
           const char* name = item.name.c_str();
@@ -85,13 +101,11 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
               fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
           return true;
         };
-        const auto stream = session(request).directories().find(info->fh);
         if (!stream) return Error(EBADF, "readdir");
         const auto read = stream->read(offset, DirectoryStream::Numbers::NotWanted, take);
         if (!read && out.used == 0) return read.error();
         return out;
-      },
-      [&](const Result<Listing>& out) { fuse_reply_buf(request, out->bytes.get(), out->used); });
+      });
 }
 
 void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {

@@ -67,7 +67,7 @@ Feature enable_io_uring() {
 // too. An entry takes a megabyte of address space, and memory only once it was used for a request
 // as large.
 unsigned queue_depth() {
-  constexpr unsigned kLeast = 16, kMost = 128, kTotal = 2048;
+  constexpr unsigned kLeast = 16, kMost = 128, kTotal = 1024;
   const auto cores = static_cast<unsigned>(std::max(::get_nprocs_conf(), 1));
   return std::clamp(kTotal / cores, kLeast, kMost);
 }

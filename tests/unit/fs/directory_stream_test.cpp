@@ -70,6 +70,8 @@ class StreamTest : public FilesystemTest {
   const Names all_{".", "..", "a1", "a2", "a3", "b1", "b2", "b3", "both", "sub"};
 };
 
+TEST_F(StreamTest, OfFewNamesTakesNoTime) { EXPECT_FALSE(list().stream->may_take_long()); }
+
 TEST_F(StreamTest, GoesOnAtAnyOffset) {
   Reader whole = list();
   std::vector<off_t> offsets{0};
@@ -119,6 +121,7 @@ TEST_F(StreamTest, ManyOpenListingsOfALargeDirectoryTakeLittleMemory) {
     const UniqueFd fd(::open(at("a", name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
     ASSERT_TRUE(fd);
   }
+  EXPECT_TRUE(list().stream->may_take_long());
   const std::size_t before = ::mallinfo2().uordblks;
   std::vector<Reader> readers;
   for (int i = 0; i < 60; ++i) {
