@@ -306,7 +306,8 @@ std::vector<InodeId> Filesystem::rediscover_all(TierIndex tier) {
     if (!copy || !pool_[tier].is_hidden(copy->get())) continue;
     // A power cut undid the naming of this copy: what is put there would not be seen again.
     MutexLock lock(directory->mutex);
-    std::erase_if(directory->copies, [&](const Copy& each) { return each.tier == tier; });
+    if (directory->copies.size() > 1)
+      std::erase_if(directory->copies, [&](const Copy& each) { return each.tier == tier; });
   }
   const bool all_online =
       std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -65,9 +66,18 @@ class AskedFilesystem : public test::PoolTest {
     out.resize(*got);
     return out;
   }
+  std::string read_path(const std::string& path) { return read_all(id_of(path)); }
   std::string xattr(const std::string& path, const char* name) {
     const auto value = fs_->getxattr(id_of(path), name);
     return value ? *value : std::string("error: ") + ::strerrorname_np(value.error().code);
+  }
+  void take_away(const std::string& tier) {
+    ASSERT_EQ(::rename((dir_ / tier).c_str(), (dir_ / ("away-" + tier)).c_str()), 0);
+    fs_->tick();
+  }
+  void bring_back(const std::string& tier) {
+    ASSERT_EQ(::rename((dir_ / ("away-" + tier)).c_str(), (dir_ / tier).c_str()), 0);
+    fs_->tick();
   }
 
   MemoryStore store_;

@@ -384,6 +384,32 @@ TEST_F(FileMoveTest, WhoWantsToWriteGetsTheFileWithoutWaitingForTheCopy) {
   EXPECT_EQ(test::read_file(at("a", "f")), "CONTENT");
 }
 
+TEST_F(FileMoveTest, DoesNotPutAFileIntoADirectoryWhoseNamingAPowerCutUndid) {
+  dir_.make_file("a/d/e/f", "f");
+  dir_.make_file("a/d/e/g", "g");
+  ASSERT_TRUE(move("d/e/f", kB));
+  ASSERT_TRUE(move("d/e/f", kA));
+  // b/d and what is in it is where it was before it got its name. The daemon knows b/d/e by handle.
+  ASSERT_EQ(::rename(at("b", "d").c_str(), at("b", ".sluice/tmp/t1").c_str()), 0);
+  const auto moved = move("d/e/g", kB);
+  EXPECT_EQ(moved ? where("d/e/g") : "b", "b") << "said to be there";
+  EXPECT_EQ(read_path("d/e/g"), "g");
+  mount();
+  EXPECT_EQ(read_path("d/e/g"), "g");
+}
+
+TEST_F(FileMoveTest, ATierThatReturnsHasNoDirectoriesWithoutAName) {
+  dir_.make_file("a/d/e/f", "f");
+  ASSERT_TRUE(move("d/e/f", kB));
+  ASSERT_TRUE(move("d/e/f", kA));
+  take_away("b");
+  ASSERT_EQ(::rename((dir_ / "away-b/d").c_str(), (dir_ / "away-b/.sluice/tmp/t1").c_str()), 0);
+  bring_back("b");
+  EXPECT_EQ(xattr("d/e", "user.sluice.tier"), "a");
+  ASSERT_TRUE(move("d/e/f", kB));
+  EXPECT_EQ(where("d/e/f"), "b");
+}
+
 TEST_F(FileMoveTest, ADirectoryThatIsRenamedWhileItIsCopiedHasOneName) {
   ASSERT_TRUE((*pool_)[kA].set_draining(true));  // so that new files go to b
   for (int calls = 1; calls <= 4; ++calls) {

@@ -60,7 +60,6 @@ class FilesystemTest : public AskedFilesystem<FakeKernel> {
     fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
   }
 
-  std::string read_path(const std::string& path) { return read_all(id_of(path)); }
   // A listing in steps of `batch` items, each continued by offset as the kernel does.
   std::vector<DirectoryStream::Item> list(InodeId id, std::size_t batch = 1000,
                                           int* code = nullptr) {
@@ -87,14 +86,6 @@ class FilesystemTest : public AskedFilesystem<FakeKernel> {
     for (const auto& item : list(id, batch)) out.push_back(item.name);
     std::ranges::sort(out);
     return out;
-  }
-  void take_away(const std::string& tier) {
-    ASSERT_EQ(::rename((dir_ / tier).c_str(), (dir_ / ("away-" + tier)).c_str()), 0);
-    fs_->tick();
-  }
-  void bring_back(const std::string& tier) {
-    ASSERT_EQ(::rename((dir_ / ("away-" + tier)).c_str(), (dir_ / tier).c_str()), 0);
-    fs_->tick();
   }
 };
 
