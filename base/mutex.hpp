@@ -18,6 +18,7 @@
 #define REQUIRES(...) SLUICE_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define ACQUIRE(...) SLUICE_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define ACQUIRE_SHARED(...) SLUICE_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
+#define TRY_ACQUIRE_SHARED(...) SLUICE_THREAD_ANNOTATION(try_acquire_shared_capability(__VA_ARGS__))
 #define RELEASE(...) SLUICE_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define NO_THREAD_SAFETY_ANALYSIS SLUICE_THREAD_ANNOTATION(no_thread_safety_analysis)
 
@@ -50,6 +51,7 @@ class CAPABILITY("mutex") SharedMutex {
   void lock() ACQUIRE() { ::pthread_rwlock_wrlock(&lock_); }
   void unlock() RELEASE() { ::pthread_rwlock_unlock(&lock_); }
   void lock_shared() ACQUIRE_SHARED() { ::pthread_rwlock_rdlock(&lock_); }
+  bool try_lock_shared() TRY_ACQUIRE_SHARED(true) { return ::pthread_rwlock_tryrdlock(&lock_) == 0; }
   void unlock_shared() RELEASE() { ::pthread_rwlock_unlock(&lock_); }
 
  private:

@@ -91,9 +91,6 @@ struct AttributeChange {
 
 // End: of the file as it is, not as the kernel remembers it.
 enum class WriteTo { Offset, End };
-// Where the tier is full, a write goes on in another, which may take as long as copying the file;
-// or it comes back at once, short or with ENOSPC.
-enum class WhenFull { GoOn, ComeBack };
 
 // What we ask of the kernel about its side of the mount.
 class KernelSide {
@@ -167,9 +164,11 @@ class Filesystem final : public MoveHost {
   void release(InodeId id, int flags);
   // `flags` are the open file's: O_NOATIME is honoured.
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
+  // Where the tier is full, the file goes on in another, which may take as long as copying it. A
+  // thread that must not wait gets ENOSPC instead, or a number that is less than `size`.
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             const std::optional<Caller>& strip_suid,
-                            WriteTo where = WriteTo::Offset, WhenFull when_full = WhenFull::GoOn);
+                            WriteTo where = WriteTo::Offset);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
   // Whether the file was chattr +a when it was last opened for writing.
@@ -371,8 +370,7 @@ class Filesystem final : public MoveHost {
   Result<SharedFd> writer(const InodePtr& inode);
   Result<void> drop_suid(int fd, const Caller& caller);
   template <typename Change>
-  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change,
-                 WhenFull when_full = WhenFull::GoOn);
+  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);
 
   // filesystem_spill.cpp
   // Moves an open file to a tier with room, keeping identity, offsets and metadata. ENOSPC if none
@@ -404,13 +402,14 @@ class Filesystem final : public MoveHost {
   Result<std::string> describe_route(const InodePtr& file);
   void forget_in_engine(const InodePtr& file);
 
-  // filesystem_move.cpp
-  class Held;
+  // filesystem_change.cpp
   // Keeps a file where it is while something about it changes: cancels a move that is under way, or
-  // waits for the last moment of one.
+  // waits for the last moment of one. kWouldWait where the thread must not: see fs/no_waiting.hpp.
   class ChangeGuard {
    public:
-    explicit ChangeGuard(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS;
+    // Without an inode there is nothing to guard.
+    static Result<ChangeGuard> of(InodePtr inode);
+    ChangeGuard(ChangeGuard&&) = default;
     ~ChangeGuard() NO_THREAD_SAFETY_ANALYSIS;
     ChangeGuard(const ChangeGuard&) = delete;
     ChangeGuard& operator=(const ChangeGuard&) = delete;
@@ -419,9 +418,15 @@ class Filesystem final : public MoveHost {
     Result<void> check_name() const;
 
    private:
-    const InodePtr inode_;  // none: nothing to guard
+    ChangeGuard() = default;
+    InodePtr inode_;
     std::shared_ptr<SharedMutex> moving_;
   };
+  // The inode that `name` in `directory` is, if a file by that name might be on the move.
+  InodePtr moving_inode(const InodePtr& directory, const char* name, NamesLock held);
+
+  // filesystem_move.cpp
+  class Held;
   // A name of a file, with its directory.
   struct KnownName {
     InodePtr parent;
@@ -453,8 +458,6 @@ class Filesystem final : public MoveHost {
   };
   void remember_unsettled(const InodePtr& file, const MoveEnd& end, const std::vector<Step>& steps,
                           const Copy& original, NamesLock held);
-  // The inode that `name` in `directory` is, if a file by that name might be on the move.
-  InodePtr moving_inode(const InodePtr& directory, const char* name, NamesLock held);
 
   // filesystem_drain.cpp
   Result<void> relocate_special(const InodePtr& parent, const std::string& name, Tier& from,

@@ -242,7 +242,7 @@ Result<Attributes> Filesystem::setattr(InodeId id, const AttributeChange& change
     SLUICE_TRY(change_copies(file, [&](const SharedFd& fd) { return apply_change(fd, change); }));
     return getattr(id);
   }
-  const ChangeGuard guard(file);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   if (change.size) {
     const SharedFd fd = SLUICE_TRY(writer(file));
     if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
@@ -328,7 +328,7 @@ Result<void> Filesystem::store_xattr(const InodePtr& file, const char* name, std
     return {};
   };
   if (file->is_directory()) return change_copies(file, set);
-  const ChangeGuard guard(file);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   return set(SLUICE_TRY(any_fd(file)));
 }
 
@@ -345,7 +345,7 @@ Result<void> Filesystem::erase_xattr(const InodePtr& file, const char* name) {
     return {};
   };
   if (file->is_directory()) return change_copies(file, remove);
-  const ChangeGuard guard(file);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   return remove(SLUICE_TRY(any_fd(file)));
 }
 
@@ -407,7 +407,7 @@ Result<void> Filesystem::inode_flags(InodeId id, unsigned command, std::string& 
     return {};
   };
   if (!file->is_directory()) {
-    const ChangeGuard guard(sets ? file : nullptr);
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(sets ? file : nullptr));
     const SharedFd fd = SLUICE_TRY(reader(file));
     SLUICE_TRY(call(fd));
     if (sets) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Bytes: reading and writing files, and noticing what was written past us.
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
+#include "fs/no_waiting.hpp"
 
 namespace sluice {
 namespace {
@@ -198,10 +201,14 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
     const SharedFd fd =
         SLUICE_TRY(flags & O_NOATIME ? open_bytes(file, O_RDONLY | O_NOATIME) : reader(file));
     std::size_t done = 0;
+    int how = must_not_wait ? RWF_NOWAIT : 0;
     while (done < size) {
-      const ssize_t got =
-          ::pread(fd->get(), buffer + done, size - done, offset + static_cast<off_t>(done));
+      const iovec rest{buffer + done, size - done};
+      const ssize_t got = ::preadv2(fd->get(), &rest, 1, offset + static_cast<off_t>(done), how);
       if (got < 0 && errno == EINTR) continue;
+      // Some filesystems can't tell whether they would wait.
+      if (got < 0 && errno == EOPNOTSUPP && std::exchange(how, 0) != 0) continue;
+      if (got < 0 && errno == EAGAIN && how != 0) return Error(kWouldWait, "read from a disk");
       if (got < 0) return Error::last("read");
       if (got == 0) break;
       done += static_cast<std::size_t>(got);
@@ -216,21 +223,18 @@ Result<std::size_t> Filesystem::read(InodeId id, char* buffer, std::size_t size,
 // Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes at
 // `offset` and runs it again.
 template <typename Change>
-auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change,
-                           WhenFull when_full) {
+auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change) {
   using Answer = decltype(change(int{}));
-  if (when_full == WhenFull::ComeBack && inode->spilling > 0)
-    return Answer(Error(ENOSPC, "the file is being taken to another tier"));
   for (std::size_t spills = 0;; ++spills) {
     SharedFd fd;
     Answer answer = [&]() -> Answer {
-      const ChangeGuard guard(inode);
+      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(inode));
       fd = SLUICE_TRY(writer(inode));
       return change(fd->get());
     }();
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
     // A quota may be used up on every tier that has room.
-    if (spills == kMaxSpills || when_full == WhenFull::ComeBack) return answer;
+    if (spills == kMaxSpills || must_not_wait) return answer;
     const auto moved = spill(inode, fd, offset, more);
     if (!moved && wait_for_deleted()) continue;
     if (!moved) {
@@ -241,10 +245,14 @@ auto Filesystem::with_room(const InodePtr& inode, off_t offset, std::uint64_t mo
 }
 
 Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t size, off_t offset,
-                                      const std::optional<Caller>& strip_suid, WriteTo where,
-                                      WhenFull when_full) {
+                                      const std::optional<Caller>& strip_suid, WriteTo where) {
   const InodePtr file = SLUICE_TRY(inode(id));
+  if (must_not_wait) {
+    MutexLock lock(file->mutex);
+    if (pool_[file->copies[0].tier].writes_wait()) return Error(kWouldWait, "write to a busy disk");
+  }
   std::size_t done = 0;
+  std::chrono::nanoseconds took{};
   bool elsewhere = false;
   const auto put_all = [&](int fd) -> Result<void> {
     if (where == WriteTo::End && done == 0) {
@@ -257,19 +265,21 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
     if (where == WriteTo::Offset && file->append_only && (::fcntl(fd, F_GETFL) & O_APPEND))
       return Error(EPERM, "write");
     if (strip_suid) SLUICE_TRY(drop_suid(fd, *strip_suid));
+    const auto began = std::chrono::steady_clock::now();
     while (done < size) {
       const ssize_t put = ::pwrite(fd, data + done, size - done, offset + static_cast<off_t>(done));
       if (put < 0 && errno == EINTR) continue;
       if (put < 0) return Error::last("write");
       done += static_cast<std::size_t>(put);
     }
+    took = std::chrono::steady_clock::now() - began;
     return {};
   };
-  const auto written = with_room(file, offset, size, put_all, when_full);
+  const auto written = with_room(file, offset, size, put_all);
   bool is_shared = false;
   {
     MutexLock lock(file->mutex);
-    pool_[file->copies[0].tier].count_written(done);
+    pool_[file->copies[0].tier].count_written(done, took);
     is_shared = file->open && file->open->direct && file->open->opens > 1;
   }
   if (is_shared) {

@@ -95,51 +95,6 @@ class Filesystem::Held final : public HeldFile {
   const InodePtr inode_;
 };
 
-Filesystem::ChangeGuard::ChangeGuard(InodePtr inode) : inode_(std::move(inode)) {
-  while (inode_) {
-    std::shared_ptr<FileMove> ending;
-    {
-      MutexLock lock(inode_->mutex);
-      if (!inode_->move || !inode_->move->is_switching) {
-        if (inode_->move) inode_->move->cancel();
-        ++inode_->changes;
-        if (inode_->open) moving_ = inode_->open->moving;
-        break;
-      }
-      ending = inode_->move;
-    }
-    ending->wait_for_end();
-  }
-  if (moving_) moving_->lock_shared();
-}
-
-Result<void> Filesystem::ChangeGuard::check_name() const {
-  if (!inode_) return {};
-  MutexLock lock(inode_->mutex);
-  if (inode_->has_twin) return Error(EIO, "a move of the file can't be finished");
-  return {};
-}
-
-Filesystem::ChangeGuard::~ChangeGuard() {
-  if (moving_) moving_->unlock_shared();
-  if (!inode_) return;
-  MutexLock lock(inode_->mutex);
-  --inode_->changes;
-}
-
-InodePtr Filesystem::moving_inode(const InodePtr& directory, const char* name, NamesLock held) {
-  while (moves_.load() > 0) {
-    const std::uint64_t switches = switches_.load();
-    const auto copies = open_copies(directory);
-    const auto found = copies ? locate_told(directory, *copies, name, held) : copies.error();
-    if (!found) break;
-    if (!found->empty())
-      return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0]) : nullptr;
-    if (switches_.load() == switches) break;
-  }
-  return nullptr;
-}
-
 // Looks up every name of `path`. Each inode on the way, the last included, has one lookup more,
 // which `references` remembers.
 Result<InodePtr> Filesystem::walk(std::string_view path, std::vector<InodeId>& references,

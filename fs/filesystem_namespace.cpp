@@ -231,7 +231,7 @@ Result<Entry> Filesystem::link(InodeId id, InodeId new_parent, const char* new_n
   const InodePtr directory = SLUICE_TRY(inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
   // Before the names: whoever spills the file has it to himself and then wants the names.
-  const ChangeGuard guard(file);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   SharedLock lock(namespace_);
   SLUICE_TRY(guard.check_name());
   TierIndex tier = kNoTier;
@@ -285,7 +285,7 @@ Result<void> Filesystem::unlink(InodeId parent, const char* name) {
   if (is_private(*directory, name)) return Error(ENOENT, "unlink");
   for (;;) {
     const InodePtr moving = moving_inode(directory, name, NamesLock::Free);
-    const ChangeGuard guard(moving);
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving));
     SharedLock lock(namespace_);
     if (moving_inode(directory, name, NamesLock::Held) != moving) continue;  // it began meanwhile
     SLUICE_TRY(guard.check_name());

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "fs/filesystem.hpp"
+#include "fs/no_waiting.hpp"
 
 namespace sluice {
 namespace {
@@ -16,6 +17,8 @@ constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLeastGrowth = 64 * kGiB;
 constexpr std::uint64_t kLeastGrowthInPlace = 16 * kGiB;
 constexpr std::uint64_t kLeastPromise = kGiB;
+
+constexpr off_t kQuicklyTruncated = 256 << 20;  // more takes a disk a while to give back
 
 bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
@@ -75,6 +78,7 @@ Result<Opened> Filesystem::open_inode(const InodePtr& inode, int flags, const Sh
       }
       if (!ending) return open_locked(inode, flags, fresh, mapped);
     }
+    if (must_not_wait) return Error(kWouldWait, "the file's move is about to end");
     ending->wait_for_end();
   }
 }
@@ -272,8 +276,11 @@ Result<Opened> Filesystem::open(InodeId id, int flags, pid_t opener,
   const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
   if (flags & O_TRUNC) {
     const auto truncate = [&]() -> Result<void> {
-      const ChangeGuard guard(file);
+      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
       const SharedFd fd = SLUICE_TRY(writer(file));
+      struct stat st {};
+      if (must_not_wait && ::fstat(fd->get(), &st) == 0 && st.st_size > kQuicklyTruncated)
+        return Error(kWouldWait, "truncate a large file");
       if (strip_suid) SLUICE_TRY(drop_suid(fd->get(), *strip_suid));
       if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
       return {};

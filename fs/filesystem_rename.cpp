@@ -9,6 +9,7 @@
 
 #include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
+#include "fs/no_waiting.hpp"
 
 namespace sluice {
 namespace {
@@ -83,8 +84,9 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
   for (;;) {
     const InodePtr source = moving_inode(from, name, NamesLock::Free);
     const InodePtr target = moving_inode(to, new_name, NamesLock::Free);
-    const ChangeGuard source_guard(source);
-    const ChangeGuard target_guard(target == source ? nullptr : target);
+    const ChangeGuard source_guard = SLUICE_TRY(ChangeGuard::of(source));
+    const ChangeGuard target_guard =
+        SLUICE_TRY(ChangeGuard::of(target == source ? nullptr : target));
     attempt.next = RenameAttempt::Next::None;
     const auto try_once = [&]() -> Result<void> {
       if (moving_inode(from, name, NamesLock::Held) != source ||
@@ -111,6 +113,7 @@ Result<void> Filesystem::rename(InodeId parent, const char* name, InodeId new_pa
         attempt.alone = true;
         break;
       case RenameAttempt::Next::Synced:
+        if (must_not_wait) return Error(kWouldWait, "sync what is renamed");
         if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync what is renamed");
         attempt.synced = true;
         break;

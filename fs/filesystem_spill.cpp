@@ -25,13 +25,6 @@ Result<void> Filesystem::spill(const InodePtr& inode, const SharedFd& full, off_
   }
   // Before anybody has to wait; ENOENT is that of a file without a name, which can spill as well.
   if (const auto named = ensure_name(inode); !named && !failed_with(named, ENOENT)) return named;
-  struct Spilling {
-    explicit Spilling(Inode& file) : inode(file) { ++inode.spilling; }
-    ~Spilling() { --inode.spilling; }
-    Spilling(const Spilling&) = delete;
-    Spilling& operator=(const Spilling&) = delete;
-    Inode& inode;
-  } const spilling(*inode);
   ExclusiveLock no_changes(*moving);
   {
     MutexLock lock(inode->mutex);
@@ -158,42 +151,51 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
       return {};
     }
     SLUICE_TRY(settle(copy));
-    ExclusiveLock no_renames(namespace_);
-    // A link made while the bytes were copied would be left behind on the old tier, a file of its
-    // own.
-    struct stat now {};
-    if (::fstat(source->get(), &now) < 0) return Error::last("stat");
-    if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
-    InodeId parent_id{};
-    std::string name;
+    InodePtr parent;
+    OpenCopy from_dir, to_dir;
     Copy original;
+    std::vector<Step> steps;
     {
-      MutexLock lock(inode->mutex);
-      parent_id = inode->parent;
-      name = inode->name;
-      original = inode->copies[0];
+      // Who changes this file's names from here on waits for `move`: those of others need not
+      // wait while disks are written to.
+      const ExclusiveLock no_renames(namespace_);
+      // A link made while the bytes were copied would be left behind on the old tier, a file of
+      // its own.
+      struct stat now {};
+      if (::fstat(source->get(), &now) < 0) return Error::last("stat");
+      if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
+      InodeId parent_id{};
+      std::string name;
+      {
+        MutexLock lock(inode->mutex);
+        parent_id = inode->parent;
+        name = inode->name;
+        original = inode->copies[0];
+      }
+      parent = SLUICE_TRY(this->inode(parent_id));
+      from_dir = SLUICE_TRY(open_copy(parent, original.tier));
+      if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
+        return Error(ESTALE, "the file's name is not known");
+      }
+      SLUICE_TRY(check_that_nothing_hides(parent, name, original.tier, to.index()));
+      to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
+      steps = SLUICE_TRY(
+          relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
     }
-    const InodePtr parent = SLUICE_TRY(this->inode(parent_id));
-    const OpenCopy from_dir = SLUICE_TRY(open_copy(parent, original.tier));
-    if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
-      return Error(ESTALE, "the file's name is not known");
-    }
-    SLUICE_TRY(check_that_nothing_hides(parent, name, original.tier, to.index()));
-    const OpenCopy to_dir = SLUICE_TRY(ensure_copy(parent, to.index()));
-    const auto steps = SLUICE_TRY(
-        relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
+    const SharedLock no_replay(move_intents_);
     const auto unseen = [&](std::size_t, std::size_t step, const auto& act) {
       const OpenCopy& changed = step == 0 ? to_dir : from_dir;
       return times_.change_unseen(*parent, changed.tier->index(), changed.get(), act);
     };
     const auto ends = SLUICE_TRY(carry_out_moves(
         store_, pool_, {steps}, [&](std::size_t) { switches_.fetch_add(1); }, unseen));
-    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original, NamesLock::Held);
+    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original, NamesLock::Free);
     return ends[0].result;
   };
   // Whoever looks the file up meanwhile may find either copy.
   const auto move = std::make_shared<FileMove>(source, false, to.index());
   move->is_switching = true;
+  moves_.fetch_add(1);  // so that those who change names look for it
   {
     MutexLock lock(inode->mutex);
     inode->move = move;
@@ -203,6 +205,7 @@ Result<void> Filesystem::move_open_file(const InodePtr& inode, const SharedFd& s
       MutexLock lock(inode->mutex);
       if (inode->move == move) inode->move = nullptr;
     }
+    moves_.fetch_sub(1);
     move->end();
   };
   const auto placed = place();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // How a request is answered: exactly once, and with no exception past libfuse. For the sources that
-// have libfuse's callbacks, fuse_ops.cpp and fuse_listing.cpp. Threads: any.
+// have libfuse's callbacks, fuse_*.cpp. Threads: any.
 #pragma once
 
 #include <linux/fuse.h>
@@ -15,12 +15,15 @@
 #include "base/log.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/fuse_ops.hpp"
+#include "fs/no_waiting.hpp"
 #include "fs/ring_answers.hpp"
 #include "fs/session.hpp"
 
 namespace sluice {
 
-// fuse_listing.cpp: the callbacks for directories that are open.
+// fuse_bytes.cpp: the callbacks for the bytes of open files.
+void add_bytes_operations(fuse_lowlevel_ops& operations);
+// fuse_listing.cpp: those for directories that are open.
 void add_listing_operations(fuse_lowlevel_ops& operations);
 
 inline Session& session(fuse_req_t request) {
@@ -52,6 +55,11 @@ inline Filesystem& filesystem(fuse_req_t request, fuse_opcode opcode) {
 inline Caller caller(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   return {context->uid, context->gid, context->umask, context->pid};
+}
+
+// For whom setuid bits must go, if they must.
+inline std::optional<Caller> stripped(fuse_req_t request, bool kill) {
+  return kill ? std::optional(caller(request)) : std::nullopt;
 }
 
 // At the end libfuse cancels its io_uring threads, and a thread that waits inside an operation
@@ -127,9 +135,28 @@ void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcep
   }
 }
 
+// The same for what hardly ever takes long: this thread runs the operation, and another one does so
+// again if it would have to wait.
+template <typename Operation, typename Reply>
+void answer_or_defer(fuse_req_t request, Operation operation, Reply reply) noexcept {
+  const NotCancelled whole;
+  auto outcome = [&] {
+    const NoWaiting now;
+    return outcome_of(operation);
+  }();
+  if (!outcome && outcome.error().code == kWouldWait)
+    return answer_slowly(request, operation, reply);
+  reply_outcome(request, outcome, reply);
+}
+
 template <typename Operation>
 void answer_done(fuse_req_t request, Operation operation) noexcept {
   answer(request, operation, [&](const auto&) { fuse_reply_err(request, 0); });
+}
+
+template <typename Operation>
+void answer_done_or_defer(fuse_req_t request, Operation operation) noexcept {
+  answer_or_defer(request, operation, [request](const auto&) { fuse_reply_err(request, 0); });
 }
 
 template <typename Operation>

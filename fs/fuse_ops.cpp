@@ -10,13 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kMaxRead = 1 << 20;
 constexpr auto kStatx = static_cast<fuse_opcode>(52);  // newer than Debian 12's linux/fuse.h
-
-// For whom setuid bits must go, if they must.
-std::optional<Caller> stripped(fuse_req_t request, bool kill) {
-  return kill ? std::optional(caller(request)) : std::nullopt;
-}
 
 void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
   info.fh = session(request).gpu().opened(info.flags).to_wire();
@@ -72,7 +66,7 @@ void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, 
     fuse_reply_attr(request, &a->st, a->seconds);
   };
   // Much of a file may have to be given back.
-  change.size ? answer_slowly(request, set_it, reply) : answer(request, set_it, reply);
+  change.size ? answer_slowly(request, set_it, reply) : answer_or_defer(request, set_it, reply);
 }
 
 void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_info*) {
@@ -98,23 +92,27 @@ void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open
 }
 
 void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info* info,
-              unsigned flags, const void* in, std::size_t in_size, std::size_t out_size) {
+              unsigned flags, const void* in, std::size_t in_size, std::size_t out_size) try {
   // Ours are the same for 32-bit processes. An open directory has no bytes.
   if (_IOC_TYPE(command) == SLUICE_IOC_TYPE && !(flags & FUSE_IOCTL_DIR)) {
     return answer_gpu(request, InodeId{inode}, command, OpenId::from_wire(info->fh),
                       {static_cast<const std::byte*>(in), in_size}, out_size);
   }
-  std::string data(static_cast<const char*>(in), in_size);
-  answer(
+  Filesystem& fs = filesystem(request, FUSE_IOCTL);
+  answer_or_defer(
       request,
-      [&]() -> Result<void> {
-        Filesystem& fs = filesystem(request, FUSE_IOCTL);
+      [&fs, inode, command, flags,
+       given = std::string(static_cast<const char*>(in), in_size)]() -> Result<std::string> {
         if (flags & FUSE_IOCTL_COMPAT) return Error(ENOSYS, "ioctl of a 32-bit process");
-        return fs.inode_flags(InodeId{inode}, command, data);
+        std::string data = given;
+        SLUICE_TRY(fs.inode_flags(InodeId{inode}, command, data));
+        return data;
       },
-      [&](const Result<void>&) {
-        fuse_reply_ioctl(request, 0, data.data(), std::min(out_size, data.size()));
+      [request, out_size](const Result<std::string>& data) {
+        fuse_reply_ioctl(request, 0, data->data(), std::min(out_size, data->size()));
       });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
 void ll_readlink(fuse_req_t request, fuse_ino_t inode) {
@@ -143,15 +141,29 @@ void ll_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const
   });
 }
 
-void ll_link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
-  answer_entry(request, [&] {
-    return filesystem(request, FUSE_LINK).link(InodeId{inode}, InodeId{new_parent}, new_name);
-  });
+void ll_link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent,
+             const char* new_name) try {
+  Filesystem& fs = filesystem(request, FUSE_LINK);
+  answer_or_defer(
+      request,
+      [&fs, inode, new_parent, name = std::string(new_name)] {
+        return fs.link(InodeId{inode}, InodeId{new_parent}, name.c_str());
+      },
+      [request](const Result<Entry>& entry) {
+        const fuse_entry_param out = to_wire(*entry);
+        fuse_reply_entry(request, &out);
+      });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
-void ll_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  answer_done(request,
-              [&] { return filesystem(request, FUSE_UNLINK).unlink(InodeId{parent}, name); });
+void ll_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) try {
+  Filesystem& fs = filesystem(request, FUSE_UNLINK);
+  answer_done_or_defer(request, [&fs, parent, name = std::string(name)] {
+    return fs.unlink(InodeId{parent}, name.c_str());
+  });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
 void ll_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -160,11 +172,14 @@ void ll_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 }
 
 void ll_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
-               const char* new_name, unsigned flags) {
-  answer_done(request, [&] {
-    return filesystem(request, FUSE_RENAME2)
-        .rename(InodeId{parent}, name, InodeId{new_parent}, new_name, flags);
+               const char* new_name, unsigned flags) try {
+  Filesystem& fs = filesystem(request, FUSE_RENAME2);
+  answer_done_or_defer(request, [&fs, parent, name = std::string(name), new_parent,
+                                 new_name = std::string(new_name), flags] {
+    return fs.rename(InodeId{parent}, name.c_str(), InodeId{new_parent}, new_name.c_str(), flags);
   });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
 void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fuse_file_info& info) {
@@ -199,18 +214,16 @@ void ll_tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_in
 }
 
 void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  answer(
+  Filesystem& fs = filesystem(request, FUSE_OPEN);
+  answer_or_defer(
       request,
-      [&] {
-        return filesystem(request, FUSE_OPEN)
-            .open(InodeId{inode}, info->flags, fuse_req_ctx(request)->pid,
-                  stripped(request, info->kill_suidgid != 0));
+      [&fs, inode, flags = info->flags, opener = fuse_req_ctx(request)->pid,
+       strip_suid = stripped(request, info->kill_suidgid != 0)] {
+        return fs.open(InodeId{inode}, flags, opener, strip_suid);
       },
-      [&](const Result<Opened>& opened) {
-        fill(request, *info, *opened);
-        if (fuse_reply_open(request, info) == -ENOENT) {
-          session(request).filesystem().release(InodeId{inode}, info->flags);
-        }
+      [request, &fs, inode, answer = *info](const Result<Opened>& opened) mutable {
+        fill(request, answer, *opened);
+        if (fuse_reply_open(request, &answer) == -ENOENT) fs.release(InodeId{inode}, answer.flags);
       });
 }
 
@@ -218,107 +231,6 @@ void ll_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   session(request).gpu().released(OpenId::from_wire(info->fh));
   filesystem(request, FUSE_RELEASE).release(InodeId{inode}, info->flags);
   fuse_reply_err(request, 0);
-}
-
-void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
-             fuse_file_info* info) {
-  static thread_local std::unique_ptr<char[]> buffer;
-  char* target = nullptr;
-  std::size_t room = 0;
-  // A ring request brings its own buffer; reading into that saves a copy.
-  if (!fuse_req_is_uring(request) || fuse_req_get_payload(request, &target, &room, nullptr) != 0 ||
-      room < size) {
-    if (!buffer) buffer.reset(new (std::nothrow) char[kMaxRead]);
-    target = buffer.get();
-    if (target == nullptr || size > kMaxRead) {
-      fuse_reply_err(request, target == nullptr ? ENOMEM : EINVAL);
-      return;
-    }
-  }
-  answer(
-      request,
-      [&] {
-        return filesystem(request, FUSE_READ)
-            .read(InodeId{inode}, target, size, offset, info->flags);
-      },
-      [&](const Result<std::size_t>& got) { fuse_reply_buf(request, target, *got); });
-}
-
-// Writes the rest of what a request brought, on another thread: the file must go to another tier
-// first, which takes as long as copying it.
-void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std::size_t put,
-                  off_t offset, const std::optional<Caller>& strip_suid, WriteTo where) noexcept {
-  try {
-    Filesystem& fs = session(request).filesystem();
-    // Copied: the buffer is only ours until we return.
-    const auto rest = std::make_shared<const std::string>(data.substr(put));
-    const auto go_on = [&fs, inode, put, rest, offset, strip_suid, where]() -> Result<std::size_t> {
-      const auto more = fs.write(inode, rest->data(), rest->size(),
-                                 offset + static_cast<off_t>(put), strip_suid, where);
-      if (!more && put == 0) return more.error();
-      return put + (more ? *more : 0);
-    };
-    answer_slowly(request, go_on, [request](const Result<std::size_t>& written) {
-      fuse_reply_write(request, *written);
-    });
-  } catch (const std::bad_alloc&) {
-    fuse_reply_err(request, ENOMEM);
-  }
-}
-
-void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_t size,
-              off_t offset, fuse_file_info* info) {
-  Filesystem& fs = filesystem(request, FUSE_WRITE);
-  bool appends = (info->flags & O_APPEND) != 0;
-  // fcntl(F_SETFL) took O_APPEND away: the kernel does not know that this file must keep it.
-  if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
-    appends = fs.is_append_only(InodeId{inode});
-  const WriteTo where = appends ? WriteTo::End : WriteTo::Offset;
-  const auto strip_suid = stripped(request, info->kill_suidgid != 0);
-  const NotCancelled whole;
-  const auto write = [&] {
-    return fs.write(InodeId{inode}, data, size, offset, strip_suid, where, WhenFull::ComeBack);
-  };
-  auto outcome = outcome_of(write);
-  const bool is_full =
-      outcome ? *outcome < size : outcome.error().code == ENOSPC || outcome.error().code == EDQUOT;
-  if (is_full) {
-    return write_slowly(request, InodeId{inode}, {data, size}, outcome ? *outcome : 0, offset,
-                        strip_suid, where);
-  }
-  const auto reply = [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); };
-  reply_outcome(request, outcome, reply);
-}
-
-void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
-  Filesystem& fs = filesystem(request, FUSE_FSYNC);
-  answer_done_slowly(request,
-                     [&fs, inode, data_only] { return fs.sync(InodeId{inode}, data_only != 0); });
-}
-
-void ll_fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
-                  fuse_file_info*) {
-  Filesystem& fs = filesystem(request, FUSE_FALLOCATE);
-  answer_done_slowly(request, [&fs, inode, mode, offset, length] {
-    return fs.allocate(InodeId{inode}, mode, offset, length);
-  });
-}
-
-void ll_lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
-  answer(
-      request, [&] { return filesystem(request, FUSE_LSEEK).seek(InodeId{inode}, offset, whence); },
-      [&](const Result<off_t>& at) { fuse_reply_lseek(request, *at); });
-}
-
-void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
-                        fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
-  Filesystem& fs = filesystem(request, FUSE_COPY_FILE_RANGE);
-  answer_slowly(
-      request,
-      [&fs, from, from_offset, to, to_offset, length] {
-        return fs.copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
-      },
-      [request](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
 }
 
 void ll_statfs(fuse_req_t request, fuse_ino_t) {
@@ -361,17 +273,23 @@ void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
 }
 
 void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
-                 std::size_t size, int flags) {
-  answer_done(request, [&] {
-    return filesystem(request, FUSE_SETXATTR)
-        .setxattr(InodeId{inode}, name, value, size, flags, caller(request));
+                 std::size_t size, int flags) try {
+  Filesystem& fs = filesystem(request, FUSE_SETXATTR);
+  answer_done_or_defer(request, [&fs, inode, name = std::string(name),
+                                 value = std::string(value, size), flags, who = caller(request)] {
+    return fs.setxattr(InodeId{inode}, name.c_str(), value.data(), value.size(), flags, who);
   });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
-void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
-  answer_done(request, [&] {
-    return filesystem(request, FUSE_REMOVEXATTR).removexattr(InodeId{inode}, name);
+void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) try {
+  Filesystem& fs = filesystem(request, FUSE_REMOVEXATTR);
+  answer_done_or_defer(request, [&fs, inode, name = std::string(name)] {
+    return fs.removexattr(InodeId{inode}, name.c_str());
   });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
 }
 
 }  // namespace
@@ -396,10 +314,7 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.rename = ll_rename;
     ops.link = ll_link;
     ops.open = ll_open;
-    ops.read = ll_read;
-    ops.write = ll_write;
     ops.release = ll_release;
-    ops.fsync = ll_fsync;
     ops.statfs = ll_statfs;
     ops.setxattr = ll_setxattr;
     ops.getxattr = ll_getxattr;
@@ -407,9 +322,7 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.removexattr = ll_removexattr;
     ops.create = ll_create;
     ops.tmpfile = ll_tmpfile;
-    ops.fallocate = ll_fallocate;
-    ops.lseek = ll_lseek;
-    ops.copy_file_range = ll_copy_file_range;
+    add_bytes_operations(ops);
     add_listing_operations(ops);
     // No locks: the kernel keeps fcntl and flock locks itself, which is right for a filesystem of
     // one machine and costs no request.

@@ -131,8 +131,6 @@ class Inode {
   std::atomic<std::uint64_t> gpu_bytes{0};
   // Who opened the file last, for telling a walk over many files from use. No lock: a guess.
   std::atomic<pid_t> last_opener{0};
-  // Spills of it that are under way: whoever wants to write waits for them. No lock: a hint.
-  std::atomic<unsigned> spilling{0};
   // chattr +a, when the file was last opened for writing or its flags were set. No lock: a hint,
   // the tier's filesystem holds to the flag itself.
   std::atomic<bool> append_only{false};

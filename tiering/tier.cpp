@@ -165,6 +165,20 @@ Result<SharedFd> Tier::root() const { return SLUICE_TRY(current())->fd; }
 
 Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->temp; }
 
+void Tier::count_written(std::uint64_t bytes, std::chrono::nanoseconds took) {
+  constexpr std::chrono::milliseconds kLong{5};
+  constexpr std::chrono::seconds kMoment{2};
+  written_.fetch_add(bytes, std::memory_order_relaxed);
+  if (took < kLong) return;
+  const auto until = std::chrono::steady_clock::now() + kMoment;
+  writes_wait_until_.store(until.time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+bool Tier::writes_wait() const {
+  const auto until = writes_wait_until_.load(std::memory_order_relaxed);
+  return until != 0 && std::chrono::steady_clock::now().time_since_epoch().count() < until;
+}
+
 bool Tier::is_hidden(int fd) const {
   const auto temp = temp_directory();
   const auto above = temp ? current_path((*temp)->get()) : temp.error();

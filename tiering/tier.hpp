@@ -128,7 +128,11 @@ class Tier {
     std::uint64_t read = 0, written = 0;
   };
   void count_read(std::uint64_t bytes) { read_.fetch_add(bytes, std::memory_order_relaxed); }
-  void count_written(std::uint64_t bytes) { written_.fetch_add(bytes, std::memory_order_relaxed); }
+  // `took`: how long an application waited for it.
+  void count_written(std::uint64_t bytes, std::chrono::nanoseconds took = {});
+  // Whether the kernel made a writer wait a moment ago: it does so once there are more changed
+  // pages than the disk can take soon.
+  bool writes_wait() const;
   Traffic traffic() const {
     return {read_.load(std::memory_order_relaxed), written_.load(std::memory_order_relaxed)};
   }
@@ -172,6 +176,7 @@ class Tier {
   mutable std::atomic<std::int64_t> space_read_at_{0};
   std::atomic<std::uint64_t> promised_{0};           // a sum; nobody waits for it
   std::atomic<std::uint64_t> read_{0}, written_{0};  // statistics
+  std::atomic<std::chrono::steady_clock::rep> writes_wait_until_{0};
 };
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "fs/no_waiting.hpp"
 #include "fs/directory_stream.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
@@ -408,6 +409,34 @@ TEST_F(FileMoveTest, ATierThatReturnsHasNoDirectoriesWithoutAName) {
   EXPECT_EQ(xattr("d/e", "user.sluice.tier"), "a");
   ASSERT_TRUE(move("d/e/f", kB));
   EXPECT_EQ(where("d/e/f"), "b");
+}
+
+TEST_F(FileMoveTest, WhoMustNotWaitForItsEndIsToldSo) {
+  int waits = 0;
+  for (int calls = 1;; ++calls) {
+    const std::string name = "f" + std::to_string(calls);
+    dir_.make_file("a/" + name, "content");
+    const InodeId id = id_of(name);
+    auto flight = begun(name);
+    int code = 0;
+    moment.calls = calls;
+    moment.before_naming = [&] {
+      std::jthread([&] {
+        const NoWaiting now;
+        AttributeChange change;
+        change.mode = 0600;
+        const auto changed = fs_->setattr(id, change);
+        code = changed ? 0 : changed.error().code;
+      });
+    };
+    const auto moved = end(flight);
+    if (std::exchange(moment.before_naming, nullptr)) break;  // there are no more such moments
+    EXPECT_TRUE(code == 0 || code == kWouldWait) << code;
+    waits += code == kWouldWait ? 1 : 0;
+    EXPECT_EQ(moved || code == 0, true) << "somebody who came back at once ended a move";
+    EXPECT_EQ(test::lstat_of(at(where(name), name)).st_mode & 07777, code == 0 ? 0600u : 0644u);
+  }
+  EXPECT_GT(waits, 0) << "there is no moment in which anybody waits";
 }
 
 TEST_F(FileMoveTest, ADirectoryThatIsRenamedWhileItIsCopiedHasOneName) {
