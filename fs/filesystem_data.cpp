@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/dirty_pages.hpp"
 #include "base/file_at.hpp"
 #include "fs/filesystem.hpp"
 #include "fs/no_waiting.hpp"
@@ -249,7 +250,8 @@ Result<std::size_t> Filesystem::write(InodeId id, const char* data, std::size_t 
   const InodePtr file = SLUICE_TRY(inode(id));
   if (must_not_wait) {
     MutexLock lock(file->mutex);
-    if (pool_[file->copies[0].tier].writes_wait()) return Error(kWouldWait, "write to a busy disk");
+    if (pool_[file->copies[0].tier].writes_wait() || writes_may_be_slowed())
+      return Error(kWouldWait, "write to a busy disk");
   }
   std::size_t done = 0;
   std::chrono::nanoseconds took{};

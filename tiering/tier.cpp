@@ -167,10 +167,11 @@ Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->te
 
 void Tier::count_written(std::uint64_t bytes, std::chrono::nanoseconds took) {
   constexpr std::chrono::milliseconds kLong{5};
-  constexpr std::chrono::seconds kMoment{2};
+  constexpr std::chrono::nanoseconds kLongestMoment = std::chrono::seconds(2);
   written_.fetch_add(bytes, std::memory_order_relaxed);
   if (took < kLong) return;
-  const auto until = std::chrono::steady_clock::now() + kMoment;
+  // The longer it was, the likelier is the next one.
+  const auto until = std::chrono::steady_clock::now() + std::min(10 * took, kLongestMoment);
   writes_wait_until_.store(until.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
