@@ -42,16 +42,26 @@ int main(int argc, char** argv) {
   buffer.length = (__u64)status.st_size;
   if (ioctl(fd, SLUICE_IOC_BUFFER_REGISTER, &buffer) < 0) return fail("register the memory");
 
-  struct sluice_transfer transfer = {.buffer = buffer.buffer, .length = buffer.length};
-  if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
-  if (transfer.done != transfer.length) fprintf(stderr, "the file became shorter meanwhile\n");
-  printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
+  /* As read(2), one request may do less than it was asked for. */
+  __u64 done = 0;
+  while (done < buffer.length) {
+    struct sluice_transfer transfer = {.buffer = buffer.buffer,
+                                       .buffer_offset = done,
+                                       .file_offset = done,
+                                       .length = buffer.length - done};
+    if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
+    if (transfer.done == 0) break;
+    printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route,
+           transfer.why);
+    done += transfer.done;
+  }
+  if (done < buffer.length) fprintf(stderr, "the file became shorter meanwhile\n");
 
-  void* came = malloc(transfer.done);
-  void* file = mmap(NULL, transfer.done, PROT_READ, MAP_SHARED, fd, 0);
+  void* came = malloc(done);
+  void* file = mmap(NULL, done, PROT_READ, MAP_SHARED, fd, 0);
   if (came == NULL || file == MAP_FAILED ||
-      cudaMemcpy(came, memory, transfer.done, cudaMemcpyDeviceToHost) != cudaSuccess ||
-      memcmp(came, file, transfer.done) != 0) {
+      cudaMemcpy(came, memory, done, cudaMemcpyDeviceToHost) != cudaSuccess ||
+      memcmp(came, file, done) != 0) {
     fprintf(stderr, "ioctl_read: what came is not what the file has\n");
     return 1;
   }

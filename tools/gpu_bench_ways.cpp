@@ -176,6 +176,20 @@ class RoutedWay : public Way {
   std::atomic<Last> last_{};  // whichever thread came last
 };
 
+// One request may do less than it was asked for: see ioctl.h. Returns the last answer.
+Result<sluice_transfer> transfer_all(const UniqueFd& fd, unsigned long request,
+                                     sluice_transfer rest) {
+  for (;;) {
+    sluice_transfer asked = rest;
+    if (::ioctl(fd.get(), request, &asked) < 0) return Error::last("ask the daemon");
+    if (asked.done == 0 && rest.length > 0) return Error(EIO, "get all bytes from the daemon");
+    if (asked.done >= rest.length) return asked;
+    rest.buffer_offset += asked.done;
+    rest.file_offset += asked.done;
+    rest.length -= asked.done;
+  }
+}
+
 class DaemonWay : public RoutedWay {
  public:
   DaemonWay(UniqueFd fd, std::uint64_t buffer, Route wanted)
@@ -192,9 +206,8 @@ class DaemonWay : public RoutedWay {
     transfer.file_offset = file_offset;
     transfer.length = length;
     transfer.route = static_cast<std::uint32_t>(wanted_);
-    if (::ioctl(fd_.get(), SLUICE_IOC_READ, &transfer) < 0) return Error::last("ask the daemon");
-    last_ = Last{Route{transfer.route}, Why{transfer.why}};
-    if (transfer.done != length) return Error(EIO, "get all bytes from the daemon");
+    const auto done = SLUICE_TRY(transfer_all(fd_, SLUICE_IOC_READ, transfer));
+    last_ = Last{Route{done.route}, Why{done.why}};
     return {};
   }
 
@@ -308,10 +321,10 @@ Result<void> write_by_daemon(const Bench& bench, const UniqueFd& file) {
   sluice_transfer transfer{};
   transfer.buffer = SLUICE_TRY(register_with(file, *bench.target));
   transfer.length = bench.file.size;
-  const int code = ::ioctl(file.get(), SLUICE_IOC_WRITE, &transfer) < 0 ? errno : 0;
+  const auto written = transfer_all(file, SLUICE_IOC_WRITE, transfer);
   sluice_buffer_unregister gone{transfer.buffer};
   ::ioctl(file.get(), SLUICE_IOC_BUFFER_UNREGISTER, &gone);
-  if (code != 0) return Error(code, "write by the daemon");
+  if (!written) return written.error();
   return {};
 }
 
