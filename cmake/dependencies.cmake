@@ -19,7 +19,7 @@ if(NOT FUSE3_FOUND)
   message(FATAL_ERROR "libfuse 3.18 or newer was not found. Run tools/setup.sh: it builds one into .deps/fuse.")
 endif()
 message(STATUS "libfuse ${FUSE3_VERSION}: ${FUSE3_LINK_LIBRARIES}")
-# fs/ring_answers.cpp takes a part in libfuse's use of it.
+# fs/fuse/ring_answers.cpp takes a part in libfuse's use of it.
 pkg_check_modules(LIBURING REQUIRED IMPORTED_TARGET liburing)
 
 # Header-only both, and without CMake packages on some of the systems we build on.

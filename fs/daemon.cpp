@@ -21,12 +21,12 @@
 #include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
-#include "fs/control_server.hpp"
-#include "fs/filesystem.hpp"
-#include "fs/gpu_service.hpp"
-#include "fs/reporter.hpp"
-#include "fs/service_notice.hpp"
-#include "fs/session.hpp"
+#include "fs/control/control_server.hpp"
+#include "fs/core/filesystem.hpp"
+#include "fs/gpu/gpu_service.hpp"
+#include "fs/control/reporter.hpp"
+#include "fs/control/service_notice.hpp"
+#include "fs/fuse/session.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
@@ -68,7 +68,7 @@ class Daemon {
   }
 
   bool serve() {
-    start_migration();
+    start_reports();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     const bool ok = session_->run(*filesystem_, *gpu_);
@@ -82,9 +82,7 @@ class Daemon {
 
   ~Daemon() {
     if (!filesystem_) return;
-    filesystem_->settle_moves();
-    migration_.reset();
-    if (const auto flushed = filesystem_->flush_heat(); !flushed) {
+    if (const auto flushed = filesystem_->close(); !flushed) {
       log::get().warn("the last access counts are lost: why={}", flushed.error().text());
     }
   }
@@ -125,14 +123,9 @@ class Daemon {
                                      options_.passthrough, options_.io_uring};
     session_ = Session::mount(settings, why);
     if (!session_) return false;
-    filesystem_ =
-        std::make_unique<Filesystem>(*pool_, *store_, *session_,
-                                     Filesystem::Settings{.small_file = options_.small_file,
-                                                          .half_life = options_.half_life,
-                                                          .heat_ignore = ignored_openers(options_),
-                                                          .heat_sample = options_.heat_sample});
     engine_ = std::make_unique<Engine>(engine_settings(options_));
-    filesystem_->attach(*engine_);
+    filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
+                                               engine_.get());
     gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
                                         [this] { return session_->waiting(); });
     return true;
@@ -169,38 +162,36 @@ class Daemon {
     }
   }
 
-  // After the fork: it has threads.
-  void start_migration() {
-    Migration::Settings settings;
-    settings.policy = make_policy(options_);
-    settings.half_life = options_.half_life;
-    settings.interval = options_.interval;
-    settings.automatic = options_.migrate;
-    settings.windows = options_.windows;
-    settings.mover.bandwidth = options_.bandwidth;
-    settings.mover.verify = options_.verify;
-    settings.census_taken = [this](const Census& census, std::int64_t time) {
-      filesystem_->hot_files().take(census, time);
-      for (const FileFacts& file : census.files()) filesystem_->note_size(file.bytes);
+  Filesystem::Settings filesystem_settings() {
+    Migration::Settings migration;
+    migration.policy = make_policy(options_);
+    migration.half_life = options_.half_life;
+    migration.interval = options_.interval;
+    migration.automatic = options_.migrate;
+    migration.windows = options_.windows;
+    migration.mover.bandwidth = options_.bandwidth;
+    migration.mover.verify = options_.verify;
+    migration.census_taken = [this](const Census& census, std::int64_t time) {
       heat_tree_.take(census, time);
     };
-    migration_ = std::make_unique<Migration>(
-        *pool_, *store_, *filesystem_,
-        [this] {
-          // A plan without the last seconds' heat is as good.
-          [[maybe_unused]] const auto flushed = filesystem_->flush_heat();
-        },
-        std::move(settings));
-    filesystem_->attach(*migration_);
-    reporter_ = std::make_unique<Reporter>(Reporter::Parts{
-        options_, state_, *pool_, *session_, *filesystem_, *engine_, *gpu_, *migration_});
+    return {.small_file = options_.small_file,
+            .accesses = {.half_life = options_.half_life,
+                         .ignored = ignored_openers(options_),
+                         .sample_interval = options_.heat_sample},
+            .migration = std::move(migration)};
+  }
+
+  void start_reports() {
+    reporter_ = std::make_unique<Reporter>(Reporter::Parts{options_, state_, *pool_, *session_,
+                                                           *filesystem_, *engine_, *gpu_,
+                                                           *filesystem_->migration()});
     session_->status = [this] {
       return reporter_->status().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     };
     start_metrics();
     auto control = ControlServer::listen(
         state_ + "/" + kControlSocket,
-        {*pool_, *store_, *filesystem_, *migration_,
+        {*pool_, *store_, *filesystem_, *filesystem_->migration(),
          [this](const std::string& tier, std::string& why) { return add_tier(tier, why); },
          [this] { return reporter_->activity(); }, heat_tree_});
     if (!control) {
@@ -260,11 +251,10 @@ class Daemon {
   std::string state_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Session> session_;
+  HeatTree heat_tree_;              // told of each census by the filesystem's migration
   std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go
   std::unique_ptr<Filesystem> filesystem_;
   std::unique_ptr<GpuService> gpu_;
-  HeatTree heat_tree_;
-  std::unique_ptr<Migration> migration_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<HttpServer> metrics_;

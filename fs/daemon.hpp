@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tiering/tier.hpp"
 
 namespace sluice {

@@ -313,6 +313,12 @@ std::vector<TierIndex> Pool::placement() const {
   return best.empty() ? leaving : best;
 }
 
+void Pool::note_file_size(std::uint64_t bytes) {
+  std::uint64_t largest = largest_.load(std::memory_order_relaxed);
+  while (bytes > largest && !largest_.compare_exchange_weak(largest, bytes)) {
+  }
+}
+
 bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const {
   const Tier& here = *tiers_[at];
   if (here.low_on_space()) return true;

@@ -40,6 +40,9 @@ class Pool {
   // reserve, then those with room, then the rest. Empty if none is online.
   std::vector<TierIndex> placement() const;
 
+  // The pool has a file of so many bytes. How much room a writer needs is judged by the largest.
+  void note_file_size(std::uint64_t bytes);
+  std::uint64_t largest_file() const { return largest_.load(std::memory_order_relaxed); }
   // Whether a file on the tier `at` that has `bytes` there, and may grow by `growth`, could meet
   // the end of its tier while another has room for it. Always so below the tier's reserve.
   bool may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const;
@@ -71,7 +74,8 @@ class Pool {
   Mutex roster_mutex_;
   std::map<std::string, Member> roster_ GUARDED_BY(roster_mutex_);  // all it ever had, by name
   std::array<std::unique_ptr<Tier>, kMaxSlot> tiers_;
-  std::atomic<std::size_t> size_{0};  // raised after the tier is in its place
+  std::atomic<std::uint64_t> largest_{0};  // only ever grows
+  std::atomic<std::size_t> size_{0};       // raised after the tier is in its place
 };
 
 }  // namespace sluice

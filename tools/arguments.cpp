@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/completion.hpp"
 #include "tools/manual.hpp"

@@ -14,7 +14,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/units.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tools/mount_status.hpp"
 
 namespace sluice {

@@ -23,7 +23,7 @@
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tiering/marker.hpp"
 #include "tools/commands.hpp"
 #include "tools/machine.hpp"

@@ -8,7 +8,7 @@
 
 #include "base/path.hpp"
 #include "fs/daemon.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/checker.hpp"
 #include "tools/commands.hpp"

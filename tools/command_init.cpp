@@ -17,7 +17,7 @@
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/init_config.hpp"
 #include "tools/init_disks.hpp"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/log.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/control_client.hpp"
 #include "tools/mount_status.hpp"

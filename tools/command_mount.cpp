@@ -20,7 +20,7 @@
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "fs/daemon.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tools/commands.hpp"
 #include "tools/tier_access.hpp"
 

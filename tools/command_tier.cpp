@@ -11,7 +11,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/units.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tools/attributes.hpp"
 #include "tools/commands.hpp"
 #include "tools/control_client.hpp"

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/units.hpp"
-#include "fs/session.hpp"
+#include "fs/fuse/session.hpp"
 #include "tools/doctor.hpp"
 
 namespace sluice {

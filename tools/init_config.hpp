@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "tiering/marker.hpp"
 #include "tools/machine.hpp"
 

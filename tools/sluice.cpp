@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 #include "gpu/cufile_api.hpp"
 #include "tools/commands.hpp"
 #include "tools/completion.hpp"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "fs/gpu_requests.hpp"
+#include "fs/gpu/gpu_requests.hpp"
 
 namespace sluice {
 namespace {

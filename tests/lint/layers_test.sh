@@ -21,6 +21,11 @@ if grep -rnE '#include "client/' base metadata tiering gpu fs | grep -v 'client/
   echo "the library is included from below it" >&2
   bad=1
 fi
+# Inside fs/ the core knows neither FUSE nor those who ask it.
+if grep -rnE '#include "fs/(fuse|gpu|control|daemon)' fs/core; then
+  echo "fs/core/ includes what is built on it" >&2
+  bad=1
+fi
 # Third-party libraries have one home each.
 home() { # HEADER-REGEX FILE-REGEX
   if grep -rlE "#include <($1)" base metadata tiering gpu fs client tools | grep -vE "$2"; then
@@ -31,5 +36,5 @@ home() { # HEADER-REGEX FILE-REGEX
 home 'rocksdb/' '^metadata/'
 home 'spdlog/' '^base/log'
 home 'boost/filesystem' '^base/path'
-home 'fuse_lowlevel' '^fs/fuse_ops\.hpp'
+home 'fuse_lowlevel' '^fs/fuse/operations\.hpp'
 exit $bad

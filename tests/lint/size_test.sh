@@ -4,7 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 declare -A reasons=(
   # [path]="why it is one idea"
-  [fs/filesystem.hpp]="one class whose parts are to become classes of their own"
 )
 bad=0
 while read -r lines file; do

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "fs/filesystem.hpp"
+#include "fs/core/filesystem.hpp"
 #include "tests/unit/tiering/pools.hpp"
 
 namespace sluice {
@@ -31,7 +31,7 @@ class AskedFilesystem : public test::PoolTest {
     entry.id = kRootId;
     for (std::size_t at = 0; at < path.size();) {
       const std::size_t end = std::min(path.find('/', at), path.size());
-      const auto next = fs_->lookup(entry.id, path.substr(at, end - at).c_str());
+      const auto next = fs_->names().lookup(entry.id, path.substr(at, end - at).c_str());
       if (!next) throw std::runtime_error("lookup " + path + ": " + next.error().operation);
       if (next->id == InodeId{}) throw std::runtime_error("no " + path);
       entry = *next;
@@ -40,35 +40,35 @@ class AskedFilesystem : public test::PoolTest {
     return entry;
   }
   bool has(InodeId parent, const char* name) {
-    const auto entry = fs_->lookup(parent, name);
+    const auto entry = fs_->names().lookup(parent, name);
     if (!entry) throw std::runtime_error(entry.error().operation);
     return entry->id != InodeId{};
   }
   // The kernel asks for these only after it has looked the names up.
   Result<void> unlink(InodeId parent, const char* name) {
-    [[maybe_unused]] const auto known = fs_->lookup(parent, name);
-    return fs_->unlink(parent, name);
+    [[maybe_unused]] const auto known = fs_->names().lookup(parent, name);
+    return fs_->names().unlink(parent, name);
   }
   Result<void> rmdir(InodeId parent, const char* name) {
-    [[maybe_unused]] const auto known = fs_->lookup(parent, name);
-    return fs_->rmdir(parent, name);
+    [[maybe_unused]] const auto known = fs_->names().lookup(parent, name);
+    return fs_->names().rmdir(parent, name);
   }
   Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
                       unsigned flags) {
-    [[maybe_unused]] const auto known = fs_->lookup(parent, name);
-    [[maybe_unused]] const auto target = fs_->lookup(new_parent, new_name);
-    return fs_->rename(parent, name, new_parent, new_name, flags);
+    [[maybe_unused]] const auto known = fs_->names().lookup(parent, name);
+    [[maybe_unused]] const auto target = fs_->names().lookup(new_parent, new_name);
+    return fs_->names().rename(parent, name, new_parent, new_name, flags);
   }
   std::string read_all(InodeId id) {
     std::string out(4 * kMiB, '\0');
-    const auto got = fs_->read(id, out.data(), out.size(), 0, O_RDONLY);
+    const auto got = fs_->files().read(id, out.data(), out.size(), 0, O_RDONLY);
     if (!got) return std::string("error: ") + ::strerrorname_np(got.error().code);
     out.resize(*got);
     return out;
   }
   std::string read_path(const std::string& path) { return read_all(id_of(path)); }
   std::string xattr(const std::string& path, const char* name) {
-    const auto value = fs_->getxattr(id_of(path), name);
+    const auto value = fs_->xattrs().get(id_of(path), name);
     return value ? *value : std::string("error: ") + ::strerrorname_np(value.error().code);
   }
   void take_away(const std::string& tier) {

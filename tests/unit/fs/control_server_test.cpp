@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the control socket does with clients that a mount's own tools are not like.
-#include "fs/control_server.hpp"
+#include "fs/control/control_server.hpp"
 
 #include <sys/socket.h>
 
@@ -17,17 +17,16 @@ namespace {
 class ControlServerTest : public FilesystemTest {
  protected:
   void prepare() override {
-    FilesystemTest::prepare();
-    Migration::Settings settings;
-    settings.automatic = false;
-    migration_ = std::make_unique<Migration>(
-        *pool_, store_, *fs_, [] {}, std::move(settings));
+    pool_ = open(make_tiers("abc"));
+    Filesystem::Settings settings;
+    settings.migration.emplace().automatic = false;
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings));
     const auto activity = [this] {
       asked_.set_value();
       return nlohmann::json{{"long", long_}};
     };
-    auto server =
-        ControlServer::listen(path_, {*pool_, store_, *fs_, *migration_, {}, activity, heat_tree_});
+    auto server = ControlServer::listen(
+        path_, {*pool_, store_, *fs_, *fs_->migration(), {}, activity, heat_tree_});
     ASSERT_TRUE(server) << server.error().text();
     server_ = *std::move(server);
   }
@@ -42,7 +41,6 @@ class ControlServerTest : public FilesystemTest {
   const std::string long_ = std::string(16 * kMiB, 'x');  // no socket holds this
   HeatTree heat_tree_;
   std::promise<void> asked_;
-  std::unique_ptr<Migration> migration_;
   std::unique_ptr<ControlServer> server_;
 };
 

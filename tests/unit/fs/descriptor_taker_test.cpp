@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What hangs for ever is in tests/mount/gpu_buffer_test.cpp: it takes a FUSE mount.
-#include "fs/descriptor_taker.hpp"
+#include "fs/gpu/descriptor_taker.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/client_process.hpp"
+#include "fs/gpu/client_process.hpp"
 #include "tests/support/wait.hpp"
 
 namespace sluice {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Listings of a directory on several tiers: in steps, from the middle, and while files move.
-#include "fs/directory_stream.hpp"
+#include "fs/core/directory_stream.hpp"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ class StreamTest : public FilesystemTest {
   struct Reader {
     std::unique_ptr<DirectoryStream> stream;
     off_t offset = 0;
-    Names names = {};
+    NameList names = {};
 
     // Reads `most` items; false at the end.
     bool read(std::size_t most) {
@@ -40,13 +40,13 @@ class StreamTest : public FilesystemTest {
       if (!done) throw std::runtime_error(done.error().operation);
       return taken > 0;
     }
-    Names rest() {
+    NameList rest() {
       while (read(2)) {
       }
       return sorted();
     }
-    Names sorted() const {
-      Names out = names;
+    NameList sorted() const {
+      NameList out = names;
       std::ranges::sort(out);
       return out;
     }
@@ -60,14 +60,14 @@ class StreamTest : public FilesystemTest {
       dir_.make_file(std::string("b/d/") + name, "2");
     dir_.make_dir("b/d/sub");
   }
-  Reader list() { return Reader{*fs_->open_directory(id_of("d"))}; }
+  Reader list() { return Reader{*fs_->names().open_directory(id_of("d"))}; }
   void move(const char* name, const char* from, const char* to) {
     const std::string path = std::string("d/") + name;
     ASSERT_EQ(::rename(at(from, path).c_str(), at(to, path).c_str()), 0);
   }
 
   static constexpr std::size_t kItems = 10;
-  const Names all_{".", "..", "a1", "a2", "a3", "b1", "b2", "b3", "both", "sub"};
+  const NameList all_{".", "..", "a1", "a2", "a3", "b1", "b2", "b3", "both", "sub"};
 };
 
 TEST_F(StreamTest, OfFewNamesTakesNoTime) { EXPECT_FALSE(list().stream->may_take_long()); }
@@ -82,7 +82,8 @@ TEST_F(StreamTest, GoesOnAtAnyOffset) {
     Reader back{std::move(whole.stream), offsets[i]};
     Reader other = list();
     other.offset = offsets[i];
-    const Names expected(whole.names.begin() + static_cast<std::ptrdiff_t>(i), whole.names.end());
+    const NameList expected(whole.names.begin() + static_cast<std::ptrdiff_t>(i),
+                            whole.names.end());
     back.rest();
     other.rest();
     EXPECT_EQ(back.names, expected) << i;

@@ -27,10 +27,10 @@ class AttributesTest : public FilesystemTest {};
 TEST_F(AttributesTest, AnXattrThatIsSetWhileAnotherIsAskedForIsThere) {
   dir_.make_file("a/f", "1");
   const InodeId f = id_of("f");
-  g_after_listing = [&] { ASSERT_TRUE(fs_->setxattr(f, "user.k", "v", 1, 0, kRoot)); };
-  EXPECT_TRUE(failed_with(fs_->getxattr(f, "security.capability"), ENODATA));
+  g_after_listing = [&] { ASSERT_TRUE(fs_->xattrs().set(f, "user.k", "v", 1, 0, kRoot)); };
+  EXPECT_TRUE(failed_with(fs_->xattrs().get(f, "security.capability"), ENODATA));
   ASSERT_FALSE(g_after_listing) << "the moment never came";
-  const auto value = fs_->getxattr(f, "user.k");
+  const auto value = fs_->xattrs().get(f, "user.k");
   ASSERT_TRUE(value);
   EXPECT_EQ(*value, "v");
 }
@@ -42,12 +42,12 @@ TEST_F(AttributesTest, SluiceTellsWhereAFileIsAndHowOftenItWasOpened) {
   EXPECT_EQ(xattr("d/f", "user.sluice.accesses"), "0");
   const InodeId id = id_of("d/f");
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));
-    fs_->release(id, O_RDONLY);
+    ASSERT_TRUE(fs_->files().open(id, O_RDONLY, kOpener, std::nullopt));
+    fs_->files().release(id, O_RDONLY);
   }
   EXPECT_EQ(xattr("d/f", "user.sluice.accesses"), "3");
-  EXPECT_EQ(fs_->opens(), 3u);
-  ASSERT_TRUE(fs_->flush_heat());
+  EXPECT_EQ(fs_->accesses().opens(), 3u);
+  ASSERT_TRUE(fs_->flush());
   EXPECT_EQ(store_.heat(id)->opens, 3u);
   EXPECT_EQ(xattr("d/f", "user.sluice.accesses"), "3");
   EXPECT_EQ(xattr("d", "user.sluice.accesses"), "error: ENODATA");
@@ -57,19 +57,19 @@ TEST_F(AttributesTest, SluiceTellsWhereAFileIsAndHowOftenItWasOpened) {
 TEST_F(AttributesTest, WhatSluiceTellsIsNotListedAndCannotBeSet) {
   dir_.make_file("a/f", "1");
   const InodeId id = id_of("f");
-  EXPECT_EQ(*fs_->listxattr(id, kRoot), "");
-  EXPECT_TRUE(failed_with(fs_->setxattr(id, "user.sluice.location", "b", 1, 0, kRoot), EPERM));
+  EXPECT_EQ(*fs_->xattrs().list(id, kRoot), "");
+  EXPECT_TRUE(failed_with(fs_->xattrs().set(id, "user.sluice.location", "b", 1, 0, kRoot), EPERM));
 }
 
 TEST_F(AttributesTest, TheCarriedIdentityIsInvisible) {
   dir_.make_dir("c/d");
   const InodeId d = id_of("d");
-  ASSERT_TRUE(fs_->create(d, "f", 0644, O_RDWR, kRoot));
+  ASSERT_TRUE(fs_->files().create(d, "f", 0644, O_RDWR, kRoot));
   ASSERT_TRUE(test::xattr_of(at("a", "d"), kIdentityXattr)) << "nothing is there to hide";
-  EXPECT_EQ(*fs_->listxattr(d, kRoot), "");
-  EXPECT_TRUE(failed_with(fs_->getxattr(d, kIdentityXattr), ENODATA));
-  EXPECT_TRUE(failed_with(fs_->setxattr(d, kIdentityXattr, "x", 1, 0, kRoot), EPERM));
-  EXPECT_TRUE(failed_with(fs_->removexattr(d, kIdentityXattr), ENODATA));
+  EXPECT_EQ(*fs_->xattrs().list(d, kRoot), "");
+  EXPECT_TRUE(failed_with(fs_->xattrs().get(d, kIdentityXattr), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().set(d, kIdentityXattr, "x", 1, 0, kRoot), EPERM));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(d, kIdentityXattr), ENODATA));
   EXPECT_TRUE(test::xattr_of(at("a", "d"), kIdentityXattr));
 }
 
@@ -78,10 +78,10 @@ TEST_F(AttributesTest, AliasesOfAclsAreInvisible) {
   const InodeId f = id_of("f");
   for (const char* alias : {"trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"}) {
     ASSERT_EQ(::setxattr(at("a", "f").c_str(), alias, "x", 1, 0), 0);
-    EXPECT_EQ(*fs_->listxattr(f, kRoot), "");
-    EXPECT_TRUE(failed_with(fs_->getxattr(f, alias), ENODATA));
-    EXPECT_TRUE(failed_with(fs_->setxattr(f, alias, "y", 1, 0, kRoot), EOPNOTSUPP));
-    EXPECT_TRUE(failed_with(fs_->removexattr(f, alias), ENODATA));
+    EXPECT_EQ(*fs_->xattrs().list(f, kRoot), "");
+    EXPECT_TRUE(failed_with(fs_->xattrs().get(f, alias), ENODATA));
+    EXPECT_TRUE(failed_with(fs_->xattrs().set(f, alias, "y", 1, 0, kRoot), EOPNOTSUPP));
+    EXPECT_TRUE(failed_with(fs_->xattrs().remove(f, alias), ENODATA));
     EXPECT_EQ(test::xattr_of(at("a", "f"), alias), "x");
   }
 }
@@ -89,16 +89,16 @@ TEST_F(AttributesTest, AliasesOfAclsAreInvisible) {
 TEST_F(AttributesTest, XattrsComeAndGo) {
   dir_.make_file("a/f", "1");
   const InodeId id = id_of("f");
-  EXPECT_TRUE(failed_with(fs_->getxattr(id, "user.k"), ENODATA));
-  ASSERT_TRUE(fs_->setxattr(id, "user.k", "value", 5, 0, kRoot));
-  EXPECT_EQ(*fs_->getxattr(id, "user.k"), "value");
-  EXPECT_EQ(*fs_->listxattr(id, kRoot), std::string("user.k\0", 7));
-  EXPECT_TRUE(failed_with(fs_->setxattr(id, "user.k", "x", 1, XATTR_CREATE, kRoot), EEXIST));
+  EXPECT_TRUE(failed_with(fs_->xattrs().get(id, "user.k"), ENODATA));
+  ASSERT_TRUE(fs_->xattrs().set(id, "user.k", "value", 5, 0, kRoot));
+  EXPECT_EQ(*fs_->xattrs().get(id, "user.k"), "value");
+  EXPECT_EQ(*fs_->xattrs().list(id, kRoot), std::string("user.k\0", 7));
+  EXPECT_TRUE(failed_with(fs_->xattrs().set(id, "user.k", "x", 1, XATTR_CREATE, kRoot), EEXIST));
   const std::string large = test::pattern(2000, 1);
-  ASSERT_TRUE(fs_->setxattr(id, "user.large", large.data(), large.size(), 0, kRoot));
-  EXPECT_EQ(*fs_->getxattr(id, "user.large"), large);
-  ASSERT_TRUE(fs_->removexattr(id, "user.k"));
-  EXPECT_TRUE(failed_with(fs_->getxattr(id, "user.k"), ENODATA));
+  ASSERT_TRUE(fs_->xattrs().set(id, "user.large", large.data(), large.size(), 0, kRoot));
+  EXPECT_EQ(*fs_->xattrs().get(id, "user.large"), large);
+  ASSERT_TRUE(fs_->xattrs().remove(id, "user.k"));
+  EXPECT_TRUE(failed_with(fs_->xattrs().get(id, "user.k"), ENODATA));
 }
 
 TEST_F(AttributesTest, OfADirectoryAreSetOnEveryCopy) {
@@ -109,16 +109,16 @@ TEST_F(AttributesTest, OfADirectoryAreSetOnEveryCopy) {
   change.mode = 02750;
   change.uid = 12;
   change.gid = 34;
-  ASSERT_TRUE(fs_->setattr(d, change));
-  ASSERT_TRUE(fs_->setxattr(d, "user.k", "v", 1, 0, kRoot));
+  ASSERT_TRUE(fs_->attributes().set(d, change));
+  ASSERT_TRUE(fs_->xattrs().set(d, "user.k", "v", 1, 0, kRoot));
   for (const char* tier : {"a", "c"}) {
     EXPECT_EQ(test::lstat_of(at(tier, "d")).st_mode & 07777, 02750u) << tier;
     EXPECT_EQ(test::lstat_of(at(tier, "d")).st_uid, 12u) << tier;
     EXPECT_EQ(test::xattr_of(at(tier, "d"), "user.k"), "v") << tier;
   }
-  ASSERT_TRUE(fs_->removexattr(d, "user.k"));
+  ASSERT_TRUE(fs_->xattrs().remove(d, "user.k"));
   EXPECT_EQ(test::xattr_of(at("c", "d"), "user.k"), std::nullopt);
-  EXPECT_TRUE(failed_with(fs_->removexattr(d, "user.k"), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(d, "user.k"), ENODATA));
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
@@ -130,7 +130,7 @@ TEST_F(AttributesTest, OfAFileAreSet) {
   change.uid = 7;
   change.size = 3;
   change.mtime = timespec{1000, 5};
-  const auto after = fs_->setattr(id, change);
+  const auto after = fs_->attributes().set(id, change);
   ASSERT_TRUE(after);
   EXPECT_EQ(after->st.st_size, 3);
   EXPECT_EQ(after->st.st_mode & 07777, 0600u);
@@ -143,7 +143,7 @@ TEST_F(AttributesTest, OfAFileAreSet) {
 TEST_F(AttributesTest, TiersOnOneFilesystemShareItsRoom) {
   struct statvfs native {};
   ASSERT_EQ(::statvfs(dir_.path().c_str(), &native), 0);
-  const auto ours = fs_->statfs();
+  const auto ours = fs_->attributes().statfs();
   ASSERT_TRUE(ours);
   EXPECT_EQ(ours->f_blocks * ours->f_frsize, native.f_blocks * native.f_frsize);
   EXPECT_LE(ours->f_bavail, ours->f_blocks);

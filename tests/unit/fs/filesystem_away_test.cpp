@@ -18,14 +18,15 @@ constexpr Caller kAlice{1001, 1001, 022}, kBob{1002, 1002, 022};
 class AwayTest : public FilesystemTest {
  protected:
   void make(InodeId parent, const char* name, const std::string& content, const Caller& caller) {
-    const auto made = fs_->create(parent, name, 0644, O_RDWR, caller);
+    const auto made = fs_->files().create(parent, name, 0644, O_RDWR, caller);
     ASSERT_TRUE(made) << made.error().text();
-    ASSERT_TRUE(fs_->write(made->first.id, content.data(), content.size(), 0, std::nullopt));
-    fs_->release(made->first.id, O_RDWR);
+    ASSERT_TRUE(
+        fs_->files().write(made->first.id, content.data(), content.size(), 0, std::nullopt));
+    fs_->files().release(made->first.id, O_RDWR);
   }
   // Everything that a tier has set aside, by the end of its path.
-  Names aside(const std::string& tier) {
-    Names out;
+  NameList aside(const std::string& tier) {
+    NameList out;
     const std::string top = at(tier, ".sluice/aside");
     if (!test::exists(top)) return out;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(top)) {
@@ -50,7 +51,7 @@ TEST_F(AwayTest, AFileSavedWhileTheFastTierIsAwayIsTheOneThatIsSeenAfterwards) {
   bring_back("a");
   EXPECT_GT(kernel_.names_dropped, 0) << "the kernel may believe names from before";
   EXPECT_EQ(read_path("d/f"), "version 2");
-  EXPECT_EQ(aside("a"), Names{"d/f"});
+  EXPECT_EQ(aside("a"), NameList{"d/f"});
   EXPECT_EQ(intents_in(store_), 0u);
   mount(make_tiers("abc"));
   EXPECT_EQ(read_path("d/f"), "version 2");
@@ -71,7 +72,7 @@ TEST_F(AwayTest, ThatHoldsAcrossARemountWithoutTheTier) {
   mount(settings);
   ASSERT_TRUE(replay_intents(store_, *pool_));  // as the daemon does before it mounts
   EXPECT_EQ(read_path("d/f"), "version 2");
-  EXPECT_EQ(aside("a"), Names{"d/f"});
+  EXPECT_EQ(aside("a"), NameList{"d/f"});
 }
 
 TEST_F(AwayTest, WhatWasNotReplacedIsAsItWas) {
@@ -83,7 +84,7 @@ TEST_F(AwayTest, WhatWasNotReplacedIsAsItWas) {
   ASSERT_TRUE(unlink(d, "f"));
   bring_back("a");
   EXPECT_EQ(read_path("d/f"), "version 1");
-  EXPECT_EQ(aside("a"), Names{});
+  EXPECT_EQ(aside("a"), NameList{});
 }
 
 TEST_F(AwayTest, InAStickyDirectoryAForeignFileKeepsItsName) {
@@ -101,9 +102,9 @@ TEST_F(AwayTest, InAStickyDirectoryAForeignFileKeepsItsName) {
   make(shared, "notes", "Bob's, new", kBob);
   bring_back("a");
   EXPECT_EQ(read_path("shared/thesis"), "Alice's");
-  EXPECT_EQ(aside("b"), Names{"shared/thesis"});
+  EXPECT_EQ(aside("b"), NameList{"shared/thesis"});
   EXPECT_EQ(read_path("shared/notes"), "Bob's, new");
-  EXPECT_EQ(aside("a"), Names{"shared/notes"});
+  EXPECT_EQ(aside("a"), NameList{"shared/notes"});
 }
 
 TEST_F(AwayTest, DirectoriesOfOneOwnerBecomeOneAndGrantNoMoreThanEither) {
@@ -113,7 +114,7 @@ TEST_F(AwayTest, DirectoriesOfOneOwnerBecomeOneAndGrantNoMoreThanEither) {
   ASSERT_EQ(::chmod(at("a", "d/sub").c_str(), 0750), 0);
   const InodeId d = id_of("d");
   take_away("a");
-  const auto sub = fs_->mkdir(d, "sub", 0705, Caller{0, 0, 0});
+  const auto sub = fs_->names().mkdir(d, "sub", 0705, Caller{0, 0, 0});
   ASSERT_TRUE(sub);
   make(sub->id, "f", "version 2", kRoot);
   bring_back("a");
@@ -121,7 +122,7 @@ TEST_F(AwayTest, DirectoriesOfOneOwnerBecomeOneAndGrantNoMoreThanEither) {
   EXPECT_EQ(read_path("d/sub/f"), "version 2");
   EXPECT_EQ(read_path("d/sub/other"), "other");
   EXPECT_EQ(mode_of("d/sub"), 0700u);
-  EXPECT_EQ(names(sub->id), (Names{".", "..", "f", "other"}));
+  EXPECT_EQ(names(sub->id), (NameList{".", "..", "f", "other"}));
 }
 
 TEST_F(AwayTest, AForeignDirectoryOfThatNameLetsNobodyIn) {
@@ -131,14 +132,14 @@ TEST_F(AwayTest, AForeignDirectoryOfThatNameLetsNobodyIn) {
   ASSERT_EQ(::chown(at("a", "d/home").c_str(), kAlice.uid, kAlice.gid), 0);
   const InodeId d = id_of("d");
   take_away("a");
-  const auto home = fs_->mkdir(d, "home", 0777, kBob);
+  const auto home = fs_->names().mkdir(d, "home", 0777, kBob);
   ASSERT_TRUE(home);
   make(home->id, "his", "his", kBob);
   bring_back("a");
   const Entry now = entry_of("d/home");
   EXPECT_EQ(now.st.st_uid, kAlice.uid);
   EXPECT_EQ(now.st.st_mode & 07777, 0700u);
-  EXPECT_EQ(aside("b"), Names{"d/home/his"});
+  EXPECT_EQ(aside("b"), NameList{"d/home/his"});
   // Who is still in the other one sees nothing of hers.
   EXPECT_FALSE(has(home->id, "secret"));
 }
@@ -151,8 +152,8 @@ TEST_F(AwayTest, AttributesOfADirectoryThatChangedMeanwhileStay) {
   AttributeChange change;
   change.mode = 0700;
   change.uid = 12;
-  ASSERT_TRUE(fs_->setattr(hr, change));
-  ASSERT_TRUE(fs_->setxattr(hr, "user.k", "v", 1, 0, kRoot));
+  ASSERT_TRUE(fs_->attributes().set(hr, change));
+  ASSERT_TRUE(fs_->xattrs().set(hr, "user.k", "v", 1, 0, kRoot));
   bring_back("a");
   EXPECT_EQ(mode_of("hr"), 0700u);
   EXPECT_EQ(entry_of("hr").st.st_uid, 12u);
@@ -171,7 +172,7 @@ TEST_F(AwayTest, ManyChangesNeedOneRecord) {
     ASSERT_TRUE(unlink(d, "f"));
     AttributeChange change;
     change.mode = 0700 + i;
-    ASSERT_TRUE(fs_->setattr(d, change));
+    ASSERT_TRUE(fs_->attributes().set(d, change));
   }
   EXPECT_EQ(intents_in(store_), 2u);
 }
@@ -199,17 +200,17 @@ TEST_F(ToldTest, UnlinkRemovesTheFileThatTheKernelKnows) {
   dir_.make_file("b/f", "mine");
   const InodeId mine = id_of("f");
   dir_.make_file("a/f", "another's");
-  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
   EXPECT_EQ(test::read_file(at("a", "f")), "another's");
   EXPECT_FALSE(test::exists(at("b", "f")));
-  EXPECT_EQ(fs_->getattr(mine)->st.st_nlink, 0u);
+  EXPECT_EQ(fs_->attributes().get(mine)->st.st_nlink, 0u);
 }
 
 TEST_F(ToldTest, RenameTakesTheFileThatTheKernelKnows) {
   dir_.make_file("b/f", "mine");
   id_of("f");
   dir_.make_file("a/f", "another's");
-  ASSERT_TRUE(fs_->rename(kRootId, "f", kRootId, "g", 0));
+  ASSERT_TRUE(fs_->names().rename(kRootId, "f", kRootId, "g", 0));
   EXPECT_EQ(test::read_file(at("a", "f")), "another's");
   EXPECT_EQ(test::read_file(at("b", "g")), "mine");
 }
@@ -218,11 +219,11 @@ TEST_F(ToldTest, WhatTheKernelHasNotSeenIsNeitherRemovedNorReplaced) {
   dir_.make_file("a/f", "1");
   dir_.make_file("a/g", "2");
   dir_.make_dir("a/d");
-  EXPECT_TRUE(failed_with(fs_->unlink(kRootId, "f"), ESTALE));
-  EXPECT_TRUE(failed_with(fs_->rmdir(kRootId, "d"), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->names().unlink(kRootId, "f"), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->names().rmdir(kRootId, "d"), ESTALE));
   id_of("f");
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "f", kRootId, "g", 0), ESTALE));
-  EXPECT_TRUE(failed_with(fs_->rename(kRootId, "g", kRootId, "f", 0), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->names().rename(kRootId, "f", kRootId, "g", 0), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->names().rename(kRootId, "g", kRootId, "f", 0), ESTALE));
   EXPECT_EQ(test::read_file(at("a", "f")) + test::read_file(at("a", "g")), "12");
 }
 
@@ -234,14 +235,14 @@ TEST_F(ToldTest, AFileCanBeOpenedAndReadByWhoFoundItBeforeItsNameWent) {
       dir_.make_file("a/new", "new");
       ASSERT_TRUE(rename(kRootId, "new", kRootId, "f", 0));
     } else {
-      ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+      ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
     }
     for (const int flags : {O_RDONLY, O_RDWR}) {
-      ASSERT_TRUE(fs_->open(id, flags, kOpener, std::nullopt)) << replaced << flags;
+      ASSERT_TRUE(fs_->files().open(id, flags, kOpener, std::nullopt)) << replaced << flags;
       EXPECT_EQ(read_all(id), "old");
-      fs_->release(id, flags);
+      fs_->files().release(id, flags);
     }
-    EXPECT_EQ(fs_->getattr(id)->st.st_nlink, 0u);
+    EXPECT_EQ(fs_->attributes().get(id)->st.st_nlink, 0u);
     if (replaced) {
       ASSERT_TRUE(unlink(kRootId, "f"));
     }
@@ -251,10 +252,11 @@ TEST_F(ToldTest, AFileCanBeOpenedAndReadByWhoFoundItBeforeItsNameWent) {
 TEST_F(ToldTest, ADeletedFileIsLetGoWithTheKernelsLastReference) {
   dir_.make_file("a/f", "old");
   const InodeId id = id_of("f");
-  ASSERT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));  // which the heat counts later
-  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
-  fs_->release(id, O_RDONLY);
-  fs_->forget(id, 1);
+  ASSERT_TRUE(
+      fs_->files().open(id, O_RDONLY, kOpener, std::nullopt));  // which the heat counts later
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+  fs_->files().release(id, O_RDONLY);
+  fs_->names().forget(id, 1);
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
     const std::string file = std::filesystem::read_symlink(entry, gone).string();
@@ -265,9 +267,9 @@ TEST_F(ToldTest, ADeletedFileIsLetGoWithTheKernelsLastReference) {
 class IdentityTest : public FilesystemTest {
  protected:
   void exchange(const std::string& tier, const std::string& x, const std::string& y) {
-    ASSERT_EQ(::renameat2(AT_FDCWD, at(tier, x).c_str(), AT_FDCWD, at(tier, y).c_str(),
-                          RENAME_EXCHANGE),
-              0);
+    ASSERT_EQ(
+        ::renameat2(AT_FDCWD, at(tier, x).c_str(), AT_FDCWD, at(tier, y).c_str(), RENAME_EXCHANGE),
+        0);
   }
 };
 
@@ -279,15 +281,15 @@ TEST_F(IdentityTest, CopiesOfTwoDirectoriesAreNeverTakenForOne) {
     dir_.make_file("b/" + n + "/in-" + n + "-b", "");
   }
   const InodeId x = id_of("x"), y = id_of("y");
-  EXPECT_EQ(names(x), (Names{".", "..", "in-x-a", "in-x-b"}));
+  EXPECT_EQ(names(x), (NameList{".", "..", "in-x-a", "in-x-b"}));
   exchange("a", "x", "y");
   EXPECT_EQ(id_of("x"), y);
   EXPECT_EQ(id_of("y"), x);
-  EXPECT_EQ(names(x), (Names{".", "..", "in-x-a", "in-x-b"}));
+  EXPECT_EQ(names(x), (NameList{".", "..", "in-x-a", "in-x-b"}));
   exchange("b", "x", "y");
   EXPECT_EQ(id_of("x"), y);
-  EXPECT_EQ(names(y), (Names{".", "..", "in-y-a", "in-y-b"}));
-  EXPECT_EQ(names(x), (Names{".", "..", "in-x-a", "in-x-b"}));
+  EXPECT_EQ(names(y), (NameList{".", "..", "in-y-a", "in-y-b"}));
+  EXPECT_EQ(names(x), (NameList{".", "..", "in-x-a", "in-x-b"}));
 }
 
 TEST_F(IdentityTest, DirectoriesMadeSeparatelyBecomeOneForGood) {
@@ -295,7 +297,7 @@ TEST_F(IdentityTest, DirectoriesMadeSeparatelyBecomeOneForGood) {
   dir_.make_file("b/d/g", "2");
   dir_.make_file("c/d/h", "3");
   const InodeId d = id_of("d");
-  EXPECT_EQ(names(d), (Names{".", "..", "f", "g", "h"}));
+  EXPECT_EQ(names(d), (NameList{".", "..", "f", "g", "h"}));
   // Without the fastest copy, which gave them their identity, they have it still.
   ASSERT_EQ(::unlink(at("a", "d/f").c_str()), 0);
   ASSERT_EQ(::rmdir(at("a", "d").c_str()), 0);
@@ -310,7 +312,7 @@ TEST_F(IdentityTest, ACopyMadePastUsIsFoundWhenOneIsNeeded) {
   dir_.make_file("b/f", "2");
   ASSERT_TRUE(rename(id_of(""), "f", x, "g", 0));
   EXPECT_EQ(test::read_file(at("b", "x/g")), "2");
-  EXPECT_EQ(names(x), (Names{".", "..", "f", "g"}));
+  EXPECT_EQ(names(x), (NameList{".", "..", "f", "g"}));
   EXPECT_EQ(xattr("x", "user.sluice.tier"), "a,b");
   ASSERT_TRUE(unlink(x, "f"));
   ASSERT_TRUE(unlink(x, "g"));

@@ -5,7 +5,7 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
-#include "fs/no_waiting.hpp"
+#include "fs/core/no_waiting.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
 namespace sluice {
@@ -22,7 +22,7 @@ class OpenTest : public FilesystemTest {
     large_ = id_of("large");
   }
   Opened open(InodeId id, int flags) {
-    const auto opened = fs_->open(id, flags, kOpener, std::nullopt);
+    const auto opened = fs_->files().open(id, flags, kOpener, std::nullopt);
     if (!opened) throw std::runtime_error(opened.error().operation);
     return *opened;
   }
@@ -36,7 +36,7 @@ TEST_F(OpenTest, ASmallFileForReadingStaysInThePageCache) {
   EXPECT_TRUE(opened.keep_pages);
   EXPECT_TRUE(kernel_.live.empty());
   EXPECT_EQ(read_all(small_), "content");
-  fs_->release(small_, O_RDONLY);
+  fs_->files().release(small_, O_RDONLY);
 }
 
 TEST_F(OpenTest, ALargeFileIsPassedThrough) {
@@ -44,19 +44,19 @@ TEST_F(OpenTest, ALargeFileIsPassedThrough) {
   EXPECT_NE(opened.backing_id, 0);
   ASSERT_EQ(kernel_.live.size(), 1u);
   EXPECT_EQ(kernel_.live.at(opened.backing_id), test::lstat_of(at("a", "large")).st_ino);
-  fs_->release(large_, O_RDONLY);
+  fs_->files().release(large_, O_RDONLY);
   EXPECT_TRUE(kernel_.live.empty());
 }
 
 TEST_F(OpenTest, AFileForWritingIsPassedThroughWhateverItsSize) {
   for (const int flags : {O_WRONLY, O_RDWR}) {
     EXPECT_NE(open(small_, flags).backing_id, 0);
-    fs_->release(small_, flags);
+    fs_->files().release(small_, flags);
   }
-  const auto made = fs_->create(kRootId, "new", 0644, O_WRONLY, kRoot);
+  const auto made = fs_->files().create(kRootId, "new", 0644, O_WRONLY, kRoot);
   ASSERT_TRUE(made);
   EXPECT_NE(made->second.backing_id, 0);
-  fs_->release(made->first.id, O_WRONLY);
+  fs_->files().release(made->first.id, O_WRONLY);
   EXPECT_TRUE(kernel_.live.empty());
   EXPECT_TRUE(kernel_.all_read_only) << "a writable backing file would defeat every lease";
 }
@@ -64,39 +64,39 @@ TEST_F(OpenTest, AFileForWritingIsPassedThroughWhateverItsSize) {
 TEST_F(OpenTest, TheSecondOpenSharesTheFirstOnesWay) {
   EXPECT_EQ(open(small_, O_RDONLY).backing_id, 0);
   EXPECT_EQ(open(small_, O_RDWR).backing_id, 0) << "pages are cached already";
-  fs_->release(small_, O_RDONLY);
+  fs_->files().release(small_, O_RDONLY);
   EXPECT_EQ(open(small_, O_RDWR).backing_id, 0);
-  fs_->release(small_, O_RDWR);
-  fs_->release(small_, O_RDWR);
+  fs_->files().release(small_, O_RDWR);
+  fs_->files().release(small_, O_RDWR);
 
   const std::int32_t id = open(small_, O_RDWR).backing_id;
   EXPECT_NE(id, 0) << "after the last close the choice is free again";
   EXPECT_EQ(open(small_, O_RDONLY).backing_id, id);
   EXPECT_EQ(kernel_.live.size(), 1u);
-  fs_->release(small_, O_RDWR);
+  fs_->files().release(small_, O_RDWR);
   EXPECT_EQ(kernel_.live.size(), 1u);
-  fs_->release(small_, O_RDONLY);
+  fs_->files().release(small_, O_RDONLY);
   EXPECT_TRUE(kernel_.live.empty());
-  EXPECT_EQ(fs_->open_files(), 0u);
+  EXPECT_EQ(fs_->files().open_files(), 0u);
 }
 
 TEST_F(OpenTest, PagesAreStaleAfterAPassthroughWriter) {
   EXPECT_TRUE(open(small_, O_RDONLY).keep_pages);
-  fs_->release(small_, O_RDONLY);
+  fs_->files().release(small_, O_RDONLY);
   open(small_, O_RDWR);
-  fs_->release(small_, O_RDWR);
+  fs_->files().release(small_, O_RDWR);
   EXPECT_FALSE(open(small_, O_RDONLY).keep_pages);
-  fs_->release(small_, O_RDONLY);
+  fs_->files().release(small_, O_RDONLY);
   EXPECT_TRUE(open(small_, O_RDONLY).keep_pages) << "they were dropped by the open before";
-  fs_->release(small_, O_RDONLY);
+  fs_->files().release(small_, O_RDONLY);
 }
 
 TEST_F(OpenTest, AttributesOfAFileWithAPassthroughWriterAreNotRemembered) {
-  EXPECT_GT(fs_->getattr(small_)->seconds, 0);
+  EXPECT_GT(fs_->attributes().get(small_)->seconds, 0);
   open(small_, O_RDWR);
-  EXPECT_EQ(fs_->getattr(small_)->seconds, 0);
-  fs_->release(small_, O_RDWR);
-  EXPECT_GT(fs_->getattr(small_)->seconds, 0);
+  EXPECT_EQ(fs_->attributes().get(small_)->seconds, 0);
+  fs_->files().release(small_, O_RDWR);
+  EXPECT_GT(fs_->attributes().get(small_)->seconds, 0);
 }
 
 TEST_F(OpenTest, OnACrowdedTierWeSeeTheWrites) {
@@ -107,21 +107,21 @@ TEST_F(OpenTest, OnACrowdedTierWeSeeTheWrites) {
   large_ = id_of("large");
   EXPECT_EQ(open(small_, O_RDWR).backing_id, 0);
   EXPECT_NE(open(large_, O_RDONLY).backing_id, 0) << "reading needs no room";
-  ASSERT_TRUE(fs_->write(small_, "CON", 3, 0, std::nullopt));
+  ASSERT_TRUE(fs_->files().write(small_, "CON", 3, 0, std::nullopt));
   EXPECT_EQ(test::read_file(at("a", "small")), "CONtent");
-  fs_->release(small_, O_RDWR);
-  fs_->release(large_, O_RDONLY);
+  fs_->files().release(small_, O_RDWR);
+  fs_->files().release(large_, O_RDONLY);
 }
 
 TEST_F(OpenTest, WithoutPassthroughWeServeEverything) {
   kernel_.refuse = true;
   EXPECT_EQ(open(large_, O_RDONLY).backing_id, 0);
   EXPECT_EQ(read_all(large_), test::pattern(256 << 10, 1));
-  fs_->release(large_, O_RDONLY);
+  fs_->files().release(large_, O_RDONLY);
   kernel_.refuse = false;
-  fs_->serve_everything();
+  fs_->files().serve_everything();
   EXPECT_EQ(open(large_, O_RDWR).backing_id, 0);
-  fs_->release(large_, O_RDWR);
+  fs_->files().release(large_, O_RDWR);
 }
 
 TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesItsName) {
@@ -129,8 +129,8 @@ TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesItsName) {
   ASSERT_TRUE(unlink(kRootId, "small"));
   EXPECT_FALSE(test::exists(at("a", "small")));
   EXPECT_EQ(read_all(small_), "content");
-  EXPECT_EQ(fs_->getattr(small_)->st.st_nlink, 0u);
-  fs_->release(small_, O_RDONLY);
+  EXPECT_EQ(fs_->attributes().get(small_)->st.st_nlink, 0u);
+  fs_->files().release(small_, O_RDONLY);
 }
 
 TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesBeingReplaced) {
@@ -142,7 +142,7 @@ TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesBeingReplaced) {
     ASSERT_TRUE(rename(kRootId, "other", kRootId, "victim", 0));
     EXPECT_EQ(read_all(victim), "content") << tier;
     EXPECT_EQ(read_path("victim"), "other") << tier;
-    fs_->release(victim, O_RDONLY);
+    fs_->files().release(victim, O_RDONLY);
     ASSERT_TRUE(unlink(kRootId, "victim"));
   }
 }
@@ -150,62 +150,62 @@ TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesBeingReplaced) {
 TEST_F(OpenTest, AnUnlinkedFileWorksUntilItIsClosed) {
   for (const bool passthrough : {true, false}) {
     kernel_.refuse = !passthrough;
-    const auto made = fs_->create(kRootId, "f", 0644, O_RDWR, kRoot);
+    const auto made = fs_->files().create(kRootId, "f", 0644, O_RDWR, kRoot);
     ASSERT_TRUE(made);
     const InodeId id = made->first.id;
-    ASSERT_TRUE(fs_->unlink(kRootId, "f"));
-    ASSERT_TRUE(fs_->write(id, "written", 7, 0, std::nullopt));
+    ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+    ASSERT_TRUE(fs_->files().write(id, "written", 7, 0, std::nullopt));
     EXPECT_EQ(read_all(id), "written");
     AttributeChange change;
     change.size = 4;
     change.mode = 0600;
-    ASSERT_TRUE(fs_->setattr(id, change));
+    ASSERT_TRUE(fs_->attributes().set(id, change));
     EXPECT_EQ(read_all(id), "writ");
-    EXPECT_EQ(fs_->getattr(id)->st.st_nlink, 0u);
-    fs_->release(id, O_RDWR);
-    fs_->forget(id, 1);
-    EXPECT_TRUE(failed_with(fs_->getattr(id), ESTALE));
+    EXPECT_EQ(fs_->attributes().get(id)->st.st_nlink, 0u);
+    fs_->files().release(id, O_RDWR);
+    fs_->names().forget(id, 1);
+    EXPECT_TRUE(failed_with(fs_->attributes().get(id), ESTALE));
   }
 }
 
 TEST_F(OpenTest, AnUnnamedFileCanBeUsedAndNamed) {
-  const auto made = fs_->create_unnamed(kRootId, 0600, O_RDWR, Caller{12, 34, 0});
+  const auto made = fs_->files().create_unnamed(kRootId, 0600, O_RDWR, Caller{12, 34, 0});
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
-  ASSERT_TRUE(fs_->write(id, "x", 1, 0, std::nullopt));
-  EXPECT_EQ(fs_->getattr(id)->st.st_uid, 12u);
-  EXPECT_EQ(names(kRootId), (Names{".", "..", "large", "small"}));
-  ASSERT_TRUE(fs_->link(id, kRootId, "named"));
+  ASSERT_TRUE(fs_->files().write(id, "x", 1, 0, std::nullopt));
+  EXPECT_EQ(fs_->attributes().get(id)->st.st_uid, 12u);
+  EXPECT_EQ(names(kRootId), (NameList{".", "..", "large", "small"}));
+  ASSERT_TRUE(fs_->names().link(id, kRootId, "named"));
   EXPECT_EQ(read_path("named"), "x");
   EXPECT_EQ(id_of("named"), id);
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(OpenTest, TruncatingEmptiesAndDropsSetuid) {
   ASSERT_EQ(::chmod(at("a", "small").c_str(), 06755), 0);
-  ASSERT_TRUE(fs_->open(small_, O_WRONLY | O_TRUNC, kOpener, kUser));
+  ASSERT_TRUE(fs_->files().open(small_, O_WRONLY | O_TRUNC, kOpener, kUser));
   EXPECT_EQ(test::lstat_of(at("a", "small")).st_size, 0);
   EXPECT_EQ(test::lstat_of(at("a", "small")).st_mode & 07777, 0755u);
-  fs_->release(small_, O_WRONLY);
+  fs_->files().release(small_, O_WRONLY);
 }
 
 TEST_F(OpenTest, OnATierThatIsAwayFails) {
   dir_.make_file("b/f", "1");
   const InodeId id = id_of("f");
   take_away("b");
-  EXPECT_TRUE(failed_with(fs_->open(id, O_RDONLY, kOpener, std::nullopt), EIO));
-  EXPECT_TRUE(failed_with(fs_->getattr(id), EIO));
-  EXPECT_EQ(fs_->open_files(), 0u);
+  EXPECT_TRUE(failed_with(fs_->files().open(id, O_RDONLY, kOpener, std::nullopt), EIO));
+  EXPECT_TRUE(failed_with(fs_->attributes().get(id), EIO));
+  EXPECT_EQ(fs_->files().open_files(), 0u);
   bring_back("b");
-  EXPECT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));
+  EXPECT_TRUE(fs_->files().open(id, O_RDONLY, kOpener, std::nullopt));
   EXPECT_EQ(read_all(id), "1");
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
 }
 
 class BytesTest : public FilesystemTest {
  protected:
   InodeId make(const char* name) {
-    const auto made = fs_->create(kRootId, name, 0644, O_RDWR, kRoot);
+    const auto made = fs_->files().create(kRootId, name, 0644, O_RDWR, kRoot);
     if (!made) throw std::runtime_error(made.error().operation);
     return made->first.id;
   }
@@ -213,21 +213,21 @@ class BytesTest : public FilesystemTest {
 
 TEST_F(BytesTest, AreReadBackAsWritten) {
   const InodeId id = make("f");
-  EXPECT_EQ(*fs_->write(id, "world", 5, 6, std::nullopt), 5u);
-  EXPECT_EQ(*fs_->write(id, "hello ", 6, 0, std::nullopt), 6u);
+  EXPECT_EQ(*fs_->files().write(id, "world", 5, 6, std::nullopt), 5u);
+  EXPECT_EQ(*fs_->files().write(id, "hello ", 6, 0, std::nullopt), 6u);
   EXPECT_EQ(read_all(id), "hello world");
   char buffer[8];
-  EXPECT_EQ(*fs_->read(id, buffer, sizeof buffer, 8, O_RDONLY), 3u)
+  EXPECT_EQ(*fs_->files().read(id, buffer, sizeof buffer, 8, O_RDONLY), 3u)
       << "short at the end of the file";
-  EXPECT_EQ(*fs_->read(id, buffer, sizeof buffer, 100, O_RDONLY), 0u);
-  EXPECT_TRUE(fs_->sync(id, false));
-  EXPECT_TRUE(fs_->sync(id, true));
-  fs_->release(id, O_RDWR);
+  EXPECT_EQ(*fs_->files().read(id, buffer, sizeof buffer, 100, O_RDONLY), 0u);
+  EXPECT_TRUE(fs_->files().sync(id, false));
+  EXPECT_TRUE(fs_->files().sync(id, true));
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(BytesTest, WhoMustNotWaitForADiskIsToldSo) {
   const InodeId id = make("cold");
-  ASSERT_TRUE(fs_->write(id, "content", 7, 0, std::nullopt));
+  ASSERT_TRUE(fs_->files().write(id, "content", 7, 0, std::nullopt));
   {
     const UniqueFd file(::open(at("a", "cold").c_str(), O_RDONLY | O_CLOEXEC));
     struct statfs where {};
@@ -237,7 +237,7 @@ TEST_F(BytesTest, WhoMustNotWaitForADiskIsToldSo) {
     ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
   }
   std::string out(7, '\0');
-  const auto read = [&] { return fs_->read(id, out.data(), out.size(), 0, O_RDONLY); };
+  const auto read = [&] { return fs_->files().read(id, out.data(), out.size(), 0, O_RDONLY); };
   {
     const NoWaiting now;
     EXPECT_TRUE(failed_with(read(), kWouldWait));
@@ -251,30 +251,30 @@ TEST_F(BytesTest, WhoMustNotWaitForADiskIsToldSo) {
 TEST_F(BytesTest, AWriterWithoutPrivilegeDropsSetuid) {
   const InodeId id = make("f");
   ASSERT_EQ(::chmod(at("a", "f").c_str(), 04755), 0);
-  ASSERT_TRUE(fs_->write(id, "x", 1, 0, std::nullopt));
+  ASSERT_TRUE(fs_->files().write(id, "x", 1, 0, std::nullopt));
   EXPECT_EQ(test::lstat_of(at("a", "f")).st_mode & 07777, 04755u);
-  ASSERT_TRUE(fs_->write(id, "x", 1, 0, kUser));
+  ASSERT_TRUE(fs_->files().write(id, "x", 1, 0, kUser));
   EXPECT_EQ(test::lstat_of(at("a", "f")).st_mode & 07777, 0755u);
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(BytesTest, HolesAreFoundAndFilled) {
   const InodeId id = make("f");
-  ASSERT_TRUE(fs_->write(id, "x", 1, kMiB, std::nullopt));
-  EXPECT_EQ(*fs_->seek(id, 0, SEEK_DATA), static_cast<off_t>(kMiB));
-  ASSERT_TRUE(fs_->allocate(id, 0, 0, 2 * kMiB));
-  EXPECT_EQ(fs_->getattr(id)->st.st_size, static_cast<off_t>(2 * kMiB));
-  EXPECT_TRUE(failed_with(fs_->seek(id, 3 * kMiB, SEEK_DATA), ENXIO));
-  fs_->release(id, O_RDWR);
+  ASSERT_TRUE(fs_->files().write(id, "x", 1, kMiB, std::nullopt));
+  EXPECT_EQ(*fs_->files().seek(id, 0, SEEK_DATA), static_cast<off_t>(kMiB));
+  ASSERT_TRUE(fs_->files().allocate(id, 0, 0, 2 * kMiB));
+  EXPECT_EQ(fs_->attributes().get(id)->st.st_size, static_cast<off_t>(2 * kMiB));
+  EXPECT_TRUE(failed_with(fs_->files().seek(id, 3 * kMiB, SEEK_DATA), ENXIO));
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(BytesTest, AreCopiedBetweenFiles) {
   const InodeId from = make("from"), to = make("to");
-  ASSERT_TRUE(fs_->write(from, "0123456789", 10, 0, std::nullopt));
-  EXPECT_EQ(*fs_->copy_range(from, 2, to, 0, 5), 5u);
+  ASSERT_TRUE(fs_->files().write(from, "0123456789", 10, 0, std::nullopt));
+  EXPECT_EQ(*fs_->files().copy_range(from, 2, to, 0, 5), 5u);
   EXPECT_EQ(read_all(to), "23456");
-  fs_->release(from, O_RDWR);
-  fs_->release(to, O_RDWR);
+  fs_->files().release(from, O_RDWR);
+  fs_->files().release(to, O_RDWR);
 }
 
 }  // namespace

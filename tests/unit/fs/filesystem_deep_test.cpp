@@ -19,14 +19,14 @@ class DeepTest : public FileMoveTest {
   // Goes down a chain, as the kernel does.
   InodeId descend(InodeId from, int levels) {
     for (int i = 0; i < levels; ++i) {
-      const auto next = fs_->lookup(from, "d");
+      const auto next = fs_->names().lookup(from, "d");
       if (!next || next->id == InodeId{}) throw std::runtime_error("lookup");
       from = next->id;
     }
     return from;
   }
   std::string pin_of(InodeId id) {
-    const auto pin = fs_->getxattr(id, "user.sluice.pin");
+    const auto pin = fs_->xattrs().get(id, "user.sluice.pin");
     return pin ? *pin : ::strerrorname_np(pin.error().code);
   }
 };
@@ -35,12 +35,12 @@ TEST_F(DeepTest, APinReachesTheBottom) {
   ASSERT_EQ(set_xattr("", "user.sluice.pin", "a"), 0);
   InodeId at = kRootId;
   for (int i = 0; i < test::kDeep; ++i) {
-    const auto made = fs_->mkdir(at, "d", 0755, kRoot);
+    const auto made = fs_->names().mkdir(at, "d", 0755, kRoot);
     ASSERT_TRUE(made) << i;
     at = made->id;
   }
   EXPECT_EQ(pin_of(at), "a");
-  EXPECT_TRUE(fs_->create(at, "file", 0644, O_WRONLY, kRoot));
+  EXPECT_TRUE(fs_->files().create(at, "file", 0644, O_WRONLY, kRoot));
 
   // One that changes is looked for so far and no further: see kMostLevels.
   ASSERT_EQ(set_xattr("", "user.sluice.pin", "b"), 0);
@@ -53,7 +53,7 @@ TEST_F(DeepTest, ATierIsEmptiedOfOne) {
   ASSERT_EQ(::symlinkat("target", bottom.get(), "link"), 0);
   ASSERT_TRUE((*pool_)[kB].set_draining(true));
   test::on_small_stack([&] {
-    const auto left = fs_->vacate(kB);
+    const auto left = fs_->relocator().vacate(kB);
     ASSERT_TRUE(left) << left.error().operation;
     EXPECT_EQ(left->files, 0u);
   });
@@ -76,9 +76,9 @@ class InheritedPinTest : public DeepTest {
   std::string place_of_new(const std::string& directory) {
     static int count = 0;
     const std::string name = "new" + std::to_string(++count);
-    const auto made = fs_->create(id_of(directory), name.c_str(), 0644, O_WRONLY, kRoot);
+    const auto made = fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY, kRoot);
     if (!made) throw std::runtime_error(made.error().operation);
-    fs_->release(made->first.id, O_WRONLY);
+    fs_->files().release(made->first.id, O_WRONLY);
     return where(directory + "/" + name);
   }
 };
@@ -89,7 +89,7 @@ TEST_F(InheritedPinTest, FollowsThePinAbove) {
   EXPECT_EQ(place_of_new("p/d/e"), "b");
   ASSERT_EQ(set_xattr("p/d", "user.sluice.pin", "c"), 0);
   EXPECT_EQ(place_of_new("p/d/e"), "c");
-  ASSERT_TRUE(fs_->removexattr(id_of("p/d"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->xattrs().remove(id_of("p/d"), "user.sluice.pin"));
   EXPECT_EQ(place_of_new("p/d/e"), "b");
   EXPECT_EQ(xattr("p/d/e", "user.sluice.pin"), "b");
 }
@@ -97,11 +97,11 @@ TEST_F(InheritedPinTest, FollowsThePinAbove) {
 TEST_F(InheritedPinTest, ChangesWithTheParent) {
   ASSERT_EQ(set_xattr("p", "user.sluice.pin", "b"), 0);
   EXPECT_EQ(place_of_new("p/d/e"), "b");
-  ASSERT_TRUE(fs_->rename(id_of("p"), "d", id_of("q"), "d", 0));
+  ASSERT_TRUE(fs_->names().rename(id_of("p"), "d", id_of("q"), "d", 0));
   EXPECT_EQ(place_of_new("q/d/e"), "a");
-  ASSERT_TRUE(fs_->rename(id_of("q"), "d", id_of("q"), "f", 0));
+  ASSERT_TRUE(fs_->names().rename(id_of("q"), "d", id_of("q"), "f", 0));
   EXPECT_EQ(place_of_new("q/f/e"), "a");
-  ASSERT_TRUE(fs_->rename(id_of("q"), "f", id_of("p"), "d", 0));
+  ASSERT_TRUE(fs_->names().rename(id_of("q"), "f", id_of("p"), "d", 0));
   EXPECT_EQ(place_of_new("p/d/e"), "b");
 }
 

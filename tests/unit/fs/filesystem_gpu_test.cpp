@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What the engine keeps of a file after a read into a GPU goes when the file does, or its tier.
-#include "fs/filesystem.hpp"
+#include "fs/core/filesystem.hpp"
 #include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/fs/quiet_kernel.hpp"
 #include "tests/unit/tiering/pools.hpp"
@@ -17,8 +17,7 @@ class FilesystemGpuTest : public test::PoolTest {
 
   void prepare() override {
     pool_ = open(make_tiers("ab"));
-    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
-    fs_->attach(engine_);
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{}, &engine_);
     dir_.make_file("a/f", std::string(kSize, 'f'));
   }
   void TearDown() override { EXPECT_EQ(handles(), 0u); }
@@ -31,12 +30,12 @@ class FilesystemGpuTest : public test::PoolTest {
     CUdeviceptr address = 0;
     ASSERT_EQ(gpu.api().cuMemAlloc(&address, kSize), CUDA_SUCCESS);
     const auto memory = borrow_device(gpu, address, kSize);
-    const InodeId file = fs_->lookup(kRootId, "f")->id;
+    const InodeId file = fs_->names().lookup(kRootId, "f")->id;
     const Segment whole{0, 0, kSize};
-    const auto done = fs_->gpu_read(file, *memory, {&whole, 1}, Route::CuFile);
+    const auto done = fs_->gpu().read(file, *memory, {&whole, 1}, Route::CuFile);
     ASSERT_TRUE(done) << done.error().operation;
     gpu.api().cuMemFree(address);
-    fs_->forget(file, 1);
+    fs_->names().forget(file, 1);
     ASSERT_EQ(handles(), 1u);
   }
 
@@ -49,25 +48,25 @@ class FilesystemGpuTest : public test::PoolTest {
 
 TEST_F(FilesystemGpuTest, ADeletedFileIsLetGoThoughTheKernelHasForgottenIt) {
   read_with_cufile();
-  ASSERT_TRUE(fs_->lookup(kRootId, "f"));
-  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  ASSERT_TRUE(fs_->names().lookup(kRootId, "f"));
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
 }
 
 TEST_F(FilesystemGpuTest, AReplacedFileIsLetGo) {
   dir_.make_file("a/g", "g");
   read_with_cufile();
-  ASSERT_TRUE(fs_->lookup(kRootId, "f"));
-  ASSERT_TRUE(fs_->lookup(kRootId, "g"));
-  ASSERT_TRUE(fs_->rename(kRootId, "g", kRootId, "f", 0));
+  ASSERT_TRUE(fs_->names().lookup(kRootId, "f"));
+  ASSERT_TRUE(fs_->names().lookup(kRootId, "g"));
+  ASSERT_TRUE(fs_->names().rename(kRootId, "g", kRootId, "f", 0));
 }
 
 TEST_F(FilesystemGpuTest, AFileWithAnotherNameStays) {
   read_with_cufile();
-  const InodeId file = fs_->lookup(kRootId, "f")->id;
-  ASSERT_TRUE(fs_->link(file, kRootId, "g"));
-  ASSERT_TRUE(fs_->unlink(kRootId, "f"));
+  const InodeId file = fs_->names().lookup(kRootId, "f")->id;
+  ASSERT_TRUE(fs_->names().link(file, kRootId, "g"));
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
   EXPECT_EQ(handles(), 1u);
-  ASSERT_TRUE(fs_->unlink(kRootId, "g"));
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "g"));
 }
 
 TEST_F(FilesystemGpuTest, ATierThatGoesAwayTakesItsFilesAlong) {
@@ -78,7 +77,7 @@ TEST_F(FilesystemGpuTest, ATierThatGoesAwayTakesItsFilesAlong) {
 
 TEST_F(FilesystemGpuTest, ATierThatIsDrainedHoldsNothing) {
   read_with_cufile();
-  ASSERT_TRUE(fs_->vacate(pool_->placement().front()));
+  ASSERT_TRUE(fs_->relocator().vacate(pool_->placement().front()));
 }
 
 }  // namespace

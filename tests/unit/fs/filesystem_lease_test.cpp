@@ -29,24 +29,24 @@ class LeaseTest : public FilesystemTest {
 TEST_F(LeaseTest, OpeningALeasedFileIsRefusedAndTheHolderIsTold) {
   const InodeId large = id_of("large");
   const UniqueFd lease = take_lease("large", O_RDWR, F_WRLCK);
-  const auto refused = fs_->open(large, O_RDONLY, kOpener, std::nullopt);
+  const auto refused = fs_->files().open(large, O_RDONLY, kOpener, std::nullopt);
   ASSERT_FALSE(refused) << "it was waited for";
   EXPECT_EQ(refused.error().code, EAGAIN);
   EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_RDLCK) << "what the holder is asked to go down to";
 
   ASSERT_EQ(::fcntl(lease.get(), F_SETLEASE, F_UNLCK), 0);
-  ASSERT_TRUE(fs_->open(large, O_RDONLY, kOpener, std::nullopt));
-  fs_->release(large, O_RDONLY);
+  ASSERT_TRUE(fs_->files().open(large, O_RDONLY, kOpener, std::nullopt));
+  fs_->files().release(large, O_RDONLY);
 }
 
 TEST_F(LeaseTest, ReadingASmallLeasedFileIsRefused) {
   const InodeId small = id_of("small");
   const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
-  ASSERT_TRUE(fs_->open(small, O_RDONLY, kOpener, std::nullopt)) << "nothing is opened yet";
+  ASSERT_TRUE(fs_->files().open(small, O_RDONLY, kOpener, std::nullopt)) << "nothing is opened yet";
   EXPECT_EQ(read_all(small), "error: EAGAIN");
   ASSERT_EQ(::fcntl(lease.get(), F_SETLEASE, F_UNLCK), 0);
   EXPECT_EQ(read_all(small), "content");
-  fs_->release(small, O_RDONLY);
+  fs_->files().release(small, O_RDONLY);
 }
 
 TEST_F(LeaseTest, ChangingAFileWithAReadLeaseIsRefused) {
@@ -54,19 +54,19 @@ TEST_F(LeaseTest, ChangingAFileWithAReadLeaseIsRefused) {
   const UniqueFd lease = take_lease("small", O_RDONLY, F_RDLCK);
   AttributeChange change;
   change.size = 0;
-  const auto truncated = fs_->setattr(small, change);
+  const auto truncated = fs_->attributes().set(small, change);
   EXPECT_TRUE(failed_with(truncated, EAGAIN));
-  const auto opened = fs_->open(small, O_WRONLY | O_TRUNC, kOpener, std::nullopt);
+  const auto opened = fs_->files().open(small, O_WRONLY | O_TRUNC, kOpener, std::nullopt);
   EXPECT_TRUE(failed_with(opened, EAGAIN));
-  EXPECT_EQ(fs_->open_files(), 0u);
+  EXPECT_EQ(fs_->files().open_files(), 0u);
   EXPECT_EQ(read_all(small), "content");
 }
 
 TEST_F(LeaseTest, StatAndRenameDoNotMind) {
   const InodeId small = id_of("small");
   const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
-  EXPECT_TRUE(fs_->getattr(small));
-  EXPECT_TRUE(fs_->rename(kRootId, "small", kRootId, "other", 0));
+  EXPECT_TRUE(fs_->attributes().get(small));
+  EXPECT_TRUE(fs_->names().rename(kRootId, "small", kRootId, "other", 0));
   EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_WRLCK) << "it was in nobody's way";
 }
 

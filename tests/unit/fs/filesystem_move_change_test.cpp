@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "fs/no_waiting.hpp"
-#include "fs/directory_stream.hpp"
+#include "fs/core/directory_stream.hpp"
+#include "fs/core/no_waiting.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
 
@@ -30,12 +30,12 @@ class ChangeMeanwhileTest : public FileMoveTest, public testing::WithParamInterf
   static std::vector<Change> all() {
     const auto opens = [](int flags) {
       return [flags](Filesystem& fs, InodeId f) {
-        ASSERT_TRUE(fs.open(f, flags, kOpener, std::nullopt));
-        fs.release(f, flags);
+        ASSERT_TRUE(fs.files().open(f, flags, kOpener, std::nullopt));
+        fs.files().release(f, flags);
       };
     };
     const auto sets = [](const AttributeChange& change) {
-      return [change](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.setattr(f, change)); };
+      return [change](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.attributes().set(f, change)); };
     };
     AttributeChange mode, owner, size, times;
     mode.mode = 0600;
@@ -51,33 +51,41 @@ class ChangeMeanwhileTest : public FileMoveTest, public testing::WithParamInterf
         {"Truncate", sets(size), "a"},
         {"SetTimes", sets(times), "a"},
         {"SetXattr",
-         [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.setxattr(f, "user.k", "v", 1, 0, kRoot)); },
+         [](Filesystem& fs, InodeId f) {
+           ASSERT_TRUE(fs.xattrs().set(f, "user.k", "v", 1, 0, kRoot));
+         },
          "a"},
         {"Pin",
          [](Filesystem& fs, InodeId f) {
-           ASSERT_TRUE(fs.setxattr(f, "user.sluice.pin", "a", 1, 0, kRoot));
+           ASSERT_TRUE(fs.xattrs().set(f, "user.sluice.pin", "a", 1, 0, kRoot));
          },
          "a"},
         {"RemoveXattr",
-         [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.removexattr(f, "user.old")); }, "a"},
-        {"Unlink", [](Filesystem& fs, InodeId) { ASSERT_TRUE(fs.unlink(kRootId, "f")); }, ""},
+         [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.xattrs().remove(f, "user.old")); }, "a"},
+        {"Unlink", [](Filesystem& fs, InodeId) { ASSERT_TRUE(fs.names().unlink(kRootId, "f")); },
+         ""},
         {"Rename",
-         [](Filesystem& fs, InodeId) { ASSERT_TRUE(fs.rename(kRootId, "f", kRootId, "g", 0)); },
+         [](Filesystem& fs, InodeId) {
+           ASSERT_TRUE(fs.names().rename(kRootId, "f", kRootId, "g", 0));
+         },
          ""},
         {"RenameOverIt",
-         [](Filesystem& fs, InodeId) { ASSERT_TRUE(fs.rename(kRootId, "other", kRootId, "f", 0)); },
+         [](Filesystem& fs, InodeId) {
+           ASSERT_TRUE(fs.names().rename(kRootId, "other", kRootId, "f", 0));
+         },
          "a"},
         {"Exchange",
          [](Filesystem& fs, InodeId) {
-           ASSERT_TRUE(fs.rename(kRootId, "other", kRootId, "f", RENAME_EXCHANGE));
+           ASSERT_TRUE(fs.names().rename(kRootId, "other", kRootId, "f", RENAME_EXCHANGE));
          },
          "a"},
-        {"Link", [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.link(f, kRootId, "g")); }, "a"},
+        {"Link", [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.names().link(f, kRootId, "g")); },
+         "a"},
         {"Allocate",
          [](Filesystem& fs, InodeId f) {
-           ASSERT_TRUE(fs.open(f, O_RDWR, kOpener, std::nullopt));
-           ASSERT_TRUE(fs.allocate(f, 0, 0, 100));
-           fs.release(f, O_RDWR);
+           ASSERT_TRUE(fs.files().open(f, O_RDWR, kOpener, std::nullopt));
+           ASSERT_TRUE(fs.files().allocate(f, 0, 0, 100));
+           fs.files().release(f, O_RDWR);
          },
          "a"},
     };
@@ -125,14 +133,14 @@ TEST_F(FileMoveTest, LookingAtAFileDoesNotCancelItsMove) {
   dir_.make_file("a/f", "content");
   auto flight = begun("f");
   const InodeId id = id_of("f");
-  ASSERT_TRUE(fs_->getattr(id));
-  ASSERT_TRUE(fs_->statx(id));
-  ASSERT_TRUE(fs_->listxattr(id, kRoot));
+  ASSERT_TRUE(fs_->attributes().get(id));
+  ASSERT_TRUE(fs_->attributes().statx(id));
+  ASSERT_TRUE(fs_->xattrs().list(id, kRoot));
   open_file(id, O_RDONLY);
   EXPECT_EQ(read_all(id), "content");
   EXPECT_FALSE(flight.file->is_cancelled());
   EXPECT_TRUE(end(flight));
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(FileMoveTest, IsCancelledBySomebodyWhoWantsToWriteOnTheTierItself) {
@@ -183,7 +191,7 @@ TEST_F(FileMoveTest, ANameThatIsTakenOnTheOtherTierIsNotReplaced) {
 TEST_F(FileMoveTest, TakesAllNamesOfAFileAlong) {
   dir_.make_file("a/f", "content");
   dir_.make_dir("a/d");
-  ASSERT_TRUE(fs_->link(id_of("f"), id_of("d"), "g"));
+  ASSERT_TRUE(fs_->names().link(id_of("f"), id_of("d"), "g"));
   const InodeId id = id_of("f");
   ASSERT_TRUE(move("f")) << "asked for by one of them";
   EXPECT_EQ(where("f"), "b");
@@ -218,10 +226,10 @@ TEST_F(FileMoveTest, SeveralFilesArriveTogether) {
   }
   AttributeChange change;
   change.mode = 0600;
-  ASSERT_TRUE(fs_->setattr(id_of("g"), change));
+  ASSERT_TRUE(fs_->attributes().set(id_of("g"), change));
   std::vector<Arrival> arrivals;
   for (Flight& flight : flights) arrivals.push_back({flight.file.get(), &flight.copy, flight.to});
-  const auto outcomes = fs_->replace(arrivals);
+  const auto outcomes = fs_->relocator().replace(arrivals);
   ASSERT_EQ(outcomes.size(), 3u);
   EXPECT_TRUE(outcomes[0]);
   EXPECT_TRUE(failed_with(outcomes[1], ECANCELED));
@@ -249,14 +257,14 @@ TEST_F(FileMoveTest, WhoLooksItUpWhileItMovesAlwaysFindsIt) {
   std::atomic<int> looked{0}, missed{0}, strange{0};
   std::thread reader([&] {
     while (!stop) {
-      const auto entry = fs_->lookup(d, "f");
+      const auto entry = fs_->names().lookup(d, "f");
       ++looked;
       if (!entry || entry->id == InodeId{}) {
         ++missed;
       } else {
         if (entry->id != f) ++strange;
         if (read_all(f) != "content") ++strange;
-        fs_->forget(entry->id, 1);
+        fs_->names().forget(entry->id, 1);
       }
     }
   });
@@ -277,7 +285,7 @@ TEST_F(FileMoveTest, ALookupThatBeganBeforeFindsTheFileInADirectoryThatIsNewOnIt
   auto flight = begun("d/f");
   moment.calls = 1;
   moment.before_naming = [&] { EXPECT_TRUE(end(flight)); };
-  const auto entry = fs_->lookup(d, "f");
+  const auto entry = fs_->names().lookup(d, "f");
   ASSERT_FALSE(moment.before_naming) << "the moment never came";
   ASSERT_EQ(where("d/f"), "b");
   ASSERT_TRUE(entry);
@@ -295,10 +303,10 @@ TEST_F(FileMoveTest, AReadThatBeganBeforeDoesNotTieTheFileToItsOldPlace) {
   ASSERT_FALSE(moment.after_opening) << "the moment never came";
   ASSERT_EQ(where("f"), "b");
   open_file(id, O_RDWR);
-  ASSERT_TRUE(fs_->write(id, "CONTENT", 7, 0, std::nullopt));
+  ASSERT_TRUE(fs_->files().write(id, "CONTENT", 7, 0, std::nullopt));
   EXPECT_EQ(test::read_file(at("b", "f")), "CONTENT") << "written to a file without a name";
-  fs_->release(id, O_RDWR);
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDWR);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(FileMoveTest, AListingThatBeganJustBeforeDoesNotMissTheFile) {
@@ -318,12 +326,12 @@ TEST_F(FileMoveTest, AListingThatBeganJustBeforeDoesNotMissTheFile) {
                               return true;
                             }));
   };
-  list(**fs_->open_directory(d), kFiles + 2);
+  list(**fs_->names().open_directory(d), kFiles + 2);
   ASSERT_EQ(items.size(), kFiles + 2u);
   const std::string last = items.back().name;
   items.clear();
   auto flight = begun("d/" + last);
-  const auto stream = *fs_->open_directory(d);
+  const auto stream = *fs_->names().open_directory(d);
   moment.calls = 1;
   moment.before_naming = [&] { list(*stream, 1); };
   [[maybe_unused]] const auto moved = end(flight);  // or it waits for another time
@@ -337,7 +345,7 @@ TEST_F(FileMoveTest, AListingShowsItOnceBeforeAndAfter) {
   dir_.make_file("b/d/g", "other");
   const auto names = [&] {
     std::vector<std::string> out;
-    const auto stream = *fs_->open_directory(id_of("d"));
+    const auto stream = *fs_->names().open_directory(id_of("d"));
     EXPECT_TRUE(
         stream->read(0, DirectoryStream::Numbers::Wanted, [&](const DirectoryStream::Item& item) {
           out.push_back(item.name);
@@ -366,8 +374,8 @@ TEST_F(FileMoveTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
       ASSERT_TRUE(replay_intents(store_, *pool_));
       EXPECT_EQ(where("f").size(), 1u) << "call " << nth << ", after replay";
       const InodeId id = id_of("f");
-      ASSERT_TRUE(fs_->unlink(kRootId, "f"));
-      fs_->forget(id, 1000);
+      ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+      fs_->names().forget(id, 1000);
       if (!failed) break;
     }
   }
@@ -378,9 +386,9 @@ TEST_F(FileMoveTest, WhoWantsToWriteGetsTheFileWithoutWaitingForTheCopy) {
   const InodeId id = id_of("f");
   auto flight = begun("f");
   open_file(id, O_RDWR);
-  fs_->serve_everything();
-  ASSERT_TRUE(fs_->write(id, "CONTENT", 7, 0, std::nullopt));
-  fs_->release(id, O_RDWR);
+  fs_->files().serve_everything();
+  ASSERT_TRUE(fs_->files().write(id, "CONTENT", 7, 0, std::nullopt));
+  fs_->files().release(id, O_RDWR);
   EXPECT_TRUE(failed_with(end(flight), ECANCELED));
   EXPECT_EQ(test::read_file(at("a", "f")), "CONTENT");
 }
@@ -425,7 +433,7 @@ TEST_F(FileMoveTest, WhoMustNotWaitForItsEndIsToldSo) {
         const NoWaiting now;
         AttributeChange change;
         change.mode = 0600;
-        const auto changed = fs_->setattr(id, change);
+        const auto changed = fs_->attributes().set(id, change);
         code = changed ? 0 : changed.error().code;
       });
     };
@@ -448,13 +456,14 @@ TEST_F(FileMoveTest, ADirectoryThatIsRenamedWhileItIsCopiedHasOneName) {
     std::jthread other;
     moment.calls = calls;
     moment.before_naming = [&] {
-      other = std::jthread(
-          [&] { EXPECT_TRUE(fs_->rename(kRootId, old_name.c_str(), kRootId, name.c_str(), 0)); });
+      other = std::jthread([&] {
+        EXPECT_TRUE(fs_->names().rename(kRootId, old_name.c_str(), kRootId, name.c_str(), 0));
+      });
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     };
-    const auto made = fs_->create(directory, "f", 0644, O_WRONLY, kRoot);
+    const auto made = fs_->files().create(directory, "f", 0644, O_WRONLY, kRoot);
     EXPECT_TRUE(made) << "at " << calls;
-    if (made) fs_->release(made->first.id, O_WRONLY);
+    if (made) fs_->files().release(made->first.id, O_WRONLY);
     if (std::exchange(moment.before_naming, nullptr)) break;  // there are no more such moments
     other.join();
     EXPECT_EQ(where(old_name), "") << "at " << calls;

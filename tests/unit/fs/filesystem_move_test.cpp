@@ -93,11 +93,11 @@ TEST_F(FileMoveTest, ForgetsWhatItLookedUp) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
   const Move wanted{f, {"/d/f"}, kA, kB, 0, Reason::Requested, ""};
-  fs_->forget(f, 1);
-  fs_->forget(d, 2);
+  fs_->names().forget(f, 1);
+  fs_->names().forget(d, 2);
   const std::size_t before = fs_->known_inodes();
   {
-    auto held = fs_->hold(wanted);
+    auto held = fs_->relocator().hold(wanted);
     ASSERT_TRUE(held);
     EXPECT_GT(fs_->known_inodes(), before);
   }
@@ -107,7 +107,7 @@ TEST_F(FileMoveTest, ForgetsWhatItLookedUp) {
 TEST_F(FileMoveTest, AFileThatIsThereAlreadyIsLeftAlone) {
   dir_.make_file("b/f", "content");
   Move there = move_of("f", kB);
-  EXPECT_TRUE(failed_with(fs_->hold(there), EALREADY));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(there), EALREADY));
 }
 
 TEST_F(FileMoveTest, AFileThatIsNotWhereThePlanSawItIsLeftAlone) {
@@ -115,7 +115,7 @@ TEST_F(FileMoveTest, AFileThatIsNotWhereThePlanSawItIsLeftAlone) {
   Move planned = move_of("f", kC);
   planned.from = kA;
   planned.reason = Reason::Cold;
-  EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
 }
 
 TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
@@ -124,11 +124,11 @@ TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
   Move planned = move_of("f");
   planned.reason = Reason::Hot;
   planned.paths = {"/g"};
-  EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
   planned.paths = {"/gone"};
-  EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
   planned.paths = {};
-  EXPECT_TRUE(failed_with(fs_->hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
 }
 
 TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
@@ -137,7 +137,7 @@ TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
   Move asked = move_of("f");
   ASSERT_EQ(asked.reason, Reason::Requested);
   asked.paths = {"/g"};
-  const auto held = fs_->hold(asked);
+  const auto held = fs_->relocator().hold(asked);
   ASSERT_TRUE(held);
   EXPECT_EQ((*held)->identity().id, asked.id);
 }
@@ -145,7 +145,7 @@ TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
 TEST_F(FileMoveTest, IsMadeOnceAtATime) {
   dir_.make_file("a/f", "content");
   const Flight first = begun("f");
-  EXPECT_TRUE(failed_with(fs_->hold(move_of("f", kC)), EBUSY));
+  EXPECT_TRUE(failed_with(fs_->relocator().hold(move_of("f", kC)), EBUSY));
   discard(first.copy, (*pool_)[kB]);
 }
 
@@ -176,7 +176,7 @@ TEST_F(FileMoveTest, AReaderWeServeGoesOnReading) {
   ASSERT_TRUE(end(flight));
   EXPECT_EQ(where("f"), "b");
   EXPECT_EQ(read_all(id), "content") << "after it";
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
   EXPECT_EQ(read_all(id), "content") << "closed";
 }
 
@@ -188,11 +188,11 @@ TEST_F(FileMoveTest, AReaderSeesWhatIsWrittenAfterTheMove) {
   EXPECT_EQ(read_all(id), "content");
   ASSERT_TRUE(end(flight));
   open_file(id, O_RDWR);
-  ASSERT_TRUE(fs_->write(id, "CONTENT", 7, 0, std::nullopt));
+  ASSERT_TRUE(fs_->files().write(id, "CONTENT", 7, 0, std::nullopt));
   EXPECT_EQ(read_all(id), "CONTENT");
   EXPECT_EQ(test::read_file(at("b", "f")), "CONTENT");
-  fs_->release(id, O_RDWR);
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDWR);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(FileMoveTest, AReaderIsNotInTheWayOnceTheWritersHaveClosed) {
@@ -200,15 +200,15 @@ TEST_F(FileMoveTest, AReaderIsNotInTheWayOnceTheWritersHaveClosed) {
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
   open_file(id, O_RDWR);
-  ASSERT_TRUE(fs_->write(id, "CONTENT", 7, 0, std::nullopt));
+  ASSERT_TRUE(fs_->files().write(id, "CONTENT", 7, 0, std::nullopt));
   EXPECT_TRUE(failed_with(begin("f"), EBUSY));
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
   AttributeChange shorter;
   shorter.size = 4;
-  ASSERT_TRUE(fs_->setattr(id, shorter));
+  ASSERT_TRUE(fs_->attributes().set(id, shorter));
   EXPECT_TRUE(move("f"));
   EXPECT_EQ(read_all(id), "CONT");
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(FileMoveTest, WhoOpensALargeFileMeanwhileIsServedByUs) {
@@ -219,9 +219,9 @@ TEST_F(FileMoveTest, WhoOpensALargeFileMeanwhileIsServedByUs) {
   EXPECT_TRUE(read_all(id) == test::pattern(kMiB, 1));
   ASSERT_TRUE(end(flight));
   EXPECT_TRUE(read_all(id) == test::pattern(kMiB, 1));
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
   EXPECT_NE(open_file(id, O_RDONLY).backing_id, 0) << "the next is passed through again";
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(FileMoveTest, APassthroughReaderIsInTheWayUntilItCloses) {
@@ -229,7 +229,7 @@ TEST_F(FileMoveTest, APassthroughReaderIsInTheWayUntilItCloses) {
   const InodeId id = id_of("f");
   ASSERT_NE(open_file(id, O_RDONLY).backing_id, 0);
   EXPECT_TRUE(failed_with(begin("f"), EBUSY));
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
   EXPECT_EQ(kernel_.backed, 0);
   EXPECT_TRUE(move("f"));
 }
@@ -239,10 +239,10 @@ TEST_F(FileMoveTest, WhoOpensAFileWhoseMoveWaitsIsServedByUs) {
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
   ASSERT_TRUE(failed_with(begin("f"), EBUSY));
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
   EXPECT_EQ(open_file(id, O_RDONLY).backing_id, 0);
   EXPECT_TRUE(move("f"));
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(FileMoveTest, AFileThatWasInUseMovesWhenItIsClosed) {
@@ -251,16 +251,16 @@ TEST_F(FileMoveTest, AFileThatWasInUseMovesWhenItIsClosed) {
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
   ASSERT_EQ(set_xattr("f", "user.sluice.tier", "b"), 0);
-  ASSERT_TRUE(eventually([&] { return migration_->mover().is_waiting(id); }));
-  EXPECT_EQ(migration_->mover().pending(id)->code, EBUSY);
-  fs_->release(id, O_RDONLY);
+  ASSERT_TRUE(eventually([&] { return fs_->migration()->mover().is_waiting(id); }));
+  EXPECT_EQ(fs_->migration()->mover().pending(id)->code, EBUSY);
+  fs_->files().release(id, O_RDONLY);
   EXPECT_TRUE(eventually([&] { return where("f") == "b"; }));
 }
 
 TEST_F(FileMoveTest, AGpuReadIsInTheWayWhileItRuns) {
   dir_.make_file("a/f", "content");
   Engine engine({});
-  fs_->attach(engine);
+  attach(engine);
   std::string buffer(7, '-');
   const auto memory = borrow_host(buffer.data(), buffer.size());
   const Segment all{0, 0, 7};
@@ -270,7 +270,7 @@ TEST_F(FileMoveTest, AGpuReadIsInTheWayWhileItRuns) {
     ASSERT_FALSE(flight);
     EXPECT_EQ(flight.error().code, EBUSY);
   };
-  ASSERT_TRUE(fs_->gpu_read(id, *memory, {&all, 1}, Route::Auto));
+  ASSERT_TRUE(fs_->gpu().read(id, *memory, {&all, 1}, Route::Auto));
   ASSERT_FALSE(moment.after_opening) << "the moment never came";
   EXPECT_EQ(buffer, "content");
   EXPECT_TRUE(move("f"));
@@ -280,7 +280,7 @@ TEST_F(FileMoveTest, AGpuReadIsInTheWayWhileItRuns) {
 TEST_F(FileMoveTest, AFileThatAGpuReadsIsCopiedButNotSwitched) {
   dir_.make_file("a/f", "content");
   Engine engine({});
-  fs_->attach(engine);
+  attach(engine);
   std::string buffer(7, '-');
   const auto memory = borrow_host(buffer.data(), buffer.size());
   const Segment all{0, 0, 7};
@@ -291,7 +291,7 @@ TEST_F(FileMoveTest, AFileThatAGpuReadsIsCopiedButNotSwitched) {
     ASSERT_FALSE(ended);
     EXPECT_EQ(ended.error().code, EBUSY);
   };
-  ASSERT_TRUE(fs_->gpu_read(id, *memory, {&all, 1}, Route::Auto));
+  ASSERT_TRUE(fs_->gpu().read(id, *memory, {&all, 1}, Route::Auto));
   ASSERT_FALSE(moment.after_opening) << "the moment never came";
   EXPECT_EQ(buffer, "content");
   EXPECT_EQ(where("f"), "a");
@@ -304,10 +304,10 @@ TEST_F(FileMoveTest, AWriterIsInTheWay) {
     const InodeId id = id_of("f");
     open_file(id, O_WRONLY);
     EXPECT_TRUE(failed_with(begin("f"), EBUSY)) << size;
-    fs_->release(id, O_WRONLY);
+    fs_->files().release(id, O_WRONLY);
     EXPECT_TRUE(move("f")) << size;
-    ASSERT_TRUE(fs_->unlink(kRootId, "f"));
-    fs_->forget(id, 1000);
+    ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+    fs_->names().forget(id, 1000);
   }
 }
 

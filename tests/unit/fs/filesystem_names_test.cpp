@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Names and listings, asked for directly.
+// NameList and listings, asked for directly.
 #include <dirent.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -22,13 +22,13 @@ TEST_F(NamesTest, AreFoundOnEveryTier) {
     const Entry entry = entry_of(path);
     EXPECT_EQ(entry.st.st_size, size) << path;
     EXPECT_EQ(entry.st.st_ino, to_number(entry.id)) << path;
-    EXPECT_EQ(fs_->getattr(entry.id)->st.st_ino, to_number(entry.id)) << path;
+    EXPECT_EQ(fs_->attributes().get(entry.id)->st.st_ino, to_number(entry.id)) << path;
   }
   EXPECT_EQ(read_path("d/h"), "333");
 }
 
 TEST_F(NamesTest, ThatDoNotExistMayBeRemembered) {
-  const auto entry = fs_->lookup(kRootId, "missing");
+  const auto entry = fs_->names().lookup(kRootId, "missing");
   ASSERT_TRUE(entry);
   EXPECT_EQ(entry->id, InodeId{});
   EXPECT_GT(entry->entry_seconds, 0);
@@ -37,7 +37,7 @@ TEST_F(NamesTest, ThatDoNotExistMayBeRemembered) {
 TEST_F(NamesTest, ThatMayBeOnATierThatIsAwayAreNotRememberedAsMissing) {
   dir_.make_file("b/f", "1");
   take_away("b");
-  const auto entry = fs_->lookup(kRootId, "f");
+  const auto entry = fs_->names().lookup(kRootId, "f");
   ASSERT_TRUE(entry);
   EXPECT_EQ(entry->id, InodeId{});
   EXPECT_EQ(entry->entry_seconds, 0);
@@ -47,16 +47,17 @@ TEST_F(NamesTest, ThatMayBeOnATierThatIsAwayAreNotRememberedAsMissing) {
 
 TEST_F(NamesTest, OurOwnDirectoryIsHidden) {
   EXPECT_FALSE(has(kRootId, ".sluice"));
-  EXPECT_TRUE(failed_with(fs_->mkdir(kRootId, ".sluice", 0755, kRoot), EPERM));
-  EXPECT_TRUE(failed_with(fs_->create(kRootId, ".sluice", 0644, O_RDWR, kRoot), EPERM));
-  EXPECT_TRUE(failed_with(fs_->mknod(kRootId, ".sluice", S_IFIFO, 0, kRoot), EPERM));
-  EXPECT_TRUE(failed_with(fs_->symlink("x", kRootId, ".sluice", kRoot), EPERM));
+  EXPECT_TRUE(failed_with(fs_->names().mkdir(kRootId, ".sluice", 0755, kRoot), EPERM));
+  EXPECT_TRUE(failed_with(fs_->files().create(kRootId, ".sluice", 0644, O_RDWR, kRoot), EPERM));
+  EXPECT_TRUE(failed_with(fs_->names().mknod(kRootId, ".sluice", S_IFIFO, 0, kRoot), EPERM));
+  EXPECT_TRUE(failed_with(fs_->names().symlink("x", kRootId, ".sluice", kRoot), EPERM));
   EXPECT_TRUE(failed_with(unlink(kRootId, ".sluice"), ENOENT));
   EXPECT_TRUE(failed_with(rmdir(kRootId, ".sluice"), ENOENT));
-  ASSERT_TRUE(fs_->mkdir(kRootId, "d", 0755, kRoot));
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0755, kRoot));
   EXPECT_TRUE(failed_with(rename(kRootId, "d", kRootId, ".sluice", 0), EPERM));
   EXPECT_TRUE(failed_with(rename(kRootId, ".sluice", kRootId, "x", 0), EPERM));
-  EXPECT_TRUE(fs_->mkdir(id_of("d"), ".sluice", 0755, kRoot)) << "elsewhere it is a name like any";
+  EXPECT_TRUE(fs_->names().mkdir(id_of("d"), ".sluice", 0755, kRoot))
+      << "elsewhere it is a name like any";
   EXPECT_TRUE(has(id_of("d"), ".sluice"));
   EXPECT_TRUE(test::exists(at("a", ".sluice/tier.json")));
 }
@@ -79,22 +80,22 @@ TEST_F(NamesTest, OfADirectoryOnTwoTiersAreOne) {
 }
 
 TEST_F(NamesTest, ANewFileIsMadeOnTheFastestTierAsItsCaller) {
-  const auto made = fs_->create(kRootId, "f", 0666, O_RDWR, Caller{1234, 5678, 027});
+  const auto made = fs_->files().create(kRootId, "f", 0666, O_RDWR, Caller{1234, 5678, 027});
   ASSERT_TRUE(made);
   const struct stat st = test::lstat_of(at("a", "f"));
   EXPECT_EQ(st.st_uid, 1234u);
   EXPECT_EQ(st.st_gid, 5678u);
   EXPECT_EQ(st.st_mode & 07777, 0640u);
   EXPECT_EQ(made->first.id, id_of("f"));
-  EXPECT_EQ(fs_->open_files(), 1u);
-  fs_->release(made->first.id, O_RDWR);
-  EXPECT_EQ(fs_->open_files(), 0u);
+  EXPECT_EQ(fs_->files().open_files(), 1u);
+  fs_->files().release(made->first.id, O_RDWR);
+  EXPECT_EQ(fs_->files().open_files(), 0u);
 }
 
 // The kernel believed that the name is free and has checked no permission on what is there.
 TEST_F(NamesTest, CreatingWhatExistsOnAnyTierOpensNothing) {
   const std::size_t before = fs_->known_inodes();
-  ASSERT_TRUE(fs_->mkdir(kRootId, "both", 0755, kRoot));
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "both", 0755, kRoot));
   dir_.make_file("b/both/f", "old");
   dir_.make_file("a/f", "old");
   ASSERT_EQ(::mkfifo(at("a", "fifo").c_str(), 0666), 0);
@@ -102,31 +103,32 @@ TEST_F(NamesTest, CreatingWhatExistsOnAnyTierOpensNothing) {
   for (const auto& [parent, name] : {std::pair("", "f"), {"both", "f"}, {"", "fifo"}, {"", "d"}}) {
     const InodeId id = id_of(parent);
     for (const int flags : {O_RDWR, O_WRONLY | O_TRUNC})
-      EXPECT_TRUE(failed_with(fs_->create(id, name, 0644, flags, kUser), ESTALE)) << name;
-    EXPECT_TRUE(failed_with(fs_->create(id, name, 0644, O_RDWR | O_EXCL, kUser), EEXIST)) << name;
-    EXPECT_TRUE(failed_with(fs_->mkdir(id, name, 0755, kUser), EEXIST)) << name;
-    EXPECT_TRUE(failed_with(fs_->symlink("x", id, name, kUser), EEXIST)) << name;
+      EXPECT_TRUE(failed_with(fs_->files().create(id, name, 0644, flags, kUser), ESTALE)) << name;
+    EXPECT_TRUE(failed_with(fs_->files().create(id, name, 0644, O_RDWR | O_EXCL, kUser), EEXIST))
+        << name;
+    EXPECT_TRUE(failed_with(fs_->names().mkdir(id, name, 0755, kUser), EEXIST)) << name;
+    EXPECT_TRUE(failed_with(fs_->names().symlink("x", id, name, kUser), EEXIST)) << name;
   }
   EXPECT_EQ(test::read_file(at("b", "both/f")), "old");
   EXPECT_EQ(fs_->known_inodes(), before + 1);
 }
 
 TEST_F(NamesTest, EveryTypeOfFileCanBeMade) {
-  ASSERT_TRUE(fs_->mkdir(kRootId, "dir", 0777, Caller{1, 2, 022}));
-  ASSERT_TRUE(fs_->symlink("some/target", kRootId, "link", Caller{3, 4, 0}));
-  ASSERT_TRUE(fs_->mknod(kRootId, "fifo", S_IFIFO | 0622, 0, Caller{5, 6, 0}));
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "dir", 0777, Caller{1, 2, 022}));
+  ASSERT_TRUE(fs_->names().symlink("some/target", kRootId, "link", Caller{3, 4, 0}));
+  ASSERT_TRUE(fs_->names().mknod(kRootId, "fifo", S_IFIFO | 0622, 0, Caller{5, 6, 0}));
   EXPECT_EQ(test::lstat_of(at("a", "dir")).st_mode, S_IFDIR | 0755u);
   EXPECT_EQ(test::lstat_of(at("a", "dir")).st_uid, 1u);
   EXPECT_EQ(test::lstat_of(at("a", "link")).st_gid, 4u);
   EXPECT_EQ(test::lstat_of(at("a", "fifo")).st_mode, S_IFIFO | 0622u);
-  EXPECT_EQ(*fs_->readlink(id_of("link")), "some/target");
-  EXPECT_TRUE(failed_with(fs_->mkdir(kRootId, "dir", 0755, kRoot), EEXIST));
+  EXPECT_EQ(*fs_->names().readlink(id_of("link")), "some/target");
+  EXPECT_TRUE(failed_with(fs_->names().mkdir(kRootId, "dir", 0755, kRoot), EEXIST));
 }
 
 TEST_F(NamesTest, ALinkIsMadeOnTheTierOfItsFile) {
   dir_.make_file("b/f", "1");
   dir_.make_dir("a/d");
-  const auto linked = fs_->link(id_of("f"), id_of("d"), "g");
+  const auto linked = fs_->names().link(id_of("f"), id_of("d"), "g");
   ASSERT_TRUE(linked);
   EXPECT_EQ(linked->id, id_of("f"));
   EXPECT_EQ(linked->st.st_nlink, 2u);
@@ -139,7 +141,7 @@ TEST_F(NamesTest, ANewFileBringsItsDirectoriesToItsTier) {
   ASSERT_EQ(::chmod(at("c", "d").c_str(), 02771), 0);
   ASSERT_EQ(::setxattr(at("c", "d").c_str(), "user.k", "v", 1, 0), 0);
   const InodeId d = id_of("d"), e = id_of("d/e");
-  ASSERT_TRUE(fs_->create(e, "f", 0644, O_RDWR, kRoot));
+  ASSERT_TRUE(fs_->files().create(e, "f", 0644, O_RDWR, kRoot));
   EXPECT_TRUE(test::exists(at("a", "d/e/f")));
   EXPECT_EQ(test::lstat_of(at("a", "d")).st_mode, test::lstat_of(at("c", "d")).st_mode);
   EXPECT_EQ(test::lstat_of(at("a", "d")).st_uid, 12u);
@@ -191,8 +193,8 @@ TEST_F(NamesTest, RemovedDirectoriesCanStillBeAskedFor) {
   dir_.make_dir("a/d");
   const InodeId d = id_of("d");
   ASSERT_TRUE(rmdir(kRootId, "d"));
-  EXPECT_TRUE(fs_->getattr(d)) << "somebody's working directory";
-  EXPECT_TRUE(failed_with(fs_->create(d, "f", 0644, O_RDWR, kRoot), ENOENT));
+  EXPECT_TRUE(fs_->attributes().get(d)) << "somebody's working directory";
+  EXPECT_TRUE(failed_with(fs_->files().create(d, "f", 0644, O_RDWR, kRoot), ENOENT));
 }
 
 TEST_F(NamesTest, ForgottenInodesAreGoneFromMemory) {
@@ -201,9 +203,9 @@ TEST_F(NamesTest, ForgottenInodesAreGoneFromMemory) {
   const InodeId id = id_of("f");
   id_of("f");
   EXPECT_EQ(fs_->known_inodes(), before + 1);
-  fs_->forget(id, 1);
+  fs_->names().forget(id, 1);
   EXPECT_EQ(fs_->known_inodes(), before + 1);
-  fs_->forget(id, 1);
+  fs_->names().forget(id, 1);
   EXPECT_EQ(fs_->known_inodes(), before);
 }
 
@@ -212,13 +214,13 @@ TEST_F(NamesTest, AForgottenIdStillNamesItsFile) {
   dir_.make_file("b/d/f", "1");
   const InodeId d = id_of("d"), f = id_of("d/f");
   mount(make_tiers("abc"));
-  EXPECT_EQ(fs_->getattr(f)->st.st_size, 1);
-  EXPECT_TRUE(S_ISDIR(fs_->getattr(d)->st.st_mode));
-  EXPECT_EQ(fs_->lookup(d, ".")->id, d);
+  EXPECT_EQ(fs_->attributes().get(f)->st.st_size, 1);
+  EXPECT_TRUE(S_ISDIR(fs_->attributes().get(d)->st.st_mode));
+  EXPECT_EQ(fs_->names().lookup(d, ".")->id, d);
   ASSERT_EQ(::unlink(at("b", "d/f").c_str()), 0);
   mount(make_tiers("abc"));
-  EXPECT_TRUE(failed_with(fs_->getattr(f), ESTALE));
-  EXPECT_TRUE(failed_with(fs_->getattr(InodeId{12345}), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->attributes().get(f), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->attributes().get(InodeId{12345}), ESTALE));
 }
 
 TEST_F(NamesTest, AnIdDoesNotReachFilesOutsideTheTier) {
@@ -230,7 +232,7 @@ TEST_F(NamesTest, AnIdDoesNotReachFilesOutsideTheTier) {
     const auto handle = handle_at(AT_FDCWD, path.c_str(), &mount_id);
     ASSERT_TRUE(handle);
     const Identity forged = natural_identity(HandleKind::Ext4, (*pool_)[0].member().slot, *handle);
-    EXPECT_TRUE(failed_with(fs_->getattr(forged.id), ESTALE)) << path;
+    EXPECT_TRUE(failed_with(fs_->attributes().get(forged.id), ESTALE)) << path;
   }
 }
 
@@ -245,13 +247,13 @@ TEST_F(NamesTest, ADirectoryLearnsOfItsCopyOnATierThatComesBack) {
   // The kernel asks for "d" again only if it was told not to remember it.
   if (d.entry_seconds == 0) entry_of("d");
   EXPECT_TRUE(has(d.id, "g"));
-  EXPECT_EQ(names(d.id), (Names{".", "..", "f", "g"}));
+  EXPECT_EQ(names(d.id), (NameList{".", "..", "f", "g"}));
 }
 
 class ListingTest : public FilesystemTest {};
 
 TEST_F(ListingTest, OfOneTierShowsEveryName) {
-  Names expected{".", ".."};
+  NameList expected{".", ".."};
   for (int i = 0; i < 300; ++i) {
     expected.push_back("file" + std::to_string(i));
     dir_.make_file("b/d/" + expected.back(), "");
@@ -261,7 +263,7 @@ TEST_F(ListingTest, OfOneTierShowsEveryName) {
 }
 
 TEST_F(ListingTest, OfSeveralTiersShowsEveryNameOnce) {
-  Names expected{".", ".."};
+  NameList expected{".", ".."};
   for (int i = 0; i < 100; ++i) {
     const std::string name = "file" + std::to_string(i);
     expected.push_back(name);
@@ -280,14 +282,14 @@ TEST_F(ListingTest, OfSeveralTiersShowsEveryNameOnce) {
 TEST_F(ListingTest, OfTheRootHidesOurDirectory) {
   dir_.make_file("a/f", "");
   dir_.make_file("c/g", "");
-  EXPECT_EQ(names(kRootId), (Names{".", "..", "f", "g"}));
-  EXPECT_EQ(names(kRootId, 1), (Names{".", "..", "f", "g"}));
+  EXPECT_EQ(names(kRootId), (NameList{".", "..", "f", "g"}));
+  EXPECT_EQ(names(kRootId, 1), (NameList{".", "..", "f", "g"}));
 }
 
 TEST_F(ListingTest, OfTheRootOfOneTierHidesOurDirectory) {
   dir_.make_file("solo/f", "");
   mount({tier("solo", dir_ / "solo")});
-  EXPECT_EQ(names(kRootId, 1), (Names{".", "..", "f"}));
+  EXPECT_EQ(names(kRootId, 1), (NameList{".", "..", "f"}));
 }
 
 TEST_F(ListingTest, TellsTheNumbersThatStatTells) {
@@ -312,7 +314,7 @@ TEST_F(ListingTest, TellsTheNumbersThatStatTells) {
 TEST_F(ListingTest, FromTheStartSeesWhatIsNew) {
   dir_.make_file("a/d/f", "");
   dir_.make_file("b/d/g", "");
-  const auto stream = *fs_->open_directory(id_of("d"));
+  const auto stream = *fs_->names().open_directory(id_of("d"));
   const auto count = [&] {
     int items = 0;
     EXPECT_TRUE(stream->read(0, DirectoryStream::Numbers::NotWanted,
@@ -336,7 +338,7 @@ TEST_F(ListingTest, OfADirectoryPartOfWhichIsAwayEndsInAnError) {
   EXPECT_EQ(code, EIO);
   EXPECT_EQ(items.size(), 3u);
   bring_back("b");
-  EXPECT_EQ(names(d), (Names{".", "..", "f", "g"}));
+  EXPECT_EQ(names(d), (NameList{".", "..", "f", "g"}));
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ TEST_F(RenameTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
     const std::string& now = done ? to : from;
     EXPECT_TRUE(has(kRootId, now.c_str())) << "call " << nth;
     if (has(kRootId, now.c_str())) {
-      EXPECT_EQ(names(id_of(now)), (Names{".", "..", "f", "g"})) << "call " << nth;
+      EXPECT_EQ(names(id_of(now)), (NameList{".", "..", "f", "g"})) << "call " << nth;
     }
     if (!failed) break;
   }

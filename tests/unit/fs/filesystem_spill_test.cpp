@@ -39,7 +39,7 @@ class SpillTest : public FilesystemTest {
               0);
   }
   InodeId make(const char* name) {
-    const auto made = fs_->create(kRootId, name, 0640, O_RDWR, Caller{12, 34, 0});
+    const auto made = fs_->files().create(kRootId, name, 0640, O_RDWR, Caller{12, 34, 0});
     if (!made) throw std::runtime_error(made.error().operation);
     return made->first.id;
   }
@@ -47,8 +47,8 @@ class SpillTest : public FilesystemTest {
   std::size_t write(InodeId id, std::size_t from, std::size_t to) {
     constexpr std::size_t kPiece = 128 << 10;
     for (std::size_t at = from; at < to; at += kPiece) {
-      const auto put = fs_->write(id, content_.data() + at, std::min(kPiece, to - at),
-                                  static_cast<off_t>(at), std::nullopt);
+      const auto put = fs_->files().write(id, content_.data() + at, std::min(kPiece, to - at),
+                                          static_cast<off_t>(at), std::nullopt);
       if (!put) {
         code_ = put.error().code;
         return at;
@@ -67,41 +67,41 @@ class SpillTest : public FilesystemTest {
 TEST_F(SpillTest, AFileThatOutgrowsItsTierMovesOn) {
   fill(*fast_, 2 * kMiB);
   const InodeId id = make("f");
-  ASSERT_TRUE(fs_->setxattr(id, "user.k", "v", 1, 0, kRoot));
+  ASSERT_TRUE(fs_->xattrs().set(id, "user.k", "v", 1, 0, kRoot));
   ASSERT_EQ(xattr("f", "user.sluice.tier"), "fast");
-  const statx_timestamp born = fs_->statx(id)->stx_btime;
+  const statx_timestamp born = fs_->attributes().statx(id)->stx_btime;
   ASSERT_EQ(write(id, 0, 4 * kMiB), 4 * kMiB) << ::strerrorname_np(code_);
   EXPECT_EQ(xattr("f", "user.sluice.tier"), "slow");
   EXPECT_FALSE(test::exists(fast_->path() + "/f"));
   EXPECT_TRUE(test::read_file(slow_->path() + "/f") == content_);
   EXPECT_TRUE(read_all(id) == content_);
   EXPECT_EQ(id_of("f"), id);
-  EXPECT_EQ(fs_->getattr(id)->st.st_uid, 12u);
-  EXPECT_EQ(fs_->getattr(id)->st.st_mode & 07777, 0640u);
-  EXPECT_EQ(*fs_->getxattr(id, "user.k"), "v");
-  EXPECT_EQ(fs_->statx(id)->stx_btime.tv_sec, born.tv_sec);
-  EXPECT_EQ(fs_->statx(id)->stx_btime.tv_nsec, born.tv_nsec);
-  EXPECT_EQ(fs_->getattr(id)->st.st_ctim.tv_nsec,
+  EXPECT_EQ(fs_->attributes().get(id)->st.st_uid, 12u);
+  EXPECT_EQ(fs_->attributes().get(id)->st.st_mode & 07777, 0640u);
+  EXPECT_EQ(*fs_->xattrs().get(id, "user.k"), "v");
+  EXPECT_EQ(fs_->attributes().statx(id)->stx_btime.tv_sec, born.tv_sec);
+  EXPECT_EQ(fs_->attributes().statx(id)->stx_btime.tv_nsec, born.tv_nsec);
+  EXPECT_EQ(fs_->attributes().get(id)->st.st_ctim.tv_nsec,
             test::lstat_of(slow_->path() + "/f").st_ctim.tv_nsec);
   EXPECT_EQ(intents_in(store_), 0u);
   EXPECT_TRUE(test::names_in(slow_->path() + "/.sluice/tmp").empty());
-  fs_->release(id, O_RDWR);
-  ASSERT_TRUE(fs_->open(id, O_RDONLY, kOpener, std::nullopt));
+  fs_->files().release(id, O_RDWR);
+  ASSERT_TRUE(fs_->files().open(id, O_RDONLY, kOpener, std::nullopt));
   EXPECT_TRUE(read_all(id) == content_);
-  fs_->release(id, O_RDONLY);
+  fs_->files().release(id, O_RDONLY);
 }
 
 TEST_F(SpillTest, BringsTheDirectoryAlong) {
-  ASSERT_TRUE(fs_->mkdir(kRootId, "d", 0750, kRoot));
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0750, kRoot));
   fill(*fast_, kMiB);
   const InodeId d = id_of("d");
-  const auto made = fs_->create(d, "f", 0644, O_RDWR, kRoot);
+  const auto made = fs_->files().create(d, "f", 0644, O_RDWR, kRoot);
   ASSERT_TRUE(made);
   ASSERT_EQ(write(made->first.id, 0, 3 * kMiB), 3 * kMiB);
   EXPECT_TRUE(test::exists(slow_->path() + "/d/f"));
   EXPECT_EQ(test::lstat_of(slow_->path() + "/d").st_mode & 07777, 0750u);
   EXPECT_EQ(id_of("d"), d);
-  fs_->release(made->first.id, O_RDWR);
+  fs_->files().release(made->first.id, O_RDWR);
 }
 
 TEST_F(SpillTest, WithoutRoomAnywhereIsEnospcAndLosesNothing) {
@@ -112,35 +112,36 @@ TEST_F(SpillTest, WithoutRoomAnywhereIsEnospcAndLosesNothing) {
   EXPECT_LT(written, 4 * kMiB);
   EXPECT_GT(written, kMiB);
   EXPECT_TRUE(failed_with(
-      fs_->write(id, content_.data(), kMiB, static_cast<off_t>(written), std::nullopt), ENOSPC));
+      fs_->files().write(id, content_.data(), kMiB, static_cast<off_t>(written), std::nullopt),
+      ENOSPC));
   EXPECT_EQ(xattr("f", "user.sluice.tier"), "fast");
   EXPECT_TRUE(read_all(id).substr(0, written) == head(written));
   EXPECT_TRUE(test::names_in(slow_->path() + "/.sluice/tmp").empty());
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AFileWithTwoNamesStays) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
-  ASSERT_TRUE(fs_->link(id, kRootId, "g"));
+  ASSERT_TRUE(fs_->names().link(id, kRootId, "g"));
   EXPECT_LT(write(id, 0, 3 * kMiB), 3 * kMiB);
   EXPECT_EQ(xattr("f", "user.sluice.tier"), "fast");
   EXPECT_FALSE(test::exists(slow_->path() + "/f"));
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AFileThatLostItsLastKnownNameMovesUnderTheOther) {
-  ASSERT_TRUE(fs_->mkdir(kRootId, "d", 0750, kRoot));
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0750, kRoot));
   fill(*fast_, kMiB);
-  const auto made = fs_->create(id_of("d"), "f", 0644, O_RDWR, kRoot);
+  const auto made = fs_->files().create(id_of("d"), "f", 0644, O_RDWR, kRoot);
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
-  ASSERT_TRUE(fs_->link(id, kRootId, "g"));
+  ASSERT_TRUE(fs_->names().link(id, kRootId, "g"));
   ASSERT_TRUE(unlink(kRootId, "g"));
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB) << ::strerrorname_np(code_);
   EXPECT_TRUE(test::read_file(slow_->path() + "/d/f") == head(3 * kMiB));
   EXPECT_FALSE(test::exists(fast_->path() + "/d/f"));
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
@@ -151,34 +152,34 @@ TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
   EXPECT_TRUE(read_all(id) == head(3 * kMiB));
   EXPECT_FALSE(test::exists(slow_->path() + "/f"));
   EXPECT_TRUE(test::names_in(slow_->path() + "/.sluice/tmp").empty());
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AFileWhoseDirectoryIsGoneMovesToo) {
-  ASSERT_TRUE(fs_->mkdir(kRootId, "d", 0750, kRoot));
+  ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0750, kRoot));
   fill(*fast_, kMiB);
   const InodeId d = id_of("d");
-  const auto made = fs_->create(d, "f", 0644, O_RDWR, kRoot);
+  const auto made = fs_->files().create(d, "f", 0644, O_RDWR, kRoot);
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
   ASSERT_TRUE(unlink(d, "f"));
   ASSERT_TRUE(rmdir(kRootId, "d"));
-  fs_->forget(d, 100);
+  fs_->names().forget(d, 100);
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB) << ::strerrorname_np(code_);
   EXPECT_TRUE(read_all(id) == head(3 * kMiB));
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AFileMadeWithoutANameCanGetOneAfterwards) {
   fill(*fast_, kMiB);
-  const auto made = fs_->create_unnamed(kRootId, 0644, O_RDWR, kRoot);
+  const auto made = fs_->files().create_unnamed(kRootId, 0644, O_RDWR, kRoot);
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB);
-  ASSERT_TRUE(fs_->link(id, kRootId, "f"));
+  ASSERT_TRUE(fs_->names().link(id, kRootId, "f"));
   EXPECT_TRUE(test::read_file(slow_->path() + "/f") == head(3 * kMiB));
   EXPECT_EQ(id_of("f"), id);
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AFileRenamedMeanwhileMovesUnderItsNewName) {
@@ -188,17 +189,17 @@ TEST_F(SpillTest, AFileRenamedMeanwhileMovesUnderItsNewName) {
   ASSERT_EQ(write(id, 0, 3 * kMiB), 3 * kMiB);
   EXPECT_TRUE(test::read_file(slow_->path() + "/g") == head(3 * kMiB));
   EXPECT_FALSE(test::exists(fast_->path() + "/g") || test::exists(slow_->path() + "/f"));
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, AllocatingMovesToo) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
   ASSERT_EQ(write(id, 0, 1000), 1000u);
-  ASSERT_TRUE(fs_->allocate(id, 0, 0, 8 * kMiB));
+  ASSERT_TRUE(fs_->files().allocate(id, 0, 0, 8 * kMiB));
   EXPECT_EQ(xattr("f", "user.sluice.tier"), "slow");
   EXPECT_EQ(read_all(id).substr(0, 1000), head(1000));
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(SpillTest, NothingWrittenIsLostWhicheverCallOfTheStoreFails) {
@@ -212,12 +213,12 @@ TEST_F(SpillTest, NothingWrittenIsLostWhicheverCallOfTheStoreFails) {
     const bool failed = store_.has_failed();
     store_.fail_call(0);
     EXPECT_TRUE(read_all(id).substr(0, written) == head(written)) << "call " << nth;
-    fs_->release(id, O_RDWR);
+    fs_->files().release(id, O_RDWR);
     // The kernel still knows the inode and opens it again by its id.
-    const auto again = fs_->open(id, O_RDONLY, kOpener, std::nullopt);
+    const auto again = fs_->files().open(id, O_RDONLY, kOpener, std::nullopt);
     EXPECT_TRUE(again) << "call " << nth;
     EXPECT_TRUE(read_all(id).substr(0, written) == head(written)) << "call " << nth;
-    if (again) fs_->release(id, O_RDONLY);
+    if (again) fs_->files().release(id, O_RDONLY);
     ASSERT_TRUE(replay_intents(store_, *pool_));
     pool_->clear_temporaries();
     EXPECT_TRUE(read_path(name).substr(0, written) == head(written))

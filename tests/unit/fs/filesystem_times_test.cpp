@@ -20,12 +20,12 @@ class ShownTimesTest : public FileMoveTest {
     return std::tuple(st.st_ino, st.st_mode, st.st_nlink, st.st_uid, st.st_gid, st.st_size,
                       ns(st.st_atim), ns(st.st_mtim), ns(st.st_ctim));
   }
-  auto asked(const std::string& path) { return facts(fs_->getattr(id_of(path))->st); }
+  auto asked(const std::string& path) { return facts(fs_->attributes().get(id_of(path))->st); }
   auto looked_up(const std::string& path) { return facts(entry_of(path).st); }
   std::int64_t ctime_of(const std::string& path) { return ns(entry_of(path).st.st_ctim); }
   // Atime, mtime and ctime: a directory's size and link count depend on the number of its copies.
   auto times_of(const std::string& path) {
-    const struct stat st = fs_->getattr(id_of(path))->st;
+    const struct stat st = fs_->attributes().get(id_of(path))->st;
     return std::tuple(ns(st.st_atim), ns(st.st_mtim), ns(st.st_ctim));
   }
   std::int64_t own_ctime(const char* tier, const std::string& path) {
@@ -34,22 +34,22 @@ class ShownTimesTest : public FileMoveTest {
   void chmod(const std::string& path, mode_t mode) {
     AttributeChange change;
     change.mode = mode;
-    ASSERT_TRUE(fs_->setattr(id_of(path), change));
+    ASSERT_TRUE(fs_->attributes().set(id_of(path), change));
   }
-  void forget(const std::string& path) { fs_->forget(id_of(path), 1'000'000); }
+  void forget(const std::string& path) { fs_->names().forget(id_of(path), 1'000'000); }
 };
 
 TEST_F(ShownTimesTest, MovesChangeNothingThatStatSays) {
   dir_.make_file("a/f", "content");
   const auto before = looked_up("f");
-  const struct statx born = *fs_->statx(id_of("f"));
+  const struct statx born = *fs_->attributes().statx(id_of("f"));
   ASSERT_EQ(asked("f"), before);
   for (const TierIndex to : {kB, kC, kA, kC}) {
     ASSERT_TRUE(move("f", to));
     EXPECT_NE(ctime_of("f"), own_ctime((*pool_)[to].name().c_str(), "f"));
     EXPECT_EQ(looked_up("f"), before) << int{to};
     EXPECT_EQ(asked("f"), before) << int{to};
-    const struct statx st = *fs_->statx(id_of("f"));
+    const struct statx st = *fs_->attributes().statx(id_of("f"));
     EXPECT_EQ(ns(st.stx_ctime), ns(born.stx_ctime)) << int{to};
     EXPECT_EQ(ns(st.stx_btime), ns(born.stx_btime)) << int{to};
   }
@@ -58,7 +58,7 @@ TEST_F(ShownTimesTest, MovesChangeNothingThatStatSays) {
 TEST_F(ShownTimesTest, AChangeAfterAMoveIsSeenAndKeptByTheNext) {
   dir_.make_file("a/f", "content");
   const std::int64_t before = ctime_of("f");
-  const std::int64_t born = ns(fs_->statx(id_of("f"))->stx_btime);
+  const std::int64_t born = ns(fs_->attributes().statx(id_of("f"))->stx_btime);
   ASSERT_TRUE(move("f"));
   chmod("f", 0600);
   const std::int64_t changed = ctime_of("f");
@@ -66,7 +66,7 @@ TEST_F(ShownTimesTest, AChangeAfterAMoveIsSeenAndKeptByTheNext) {
   EXPECT_EQ(changed, own_ctime("b", "f"));
   ASSERT_TRUE(move("f", kC));
   EXPECT_EQ(ctime_of("f"), changed);
-  EXPECT_EQ(ns(fs_->statx(id_of("f"))->stx_btime), born);
+  EXPECT_EQ(ns(fs_->attributes().statx(id_of("f"))->stx_btime), born);
 }
 
 TEST_F(ShownTimesTest, AChangeOnTheTierItselfIsSeen) {
@@ -80,7 +80,7 @@ TEST_F(ShownTimesTest, ALinkMadeAfterAMoveIsSeen) {
   dir_.make_file("a/f", "content");
   const std::int64_t before = ctime_of("f");
   ASSERT_TRUE(move("f"));
-  const auto linked = fs_->link(id_of("f"), kRootId, "g");
+  const auto linked = fs_->names().link(id_of("f"), kRootId, "g");
   ASSERT_TRUE(linked);
   EXPECT_GT(ns(linked->st.st_ctim), before);
   EXPECT_EQ(ctime_of("f"), ns(linked->st.st_ctim));
@@ -92,32 +92,32 @@ TEST_F(ShownTimesTest, OpeningToWriteWithoutWritingChangesNothing) {
   const auto before = asked("f");
   const InodeId id = id_of("f");
   open_file(id, O_RDWR);
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
   EXPECT_EQ(asked("f"), before);
 }
 
 TEST_F(ShownTimesTest, TheKernelsForgettingAndARemountChangeNothing) {
   dir_.make_file("a/f", "content");
   const auto before = looked_up("f");
-  const std::int64_t born = ns(fs_->statx(id_of("f"))->stx_btime);
+  const std::int64_t born = ns(fs_->attributes().statx(id_of("f"))->stx_btime);
   ASSERT_TRUE(move("f"));
   forget("f");
   EXPECT_EQ(looked_up("f"), before) << "before the times are stored";
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   forget("f");
   EXPECT_EQ(looked_up("f"), before) << "after they were";
   ASSERT_TRUE(move("f", kC));
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   mount();
   EXPECT_EQ(looked_up("f"), before);
-  EXPECT_EQ(ns(fs_->statx(id_of("f"))->stx_btime), born);
+  EXPECT_EQ(ns(fs_->attributes().statx(id_of("f"))->stx_btime), born);
 }
 
 TEST_F(ShownTimesTest, AStoreThatLostThemCostsTheCtimeAlone) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   ASSERT_TRUE(move("f"));
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   ASSERT_TRUE(store_.forget_times({id}));
   mount();
   EXPECT_EQ(ctime_of("f"), own_ctime("b", "f"));
@@ -170,10 +170,10 @@ TEST_F(ShownTimesTest, ADirectoryDoesNotShowThatItsFilesMove) {
     EXPECT_EQ(times_of("d"), before) << int{to};
     EXPECT_EQ(ns(entry_of("d").st.st_ctim), std::get<2>(before)) << int{to};
   }
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   mount();
   EXPECT_EQ(times_of("d"), before);
-  ASSERT_TRUE(fs_->mkdir(id_of("d"), "new", 0755, kRoot));
+  ASSERT_TRUE(fs_->names().mkdir(id_of("d"), "new", 0755, kRoot));
   EXPECT_GT(times_of("d"), before);
   const auto changed = times_of("d");
   ASSERT_TRUE(move("d/f", kA));
@@ -186,13 +186,13 @@ TEST_F(ShownTimesTest, ADirectoryDoesNotShowThatItsFilesMove) {
 TEST_F(ShownTimesTest, ADirectoryIsNoYoungerForACopyOnAnotherTier) {
   dir_.make_file("a/d/e/f", "content");
   const auto root = times_of(""), d = times_of("d"), e = times_of("d/e");
-  const std::int64_t born = ns(fs_->statx(id_of("d"))->stx_btime);
+  const std::int64_t born = ns(fs_->attributes().statx(id_of("d"))->stx_btime);
   for (const TierIndex to : {kC, kB}) {
     ASSERT_TRUE(move("d/e/f", to));
     EXPECT_EQ(times_of(""), root) << int{to};
     EXPECT_EQ(times_of("d"), d) << int{to};
     EXPECT_EQ(times_of("d/e"), e) << int{to};
-    EXPECT_EQ(ns(fs_->statx(id_of("d"))->stx_btime), born) << int{to};
+    EXPECT_EQ(ns(fs_->attributes().statx(id_of("d"))->stx_btime), born) << int{to};
   }
 }
 
@@ -202,7 +202,7 @@ TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
   TierIndex to = kB;
   for (int call = 1; call <= 40; ++call, to = to == kB ? kA : kB) {
     const InodeId d = id_of("d");
-    const auto before = fs_->getattr(d)->st;
+    const auto before = fs_->attributes().get(d)->st;
     ShownTimes::wait_until_past(ns(before.st_ctim));
     Flight flight = begun("d/f", to);
     struct stat made {};
@@ -210,15 +210,15 @@ TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
     moment.calls = call;
     moment.before_naming = [&] {
       ran = true;
-      ASSERT_TRUE(fs_->mkdir(d, ("n" + std::to_string(call)).c_str(), 0755, kRoot));
-      made = fs_->getattr(d)->st;
+      ASSERT_TRUE(fs_->names().mkdir(d, ("n" + std::to_string(call)).c_str(), 0755, kRoot));
+      made = fs_->attributes().get(d)->st;
       EXPECT_GT(ns(made.st_mtim), ns(before.st_mtim)) << call;
       EXPECT_GT(ns(made.st_ctim), ns(before.st_ctim)) << call;
     };
     ASSERT_TRUE(end(flight));
     moment = {};
     if (!ran) break;
-    const struct stat after = fs_->getattr(d)->st;
+    const struct stat after = fs_->attributes().get(d)->st;
     EXPECT_GE(ns(after.st_mtim), ns(made.st_mtim)) << call;
     EXPECT_GE(ns(after.st_ctim), ns(made.st_ctim)) << call;
   }
@@ -230,12 +230,12 @@ TEST_F(ShownTimesTest, ARemovedDirectoryLeavesNothingInTheStore) {
   const InodeId d = id_of("d");
   id_of("d/old");  // the kernel removes only what it knows
   ASSERT_TRUE(move("d/f"));
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   EXPECT_FALSE(store_.times(d)->copies.empty());
-  ASSERT_TRUE(fs_->unlink(d, "f"));
-  ASSERT_TRUE(fs_->unlink(d, "old"));
-  ASSERT_TRUE(fs_->rmdir(kRootId, "d"));
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->names().unlink(d, "f"));
+  ASSERT_TRUE(fs_->names().unlink(d, "old"));
+  ASSERT_TRUE(fs_->names().rmdir(kRootId, "d"));
+  ASSERT_TRUE(fs_->flush());
   EXPECT_TRUE(store_.times(d)->copies.empty());
 }
 

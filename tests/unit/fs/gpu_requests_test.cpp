@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/gpu_requests.hpp"
+#include "fs/gpu/gpu_requests.hpp"
 
 #include <gtest/gtest.h>
 

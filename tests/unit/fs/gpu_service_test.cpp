@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Who may name which buffer, where a mount can't show it: callers of other PID namespaces, other
 // users' shares. The rest is in tests/mount/gpu_buffer_test.cpp.
-#include "fs/gpu_service.hpp"
+#include "fs/gpu/gpu_service.hpp"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -16,11 +16,10 @@ class GpuServiceTest : public test::PoolTest {
  protected:
   void prepare() override {
     pool_ = open(make_tiers("ab"));
-    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
-    fs_->attach(engine_);
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{}, &engine_);
     service_ = std::make_unique<GpuService>(engine_, *fs_, kHostMemory);
     dir_.make_file("a/f", "content");
-    file_ = fs_->lookup(kRootId, "f")->id;
+    file_ = fs_->names().lookup(kRootId, "f")->id;
     memory_ = make_memory(4096);
   }
   static UniqueFd make_memory(off_t size) {
@@ -160,7 +159,7 @@ class GpuServiceTurnTest : public GpuServiceTest {
     content_ = std::string(kSize, 'x');
     for (std::size_t i = 0; i < kSize; i += 4096) content_[i] = static_cast<char>(i >> 12);
     dir_.make_file("a/large", content_);
-    file_ = fs_->lookup(kRootId, "large")->id;
+    file_ = fs_->names().lookup(kRootId, "large")->id;
     large_ = make_memory(kSize);
     sluice_buffer_register request{};
     request.kind = SLUICE_BUFFER_MEMFD;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/memfd_limit.hpp"
+#include "fs/gpu/memfd_limit.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/metrics.hpp"
+#include "fs/control/metrics.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
-using Names = std::set<std::string>;
+using NameList = std::set<std::string>;
 
 json activity() {
   const json route = {{"operations", 4},    {"failures", 1}, {"bytes", 4096}, {"busy_s", 0.5},
@@ -89,8 +89,8 @@ std::string read_source(const std::string& name) {
   return out.str();
 }
 
-Names matches(const std::string& text, const std::string& pattern) {
-  Names out;
+NameList matches(const std::string& text, const std::string& pattern) {
+  NameList out;
   const std::regex regex(pattern);
   for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it)
     out.insert((*it)[1]);
@@ -138,11 +138,11 @@ TEST(MetricsTest, NamesCannotBreakOutOfTheirLabel) {
 }
 
 TEST(MetricsTest, AreAllDescribedAndTheDashboardAsksForNoOthers) {
-  const Names exported = matches(metrics_text(activity()), "# TYPE ([a-z_]+) ");
-  const Names described = matches(read_source("docs/metrics.md"), "\\| `(sluice_[a-z_]+)");
+  const NameList exported = matches(metrics_text(activity()), "# TYPE ([a-z_]+) ");
+  const NameList described = matches(read_source("docs/metrics.md"), "\\| `(sluice_[a-z_]+)");
   EXPECT_EQ(described, exported);
   const std::string dashboard = read_source("packaging/grafana-dashboard.json");
-  const Names shown = matches(dashboard, "\\b(sluice_[a-z_]+)");
+  const NameList shown = matches(dashboard, "\\b(sluice_[a-z_]+)");
   EXPECT_GT(shown.size(), 10u);
   for (std::string name : shown) {
     for (const char* suffix : {"_sum", "_count"}) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -76,32 +77,34 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
     ::signal(SIGIO, SIG_IGN);  // as the daemon does: it tells of leases that somebody breaks
     mount();
   }
-  void TearDown() override {
-    migration_.reset();
-    create_as(Caller{});
-  }
+  void TearDown() override { create_as(Caller{}); }
   void mount() {
-    migration_.reset();
     fs_.reset();
     pool_.reset();
     pool_ = open(make_tiers("abc"));
-    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
+    Filesystem::Settings settings;
+    settings.migration = migration_;
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings), engine_);
   }
+  // Mounts again, with a mover that does only what it is asked for.
   void migrate(Policy policy = {}) {
-    Migration::Settings settings;
-    settings.policy = std::move(policy);
-    settings.automatic = false;
-    migration_ = std::make_unique<Migration>(
-        *pool_, store_, *fs_, [] {}, std::move(settings));
-    fs_->attach(*migration_);
+    migration_.emplace();
+    migration_->policy = std::move(policy);
+    migration_->automatic = false;
+    mount();
+  }
+  // Mounts again, with an engine.
+  void attach(Engine& engine) {
+    engine_ = &engine;
+    mount();
   }
 
   int set_xattr(const std::string& path, const char* name, const std::string& value) {
-    const auto set = fs_->setxattr(id_of(path), name, value.data(), value.size(), 0, kRoot);
+    const auto set = fs_->xattrs().set(id_of(path), name, value.data(), value.size(), 0, kRoot);
     return set ? 0 : set.error().code;
   }
   Opened open_file(InodeId id, int flags) {
-    const auto opened = fs_->open(id, flags, kOpener, std::nullopt);
+    const auto opened = fs_->files().open(id, flags, kOpener, std::nullopt);
     if (!opened) throw std::runtime_error(opened.error().operation);
     return *opened;
   }
@@ -124,7 +127,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
   }
   Result<Flight> begin(const std::string& path, TierIndex to = kB) {
     Flight flight;
-    flight.file = SLUICE_TRY(fs_->hold(move_of(path, to)));
+    flight.file = SLUICE_TRY(fs_->relocator().hold(move_of(path, to)));
     flight.copy =
         SLUICE_TRY(make_hidden_copy(flight.file->source(), flight.file->identity(), (*pool_)[to]));
     flight.to = to;
@@ -137,7 +140,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
   }
   Result<void> end(Flight& flight) {
     SLUICE_TRY(settle(flight.copy));
-    auto outcome = fs_->replace({{flight.file.get(), &flight.copy, flight.to}})[0];
+    auto outcome = fs_->relocator().replace({{flight.file.get(), &flight.copy, flight.to}})[0];
     if (!outcome) discard(flight.copy, (*pool_)[flight.to]);
     flight.file.reset();
     return outcome;
@@ -147,7 +150,8 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
     return end(flight);
   }
 
-  std::unique_ptr<Migration> migration_;
+  std::optional<Migration::Settings> migration_;
+  Engine* engine_ = nullptr;
 };
 
 }  // namespace sluice

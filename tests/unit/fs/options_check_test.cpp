@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <regex>
 
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/options.hpp"
+#include "fs/control/options.hpp"
 
 #include <gtest/gtest.h>
 

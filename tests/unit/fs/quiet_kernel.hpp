@@ -2,7 +2,7 @@
 // A kernel without passthrough that takes whatever it is told.
 #pragma once
 
-#include "fs/filesystem.hpp"
+#include "fs/core/filesystem.hpp"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/request_turn.hpp"
+#include "fs/gpu/request_turn.hpp"
 
 #include <gtest/gtest.h>
 

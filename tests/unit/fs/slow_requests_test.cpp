@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/slow_requests.hpp"
+#include "fs/fuse/slow_requests.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "fs/directory_stream.hpp"
+#include "fs/core/directory_stream.hpp"
 #include "tests/unit/fs/asked_filesystem.hpp"
 
 namespace sluice {
 
-using Names = std::vector<std::string>;
+using NameList = std::vector<std::string>;
 
 // The kernel's side of the mount: its passthrough table and what it was told to ask again.
 class FakeKernel final : public KernelSide {
@@ -63,7 +63,7 @@ class FilesystemTest : public AskedFilesystem<FakeKernel> {
   // A listing in steps of `batch` items, each continued by offset as the kernel does.
   std::vector<DirectoryStream::Item> list(InodeId id, std::size_t batch = 1000,
                                           int* code = nullptr) {
-    auto stream = fs_->open_directory(id);
+    auto stream = fs_->names().open_directory(id);
     if (!stream) throw std::runtime_error(stream.error().operation);
     std::vector<DirectoryStream::Item> items;
     off_t offset = 0;
@@ -81,8 +81,8 @@ class FilesystemTest : public AskedFilesystem<FakeKernel> {
       offset = items.back().next;
     }
   }
-  Names names(InodeId id, std::size_t batch = 1000) {
-    Names out;
+  NameList names(InodeId id, std::size_t batch = 1000) {
+    NameList out;
     for (const auto& item : list(id, batch)) out.push_back(item.name);
     std::ranges::sort(out);
     return out;

@@ -28,7 +28,7 @@ TEST_F(TierXattrTest, TierThatTheFileIsOnChangesNothing) {
   dir_.make_file("a/f", "content");
   migrate();
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "a"), 0);
-  EXPECT_EQ(migration_->mover().destination(id_of("f")), std::nullopt);
+  EXPECT_EQ(fs_->migration()->mover().destination(id_of("f")), std::nullopt);
   EXPECT_EQ(where("f"), "a");
 }
 
@@ -66,9 +66,9 @@ TEST_F(TierXattrTest, PinComesAndGoes) {
   EXPECT_EQ(test::xattr_of(at("a", "f"), kPinXattr), "b");
   ASSERT_EQ(set_xattr("f", "user.sluice.pin", "c"), 0);
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "c");
-  ASSERT_TRUE(fs_->removexattr(id_of("f"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->xattrs().remove(id_of("f"), "user.sluice.pin"));
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
-  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), "user.sluice.pin"), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.pin"), ENODATA));
 }
 
 TEST_F(TierXattrTest, PinToATierThatDoesNotExistIsRefused) {
@@ -83,7 +83,7 @@ TEST_F(TierXattrTest, PinIsInheritedAndTheNearestWins) {
   EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "b");
   ASSERT_EQ(set_xattr("d/e", "user.sluice.pin", "c"), 0);
   EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "c");
-  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("d/e/f"), "user.sluice.pin"), ENODATA))
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("d/e/f"), "user.sluice.pin"), ENODATA))
       << "it has none of its own";
 }
 
@@ -97,10 +97,10 @@ TEST_F(TierXattrTest, PinMovesWithTheFile) {
 TEST_F(TierXattrTest, PinIsInvisibleInItsOwnForm) {
   dir_.make_file("a/f", "content");
   ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
-  EXPECT_EQ(*fs_->listxattr(id_of("f"), kRoot), "");
+  EXPECT_EQ(*fs_->xattrs().list(id_of("f"), kRoot), "");
   EXPECT_EQ(xattr("f", kPinXattr), "error: ENODATA");
   EXPECT_EQ(set_xattr("f", kPinXattr, "c"), EPERM);
-  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), kPinXattr), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), kPinXattr), ENODATA));
 }
 
 TEST_F(TierXattrTest, PinOfADirectoryIsOnEveryCopyOfIt) {
@@ -114,15 +114,15 @@ TEST_F(TierXattrTest, PinOfADirectoryIsOnEveryCopyOfIt) {
 TEST_F(TierXattrTest, PinDecidesWhereNewFilesGo) {
   dir_.make_dir("a/d/e");
   const InodeId e = id_of("d/e");
-  ASSERT_TRUE(fs_->mknod(e, "before", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(e, "before", S_IFREG | 0644, 0, kRoot));
   ASSERT_EQ(set_xattr("d", "user.sluice.pin", "c"), 0);
-  ASSERT_TRUE(fs_->mknod(e, "after", S_IFREG | 0644, 0, kRoot));
-  ASSERT_TRUE(fs_->create(e, "created", 0644, O_RDWR, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(e, "after", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->files().create(e, "created", 0644, O_RDWR, kRoot));
   EXPECT_EQ(where("d/e/before"), "a");
   EXPECT_EQ(where("d/e/after"), "c");
   EXPECT_EQ(where("d/e/created"), "c");
-  ASSERT_TRUE(fs_->removexattr(id_of("d"), "user.sluice.pin"));
-  ASSERT_TRUE(fs_->mknod(e, "again", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->xattrs().remove(id_of("d"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->names().mknod(e, "again", S_IFREG | 0644, 0, kRoot));
   EXPECT_EQ(where("d/e/again"), "a");
 }
 
@@ -131,9 +131,9 @@ TEST_F(TierXattrTest, PinHoldsForWhatIsRenamedBelowIt) {
   dir_.make_dir("a/d");
   const InodeId d = id_of("d");
   ASSERT_EQ(set_xattr("pinned", "user.sluice.pin", "b"), 0);
-  ASSERT_TRUE(fs_->mknod(d, "before", S_IFREG | 0644, 0, kRoot));
-  ASSERT_TRUE(fs_->rename(kRootId, "d", id_of("pinned"), "d", 0));
-  ASSERT_TRUE(fs_->mknod(d, "after", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(d, "before", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().rename(kRootId, "d", id_of("pinned"), "d", 0));
+  ASSERT_TRUE(fs_->names().mknod(d, "after", S_IFREG | 0644, 0, kRoot));
   EXPECT_EQ(where("pinned/d/before"), "a");
   EXPECT_EQ(where("pinned/d/after"), "b");
 }
@@ -143,9 +143,9 @@ TEST_F(TierXattrTest, RulesDecideWhereNewFilesGo) {
   policy.rules = {{"*.bin", {}, {}, {}, {}, kC}, {"/d/**", {}, {}, {}, {}, kB}};
   migrate(policy);
   dir_.make_dir("a/d");
-  ASSERT_TRUE(fs_->mknod(kRootId, "x.bin", S_IFREG | 0644, 0, kRoot));
-  ASSERT_TRUE(fs_->mknod(kRootId, "x.txt", S_IFREG | 0644, 0, kRoot));
-  ASSERT_TRUE(fs_->mknod(id_of("d"), "x.txt", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(kRootId, "x.bin", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(kRootId, "x.txt", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(id_of("d"), "x.txt", S_IFREG | 0644, 0, kRoot));
   EXPECT_EQ(where("x.bin"), "c");
   EXPECT_EQ(where("x.txt"), "a");
   EXPECT_EQ(where("d/x.txt"), "b");
@@ -157,7 +157,7 @@ TEST_F(TierXattrTest, APinComesBeforeARule) {
   migrate(policy);
   dir_.make_dir("a/d");
   ASSERT_EQ(set_xattr("d", "user.sluice.pin", "b"), 0);
-  ASSERT_TRUE(fs_->mknod(id_of("d"), "f", S_IFREG | 0644, 0, kRoot));
+  ASSERT_TRUE(fs_->names().mknod(id_of("d"), "f", S_IFREG | 0644, 0, kRoot));
   EXPECT_EQ(where("d/f"), "b");
 }
 
@@ -167,10 +167,10 @@ TEST_F(TierXattrTest, HeatCountsOpens) {
   const InodeId id = id_of("f");
   for (int i = 0; i < 3; ++i) {
     open_file(id, O_RDONLY);
-    fs_->release(id, O_RDONLY);
+    fs_->files().release(id, O_RDONLY);
   }
   EXPECT_EQ(xattr("f", "user.sluice.heat"), "3.00");
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   EXPECT_EQ(xattr("f", "user.sluice.heat"), "3.00");
 }
 
@@ -178,8 +178,8 @@ TEST_F(TierXattrTest, HeatStaysWithAFileThatMoves) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
-  fs_->release(id, O_RDONLY);
-  ASSERT_TRUE(fs_->flush_heat());
+  fs_->files().release(id, O_RDONLY);
+  ASSERT_TRUE(fs_->flush());
   ASSERT_TRUE(move("f"));
   EXPECT_EQ(xattr("f", "user.sluice.heat"), "1.00");
 }
@@ -187,7 +187,7 @@ TEST_F(TierXattrTest, HeatStaysWithAFileThatMoves) {
 TEST_F(TierXattrTest, MovingAFileDoesNotHeatIt) {
   dir_.make_file("a/f", "content");
   ASSERT_TRUE(move("f"));
-  ASSERT_TRUE(fs_->flush_heat());
+  ASSERT_TRUE(fs_->flush());
   EXPECT_EQ(xattr("f", "user.sluice.accesses"), "0");
 }
 
@@ -213,11 +213,11 @@ TEST_F(TierXattrTest, ExplainTellsWhatAMoveWaitsFor) {
   const InodeId id = id_of("f");
   open_file(id, O_RDWR);
   ASSERT_EQ(set_xattr("f", "user.sluice.tier", "b"), 0);
-  ASSERT_TRUE(eventually([&] { return migration_->mover().is_waiting(id); }));
+  ASSERT_TRUE(eventually([&] { return fs_->migration()->mover().is_waiting(id); }));
   const auto told = nlohmann::json::parse(xattr("f", "user.sluice.explain"));
   EXPECT_EQ(told["pending"]["to"], "b");
   EXPECT_NE(told["pending"]["why"], "");
-  fs_->release(id, O_RDWR);
+  fs_->files().release(id, O_RDWR);
 }
 
 TEST_F(TierXattrTest, ExplainKnowsOnlyFilesAndOnlyWhereThingsMove) {
@@ -232,9 +232,9 @@ TEST_F(TierXattrTest, OthersCannotBeSetOrRemoved) {
   for (const char* name : {"heat", "location", "accesses", "explain", "nonsense"}) {
     const std::string full = std::string("user.sluice.") + name;
     EXPECT_EQ(set_xattr("f", full.c_str(), "x"), EPERM) << name;
-    EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), full.c_str()), EPERM)) << name;
+    EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), full.c_str()), EPERM)) << name;
   }
-  EXPECT_TRUE(failed_with(fs_->removexattr(id_of("f"), "user.sluice.tier"), EPERM));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.tier"), EPERM));
 }
 
 }  // namespace

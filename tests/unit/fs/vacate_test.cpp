@@ -12,9 +12,9 @@ namespace {
 
 class VacateTest : public FileMoveTest {
  protected:
-  Filesystem::Remainder vacate(TierIndex tier) {
+  Relocator::Remainder vacate(TierIndex tier) {
     if (!(*pool_)[tier].set_draining(true)) throw std::runtime_error("set draining");
-    const auto left = fs_->vacate(tier);
+    const auto left = fs_->relocator().vacate(tier);
     if (!left) throw std::runtime_error(left.error().operation);
     return *left;
   }
@@ -26,9 +26,9 @@ TEST_F(VacateTest, NothingNewComesByAPinOrByRequest) {
   migrate();
   ASSERT_EQ(set_xattr("d", "user.sluice.pin", "b"), 0);
   vacate(kB);
-  const auto made = fs_->create(id_of("d"), "new", 0644, O_WRONLY, kRoot);
+  const auto made = fs_->files().create(id_of("d"), "new", 0644, O_WRONLY, kRoot);
   ASSERT_TRUE(made);
-  fs_->release(made->first.id, O_WRONLY);
+  fs_->files().release(made->first.id, O_WRONLY);
   EXPECT_EQ(where("d/new"), "a");
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EBUSY);
 }
@@ -39,10 +39,10 @@ TEST_F(VacateTest, TakesSymlinksToAnotherTier) {
   ASSERT_EQ(::lchown(at("b", "d/link").c_str(), 12, 34), 0);
   const std::array<timespec, 2> times{timespec{1000, 1}, timespec{2000, 2}};
   ASSERT_EQ(::utimensat(AT_FDCWD, at("b", "d/link").c_str(), times.data(), AT_SYMLINK_NOFOLLOW), 0);
-  EXPECT_EQ(*fs_->readlink(id_of("d/link")), "some/target");
+  EXPECT_EQ(*fs_->names().readlink(id_of("d/link")), "some/target");
   vacate(kB);
   EXPECT_EQ(where("d/link"), "a");
-  EXPECT_EQ(*fs_->readlink(id_of("d/link")), "some/target");
+  EXPECT_EQ(*fs_->names().readlink(id_of("d/link")), "some/target");
   const struct stat st = test::lstat_of(at("a", "d/link"));
   EXPECT_EQ(st.st_uid, 12u);
   EXPECT_EQ(st.st_gid, 34u);
@@ -73,15 +73,15 @@ TEST_F(VacateTest, WhoKnowsASymlinkCanStillReadIt) {
   ASSERT_EQ(::symlink("target", at("b", "link").c_str()), 0);
   const InodeId known = id_of("link");
   vacate(kB);
-  EXPECT_EQ(*fs_->readlink(known), "target");
-  EXPECT_TRUE(fs_->getattr(known));
+  EXPECT_EQ(*fs_->names().readlink(known), "target");
+  EXPECT_TRUE(fs_->attributes().get(known));
 }
 
 TEST_F(VacateTest, ALookupThatBeganBeforeFindsTheSymlink) {
   ASSERT_EQ(::symlink("target", at("b", "link").c_str()), 0);
   moment.calls = 2;  // it has looked on a, and comes to b
   moment.before_naming = [&] { vacate(kB); };
-  const auto entry = fs_->lookup(kRootId, "link");
+  const auto entry = fs_->names().lookup(kRootId, "link");
   ASSERT_FALSE(moment.before_naming) << "the moment never came";
   ASSERT_EQ(where("link"), "a");
   ASSERT_TRUE(entry);
@@ -103,7 +103,7 @@ TEST_F(VacateTest, CountsTheFilesThatAreLeft) {
   dir_.make_file("b/d/f", test::pattern(10'000, 1));
   dir_.make_file("b/g", "x");
   ASSERT_EQ(::symlink("x", at("b", "link").c_str()), 0);
-  const Filesystem::Remainder left = vacate(kB);
+  const Relocator::Remainder left = vacate(kB);
   EXPECT_EQ(left.files, 2u);
   EXPECT_GE(left.bytes, 10'000u);
   EXPECT_EQ(where("d/f"), "b");
@@ -124,19 +124,19 @@ TEST_F(VacateTest, LeavesATierThatThePoolCanDoWithout) {
   EXPECT_EQ(id_of("d"), d);
   EXPECT_EQ(id_of("d/f"), f);
   EXPECT_EQ(read_all(f), "content");
-  EXPECT_EQ(*fs_->readlink(id_of("d/link")), "target");
+  EXPECT_EQ(*fs_->names().readlink(id_of("d/link")), "target");
 }
 
 TEST_F(VacateTest, NeedsAnotherTier) {
   for (const auto& tier : *pool_) ASSERT_TRUE(tier->set_draining(true));
-  EXPECT_TRUE(failed_with(fs_->vacate(kB), ENOSPC));
+  EXPECT_TRUE(failed_with(fs_->relocator().vacate(kB), ENOSPC));
 }
 
 TEST_F(VacateTest, WhereASymlinkLiesInTheWayItStays) {
   ASSERT_EQ(::symlink("hidden", at("b", "link").c_str()), 0);
   ASSERT_EQ(::symlink("shown", at("a", "link").c_str()), 0);
   EXPECT_EQ(vacate(kB).files, 1u);
-  EXPECT_EQ(*fs_->readlink(id_of("link")), "shown");
+  EXPECT_EQ(*fs_->names().readlink(id_of("link")), "shown");
   EXPECT_EQ(where("link"), "ab");
   EXPECT_TRUE(test::names_in(at("a", ".sluice/tmp")).empty());
 }

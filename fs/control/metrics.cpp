@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/control/metrics.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+using Label = std::pair<std::string_view, std::string>;
+
+// Names are bytes; a label is UTF-8, with three characters escaped.
+std::string label_value(const std::string& value) {
+  const std::string text =
+      json::parse(json(value).dump(-1, ' ', false, json::error_handler_t::replace));
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+// Lines of one metric stand together, under its description.
+class Metric {
+ public:
+  Metric(std::string& out, std::string_view name, std::string_view type, std::string_view help)
+      : out_(out), name_(name) {
+    out_.append("# HELP ").append(name).append(" ").append(help).append("\n# TYPE ");
+    out_.append(name).append(" ").append(type).append("\n");
+  }
+
+  Metric& add(const json& value, std::initializer_list<Label> labels = {},
+              std::string_view suffix = "") {
+    out_.append(name_).append(suffix);
+    char before = '{';
+    for (const auto& [name, text] : labels) {
+      out_.append(1, std::exchange(before, ',')).append(name).append("=\"");
+      out_.append(label_value(text)).append("\"");
+    }
+    if (before == ',') out_ += '}';
+    out_.append(" ").append(number(value)).append("\n");
+    return *this;
+  }
+
+ private:
+  static std::string number(const json& value) {
+    if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
+    if (value.is_number_unsigned()) return std::to_string(value.get<std::uint64_t>());
+    if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
+    std::array<char, 40> text{};
+    std::snprintf(text.data(), text.size(), "%.9g", value.get<double>());
+    return text.data();
+  }
+
+  std::string& out_;
+  const std::string_view name_;
+};
+
+void add_tiers(std::string& out, const json& tiers) {
+  struct Figure {
+    std::string_view name, type, help;
+    const char* member;
+    double scale = 0;  // 0: as it is
+  };
+  constexpr std::array kFigures{
+      Figure{"sluice_tier_online", "gauge", "1 if the tier is there.", "online"},
+      Figure{"sluice_tier_draining", "gauge", "1 while the tier is being emptied.", "draining"},
+      Figure{"sluice_tier_size_bytes", "gauge", "What may be filled.", "total"},
+      Figure{"sluice_tier_used_bytes", "gauge", "What is in use.", "used"},
+      Figure{"sluice_tier_free_bytes", "gauge", "What may still be written.", "free"},
+      Figure{"sluice_tier_high_watermark_ratio", "gauge",
+             "Fill above which new files go to the next tier.", "high_watermark", 0.01},
+      Figure{"sluice_tier_low_watermark_ratio", "gauge", "Fill down to which migration drains it.",
+             "low_watermark", 0.01},
+      Figure{"sluice_tier_read_bytes_total", "counter",
+             "Read by the daemon: requests that it served, moves.", "read_bytes"},
+      Figure{"sluice_tier_written_bytes_total", "counter", "Written by the daemon.",
+             "written_bytes"},
+  };
+  for (const Figure& figure : kFigures) {
+    Metric metric(out, figure.name, figure.type, figure.help);
+    for (const json& tier : tiers) {
+      const json& value = tier.at(figure.member);
+      metric.add(figure.scale > 0 ? json(value.get<double>() * figure.scale) : value,
+                 {{"tier", tier.at("name")}});
+    }
+  }
+  constexpr std::array kDiskFigures{
+      Figure{"sluice_tier_disk_reads_total", "counter",
+             "Reads of the disk under the tier, whoever made them.", "reads"},
+      Figure{"sluice_tier_disk_read_bytes_total", "counter",
+             "Read from the disk under the tier, passthrough included.", "read_bytes"},
+      Figure{"sluice_tier_disk_writes_total", "counter", "Writes of the disk under the tier.",
+             "writes"},
+      Figure{"sluice_tier_disk_written_bytes_total", "counter",
+             "Written to the disk under the tier, passthrough included.", "written_bytes"},
+      Figure{"sluice_tier_disk_busy_seconds_total", "counter", "Time in which the disk had work.",
+             "busy_ms", 0.001},
+  };
+  for (const Figure& figure : kDiskFigures) {
+    Metric metric(out, figure.name, figure.type, figure.help);
+    for (const json& tier : tiers) {
+      const json& disk = tier.at("disk");
+      if (!disk.is_object()) continue;
+      const json& value = disk.at(figure.member);
+      metric.add(figure.scale > 0 ? json(value.get<double>() * figure.scale) : value,
+                 {{"tier", tier.at("name")}, {"disk", disk.at("name")}});
+    }
+  }
+}
+
+void add_moves(std::string& out, const json& migration) {
+  const auto one = [&](std::string_view name, std::string_view type, std::string_view help,
+                       const char* member) {
+    Metric(out, name, type, help).add(migration.at(member));
+  };
+  one("sluice_moves_total", "counter", "Files moved to another tier.", "moved");
+  one("sluice_moved_bytes_total", "counter", "Bytes of those.", "moved_bytes");
+  one("sluice_move_failures_total", "counter",
+      "Moves that failed; those that gave way are tried again.", "failed");
+  one("sluice_move_copied_bytes_total", "counter", "Copied, whatever became of the move.",
+      "copied_bytes");
+  one("sluice_moves_active", "gauge", "Moves under way.", "active");
+  one("sluice_moves_queued", "gauge", "Moves that will begin when there is a turn.", "queued");
+  one("sluice_moves_queued_bytes", "gauge", "Bytes of those.", "queued_bytes");
+  one("sluice_moves_waiting", "gauge", "Moves that wait for room, a tier or a file in use.",
+      "pending");
+  one("sluice_migration_paused", "gauge", "1 while files don't move by themselves.", "paused");
+}
+
+void add_gpu(std::string& out, const json& gpu) {
+  const json& routes = gpu.at("routes");
+  const auto each = [&](Metric metric, const char* member) {
+    std::uint64_t sum = 0;
+    for (const auto& [name, route] : routes.items()) {
+      if (name == "all") continue;
+      metric.add(route.at(member), {{"route", name}});
+      if (route.at(member).is_number_integer()) sum += route.at(member).get<std::uint64_t>();
+    }
+    return std::pair(metric, sum);
+  };
+  each(Metric(out, "sluice_gpu_requests_total", "counter",
+              "Transfers between files and buffers that succeeded."),
+       "operations");
+  {
+    auto [metric, sum] = each(Metric(out, "sluice_gpu_failures_total", "counter",
+                                     "Those that failed; route none: before one was chosen."),
+                              "failures");
+    const auto all = routes.at("all").at("failures").get<std::uint64_t>();
+    metric.add(all > sum ? all - sum : 0, {{"route", "none"}});
+  }
+  each(Metric(out, "sluice_gpu_bytes_total", "counter", "Bytes of those that succeeded."), "bytes");
+  each(Metric(out, "sluice_gpu_busy_seconds_total", "counter",
+              "Time in which at least one was under way."),
+       "busy_s");
+  Metric latency(out, "sluice_gpu_request_seconds", "summary",
+                 "How long one took, since the mount.");
+  for (const auto& [name, route] : routes.items()) {
+    if (name == "all") continue;
+    const auto count = route.at("operations").get<double>();
+    latency.add(route.at("p50_us").get<double>() / 1e6, {{"route", name}, {"quantile", "0.5"}});
+    latency.add(route.at("p99_us").get<double>() / 1e6, {{"route", name}, {"quantile", "0.99"}});
+    latency.add(route.at("average_us").get<double>() * count / 1e6, {{"route", name}}, "_sum");
+    latency.add(route.at("operations"), {{"route", name}}, "_count");
+  }
+  const auto one = [&](std::string_view name, std::string_view help, const char* member) {
+    Metric(out, name, "gauge", help).add(gpu.at(member));
+  };
+  one("sluice_gpu_buffers", "Buffers that clients have registered.", "buffers");
+  one("sluice_gpu_buffer_bytes", "Bytes of those.", "buffer_bytes");
+  one("sluice_gpu_host_bytes", "Of those, host memory.", "host_bytes");
+  one("sluice_gpu_host_limit_bytes", "gpu_host_memory.", "host_bytes_limit");
+  one("sluice_gpu_pinned_bytes", "Pinned by the engine for staging.", "pinned_bytes");
+  one("sluice_gpu_mapped_bytes", "Page cache that GPUs can read.", "mapped_bytes");
+  Metric lost(out, "sluice_gpu_lost", "gauge",
+              "1 if the GPU is of no use any more until a remount.");
+  for (const json& device : gpu.at("devices"))
+    lost.add(device.at("lost"), {{"gpu", device.at("uuid")}, {"name", device.at("name")}});
+}
+
+}  // namespace
+
+std::string metrics_text(const json& activity) {
+  std::string out;
+  Metric(out, "sluice_info", "gauge", "Always 1; its labels say what is mounted.")
+      .add(1, {{"version", activity.at("version")},
+               {"pool", activity.at("pool")},
+               {"mountpoint", activity.at("mountpoint")}});
+  Metric(out, "sluice_uptime_seconds", "gauge", "Since the mount.").add(activity.at("uptime_s"));
+  Metric(out, "sluice_inodes", "gauge", "Files and directories that the kernel knows.")
+      .add(activity.at("inodes"));
+  Metric(out, "sluice_open_files", "gauge", "Open files.").add(activity.at("open_files"));
+  Metric(out, "sluice_opens_total", "counter", "Files opened.").add(activity.at("opens"));
+  Metric requests(
+      out, "sluice_requests_total", "counter",
+      "Requests of the kernel, by its name for them; passed through reads and writes are "
+      "none.");
+  for (const auto& [kind, count] : activity.at("requests").items())
+    requests.add(count, {{"kind", kind}});
+  add_tiers(out, activity.at("tiers"));
+  add_moves(out, activity.at("migration"));
+  add_gpu(out, activity.at("gpu"));
+  return out;
+}
+
+}  // namespace sluice

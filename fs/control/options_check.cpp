@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What must hold of the options as a whole, check_options(), and of the machine, check_tiers().
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/http_server.hpp"
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/units.hpp"
+#include "fs/control/option_values.hpp"
+#include "fs/control/options.hpp"
+
+namespace sluice {
+namespace {
+
+// What libfuse hands to the kernel, and what fstab holds for others to read.
+constexpr std::string_view kKernelWords =
+    "ro rw suid nosuid dev nodev exec noexec sync async dirsync noatime nodiratime symfollow "
+    "nosymfollow fsname=NAME";
+constexpr std::string_view kForeignWords =
+    "defaults auto noauto nofail user users nouser owner group _netdev relatime allow_other "
+    "default_permissions";
+
+std::string format_score(double score) {
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), "%g", score);
+  return out.data();
+}
+
+Problem check_names(const std::vector<TierOptions>& tiers) {
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (tiers[i].name != tiers[j].name) continue;
+      return "tier " + tiers[i].name + ": two tiers have that name; names must differ";
+    }
+  }
+  return {};
+}
+
+// Files that are too cold for every tier have to be somewhere: on the last one.
+Problem check_thresholds(const std::vector<TierOptions>& tiers) {
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    const double threshold = tier_threshold(tiers, i);
+    const std::string who = "tier " + tiers[i].name + ": threshold " + format_score(threshold) +
+                            (tiers[i].threshold ? "" : " (its default)");
+    if (i + 1 == tiers.size() && threshold != 0) {
+      return who + " must be 0, or left out: the last tier takes what is too cold for the others";
+    }
+    if (i > 0 && threshold > tier_threshold(tiers, i - 1)) {
+      return who + " must not be above " + format_score(tier_threshold(tiers, i - 1)) +
+             ", that of tier " + tiers[i - 1].name + ", which is faster";
+    }
+  }
+  return {};
+}
+
+std::size_t tier_named(const std::vector<TierOptions>& tiers, std::string_view name) {
+  const auto found = std::find_if(tiers.begin(), tiers.end(),
+                                  [&](const TierOptions& each) { return each.name == name; });
+  return static_cast<std::size_t>(found - tiers.begin());
+}
+
+Problem check_rules(const MountOptions& options) {
+  for (const auto& rule : options.rules) {
+    if (rule.tier == kStay || tier_named(options.tiers, rule.tier) < options.tiers.size()) continue;
+    std::vector<std::string_view> names;
+    std::string list;
+    for (const auto& tier : options.tiers) {
+      names.push_back(tier.name);
+      list += (list.empty() ? "" : ", ") + tier.name;
+    }
+    names.push_back(kStay);
+    const auto close = closest_word(rule.tier, names);
+    return rule.place + ": rule " + in_quotes(rule.match) + ": there is no tier " +
+           in_quotes(rule.tier) + " (there are " + list +
+           "; \"stay\" leaves files where they are)" +
+           (close ? "; did you mean '" + std::string(*close) + "'?" : "");
+  }
+  return {};
+}
+
+// Each thread of the engine pins some pieces of this size.
+Problem check_chunk(std::uint64_t chunk) {
+  constexpr std::uint64_t kLeast = 64 << 10, kMost = 64 << 20;
+  if (chunk >= kLeast && chunk <= kMost && (chunk & (chunk - 1)) == 0) return {};
+  return "gpu_chunk must be a power of two from " + format_size(kLeast) + " to " +
+         format_size(kMost) + ", not " + format_size(chunk);
+}
+
+// Whoever can connect can read: there are no passwords, so nobody from outside may.
+Problem check_metrics(const std::string& where) {
+  if (where == "off" || where == "unix" || loopback_address(where)) return {};
+  return "metrics must be \"off\", \"unix\" or an address of this machine alone with its port, "
+         "like "
+         "\"127.0.0.1:9464\" or \"[::1]:9464\", not " +
+         in_quotes(where);
+}
+
+// Leaves only what the kernel is to be told.
+Problem sort_mount_options(std::string& words) {
+  std::string kept;
+  for (const auto word : split(words, ',')) {
+    if (is_word_of(word, kForeignWords) || word.starts_with("x-") || word.starts_with("comment=")) {
+      continue;
+    }
+    if (!is_word_of(word, kKernelWords) && !word.starts_with("fsname=")) {
+      return "-o " + log::escaped(word) + ": unknown mount option" +
+             did_you_mean(word, split(kKernelWords, ' '));
+    }
+    kept.append(kept.empty() ? "" : ",").append(word);
+  }
+  words = std::move(kept);
+  return {};
+}
+
+std::optional<std::pair<dev_t, ino_t>> file_id(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) < 0) return std::nullopt;
+  return std::pair(status.st_dev, status.st_ino);
+}
+
+enum class Relation { Apart, Same, Inside };
+
+// How `inner` lies to `outer`: by resolved name, and by identity for what bind mounts hide from
+// names.
+Relation relation(const std::string& inner, const std::string& outer) {
+  if (real_path(inner) == real_path(outer)) return Relation::Same;
+  const auto outer_id = file_id(outer);
+  if (outer_id && file_id(inner) == outer_id) return Relation::Same;
+  if (is_inside(outer, inner)) return Relation::Inside;
+  if (!outer_id) return Relation::Apart;
+  for (std::string path = real_path(inner); path != "/";) {
+    path = parent_path(path);
+    if (file_id(path) == outer_id) return Relation::Inside;
+  }
+  return Relation::Apart;
+}
+
+Problem overlap(const std::string& inner_who, const std::string& inner,
+                const std::string& outer_who, const std::string& outer, std::string_view advice) {
+  const Relation how = relation(inner, outer);
+  if (how == Relation::Apart) return {};
+  return inner_who + ": " + log::escaped(inner) +
+         (how == Relation::Same ? " is the same directory as " : " is inside ") + outer_who + " (" +
+         log::escaped(outer) + "); " + std::string(advice);
+}
+
+Problem check_mountpoint(const std::string& path, Directories directories) {
+  const std::string who = "mount point " + log::escaped(path);
+  struct stat status {};
+  struct statfs filesystem {};
+  // Both are asked: the kernel answers stat for a dead mount from its cache, but never statfs.
+  if (::stat(path.c_str(), &status) < 0 || ::statfs(path.c_str(), &filesystem) < 0) {
+    if (errno == ENOENT && directories == Directories::MayBeMissing) return {};
+    if (errno == ENOENT) return who + " does not exist; create it: mkdir -p " + log::escaped(path);
+    if (errno == ENOTCONN) {
+      return who + ": the daemon of the mount there has died; run 'sluice umount " +
+             log::escaped(path) + "', then mount again";
+    }
+    return who + " can't be reached: " + std::strerror(errno);
+  }
+  if (!S_ISDIR(status.st_mode)) return who + " is not a directory";
+
+  struct stat parent {};
+  const bool is_mount_of_fuse = filesystem.f_type == FUSE_SUPER_MAGIC &&
+                                ::stat(parent_path(path).c_str(), &parent) == 0 &&
+                                parent.st_dev != status.st_dev;
+  if (!is_mount_of_fuse) return {};
+  if (::getxattr(path.c_str(), "user.sluice.status", nullptr, 0) > 0) {
+    return who + " is in use: a sluice is mounted there; see 'sluice status " + log::escaped(path) +
+           "'";
+  }
+  return who + " is in use: another FUSE filesystem is mounted there; unmount it or choose another";
+}
+
+Problem check_tier(const TierOptions& tier, bool may_be_missing, Directories directories) {
+  const std::string who = "tier " + tier.name + ": " + log::escaped(tier.path);
+  struct stat status {};
+  if (::stat(tier.path.c_str(), &status) < 0) {
+    if (may_be_missing || (directories == Directories::MayBeMissing && errno == ENOENT)) return {};
+    if (errno == ENOENT) {
+      return who + " does not exist; create it, or mount the other tiers alone with --degraded";
+    }
+    return who + " can't be reached: " + std::strerror(errno) +
+           "; mount the other tiers alone with --degraded";
+  }
+  if (!S_ISDIR(status.st_mode)) return who + " is not a directory";
+  if (::faccessat(AT_FDCWD, tier.path.c_str(), R_OK | W_OK | X_OK, AT_EACCESS) < 0) {
+    if (directories == Directories::MayBeMissing && errno == EACCES) return {};
+    return who + " is not writable: " + std::strerror(errno);
+  }
+  return {};
+}
+
+}  // namespace
+
+MaybeConfigError check_options(MountOptions& options) {
+  if (options.mountpoint.empty()) return ConfigError{"no mount point is given"};
+  if (options.tiers.empty()) {
+    return ConfigError{
+        "no tiers are given; name at least one with --tier NAME=PATH or in the config file"};
+  }
+  if (options.tiers.size() > kMostTiers) {
+    return ConfigError{std::to_string(options.tiers.size()) + " tiers are given; allowed: 1 to " +
+                       std::to_string(kMostTiers)};
+  }
+  Problem problem = check_names(options.tiers);
+  if (!problem) problem = check_thresholds(options.tiers);
+  if (!problem) problem = check_rules(options);
+  if (!problem) problem = check_chunk(options.gpu_chunk);
+  if (!problem) problem = check_metrics(options.metrics);
+  if (!problem) problem = sort_mount_options(options.mount_options);
+  if (!problem) return {};
+  return ConfigError{*problem};
+}
+
+double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index) {
+  if (tiers[index].threshold) return *tiers[index].threshold;
+  switch (tiers.size() - 1 - index) {
+    case 0:
+      return 0;
+    case 1:
+      return 10;
+    default:
+      return 100;
+  }
+}
+
+Policy make_policy(const MountOptions& options) {
+  Policy policy;
+  policy.min_stay = options.min_stay;
+  for (const auto& rule : options.rules) {
+    const auto tier =
+        rule.tier == kStay ? kNoTier : static_cast<TierIndex>(tier_named(options.tiers, rule.tier));
+    policy.rules.push_back({rule.match, rule.larger, rule.smaller, rule.older, rule.newer, tier});
+  }
+  return policy;
+}
+
+MaybeConfigError check_tiers(const MountOptions& options, Directories directories) {
+  const auto problem = [&]() -> Problem {
+    if (auto found = check_mountpoint(options.mountpoint, directories)) return found;
+    for (std::size_t i = 0; i < options.tiers.size(); ++i) {
+      const TierOptions& tier = options.tiers[i];
+      const std::string who = "tier " + tier.name;
+      if (auto found = check_tier(tier, options.degraded, directories)) return found;
+      constexpr std::string_view kMove = "choose a mount point outside the tiers";
+      if (auto found = overlap(who, tier.path, "the mount point", options.mountpoint, kMove)) {
+        return found;
+      }
+      if (auto found = overlap("mount point", options.mountpoint, who, tier.path, kMove)) {
+        return found;
+      }
+      constexpr std::string_view kOwn = "give each tier a directory of its own";
+      for (std::size_t j = 0; j < i; ++j) {
+        const TierOptions& other = options.tiers[j];
+        const std::string other_who = "tier " + other.name;
+        if (auto found = overlap(who, tier.path, other_who, other.path, kOwn)) return found;
+        if (auto found = overlap(other_who, other.path, who, tier.path, kOwn)) return found;
+      }
+    }
+    if (options.state.empty()) return {};
+    const std::string who = "state directory";
+    constexpr std::string_view kElsewhere = "choose a --state outside it";
+    if (auto found =
+            overlap(who, options.state, "the mount point", options.mountpoint, kElsewhere)) {
+      return found;
+    }
+    for (const auto& tier : options.tiers) {
+      // .sluice is hidden from the mount; anywhere else the database would be among the user's
+      // files.
+      if (is_inside(tier.path + "/.sluice", options.state)) continue;
+      if (auto found = overlap(who, options.state, "tier " + tier.name, tier.path, kElsewhere)) {
+        return found;
+      }
+    }
+    return {};
+  }();
+  if (!problem) return {};
+  return ConfigError{*problem};
+}
+
+}  // namespace sluice

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/control/reporter.hpp"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fs/control/metrics.hpp"
+#include "gpu/warmer.hpp"
+#include "tiering/disk_counters.hpp"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using std::chrono::steady_clock;
+
+// A line of the answer must fit the listener's buffer, whatever the names.
+constexpr std::size_t kMostShown = 16;
+constexpr std::size_t kMostHotFiles = 20;
+
+json to_json(const Feature& feature) { return {{"on", feature.on}, {"why", feature.why}}; }
+
+json to_json(const Tier& tier) {
+  const Space space = tier.space();
+  const TierSettings& s = tier.settings();
+  return {{"name", tier.name()},
+          {"path", tier.path()},
+          {"online", tier.online()},
+          {"why", tier.why_offline()},
+          {"filesystem", tier.filesystem()},
+          {"total", space.total},
+          {"free", space.free},
+          {"used", space.used()},
+          {"capacity", s.capacity ? json(*s.capacity) : json(nullptr)},
+          {"high_watermark", s.high_watermark},
+          {"low_watermark", s.low_watermark},
+          {"reserve", tier.reserve()},
+          {"threshold", s.threshold},
+          {"draining", tier.is_draining()}};
+}
+
+json disk_of(const Tier& tier) {
+  const auto disk = tier.online() ? disk_counters(tier.device()) : std::nullopt;
+  if (!disk) return nullptr;
+  return {{"name", disk->name},
+          {"reads", disk->reads},
+          {"read_bytes", disk->read_bytes},
+          {"writes", disk->writes},
+          {"written_bytes", disk->written_bytes},
+          {"busy_ms", disk->busy_ms}};
+}
+
+json to_json(const Stats::Figures& figures) {
+  json out = json::object();
+  for (std::uint32_t i = 0; i < kRoutes; ++i) {
+    const RouteFigures& each = figures[i];
+    if (i > 0 && each.operations + each.failures == 0) continue;
+    const double busy = std::chrono::duration<double>(each.busy).count();
+    const auto micros = [](std::chrono::nanoseconds t) {
+      return static_cast<double>(t.count()) / 1e3;
+    };
+    out[i == 0 ? "all" : std::string(name_of(static_cast<Route>(i)))] = {
+        {"operations", each.operations},
+        {"failures", each.failures},
+        {"bytes", each.bytes},
+        {"busy_s", busy},
+        {"bytes_per_s", busy > 0 ? static_cast<double>(each.bytes) / busy : 0},
+        {"peak_bytes_per_s", each.peak},
+        {"average_us",
+         each.operations > 0 ? micros(each.latency_sum) / static_cast<double>(each.operations) : 0},
+        {"p50_us", micros(each.p50)},
+        {"p99_us", micros(each.p99)}};
+  }
+  return out;
+}
+
+}  // namespace
+
+double Reporter::uptime() const {
+  return std::chrono::duration<double>(steady_clock::now() - started_).count();
+}
+
+json Reporter::requests() const {
+  json out = json::object();
+  for (const auto& [name, count] : parts_.session.request_counts()) out[name] = count;
+  return out;
+}
+
+json Reporter::migration() const {
+  Mover& mover = parts_.migration.mover();
+  const Mover::Progress now = mover.progress();
+  return {{"automatic", parts_.options.migrate},
+          {"paused", mover.is_paused()},
+          {"next_pass", parts_.migration.next_pass()},
+          {"moved", now.moved},
+          {"moved_bytes", now.moved_bytes},
+          {"failed", now.failed},
+          {"copied_bytes", now.copied_bytes},
+          {"queued", now.queued},
+          {"queued_bytes", now.queued_bytes},
+          {"active", now.active},
+          {"pending", mover.pending_count()}};
+}
+
+json Reporter::gpu() const {
+  Engine& engine = parts_.engine;
+  json devices = json::array();
+  // CUDA is not loaded for the sake of a report.
+  const bool loaded = engine.devices().is_loaded();
+  if (loaded) {
+    for (const auto& gpu : engine.devices().all()) {
+      devices.push_back({{"uuid", to_string(gpu->uuid())},
+                         {"name", gpu->name()},
+                         {"pci", gpu->pci_address()},
+                         {"memory", gpu->memory_bytes()},
+                         {"lost", gpu->is_lost()},
+                         {"routes", to_json(engine.stats().of(gpu->uuid()))}});
+    }
+  }
+  return {{"enabled", parts_.options.gpu},
+          {"cuda", loaded ? json(engine.devices().driver_version()) : json()},
+          {"why", loaded ? engine.devices().why_none() : ""},
+          {"devices", devices},
+          {"buffers", parts_.gpu.buffers()},
+          {"buffer_bytes", parts_.gpu.buffer_bytes()},
+          {"rings", parts_.gpu.rings()},
+          {"host_bytes", parts_.gpu.host_memory().used()},
+          {"host_bytes_limit", parts_.gpu.host_memory().most()},
+          {"pinned_bytes", engine.pinned_bytes()},
+          {"mapped_bytes", engine.mapped_bytes()},
+          {"routes", to_json(engine.stats().all())}};
+}
+
+json Reporter::limits() const {
+  std::vector<LimitUse> all = parts_.gpu.limits();
+  const Warmer& warmer = parts_.engine.warmer();
+  all.push_back({"prefetches", "user", warmer.most_of_user(), Warmer::kMostOfUser, "EAGAIN"});
+  all.push_back({"prefetches", "all", warmer.jobs(), Warmer::kMostOfAll, "EAGAIN"});
+  all.push_back({"requested moves", "user", parts_.migration.mover().most_requested(),
+                 Mover::kMostOfUser, "EAGAIN"});
+  json out = json::array();
+  for (const LimitUse& each : all) {
+    out.push_back({{"what", each.what},
+                   {"per", each.per},
+                   {"used", each.used},
+                   {"most", each.most},
+                   {"bytes", each.is_in_bytes},
+                   {"error", each.error}});
+  }
+  return out;
+}
+
+// What both kinds of report have.
+json Reporter::common() const {
+  return {{"version", SLUICE_VERSION},
+          {"pool", parts_.pool.id()},
+          {"mountpoint", parts_.options.mountpoint},
+          {"migration", migration()},
+          {"gpu", gpu()},
+          {"inodes", parts_.filesystem.known_inodes()},
+          {"open_files", parts_.filesystem.files().open_files()},
+          {"opens", parts_.filesystem.accesses().opens()},
+          {"requests", requests()}};
+}
+
+json Reporter::status() const {
+  json out = common();
+  out["pid"] = ::getpid();
+  out["state"] = parts_.state;
+  // null: stderr, which is the journal for a unit.
+  const std::string& log = parts_.options.log_file;
+  if (!log.empty()) {
+    out["log"] = log;
+  } else {
+    out["log"] = parts_.options.foreground ? json() : json(parts_.state + "/sluice.log");
+  }
+  out["uptime_s"] = static_cast<std::int64_t>(uptime());
+  out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
+                     {"io_uring", to_json(parts_.session.io_uring())}};
+  out["limits"] = limits();
+  out["tiers"] = json::array();
+  for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));
+  return out;
+}
+
+json Reporter::activity() const {
+  json out = figures();
+  json moves = json::array();
+  for (const Mover::Active& move : parts_.migration.mover().active(kMostShown)) {
+    moves.push_back({{"path", move.path},
+                     {"from", parts_.pool[move.from].name()},
+                     {"to", parts_.pool[move.to].name()},
+                     {"bytes", move.copied},
+                     {"total", move.bytes},
+                     {"since", move.since}});
+  }
+  json hottest = json::array();
+  for (const AccessTracker::HotFile& file : parts_.filesystem.accesses().hottest(kMostHotFiles)) {
+    hottest.push_back(
+        {{"path", file.path}, {"tier", parts_.pool[file.tier].name()}, {"score", file.score}});
+  }
+  out["moves"] = std::move(moves);
+  out["hottest"] = std::move(hottest);
+  return out;
+}
+
+json Reporter::figures() const {
+  json out = common();
+  out["uptime_s"] = uptime();
+  out["tiers"] = json::array();
+  for (const auto& tier : parts_.pool) {
+    const Tier::Traffic traffic = tier->traffic();
+    json each = to_json(*tier);
+    each["read_bytes"] = traffic.read;
+    each["written_bytes"] = traffic.written;
+    each["disk"] = disk_of(*tier);
+    out["tiers"].push_back(std::move(each));
+  }
+  return out;
+}
+
+std::string Reporter::metrics() const { return metrics_text(figures()); }
+
+}  // namespace sluice

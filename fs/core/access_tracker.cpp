@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/access_tracker.hpp"
+
+#include <malloc.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "base/log.hpp"
+#include "metadata/decay.hpp"
+
+namespace sluice {
+
+namespace {
+constexpr std::size_t kBurst = 10'000;
+}  // namespace
+
+AccessTracker::AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree,
+                             Settings settings)
+    : table_(table),
+      tree_(tree),
+      settings_(std::move(settings)),
+      heat_(store, settings_.half_life),
+      hot_files_(settings_.half_life),
+      scans_({.ignored = settings_.ignored}) {}
+
+void AccessTracker::note_open(const InodePtr& inode, pid_t opener) {
+  opens_.fetch_add(1, std::memory_order_relaxed);
+  if (tracing_.load(std::memory_order_relaxed)) record_trace(inode);
+  opener = scans_.process_of(opener);
+  const bool again = inode->last_opener.exchange(opener, std::memory_order_relaxed) == opener;
+  if (!scans_.counts(opener, again)) return;
+  if (inode->new_opens.fetch_add(1) > 0) return;
+  MutexLock lock(opened_mutex_);
+  opened_.push_back(inode);
+}
+
+// As much as the file holds is one use of it, whatever the size of the requests.
+void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes) {
+  const std::uint64_t sum = file->gpu_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  {
+    MutexLock lock(file->mutex);
+    if (sum < file->size_hint) return;
+  }
+  struct stat st {};
+  if (sum == 0 || ::fstat(fd->get(), &st) < 0) return;
+  {
+    MutexLock lock(file->mutex);
+    file->size_hint = static_cast<std::uint64_t>(st.st_size);
+    if (sum < file->size_hint) return;
+  }
+  if (const std::uint64_t counted = file->gpu_bytes.exchange(0); counted > 0) {
+    heat_.record(file->id(), {.gpu_bytes = counted});
+    if (tracing_.load(std::memory_order_relaxed)) record_trace(file);
+  }
+}
+
+Result<Heat> AccessTracker::heat(const InodePtr& inode) {
+  Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
+  heat.opens += inode->new_opens.load();
+  return heat;
+}
+
+Result<double> AccessTracker::score(const InodePtr& inode) {
+  const Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
+  return decayed(heat.score, heat.last_access, std::time(nullptr), settings_.half_life) +
+         inode->new_opens.load();
+}
+
+void AccessTracker::record_trace(const InodePtr& inode) {
+  constexpr std::size_t kMost = 100'000;  // somebody who does not come to fetch them gets no more
+  TracedAccess access;
+  access.time = static_cast<double>(std::chrono::system_clock::now().time_since_epoch() /
+                                    std::chrono::microseconds(1)) /
+                1e6;
+  access.id = inode->id();
+  access.path = tree_.path_of(inode);
+  {
+    MutexLock lock(inode->mutex);
+    access.size = inode->size_hint;
+  }
+  MutexLock lock(trace_mutex_);
+  if (traced_.size() < kMost) traced_.push_back(std::move(access));
+}
+
+void AccessTracker::trace(bool on) {
+  MutexLock lock(trace_mutex_);
+  tracing_ = on;
+  traced_.clear();
+}
+
+std::vector<TracedAccess> AccessTracker::traced() {
+  MutexLock lock(trace_mutex_);
+  return std::exchange(traced_, {});
+}
+
+Result<void> AccessTracker::flush() {
+  std::vector<InodePtr> opened;
+  {
+    MutexLock lock(opened_mutex_);
+    opened.swap(opened_);
+  }
+  for (const InodePtr& inode : opened) {
+    heat_.record(inode->id(), {.opens = inode->new_opens.exchange(0)});
+  }
+  const auto flushed = heat_.flush();
+  offer_hot_files();
+  // The C library keeps what a burst of a hundred thousand opens took; most daemons never see
+  // another.
+  if (opened.size() > kBurst) ::malloc_trim(0);
+  return flushed;
+}
+
+void AccessTracker::offer_hot_files() {
+  const std::int64_t now = std::time(nullptr);
+  std::vector<HotList::File> files;
+  for (const InodeId id : heat_.busiest()) {
+    const InodePtr inode = table_.find(id);
+    const std::string path = inode ? tree_.path_of(inode) : "";
+    const auto now_hot = path.empty() ? Result<double>(0.0) : score(inode);
+    if (now_hot && *now_hot > 0) files.push_back({id, path, *now_hot, now});
+  }
+  hot_files_.offer(std::move(files));
+}
+
+std::vector<AccessTracker::HotFile> AccessTracker::hottest(std::size_t most) {
+  std::vector<HotFile> out;
+  for (const HotList::File& file : hot_files_.hottest(HotList::kMost, std::time(nullptr))) {
+    if (out.size() == most) break;
+    InodePtr inode = table_.find(file.id);
+    std::string path = inode ? tree_.path_of(inode) : "";
+    if (path.empty()) {
+      // The kernel has forgotten it, and so have we: is it still where it was?
+      std::vector<InodeId> references;
+      const auto found = tree_.walk(file.path, references);
+      for (const InodeId each : references) table_.forget(each, 1);
+      if (!found || (*found)->id() != file.id) {
+        // A tier that is away may bring it back; otherwise it is gone, or the next pass finds it.
+        const bool is_away = !found && found.error().code == EIO;
+        if (!is_away) hot_files_.forget(file.id);
+        continue;
+      }
+      inode = *found;
+      path = file.path;
+    }
+    const auto now_hot = score(inode);
+    MutexLock lock(inode->mutex);
+    out.push_back({std::move(path), inode->copies[0].tier, now_hot ? *now_hot : file.score});
+  }
+  // The last seconds' opens count, too.
+  std::stable_sort(out.begin(), out.end(),
+                   [](const HotFile& a, const HotFile& b) { return a.score > b.score; });
+  return out;
+}
+
+// Use that no open tells of.
+void AccessTracker::tick() {
+  if (settings_.sample_interval.count() == 0) return;
+  if (sampler_) {
+    for (const InodeId id : sampler_->used()) heat_.record(id, {.opens = 1});
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_sample_) return;
+  next_sample_ = now + settings_.sample_interval;
+  if (!sampler_) {
+    auto created = AccessSampler::create();
+    if (!created) {
+      log::get().warn("files that stay open can't be watched; only opens count as use: why={}",
+                      std::strerror(created.error().code));
+      next_sample_ = std::chrono::steady_clock::time_point::max();
+      return;
+    }
+    sampler_ = *std::move(created);
+  }
+  std::vector<std::pair<InodeId, SharedFd>> open;
+  table_.for_each([&](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    if (inode.open && inode.open->passthrough && inode.open->reader)
+      open.emplace_back(inode.id(), inode.open->reader);
+  });
+  sampler_->watch(open);
+}
+
+}  // namespace sluice

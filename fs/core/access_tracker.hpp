@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// AccessTracker counts how files are used: their heat, the list of the hottest files, and a trace
+// of accesses for whoever records one. Opens by programs that walk over many files do not count;
+// files that stay open are sampled.
+//
+// Threads: every member may be called from any thread at once, but for tick().
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "fs/core/directory_tree.hpp"
+#include "fs/core/inode_table.hpp"
+#include "metadata/store.hpp"
+#include "tiering/access_sampler.hpp"
+#include "tiering/heat.hpp"
+#include "tiering/hot_list.hpp"
+#include "tiering/scan_detector.hpp"
+
+namespace sluice {
+
+// One access of a file, for a trace.
+struct TracedAccess {
+  double time = 0;  // seconds since the epoch
+  InodeId id{};
+  std::uint64_t size = 0;
+  std::string path;
+};
+
+class AccessTracker {
+ public:
+  struct Settings {
+    std::chrono::seconds half_life{};
+    std::vector<std::string> ignored = {};   // programs whose opens do not count
+    std::chrono::seconds sample_interval{};  // of files that stay open; 0: never
+  };
+  AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree, Settings settings);
+
+  void note_open(const InodePtr& inode, pid_t opener);
+  // As many bytes as the file has are one access, whatever the size of the requests.
+  void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
+  std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
+
+  Result<Heat> heat(const InodePtr& inode);
+  Result<double> score(const InodePtr& inode);
+
+  // The hottest files that exist now, hottest first. Cheap, however many files the pool has.
+  struct HotFile {
+    std::string path;
+    TierIndex tier = kNoTier;
+    double score = 0;
+  };
+  std::vector<HotFile> hottest(std::size_t most);
+  HotList& hot_files() { return hot_files_; }
+
+  // A trace is recorded between trace(true) and trace(false). traced() returns the accesses since
+  // its last call, at most some 100,000.
+  void trace(bool on);
+  std::vector<TracedAccess> traced();
+
+  // Samples files that stay open. Called every second, from one thread.
+  void tick();
+  // Writes the counts to the store.
+  Result<void> flush();
+
+ private:
+  void record_trace(const InodePtr& inode);
+  void offer_hot_files();
+
+  InodeTable& table_;
+  DirectoryTree& tree_;
+  const Settings settings_;
+  HeatRecorder heat_;
+  HotList hot_files_;
+  ScanDetector scans_;
+  std::unique_ptr<AccessSampler> sampler_;  // tick()'s alone
+  std::chrono::steady_clock::time_point next_sample_{};
+  std::atomic<std::uint64_t> opens_{0};  // a statistic
+  Mutex opened_mutex_;
+  std::vector<InodePtr> opened_ GUARDED_BY(opened_mutex_);  // inodes with new_opens
+  std::atomic<bool> tracing_{false};
+  Mutex trace_mutex_;
+  std::vector<TracedAccess> traced_ GUARDED_BY(trace_mutex_);
+};
+
+}  // namespace sluice

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/attributes.hpp"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/limits.h>
+#include <sys/ioctl.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "fs/core/file_flags.hpp"
+#include "fs/core/guards.hpp"
+#include "tiering/intent.hpp"
+
+namespace sluice {
+
+namespace {
+
+// System calls that take a path but no descriptor reach an O_PATH descriptor's file this way.
+// Symlinks too: following /proc's link leads to the symlink itself and no further.
+struct ProcPath {
+  explicit ProcPath(int fd) { std::snprintf(text.data(), text.size(), "/proc/self/fd/%d", fd); }
+  const char* c_str() const { return text.data(); }
+  std::array<char, 32> text{};
+};
+
+bool later(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+}
+
+// The answer for an attribute that a file lacks. Where SELinux does not run, no file has a label,
+// and saying that labels are not supported keeps `ls -l` from asking for one with every file: one
+// request in two.
+Error absent(std::string_view name) {
+  static const bool has_selinux = ::access("/sys/fs/selinux/enforce", F_OK) == 0;
+  if (name == "security.selinux" && !has_selinux) return Error(EOPNOTSUPP, "getxattr");
+  return Error(ENODATA, "getxattr");
+}
+
+Result<void> drop_setgid(int fd, const Caller& caller) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  if (!(st.st_mode & S_ISGID) || caller.uid == 0 || is_member(caller, st.st_gid)) return {};
+  if (::chmod(ProcPath(fd).c_str(), st.st_mode & 05777) < 0) return Error::last("drop setgid");
+  return {};
+}
+
+Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
+  // Owner before mode: a change of owner clears setuid bits that the same call may set.
+  if (change.uid || change.gid) {
+    const uid_t uid = change.uid.value_or(static_cast<uid_t>(-1));
+    const gid_t gid = change.gid.value_or(static_cast<gid_t>(-1));
+    if (::fchownat(fd->get(), "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
+      return Error::last("chown");
+  }
+  if (change.mode && ::chmod(ProcPath(fd->get()).c_str(), *change.mode & 07777) < 0)
+    return Error::last("chmod");
+  if (change.atime || change.mtime) {
+    const timespec omit{0, UTIME_OMIT};
+    const std::array<timespec, 2> times{change.atime.value_or(omit), change.mtime.value_or(omit)};
+    if (::utimensat(fd->get(), "", times.data(), AT_EMPTY_PATH) < 0)
+      return Error::last("set times");
+  }
+  return {};
+}
+
+}  // namespace
+
+// Remembers what the kernel is about to be told of a file.
+void Attributes::note_told(Inode& inode, const struct stat& st) {
+  if (S_ISREG(st.st_mode))
+    parts_.pool.note_file_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
+  MutexLock lock(inode.mutex);
+  inode.size_hint = static_cast<std::uint64_t>(st.st_size);
+  inode.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
+
+Result<struct stat> Attributes::stat_of(const InodePtr& inode) {
+  struct stat st =
+      SLUICE_TRY(inode->is_directory() ? stat_of_directory(inode) : stat_of_file(inode));
+  st.st_ino = to_number(inode->id());
+  return st;
+}
+
+Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
+  struct stat st {};
+  for (;;) {
+    const std::uint64_t switches = parts_.names.switches();
+    TierIndex tier = kNoTier;
+    FileHandle handle;
+    {
+      MutexLock lock(inode->mutex);
+      tier = inode->copies[0].tier;
+      handle = inode->copies[0].handle;
+    }
+    const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(inode));
+    if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+    MutexLock lock(inode->mutex);
+    // It was moved while we looked.
+    if (inode->copies[0].tier != tier || inode->copies[0].handle != handle) continue;
+    // Without a name: deleted, or the same.
+    if (st.st_nlink == 0 && parts_.names.switches() != switches) continue;
+    parts_.times.show(*inode, tier, st);
+    break;
+  }
+  note_told(*inode, st);
+  return st;
+}
+
+Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
+  const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(inode));
+  if (copies.reachable.size() > 1) parts_.times.load(*inode);
+  const auto changes = [&] {
+    MutexLock lock(inode->mutex);
+    return inode->times ? inode->times->changes : 0;
+  };
+  struct stat st {};
+  for (unsigned before = changes();; before = changes()) {
+    for (std::size_t i = 0; i < copies.reachable.size(); ++i) {
+      struct stat each {};
+      const OpenCopy& copy = copies.reachable[i];
+      if (::fstat(copy.get(), &each) < 0) {
+        if (i == 0) return Error::last("stat");
+        continue;
+      }
+      {
+        MutexLock lock(inode->mutex);
+        parts_.times.show(*inode, copy.tier->index(), each);
+      }
+      if (i == 0) st = each;
+      // A name made on any tier makes the directory younger.
+      if (later(each.st_mtim, st.st_mtim)) st.st_mtim = each.st_mtim;
+      if (later(each.st_ctim, st.st_ctim)) st.st_ctim = each.st_ctim;
+    }
+    if (changes() == before) break;
+  }
+  // Nobody counts the subdirectories of several tiers; 1 says so, as on btrfs.
+  if (copies.reachable.size() > 1 || !copies.complete) st.st_nlink = 1;
+  return st;
+}
+
+struct stat Attributes::stat_of(const InodePtr& inode, const Located& found) {
+  if (found.carries_identity && !inode->is_directory()) parts_.times.load(*inode);
+  struct stat st = found.st;
+  st.st_ino = to_number(inode->id());
+  {
+    MutexLock lock(inode->mutex);
+    const bool is_there = !inode->copies.empty() && inode->copies[0].tier == found.tier &&
+                          inode->copies[0].handle == found.handle;
+    // While its names change hands, a file is found in either place, with some of its links.
+    const bool moves = inode->has_twin || (inode->move && inode->move->is_switching);
+    const bool merges = inode->is_directory() && (inode->copies.size() > 1 || inode->times);
+    if (is_there && !moves && !merges) {
+      parts_.times.show(*inode, found.tier, st);
+      return st;
+    }
+  }
+  const auto merged = stat_of(inode);
+  return merged ? *merged : st;
+}
+
+// How long the kernel may believe a file's attributes. Stores through a shared mapping of a
+// passthrough file change its size and times without a word to us or to the kernel's copy of them.
+double Attributes::cache_seconds(const InodePtr& inode) {
+  if (!S_ISREG(inode->type)) return kCacheSeconds;
+  bool changing = false, unsure = false;
+  {
+    MutexLock lock(inode->mutex);
+    changing = inode->open && inode->open->passthrough && inode->open->mappers > 0;
+    unsure = !changing && inode->maybe_mapped;
+  }
+  if (unsure) changing = parts_.pages.is_still_mapped(inode);
+  return changing ? 0 : kCacheSeconds;
+}
+
+Result<FileAttributes> Attributes::get(InodeId id) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  FileAttributes out;
+  out.seconds = cache_seconds(file);
+  out.st = SLUICE_TRY(stat_of(file));
+  return out;
+}
+
+// Applies `change` to every copy of a directory. A crash in between is mended at the next mount:
+// the attributes that count are those of the fastest copy, which changes first.
+Result<void> Attributes::change_copies(const InodePtr& directory,
+                                       const std::function<Result<void>(const SharedFd&)>& change) {
+  const auto is_alone = [](const OpenCopies& open) {
+    return open.complete && open.reachable.size() == 1;
+  };
+  OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  if (is_alone(copies)) {
+    const ShownTimes::AttributeChange changing(parts_.times, *directory);
+    return change(copies.reachable[0].fd);
+  }
+  SharedLock lock(parts_.names.lock);
+  // No tier returns from here on, and those that are away are told when they do.
+  copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  SLUICE_TRY(parts_.away.note_attribute_change(directory, copies));
+  const OpenCopy& first = copies.reachable[0];
+  const ShownTimes::AttributeChange changing(parts_.times, *directory);
+  if (copies.reachable.size() == 1) return change(first.fd);
+  std::vector<Step> steps;
+  for (std::size_t i = 1; i < copies.reachable.size(); ++i) {
+    Step step;
+    step.kind = Step::Kind::MirrorDir;
+    step.from = SLUICE_TRY(place_at(*first.tier, first.get(), ""));
+    step.to = SLUICE_TRY(place_at(*copies.reachable[i].tier, copies.reachable[i].get(), ""));
+    steps.push_back(std::move(step));
+  }
+  const std::uint64_t sequence = SLUICE_TRY(announce(parts_.store, steps));
+  const auto changed = change(first.fd);
+  // Completed even if nothing changed: mirroring equal attributes does no harm, and the intent must
+  // go.
+  SLUICE_TRY(complete(parts_.store, parts_.pool, sequence, steps));
+  return changed;
+}
+
+Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (file->is_directory()) {
+    SLUICE_TRY(change_copies(file, [&](const SharedFd& fd) { return apply_change(fd, change); }));
+    return get(id);
+  }
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  if (change.size) {
+    const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
+    if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
+    MutexLock lock(file->mutex);
+    if (!file->open || file->open->passthrough) file->pages_stale = true;
+  }
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
+  if (change.strip_suid) SLUICE_TRY(drop_suid(fd->get(), *change.strip_suid));
+  SLUICE_TRY(apply_change(fd, change));
+  return get(id);
+}
+
+Result<std::string> Attributes::xattr(const InodePtr& file, const char* name) {
+  unsigned set_before = 0;
+  {
+    MutexLock lock(file->mutex);
+    if (file->without_xattrs) return absent(name);
+    set_before = file->xattrs_set;
+  }
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
+  const ProcPath path(fd->get());
+  // The kernel asks each file that is written for security.capability, `ls -l` for two more, and
+  // most files have no xattr at all: find that out once.
+  if (::listxattr(path.c_str(), nullptr, 0) == 0) {
+    MutexLock lock(file->mutex);
+    file->without_xattrs = file->xattrs_set == set_before;
+    return absent(name);
+  }
+  std::string value(256, '\0');
+  ssize_t size = ::getxattr(path.c_str(), name, value.data(), value.size());
+  if (size < 0 && errno == ERANGE) {
+    value.resize(XATTR_SIZE_MAX);
+    size = ::getxattr(path.c_str(), name, value.data(), value.size());
+  }
+  if (size < 0) return Error::last("getxattr");
+  value.resize(static_cast<std::size_t>(size));
+  return value;
+}
+
+Result<std::string> Attributes::xattr_names(const InodePtr& file) {
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
+  std::string list(XATTR_LIST_MAX, '\0');
+  const ssize_t size = ::listxattr(ProcPath(fd->get()).c_str(), list.data(), list.size());
+  if (size < 0) return Error::last("listxattr");
+  list.resize(static_cast<std::size_t>(size));
+  return list;
+}
+
+Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::string_view value,
+                                   int flags, const Caller& caller) {
+  const auto set = [&](const SharedFd& fd) -> Result<void> {
+    if (::setxattr(ProcPath(fd->get()).c_str(), name, value.data(), value.size(), flags) < 0) {
+      return Error::last("setxattr");
+    }
+    {
+      MutexLock lock(file->mutex);
+      file->without_xattrs = false;
+      ++file->xattrs_set;
+    }
+    // Like chmod, setting an ACL takes setgid from who is not in the group.
+    if (std::string_view(name) == "system.posix_acl_access") return drop_setgid(fd->get(), caller);
+    return {};
+  };
+  if (file->is_directory()) return change_copies(file, set);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  return set(SLUICE_TRY(parts_.descriptors.any(file)));
+}
+
+Result<void> Attributes::remove_xattr(const InodePtr& file, const char* name) {
+  const auto remove = [&](const SharedFd& fd) -> Result<void> {
+    if (::removexattr(ProcPath(fd->get()).c_str(), name) < 0) return Error::last("removexattr");
+    return {};
+  };
+  if (file->is_directory()) return change_copies(file, remove);
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  return remove(SLUICE_TRY(parts_.descriptors.any(file)));
+}
+
+Result<struct statx> Attributes::statx_on_tier(const InodePtr& inode) {
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(inode));
+  struct statx out {};
+  if (::statx(fd->get(), "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
+              &out) < 0) {
+    return Error::last("statx");
+  }
+  return out;
+}
+
+Result<struct statx> Attributes::statx(InodeId id) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  const struct stat st = SLUICE_TRY(stat_of(file));
+  struct statx out = SLUICE_TRY(statx_on_tier(file));
+  const auto time = [](const timespec& t) {
+    return statx_timestamp{t.tv_sec, static_cast<std::uint32_t>(t.tv_nsec), {}};
+  };
+  out.stx_ino = st.st_ino;
+  out.stx_nlink = static_cast<std::uint32_t>(st.st_nlink);
+  out.stx_mtime = time(st.st_mtim);
+  out.stx_ctime = time(st.st_ctim);
+  if (const auto born = born_at(file)) out.stx_btime = time(*born);
+  return out;
+}
+
+// When the first copy was made; nothing where the copy that statx_on_tier() looks at says so.
+std::optional<timespec> Attributes::born_at(const InodePtr& inode) {
+  if (!inode->is_directory()) {
+    MutexLock lock(inode->mutex);
+    return parts_.times.birth(*inode);
+  }
+  const auto copies = parts_.tree.open_copies(inode);
+  std::optional<timespec> first;
+  if (!copies || copies->reachable.size() < 2) return first;
+  for (const OpenCopy& copy : copies->reachable) {
+    struct statx st {};
+    if (::statx(copy.get(), "", AT_EMPTY_PATH, STATX_BTIME, &st) < 0 ||
+        !(st.stx_mask & STATX_BTIME))
+      continue;
+    const timespec born{st.stx_btime.tv_sec, st.stx_btime.tv_nsec};
+    if (!first || later(*first, born)) first = born;
+  }
+  return first;
+}
+
+Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) {
+  const bool sets = command == FS_IOC_SETFLAGS || command == FS_IOC_FSSETXATTR;
+  if (!sets && command != FS_IOC_GETFLAGS && command != FS_IOC_FSGETXATTR)
+    return Error(ENOTTY, "ioctl");
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (!file->is_directory() && !S_ISREG(file->type)) return Error(ENOTTY, "ioctl");
+  // Long enough for either structure, whatever length the kernel passes on.
+  data.resize(std::max(data.size(), sizeof(fsxattr)));
+  const auto call = [&](const SharedFd& fd) -> Result<void> {
+    if (::ioctl(fd->get(), command, data.data()) < 0) return Error::last("inode flags");
+    return {};
+  };
+  if (!file->is_directory()) {
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(sets ? file : nullptr));
+    const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+    SLUICE_TRY(call(fd));
+    if (sets) {
+      const struct statx st = SLUICE_TRY(look_at(fd->get()));
+      MutexLock lock(file->mutex);
+      note_flags(file, st);
+    }
+  } else {
+    const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(file));
+    if (sets && !copies.complete) return Error(EIO, "flags on a tier that is offline");
+    const ShownTimes::AttributeChange changing(parts_.times, *file);
+    for (const OpenCopy& copy : copies.reachable) {
+      SLUICE_TRY(call(copy.fd));
+      if (!sets) break;
+    }
+  }
+  if (sets) parts_.kernel.drop_attributes(id);  // ctime
+  return {};
+}
+
+Result<struct statvfs> Attributes::statfs() {
+  struct statvfs out {};
+  constexpr std::uint64_t kUnit = 4096;
+  out.f_bsize = out.f_frsize = kUnit;
+  out.f_namemax = 255;
+  std::set<std::uint64_t> counted;  // tiers on one filesystem share its room
+  for (const auto& tier : parts_.pool) {
+    const auto root = tier->root();
+    struct stat st {};
+    struct statvfs fs {};
+    if (!root || ::fstat((*root)->get(), &st) < 0 || ::fstatvfs((*root)->get(), &fs) < 0) continue;
+    if (!counted.insert(st.st_dev).second) continue;
+    tier->refresh_space();
+    const Space space = tier->space();
+    out.f_blocks += space.total / kUnit;
+    out.f_bavail += space.free / kUnit;
+    // Root may use what the filesystem keeps back, unless our own limit is nearer.
+    const std::uint64_t kept_back = (fs.f_bfree - fs.f_bavail) * fs.f_frsize;
+    out.f_bfree += (tier->settings().capacity ? space.free : space.free + kept_back) / kUnit;
+    out.f_files += fs.f_files;
+    out.f_ffree += fs.f_ffree;
+    out.f_favail += fs.f_favail;
+  }
+  return out;
+}
+
+Result<bool> Attributes::is_owner(InodeId id, const Caller& caller) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  return caller.uid == 0 || SLUICE_TRY(stat_of(file)).st_uid == caller.uid;
+}
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/away_tiers.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "tiering/intent.hpp"
+
+namespace sluice {
+
+std::vector<AwayJournal::Copy> AwayTiers::away_copies(const InodePtr& directory) {
+  std::vector<const Tier*> away;
+  {
+    MutexLock lock(directory->mutex);
+    for (const auto& tier : pool_) {
+      if (tier->online()) continue;
+      const bool has_copy = std::any_of(directory->copies.begin(), directory->copies.end(),
+                                        [&](const Copy& c) { return c.tier == tier->index(); });
+      if (has_copy || directory->partly_unknown) away.push_back(tier.get());
+    }
+  }
+  std::vector<AwayJournal::Copy> out;
+  if (away.empty()) return out;
+  const std::string path = tree_.path_of(directory);
+  for (const Tier* tier : away) out.push_back({tier->member().slot, path});
+  return out;
+}
+
+Result<void> AwayTiers::note_taken(const InodePtr& directory, const OpenCopies& copies,
+                                   const char* name) {
+  if (copies.complete) return {};
+  return journal_.name_taken(away_copies(directory), name);
+}
+
+Result<void> AwayTiers::note_attribute_change(const InodePtr& directory, const OpenCopies& copies) {
+  if (copies.complete) return {};
+  const OpenCopy& first = copies.reachable[0];
+  const Place from = SLUICE_TRY(place_at(*first.tier, first.get(), ""));
+  return journal_.attributes_change(away_copies(directory), from, directory->identity);
+}
+
+}  // namespace sluice

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/directory_stream.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <unordered_set>
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t kBuffer = 32 << 10;
+constexpr int kMostRounds = 8;
+constexpr off_t kLarge = 128 << 10;  // of a directory as its tier stores it: some thousand names
+// After its last call, if nobody ends it: whoever lists may do something long with each name.
+constexpr std::chrono::seconds kListingLasts{60};
+
+// One getdents64. Calls `found(name, type, next)` for each entry; false at the end of the
+// directory.
+template <typename Found>
+Result<bool> read_some(int fd, Found found) {
+  struct Entry {
+    std::uint64_t inode;
+    std::int64_t next;
+    std::uint16_t size;
+    std::uint8_t type;
+    char name[];
+  };
+  alignas(Entry) static thread_local std::array<char, kBuffer> buffer;
+  const long got = ::syscall(SYS_getdents64, fd, buffer.data(), buffer.size());
+  if (got < 0) return Error::last("read directory");
+  for (long at = 0; at < got;) {
+    const auto* entry = reinterpret_cast<const Entry*>(buffer.data() + at);
+    found(entry->name, entry->type, static_cast<off_t>(entry->next));
+    at += entry->size;
+  }
+  return got > 0;
+}
+
+// When a copy of a directory was last changed. Nobody can set a ctime.
+struct Stamp {
+  TierIndex tier = kNoTier;
+  ino_t inode = 0;
+  std::int64_t ctime = 0;  // nanoseconds
+
+  bool operator==(const Stamp&) const = default;
+};
+
+Result<Stamp> stamp_of(TierIndex tier, int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  return Stamp{tier, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec};
+}
+
+}  // namespace
+
+// Packed: a name takes its own length and nine bytes.
+struct DirectoryNames {
+  struct Entry {
+    std::uint32_t at;  // in text
+    std::uint8_t type;
+    TierIndex tier;
+  };
+  std::string text;  // each name ends in a zero
+  std::vector<Entry> entries;
+  std::vector<Stamp> stamps;  // from before they were read
+
+  // Whether a change since then would show in the stamps: a clock has ticks, and what happened in
+  // the same one as the reading may have come before it or after.
+  bool can_be_shared() const {
+    constexpr std::int64_t kTicks = 50'000'000;
+    const std::int64_t now =
+        std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    return std::all_of(stamps.begin(), stamps.end(),
+                       [&](const Stamp& each) { return each.ctime + kTicks < now; });
+  }
+};
+
+DirectoryStream::~DirectoryStream() {
+  MutexLock lock(mutex_);
+  set_listing(false);
+}
+
+void DirectoryStream::set_listing(bool listing) {
+  if (listing) {
+    const auto until = std::chrono::steady_clock::now().time_since_epoch() + kListingLasts;
+    directory_->listed_until = std::chrono::nanoseconds(until).count();
+  }
+  if (std::exchange(listing_, listing) != listing) directory_->listings.fetch_add(listing ? 1 : -1);
+}
+
+bool DirectoryStream::may_take_long() {
+  if (size_ == Size::Unknown) {
+    const auto copies = tree_.open_copies(directory_);
+    if (!copies) return false;
+    const bool large = std::any_of(copies->reachable.begin(), copies->reachable.end(), [](auto& c) {
+      struct stat st {};
+      return ::fstat(c.get(), &st) == 0 && st.st_size > kLarge;
+    });
+    size_ = large ? Size::Large : Size::Small;
+  }
+  return size_ == Size::Large;
+}
+
+Result<void> DirectoryStream::load(off_t offset) {
+  if (!loaded_ || offset == 0) {
+    auto open = SLUICE_TRY(tree_.open_copies(directory_));
+    copies_ = std::move(open.reachable);
+    complete_ = open.complete;
+    items_.clear();
+    names_ = nullptr;
+    at_ = 0;
+    position_ = 0;
+    single_.reset();
+    if (copies_.size() == 1) {
+      single_.reset(::openat(copies_[0].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (!single_) return Error::last("open directory");
+    } else {
+      SLUICE_TRY(load_merged());
+    }
+    loaded_ = true;
+  }
+  if (offset == position_) return {};
+  if (!single_) {
+    at_ = std::min(static_cast<std::size_t>(offset), count());
+  } else {
+    items_.clear();
+    at_ = 0;
+    if (::lseek(single_.get(), offset, SEEK_SET) < 0) return Error::last("seek directory");
+  }
+  position_ = offset;
+  return {};
+}
+
+Result<void> DirectoryStream::load_merged() {
+  auto names = std::make_shared<DirectoryNames>();
+  for (const auto& copy : copies_)
+    names->stamps.push_back(SLUICE_TRY(stamp_of(copy.tier->index(), copy.get())));
+  {
+    MutexLock lock(directory_->mutex);
+    names_ = directory_->listed_names.lock();
+  }
+  if (names_ && names_->stamps == names->stamps) return {};
+  const bool is_shared = names->can_be_shared();
+  SLUICE_TRY(read_names(*names));
+  names->text.shrink_to_fit();
+  names->entries.shrink_to_fit();
+  names_ = std::move(names);
+  MutexLock lock(directory_->mutex);
+  if (is_shared) directory_->listed_names = names_;
+  return {};
+}
+
+std::size_t DirectoryStream::count() const {
+  return names_ ? names_->entries.size() : items_.size();
+}
+
+DirectoryStream::Raw DirectoryStream::item() const {
+  if (!names_) return items_[at_];
+  const DirectoryNames::Entry& entry = names_->entries[at_];
+  return {&names_->text[entry.at], entry.type, static_cast<off_t>(at_ + 1), entry.tier};
+}
+
+Result<void> DirectoryStream::read_names(DirectoryNames& names) {
+  std::unordered_set<std::string> seen;
+  std::uint64_t switches = namespace_.switches();
+  int rounds = 0;
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return Error::last("open directory");
+    const auto add = [&](const char* name, unsigned char type, off_t) {
+      if (!seen.emplace(name).second) return;
+      names.entries.push_back(
+          {static_cast<std::uint32_t>(names.text.size()), type, copies_[i].tier->index()});
+      names.text.append(name).push_back('\0');
+    };
+    while (SLUICE_TRY(read_some(fd.get(), add))) {
+    }
+    if (i + 1 < copies_.size()) continue;
+    // A file that moved to a tier already read, from one not yet read, is still missing.
+    // Moves out of this directory wait for us; those that no longer could end during the first
+    // rounds, and moves elsewhere must not keep us from coming to an end.
+    const std::uint64_t now = namespace_.switches();
+    if (std::exchange(switches, now) != now && rounds++ < kMostRounds)
+      i = static_cast<std::size_t>(-1);
+  }
+  return {};
+}
+
+// Whether there is an item(), after reading on if that is possible.
+Result<bool> DirectoryStream::more() {
+  if (at_ < count()) return true;
+  if (!single_) return false;
+  items_.clear();
+  at_ = 0;
+  return read_some(single_.get(), [&](const char* name, unsigned char type, off_t next) {
+    items_.push_back({name, type, next, copies_[0].tier->index()});
+  });
+}
+
+std::uint64_t DirectoryStream::number_of(const Raw& raw) {
+  if (raw.name == ".") return to_number(directory_->id());
+  if (raw.name == "..") {
+    MutexLock lock(directory_->mutex);
+    return to_number(directory_->parent);
+  }
+  for (const auto& copy : copies_) {
+    if (copy.tier->index() != raw.tier) continue;
+    if (const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str()))
+      return to_number(identity->id);
+  }
+  // Deleted, or moved to another tier since its name was read.
+  const auto now = tree_.open_copies(directory_);
+  const auto found = now ? tree_.locate(*now, raw.name.c_str(), NamesLock::Free) : now.error();
+  return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
+}
+
+Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
+                                   const std::function<bool(const Item&)>& take) {
+  MutexLock lock(mutex_);
+  set_listing(true);
+  SLUICE_TRY(load(offset));
+  while (SLUICE_TRY(more())) {
+    const Raw raw = item();
+    const bool hidden = directory_->id() == kRootId && raw.name == kPrivateDirectory;
+    if (!hidden) {
+      const bool own = raw.name == "." || raw.name == "..";
+      const std::uint64_t number = numbers == Numbers::Wanted || own ? number_of(raw) : 1;
+      // No number: it was deleted since we read its name.
+      if (number != 0 && !take({raw.name, raw.type, raw.next, number})) return {};
+    }
+    position_ = raw.next;
+    ++at_;
+  }
+  set_listing(false);
+  if (!complete_) return Error(EIO, "part of the directory is on a tier that is offline");
+  return {};
+}
+
+}  // namespace sluice

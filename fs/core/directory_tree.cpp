@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/directory_tree.hpp"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/file_at.hpp"
+#include "tiering/copier.hpp"
+
+namespace sluice {
+
+DirectoryTree::DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, Namespace& names)
+    : pool_(pool),
+      table_(table),
+      times_(times),
+      names_(names),
+      // A quarter of the descriptors that a process may have.
+      fd_cache_(std::clamp<std::size_t>(static_cast<std::size_t>(::sysconf(_SC_OPEN_MAX)) / 4, 64,
+                                        4096)) {
+  auto root = std::make_shared<Inode>(Identity{kRootId, 0}, S_IFDIR);
+  {
+    MutexLock lock(root->mutex);
+    root->parent = kRootId;
+    for (const auto& tier : pool_) root->copies.push_back({tier->index(), {}, nullptr});
+  }
+  table_.add_root(root);
+}
+
+bool is_private(const Inode& parent, const char* name) {
+  return parent.id() == kRootId && std::strcmp(name, kPrivateDirectory) == 0;
+}
+
+Result<bool> is_empty(int parent, const char* name) {
+  const UniqueFd fd(::openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return Error::last("open directory");
+  return SLUICE_TRY(names_in(fd.get(), 1)).empty();
+}
+
+Result<InodePtr> DirectoryTree::inode(InodeId id, NamesLock held) {
+  if (InodePtr found = table_.find(id)) return found;
+  return resolve_forgotten(id, held);
+}
+
+// An id from an NFS-style handle that outlived the kernel's memory of the file, perhaps by a
+// remount.
+Result<InodePtr> DirectoryTree::resolve_forgotten(InodeId id, NamesLock held) {
+  const Tier* tier = pool_.by_slot(slot_of(id));
+  if (tier == nullptr || !tier->online()) return Error(ESTALE, "resolve id");
+  const Located found = SLUICE_TRY(tier->find(id));
+  const UniqueFd fd = SLUICE_TRY(tier->open(found.handle, O_PATH));
+  const SharedFd root = SLUICE_TRY(tier->root());
+  const auto path = current_path(fd.get());
+  struct stat there {};
+  const bool known = path && ::lstat(path->c_str(), &there) == 0 &&
+                     there.st_dev == found.st.st_dev && there.st_ino == found.st.st_ino;
+  if (known) {
+    // By its path we learn all copies of a directory and the way to its parents.
+    const std::string base = SLUICE_TRY(current_path(root->get()));
+    if (!path->starts_with(base + "/")) return Error(ESTALE, "id of a file outside the tier");
+    std::vector<InodeId> references;
+    auto walked = walk(path->substr(base.size()), references, held);
+    for (const InodeId each : references) table_.forget(each, 1);  // ours alone
+    if (!walked || (*walked)->id() != id) return Error(ESTALE, "resolve id");
+    return walked;
+  }
+  // The kernel remembers no name of this file; only directories always have one. It can be used,
+  // but not named. As with NFS exports of a folder, a forged handle can reach another file of the
+  // same disk this way, for whoever may use handles at all (CAP_DAC_READ_SEARCH).
+  if (S_ISDIR(found.st.st_mode)) return Error(ESTALE, "resolve id");
+  InodePtr unnamed = table_.intern({found}, kRootId, "", InodeTable::Told::Nobody);
+  if (!unnamed) return Error(ESTALE, "resolve id");
+  table_.forget(unnamed->id(), 1);
+  return unnamed;
+}
+
+Result<DirectoryTree::Lookup> DirectoryTree::look_up(const InodePtr& directory, const char* name,
+                                                     NamesLock held, InodeTable::Told told) {
+  Lookup out;
+  if (is_private(*directory, name)) return out;
+  for (;;) {
+    const std::uint64_t switches = names_.switches();
+    const OpenCopies copies = SLUICE_TRY(open_copies(directory));
+    out.complete = copies.complete;
+    out.found = SLUICE_TRY(locate(copies, name, held));
+    if (out.found.empty()) {
+      // It may have moved to a tier on which the directory had no copy yet.
+      if (names_.switches() != switches) continue;
+      return out;
+    }
+    out.inode = table_.intern(out.found, directory->id(), name, told);
+    if (!out.inode) return Error(EIO, "two files with one identity");
+    // A file that moved after it was found looks like another one with its number.
+    if (out.inode->id() == out.found[0].identity.id || names_.switches() == switches) break;
+    table_.forget(out.inode->id(), 1);
+  }
+  if (is_directory(out.found) && !out.complete) set_partly_unknown(out.inode->id());
+  return out;
+}
+
+Result<InodePtr> DirectoryTree::walk(std::string_view path, std::vector<InodeId>& references,
+                                     NamesLock held) {
+  InodePtr at = table_.find(kRootId);
+  while (!path.empty()) {
+    path.remove_prefix(1);  // the slash
+    const std::string name(path.substr(0, path.find('/')));
+    path.remove_prefix(name.size());
+    Lookup next = SLUICE_TRY(look_up(at, name.c_str(), held, InodeTable::Told::Nobody));
+    if (!next.inode) return Error(ESTALE, "the file is gone");
+    references.push_back(next.inode->id());
+    at = std::move(next.inode);
+  }
+  return at;
+}
+
+Result<OpenCopy> DirectoryTree::open_copy(const InodePtr& directory, TierIndex index) {
+  Tier& tier = pool_[index];
+  if (directory->id() == kRootId) {
+    if (!tier.online()) return Error(EIO, "tier is offline");
+    return OpenCopy{&tier, SLUICE_TRY(tier.root())};
+  }
+  FileHandle handle;
+  {
+    MutexLock lock(directory->mutex);
+    for (const Copy& copy : directory->copies) {
+      if (copy.tier != index) continue;
+      if (!tier.online()) return Error(EIO, "tier is offline");
+      if (copy.fd) {
+        directory->fd_used = true;
+        return OpenCopy{&tier, copy.fd};
+      }
+      handle = copy.handle;
+    }
+  }
+  if (handle.empty()) return Error(ENOENT, "no copy on that tier");
+  auto opened = tier.open(handle, O_RDONLY | O_DIRECTORY);
+  if (!opened)
+    return opened.error().code == ESTALE ? Error(ENOENT, "open directory") : opened.error();
+  SharedFd fd = std::make_shared<UniqueFd>(*std::move(opened));
+  {
+    MutexLock lock(directory->mutex);
+    for (Copy& copy : directory->copies) {
+      if (copy.tier == index && copy.handle == handle) copy.fd = fd;
+    }
+  }
+  fd_cache_.added(directory);
+  return OpenCopy{&tier, fd};
+}
+
+Result<OpenCopies> DirectoryTree::open_copies(const InodePtr& directory) {
+  if (!directory->is_directory()) return Error(ENOTDIR, "open directory");
+  OpenCopies out;
+  std::vector<TierIndex> closed;  // those that must be opened, or can't be
+  std::size_t copies = 0;
+  {
+    MutexLock lock(directory->mutex);
+    out.complete = !directory->partly_unknown;
+    copies = directory->copies.size();
+    out.reachable.reserve(copies);
+    for (const Copy& copy : directory->copies) {
+      if (copy.fd && pool_[copy.tier].online()) {
+        out.reachable.push_back({&pool_[copy.tier], copy.fd});
+      } else {
+        closed.push_back(copy.tier);
+      }
+    }
+    directory->fd_used = true;
+  }
+  if (closed.empty() && copies > 0) return out;
+  int code = ENOENT;
+  for (const TierIndex tier : closed) {
+    auto copy = open_copy(directory, tier);
+    if (copy) {
+      const auto at = std::find_if(out.reachable.begin(), out.reachable.end(),
+                                   [&](const OpenCopy& c) { return c.tier->index() > tier; });
+      out.reachable.insert(at, *std::move(copy));
+    } else if (copy.error().code == EIO) {
+      out.complete = false;
+      code = EIO;
+    } else if (copy.error().code != ENOENT) {
+      return copy.error();
+    }
+  }
+  if (out.reachable.empty()) return Error(code, "open directory");
+  return out;
+}
+
+Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex tier) {
+  auto known = open_copy(directory, tier);
+  if (known || known.error().code != ENOENT) return known;
+  MutexLock lock(replicate_);
+  return replicate(directory, tier);
+}
+
+// The directory above, and the name of this one in it, as they are on a tier. What the inode
+// remembers is right but for a lookup that a rename overtook. REQUIRES: names_.lock and replicate_
+// are held.
+Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& directory) {
+  const OpenCopies originals = SLUICE_TRY(open_copies(directory));
+  const OpenCopy& original = originals.reachable[0];
+  const auto is_named = [&](const KnownName& known) {
+    const auto above = open_copy(known.parent, original.tier->index());
+    const auto there = above ? original.tier->identity_of(above->get(), known.name.c_str())
+                             : Result<Identity>(above.error());
+    return there && *there == directory->identity;
+  };
+  InodeId parent_id{};
+  KnownName known;
+  {
+    MutexLock lock(directory->mutex);
+    if (directory->removed) return Error(ENOENT, "name of a directory");
+    parent_id = directory->parent;
+    known.name = directory->name;
+  }
+  const auto remembered = inode(parent_id, NamesLock::HeldWithCopies);
+  if (remembered) {
+    known.parent = *remembered;
+    if (is_named(known)) return known;
+  }
+  struct stat above {
+  }, top{};
+  const SharedFd root = SLUICE_TRY(original.tier->root());
+  if (::fstatat(original.get(), "..", &above, 0) < 0 || ::fstat(root->get(), &top) < 0)
+    return Error::last("stat");
+  const bool is_below_root = above.st_ino == top.st_ino && above.st_dev == top.st_dev;
+  const InodeId parent =
+      is_below_root ? kRootId : SLUICE_TRY(original.tier->identity_of(original.get(), "..")).id;
+  known.parent = SLUICE_TRY(inode(parent, NamesLock::HeldWithCopies));
+  const std::string path = SLUICE_TRY(current_path(original.get()));
+  known.name = path.substr(path.rfind('/') + 1);
+  if (!is_named(known)) return Error(ENOENT, "name of a directory");
+  MutexLock lock(directory->mutex);
+  directory->parent = known.parent->id();
+  directory->name = known.name;
+  return known;
+}
+
+// REQUIRES: replicate_ is held.
+Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex index) {
+  // One request must not make thousands of directories while others wait.
+  constexpr std::size_t kMostLevels = 256;
+  struct Missing {
+    InodePtr directory;
+    std::string name;
+  };
+  std::vector<Missing> missing;  // the deepest first
+  InodePtr at = directory;
+  auto copy = open_copy(at, index);
+  while (failed_with(copy, ENOENT)) {
+    if (missing.size() == kMostLevels)
+      return Error(ENAMETOOLONG, "too many directories are missing on that tier");
+    KnownName known = SLUICE_TRY(current_name(at));
+    missing.push_back({at, std::move(known.name)});
+    at = std::move(known.parent);
+    copy = open_copy(at, index);
+  }
+  for (; copy && !missing.empty(); missing.pop_back()) {
+    copy = copy_directory(missing.back().directory, missing.back().name, at, *copy);
+    at = missing.back().directory;
+  }
+  return copy;
+}
+
+// REQUIRES: replicate_ is held.
+Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const std::string& name,
+                                               const InodePtr& parent, const OpenCopy& new_parent) {
+  Tier& tier = *new_parent.tier;
+  const OpenCopies originals = SLUICE_TRY(open_copies(directory));
+  // Made out of sight and renamed into place, so that no crash leaves one with the wrong mode where
+  // it would win.
+  const SharedFd temp = SLUICE_TRY(tier.temp_directory());
+  const std::string temp_name = Tier::new_temp_name();
+  if (::mkdirat(temp->get(), temp_name.c_str(), 0700) < 0)
+    return Error::last("make directory copy");
+  const TierIndex fastest = originals.reachable[0].tier->index();
+  const auto fill = [&]() -> Result<void> {
+    const UniqueFd fd(
+        ::openat(temp->get(), temp_name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd) return Error::last("open directory copy");
+    SLUICE_TRY(tier.carry_identity(fd.get(), directory->identity));
+    SLUICE_TRY(copy_attributes(originals.reachable[0].get(), fd.get()));
+    // Nobody made anything in the parent: its times stay.
+    return times_.change_unseen(*parent, tier.index(), new_parent.get(), [&]() -> Result<void> {
+      if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
+                      RENAME_NOREPLACE) < 0)
+        return Error::last("place directory copy");
+      return {};
+    });
+  };
+  const auto filled = fill();
+  if (!filled) {
+    [[maybe_unused]] const int removed = ::unlinkat(temp->get(), temp_name.c_str(), AT_REMOVEDIR);
+    if (filled.error().code != EEXIST) return filled.error();
+  }
+  // What is there already is a copy that nobody knew of, or was made past us.
+  const Located there = SLUICE_TRY(tier.identify(new_parent.get(), name.c_str()));
+  if (!S_ISDIR(there.st.st_mode)) return Error(EIO, "a file has the directory's name on that tier");
+  if (there.identity != directory->identity &&
+      !take_identity(there, directory->identity, name.c_str()))
+    return Error(EIO, "another directory has its name on that tier");
+  if (filled) times_.copied(*directory, fastest, originals.reachable[0].get(), there);
+  {
+    MutexLock lock(directory->mutex);
+    directory->put_copy({tier.index(), there.handle, there.pinned});
+  }
+  return open_copy(directory, tier.index());
+}
+
+// Looks for a copy of `directory`, and of those above it, on a tier that has come back.
+void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
+  std::vector<InodePtr> unsure;  // the deepest first
+  for (InodePtr at = directory; at && at->id() != kRootId;) {
+    InodeId up{};
+    {
+      MutexLock lock(at->mutex);
+      const bool known = std::any_of(at->copies.begin(), at->copies.end(),
+                                     [&](const Copy& copy) { return copy.tier == tier; });
+      if (known || at->name.empty()) break;
+      up = at->parent;
+    }
+    unsure.push_back(at);
+    at = table_.find(up);
+  }
+  for (; !unsure.empty(); unsure.pop_back()) {
+    const InodePtr& at = unsure.back();
+    InodeId up{};
+    std::string name;
+    {
+      MutexLock lock(at->mutex);
+      up = at->parent;
+      name = at->name;
+    }
+    const InodePtr parent = table_.find(up);
+    const auto above = parent ? open_copy(parent, tier) : Error(ENOENT, "no parent");
+    const auto found =
+        above ? pool_[tier].identify(above->get(), name.c_str()) : Result<Located>(above.error());
+    if (!found || !S_ISDIR(found->st.st_mode)) return;
+    if (found->identity != at->identity) {
+      // Made separately, and one directory from now on, if this one has the name indeed.
+      const auto known = current_name(at);
+      if (!known || known->parent != parent || known->name != name ||
+          !take_identity(*found, at->identity, name.c_str()))
+        return;
+    }
+    MutexLock lock(at->mutex);
+    at->put_copy({tier, found->handle, found->pinned});
+  }
+}
+
+// Returns the directories that the kernel should ask about again. REQUIRES: names_.lock is held.
+std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
+  MutexLock lock_copies(replicate_);
+  std::vector<InodeId> unsure, changed;
+  table_.for_each([&](Inode& inode) {
+    if (!inode.is_directory()) return;
+    MutexLock lock(inode.mutex);
+    if (inode.partly_unknown) unsure.push_back(inode.id());
+    const bool has_copy = std::any_of(inode.copies.begin(), inode.copies.end(),
+                                      [&](const Copy& copy) { return copy.tier == tier; });
+    if (inode.partly_unknown || has_copy) changed.push_back(inode.id());
+  });
+  for (const InodeId id : changed) {
+    const InodePtr directory = table_.find(id);
+    const auto copy = directory ? open_copy(directory, tier) : Error(ENOENT, "no directory");
+    if (!copy || !pool_[tier].is_hidden(copy->get())) continue;
+    // A power cut undid the naming of this copy: what is put there would not be seen again.
+    MutexLock lock(directory->mutex);
+    if (directory->copies.size() > 1)
+      std::erase_if(directory->copies, [&](const Copy& each) { return each.tier == tier; });
+  }
+  const bool all_online =
+      std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });
+  for (const InodeId id : unsure) {
+    const InodePtr directory = table_.find(id);
+    if (!directory) continue;
+    rediscover(directory, tier);
+    if (all_online) {
+      MutexLock lock(directory->mutex);
+      directory->partly_unknown = false;
+    }
+  }
+  return changed;
+}
+
+// Where its parent has a copy on a tier that is away, so may the directory.
+void DirectoryTree::set_partly_unknown(InodeId id) {
+  if (const InodePtr directory = table_.find(id)) {
+    MutexLock lock(directory->mutex);
+    directory->partly_unknown = true;
+  }
+}
+
+void DirectoryTree::tier_added(TierIndex tier) {
+  const InodePtr root = table_.find(kRootId);
+  {
+    MutexLock lock(root->mutex);
+    root->copies.push_back({tier, {}, nullptr});
+  }
+  table_.for_each([](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    if (inode.is_directory()) inode.partly_unknown = true;
+  });
+}
+
+void DirectoryTree::tier_went(TierIndex tier) {
+  table_.for_each([&](Inode& inode) {
+    MutexLock lock(inode.mutex);
+    for (Copy& copy : inode.copies) {
+      if (copy.tier == tier && !copy.handle.empty()) copy.fd = nullptr;
+    }
+  });
+}
+
+// Where the inode is below a tier's root, by the names we remember; empty if they don't lead to the
+// root.
+std::string DirectoryTree::path_of(const InodePtr& leaf) const {
+  constexpr int kDeepest =
+      1 << 16;  // a loop would be a bug of ours; it must not hang whoever asks for a path
+  std::vector<std::string> names;  // the last one first
+  InodePtr at = leaf;
+  for (int depth = 0; at && at->id() != kRootId && depth < kDeepest; ++depth) {
+    InodeId up{};
+    {
+      MutexLock lock(at->mutex);
+      if (at->name.empty()) return {};
+      names.push_back(at->name);
+      up = at->parent;
+    }
+    at = table_.find(up);
+  }
+  if (!at || at->id() != kRootId) return {};
+  std::string path = names.empty() ? "/" : "";
+  for (auto name = names.rbegin(); name != names.rend(); ++name) path.append("/").append(*name);
+  return path;
+}
+
+InodePtr DirectoryTree::parent_of(const InodePtr& inode) const {
+  InodeId up{};
+  {
+    MutexLock lock(inode->mutex);
+    up = inode->parent;
+  }
+  return table_.find(up);
+}
+
+Result<void> DirectoryTree::check_that_nothing_hides(const InodePtr& parent,
+                                                     const std::string& name, TierIndex from,
+                                                     TierIndex to) {
+  for (TierIndex faster = 0; faster < to; ++faster) {
+    if (faster == from) continue;
+    const auto copy = open_copy(parent, faster);
+    struct stat st {};
+    if (copy && ::fstatat(copy->get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0)
+      return Error(EEXIST, "another file has its name on a faster tier, see 'sluice fsck'");
+  }
+  return {};
+}
+
+}  // namespace sluice

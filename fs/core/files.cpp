@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Creating, opening and closing files.
+#include "fs/core/files.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "fs/core/file_flags.hpp"
+#include "fs/core/guards.hpp"
+#include "fs/core/no_waiting.hpp"
+
+namespace sluice {
+
+namespace {
+
+// How much a file may grow while it is open, at least: one that is begun or appended to, and one
+// that is changed in place. And what is kept for each such writer who passes us by.
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr std::uint64_t kLeastGrowth = 64 * kGiB;
+constexpr std::uint64_t kLeastGrowthInPlace = 16 * kGiB;
+constexpr std::uint64_t kLeastPromise = kGiB;
+
+constexpr off_t kQuicklyTruncated = 256 << 20;  // more takes a disk a while to give back
+
+bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
+
+bool is_nameless(const SharedFd& fd) {
+  struct stat st {};
+  return ::fstat(fd->get(), &st) == 0 && st.st_nlink == 0;
+}
+
+// A mapping needs read access, a store through it write access.
+bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
+
+// What open(2) says on the tier itself. The tier's filesystem is not asked: it is opened by us or
+// by the kernel's passthrough, and with other flags.
+Result<void> check_flags(const struct statx& st, int flags) {
+  if (st.stx_attributes & STATX_ATTR_IMMUTABLE) return Error(EPERM, "open an immutable file");
+  if (only_appends(st) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
+    return Error(EPERM, "open an append-only file");
+  return {};
+}
+
+}  // namespace
+
+// Adds one open to the inode. `fresh`, if there is one, is an O_RDONLY descriptor of a file just
+// created. The inode's lock is held while its file is opened, against the rule: the first opener
+// decides for all how.
+Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh) {
+  for (;;) {
+    bool may_be_mapped = false;
+    {
+      MutexLock lock(inode->mutex);
+      may_be_mapped = inode->maybe_mapped && !inode->open;
+    }
+    const bool mapped = may_be_mapped && parts_.pages.is_still_mapped(inode);
+    std::shared_ptr<FileMove> ending;
+    {
+      MutexLock lock(inode->mutex);
+      // A writer does not wait for a file to be copied, only for its names to change hands.
+      if (wants_to_write(flags) && inode->move) {
+        if (inode->move->is_switching) {
+          ending = inode->move;
+        } else {
+          inode->move->cancel();
+          inode->move_waits = true;  // for this writer to close it
+        }
+      }
+      if (!ending) return open_locked(inode, flags, fresh, mapped);
+    }
+    if (must_not_wait) return Error(kWouldWait, "the file's move is about to end");
+    ending->wait_for_end();
+  }
+}
+
+// What passes through the kernel can't spill: ENOSPC goes to the application. So a writer passes
+// through only if the tier has ample room, by the sizes that this pool has seen, or if no other
+// tier could take the file any further. REQUIRES: the inode's mutex is held.
+bool Files::may_outgrow(const InodePtr& inode, int flags,
+                        const struct statx& st) NO_THREAD_SAFETY_ANALYSIS {
+  const std::uint64_t allocated = st.stx_blocks * 512;
+  std::uint64_t growth = std::max(kLeastGrowth, 2 * parts_.pool.largest_file());
+  if (st.stx_size > 0 && !(flags & (O_APPEND | O_TRUNC))) {
+    const std::uint64_t holes = st.stx_size > allocated ? st.stx_size - allocated : 0;
+    growth = std::max<std::uint64_t>({kLeastGrowthInPlace, st.stx_size / 2, holes});
+  }
+  return parts_.pool.may_outgrow(inode->copies[0].tier, flags & O_TRUNC ? 0 : allocated, growth);
+}
+
+// REQUIRES: the inode's mutex is held.
+Result<struct statx> Files::look_at(const InodePtr& inode) NO_THREAD_SAFETY_ANALYSIS {
+  if (inode->open && inode->open->reader) return sluice::look_at(inode->open->reader->get());
+  const Copy& copy = inode->copies[0];
+  if (copy.fd) return sluice::look_at(copy.fd->get());
+  return sluice::look_at(SLUICE_TRY(parts_.pool[copy.tier].open(copy.handle, O_PATH)).get());
+}
+
+// REQUIRES: the inode's mutex is held.
+Result<Opened> Files::open_locked(const InodePtr& inode, int flags, SharedFd fd,
+                                  bool mapped) NO_THREAD_SAFETY_ANALYSIS {
+  const bool writes = wants_to_write(flags);
+  Tier& tier = parts_.pool[inode->copies[0].tier];
+  if (!tier.online()) return Error(EIO, "tier is offline");
+  Opened out;
+  struct statx st {};  // as a new file's, unless it is looked at
+  if (writes && !fd) {
+    st = SLUICE_TRY(look_at(inode));
+    SLUICE_TRY(check_flags(st, flags));
+    note_flags(inode, st);
+    // The kernel forbids mappings of append-only files, but does not know that this one is.
+    const bool passes = inode->open ? inode->open->passthrough : mapped;
+    if (only_appends(st) && passes && can_map_to_write(flags))
+      return Error(EBUSY, "open an append-only file that may be mapped");
+  }
+  if (!inode->open) {
+    auto file = std::make_unique<OpenFile>();
+    // Small files stay in the kernel's page cache between opens: registering one costs more than it
+    // saves. A writer that may outgrow the tier must come to us, so that we can take the file
+    // elsewhere.
+    const bool small = inode->size_hint <= parts_.small_file && !writes;
+    const bool outgrows = writes && may_outgrow(inode, flags, st);
+    // What is passed through can't be moved until it is closed.
+    const bool moves = !writes && (inode->move || inode->move_waits);
+    // A live mapping bypasses us, so every other access must as well.
+    if (passthrough_ && ((!small && !outgrows && !moves) || mapped)) {
+      if (!fd) {
+        const Copy& copy = inode->copies[0];
+        fd = copy.fd ? SLUICE_TRY(Descriptors::reopen(copy.fd->get(), O_RDONLY))
+                     : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
+        if (!writes) st = SLUICE_TRY(sluice::look_at(fd->get()));
+      }
+      // Read-only, whatever the open is for: a writable backing file would make every lease attempt
+      // fail.
+      const auto id = only_appends(st) && !mapped ? Error(EPERM, "map an append-only file")
+                                                  : parts_.kernel.add_backing(fd->get());
+      if (id) {
+        file->passthrough = true;
+        file->backing_id = *id;
+      }
+    }
+    // The kernel needs no descriptor of ours to read and write; where they run short, we do
+    // without.
+    if (fd && (parts_.descriptors.has_room_for_readers() || inode->copies[0].handle.empty() ||
+               is_nameless(fd)))
+      parts_.descriptors.keep_reader(*file, std::move(fd));
+    inode->open = std::move(file);
+  }
+  OpenFile& file = *inode->open;
+  ++file.opens;
+  if (writes) ++file.writers;
+  if (can_map_to_write(flags)) ++file.mappers;
+  open_files_.fetch_add(1, std::memory_order_relaxed);
+  if (file.passthrough) {
+    out.backing_id = file.backing_id;
+    if (writes) inode->pages_stale = true;
+    if (writes && file.promised == 0) {
+      file.promised = std::max(kLeastPromise, parts_.pool.largest_file());
+      tier.promise(file.promised);
+    }
+    if (can_map_to_write(flags)) parts_.pages.watch(inode);
+  } else {
+    out.keep_pages = !std::exchange(inode->pages_stale, false);
+    if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
+    // Half as many copies; a file that can't be read can't be mapped either, and whoever reads it
+    // beside us asks for its times first, and drops pages that are older. Nor can such an open be
+    // mapped shared otherwise, which is what keeps stores out of an append-only file.
+    out.direct = writes && (!can_map_to_write(flags) || only_appends(st));
+    if (out.direct) file.direct = true;
+  }
+  return out;
+}
+
+// The kernel counts a lookup with what create() gives it, and with nothing else.
+Result<std::pair<Entry, Opened>> Files::open_new(const Located& made, const InodePtr& directory,
+                                                 const char* name, int flags, const SharedFd& fd) {
+  Entry entry = SLUICE_TRY(parts_.names.enter({made}, directory, name));
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(entry.id));
+  const auto opened = open_inode(file, flags, fd);
+  if (!opened) {
+    parts_.names.forget(entry.id, 1);
+    return opened.error();
+  }
+  entry.attribute_seconds = parts_.attributes.cache_seconds(file);
+  return std::pair(entry, *opened);
+}
+
+Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name, mode_t mode,
+                                               int flags, const Caller& caller) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  if (is_private(*directory, name)) return Error(EPERM, "create");
+  SharedFd fd;
+  auto made = [&]() -> Result<Located> {
+    SharedLock lock(parts_.namespace_lock.lock);
+    return parts_.names.place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
+      create_as(caller);
+      // The kernel opens the file itself, with the caller's flags, when it takes over the reading
+      // and writing.
+      fd = std::make_shared<UniqueFd>(
+          ::openat(copy.get(), name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+      if (!*fd) return Error::last("create");
+      return copy.tier->identify(fd->get(), "");
+    });
+  }();
+  // Somebody put it there past the kernel, which has not checked whether the caller may open it.
+  // ESTALE makes the kernel look the name up and check.
+  if (failed_with(made, EEXIST) && !(flags & O_EXCL)) return Error(ESTALE, "create");
+  if (!made) return made.error();
+  const auto opened = open_new(*made, directory, name, flags, fd);
+  if (const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr)
+    parts_.accesses.note_open(file, caller.pid);
+  return opened;
+}
+
+Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mode, int flags,
+                                                       const Caller& caller) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  SharedFd fd;
+  const auto make = [&]() -> Result<Located> {
+    SharedLock lock(parts_.namespace_lock.lock);
+    return parts_.names.place_new(directory, "", [&](const OpenCopy& copy) -> Result<Located> {
+      create_as(caller);
+      const UniqueFd writable(
+          ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
+      if (!writable) return Error::last("create unnamed");
+      auto readable = Descriptors::reopen(writable.get(), O_RDONLY);
+      if (!readable) return readable.error();
+      fd = *std::move(readable);
+      return copy.tier->identify(fd->get(), "");
+    });
+  };
+  return open_new(SLUICE_TRY(make()), directory, "", flags, fd);
+}
+
+Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
+                           const std::optional<Caller>& strip_suid) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
+  if (flags & O_TRUNC) {
+    const auto truncate = [&]() -> Result<void> {
+      const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+      const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
+      struct stat st {};
+      if (must_not_wait && ::fstat(fd->get(), &st) == 0 && st.st_size > kQuicklyTruncated)
+        return Error(kWouldWait, "truncate a large file");
+      if (strip_suid) SLUICE_TRY(drop_suid(fd->get(), *strip_suid));
+      if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
+      return {};
+    };
+    const auto truncated = truncate();
+    if (!truncated) {
+      release(id, flags);
+      return truncated.error();
+    }
+  }
+  parts_.accesses.note_open(file, opener);
+  return opened;
+}
+
+void Files::release(InodeId id, int flags) {
+  const InodePtr file = parts_.table.find(id);
+  if (!file) return;
+  std::unique_ptr<OpenFile> last;
+  SharedFd written;  // by somebody whom the kernel let pass
+  SharedFd served;   // by us
+  bool move_waits = false;
+  {
+    MutexLock lock(file->mutex);
+    if (!file->open) return;
+    if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
+    if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
+    if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
+    const bool no_writers = file->open->writers == 0;
+    if (no_writers) served = std::exchange(file->open->writer, nullptr);
+    if (no_writers && file->open->promised > 0)
+      parts_.pool[file->copies[0].tier].take_back_promise(std::exchange(file->open->promised, 0));
+    // Readers whom we serve are not in the way of a move.
+    move_waits = file->move_waits && no_writers && !file->open->passthrough;
+    if (--file->open->opens == 0) last = std::move(file->open);
+    if (last) move_waits = file->move_waits;
+    if (last && last->direct) file->pages_stale = true;
+    if (last && file->maybe_mapped && last->reader) {
+      // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
+      if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
+        ::fcntl(last->reader->get(), F_SETLEASE, F_UNLCK);
+        file->maybe_mapped = false;
+      }
+    }
+  }
+  open_files_.fetch_sub(1, std::memory_order_relaxed);
+  if (written) parts_.pages.notice_change(file, written, can_map_to_write(flags));
+  if (served) parts_.pages.notice_change(file, served, false);
+  if (last) {
+    if (struct stat st{}; parts_.engine.is_in_use() && last->reader &&
+                          ::fstat(last->reader->get(), &st) == 0 && st.st_nlink == 0) {
+      parts_.engine.forget(last->reader->get());
+    }
+    if (last->passthrough) parts_.kernel.remove_backing(last->backing_id);
+    parts_.descriptors.drop_reader(*last);
+    last.reset();
+  }
+  if (move_waits) parts_.file_is_free(id);
+}
+
+}  // namespace sluice

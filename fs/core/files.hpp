@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Files creates, opens, reads and writes files. The first open of a file decides how all of its
+// opens are served: by the kernel, straight from the tier (passthrough), or by the daemon. The
+// daemon serves small files that are only read, files that are being moved, and writers that may
+// outgrow their tier.
+//
+// Threads: every member may be called from any thread at once.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "base/result.hpp"
+#include "fs/core/caller.hpp"
+#include "fs/core/access_tracker.hpp"
+#include "fs/core/attributes.hpp"
+#include "fs/core/descriptors.hpp"
+#include "fs/core/engine_link.hpp"
+#include "fs/core/kernel_side.hpp"
+#include "fs/core/names.hpp"
+#include "fs/core/page_watch.hpp"
+#include "fs/core/relocator.hpp"
+
+namespace sluice {
+
+struct Opened {
+  std::int32_t backing_id = 0;  // 0: the kernel sends its reads and writes to the daemon
+  bool keep_pages = false;
+  bool direct = false;  // reads and writes of this open bypass the kernel's page cache
+};
+
+// End: the end of the file as it is, not as the kernel remembers it.
+enum class WriteTo { Offset, End };
+
+class Files {
+ public:
+  struct Parts {
+    Pool& pool;
+    KernelSide& kernel;
+    InodeTable& table;
+    Namespace& namespace_lock;
+    DirectoryTree& tree;
+    Descriptors& descriptors;
+    Attributes& attributes;
+    Names& names;
+    PageWatch& pages;
+    AccessTracker& accesses;
+    Relocator& relocator;
+    EngineLink& engine;
+    std::uint64_t small_file;  // bytes; files up to that size that are only read are served
+    // A file can be moved again that was in use.
+    std::function<void(InodeId)> file_is_free;
+  };
+  explicit Files(Parts parts) : parts_(std::move(parts)) {}
+
+  Result<std::pair<Entry, Opened>> create(InodeId parent, const char* name, mode_t mode, int flags,
+                                          const Caller& caller);
+  Result<std::pair<Entry, Opened>> create_unnamed(InodeId parent, mode_t mode, int flags,
+                                                  const Caller& caller);
+  // `strip_suid`: the caller, if setuid and setgid bits of the file must go.
+  Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid);
+  void release(InodeId id, int flags);
+
+  // `flags` are the open file's: O_NOATIME is honoured.
+  Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
+  // If the tier is full, the file is moved to another one, which may take as long as copying it. A
+  // thread that must not wait gets ENOSPC instead, or fewer bytes than `size`.
+  Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
+                            const std::optional<Caller>& strip_suid,
+                            WriteTo where = WriteTo::Offset);
+  Result<void> sync(InodeId id, bool data_only);
+  Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
+  Result<off_t> seek(InodeId id, off_t offset, int whence);
+  Result<std::size_t> copy_range(InodeId from, off_t from_offset, InodeId to, off_t to_offset,
+                                 std::size_t length);
+  // Whether the file had chattr +a when it was last opened for writing.
+  bool is_append_only(InodeId id);
+
+  // Turns passthrough off for files that are opened from now on.
+  void serve_everything() { passthrough_ = false; }
+  std::uint64_t open_files() const { return open_files_.load(std::memory_order_relaxed); }
+
+ private:
+  Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
+                                            const char* name, int flags, const SharedFd& fd);
+  Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
+  Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
+  bool may_outgrow(const InodePtr& inode, int flags, const struct statx& st);
+  Result<struct statx> look_at(const InodePtr& inode);
+  // Runs `change(writer)`; when the tier is full, moves the file and runs it again.
+  template <typename Change>
+  auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);
+
+  const Parts parts_;
+  std::atomic<bool> passthrough_{true};       // only ever turns false
+  std::atomic<std::uint64_t> open_files_{0};  // a statistic
+};
+
+}  // namespace sluice

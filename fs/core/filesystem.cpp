@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/filesystem.hpp"
+
+#include <cstring>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr unsigned kTicksPerFlush = 5;
+
+std::vector<Rule> rules_of(const std::optional<Migration::Settings>& settings) {
+  return settings ? settings->policy.rules : std::vector<Rule>{};
+}
+
+}  // namespace
+
+// What a census finds is also the filesystem's to know: the hottest files, and how large files are.
+Migration::Settings Filesystem::with_census(Migration::Settings settings) {
+  settings.census_taken = [this, others = std::move(settings.census_taken)](const Census& census,
+                                                                            std::int64_t time) {
+    accesses_.hot_files().take(census, time);
+    for (const FileFacts& file : census.files()) pool_.note_file_size(file.bytes);
+    if (others) others(census, time);
+  };
+  return settings;
+}
+
+Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
+                       Engine* engine)
+    : pool_(pool),
+      kernel_(kernel),
+      table_(pool),
+      times_(pool, store),
+      tree_(pool, table_, times_, namespace_),
+      away_(pool, store, tree_),
+      engine_(engine),
+      descriptors_(pool, tree_),
+      pages_(pool, kernel, descriptors_),
+      accesses_(store, table_, tree_, settings.accesses),
+      relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
+                  [this](InodeId id) { file_is_free(id); }}),
+      pins_(pool, table_, tree_, descriptors_, namespace_, rules_of(settings.migration)),
+      attributes_({pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_}),
+      names_({pool, store, table_, namespace_, tree_, descriptors_, times_, away_, attributes_,
+              pins_, engine_}),
+      files_({pool, kernel, table_, namespace_, tree_, descriptors_, attributes_, names_, pages_,
+              accesses_, relocator_, engine_, settings.small_file,
+              [this](InodeId id) { file_is_free(id); }}),
+      // A plan without the last seconds' accesses is as good: whether they could be stored does not
+      // matter.
+      migration_(settings.migration ? std::make_unique<Migration>(
+                                          pool, store, relocator_,
+                                          [this] { [[maybe_unused]] const auto flushed = flush(); },
+                                          with_census(*std::move(settings.migration)))
+                                    : nullptr),
+      moves_(pool, tree_, attributes_, migration_.get()),
+      gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_}),
+      xattrs_({pool, tree_, attributes_, pins_, accesses_, gpu_, moves_, migration_.get()}) {}
+
+Filesystem::~Filesystem() = default;
+
+// Before the migration starts and after it has ended nothing waits for a file.
+void Filesystem::file_is_free(InodeId id) {
+  if (migration_) migration_->mover().file_closed(id);
+}
+
+Result<void> Filesystem::flush() {
+  times_.flush();
+  return accesses_.flush();
+}
+
+Result<void> Filesystem::close() {
+  relocator_.settle_moves();
+  migration_.reset();
+  return flush();
+}
+
+void Filesystem::tick() {
+  pages_.tick();
+  relocator_.settle_moves();
+  accesses_.tick();
+  for (const auto& tier : pool_) {
+    if (tier->check_presence() && !tier->present()) tier_went(*tier);
+    // Tried every second, in case the tier can't be told yet what changed in its absence.
+    if (tier->present() && !tier->online()) tier_returned(*tier);
+  }
+  if (migration_) migration_->tick();
+  if (++ticks_ % kTicksPerFlush != 0) return;
+  if (const auto flushed = flush(); !flushed) {
+    log::get().warn("access counts could not be stored and are kept in memory: why={}",
+                    std::strerror(flushed.error().code));
+  }
+}
+
+// Lets go of everything on the tier, so that its disk can be unmounted.
+void Filesystem::tier_went(Tier& tier) {
+  engine_.forget_filesystem(tier.device());
+  tree_.tier_went(tier.index());
+  pins_.tiers_changed();
+}
+
+// Intents that waited for the tier are carried out before any request sees it.
+void Filesystem::tier_returned(Tier& tier) {
+  std::vector<InodeId> changed;
+  {
+    const ExclusiveLock no_names(namespace_.lock);
+    if (const auto replayed = relocator_.replay_for(tier.index()); !replayed) {
+      log::get().error("a tier that is back can't be used yet: tier={} why={}", tier.name(),
+                       replayed.error().text());
+      return;
+    }
+    away_.tier_returned();
+    tier.admit();
+    changed = tree_.rediscover_all(tier.index());
+  }
+  pins_.tiers_changed();
+  pool_.welcome_back();
+  drop_names_and_listings(changed);
+}
+
+void Filesystem::tier_added(TierIndex tier) {
+  tree_.tier_added(tier);
+  std::vector<InodeId> changed;
+  {
+    const ExclusiveLock no_names(namespace_.lock);
+    changed = tree_.rediscover_all(tier);
+  }
+  drop_names_and_listings(changed);
+  pins_.tiers_changed();  // a pin may name the new tier
+}
+
+// The kernel may remember names that mean something else now.
+void Filesystem::drop_names_and_listings(const std::vector<InodeId>& directories) {
+  if (!kernel_.drop_all_names()) {
+    std::vector<std::pair<InodeId, std::string>> names;
+    table_.for_each([&](Inode& inode) {
+      MutexLock lock(inode.mutex);
+      if (inode.told_at != 0) names.emplace_back(inode.parent, inode.name);
+    });
+    for (const auto& [parent, name] : names) kernel_.drop_name(parent, name);
+  }
+  for (const InodeId id : directories) kernel_.drop_pages(id);
+}
+
+}  // namespace sluice

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Filesystem puts the parts of the core together and lends them to whoever answers requests:
+// fs/fuse (the kernel), fs/gpu (ioctls and rings) and fs/control. It knows nothing of FUSE.
+//
+// A part is built complete, from the parts that it needs; the order of the members is the order of
+// construction. What a part owns and which threads may call it is in its header.
+//
+// Threads: every member may be called from any thread at once, but for tick(), which belongs to one
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "fs/core/access_tracker.hpp"
+#include "fs/core/attributes.hpp"
+#include "fs/core/away_tiers.hpp"
+#include "fs/core/descriptors.hpp"
+#include "fs/core/directory_tree.hpp"
+#include "fs/core/engine_link.hpp"
+#include "fs/core/files.hpp"
+#include "fs/core/gpu_files.hpp"
+#include "fs/core/kernel_side.hpp"
+#include "fs/core/move_requests.hpp"
+#include "fs/core/names.hpp"
+#include "fs/core/namespace.hpp"
+#include "fs/core/page_watch.hpp"
+#include "fs/core/pins.hpp"
+#include "fs/core/relocator.hpp"
+#include "fs/core/xattrs.hpp"
+#include "fs/core/inode_table.hpp"
+#include "fs/core/shown_times.hpp"
+#include "gpu/engine.hpp"
+#include "metadata/store.hpp"
+#include "tiering/migration.hpp"
+#include "tiering/pool.hpp"
+
+namespace sluice {
+
+class Filesystem {
+ public:
+  struct Settings {
+    std::uint64_t small_file = 128 << 10;  // see Files
+    AccessTracker::Settings accesses = {};
+    std::optional<Migration::Settings> migration = {};  // nothing: no file is moved
+  };
+
+  // `engine` may be nullptr: then requests of GPUs get EOPNOTSUPP.
+  Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
+             Engine* engine = nullptr);
+  ~Filesystem();
+  Filesystem(const Filesystem&) = delete;
+  Filesystem& operator=(const Filesystem&) = delete;
+
+  Names& names() { return names_; }
+  Files& files() { return files_; }
+  Attributes& attributes() { return attributes_; }
+  Xattrs& xattrs() { return xattrs_; }
+  GpuFiles& gpu() { return gpu_; }
+  MoveRequests& moves() { return moves_; }
+  AccessTracker& accesses() { return accesses_; }
+  Relocator& relocator() { return relocator_; }
+  // nullptr if no file is moved.
+  Migration* migration() { return migration_.get(); }
+
+  // Called every second: notices tiers that come and go, ends moves that stopped half-way, writes
+  // access counts to the store.
+  void tick();
+  // Writes access counts and shown times to the store.
+  Result<void> flush();
+  // Ends all moves and writes what is left to the store. Nothing may be asked afterwards.
+  Result<void> close();
+  // The pool has one more tier.
+  void tier_added(TierIndex tier);
+  std::size_t known_inodes() const { return table_.size(); }
+
+ private:
+  void tier_went(Tier& tier);
+  void tier_returned(Tier& tier);
+  void drop_names_and_listings(const std::vector<InodeId>& directories);
+  void file_is_free(InodeId id);
+  Migration::Settings with_census(Migration::Settings settings);
+
+  Pool& pool_;
+  KernelSide& kernel_;
+  InodeTable table_;
+  Namespace namespace_;
+  ShownTimes times_;
+  DirectoryTree tree_;
+  AwayTiers away_;
+  EngineLink engine_;
+  Descriptors descriptors_;
+  PageWatch pages_;
+  AccessTracker accesses_;
+  Relocator relocator_;
+  Pins pins_;
+  Attributes attributes_;
+  Names names_;
+  Files files_;
+  std::unique_ptr<Migration> migration_;  // its threads end before what they use
+  MoveRequests moves_;
+  GpuFiles gpu_;
+  Xattrs xattrs_;
+  unsigned ticks_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/gpu_files.hpp"
+
+#include <sys/stat.h>
+
+#include "base/units.hpp"
+#include "fs/core/guards.hpp"
+
+namespace sluice {
+
+Result<InodePtr> GpuFiles::regular_file(InodeId id) {
+  if (parts_.engine.engine() == nullptr) return Error(EOPNOTSUPP, "no engine");
+  InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (!S_ISREG(file->type)) return Error(ENOTTY, "ioctl");
+  return file;
+}
+
+Result<Transfer> GpuFiles::read(InodeId id, Memory& memory, std::span<const Segment> segments,
+                                Route wanted) {
+  const InodePtr file = SLUICE_TRY(regular_file(id));
+  const UseGuard guard(file);
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+  const EngineFile from{.fd = fd->get()};
+  const auto done = segments.size() == 1
+                        ? parts_.engine.use().read(from, memory, segments[0], wanted)
+                        : parts_.engine.use().read(from, memory, segments, wanted);
+  if (done) parts_.accesses.note_gpu_read(file, fd, done->bytes);
+  return done;
+}
+
+Result<Transfer> GpuFiles::write(InodeId id, Memory& memory, const Segment& segment, Route wanted,
+                                 const std::optional<Caller>& strip_suid) {
+  const InodePtr file = SLUICE_TRY(regular_file(id));
+  // No guard: the mover leaves a file alone that is open for writing, and a piece that finds its
+  // tier full takes the file to another.
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+  EngineFile to{.fd = fd->get()};
+  to.write = [&](const std::byte* data, std::size_t size, std::uint64_t offset) -> Result<void> {
+    while (size > 0) {
+      const std::size_t put = SLUICE_TRY(parts_.files.write(
+          id, reinterpret_cast<const char*>(data), size, static_cast<off_t>(offset), strip_suid));
+      data += put;
+      size -= put;
+      offset += put;
+    }
+    return {};
+  };
+  const auto done = parts_.engine.use().write(to, memory, segment, wanted);
+  parts_.pages.written_past_kernel(file);
+  return done;
+}
+
+Result<GpuFiles::Preview> GpuFiles::preview(InodeId id, Device* device) {
+  const InodePtr file = SLUICE_TRY(regular_file(id));
+  const UseGuard guard(file);
+  Preview out;
+  out.size = static_cast<std::uint64_t>(SLUICE_TRY(parts_.attributes.stat_of(file)).st_size);
+  {
+    MutexLock lock(file->mutex);
+    out.tier = parts_.pool[file->copies[0].tier].name();
+  }
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+  out.preview = parts_.engine.use().preview({.fd = fd->get()}, out.size, device);
+  return out;
+}
+
+Result<void> GpuFiles::warm(InodeId id, std::uint64_t offset, std::uint64_t length, uid_t user) {
+  const InodePtr file = SLUICE_TRY(regular_file(id));
+  const UseGuard guard(file);
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+  return parts_.engine.use().warm({.fd = fd->get()}, offset, length, user);
+}
+
+// "warm" or nothing: the whole file; "0-1MiB": so much of it; "promote".
+Result<void> GpuFiles::prefetch(const InodePtr& file, std::string_view how, uid_t user) {
+  if (!S_ISREG(file->type)) return Error(EISDIR, "prefetch");
+  if (how == "promote") return parts_.moves.promote(file->id(), user);
+  if (how.empty() || how == "warm") return warm(file->id(), 0, 0, user);
+  const auto dash = how.find('-');
+  if (dash == std::string_view::npos) return Error(EINVAL, "prefetch");
+  const auto begin = parse_size(how.substr(0, dash)), end = parse_size(how.substr(dash + 1));
+  if (!begin || !end || *begin >= *end) return Error(EINVAL, "prefetch");
+  return warm(file->id(), *begin, *end - *begin, user);
+}
+
+// For a person: where the bytes would go if somebody read the whole file now.
+Result<std::string> GpuFiles::describe_route(const InodePtr& file) {
+  Engine* const engine = parts_.engine.engine();
+  if (engine == nullptr) return Error(ENODATA, "getxattr");
+  const bool enabled = engine->is_enabled();
+  const Result<Device*> gpu = enabled ? engine->devices().by_uuid({}) : Error(EOPNOTSUPP, "gpu");
+  const Preview found = SLUICE_TRY(preview(file->id(), gpu ? *gpu : nullptr));
+  std::string text = found.preview.words;
+  if (!gpu)
+    text += "; no GPU can be used: " +
+            (enabled ? engine->devices().why_none() : "turned off by gpu = false");
+  return text;
+}
+
+}  // namespace sluice

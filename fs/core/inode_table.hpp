@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// InodeTable holds every inode that the kernel refers to, by identity, and lets go of each when the
+// kernel does. Threads: every member may be called from any thread at once. Lock order: a shard
+// before an inode.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "fs/core/inode.hpp"
+#include "tiering/pool.hpp"
+
+namespace sluice {
+
+class InodeTable {
+ public:
+  explicit InodeTable(const Pool& pool) : pool_(pool) {}
+
+  // nullptr if the kernel does not refer to `id`.
+  InodePtr find(InodeId id) const;
+  // The inode that intern() would give for this; nullptr if there is none yet.
+  InodePtr find(const Located& found) const;
+
+  // The inode for what was found, made if need be, with one more reference. `found` holds every
+  // copy, fastest first. REQUIRES: found is not empty.
+  enum class Told { Kernel, Nobody };  // who learns that it has this name
+  InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
+                  Told told = Told::Kernel);
+
+  // Adds the root, which the kernel never looks up and never forgets.
+  void add_root(const InodePtr& root);
+
+  // Takes back `count` references; the last one frees the inode.
+  void forget(InodeId id, std::uint64_t count);
+
+  std::size_t size() const;
+  void for_each(const std::function<void(Inode&)>& visit) const;
+
+ private:
+  struct Shard {
+    mutable Mutex mutex;
+    std::unordered_map<std::uint64_t, InodePtr> inodes GUARDED_BY(mutex);
+  };
+  const Shard& shard(InodeId id) const {
+    return shards_[(to_number(id) ^ to_number(id) >> 29) % shards_.size()];
+  }
+  Shard& shard(InodeId id) { return const_cast<Shard&>(std::as_const(*this).shard(id)); }
+
+  const Pool& pool_;
+  std::array<Shard, 64> shards_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/names.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "base/file_at.hpp"
+#include "fs/core/guards.hpp"
+#include "fs/core/directory_stream.hpp"
+
+namespace sluice {
+
+namespace {
+
+// Errors that say "not on this tier" rather than "not at all".
+bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROFS; }
+
+}  // namespace
+
+// The kernel also asks for "." and "..", by id, for NFS.
+Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
+  InodePtr self = SLUICE_TRY(parts_.tree.inode(id));
+  if (parent) {
+    InodeId up{};
+    {
+      MutexLock lock(self->mutex);
+      up = self->parent;
+    }
+    self = SLUICE_TRY(parts_.tree.inode(up));
+  }
+  Entry entry;
+  entry.id = self->id();
+  entry.generation = self->identity.generation;
+  entry.st = SLUICE_TRY(parts_.attributes.stat_of(self));
+  if (self->id() == kRootId) return entry;
+  // Counts as a lookup of the kernel's.
+  std::vector<Located> copies;
+  {
+    MutexLock lock(self->mutex);
+    for (const Copy& copy : self->copies) {
+      copies.push_back({copy.tier, copy.handle, copy.handle.empty() ? copy.fd : nullptr,
+                        self->identity, entry.st});
+    }
+  }
+  std::string name;
+  InodeId up{};
+  {
+    MutexLock lock(self->mutex);
+    name = self->name;
+    up = self->parent;
+  }
+  if (!parts_.table.intern(copies, up, name, InodeTable::Told::Nobody))
+    return Error(ESTALE, "lookup by id");
+  return entry;
+}
+
+Entry Names::entry_of(const InodePtr& inode, const Located& found) {
+  Entry entry;
+  entry.id = inode->id();
+  entry.generation = inode->identity.generation;
+  entry.st = parts_.attributes.stat_of(inode, found);
+  entry.attribute_seconds = parts_.attributes.cache_seconds(inode);
+  return entry;
+}
+
+Result<Entry> Names::enter(const std::vector<Located>& found, const InodePtr& parent,
+                           const char* name) {
+  const InodePtr inode = parts_.table.intern(found, parent->id(), name, InodeTable::Told::Kernel);
+  if (!inode) return Error(EIO, "two files with one identity");
+  return entry_of(inode, found[0]);
+}
+
+Result<Entry> Names::lookup(InodeId parent, const char* name) {
+  if (std::strcmp(name, ".") == 0) return lookup_self_or_parent(parent, false);
+  if (std::strcmp(name, "..") == 0) return lookup_self_or_parent(parent, true);
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  const auto known =
+      SLUICE_TRY(parts_.tree.look_up(directory, name, NamesLock::Free, InodeTable::Told::Kernel));
+  if (known.inode) return entry_of(known.inode, known.found[0]);
+  Entry missing;
+  // The name may exist on a tier that is away: the kernel must not remember that it does not.
+  if (!known.complete) missing.entry_seconds = 0;
+  return missing;
+}
+
+Result<Located> Names::place_new(const InodePtr& parent, const char* name,
+                                 const std::function<Result<Located>(const OpenCopy&)>& make) {
+  const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
+  if (*name != '\0') {
+    // Somebody may have made it past us, on another tier than the one that is chosen below.
+    struct stat st {};
+    for (const OpenCopy& copy : known.reachable) {
+      if (known.reachable.size() > 1 && ::fstatat(copy.get(), name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return Error(EEXIST, "make a file");
+    }
+    SLUICE_TRY(parts_.away.note_taken(parent, known, name));
+  }
+  Error failure(EIO, "no tier is online");
+  std::vector<TierIndex> order = parts_.pool.placement();
+  if (const TierIndex wanted = parts_.pins.wanted(parent, name); wanted != kNoTier) {
+    // Where a pin or a rule says, if that is possible at all; a tier that is being emptied is not
+    // among them.
+    const auto at = std::find(order.begin(), order.end(), wanted);
+    if (at != order.end()) std::rotate(order.begin(), at, at + 1);
+  }
+  for (const TierIndex index : order) {
+    auto copy = parts_.tree.ensure_copy(parent, index);
+    const ShownTimes::NameChange changing(*parent);
+    Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
+    if (made) return made;
+    // ENAMETOOLONG: the directory lies too deep to be copied to that tier.
+    const bool may_go_elsewhere =
+        no_room(made.error().code) || made.error().code == EIO || failed_with(copy, ENAMETOOLONG);
+    if (!may_go_elsewhere) return made.error();
+    // The first tier's error is the one to report, unless a later one says more than "full".
+    if (failure.code == EIO || no_room(failure.code)) failure = made.error();
+  }
+  return failure;
+}
+
+// Makes a name of `parent` with `make_it`, which gets the directory's copy on some tier.
+Result<Entry> Names::make(InodeId parent, const char* name,
+                          const std::function<Result<void>(int directory)>& make_it) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  if (is_private(*directory, name)) return Error(EPERM, "make a name");
+  SharedLock lock(parts_.names.lock);
+  const Located made =
+      SLUICE_TRY(place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
+        if (const auto done = make_it(copy.get()); !done) return done.error();
+        return copy.tier->identify(copy.get(), name);
+      }));
+  const Entry entry = SLUICE_TRY(enter({made}, directory, name));
+  if (S_ISDIR(made.st.st_mode) && parts_.away.concerns(directory))
+    parts_.tree.set_partly_unknown(entry.id);
+  return entry;
+}
+
+Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
+                           const Caller& caller) {
+  return make(parent, name, [&](int directory) -> Result<void> {
+    create_as(caller);
+    if (::mknodat(directory, name, mode, device) < 0) return Error::last("mknod");
+    return {};
+  });
+}
+
+Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller) {
+  return make(parent, name, [&](int directory) -> Result<void> {
+    create_as(caller);
+    if (::mkdirat(directory, name, mode) < 0) return Error::last("mkdir");
+    return {};
+  });
+}
+
+Result<Entry> Names::symlink(const char* target, InodeId parent, const char* name,
+                             const Caller& caller) {
+  return make(parent, name, [&](int directory) -> Result<void> {
+    create_as(caller);
+    if (::symlinkat(target, directory, name) < 0) return Error::last("symlink");
+    return {};
+  });
+}
+
+Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(new_parent));
+  if (is_private(*directory, new_name)) return Error(EPERM, "link");
+  // Before the names: whoever spills the file has it to himself and then wants the names.
+  const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
+  SharedLock lock(parts_.names.lock);
+  SLUICE_TRY(guard.check_name());
+  TierIndex tier = kNoTier;
+  {
+    MutexLock inode_lock(file->mutex);
+    tier = file->copies[0].tier;
+  }
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
+  const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(directory));
+  if (!SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held)).empty())
+    return Error(EEXIST, "link");
+  SLUICE_TRY(parts_.away.note_taken(directory, known, new_name));
+  const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier));
+  const ShownTimes::NameChange changing(*directory);
+  if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
+  const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
+  return enter({made}, directory, new_name);
+}
+
+// The last name of a file is about to go. Who found it by that name a moment ago may still open and
+// read it, as on any filesystem: the descriptor is kept until the kernel forgets the file. The
+// engine lets go of it, or its blocks would stay.
+void Names::keep_nameless(const Located& victim) {
+  if (S_ISDIR(victim.st.st_mode) || victim.st.st_nlink != 1) return;
+  parts_.engine.forget(FileId{victim.st.st_dev, victim.st.st_ino});
+  const InodePtr file = parts_.table.find(victim);
+  if (!file || victim.handle.empty()) return;
+  auto fd = parts_.pool[victim.tier].open(victim.handle, O_PATH);
+  // Where descriptors run short we do without: an open may then be ESTALE, which makes the kernel
+  // look the name up again.
+  if (!fd || parts_.descriptors.is_scarce(fd->get())) return;
+  MutexLock lock(file->mutex);
+  if (file->copies[0].handle == victim.handle)
+    file->copies[0].fd = std::make_shared<UniqueFd>(*std::move(fd));
+}
+
+// A removed directory can still be somebody's working directory: its descriptors are the only way
+// left to it.
+void Names::set_removed(const std::vector<Located>& directory, bool removed) {
+  const InodePtr inode = parts_.table.find(directory[0].identity.id);
+  if (!inode || !inode->is_directory()) return;
+  for (const Located& copy : directory) {
+    [[maybe_unused]] const auto held = parts_.tree.open_copy(inode, copy.tier);
+  }
+  if (removed) parts_.times.forget(inode->id());
+  MutexLock lock(inode->mutex);
+  inode->removed = removed;
+}
+
+Result<void> Names::unlink(InodeId parent, const char* name) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  if (is_private(*directory, name)) return Error(ENOENT, "unlink");
+  for (;;) {
+    const InodePtr moving = parts_.tree.moving_file(directory, name, NamesLock::Free);
+    const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving));
+    SharedLock lock(parts_.names.lock);
+    if (parts_.tree.moving_file(directory, name, NamesLock::Held) != moving)
+      continue;  // it began meanwhile
+    SLUICE_TRY(guard.check_name());
+    return unlink_locked(directory, name);
+  }
+}
+
+// REQUIRES: parts_.names.lock is shared.
+Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
+  const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  const auto found = SLUICE_TRY(parts_.tree.locate_told(directory, copies, name, NamesLock::Held));
+  if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
+  keep_nameless(found[0]);
+  const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
+  const ShownTimes::NameChange changing(*directory);
+  if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
+  return {};
+}
+
+Result<void> Names::rmdir(InodeId parent, const char* name) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
+  SharedLock lock(parts_.names.lock);
+  const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  const auto found = SLUICE_TRY(parts_.tree.locate_told(directory, copies, name, NamesLock::Held));
+  if (found.empty()) return Error(ENOENT, "rmdir");
+  if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
+  // Where a copy of the parent is out of reach, so may be one of this directory, with files in it.
+  if (!copies.complete) return Error(EIO, "rmdir on a tier that is offline");
+  if (found.size() > 1) {
+    for (const Located& copy : found) {
+      const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy.tier));
+      if (!SLUICE_TRY(is_empty(at.get(), name))) return Error(ENOTEMPTY, "rmdir");
+    }
+  }
+  // The fastest copy, which the attributes come from, goes last. No intent is needed: a directory
+  // that is left on some of its tiers is that directory still, empty as it was.
+  set_removed(found, true);
+  const ShownTimes::NameChange changing(*directory);
+  for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
+    const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy->tier));
+    if (::unlinkat(at.get(), name, AT_REMOVEDIR) < 0) {
+      const Error failure = Error::last("rmdir");
+      set_removed(found, false);
+      if (const InodePtr known = parts_.table.find(copy->identity.id)) {
+        MutexLock inode_lock(known->mutex);
+        // What was removed before this one failed is not there any more.
+        std::erase_if(known->copies, [&](const Copy& c) {
+          return std::any_of(found.rbegin(), copy,
+                             [&](const Located& gone) { return gone.tier == c.tier; });
+        });
+      }
+      return failure;
+    }
+  }
+  return {};
+}
+
+Result<std::string> Names::readlink(InodeId id) {
+  const InodePtr link = SLUICE_TRY(parts_.tree.inode(id));
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(link));
+  std::string target(PATH_MAX, '\0');
+  const ssize_t size = ::readlinkat(fd->get(), "", target.data(), target.size());
+  if (size < 0) return Error::last("readlink");
+  target.resize(static_cast<std::size_t>(size));
+  return target;
+}
+
+Result<void> Names::sync_directory(InodeId id) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(id));
+  for (const OpenCopy& copy : SLUICE_TRY(parts_.tree.open_copies(directory)).reachable) {
+    if (::fsync(copy.get()) < 0) return Error::last("sync directory");
+  }
+  return {};
+}
+
+Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id) {
+  const InodePtr directory = SLUICE_TRY(parts_.tree.inode(id));
+  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory);
+}
+
+}  // namespace sluice

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Names looks up, makes, links, renames and removes the names of the mount. The kernel checks
+// permissions and serialises changes of one directory; it never sends an id that it has not been
+// given or has forgotten.
+//
+// Threads: every member may be called from any thread at once.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "fs/core/caller.hpp"
+#include "fs/core/attributes.hpp"
+#include "fs/core/away_tiers.hpp"
+#include "fs/core/descriptors.hpp"
+#include "fs/core/directory_tree.hpp"
+#include "fs/core/engine_link.hpp"
+#include "fs/core/namespace.hpp"
+#include "fs/core/pins.hpp"
+#include "fs/core/inode_table.hpp"
+#include "fs/core/shown_times.hpp"
+#include "tiering/intent.hpp"
+
+namespace sluice {
+
+class DirectoryStream;
+
+// What the kernel is told of a name. No id: the name does not exist, and the kernel may remember
+// that, too.
+struct Entry {
+  InodeId id{};
+  std::uint32_t generation = 0;
+  struct stat st {};
+  double entry_seconds = kCacheSeconds;
+  double attribute_seconds = kCacheSeconds;
+};
+
+class Names {
+ public:
+  struct Parts {
+    Pool& pool;
+    Store& store;
+    InodeTable& table;
+    Namespace& names;
+    DirectoryTree& tree;
+    Descriptors& descriptors;
+    ShownTimes& times;
+    AwayTiers& away;
+    Attributes& attributes;
+    Pins& pins;
+    EngineLink& engine;
+  };
+  explicit Names(const Parts& parts) : parts_(parts) {}
+
+  Result<Entry> lookup(InodeId parent, const char* name);
+  void forget(InodeId id, std::uint64_t count) { parts_.table.forget(id, count); }
+  Result<Entry> mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
+                      const Caller& caller);
+  Result<Entry> mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller);
+  Result<Entry> symlink(const char* target, InodeId parent, const char* name, const Caller& caller);
+  Result<Entry> link(InodeId id, InodeId new_parent, const char* new_name);
+  Result<void> unlink(InodeId parent, const char* name);
+  Result<void> rmdir(InodeId parent, const char* name);
+  Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
+                      unsigned flags);
+  Result<std::string> readlink(InodeId id);
+  Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
+  Result<void> sync_directory(InodeId id);
+
+  // Calls `make(copy)` for the tiers on which the new file `name` of `parent` may be made, best
+  // first, until one has room. REQUIRES: Namespace::lock is held.
+  Result<Located> place_new(const InodePtr& parent, const char* name,
+                            const std::function<Result<Located>(const OpenCopy&)>& make);
+  // What the kernel is told of what was found, with one lookup more.
+  Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name);
+
+ private:
+  Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
+  Entry entry_of(const InodePtr& inode, const Located& found);
+  Result<Entry> make(InodeId parent, const char* name,
+                     const std::function<Result<void>(int directory)>& make_it);
+  void keep_nameless(const Located& victim);
+  void set_removed(const std::vector<Located>& directory, bool removed);
+  Result<void> unlink_locked(const InodePtr& directory, const char* name);
+
+  // names_rename.cpp
+  struct RenameAttempt;
+  Result<void> rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
+                             const char* new_name, unsigned flags, RenameAttempt& attempt);
+  Result<void> rename_located(const InodePtr& from, const char* name,
+                              const std::vector<Located>& source, const InodePtr& to,
+                              const char* new_name, const std::vector<Located>& target,
+                              unsigned flags, RenameAttempt& attempt);
+  Result<std::vector<Step>> rename_steps(const InodePtr& parent, const char* name,
+                                         const std::vector<Located>& source,
+                                         const InodePtr& new_parent, const char* new_name,
+                                         const std::vector<Located>& target, unsigned flags);
+
+  const Parts parts_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Renaming: on one tier a system call, over several an intent.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "base/file_at.hpp"
+#include "fs/core/guards.hpp"
+#include "fs/core/names.hpp"
+#include "fs/core/no_waiting.hpp"
+
+namespace sluice {
+
+namespace {
+
+const Located* on_tier(const std::vector<Located>& found, TierIndex tier) {
+  for (const Located& f : found) {
+    if (f.tier == tier) return &f;
+  }
+  return nullptr;
+}
+}  // namespace
+
+Result<std::vector<Step>> Names::rename_steps(const InodePtr& parent, const char* name,
+                                              const std::vector<Located>& source,
+                                              const InodePtr& new_parent, const char* new_name,
+                                              const std::vector<Located>& target, unsigned flags) {
+  std::vector<Step> renames, removals;
+  for (const auto& tier : parts_.pool) {
+    const Located* from = on_tier(source, tier->index());
+    const Located* to = on_tier(target, tier->index());
+    if (from == nullptr && to == nullptr) continue;
+    const OpenCopy old_dir = SLUICE_TRY(parts_.tree.ensure_copy(parent, tier->index()));
+    const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(new_parent, tier->index()));
+    Step step;
+    step.from = SLUICE_TRY(place_at(*tier, old_dir.get(), name));
+    step.to = SLUICE_TRY(place_at(*tier, new_dir.get(), new_name));
+    if (from != nullptr) {
+      step.subject = from->identity;
+      step.kind = to == nullptr               ? Step::Kind::Rename
+                  : (flags & RENAME_EXCHANGE) ? Step::Kind::Exchange
+                                              : Step::Kind::Replace;
+      renames.push_back(std::move(step));
+      continue;
+    }
+    std::swap(step.from, step.to);
+    step.subject = to->identity;
+    if (flags & RENAME_EXCHANGE) {
+      step.kind = Step::Kind::Rename;
+      renames.push_back(std::move(step));
+    } else {
+      step.kind = S_ISDIR(to->st.st_mode) ? Step::Kind::Rmdir : Step::Kind::Unlink;
+      step.to = {};
+      removals.push_back(std::move(step));
+    }
+  }
+  renames.insert(renames.end(), removals.begin(), removals.end());
+  return renames;
+}
+
+// What is known of a rename from having tried it, and how it goes on.
+struct Names::RenameAttempt {
+  enum class Next {
+    None,    // it is over, done or failed
+    Anew,    // a move of one of the files began meanwhile
+    Alone,   // a directory that is renamed while somebody makes a copy of it on another tier would
+             // go on under both names
+    Synced,  // `file` must be on disk first, which takes too long for others to wait
+  };
+  Next next = Next::None;
+  bool alone = false, synced = false;
+  UniqueFd file = {};
+};
+
+Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
+                           const char* new_name, unsigned flags) {
+  if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0) return Error(EINVAL, "rename");
+  const InodePtr from = SLUICE_TRY(parts_.tree.inode(parent));
+  const InodePtr to = SLUICE_TRY(parts_.tree.inode(new_parent));
+  if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
+  RenameAttempt attempt;
+  for (;;) {
+    const InodePtr source = parts_.tree.moving_file(from, name, NamesLock::Free);
+    const InodePtr target = parts_.tree.moving_file(to, new_name, NamesLock::Free);
+    const ChangeGuard source_guard = SLUICE_TRY(ChangeGuard::of(source));
+    const ChangeGuard target_guard =
+        SLUICE_TRY(ChangeGuard::of(target == source ? nullptr : target));
+    attempt.next = RenameAttempt::Next::None;
+    const auto try_once = [&]() -> Result<void> {
+      if (parts_.tree.moving_file(from, name, NamesLock::Held) != source ||
+          parts_.tree.moving_file(to, new_name, NamesLock::Held) != target) {
+        attempt.next = RenameAttempt::Next::Anew;
+        return {};
+      }
+      SLUICE_TRY(source_guard.check_name());
+      SLUICE_TRY(target_guard.check_name());
+      return rename_locked(from, name, to, new_name, flags, attempt);
+    };
+    Result<void> done;
+    if (attempt.alone) {
+      ExclusiveLock lock(parts_.names.lock);
+      done = try_once();
+    } else {
+      SharedLock lock(parts_.names.lock);
+      done = try_once();
+    }
+    switch (attempt.next) {
+      case RenameAttempt::Next::None:
+        return done;
+      case RenameAttempt::Next::Alone:
+        attempt.alone = true;
+        break;
+      case RenameAttempt::Next::Synced:
+        if (must_not_wait) return Error(kWouldWait, "sync what is renamed");
+        if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync what is renamed");
+        attempt.synced = true;
+        break;
+      case RenameAttempt::Next::Anew:
+        break;
+    }
+  }
+}
+
+Result<void> Names::rename_locked(const InodePtr& from, const char* name, const InodePtr& to,
+                                  const char* new_name, unsigned flags, RenameAttempt& attempt) {
+  const OpenCopies from_copies = SLUICE_TRY(parts_.tree.open_copies(from));
+  const OpenCopies to_copies = SLUICE_TRY(parts_.tree.open_copies(to));
+  const auto source = SLUICE_TRY(parts_.tree.locate_told(from, from_copies, name, NamesLock::Held));
+  if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
+  const auto target = SLUICE_TRY(parts_.tree.locate_told(to, to_copies, new_name, NamesLock::Held));
+  if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
+  if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
+  if (!attempt.alone && (is_directory(source) || is_directory(target))) {
+    attempt.next = RenameAttempt::Next::Alone;
+    return {};
+  }
+
+  if ((is_directory(source) && !from_copies.complete) ||
+      (is_directory(target) && !to_copies.complete)) {
+    return Error(EIO, "rename on a tier that is offline");
+  }
+
+  const bool replaces = !target.empty() && !(flags & RENAME_EXCHANGE);
+  if (replaces && is_directory(target)) {
+    if (!is_directory(source)) return Error(EISDIR, "rename");
+    for (const Located& copy : target) {
+      const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(to, copy.tier));
+      if (!SLUICE_TRY(is_empty(at.get(), new_name))) return Error(ENOTEMPTY, "rename");
+    }
+  } else if (replaces && is_directory(source)) {
+    return Error(ENOTDIR, "rename");
+  }
+  if (replaces && !is_directory(source) &&
+      !parts_.tree.check_that_nothing_hides(to, new_name, target[0].tier, source[0].tier)) {
+    return Error(EIO, "rename over one of two files of a name");
+  }
+  if (replaces) {
+    is_directory(target) ? set_removed(target, true) : keep_nameless(target[0]);
+  }
+  if (target.empty()) SLUICE_TRY(parts_.away.note_taken(to, to_copies, new_name));
+  const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
+  if (!done && replaces && is_directory(target)) set_removed(target, false);
+  if (!done || attempt.next != RenameAttempt::Next::None) return done;
+  const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
+    const InodePtr moved = parts_.table.find(what);
+    if (!moved) return;
+    MutexLock inode_lock(moved->mutex);
+    moved->parent = where->id();
+    moved->name = as;
+    moved->told_at = std::chrono::steady_clock::now().time_since_epoch().count();
+  };
+  // Do they inherit other pins now?
+  if ((is_directory(source) || is_directory(target)) &&
+      parts_.pins.inside(from) != parts_.pins.inside(to))
+    parts_.pins.inheritance_changed();
+  renamed(source[0], to, new_name);
+  if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
+  return {};
+}
+
+Result<void> Names::rename_located(const InodePtr& from, const char* name,
+                                   const std::vector<Located>& source, const InodePtr& to,
+                                   const char* new_name, const std::vector<Located>& target,
+                                   unsigned flags, RenameAttempt& attempt) {
+  if (source.size() == 1 &&
+      (target.empty() || (target.size() == 1 && target[0].tier == source[0].tier))) {
+    // One tier, one system call: the tier's own filesystem makes it atomic.
+    const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(from, source[0].tier));
+    const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier));
+    const ShownTimes::NameChange leaving(*from), arriving(*to);
+    const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
+    if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
+      return Error::last("rename");
+    return {};
+  }
+  if (S_ISREG(source[0].st.st_mode) && !(flags & RENAME_EXCHANGE)) {
+    // What it replaces is removed for good: a power cut must not find neither. On one tier, its
+    // filesystem sees to that (ext4: auto_da_alloc). Most of it goes to disk before the names are
+    // locked, and here only what came since.
+    const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(from, source[0].tier));
+    UniqueFd file =
+        SLUICE_TRY(open_without_waiting([&](int how) { return ::openat(old_dir.get(), name, how); },
+                                        O_RDONLY | O_NOFOLLOW, "sync what is renamed"));
+    if (!attempt.synced) {
+      attempt.file = std::move(file);
+      attempt.next = RenameAttempt::Next::Synced;
+      return {};
+    }
+    if (::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
+  }
+  const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
+  const ShownTimes::NameChange leaving(*from), arriving(*to);
+  return carry_out(parts_.store, parts_.pool, steps);
+}
+
+}  // namespace sluice

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/page_watch.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+namespace sluice {
+
+void PageWatch::watch(const InodePtr& inode) {
+  inode->maybe_mapped = true;
+  if (std::exchange(inode->is_watched, true)) return;
+  MutexLock lock(mutex_);
+  mapped_.push_back(inode);
+}
+
+// Whether a writable mapping has outlived the last close of this file. A read lease can be had only
+// if nobody, mapping or descriptor, can write. Answers "no" once and for all until the next open
+// for writing.
+bool PageWatch::is_still_mapped(const InodePtr& inode) {
+  const auto fd = descriptors_.open(inode, O_RDONLY);
+  if (!fd) return false;
+  MutexLock lock(inode->mutex);
+  // Where no lease can be had (CAP_LEASE is missing, the tier knows none), it may be.
+  if (::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0) return true;
+  ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
+  if (!inode->open || inode->open->mappers == 0) inode->maybe_mapped = false;
+  return false;
+}
+
+void PageWatch::notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen) {
+  struct stat st {};
+  if (::fstat(fd->get(), &st) < 0) return;
+  const std::int64_t mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+  {
+    pool_.note_file_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
+    MutexLock lock(inode->mutex);
+    inode->size_hint = static_cast<std::uint64_t>(st.st_size);
+    if (!unseen || inode->told_mtime == 0 || inode->told_mtime == mtime) return;
+    inode->told_mtime = 0;
+  }
+  kernel_.drop_attributes(inode->id());
+}
+
+void PageWatch::written_below_pages(InodeId id) {
+  MutexLock lock(mutex_);
+  written_.insert(id);
+}
+
+// The kernel learns now that size and times have changed: whoever reads next asks for them, and
+// drops the pages that it kept if they differ. Pages that somebody has mapped are dropped by the
+// next tick(): doing that here could wait for a read that waits for this thread.
+void PageWatch::written_past_kernel(const InodePtr& file) {
+  bool has_pages = false;
+  {
+    MutexLock lock(file->mutex);
+    file->told_mtime = 0;
+    has_pages = file->open && !file->open->passthrough;
+  }
+  kernel_.drop_attributes(file->id());
+  if (!has_pages) return;
+  MutexLock lock(mutex_);
+  written_.insert(file->id());
+}
+
+void PageWatch::tick() {
+  notice_mapped_changes();
+  drop_written_pages();
+}
+
+// Whether there is nothing to look for any more. Then it is off the list.
+bool PageWatch::is_no_longer_mapped(const InodePtr& inode) {
+  bool maybe = false;
+  {
+    MutexLock lock(inode->mutex);
+    if (inode->open && inode->open->mappers > 0) return false;
+    maybe = inode->maybe_mapped;
+  }
+  if (maybe && is_still_mapped(inode)) return false;
+  MutexLock lock(inode->mutex);
+  // Opened meanwhile: who did so saw it on the list.
+  if (inode->open && inode->open->mappers > 0) return false;
+  inode->is_watched = false;
+  return true;
+}
+
+// Stores through a mapping change a file's times without a request: look, every second, at those
+// that may be mapped.
+void PageWatch::notice_mapped_changes() {
+  std::vector<std::weak_ptr<Inode>> candidates;
+  {
+    MutexLock lock(mutex_);
+    candidates.swap(mapped_);
+  }
+  for (auto& candidate : candidates) {
+    const InodePtr inode = candidate.lock();
+    if (!inode) continue;
+    if (is_no_longer_mapped(inode)) continue;
+    if (const auto fd = descriptors_.any(inode)) notice_change(inode, *fd, true);
+    MutexLock lock(mutex_);
+    mapped_.push_back(std::move(candidate));
+  }
+}
+
+void PageWatch::drop_written_pages() {
+  std::set<InodeId> written;
+  {
+    MutexLock lock(mutex_);
+    written.swap(written_);
+  }
+  for (const InodeId id : written) kernel_.drop_pages(id);
+}
+
+}  // namespace sluice

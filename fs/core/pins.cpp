@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/pins.hpp"
+
+#include <climits>
+
+#include "tiering/pin.hpp"
+
+namespace sluice {
+
+namespace {
+// How far up a pin is looked for after pins have changed; beyond, what was known before holds. One
+// user's deep tree and changing pins must not keep others waiting.
+constexpr std::size_t kMostLevels = 4096;
+}  // namespace
+
+void Pins::tiers_changed() {
+  ++tier_epoch_;
+  ++epoch_;
+}
+
+void Pins::changed(const InodePtr& inode) {
+  {
+    MutexLock lock(inode->mutex);
+    ++inode->xattrs_set;  // who has just read the old one must not remember it
+    inode->own_pin_epoch = 0;
+  }
+  if (inode->is_directory()) ++epoch_;
+}
+
+TierIndex Pins::own(const InodePtr& directory) {
+  const std::uint32_t epoch = tier_epoch_.load();
+  unsigned set_before = 0;
+  {
+    MutexLock lock(directory->mutex);
+    if (directory->own_pin_epoch == epoch) return directory->own_pin;
+    set_before = directory->xattrs_set;
+  }
+  const auto fd = descriptors_.any(directory);
+  if (!fd) return kNoTier;
+  const TierIndex own = own_pin(pool_, (*fd)->get(), "").value_or(kNoTier);
+  MutexLock lock(directory->mutex);
+  if (directory->xattrs_set == set_before) {
+    directory->own_pin = own;
+    directory->own_pin_epoch = epoch;
+  }
+  return own;
+}
+
+TierIndex Pins::inside(const InodePtr& directory) {
+  const std::uint64_t epoch = epoch_.load();
+  std::vector<InodePtr> unsure;  // from `directory` up to where the answer is
+  TierIndex pin = kNoTier;
+  for (InodePtr at = directory; at;) {
+    InodeId up{};
+    {
+      MutexLock lock(at->mutex);
+      const bool is_too_far = unsure.size() == kMostLevels;
+      if (at->pin_epoch == epoch || is_too_far) {
+        pin = at->pin;
+        // What is nearer to the top may still find it out.
+        if (is_too_far) unsure.resize(1);
+        break;
+      }
+      up = at->parent;
+    }
+    unsure.push_back(at);
+    pin = own(at);
+    if (pin != kNoTier || at->id() == kRootId) break;
+    at = table_.find(up);
+  }
+  for (const InodePtr& each : unsure) {
+    MutexLock lock(each->mutex);
+    each->pin = pin;
+    each->pin_epoch = epoch;
+  }
+  return pin;
+}
+
+TierIndex Pins::effective(const InodePtr& inode) {
+  const auto fd = descriptors_.any(inode);
+  const auto own = fd ? own_pin(pool_, (*fd)->get(), "") : std::nullopt;
+  if (own || inode->id() == kRootId) return own.value_or(kNoTier);
+  SharedLock lock(names_.lock);
+  const InodePtr parent = tree_.parent_of(inode);
+  return parent ? inside(parent) : kNoTier;
+}
+
+InodePtr Pins::bearer(const InodePtr& inode) {
+  InodePtr at = inode;
+  for (std::size_t levels = 0; at && levels < kMostLevels; ++levels) {
+    if (own(at) != kNoTier) return at;
+    if (at->id() == kRootId) break;
+    at = tree_.parent_of(at);
+  }
+  return nullptr;
+}
+
+bool Pins::is_deeper_than(const InodePtr& inode, std::size_t levels) {
+  InodePtr at = inode;
+  for (std::size_t level = 0; at && at->id() != kRootId; ++level) {
+    if (level == levels) return true;
+    at = tree_.parent_of(at);
+  }
+  return false;
+}
+
+TierIndex Pins::wanted(const InodePtr& parent, const char* name) {
+  const TierIndex pin = inside(parent);
+  if (pin != kNoTier || rules_.empty()) return pin;
+  // A path that nobody can write down matches no rule: the census does not get there either.
+  if (is_deeper_than(parent, PATH_MAX / 2)) return kNoTier;
+  // It is empty, and as young as can be.
+  const std::string directory = tree_.path_of(parent);
+  const auto rule = matching_rule(rules_, (directory == "/" ? "" : directory) + "/" + name, 0, {});
+  return rule ? rules_[*rule].tier : kNoTier;
+}
+
+}  // namespace sluice

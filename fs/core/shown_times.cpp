@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/shown_times.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+
+#include "base/log.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+// No copy's: a ctime that is never met.
+constexpr std::int64_t kNoTime = 0;
+// The coarsest step of the clock that ctimes are taken from is 10 ms (HZ = 100).
+constexpr std::int64_t kClockStep = 20'000'000;
+
+std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; }
+
+timespec to_timespec(std::int64_t time) {
+  const std::int64_t seconds = time / kSecond - (time % kSecond < 0 ? 1 : 0);
+  return {seconds, time - seconds * kSecond};
+}
+
+std::int64_t coarse_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return nanoseconds(now);
+}
+
+std::int64_t birth_of(int fd) {
+  struct statx st {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &st) < 0 || !(st.stx_mask & STATX_BTIME))
+    return 0;
+  return st.stx_btime.tv_sec * kSecond + st.stx_btime.tv_nsec;
+}
+
+const KeptTimes::Copy* find(const KeptTimes& times, std::uint8_t slot) {
+  const auto found = std::find_if(times.copies.begin(), times.copies.end(),
+                                  [&](const KeptTimes::Copy& copy) { return copy.slot == slot; });
+  return found == times.copies.end() ? nullptr : &*found;
+}
+
+KeptTimes::Copy& copy_on(KeptTimes& times, std::uint8_t slot) {
+  if (const KeptTimes::Copy* found = find(times, slot))
+    return times.copies[static_cast<std::size_t>(found - times.copies.data())];
+  return times.copies.emplace_back(KeptTimes::Copy{.slot = slot});
+}
+
+// REQUIRES: the inode's mutex is held.
+InodeTimes& times_of(Inode& inode) NO_THREAD_SAFETY_ANALYSIS {
+  if (!inode.times) {
+    inode.times = std::make_unique<InodeTimes>();
+    inode.times->kept.is_directory = inode.is_directory();
+  }
+  return *inode.times;
+}
+
+// A user's change within one step of the kernel's clock after ours leaves the ctime as it was.
+// REQUIRES: the inode's mutex is held.
+void stop_hiding_recent(Inode& inode) NO_THREAD_SAFETY_ANALYSIS {
+  if (!inode.times) return;
+  const std::int64_t recent = coarse_now() - kClockStep;
+  for (KeptTimes::Copy& copy : inode.times->kept.copies) {
+    if (copy.ctime > recent) copy.ctime = kNoTime;
+  }
+}
+
+}  // namespace
+
+void ShownTimes::load(Inode& inode) {
+  {
+    MutexLock lock(inode.mutex);
+    if (inode.times_known) return;
+  }
+  KeptTimes found;
+  {
+    MutexLock lock(mutex_);
+    const auto at = changed_.find(inode.id());
+    if (at != changed_.end()) found = at->second;
+  }
+  // What can't be read counts as lost.
+  if (found.copies.empty()) {
+    if (auto stored = store_.times(inode.id())) found = *std::move(stored);
+  }
+  MutexLock lock(inode.mutex);
+  if (std::exchange(inode.times_known, true) || found.copies.empty()) return;
+  if (found.is_directory == inode.is_directory()) times_of(inode).kept = std::move(found);
+}
+
+void ShownTimes::show(const Inode& inode, TierIndex tier, struct stat& st) const {
+  if (!inode.times) return;
+  const InodeTimes& times = *inode.times;
+  const KeptTimes::Copy* copy = find(times.kept, slot(tier));
+  if (copy == nullptr) return;
+  if (times.changing == copy->slot) {
+    st.st_mtim = to_timespec(times.mtime);
+    st.st_ctim = to_timespec(copy->shown_ctime);
+  } else if (nanoseconds(st.st_ctim) == copy->ctime) {
+    st.st_ctim = to_timespec(copy->shown_ctime);
+  }
+}
+
+std::optional<timespec> ShownTimes::birth(const Inode& file) const {
+  if (!file.times) return std::nullopt;
+  const KeptTimes::Copy* copy = find(file.times->kept, slot(file.copies[0].tier));
+  if (copy == nullptr || copy->birth == 0) return std::nullopt;
+  return to_timespec(copy->birth);
+}
+
+std::int64_t ShownTimes::moved(Inode& file, TierIndex from, int source, TierIndex to, int copy) {
+  load(file);
+  struct stat before {
+  }, after{};
+  const bool known = ::fstat(source, &before) == 0 && ::fstat(copy, &after) == 0;
+  const std::int64_t born = birth_of(source);
+  if (!known) return kNoTime;
+  MutexLock lock(file.mutex);
+  show(file, from, before);
+  const std::int64_t ctime = nanoseconds(after.st_ctim);
+  arrive(file, from, born,
+         {.slot = slot(to), .ctime = ctime, .shown_ctime = nanoseconds(before.st_ctim)});
+  return ctime;
+}
+
+void ShownTimes::moved_while_written(Inode& file, TierIndex from, int source, TierIndex to) {
+  load(file);
+  const std::int64_t born = birth_of(source);
+  MutexLock lock(file.mutex);
+  arrive(file, from, born, {.slot = slot(to), .ctime = kNoTime});
+}
+
+void ShownTimes::arrive(Inode& file, TierIndex from, std::int64_t born, KeptTimes::Copy arrived) {
+  KeptTimes& times = times_of(file).kept;
+  const KeptTimes::Copy* old = find(times, slot(from));
+  arrived.birth = old != nullptr && old->birth != 0 ? old->birth : born;
+  // The old copy's stay: the move may be taken back yet.
+  std::erase_if(times.copies, [&](const KeptTimes::Copy& each) { return each.slot != slot(from); });
+  times.copies.push_back(arrived);
+}
+
+void ShownTimes::keep(Inode& inode) {
+  KeptTimes kept;
+  {
+    MutexLock lock(inode.mutex);
+    if (!inode.times) return;
+    kept = inode.times->kept;
+    if (!inode.is_directory()) {
+      const std::uint8_t here = slot(inode.copies[0].tier);
+      std::erase_if(kept.copies, [&](const KeptTimes::Copy& each) { return each.slot != here; });
+    }
+  }
+  write_later(inode.id(), std::move(kept));
+}
+
+Result<void> ShownTimes::change_unseen(Inode& directory, TierIndex tier, int fd,
+                                       const std::function<Result<void>()>& act) {
+  load(directory);
+  MutexLock its_turn(turn(directory));
+  struct stat before {};
+  const bool alone = [&] {
+    MutexLock lock(directory.mutex);
+    // Who changes names here now may do so before or after we look.
+    if (directory.name_changes > 0 || ::fstat(fd, &before) < 0) return false;
+    InodeTimes& times = times_of(directory);
+    KeptTimes::Copy& copy = copy_on(times.kept, slot(tier));
+    if (copy.ctime != nanoseconds(before.st_ctim)) copy.shown_ctime = nanoseconds(before.st_ctim);
+    copy.ctime = kNoTime;
+    times.mtime = nanoseconds(before.st_mtim);
+    times.changing = copy.slot;
+    ++times.changes;
+    return true;
+  }();
+  auto done = act();
+  if (!alone) return done;
+  {
+    // Held over two short system calls: who changes names from here on changes the times again.
+    MutexLock lock(directory.mutex);
+    InodeTimes& times = *directory.times;
+    const bool still_alone =
+        std::exchange(times.changing, std::uint8_t{0}) != 0 && directory.name_changes == 0;
+    ++times.changes;
+    const std::array<timespec, 2> old{before.st_atim, before.st_mtim};
+    struct stat after {};
+    if (still_alone && ::futimens(fd, old.data()) == 0 && ::fstat(fd, &after) == 0) {
+      copy_on(times.kept, slot(tier)).ctime = nanoseconds(after.st_ctim);
+    }
+  }
+  keep(directory);
+  return done;
+}
+
+void ShownTimes::copied(Inode& directory, TierIndex tier, int original, const Located& made) {
+  load(directory);
+  struct stat st {};
+  if (::fstat(original, &st) < 0) return;
+  {
+    MutexLock lock(directory.mutex);
+    show(directory, tier, st);
+    copy_on(times_of(directory).kept, slot(made.tier)) = {.slot = slot(made.tier),
+                                                          .ctime = nanoseconds(made.st.st_ctim),
+                                                          .shown_ctime = nanoseconds(st.st_ctim)};
+  }
+  keep(directory);
+}
+
+ShownTimes::NameChange::NameChange(Inode& directory) : directory_(directory) {
+  MutexLock lock(directory_.mutex);
+  ++directory_.name_changes;
+}
+
+ShownTimes::NameChange::~NameChange() {
+  MutexLock lock(directory_.mutex);
+  --directory_.name_changes;
+  if (!directory_.times) return;
+  // The copy that is being changed unseen is shown as it is from now on.
+  if (std::exchange(directory_.times->changing, std::uint8_t{0}) != 0) ++directory_.times->changes;
+  stop_hiding_recent(directory_);
+}
+
+ShownTimes::AttributeChange::AttributeChange(ShownTimes& times, Inode& directory)
+    : directory_(directory), turn_(times.turn(directory)) {
+  turn_.lock();
+}
+
+ShownTimes::AttributeChange::~AttributeChange() {
+  {
+    MutexLock lock(directory_.mutex);
+    stop_hiding_recent(directory_);
+  }
+  turn_.unlock();
+}
+
+void ShownTimes::wait_until_past(std::int64_t ctime) {
+  // Not for ever: somebody may set the clock back.
+  for (std::int64_t waited = 0; coarse_now() <= ctime && waited < kClockStep;
+       waited += kSecond / 1000) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void ShownTimes::write_later(InodeId id, KeptTimes times) {
+  MutexLock lock(mutex_);
+  gone_.erase(id);
+  changed_[id] = std::move(times);
+}
+
+void ShownTimes::forget(InodeId id) {
+  MutexLock lock(mutex_);
+  changed_.erase(id);
+  gone_.insert(id);
+}
+
+void ShownTimes::flush() {
+  std::vector<std::pair<InodeId, KeptTimes>> changed;
+  std::vector<InodeId> gone;
+  {
+    MutexLock lock(mutex_);
+    changed.assign(changed_.begin(), changed_.end());
+    gone.assign(gone_.begin(), gone_.end());
+    gone_.clear();
+  }
+  const auto kept = store_.keep_times(changed);
+  const auto forgotten = gone.empty() ? Result<void>() : store_.forget_times(gone);
+  if (!kept || !forgotten) {
+    // Not tried again: all that is lost is a ctime.
+    log::get().debug("times hidden by moves could not be stored: files={} errno={}",
+                     changed.size() + gone.size(), (kept ? forgotten : kept).error().code);
+  }
+  MutexLock lock(mutex_);
+  // Only now: who looks a file up meanwhile finds it here or in the store.
+  for (const auto& [id, times] : changed) {
+    const auto at = changed_.find(id);
+    if (at != changed_.end() && at->second == times) changed_.erase(at);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/xattrs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "tiering/copier.hpp"
+#include "tiering/pin.hpp"
+
+namespace sluice {
+
+namespace {
+
+bool is_ours(std::string_view name) { return name == kIdentityXattr || name == kPinXattr; }
+
+// Not seen in the mount. An alias of an ACL would be copied by rsync -X from one file to another as
+// if it were an attribute of its own, and be the ACL of whatever moves to XFS later.
+bool is_hidden(std::string_view name) { return is_ours(name) || is_acl_alias(name); }
+
+bool is_virtual(std::string_view name) { return name.starts_with(kVirtualPrefix); }
+
+std::string_view without_prefix(std::string_view name) {
+  return name.substr(kVirtualPrefix.size());
+}
+
+}  // namespace
+
+Result<std::string> Xattrs::get(InodeId id, const char* name) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (is_virtual(name)) return virtual_value(file, without_prefix(name));
+  if (is_hidden(name)) return Error(ENODATA, "getxattr");
+  return parts_.attributes.xattr(file, name);
+}
+
+Result<std::string> Xattrs::list(InodeId id, const Caller& caller) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  const std::string list = SLUICE_TRY(parts_.attributes.xattr_names(file));
+  std::string visible;
+  for (std::size_t at = 0; at < list.size();) {
+    const std::string_view name = &list[at];
+    const bool privileged = name.starts_with("trusted.");
+    if (!is_hidden(name) && (!privileged || caller.uid == 0)) visible.append(name).push_back('\0');
+    at += name.size() + 1;
+  }
+  return visible;
+}
+
+Result<void> Xattrs::set(InodeId id, const char* name, const char* value, std::size_t size,
+                         int flags, const Caller& caller) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (is_virtual(name)) return set_virtual(file, without_prefix(name), {value, size}, caller.uid);
+  if (is_ours(name)) return Error(EPERM, "setxattr");
+  if (is_acl_alias(name)) return Error(EOPNOTSUPP, "setxattr");
+  return parts_.attributes.set_xattr(file, name, {value, size}, flags, caller);
+}
+
+Result<void> Xattrs::remove(InodeId id, const char* name) {
+  const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
+  if (is_hidden(name)) return Error(ENODATA, "removexattr");
+  if (is_virtual(name)) return remove_virtual(file, without_prefix(name));
+  return parts_.attributes.remove_xattr(file, name);
+}
+
+Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_view name) {
+  std::vector<TierIndex> tiers;
+  {
+    MutexLock lock(inode->mutex);
+    for (const Copy& copy : inode->copies) tiers.push_back(copy.tier);
+  }
+  if (name == "tier") {
+    std::string names;
+    for (const TierIndex tier : tiers)
+      names += (names.empty() ? "" : ",") + parts_.pool[tier].name();
+    return names;
+  }
+  if (name == "location") {
+    const std::string path = parts_.tree.path_of(inode);
+    if (path.empty()) return Error(ENODATA, "location");
+    const std::string& root = parts_.pool[tiers[0]].path();
+    return path == "/" ? root : root + path;
+  }
+  if (name == "pin") {
+    const TierIndex pin = parts_.pins.effective(inode);
+    if (pin == kNoTier) return Error(ENODATA, "pin");
+    return parts_.pool[pin].name();
+  }
+  if (!S_ISREG(inode->type)) return Error(ENODATA, "getxattr");
+  if (name == "accesses") {
+    return std::to_string(SLUICE_TRY(parts_.accesses.heat(inode)).opens);
+  }
+  if (name == "heat") {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.2f", SLUICE_TRY(parts_.accesses.score(inode)));
+    return std::string(text.data());
+  }
+  if (name == "gpu") return parts_.gpu.describe_route(inode);
+  if (name == "explain" && parts_.migration != nullptr) return explain(inode);
+  return Error(ENODATA, "getxattr");
+}
+
+Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
+                                 std::string_view value, uid_t user) {
+  if (name == "prefetch") return parts_.gpu.prefetch(inode, value, user);
+  if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
+  const Tier* tier = parts_.pool.by_name(value);
+  if (tier == nullptr) return Error(EINVAL, "the pool has no tier of that name");
+  if (name == "tier") return parts_.moves.request(inode, tier->index(), user);
+  SLUICE_TRY(parts_.attributes.set_xattr(inode, kPinXattr, value, 0, Caller{}));
+  pin_changed(inode);
+  return {};
+}
+
+Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name) {
+  if (name != "pin") return Error(EPERM, "removexattr");
+  SLUICE_TRY(parts_.attributes.remove_xattr(inode, kPinXattr));
+  pin_changed(inode);
+  return {};
+}
+
+void Xattrs::pin_changed(const InodePtr& inode) {
+  parts_.pins.changed(inode);
+  if (parts_.migration != nullptr) parts_.migration->replan_soon();
+}
+
+// What the planner would know of the file.
+Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st) {
+  const Heat heat = SLUICE_TRY(parts_.accesses.heat(inode));
+  FileFacts facts;
+  facts.id = inode->id();
+  facts.bytes = st.stx_blocks * 512;
+  facts.last_use = heat.last_access;
+  facts.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
+  facts.score = static_cast<float>(SLUICE_TRY(parts_.accesses.score(inode)));
+  facts.opens = static_cast<std::uint32_t>(heat.opens);
+  facts.pin = parts_.pins.effective(inode);
+  {
+    MutexLock lock(inode->mutex);
+    facts.tier = inode->copies[0].tier;
+  }
+  const std::int64_t used = std::max<std::int64_t>(st.stx_mtime.tv_sec, facts.last_use);
+  const std::int64_t age = std::max<std::int64_t>(std::time(nullptr) - used, 0);
+  const auto rule = matching_rule(parts_.migration->policy().rules, parts_.tree.path_of(inode),
+                                  st.stx_size, std::chrono::seconds(age));
+  if (rule) facts.rule = static_cast<std::uint16_t>(*rule);
+  return facts;
+}
+
+Result<std::string> Xattrs::explain(const InodePtr& inode) {
+  using nlohmann::json;
+  const struct statx st =
+      SLUICE_TRY(parts_.attributes.statx_on_tier(inode));  // its birth is its arrival there
+  const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
+  const Policy& policy = parts_.migration->policy();
+  const std::vector<TierFacts> tiers = parts_.migration->tier_facts();
+  const Verdict verdict = judge(facts, tiers, policy, std::time(nullptr));
+  std::vector<std::string> names;
+  for (const auto& tier : parts_.pool) names.push_back(tier->name());
+
+  const std::string path = parts_.tree.path_of(inode);
+  json j = {{"path", path},
+            {"tier", names[facts.tier]},
+            {"location", parts_.pool[facts.tier].path() + path},
+            {"bytes", st.stx_size},
+            {"score", facts.score},
+            {"opens", facts.opens},
+            {"last_use", facts.last_use},
+            {"arrived", facts.arrived},
+            {"links", st.stx_nlink},
+            {"wants", names[verdict.wants]},
+            {"reason", name_of(verdict.reason)},
+            {"why", explain_move(facts, verdict.reason, verdict.wants, tiers, names, policy)},
+            {"hold", verdict.hold == Hold::None ? json() : json(name_of(verdict.hold))},
+            {"pin", json()},
+            {"rule", json()},
+            {"promote", json()},
+            {"demote", json()},
+            {"stays_until", json()},
+            {"moving", json()},
+            {"pending", json()}};
+  if (facts.pin != kNoTier) {
+    const InodePtr bearer = parts_.pins.bearer(inode);
+    j["pin"] = {{"tier", names[facts.pin]}, {"from", bearer ? parts_.tree.path_of(bearer) : ""}};
+  }
+  if (facts.rule != kNoRule) {
+    const Rule& rule = policy.rules[facts.rule];
+    j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};
+  }
+  if (facts.tier > 0)
+    j["promote"] = {{"tier", names[facts.tier - 1U]}, {"at", tiers[facts.tier - 1U].threshold}};
+  if (facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
+    j["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
+  const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
+  if (stays_until > std::time(nullptr)) j["stays_until"] = stays_until;
+  if (const auto to = parts_.migration->mover().destination(inode->id()))
+    j["moving"] = {{"to", names[*to]}};
+  if (const auto pending = parts_.migration->mover().pending(inode->id()))
+    j["pending"] = {{"to", names[pending->move.to]}, {"why", pending->why}};
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Xattrs answers for extended attributes: those that the tiers store, and the virtual ones named
+// user.sluice.*, through which users ask about a file and give orders. Virtual attributes are never
+// listed, so that cp and rsync do not copy them.
+//
+// Threads: every member may be called from any thread at once.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "fs/core/caller.hpp"
+#include "fs/core/access_tracker.hpp"
+#include "fs/core/attributes.hpp"
+#include "fs/core/gpu_files.hpp"
+#include "fs/core/move_requests.hpp"
+#include "fs/core/pins.hpp"
+#include "tiering/migration.hpp"
+
+namespace sluice {
+
+inline constexpr std::string_view kVirtualPrefix = "user.sluice.";
+
+class Xattrs {
+ public:
+  struct Parts {
+    Pool& pool;
+    DirectoryTree& tree;
+    Attributes& attributes;
+    Pins& pins;
+    AccessTracker& accesses;
+    GpuFiles& gpu;
+    MoveRequests& moves;
+    Migration* migration;  // nullptr: nothing is moved
+  };
+  explicit Xattrs(const Parts& parts) : parts_(parts) {}
+
+  Result<std::string> get(InodeId id, const char* name);
+  Result<std::string> list(InodeId id, const Caller& caller);
+  Result<void> set(InodeId id, const char* name, const char* value, std::size_t size, int flags,
+                   const Caller& caller);
+  Result<void> remove(InodeId id, const char* name);
+
+ private:
+  // `name` without the prefix.
+  Result<std::string> virtual_value(const InodePtr& inode, std::string_view name);
+  Result<void> set_virtual(const InodePtr& inode, std::string_view name, std::string_view value,
+                           uid_t user);
+  Result<void> remove_virtual(const InodePtr& inode, std::string_view name);
+  void pin_changed(const InodePtr& inode);
+  // user.sluice.explain, as JSON.
+  Result<std::string> explain(const InodePtr& inode);
+  Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st);
+
+  const Parts parts_;
+};
+
+}  // namespace sluice

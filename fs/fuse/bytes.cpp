@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// libfuse's callbacks for the bytes of open files.
+#include <linux/fuse.h>
+
+#include <memory>
+#include <string>
+
+#include "fs/fuse/answer.hpp"
+#include "fs/gpu/open_id.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t kMaxRead = 1 << 20;
+
+// For a read without a ring. Another thread may have the last one yet, for a request that had to
+// wait.
+std::shared_ptr<char[]> read_buffer() noexcept {
+  static thread_local std::shared_ptr<char[]> buffer;
+  try {
+    if (buffer.use_count() != 1) buffer = std::make_shared_for_overwrite<char[]>(kMaxRead);
+    return buffer;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
+             fuse_file_info* info) {
+  char* target = nullptr;
+  std::size_t room = 0;
+  std::shared_ptr<char[]> own;
+  // A ring request brings a buffer that is its own until it is answered; reading into that saves a
+  // copy.
+  if (!fuse_req_is_uring(request) || fuse_req_get_payload(request, &target, &room, nullptr) != 0 ||
+      room < size) {
+    own = read_buffer();
+    target = own.get();
+    if (target == nullptr || size > kMaxRead) {
+      fuse_reply_err(request, target == nullptr ? ENOMEM : EINVAL);
+      return;
+    }
+  }
+  Filesystem& fs = filesystem(request, FUSE_READ);
+  answer_or_defer(
+      request,
+      [&fs, inode, own, target, size, offset, flags = info->flags] {
+        return fs.files().read(InodeId{inode}, target, size, offset, flags);
+      },
+      [request, own, target](const Result<std::size_t>& got) {
+        fuse_reply_buf(request, target, *got);
+      });
+}
+
+// Writes the rest of what a request brought, on another thread: the file must go to another tier
+// first, which takes as long as copying it, or its disk is busy.
+void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std::size_t put,
+                  off_t offset, const std::optional<Caller>& strip_suid, WriteTo where) noexcept {
+  try {
+    Filesystem& fs = session(request).filesystem();
+    // The buffer of a ring stays the request's until it is answered. Without, it is only ours until
+    // we return.
+    std::string_view rest = data.substr(put);
+    std::shared_ptr<const std::string> own;
+    if (!fuse_req_is_uring(request)) {
+      own = std::make_shared<const std::string>(rest);
+      rest = *own;
+    }
+    const auto go_on = [&fs, inode, put, rest, own, offset, strip_suid,
+                        where]() -> Result<std::size_t> {
+      const auto more = fs.files().write(inode, rest.data(), rest.size(),
+                                         offset + static_cast<off_t>(put), strip_suid, where);
+      if (!more && put == 0) return more.error();
+      return put + (more ? *more : 0);
+    };
+    answer_slowly(request, go_on, [request](const Result<std::size_t>& written) {
+      fuse_reply_write(request, *written);
+    });
+  } catch (const std::bad_alloc&) {
+    fuse_reply_err(request, ENOMEM);
+  }
+}
+
+void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_t size,
+              off_t offset, fuse_file_info* info) {
+  Filesystem& fs = filesystem(request, FUSE_WRITE);
+  bool appends = (info->flags & O_APPEND) != 0;
+  // fcntl(F_SETFL) took O_APPEND away: the kernel does not know that this file must keep it.
+  if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
+    appends = fs.files().is_append_only(InodeId{inode});
+  const WriteTo where = appends ? WriteTo::End : WriteTo::Offset;
+  const auto strip_suid = stripped(request, info->kill_suidgid != 0);
+  const NotCancelled whole;
+  const auto write = [&] {
+    const NoWaiting now;
+    return fs.files().write(InodeId{inode}, data, size, offset, strip_suid, where);
+  };
+  auto outcome = outcome_of(write);
+  const int code = outcome ? 0 : outcome.error().code;
+  const bool goes_on =
+      outcome ? *outcome < size : code == ENOSPC || code == EDQUOT || code == kWouldWait;
+  if (goes_on) {
+    return write_slowly(request, InodeId{inode}, {data, size}, outcome ? *outcome : 0, offset,
+                        strip_suid, where);
+  }
+  const auto reply = [&](const Result<std::size_t>& put) { fuse_reply_write(request, *put); };
+  reply_outcome(request, outcome, reply);
+}
+
+void ll_fsync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info*) {
+  Filesystem& fs = filesystem(request, FUSE_FSYNC);
+  answer_done_slowly(
+      request, [&fs, inode, data_only] { return fs.files().sync(InodeId{inode}, data_only != 0); });
+}
+
+void ll_fallocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
+                  fuse_file_info*) {
+  Filesystem& fs = filesystem(request, FUSE_FALLOCATE);
+  answer_done_slowly(request, [&fs, inode, mode, offset, length] {
+    return fs.files().allocate(InodeId{inode}, mode, offset, length);
+  });
+}
+
+void ll_lseek(fuse_req_t request, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  answer(
+      request,
+      [&] { return filesystem(request, FUSE_LSEEK).files().seek(InodeId{inode}, offset, whence); },
+      [&](const Result<off_t>& at) { fuse_reply_lseek(request, *at); });
+}
+
+void ll_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset, fuse_file_info*,
+                        fuse_ino_t to, off_t to_offset, fuse_file_info*, std::size_t length, int) {
+  Filesystem& fs = filesystem(request, FUSE_COPY_FILE_RANGE);
+  answer_slowly(
+      request,
+      [&fs, from, from_offset, to, to_offset, length] {
+        return fs.files().copy_range(InodeId{from}, from_offset, InodeId{to}, to_offset, length);
+      },
+      [request](const Result<std::size_t>& copied) { fuse_reply_write(request, *copied); });
+}
+
+}  // namespace
+
+void add_bytes_operations(fuse_lowlevel_ops& operations) {
+  operations.read = ll_read;
+  operations.write = ll_write;
+  operations.fsync = ll_fsync;
+  operations.fallocate = ll_fallocate;
+  operations.lseek = ll_lseek;
+  operations.copy_file_range = ll_copy_file_range;
+}
+
+}  // namespace sluice

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Open directories: libfuse's callbacks that list them.
+#include <memory>
+
+#include "fs/core/directory_stream.hpp"
+#include "fs/fuse/answer.hpp"
+
+namespace sluice {
+namespace {
+
+void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  answer(
+      request,
+      [&] { return filesystem(request, FUSE_OPENDIR).names().open_directory(InodeId{inode}); },
+      [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
+        info->fh = session(request).directories().add(*std::move(stream));
+        // The kernel keeps the listing and drops it itself when a name in the directory changes.
+        info->cache_readdir = 1;
+        info->keep_cache = 1;
+        if (fuse_reply_open(request, info) == -ENOENT)
+          session(request).directories().remove(info->fh);
+      });
+}
+
+// The kernel's buffer being filled with directory entries.
+struct Listing {
+  explicit Listing(std::size_t size) : bytes(std::make_unique<char[]>(size)), room(size) {}
+  std::unique_ptr<char[]> bytes;
+  std::size_t room;
+  std::size_t used = 0;
+
+  char* end() { return bytes.get() + used; }
+  std::size_t left() const { return room - used; }
+};
+
+// Has one readdir answered: here, or elsewhere if it may take long.
+template <typename List>
+void answer_listing(fuse_req_t request, DirectoryStream* stream, List list) noexcept {
+  const auto reply = [request](const Result<Listing>& out) {
+    fuse_reply_buf(request, out->bytes.get(), out->used);
+  };
+  bool slowly = false;
+  try {
+    slowly = stream != nullptr && stream->may_take_long();
+  } catch (const std::exception&) {
+    // No memory, which the listing itself will say.
+  }
+  if (slowly) {
+    answer_slowly(request, list, reply);
+  } else {
+    answer(request, list, reply);
+  }
+}
+
+void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
+                fuse_file_info* info) {
+  session(request).count(FUSE_READDIR);
+  const auto stream = session(request).directories().find(info->fh);
+  answer_listing(request, stream.get(), [request, stream, size, offset]() -> Result<Listing> {
+    Listing out(size);
+    const auto take = [&](const DirectoryStream::Item& item) {
+      struct stat st {};
+      st.st_ino = item.inode_number;
+      st.st_mode = static_cast<mode_t>(item.type) << 12;
+      const std::size_t need =
+          fuse_add_direntry(request, out.end(), out.left(), item.name.c_str(), &st, item.next);
+      if (need > out.left()) return false;
+      out.used += need;
+      return true;
+    };
+    if (!stream) return Error(EBADF, "readdir");
+    const auto read = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
+    // What was found is given first; the error comes with the next call.
+    if (!read && out.used == 0) return read.error();
+    return out;
+  });
+}
+
+void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
+                    fuse_file_info* info) {
+  Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
+  const auto stream = session(request).directories().find(info->fh);
+  answer_listing(
+      request, stream.get(), [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
+        Listing out(size);
+        const auto take = [&](const DirectoryStream::Item& item) {
+          const char* name = item.name.c_str();
+          // The size first: a name that does not fit must not count as looked up.
+          if (fuse_add_direntry_plus(request, nullptr, 0, name, nullptr, 0) > out.left())
+            return false;
+          fuse_entry_param entry{};
+          if (item.name != "." && item.name != "..") {
+            const auto found = fs.names().lookup(InodeId{inode}, name);
+            if (found && found->id == InodeId{}) return true;  // deleted since
+            if (found) entry = to_wire(*found);
+          }
+          if (entry.ino == 0) {
+            entry.attr.st_ino = item.inode_number;
+            entry.attr.st_mode = static_cast<mode_t>(item.type) << 12;
+          }
+          out.used +=
+              fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
+          return true;
+        };
+        if (!stream) return Error(EBADF, "readdir");
+        const auto read = stream->read(offset, DirectoryStream::Numbers::NotWanted, take);
+        if (!read && out.used == 0) return read.error();
+        return out;
+      });
+}
+
+void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
+  session(request).count(FUSE_RELEASEDIR);
+  session(request).directories().remove(info->fh);
+  fuse_reply_err(request, 0);
+}
+
+void ll_fsyncdir(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info*) {
+  Filesystem& fs = filesystem(request, FUSE_FSYNCDIR);
+  answer_done_slowly(request, [&fs, inode] { return fs.names().sync_directory(InodeId{inode}); });
+}
+
+}  // namespace
+
+void add_listing_operations(fuse_lowlevel_ops& operations) {
+  operations.opendir = ll_opendir;
+  operations.readdir = ll_readdir;
+  operations.readdirplus = ll_readdirplus;
+  operations.releasedir = ll_releasedir;
+  operations.fsyncdir = ll_fsyncdir;
+}
+
+}  // namespace sluice

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/fuse/operations.hpp"
+
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "fs/fuse/answer.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr auto kStatx = static_cast<fuse_opcode>(52);  // newer than Debian 12's linux/fuse.h
+
+void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
+  info.fh = session(request).gpu().opened(info.flags).to_wire();
+  info.backing_id = opened.backing_id;
+  info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
+  info.direct_io = opened.direct;
+  // Nothing waits for a close: locks are the kernel's own, and no data is written back late.
+  info.noflush = 1;
+}
+
+void ll_init(void* userdata, fuse_conn_info* connection) {
+  static_cast<Session*>(userdata)->negotiate(*connection);
+}
+
+void ll_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_LOOKUP).names().lookup(InodeId{parent}, name);
+  });
+}
+
+void ll_forget(fuse_req_t request, fuse_ino_t inode, std::uint64_t count) {
+  filesystem(request, FUSE_FORGET).names().forget(InodeId{inode}, count);
+  fuse_reply_none(request);
+}
+
+void ll_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
+  Filesystem& fs = filesystem(request, FUSE_BATCH_FORGET);
+  for (std::size_t i = 0; i < count; ++i)
+    fs.names().forget(InodeId{forgets[i].ino}, forgets[i].nlookup);
+  fuse_reply_none(request);
+}
+
+void ll_getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_GETATTR).attributes().get(InodeId{inode}); },
+      [&](const Result<FileAttributes>& a) { fuse_reply_attr(request, &a->st, a->seconds); });
+}
+
+void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, fuse_file_info*) {
+  AttributeChange change;
+  if (set & FUSE_SET_ATTR_MODE) change.mode = to->st_mode;
+  if (set & FUSE_SET_ATTR_UID) change.uid = to->st_uid;
+  if (set & FUSE_SET_ATTR_GID) change.gid = to->st_gid;
+  if (set & FUSE_SET_ATTR_SIZE) change.size = to->st_size;
+  if (set & FUSE_SET_ATTR_ATIME) change.atime = to->st_atim;
+  if (set & FUSE_SET_ATTR_MTIME) change.mtime = to->st_mtim;
+  if (set & FUSE_SET_ATTR_ATIME_NOW) change.atime = timespec{0, UTIME_NOW};
+  if (set & FUSE_SET_ATTR_MTIME_NOW) change.mtime = timespec{0, UTIME_NOW};
+  // Before a passthrough write by somebody who may not keep setuid bits, the kernel sends a setattr
+  // that sets nothing: the write itself will not pass by us.
+  change.strip_suid = stripped(request, set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0);
+  Filesystem& fs = filesystem(request, FUSE_SETATTR);
+  const auto set_it = [&fs, inode, change] { return fs.attributes().set(InodeId{inode}, change); };
+  const auto reply = [request](const Result<FileAttributes>& a) {
+    fuse_reply_attr(request, &a->st, a->seconds);
+  };
+  // Much of a file may have to be given back.
+  change.size ? answer_slowly(request, set_it, reply) : answer_or_defer(request, set_it, reply);
+}
+
+void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_info*) {
+  answer(
+      request, [&] { return filesystem(request, kStatx).attributes().statx(InodeId{inode}); },
+      // The kernel keeps attributes from getattr; what it is told here it need not remember.
+      [&](Result<struct statx>& st) { fuse_reply_statx(request, flags, &*st, 0); });
+}
+
+void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open,
+                std::span<const std::byte> in, std::size_t out_size) {
+  GpuReply reply(in);
+  answer(
+      request,
+      [&] {
+        filesystem(request, FUSE_IOCTL);  // counted
+        return session(request).gpu().answer(inode, open, command, in, out_size, caller(request),
+                                             reply);
+      },
+      [&](const Result<void>&) {
+        fuse_reply_ioctl(request, 0, reply.data(), std::min(out_size, reply.size()));
+      });
+}
+
+void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info* info,
+              unsigned flags, const void* in, std::size_t in_size, std::size_t out_size) try {
+  // Ours are the same for 32-bit processes. An open directory has no bytes.
+  if (_IOC_TYPE(command) == SLUICE_IOC_TYPE && !(flags & FUSE_IOCTL_DIR)) {
+    return answer_gpu(request, InodeId{inode}, command, OpenId::from_wire(info->fh),
+                      {static_cast<const std::byte*>(in), in_size}, out_size);
+  }
+  Filesystem& fs = filesystem(request, FUSE_IOCTL);
+  answer_or_defer(
+      request,
+      [&fs, inode, command, flags,
+       given = std::string(static_cast<const char*>(in), in_size)]() -> Result<std::string> {
+        if (flags & FUSE_IOCTL_COMPAT) return Error(ENOSYS, "ioctl of a 32-bit process");
+        std::string data = given;
+        SLUICE_TRY(fs.attributes().flags(InodeId{inode}, command, data));
+        return data;
+      },
+      [request, out_size](const Result<std::string>& data) {
+        fuse_reply_ioctl(request, 0, data->data(), std::min(out_size, data->size()));
+      });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+}
+
+void ll_readlink(fuse_req_t request, fuse_ino_t inode) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_READLINK).names().readlink(InodeId{inode}); },
+      [&](const Result<std::string>& target) { fuse_reply_readlink(request, target->c_str()); });
+}
+
+void ll_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_MKNOD)
+        .names()
+        .mknod(InodeId{parent}, name, mode, device, caller(request));
+  });
+}
+
+void ll_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_MKDIR)
+        .names()
+        .mkdir(InodeId{parent}, name, mode, caller(request));
+  });
+}
+
+void ll_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+  answer_entry(request, [&] {
+    return filesystem(request, FUSE_SYMLINK)
+        .names()
+        .symlink(target, InodeId{parent}, name, caller(request));
+  });
+}
+
+void ll_link(fuse_req_t request, fuse_ino_t inode, fuse_ino_t new_parent,
+             const char* new_name) try {
+  Filesystem& fs = filesystem(request, FUSE_LINK);
+  answer_or_defer(
+      request,
+      [&fs, inode, new_parent, name = std::string(new_name)] {
+        return fs.names().link(InodeId{inode}, InodeId{new_parent}, name.c_str());
+      },
+      [request](const Result<Entry>& entry) {
+        const fuse_entry_param out = to_wire(*entry);
+        fuse_reply_entry(request, &out);
+      });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+}
+
+void ll_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) try {
+  Filesystem& fs = filesystem(request, FUSE_UNLINK);
+  answer_done_or_defer(request, [&fs, parent, name = std::string(name)] {
+    return fs.names().unlink(InodeId{parent}, name.c_str());
+  });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+}
+
+void ll_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  answer_done(request,
+              [&] { return filesystem(request, FUSE_RMDIR).names().rmdir(InodeId{parent}, name); });
+}
+
+void ll_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+               const char* new_name, unsigned flags) try {
+  Filesystem& fs = filesystem(request, FUSE_RENAME2);
+  answer_done_or_defer(request, [&fs, parent, name = std::string(name), new_parent,
+                                 new_name = std::string(new_name), flags] {
+    return fs.names().rename(InodeId{parent}, name.c_str(), InodeId{new_parent}, new_name.c_str(),
+                             flags);
+  });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+}
+
+void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fuse_file_info& info) {
+  fill(request, info, made.second);
+  const fuse_entry_param out = to_wire(made.first);
+  if (fuse_reply_create(request, &out, &info) == -ENOENT) {
+    // Interrupted: the kernel took neither the reference nor the open file.
+    session(request).filesystem().files().release(made.first.id, info.flags);
+    session(request).filesystem().names().forget(made.first.id, 1);
+  }
+}
+
+void ll_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
+               fuse_file_info* info) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_CREATE)
+            .files()
+            .create(InodeId{parent}, name, mode, info->flags, caller(request));
+      },
+      [&](const auto& made) { reply_created(request, *made, *info); });
+}
+
+void ll_tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_TMPFILE)
+            .files()
+            .create_unnamed(InodeId{parent}, mode, info->flags, caller(request));
+      },
+      [&](const auto& made) { reply_created(request, *made, *info); });
+}
+
+void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  Filesystem& fs = filesystem(request, FUSE_OPEN);
+  answer_or_defer(
+      request,
+      [&fs, inode, flags = info->flags, opener = fuse_req_ctx(request)->pid,
+       strip_suid = stripped(request, info->kill_suidgid != 0)] {
+        return fs.files().open(InodeId{inode}, flags, opener, strip_suid);
+      },
+      [request, &fs, inode, answer = *info](const Result<Opened>& opened) mutable {
+        fill(request, answer, *opened);
+        if (fuse_reply_open(request, &answer) == -ENOENT)
+          fs.files().release(InodeId{inode}, answer.flags);
+      });
+}
+
+void ll_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  session(request).gpu().released(OpenId::from_wire(info->fh));
+  filesystem(request, FUSE_RELEASE).files().release(InodeId{inode}, info->flags);
+  fuse_reply_err(request, 0);
+}
+
+void ll_statfs(fuse_req_t request, fuse_ino_t) {
+  answer(
+      request, [&] { return filesystem(request, FUSE_STATFS).attributes().statfs(); },
+      [&](const Result<struct statvfs>& fs) { fuse_reply_statfs(request, &*fs); });
+}
+
+// xattr values travel in two steps: a size of 0 asks how long it is.
+void reply_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
+  if (room == 0) {
+    fuse_reply_xattr(request, bytes.size());
+  } else if (bytes.size() > room) {
+    fuse_reply_err(request, ERANGE);
+  } else {
+    fuse_reply_buf(request, bytes.data(), bytes.size());
+  }
+}
+
+void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t size) {
+  answer(
+      request,
+      [&]() -> Result<std::string> {
+        Filesystem& fs = filesystem(request, FUSE_GETXATTR);
+        if (InodeId{inode} == kRootId && std::strcmp(name, "user.sluice.status") == 0) {
+          return session(request).status();
+        }
+        return fs.xattrs().get(InodeId{inode}, name);
+      },
+      [&](const Result<std::string>& value) { reply_bytes(request, *value, size); });
+}
+
+void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
+  answer(
+      request,
+      [&] {
+        return filesystem(request, FUSE_LISTXATTR).xattrs().list(InodeId{inode}, caller(request));
+      },
+      [&](const Result<std::string>& names) { reply_bytes(request, *names, size); });
+}
+
+void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
+                 std::size_t size, int flags) try {
+  Filesystem& fs = filesystem(request, FUSE_SETXATTR);
+  answer_done_or_defer(request, [&fs, inode, name = std::string(name),
+                                 value = std::string(value, size), flags, who = caller(request)] {
+    return fs.xattrs().set(InodeId{inode}, name.c_str(), value.data(), value.size(), flags, who);
+  });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+}
+
+void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) try {
+  Filesystem& fs = filesystem(request, FUSE_REMOVEXATTR);
+  answer_done_or_defer(request, [&fs, inode, name = std::string(name)] {
+    return fs.xattrs().remove(InodeId{inode}, name.c_str());
+  });
+} catch (const std::bad_alloc&) {
+  fuse_reply_err(request, ENOMEM);
+}
+
+}  // namespace
+
+const fuse_lowlevel_ops& fuse_operations() {
+  static const fuse_lowlevel_ops operations = [] {
+    fuse_lowlevel_ops ops{};
+    ops.init = ll_init;
+    ops.lookup = ll_lookup;
+    ops.forget = ll_forget;
+    ops.forget_multi = ll_forget_multi;
+    ops.getattr = ll_getattr;
+    ops.setattr = ll_setattr;
+    ops.statx = ll_statx;
+    ops.ioctl = ll_ioctl;
+    ops.readlink = ll_readlink;
+    ops.mknod = ll_mknod;
+    ops.mkdir = ll_mkdir;
+    ops.unlink = ll_unlink;
+    ops.rmdir = ll_rmdir;
+    ops.symlink = ll_symlink;
+    ops.rename = ll_rename;
+    ops.link = ll_link;
+    ops.open = ll_open;
+    ops.release = ll_release;
+    ops.statfs = ll_statfs;
+    ops.setxattr = ll_setxattr;
+    ops.getxattr = ll_getxattr;
+    ops.listxattr = ll_listxattr;
+    ops.removexattr = ll_removexattr;
+    ops.create = ll_create;
+    ops.tmpfile = ll_tmpfile;
+    add_bytes_operations(ops);
+    add_listing_operations(ops);
+    // No locks: the kernel keeps fcntl and flock locks itself, which is right for a filesystem of
+    // one machine and costs no request.
+    return ops;
+  }();
+  return operations;
+}
+
+std::string request_name(std::size_t index) {
+  struct Name {
+    std::size_t opcode;
+    const char* name;
+  };
+  static constexpr Name kNames[] = {
+      {FUSE_LOOKUP, "LOOKUP"},
+      {FUSE_FORGET, "FORGET"},
+      {FUSE_BATCH_FORGET, "BATCH_FORGET"},
+      {FUSE_GETATTR, "GETATTR"},
+      {kStatx, "STATX"},
+      {FUSE_IOCTL, "IOCTL"},
+      {FUSE_SETATTR, "SETATTR"},
+      {FUSE_READLINK, "READLINK"},
+      {FUSE_SYMLINK, "SYMLINK"},
+      {FUSE_MKNOD, "MKNOD"},
+      {FUSE_MKDIR, "MKDIR"},
+      {FUSE_UNLINK, "UNLINK"},
+      {FUSE_RMDIR, "RMDIR"},
+      {FUSE_RENAME2, "RENAME"},
+      {FUSE_LINK, "LINK"},
+      {FUSE_OPEN, "OPEN"},
+      {FUSE_READ, "READ"},
+      {FUSE_WRITE, "WRITE"},
+      {FUSE_STATFS, "STATFS"},
+      {FUSE_RELEASE, "RELEASE"},
+      {FUSE_FSYNC, "FSYNC"},
+      {FUSE_SETXATTR, "SETXATTR"},
+      {FUSE_GETXATTR, "GETXATTR"},
+      {FUSE_LISTXATTR, "LISTXATTR"},
+      {FUSE_REMOVEXATTR, "REMOVEXATTR"},
+      {FUSE_OPENDIR, "OPENDIR"},
+      {FUSE_READDIR, "READDIR"},
+      {FUSE_READDIRPLUS, "READDIRPLUS"},
+      {FUSE_RELEASEDIR, "RELEASEDIR"},
+      {FUSE_FSYNCDIR, "FSYNCDIR"},
+      {FUSE_CREATE, "CREATE"},
+      {FUSE_TMPFILE, "TMPFILE"},
+      {FUSE_FALLOCATE, "FALLOCATE"},
+      {FUSE_LSEEK, "LSEEK"},
+      {FUSE_COPY_FILE_RANGE, "COPY_FILE_RANGE"},
+  };
+  for (const Name& each : kNames) {
+    if (each.opcode == index) return each.name;
+  }
+  return "REQUEST_" + std::to_string(index);
+}
+
+}  // namespace sluice

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Session is our end of one FUSE mount: it mounts, answers requests until the mount is gone, and
+// says which of the kernel's features are in use. With fuse_ops.cpp, the only home of libfuse.
+// Threads: run() brings its own; features() may be called from any.
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fs/core/filesystem.hpp"
+#include "fs/core/directory_stream.hpp"
+#include "fs/gpu/gpu_service.hpp"
+#include "fs/fuse/slow_requests.hpp"
+
+struct fuse_session;
+struct fuse_conn_info;
+
+namespace sluice {
+
+struct Feature {
+  bool on = false;
+  std::string why;  // why not, or what it rests on
+};
+
+// The libfuse in use and where it is: "3.18.2, linked in".
+std::string libfuse_version();
+
+class Session final : public KernelSide {
+ public:
+  struct Settings {
+    std::string mountpoint;
+    std::string name;     // shown as the mount's source
+    std::string options;  // -o
+    bool passthrough = true;
+    bool io_uring = true;
+  };
+
+  // Mounts. On failure returns nothing and says why.
+  static std::unique_ptr<Session> mount(const Settings& settings, std::string& why);
+  ~Session() override;
+
+  // Answers requests until the mount is unmounted or a signal (TERM, INT, HUP) asks us to; then
+  // unmounts. Returns false if the session broke.
+  bool run(Filesystem& filesystem, GpuService& gpu);
+
+  Feature passthrough() const;
+  Feature io_uring() const;
+  // Requests that the kernel waits for, those that are being answered included; 0 if it does not
+  // say.
+  unsigned waiting() const;
+  // How many requests of each kind have come, by the kernel's name for it.
+  std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
+
+  // KernelSide.
+  Result<std::int32_t> add_backing(int fd) override;
+  void remove_backing(std::int32_t id) override;
+  void drop_attributes(InodeId id) override;
+  void drop_pages(InodeId id) override;
+  bool drop_all_names() override;
+  void drop_name(InodeId parent, const std::string& name) override;
+
+  // For fuse_ops.cpp.
+  Filesystem& filesystem() { return *filesystem_; }
+  GpuService& gpu() { return *gpu_; }
+  void negotiate(fuse_conn_info& connection);
+  const cpu_set_t& allowed_cores() const { return allowed_cores_; }
+  void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
+  DirectoryStreams& directories() { return directories_; }
+  SlowRequests& slow_requests() { return *slow_requests_; }
+  // How many requests of one io_uring queue may be away at a time: some entries of the queue must
+  // be left for requests that are quickly answered.
+  unsigned most_lent() const { return most_lent_; }
+  // What the status xattr says; set by the daemon.
+  std::function<std::string()> status;
+
+ private:
+  explicit Session(Settings settings) : settings_(std::move(settings)) {}
+
+  const Settings settings_;
+  cpu_set_t allowed_cores_{};  // of this process, when it mounted
+  fuse_session* session_ = nullptr;
+  bool mounted_ = false;
+  UniqueFd connection_;  // a directory of the kernel's
+  Filesystem* filesystem_ = nullptr;
+  GpuService* gpu_ = nullptr;
+  DirectoryStreams directories_;
+  std::unique_ptr<SlowRequests> slow_requests_;  // while run() lasts
+  unsigned most_lent_ = 0;
+  mutable Mutex mutex_;
+  Feature passthrough_ GUARDED_BY(mutex_);
+  Feature io_uring_ GUARDED_BY(mutex_);
+  std::array<std::atomic<std::uint64_t>, 64> counts_{};  // statistics
+};
+
+}  // namespace sluice

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/gpu/client_process.hpp"
+
+#include <poll.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace sluice {
+namespace {
+
+// How long a thread is taken for one of its process without looking again: its number may go to
+// another.
+constexpr std::chrono::seconds kThreadMemory{1};
+
+}  // namespace
+
+// pidfd_open, which glibc 2.36 lacks; the number is the same on every architecture.
+UniqueFd open_process(pid_t process) {
+  return UniqueFd(static_cast<int>(::syscall(434, process, 0)));
+}
+
+bool has_ended(const UniqueFd& process) {
+  pollfd poll_it{process.get(), POLLIN, 0};
+  return ::poll(&poll_it, 1, 0) > 0;
+}
+
+Result<pid_t> process_of(pid_t thread) {
+  std::ifstream status("/proc/" + std::to_string(thread) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Tgid:")) return static_cast<pid_t>(std::stol(line.substr(5)));
+  }
+  return Error(ESRCH, "the process of the caller");
+}
+
+bool ClientProcess::has(pid_t thread) {
+  if (thread == process_) return true;  // a live process keeps its number
+  const auto now = std::chrono::steady_clock::now();
+  {
+    MutexLock lock(mutex_);
+    if (now - looked_ > kThreadMemory) {
+      threads_.clear();
+      looked_ = now;
+    }
+    if (std::find(threads_.begin(), threads_.end(), thread) != threads_.end()) return true;
+  }
+  const auto found = process_of(thread);
+  if (!found || *found != process_) return false;
+  MutexLock lock(mutex_);
+  threads_.push_back(thread);
+  return true;
+}
+
+}  // namespace sluice

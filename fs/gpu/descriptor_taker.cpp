@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/gpu/descriptor_taker.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+
+namespace sluice {
+namespace {
+
+// How long the thread may take for an answer. It waits for nothing; one that does not answer is
+// replaced.
+constexpr int kPatience = 1000;  // milliseconds
+
+// What to take, with the pidfd and the socket for the answer.
+struct Request {
+  int fd = -1;
+  uid_t user = 0;
+};
+
+// The answer: an errno, and if that is 0 the descriptor.
+struct Answer {
+  int code = 0;
+};
+
+template <typename Body>
+bool send_message(int socket, Body body, std::span<const int> fds) {
+  iovec data{&body, sizeof body};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr header{nullptr, 0, &data, 1, nullptr, 0, 0};
+  if (!fds.empty()) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* const part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(part), fds.data(), fds.size_bytes());
+  }
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof body);
+}
+
+// Nothing if the other side has gone (errno is 0) or there was an error. Descriptors that did not
+// come stay empty.
+template <typename Body, std::size_t N>
+std::optional<Body> receive_message(int socket, std::array<UniqueFd, N>& fds) {
+  Body body;
+  iovec data{&body, sizeof body};
+  alignas(cmsghdr) char control[CMSG_SPACE(N * sizeof(int))] = {};
+  msghdr header{nullptr, 0, &data, 1, control, sizeof control, 0};
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  const cmsghdr* const part = CMSG_FIRSTHDR(&header);
+  if (got > 0 && part != nullptr && part->cmsg_type == SCM_RIGHTS) {
+    const std::size_t count = std::min(N, (part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+      fds[i].reset(fd);
+    }
+  }
+  if (got == 0) errno = 0;
+  if (got != static_cast<ssize_t>(sizeof body)) return std::nullopt;
+  return body;
+}
+
+void close_all_but(int one) {
+  if (one > 0) ::close_range(0, static_cast<unsigned>(one) - 1, 0);
+  ::close_range(static_cast<unsigned>(one) + 1, ~0u, 0);
+}
+
+// Asks no filesystem but the kernel's own: F_GET_SEALS is for shared memory only, and statx() tells
+// the type as it is known. Drivers export device files or, as DMA buffers are, files without a
+// type.
+bool can_not_block(int fd) {
+  if (::fcntl(fd, F_GET_SEALS) >= 0) return true;
+  struct statx status {};
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) < 0) return false;
+  return S_ISCHR(status.stx_mode) || (status.stx_mode & S_IFMT) == 0;
+}
+
+}  // namespace
+
+// The new thread has the caller's table, so that nothing is copied for it.
+void DescriptorTaker::close_elsewhere(UniqueFd taken, uid_t user, const HangingPtr& hanging) {
+  const auto close_it = [user, hanging](UniqueFd fd) {
+    begin_thread("sluice-take");  // a name that `sluice umount` knows
+    fd.reset();                   // may last for ever
+    MutexLock lock(hanging->mutex);
+    --hanging->of_all;
+    if (--hanging->of_user[user] == 0) hanging->of_user.erase(user);
+  };
+  const int number = taken.release();
+  try {
+    std::thread([=] { close_it(UniqueFd(number)); }).detach();
+  } catch (const std::system_error&) {
+    close_it(UniqueFd(number));  // the next caller finds that nobody answers, and replaces us
+  }
+}
+
+void DescriptorTaker::work(int requests, const HangingPtr& hanging) {
+  for (;;) {
+    std::array<UniqueFd, 2> came;
+    const auto request = receive_message<Request>(requests, came);
+    if (!request && errno == 0) break;
+    const auto& [process, answer] = came;
+    if (!request || !process || !answer) continue;
+    // pidfd_getfd, which glibc 2.36 lacks; the number is the same on every architecture.
+    UniqueFd taken(static_cast<int>(::syscall(438, process.get(), request->fd, 0)));
+    if (!taken) {
+      send_message(answer.get(), Answer{errno}, {});
+      continue;
+    }
+    if (can_not_block(taken.get())) {
+      const int fd = taken.get();
+      if (!send_message(answer.get(), Answer{0}, {&fd, 1}))
+        send_message(answer.get(), Answer{errno}, {});
+      continue;
+    }
+    {
+      MutexLock lock(hanging->mutex);
+      ++hanging->of_user[request->user];
+      ++hanging->of_all;
+    }
+    send_message(answer.get(), Answer{EINVAL}, {});
+    close_elsewhere(std::move(taken), request->user, hanging);
+  }
+  ::close(requests);
+}
+
+Result<DescriptorTaker::RequestsPtr> DescriptorTaker::requests() {
+  MutexLock lock(mutex_);
+  if (requests_) return requests_;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+    return Error::last("take a descriptor");
+  }
+  const auto ours = std::make_shared<UniqueFd>(ends[0]);
+  UniqueFd theirs(ends[1]);
+  const timeval patience{.tv_sec = kPatience / 1000, .tv_usec = 0};
+  ::setsockopt(ours->get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  // Its end is kept open in our table until it has a table of its own.
+  int started[2];
+  if (::pipe2(started, O_CLOEXEC) < 0) return Error::last("take a descriptor");
+  const UniqueFd told(started[0]);
+  UniqueFd tell(started[1]);
+  try {
+    // Not joined, for it may hang.
+    std::thread([end = theirs.get(), tell = tell.get(), hanging = hanging_] {
+      begin_thread("sluice-taker");
+      if (::unshare(CLONE_FILES) < 0) {
+        const char failed = 1;
+        [[maybe_unused]] const ssize_t put = ::write(tell, &failed, 1);
+        return;
+      }
+      const char ready = 0;
+      [[maybe_unused]] const ssize_t put = ::write(tell, &ready, 1);
+      close_all_but(end);
+      work(end, hanging);
+    }).detach();
+  } catch (const std::system_error&) {
+    return Error(EAGAIN, "start a thread");
+  }
+  char failed = 1;
+  ssize_t got = 0;
+  do {
+    got = ::read(told.get(), &failed, 1);
+  } while (got < 0 && errno == EINTR);
+  if (failed != 0) return Error(EAGAIN, "start a thread");
+  requests_ = ours;
+  return ours;
+}
+
+void DescriptorTaker::replace(const RequestsPtr& silent) {
+  MutexLock lock(mutex_);
+  if (requests_ != silent) return;
+  requests_ = nullptr;
+  log::get().warn("the thread that takes descriptors does not answer, it is replaced");
+}
+
+Result<UniqueFd> DescriptorTaker::take(const UniqueFd& process, int fd, uid_t user) {
+  {
+    MutexLock lock(hanging_->mutex);
+    const auto mine = hanging_->of_user.find(user);
+    if (hanging_->of_all >= kMostOfAll ||
+        (mine != hanging_->of_user.end() && mine->second >= kMostOfUser)) {
+      return Error(EBUSY, "too many refused descriptors that can't be closed");
+    }
+  }
+  const RequestsPtr to = SLUICE_TRY(requests());
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+    return Error::last("take a descriptor");
+  }
+  const UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  const std::array<int, 2> fds{process.get(), theirs.get()};
+  if (!send_message(to->get(), Request{fd, user}, fds)) {
+    const int code = errno;
+    replace(to);
+    return Error(code == EAGAIN ? EBUSY : code, "take a descriptor");
+  }
+  theirs.reset();  // so that we hear of the other side's end
+  pollfd answered{ours.get(), POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&answered, 1, kPatience);
+  } while (ready < 0 && errno == EINTR);
+  std::array<UniqueFd, 1> taken;
+  const auto answer = ready == 1 ? receive_message<Answer>(ours.get(), taken) : std::nullopt;
+  if (!answer) {
+    replace(to);
+    return Error(EBUSY, "take a descriptor");
+  }
+  if (answer->code == EINVAL) {
+    return Error(EINVAL, "a descriptor that is neither memory nor a device");
+  }
+  if (answer->code != 0) return Error(answer->code, "take a descriptor");
+  if (!taken[0]) return Error(EMFILE, "take a descriptor");
+  return std::move(taken[0]);
+}
+
+unsigned DescriptorTaker::hanging() const {
+  MutexLock lock(hanging_->mutex);
+  return hanging_->of_all;
+}
+
+}  // namespace sluice

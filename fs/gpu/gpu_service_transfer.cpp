@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// READ, READV and WRITE: what a request may do before it is the turn of others.
+#include <algorithm>
+
+#include "fs/gpu/gpu_buffer.hpp"
+#include "fs/gpu/gpu_service.hpp"
+#include "fs/gpu/request_turn.hpp"
+
+namespace sluice {
+namespace {
+
+void fill(auto& out, const Transfer& done) {
+  out.route = static_cast<std::uint32_t>(done.route);
+  out.why = static_cast<std::uint32_t>(done.why);
+  out.done = done.bytes;
+}
+
+// Before any of it is done.
+Result<void> check_range(const Memory& memory, const Segment& segment) {
+  const std::uint64_t length = memory.length();
+  if (segment.memory_offset > length || segment.length > length - segment.memory_offset)
+    return Error(ERANGE, "the buffer ends before that");
+  return {};
+}
+
+}  // namespace
+
+// Counts one that is being answered.
+class GpuService::AtWork {
+ public:
+  explicit AtWork(GpuService& service) : service_(service) { ++service_.at_work_; }
+  ~AtWork() { --service_.at_work_; }
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
+
+  RequestTurn turn() {
+    return RequestTurn([this] {
+      const unsigned all = service_.waiting_(), ours = service_.at_work_.load();
+      if (all == 0) return 1u;  // nobody knows
+      return all > ours ? all - ours : 0u;
+    });
+  }
+
+ private:
+  GpuService& service_;
+};
+
+template <typename Work>
+Result<Transfer> GpuService::in_turn(const Segment& segment, Work work) {
+  if (segment.length <= RequestTurn::kLeastSlice) return work(segment);
+  AtWork at_work(*this);
+  RequestTurn turn = at_work.turn();
+  const std::uint64_t most = std::min<std::uint64_t>(segment.length, SLUICE_MAX_TRANSFER);
+  Transfer all;
+  do {
+    const Segment part{segment.memory_offset + all.bytes, segment.file_offset + all.bytes,
+                       std::min(turn.slice(), most - all.bytes)};
+    const auto done = work(part);
+    if (!done && all.bytes == 0) return done.error();
+    if (!done) break;  // what is done is done; the next request meets the error again
+    // As the first slice travels, which is not the smallest.
+    const std::uint64_t before = all.bytes;
+    if (before == 0) all = *done;
+    all.bytes = before + done->bytes;
+    if (done->bytes < part.length) break;  // the end of the file
+    if (turn.is_over(done->bytes)) break;
+  } while (all.bytes < most);
+  return all;
+}
+
+Result<void> GpuService::carry_out(const From& from, const ReadRequest& request, GpuReply& reply) {
+  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
+  SLUICE_TRY(check_range(*buffer->memory, request.segment));
+  auto out = reply.start<sluice_transfer>();
+  fill(out, SLUICE_TRY(in_turn(request.segment, [&](const Segment& part) {
+         return filesystem_.gpu().read(from.file, *buffer->memory, {&part, 1}, request.route);
+       })));
+  reply.set(out);
+  return {};
+}
+
+// Whole segments, in their order, until the turn is over.
+Result<Transfer> GpuService::read_segments(const From& from, const ReadvRequest& request,
+                                           Memory& memory, std::size_t& count) {
+  AtWork at_work(*this);
+  RequestTurn turn = at_work.turn();
+  Transfer all;
+  std::uint64_t asked = 0, largest = 0;
+  const std::span<const Segment> segments = request.segments;
+  for (const Segment& each : segments) SLUICE_TRY(check_range(memory, each));
+  for (count = 0; count < segments.size();) {
+    std::size_t next = count;
+    std::uint64_t bytes = 0;
+    while (next < segments.size() &&
+           (next == count || bytes + segments[next].length <= turn.slice()))
+      bytes += segments[next++].length;
+    if (count > 0 && asked + bytes > SLUICE_MAX_TRANSFER) break;
+    const auto part = segments.subspan(count, next - count);
+    const auto done = filesystem_.gpu().read(from.file, memory, part, request.route);
+    if (!done && count == 0) return done.error();
+    if (!done) break;  // the next request meets the error again
+    all.bytes += done->bytes;
+    if (done->bytes >= largest) {
+      largest = done->bytes;
+      all.route = done->route;
+      all.why = done->why;
+    }
+    asked += bytes;
+    count = next;
+    if (turn.is_over(bytes)) break;
+  }
+  return all;
+}
+
+Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request, GpuReply& reply) {
+  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
+  Transfer done;
+  std::size_t count = 0;
+  if (!request.segments.empty())
+    done = SLUICE_TRY(read_segments(from, request, *buffer->memory, count));
+  // The segments need not go back.
+  struct Header {
+    __u64 buffer;
+    __u32 count, route, why, reserved;
+    __u64 done;
+  };
+  static_assert(sizeof(Header) == offsetof(sluice_readv, segments));
+  static_assert(offsetof(sluice_readv, done) == 24 && offsetof(sluice_readv, why) == 16);
+  auto out = reply.start<Header>();
+  fill(out, done);
+  out.count = static_cast<__u32>(count);
+  reply.set(out);
+  return {};
+}
+
+Result<void> GpuService::carry_out(const From& from, const WriteRequest& request, GpuReply& reply) {
+  if (!from.open.writes()) return Error(EBADF, "the file is not open for writing");
+  if (from.open.appends()) return Error(EINVAL, "a file open for appending has no offsets");
+  const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
+  SLUICE_TRY(check_range(*buffer->memory, request.segment));
+  const auto strip_suid = from.caller.uid == 0 ? std::nullopt : std::optional(from.caller);
+  auto out = reply.start<sluice_transfer>();
+  fill(out, SLUICE_TRY(in_turn(request.segment, [&](const Segment& part) {
+         return filesystem_.gpu().write(from.file, *buffer->memory, part, request.route,
+                                        strip_suid);
+       })));
+  reply.set(out);
+  return {};
+}
+
+}  // namespace sluice
