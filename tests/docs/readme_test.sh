@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# readme_test.sh SLUICE README: types the session of README into a shell, on a mount as quickstart makes it, and compares what comes with
-# what README says: every line of it must come, but for numbers and where the demo is. What a GPU says is another matter.
-# Exit 77: nothing can be mounted here (1 if SLUICE_REQUIRE says that it must).
+# readme_test.sh SLUICE README: runs the marked blocks of README in one shell, on a mount like quickstart's, and compares the output with
+# README's comments. Every line of the comments must appear; numbers, dates and the demo's path may differ. The output of `gpu read` is
+# not compared. Exit 77: this machine can't mount (1 if SLUICE_REQUIRE names mount).
 set -euo pipefail
 sluice=$1 readme=$2
 skip() {
@@ -56,7 +56,7 @@ while IFS= read -r line; do
     run
     command=$line expected=''
   fi
-done < <(sed -n '/^<!-- tests\/docs\/readme_test.sh/,/^```$/p' "$readme" | sed '1,2d;$d')
+done < <(awk '/^<!-- tests\/docs\/readme_test.sh/ { getline; inside = 1; next } /^```$/ { inside = 0 } inside' "$readme")
 run
 ((count >= 12)) || { echo "FAILED: only $count lines were compared" >&2; exit 1; }
 echo "$count lines are as README has them"

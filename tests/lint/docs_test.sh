@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the documents name is there: files in backticks, the targets of links, and functions of the architecture.
+# Checks the documents: files in backticks, targets of links and functions in the architecture exist; README has at most
+# 150 lines; no line of README or docs is longer than 120 columns; the glossary has at most 20 words.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 shopt -s nullglob
@@ -24,5 +25,21 @@ while read -r name; do
   count=$((count + 1))
   grep -rqw --include='*.[ch]pp' -e "${name##*::}" base metadata tiering gpu fs client || complain "docs/architecture.md names $name, which is not there"
 done < <(grep -oE '`[A-Za-z]+(::[A-Za-z_]+)+' docs/architecture.md | cut -c 2- | grep -v NAME | sort -u)
+# Anchors of links: GitHub makes them from the headings.
+anchors() { sed '/^ *```/,/^ *```/d' "$1" | sed -n 's/^##* //p' | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'; }
+for document in "${documents[@]}"; do
+  while read -r link; do
+    file=${link%%#*}
+    target=$([[ $file ]] && echo "$(dirname "$document")/$file" || echo "$document")
+    [[ $target != *.md || ! -e $target ]] || grep -qxF -e "${link#*#}" <(anchors "$target") || complain "$document links to $link, which has no such heading"
+  done < <(grep -oE '\]\([^) ]*#[^) ]+\)' "$document" | sed 's/^](//; s/)$//' | grep -vE '^[a-z]+://' | sort -u)
+done
+(($(wc -l <README.md) <= 150)) || complain "README.md has more than 150 lines"
+export LC_ALL=C.UTF-8  # columns, not bytes
+for document in README.md docs/*.md; do
+  while read -r line; do complain "$document:$line is longer than 120 columns"; done < <(grep -nE '^.{121}' "$document" | cut -d : -f 1)
+done
+words=$(sed -n '/^## Glossary/,/^## The parts/p' docs/architecture.md | grep -c '^| [a-z]') || true
+((words > 10 && words <= 21)) || complain "the glossary of docs/architecture.md has $((words - 1)) words, not 10 to 20"
 ((count > 100)) || complain "only $count names were looked at"
 exit $bad
