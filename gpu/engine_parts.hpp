@@ -7,7 +7,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -73,6 +73,9 @@ class CallersContext {
 // Segments up to kSmall each and this together are a batch: not worth another thread, if the page
 // cache has them.
 inline constexpr std::uint64_t kBatch = 1 << 20;
+
+// The kernel's: offsets in files are signed.
+inline constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
 
 // A read of bytes that exist: no segment is empty or reaches beyond the end of the file.
 struct ReadRequest {

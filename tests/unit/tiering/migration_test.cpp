@@ -187,7 +187,7 @@ TEST_F(MigrationTest, AMoveThatWaitsForAnotherTierIsProposed) {
   elsewhere.paths = {"/busy"};
   elsewhere.from = 2;
   elsewhere.to = 1;
-  migration_->request(elsewhere);
+  ASSERT_TRUE(migration_->request(elsewhere));
   ASSERT_TRUE(test::eventually([&] { return migration_->mover().is_waiting(id); }));
   EXPECT_EQ(proposed(), (std::vector<Moved>{{"/busy", "c", "a"}}));
 }
