@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Mutexes that clang's -Wthread-safety understands; libstdc++'s own carry no annotations.
+// Mutexes and condition variables that clang's -Wthread-safety understands; libstdc++'s own carry
+// no annotations. The preset `clang` checks what they promise. A lambda is a function of its own to
+// the analysis: one that is called with the lock held says so, `[&]() REQUIRES(mutex_) { ... }`.
 #pragma once
 
 #include <pthread.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
+#include <stop_token>
+#include <utility>
 
 #if defined(__clang__)
 #define SLUICE_THREAD_ANNOTATION(x) __attribute__((x))
@@ -15,11 +21,17 @@
 #define CAPABILITY(x) SLUICE_THREAD_ANNOTATION(capability(x))
 #define SCOPED_CAPABILITY SLUICE_THREAD_ANNOTATION(scoped_lockable)
 #define GUARDED_BY(x) SLUICE_THREAD_ANNOTATION(guarded_by(x))
+#define PT_GUARDED_BY(x) SLUICE_THREAD_ANNOTATION(pt_guarded_by(x))
 #define REQUIRES(...) SLUICE_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define REQUIRES_SHARED(...) SLUICE_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
+#define EXCLUDES(...) SLUICE_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) SLUICE_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define ACQUIRE_SHARED(...) SLUICE_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) SLUICE_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define TRY_ACQUIRE_SHARED(...) SLUICE_THREAD_ANNOTATION(try_acquire_shared_capability(__VA_ARGS__))
 #define RELEASE(...) SLUICE_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define RELEASE_SHARED(...) SLUICE_THREAD_ANNOTATION(release_shared_capability(__VA_ARGS__))
+#define ASSERT_CAPABILITY(x) SLUICE_THREAD_ANNOTATION(assert_capability(x))
 #define NO_THREAD_SAFETY_ANALYSIS SLUICE_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace sluice {
@@ -27,9 +39,11 @@ namespace sluice {
 class CAPABILITY("mutex") Mutex {
  public:
   void lock() ACQUIRE() { mutex_.lock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() RELEASE() { mutex_.unlock(); }
 
  private:
+  friend class CondVar;
   std::mutex mutex_;
 };
 
@@ -51,22 +65,39 @@ class CAPABILITY("mutex") SharedMutex {
   void lock() ACQUIRE() { ::pthread_rwlock_wrlock(&lock_); }
   void unlock() RELEASE() { ::pthread_rwlock_unlock(&lock_); }
   void lock_shared() ACQUIRE_SHARED() { ::pthread_rwlock_rdlock(&lock_); }
-  bool try_lock_shared() TRY_ACQUIRE_SHARED(true) { return ::pthread_rwlock_tryrdlock(&lock_) == 0; }
-  void unlock_shared() RELEASE() { ::pthread_rwlock_unlock(&lock_); }
+  bool try_lock_shared() TRY_ACQUIRE_SHARED(true) {
+    return ::pthread_rwlock_tryrdlock(&lock_) == 0;
+  }
+  void unlock_shared() RELEASE_SHARED() { ::pthread_rwlock_unlock(&lock_); }
 
  private:
   pthread_rwlock_t lock_;
 };
 
+// Holds a Mutex until the end of the scope. Between unlock() and lock() it does not.
 class SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~MutexLock() RELEASE() { mutex_.unlock(); }
+  // The caller has locked it already, with try_lock().
+  MutexLock(Mutex& mutex, std::adopt_lock_t) REQUIRES(mutex) : mutex_(mutex) {}
+  ~MutexLock() RELEASE() {
+    if (is_held_) mutex_.unlock();
+  }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
+  void unlock() RELEASE() {
+    mutex_.unlock();
+    is_held_ = false;
+  }
+  void lock() ACQUIRE() {
+    mutex_.lock();
+    is_held_ = true;
+  }
+
  private:
   Mutex& mutex_;
+  bool is_held_ = true;
 };
 
 class SCOPED_CAPABILITY SharedLock {
@@ -91,6 +122,63 @@ class SCOPED_CAPABILITY ExclusiveLock {
 
  private:
   SharedMutex& mutex_;
+};
+
+// Waits for something that a Mutex guards. The caller checks its condition in a loop around a wait,
+// because a wait may also end without a reason.
+class CondVar {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  void notify_one() noexcept { changed_.notify_one(); }
+  void notify_all() noexcept { changed_.notify_all(); }
+
+  void wait(Mutex& mutex) REQUIRES(mutex) {
+    std::unique_lock lock(mutex.mutex_, std::adopt_lock);
+    changed_.wait(lock);
+    lock.release();
+  }
+  // These two return false if the time was over.
+  bool wait_until(Mutex& mutex, TimePoint deadline) REQUIRES(mutex) {
+    std::unique_lock lock(mutex.mutex_, std::adopt_lock);
+    const std::cv_status status = changed_.wait_until(lock, deadline);
+    lock.release();
+    return status == std::cv_status::no_timeout;
+  }
+  bool wait_for(Mutex& mutex, std::chrono::nanoseconds time) REQUIRES(mutex) {
+    return wait_until(mutex, std::chrono::steady_clock::now() + time);
+  }
+
+ private:
+  std::condition_variable changed_;
+};
+
+// A CondVar for threads that a stop_token ends: a request to stop ends the wait, too. It costs more
+// than a CondVar, which is why there are both.
+class StopCondVar {
+ public:
+  void notify_one() noexcept { changed_.notify_one(); }
+  void notify_all() noexcept { changed_.notify_all(); }
+
+  void wait(Mutex& mutex) REQUIRES(mutex) { changed_.wait(mutex); }
+  // Returns false if the time was over.
+  bool wait_for(Mutex& mutex, std::chrono::nanoseconds time) REQUIRES(mutex) {
+    return changed_.wait_for(mutex, time) == std::cv_status::no_timeout;
+  }
+  // Waits until `is_so` or a request to stop; returns what `is_so` says then. It is called with the
+  // mutex held.
+  template <typename Condition>
+  bool wait(Mutex& mutex, const std::stop_token& stop, Condition is_so) REQUIRES(mutex) {
+    return changed_.wait(mutex, stop, std::move(is_so));
+  }
+  // Waits for that long or until a request to stop, whoever notifies meanwhile.
+  void sleep(Mutex& mutex, const std::stop_token& stop, std::chrono::nanoseconds time)
+      REQUIRES(mutex) {
+    changed_.wait_for(mutex, stop, time, [] { return false; });
+  }
+
+ private:
+  std::condition_variable_any changed_;
 };
 
 }  // namespace sluice

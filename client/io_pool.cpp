@@ -17,7 +17,7 @@ constexpr unsigned kMaxThreads = 8;
 }  // namespace
 
 Result<void> IoPool::expect() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (expected_ >= threads_ && threads_ < kMaxThreads) {
     const SignalsBlocked blocked;
     try {
@@ -33,7 +33,7 @@ Result<void> IoPool::expect() {
 
 void IoPool::submit(Job& job) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     *last_ = &job;
     last_ = &job.next_;
   }
@@ -41,15 +41,15 @@ void IoPool::submit(Job& job) noexcept {
 }
 
 void IoPool::cancel() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --expected_;
 }
 
 void IoPool::work() noexcept {
   begin_thread("sluice-io");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    came_.wait(lock, [&] { return first_ != nullptr; });
+    while (first_ == nullptr) came_.wait(mutex_);
     Job& job = *first_;
     first_ = job.next_;
     if (first_ == nullptr) last_ = &first_;

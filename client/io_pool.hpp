@@ -5,9 +5,7 @@
 // Threads: thread-safe.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 
 namespace sluice {
@@ -42,12 +40,12 @@ class IoPool {
  private:
   void work() noexcept;
 
-  std::mutex mutex_;  // with a condition variable: base/mutex.hpp has none
-  std::condition_variable came_;
-  Job* first_ = nullptr;
-  Job** last_ = &first_;
-  unsigned expected_ = 0;  // announced and not done
-  unsigned threads_ = 0;
+  Mutex mutex_;
+  CondVar came_;
+  Job* first_ GUARDED_BY(mutex_) = nullptr;
+  Job** last_ GUARDED_BY(mutex_) PT_GUARDED_BY(mutex_) = &first_;
+  unsigned expected_ GUARDED_BY(mutex_) = 0;  // announced and not done
+  unsigned threads_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice

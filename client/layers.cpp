@@ -18,6 +18,8 @@ namespace {
 // While a stream has a release, its GPU is looked after this often.
 constexpr std::chrono::milliseconds kLookEvery{100};
 
+using Clock = std::chrono::steady_clock;
+
 // That of the calling thread's context.
 Device* current_device(Devices& devices, const CudaApi& api) {
   CUdevice ordinal = 0;
@@ -45,10 +47,13 @@ Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<con
   }
   slots = std::min(slots, models.size());
   std::unique_ptr<Layers> layers(new Layers(library, std::move(models), buffer, again));
-  layers->slots_.resize(slots);
-  for (std::size_t i = 0; i < slots; ++i) {
-    layers->slots_[i].owner = layers.get();
-    layers->slots_[i].offset = offset + i * largest;
+  {
+    const MutexLock lock(layers->mutex_);
+    layers->slots_.resize(slots);
+    for (std::size_t i = 0; i < slots; ++i) {
+      layers->slots_[i].owner = layers.get();
+      layers->slots_[i].offset = offset + i * largest;
+    }
   }
   const SignalsBlocked blocked;
   try {
@@ -61,29 +66,31 @@ Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<con
 
 Layers::~Layers() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopped_ = true;
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
-  std::unique_lock lock(mutex_);
-  wait(lock, [&] {
-    return std::none_of(slots_.begin(), slots_.end(),
-                        [](const Slot& slot) { return slot.state == State::Leaving; });
-  });
+  const MutexLock lock(mutex_);
+  wait([&]() REQUIRES(mutex_) { return !has_leaving(); });
+}
+
+bool Layers::has_leaving() const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.state == State::Leaving; });
 }
 
 template <typename Condition>
-void Layers::wait(std::unique_lock<std::mutex>& lock, const Condition& is_so) {
-  while (!changed_.wait_for(lock, kLookEvery, is_so)) {
-    if (std::none_of(slots_.begin(), slots_.end(),
-                     [](const Slot& slot) { return slot.state == State::Leaving; })) {
-      continue;
-    }
+void Layers::wait(const Condition& is_so) {
+  auto look_at = Clock::now() + kLookEvery;
+  while (!is_so()) {
+    if (changed_.wait_until(mutex_, look_at)) continue;
+    look_at = Clock::now() + kLookEvery;
+    if (is_so() || !has_leaving()) continue;
     Device* const device = device_;
-    lock.unlock();  // CUDA may be about to call left()
+    mutex_.unlock();  // CUDA may be about to call left()
     const bool is_over = is_lost(device);
-    lock.lock();
+    mutex_.lock();
     if (!is_over) continue;
     for (Slot& slot : slots_) {
       if (slot.state == State::Leaving) slot.state = State::Empty;
@@ -154,10 +161,10 @@ std::optional<Layers::Task> Layers::next_task() {
 
 void Layers::work() noexcept {
   begin_thread("sluice-layers");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     std::optional<Task> task;
-    changed_.wait(lock, [&] { return stopped_ || (task = next_task()).has_value(); });
+    while (!stopped_ && !(task = next_task())) changed_.wait(mutex_);
     if (stopped_) return;
     task->slot->state = State::Loading;
     task->slot->layer = task->layer;
@@ -174,7 +181,7 @@ void Layers::load(const Task& task) noexcept {
   try {
     const auto done =
         models_[task.layer]->load(library_, buffer_, task.slot->offset, [this](std::uint64_t) {
-          const std::lock_guard lock(mutex_);
+          const MutexLock lock(mutex_);
           return !stopped_;
         });
     code = done ? 0 : done.error().code;
@@ -182,7 +189,7 @@ void Layers::load(const Task& task) noexcept {
   } catch (...) {  // there is no memory, not even for the words
     code = ENOMEM;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   task.slot->state = code == 0 ? State::Ready : State::Failed;
   task.slot->code = code;
   task.slot->words = std::move(words);
@@ -190,7 +197,7 @@ void Layers::load(const Task& task) noexcept {
 
 Result<std::uint64_t> Layers::acquire(std::size_t layer) {
   if (layer >= models_.size()) return Error{EINVAL, "there is no such layer"};
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const Slot* slot = find(layer); slot != nullptr && slot->state == State::Held) {
     return Error{EBUSY, "the layer is acquired already"};
   }
@@ -202,7 +209,7 @@ Result<std::uint64_t> Layers::acquire(std::size_t layer) {
   waited_for_.push_back(layer);
   changed_.notify_all();
   Slot* slot = nullptr;
-  wait(lock, [&] {
+  wait([&]() REQUIRES(mutex_) {
     slot = find(layer);
     return slot != nullptr && slot->state != State::Loading;
   });
@@ -230,7 +237,7 @@ Result<Layers::Slot*> Layers::held(std::size_t layer) {
 }
 
 Result<void> Layers::release(std::size_t layer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   SLUICE_TRY(held(layer))->state = State::Ready;
   changed_.notify_all();
   return {};
@@ -253,7 +260,7 @@ Result<void> Layers::release(std::size_t layer, void* stream) {
   Device* const in_use = current_device(*devices, api);
   Slot* slot = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     slot = SLUICE_TRY(held(layer));
     slot->state = State::Leaving;
     device_ = in_use != nullptr ? in_use : &device;
@@ -261,7 +268,7 @@ Result<void> Layers::release(std::size_t layer, void* stream) {
   // Without the lock: the stream may come to it before this returns.
   if (const auto code = api.cuLaunchHostFunc(static_cast<CUstream>(stream), &Layers::left, slot);
       code != CUDA_SUCCESS) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (slot->state == State::Leaving) slot->state = State::Held;
     return device.failed(code, "put the release into the stream");
   }
@@ -272,7 +279,7 @@ void Layers::left(void* user) noexcept {
   auto& slot = *static_cast<Slot*>(user);
   Layers& layers = *slot.owner;
   // Told under the lock: who hears of it may be the one who destroys this.
-  const std::lock_guard lock(layers.mutex_);
+  const MutexLock lock(layers.mutex_);
   if (slot.state != State::Leaving) return;
   slot.state = State::Empty;
   layers.changed_.notify_all();

@@ -5,15 +5,14 @@
 // Threads: thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "client/library.hpp"
 #include "client/model.hpp"
@@ -73,30 +72,32 @@ class Layers {
 
   // Until it is so.
   template <typename Condition>
-  void wait(std::unique_lock<std::mutex>& lock, const Condition& is_so);
+  void wait(const Condition& is_so) REQUIRES(mutex_);
 
-  // With the lock.
-  Slot* find(std::size_t layer);
-  std::optional<Task> next_task();
+  bool has_leaving() const REQUIRES(mutex_);
+  Slot* find(std::size_t layer) REQUIRES(mutex_);
+  std::optional<Task> next_task() REQUIRES(mutex_);
   // For another layer: an empty one, or the one whose layer is wanted latest, if that is no nearer
   // than `from_distance` and nobody waits for it. Null if there is none.
-  Slot* room(std::size_t from_distance);
+  Slot* room(std::size_t from_distance) REQUIRES(mutex_);
   // From the layer that was asked for last to this one; SIZE_MAX if it does not come.
-  std::size_t distance(std::size_t layer) const;
-  Result<Slot*> held(std::size_t layer);
+  std::size_t distance(std::size_t layer) const REQUIRES(mutex_);
+  Result<Slot*> held(std::size_t layer) REQUIRES(mutex_);
 
   Library& library_;
   const std::vector<const Model*> models_;
   Buffer& buffer_;
   const bool again_;
 
-  std::mutex mutex_;  // with a condition variable: base/mutex.hpp has none
-  std::condition_variable changed_;
-  std::vector<Slot> slots_;   // as many as there are, from the start
-  std::size_t position_ = 0;  // the layer that was asked for last; those after it are wanted
-  std::vector<std::size_t> waited_for_;  // layers, the first that was asked for first
-  Device* device_ = nullptr;             // of the stream that got the last release
-  bool stopped_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Slot> slots_ GUARDED_BY(mutex_);  // as many as there are, from the start
+  // The layer that was asked for last; those after it are wanted.
+  std::size_t position_ GUARDED_BY(mutex_) = 0;
+  // Layers, the first that was asked for first.
+  std::vector<std::size_t> waited_for_ GUARDED_BY(mutex_);
+  Device* device_ GUARDED_BY(mutex_) = nullptr;  // of the stream that got the last release
+  bool stopped_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -5,9 +5,9 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <mutex>
 
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "client/file.hpp"
 
 namespace sluice {
@@ -18,17 +18,18 @@ namespace {
 // being unmounted: the program may be done with both.
 constexpr std::chrono::seconds kIdle{10};
 
-std::mutex g_mutex;                        // to make it, and to fork
+Mutex g_mutex;                             // to make it, and to fork
 std::atomic<Library*> g_library{nullptr};  // written under the lock, read without
-bool g_cuda_is_the_parents = false;
+bool g_cuda_is_the_parents GUARDED_BY(g_mutex) = false;
 
-void before_fork() { g_mutex.lock(); }
-void in_parent() { g_mutex.unlock(); }
+void before_fork() ACQUIRE(g_mutex) { g_mutex.lock(); }
+void in_parent() RELEASE(g_mutex) { g_mutex.unlock(); }
 
 }  // namespace
 
 // A child begins anew: of what its parent had, the threads are missing, and locks may be held.
-void Library::in_child() {
+// REQUIRES: g_mutex, which only this file knows; before_fork() locked it.
+void Library::in_child() NO_THREAD_SAFETY_ANALYSIS {
   const Library* const parents = g_library;
   if (parents != nullptr && parents->uses_cuda_) g_cuda_is_the_parents = true;
   g_library = nullptr;
@@ -41,7 +42,7 @@ Library& Library::get() {
   // pin and unpin memory each time. The process's end frees it all, and the library is linked so
   // that dlclose() leaves its code in place (-z nodelete).
   if (Library* const library = g_library) return *library;
-  const std::lock_guard lock(g_mutex);
+  const MutexLock lock(g_mutex);
   static const int s_watches_forks = ::pthread_atfork(before_fork, in_parent, in_child);
   static_cast<void>(s_watches_forks);
   if (g_library == nullptr) {

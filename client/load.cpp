@@ -2,14 +2,13 @@
 #include "client/load.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "client/sentence.hpp"
 
 namespace sluice {
@@ -97,13 +96,13 @@ class Load {
   bool step() noexcept {
     const Read* read = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (error_ || next_ == reads_.size()) return false;
       read = &reads_[next_++];
       ++under_way_;
     }
     const auto outcome = carry_out_read(*read);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!outcome && !error_) {
       error_ = outcome.error();
       failed_ = read;
@@ -122,19 +121,19 @@ class Load {
   }
 
   void stop() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!error_) error_ = Error{ECANCELED, "load a model"};
   }
 
   std::uint64_t done() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return sum_.transfer.bytes;
   }
 
   // Waits for what other threads are at.
   Result<Outcome> finish() {
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [&] { return under_way_ == 0; });
+    const MutexLock lock(mutex_);
+    while (under_way_ > 0) idle_.wait(mutex_);
     if (!error_) return sum_;
     const std::string where = failed_ != nullptr ? failed_->file->file->path() : "";
     if (error_->code == EUCLEAN) {
@@ -162,14 +161,14 @@ class Load {
   Library& library_;
   Buffer& buffer_;
   const std::vector<Read> reads_;
-  std::mutex mutex_;  // with a condition variable: base/mutex.hpp has none
-  std::condition_variable idle_;
-  std::size_t next_ = 0;
-  unsigned under_way_ = 0;
-  Outcome sum_;
-  std::uint64_t largest_ = 0;
-  std::optional<Error> error_;
-  const Read* failed_ = nullptr;
+  Mutex mutex_;
+  CondVar idle_;
+  std::size_t next_ GUARDED_BY(mutex_) = 0;
+  unsigned under_way_ GUARDED_BY(mutex_) = 0;
+  Outcome sum_ GUARDED_BY(mutex_);
+  std::uint64_t largest_ GUARDED_BY(mutex_) = 0;
+  std::optional<Error> error_ GUARDED_BY(mutex_);
+  const Read* failed_ GUARDED_BY(mutex_) = nullptr;
 };
 
 class Helper final : public IoPool::Job {

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -110,8 +109,8 @@ class Ring final : private RingTarget {
   bool is_refused_ GUARDED_BY(mutex_) = false;  // the daemon wants no ring
   std::uint64_t name_ GUARDED_BY(mutex_) = 0;   // of the daemon's
   dev_t mount_ GUARDED_BY(mutex_) = 0;
-  std::condition_variable_any idle_;  // a request of this process has ended
-  UniqueFd anchor_;                   // set once, before with_daemon_ first counts
+  CondVar idle_;     // a request of this process has ended
+  UniqueFd anchor_;  // set once, before with_daemon_ first counts
   std::unique_ptr<RingServer> server_ GUARDED_BY(mutex_);
 
   Mutex reaping_;

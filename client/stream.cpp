@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "client/barrier.hpp"
 
 namespace sluice {
@@ -25,7 +24,7 @@ class Words {
 
   // Null if there is none left or the GPU can't watch any: then a thread of CUDA's has to wait.
   Word* take(const CudaApi& api) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!made_) make(api);
     if (free_.empty()) return nullptr;
     Word* word = free_.back();
@@ -35,14 +34,14 @@ class Words {
   }
 
   void give_back(Word& word) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(&word);  // has room: see make()
   }
 
  private:
   static constexpr std::size_t kPage = 4096;
 
-  void make(const CudaApi& api) {
+  void make(const CudaApi& api) REQUIRES(mutex_) {
     made_ = true;
     if (api.cuStreamWaitValue32 == nullptr) return;
     void* page = std::aligned_alloc(kPage, kPage);
@@ -64,10 +63,10 @@ class Words {
     }
   }
 
-  std::mutex mutex_;
-  bool made_ = false;
-  std::vector<Word> words_;
-  std::vector<Word*> free_;
+  Mutex mutex_;
+  bool made_ GUARDED_BY(mutex_) = false;
+  std::vector<Word> words_ GUARDED_BY(mutex_);
+  std::vector<Word*> free_ GUARDED_BY(mutex_);
 };
 
 Words& words() {
@@ -98,8 +97,8 @@ class StreamJob final : public IoPool::Job {
   static void wait(void* user) noexcept {
     auto& self = *static_cast<StreamJob*>(user);
     {
-      std::unique_lock lock(self.mutex_);
-      self.changed_.wait(lock, [&] { return self.is_done_; });
+      const MutexLock lock(self.mutex_);
+      while (!self.is_done_) self.changed_.wait(self.mutex_);
     }
     self.release();
   }
@@ -134,7 +133,7 @@ class StreamJob final : public IoPool::Job {
     }
     {
       // Told under the lock: who hears of it may be the one who deletes this.
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       is_done_ = true;
       changed_.notify_all();
     }
@@ -157,9 +156,9 @@ class StreamJob final : public IoPool::Job {
   Words::Word* const word_;      // null: wait() is called
   std::atomic<int> holders_{1};  // begin(), which hands on to run()
   std::atomic<State> state_{State::Waiting};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_done_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_done_ GUARDED_BY(mutex_) = false;
 };
 
 // Makes what is put into the stream afterwards wait for the job.

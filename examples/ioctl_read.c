@@ -51,8 +51,7 @@ int main(int argc, char** argv) {
                                        .length = buffer.length - done};
     if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
     if (transfer.done == 0) break;
-    printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route,
-           transfer.why);
+    printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
     done += transfer.done;
   }
   if (done < buffer.length) fprintf(stderr, "the file became shorter meanwhile\n");

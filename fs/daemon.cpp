@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stop_token>
@@ -20,13 +18,14 @@
 #include "base/crash.hpp"
 #include "base/http_server.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "base/path.hpp"
 #include "fs/control/control_server.hpp"
-#include "fs/core/filesystem.hpp"
-#include "fs/gpu/gpu_service.hpp"
 #include "fs/control/reporter.hpp"
 #include "fs/control/service_notice.hpp"
+#include "fs/core/filesystem.hpp"
 #include "fs/fuse/session.hpp"
+#include "fs/gpu/gpu_service.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
@@ -239,11 +238,14 @@ class Daemon {
   }
 
   void keep_house(const std::stop_token& stop) {
-    std::mutex mutex;
-    std::condition_variable_any wake;
-    std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, stop, seconds(1), [&] { return stop.stop_requested(); }))
+    Mutex mutex;
+    StopCondVar wake;
+    MutexLock lock(mutex);
+    for (;;) {
+      wake.sleep(mutex, stop, seconds(1));
+      if (stop.stop_requested()) return;
       filesystem_->tick();
+    }
   }
 
   const MountOptions& options_;

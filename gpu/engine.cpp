@@ -12,8 +12,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
-
 bool is_within(const Segment& segment, std::uint64_t length) {
   return segment.memory_offset <= length && segment.length <= length - segment.memory_offset;
 }

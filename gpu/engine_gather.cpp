@@ -198,7 +198,6 @@ Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
                                       std::uint64_t memory_offset, const Records& records,
                                       const RecordIndex& index, std::optional<BadIndex>* bad,
                                       RecordWork work) {
-  constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
   if (records.size == 0) return Error(EINVAL, "records have at least one byte");
   if (memory_offset > memory.length() ||
       index.count > (memory.length() - memory_offset) / records.size) {

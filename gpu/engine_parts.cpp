@@ -42,13 +42,13 @@ Error not_this_way() { return Error(EOPNOTSUPP, "take the route that was asked f
 }  // namespace
 
 Gate::Pass::Pass(Gate& gate) : gate_(gate) {
-  std::unique_lock lock(gate_.mutex_);
-  gate_.left_.wait(lock, [&] { return gate_.free_ > 0; });
+  const MutexLock lock(gate_.mutex_);
+  while (gate_.free_ == 0) gate_.left_.wait(gate_.mutex_);
   --gate_.free_;
 }
 
 Gate::Pass::~Pass() {
-  const std::lock_guard lock(gate_.mutex_);
+  const MutexLock lock(gate_.mutex_);
   ++gate_.free_;
   gate_.left_.notify_one();
 }
@@ -68,12 +68,12 @@ Engine::Parts::Parts(const Settings& wanted)
       warmer([this] { return is_busy(); }) {}
 
 bool Engine::Parts::is_busy() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return workers_ && workers_->is_busy();
 }
 
 WorkerPool& Engine::Parts::workers() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!workers_) workers_ = std::make_unique<WorkerPool>(settings.threads);
   return *workers_;
 }
@@ -82,7 +82,7 @@ Result<Staging*> Engine::Parts::staging(Device& device) {
   if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
   if (Staging* ready = staging_ready.load(std::memory_order_acquire)) return ready;
   WorkerPool& pool = workers();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (staging_) return staging_.get();
   const auto now = std::chrono::steady_clock::now();
   if (now < try_again_) return Error(EOPNOTSUPP, "pin staging memory");

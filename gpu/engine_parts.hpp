@@ -7,14 +7,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/file_reader.hpp"
 #include "gpu/file_version.hpp"
@@ -43,9 +43,9 @@ class Gate {
   };
 
  private:
-  std::mutex mutex_;
-  std::condition_variable left_;
-  unsigned free_;
+  Mutex mutex_;
+  CondVar left_;
+  unsigned free_ GUARDED_BY(mutex_);
 };
 
 // Puts back what CUDA context the calling thread had: in an application's process it decides which
@@ -73,6 +73,9 @@ class CallersContext {
 // Segments up to kSmall each and this together are a batch: not worth another thread, if the page
 // cache has them.
 inline constexpr std::uint64_t kBatch = 1 << 20;
+
+// The kernel's: offsets in files are signed.
+inline constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
 
 // A read of bytes that exist: no segment is empty or reaches beyond the end of the file.
 struct ReadRequest {
@@ -150,10 +153,12 @@ struct Engine::Parts {
   bool is_busy();
   bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
 
-  std::mutex mutex_;
-  std::unique_ptr<Staging> staging_;
-  std::chrono::steady_clock::time_point try_again_{};  // when nothing could be pinned
-  std::unique_ptr<WorkerPool> workers_;  // its threads end before the memory that they use
+  Mutex mutex_;
+  std::unique_ptr<Staging> staging_ GUARDED_BY(mutex_);
+  // When nothing could be pinned.
+  std::chrono::steady_clock::time_point try_again_ GUARDED_BY(mutex_){};
+  // Its threads end before the memory that they use.
+  std::unique_ptr<WorkerPool> workers_ GUARDED_BY(mutex_);
 
  public:
   Warmer warmer;  // the last: its thread asks whether the others are busy

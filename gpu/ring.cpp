@@ -163,7 +163,7 @@ void RingServer::stop(int why) {
 
 void RingServer::end(int why) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (ended_) return;
     ended_ = true;
   }
@@ -217,8 +217,8 @@ bool RingServer::spin(const std::stop_token& stop) {
 void RingServer::sleep(const std::stop_token& stop) {
   if (in_vain_ > kVain) {
     const unsigned more = std::min(in_vain_ - kVain, 7u);
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, stop, std::chrono::milliseconds(1u << more), [] { return false; });
+    const MutexLock lock(mutex_);
+    changed_.sleep(mutex_, stop, std::chrono::milliseconds(1u << more));
   }
   std::atomic_ref word(header().sleeping);
   word.store(1);
@@ -235,7 +235,7 @@ void RingServer::sleep(const std::stop_token& stop) {
 Result<unsigned> RingServer::ready() {
   const std::uint32_t waiting = load(header().submitted) - taken_;
   if (waiting > entries_) return Error(EPROTO, "more entries than a ring has");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::uint32_t unread = completed_ - load(header().reaped);
   if (unread > completions_) return Error(EPROTO, "more completions than a ring has");
   const std::uint32_t busy = unread + in_flight_;
@@ -327,7 +327,7 @@ void RingServer::read_group(std::span<const unsigned> group) {
 
 void RingServer::leave_to_large(const sluice_ring_entry& entry) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     large_.push_back(entry);
     ++in_flight_;
   }
@@ -354,8 +354,8 @@ void RingServer::work_large(const std::stop_token& stop) {
   for (;;) {
     sluice_ring_entry entry;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, stop, [this] { return !large_.empty(); });
+      const MutexLock lock(mutex_);
+      changed_.wait(mutex_, stop, [this]() REQUIRES(mutex_) { return !large_.empty(); });
       if (stop.stop_requested()) return;
       entry = large_.front();
       large_.pop_front();
@@ -400,7 +400,7 @@ void RingServer::post(const sluice_ring_entry& entry, const Result<Transfer>& do
 
 void RingServer::post(std::span<const sluice_ring_completion> done, unsigned from_large) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::byte* const first =
         memory_.data() + SLUICE_RING_HEADER_SIZE + entries_ * sizeof(sluice_ring_entry);
     for (const sluice_ring_completion& each : done) {

@@ -14,15 +14,14 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "client/include/sluice/ioctl.h"
 #include "gpu/engine.hpp"
@@ -118,14 +117,14 @@ class RingServer {
   std::array<Segment, kBatch> segments_;         // of one group
   unsigned in_vain_ = 0;                         // times woken for nothing
 
-  std::mutex mutex_;  // with a condition variable: base/mutex.hpp has none
-  std::condition_variable_any changed_;
-  std::uint32_t completed_ = 0;          // under mutex_: the index of the next completion
-  unsigned in_flight_ = 0;               // under mutex_: large ones that were taken
-  std::deque<sluice_ring_entry> large_;  // under mutex_
-  bool ended_ = false;                   // under mutex_
-  std::atomic<int> running_{0};          // threads; a count that others may look at
-  std::jthread large_thread_, thread_;   // large_thread_: made by serve() only
+  Mutex mutex_;
+  StopCondVar changed_;
+  std::uint32_t completed_ GUARDED_BY(mutex_) = 0;  // the index of the next completion
+  unsigned in_flight_ GUARDED_BY(mutex_) = 0;       // large ones that were taken
+  std::deque<sluice_ring_entry> large_ GUARDED_BY(mutex_);
+  bool ended_ GUARDED_BY(mutex_) = false;
+  std::atomic<int> running_{0};         // threads; a count that others may look at
+  std::jthread large_thread_, thread_;  // large_thread_: made by serve() only
 };
 
 }  // namespace sluice

@@ -106,7 +106,7 @@ MappedFiles::Known& MappedFiles::known(const FileVersion& version, Dropped& drop
 
 void MappedFiles::count(const FileVersion& version, std::uint64_t bytes) {
   Dropped dropped;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   known(version, dropped).read += bytes;
 }
 
@@ -147,9 +147,9 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
                                                          Device& device, Wish wish) {
   {
     Dropped dropped;
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (wish == Wish::Insist) {
-      registered_.wait(lock, [&] { return !known(version, dropped).being_registered; });
+      while (known(version, dropped).being_registered) registered_.wait(mutex_);
     }
     Known& file = known(version, dropped);
     if (file.registration) return file.registration;
@@ -161,7 +161,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
   auto answer = try_to_register(fd, version, device, wish);
 
   Dropped dropped;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Known& file = known(version, dropped);
   file.being_registered = false;
   registered_.notify_all();
@@ -182,7 +182,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
   std::shared_ptr<Registration> registration;
   {
     Dropped dropped;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!make_room(version.size, dropped)) return Why::NoMemoryLeft;
     registration = std::make_shared<Registration>(device, version, bytes_);
   }
@@ -259,7 +259,7 @@ Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registrati
 
 void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {
   std::list<Known> dropped;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto it = files_.begin(); it != files_.end();) {
     const auto next = std::next(it);
     if (is_meant(it->version.id)) dropped.splice(dropped.end(), files_, it);
@@ -269,7 +269,7 @@ void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {
 
 void MappedFiles::sweep() {
   Dropped dropped;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Known& file : files_) {
     if (file.registration && Clock::now() - file.used > limits_.idle) {
       dropped.push_back(std::move(file.registration));

@@ -16,15 +16,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <variant>
 
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/file_version.hpp"
@@ -86,9 +85,9 @@ class MappedFiles {
 
   // What must be destroyed without the lock: unregistering takes its time.
   using Dropped = std::list<Shared>;
-  Known& known(const FileVersion& version, Dropped& dropped);
-  Why may_register(const Known& file, Wish wish) const;
-  bool make_room(std::uint64_t size, Dropped& dropped);
+  Known& known(const FileVersion& version, Dropped& dropped) REQUIRES(mutex_);
+  Why may_register(const Known& file, Wish wish) const REQUIRES(mutex_);
+  bool make_room(std::uint64_t size, Dropped& dropped) REQUIRES(mutex_);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
                                             Wish wish);
   void sweep();
@@ -96,10 +95,10 @@ class MappedFiles {
   const Limits limits_;
   // Of registrations, also of those that are in no list any more but in use.
   const std::shared_ptr<std::atomic<std::uint64_t>> bytes_;
-  std::mutex mutex_;                    // not held while registering or unregistering
-  std::list<Known> files_;              // the last used first
-  std::condition_variable registered_;  // or failed to be
-  Sweeper sweeper_;                     // started with the first registration
+  Mutex mutex_;                                // not held while registering or unregistering
+  std::list<Known> files_ GUARDED_BY(mutex_);  // the last used first
+  CondVar registered_;                         // or failed to be
+  Sweeper sweeper_;                            // started with the first registration
 };
 
 }  // namespace sluice

@@ -4,11 +4,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.hpp"
 #include "base/thread.hpp"
 
 namespace sluice {
@@ -20,11 +19,11 @@ class Sweeper {
     if (thread_.joinable()) return;
     thread_ = std::jthread([period, sweep = std::move(sweep)](const std::stop_token& stop) {
       begin_thread("sluice-gpu");
-      std::mutex mutex;
-      std::condition_variable_any stopping;
-      std::unique_lock lock(mutex);
+      Mutex mutex;
+      StopCondVar stopping;
+      const MutexLock lock(mutex);
       for (;;) {
-        stopping.wait_for(lock, stop, period, [] { return false; });
+        stopping.sleep(mutex, stop, period);
         if (stop.stop_requested()) return;
         sweep();
       }

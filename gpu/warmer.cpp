@@ -29,7 +29,7 @@ std::uint64_t half_of_memory() {
 Warmer::~Warmer() {
   std::jthread thread;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     thread = std::move(thread_);
     for (Job& job : current_) job.stopped = true;
   }
@@ -46,7 +46,7 @@ Result<void> Warmer::add(uid_t user, int fd, std::uint64_t begin, std::uint64_t 
   job.end = end;
   job.left = half_of_memory();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto covers = [&](const Job& other) {
       return other.file == job.file && other.at <= begin && end <= other.end && !other.stopped;
     };
@@ -66,7 +66,7 @@ Result<void> Warmer::add(uid_t user, int fd, std::uint64_t begin, std::uint64_t 
   job.seeks = static_cast<bool>(job.fd);
   if (!job.fd) job.fd.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!job.fd) return Error::last("keep the file open");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!thread_.joinable()) {
     thread_ = std::jthread([this](const std::stop_token& stop) {
       begin_thread("sluice-warm");
@@ -81,7 +81,7 @@ Result<void> Warmer::add(uid_t user, int fd, std::uint64_t begin, std::uint64_t 
 
 void Warmer::forget(const std::function<bool(const FileId&)>& is_meant) {
   std::list<Job> gone;  // closed without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Job& job : current_) job.stopped = job.stopped || is_meant(job.file);
   for (auto user = users_.begin(); user != users_.end();) {
     std::list<Job>& jobs = user->second;
@@ -98,12 +98,12 @@ void Warmer::forget(const std::function<bool(const FileId&)>& is_meant) {
 }
 
 std::size_t Warmer::jobs() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return count_;
 }
 
 std::size_t Warmer::most_of_user() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::size_t most = current_.size();
   for (const auto& [user, jobs] : users_)
     most = std::max(most, jobs.size() + (user == current_user_ ? current_.size() : 0));
@@ -134,14 +134,14 @@ bool Warmer::step(Job& job) {
 }
 
 void Warmer::work(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stop.stop_requested()) {
-    if (!wanted_.wait(lock, stop, [&] { return !users_.empty(); })) return;
+    if (!wanted_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return !users_.empty(); })) return;
     lock.unlock();
     const bool busy = is_busy_();
     lock.lock();
     if (busy) {
-      wanted_.wait_for(lock, stop, kLookForRoom, [] { return false; });
+      wanted_.sleep(mutex_, stop, kLookForRoom);
       continue;
     }
     if (users_.empty()) continue;

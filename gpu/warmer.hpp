@@ -9,14 +9,13 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "gpu/file_version.hpp"
@@ -55,13 +54,14 @@ class Warmer {
   void work(const std::stop_token& stop);
 
   const std::function<bool()> is_busy_;
-  mutable std::mutex mutex_;  // plain, for the condition variable
-  std::condition_variable_any wanted_;
-  std::map<uid_t, std::list<Job>> users_;  // none is empty; under mutex_
-  std::size_t count_ = 0;                  // under mutex_
-  std::list<Job> current_;  // the one at work; under mutex_, but for what step() needs
-  uid_t current_user_ = 0;  // under mutex_
-  std::jthread thread_;     // under mutex_
+  mutable Mutex mutex_;
+  StopCondVar wanted_;
+  std::map<uid_t, std::list<Job>> users_ GUARDED_BY(mutex_);  // none is empty
+  std::size_t count_ GUARDED_BY(mutex_) = 0;
+  // The one at work. step() uses what is in it without the lock, but for `stopped`.
+  std::list<Job> current_ GUARDED_BY(mutex_);
+  uid_t current_user_ GUARDED_BY(mutex_) = 0;
+  std::jthread thread_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -32,18 +32,18 @@ WorkerPool::WorkerPool(unsigned threads) {
 
 WorkerPool::~WorkerPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (Entry& entry : entries_) entry.job.stopped_ = true;
   }
   threads_.clear();
 }
 
 Result<void> WorkerPool::run(Job& job) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry& entry = entries_.emplace_back(job);
   ++jobs_;
   wanted_.notify_all();
-  entry.done.wait(lock, [&] { return entry.exhausted && entry.at_work == 0; });
+  while (!entry.exhausted || entry.at_work > 0) entry.done.wait(mutex_);
   const auto error = entry.error;
   remove(entry);
   if (error) return *error;
@@ -62,10 +62,11 @@ WorkerPool::Entry* WorkerPool::next_entry() {
 
 void WorkerPool::loop(std::stop_token stop, unsigned worker) {
   begin_thread("sluice-gpu");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stop.stop_requested()) {
     Entry* entry = nullptr;
-    if (!wanted_.wait(lock, stop, [&] { return (entry = next_entry()) != nullptr; })) return;
+    const auto found = [&]() REQUIRES(mutex_) { return (entry = next_entry()) != nullptr; };
+    if (!wanted_.wait(mutex_, stop, found)) return;
     ++entry->at_work;
     lock.unlock();
     const Result<bool> result = attempt(entry->job, worker, Turn(jobs_));

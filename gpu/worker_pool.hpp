@@ -6,14 +6,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 
 namespace sluice {
@@ -71,18 +70,17 @@ class WorkerPool {
     unsigned at_work = 0;
     bool exhausted = false;
     std::optional<Error> error;
-    std::condition_variable done;
+    CondVar done;
   };
 
   void loop(std::stop_token stop, unsigned worker);
-  Entry* next_entry();
-  void give_back(Entry& entry, const Result<bool>& result);
-  void remove(Entry& entry);
+  Entry* next_entry() REQUIRES(mutex_);
+  void give_back(Entry& entry, const Result<bool>& result) REQUIRES(mutex_);
+  void remove(Entry& entry) REQUIRES(mutex_);
 
-  // Not base/mutex.hpp's: condition variables want the library's own.
-  std::mutex mutex_;
-  std::condition_variable_any wanted_;
-  std::list<Entry> entries_;
+  Mutex mutex_;
+  StopCondVar wanted_;
+  std::list<Entry> entries_ GUARDED_BY(mutex_);
   std::atomic<unsigned> jobs_{0};      // entries_.size(), for workers that don't hold the lock
   std::vector<std::jthread> threads_;  // last: they use everything above
 };

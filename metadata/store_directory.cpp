@@ -11,6 +11,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/clock.hpp"
+
 namespace sluice {
 namespace {
 
@@ -36,7 +38,7 @@ Result<void> sync_directory(const std::string& path) {
 }
 
 std::string utc_time() {
-  const std::time_t now = std::time(nullptr);
+  const std::time_t now = real_clock().seconds();
   std::tm parts{};
   ::gmtime_r(&now, &parts);
   char text[32];

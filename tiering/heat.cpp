@@ -28,7 +28,7 @@ void HeatRecorder::add(InodeId id, const Heat& delta) {
 
 void HeatRecorder::record(InodeId id, const Access& access) {
   add(id, {.score = access.opens + (access.gpu_bytes > 0 ? 1.0 : 0.0),
-           .last_access = now_(),
+           .last_access = clock_.seconds(),
            .opens = access.opens,
            .gpu_bytes = access.gpu_bytes});
 }

@@ -7,11 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
-#include <functional>
 #include <utility>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "metadata/store.hpp"
 #include "tiering/heat_table.hpp"
@@ -27,12 +26,9 @@ struct Access {
 
 class HeatRecorder {
  public:
-  using Clock = std::function<std::int64_t()>;  // seconds since the epoch
-
   // `half_life` is the store's.
-  HeatRecorder(
-      Store& store, std::chrono::seconds half_life, Clock now = [] { return std::time(nullptr); })
-      : store_(store), half_life_(half_life), now_(std::move(now)) {}
+  HeatRecorder(Store& store, std::chrono::seconds half_life, const Clock& clock = real_clock())
+      : store_(store), half_life_(half_life), clock_(clock) {}
 
   void record(InodeId id, const Access& access);
 
@@ -71,7 +67,7 @@ class HeatRecorder {
 
   Store& store_;
   const std::chrono::seconds half_life_;
-  const Clock now_;
+  const Clock& clock_;
 
   // Lock order: flush_, handing_over_, a shard.
   Mutex flush_;  // held by whoever flushes, from end to end

@@ -115,9 +115,9 @@ void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
 
 // Something that was changed while the tier was away. Unlike other work, it is not taken back.
 bool waited_for_tier(const std::vector<Step>& steps) {
-  return steps.size() == 1 && (steps[0].kind == Step::Kind::NameTaken ||
-                               (steps[0].kind == Step::Kind::MirrorDir &&
-                                steps[0].subject != Identity{}));
+  return steps.size() == 1 &&
+         (steps[0].kind == Step::Kind::NameTaken ||
+          (steps[0].kind == Step::Kind::MirrorDir && steps[0].subject != Identity{}));
 }
 
 // What was changed while a tier was away, applied. There may be very many of these, so they are
@@ -186,8 +186,7 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay&
     }
   }
   SLUICE_TRY(told.cross_off());
-  if (waiting > 0)
-    log::get().warn("changes wait for a tier that is offline: count={}", waiting);
+  if (waiting > 0) log::get().warn("changes wait for a tier that is offline: count={}", waiting);
   return stored.size();
 }
 

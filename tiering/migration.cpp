@@ -17,23 +17,17 @@ namespace {
 constexpr std::int64_t kSoon = 3;            // seconds: so that many pins make one pass
 constexpr std::int64_t kBetweenAlarms = 60;  // a tier that can't be relieved is no reason to spin
 
-bool is_open_now(const Windows& windows) {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  return is_open(windows, local);
-}
-
 }  // namespace
 
 Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
-                     Settings settings)
+                     Settings settings, const Clock& clock)
     : pool_(pool),
       store_(store),
       flush_heat_(std::move(flush_heat)),
       settings_(std::move(settings)),
-      mover_(pool, store, host, settings_.mover) {
-  if (settings_.automatic) next_pass_ = std::time(nullptr) + settings_.interval.count();
+      clock_(clock),
+      mover_(pool, store, host, settings_.mover, clock) {
+  if (settings_.automatic) next_pass_ = clock_.seconds() + settings_.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-plan");
     ::setpriority(PRIO_PROCESS, 0, 10);  // this thread: a census is nobody's emergency
@@ -44,6 +38,13 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
 Migration::~Migration() {
   planner_.request_stop();
   wake_.notify_all();
+}
+
+bool Migration::is_open_now() const {
+  const std::time_t now = clock_.seconds();
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return is_open(settings_.windows, local);
 }
 
 std::vector<TierFacts> Migration::tier_facts() const {
@@ -82,7 +83,7 @@ std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
 
 Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   flush_heat_();
-  const std::int64_t now = std::time(nullptr);
+  const std::int64_t now = clock_.seconds();
   Proposal out;
   out.census = SLUICE_TRY(
       Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
@@ -119,15 +120,15 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
 
 Result<Migration::Outcome> Migration::run(const Listener& listener) {
   // One that is under way may take hours; whoever waits for it may give up.
-  std::unique_lock pass(pass_, std::defer_lock);
-  while (!pass.try_lock()) {
+  while (!pass_.try_lock()) {
     if (listener.census && !listener.census(0))
       return Error(ECANCELED, "another pass is under way");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+  const MutexLock pass(pass_, std::adopt_lock);
   {
-    const std::lock_guard lock(mutex_);
-    last_pass_ = std::time(nullptr);
+    const MutexLock lock(mutex_);
+    last_pass_ = clock_.seconds();
   }
   Proposal proposal = SLUICE_TRY(propose(listener.census));
   // What no file needs any more; a failure means that it is found again next time.
@@ -167,7 +168,7 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
 
 void Migration::replan_soon() {
   if (!settings_.automatic) return;
-  const std::int64_t soon = std::time(nullptr) + kSoon;
+  const std::int64_t soon = clock_.seconds() + kSoon;
   if (next_pass_.load() > soon) next_pass_ = soon;
 }
 
@@ -177,8 +178,8 @@ void Migration::tick() {
   const bool alarm = std::any_of(pool_.begin(), pool_.end(), [](const auto& tier) {
     return tier->online() && tier->above_high_watermark();
   });
-  const std::int64_t now = std::time(nullptr);
-  const std::lock_guard lock(mutex_);
+  const std::int64_t now = clock_.seconds();
+  const MutexLock lock(mutex_);
   if (alarm &&
       now >= last_pass_ + std::min<std::int64_t>(kBetweenAlarms, settings_.interval.count()))
     next_pass_ = std::min(next_pass_.load(), now);
@@ -188,20 +189,20 @@ void Migration::tick() {
 void Migration::keep_planning(const std::stop_token& stop) {
   const auto is_due = [&] {
     const std::int64_t due = next_pass_.load();
-    return due != 0 && std::time(nullptr) >= due;
+    return due != 0 && clock_.seconds() >= due;
   };
   while (!stop.stop_requested()) {
     {
-      std::unique_lock lock(mutex_);
-      if (!wake_.wait(lock, stop, is_due)) return;
+      const MutexLock lock(mutex_);
+      if (!wake_.wait(mutex_, stop, is_due)) return;
     }
     // Before the pass: what changes while it runs may bring the next one nearer.
-    next_pass_ = std::time(nullptr) + settings_.interval.count();
-    if (is_open_now(settings_.windows) && !mover_.is_paused()) {
+    next_pass_ = clock_.seconds() + settings_.interval.count();
+    if (is_open_now() && !mover_.is_paused()) {
       Listener listener;
       listener.census = [&](std::uint64_t) { return !stop.stop_requested(); };
       listener.moves = [&](const Mover::Progress&, std::uint64_t, std::uint64_t) {
-        return !stop.stop_requested() && is_open_now(settings_.windows);
+        return !stop.stop_requested() && is_open_now();
       };
       const auto outcome = run(listener);
       if (!outcome) {

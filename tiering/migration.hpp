@@ -9,14 +9,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "tiering/census.hpp"
 #include "tiering/mover.hpp"
@@ -39,7 +39,7 @@ class Migration {
 
   // `flush_heat` writes out the counts that are still in memory, so that a plan knows them.
   Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
-            Settings settings);
+            Settings settings, const Clock& clock = real_clock());
   ~Migration();
 
   // What would move now.
@@ -85,6 +85,7 @@ class Migration {
   std::vector<TierFacts> tier_facts() const;
 
  private:
+  bool is_open_now() const;  // Settings::windows
   void keep_planning(const std::stop_token& stop);
   std::vector<TierFacts> tier_facts(const Census& census) const;
 
@@ -92,12 +93,13 @@ class Migration {
   Store& store_;
   const std::function<void()> flush_heat_;
   const Settings settings_;
-  std::mutex pass_;  // held for the length of a pass
-  std::mutex mutex_;
-  std::condition_variable_any wake_;
+  const Clock& clock_;
+  Mutex pass_;  // held for the length of a pass
+  Mutex mutex_;
+  StopCondVar wake_;
   std::atomic<std::uint64_t> deep_before_{0};  // Census::too_deep() last time, for the log
   std::atomic<std::int64_t> next_pass_{0};     // a time to look at, for tick() and the status
-  std::int64_t last_pass_ = 0;                 // guarded by mutex_
+  std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
   Mover mover_;
   std::jthread planner_;
 };

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
@@ -40,14 +39,15 @@ struct Mover::Flight {
   std::optional<HiddenCopy> copy;
   TierIndex from = kNoTier;  // kNoTier: it was never held
   std::uint64_t reserved = 0;
-  steady_clock::time_point begun = steady_clock::now();
+  steady_clock::time_point begun;
 };
 
-Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings)
+Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const Clock& clock)
     : pool_(pool),
       store_(store),
       host_(host),
       settings_(std::move(settings)),
+      clock_(clock),
       busy_(kMaxSlot + 1, 0),
       reserved_(kMaxSlot + 1, 0) {
   unsigned threads = 1;
@@ -66,7 +66,7 @@ Mover::~Mover() {
 }
 
 void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t number = 0;
   if (report) {
     number = ++last_report_;
@@ -81,7 +81,7 @@ void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
 }
 
 Result<void> Mover::request(Move move) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto waiting = waiting_of_user_.find(move.user);
   const std::size_t all =
       queue_.count_of(move.user) + (waiting == waiting_of_user_.end() ? 0 : waiting->second);
@@ -94,7 +94,7 @@ Result<void> Mover::request(Move move) {
 }
 
 std::size_t Mover::most_requested() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::map<uid_t, std::size_t> all = waiting_of_user_;
   queue_.add_counts(all);
   std::size_t most = 0;
@@ -102,7 +102,6 @@ std::size_t Mover::most_requested() const {
   return most;
 }
 
-// REQUIRES: mutex_.
 void Mover::erase_waiting(InodeId id) {
   const auto found = waiting_.find(id);
   if (found == waiting_.end()) return;
@@ -115,41 +114,41 @@ void Mover::erase_waiting(InodeId id) {
 }
 
 void Mover::withdraw_reported() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   queue_.erase_reported();
   reports_.clear();
   idle_.notify_all();
-  idle_.wait(lock, [&] { return reporting_ == 0; });
+  while (reporting_ > 0) idle_.wait(mutex_);
 }
 
 void Mover::wait_idle(const std::function<bool()>& stop) {
   while (!stop()) {
-    std::unique_lock lock(mutex_);
-    if (idle_.wait_for(lock, milliseconds(100),
-                       [&] { return queue_.empty() && under_way_.empty(); })) {
-      return;
-    }
+    const auto deadline = steady_clock::now() + milliseconds(100);
+    const MutexLock lock(mutex_);
+    do {
+      if (queue_.empty() && under_way_.empty()) return;
+    } while (idle_.wait_until(mutex_, deadline));
   }
 }
 
 void Mover::pause() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   paused_ = true;
 }
 
 void Mover::resume() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   paused_ = false;
   wake_.notify_all();
 }
 
 bool Mover::is_paused() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return paused_;
 }
 
 void Mover::file_closed(InodeId id) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // It may be being refused this moment, for the user who has just gone.
   if (const auto at = under_way_.find(id); at != under_way_.end()) at->second.closed = true;
   const auto found = waiting_.find(id);
@@ -160,8 +159,8 @@ void Mover::file_closed(InodeId id) {
 }
 
 void Mover::tick() {
-  const std::int64_t now = std::time(nullptr);
-  std::lock_guard lock(mutex_);
+  const std::int64_t now = clock_.seconds();
+  const MutexLock lock(mutex_);
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     Waiting& waiting = at->second;
     const Move& move = waiting.pending.move;
@@ -187,7 +186,7 @@ void Mover::tick() {
 }
 
 std::vector<Mover::Pending> Mover::pending(std::size_t most) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Pending> out;
   for (const auto& [id, waiting] : waiting_) {
     if (out.size() >= most) break;
@@ -197,36 +196,36 @@ std::vector<Mover::Pending> Mover::pending(std::size_t most) const {
 }
 
 std::size_t Mover::pending_count() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return waiting_.size();
 }
 
 std::optional<Mover::Pending> Mover::pending(InodeId id) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = waiting_.find(id);
   if (found == waiting_.end()) return std::nullopt;
   return found->second.pending;
 }
 
 bool Mover::is_waiting(InodeId id) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return waiting_.contains(id);
 }
 
 void Mover::forget_pending(InodeId id) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   erase_waiting(id);
 }
 
 std::optional<TierIndex> Mover::destination(InodeId id) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second.to;
   if (const Move* move = queue_.find(id)) return move->to;
   return std::nullopt;
 }
 
 Mover::Progress Mover::progress() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Progress out = progress_;
   out.queued = queue_.size();
   out.queued_bytes = queue_.bytes();
@@ -237,7 +236,7 @@ Mover::Progress Mover::progress() const {
 std::vector<Mover::Active> Mover::active(std::size_t most) const {
   std::vector<Active> out;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, each] : under_way_) out.push_back(each);
   }
   // 0, not yet begun, is the largest of all.
@@ -248,16 +247,16 @@ std::vector<Mover::Active> Mover::active(std::size_t most) const {
   return out;
 }
 
-// Takes the first job that may begin, and small ones behind it that go the same way. REQUIRES:
-// mutex_.
 bool Mover::take(Batch& batch) {
-  const auto is_free = [&](TierIndex tier) { return busy_[tier] < pool_[tier].settings().moves; };
+  const auto is_free = [&](TierIndex tier)
+                           REQUIRES(mutex_) { return busy_[tier] < pool_[tier].settings().moves; };
   std::uint64_t bytes = 0;
   std::size_t files = 1;
   bool is_first = true;
   const MoveQueue::Choice choice{
-      .can_go = [&](TierIndex from, TierIndex to) { return is_free(from) && is_free(to); },
-      .is_held = [&](InodeId id) { return under_way_.contains(id); },
+      .can_go = [&](TierIndex from, TierIndex to)
+                    REQUIRES(mutex_) { return is_free(from) && is_free(to); },
+      .is_held = [&](InodeId id) REQUIRES(mutex_) { return under_way_.contains(id); },
       .only_requested = paused_};
   batch.jobs = queue_.take(choice, [&](const Move& first, const Move& next) {
     if (std::exchange(is_first, false)) bytes = first.bytes;
@@ -285,11 +284,11 @@ void Mover::work(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     Batch batch;
     {
-      std::unique_lock lock(mutex_);
-      if (!wake_.wait(lock, stop, [&] { return take(batch); })) return;
+      const MutexLock lock(mutex_);
+      if (!wake_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return take(batch); })) return;
     }
     carry(stop, batch);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --busy_[batch.from];
     --busy_[batch.to];
     for (const Job& job : batch.jobs) under_way_.erase(job.move.id);
@@ -302,7 +301,7 @@ Result<void> Mover::reserve(const Move& move) {
   const Tier& to = pool_[move.to];
   if (!to.online() || !pool_[move.from].online()) return Error(EIO, "a tier is offline");
   to.refresh_space();
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (to.space().free < reserved_[move.to] + move.bytes + kMargin)
     return Error(ENOSPC, "the tier has no room");
   reserved_[move.to] += move.bytes;
@@ -312,7 +311,7 @@ Result<void> Mover::reserve(const Move& move) {
 Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std::uint64_t bytes) {
   steady_clock::time_point until = steady_clock::now();
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     progress_.copied_bytes += bytes;
     // Afterwards it is read back, to be verified.
     const bool is_copying = !flight.copy;
@@ -336,7 +335,7 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
     const auto now = steady_clock::now();
     bool paused = false;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       paused = paused_ && flight.job->move.reason != Reason::Requested;
     }
     if (!paused && now >= until) return {};
@@ -349,8 +348,8 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
 Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   const Move& move = flight.job->move;
   {
-    std::lock_guard lock(mutex_);
-    under_way_[move.id].since = std::time(nullptr);
+    const MutexLock lock(mutex_);
+    under_way_[move.id].since = clock_.seconds();
   }
   flight.file = SLUICE_TRY(host_.hold(move));
   flight.from = flight.file->tier();
@@ -366,6 +365,7 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
 
 void Mover::carry(const std::stop_token& stop, Batch& batch) {
   std::vector<Flight> flights(batch.jobs.size());
+  for (Flight& flight : flights) flight.begun = clock_.monotonic();
   std::vector<Result<void>> outcomes(flights.size());
   Tier& to = pool_[batch.to];
   {
@@ -411,13 +411,13 @@ void Mover::carry(const std::stop_token& stop, Batch& batch) {
 void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   const Move& move = flight.job->move;
   Receipt receipt;
-  receipt.time = std::time(nullptr);
+  receipt.time = clock_.seconds();
   receipt.id = move.id;
   receipt.path = move.paths.empty() ? "" : move.paths[0];
   receipt.from = pool_[flight.from == kNoTier ? move.from : flight.from].name();
   receipt.to = pool_[move.to].name();
   receipt.milliseconds = static_cast<std::uint32_t>(
-      std::chrono::duration_cast<milliseconds>(steady_clock::now() - flight.begun).count());
+      std::chrono::duration_cast<milliseconds>(clock_.monotonic() - flight.begun).count());
   receipt.reason = move.why;
   if (flight.copy) {
     receipt.bytes = flight.copy->copied.bytes;
@@ -441,7 +441,7 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   }
   Report report;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reserved_[move.to] -= flight.reserved;
     if (outcome) {
       ++progress_.moved;
@@ -467,14 +467,13 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   }
   if (!report) return;
   report(receipt, !outcome);
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --reporting_;
   idle_.notify_all();
 }
 
-// REQUIRES: mutex_.
 void Mover::put_aside(const Job& job, const Error& error) {
-  const std::int64_t now = std::time(nullptr);
+  const std::int64_t now = clock_.seconds();
   Waiting& waiting = waiting_[job.move.id];
   const unsigned attempts = waiting.pending.since == 0 ? 1 : waiting.attempts + 1;
   const std::int64_t since = waiting.pending.since == 0 ? now : waiting.pending.since;

@@ -10,18 +10,18 @@
 #pragma once
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "metadata/store.hpp"
 #include "tiering/move_queue.hpp"
@@ -75,7 +75,8 @@ class Mover {
   // What ended: its receipt, and whether it will be tried again.
   using Report = std::function<void(const Receipt& receipt, bool pending)>;
 
-  Mover(Pool& pool, Store& store, MoveHost& host, Settings settings);
+  Mover(Pool& pool, Store& store, MoveHost& host, Settings settings,
+        const Clock& clock = real_clock());
   ~Mover();  // gives up what is under way
 
   // Puts moves in the queue, in their order; `front`: before all others. A move of a file that is
@@ -159,7 +160,8 @@ class Mover {
   struct Flight;  // one file of a batch
 
   void work(const std::stop_token& stop);
-  bool take(Batch& batch);
+  // Takes the first job that may begin, and small ones behind it that go the same way.
+  bool take(Batch& batch) REQUIRES(mutex_);
   void carry(const std::stop_token& stop, Batch& batch);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
   void finish(const Flight& flight, const Result<void>& outcome);
@@ -167,28 +169,32 @@ class Mover {
   // Sleeps as the bandwidth and a pause demand; what was asked for by name is not paused. ECANCELED
   // if the copy should stop.
   Result<void> pace(const std::stop_token& stop, const Flight& flight, std::uint64_t bytes);
-  void put_aside(const Job& job, const Error& error);
-  void erase_waiting(InodeId id);
+  void put_aside(const Job& job, const Error& error) REQUIRES(mutex_);
+  void erase_waiting(InodeId id) REQUIRES(mutex_);
 
   Pool& pool_;
   Store& store_;
   MoveHost& host_;
   const Settings settings_;
+  const Clock& clock_;
 
-  mutable std::mutex mutex_;  // guards all below; plain, for the condition variables
-  std::condition_variable_any wake_, idle_;
-  MoveQueue queue_;
-  std::map<InodeId, Active> under_way_;
-  std::map<InodeId, Waiting> waiting_;
-  std::map<uid_t, std::size_t> waiting_of_user_;  // those that were asked for
-  std::vector<unsigned> busy_;                    // moves at each tier
-  std::vector<std::uint64_t> reserved_;           // bytes on their way to each tier
-  bool paused_ = false;
-  std::map<std::uint64_t, Report> reports_;
-  unsigned reporting_ = 0;  // reports that are being called
-  std::uint64_t last_report_ = 0;
-  Progress progress_;
-  std::chrono::steady_clock::time_point next_byte_{};  // when the bandwidth allows the next
+  mutable Mutex mutex_;
+  StopCondVar wake_;
+  CondVar idle_;
+  MoveQueue queue_ GUARDED_BY(mutex_);
+  std::map<InodeId, Active> under_way_ GUARDED_BY(mutex_);
+  std::map<InodeId, Waiting> waiting_ GUARDED_BY(mutex_);
+  // Those that were asked for.
+  std::map<uid_t, std::size_t> waiting_of_user_ GUARDED_BY(mutex_);
+  std::vector<unsigned> busy_ GUARDED_BY(mutex_);           // moves at each tier
+  std::vector<std::uint64_t> reserved_ GUARDED_BY(mutex_);  // bytes on their way to each tier
+  bool paused_ GUARDED_BY(mutex_) = false;
+  std::map<std::uint64_t, Report> reports_ GUARDED_BY(mutex_);
+  unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are being called
+  std::uint64_t last_report_ GUARDED_BY(mutex_) = 0;
+  Progress progress_ GUARDED_BY(mutex_);
+  // When the bandwidth allows the next.
+  std::chrono::steady_clock::time_point next_byte_ GUARDED_BY(mutex_){};
 
   std::vector<std::jthread> threads_;
 };

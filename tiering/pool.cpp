@@ -128,11 +128,12 @@ bool assign_members(std::vector<Candidate>& tiers, Pool::Missing missing, Pool::
     tier.member = {tier.settings->name, new_uuid(), last_slot, false};
     roster[tier.member.name] = tier.member;
   }
-  for (const auto& [name, member] : roster) {
+  for (const auto& entry : roster) {
+    const Member& member = entry.second;
     const bool configured = std::any_of(tiers.begin(), tiers.end(),
                                         [&](const Candidate& t) { return t.member == member; });
     if (!configured && !member.retired && missing == Pool::Missing::Refuse) {
-      why = "the pool also has a tier " + name +
+      why = "the pool also has a tier " + entry.first +
             ", which is not configured: its files would be missing; add it, or pass --degraded";
       return false;
     }

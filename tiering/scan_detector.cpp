@@ -41,8 +41,8 @@ void each_line(std::string_view text, Act act) {
 
 }  // namespace
 
-ScanDetector::ScanDetector(Settings settings)
-    : proc_(std::move(settings.proc)), now_(std::move(settings.now)) {
+ScanDetector::ScanDetector(Settings settings, const Clock& clock)
+    : proc_(std::move(settings.proc)), clock_(clock) {
   for (std::string& entry : settings.ignored) {
     if (entry.empty()) continue;
     if (entry.front() == '/') {
@@ -56,7 +56,7 @@ ScanDetector::ScanDetector(Settings settings)
 
 bool ScanDetector::counts(pid_t opener, bool opened_by_it_before) {
   if (opener <= 0) return true;
-  const TimePoint now = now_();
+  const TimePoint now = clock_.monotonic();
   Set& set = set_of(opener);
   {
     MutexLock lock(set.mutex);
@@ -76,7 +76,7 @@ bool ScanDetector::counts(pid_t opener, bool opened_by_it_before) {
 
 pid_t ScanDetector::process_of(pid_t thread) {
   if (thread <= 0) return thread;
-  const TimePoint now = now_();
+  const TimePoint now = clock_.monotonic();
   Set& set = set_of(thread);
   {
     MutexLock lock(set.mutex);

@@ -13,11 +13,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/mutex.hpp"
 
 namespace sluice {
@@ -80,12 +80,10 @@ class ScanDetector {
     // bytes of a name, so no more are compared.
     std::vector<std::string> ignored{kUsualScanners.begin(), kUsualScanners.end()};
 
-    // For tests, which own both.
-    std::string proc = "/proc";
-    std::function<TimePoint()> now = std::chrono::steady_clock::now;
+    std::string proc = "/proc";  // tests have their own
   };
 
-  explicit ScanDetector(Settings settings);
+  explicit ScanDetector(Settings settings, const Clock& clock = real_clock());
 
   // Whether an open of a file by `opener` counts as use; it is remembered either way.
   // `opened_by_it_before`: whether the same opener was the last to open that file. An opener that
@@ -132,7 +130,7 @@ class ScanDetector {
   std::string read_proc(pid_t pid, const char* file) const;
 
   const std::string proc_;
-  const std::function<TimePoint()> now_;
+  const Clock& clock_;
   std::vector<std::string> names_;    // cut to what the kernel keeps, sorted
   std::vector<std::string> cgroups_;  // beginnings of paths
   std::array<Set, kSets> sets_;

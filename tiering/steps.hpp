@@ -42,9 +42,7 @@ inline bool renames(Step::Kind kind) {
 inline bool removes(Step::Kind kind) {
   return kind == Step::Kind::Unlink || kind == Step::Kind::Rmdir;
 }
-inline bool has_target(Step::Kind kind) {
-  return !removes(kind) && kind != Step::Kind::NameTaken;
-}
+inline bool has_target(Step::Kind kind) { return !removes(kind) && kind != Step::Kind::NameTaken; }
 inline bool can_be_undone(Step::Kind kind) { return renames(kind) || kind == Step::Kind::Link; }
 
 // Carries out one step, or finds it done. An error means that it is not done: nothing after it may

@@ -87,14 +87,13 @@ Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root,
   }
   root_ = *adopted;
   device_ = root_->device;
-  read_flags();
+  read_flags(*root_);
   online_ = true;
 }
 
-// REQUIRES: mutex_ is held and root_ is there.
-void Tier::read_flags() {
+void Tier::read_flags(const Root& root) {
   const auto has = [&](const char* flag) {
-    return ::faccessat(root_->temp->get(), (std::string("../") + flag).c_str(), F_OK, 0) == 0;
+    return ::faccessat(root.temp->get(), (std::string("../") + flag).c_str(), F_OK, 0) == 0;
   };
   carries_ = has(kCarriesFlag);
   draining_ = has(kDrainingFlag);
@@ -414,7 +413,7 @@ bool Tier::check_presence() {
     root_ = *adopted;
     device_ = root_->device;
     why_ = "it has just come back";
-    read_flags();
+    read_flags(*root_);
   }
   return true;
 }

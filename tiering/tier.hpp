@@ -86,7 +86,8 @@ class Tier {
   // .sluice/tmp: where things are made before they are renamed into place. EIO while not present.
   Result<SharedFd> temp_directory() const;
   static std::string new_temp_name();
-  // Whether the file or directory lies below there, at whatever depth, so far as the kernel can say.
+  // Whether the file or directory lies below there, at whatever depth, so far as the kernel can
+  // say.
   bool is_hidden(int fd) const;
 
   // What `name` in `dirfd` is, symlinks not followed; or what `dirfd` itself is, if `name` is
@@ -153,7 +154,7 @@ class Tier {
   Result<std::shared_ptr<const Root>> current() const;
   Result<std::shared_ptr<const Root>> adopt(UniqueFd fd, UniqueFd lock) const;
   Result<Identity> carried_or(const Identity& natural, int dirfd, const char* name) const;
-  void read_flags();
+  void read_flags(const Root& root) REQUIRES(mutex_);
   void go_offline(std::string why);
 
   const TierIndex index_;

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
@@ -366,7 +367,7 @@ void give_to_caller(int file) {
 }
 
 std::string usual_name() {
-  const std::time_t now = std::time(nullptr);
+  const std::time_t now = real_clock().seconds();
   std::tm local{};
   char name[64] = "sluice-bundle.tar";
   if (::localtime_r(&now, &local) != nullptr) {
@@ -414,7 +415,7 @@ int command_bundle(int argc, char** argv) {
   give_to_caller(file.get());
   Bundle bundle = collect(mount, status, key);
   bundle.files.insert(bundle.files.begin(), {"README.txt", readme(bundle, keeps_names)});
-  const std::string archive = tar_archive(bundle.files, std::time(nullptr));
+  const std::string archive = tar_archive(bundle.files, real_clock().seconds());
   if (::write(file.get(), archive.data(), archive.size()) != static_cast<ssize_t>(archive.size()) ||
       ::fsync(file.get()) < 0) {
     const int code = errno;

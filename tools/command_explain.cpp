@@ -2,9 +2,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "tools/attributes.hpp"
 #include "tools/commands.hpp"
@@ -110,7 +110,7 @@ int command_explain(int argc, char** argv) {
     std::string text;
     if (explanation) {
       text = as_json ? shown_json(*explanation)
-                     : explanation_text(*style, path, *explanation, std::time(nullptr));
+                     : explanation_text(*style, path, *explanation, real_clock().seconds());
     } else if (target->is_directory && failed_with(explanation, ENODATA)) {
       text = as_json ? shown_json(directory_json(*target)) : directory_text(*style, *target);
     } else {

@@ -104,6 +104,25 @@ std::string describe(const Error& error, const std::string& path) {
   return log::escaped(path) + ": " + error.text();
 }
 
+// The report as text and as JSON, as asked for. Returns the exit status.
+int show(const Request& request, const Style& style, const Report& report) {
+  if (request.json != "-") std::fputs(report_text(style, report).c_str(), stdout);
+  if (!request.json.empty()) {
+    const std::string text =
+        report_json(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    if (request.json == "-") {
+      std::puts(text.c_str());
+    } else {
+      std::ofstream out(request.json);
+      if (!(out << text << "\n")) return fail(kVerb, "can't write " + log::escaped(request.json));
+    }
+  }
+  const bool wrong = std::any_of(report.rows.begin(), report.rows.end(),
+                                 [](const Row& r) { return r.wrong_words > 0; });
+  if (wrong) return fail(kVerb, "bytes arrived wrong; the rows with WRONG say where");
+  return kDone;
+}
+
 }  // namespace
 
 int command_gpu_bench(int argc, char** argv) {
@@ -177,21 +196,7 @@ int command_gpu_bench(int argc, char** argv) {
   if (bench.device) about.driver = bench.engine->devices().driver_version();
 
   about.rows = measure(std::move(bench), rounds, request.quick, *routes, phases);
-  if (request.json != "-") std::fputs(report_text(*style, about).c_str(), stdout);
-  if (!request.json.empty()) {
-    const std::string text =
-        report_json(about).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-    if (request.json == "-") {
-      std::puts(text.c_str());
-    } else {
-      std::ofstream out(request.json);
-      if (!(out << text << "\n")) return fail(kVerb, "can't write " + log::escaped(request.json));
-    }
-  }
-  const bool wrong = std::any_of(about.rows.begin(), about.rows.end(),
-                                 [](const Row& r) { return r.wrong_words > 0; });
-  if (wrong) return fail(kVerb, "bytes arrived wrong; the rows with WRONG say where");
-  return kDone;
+  return show(request, *style, about);
 }
 
 }  // namespace sluice

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <cstdio>
-#include <ctime>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/units.hpp"
 #include "tools/commands.hpp"
 #include "tools/control_client.hpp"
@@ -111,7 +111,7 @@ int command_moves(int argc, char** argv) {
   std::string out;
   if (waiting > 0) {
     out += style->paint(Color::Bold, format_files(waiting) + " waiting to move") + "\n" +
-           pending_table(*style, pending, std::time(nullptr));
+           pending_table(*style, pending, real_clock().seconds());
     if (waiting > limit) {
       out += style->paint(Color::Dim, "... and " + format_count(waiting - limit) + " more") + "\n";
     }

@@ -3,8 +3,8 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 
+#include "base/clock.hpp"
 #include "base/units.hpp"
 #include "tools/commands.hpp"
 #include "tools/mount_status.hpp"
@@ -149,8 +149,8 @@ std::string migration_line(const Style& style, const Json& migration) {
   if (paused) {
     out += style.paint(Color::Yellow, "paused") + " ('sluice tier resume' lets it go on)";
   } else if (automatic) {
-    const auto left = static_cast<std::int64_t>(number_of(migration, "next_pass")) -
-                      static_cast<std::int64_t>(std::time(nullptr));
+    const auto left =
+        static_cast<std::int64_t>(number_of(migration, "next_pass")) - real_clock().seconds();
     out += style.paint(Color::Green, "on") + ", next pass " +
            (left > 0 ? "in " + format_duration(std::chrono::seconds(left)) : "now");
   } else {

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "tools/commands.hpp"
 #include "tools/control_client.hpp"
 #include "tools/mount_status.hpp"
@@ -88,7 +88,7 @@ int print_once(const Watched& watched, duration<double> interval, const Style& s
   const ControlAnswer now = watched.ask();
   if (!now.problem.empty()) return fail("top", now.problem);
   for (const std::string& line :
-       top_frame(before.last, now.last, std::time(nullptr), paper_size(), style)) {
+       top_frame(before.last, now.last, real_clock().seconds(), paper_size(), style)) {
     std::puts(line.c_str());
   }
   return kDone;
@@ -107,7 +107,7 @@ std::string watch(const Watched& watched, duration<double> interval, const Style
     if (!answer.problem.empty()) return answer.problem;
     before = std::exchange(now, std::move(answer.last));
     for (auto event = Screen::Event::Resize; event != Screen::Event::Time;) {
-      screen.draw(top_frame(before, now, std::time(nullptr), screen.size(), style));
+      screen.draw(top_frame(before, now, real_clock().seconds(), screen.size(), style));
       const auto waited = screen.wait(next + step);
       const bool quits =
           waited.event == Screen::Event::Key && (waited.key == 'q' || waited.key == 'Q');

@@ -3,7 +3,8 @@
 # library into .deps/fuse when the distribution's is older. Running it again costs a second.
 #
 #   tools/setup.sh             what building, testing and mounting need
-#   tools/setup.sh --dev       clang, clang-format, clang-tidy, mandoc, zsh and fish too
+#   tools/setup.sh --lint      clang, clang-format and clang-tidy too, for the preset `clang` and the lint tests
+#   tools/setup.sh --dev       the same, and mandoc, zsh and fish
 #   tools/setup.sh --packages  what making and testing packages needs, too
 #   tools/setup.sh --browser   Chromium too, for the test of the web page (Debian; some 110 MB)
 #
@@ -24,15 +25,18 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
   fuse3 e2fsprogs xfsprogs attr acl curl sqlite3 rsync git util-linux procps
   python3 python3-pytest python3-numpy)
 
-case ${1:-} in
-  '') ;;
-  --dev) packages+=(clang clang-format clang-tidy mandoc zsh fish) ;;
-  --packages) packages+=(dpkg-dev debootstrap) ;;
-  # Ubuntu's is a snap, which a test can't do much with.
-  --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
-  -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-  *) echo "setup: unknown option '$1'; allowed: --dev, --packages, --browser, --help" >&2; exit 2 ;;
-esac
+lint=(clang clang-format clang-tidy)
+for option; do
+  case $option in
+    --lint) packages+=("${lint[@]}") ;;
+    --dev) packages+=("${lint[@]}" mandoc zsh fish) ;;
+    --packages) packages+=(dpkg-dev debootstrap) ;;
+    # Ubuntu's is a snap, which a test can't do much with.
+    --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
+    -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --help" >&2; exit 2 ;;
+  esac
+done
 
 say() { echo "setup: $*"; }
 fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }

@@ -8,9 +8,9 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <system_error>
 
+#include "base/clock.hpp"
 #include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tools/explanation.hpp"
@@ -179,7 +179,7 @@ ControlAnswer WebHandler::ask(const Json& request, std::function<bool(const Json
 HttpResponse WebHandler::activity() const {
   ControlAnswer answer = ask({{"verb", "activity"}});
   if (!answer.problem.empty()) return gone(answer.problem);
-  answer.last["now"] = std::time(nullptr);
+  answer.last["now"] = real_clock().seconds();
   return json_response(answer.last);
 }
 
@@ -209,7 +209,7 @@ HttpResponse WebHandler::explain(const std::string& path) const {
   const auto text = attribute_beneath(mount_, path, "user.sluice.explain");
   if (text) {
     const Json explanation = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    for (const auto& line : explanation_lines(explanation, std::time(nullptr)))
+    for (const auto& line : explanation_lines(explanation, real_clock().seconds()))
       add(line.label, line.text);
   } else {
     // A directory has no story of its own, but it has these.
@@ -236,7 +236,7 @@ HttpResponse WebHandler::tree(const std::string& path) {
 // look, too.
 void WebHandler::look_at_files() {
   const MutexLock lock(mutex_);
-  const std::int64_t now = std::time(nullptr);
+  const std::int64_t now = real_clock().seconds();
   if (is_looking_ || now < looked_ + kBetweenLooks) return;
   is_looking_ = true;
   looked_ = now;

@@ -75,7 +75,7 @@ CUfileError_t Batch::submit(CUfileIOParams_t* requests, unsigned count, unsigned
   }
   const auto n_others = static_cast<unsigned>(others.size());
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.size() + running_ + done_.size() + in_real_ + count > limit_) {
       return result(CU_FILE_BATCH_FULL);
     }
@@ -83,13 +83,13 @@ CUfileError_t Batch::submit(CUfileIOParams_t* requests, unsigned count, unsigned
   }
   if (!others.empty()) {
     if (const CUfileError_t error = submit_to_real(others, flags); error.err != CU_FILE_SUCCESS) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       in_real_ -= n_others;
       return error;
     }
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto& entry : ours) waiting_.push_back(std::move(entry));
   }
   start();
@@ -100,14 +100,14 @@ CUfileError_t Batch::submit_to_real(std::vector<CUfileIOParams_t>& requests, uns
   if (!g_real_set_up || !g_real_submit) return result(CU_FILE_HANDLE_NOT_REGISTERED);
   CUfileBatchHandle_t batch = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     batch = real_;
   }
   if (batch == nullptr) {
     if (const auto error = g_real_set_up(&batch, limit_); error.err != CU_FILE_SUCCESS) {
       return error;
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     real_ = batch;
   }
   return g_real_submit(batch, static_cast<unsigned>(requests.size()), requests.data(), flags);
@@ -118,7 +118,7 @@ void Batch::start() {
   for (;;) {
     std::unique_ptr<Entry> entry;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (waiting_.empty() || running_ >= kAtOnce) return;
       entry = std::move(waiting_.front());
       waiting_.pop_front();
@@ -148,7 +148,7 @@ void Batch::on_done(void* user, ssize_t done, const struct sluice_result*) noexc
 }
 
 void Batch::finish(const Entry& entry, ssize_t done) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --running_;
   done_.push_back({entry.request.cookie, done < 0 ? CUFILE_FAILED : CUFILE_COMPLETE,
                    static_cast<std::size_t>(done)});
@@ -161,7 +161,7 @@ CUfileError_t Batch::ask_real(unsigned at_least, unsigned* count, CUfileIOEvents
   if (!g_real_status) return result(CU_FILE_HANDLE_NOT_REGISTERED);
   CUfileBatchHandle_t batch = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     at_least = std::min(at_least, in_real_);
     batch = real_;
   }
@@ -171,7 +171,7 @@ CUfileError_t Batch::ask_real(unsigned at_least, unsigned* count, CUfileIOEvents
       g_real_status(batch, at_least, &got, events, timeout != nullptr ? &time : nullptr);
   if (error.err != CU_FILE_SUCCESS) return error;
   *count = got;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   in_real_ -= std::min(got, in_real_);
   return error;
 }
@@ -188,7 +188,7 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
   }
   unsigned got = 0;
   CUfileError_t real = result(CU_FILE_SUCCESS);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     while (got < *count && !done_.empty()) {
       events[got++] = done_.front();
@@ -211,13 +211,14 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
       if (waits || now > 0) continue;
     }
     if (is_enough || is_over || (!ours_go_on && in_real_ == 0)) break;
-    const auto is_there = [&] { return !done_.empty(); };
-    if (in_real_ > 0) {
-      changed_.wait_for(lock, kAskEvery, is_there);
-    } else if (end) {
-      changed_.wait_until(lock, *end, is_there);
-    } else {
-      changed_.wait(lock, is_there);
+    auto until = end;
+    if (in_real_ > 0) until = Clock::now() + kAskEvery;
+    while (done_.empty()) {
+      if (!until) {
+        changed_.wait(mutex_);
+      } else if (!changed_.wait_until(mutex_, *until)) {
+        break;
+      }
     }
   }
   *count = got;
@@ -228,7 +229,7 @@ CUfileError_t Batch::cancel() {
   std::deque<std::unique_ptr<Entry>> cancelled;
   CUfileBatchHandle_t real = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     cancelled.swap(waiting_);
     for (const auto& entry : cancelled) {
       done_.push_back(
@@ -244,9 +245,9 @@ void Batch::end() {
   std::deque<std::unique_ptr<Entry>> dropped;
   CUfileBatchHandle_t real = nullptr;
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     dropped.swap(waiting_);
-    changed_.wait(lock, [&] { return running_ == 0; });
+    while (running_ > 0) changed_.wait(mutex_);
     real = std::exchange(real_, nullptr);
   }
   if (real != nullptr && g_real_destroy) g_real_destroy(real);

@@ -6,11 +6,9 @@
 // Threads: thread-safe, but what NVIDIA's library allows for one batch at once is its affair.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -53,13 +51,13 @@ class Batch : public std::enable_shared_from_this<Batch> {
   HandleTable& handles_;
   const unsigned limit_;
 
-  std::mutex mutex_;  // of all below; with a condition variable: base/mutex.hpp has none
-  std::condition_variable changed_;
-  std::deque<std::unique_ptr<Entry>> waiting_;
-  unsigned running_ = 0;
-  std::deque<CUfileIOEvents_t> done_;
-  CUfileBatchHandle_t real_ = nullptr;
-  unsigned in_real_ = 0;  // submitted there and not told of
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::unique_ptr<Entry>> waiting_ GUARDED_BY(mutex_);
+  unsigned running_ GUARDED_BY(mutex_) = 0;
+  std::deque<CUfileIOEvents_t> done_ GUARDED_BY(mutex_);
+  CUfileBatchHandle_t real_ GUARDED_BY(mutex_) = nullptr;
+  unsigned in_real_ GUARDED_BY(mutex_) = 0;  // submitted there and not told of
 };
 
 // The batches of the process. Threads: thread-safe.

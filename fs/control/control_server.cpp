@@ -15,6 +15,7 @@
 
 #include "base/http_server.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "base/thread.hpp"
 #include "base/unix_socket.hpp"
 
@@ -143,7 +144,7 @@ class ControlServer::Conversation {
     if (is_over()) return false;
     if (now - last_progress_ < kProgressPause) return true;
     last_progress_ = now;
-    const std::lock_guard lock(sending_);
+    MutexLock lock(sending_);
     return send({{"progress", what}});
   }
 
@@ -201,7 +202,7 @@ class ControlServer::Conversation {
                        {"path", now.current}});
     };
     listener.ended = [this](const Receipt& receipt, bool) {
-      const std::lock_guard lock(sending_);
+      MutexLock lock(sending_);
       send({{"receipt", to_json(receipt)}});
     };
     if (parts_.migration.mover().is_paused())
@@ -334,7 +335,7 @@ class ControlServer::Conversation {
   const int wake_;
   std::atomic<bool>& has_spoken_;
   std::atomic<bool> broken_{false};  // set by whichever thread notices
-  std::mutex sending_;               // receipts come from the mover's threads
+  Mutex sending_;                    // receipts come from the mover's threads
   steady_clock::time_point last_progress_{};
 };
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 
 #include "base/log.hpp"
 #include "metadata/decay.hpp"
@@ -18,9 +17,10 @@ constexpr std::size_t kBurst = 10'000;
 }  // namespace
 
 AccessTracker::AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree,
-                             Settings settings)
+                             const Clock& clock, Settings settings)
     : table_(table),
       tree_(tree),
+      clock_(clock),
       settings_(std::move(settings)),
       heat_(store, settings_.half_life),
       hot_files_(settings_.half_life),
@@ -65,7 +65,7 @@ Result<Heat> AccessTracker::heat(const InodePtr& inode) {
 
 Result<double> AccessTracker::score(const InodePtr& inode) {
   const Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
-  return decayed(heat.score, heat.last_access, std::time(nullptr), settings_.half_life) +
+  return decayed(heat.score, heat.last_access, clock_.seconds(), settings_.half_life) +
          inode->new_opens.load();
 }
 
@@ -114,7 +114,7 @@ Result<void> AccessTracker::flush() {
 }
 
 void AccessTracker::offer_hot_files() {
-  const std::int64_t now = std::time(nullptr);
+  const std::int64_t now = clock_.seconds();
   std::vector<HotList::File> files;
   for (const InodeId id : heat_.busiest()) {
     const InodePtr inode = table_.find(id);
@@ -127,7 +127,7 @@ void AccessTracker::offer_hot_files() {
 
 std::vector<AccessTracker::HotFile> AccessTracker::hottest(std::size_t most) {
   std::vector<HotFile> out;
-  for (const HotList::File& file : hot_files_.hottest(HotList::kMost, std::time(nullptr))) {
+  for (const HotList::File& file : hot_files_.hottest(HotList::kMost, clock_.seconds())) {
     if (out.size() == most) break;
     InodePtr inode = table_.find(file.id);
     std::string path = inode ? tree_.path_of(inode) : "";

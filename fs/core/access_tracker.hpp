@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "fs/core/directory_tree.hpp"
@@ -40,7 +41,8 @@ class AccessTracker {
     std::vector<std::string> ignored = {};   // programs whose opens do not count
     std::chrono::seconds sample_interval{};  // of files that stay open; 0: never
   };
-  AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree, Settings settings);
+  AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree, const Clock& clock,
+                Settings settings);
 
   void note_open(const InodePtr& inode, pid_t opener);
   // As many bytes as the file has are one access, whatever the size of the requests.
@@ -75,6 +77,7 @@ class AccessTracker {
 
   InodeTable& table_;
   DirectoryTree& tree_;
+  const Clock& clock_;
   const Settings settings_;
   HeatRecorder heat_;
   HotList hot_files_;

@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "base/result.hpp"
-#include "fs/core/caller.hpp"
 #include "fs/core/away_tiers.hpp"
+#include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/kernel_side.hpp"

@@ -175,10 +175,10 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return Error::last("open directory");
+    const TierIndex tier = copies_[i].tier->index();
     const auto add = [&](const char* name, unsigned char type, off_t) {
       if (!seen.emplace(name).second) return;
-      names.entries.push_back(
-          {static_cast<std::uint32_t>(names.text.size()), type, copies_[i].tier->index()});
+      names.entries.push_back({static_cast<std::uint32_t>(names.text.size()), type, tier});
       names.text.append(name).push_back('\0');
     };
     while (SLUICE_TRY(read_some(fd.get(), add))) {
@@ -200,8 +200,10 @@ Result<bool> DirectoryStream::more() {
   if (!single_) return false;
   items_.clear();
   at_ = 0;
+  std::vector<Raw>& items = items_;
+  const TierIndex tier = copies_[0].tier->index();
   return read_some(single_.get(), [&](const char* name, unsigned char type, off_t next) {
-    items_.push_back({name, type, next, copies_[0].tier->index()});
+    items.push_back({name, type, next, tier});
   });
 }
 

@@ -15,9 +15,9 @@
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
-#include "fs/core/namespace.hpp"
 #include "fs/core/fd_cache.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/namespace.hpp"
 #include "fs/core/shown_times.hpp"
 #include "tiering/pool.hpp"
 

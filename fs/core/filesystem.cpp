@@ -28,7 +28,7 @@ Migration::Settings Filesystem::with_census(Migration::Settings settings) {
 }
 
 Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
-                       Engine* engine)
+                       Engine* engine, const Clock& clock)
     : pool_(pool),
       kernel_(kernel),
       table_(pool),
@@ -38,9 +38,9 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       engine_(engine),
       descriptors_(pool, tree_),
       pages_(pool, kernel, descriptors_),
-      accesses_(store, table_, tree_, settings.accesses),
+      accesses_(store, table_, tree_, clock, settings.accesses),
       relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
-                  [this](InodeId id) { file_is_free(id); }}),
+                  clock, [this](InodeId id) { file_is_free(id); }}),
       pins_(pool, table_, tree_, descriptors_, namespace_, rules_of(settings.migration)),
       attributes_({pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_}),
       names_({pool, store, table_, namespace_, tree_, descriptors_, times_, away_, attributes_,
@@ -53,11 +53,12 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       migration_(settings.migration ? std::make_unique<Migration>(
                                           pool, store, relocator_,
                                           [this] { [[maybe_unused]] const auto flushed = flush(); },
-                                          with_census(*std::move(settings.migration)))
+                                          with_census(*std::move(settings.migration)), clock)
                                     : nullptr),
       moves_(pool, tree_, attributes_, migration_.get()),
       gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_}),
-      xattrs_({pool, tree_, attributes_, pins_, accesses_, gpu_, moves_, migration_.get()}) {}
+      xattrs_({pool, tree_, attributes_, pins_, accesses_, gpu_, moves_, clock, migration_.get()}) {
+}
 
 Filesystem::~Filesystem() = default;
 

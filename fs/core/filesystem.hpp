@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/result.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
@@ -25,6 +26,7 @@
 #include "fs/core/engine_link.hpp"
 #include "fs/core/files.hpp"
 #include "fs/core/gpu_files.hpp"
+#include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
 #include "fs/core/move_requests.hpp"
 #include "fs/core/names.hpp"
@@ -32,9 +34,8 @@
 #include "fs/core/page_watch.hpp"
 #include "fs/core/pins.hpp"
 #include "fs/core/relocator.hpp"
-#include "fs/core/xattrs.hpp"
-#include "fs/core/inode_table.hpp"
 #include "fs/core/shown_times.hpp"
+#include "fs/core/xattrs.hpp"
 #include "gpu/engine.hpp"
 #include "metadata/store.hpp"
 #include "tiering/migration.hpp"
@@ -52,7 +53,7 @@ class Filesystem {
 
   // `engine` may be nullptr: then requests of GPUs get EOPNOTSUPP.
   Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
-             Engine* engine = nullptr);
+             Engine* engine = nullptr, const Clock& clock = real_clock());
   ~Filesystem();
   Filesystem(const Filesystem&) = delete;
   Filesystem& operator=(const Filesystem&) = delete;

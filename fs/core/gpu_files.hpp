@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "base/result.hpp"
-#include "fs/core/caller.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
+#include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/engine_link.hpp"
 #include "fs/core/files.hpp"

@@ -11,10 +11,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -81,13 +79,13 @@ class FileMove {
   bool is_switching = false;  // guarded by the inode's mutex: no way back any more
 
   void end() {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
     wake_.notify_all();
   }
   void wait_for_end() {
-    std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return ended_; });
+    MutexLock lock(mutex_);
+    while (!ended_) wake_.wait(mutex_);
   }
 
  private:
@@ -95,9 +93,9 @@ class FileMove {
   const bool leased_;
   const TierIndex to_;
   std::atomic<bool> cancelled_{false};  // read while copying; only ever turns true
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool ended_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  bool ended_ GUARDED_BY(mutex_) = false;
 };
 
 // The times that are shown in place of those on the tiers; see ShownTimes.

@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "base/file_at.hpp"
-#include "fs/core/guards.hpp"
 #include "fs/core/directory_stream.hpp"
+#include "fs/core/guards.hpp"
 
 namespace sluice {
 

@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "fs/core/caller.hpp"
 #include "fs/core/attributes.hpp"
 #include "fs/core/away_tiers.hpp"
+#include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
+#include "fs/core/inode_table.hpp"
 #include "fs/core/namespace.hpp"
 #include "fs/core/pins.hpp"
-#include "fs/core/inode_table.hpp"
 #include "fs/core/shown_times.hpp"
 #include "tiering/intent.hpp"
 

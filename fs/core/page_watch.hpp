@@ -12,8 +12,8 @@
 
 #include "base/mutex.hpp"
 #include "fs/core/descriptors.hpp"
-#include "fs/core/kernel_side.hpp"
 #include "fs/core/inode.hpp"
+#include "fs/core/kernel_side.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {

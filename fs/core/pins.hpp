@@ -11,8 +11,8 @@
 
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
-#include "fs/core/namespace.hpp"
 #include "fs/core/inode_table.hpp"
+#include "fs/core/namespace.hpp"
 #include "tiering/policy.hpp"
 #include "tiering/pool.hpp"
 

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <thread>
 
 #include "base/log.hpp"
@@ -193,7 +192,7 @@ Result<void> Relocator::take_hold(Held& held, const Move& move) {
     return Error(EBUSY, "a mapping of it is alive, or somebody uses it on its tier");
   if (lease == Lease::Unsupported) {
     if (file->maybe_mapped) return Error(EBUSY, "it may be mapped, and its tier knows no leases");
-    if (held.before.st_ctim.tv_sec + kQuiet > std::time(nullptr))
+    if (held.before.st_ctim.tv_sec + kQuiet > parts_.clock.seconds())
       return Error(EBUSY, "it was changed a moment ago, and its tier knows no leases");
   }
   held.old = copy;
@@ -268,8 +267,8 @@ Result<std::vector<Step>> Relocator::prepare(const Arrival& arrival) {
 // From here on whoever wants to change the file waits. ECANCELED if somebody came first.
 Result<void> Relocator::begin_switch(Held& held) {
   {
-    MutexLock lock(held.inode()->mutex);
     Inode& file = *held.inode();
+    MutexLock lock(file.mutex);
     const bool in_use = file.open && (file.open->writers > 0 || file.open->passthrough);
     if (held.move->is_cancelled() || file.changes > 0 || in_use)
       return Error(ECANCELED, "somebody changes the file");

@@ -11,21 +11,20 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
+#include "fs/core/inode_table.hpp"
 #include "fs/core/kernel_side.hpp"
 #include "fs/core/namespace.hpp"
-#include "fs/core/inode_table.hpp"
 #include "fs/core/shown_times.hpp"
 #include "metadata/store.hpp"
 #include "tiering/intent.hpp"
@@ -46,6 +45,7 @@ class Relocator final : public MoveHost {
     Descriptors& descriptors;
     ShownTimes& times;
     EngineLink& engine;
+    const Clock& clock;
     // A file can be moved again that was in use.
     std::function<void(InodeId)> file_is_free;
   };
@@ -123,10 +123,10 @@ class Relocator final : public MoveHost {
   std::vector<Unsettled> unsettled_ GUARDED_BY(unsettled_mutex_);
   // Spills that copy. One that finds no room waits for the end of another, which may leave some.
   struct Spills {
-    std::mutex mutex;
-    std::condition_variable wake;
-    unsigned copying = 0;
-    std::uint64_t ended = 0;
+    Mutex mutex;
+    CondVar wake;
+    unsigned copying GUARDED_BY(mutex) = 0;
+    std::uint64_t ended GUARDED_BY(mutex) = 0;
   } spills_;
   std::atomic<std::int64_t> waited_for_deleted_{0};  // when, in nanoseconds
   std::atomic<std::int64_t> room_complaint_{0};      // when the last one was logged, in nanoseconds

@@ -51,13 +51,13 @@ Result<void> Relocator::try_spill(const InodePtr& inode, const SharedFd& full, o
   for (;;) {
     std::uint64_t ended = 0;
     {
-      const std::lock_guard lock(spills_.mutex);
+      MutexLock lock(spills_.mutex);
       ++spills_.copying;
       ended = spills_.ended;
     }
     const auto moved = spill_from(inode, full, old.tier, st, needed);
     {
-      std::unique_lock lock(spills_.mutex);
+      MutexLock lock(spills_.mutex);
       --spills_.copying;
       ++spills_.ended;
       spills_.wake.notify_all();
@@ -66,7 +66,7 @@ Result<void> Relocator::try_spill(const InodePtr& inode, const SharedFd& full, o
       // waits is not counted among them, so there is always one that does not.
       if (spills_.ended == ended + 1) {
         if (spills_.copying == 0) return moved;
-        spills_.wake.wait(lock, [&] { return spills_.ended != ended + 1; });
+        while (spills_.ended == ended + 1) spills_.wake.wait(spills_.mutex);
       }
     }
     parts_.pool[old.tier].refresh_space();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "tiering/copier.hpp"
@@ -140,7 +139,7 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
     facts.tier = inode->copies[0].tier;
   }
   const std::int64_t used = std::max<std::int64_t>(st.stx_mtime.tv_sec, facts.last_use);
-  const std::int64_t age = std::max<std::int64_t>(std::time(nullptr) - used, 0);
+  const std::int64_t age = std::max<std::int64_t>(parts_.clock.seconds() - used, 0);
   const auto rule = matching_rule(parts_.migration->policy().rules, parts_.tree.path_of(inode),
                                   st.stx_size, std::chrono::seconds(age));
   if (rule) facts.rule = static_cast<std::uint16_t>(*rule);
@@ -154,7 +153,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
   const Policy& policy = parts_.migration->policy();
   const std::vector<TierFacts> tiers = parts_.migration->tier_facts();
-  const Verdict verdict = judge(facts, tiers, policy, std::time(nullptr));
+  const Verdict verdict = judge(facts, tiers, policy, parts_.clock.seconds());
   std::vector<std::string> names;
   for (const auto& tier : parts_.pool) names.push_back(tier->name());
 
@@ -192,7 +191,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   if (facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
     j["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
   const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
-  if (stays_until > std::time(nullptr)) j["stays_until"] = stays_until;
+  if (stays_until > parts_.clock.seconds()) j["stays_until"] = stays_until;
   if (const auto to = parts_.migration->mover().destination(inode->id()))
     j["moving"] = {{"to", names[*to]}};
   if (const auto pending = parts_.migration->mover().pending(inode->id()))

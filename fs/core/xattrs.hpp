@@ -9,10 +9,11 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.hpp"
 #include "base/result.hpp"
-#include "fs/core/caller.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
+#include "fs/core/caller.hpp"
 #include "fs/core/gpu_files.hpp"
 #include "fs/core/move_requests.hpp"
 #include "fs/core/pins.hpp"
@@ -32,6 +33,7 @@ class Xattrs {
     AccessTracker& accesses;
     GpuFiles& gpu;
     MoveRequests& moves;
+    const Clock& clock;
     Migration* migration;  // nullptr: nothing is moved
   };
   explicit Xattrs(const Parts& parts) : parts_(parts) {}

@@ -14,8 +14,8 @@
 #include "base/crash.hpp"
 #include "base/log.hpp"
 #include "fs/core/filesystem.hpp"
-#include "fs/fuse/operations.hpp"
 #include "fs/core/no_waiting.hpp"
+#include "fs/fuse/operations.hpp"
 #include "fs/fuse/ring_answers.hpp"
 #include "fs/fuse/session.hpp"
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "fs/core/filesystem.hpp"
 #include "fs/core/directory_stream.hpp"
-#include "fs/gpu/gpu_service.hpp"
+#include "fs/core/filesystem.hpp"
 #include "fs/fuse/slow_requests.hpp"
+#include "fs/gpu/gpu_service.hpp"
 
 struct fuse_session;
 struct fuse_conn_info;

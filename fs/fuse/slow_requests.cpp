@@ -9,17 +9,19 @@
 namespace sluice {
 
 SlowRequests::~SlowRequests() {
+  std::vector<std::thread> threads;
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ends_ = true;
+    threads.swap(threads_);
   }
   wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads) thread.join();
 }
 
 void SlowRequests::add(uid_t user, std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (waiting_ >= idle_ && threads_.size() < most_threads_) {
       try {
         threads_.emplace_back([this] { this->work(); });
@@ -35,7 +37,7 @@ void SlowRequests::add(uid_t user, std::function<void()> work) {
 
 std::map<uid_t, SlowRequests::User>::iterator SlowRequests::next_user() {
   const unsigned most = std::max(most_threads_ / 2, 1U);
-  const auto may_run = [&](const auto& each) {
+  const auto may_run = [most](const auto& each) {
     return !each.second.waiting.empty() && each.second.running < most;
   };
   const auto after = users_.upper_bound(last_);
@@ -49,11 +51,11 @@ std::map<uid_t, SlowRequests::User>::iterator SlowRequests::next_user() {
 
 void SlowRequests::work() {
   begin_thread("sluice-slow");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     auto user = users_.end();
     ++idle_;
-    wake_.wait(lock, [&] { return ends_ || (user = next_user()) != users_.end(); });
+    while (!ends_ && (user = next_user()) == users_.end()) wake_.wait(mutex_);
     --idle_;
     if (ends_) return;
     const uid_t uid = last_ = user->first;

@@ -8,13 +8,13 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.hpp"
 
 namespace sluice {
 
@@ -37,18 +37,18 @@ class SlowRequests {
   };
 
   void work();
-  // The next user who may have something done, after the one who was last. REQUIRES: mutex_.
-  std::map<uid_t, User>::iterator next_user();
+  // The next user who may have something done, after the one who was last.
+  std::map<uid_t, User>::iterator next_user() REQUIRES(mutex_);
 
   const unsigned most_threads_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::map<uid_t, User> users_;  // those with something waiting or running
-  uid_t last_ = 0;
-  std::size_t waiting_ = 0;  // of all users
-  unsigned idle_ = 0;        // threads
-  bool ends_ = false;
-  std::vector<std::thread> threads_;  // started when they are needed
+  Mutex mutex_;
+  CondVar wake_;
+  std::map<uid_t, User> users_ GUARDED_BY(mutex_);  // those with something waiting or running
+  uid_t last_ GUARDED_BY(mutex_) = 0;
+  std::size_t waiting_ GUARDED_BY(mutex_) = 0;  // of all users
+  unsigned idle_ GUARDED_BY(mutex_) = 0;        // threads
+  bool ends_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // started when they are needed
 };
 
 }  // namespace sluice

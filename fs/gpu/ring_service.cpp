@@ -149,16 +149,16 @@ Result<std::uint64_t> RingService::create(OpenId anchor, std::shared_ptr<ClientP
   if (volume.f_type == HUGETLBFS_MAGIC) return Error(EINVAL, "a ring of huge pages");
   const auto ring =
       std::make_shared<Ring>(*this, anchor, std::move(client), user, std::move(memory));
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_) return Error(ESHUTDOWN, "the mount ends");
   const auto mine = of_user_.find(user);
   if (count_ >= kMostOfAll || (mine != of_user_.end() && mine->second >= kMostOfUser)) {
     return Error(ENOSPC, "too many rings");
   }
-  if (!undertaker_.joinable()) {
-    undertaker_ = std::jthread([this](const std::stop_token& stop) {
+  if (!reaper_.joinable()) {
+    reaper_ = std::jthread([this](const std::stop_token& stop) {
       begin_thread("sluice-rings");
-      bury(stop);
+      reap(stop);
     });
   }
   SLUICE_TRY(ring->start());
@@ -171,7 +171,7 @@ Result<std::uint64_t> RingService::create(OpenId anchor, std::shared_ptr<ClientP
 Result<RingService::RingPtr> RingService::find(std::uint64_t ring, const Caller& caller) {
   RingPtr found;
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto entry = rings_.find(ring);
     if (entry == rings_.end()) return Error(ENOENT, "no such ring");
     found = entry->second;
@@ -180,13 +180,13 @@ Result<RingService::RingPtr> RingService::find(std::uint64_t ring, const Caller&
   return found;
 }
 
-// Takes rings away, and leaves them to the undertaker: who tells us of their end has no time.
+// Takes rings away, and leaves them to the reaper: who tells us of their end has no time.
 template <typename Condition>
 void RingService::drop_if(Condition condition) {
   std::size_t dropped = 0;
   {
-    const std::lock_guard lock(mutex_);
-    dropped = std::erase_if(rings_, [&](auto& entry) {
+    MutexLock lock(mutex_);
+    dropped = std::erase_if(rings_, [&](auto& entry) REQUIRES(mutex_) {
       if (!condition(*entry.second)) return false;
       entry.second->request_stop();
       dead_.push_back(entry.second);
@@ -197,16 +197,16 @@ void RingService::drop_if(Condition condition) {
 }
 
 // One that a slow disk holds up is passed over, so that nobody waits for another's.
-void RingService::bury(const std::stop_token& stop) {
+void RingService::reap(const std::stop_token& stop) {
   constexpr auto kLookAgain = std::chrono::milliseconds(5);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    died_.wait(lock, stop, [this] { return !dead_.empty(); });
+    died_.wait(mutex_, stop, [this]() REQUIRES(mutex_) { return !dead_.empty(); });
     if (dead_.empty()) return;  // asked to stop
     const auto ready = std::find_if(dead_.begin(), dead_.end(),
                                     [](const RingPtr& each) { return each->is_at_rest(); });
     if (ready == dead_.end()) {
-      died_.wait_for(lock, kLookAgain);
+      died_.wait_for(mutex_, kLookAgain);
       continue;
     }
     const RingPtr ring = *ready;
@@ -219,7 +219,7 @@ void RingService::bury(const std::stop_token& stop) {
     if (--count_ == 0) holders_.clear();
     forget_tokens(ring->user(), ring->tokens());
     if (const auto mine = of_user_.find(ring->user()); --mine->second == 0) of_user_.erase(mine);
-    buried_.notify_all();
+    reaped_.notify_all();
   }
 }
 
@@ -233,15 +233,15 @@ void RingService::forget_tokens(uid_t user, std::size_t count) {
 Result<void> RingService::destroy(std::uint64_t ring, const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
   drop_if([&](const Ring& each) { return &each == found.get(); });
-  std::unique_lock lock(mutex_);
-  buried_.wait(lock, [&] { return std::find(dead_.begin(), dead_.end(), found) == dead_.end(); });
+  MutexLock lock(mutex_);
+  while (std::find(dead_.begin(), dead_.end(), found) != dead_.end()) reaped_.wait(mutex_);
   return {};
 }
 
 Result<std::uint64_t> RingService::add_file(std::uint64_t ring, InodeId file, OpenId open,
                                             const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!rings_.contains(ring)) return Error(ENOENT, "no such ring");  // it went meanwhile
   std::size_t& mine = tokens_of_user_[found->user()];
   if (mine >= kMostFilesOfUser) return Error(ENOSPC, "too many files of one user's rings");
@@ -257,7 +257,7 @@ Result<std::uint64_t> RingService::add_file(std::uint64_t ring, InodeId file, Op
 Result<void> RingService::drop_file(std::uint64_t ring, std::uint64_t file, const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
   SLUICE_TRY(found->drop(file));
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   forget_tokens(found->user(), 1);
   return {};
 }
@@ -267,7 +267,7 @@ void RingService::released(OpenId open) {
   drop_if([&](const Ring& ring) { return ring.anchor() == open; });
   std::vector<std::weak_ptr<Ring>> holders;
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto mine = holders_.find(open.to_wire());
     if (mine == holders_.end()) return;
     holders = std::move(mine->second);
@@ -277,7 +277,7 @@ void RingService::released(OpenId open) {
     const RingPtr ring = each.lock();  // also of one that is dead, and still at something
     if (!ring) continue;
     const std::size_t ended = ring->released(open);
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     forget_tokens(ring->user(), ended);
   }
 }
@@ -289,19 +289,19 @@ void RingService::drop_rings_of(pid_t process) {
 }
 
 void RingService::end() {
-  std::jthread undertaker;
+  std::jthread reaper;
   {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
-    undertaker = std::move(undertaker_);
+    reaper = std::move(reaper_);
   }
   drop_if([](const Ring&) { return true; });
-  undertaker.request_stop();  // it empties the list first
+  reaper.request_stop();  // it empties the list first
   died_.notify_all();
 }
 
 std::vector<LimitUse> RingService::limits() const {
-  const std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto largest = [](const std::map<uid_t, std::size_t>& of) {
     std::size_t most = 0;
     for (const auto& [user, count] : of) most = std::max(most, count);

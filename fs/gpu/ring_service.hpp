@@ -15,21 +15,20 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/ids.hpp"
-#include "fs/core/caller.hpp"
-#include "fs/gpu/client_process.hpp"
-#include "fs/core/filesystem.hpp"
+#include "base/mutex.hpp"
 #include "fs/control/limit_use.hpp"
+#include "fs/core/caller.hpp"
+#include "fs/core/filesystem.hpp"
+#include "fs/gpu/client_process.hpp"
 #include "fs/gpu/memfd_limit.hpp"
 #include "fs/gpu/open_id.hpp"
 #include "gpu/ring.hpp"
@@ -84,24 +83,24 @@ class RingService {
   Result<RingPtr> find(std::uint64_t ring, const Caller& caller);
   template <typename Condition>
   void drop_if(Condition condition);
-  void bury(const std::stop_token& stop);
-  void forget_tokens(uid_t user, std::size_t count);  // REQUIRES: mutex_
+  void reap(const std::stop_token& stop);
+  void forget_tokens(uid_t user, std::size_t count) REQUIRES(mutex_);
 
   Filesystem& filesystem_;
   const FindMemory find_memory_;
   std::atomic<std::size_t> count_{0};  // of rings that are served; read before a release
-  mutable std::mutex mutex_;           // with a condition variable: base/mutex.hpp has none
-  std::condition_variable_any died_, buried_;
-  std::uint64_t last_ = 0;                       // under mutex_
-  std::map<std::uint64_t, RingPtr> rings_;       // under mutex_
-  std::vector<RingPtr> dead_;                    // under mutex_: until they are at nothing any more
-  std::map<uid_t, std::size_t> of_user_;         // under mutex_
-  std::map<uid_t, std::size_t> tokens_of_user_;  // under mutex_
-  // Rings that have tokens of an open file: so few need be asked when one is released. Under
-  // mutex_.
-  std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> holders_;
-  bool ended_ = false;       // under mutex_
-  std::jthread undertaker_;  // under mutex_
+  mutable Mutex mutex_;
+  StopCondVar died_;
+  CondVar reaped_;
+  std::uint64_t last_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, RingPtr> rings_ GUARDED_BY(mutex_);
+  std::vector<RingPtr> dead_ GUARDED_BY(mutex_);  // until their last request is done
+  std::map<uid_t, std::size_t> of_user_ GUARDED_BY(mutex_);
+  std::map<uid_t, std::size_t> tokens_of_user_ GUARDED_BY(mutex_);
+  // Rings that have tokens of an open file: few need be asked when it is released.
+  std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> holders_ GUARDED_BY(mutex_);
+  bool ended_ GUARDED_BY(mutex_) = false;
+  std::jthread reaper_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

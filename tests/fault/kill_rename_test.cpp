@@ -160,9 +160,9 @@ TEST_F(KillDuringRenameTest, EveryStepHasHappenedOnAllTiersOrOnNone) {
           ++progress->acknowledged;
         }
       });
-      ASSERT_TRUE(eventually(
-          [&] { return progress->acknowledged >= target || progress->error != 0; },
-          std::chrono::seconds(60)))
+      ASSERT_TRUE(
+          eventually([&] { return progress->acknowledged >= target || progress->error != 0; },
+                     std::chrono::seconds(60)))
           << "only " << progress->acknowledged << " steps";
       ASSERT_EQ(progress->error, 0) << errno_name(progress->error) << " before the kill";
       // Somewhere inside a step; a busy wait, because the moments of interest are microseconds

@@ -37,4 +37,13 @@ home 'rocksdb/' '^metadata/'
 home 'spdlog/' '^base/log'
 home 'boost/filesystem' '^base/path'
 home 'fuse_lowlevel' '^fs/fuse/operations\.hpp'
+# Locks that clang checks, and a time that tests can set.
+only_in() { # CODE-REGEX FILE-REGEX
+  if grep -rnE --include='*.[ch]pp' "$1" base metadata tiering gpu fs client tools | grep -vE "^($2)"; then
+    echo "these are used outside of $2" >&2
+    bad=1
+  fi
+}
+only_in 'std::(mutex|shared_mutex|recursive_mutex|lock_guard|unique_lock|scoped_lock|shared_lock|condition_variable)' 'base/mutex\.hpp'
+only_in 'std::time\((nullptr|0|NULL)\)' 'base/clock\.cpp|tools/(bench|lab)/'
 exit $bad

@@ -31,7 +31,8 @@ class PastTheMountTest : public TiersTest {
       if (!fd) return errno_name(errno);
       char text[100] = {};
       const ssize_t got = ::read(fd.get(), text, sizeof text);
-      return got < 0 ? "read: " + errno_name(errno) : std::string(text, static_cast<std::size_t>(got));
+      return got < 0 ? "read: " + errno_name(errno)
+                     : std::string(text, static_cast<std::size_t>(got));
     });
   }
 };

@@ -58,7 +58,7 @@ void FakeFaults::parse(const std::string& text) {
 }
 
 int FakeFaults::next(const char* call) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const std::uint32_t now = control_->generation; now != generation_) {
     generation_ = now;
     parse(control_->fail);

@@ -11,9 +11,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "base/mutex.hpp"
 
 namespace sluice::test {
 
@@ -73,12 +74,12 @@ class FakeFaults {
     bool onwards;
     int code;
   };
-  void parse(const std::string& text);
+  void parse(const std::string& text) REQUIRES(mutex_);
 
   FakeControl* control_;
-  std::mutex mutex_;
-  std::uint32_t generation_ = 0;
-  std::vector<Fault> faults_;
+  Mutex mutex_;
+  std::uint32_t generation_ GUARDED_BY(mutex_) = 0;
+  std::vector<Fault> faults_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::test

@@ -63,7 +63,7 @@ FakeCuda& FakeCuda::get() {
 }
 
 void FakeCuda::lose(int device, CUresult code) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (state[device].lost == CUDA_SUCCESS) state[device].lost = code;
 }
 
@@ -75,7 +75,7 @@ CUresult FakeCuda::begin(const char* call, int* device) {
     if (is_sticky(code) && gpu >= 0) lose(gpu, static_cast<CUresult>(code));
     return static_cast<CUresult>(code);
   }
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
   if (device == nullptr) return CUDA_SUCCESS;
   if (gpu < 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -89,7 +89,7 @@ extern "C" {
 CUresult cuInit(unsigned) {
   if (const int code = fake().faults.next("cuInit"); code != 0) return static_cast<CUresult>(code);
   if (fake().gpus == 0) return CUDA_ERROR_NO_DEVICE;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   fake().initialized = true;
   return CUDA_SUCCESS;
 }
@@ -181,7 +181,7 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   FAKE_CUDA_BEGIN("cuDevicePrimaryCtxRetain", nullptr);
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   FakeGpuState& state = fake().state[device];
   if (state.contexts++ == 0) {
     count(FakeCount::Contexts, 1);
@@ -195,7 +195,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   FAKE_CUDA_BEGIN("cuDevicePrimaryCtxRelease", nullptr);
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   std::vector<std::unique_ptr<FakeStream>> ended;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   FakeGpuState& state = fake().state[device];
   if (state.contexts == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--state.contexts > 0) return CUDA_SUCCESS;

@@ -7,18 +7,17 @@
 // user: a process that dies leaves nothing behind.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "gpu/cuda_api.hpp"
 #include "tests/support/fake_control.hpp"
 
@@ -67,17 +66,19 @@ class FakeStream {
   void run();
 
   const int device_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  bool busy_ = false, ending_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> queue_ GUARDED_BY(mutex_);
+  bool busy_ GUARDED_BY(mutex_) = false;
+  bool ending_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
 struct FakeEvent {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::uint64_t recorded = 0, reached = 0;
+  Mutex mutex;
+  CondVar changed;
+  std::uint64_t recorded GUARDED_BY(mutex) = 0;
+  std::uint64_t reached GUARDED_BY(mutex) = 0;
 };
 
 struct FakeGpuState {
@@ -106,28 +107,28 @@ struct FakeCuda {
   bool copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
   // The same, and not counted.
   bool move(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
-  // Whether all of it is known (and may be written to). REQUIRES: mutex held.
-  bool is_valid(CUdeviceptr address, std::size_t size, bool writing);
-  std::map<CUdeviceptr, FakeRange>::iterator find(CUdeviceptr address);
+  // Whether all of it is known (and may be written to).
+  bool is_valid(CUdeviceptr address, std::size_t size, bool writing) REQUIRES(mutex);
+  std::map<CUdeviceptr, FakeRange>::iterator find(CUdeviceptr address) REQUIRES(mutex);
   // What ends with a context: all but virtual memory. The streams are for the caller to end, when
-  // the mutex is not held. REQUIRES: mutex held.
-  std::vector<std::unique_ptr<FakeStream>> clear_context(int device);
+  // the mutex is not held.
+  std::vector<std::unique_ptr<FakeStream>> clear_context(int device) REQUIRES(mutex);
   FakeStream* stream_of(CUstream stream, int device);
   void synchronize(int device);
 
   test::FakeFaults faults;
   int gpus = 2;
   unsigned delay_us = 0;
-  std::mutex mutex;  // of all below; not held while copying or waiting
-  bool initialized = false;
-  FakeGpuState state[kMaxGpus];
-  std::uint64_t next_id = 1;
-  std::map<CUdeviceptr, FakeRange> ranges;
-  std::map<CUdeviceptr, std::size_t> reservations;
+  Mutex mutex;  // not held while copying or waiting
+  bool initialized GUARDED_BY(mutex) = false;
+  FakeGpuState state[kMaxGpus] GUARDED_BY(mutex);
+  std::uint64_t next_id GUARDED_BY(mutex) = 1;
+  std::map<CUdeviceptr, FakeRange> ranges GUARDED_BY(mutex);
+  std::map<CUdeviceptr, std::size_t> reservations GUARDED_BY(mutex);
   std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<FakeAllocation>, unsigned>>
-      handles;
-  std::map<CUstream, std::unique_ptr<FakeStream>> streams;
-  std::map<CUevent, std::shared_ptr<FakeEvent>> events;
+      handles GUARDED_BY(mutex);
+  std::map<CUstream, std::unique_ptr<FakeStream>> streams GUARDED_BY(mutex);
+  std::map<CUevent, std::shared_ptr<FakeEvent>> events GUARDED_BY(mutex);
 };
 
 inline FakeCuda& fake() { return FakeCuda::get(); }

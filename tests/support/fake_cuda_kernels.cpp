@@ -20,7 +20,7 @@ enum class Kernel : std::intptr_t { Copy = 1, Gather = 2 };
 // Reads what a kernel reads. False: an address that the GPU can't reach.
 bool fetch(void* to, CUdeviceptr from, std::size_t size) {
   {
-    std::lock_guard lock(fake().mutex);
+    const MutexLock lock(fake().mutex);
     if (!fake().is_valid(from, size, false)) return false;
   }
   return fake().move(reinterpret_cast<CUdeviceptr>(to), from, size, true, false);
@@ -29,7 +29,7 @@ bool fetch(void* to, CUdeviceptr from, std::size_t size) {
 bool move(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
   if (size == 0) return true;
   {
-    std::lock_guard lock(fake().mutex);
+    const MutexLock lock(fake().mutex);
     if (!fake().is_valid(to, size, true) || !fake().is_valid(from, size, false)) return false;
   }
   return fake().move(to, from, size, false, false);

@@ -117,7 +117,7 @@ std::map<CUdeviceptr, FakeRange>::iterator FakeCuda::find(CUdeviceptr address) {
 namespace {
 
 // Puts the range into the table, at addresses of its own. 0: there are none.
-CUdeviceptr add_range(FakeRange range) {
+CUdeviceptr add_range(FakeRange range) REQUIRES(fake().mutex) {
   const CUdeviceptr address = reserve(range.size);
   if (address == 0 || range.bytes == nullptr) return 0;
   range.id = fake().next_id++;
@@ -125,7 +125,7 @@ CUdeviceptr add_range(FakeRange range) {
   return address;
 }
 
-bool take_memory(int device, std::size_t size) {
+bool take_memory(int device, std::size_t size) REQUIRES(fake().mutex) {
   FakeGpuState& state = fake().state[device];
   if (size > FakeCuda::kMemory - state.used) return false;
   state.used += size;
@@ -166,7 +166,9 @@ void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) {
   fake().ranges.erase(found);
 }
 
-std::vector<std::unique_ptr<FakeStream>> FakeCuda::clear_context(int device) {
+// Not analyzed: clang does not know that this is fake().
+std::vector<std::unique_ptr<FakeStream>> FakeCuda::clear_context(int device)
+    NO_THREAD_SAFETY_ANALYSIS {
   for (auto i = ranges.begin(); i != ranges.end();) {
     const auto range = i++;
     if (range->second.device == device && range->second.kind != FakeRange::Kind::Mapped) {
@@ -186,7 +188,7 @@ extern "C" {
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemGetInfo", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   *total = FakeCuda::kMemory;
   *free = FakeCuda::kMemory - fake().state[device].used;
   return CUDA_SUCCESS;
@@ -196,7 +198,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemAlloc", &device);
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   if (!take_memory(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   const int fd = make_memfd(kPlain, device, size);
   if (fd >= 0) {
@@ -212,7 +214,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemFree", &device);
   fake().synchronize(device);  // as CUDA does
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().ranges.find(address);
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Allocated) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -224,7 +226,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr address) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemGetAddressRange", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().find(address);
   if (found == fake().ranges.end()) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = found->first;
@@ -234,7 +236,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdevicep
 
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   FAKE_CUDA_BEGIN("cuPointerGetAttribute", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().find(address);
   if (found == fake().ranges.end()) return CUDA_ERROR_INVALID_VALUE;
   const FakeRange& range = found->second;
@@ -303,7 +305,7 @@ CUresult cuMemHostRegister_v2(void* address, std::size_t size, unsigned flags) {
       errno != EINVAL) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   for (const auto& [start, range] : fake().ranges) {
     if (range.kind == FakeRange::Kind::Host && start / 4096 * 4096 < end &&
         start + range.size > begin) {
@@ -327,7 +329,7 @@ CUresult cuMemHostRegister_v2(void* address, std::size_t size, unsigned flags) {
 CUresult cuMemHostUnregister(void* address) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemHostUnregister", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().ranges.find(reinterpret_cast<CUdeviceptr>(address));
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Host) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -339,7 +341,7 @@ CUresult cuMemHostUnregister(void* address) {
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device_address, void* host, unsigned flags) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemHostGetDevicePointer", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto address = reinterpret_cast<CUdeviceptr>(host);
   const auto found = fake().find(address);
   if (flags != 0 || found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Host) {
@@ -352,7 +354,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device_address, void* host, u
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuIpcGetMemHandle", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().find(address);
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Allocated) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -385,7 +387,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
     ::close(fd);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   for (auto& [start, range] : fake().ranges) {
     struct stat other {};
     if (range.kind != FakeRange::Kind::Ipc || ::fstat(range.allocation->fd, &other) < 0 ||
@@ -409,7 +411,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuIpcCloseMemHandle", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().ranges.find(address);
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Ipc) {
     return CUDA_ERROR_INVALID_VALUE;

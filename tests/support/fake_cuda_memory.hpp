@@ -16,7 +16,6 @@ int make_memfd(const char* kind, int device, std::size_t size);
 int device_of_memfd(int fd, const char* kind);
 
 FakeRange range_of(std::shared_ptr<FakeAllocation> allocation, FakeRange::Kind kind);
-// REQUIRES: FakeCuda::mutex is held.
-void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found);
+void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) REQUIRES(fake().mutex);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ FakeStream::FakeStream(int device) : device_(device), thread_([this] { run(); })
 
 FakeStream::~FakeStream() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
@@ -29,26 +29,26 @@ FakeStream::~FakeStream() {
 
 void FakeStream::put(std::function<void()> work) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.push_back(std::move(work));
   }
   changed_.notify_all();
 }
 
 void FakeStream::wait_idle() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
+  const MutexLock lock(mutex_);
+  while (!queue_.empty() || busy_) changed_.wait(mutex_);
 }
 
 bool FakeStream::is_idle() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return queue_.empty() && !busy_;
 }
 
 void FakeStream::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return !queue_.empty() || ending_; });
+    while (queue_.empty() && !ending_) changed_.wait(mutex_);
     if (queue_.empty()) return;
     {
       const std::function<void()> work = std::move(queue_.front());
@@ -65,7 +65,7 @@ void FakeStream::run() {
 }
 
 FakeStream* FakeCuda::stream_of(CUstream stream, int device) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (stream == nullptr) return state[device].stream.get();
   const auto found = streams.find(stream);
   return found == streams.end() ? nullptr : found->second.get();
@@ -74,7 +74,7 @@ FakeStream* FakeCuda::stream_of(CUstream stream, int device) {
 void FakeCuda::synchronize(int device) {
   std::vector<FakeStream*> all;
   {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     all.push_back(state[device].stream.get());
     for (const auto& [key, stream] : streams) {
       if (stream->device() == device) all.push_back(stream.get());
@@ -93,8 +93,8 @@ struct Piece {
   std::shared_ptr<FakeAllocation> allocation;
 };
 
-// The bytes at `address`, as far as they lie in one range. REQUIRES: the mutex is held.
-Piece piece_at(CUdeviceptr address, std::size_t size, bool plain_host) {
+// The bytes at `address`, as far as they lie in one range.
+Piece piece_at(CUdeviceptr address, std::size_t size, bool plain_host) REQUIRES(fake().mutex) {
   const auto found = fake().find(address);
   if (found == fake().ranges.end()) {
     return plain_host ? Piece{reinterpret_cast<std::byte*>(address), size, false, nullptr}
@@ -125,7 +125,7 @@ bool is_readable_host(const void* address, std::size_t size) {
 }
 
 bool is_plain_host(CUdeviceptr address) {
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   return fake().find(address) == fake().ranges.end();
 }
 
@@ -140,7 +140,7 @@ void do_copy(int device, CUdeviceptr to, CUdeviceptr from, std::size_t size, boo
 }
 
 CUresult lost(int device) {
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   return fake().state[device].lost;
 }
 
@@ -161,7 +161,7 @@ bool FakeCuda::move(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_
   for (std::size_t done = 0; done < size;) {
     Piece target, source;
     {
-      std::lock_guard lock(mutex);
+      const MutexLock lock(fake().mutex);
       target = piece_at(to + done, size - done, to_host);
       source = piece_at(from + done, size - done, from_host);
     }
@@ -197,7 +197,7 @@ CUresult put_copy(int device, Way way, CUdeviceptr to, CUdeviceptr from, std::si
   const bool from_host = way == Way::ToDevice && is_plain_host(from);
   const bool to_host = way == Way::ToHost && is_plain_host(to);
   {
-    std::lock_guard lock(fake().mutex);
+    const MutexLock lock(fake().mutex);
     if (!from_host && !fake().is_valid(from, size, false)) return CUDA_ERROR_INVALID_VALUE;
     if (!to_host && !fake().is_valid(to, size, true)) return CUDA_ERROR_INVALID_VALUE;
   }
@@ -233,14 +233,14 @@ CUdeviceptr address_of(Pointer pointer) {
 }
 
 std::shared_ptr<FakeEvent> event_of(CUevent event) {
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().events.find(event);
   return found == fake().events.end() ? nullptr : found->second;
 }
 
 void wait_for(FakeEvent& event, std::uint64_t number) {
-  std::unique_lock lock(event.mutex);
-  event.changed.wait(lock, [&] { return event.reached >= number; });
+  const MutexLock lock(event.mutex);
+  while (event.reached < number) event.changed.wait(event.mutex);
 }
 
 }  // namespace
@@ -283,7 +283,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size, 
   FakeStream* stream = fake().stream_of(handle, device);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   {
-    std::lock_guard lock(fake().mutex);
+    const MutexLock lock(fake().mutex);
     if (!fake().is_valid(to, size, true)) return CUDA_ERROR_INVALID_VALUE;
   }
   const auto bytes = std::make_shared<std::vector<std::byte>>(size, std::byte{value});
@@ -302,7 +302,7 @@ CUresult cuStreamCreate(CUstream* handle, unsigned) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuStreamCreate", &device);
   auto stream = std::make_unique<FakeStream>(device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   *handle = reinterpret_cast<CUstream>(stream.get());
   fake().streams[*handle] = std::move(stream);
   return CUDA_SUCCESS;
@@ -312,7 +312,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuStreamDestroy", &device);
   std::unique_ptr<FakeStream> stream;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().streams.find(handle);
   if (found == fake().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
   stream = std::move(found->second);
@@ -345,7 +345,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
   if (stream == nullptr || !event) return CUDA_ERROR_INVALID_HANDLE;
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(event->mutex);
+    const MutexLock lock(event->mutex);
     number = event->recorded;
   }
   stream->put([=] { wait_for(*event, number); });
@@ -356,7 +356,7 @@ CUresult cuEventCreate(CUevent* handle, unsigned) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuEventCreate", &device);
   auto event = std::make_shared<FakeEvent>();
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   *handle = reinterpret_cast<CUevent>(event.get());
   fake().events[*handle] = std::move(event);
   fake().faults.control().add(FakeCount::Events, 1);
@@ -366,7 +366,7 @@ CUresult cuEventCreate(CUevent* handle, unsigned) {
 CUresult cuEventDestroy_v2(CUevent handle) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuEventDestroy", &device);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   if (fake().events.erase(handle) == 0) return CUDA_ERROR_INVALID_HANDLE;
   fake().faults.control().add(FakeCount::Events, -1);
   return CUDA_SUCCESS;
@@ -380,11 +380,11 @@ CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
   if (stream == nullptr || !event) return CUDA_ERROR_INVALID_HANDLE;
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(event->mutex);
+    const MutexLock lock(event->mutex);
     number = ++event->recorded;
   }
   stream->put([=] {
-    std::lock_guard lock(event->mutex);
+    const MutexLock lock(event->mutex);
     event->reached = std::max(event->reached, number);
     event->changed.notify_all();
   });
@@ -398,7 +398,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   std::uint64_t number = 0;
   {
-    std::lock_guard lock(event->mutex);
+    const MutexLock lock(event->mutex);
     number = event->recorded;
   }
   wait_for(*event, number);
@@ -410,7 +410,7 @@ CUresult cuEventQuery(CUevent handle) {
   FAKE_CUDA_BEGIN("cuEventQuery", &device);
   const auto event = event_of(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  std::lock_guard lock(event->mutex);
+  const MutexLock lock(event->mutex);
   return event->reached >= event->recorded ? lost(device) : CUDA_ERROR_NOT_READY;
 }
 
@@ -439,7 +439,7 @@ CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, std::uint3
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   Piece word;
   {
-    std::lock_guard lock(fake().mutex);
+    const MutexLock lock(fake().mutex);
     word = piece_at(address, sizeof value, false);
   }
   if (word.size != sizeof value || address % sizeof value != 0 || flags > kWaitValueEq) {

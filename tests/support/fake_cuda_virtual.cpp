@@ -33,7 +33,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size,
   }
   const int fd = make_memfd(kVirtual, device, size);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   *handle = fake().next_id++;
   fake().handles[*handle] = {std::make_shared<FakeAllocation>(fd, size, device, true), 1};
   return CUDA_SUCCESS;
@@ -41,7 +41,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   FAKE_CUDA_BEGIN("cuMemRelease", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().handles.find(handle);
   if (found == fake().handles.end()) return CUDA_ERROR_INVALID_VALUE;
   if (--found->second.second == 0) fake().handles.erase(found);
@@ -56,14 +56,14 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t size, std::size_t
   }
   *address = reserve(size);
   if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   fake().reservations[*address] = size;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size) {
   FAKE_CUDA_BEGIN("cuMemAddressFree", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().reservations.find(address);
   if (found == fake().reservations.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
   const auto mapped = fake().ranges.lower_bound(address);
@@ -78,7 +78,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size) {
 CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long) {
   FAKE_CUDA_BEGIN("cuMemMap", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().handles.find(handle);
   auto reserved = fake().reservations.upper_bound(address);
   if (found == fake().handles.end() || offset != 0 || reserved == fake().reservations.begin()) {
@@ -104,7 +104,7 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr address, std::size_t size) {
   FAKE_CUDA_BEGIN("cuMemUnmap", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   for (const CUdeviceptr end = address + size; address < end;) {
     const auto found = fake().ranges.find(address);
     if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Mapped ||
@@ -121,7 +121,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const CUmemAccess
                         std::size_t descriptions) {
   FAKE_CUDA_BEGIN("cuMemSetAccess", nullptr);
   if (descriptions != 1 || !is_device(access->location.id)) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   for (const CUdeviceptr end = address + size; address < end;) {
     const auto found = fake().ranges.find(address);
     if (found == fake().ranges.end() || found->second.size > end - address) {
@@ -137,7 +137,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const CUmemAccess
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long) {
   FAKE_CUDA_BEGIN("cuMemExportToShareableHandle", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().handles.find(handle);
   if (found == fake().handles.end() || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -159,7 +159,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   }
   const int fd = ::fcntl(theirs, F_DUPFD_CLOEXEC, 3);
   if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   *handle = fake().next_id++;
   fake().handles[*handle] = {
       std::make_shared<FakeAllocation>(fd, static_cast<std::size_t>(status.st_size), device, false),
@@ -169,7 +169,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   FAKE_CUDA_BEGIN("cuMemRetainAllocationHandle", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto range = fake().find(reinterpret_cast<CUdeviceptr>(address));
   if (range == fake().ranges.end() || range->second.kind != FakeRange::Kind::Mapped) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -188,7 +188,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                 CUmemGenericAllocationHandle handle) {
   FAKE_CUDA_BEGIN("cuMemGetAllocationPropertiesFromHandle", nullptr);
-  std::lock_guard lock(fake().mutex);
+  const MutexLock lock(fake().mutex);
   const auto found = fake().handles.find(handle);
   if (found == fake().handles.end()) return CUDA_ERROR_INVALID_VALUE;
   *properties = {};

@@ -16,11 +16,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "gpu/cufile_api.hpp"
 #include "tests/support/fake_control.hpp"
 
@@ -37,10 +37,10 @@ struct Batch {
 struct State {
   test::FakeFaults faults{"cufile", "SLUICE_FAKE_CUFILE_FAIL"};
   std::unique_ptr<CudaApi> cuda;
-  std::mutex mutex;  // of all below
-  unsigned opened = 0;
-  std::set<int*> handles;  // each holds the descriptor
-  std::map<const void*, std::size_t> buffers;
+  Mutex mutex;
+  unsigned opened GUARDED_BY(mutex) = 0;
+  std::set<int*> handles GUARDED_BY(mutex);  // each holds the descriptor
+  std::map<const void*, std::size_t> buffers GUARDED_BY(mutex);
 };
 
 // Never destroyed: streams may still run when the process ends.
@@ -57,7 +57,7 @@ CUfileError_t result(int code) { return {static_cast<CUfileOpError>(code), CUDA_
 CUfileError_t begin(const char* call) {
   const int code = state().faults.next(call);
   if (code != 0) return result(code);
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   return result(state().opened == 0 ? CU_FILE_DRIVER_NOT_INITIALIZED : CU_FILE_SUCCESS);
 }
 
@@ -105,7 +105,7 @@ ssize_t transfer(const char* call, CUfileHandle_t handle, const void* base, std:
   const CUfileError_t error = begin(call);
   if (error.err != CU_FILE_SUCCESS) return fail(error.err);
   {
-    std::lock_guard lock(state().mutex);
+    const MutexLock lock(state().mutex);
     if (!state().handles.contains(static_cast<int*>(handle))) {
       return -CU_FILE_HANDLE_NOT_REGISTERED;
     }
@@ -173,7 +173,7 @@ extern "C" {
 
 CUfileError_t cuFileDriverOpen() {
   if (const int code = state().faults.next("cuFileDriverOpen"); code != 0) return result(code);
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   std::string why_not;
   if (!state().cuda) state().cuda = CudaApi::load(why_not);
   if (!state().cuda) return result(CU_FILE_NVFS_SETUP_ERROR);
@@ -186,7 +186,7 @@ CUfileError_t cuFileDriverClose_v2() {
   if (const CUfileError_t error = begin("cuFileDriverClose"); error.err != CU_FILE_SUCCESS) {
     return error;
   }
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   --state().opened;
   count(FakeCount::Drivers, -1);
   return result(CU_FILE_SUCCESS);
@@ -220,7 +220,7 @@ CUfileError_t cuFileHandleRegister(CUfileHandle_t* handle, CUfileDescr_t* descri
     return result(CU_FILE_INVALID_FILE_TYPE);
   }
   if ((flags & O_APPEND) != 0) return result(CU_FILE_INVALID_FILE_OPEN_FLAG);
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   for (const int* other : state().handles) {
     if (*other == fd) return result(CU_FILE_HANDLE_ALREADY_REGISTERED);
   }
@@ -230,7 +230,7 @@ CUfileError_t cuFileHandleRegister(CUfileHandle_t* handle, CUfileDescr_t* descri
 }
 
 void cuFileHandleDeregister(CUfileHandle_t handle) {
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   if (state().handles.erase(static_cast<int*>(handle)) == 0) return;
   delete static_cast<int*>(handle);
   count(FakeCount::Handles, -1);
@@ -242,7 +242,7 @@ CUfileError_t cuFileBufRegister(const void* base, std::size_t length, int) {
   }
   const ContextOf context(reinterpret_cast<CUdeviceptr>(base));
   if (!context.is_known()) return result(CU_FILE_CUDA_POINTER_INVALID);
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   if (!state().buffers.emplace(base, length).second) {
     return result(CU_FILE_MEMORY_ALREADY_REGISTERED);
   }
@@ -254,7 +254,7 @@ CUfileError_t cuFileBufDeregister(const void* base) {
   if (const CUfileError_t error = begin("cuFileBufDeregister"); error.err != CU_FILE_SUCCESS) {
     return error;
   }
-  std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   if (state().buffers.erase(base) == 0) return result(CU_FILE_MEMORY_NOT_REGISTERED);
   count(FakeCount::Buffers, -1);
   return result(CU_FILE_SUCCESS);

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -44,12 +43,12 @@ void abort_mounts(const std::vector<Item>& items) {
 
 void clean(const std::vector<Item>& items) {
   abort_mounts(items);
-  for (const Item& item : std::views::reverse(items)) {
-    if (item.mount) {
-      while (::umount2(item.path.c_str(), MNT_DETACH) == 0) {
+  for (auto item = items.rbegin(); item != items.rend(); ++item) {
+    if (item->mount) {
+      while (::umount2(item->path.c_str(), MNT_DETACH) == 0) {
       }
     } else {
-      remove_tree(item.path);
+      remove_tree(item->path);
     }
   }
 }

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/heat.hpp"
 #include "tiering/scan_detector.hpp"
@@ -220,18 +221,31 @@ void wait_until_idle(const std::string& directory) {
   }
 }
 
+// Stands still between calls of advance().
+class SteppedClock final : public sluice::Clock {
+ public:
+  std::int64_t seconds() const override { return 1'700'000'000 + seconds_; }
+  std::chrono::steady_clock::time_point monotonic() const override {
+    return std::chrono::steady_clock::time_point(std::chrono::seconds(seconds_));
+  }
+  void advance(std::int64_t seconds) { seconds_ += seconds; }
+
+ private:
+  std::int64_t seconds_ = 0;
+};
+
 // The heat of many files on disk: written once, then each a second time.
 Figures measure_disk(const Options& options, const std::string& directory) {
   constexpr std::uint64_t kBetweenFlushes = 1'000'000;
   auto store = open_store(directory);
-  std::int64_t now = 1'700'000'000;
-  HeatRecorder recorder(*store, kHalfLife, [&] { return now; });
+  SteppedClock clock;
+  HeatRecorder recorder(*store, kHalfLife, clock);
   double most = 0;
   const auto write_all_once = [&] {
     const auto start = Clock::now();
     for (std::uint64_t file = 0; file < options.stored_files; ++file) {
       recorder.record(id_of(file), {.opens = 1 + static_cast<std::uint32_t>(file % 7)});
-      if (file % 1000 == 0) ++now;
+      if (file % 1000 == 0) clock.advance(1);
       if ((file + 1) % kBetweenFlushes != 0 && file + 1 != options.stored_files) continue;
       must(recorder.flush(), directory);
       most = std::max(most, disk_usage(directory));
@@ -304,9 +318,12 @@ Figures measure_scan_detector(const Options& options) {
       cost_of(options.threads, [&](unsigned, unsigned i) { detector.counts(self, i % 2 == 0); });
   const double process = cost_of(1, [&](unsigned, unsigned) { detector.process_of(self); });
   // Every call a new opener, so that /proc is read each time: what happens once a second.
-  ScanDetector::TimePoint now{};
-  ScanDetector forgetful({.now = [&now] { return now += std::chrono::seconds(2); }});
-  const double look_up = cost_of(1, [&](unsigned, unsigned) { forgetful.counts(self, true); });
+  SteppedClock clock;
+  ScanDetector forgetful({}, clock);
+  const double look_up = cost_of(1, [&](unsigned, unsigned) {
+    clock.advance(2);
+    forgetful.counts(self, true);
+  });
   using Goal = Figure::Goal;
   return {{"scan_check_ns", "scan check of an open", one, "ns", Goal::AtMost, 100},
           {"scan_check_apart_ns", "  by all threads, as processes", apart, "ns"},

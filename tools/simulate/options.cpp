@@ -146,8 +146,8 @@ Complaint parse_policies(std::string_view text, std::vector<std::string>& out) {
 }
 
 Complaint parse_span(std::string_view text, std::string_view zero, std::chrono::seconds& out) {
-  const auto parsed = !zero.empty() && text == zero ? std::optional(std::chrono::seconds(0))
-                                                    : parse_duration(text);
+  const auto parsed =
+      !zero.empty() && text == zero ? std::optional(std::chrono::seconds(0)) : parse_duration(text);
   if (parsed) out = *parsed;
   if (parsed) return std::nullopt;
   return in_quotes(text) + " is no time; expected one like 90s, 15min, 12h, 7d or 2w" +

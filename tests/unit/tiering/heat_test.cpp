@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/fake_clock.hpp"
 #include "tests/support/memory_store.hpp"
 
 namespace sluice {
@@ -19,9 +20,9 @@ class HeatRecorderTest : public testing::Test {
  protected:
   static constexpr std::chrono::seconds kHalfLife{10};
 
-  std::atomic<std::int64_t> now_{1000};
+  test::FakeClock clock_{1000};
   test::MemoryStore store_{kHalfLife};
-  HeatRecorder recorder_{store_, kHalfLife, [this] { return now_.load(); }};
+  HeatRecorder recorder_{store_, kHalfLife, clock_};
 };
 
 TEST_F(HeatRecorderTest, CountsWithoutTouchingTheStore) {
@@ -82,7 +83,7 @@ TEST_F(HeatRecorderTest, NewsOlderThanTheStoresIsWorthLess) {
 
 TEST_F(HeatRecorderTest, WhatWaitsForTheStoreDecaysToo) {
   recorder_.record(kFile, {.opens = 8});
-  now_ = 1010;
+  clock_.advance(std::chrono::seconds(10));
   recorder_.record(kFile, {.opens = 1});
   EXPECT_EQ(*recorder_.heat(kFile), (Heat{5, 1010, 9, 0}));
   ASSERT_TRUE(recorder_.flush());
@@ -91,7 +92,7 @@ TEST_F(HeatRecorderTest, WhatWaitsForTheStoreDecaysToo) {
 
 TEST_F(HeatRecorderTest, AClockSetBackTakesNothingAway) {
   recorder_.record(kFile, {.opens = 2});
-  now_ = 10;
+  clock_.advance(-std::chrono::seconds(990));
   recorder_.record(kFile, {.opens = 1});
   const auto heat = recorder_.heat(kFile);
   EXPECT_EQ(heat->opens, 3u);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "tests/support/fake_clock.hpp"
 #include "tests/support/wait.hpp"
 #include "tests/unit/tiering/move_host.hpp"
 #include "tests/unit/tiering/pools.hpp"
@@ -46,7 +47,7 @@ class MigrationTest : public test::PoolTest {
           ++flushes_;
           if (on_flush_) on_flush_();
         },
-        std::move(settings));
+        std::move(settings), clock_);
   }
 
   // A file that wants to be on the tier that `score` says.
@@ -54,7 +55,7 @@ class MigrationTest : public test::PoolTest {
     const std::string path = dir_.make_file(name, test::pattern(10'000, 1));
     const InodeId id = identity_of(*pool_->by_name(name.substr(0, 1)), path).id;
     if (score > 0) {
-      const Heat heat{.score = score, .last_access = std::time(nullptr), .opens = 5};
+      const Heat heat{.score = score, .last_access = clock_.seconds(), .opens = 5};
       if (!store_.add_heat({{id, heat}})) throw std::runtime_error("add heat");
     }
     return id;
@@ -94,6 +95,7 @@ class MigrationTest : public test::PoolTest {
     return out;
   }
 
+  test::FakeClock clock_;
   MemoryStore store_{hours(24)};
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<test::FakeHost> host_;
@@ -187,7 +189,7 @@ TEST_F(MigrationTest, AMoveThatWaitsForAnotherTierIsProposed) {
   elsewhere.paths = {"/busy"};
   elsewhere.from = 2;
   elsewhere.to = 1;
-  migration_->request(elsewhere);
+  ASSERT_TRUE(migration_->request(elsewhere));
   ASSERT_TRUE(test::eventually([&] { return migration_->mover().is_waiting(id); }));
   EXPECT_EQ(proposed(), (std::vector<Moved>{{"/busy", "c", "a"}}));
 }
@@ -241,10 +243,10 @@ TEST_F(MigrationTest, TiersThatShareAFilesystemAreAsFullAsWhatTheyHold) {
 }
 
 TEST_F(MigrationTest, HeatOfFilesThatAreNoMoreIsForgotten) {
-  const Heat old{.score = 1, .last_access = std::time(nullptr) - 3 * 86400, .opens = 1};
+  const Heat old{.score = 1, .last_access = clock_.seconds() - 3 * 86400, .opens = 1};
   ASSERT_TRUE(store_.add_heat({{InodeId{2}, old}}));
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);
-  ASSERT_TRUE(store_.add_ghosts({{InodeId{2}, {std::time(nullptr), slot}}}));
+  ASSERT_TRUE(store_.add_ghosts({{InodeId{2}, {clock_.seconds(), slot}}}));
   start();
   run();
   EXPECT_EQ(store_.heat(InodeId{2})->opens, 0u);
@@ -290,7 +292,7 @@ TEST_F(MigrationTest, WithoutAutomaticPassesNoneIsDue) {
 
 TEST_F(MigrationTest, AChangeBringsTheNextPassNearer) {
   start_every(hours(1), 0);
-  const std::int64_t now = std::time(nullptr);
+  const std::int64_t now = clock_.seconds();
   EXPECT_GE(migration_->next_pass(), now + 3590);
   migration_->replan_soon();
   EXPECT_LE(migration_->next_pass(), now + 10);
@@ -300,16 +302,18 @@ TEST_F(MigrationTest, AChangeDuringAPassBringsTheNextOneNearer) {
   on_flush_ = [this] { migration_->replan_soon(); };
   start_every(hours(1), 0);
   migration_->replan_soon();
+  clock_.advance(seconds(10));
   ASSERT_TRUE(test::eventually([&] {
     migration_->tick();
-    return flushes_ == 1 && migration_->next_pass() > std::time(nullptr);
+    return flushes_ == 1 && migration_->next_pass() > clock_.seconds();
   }));
-  EXPECT_LE(migration_->next_pass(), std::time(nullptr) + 10) << "what changed waits an hour";
+  EXPECT_LE(migration_->next_pass(), clock_.seconds() + 10) << "what changed waits an hour";
 }
 
 TEST_F(MigrationTest, PassesHappenByThemselves) {
   make("c/hot", 100);
-  start_every(seconds(1), 0);
+  start_every(hours(1), 0);
+  clock_.advance(hours(1));
   EXPECT_TRUE(test::eventually([&] {
     migration_->tick();
     return where("hot") == "a";
@@ -318,7 +322,8 @@ TEST_F(MigrationTest, PassesHappenByThemselves) {
 
 TEST_F(MigrationTest, EndsInTheMiddleOfAPass) {
   for (int i = 0; i < 3; ++i) make("c/f" + std::to_string(i), 100);
-  start_every(seconds(1), 1);
+  start_every(hours(1), 1);
+  clock_.advance(hours(1));
   ASSERT_TRUE(test::eventually([&] {
     migration_->tick();
     return migration_->mover().progress().copied_bytes > 0;

@@ -37,7 +37,7 @@ TEST_F(MoverTest, MovesAFile) {
 TEST_F(MoverTest, LeavesAReceipt) {
   const std::string content = test::pattern(3 * kMiB + 17, 1);
   const Move f = make("/f", content);
-  const std::int64_t before = std::time(nullptr);
+  const std::int64_t before = clock_.seconds();
   start();
   carry_out_all({f});
   ASSERT_EQ(receipts().size(), 1u);
@@ -84,7 +84,7 @@ TEST_F(MoverTest, TellsHowFarEachMoveIs) {
     if (path == "/big") seen = mover->active(10);
   };
   mover = &start();
-  const std::int64_t before = std::time(nullptr);
+  const std::int64_t before = clock_.seconds();
   carry_out_all({big, other});
   // Both are of one batch, which began with the first.
   ASSERT_EQ(seen.size(), 2u);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "tests/support/fake_clock.hpp"
 #include "tests/unit/tiering/move_host.hpp"
 #include "tests/unit/tiering/pools.hpp"
 #include "tiering/mover.hpp"
@@ -24,7 +25,7 @@ class MoverTest : public PoolTest {
     host_ = std::make_unique<FakeHost>(*pool_, store_);
   }
   Mover& start(Mover::Settings settings = {}) {
-    mover_ = std::make_unique<Mover>(*pool_, store_, *host_, settings);
+    mover_ = std::make_unique<Mover>(*pool_, store_, *host_, settings, clock_);
     return *mover_;
   }
 
@@ -75,6 +76,7 @@ class MoverTest : public PoolTest {
     return names_in(at(tier, ".sluice/tmp"));
   }
 
+  FakeClock clock_;
   MemoryStore store_;
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<FakeHost> host_;

@@ -25,7 +25,8 @@ class ReplayTest : public test::PoolTest {
   }
   void bring_back(const std::string& tier) {
     ASSERT_EQ(::rename((dir_ / ("away-" + tier)).c_str(), (dir_ / tier).c_str()), 0);
-    for (const auto& t : *pool_) if (t->check_presence()) t->admit();
+    for (const auto& t : *pool_)
+      if (t->check_presence()) t->admit();
   }
 
   std::vector<TierSettings> settings_;

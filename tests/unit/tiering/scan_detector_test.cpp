@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/fake_clock.hpp"
 #include "tests/support/temp_dir.hpp"
 
 namespace sluice {
@@ -29,9 +30,7 @@ class ScanDetectorTest : public testing::Test {
 
   void ignore(std::vector<std::string> ignored) {
     detector_ = std::make_unique<ScanDetector>(
-        ScanDetector::Settings{.ignored = std::move(ignored), .proc = proc_.path(), .now = [this] {
-                                 return ScanDetector::TimePoint(milliseconds(now_.load()));
-                               }});
+        ScanDetector::Settings{.ignored = std::move(ignored), .proc = proc_.path()}, clock_);
   }
 
   void run(pid_t pid, const std::string& name,
@@ -44,10 +43,10 @@ class ScanDetectorTest : public testing::Test {
   void open_many(int opens, bool before, pid_t pid = kOpener) {
     for (int i = 0; i < opens; ++i) counts(pid, before);
   }
-  void advance(milliseconds by) { now_ += by.count(); }
+  void advance(milliseconds by) { clock_.advance(by); }
 
   test::TempDir proc_;
-  std::atomic<std::int64_t> now_{0};
+  test::FakeClock clock_;
   std::unique_ptr<ScanDetector> detector_;
 };
 

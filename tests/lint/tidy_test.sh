@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A few checks of clang-tidy over the product. They read the sources in the groups of the preset `clang` (CMAKE_UNITY_BUILD), because
+# most of the time goes into the headers that the files of a group share.
+#
+#   tidy_test.sh SCRATCH   a folder for the configured tree
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+for tool in clang-tidy clang++; do
+  command -v $tool >/dev/null || { echo "$tool is not installed: tools/setup.sh --lint" >&2; exit 77; }
+done
+checks=bugprone-use-after-move,bugprone-dangling-handle,bugprone-undelegated-constructor,bugprone-unused-raii
+checks+=,misc-unused-using-decls,performance-unnecessary-copy-initialization,performance-for-range-copy,modernize-use-override
+
+scratch=${1:?a folder is needed}
+cmake --preset clang -B "$scratch" -DSLUICE_TESTS=OFF >"$scratch.log" 2>&1 || { cat "$scratch.log" >&2; exit 1; }
+# Sources that the build makes are left out, which would have to be made first.
+mapfile -t sources < <(python3 - "$scratch/compile_commands.json" <<'PYTHON'
+import json, os, sys
+for entry in json.load(open(sys.argv[1])):
+    if entry["file"].endswith((".cpp", ".cxx")) and os.path.exists(entry["file"]):
+        print(entry["file"])
+PYTHON
+)
+((${#sources[@]} > 20)) || { echo "only ${#sources[@]} groups of sources were found" >&2; exit 1; }
+folders='(base|metadata|tiering|gpu|fs|client|tools)'
+printf '%s\0' "${sources[@]}" |
+  xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$scratch" --quiet --checks="-*,$checks" --warnings-as-errors='*' --header-filter="^$PWD/$folders/" 2>/dev/null

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/clock.hpp"
+
+#include <gtest/gtest.h>
+
+#include <ctime>
+
+#include "tests/support/fake_clock.hpp"
+
+namespace sluice {
+namespace {
+
+TEST(ClockTest, TheRealOneHasTheTimeOfTheMachine) {
+  const std::int64_t before = std::time(nullptr);
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_GE(real_clock().seconds(), before);
+  EXPECT_LE(real_clock().seconds(), std::time(nullptr));
+  EXPECT_GE(real_clock().monotonic(), begun);
+  EXPECT_LE(real_clock().monotonic(), std::chrono::steady_clock::now());
+}
+
+TEST(ClockTest, AFakeOneMovesOnlyWhenTold) {
+  test::FakeClock clock(1000);
+  const auto begun = clock.monotonic();
+  EXPECT_EQ(clock.seconds(), 1000);
+  clock.advance(std::chrono::milliseconds(2500));
+  EXPECT_EQ(clock.seconds(), 1002);
+  EXPECT_EQ(clock.monotonic() - begun, std::chrono::milliseconds(2500));
+}
+
+}  // namespace
+}  // namespace sluice
