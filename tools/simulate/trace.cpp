@@ -138,11 +138,10 @@ bool split(std::string_view line, std::vector<std::string_view>& fields) {
   for (;;) {
     std::size_t end = at;
     if (at < line.size() && line[at] == '"') {
-      for (end = at + 1;; ++end) {
-        end = line.find('"', end);
+      for (std::size_t from = at + 1;; from = end + 2) {
+        end = line.find('"', from);
         if (end == line.npos) return false;
         if (end + 1 >= line.size() || line[end + 1] != '"') break;
-        ++end;
       }
     }
     end = line.find(',', end);
