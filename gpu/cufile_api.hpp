@@ -197,7 +197,7 @@ struct CuFileApi {
   CUfileError_t (*cuFileSetParameterString)(CUFileStringConfigParameter_t which, const char* value);
 };
 
-// A libcufile of ours (client/cufile) has a function of this name: `void* ()`, what dlopen() gave
+// A libcufile of ours (client/compat/cufile) has a function of this name: `void* ()`, what dlopen() gave
 // for NVIDIA's own, or null. By it one is told from the other.
 inline constexpr const char* kDropInFunction = "sluice_cufile_real";
 

@@ -14,7 +14,7 @@
 
 #include "base/mutex.hpp"
 #include "base/unique_fd.hpp"
-#include "client/cufile/libsluice.hpp"
+#include "client/compat/cufile/libsluice.hpp"
 #include "gpu/cufile_api.hpp"
 
 namespace sluice::dropin {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/batch.hpp"
+#include "client/compat/cufile/batch.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
 
-#include "client/cufile/errors.hpp"
-#include "client/cufile/real.hpp"
-#include "client/cufile/requests.hpp"
+#include "client/compat/cufile/errors.hpp"
+#include "client/compat/cufile/real.hpp"
+#include "client/compat/cufile/requests.hpp"
 
 namespace sluice::dropin {
 namespace {

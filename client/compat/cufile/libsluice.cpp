@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/libsluice.hpp"
+#include "client/compat/cufile/libsluice.hpp"
 
 #include <dlfcn.h>
 

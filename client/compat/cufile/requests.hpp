@@ -2,8 +2,8 @@
 // Requests on files of Sluice mounts, carried out by libsluice. Thread-safe.
 #pragma once
 
-#include "client/cufile/handles.hpp"
-#include "client/cufile/memory.hpp"
+#include "client/compat/cufile/handles.hpp"
+#include "client/compat/cufile/memory.hpp"
 
 namespace sluice::dropin {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/real.hpp"
+#include "client/compat/cufile/real.hpp"
 
 #include <dlfcn.h>
 #include <glob.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/memory.hpp"
+#include "client/compat/cufile/memory.hpp"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -10,8 +10,8 @@
 #include <system_error>
 #include <thread>
 
-#include "client/cufile/errors.hpp"
-#include "client/cufile/real.hpp"
+#include "client/compat/cufile/errors.hpp"
+#include "client/compat/cufile/real.hpp"
 
 namespace sluice::dropin {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/state.hpp"
+#include "client/compat/cufile/state.hpp"
 
 #include <pthread.h>
 
-#include "client/cufile/real.hpp"
+#include "client/compat/cufile/real.hpp"
 
 namespace sluice::dropin {
 namespace {

@@ -15,7 +15,7 @@
 #include "tests/support/files.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/unit/client/client.hpp"
-#include "tests/unit/client/cufile_calls.hpp"
+#include "tests/unit/client/compat/cufile_calls.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 
 namespace sluice::dropin {

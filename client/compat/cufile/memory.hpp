@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "client/cufile/libsluice.hpp"
+#include "client/compat/cufile/libsluice.hpp"
 #include "gpu/cufile_api.hpp"
 
 namespace sluice::dropin {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "client/cufile/handles.hpp"
-#include "client/cufile/memory.hpp"
+#include "client/compat/cufile/handles.hpp"
+#include "client/compat/cufile/memory.hpp"
 
 namespace sluice::dropin {
 

@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "client/cufile/on_mount.hpp"
+#include "client/compat/cufile/on_mount.hpp"
 #include "tests/support/child.hpp"
 #include "tests/support/fake_gpu_environment.hpp"
-#include "tests/unit/client/cufile_fixture.hpp"
+#include "tests/unit/client/compat/cufile_fixture.hpp"
 
 namespace sluice::dropin {
 

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "client/barrier.hpp"
-#include "client/hf3fs.hpp"
+#include "client/compat/hf3fs/handles.hpp"
 #include "client/include/sluice/ring.h"
 
 namespace sluice::hf3fs {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Apart from the rest, so that a test may say it of ordinary files.
-#include "client/cufile/on_mount.hpp"
+#include "client/compat/cufile/on_mount.hpp"
 
 #include <linux/magic.h>
 #include <sys/ioctl.h>

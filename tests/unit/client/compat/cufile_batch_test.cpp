@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/support/wait.hpp"
-#include "tests/unit/client/cufile_fixture.hpp"
+#include "tests/unit/client/compat/cufile_fixture.hpp"
 
 namespace sluice::dropin {
 namespace {

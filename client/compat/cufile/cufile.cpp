@@ -7,12 +7,12 @@
 #include <climits>
 #include <string>
 
-#include "client/cufile/api.hpp"
-#include "client/cufile/errors.hpp"
-#include "client/cufile/on_mount.hpp"
-#include "client/cufile/real.hpp"
-#include "client/cufile/requests.hpp"
-#include "client/cufile/state.hpp"
+#include "client/compat/cufile/api.hpp"
+#include "client/compat/cufile/errors.hpp"
+#include "client/compat/cufile/on_mount.hpp"
+#include "client/compat/cufile/real.hpp"
+#include "client/compat/cufile/requests.hpp"
+#include "client/compat/cufile/state.hpp"
 
 namespace sluice::dropin {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <map>
 
-#include "client/cufile/batch.hpp"
-#include "client/cufile/handles.hpp"
-#include "client/cufile/memory.hpp"
+#include "client/compat/cufile/batch.hpp"
+#include "client/compat/cufile/handles.hpp"
+#include "client/compat/cufile/memory.hpp"
 
 namespace sluice::dropin {
 

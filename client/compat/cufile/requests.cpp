@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/requests.hpp"
+#include "client/compat/cufile/requests.hpp"
 
 #include <algorithm>
 #include <climits>
 #include <utility>
 #include <vector>
 
-#include "client/cufile/errors.hpp"
+#include "client/compat/cufile/errors.hpp"
 
 namespace sluice::dropin {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/cufile/handles.hpp"
+#include "client/compat/cufile/handles.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 
-#include "client/cufile/errors.hpp"
+#include "client/compat/cufile/errors.hpp"
 
 namespace sluice::dropin {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "client/hf3fs.hpp"
+#include "client/compat/hf3fs/handles.hpp"
 
 #include <time.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 // The functions of our libcufile that tests call, as cufile.h has them.
 #pragma once
 
-#include "client/cufile/requests.hpp"
+#include "client/compat/cufile/requests.hpp"
 #include "gpu/cufile_api.hpp"
 
 namespace sluice::dropin {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "client/cufile/api.hpp"
-#include "client/cufile/errors.hpp"
-#include "client/cufile/real.hpp"
+#include "client/compat/cufile/api.hpp"
+#include "client/compat/cufile/errors.hpp"
+#include "client/compat/cufile/real.hpp"
 
 namespace sluice::dropin {
 namespace {
