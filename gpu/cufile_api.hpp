@@ -197,8 +197,8 @@ struct CuFileApi {
   CUfileError_t (*cuFileSetParameterString)(CUFileStringConfigParameter_t which, const char* value);
 };
 
-// A libcufile of ours (client/cufile) has a function of this name: `void* ()`, what dlopen() gave
-// for NVIDIA's own, or null. By it one is told from the other.
+// A libcufile of ours (client/compat/cufile) has a function of this name: `void* ()`, what dlopen()
+// gave for NVIDIA's own, or null. By it one is told from the other.
 inline constexpr const char* kDropInFunction = "sluice_cufile_real";
 
 // "CU_FILE_IO_NOT_SUPPORTED (5008)"

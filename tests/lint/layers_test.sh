@@ -26,6 +26,21 @@ if grep -rnE '#include "fs/(fuse|gpu|control|daemon)' fs/core; then
   echo "fs/core/ includes what is built on it" >&2
   bad=1
 fi
+# Inside tools/: common < web < cli, and common < lab. The programs have nothing of each other; the simulator, a library in the
+# lab, is also used by the web page.
+refuse() { # FOLDER INCLUDE-REGEX [EXCEPT-REGEX]
+  if grep -rnE "#include \"($2)" "$1" | grep -vE "${3:-^$}"; then
+    echo "$1/ includes $2, against the direction of the layers" >&2
+    bad=1
+  fi
+}
+refuse tools/common 'tools/(web|cli|lab)/'
+refuse tools/web 'tools/(cli|lab)/' '"tools/lab/simulator/'
+refuse tools/cli 'tools/lab/'
+refuse tools/lab 'tools/(web|cli)/'
+refuse tools/lab/simulator 'tools/' '"tools/lab/simulator/'
+# What imitates the interfaces of others stands on the library; the library does not know of it.
+refuse client 'client/compat/' '^client/compat/'
 # Third-party libraries have one home each.
 home() { # HEADER-REGEX FILE-REGEX
   if grep -rlE "#include <($1)" base metadata tiering gpu fs client tools | grep -vE "$2"; then
@@ -46,4 +61,5 @@ only_in() { # CODE-REGEX FILE-REGEX
 }
 only_in 'std::(mutex|shared_mutex|recursive_mutex|lock_guard|unique_lock|scoped_lock|shared_lock|condition_variable)' 'base/mutex\.hpp'
 only_in 'std::time\((nullptr|0|NULL)\)' 'base/clock\.cpp|tools/(bench|lab)/'
+home 'CLI/' '^tools/common/arguments\.cpp'
 exit $bad

@@ -10,8 +10,8 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
-sys.path[:0] = [str(BENCH), str(BENCH.parents[1] / "client" / "python")]
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "lab" / "aibench"
+sys.path[:0] = [str(BENCH), str(BENCH.parents[2] / "client" / "python")]
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
 os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "lib" / "libsluice.so.1"))
 

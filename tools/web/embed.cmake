@@ -1,6 +1,6 @@
-# cmake -DFILES=... -DOUT=web_files.cpp -P embed.cmake: the page as part of the program.
+# cmake -DFILES=... -DOUT=page_files.cpp -P embed.cmake: the page as part of the program.
 set(types ".html" "text/html" ".css" "text/css" ".js" "text/javascript" ".svg" "image/svg+xml")
-set(text "#include \"tools/web_files.hpp\"\nnamespace sluice {\nnamespace {\nconstexpr WebFile kFiles[] = {\n")
+set(text "#include \"tools/web/page_files.hpp\"\nnamespace sluice {\nnamespace {\nconstexpr WebFile kFiles[] = {\n")
 foreach(file ${FILES})
   file(READ ${file} content)
   get_filename_component(extension ${file} EXT)

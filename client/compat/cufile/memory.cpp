@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "client/compat/cufile/memory.hpp"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "client/compat/cufile/errors.hpp"
+#include "client/compat/cufile/real.hpp"
+
+namespace sluice::dropin {
+namespace {
+
+// How many allocations are kept at most. Programs have one to some dozens of them; PyTorch's
+// allocator makes few and large ones.
+constexpr std::size_t kMaxAllocations = 64;
+// The daemon holds on to memory that it has imported. When the program frees it, it should be free
+// soon, also if no request comes that would notice.
+constexpr std::chrono::seconds kSweepEvery{1};
+
+RealFunction<CUfileError_t(const void*, std::size_t, int)> g_real_register("cuFileBufRegister");
+RealFunction<CUfileError_t(const void*)> g_real_deregister("cuFileBufDeregister");
+
+using PointerGetAttribute = CUresult(void*, CUpointer_attribute, CUdeviceptr);
+
+// Null while the program has not loaded CUDA: then all memory is the host's.
+PointerGetAttribute* pointer_get_attribute() {
+  static std::atomic<PointerGetAttribute*> s_function{nullptr};
+  if (auto* function = s_function.load(std::memory_order_acquire)) return function;
+  void* library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  auto* function =
+      reinterpret_cast<PointerGetAttribute*>(::dlsym(library, "cuPointerGetAttribute"));
+  s_function.store(function, std::memory_order_release);
+  return function;
+}
+
+// Zero for what CUDA knows nothing of. Needs no context of the calling thread's.
+template <typename T>
+T attribute_of(CUpointer_attribute which, CUdeviceptr address) {
+  T value{};
+  auto* ask = pointer_get_attribute();
+  return ask != nullptr && ask(&value, which, address) == CUDA_SUCCESS ? value : T{};
+}
+
+std::uint64_t id_of(CUdeviceptr address) {
+  return attribute_of<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
+}
+
+struct Allocation {
+  CUdeviceptr base = 0;
+  std::size_t length = 0;
+  std::uint64_t id = 0;
+};
+
+// The allocation that has all of it, if it is one of cudaMalloc's. Only those are known to get a
+// new id when they are freed and allocated anew at the same address. Of memory of the virtual
+// memory API another piece may be mapped there and nobody would tell: it is registered for each
+// request, unless the program promises more (cuFileBufRegister).
+std::optional<Allocation> allocation_of(CUdeviceptr address, std::size_t length) {
+  if (attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CU_MEMORYTYPE_DEVICE ||
+      attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address) == 0) {
+    return {};
+  }
+  Allocation found;
+  found.base = attribute_of<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
+  found.length = attribute_of<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address);
+  found.id = id_of(found.base);
+  const bool has_all = found.base <= address && address + length <= found.base + found.length;
+  if (found.id == 0 || !has_all) return {};
+  return found;
+}
+
+}  // namespace
+
+std::shared_ptr<Registration> Registration::create(CUdeviceptr address, std::size_t length,
+                                                   std::uint64_t id) {
+  const Libsluice* api = Libsluice::get();
+  sluice_buffer* buffer = nullptr;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): device and host memory alike are pointers there.
+  if (api == nullptr || api->buffer_register(reinterpret_cast<void*>(address), length, &buffer) < 0)
+    return nullptr;
+  return std::shared_ptr<Registration>(new Registration(buffer, length, id));
+}
+
+Registration::~Registration() { Libsluice::get()->buffer_unregister(buffer_); }
+
+std::map<CUdeviceptr, MemoryTable::Registered>::iterator MemoryTable::find(CUdeviceptr address,
+                                                                           std::size_t length) {
+  auto after = registered_.upper_bound(address);
+  if (after == registered_.begin()) return registered_.end();
+  const auto found = std::prev(after);
+  const std::size_t offset = address - found->first;
+  const bool has_all = offset <= found->second.length && length <= found->second.length - offset;
+  return has_all ? found : registered_.end();
+}
+
+Lease MemoryTable::lease(const void* pointer, std::size_t length) {
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  if (address + length < address) return {};
+  Garbage garbage;
+  const MutexLock lock(mutex_);
+  if (const auto found = find(address, length); found != registered_.end()) {
+    auto& [base, known] = *found;
+    const std::uint64_t id = id_of(base);
+    // One that was freed all the same, against the rules, must not get bytes that are another's.
+    if (known.ours == nullptr || known.ours->id() != id) {
+      garbage.push_back(std::move(known.ours));
+      known.ours = Registration::create(base, known.length, id);
+    }
+    return {known.ours, address - base};
+  }
+  const auto allocation = allocation_of(address, length);
+  if (!allocation) return {Registration::create(address, length, 0), 0};
+  auto& kept = allocations_[allocation->base];
+  if (kept == nullptr || kept->id() != allocation->id || kept->length() != allocation->length) {
+    garbage.push_back(std::move(kept));
+    allocations_.erase(allocation->base);
+    sweep(garbage);
+    auto made = Registration::create(allocation->base, allocation->length, allocation->id);
+    if (made == nullptr) return {};
+    start_sweeping();
+    return {allocations_[allocation->base] = made, address - allocation->base};
+  }
+  return {kept, address - allocation->base};
+}
+
+CUfileError_t MemoryTable::add(const void* base, std::size_t length, int flags) {
+  const auto address = reinterpret_cast<CUdeviceptr>(base);
+  if (base == nullptr || length == 0 || address + length < address) {
+    return result(CU_FILE_INVALID_VALUE);
+  }
+  const MutexLock lock(mutex_);
+  if (registered_.contains(address)) return result(CU_FILE_MEMORY_ALREADY_REGISTERED);
+  registered_[address] = {length, flags, false, false, nullptr};
+  ++unsettled_;
+  return result(CU_FILE_SUCCESS);
+}
+
+CUfileError_t MemoryTable::remove(const void* base) {
+  const auto address = reinterpret_cast<CUdeviceptr>(base);
+  bool is_in_real = false;
+  Garbage garbage;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = registered_.find(address);
+    if (found == registered_.end()) return result(CU_FILE_MEMORY_NOT_REGISTERED);
+    is_in_real = found->second.is_in_real;
+    if (!found->second.is_settled) --unsettled_;
+    garbage.push_back(std::move(found->second.ours));
+    registered_.erase(found);
+  }
+  return is_in_real ? g_real_deregister(base) : result(CU_FILE_SUCCESS);
+}
+
+void MemoryTable::settle_it(const void* pointer) {
+  const void* base = nullptr;
+  std::size_t length = 0;
+  int flags = 0;
+  {
+    const MutexLock lock(mutex_);
+    // One byte: memory that begins where another registration ends is not that one's.
+    const auto found = find(reinterpret_cast<CUdeviceptr>(pointer), 1);
+    if (found == registered_.end() || found->second.is_settled) return;
+    found->second.is_settled = true;
+    --unsettled_;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    base = reinterpret_cast<const void*>(found->first);
+    length = found->second.length;
+    flags = found->second.flags;
+  }
+  // If it does not take it, it reads into it by way of memory of its own.
+  if (!g_real_register || g_real_register(base, length, flags).err != CU_FILE_SUCCESS) return;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = registered_.find(reinterpret_cast<CUdeviceptr>(base));
+    if (found != registered_.end() && found->second.is_settled) {
+      found->second.is_in_real = true;
+      return;
+    }
+  }
+  g_real_deregister(base);  // the program removed it meanwhile, and may have added it anew
+}
+
+void MemoryTable::sweep(Garbage& garbage) {
+  for (auto each = allocations_.begin(); each != allocations_.end();) {
+    if (each->second == nullptr || id_of(each->first) != each->second->id()) {
+      garbage.push_back(std::move(each->second));
+      each = allocations_.erase(each);
+    } else {
+      ++each;
+    }
+  }
+  // Requests that are under way have what they need.
+  if (allocations_.size() < kMaxAllocations) return;
+  for (auto& [base, registration] : allocations_) garbage.push_back(std::move(registration));
+  allocations_.clear();
+}
+
+void MemoryTable::start_sweeping() {
+  if (is_sweeping_) return;
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([this] { keep_sweeping(); }).detach();
+    is_sweeping_ = true;
+  } catch (const std::system_error&) {
+    // Then what is freed is noticed when the next allocation is met.
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void MemoryTable::keep_sweeping() noexcept {
+  ::pthread_setname_np(::pthread_self(), "sluice-sweep");
+  for (;;) {
+    std::this_thread::sleep_for(kSweepEvery);
+    Garbage garbage;
+    const MutexLock lock(mutex_);
+    sweep(garbage);
+    if (allocations_.empty()) {
+      is_sweeping_ = false;
+      return;
+    }
+  }
+}
+
+}  // namespace sluice::dropin

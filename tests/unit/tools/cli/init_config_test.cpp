@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/init_config.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/files.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice {
+namespace {
+
+using test::exists;
+
+class InitConfigTest : public testing::Test {
+ protected:
+  InitConfig config(std::vector<std::string> tiers) const {
+    return {base_ / "etc/pool.toml", base_ / "mnt", std::move(tiers), {}, {}, {}};
+  }
+  test::TempDir base_;
+};
+
+TEST_F(InitConfigTest, WhatIsWrittenIsReadByMount) {
+  base_.make_dir("disk \"a\"");
+  auto wanted =
+      config({"nvme=" + base_ / "disk \"a\"/sluice" + ",capacity=800GiB,high_watermark=85",
+              "hdd=" + base_ / "b"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  EXPECT_FALSE(exists(base_ / "b")) << "preparing touches nothing";
+  const mode_t umask_before = ::umask(077);
+  const auto written = write_config(wanted, false);
+  ::umask(umask_before);
+  ASSERT_EQ(written.problem, "");
+  EXPECT_EQ(written.directories.size(), 4u);
+  EXPECT_EQ(test::lstat_of(wanted.file).st_mode & 07777, 0644u);
+  EXPECT_EQ(test::lstat_of(base_ / "b").st_mode & 07777, 0755u);
+  MountOptions read;
+  ASSERT_EQ(apply_config_file(wanted.file, read), std::nullopt);
+  ASSERT_EQ(read.tiers.size(), 2u);
+  EXPECT_EQ(read.tiers[0].path, base_ / "disk \"a\"/sluice");
+  EXPECT_EQ(read.tiers[0].capacity, std::uint64_t{800} << 30);
+  EXPECT_EQ(read.tiers[0].high_watermark, 85u);
+  EXPECT_EQ(read.mountpoint, base_ / "mnt");
+}
+
+TEST_F(InitConfigTest, AFileThatIsThereIsReplacedOnlyOnDemand) {
+  base_.make_file("etc/pool.toml", "mine");
+  auto wanted = config({"a=" + base_ / "a"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  EXPECT_NE(write_config(wanted, false).problem.find("--force"), std::string::npos);
+  EXPECT_EQ(test::read_file(wanted.file), "mine");
+  EXPECT_FALSE(exists(base_ / "a"));
+  EXPECT_EQ(write_config(wanted, true).problem, "");
+  EXPECT_EQ(test::read_file(wanted.file), wanted.text);
+  EXPECT_EQ(test::names_in(base_ / "etc"), std::vector<std::string>{"pool.toml"});
+}
+
+TEST_F(InitConfigTest, AfterAProblemNothingIsLeft) {
+  // The second tier is inside the first.
+  auto wanted = config({"a=" + base_ / "a", "b=" + base_ / "a/b"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  EXPECT_NE(write_config(wanted, false).problem.find("is inside"), std::string::npos);
+  EXPECT_EQ(test::names_in(base_.path()), std::vector<std::string>{});
+  wanted = config({"a=" + base_ / "unmounted/disk"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  EXPECT_NE(write_config(wanted, false).problem.find("is its disk mounted?"), std::string::npos);
+}
+
+TEST_F(InitConfigTest, ADirectoryThatWasToBeNewIsNotTakenFromSomebodyElse) {
+  const std::string elsewhere = base_.make_dir("elsewhere");
+  ASSERT_EQ(::symlink(elsewhere.c_str(), (base_ / "sluice").c_str()), 0);
+  auto wanted = config({"a=" + base_ / "sluice/tier"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  wanted.new_parents = {base_ / "sluice"};
+  EXPECT_NE(write_config(wanted, false).problem.find("was to be new"), std::string::npos);
+  EXPECT_FALSE(exists(wanted.file));
+  EXPECT_FALSE(exists(elsewhere + "/tier"));
+}
+
+TEST_F(InitConfigTest, ATierThatWasProposedIsBelowADirectoryThatOnlyRootEnters) {
+  auto wanted = config({"a=" + base_ / "sluice/tier"});
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  wanted.new_parents = {base_ / "sluice"};
+  EXPECT_EQ(check_places(wanted), std::nullopt);
+  EXPECT_EQ(write_config(wanted, false).problem, "");
+  EXPECT_EQ(test::lstat_of(base_ / "sluice").st_mode, S_IFDIR | 0700u);
+  EXPECT_EQ(test::lstat_of(base_ / "sluice/tier").st_mode, S_IFDIR | 0755u);
+}
+
+TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {
+  base_.make_file("file", "x");
+  const auto problem = [&](const std::string& path) {
+    auto wanted = config({"a=" + path});
+    if (auto found = prepare_config(wanted)) return *found;
+    return check_places(wanted).value_or("");
+  };
+  EXPECT_EQ(problem(base_ / "a"), "");
+  EXPECT_NE(problem("/").find("is inside tier a"), std::string::npos) << problem("/");
+  EXPECT_NE(problem(base_ / "file").find("is not a directory"), std::string::npos);
+  EXPECT_NE(problem(base_ / "unmounted/disk").find("is its disk mounted?"), std::string::npos);
+  EXPECT_EQ(test::names_in(base_.path()), std::vector<std::string>{"file"});
+}
+
+TEST_F(InitConfigTest, MistakesAreNamedAsMountNamesThem) {
+  auto same = config({"a=/x", "a=/y"});
+  EXPECT_NE(prepare_config(same)->find("has that name already"), std::string::npos);
+  auto key = config({"a=/x,colour=red"});
+  EXPECT_NE(prepare_config(key)->find("colour"), std::string::npos);
+  auto none = config({"nonsense"});
+  EXPECT_TRUE(prepare_config(none));
+}
+
+TEST_F(InitConfigTest, ANameOfAPoolCanNameAUnit) {
+  EXPECT_TRUE(is_pool_name("pool-2.main"));
+  for (const char* name : {"", ".hidden", "-x", "a/b", "a b", "a@b", "\xc3\xa4"}) {
+    EXPECT_FALSE(is_pool_name(name)) << name;
+  }
+}
+
+TEST_F(InitConfigTest, TheLineForFstabEscapesSpaces) {
+  InitConfig wanted{"/etc/my pool.toml", "/mnt/p", {"a=/a b"}, {}, {}, {}};
+  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  const std::string steps = next_steps(wanted, "");
+  EXPECT_NE(steps.find("/etc/my\\040pool.toml  /mnt/p  sluice  nofail,"
+                       "x-systemd.requires-mounts-for=/a\\040b  0 0\n"),
+            std::string::npos)
+      << steps;
+  EXPECT_NE(steps.find("sluice mount --config '/etc/my pool.toml'"), std::string::npos) << steps;
+  EXPECT_EQ(steps.find("systemctl"), std::string::npos);
+  EXPECT_NE(next_steps(wanted, "p").find("systemctl enable --now sluice@p"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/control_client.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "tests/support/temp_dir.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A daemon that takes one connection, reads one line, and says what it is told to.
+class FakeDaemon {
+ public:
+  // Returns when it listens. `answer` has the connection.
+  FakeDaemon(const std::string& directory, std::function<void(int connection)> answer) {
+    // Bound from inside: the directory's path may be too long for a socket's name.
+    const std::string before = std::filesystem::current_path();
+    std::filesystem::current_path(directory);
+    listener_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, "control.sock");
+    const int bound =
+        ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    std::filesystem::current_path(before);
+    if (bound < 0 || ::listen(listener_.get(), 1) < 0) throw std::runtime_error("can't listen");
+    thread_ = std::jthread([this, answer = std::move(answer)] {
+      const UniqueFd connection(::accept(listener_.get(), nullptr, nullptr));
+      char c = 0;
+      while (::read(connection.get(), &c, 1) == 1 && c != '\n') request_ += c;
+      answer(connection.get());
+    });
+  }
+
+  ~FakeDaemon() { ::shutdown(listener_.get(), SHUT_RDWR); }  // one that nobody asked ends, too
+  FakeDaemon(const FakeDaemon&) = delete;
+  FakeDaemon& operator=(const FakeDaemon&) = delete;
+
+  // The line that it was sent. Waits until it has answered.
+  std::string request() {
+    thread_.join();
+    return request_;
+  }
+
+ private:
+  UniqueFd listener_;
+  std::string request_;
+  std::jthread thread_;
+};
+
+void say(int connection, const std::string& text) {
+  EXPECT_EQ(::send(connection, text.data(), text.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(text.size()));
+}
+
+// True once the other end has hung up.
+bool hears_the_end(int connection) {
+  char c = 0;
+  return ::read(connection, &c, 1) <= 0;
+}
+
+class ControlClientTest : public testing::Test {
+ protected:
+  ControlAnswer ask(const ControlListener& listener = {}) {
+    return ask_socket(dir_.path(), "/mnt", {{"verb", "plan"}}, listener);
+  }
+  ControlListener keeping_lines() {
+    ControlListener listener;
+    listener.line = [this](const Json& line) {
+      lines_.push_back(line.dump());
+      return true;
+    };
+    return listener;
+  }
+
+  test::TempDir dir_;
+  std::vector<std::string> lines_;
+};
+
+TEST_F(ControlClientTest, SendsOneLineAndHandsOnEachOfTheAnswer) {
+  FakeDaemon daemon(dir_.path(), [](int connection) {
+    say(connection, "{\"move\":{\"path\":\"/a\"}}\n{\"move\":{\"path\":\"/b\"}}\n");
+    say(connection, "{\"done\":true,\"moves\":2}\n");
+  });
+  const auto answer = ask(keeping_lines());
+  EXPECT_EQ(answer.problem, "");
+  EXPECT_FALSE(answer.was_ended);
+  EXPECT_EQ(answer.last["moves"], 2);
+  EXPECT_EQ(lines_,
+            (std::vector<std::string>{R"({"move":{"path":"/a"}})", R"({"move":{"path":"/b"}})"}));
+  EXPECT_EQ(daemon.request(), R"({"verb":"plan"})");
+}
+
+TEST_F(ControlClientTest, PutsLinesTogetherHoweverTheyArrive) {
+  FakeDaemon daemon(dir_.path(), [](int connection) {
+    for (const char c : std::string("{\"a\":1}\n{\"done\":true}\n")) say(connection, {c});
+  });
+  EXPECT_EQ(ask(keeping_lines()).problem, "");
+  EXPECT_EQ(lines_, std::vector<std::string>{R"({"a":1})"});
+}
+
+TEST_F(ControlClientTest, ARequestThatFailedSaysWhyInOneSafeLine) {
+  FakeDaemon daemon(dir_.path(), [](int connection) {
+    say(connection, "{\"done\":true,\"error\":\"no tier \\u001bx\"}\n");
+  });
+  EXPECT_EQ(ask().problem, "no tier \\x1bx");
+}
+
+TEST_F(ControlClientTest, AStateDirectoryMayHaveALongPath) {
+  const std::string deep = dir_.make_dir(std::string(100, 'd') + "/" + std::string(100, 'e'));
+  FakeDaemon daemon(deep, [](int connection) { say(connection, "{\"done\":true}\n"); });
+  EXPECT_EQ(ask_socket(deep, "/mnt", {{"verb", "pause"}}).problem, "");
+}
+
+TEST_F(ControlClientTest, TheListenerMayEndIt) {
+  bool heard = false;
+  FakeDaemon daemon(dir_.path(), [&](int connection) {
+    say(connection, "{\"access\":{}}\n{\"access\":{}}\n");
+    heard = hears_the_end(connection);
+  });
+  int lines = 0;
+  ControlListener listener;
+  listener.line = [&](const Json&) { return ++lines < 1; };
+  const auto answer = ask(listener);
+  EXPECT_TRUE(answer.was_ended);
+  EXPECT_EQ(answer.problem, "");
+  EXPECT_EQ(lines, 1);
+  daemon.request();
+  EXPECT_TRUE(heard);
+}
+
+TEST_F(ControlClientTest, TheListenerMayEndItWhileNothingComes) {
+  FakeDaemon daemon(dir_.path(), [](int connection) { hears_the_end(connection); });
+  int ticks = 0;
+  ControlListener listener;
+  listener.tick = [&] { return ++ticks < 3; };
+  EXPECT_TRUE(ask(listener).was_ended);
+  EXPECT_EQ(ticks, 3);
+}
+
+TEST_F(ControlClientTest, ADaemonThatEndsIsNoticed) {
+  FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"a\":1}\n{\"do"); });
+  EXPECT_EQ(ask().problem, "/mnt: its daemon ended before it had answered; see its log");
+}
+
+TEST_F(ControlClientTest, AnAnswerThatIsNoJsonObjectIsRefused) {
+  for (const std::string line : {"hello\n", "[1]\n", "\n", "{\"a\":\"\xff\"}\n"}) {
+    std::filesystem::remove(dir_ / "control.sock");
+    FakeDaemon daemon(dir_.path(), [&](int connection) { say(connection, line); });
+    EXPECT_EQ(ask().problem,
+              "/mnt: the daemon's answer can't be understood; is it of another version?");
+  }
+}
+
+TEST_F(ControlClientTest, ALineWithoutEndIsRefused) {
+  FakeDaemon daemon(dir_.path(), [](int connection) {
+    const std::string piece(64 << 10, 'x');
+    for (int i = 0; i < 64; ++i) {
+      if (::send(connection, piece.data(), piece.size(), MSG_NOSIGNAL) < 0) return;
+    }
+  });
+  EXPECT_EQ(ask().problem,
+            "/mnt: the daemon's answer can't be understood; is it of another version?");
+}
+
+TEST_F(ControlClientTest, NobodyListeningIsToldFromNoSocket) {
+  EXPECT_EQ(ask().problem, "/mnt: its daemon has no control socket; is it of an older version?");
+  {
+    FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"done\":true}\n"); });
+    EXPECT_EQ(ask().problem, "");
+  }
+  EXPECT_EQ(ask().problem, "/mnt: its daemon is gone or about to end; see 'sluice status'");
+}
+
+TEST_F(ControlClientTest, AForbiddenSocketSaysWhoMay) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become someone else";
+  FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"done\":true}\n"); });
+  std::filesystem::permissions(dir_ / "control.sock", std::filesystem::perms::owner_all);
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms::all);
+  ASSERT_EQ(::seteuid(65534), 0);
+  const auto answer = ask();
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(answer.problem,
+            "/mnt: only root and the user who mounted it may ask this; try it with sudo");
+  EXPECT_EQ(ask().problem, "");
+}
+
+TEST_F(ControlClientTest, WhatIsNoMountSaysSo) {
+  EXPECT_EQ(ask_daemon(dir_.path(), {{"verb", "plan"}}).problem,
+            dir_.path() +
+                " is not a mount point of sluice; 'findmnt -t fuse.sluice' lists those there are");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/explanation.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kNow = 1'700'000'000;
+
+std::string text_for(const char* json) {
+  return explanation_text(*Style::create("never"), "/mnt/a.bin", Json::parse(json), kNow);
+}
+
+TEST(ExplanationTest, TellsOfAFileThatStays) {
+  EXPECT_EQ(text_for(R"({"path":"/a.bin","tier":"nvme","location":"/nvme/a.bin","bytes":1288490188,
+      "score":132.44,"opens":214,"last_use":1699999700,"arrived":1699740800,"pin":null,"rule":null,
+      "wants":"nvme","reason":"stays","why":"score 132 is 100 or more","hold":null,"promote":null,
+      "demote":{"tier":"ssd","below":50},"stays_until":null,"moving":null,"pending":null,"links":1})"),
+            "/mnt/a.bin\n"
+            "  on      nvme, 1.2 GiB, there for 3 d\n"
+            "  at      /nvme/a.bin\n"
+            "  heat    score 132.4: opened 214 times, last used 5 min ago\n"
+            "  why     score 132 is 100 or more\n"
+            "  down    to ssd when its score falls below 50\n");
+}
+
+TEST(ExplanationTest, TellsWhatHoldsAFileBack) {
+  EXPECT_EQ(
+      text_for(R"({"path":"/a.bin","tier":"hdd","location":"/hdd/a.bin","bytes":512,"score":12.5,
+      "opens":1,"last_use":1699999999,"arrived":1699999000,"pin":{"tier":"ssd","from":"/"},
+      "rule":{"match":"*.bin","tier":"nvme"},"wants":"ssd","reason":"pinned","why":"its pin says so",
+      "hold":"min_stay","promote":{"tier":"nvme","at":100},"demote":null,"stays_until":1700000600,
+      "moving":{"to":"ssd"},"pending":{"to":"ssd","why":"it is open for writing"},"links":2})"),
+      "/mnt/a.bin\n"
+      "  on      hdd, 512 B, there for 16 min, one of 2 names (hard links)\n"
+      "  at      /hdd/a.bin\n"
+      "  heat    score 12.5: opened once, last used 1 s ago\n"
+      "  wants   to be on ssd: its pin says so\n"
+      "  but     it came not long ago (min_stay)\n"
+      "  pin     ssd, from /\n"
+      "  rule    *.bin -> nvme\n"
+      "  up      to nvme from score 100 on, which takes 87.5 more\n"
+      "  stays   for another 10 min, whatever its heat (min_stay)\n"
+      "  moving  to ssd, now\n"
+      "  waiting to move to ssd: it is open for writing\n");
+}
+
+TEST(ExplanationTest, ForgivesWhatAnotherDaemonLeavesOut) {
+  EXPECT_EQ(text_for(R"({"tier":"hdd","pin":7,"hold":"whim"})"),
+            "/mnt/a.bin\n"
+            "  on      hdd, 0 B\n"
+            "  heat    score 0: never opened here\n");
+}
+
+TEST(ExplanationTest, APinOfItsOwnIsCalledSo) {
+  EXPECT_NE(text_for(R"({"path":"/a.bin","pin":{"tier":"hdd","from":"/a.bin"}})")
+                .find("  pin     hdd, its own\n"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/common/attributes.hpp"
+#include "tools/common/explanation.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr HelpText kHelp{
+    .usage = "sluice explain [--json] PATH...",
+    .options = R"(      --json        one JSON object a path; its members are stable
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+    .details = R"(
+Says of each file where it is and why, how hot it is, and what would move it:
+
+  on       its tier, size, and how long it has been there
+  at       its path on the tier
+  heat     its score: each access adds 1, and the score halves every half_life
+  why      why it is where it is
+  wants    where it should be instead; 'but' says what holds it back
+  pin      the pin that holds for it, and where that is set
+  rule     the rule of the configuration that matches it
+  up       the score at which a faster tier takes it
+  down     the score at which it leaves for a slower one
+  stays    how long it stays in any case
+  moving, waiting
+           a move under way, or one that something stands in the way of
+
+Examples:
+  sluice explain /mnt/pool/model.bin
+  sluice explain --json /mnt/pool/* | jq -r 'select(.hold) | .path'
+
+Exit status: 0 shown, 1 failed for a path or more, 2 wrong usage.
+)"};
+
+// Directories have no heat; they are wherever something in them is.
+std::string directory_text(const Style& style, const Target& target) {
+  std::string text = style.paint(Color::Bold, safe_name(style, target.path)) + "\n";
+  if (const auto tiers = read_attribute(target.path, "user.sluice.tier")) {
+    text += "  a directory, on " + safe_name(style, *tiers) + "\n";
+  }
+  if (const auto pin = read_attribute(target.path, "user.sluice.pin")) {
+    text += "  pinned to " + safe_name(style, *pin) + ", as is what is below it\n";
+  }
+  return text;
+}
+
+Json directory_json(const Target& target) {
+  Json json = {{"path", target.path}, {"directory", true}};
+  const auto tiers = read_attribute(target.path, "user.sluice.tier");
+  const auto pin = read_attribute(target.path, "user.sluice.pin");
+  json["tiers"] = tiers ? Json(*tiers) : Json();
+  json["pin"] = pin ? Json{{"tier", *pin}} : Json();
+  return json;
+}
+
+std::string describe_read_error(const Error& error, const Target& target) {
+  const std::string where = log::escaped(target.path) + ": ";
+  switch (error.code) {
+    case ENODATA:
+    case EOPNOTSUPP:
+      return describe_attribute_error(error, target, "", 0);
+    case EUCLEAN:
+      return where + "the daemon's answer can't be understood; is it of another version?";
+    default:
+      return where + std::strerror(error.code);
+  }
+}
+
+std::string shown_json(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+int command_explain(int argc, char** argv) {
+  Arguments arguments;
+  bool as_json = false;
+  std::string color = "auto";
+  std::vector<std::string> paths;
+  arguments.flag("--json", as_json);
+  arguments.option("--color", color);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  const auto style = style_for("explain", color);
+  if (!style) return kUsage;
+
+  const auto mounts = mount_table();
+  int code = kDone;
+  bool is_first = true;
+  for (const auto& path : paths) {
+    std::string problem;
+    const auto target = find_target(mounts, path, problem);
+    if (!target) {
+      code = fail("explain", problem);
+      continue;
+    }
+    const auto explanation = read_explanation(path);
+    std::string text;
+    if (explanation) {
+      text = as_json ? shown_json(*explanation)
+                     : explanation_text(*style, path, *explanation, real_clock().seconds());
+    } else if (target->is_directory && failed_with(explanation, ENODATA)) {
+      text = as_json ? shown_json(directory_json(*target)) : directory_text(*style, *target);
+    } else {
+      code = fail("explain", describe_read_error(explanation.error(), *target));
+      continue;
+    }
+    if (!as_json && !is_first) text.insert(0, "\n");
+    is_first = false;
+    std::fputs(text.c_str(), stdout);
+  }
+  return code;
+}
+
+}  // namespace sluice

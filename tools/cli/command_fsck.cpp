@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/path.hpp"
+#include "fs/control/options.hpp"
+#include "fs/daemon.hpp"
+#include "metadata/rocks_store.hpp"
+#include "tiering/checker.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/common/output.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr HelpText kHelp{
+    .usage = "sluice fsck [--repair] [--json] [--config FILE] [--tier NAME=PATH]... [--state DIR]",
+    .options = R"(  -c, --config FILE     read tiers and state from this TOML file
+      --tier NAME=PATH  a tier, fastest first; these replace the file's tiers
+      --state DIR       database (default /var/lib/sluice/<pool id>)
+      --repair          mend what can be mended without choosing for you
+      --degraded        check although a tier is missing
+      --json            one JSON object; its members are stable
+      --color WHEN      auto (default), always, never
+  -h, --help            this list; the whole description
+)",
+    .details = R"(
+Checks a pool that is not mounted: that each path is on one tier only, that the
+copies of a directory agree and have one path, that no operation was left half done.
+
+  same-file-twice       one path on two tiers, equal bytes; --repair removes the
+                        slower tier's
+  two-files             one path on two tiers, different bytes; the faster tier's
+                        is seen in the mount; never repaired: choose one yourself
+  type-clash            a directory here, a file there; never repaired
+  directory-attributes  copies of a directory differ; --repair makes them like the
+                        fastest tier's
+  shared-identity       two files or directories with different paths have one inode
+                        number; --repair gives the second file, or an empty directory,
+                        its own. Of a directory that holds something only you know
+                        which name is right: the line says what to do
+  acl-alias             an ACL of XFS (trusted.SGI_ACL_FILE, trusted.SGI_ACL_DEFAULT) on
+                        a filesystem to which it is none; --repair removes it
+  left-over             unfinished copies in .sluice/tmp; --repair removes them
+  unfinished            operations a crash interrupted; --repair completes them
+  unreadable            something could not be examined
+
+Examples:
+  sluice fsck --config /etc/sluice/pool.toml
+  sluice fsck --repair --tier nvme=/nvme --tier hdd=/hdd
+
+Exit status: 0 nothing is left to do, 1 something is or the check failed, 2 wrong
+usage.
+)"};
+
+struct Request {
+  std::string config;
+  std::vector<std::string> tiers;
+  std::string state;
+  std::string color = "auto";
+  bool repair = false;
+  bool json = false;
+  bool degraded = false;
+};
+
+MaybeConfigError read_options(const Request& request, MountOptions& options) {
+  if (!request.config.empty()) {
+    if (auto error = apply_config_file(request.config, options)) return error;
+  }
+  if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options))
+    return error;
+  if (!request.state.empty()) options.state = absolute_path(request.state);
+  if (!request.tiers.empty()) options.tiers.clear();
+  for (const std::string& tier : request.tiers) {
+    if (auto error = append_tier("--tier", tier, options)) return error;
+  }
+  if (options.tiers.empty())
+    return ConfigError{"no tiers are given; name them with --config or --tier"};
+  return {};
+}
+
+void print_for_people(const Style& style, const CheckReport& report) {
+  std::string out;
+  for (const Finding& f : report.findings) {
+    out += style.paint(f.repaired ? Color::Green : Color::Red, name_of(f.kind)) + "  " +
+           safe_name(style, f.path) + "\n    " + safe_name(style, f.detail) +
+           (f.repaired ? " (repaired)" : "") + "\n";
+  }
+  const auto found = report.findings.size();
+  out += format_files(report.files) + " in " + format_count(report.directories) +
+         (report.directories == 1 ? " directory: " : " directories: ") +
+         (found == 0 ? "clean" : format_count(found) + (found == 1 ? " finding" : " findings")) +
+         "\n";
+  std::fputs(out.c_str(), stdout);
+}
+
+void print_json(const CheckReport& report) {
+  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
+  for (const Finding& f : report.findings) {
+    findings.push_back({{"kind", name_of(f.kind)},
+                        {"path", f.path},
+                        {"detail", f.detail},
+                        {"repaired", f.repaired}});
+  }
+  const nlohmann::ordered_json j = {{"clean", report.clean()},
+                                    {"files", report.files},
+                                    {"directories", report.directories},
+                                    {"findings", findings}};
+  // File names need not be UTF-8; JSON must.
+  std::puts(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+}  // namespace
+
+int command_fsck(int argc, char** argv) {
+  Arguments arguments;
+  Request request;
+  arguments.option("-c,--config", request.config);
+  arguments.option("--tier", request.tiers);
+  arguments.option("--state", request.state);
+  arguments.option("--color", request.color);
+  arguments.flag("--repair", request.repair);
+  arguments.flag("--json", request.json);
+  arguments.flag("--degraded", request.degraded);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  const auto style = Style::create(request.color);
+  if (!style) {
+    std::fputs("sluice: fsck: --color must be auto, always or never\n", stderr);
+    return kUsage;
+  }
+  MountOptions options;
+  if (const auto error = read_options(request, options)) return fail("fsck", error->message);
+
+  std::string why;
+  const auto missing = request.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
+  const auto pool = Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse,
+                               "checked by sluice fsck", why);
+  if (!pool) return fail("fsck", why);
+  const std::string state = state_directory(options.state, pool->id(), why);
+  if (state.empty()) return fail("fsck", why);
+  auto store = RocksStore::open(state + "/db", std::chrono::seconds(0));
+  if (!store)
+    return fail("fsck",
+                "the database " + state + "/db can't be opened: " + ::strerror(store.error().code));
+
+  const bool show = ::isatty(STDERR_FILENO) == 1;
+  const auto report = check_pool(
+      *pool, store->get(), request.repair ? Repair::Yes : Repair::No, [&](std::uint64_t files) {
+        if (show) std::fprintf(stderr, "\rchecked %s files\033[K", format_count(files).c_str());
+      });
+  if (show) std::fputs("\r\033[K", stderr);
+  request.json ? print_json(report) : print_for_people(*style, report);
+  return report.clean() ? kDone : kFailed;
+}
+
+}  // namespace sluice

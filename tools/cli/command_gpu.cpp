@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// sluice gpu read, and the table of the verbs of `sluice gpu`.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/unique_fd.hpp"
+#include "base/units.hpp"
+#include "client/include/sluice/sluice.h"
+#include "gpu/device.hpp"
+#include "gpu/route.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/common/progress.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::duration;
+using std::chrono::steady_clock;
+
+constexpr std::string_view kVerb = "gpu read";
+
+constexpr HelpText kReadHelp{
+    .usage = "sluice gpu read [options] FILE...",
+    .options =
+        R"(      --gpu GPU      the GPU's number or UUID, as nvidia-smi -L shows them; default: the first
+      --host         into host memory instead
+      --offset SIZE  begin there; default: 0
+      --length SIZE  no more than this; default: to the end
+      --route ROUTE  auto (default), gds, cufile, mapped, staged, mmap or host
+      --check        compare what has arrived with what read(2) gives
+      --json         one JSON object a file; its members are stable
+      --color WHEN   auto (default), always, never
+  -h, --help         this list; the whole description
+)",
+    .details = R"(
+Reads files into GPU memory as a program with libsluice would, and says of each how
+many bytes came, how fast, by which route, and why by that one. On a Sluice mount the
+daemon does the work; elsewhere, and where the daemon can't, this process does.
+
+The memory is a buffer of at most 256 MiB that is filled again and again: a file may
+be larger than the GPU's memory. Only the reads are timed; the first one includes what
+has to be set up. A route that is named is taken or the file fails. Without a GPU, and
+if none is named, everything goes to host memory, and says so.
+
+Members of the JSON object: path, bytes, seconds, rate (bytes a second), route, why,
+by ("daemon" or "process"), gpu (its UUID; null for host memory), checked.
+
+Examples:
+  sluice gpu read /mnt/pool/model.safetensors
+  sluice gpu read --check --gpu 1 --length 1GiB /mnt/pool/models/*
+  sluice gpu read --route staged --json /mnt/pool/model.safetensors | jq .rate
+
+Exit status: 0 all were read, 1 failed for a file or more, 2 wrong usage.
+)"};
+
+constexpr std::uint64_t kBufferSize = 256 << 20;
+
+struct ReadOptions {
+  std::vector<std::string> paths;
+  std::string gpu;  // empty: the first, or host memory where there is none
+  bool host = false;
+  std::uint64_t offset = 0;
+  std::optional<std::uint64_t> length;
+  Route route = Route::Auto;
+  bool check = false;
+  bool json = false;
+};
+
+// The memory that is read into, made known to libsluice. A GPU's, or the host's.
+class Target {
+ public:
+  // Complains and returns null if there is no such memory.
+  static std::unique_ptr<Target> create(Device* device, std::uint64_t size) {
+    std::unique_ptr<Target> target(new Target(device, size));
+    if (device != nullptr) {
+      if (!device->enter()) {
+        fail(kVerb, "GPU " + to_string(device->uuid()) + " can't be used; see 'sluice doctor'");
+        return nullptr;
+      }
+      if (device->api().cuMemAlloc(&target->on_device_, size) != CUDA_SUCCESS) {
+        fail(kVerb, "GPU " + to_string(device->uuid()) + " has no " + format_size(size) +
+                        " of memory left; see 'nvidia-smi'");
+        return nullptr;
+      }
+    } else {
+      target->on_host_.resize(size);
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): device memory is handed around as pointers.
+    void* memory = device != nullptr ? reinterpret_cast<void*>(target->on_device_)
+                                     : static_cast<void*>(target->on_host_.data());
+    if (sluice_buffer_register(memory, size, &target->buffer_) < 0) {
+      fail(kVerb, sluice_error());
+      return nullptr;
+    }
+    return target;
+  }
+
+  ~Target() {
+    sluice_buffer_unregister(buffer_);
+    if (on_device_ != 0) device_->api().cuMemFree(on_device_);
+  }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  Device* device() const { return device_; }
+  std::uint64_t size() const { return size_; }
+  sluice_buffer* buffer() const { return buffer_; }
+
+  // Copies what has arrived to `out`; false if the GPU does not give it.
+  bool fetch(std::vector<std::byte>& out) const {
+    if (device_ == nullptr) {
+      std::memcpy(out.data(), on_host_.data(), out.size());
+      return true;
+    }
+    return device_->api().cuMemcpyDtoH(out.data(), on_device_, out.size()) == CUDA_SUCCESS;
+  }
+
+ private:
+  Target(Device* device, std::uint64_t size) : device_(device), size_(size) {}
+
+  Device* const device_;
+  const std::uint64_t size_;
+  CUdeviceptr on_device_ = 0;
+  std::vector<std::byte> on_host_;
+  sluice_buffer* buffer_ = nullptr;
+};
+
+struct FileCloser {
+  void operator()(sluice_file* file) const { sluice_close(file); }
+};
+using OpenFile = std::unique_ptr<sluice_file, FileCloser>;
+
+struct Measured {
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+  struct sluice_result last {};  // of the last read that brought something
+
+  double rate() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
+};
+
+// What all the files have in common: how much there is to do, and how far it is.
+struct Progress {
+  ProgressLine line;
+  RateMeter meter;
+  std::uint64_t bytes = 0, total_bytes = 0, files = 0, total_files = 0;
+
+  void show() {
+    meter.add(steady_clock::now(), bytes);
+    if (line.is_due()) {
+      line.show(transfer_text(bytes, total_bytes, files, total_files, meter, line.is_terminal()));
+    }
+  }
+};
+
+// Where the first `arrived` bytes of the target differ from the file's from `offset` on; a
+// sentence, or nothing.
+std::string compare(const UniqueFd& fd, const Target& target, std::uint64_t offset,
+                    std::uint64_t arrived) {
+  std::vector<std::byte> there(arrived), here(arrived);
+  if (!target.fetch(there)) return "the GPU's memory can't be read back";
+  std::uint64_t have = 0;
+  while (have < arrived) {
+    const ssize_t got =
+        ::pread(fd.get(), here.data() + have, arrived - have, static_cast<off_t>(offset + have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::string("can't be read: ") + std::strerror(errno);
+    if (got == 0) return "has become shorter while it was read";
+    have += static_cast<std::uint64_t>(got);
+  }
+  const auto differs = std::mismatch(there.begin(), there.end(), here.begin()).first;
+  if (differs == there.end()) return "";
+  return "byte " + std::to_string(offset + static_cast<std::uint64_t>(differs - there.begin())) +
+         " differs from what read(2) gives";
+}
+
+class Reader {
+ public:
+  Reader(const ReadOptions& options, const Style& style, const Target& target, Progress& progress)
+      : options_(options), style_(style), target_(target), progress_(progress) {}
+
+  // False if it failed, which has been complained about.
+  bool read(const std::string& path) {
+    sluice_file* opened = nullptr;
+    if (sluice_open(path.c_str(), O_RDONLY, 0, &opened) < 0) return complain(sluice_error());
+    const OpenFile file(opened);
+    const UniqueFd fd(options_.check ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+    if (options_.check && !fd) return complain(path + ": " + std::strerror(errno));
+
+    Measured measured;
+    const std::uint64_t wanted = options_.length.value_or(UINT64_MAX);
+    while (measured.bytes < wanted) {
+      const std::uint64_t offset = options_.offset + measured.bytes;
+      const std::uint64_t length = std::min(target_.size(), wanted - measured.bytes);
+      const auto done = read_once(file.get(), offset, length, measured);
+      if (!done) return complain(sluice_error());
+      if (options_.check && *done > 0) {
+        const std::string problem = compare(fd, target_, offset, *done);
+        if (!problem.empty()) return complain(path + ": " + problem);
+      }
+      progress_.bytes += *done;
+      progress_.show();
+      if (*done < length) break;
+    }
+    ++progress_.files;
+    print(path, measured);
+    return true;
+  }
+
+ private:
+  bool complain(const std::string& problem) {
+    progress_.line.clear();
+    fail(kVerb, log::escaped(problem));
+    return false;
+  }
+
+  // How many bytes came; nothing if it failed.
+  std::optional<std::uint64_t> read_once(sluice_file* file, std::uint64_t offset,
+                                         std::uint64_t length, Measured& measured) const {
+    struct sluice_result result {};
+    const auto begun = steady_clock::now();
+    const ssize_t done = sluice_read_route(file, target_.buffer(), 0, length, offset,
+                                           static_cast<std::uint32_t>(options_.route), &result);
+    measured.seconds += duration<double>(steady_clock::now() - begun).count();
+    if (done < 0) return std::nullopt;
+    measured.bytes += static_cast<std::uint64_t>(done);
+    if (done > 0 || measured.bytes == 0) measured.last = result;
+    return static_cast<std::uint64_t>(done);
+  }
+
+  void print(const std::string& path, const Measured& measured) {
+    progress_.line.clear();
+    const std::string route = sluice_route_name(measured.last.route);
+    const std::string why = sluice_why_text(measured.last.why);
+    const std::string by = measured.last.in_process != 0 ? "process" : "daemon";
+    const Device* gpu = target_.device();
+    if (options_.json) {
+      const Json json = {{"path", path},
+                         {"bytes", measured.bytes},
+                         {"seconds", measured.seconds},
+                         {"rate", measured.rate()},
+                         {"route", route},
+                         {"why", why},
+                         {"by", by},
+                         {"gpu", gpu != nullptr ? Json(to_string(gpu->uuid())) : Json()},
+                         {"checked", options_.check}};
+      const auto text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+      std::printf("%s\n", text.c_str());
+    } else {
+      std::printf("%s: %s in %.3f s, %.2f GB/s, %s (%s), by the %s%s\n",
+                  style_.paint(Color::Bold, safe_name(style_, path)).c_str(),
+                  format_size(measured.bytes).c_str(), measured.seconds, measured.rate() / 1e9,
+                  route.c_str(), why.c_str(), by == "daemon" ? "daemon" : "process itself",
+                  options_.check ? style_.paint(Color::Green, ", checked").c_str() : "");
+    }
+    std::fflush(stdout);
+  }
+
+  const ReadOptions& options_;
+  const Style& style_;
+  const Target& target_;
+  Progress& progress_;
+};
+
+// By its number or its UUID. Complains and returns null if there is no such GPU.
+Device* find_gpu(Devices& devices, const std::string& wanted) {
+  const auto& all = devices.all();
+  if (all.empty()) {
+    fail(kVerb,
+         devices.why_none() + "; --host reads into host memory, and 'sluice doctor' tells more");
+    return nullptr;
+  }
+  unsigned number = 0;
+  const char* end = wanted.data() + wanted.size();
+  if (const auto parsed = std::from_chars(wanted.data(), end, number);
+      parsed.ec == std::errc() && parsed.ptr == end) {
+    if (number < all.size()) return all[number].get();
+  } else {
+    for (const auto& device : all) {
+      if (to_string(device->uuid()) == wanted) return device.get();
+    }
+  }
+  std::string list;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    list += (i == 0 ? "" : ", ") + std::to_string(i) + " (" + to_string(all[i]->uuid()) + ")";
+  }
+  fail(kVerb, "there is no GPU " + log::escaped(wanted) + "; there are: " + list);
+  return nullptr;
+}
+
+// The bytes that are to be read, as far as can be told beforehand, and the largest piece.
+std::uint64_t plan(const ReadOptions& options, Progress& progress) {
+  std::uint64_t largest = 1;
+  for (const auto& path : options.paths) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) < 0) continue;  // opening it will tell
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    const std::uint64_t bytes =
+        std::min(size - std::min(size, options.offset), options.length.value_or(UINT64_MAX));
+    progress.total_bytes += bytes;
+    ++progress.total_files;
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+int gpu_read(int argc, char** argv) {
+  Arguments arguments;
+  ReadOptions options;
+  std::string offset = "0", length, route = "auto", color = "auto";
+  arguments.option("FILE", options.paths, Arguments::Need::Required);
+  arguments.option("--gpu", options.gpu);
+  arguments.flag("--host", options.host);
+  arguments.never_together("--host", "--gpu");
+  arguments.option("--offset", offset);
+  arguments.option("--length", length);
+  arguments.option("--route", route);
+  arguments.flag("--check", options.check);
+  arguments.flag("--json", options.json);
+  arguments.option("--color", color);
+  if (const auto code = arguments.parse(argc, argv, kReadHelp)) return *code;
+  const auto style = style_for(kVerb, color);
+  if (!style) return kUsage;
+  const auto from = parse_size(offset);
+  if (!from) return misuse(kVerb, "--offset must be a size like 4096 or 1GiB");
+  options.offset = *from;
+  if (!length.empty()) {
+    options.length = parse_size(length);
+    if (!options.length) return misuse(kVerb, "--length must be a size like 4096 or 1GiB");
+  }
+  const auto named = route_by_name(route);
+  if (!named) {
+    return misuse(kVerb, "--route must be auto, gds, cufile, mapped, staged, mmap or host");
+  }
+  options.route = *named;
+
+  Devices devices;
+  Device* device = nullptr;
+  if (!options.host && options.gpu.empty() && devices.all().empty()) {
+    std::fprintf(stderr, "sluice: gpu read: no GPU (%s): into host memory\n",
+                 devices.why_none().c_str());
+  } else if (!options.host) {
+    device = find_gpu(devices, options.gpu.empty() ? "0" : options.gpu);
+    if (device == nullptr) return kFailed;
+  }
+  Progress progress;
+  const std::uint64_t largest = plan(options, progress);
+  const auto target = Target::create(device, std::min(largest, kBufferSize));
+  if (!target) return kFailed;
+  Reader reader(options, *style, *target, progress);
+  int code = kDone;
+  for (const auto& path : options.paths) {
+    if (!reader.read(path)) code = kFailed;
+  }
+  return code;
+}
+
+constexpr std::array kSubverbs{
+    Verb{"read", "read files into GPU memory; how fast, by which route, and why", gpu_read},
+};
+
+}  // namespace
+
+int command_gpu(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "bench") {
+    return report_moved("gpu bench", "sluice-lab gpu-bench");
+  }
+  return run_subverb(argc, argv, kSubverbs);
+}
+
+}  // namespace sluice

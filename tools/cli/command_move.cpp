@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/units.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/common/attributes.hpp"
+#include "tools/common/mount_status.hpp"
+#include "tools/common/progress.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+constexpr HelpText kHelp{.usage = "sluice move --to TIER [--wait] PATH...",
+                         .options = R"(      --to TIER  the tier to move to
+      --wait     until all have moved, or it is known what they wait for
+  -h, --help     this list; the whole description
+)",
+                         .details = R"(
+Sends files to a tier now; of a directory, every regular file below it. The moves
+are made in the background: --wait stays until they are done. Heat may move a file
+again later, after min_stay; 'sluice pin' makes it stay.
+
+Examples:
+  sluice move --to nvme /mnt/pool/datasets/today
+  sluice move --to hdd --wait /mnt/pool/old.tar && eject-the-shelf
+
+Exit status: 0 asked for, or with --wait all moved; 1 failed for a path or more;
+2 wrong usage.
+)"};
+
+constexpr const char* kTier = "user.sluice.tier";
+constexpr milliseconds kLookFor{100};  // asking about files, then
+constexpr milliseconds kRestFor{100};  // nothing, so that the daemon can work
+constexpr seconds kPatience{30};       // without any of them moving
+
+// Asks for the moves, and keeps what it asked for.
+class Mover {
+ public:
+  Mover(std::string tier, bool keeps) : tier_(std::move(tier)), keeps_(keeps) {}
+
+  void ask(const Target& target) {
+    each_file(
+        target.path, [&](const FoundFile& file) { ask_one(target, file); },
+        [&](const std::string& problem) { complain(problem); });
+    line_.clear();
+  }
+
+  // Until each file has moved or something stands in its way.
+  void wait();
+
+  std::uint64_t asked() const { return asked_; }
+  int code() const { return code_; }
+
+ private:
+  enum class State { There, Stuck, Moving, Queued };
+
+  void ask_one(const Target& target, const FoundFile& file) {
+    const auto set = set_attribute(file.path, kTier, tier_);
+    if (!set) {
+      const Target one{file.path, target.mount, false};
+      return complain(describe_attribute_error(set.error(), one, tier_, file.bytes));
+    }
+    ++asked_;
+    if (keeps_) waiting_.push_back(file);
+    if (line_.is_due()) line_.show("asked for " + format_files(asked_));
+  }
+
+  void complain(const std::string& problem) {
+    line_.clear();
+    code_ = fail("move", problem);
+  }
+
+  State look_at(const FoundFile& file) {
+    const auto explanation = read_explanation(file.path);
+    if (!explanation) {
+      complain(log::escaped(file.path) + ": " + std::strerror(explanation.error().code));
+      return State::Stuck;
+    }
+    if (text_of(*explanation, "tier") == tier_) return State::There;
+    if (member_of(*explanation, "moving").is_object()) return State::Moving;
+    if (const Json& pending = member_of(*explanation, "pending"); pending.is_object()) {
+      const std::string why = text_of(pending, "why");
+      complain(log::escaped(file.path) + ": waits" + (why.empty() ? "" : ": " + log::escaped(why)) +
+               "; it moves when it can, see 'sluice moves'");
+      return State::Stuck;
+    }
+    return State::Queued;
+  }
+
+  const std::string tier_;
+  const bool keeps_;
+  std::deque<FoundFile> waiting_;
+  std::uint64_t asked_ = 0;
+  int code_ = kDone;
+  ProgressLine line_;
+};
+
+void Mover::wait() {
+  std::uint64_t total_bytes = 0;
+  for (const auto& file : waiting_) total_bytes += file.bytes;
+  const std::uint64_t total_files = waiting_.size();
+  std::uint64_t bytes = 0;
+  std::uint64_t files = 0;
+  RateMeter meter;
+  meter.add(steady_clock::now(), 0);
+  auto last_sign = steady_clock::now();
+  std::size_t quiet = 0;  // files in a row that showed no sign of moving
+
+  while (!waiting_.empty()) {
+    const auto until = steady_clock::now() + kLookFor;
+    for (std::size_t left = waiting_.size(); left > 0 && steady_clock::now() < until; --left) {
+      const FoundFile file = std::move(waiting_.front());
+      waiting_.pop_front();
+      const State state = look_at(file);
+      if (state == State::There) {
+        bytes += file.bytes;
+        ++files;
+      }
+      if (state == State::Queued) {
+        ++quiet;
+      } else {
+        quiet = 0;
+        last_sign = steady_clock::now();
+      }
+      if (state == State::Moving || state == State::Queued) waiting_.push_back(file);
+    }
+    meter.add(steady_clock::now(), bytes);
+    if (line_.is_due()) {
+      line_.show(transfer_text(bytes, total_bytes, files, total_files, meter, line_.is_terminal()));
+    }
+    if (waiting_.empty()) break;
+    // All of them were looked at since anything last happened.
+    if (quiet >= waiting_.size() && steady_clock::now() - last_sign > kPatience) {
+      complain(format_files(waiting_.size()) + " did not move for " + format_duration(kPatience) +
+               ", " + log::escaped(waiting_.front().path) + " is one; 'sluice moves' may tell why");
+      break;
+    }
+    std::this_thread::sleep_for(kRestFor);
+  }
+  line_.clear();
+  std::printf("moved %s, %s\n", format_files(files).c_str(), format_size(bytes).c_str());
+}
+
+}  // namespace
+
+int command_move(int argc, char** argv) {
+  Arguments arguments;
+  std::string tier;
+  bool waits = false;
+  std::vector<std::string> paths;
+  arguments.option("--to", tier, Arguments::Need::Required);
+  arguments.flag("--wait", waits);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+
+  const auto mounts = mount_table();
+  int code = kDone;
+  Mover mover(tier, waits);
+  std::set<std::string> known;  // mounts that have the tier
+  for (const auto& path : paths) {
+    std::string problem;
+    const auto target = find_target(mounts, path, problem);
+    // Once, before a directory of a million files is walked for nothing.
+    if (target && !known.contains(target->mount)) {
+      problem = unknown_tier(target->mount, tier);
+      if (problem.empty()) known.insert(target->mount);
+    }
+    if (!problem.empty()) {
+      code = fail("move", problem);
+      continue;
+    }
+    mover.ask(*target);
+  }
+  if (waits) {
+    if (mover.asked() > 0) mover.wait();
+  } else if (mover.asked() > 0) {
+    std::fprintf(stderr, "asked for %s; 'sluice moves' shows how it goes\n",
+                 format_files(mover.asked()).c_str());
+  }
+  return code == kDone ? mover.code() : code;
+}
+
+}  // namespace sluice

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// sluice pin and sluice unpin.
+#include <cstdio>
+#include <vector>
+
+#include "base/log.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/common/attributes.hpp"
+#include "tools/common/mount_status.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kPin = "user.sluice.pin";
+
+constexpr HelpText kPinHelp{.usage = "sluice pin TIER PATH...",
+                            .options = R"(  -h, --help  this list; the whole description
+)",
+                            .details = R"(
+Keeps files on a tier, whatever their heat and whatever the rules say. The pin of a
+directory holds for everything below it that has no pin nearer by. Files that are
+elsewhere move there in the background.
+
+The pin is kept with the file, as the attribute user.sluice.pin.
+
+Examples:
+  sluice pin nvme /mnt/pool/models
+  sluice pin hdd /mnt/pool/archive/*.tar
+
+Exit status: 0 done, 1 failed for a path or more, 2 wrong usage.
+)"};
+
+constexpr HelpText kUnpinHelp{.usage = "sluice unpin PATH...",
+                              .options = R"(  -h, --help  this list; the whole description
+)",
+                              .details = R"(
+Takes the pin of files and directories away: heat and rules decide again. A pin that
+a file inherits is taken away where it is set; 'sluice explain' tells where.
+
+Examples:
+  sluice unpin /mnt/pool/models
+
+Exit status: 0 done, 1 failed for a path or more, 2 wrong usage.
+)"};
+
+std::string describe_unpin_error(const Error& error, const Target& target) {
+  if (error.code != ENODATA) return describe_attribute_error(error, target, "", 0);
+  std::string text = log::escaped(target.path) + ": it has no pin of its own";
+  if (const auto explanation = read_explanation(target.path)) {
+    const auto& pin = member_of(*explanation, "pin");
+    if (const std::string from = text_of(pin, "from"); !from.empty()) {
+      text += "; it has that of " + log::escaped(from) + ", tier " + text_of(pin, "tier");
+    }
+  }
+  return text;
+}
+
+// Calls `act(target)`, which says what went wrong, for each path; one that fails stops no other.
+template <typename Act>
+int for_each_path(std::string_view verb, const std::vector<std::string>& paths, Act act) {
+  const auto mounts = mount_table();
+  int code = kDone;
+  for (const auto& path : paths) {
+    std::string problem;
+    const auto target = find_target(mounts, path, problem);
+    if (target) problem = act(*target);
+    if (!problem.empty()) code = fail(verb, problem);
+  }
+  return code;
+}
+
+}  // namespace
+
+int command_pin(int argc, char** argv) {
+  Arguments arguments;
+  std::string tier;
+  std::vector<std::string> paths;
+  arguments.option("TIER", tier, Arguments::Need::Required);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kPinHelp)) return *code;
+
+  return for_each_path("pin", paths, [&](const Target& target) -> std::string {
+    const auto set = set_attribute(target.path, kPin, tier);
+    return set ? "" : describe_attribute_error(set.error(), target, tier, 0);
+  });
+}
+
+int command_unpin(int argc, char** argv) {
+  Arguments arguments;
+  std::vector<std::string> paths;
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kUnpinHelp)) return *code;
+
+  return for_each_path("unpin", paths, [](const Target& target) -> std::string {
+    const auto removed = remove_attribute(target.path, kPin);
+    return removed ? "" : describe_unpin_error(removed.error(), target);
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "base/units.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/common/control_client.hpp"
+#include "tools/common/mount_status.hpp"
+#include "tools/common/progress.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr HelpText kHelp{.usage = "sluice plan [--json] [--limit N] [--bytes] [MOUNT]",
+                         .options = R"(      --limit N     show the first N moves (20); 0 shows all
+      --json        one JSON object with all moves; its members are stable
+      --bytes       exact numbers of bytes in the table
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                         .details = R"(
+Shows what a pass would move now, and why, without moving anything. Moves are in
+the order in which they would be made. Files that want to move and are held back
+are counted by what holds them. 'sluice tier run' makes such a pass.
+
+MOUNT may be left out inside a mount, or where there is only one.
+
+Examples:
+  sluice plan
+  sluice plan --json /mnt/pool | jq '.list[] | select(.to == "nvme") | .path'
+
+Exit status: 0 shown, 1 failed, 2 wrong usage.
+)"};
+
+struct Request {
+  std::string mount;
+  std::string color = "auto";
+  std::optional<std::uint64_t> limit;
+  bool json = false;
+  bool bytes = false;
+};
+
+struct Sum {
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;
+};
+
+// A plan as it comes in. The moves beyond the limit are counted, not kept: there may be millions.
+struct Plan {
+  Json list = Json::array();
+  std::map<std::pair<std::string, std::string>, Sum> sums;  // by tiers, from and to
+
+  void add(const Json& move, std::uint64_t limit) {
+    Sum& sum = sums[{text_of(move, "from"), text_of(move, "to")}];
+    ++sum.files;
+    sum.bytes += number_of(move, "bytes");
+    if (limit == 0 || list.size() < limit) list.push_back(move);
+  }
+};
+
+std::string held_text(const std::string& reason) {
+  std::string word = reason;
+  std::replace(word.begin(), word.end(), '-', '_');
+  if (word == "min_stay") return "came to their tier not long ago (min_stay)";
+  if (word == "only_once") return "were used only once, which may have been all";
+  if (word == "no_room") return "find no room, and nothing there ranks lower";
+  if (word == "offline") return "belong on a tier that is not there";
+  return reason;
+}
+
+std::string totals(const Style& style, const Plan& plan, const Json& last, const Request& request) {
+  const auto size = [&](std::uint64_t bytes) {
+    return request.bytes ? std::to_string(bytes) + " B" : format_size(bytes);
+  };
+  const auto moves = number_of(last, "moves");
+  const auto looked_at = format_files(number_of(last, "files"));
+  std::string out;
+  if (moves == 0) {
+    out = "nothing to move: " + looked_at + ", each where it should be or held back\n";
+    if (member_of(last, "held").empty()) {
+      out = "nothing to move: " + looked_at + ", each where it should be\n";
+    }
+  } else {
+    if (plan.list.size() < moves) {
+      out += style.paint(Color::Dim, "... and " + format_count(moves - plan.list.size()) +
+                                         " more; --limit 0 shows all") +
+             "\n";
+    }
+    out += "\n" + style.paint(Color::Bold, format_files(moves)) + " of " +
+           format_count(number_of(last, "files")) + " would move, " +
+           size(number_of(last, "bytes")) + "\n";
+    for (const auto& [tiers, sum] : plan.sums) {
+      out += "  " + safe_name(style, tiers.first) + " -> " + safe_name(style, tiers.second) + ": " +
+             format_files(sum.files) + ", " + size(sum.bytes) + "\n";
+    }
+  }
+  for (const auto& [reason, count] : member_of(last, "held").items()) {
+    const auto number = count.is_number_unsigned() ? count.get<std::uint64_t>() : 0;
+    if (number == 0) continue;
+    out += "held back: " + format_files(number) + " that " + safe_name(style, held_text(reason)) +
+           "\n";
+  }
+  if (const auto deep = number_of(last, "too_deep"); deep > 0) {
+    out += "left out: " + format_count(deep) +
+           " directories whose path is longer than 4096 bytes; their files stay where they are\n";
+  }
+  return out;
+}
+
+std::string move_table(const Style& style, const Plan& plan, bool exact) {
+  using Align = Table::Align;
+  Table table({{"FROM -> TO"}, {"SIZE", Align::Right}, {"SCORE", Align::Right}, {"WHY"}, {"PATH"}});
+  for (const auto& move : plan.list) {
+    const auto bytes = number_of(move, "bytes");
+    table.add({safe_name(style, text_of(move, "from") + " -> " + text_of(move, "to")),
+               exact ? std::to_string(bytes) : format_size(bytes),
+               format_score(real_of(move, "score")), safe_name(style, text_of(move, "why")),
+               safe_name(style, text_of(move, "path"))});
+  }
+  return table.text(style);
+}
+
+}  // namespace
+
+int command_plan(int argc, char** argv) {
+  Arguments arguments;
+  Request request;
+  arguments.option("--limit", request.limit);
+  arguments.flag("--json", request.json);
+  arguments.flag("--bytes", request.bytes);
+  arguments.option("--color", request.color);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  const auto style = style_for("plan", request.color);
+  if (!style) return kUsage;
+  const auto mount = mount_for("plan", request.mount);
+  if (!mount) return kFailed;
+
+  const std::uint64_t keep = request.limit.value_or(request.json ? 0 : 20);
+  Plan plan;
+  ControlAnswer answer;
+  {
+    ProgressLine line;
+    ControlListener listener;
+    listener.line = [&](const Json& each) {
+      if (const Json& move = member_of(each, "move"); move.is_object()) plan.add(move, keep);
+      const Json& progress = member_of(each, "progress");
+      if (progress.is_object() && line.is_terminal() && line.is_due()) {
+        line.show("looking at files: " + format_count(number_of(progress, "files")));
+      }
+      return true;
+    };
+    answer = ask_daemon(*mount, {{"verb", "plan"}}, listener);
+  }
+  if (!answer.problem.empty()) return fail("plan", answer.problem);
+
+  if (request.json) {
+    Json out = answer.last;
+    out.erase("done");
+    out["list"] = std::move(plan.list);
+    std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    return kDone;
+  }
+  std::string out;
+  if (!plan.list.empty()) out = move_table(*style, plan, request.bytes);
+  out += totals(*style, plan, answer.last, request);
+  std::fputs(out.c_str(), stdout);
+  return kDone;
+}
+
+}  // namespace sluice

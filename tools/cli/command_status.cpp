@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+
+#include "base/clock.hpp"
+#include "base/units.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/cli/tier_count.hpp"
+#include "tools/common/mount_status.hpp"
+#include "tools/common/output.hpp"
+#include "tools/common/progress.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::steady_clock;
+
+constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [--limits] [MOUNT]",
+                         .options = R"(      --json        one JSON object; its members are stable
+      --bytes       exact numbers of bytes in the table
+      --count       count every file, however long that takes
+      --limits      show every limit, not only those in use
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                         .details = R"(
+Shows each tier's fill, the features in use (or why they are not), and what lives
+where. Files and bytes are counted by walking the tiers, for two seconds unless
+--count is given; a count that was cut short is marked '>=', or "complete": false
+in JSON.
+
+A limit is shown while something of it is in use: how much, how much may be, and
+the error beyond. PER user is the share of the user who has most.
+
+MOUNT may be left out inside a mount, or where there is only one.
+
+Examples:
+  sluice status
+  sluice status /mnt/pool
+  sluice status --json /mnt/pool | jq '.tiers[] | {name, free}'
+
+Exit status: 0 shown, 1 failed (not a mount of sluice), 2 wrong usage.
+)"};
+
+constexpr std::chrono::seconds kCountBudget{2};
+constexpr std::size_t kBarWidth = 20;
+
+struct Request {
+  std::string mount;
+  std::string color = "auto";
+  bool json = false;
+  bool bytes = false;
+  bool count = false;
+  bool limits = false;
+};
+
+// Adds "files", "bytes" and "complete" to each tier. Each gets an equal part of the time that is
+// left.
+void add_counts(Json& tiers, bool to_the_end) {
+  const auto end = steady_clock::now() + kCountBudget;
+  ProgressLine line;
+  auto left = static_cast<long>(tiers.size());
+  for (auto& tier : tiers) {
+    if (!tier.is_object()) continue;
+    TierCount count;
+    if (flag_of(tier, "online")) {
+      const auto now = steady_clock::now();
+      const auto deadline = to_the_end ? steady_clock::time_point::max() : now + (end - now) / left;
+      const std::string name = text_of(tier, "name");
+      count = count_tier(text_of(tier, "path"), deadline, [&](const TierCount& so_far) {
+        if (!to_the_end || !line.is_terminal() || !line.is_due()) return;
+        line.show("counting " + name + ": " + format_files(so_far.files));
+      });
+    }
+    --left;
+    tier["files"] = count.files;
+    tier["bytes"] = count.bytes;
+    tier["complete"] = count.complete;
+  }
+}
+
+Table::Cell fill_cell(const Style& style, const Json& tier) {
+  const auto capacity = number_of(tier, "capacity");
+  const auto size = capacity > 0 ? capacity : number_of(tier, "total");
+  const auto percent = static_cast<unsigned>(
+      size == 0 ? 0
+                : std::min(100.0, 100.0 * static_cast<double>(number_of(tier, "used")) /
+                                      static_cast<double>(size)));
+  const auto high = static_cast<unsigned>(number_of(tier, "high_watermark"));
+  const auto low = static_cast<unsigned>(number_of(tier, "low_watermark"));
+  std::string text = std::to_string(percent) + "%";
+  text.insert(0, text.size() < 4 ? 4 - text.size() : 0, ' ');
+  if (style.is_terminal()) text = fill_bar(percent, high, kBarWidth) + " " + text;
+  return {text, percent >= high ? Color::Red : percent >= low ? Color::Yellow : Color::Green};
+}
+
+std::string tier_table(const Style& style, const Json& tiers, bool exact) {
+  using Align = Table::Align;
+  const auto size = [&](std::uint64_t bytes) {
+    return exact ? std::to_string(bytes) : format_size(bytes);
+  };
+  Table table({{"TIER"},
+               {"FULL"},
+               {"USED", Align::Right},
+               {"FREE", Align::Right},
+               {"SIZE", Align::Right},
+               {"FILES", Align::Right},
+               {"HOLDS", Align::Right},
+               {"ON"},
+               {"PATH"}});
+  for (const auto& tier : tiers) {
+    const std::string name = safe_name(style, text_of(tier, "name"));
+    const std::string path = safe_name(style, text_of(tier, "path"));
+    if (!flag_of(tier, "online")) {
+      table.add(
+          {name,
+           {"offline: " + safe_name(style, text_of(tier, "why")) + " (" + path + ")", Color::Red}});
+      continue;
+    }
+    const std::string mark = flag_of(tier, "complete") ? "" : ">=";
+    const auto capacity = number_of(tier, "capacity");
+    table.add({name, fill_cell(style, tier), size(number_of(tier, "used")),
+               size(number_of(tier, "free")),
+               size(capacity > 0 ? capacity : number_of(tier, "total")),
+               mark + format_count(number_of(tier, "files")), mark + size(number_of(tier, "bytes")),
+               text_of(tier, "filesystem"), path});
+  }
+  return table.text(style);
+}
+
+std::string feature_lines(const Style& style, const Json& features) {
+  std::string out;
+  for (const auto& [name, feature] : features.items()) {
+    const bool on = flag_of(feature, "on");
+    const std::string why = text_of(feature, "why");
+    out += name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') +
+           style.paint(on ? Color::Green : Color::Yellow, on ? "on" : "off") +
+           (why.empty() ? "" : " (" + safe_name(style, why) + ")") + "\n";
+  }
+  return out;
+}
+
+std::string migration_line(const Style& style, const Json& migration) {
+  const bool paused = flag_of(migration, "paused"), automatic = flag_of(migration, "automatic");
+  std::string out = "migration   ";
+  if (paused) {
+    out += style.paint(Color::Yellow, "paused") + " ('sluice tier resume' lets it go on)";
+  } else if (automatic) {
+    const auto left =
+        static_cast<std::int64_t>(number_of(migration, "next_pass")) - real_clock().seconds();
+    out += style.paint(Color::Green, "on") + ", next pass " +
+           (left > 0 ? "in " + format_duration(std::chrono::seconds(left)) : "now");
+  } else {
+    out += style.paint(Color::Yellow, "off") + " (only what is asked for moves)";
+  }
+  out += "; " + format_count(number_of(migration, "moved")) + " moved, " +
+         format_count(number_of(migration, "active")) + " under way, " +
+         format_count(number_of(migration, "queued")) + " queued, " +
+         format_count(number_of(migration, "pending")) + " waiting";
+  if (const auto failed = number_of(migration, "failed"); failed > 0)
+    out += ", " + style.paint(Color::Red, format_count(failed) + " failed");
+  return out + "\n";
+}
+
+std::string micros(const Json& route, const char* name) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f us", real_of(route, name));
+  return text.data();
+}
+
+// Nothing on a mount that nobody has asked for such reads.
+std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
+  using Align = Table::Align;
+  const auto size = [&](std::uint64_t bytes) {
+    return exact ? std::to_string(bytes) : format_size(bytes);
+  };
+  const Json& routes = member_of(gpu, "routes");
+  const Json& devices = member_of(gpu, "devices");
+  if (!flag_of(gpu, "enabled")) return "gpu         off (turned off by gpu = false)\n";
+  std::string out;
+  for (const auto& device : devices) {
+    out += "gpu         " + safe_name(style, text_of(device, "name")) + ", " +
+           size(number_of(device, "memory")) + ", " + text_of(device, "uuid") +
+           (flag_of(device, "lost") ? style.paint(Color::Red, " (lost: remount)") : "") + "\n";
+  }
+  if (devices.empty() && !text_of(gpu, "why").empty())
+    out += "gpu         none (" + safe_name(style, text_of(gpu, "why")) + ")\n";
+  if (number_of(member_of(routes, "all"), "operations") +
+          number_of(member_of(routes, "all"), "failures") >
+      0) {
+    Table table({{"ROUTE"},
+                 {"REQUESTS", Align::Right},
+                 {"FAILED", Align::Right},
+                 {"BYTES", Align::Right},
+                 {"RATE", Align::Right},
+                 {"PEAK", Align::Right},
+                 {"P50", Align::Right},
+                 {"P99", Align::Right}});
+    for (const auto& [name, route] : routes.items()) {
+      table.add({name, format_count(number_of(route, "operations")),
+                 format_count(number_of(route, "failures")), size(number_of(route, "bytes")),
+                 size(number_of(route, "bytes_per_s")) + "/s",
+                 size(number_of(route, "peak_bytes_per_s")) + "/s", micros(route, "p50_us"),
+                 micros(route, "p99_us")});
+    }
+    out += table.text(style);
+  }
+  if (number_of(gpu, "buffers") > 0) {
+    out += "buffers     " + format_count(number_of(gpu, "buffers")) + " registered, " +
+           size(number_of(gpu, "buffer_bytes")) + " (" + size(number_of(gpu, "host_bytes")) +
+           " of host memory, limit " + size(number_of(gpu, "host_bytes_limit")) + "); " +
+           size(number_of(gpu, "pinned_bytes")) + " pinned, " +
+           size(number_of(gpu, "mapped_bytes")) + " of page cache mapped\n";
+  }
+  return out;
+}
+
+std::string limit_table(const Style& style, const Json& limits, bool exact, bool with_unused) {
+  using Align = Table::Align;
+  Table table({{"LIMIT"}, {"PER"}, {"USED", Align::Right}, {"MOST", Align::Right}, {"BEYOND"}});
+  bool is_empty = true;
+  for (const auto& limit : limits) {
+    const auto used = number_of(limit, "used"), most = number_of(limit, "most");
+    if (used == 0 && !with_unused) continue;
+    const auto text = [&](std::uint64_t number) {
+      return flag_of(limit, "bytes") && !exact ? format_size(number) : format_count(number);
+    };
+    table.add({text_of(limit, "what"), text_of(limit, "per"), text(used), text(most),
+               text_of(limit, "error")});
+    is_empty = false;
+  }
+  return is_empty ? "" : "\n" + table.text(style);
+}
+
+void print_for_people(const Style& style, const Json& status, bool exact, bool all_limits) {
+  std::string out = style.paint(Color::Bold, safe_name(style, text_of(status, "mountpoint"))) +
+                    ": pool " + text_of(status, "pool") + ", up " +
+                    format_duration(std::chrono::seconds(number_of(status, "uptime_s"))) +
+                    ", pid " + std::to_string(number_of(status, "pid")) + ", sluice " +
+                    text_of(status, "version") + "\n" + "state in " +
+                    safe_name(style, text_of(status, "state")) + "\n\n";
+  out += tier_table(style, member_of(status, "tiers"), exact) + "\n";
+  out += feature_lines(style, member_of(status, "features"));
+  out += migration_line(style, member_of(status, "migration"));
+  out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
+         format_count(number_of(status, "open_files")) + " open files, " +
+         format_count(number_of(status, "opens")) + " opens since the mount\n";
+  out += gpu_lines(style, member_of(status, "gpu"), exact);
+  out += limit_table(style, member_of(status, "limits"), exact, all_limits);
+  std::fputs(out.c_str(), stdout);
+}
+
+}  // namespace
+
+int command_status(int argc, char** argv) {
+  Arguments arguments;
+  Request request;
+  arguments.flag("--json", request.json);
+  arguments.flag("--bytes", request.bytes);
+  arguments.flag("--count", request.count);
+  arguments.flag("--limits", request.limits);
+  arguments.option("--color", request.color);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  const auto style = style_for("status", request.color);
+  if (!style) return kUsage;
+  const auto mount = mount_for("status", request.mount);
+  if (!mount) return kFailed;
+  auto status = mount_status(*mount);
+  if (!status) return fail("status", describe_status_error(status.error(), *mount));
+  if (const auto tiers = status->find("tiers"); tiers != status->end() && tiers->is_array()) {
+    add_counts(*tiers, request.count);
+  }
+  if (request.json) {
+    // Names are bytes; JSON is not. What is no UTF-8 is replaced rather than refused.
+    std::puts(status->dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    print_for_people(*style, *status, request.bytes, request.limits);
+  }
+  return kDone;
+}
+
+}  // namespace sluice

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// sluice tier run, pause, resume, drain, add, close.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/units.hpp"
+#include "fs/control/options.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/cli/init_config.hpp"
+#include "tools/cli/subprocess.hpp"
+#include "tools/cli/tier_access.hpp"
+#include "tools/common/attributes.hpp"
+#include "tools/common/control_client.hpp"
+#include "tools/common/mount_status.hpp"
+#include "tools/common/progress.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::steady_clock;
+
+constexpr HelpText kRunHelp{.usage = "sluice tier run [--verbose] [MOUNT]",
+                            .options = R"(  -v, --verbose     a line on stdout for each file moved
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+                            .details = R"(
+Makes one pass now, whatever the time of day: looks at every file, and moves those
+that should be elsewhere. Interrupting it ends the pass after the moves that are
+under way. 'sluice plan' shows beforehand what it would do.
+
+MOUNT may be left out inside a mount, or where there is only one.
+
+Exit status: 0 done, 1 failed or some moves did, 2 wrong usage.
+)"};
+
+constexpr HelpText kPauseHelp{.usage = "sluice tier pause [MOUNT]",
+                              .options = R"(  -h, --help  this list; the whole description
+)",
+                              .details = R"(
+Stops files from moving by themselves until 'sluice tier resume'. Moves under way are
+finished; what is asked for by name still moves.
+
+Exit status: 0 done, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kResumeHelp{.usage = "sluice tier resume [MOUNT]",
+                               .options = R"(  -h, --help  this list; the whole description
+)",
+                               .details = R"(
+Lets files move by themselves again after 'sluice tier pause'.
+
+Exit status: 0 done, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kDrainHelp{
+    .usage = "sluice tier drain NAME [--cancel|--lost] [--verbose] [MOUNT]",
+    .options = R"(      --cancel      take the tier into use again
+      --lost        give up a tier that will not come back, with the files on it
+  -v, --verbose     a line on stdout for each file moved
+      --color WHEN  auto (default), always, never
+  -h, --help        this list; the whole description
+)",
+    .details = R"(
+Moves every file off the tier, and puts no new ones there, so that it can be taken
+out of the configuration. Says at the end that it is empty, or what is left and why:
+files that are open for writing, say. Run it again for those. The tier stays closed to
+new files until --cancel.
+
+A tier whose disk died can't be emptied. With --lost the pool goes on without it: the
+next mount does not miss it. Should it turn up after all, put it back into the
+configuration and its files are there again.
+
+Examples:
+  sluice tier drain ssd
+  sluice tier drain ssd --cancel
+
+Exit status: 0 the tier is empty, 1 something is left or it failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kAddHelp{.usage = "sluice tier add NAME=PATH[,KEY=VALUE]... [MOUNT]",
+                            .options = R"(  -h, --help  this list; the whole description
+)",
+                            .details = R"(
+Adds a tier to a running mount; keys are those of 'sluice mount --tier'. Prints the
+lines to put into the configuration, so that the next mount has it, too.
+
+Example:
+  sluice tier add archive=/archive,capacity=8T >> /etc/sluice/pool.toml
+
+Exit status: 0 added, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kCloseHelp{.usage = "sluice tier close [--dry-run] PATH...",
+                              .options = R"(      --dry-run   show the commands, and run none
+  -h, --help      this list; the whole description
+)",
+                              .details = R"(
+Makes tiers, given by their directories, reachable for root alone: users come by the
+mount, and can't change files behind it. Works while the pool is mounted, which goes
+on undisturbed, and while it is not. Each command is shown, then run:
+
+  - If the directory above holds nothing but tiers, it gets mode 0700.
+  - Else the tier goes into a new directory beside it, PATH.private, that only root
+    can enter, and a link takes its place: configuration and fstab stay valid. A tier
+    that is a whole filesystem is mounted there instead.
+
+The directory of a tier itself keeps its mode: it is that of the mount's root.
+
+Examples:
+  sluice tier close /nvme /hdd
+  sluice tier close --dry-run /srv/tiers/nvme
+
+Exit status: 0 only root can enter them now, 1 failed, 2 wrong usage.
+)"};
+
+constexpr std::size_t kMostShown = 10;  // of what is left, each with its reason
+
+struct Request {
+  std::string tier;
+  std::string mount;
+  std::string color = "auto";
+  bool verbose = false;
+  bool cancel = false;
+  bool lost = false;
+};
+
+// Shows a pass while it runs: its progress, and what failed.
+class PassView {
+ public:
+  PassView(const Style& style, std::string_view verb, bool verbose)
+      : style_(style), verb_(verb), verbose_(verbose) {}
+
+  void take(const Json& line) {
+    if (const Json& progress = member_of(line, "progress"); progress.is_object()) {
+      take_progress(progress);
+    }
+    if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) {
+      take_receipt(receipt);
+    }
+  }
+  void end() { line_.clear(); }
+
+ private:
+  void take_progress(const Json& progress) {
+    const bool is_moving = text_of(progress, "phase") == "move";
+    const auto bytes = number_of(progress, "bytes");
+    if (is_moving) meter_.add(steady_clock::now(), bytes);
+    if (!line_.is_due()) return;
+    if (!is_moving) {
+      line_.show("looking at files: " + format_count(number_of(progress, "files")));
+      return;
+    }
+    std::string text =
+        transfer_text(bytes, number_of(progress, "total_bytes"), number_of(progress, "moved"),
+                      number_of(progress, "total"), meter_, line_.is_terminal());
+    if (const std::string path = text_of(progress, "path"); !path.empty()) text += "  " + path;
+    line_.show(text);
+  }
+
+  void take_receipt(const Json& receipt) {
+    const std::string result = text_of(receipt, "result");
+    if (result == "failed" || (result == "gave way" && verbose_)) {
+      line_.clear();
+      fail(verb_, log::escaped(text_of(receipt, "path")) + ": did not move to " +
+                      text_of(receipt, "to") + ": " + log::escaped(text_of(receipt, "reason")));
+    } else if (verbose_) {
+      line_.clear();
+      std::printf("%s -> %s  %s  %s\n", text_of(receipt, "from").c_str(),
+                  text_of(receipt, "to").c_str(), format_size(number_of(receipt, "bytes")).c_str(),
+                  safe_name(style_, text_of(receipt, "path")).c_str());
+    }
+  }
+
+  const Style& style_;
+  const std::string_view verb_;
+  const bool verbose_;
+  RateMeter meter_;
+  ProgressLine line_;
+};
+
+std::string summary(const Json& last, steady_clock::duration took) {
+  const auto bytes = number_of(last, "bytes");
+  const auto elapsed = std::chrono::duration<double>(took).count();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(took);
+  std::string text = "moved " + format_files(number_of(last, "moved")) + ", " + format_size(bytes) +
+                     ", in " + format_duration(seconds);
+  if (bytes > 0 && elapsed >= 1) {
+    text += " (" + format_size(static_cast<std::uint64_t>(static_cast<double>(bytes) / elapsed)) +
+            "/s)";
+  }
+  if (const auto failed = number_of(last, "failed"); failed > 0) {
+    text += "; " + format_count(failed) + " failed";
+  }
+  if (const auto pending = number_of(last, "pending"); pending > 0) {
+    text += "; " + format_count(pending) + " waiting, see 'sluice moves'";
+  }
+  return text;
+}
+
+// Sends `request`, shows the pass that it starts, and prints what came of it.
+ControlAnswer make_pass(const Style& style, const Request& request, std::string_view verb,
+                        const Json& message) {
+  const auto began = steady_clock::now();
+  PassView view(style, verb, request.verbose);
+  ControlListener listener;
+  listener.line = [&](const Json& line) {
+    view.take(line);
+    return true;
+  };
+  ControlAnswer answer = ask_daemon(request.mount, message, listener);
+  view.end();
+  if (answer.problem.empty()) {
+    std::puts(summary(answer.last, steady_clock::now() - began).c_str());
+  }
+  return answer;
+}
+
+int tier_run(int argc, char** argv) {
+  Arguments arguments;
+  Request request;
+  arguments.flag("-v,--verbose", request.verbose);
+  arguments.option("--color", request.color);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kRunHelp)) return *code;
+  const auto style = style_for("tier run", request.color);
+  if (!style) return kUsage;
+  const auto mount = mount_for("tier run", request.mount);
+  if (!mount) return kFailed;
+  request.mount = *mount;
+
+  const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}});
+  if (!answer.problem.empty()) return fail("tier run", answer.problem);
+  return number_of(answer.last, "failed") > 0 ? kFailed : kDone;
+}
+
+int pause_or_resume(int argc, char** argv, const HelpText& help, const char* verb,
+                    const char* said) {
+  Arguments arguments;
+  std::string given;
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, help)) return *code;
+  const std::string name = argv[0];
+  const auto mount = mount_for(name, given);
+  if (!mount) return kFailed;
+  const auto answer = ask_daemon(*mount, {{"verb", verb}});
+  if (!answer.problem.empty()) return fail(name, answer.problem);
+  std::fprintf(stderr, "%s: %s\n", log::escaped(*mount).c_str(), said);
+  return kDone;
+}
+
+int tier_pause(int argc, char** argv) {
+  return pause_or_resume(argc, argv, kPauseHelp, "pause",
+                         "files no longer move by themselves; 'sluice tier resume' ends that");
+}
+
+int tier_resume(int argc, char** argv) {
+  return pause_or_resume(argc, argv, kResumeHelp, "resume", "files move by themselves again");
+}
+
+// The files that are still to move, each with what it waits for.
+void print_pending(const Style& style, const std::string& mount, std::uint64_t left) {
+  std::size_t shown = 0;
+  ControlListener listener;
+  listener.line = [&](const Json& line) {
+    const Json& pending = member_of(line, "pending");
+    if (pending.is_object() && shown < kMostShown) {
+      std::printf("  %s: %s\n", safe_name(style, text_of(pending, "path")).c_str(),
+                  safe_name(style, text_of(pending, "why")).c_str());
+      ++shown;
+    }
+    return shown < kMostShown;
+  };
+  // Best effort: that something is left has been said.
+  ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener);
+  if (left > shown) std::puts("  'sluice moves' shows what stood in the way of the others");
+}
+
+void print_farewell(const std::string& mount, const std::string& name, const char* how) {
+  std::fprintf(stderr, "tier %s is %s. Before the next mount, take it out of the configuration:\n",
+               name.c_str(), how);
+  TierOptions tier;
+  tier.name = name;
+  if (const auto status = mount_status(mount)) {
+    for (const auto& each : member_of(*status, "tiers")) {
+      if (text_of(each, "name") == name) tier.path = text_of(each, "path");
+    }
+  }
+  std::fputs(tier_text(tier, "").c_str(), stdout);
+}
+
+int tier_drain(int argc, char** argv) {
+  Arguments arguments;
+  Request request;
+  arguments.flag("--cancel", request.cancel);
+  arguments.flag("--lost", request.lost);
+  arguments.flag("-v,--verbose", request.verbose);
+  arguments.option("--color", request.color);
+  arguments.option("NAME", request.tier, Arguments::Need::Required);
+  arguments.option("MOUNT", request.mount);
+  if (const auto code = arguments.parse(argc, argv, kDrainHelp)) return *code;
+  const auto style = style_for("tier drain", request.color);
+  if (!style) return kUsage;
+  if (request.cancel && request.lost)
+    return misuse("tier drain", "--cancel and --lost exclude each other");
+  const auto mount = mount_for("tier drain", request.mount);
+  if (!mount) return kFailed;
+  request.mount = *mount;
+  if (const auto problem = unknown_tier(*mount, request.tier); !problem.empty()) {
+    return fail("tier drain", problem);
+  }
+
+  const Json message = {{"verb", request.lost ? "give-up" : "drain"},
+                        {"tier", request.tier},
+                        {"cancel", request.cancel}};
+  if (request.cancel || request.lost) {
+    const auto answer = ask_daemon(*mount, message);
+    if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+    if (request.lost) {
+      print_farewell(*mount, request.tier, "given up, and the files on it");
+      return kDone;
+    }
+    std::fprintf(stderr, "tier %s takes files again\n", request.tier.c_str());
+    return kDone;
+  }
+  const auto answer = make_pass(*style, request, "tier drain", message);
+  if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+  if (flag_of(answer.last, "empty")) {
+    print_farewell(*mount, request.tier, "empty");
+    return kDone;
+  }
+  const auto left = number_of(answer.last, "left");
+  std::fflush(stdout);
+  fail("tier drain", format_files(left) + ", " + format_size(number_of(answer.last, "left_bytes")) +
+                         ", " + (left == 1 ? "is" : "are") + " left on " + request.tier +
+                         "; run it again when what holds them is over:");
+  print_pending(*style, *mount, left);
+  return kFailed;
+}
+
+int tier_add(int argc, char** argv) {
+  Arguments arguments;
+  std::string tier;
+  std::string given;
+  arguments.option("NAME=PATH", tier, Arguments::Need::Required);
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, kAddHelp)) return *code;
+  // The daemon checks it all again; this finds slips before anything is asked.
+  MountOptions options;
+  if (const auto error = append_tier("NAME=PATH", tier, options)) {
+    return misuse("tier add", error->message);
+  }
+  // The daemon's current directory is not ours.
+  TierOptions& added = options.tiers[0];
+  if (const auto path = tier.find('=') + 1; tier[path] != '/') {
+    tier.insert(path, absolute_path(".") + "/");
+    added.path = absolute_path(added.path);
+  }
+  const auto mount = mount_for("tier add", given);
+  if (!mount) return kFailed;
+
+  const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
+  if (!answer.problem.empty()) return fail("tier add", answer.problem);
+  std::fprintf(stderr, "tier %s is in use; for the next mount, put into the configuration:\n",
+               added.name.c_str());
+  std::fputs(tier_text(added, tier).c_str(), stdout);
+  if (const auto warning = open_tiers_warning({{added.name, added.path}}); !warning.empty()) {
+    std::fprintf(stderr, "sluice: tier add: warning: %s\n", warning.c_str());
+  }
+  return kDone;
+}
+
+int tier_close(int argc, char** argv) {
+  Arguments arguments;
+  std::vector<std::string> paths;
+  bool dry_run = false;
+  arguments.flag("--dry-run", dry_run);
+  arguments.option("PATH", paths, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kCloseHelp)) return *code;
+  constexpr std::string_view kName = "tier close";
+  if (!dry_run && ::geteuid() != 0)
+    return fail(kName, "only root can do that; try: sudo sluice " + std::string(kName) + " ...");
+  for (std::string& path : paths) {
+    path = absolute_path(path);
+    if (::access((path + "/.sluice").c_str(), F_OK) < 0) {
+      return fail(kName, log::escaped(path) +
+                             " is not a tier: it has no .sluice; was its pool mounted once?");
+    }
+  }
+  for (const std::string& path : paths) {
+    const auto command = closing_command(path, paths);
+    if (!command) {
+      std::fprintf(stderr, "%s: only root can enter it\n", log::escaped(path).c_str());
+      continue;
+    }
+    std::puts(command->c_str());
+    if (dry_run) continue;
+    std::fflush(stdout);
+    const auto ran = run_program({"/bin/sh", "-c", *command}, std::chrono::seconds(60));
+    if (ran.code != 0) return fail(kName, log::escaped(path) + ": " + ran.err);
+    if (closing_command(path, paths))
+      return fail(kName, log::escaped(path) + " can still be entered");
+  }
+  return kDone;
+}
+
+constexpr std::array kSubverbs{
+    Verb{"run", "make one pass now: move what should be elsewhere", tier_run},
+    Verb{"pause", "stop files from moving by themselves", tier_pause},
+    Verb{"resume", "let files move by themselves again", tier_resume},
+    Verb{"drain", "empty a tier, so that it can be taken away", tier_drain},
+    Verb{"add", "add a tier to a running mount", tier_add},
+    Verb{"close", "keep users from entering a tier past the mount", tier_close},
+};
+
+}  // namespace
+
+int command_tier(int argc, char** argv) { return run_subverb(argc, argv, kSubverbs); }
+
+}  // namespace sluice

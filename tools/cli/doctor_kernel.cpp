@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The kernel, its limits and the rights of whoever mounts.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/units.hpp"
+#include "fs/fuse/session.hpp"
+#include "tools/cli/doctor.hpp"
+
+namespace sluice {
+namespace {
+
+using Verdict = Check::Verdict;
+
+constexpr const char* kUring = "/sys/module/fuse/parameters/enable_uring";
+constexpr std::uint64_t kEnoughLocked = 64 << 20;
+constexpr std::uint64_t kEnoughFiles = 16384;
+
+Check kernel(const MachineView& machine, pid_t) {
+  const auto release = machine.text("/proc/sys/kernel/osrelease").value_or("");
+  const KernelVersion version = parse_kernel(release);
+  if (version >= KernelVersion{6, 14}) return {Verdict::Ok, "kernel", release};
+  const bool has_passthrough = version >= KernelVersion{6, 9};
+  return {Verdict::Warn, "kernel",
+          release + (has_passthrough ? ": older than 6.14, so requests do not go by io_uring"
+                                     : ": older than 6.9, so the daemon copies all bytes itself"),
+          "use kernel 6.14 or newer"};
+}
+
+Check fuse(const MachineView& machine, pid_t) {
+  if (machine.has("/dev/fuse")) return {Verdict::Ok, "fuse", "/dev/fuse is there"};
+  const auto known = machine.text("/proc/filesystems").value_or("");
+  if (known.find("\tfuse\n") != std::string::npos) {
+    return {Verdict::Fail, "fuse", "the kernel has it, but there is no /dev/fuse",
+            "give the container the device: docker run --device /dev/fuse"};
+  }
+  return {Verdict::Fail, "fuse", "the kernel has no FUSE loaded", "modprobe fuse"};
+}
+
+Check passthrough(const MachineView& machine, pid_t) {
+  const auto has = kernel_has(machine, "fuse_passthrough_");
+  if (!has) {
+    return {Verdict::Warn, "passthrough",
+            "the kernel does not say whether it can read tiers itself",
+            "mount a pool: sluice status says"};
+  }
+  if (*has) return {Verdict::Ok, "passthrough", "the kernel can read tiers itself"};
+  return {Verdict::Warn, "passthrough", "the kernel, or the fuse module if loaded, has none",
+          "use a kernel of 6.9 or newer with CONFIG_FUSE_PASSTHROUGH"};
+}
+
+Check io_uring(const MachineView& machine, pid_t) {
+  const auto enabled = machine.text(kUring);
+  if (!enabled) {
+    return {Verdict::Warn, "io_uring", "FUSE of this kernel can't: small requests take 10 us more",
+            "use a kernel of 6.14 or newer with CONFIG_FUSE_IO_URING"};
+  }
+  if (*enabled != "Y") {
+    return {Verdict::Warn, "io_uring",
+            "off for FUSE; a mount turns it on where it may write to /sys, else small requests "
+            "take 10 us more",
+            std::string("echo Y > ") + kUring + " before mounting; for good: options fuse " +
+                "enable_uring=Y in /etc/modprobe.d/fuse.conf"};
+  }
+  if (machine.text("/proc/sys/kernel/io_uring_disabled").value_or("0") == "2") {
+    return {Verdict::Warn, "io_uring", "forbidden to all processes",
+            "sysctl kernel.io_uring_disabled=0"};
+  }
+  return {Verdict::Ok, "io_uring", "FUSE requests can go by io_uring"};
+}
+
+Check cachestat(const MachineView&, pid_t) {
+#ifdef SYS_cachestat
+  constexpr long kNumber = SYS_cachestat;
+#else
+  constexpr long kNumber = 451;  // the same on every architecture
+#endif
+  // A descriptor that is none: whoever has the call says EBADF.
+  if (::syscall(kNumber, -1, nullptr, nullptr, 0) < 0 && errno == EBADF) {
+    return {Verdict::Ok, "cachestat", "what the page cache has can be asked"};
+  }
+  return {
+      Verdict::Warn, "cachestat",
+      errno == ENOSYS ? "the kernel can't tell what the page cache has (6.5 and newer can)"
+                      : "refused here: the page cache's content can't be asked",
+      errno == ENOSYS ? "use kernel 6.5 or newer" : "allow cachestat(2) in the seccomp profile"};
+}
+
+// Of the daemon, or of this process, which has those that a daemon started from here would have.
+std::string process_file(const MachineView& machine, pid_t daemon, const std::string& name) {
+  const std::string who = daemon > 0 ? std::to_string(daemon) : "self";
+  return machine.text("/proc/" + who + "/" + name).value_or("");
+}
+
+std::string whose(pid_t daemon) { return daemon > 0 ? "the daemon" : "this process"; }
+
+// What helps where process_file() has nothing: the daemon's may be hidden, one's own are not.
+std::string to_read_it(pid_t daemon) {
+  return daemon > 0 ? "run this as root, outside of containers" : "mount -t proc proc /proc";
+}
+
+Check memlock(const MachineView& machine, pid_t daemon) {
+  const auto limit = parse_limit(process_file(machine, daemon, "limits"), "Max locked memory");
+  if (!limit) {
+    return {Verdict::Warn, "memlock", "the limit of " + whose(daemon) + " can't be read",
+            to_read_it(daemon)};
+  }
+  if (limit->soft == kUnlimited) {
+    return {Verdict::Ok, "memlock", whose(daemon) + " may lock any amount of memory"};
+  }
+  const bool enough = limit->soft >= kEnoughLocked;
+  const std::string words = whose(daemon) + " may lock " + format_size(limit->soft);
+  if (enough || (daemon == 0 && ::geteuid() == 0)) {
+    return {Verdict::Ok, "memlock", words + (enough ? "" : "; root any amount")};
+  }
+  return {Verdict::Warn, "memlock", words,
+          "ulimit -l unlimited; for a container --ulimit memlock=-1; for a service "
+          "LimitMEMLOCK=infinity"};
+}
+
+Check open_files(const MachineView& machine, pid_t daemon) {
+  const auto limit = parse_limit(process_file(machine, daemon, "limits"), "Max open files");
+  if (!limit) {
+    return {Verdict::Warn, "nofile", "the limit of " + whose(daemon) + " can't be read",
+            to_read_it(daemon)};
+  }
+  // A daemon raises its own to the hard limit.
+  const std::uint64_t most = daemon > 0 ? limit->soft : limit->hard;
+  const std::string words =
+      (daemon > 0 ? "the daemon" : "a daemon started from here") + std::string(" may have ") +
+      (most == kUnlimited ? "any number of" : std::to_string(most)) + " descriptors";
+  if (most < kEnoughFiles) {
+    return {Verdict::Warn, "nofile", words + ": each file that is open takes one",
+            "ulimit -Hn 1048576; for a service LimitNOFILE=1048576"};
+  }
+  const auto all = parts_of(machine.text("/proc/sys/fs/file-nr").value_or(""), '\t');
+  if (all.size() == 3) {
+    const auto used = parse_size(all[0]).value_or(0), top = parse_size(all[2]).value_or(0);
+    if (used > top / 10 * 9) {
+      return {Verdict::Warn, "nofile",
+              "the machine has " + all[0] + " of at most " + all[2] + " files open",
+              "sysctl fs.file-max=" + std::to_string(top * 4)};
+    }
+  }
+  return {Verdict::Ok, "nofile", words};
+}
+
+Check leases(const MachineView& machine, pid_t) {
+  if (machine.text("/proc/sys/fs/leases-enable").value_or("1") != "0") {
+    return {Verdict::Ok, "leases", "moves can see who uses a file"};
+  }
+  return {Verdict::Fail, "leases",
+          "switched off: a file moves only after a minute without use, and a program that has it "
+          "mapped is not seen",
+          "sysctl fs.leases-enable=1"};
+}
+
+Check request_size(const MachineView& machine, pid_t) {
+  constexpr std::uint64_t kUsualPages = 256;
+  const auto pages = machine.number("/proc/sys/fs/fuse/max_pages_limit");
+  const auto size = format_size(pages.value_or(kUsualPages) *
+                                static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
+  if (pages.value_or(kUsualPages) >= kUsualPages) {
+    return {Verdict::Ok, "requests", "of up to " + size};
+  }
+  return {Verdict::Warn, "requests", "of at most " + size + ": large reads come in more pieces",
+          "sysctl fs.fuse.max_pages_limit=" + std::to_string(kUsualPages)};
+}
+
+Check libfuse(const MachineView&, pid_t) { return {Verdict::Ok, "libfuse", libfuse_version()}; }
+
+Check rights(const MachineView& machine, pid_t daemon) {
+  constexpr unsigned kReadSearch = 2, kSysAdmin = 21, kLease = 28;  // capabilities(7)
+  if (daemon == 0 && ::geteuid() != 0) {
+    return {Verdict::Ok, "rights", "not root: this user can look, but not mount"};
+  }
+  for (const auto& line : parts_of(process_file(machine, daemon, "status"), '\n')) {
+    if (!line.starts_with("CapEff:")) continue;
+    const auto bits = std::strtoull(line.c_str() + std::strlen("CapEff:"), nullptr, 16);
+    const auto lacks = [&](unsigned capability) { return ((bits >> capability) & 1) == 0; };
+    const auto add = [](const char* name) {
+      return std::string("give it CAP_") + name + "; for a container --cap-add " + name;
+    };
+    if (lacks(kSysAdmin)) {
+      return {Verdict::Fail, "rights",
+              "root here may not mount, nor let the kernel read tiers itself", add("SYS_ADMIN")};
+    }
+    if (lacks(kReadSearch)) {
+      return {Verdict::Warn, "rights", "files can't be opened by handle: a descriptor each",
+              add("DAC_READ_SEARCH")};
+    }
+    if (lacks(kLease)) {
+      return {Verdict::Warn, "rights", "no leases on files of others: these hardly ever move",
+              add("LEASE")};
+    }
+    return {Verdict::Ok, "rights", "to mount, to open by handle, to take leases"};
+  }
+  return {Verdict::Warn, "rights", "those of " + whose(daemon) + " can't be read",
+          to_read_it(daemon)};
+}
+
+}  // namespace
+
+std::string_view name_of(Check::Verdict verdict) {
+  switch (verdict) {
+    case Check::Verdict::Ok:
+      return "ok";
+    case Check::Verdict::Warn:
+      return "warn";
+    case Check::Verdict::Fail:
+      return "fail";
+  }
+  return "?";
+}
+
+std::vector<Check> kernel_checks(const MachineView& machine, pid_t daemon) {
+  constexpr Check (*kChecks[])(const MachineView&, pid_t) = {
+      kernel,    fuse,    libfuse,    rights, passthrough,  io_uring,
+      cachestat, memlock, open_files, leases, request_size,
+  };
+  std::vector<Check> checks;
+  for (const auto& check : kChecks) checks.push_back(check(machine, daemon));
+  return checks;
+}
+
+}  // namespace sluice

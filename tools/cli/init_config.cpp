@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/init_config.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/unique_fd.hpp"
+#include "tools/cli/machine.hpp"
+#include "tools/common/output.hpp"
+
+namespace sluice {
+namespace {
+
+// A TOML string. What is no UTF-8 can't be one; reading it back says so.
+std::string toml_string(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out.append(1, '\\').append(1, c);
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string problem_with(const std::string& path, int code) {
+  return log::escaped(path) + ": " + std::strerror(code) +
+         (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
+}
+
+// Takes back what was made, unless it is kept.
+class MadeDirectories {
+ public:
+  ~MadeDirectories() {
+    for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
+  }
+  bool make(const std::string& path) {
+    // Whatever the umask: the mode of a tier is that of the pool's root.
+    return make_new(path, 0755) || errno == EEXIST;
+  }
+  // Fails with EEXIST if there is something.
+  bool make_new(const std::string& path, mode_t mode) {
+    if (::mkdir(path.c_str(), mode) < 0) return false;
+    made_.push_back(path);
+    return ::chmod(path.c_str(), mode) == 0;
+  }
+  bool make_all(const std::string& path) {
+    if (::access(path.c_str(), F_OK) == 0) return true;
+    return (path == "/" || make_all(parent_path(path))) && make(path);
+  }
+  std::vector<std::string> keep() { return std::exchange(made_, {}); }
+
+ private:
+  std::vector<std::string> made_;
+};
+
+bool is_promised(const InitConfig& config, const std::string& directory) {
+  return std::find(config.new_parents.begin(), config.new_parents.end(), directory) !=
+         config.new_parents.end();
+}
+
+std::string no_parent(const TierOptions& tier) {
+  return "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
+         " does not exist; is its disk mounted?";
+}
+
+// The whole file or nothing of it. EEXIST if there is one that may not be replaced.
+int write_whole(const std::string& file, const std::string& text, bool replaces) {
+  const std::string draft = file + "." + std::to_string(::getpid()) + ".new";
+  UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!fd) return errno;
+  int code = 0;
+  // Readable by all, whatever the umask: verbs of users read it.
+  if (::fchmod(fd.get(), 0644) < 0 ||
+      ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::fsync(fd.get()) < 0) {
+    code = errno == 0 ? EIO : errno;
+  } else if (replaces ? ::rename(draft.c_str(), file.c_str()) < 0
+                      : ::link(draft.c_str(), file.c_str()) < 0) {
+    code = errno;
+  }
+  ::unlink(draft.c_str());  // gone already after a rename
+  return code;
+}
+
+}  // namespace
+
+std::string tier_text(const TierOptions& tier, const std::string& given) {
+  std::string out =
+      "[[tier]]\nname = " + toml_string(tier.name) + "\npath = " + toml_string(tier.path) + "\n";
+  const auto parts = parts_of(given, ',');
+  // A path may hold commas: what ends in keys is the rest.
+  std::size_t first = parts.size();
+  while (first > 1 && parts[first - 1].find('=') != std::string::npos) --first;
+  for (std::size_t i = first; i < parts.size(); ++i) {
+    const auto sign = parts[i].find('=');
+    const std::string value = parts[i].substr(sign + 1);
+    const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
+    out += parts[i].substr(0, sign) + " = " + (is_number ? value : toml_string(value)) + "\n";
+  }
+  return out;
+}
+
+std::string config_path(const std::string& folder, const std::string& name) {
+  return folder + "/" + name + ".toml";
+}
+
+bool is_pool_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && name[0] != '.' && name[0] != '-' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return c < 0x80 && (std::isalnum(c) != 0 || std::strchr("_-.", c) != nullptr);
+         });
+}
+
+std::optional<std::string> prepare_config(InitConfig& config) {
+  MountOptions given;
+  config.text =
+      "# Written by 'sluice init'. All options: sluice.toml(5), /usr/share/sluice/sluice.toml.\n"
+      "mountpoint = " +
+      toml_string(config.mountpoint) + "\n";
+  for (const auto& tier : config.tiers) {
+    if (const auto error = append_tier("--tier", tier, given)) return error->message;
+    config.text += "\n" + tier_text(given.tiers.back(), tier);
+  }
+  config.options = {};
+  auto error = apply_config_text(config.text, config.file, config.options);
+  if (!error) error = check_options(config.options);
+  if (!error) return {};
+  return error->message;
+}
+
+std::optional<std::string> check_places(const InitConfig& config) {
+  for (const auto& tier : config.options.tiers) {
+    const std::string parent = parent_path(tier.path);
+    if (is_promised(config, parent)) continue;
+    if (::access(parent.c_str(), F_OK) < 0 && errno == ENOENT) return no_parent(tier);
+  }
+  const auto error = check_tiers(config.options, Directories::MayBeMissing);
+  if (!error) return {};
+  return error->message;
+}
+
+WrittenConfig write_config(const InitConfig& config, bool replaces) {
+  if (!replaces && ::access(config.file.c_str(), F_OK) == 0) {
+    return {log::escaped(config.file) +
+                " exists; --force replaces it, --name chooses another, --dry-run only shows",
+            {}};
+  }
+  MadeDirectories made;
+  for (const auto& tier : config.options.tiers) {
+    const std::string parent = parent_path(tier.path);
+    if (is_promised(config, parent) && !made.make_new(parent, 0700)) {
+      if (errno != EEXIST) return {"tier " + tier.name + ": " + problem_with(parent, errno), {}};
+      return {"tier " + tier.name + ": " + log::escaped(parent) +
+                  " was to be new, and somebody has made it meanwhile; see what it is, then again",
+              {}};
+    }
+    if (made.make(tier.path)) continue;
+    if (errno == ENOENT) return {no_parent(tier), {}};
+    return {"tier " + tier.name + ": " + problem_with(tier.path, errno), {}};
+  }
+  for (const std::string& path : {config.mountpoint, parent_path(config.file)}) {
+    if (!made.make_all(path)) return {problem_with(path, errno), {}};
+  }
+  if (const auto error = check_tiers(config.options)) return {error->message, {}};
+  if (const int code = write_whole(config.file, config.text, replaces); code != 0) {
+    return {problem_with(config.file, code), {}};
+  }
+  return {"", made.keep()};
+}
+
+std::string next_steps(const InitConfig& config, const std::string& unit) {
+  std::string out = "Mount it, one of these ways:\n";
+  if (!unit.empty()) {
+    out += "  systemctl enable --now sluice@" + unit + "    # now and at each start\n";
+  }
+  const auto in_fstab = [](const std::string& path) {
+    std::string field;
+    for (const char c : path) {
+      const auto byte = static_cast<unsigned char>(c);
+      char escape[8];
+      std::snprintf(escape, sizeof escape, byte <= ' ' || c == '\\' ? "\\%03o" : "%c", byte);
+      field += escape;
+    }
+    return field;
+  };
+  // Above it: behind a line, fstab knows no comments.
+  out += "  # a line for /etc/fstab:\n";
+  out += "  " + in_fstab(config.file) + "  " + in_fstab(config.mountpoint) + "  sluice  nofail";
+  for (const auto& tier : config.options.tiers) {
+    out += ",x-systemd.requires-mounts-for=" + in_fstab(tier.path);
+  }
+  out += "  0 0\n";
+  out += "  sluice mount --config " + shell_word(config.file) + "    # now, by hand\n";
+  return out + "Then: sluice status " + shell_word(config.mountpoint) + ", sluice doctor\n";
+}
+
+}  // namespace sluice

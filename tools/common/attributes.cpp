@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/attributes.hpp"
+
+#include <fts.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/path.hpp"
+#include "base/units.hpp"
+#include "fs/control/options.hpp"
+#include "tools/common/mount_status.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// No fts_open() but for one path, so that each failure has its place.
+struct FtsCloser {
+  void operator()(FTS* walk) const { ::fts_close(walk); }
+};
+
+Json tier_status(const std::string& mountpoint, const std::string& name) {
+  const auto status = mount_status(mountpoint);
+  if (!status || !status->contains("tiers")) return Json::object();
+  for (const auto& tier : (*status)["tiers"]) {
+    if (text_of(tier, "name") == name) return tier;
+  }
+  return Json::object();
+}
+
+}  // namespace
+
+Result<std::string> read_attribute(const std::string& path, const char* name) {
+  std::string value(64 << 10, '\0');
+  const ssize_t size = ::getxattr(path.c_str(), name, value.data(), value.size());
+  if (size < 0) return Error::last("read attribute");
+  value.resize(static_cast<std::size_t>(size));
+  return value;
+}
+
+Result<Json> read_explanation(const std::string& path) {
+  const std::string text = SLUICE_TRY(read_attribute(path, "user.sluice.explain"));
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Error(EUCLEAN, "parse explanation");
+  return json;
+}
+
+Result<void> set_attribute(const std::string& path, const char* name, const std::string& value) {
+  if (::setxattr(path.c_str(), name, value.data(), value.size(), 0) < 0) {
+    return Error::last("set attribute");
+  }
+  return {};
+}
+
+Result<void> remove_attribute(const std::string& path, const char* name) {
+  if (::removexattr(path.c_str(), name) < 0) return Error::last("remove attribute");
+  return {};
+}
+
+std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const std::string& path,
+                                  std::string& problem) {
+  const std::string where = log::escaped(path);
+  struct stat status {};
+  if (::stat(path.c_str(), &status) < 0) {
+    problem = where + ": " + std::strerror(errno);
+    if (errno == ENOTCONN) problem += "; the daemon of this mount has died: 'sluice umount' it";
+    return std::nullopt;
+  }
+  const auto mount = sluice_mount_of(mounts, real_path(path));
+  if (!mount) {
+    problem =
+        where + ": it is not on a mount of sluice; 'findmnt -t fuse.sluice' lists those there are";
+    return std::nullopt;
+  }
+  return Target{path, *mount, S_ISDIR(status.st_mode)};
+}
+
+std::string unknown_tier(const std::string& mountpoint, const std::string& tier) {
+  const auto status = mount_status(mountpoint);
+  if (!status || !status->contains("tiers")) return {};
+  std::vector<std::string> names;
+  for (const auto& each : (*status)["tiers"]) names.push_back(text_of(each, "name"));
+  std::vector<std::string_view> views;
+  std::string list;
+  for (const auto& name : names) {
+    if (name == tier) return {};
+    views.push_back(name);
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  const auto close = closest_word(tier, views);
+  return log::escaped(mountpoint) + " has no tier '" + log::escaped(tier) + "' (it has " + list +
+         ")" + (close ? "; did you mean '" + std::string(*close) + "'?" : "");
+}
+
+std::string describe_attribute_error(const Error& error, const Target& target,
+                                     const std::string& tier, std::uint64_t bytes) {
+  const std::string where = log::escaped(target.path) + ": ";
+  switch (error.code) {
+    case EINVAL: {
+      const std::string unknown = unknown_tier(target.mount, tier);
+      return where + (unknown.empty() ? "it can't go to tier " + log::escaped(tier) : unknown);
+    }
+    case EPERM:
+    case EACCES:
+      return where + "not permitted; only who may write a file may say where it lives";
+    case ENOSPC:
+      return where + "no space on tier " + log::escaped(tier) + " (" +
+             format_size(number_of(tier_status(target.mount, tier), "free")) + " free, " +
+             format_size(bytes) + " needed); see 'sluice status'";
+    case EAGAIN:
+      return where + "too many moves that you asked for are not done yet; see 'sluice moves'";
+    case ENODATA:
+    case EOPNOTSUPP:
+      return where + "the daemon of " + log::escaped(target.mount) +
+             " does not know this; is it of an older version?";
+    default:
+      return where + std::strerror(error.code);
+  }
+}
+
+void each_file(const std::string& path, const std::function<void(const FoundFile&)>& found,
+               const std::function<void(const std::string&)>& problem) {
+  std::string root = path;
+  std::array<char*, 2> roots{root.data(), nullptr};
+  // A link that was named is followed, as `chown` does; those that are met are not.
+  const std::unique_ptr<FTS, FtsCloser> walk(
+      ::fts_open(roots.data(), FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR | FTS_XDEV, nullptr));
+  if (!walk) return problem(log::escaped(path) + ": " + std::strerror(errno));
+  errno = 0;
+  while (const FTSENT* entry = ::fts_read(walk.get())) {
+    switch (entry->fts_info) {
+      case FTS_F:
+        found({entry->fts_path, static_cast<std::uint64_t>(entry->fts_statp->st_size)});
+        break;
+      case FTS_DNR:
+      case FTS_ERR:
+      case FTS_NS:
+        problem(log::escaped(entry->fts_path) + ": " + std::strerror(entry->fts_errno));
+        break;
+      default:
+        break;
+    }
+    errno = 0;
+  }
+  if (errno != 0) problem(log::escaped(path) + ": " + std::strerror(errno));
+}
+
+}  // namespace sluice

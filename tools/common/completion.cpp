@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/completion.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "tools/common/mount_status.hpp"
+#include "tools/common/mounts.hpp"
+
+namespace sluice {
+namespace {
+
+// The values of options that have few of them, by the word that help texts use for the value.
+constexpr std::array kValues{std::pair{"WHEN", "auto always never"},
+                             std::pair{"LEVEL", "trace debug info warn error"}};
+
+struct Cursor {
+  std::string before;  // an option, if its value is to be completed
+  std::string word;
+  std::string kept;  // the beginning of the shell's word that is not `word`: "--color="
+};
+
+// Shells differ in what is one word: bash makes three of --color=auto.
+Cursor find_cursor(std::string before, std::string word) {
+  if (word == "=") return {std::move(before), "", ""};
+  const auto sign = word.find('=');
+  if (!word.starts_with("--") || sign == std::string::npos)
+    return {std::move(before), std::move(word), ""};
+  return {word.substr(0, sign), word.substr(sign + 1), word.substr(0, sign + 1)};
+}
+
+void offer(const Cursor& cursor, std::string_view word, std::string_view meaning) {
+  if (!word.starts_with(cursor.word)) return;
+  std::printf("%s%.*s\t%.*s\n", cursor.kept.c_str(), static_cast<int>(word.size()), word.data(),
+              static_cast<int>(meaning.size()), meaning.data());
+}
+
+void offer_tiers(const Cursor& cursor) {
+  const MountChoice mount = choose_mount("");
+  if (!mount.problem.empty()) return;
+  const auto status = mount_status(mount.point);
+  if (!status) return;
+  for (const auto& tier : member_of(*status, "tiers")) {
+    offer(cursor, text_of(tier, "name"), text_of(tier, "path"));
+  }
+}
+
+// `kind` as in the help text; an unknown one is left to the shell, which offers files.
+void offer_values(const Cursor& cursor, std::string_view kind) {
+  if (kind == "TIER") return offer_tiers(cursor);
+  for (const auto& [name, values] : kValues) {
+    if (kind != name) continue;
+    std::string_view rest = values;
+    while (!rest.empty()) {
+      const auto end = std::min(rest.find(' '), rest.size());
+      offer(cursor, rest.substr(0, end), "");
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(' ');
+  return begin == std::string_view::npos ? "" : text.substr(begin);
+}
+
+}  // namespace
+
+std::vector<OptionLine> parse_options(std::string_view text) {
+  std::vector<OptionLine> out;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view rest = trimmed(line);
+    std::string_view letter;
+    if (rest.size() > 4 && rest[0] == '-' && rest.substr(2, 2) == ", ") {
+      letter = rest.substr(0, 2);
+      rest.remove_prefix(4);
+    }
+    if (!rest.starts_with("--")) {
+      if (out.empty()) continue;
+      std::string& meaning = out.back().meaning;
+      meaning.append(meaning.empty() ? "" : " ").append(rest);
+      continue;
+    }
+    OptionLine& option = out.emplace_back();
+    option.letter = letter;
+    const auto take = [&rest] {
+      const auto length = std::min(rest.find(' '), rest.size());
+      const std::string_view word = rest.substr(0, length);
+      rest.remove_prefix(length);
+      return word;
+    };
+    option.name = take();
+    // The name of a value comes after one space, an explanation after more.
+    if (rest.size() > 1 && rest[1] != ' ') {
+      rest.remove_prefix(1);
+      option.value = take();
+    }
+    option.meaning = trimmed(rest);
+  }
+  return out;
+}
+
+int complete_verbs(std::span<char* const> arguments, std::span<const Verb> verbs) {
+  if (arguments.size() < 3) return kUsage;
+  const Cursor cursor{"", arguments[2], ""};
+  for (const auto& verb : verbs) offer(cursor, verb.name, verb.summary);
+  offer(cursor, "--help", "what the verbs are");
+  return kDone;
+}
+
+int complete_options(std::span<char* const> arguments, const HelpText& help, std::string_view verb,
+                     bool is_first) {
+  if (arguments.size() < 3) return kUsage;
+  const Cursor cursor = find_cursor(arguments[1], arguments[2]);
+  const auto options = parse_options(help.options);
+  for (const auto& option : options) {
+    if (option.name != cursor.before || option.value.empty()) continue;
+    offer_values(cursor, option.value);
+    return kDone;
+  }
+  if (cursor.word.starts_with('-')) {
+    for (const auto& option : options) offer(cursor, option.name, option.meaning);
+    return kDone;
+  }
+  // "sluice pin TIER PATH...": the only positional argument that is not a file.
+  const std::string_view place = help.usage.substr(program_of(help).size() + 1 + verb.size());
+  if (is_first && (place.starts_with(" TIER ") || place.starts_with(" NAME "))) offer_tiers(cursor);
+  return kDone;
+}
+
+int command_complete(int argc, char** argv, std::span<const Verb> verbs) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty()) words.emplace_back();
+  std::string word = words.back();
+  words.pop_back();
+  // "--color", "=", "au" is "--color", "au".
+  if (!words.empty() && words.back() == "=") words.pop_back();
+  std::string before = words.empty() ? "" : words.back();
+  std::string mark(kCompletionMark);
+  if (words.empty()) {
+    offer({"", word, ""}, "--version", "the version");
+    const std::array<char*, 3> arguments{mark.data(), before.data(), word.data()};
+    return complete_verbs(arguments, verbs);
+  }
+  for (const auto& verb : verbs) {
+    if (verb.name != words[0]) continue;
+    std::vector<char*> arguments{words[0].data()};
+    // Whether it is a verb's verb, the verb knows.
+    if (words.size() > 1 && !words[1].starts_with('-')) arguments.push_back(words[1].data());
+    arguments.insert(arguments.end(), {mark.data(), before.data(), word.data()});
+    const auto count = static_cast<int>(arguments.size());
+    arguments.push_back(nullptr);
+    return verb.run(count, arguments.data());
+  }
+  return kDone;
+}
+
+}  // namespace sluice

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/control_client.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/unix_socket.hpp"
+#include "tools/common/mount_status.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kTickMilliseconds = 200;
+constexpr std::size_t kLongestLine = 1 << 20;  // far more than two paths, each byte escaped
+
+std::string describe_connect(int code, const std::string& who) {
+  switch (code) {
+    case ENOENT:
+      return who + ": its daemon has no control socket; is it of an older version?";
+    case ECONNREFUSED:
+      return who + ": its daemon is gone or about to end; see 'sluice status'";
+    case EACCES:
+    case EPERM:
+      return who + ": only root and the user who mounted it may ask this; try it with sudo";
+    default:
+      return who + ": its daemon can't be reached: " + std::strerror(code);
+  }
+}
+
+bool send_all(const UniqueFd& socket, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t sent = ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EINTR) return false;
+    if (sent > 0) text.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+// Reads an answer to its end. Lives for one request.
+class AnswerReader {
+ public:
+  AnswerReader(const UniqueFd& socket, const std::string& who, const ControlListener& listener)
+      : socket_(socket), who_(who), listener_(listener) {}
+
+  ControlAnswer read() {
+    pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    for (;;) {
+      if (listener_.tick && !listener_.tick()) return ended();
+      const int ready = ::poll(&readable, 1, kTickMilliseconds);
+      if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+      std::array<char, 65536> piece{};
+      const ssize_t got =
+          ready < 0 ? -1 : ::recv(socket_.get(), piece.data(), piece.size(), MSG_DONTWAIT);
+      if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (got <= 0) return failed("its daemon ended before it had answered; see its log");
+      if (auto answer = take({piece.data(), static_cast<std::size_t>(got)})) return *answer;
+    }
+  }
+
+ private:
+  // Adds bytes, and deals with each line that they complete.
+  std::optional<ControlAnswer> take(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const auto end = bytes.find('\n');
+      pending_.append(bytes.substr(0, end));
+      if (pending_.size() > kLongestLine) return misunderstood();
+      if (end == std::string_view::npos) return std::nullopt;
+      bytes.remove_prefix(end + 1);
+      const std::string line = std::exchange(pending_, {});
+      Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object()) return misunderstood();
+      if (flag_of(json, "done")) {
+        std::string problem = text_of(json, "error");
+        return ControlAnswer{std::move(json), log::escaped(problem), false};
+      }
+      if (listener_.line && !listener_.line(json)) return ended();
+    }
+    return std::nullopt;
+  }
+
+  static ControlAnswer ended() { return {Json::object(), "", true}; }
+  ControlAnswer failed(const std::string& why) const {
+    return {Json::object(), who_ + ": " + why, false};
+  }
+  ControlAnswer misunderstood() const {
+    return failed("the daemon's answer can't be understood; is it of another version?");
+  }
+
+  const UniqueFd& socket_;
+  const std::string& who_;
+  const ControlListener& listener_;
+  std::string pending_;  // the beginning of a line
+};
+
+}  // namespace
+
+ControlAnswer ask_socket(const std::string& directory, const std::string& who, const Json& request,
+                         const ControlListener& listener) {
+  const auto socket = connect_unix(directory + "/control.sock");
+  if (!socket) return {Json::object(), describe_connect(socket.error().code, who), false};
+  // Names are bytes, JSON is not; one that is no UTF-8 can't be asked about.
+  const std::string line = request.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // A daemon that refuses may say why and hang up before it has read: the answer tells.
+  send_all(*socket, line);
+  return AnswerReader(*socket, who, listener).read();
+}
+
+ControlAnswer ask_daemon(const std::string& mountpoint, const Json& request,
+                         const ControlListener& listener) {
+  const auto status = mount_status(mountpoint);
+  if (!status) {
+    return {Json::object(), describe_status_error(status.error(), mountpoint), false};
+  }
+  return ask_socket(text_of(*status, "state"), log::escaped(mountpoint), request, listener);
+}
+
+}  // namespace sluice

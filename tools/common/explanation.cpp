@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/explanation.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/units.hpp"
+#include "tools/common/mount_status.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLabelWidth = 8;
+
+std::string duration_of(std::int64_t seconds) {
+  return format_duration(std::chrono::seconds(std::max<std::int64_t>(seconds, 0)));
+}
+
+// Writes one explanation. Lives for one text.
+class Writer {
+ public:
+  Writer(const Json& json, std::int64_t now) : json_(json), now_(now) {}
+
+  std::vector<ExplanationLine> lines() {
+    write_where();
+    write_heat();
+    write_why();
+    write_choices();
+    write_changes();
+    write_work();
+    return std::move(lines_);
+  }
+
+ private:
+  void line(std::string_view label, std::string text, Color color = Color::None) {
+    lines_.push_back({std::string(label), std::move(text), color});
+  }
+
+  void write_where() {
+    std::string text = text_of(json_, "tier") + ", " + format_size(number_of(json_, "bytes"));
+    if (const auto arrived = static_cast<std::int64_t>(number_of(json_, "arrived")); arrived > 0) {
+      text += ", there for " + duration_of(now_ - arrived);
+    }
+    if (const auto links = number_of(json_, "links"); links > 1) {
+      text += ", one of " + format_count(links) + " names (hard links)";
+    }
+    line("on", text);
+    const std::string location = text_of(json_, "location");
+    if (!location.empty()) line("at", location);
+  }
+
+  void write_heat() {
+    const auto opens = number_of(json_, "opens");
+    std::string text = "score " + format_score(real_of(json_, "score"));
+    const auto last = static_cast<std::int64_t>(number_of(json_, "last_use"));
+    if (opens == 0 && last == 0) {
+      text += ": never opened here";
+    } else {
+      text += ": opened " + (opens == 1 ? "once" : format_count(opens) + " times");
+      if (last > 0) text += ", last used " + duration_of(now_ - last) + " ago";
+    }
+    line("heat", text);
+  }
+
+  void write_why() {
+    const std::string why = text_of(json_, "why");
+    const std::string wants = text_of(json_, "wants");
+    if (wants.empty() || wants == text_of(json_, "tier")) {
+      if (!why.empty()) line("why", why);
+      return;
+    }
+    line("wants", "to be on " + wants + (why.empty() ? "" : ": " + why));
+    const std::string hold = text_of(json_, "hold");
+    if (!hold.empty()) line("but", hold_text(hold), Color::Yellow);
+  }
+
+  void write_choices() {
+    if (const Json& pin = member_of(json_, "pin"); pin.is_object()) {
+      const std::string from = text_of(pin, "from");
+      const bool is_own = from.empty() || from == text_of(json_, "path");
+      line("pin", text_of(pin, "tier") + (is_own ? ", its own" : ", from " + from));
+    }
+    if (const Json& rule = member_of(json_, "rule"); rule.is_object()) {
+      const std::string tier = text_of(rule, "tier");
+      line("rule", text_of(rule, "match") + " -> " + (tier.empty() ? "stay" : tier));
+    }
+  }
+
+  void write_changes() {
+    const double score = real_of(json_, "score");
+    if (const Json& promote = member_of(json_, "promote"); promote.is_object()) {
+      const double at = real_of(promote, "at");
+      line("up", "to " + text_of(promote, "tier") + " from score " + format_score(at) + " on" +
+                     (score < at ? ", which takes " + format_score(at - score) + " more"
+                                 : ", which it has"));
+    }
+    if (const Json& demote = member_of(json_, "demote"); demote.is_object()) {
+      line("down", "to " + text_of(demote, "tier") + " when its score falls below " +
+                       format_score(real_of(demote, "below")));
+    }
+    const auto until = static_cast<std::int64_t>(number_of(json_, "stays_until"));
+    if (until > now_) {
+      line("stays", "for another " + duration_of(until - now_) + ", whatever its heat (min_stay)");
+    }
+  }
+
+  void write_work() {
+    if (const Json& moving = member_of(json_, "moving"); moving.is_object()) {
+      line("moving", "to " + text_of(moving, "to") + ", now", Color::Green);
+    }
+    if (const Json& pending = member_of(json_, "pending"); pending.is_object()) {
+      const std::string why = text_of(pending, "why");
+      line("waiting", "to move to " + text_of(pending, "to") + (why.empty() ? "" : ": " + why),
+           Color::Yellow);
+    }
+  }
+
+  const Json& json_;
+  const std::int64_t now_;
+  std::vector<ExplanationLine> lines_;
+};
+
+}  // namespace
+
+std::vector<ExplanationLine> explanation_lines(const Json& explanation, std::int64_t now) {
+  return Writer(explanation, now).lines();
+}
+
+std::string explanation_text(const Style& style, const std::string& path, const Json& explanation,
+                             std::int64_t now) {
+  std::string out = style.paint(Color::Bold, safe_name(style, path)) + "\n";
+  for (const auto& [label, text, color] : explanation_lines(explanation, now)) {
+    out += "  " + style.paint(Color::Dim, label) +
+           std::string(kLabelWidth - std::min(label.size(), kLabelWidth - 1), ' ') +
+           style.paint(color, safe_name(style, text)) + "\n";
+  }
+  return out;
+}
+
+std::string hold_text(std::string_view hold) {
+  std::string word(hold);
+  std::replace(word.begin(), word.end(), '-', '_');
+  if (word == "min_stay") return "it came not long ago (min_stay)";
+  if (word == "only_once") return "it was used only once, which may have been all";
+  if (word == "no_room") return "there is no room, and nothing there ranks lower";
+  if (word == "offline") return "that tier is not there";
+  return std::string(hold);
+}
+
+}  // namespace sluice

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The mounts of Sluice on this machine, and which of them a verb refers to. Threads: thread-safe;
+// no state but the kernel's mount table.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+struct MountEntry {
+  std::string point;
+  // Mounted by root or by the user who asks: anybody can mount a filesystem that claims to be ours
+  // and that names any file of the machine as its configuration.
+  bool is_sluice = false;
+  bool is_whole = true;           // false: a bind mount of a directory of it
+  unsigned major = 0, minor = 0;  // st_dev
+
+  bool operator==(const MountEntry&) const = default;
+};
+
+// A line of /proc/self/mountinfo.
+struct MountLine {
+  unsigned major = 0, minor = 0;  // st_dev of what is mounted
+  std::string root;               // the directory of the filesystem that is seen here
+  std::string point;
+  std::string flags;    // of this mount, separated by commas: "rw,noatime"
+  std::string type;     // "ext4"
+  std::string source;   // "/dev/sda1"
+  std::string options;  // of the filesystem itself
+
+  bool operator==(const MountLine&) const = default;
+};
+std::vector<MountLine> parse_mount_lines(std::string_view text);
+// The mount that contains `path`, an absolute path without links: the innermost, and of two at the
+// same point the later one, which hides the other.
+std::optional<MountLine> mount_holding(const std::vector<MountLine>& lines,
+                                       const std::string& path);
+// Whether `word` is among `words`, which are separated by commas.
+bool has_word(std::string_view words, std::string_view word);
+
+// The kernel's table, in its order: later entries lie on top of earlier ones.
+std::vector<MountEntry> mount_table();
+// The same from the text of /proc/self/mountinfo.
+std::vector<MountEntry> parse_mountinfo(std::string_view text);
+
+// The mount point of the Sluice that `path`, an absolute path without links, is in. Nothing if it
+// is in none.
+std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts,
+                                           const std::string& path);
+
+// Chooses a mount: the one that contains `given`; if that is empty, the one that contains the
+// current `directory`, or else the only one. For a path in a bind mount of a subdirectory it is the
+// whole mount, if that is mounted here. `problem` says why there is no answer; `several` are the
+// mounts, if the problem is that there is more than one.
+struct MountChoice {
+  std::string point;
+  std::string problem;
+  std::vector<std::string> several = {};
+};
+MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
+                         const std::string& directory);
+// The same with the machine's table and current directory. Does not wait for the daemon of a mount
+// that is given by its mount point or contains the current directory.
+MountChoice choose_mount(const std::string& given);
+
+}  // namespace sluice

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The parts of aibench: each makes its files, measures its ways in turns, and checks every byte."""
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import numpy
+
+import sluice
+from aibench_report import Row
+from aibench_site import BLOCK, Skip, say, text_of_size, torch
+
+
+_LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
+
+
+class Runner:
+    """Measures ways of doing the same, one sample of each a round, another one first each time."""
+
+    def __init__(self, rounds):
+        self.rows, self._rounds = [], rounds
+
+    def compare(self, ways, rounds=None):
+        """`ways` is (row, sample, warm-ups); sample() adds to its row, or raises Skip."""
+        say(f"{ways[0][0].part}: {ways[0][0].case}")
+        self.rows += [row for row, _, _ in ways]
+        for row, sample, warm_ups in ways:
+            for _ in range(warm_ups):
+                self._sample(row, sample)
+            row.samples.clear()
+            row.cpu.clear()
+        for turn in range(rounds or self._rounds):
+            for row, sample, _ in ways[turn % len(ways):] + ways[:turn % len(ways)]:
+                self._sample(row, sample)
+
+    @staticmethod
+    def _sample(row, sample):
+        if row.skipped:
+            return
+        say(f"{row.part}: {row.case}: {row.way}", is_step=True)
+        try:
+            sample(row)
+        except Exception as error:  # whatever others' libraries raise: that way is left out, and the others go on
+            row.samples.clear()
+            row.cpu.clear()
+            row.skipped = (str(error).strip() or type(error).__name__).splitlines()[-1]
+
+
+def _timed(site, row, size, work, check):
+    """One sample in GB/s of `work`, which returns what `check` counts the mistakes of."""
+    site.synchronize()
+    cpu, begin = site.cpu_seconds(), time.perf_counter()
+    made = work()
+    site.synchronize()
+    seconds, cpu = time.perf_counter() - begin, site.cpu_seconds() - cpu
+    row.samples.append(size / seconds / 1e9)
+    row.cpu.append(cpu / (size / 1e9))
+    row.wrong += check(made)
+
+
+# Loading models
+
+
+def load(site, runner, options):
+    for case, model in (("one file", options.single), ("several files", options.sharded)):
+        case += f", {text_of_size(model.size)}"
+        ours = Row("load", case, "sluice.load_safetensors", "GB/s", ours=True)
+        theirs = Row("load", case, "safetensors load_file", "GB/s")
+        mapped = Row("load", case, "torch.load(mmap=True)", "GB/s")
+        framework = "pt" if torch else "np"
+
+        def load_ours(row, model=model):
+            _timed(site, row, model.size, lambda: sluice.load_safetensors(model.folder, site.device, framework),
+                   lambda tensors: model.wrong(site.content, tensors))
+            if not row.note:
+                row.note = f"the first load {row.samples[0]:.3g}"
+            with sluice.open(model.files[0]) as file:
+                target = torch.empty(BLOCK, dtype=torch.uint8, device=site.device) if torch else bytearray(BLOCK)
+                row.note = f"{file.route(target).route}; {row.note.rpartition('; ')[2]}"
+
+        def load_theirs(row, model=model):
+            _timed(site, row, model.size, lambda: _load_file(model, site.device),
+                   lambda tensors: model.wrong(site.content, tensors))
+
+        # The first load is by copies, the second registers, the third is as all that follow.
+        ways = [(ours, load_ours, 3), (theirs, load_theirs, 1)]
+        if model is options.single:
+            ways.append((mapped, lambda row: _torch_load(site, row, options), 1))
+        runner.compare(ways)
+
+
+def _load_file(model, device):
+    if torch is None:
+        import safetensors.numpy
+        parts = [safetensors.numpy.load_file(path) for path in model.files]
+    else:
+        import safetensors.torch
+        parts = [safetensors.torch.load_file(path, device=device) for path in model.files]
+    return {name: tensor for part in parts for name, tensor in part.items()}
+
+
+def _torch_load(site, row, options):
+    if torch is None:
+        raise Skip("no PyTorch")
+    path, model = options.folder / "model.pt", options.saved
+    if not path.exists():
+        say("making model.pt")
+        tensors = sluice.load_safetensors(options.single.folder)
+        torch.save({name: tensors[name].clone() for name in model.tensors}, path)
+    row.note = f"of a file of {text_of_size(model.size)}"
+
+    def work():
+        tensors = torch.load(path, mmap=True, map_location=site.device, weights_only=True)
+        # On the host nothing has been read so far.
+        return tensors if site.gpu else {name: tensor.clone() for name, tensor in tensors.items()}
+
+    _timed(site, row, model.size, work, lambda tensors: model.wrong(site.content, tensors))
+
+
+# Gathering records
+
+
+def gather(site, runner, options):
+    model = options.single
+    for size in (512, 4096, 65536):
+        count = min(1 << 21, options.gathered // size)
+        _gather_case(site, runner, model.files[0], model.data_offset, model.size, size, count, f"{text_of_size(size)}, warm")
+    if options.quick:
+        return
+    path = options.folder / "cold"
+    with open(path, "wb", buffering=0) as file:
+        say("making the file for cold reads")
+        site.content.write(file, 0, options.cold // BLOCK)
+        os.fsync(file.fileno())
+    _gather_case(site, runner, path, 0, options.cold, 4096, 16384, "4 KiB, cold", cold=True)
+
+
+def _gather_case(site, runner, path, offset, size, record, count, case, cold=False):
+    words = record // 8
+    index = numpy.random.default_rng(record).integers(0, size // record, count)
+    on_device = torch.from_numpy(index).to(site.device) if torch else index
+    rows = [Row("gather", case, way, "M records/s", ours=way.startswith("sluice"))
+            for way in ("sluice.gather, index on the GPU", "sluice.gather, index on the host", "numpy memmap and a copy",
+                        "cuFile, 16 threads")]
+
+    def sample(row, work):
+        if cold:
+            part = site.make_cold(path)
+            row.note = f"{part:.0%} still cached" if part > 0.01 else ""
+        site.synchronize()
+        begin = time.perf_counter()
+        records = work()
+        site.synchronize()
+        row.samples.append(count / (time.perf_counter() - begin) / 1e6)
+        row.wrong += site.content.wrong_records(records, on_device)
+
+    def ours(row, chosen):
+        if not hasattr(sluice, "gather"):
+            raise Skip("this package sluice has no gather")
+        dtype = torch.int64 if torch else numpy.int64
+        sample(row, lambda: sluice.gather(path, chosen, dim=words, dtype=dtype, offset=offset, device=site.device))
+
+    def by_memmap(row):
+        below = site.below(path)
+
+        def work():
+            records = numpy.memmap(below, numpy.int64, "r", offset, (size // record, words))[index]
+            return torch.from_numpy(records).to(site.device) if torch else records
+
+        sample(row, work)
+
+    def by_cufile(row):
+        if cold:
+            site.make_cold(path)
+        _cufile(site, row, path, record, min(count, 1 << 16, (256 << 20) // record), 16, 0, cold)
+
+    ways = [(rows[1], lambda row: ours(row, index), 0 if cold else 2), (rows[2], by_memmap, 0 if cold else 1),
+            (rows[3], by_cufile, 0)]
+    if site.gpu:
+        ways.insert(0, (rows[0], lambda row: ours(row, on_device), 0 if cold else 2))
+    runner.compare(ways, rounds=1 if cold else None)
+
+
+def _cufile(site, row, path, size, reads, threads, batch, direct=False):
+    command = [site.program("sluice-lab"), "cufilebench", site.below(path), "--size", size, "--reads", reads, "--threads", threads,
+               "--batch", batch, *(["--direct"] if direct else [])]
+    answer = _run(command, 60)
+    row.wrong += answer.get("wrong", 0)
+    row.samples.append(answer["reads/s"] / 1e6)
+
+
+def _run(command, limit, **arguments):
+    """The JSON that a program prints as its last line."""
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit, **arguments)
+    except subprocess.TimeoutExpired:
+        raise Skip(f"not done after {limit} s") from None
+    lines = done.stdout.strip().splitlines()
+    try:
+        answer = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        answer = {}
+    if done.returncode != 0:
+        raise Skip(answer.get("skipped") or answer.get("failed") or (done.stderr.strip() or f"exit {done.returncode}"))
+    return answer if isinstance(answer, dict) and answer else {"text": done.stdout}
+
+
+# Rings
+
+
+def rings(site, runner, options):
+    path = options.single.files[0]
+    for threads in (1, 8):
+        many = "1 thread" if threads == 1 else f"{threads} threads"
+        # Threads that wait for each read have no depth: measured once, shown beside every one.
+        sync = Row("rings", "", f"cuFile, {many}", "M reads/s")
+        for depth in (8, 128) if options.quick else (1, 8, 32, 128, 256):
+            case = f"depth {depth}, {many}"
+            ours = Row("rings", case, "sluice ring", "M reads/s", ours=True)
+            batch = Row("rings", case, "cuFile, batches", "M reads/s")
+            ways = [(ours, lambda row, d=depth, t=threads: _ring(site, row, path, d, t), 0)]
+            if depth <= _LARGEST_BATCH:
+                ways.append((batch, lambda row, d=depth, t=threads: _cufile(site, row, path, 4096, 4096 * t, t, d), 0))
+            if sync.case:
+                runner.compare(ways, rounds=1)
+                runner.rows.append(dataclasses.replace(sync, case=case))
+            else:
+                sync.case = case
+                runner.compare([*ways, (sync, lambda row, t=threads: _cufile(site, row, path, 4096, 16384 * t, t, 0), 0)], rounds=1)
+
+
+def _ring(site, row, path, depth, threads):
+    memory = ["--gpu"] if site.gpu else []
+    answer = _run([site.program("example_ring_read"), *memory, "--depth", depth, "--threads", threads, "--size", 4096, path], 60)
+    row.samples.append(_reads_a_second(answer) / 1e6)
+
+
+def _reads_a_second(answer):
+    """Of JSON with such a key, or of words as '1.25 M reads/s'."""
+    for key, value in answer.items():
+        if re.fullmatch(r"reads(/s|_per_s(econd)?)", key) and isinstance(value, (int, float)):
+            return float(value)
+    found = re.search(r"([\d.,]+)\s*([kM]?)\s*reads/s|reads/s\W+([\d.,]+)", answer.get("text", ""))
+    if not found:
+        raise Skip("it does not say how many reads/s there were")
+    scale = {"k": 1e3, "M": 1e6}.get(found[2], 1)
+    return float((found[1] or found[3]).replace(",", "")) * scale
+
+
+# torch.cuda.gds
+
+_GDS_PROGRAM = """
+import json, os, sys, time
+folder, path, offset, size, rounds = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+sys.path.insert(0, folder)
+import torch.cuda.gds
+from aibench_site import Content
+content = Content("cuda")
+words = torch.empty(size // 8, dtype=torch.int64, device="cuda")
+storage = words.untyped_storage()
+file = torch.cuda.gds.GdsFile(path, os.O_RDONLY)
+rates = []
+for _ in range(rounds):
+    words.zero_()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    file.load_storage(storage, offset)
+    torch.cuda.synchronize()
+    rates.append(size / (time.perf_counter() - begin) / 1e9)
+print(json.dumps({"GB/s": rates, "wrong": content.wrong(words, 0)}))
+"""
+
+
+def gds(site, runner, options):
+    case = f"load_storage, {text_of_size(options.gds)}"
+    ours = Row("gds", case, "sluice drop-in", "GB/s", ours=True)
+    theirs = Row("gds", case, "NVIDIA's libcufile", "GB/s")
+    library = site.build / "lib" / "dropin" / "libcufile.so.0"
+
+    def sample(row, path, environment, rounds):
+        if site.gpu is None:
+            raise Skip("no GPU")
+        if importlib.util.find_spec("torch.cuda.gds") is None:
+            raise Skip(f"PyTorch {torch.__version__} has no torch.cuda.gds")
+        answer = _run([sys.executable, "-c", _GDS_PROGRAM, os.path.dirname(__file__), path, options.single.data_offset,
+                       options.gds, rounds], 120, env={**os.environ, **environment})
+        if "GB/s" not in answer:
+            raise Skip(answer.get("text", "no answer"))
+        # The first ones set things up.
+        row.samples += answer["GB/s"][rounds // 2:]
+        row.wrong += answer["wrong"]
+
+    def with_dropin(row):
+        if not library.exists():
+            raise Skip(f"{library} is not built")
+        sample(row, options.single.files[0], {"LD_PRELOAD": str(library)}, 6)
+
+    def without(row):
+        # NVIDIA's does not take files of the mount.
+        row.note = "on the tier itself" if site.mount else ""
+        sample(row, site.below(options.single.files[0]), {}, 2)
+
+    runner.compare([(ours, with_dropin, 0), (theirs, without, 0)], rounds=1)
+
+
+PARTS = {"load": load, "gather": gather, "rings": rings, "gds": gds}

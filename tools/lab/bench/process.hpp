@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Child processes and the signals that end a run. Threads: one only; the program has no others.
+//
+// The program is two processes. The first makes the mounts and scratch directories, waits, and
+// removes them; the second measures. So whatever happens to the measuring (a failure, SIGBUS in a
+// mapping, Ctrl-C), someone cleans up.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+
+namespace sluice::bench {
+
+using Command = std::vector<std::string>;
+
+// "sluice mount --tier ..." for messages and reports.
+std::string to_string(const Command& command);
+
+// True if `program` is an executable file in one of the directories of PATH.
+bool is_installed(const std::string& program);
+
+// Runs a command to its end with its stdout dropped. Throws a Failure unless it exits 0.
+void run(const Command& command);
+
+// The same for commands that could hang on a broken mount: they are killed after `limit`. Returns
+// their stdout.
+std::string run_within(const Command& command, std::chrono::seconds limit);
+
+// A process that is not our child; safe against reuse of its PID.
+class ProcessHandle {
+ public:
+  explicit ProcessHandle(pid_t pid);
+
+  // True once the process has ended (or if it never was).
+  bool wait_ended(std::chrono::milliseconds limit) const;
+  void kill() const;
+
+ private:
+  UniqueFd pidfd_;
+};
+
+// While one lives, SIGINT, SIGTERM and SIGHUP wait in a queue instead of ending this process, so
+// that cleaning up is always reached. Children start with the usual signals.
+class HeldSignals {
+ public:
+  HeldSignals();
+
+  // The first signal that arrived, or 0.
+  int arrived();
+
+  // Runs `work` in a child and returns its exit status, or 128 + the signal that ended the run.
+  int supervise(const std::function<int()>& work);
+
+ private:
+  UniqueFd signals_;
+  int arrived_ = 0;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/lab/gpu_bench/runner.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/units.hpp"
+#include "tools/common/progress.hpp"
+
+namespace sluice::gpu_bench {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::steady_clock;
+
+// Processor time of this process and of the daemon.
+double cpu_seconds(pid_t daemon) {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  double total = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  std::ifstream stat("/proc/" + std::to_string(daemon) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  // "pid (name, which may have anything in it) S ppid ..."; utime is the 12th after the name.
+  const auto end = text.rfind(')');
+  if (daemon == 0 || end == std::string::npos) return total;
+  std::istringstream fields(text.substr(end + 1));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return total + (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+// Keeps the calling thread where it is. The kernel wakes a thread that waits for an answer on an
+// idle core, if the one it was on is at the answer still, and its next request then finds a
+// daemon's thread whose caches know nothing of it.
+class OnOneCore {
+ public:
+  OnOneCore() {
+    ::sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(static_cast<unsigned>(std::max(0, ::sched_getcpu())), &here);
+    ::sched_setaffinity(0, sizeof here, &here);
+  }
+  ~OnOneCore() { ::sched_setaffinity(0, sizeof before_, &before_); }
+  OnOneCore(const OnOneCore&) = delete;
+  OnOneCore& operator=(const OnOneCore&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
+
+class Runner {
+ public:
+  Runner(Bench bench, unsigned rounds, bool quick, std::vector<Route> routes)
+      : bench_(std::move(bench)), rounds_(rounds), quick_(quick), routes_(std::move(routes)) {}
+
+  std::vector<Row> run(const std::vector<std::string>& phases) {
+    const auto is_wanted = [&](std::string_view phase) {
+      return std::find(phases.begin(), phases.end(), phase) != phases.end();
+    };
+    // Cold first: what the mapped route registers can't be dropped afterwards.
+    if (is_wanted("cold")) cold();
+    if (is_wanted("warm")) warm();
+    if (is_wanted("sizes")) small();
+    if (is_wanted("write")) writes();
+    if (is_wanted("register")) registering();
+    return std::move(rows_);
+  }
+
+ private:
+  struct Contender {
+    WayPtr way;
+    std::size_t row;
+  };
+
+  Row& new_row(const std::string& phase, const std::string& way, std::uint64_t bytes,
+               unsigned threads = 1) {
+    Row row;
+    row.phase = phase, row.way = way, row.bytes = bytes, row.threads = threads;
+    rows_.push_back(std::move(row));
+    return rows_.back();
+  }
+  void skip(const std::string& phase, const std::string& way, const Error& error) {
+    const bool is_missing = way == "cuFile" && !bench_.cufile;
+    new_row(phase, way, bench_.file.size).skipped =
+        is_missing ? bench_.why_no_cufile : error.text();
+  }
+
+  // Makes a row for the way, unless it can't be had here.
+  void enter(std::vector<Contender>& contenders, const std::string& phase, const std::string& name,
+             Result<WayPtr> way) {
+    if (!way) return skip(phase, name, way.error());
+    new_row(phase, (*way)->name(), bench_.file.size);
+    contenders.push_back({std::move(*way), rows_.size() - 1});
+  }
+  void enter_ours(std::vector<Contender>& contenders, const std::string& phase,
+                  const std::vector<Route>& routes) {
+    for (const Route route : routes) {
+      const std::string name(name_of(route));
+      enter(contenders, phase, "daemon " + name, daemon_way(bench_, route));
+      enter(contenders, phase, "in-process " + name, engine_way(bench_, route));
+    }
+  }
+
+  // All of them in each round, another one first each time: what a disk gives depends on what was
+  // asked of it a moment ago.
+  template <typename Measure>
+  void in_turns(std::vector<Contender>& contenders, Measure measure) {
+    for (unsigned round = 0; round < rounds_; ++round) {
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        auto& [way, row] = contenders[(round + i) % contenders.size()];
+        if (rows_[row].skipped.empty()) measure(*way, rows_[row]);
+      }
+    }
+  }
+
+  // One read of the whole file, timed and checked. False: it failed, and the row says why.
+  bool sample(Way& way, Row& row, bool counts) {
+    progress_.clear();
+    if (progress_.is_terminal()) progress_.show(row.phase + ", " + way.name());
+    const std::uint64_t size = bench_.file.size;
+    const auto failed = [&](const Error& error) {
+      row.skipped = error.text();
+      return false;
+    };
+    if (way.is_checked()) {
+      const auto cleared = bench_.target->clear(0, size);
+      if (!cleared) return failed(cleared.error());
+    }
+    const double cpu = cpu_seconds(bench_.file.daemon);
+    const auto begin = steady_clock::now();
+    const auto read = way.read(0, size, 0);
+    const double seconds = duration<double>(steady_clock::now() - begin).count();
+    if (!read) return failed(read.error());
+    const double cpu_used = cpu_seconds(bench_.file.daemon) - cpu;
+    row.route = way.route();
+    if (counts) {
+      row.seconds.push_back(seconds);
+      row.cpu_per_gb.push_back(cpu_used / (static_cast<double>(size) / 1e9));
+    } else {
+      row.first_seconds = seconds;
+    }
+    if (way.is_checked()) {
+      const auto wrong = bench_.target->wrong_words(0, size, 0);
+      if (!wrong) return failed(wrong.error());
+      row.wrong_words += *wrong;
+    }
+    return true;
+  }
+
+  void cold() {
+    std::vector<Contender> contenders;
+    for (const std::uint64_t piece : {4 * kMiB, 1 * kMiB}) {
+      enter(contenders, "cold", "disk, O_DIRECT", disk_way(bench_, piece));
+    }
+    enter(contenders, "cold", "mmap", mmap_way(bench_));
+    enter(contenders, "cold", "cuFile", cufile_way(bench_, bench_.threads, 16 * kMiB, O_DIRECT));
+    enter_ours(contenders, "cold", {Route::Auto});
+    in_turns(contenders, [&](Way& way, Row& row) {
+      row.cached = std::max(row.cached, drop_from_cache(bench_.file));
+      sample(way, row, true);
+      way.rest();
+    });
+    for (auto& [way, row] : contenders) {
+      if (way->is_checked() && rows_[row].skipped.empty()) cold_latency(*way);
+    }
+  }
+
+  void cold_latency(Way& way) {
+    Row& row = new_row("cold latency", way.name(), 4 * kKiB);
+    row.cached = drop_from_cache(bench_.file);
+    read_small(way, row, 1, quick_ ? 50 : 200, duration<double>(5));
+    way.rest();
+  }
+
+  void warm() {
+    std::vector<Contender> contenders;
+    for (const std::uint64_t piece : {64 * kMiB, 4 * kMiB}) {
+      enter(contenders, "warm", "copy", copy_way(bench_, piece));
+    }
+    enter(contenders, "warm", "mmap", mmap_way(bench_));
+    enter_cufile(contenders);
+    enter_ours(contenders, "warm", routes_);
+    // The first of each fills caches, and registers the file for the mapped route.
+    for (auto& [way, row] : contenders) sample(*way, rows_[row], false);
+    in_turns(contenders, [&](Way& way, Row& row) { sample(way, row, true); });
+  }
+
+  // cuFile with whichever of its settings is the fastest.
+  void enter_cufile(std::vector<Contender>& contenders) {
+    WayPtr best;
+    double best_seconds = 0;
+    const std::vector<unsigned> counts =
+        quick_ ? std::vector<unsigned>{16} : std::vector<unsigned>{1, 4, 8, 16};
+    const std::vector<std::uint64_t> pieces =
+        quick_ ? std::vector{4 * kMiB} : std::vector{1 * kMiB, 4 * kMiB, 16 * kMiB, 64 * kMiB};
+    for (const unsigned threads : counts) {
+      for (const std::uint64_t piece : pieces) {
+        auto way = cufile_way(bench_, threads, piece);
+        if (!way) return skip("warm", "cuFile", way.error());
+        Row row{};
+        // The first fills caches.
+        if (!sample(**way, row, false) || !sample(**way, row, true)) {
+          new_row("warm", (*way)->name(), bench_.file.size).skipped = row.skipped;
+          return;
+        }
+        if (!best || row.seconds[0] < best_seconds) {
+          best = std::move(*way);
+          best_seconds = row.seconds[0];
+        }
+      }
+    }
+    enter(contenders, "warm", "cuFile", std::move(best));
+  }
+
+  // Reads at random places, by several threads at once, each to its own part of the memory.
+  void read_small(Way& way, Row& row, unsigned threads, std::size_t most, duration<double> limit) {
+    constexpr std::uint64_t kSlots = 64;
+    const std::uint64_t places = bench_.file.size / row.bytes;
+    const std::uint64_t slots =
+        std::clamp<std::uint64_t>(bench_.target->size() / row.bytes / threads, 1, kSlots);
+    struct Mine {
+      std::vector<double> latencies;
+      std::vector<std::uint64_t> offsets;  // by slot, what it holds
+    };
+    std::vector<Mine> mine(threads);
+    const double cpu = cpu_seconds(bench_.file.daemon);
+    const auto begin = steady_clock::now();
+    const auto done = in_parallel(threads, [&](unsigned thread) -> Result<void> {
+      std::mt19937_64 random(thread + 1);
+      Mine& own = mine[thread];
+      own.offsets.reserve(slots);
+      own.latencies.reserve(most);
+      while (own.latencies.size() < most) {
+        const auto before = steady_clock::now();
+        if (before - begin > limit && own.latencies.size() >= 3) return {};
+        const std::uint64_t from = random() % places * row.bytes;
+        const std::uint64_t slot = own.latencies.size() % slots;
+        SLUICE_TRY(way.read(from, row.bytes, (thread * slots + slot) * row.bytes));
+        own.latencies.push_back(duration<double>(steady_clock::now() - before).count());
+        if (slot == own.offsets.size()) own.offsets.push_back(from);
+        own.offsets[slot] = from;
+      }
+      return {};
+    });
+    const double seconds = duration<double>(steady_clock::now() - begin).count();
+    if (!done) {
+      row.skipped = done.error().text();
+      return;
+    }
+    std::size_t count = 0;
+    for (unsigned thread = 0; thread < threads; ++thread) {
+      const Mine& own = mine[thread];
+      count += own.latencies.size();
+      row.latencies.insert(row.latencies.end(), own.latencies.begin(), own.latencies.end());
+      for (std::size_t slot = 0; way.is_checked() && slot < own.offsets.size(); ++slot) {
+        const auto wrong = bench_.target->wrong_words((thread * slots + slot) * row.bytes,
+                                                      row.bytes, own.offsets[slot]);
+        row.wrong_words += wrong ? *wrong : row.bytes / 8;
+      }
+    }
+    row.route = way.route();
+    row.seconds.push_back(seconds / static_cast<double>(count));
+    row.cpu_per_gb.push_back((cpu_seconds(bench_.file.daemon) - cpu) /
+                             (static_cast<double>(count * row.bytes) / 1e9));
+  }
+
+  void small() {
+    std::vector<WayPtr> ways;
+    const auto add = [&](Result<WayPtr> way) {
+      if (way) ways.push_back(std::move(*way));
+    };
+    add(mmap_way(bench_));
+    add(cufile_way(bench_, 1, 64 * kMiB));
+    add(daemon_way(bench_, Route::Auto));
+    add(engine_way(bench_, Route::Auto));
+    for (const std::uint64_t bytes : {4 * kKiB, 64 * kKiB, 1 * kMiB, 16 * kMiB, 256 * kMiB}) {
+      if (quick_ && bytes > 16 * kMiB) continue;
+      for (const unsigned threads : {1u, 4u, 16u}) {
+        if (threads * bytes > bench_.file.size) continue;
+        if (threads > 1 && (bytes > kMiB || (quick_ && threads == 4))) continue;
+        for (const auto& way : ways) {
+          if (progress_.is_terminal()) progress_.show(format_size(bytes) + ", " + way->name());
+          const duration<double> limit(quick_ ? 0.1 : 0.4);
+          read_small(*way, new_row("sizes", way->name(), bytes, threads), threads, 20'000, limit);
+          if (threads > 1 || bytes > 64 * kKiB || !way->name().starts_with("daemon")) continue;
+          const OnOneCore kept;
+          read_small(*way, new_row("sizes", way->name() + kOnOneCore, bytes), 1, 20'000, limit);
+        }
+      }
+    }
+  }
+
+  void writes() {
+    const std::string path = bench_.file.path + ".write";
+    struct Writer {
+      const char* name;
+      Result<void> (*write)(const Bench&, const UniqueFd&);
+    };
+    constexpr Writer kWriters[] = {{"write(2) from host memory", write_by_pwrite},
+                                   {"daemon", write_by_daemon},
+                                   {"in-process", write_by_engine}};
+    const std::size_t first = rows_.size();
+    for (const auto& writer : kWriters) new_row("write", writer.name, bench_.file.size);
+    for (unsigned round = 0; round < std::min(rounds_, 3u); ++round) {
+      for (std::size_t i = 0; i < std::size(kWriters); ++i) {
+        Row& row = rows_[first + i];
+        if (!row.skipped.empty()) continue;
+        if (progress_.is_terminal()) progress_.show("write, " + row.way);
+        write_once(path, row, kWriters[i].write, i > 0 && round == 0);
+        ::unlink(path.c_str());
+      }
+    }
+  }
+
+  // The target has the file's bytes from the reads before.
+  void write_once(const std::string& path, Row& row,
+                  Result<void> (*write)(const Bench&, const UniqueFd&), bool checks) {
+    const auto failed = [&](const Error& error) { row.skipped = error.text(); };
+    if (checks) {
+      const auto way = engine_way(bench_, Route::Auto);
+      const auto filled = way ? (*way)->read(0, bench_.file.size, 0) : Result<void>(way.error());
+      if (!filled) return failed(filled.error());
+    }
+    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!file) return failed(Error::last("make a file to write to"));
+    ::sync();
+    const double cpu = cpu_seconds(bench_.file.daemon);
+    const auto begin = steady_clock::now();
+    const auto written = write(bench_, file);
+    const double seconds = duration<double>(steady_clock::now() - begin).count();
+    if (!written) return failed(written.error());
+    row.seconds.push_back(seconds);
+    row.cpu_per_gb.push_back((cpu_seconds(bench_.file.daemon) - cpu) /
+                             (static_cast<double>(row.bytes) / 1e9));
+    std::vector<std::uint64_t> words(kMiB / 8);
+    for (std::uint64_t at = 0; checks && at < row.bytes; at += kMiB) {
+      const ssize_t got = ::pread(file.get(), words.data(), kMiB, static_cast<off_t>(at));
+      const std::uint64_t wanted = std::min<std::uint64_t>(kMiB, row.bytes - at) / 8;
+      const auto count =
+          std::min<std::uint64_t>(got < 0 ? 0 : static_cast<std::uint64_t>(got) / 8, wanted);
+      row.wrong_words += wanted - count + count_wrong(words.data(), count, at / 8);
+    }
+  }
+
+  void registering() {
+    if (bench_.file.mount.empty()) return;
+    Row& row = new_row("register", "a buffer of 1 GiB", kGiB);
+    const auto failed = [&](const Error& error) { row.skipped = error.text(); };
+    const UniqueFd fd(::open(bench_.file.path.c_str(), O_RDONLY | O_CLOEXEC));
+    const auto target = Target::create(bench_.device, kGiB);
+    if (!target) return failed(target.error());
+    for (unsigned round = 0; round <= rounds_; ++round) {
+      auto request = (*target)->exported();
+      if (!request) return failed(request.error());
+      const auto begin = steady_clock::now();
+      if (::ioctl(fd.get(), SLUICE_IOC_BUFFER_REGISTER, &*request) < 0) {
+        return failed(Error::last("register the buffer"));
+      }
+      const double seconds = duration<double>(steady_clock::now() - begin).count();
+      sluice_buffer_unregister gone{request->buffer};
+      if (::ioctl(fd.get(), SLUICE_IOC_BUFFER_UNREGISTER, &gone) < 0) {
+        return failed(Error::last("unregister the buffer"));
+      }
+      if (round == 0) {
+        row.first_seconds = seconds;
+      } else {
+        row.seconds.push_back(seconds);
+      }
+    }
+  }
+
+  Bench bench_;
+  const unsigned rounds_;
+  const bool quick_;
+  const std::vector<Route> routes_;
+  std::vector<Row> rows_;
+  ProgressLine progress_;
+};
+
+}  // namespace
+
+std::vector<Row> measure(Bench bench, unsigned rounds, bool quick, std::vector<Route> routes,
+                         const std::vector<std::string>& phases) {
+  return Runner(std::move(bench), rounds, quick, std::move(routes)).run(phases);
+}
+
+}  // namespace sluice::gpu_bench

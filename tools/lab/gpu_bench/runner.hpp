@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Runs the measurements of `sluice-lab gpu-bench`: every way takes its turn in each phase, and
+// every byte is checked.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/lab/gpu_bench/bench.hpp"
+#include "tools/lab/gpu_bench/report.hpp"
+
+namespace sluice::gpu_bench {
+
+inline constexpr std::string_view kPhases[] = {"cold", "warm", "sizes", "write", "register"};
+
+// A row for each phase and way; what can't be measured here has the reason in its row. `routes` are
+// those of ours that are measured warm. Shows its progress on a terminal. REQUIRES: `phases` are of
+// kPhases.
+std::vector<Row> measure(Bench bench, unsigned rounds, bool quick, std::vector<Route> routes,
+                         const std::vector<std::string>& phases);
+
+}  // namespace sluice::gpu_bench

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A Contender is one policy under test: it decides what the fastest tier holds while a trace is
+// replayed. docs/simulator.md describes each and how it differs from the published one.
+//
+// Threads: caller locks; a contender and its trace belong to one replay.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/lab/simulator/trace.hpp"
+
+namespace sluice {
+
+struct SimulatedTier {
+  std::string name;
+  std::uint64_t bytes = 0;
+  double threshold = 0;  // score that makes an object eligible
+};
+
+// Where objects are when the trace begins.
+enum class Placing {
+  Slowest,  // all exist, on the slowest tier
+  Fastest,  // none does: its first record creates an object, on the fastest tier below its
+            // watermark
+};
+
+struct SimulationOptions {
+  std::vector<SimulatedTier> tiers;  // fastest first, two or more
+  unsigned high_watermark = 90;
+  unsigned low_watermark = 80;
+  std::chrono::seconds half_life = std::chrono::hours(7 * 24);  // 0: never
+  std::chrono::seconds interval = std::chrono::minutes(15);
+  std::chrono::seconds min_stay = std::chrono::hours(1);
+  Placing placing = Placing::Slowest;
+  std::chrono::seconds warmup{0};  // not counted
+};
+
+// What crossed the border of the fastest tier.
+struct Traffic {
+  std::uint64_t bytes_in = 0, bytes_out = 0, moves = 0;
+};
+
+class Contender {
+ public:
+  enum class Access { Use, Creation };
+
+  virtual ~Contender() = default;
+  Contender(const Contender&) = delete;
+  Contender& operator=(const Contender&) = delete;
+
+  // Serves the next record. Returns whether the fastest tier held the object when it came; for a
+  // Creation the answer means nothing.
+  // REQUIRES: called once for each record, in order.
+  virtual bool access(std::uint32_t record, Access kind) = 0;
+
+  const Traffic& traffic() const { return traffic_; }
+
+ protected:
+  explicit Contender(const Trace& trace) : trace_(trace) {}
+
+  std::uint32_t object_of(std::uint32_t record) const { return trace_.objects[record]; }
+  std::uint64_t size_of(std::uint32_t object) const { return trace_.sizes[object]; }
+  // What is created on a tier was not moved there.
+  void count_in(std::uint32_t object, Access kind) {
+    if (kind == Access::Creation) return;
+    traffic_.bytes_in += size_of(object);
+    ++traffic_.moves;
+  }
+  void count_out(std::uint32_t object) {
+    traffic_.bytes_out += size_of(object);
+    ++traffic_.moves;
+  }
+
+  const Trace& trace_;
+
+ private:
+  Traffic traffic_;
+};
+
+// Every name that make_contender() knows, in the order of tables.
+std::span<const std::string_view> contender_names();
+// Whether it is an oracle that knows the future.
+bool is_oracle(std::string_view name);
+
+// REQUIRES: `name` is one of contender_names(); `trace` and `options` outlive the contender.
+std::unique_ptr<Contender> make_contender(std::string_view name, const Trace& trace,
+                                          const SimulationOptions& options);
+
+}  // namespace sluice

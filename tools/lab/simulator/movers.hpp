@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Contenders that move files between all tiers, once every interval, and leave them where they are
+// in between. A move takes no time; what it would cost shows in the traffic.
+// Threads: caller locks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.hpp"
+#include "tiering/planner.hpp"
+#include "tools/lab/simulator/contender.hpp"
+
+namespace sluice {
+
+class PeriodicMover : public Contender {
+ public:
+  bool access(std::uint32_t record, Access kind) final;
+
+ protected:
+  PeriodicMover(const Trace& trace, const SimulationOptions& options);
+
+  // An interval is over. `now` is in seconds.
+  virtual void tick(std::int64_t now) = 0;
+  virtual void used(std::uint32_t object, std::int64_t now) = 0;
+
+  void move(std::uint32_t object, TierIndex to);
+  TierIndex tier_of(std::uint32_t object) const { return tier_of_[object]; }
+  std::uint64_t used_of(std::size_t tier) const { return used_[tier]; }
+  // Objects that the trace has named so far. Others can't be told from those that don't exist.
+  const std::vector<std::uint32_t>& seen() const { return seen_; }
+  // Seconds since the epoch. Traces that count from 0 are put long after it, where 0 means never.
+  std::int64_t seconds_of(std::uint32_t record) const;
+
+  const SimulationOptions& options_;
+
+ private:
+  void place_new(std::uint32_t object);
+
+  std::vector<TierIndex> tier_of_;
+  std::vector<std::uint8_t> is_seen_;
+  std::vector<std::uint32_t> seen_;
+  std::vector<std::uint64_t> used_;
+  std::int64_t shift_ = 0;
+  std::int64_t next_tick_ = 0;
+};
+
+// Sluice's own planner, fed as the filesystem feeds it.
+class PlannerMover final : public PeriodicMover {
+ public:
+  PlannerMover(const Trace& trace, const SimulationOptions& options);
+
+ private:
+  struct Memory {
+    double score = 0;  // as of last_use
+    std::int64_t last_use = 0;
+    std::int64_t arrived = 0;
+    std::uint32_t opens = 0;
+    TierIndex ghost_of = kNoTier;
+  };
+
+  void tick(std::int64_t now) override;
+  void used(std::uint32_t object, std::int64_t now) override;
+
+  Policy policy_;
+  std::vector<Memory> memory_;
+  std::vector<FileFacts> facts_;
+  std::vector<TierFacts> tiers_;
+};
+
+// 45Drives' autotier 1.2: popularity is an exponential average of opens an hour, updated once a
+// period; then all files, the most popular first, go to the first tier that has room for them.
+class AutotierMover final : public PeriodicMover {
+ public:
+  AutotierMover(const Trace& trace, const SimulationOptions& options);
+
+ private:
+  struct Memory {
+    double popularity = 0;
+    std::int64_t first_use = 0, last_use = 0;
+    std::uint32_t uses = 0;  // in this period
+  };
+
+  void tick(std::int64_t now) override;
+  void used(std::uint32_t object, std::int64_t now) override;
+  void age(Memory& memory, std::int64_t now) const;
+
+  std::vector<Memory> memory_;
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/lab/simulator/options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/log.hpp"
+#include "base/units.hpp"
+
+namespace sluice {
+namespace {
+
+std::vector<std::string_view> parts_of(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto end = text.find(',');
+    parts.push_back(text.substr(0, end));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string in_quotes(std::string_view text) { return "'" + log::escaped(text) + "'"; }
+
+std::optional<double> positive_number(std::string_view text) {
+  double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (!std::isfinite(value) || value < 0) return std::nullopt;
+  return value;
+}
+
+Complaint parse_tier_size(std::string_view text, TierSize& out) {
+  if (text.ends_with('%')) {
+    const auto percent = positive_number(text.substr(0, text.size() - 1));
+    if (percent && *percent > 0) {
+      out = {.percent = *percent};
+      return std::nullopt;
+    }
+  } else if (const auto bytes = parse_size(text); bytes && *bytes > 0) {
+    out = {.bytes = *bytes};
+    return std::nullopt;
+  }
+  return in_quotes(text) + " is no size; expected one like 10GiB, or a part of the trace's bytes " +
+         "like 5%";
+}
+
+double default_threshold(std::size_t tier, std::size_t tiers) {
+  return tier + 1 == tiers ? 0 : tier + 2 == tiers ? 10 : 100;
+}
+
+double threshold_of(const std::vector<TierSpec>& tiers, std::size_t tier) {
+  return tiers[tier].threshold.value_or(default_threshold(tier, tiers.size()));
+}
+
+}  // namespace
+
+std::uint64_t TierSize::in(const Trace& trace) const {
+  // Half of what 64 bits can count, so that sums of sizes stay right.
+  if (is_unlimited) return std::numeric_limits<std::uint64_t>::max() / 2;
+  if (percent == 0) return bytes;
+  return static_cast<std::uint64_t>(static_cast<double>(trace.total_bytes()) * percent / 100);
+}
+
+Complaint parse_tiers(std::string_view text, std::vector<TierSpec>& out) {
+  constexpr std::size_t kMostTiers = 16;
+  out.clear();
+  const auto parts = parts_of(text);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto equals = parts[i].find('=');
+    TierSpec tier{.name = std::string(parts[i].substr(0, equals))};
+    if (tier.name.empty()) {
+      return in_quotes(text) + " has a tier without a name; expected nvme=10GiB,ssd=100GiB,hdd";
+    }
+    for (const auto& other : out) {
+      if (other.name == tier.name) return "two tiers are named " + in_quotes(tier.name);
+    }
+    if (equals != std::string_view::npos) {
+      if (auto complaint = parse_tier_size(parts[i].substr(equals + 1), tier.size)) {
+        return "tier " + in_quotes(tier.name) + ": " + *complaint;
+      }
+    } else if (i + 1 == parts.size()) {
+      tier.size.is_unlimited = true;
+    } else {
+      return "tier " + in_quotes(tier.name) + " has no size; only the slowest may lack one";
+    }
+    out.push_back(std::move(tier));
+  }
+  if (out.size() < 2) return "one tier leaves nothing to decide; expected nvme=10GiB,hdd or more";
+  if (out.size() > kMostTiers) return "more than 16 tiers";
+  return std::nullopt;
+}
+
+Complaint parse_sizes(std::string_view text, std::vector<TierSize>& out) {
+  out.clear();
+  for (const auto part : parts_of(text)) {
+    if (auto complaint = parse_tier_size(part, out.emplace_back())) return complaint;
+  }
+  return std::nullopt;
+}
+
+Complaint parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers) {
+  for (const auto part : parts_of(text)) {
+    const auto equals = std::min(part.find('='), part.size());
+    const auto tier = std::find_if(tiers.begin(), tiers.end(), [&](const TierSpec& known) {
+      return known.name == part.substr(0, equals);
+    });
+    if (tier == tiers.end()) {
+      return in_quotes(part) + " names no tier of --tiers; expected nvme=100,ssd=10";
+    }
+    const auto value = positive_number(part.substr(std::min(equals + 1, part.size())));
+    if (!value) return in_quotes(part) + " has no score; expected nvme=100,ssd=10";
+    tier->threshold = *value;
+  }
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    if (i > 0 && threshold_of(tiers, i) > threshold_of(tiers, i - 1)) {
+      return "the threshold of " + in_quotes(tiers[i].name) + " is above that of the faster tier " +
+             in_quotes(tiers[i - 1].name);
+    }
+  }
+  if (threshold_of(tiers, tiers.size() - 1) != 0) {
+    return "the slowest tier, " + in_quotes(tiers.back().name) +
+           ", must take every file: " + "its threshold is 0";
+  }
+  return std::nullopt;
+}
+
+Complaint parse_policies(std::string_view text, std::vector<std::string>& out) {
+  const auto known = contender_names();
+  out.clear();
+  if (text == "all") {
+    out.assign(known.begin(), known.end());
+    return std::nullopt;
+  }
+  for (const auto part : parts_of(text)) {
+    if (std::find(known.begin(), known.end(), part) == known.end()) {
+      std::string list;
+      for (const auto name : known) list.append(list.empty() ? "" : ", ").append(name);
+      return in_quotes(part) + " is no policy; expected 'all' or some of " + list;
+    }
+    if (std::find(out.begin(), out.end(), part) == out.end()) out.emplace_back(part);
+  }
+  return std::nullopt;
+}
+
+Complaint parse_span(std::string_view text, std::string_view zero, std::chrono::seconds& out) {
+  const auto parsed =
+      !zero.empty() && text == zero ? std::optional(std::chrono::seconds(0)) : parse_duration(text);
+  if (parsed) out = *parsed;
+  if (parsed) return std::nullopt;
+  return in_quotes(text) + " is no time; expected one like 90s, 15min, 12h, 7d or 2w" +
+         (zero.empty() ? "" : ", or " + std::string(zero));
+}
+
+std::vector<SimulatedTier> resolve(const std::vector<TierSpec>& specs, const Trace& trace) {
+  std::vector<SimulatedTier> tiers;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    tiers.push_back({.name = specs[i].name,
+                     .bytes = specs[i].size.in(trace),
+                     .threshold = threshold_of(specs, i)});
+  }
+  return tiers;
+}
+
+}  // namespace sluice

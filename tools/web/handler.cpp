@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/web/handler.hpp"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+
+#include "base/clock.hpp"
+#include "base/file_at.hpp"
+#include "base/log.hpp"
+#include "tools/common/explanation.hpp"
+#include "tools/common/mount_status.hpp"
+#include "tools/web/page_files.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kDaemonPatience{5};
+constexpr std::int64_t kBetweenLooks = 5;  // seconds
+constexpr std::size_t kMostReceipts = 50;
+
+constexpr const char* kNoToken =
+    "this needs the token: open the whole address that 'sluice web' printed, from 'http' to the "
+    "last letter";
+
+HttpResponse json_response(const Json& body, std::string_view status = "200 OK") {
+  return {.status = std::string(status),
+          .type = "application/json",
+          .body = body.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
+HttpResponse problem(std::string_view status, const std::string& sentence) {
+  return json_response({{"error", sentence}}, status);
+}
+
+HttpResponse gone(const std::string& sentence) {
+  return problem("503 Service Unavailable", sentence);
+}
+
+// In a time that does not tell how much of it is right.
+bool is_same(std::string_view a, std::string_view b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+// An attribute of `path` below the mount, leaving it through no link and no "..".
+Result<std::string> attribute_beneath(const std::string& mount, const std::string& path,
+                                      const char* attribute) {
+  const UniqueFd root(::open(mount.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root) return Error::last("open mount");
+  const auto slash = path.rfind('/');
+  const std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+  if (name == "." || name == "..") return Error(EXDEV, "open beneath the mount");
+  if (name.size() > 255) return Error(ENAMETOOLONG, "open beneath the mount");
+  const UniqueFd directory =
+      SLUICE_TRY(open_beneath(root.get(), slash == std::string::npos ? "" : path.substr(0, slash)));
+  std::string value(64 << 10, '\0');
+  const ssize_t size =
+      getxattr_at(directory.get(), name.c_str(), attribute, value.data(), value.size());
+  if (size < 0) return Error::last("read attribute");
+  value.resize(static_cast<std::size_t>(size));
+  return value;
+}
+
+HttpResponse explain_problem(const Error& error, const std::string& path) {
+  const std::string where = log::escaped(path) + ": ";
+  switch (error.code) {
+    case ENOENT:
+    case ENOTDIR:
+      return problem("404 Not Found", where + "there is no such file");
+    case EXDEV:
+    case ELOOP:
+      return problem("403 Forbidden", where + "links and '..' are not followed here");
+    case ENODATA:
+    case EOPNOTSUPP:
+    case EPERM:
+      return problem("404 Not Found", where + "only files and directories have a story");
+    default:
+      return problem("404 Not Found", where + std::strerror(error.code));
+  }
+}
+
+}  // namespace
+
+std::string make_token() {
+  std::array<unsigned char, 16> bytes{};
+  // So few bytes come whole, or there is no entropy yet and it waits.
+  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  }
+  std::string out;
+  for (const unsigned char byte : bytes) {
+    constexpr char kHex[] = "0123456789abcdef";
+    out += {kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return out;
+}
+
+HttpResponse WebHandler::answer(const HttpRequest& request) {
+  HttpResponse response = dispatch(request);
+  response.headers = {
+      {"Content-Security-Policy",
+       "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
+       "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+       "require-trusted-types-for 'script'; trusted-types 'none'"},
+      {"X-Content-Type-Options", "nosniff"},
+      {"X-Frame-Options", "DENY"},
+      {"Referrer-Policy", "no-referrer"},
+      {"Cross-Origin-Opener-Policy", "same-origin"},
+      {"Cross-Origin-Resource-Policy", "same-origin"},
+      {"Cache-Control", "no-store"}};
+  return response;
+}
+
+HttpResponse WebHandler::dispatch(const HttpRequest& request) {
+  const std::string_view host = request.header("host"), origin = request.header("origin");
+  if (!request.is_for_loopback()) {
+    return problem("403 Forbidden",
+                   "ask by 127.0.0.1 or localhost; for another machine use a tunnel, such as 'ssh "
+                   "-L 9465:127.0.0.1:9465 HOST'");
+  }
+  if (!origin.empty() && origin != "http://" + std::string(host))
+    return problem("403 Forbidden", "this is not for pages from elsewhere");
+  for (const WebFile& file : web_files()) {
+    if (request.path == file.path)
+      return {.type = std::string(file.type), .body = std::string(file.content)};
+  }
+  if (!request.path.starts_with("/api/")) return HttpResponse::complaint("404 Not Found");
+  constexpr std::string_view kScheme = "Bearer ";
+  const std::string_view given = request.header("authorization");
+  if (!given.starts_with(kScheme) || !is_same(given.substr(kScheme.size()), token_))
+    return problem("401 Unauthorized", kNoToken);
+  struct Place {
+    explicit Place(std::atomic<int>& counter) : count(counter), number(++counter) {}
+    ~Place() { --count; }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    std::atomic<int>& count;
+    const int number;
+  } place(at_work_);
+  if (place.number > kMostAtOnce) {
+    return gone(log::escaped(mount_) + ": it does not answer, and " + std::to_string(kMostAtOnce) +
+                " requests wait for it; see 'sluice status' and the daemon's log");
+  }
+  return api(request);
+}
+
+HttpResponse WebHandler::api(const HttpRequest& request) {
+  const std::string_view what = std::string_view(request.path).substr(std::strlen("/api/"));
+  if (what == "activity") return activity();
+  if (what == "moves") return moves();
+  if (what == "replay") return json_response(replay_.state());
+  if (what != "explain" && what != "tree") return HttpResponse::complaint("404 Not Found");
+  const auto path = request.parameter("path");
+  if (!path || path->find('\0') != std::string::npos)
+    return problem("400 Bad Request", "there must be a path, percent-encoded: ?path=/a/b");
+  return what == "tree" ? tree(*path) : explain(*path);
+}
+
+ControlAnswer WebHandler::ask(const Json& request, std::function<bool(const Json&)> line) const {
+  const auto deadline = steady_clock::now() + kDaemonPatience;
+  ControlListener listener;
+  listener.line = std::move(line);
+  listener.tick = [&] { return steady_clock::now() < deadline; };
+  ControlAnswer answer = ask_daemon(mount_, request, listener);
+  if (answer.was_ended) answer.problem = log::escaped(mount_) + ": its daemon takes too long";
+  return answer;
+}
+
+HttpResponse WebHandler::activity() const {
+  ControlAnswer answer = ask({{"verb", "activity"}});
+  if (!answer.problem.empty()) return gone(answer.problem);
+  answer.last["now"] = real_clock().seconds();
+  return json_response(answer.last);
+}
+
+HttpResponse WebHandler::moves() const {
+  Json out{{"pending", Json::array()}, {"receipts", Json::array()}};
+  const ControlAnswer answer =
+      ask({{"verb", "moves"}, {"most", kMostReceipts}, {"most_pending", kMostReceipts}},
+          [&](const Json& line) {
+            if (const Json& pending = member_of(line, "pending"); pending.is_object()) {
+              if (out["pending"].size() < kMostReceipts) out["pending"].push_back(pending);
+            } else if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) {
+              out["receipts"].push_back(receipt);
+            }
+            return true;
+          });
+  if (!answer.problem.empty()) return gone(answer.problem);
+  return json_response(out);
+}
+
+HttpResponse WebHandler::explain(const std::string& path) const {
+  if (const auto status = mount_status(mount_); !status)
+    return gone(describe_status_error(status.error(), mount_));
+  Json lines = Json::array();
+  const auto add = [&](const std::string& label, const std::string& text) {
+    lines.push_back({{"label", label}, {"text", text}});
+  };
+  const auto text = attribute_beneath(mount_, path, "user.sluice.explain");
+  if (text) {
+    const Json explanation = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    for (const auto& line : explanation_lines(explanation, real_clock().seconds()))
+      add(line.label, line.text);
+  } else {
+    // A directory has no story of its own, but it has these.
+    const auto tiers = attribute_beneath(mount_, path, "user.sluice.tier");
+    if (!failed_with(text, ENODATA) || !tiers) return explain_problem(text.error(), path);
+    add("is", "a directory, on " + *tiers);
+    if (const auto pin = attribute_beneath(mount_, path, "user.sluice.pin"))
+      add("pin", *pin + ", as is what is below it");
+  }
+  return json_response({{"path", path}, {"lines", lines}});
+}
+
+HttpResponse WebHandler::tree(const std::string& path) {
+  const ControlAnswer answer = ask({{"verb", "tree"}, {"path", percent_encoded(path)}});
+  if (!answer.problem.empty()) {
+    return text_of(answer.last, "error").empty() ? gone(answer.problem)
+                                                 : problem("404 Not Found", answer.problem);
+  }
+  if (number_of(answer.last, "time") == 0) look_at_files();
+  return json_response(answer.last);
+}
+
+// The daemon knows no tree until its first pass, which may be far; asking what would move makes it
+// look, too.
+void WebHandler::look_at_files() {
+  const MutexLock lock(mutex_);
+  const std::int64_t now = real_clock().seconds();
+  if (is_looking_ || now < looked_ + kBetweenLooks) return;
+  is_looking_ = true;
+  looked_ = now;
+  try {
+    looking_ = std::jthread([this](const std::stop_token& stop) {
+      ControlListener listener;
+      listener.tick = [&] { return !stop.stop_requested(); };
+      ask_daemon(mount_, {{"verb", "plan"}}, listener);
+      is_looking_ = false;
+    });
+  } catch (const std::system_error&) {
+    is_looking_ = false;  // no thread to be had; the page asks again
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// WebHandler answers requests of the page of `sluice web`: the page's own files, and below /api/
+// the state of one mount as JSON. It changes nothing. docs/web.md lists the requests.
+//
+// Access: the page's own files are public, everything else needs the token. Pages of other sites,
+// whose requests a browser would send as well, do not have the token; they are also refused by
+// their Origin, or by the Host header if their name resolves to this machine (DNS rebinding).
+// Threads: answer() may be called from several threads at once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "base/http_server.hpp"
+#include "base/mutex.hpp"
+#include "tools/common/control_client.hpp"
+#include "tools/web/replay.hpp"
+
+namespace sluice {
+
+// 128 random bits, in hex.
+std::string make_token();
+
+class WebHandler {
+ public:
+  // How many requests may wait for the daemon. More are refused, so that the page can still report
+  // that a mount hangs.
+  static constexpr int kMostAtOnce = 8;
+
+  // `replay` outlives it.
+  WebHandler(std::string mount, std::string token, const WebReplay& replay)
+      : mount_(std::move(mount)), token_(std::move(token)), replay_(replay) {}
+
+  HttpResponse answer(const HttpRequest& request);
+
+ private:
+  HttpResponse dispatch(const HttpRequest& request);
+  HttpResponse api(const HttpRequest& request);
+  HttpResponse activity() const;
+  HttpResponse moves() const;
+  HttpResponse explain(const std::string& path) const;
+  HttpResponse tree(const std::string& path);
+  ControlAnswer ask(const nlohmann::ordered_json& request,
+                    std::function<bool(const nlohmann::ordered_json&)> line = nullptr) const;
+  void look_at_files();
+
+  const std::string mount_;
+  const std::string token_;
+  const WebReplay& replay_;
+  std::atomic<int> at_work_{0};
+  std::atomic<bool> is_looking_{false};  // the thread below, which sets it last
+  Mutex mutex_;
+  std::int64_t looked_ GUARDED_BY(mutex_) = 0;  // when look_at_files() last did
+  std::jthread looking_ GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice
