@@ -109,7 +109,7 @@ Result<void> RocksStore::replace(std::uint64_t generation, const std::string& re
   if (database_) {
     std::string unread;
     auto intents = database_->intents(unread);
-    if (intents) rescued_ = *std::move(intents);
+    if (intents) rescued_ = std::move(*intents);
     // Before the move: RocksDB finds its files by name until it is closed.
     database_.reset();
     const std::string moved_to = SLUICE_TRY(home_.move_aside());
