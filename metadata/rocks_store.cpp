@@ -109,15 +109,14 @@ Result<void> RocksStore::replace(std::uint64_t generation, const std::string& re
   if (database_) {
     std::string unread;
     auto intents = database_->intents(unread);
-    const bool is_readable = intents.has_value();
-    if (is_readable) rescued_ = *std::move(intents);
+    if (intents) rescued_ = std::move(*intents);
     // Before the move: RocksDB finds its files by name until it is closed.
     database_.reset();
     const std::string moved_to = SLUICE_TRY(home_.move_aside());
     log::get().warn(
         "metadata broke and starts anew, without heat: moved_to={} reason={} intents_kept={}",
         log::escaped(moved_to), log::escaped(reason), rescued_.size());
-    if (!is_readable) log::get().error("intents were lost: reason={}", log::escaped(unread));
+    if (!intents) log::get().error("intents were lost: reason={}", log::escaped(unread));
   }
   OpenReport report;
   auto fresh = SLUICE_TRY(Database::open(home_, half_life_, report));
