@@ -1,4 +1,4 @@
-# Four packages from the components `sluice`, `library`, `dev` and `python`, which work on later releases than the one that
+# Five packages from the components `sluice`, `lab`, `library`, `dev` and `python`, which work on later releases than the one that
 # they are made on: libraries whose versions differ between releases come along, in a directory of their own.
 
 # Libraries of the system that stay where they are (libc6, libstdc++6, libgcc-s1): newer ones serve what was linked with older
@@ -9,9 +9,10 @@ set(library_private "^lib(spdlog|fmt)\\.so")
 set(private_dir ${CMAKE_INSTALL_LIBDIR}/sluice/private)
 
 # DT_RPATH, not DT_RUNPATH: it also holds for what the private libraries need themselves.
-target_link_options(sluice PRIVATE -Wl,--disable-new-dtags)
-target_link_options(sluice_client PRIVATE -Wl,--disable-new-dtags)
-set_target_properties(sluice PROPERTIES INSTALL_RPATH "$ORIGIN/../${private_dir}")
+foreach(target sluice sluice-lab sluice_client)
+  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+endforeach()
+set_target_properties(sluice sluice-lab PROPERTIES INSTALL_RPATH "$ORIGIN/../${private_dir}")
 set_target_properties(sluice_client PROPERTIES INSTALL_RPATH "$ORIGIN/sluice/private")
 
 # install_private(COMPONENT FILE REGEX...): installs what FILE is linked with, except what matches a REGEX.
@@ -31,12 +32,13 @@ install_private(sluice $<TARGET_FILE:sluice> ${system_libraries} ${library_priva
 set(copyright ${CMAKE_CURRENT_BINARY_DIR}/copyright)
 add_custom_command(OUTPUT ${copyright} DEPENDS sluice debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE $<TARGET_FILE:sluice> ${copyright} VERBATIM)
-add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice_client sluice_manuals)
+add_custom_target(sluice_packages DEPENDS ${copyright} sluice sluice-lab sluice_client sluice_manuals)
 if(TARGET sluice_dropin)
   add_dependencies(sluice_packages sluice_dropin)
 endif()
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc)
 install(FILES ${copyright} DESTINATION ${doc_dir}/sluice COMPONENT sluice)
+install(FILES ${copyright} DESTINATION ${doc_dir}/sluice-lab COMPONENT lab)
 install(FILES ${copyright} DESTINATION ${doc_dir}/libsluice1 COMPONENT library)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/libsluice-dev RENAME copyright COMPONENT dev)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/python3-sluice RENAME copyright COMPONENT python)
@@ -69,7 +71,7 @@ set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/build/packages)
 set(CPACK_SET_DESTDIR ON) # /etc is not below /usr
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
-set(CPACK_COMPONENTS_ALL sluice library dev python)
+set(CPACK_COMPONENTS_ALL sluice lab library dev python)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -85,10 +87,18 @@ set(CPACK_COMPONENT_SLUICE_DESCRIPTION "one filesystem over fast and slow disks,
  file on one of them, moves hot files to fast disks and cold ones to slow disks,
  and puts file data into GPU memory at the speed of the bus.")
 set(CPACK_DEBIAN_SLUICE_PACKAGE_SECTION admin)
-set(CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS "python3-sluice, libsluice-dev, logrotate, bash-completion")
+set(CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS "sluice-lab, python3-sluice, libsluice-dev, logrotate, bash-completion")
 foreach(script postinst prerm postrm conffiles)
   list(APPEND CPACK_DEBIAN_SLUICE_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/debian/sluice/${script})
 endforeach()
+
+# It is linked with the libraries that the package sluice brings along.
+set(CPACK_DEBIAN_LAB_PACKAGE_NAME sluice-lab)
+set(CPACK_COMPONENT_LAB_DESCRIPTION "simulator and benchmarks of Sluice
+ Replays traces of file accesses against tiering policies, generates traces, and
+ measures Sluice beside other filesystems and other routes to GPU memory. It is
+ not needed to run Sluice.")
+set(CPACK_DEBIAN_LAB_PACKAGE_SECTION admin)
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libsluice1)
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "file bytes to and from GPU memory

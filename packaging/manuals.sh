@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# manuals.sh SLUICE PAGES OUTPUT: puts the man pages into OUTPUT/man1 to man8, compressed as Debian wants them: a page for
-# each verb, made by the program itself, and those of the directory PAGES.
+# manuals.sh PROGRAM PAGES OUTPUT: writes the man pages of PROGRAM (sluice or sluice-lab) into OUTPUT/man1 to man8, compressed as
+# Debian wants them: a page for each verb, printed by the program itself, and the program's own page from the directory PAGES.
+# The pages of files, headers and administration go with sluice.
 set -euo pipefail
-sluice=$1 pages=$2 output=$3
+program=$1 pages=$2 output=$3
+name=${program##*/}
 
 rm -rf "$output"
 mkdir -p "$output"/man{1,2,3,5,8}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-for verb in $("$sluice" complete '' | cut -f 1 | grep -v '^-'); do
-  "$sluice" manual "$verb" >"$scratch/sluice-$verb.1"
+for verb in $("$program" complete '' | cut -f 1 | grep -v '^-'); do
+  "$program" manual "$verb" >"$scratch/$name-$verb.1"
 done
-"$sluice" manual >"$scratch/verbs"
-version=$("$sluice" --version)
-sed -e "s/@VERSION@/${version#sluice }/" -e "/^@VERBS@$/{r $scratch/verbs
-d}" "$pages/sluice.1.in" >"$scratch/sluice.1"
-cp "$pages"/*.[0-9] "$scratch"
+"$program" manual >"$scratch/verbs"
+version=$("$program" --version)
+sed -e "s/@VERSION@/${version#* }/" -e "/^@VERBS@$/{r $scratch/verbs
+d}" "$pages/$name.1.in" >"$scratch/$name.1"
+if [[ $name == sluice ]]; then cp "$pages"/*.[0-9] "$scratch"; fi
 for page in "$scratch"/*.[0-9]; do
   gzip -9nc "$page" >"$output/man${page##*.}/${page##*/}.gz"
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Debian packages: sluice, libsluice1, libsluice-dev and python3-sluice, in build/packages.
+# Makes the Debian packages: sluice, sluice-lab, libsluice1, libsluice-dev and python3-sluice, in build/packages.
 #
 #   tools/package.sh          sets up (tools/setup.sh), builds what changed, packs, and lists the packages
 #

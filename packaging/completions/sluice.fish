@@ -1,4 +1,4 @@
-# fish completion for sluice: the words come from the program itself. Without any, fish offers files.
+# fish completion for sluice and sluice-lab: the words come from the program itself. Without any, fish offers files.
 function __sluice_words
     set -l words (commandline -opc)
     set -l found ($words[1] complete $words[2..-1] (commandline -ct) 2>/dev/null)
@@ -9,3 +9,4 @@ function __sluice_words
     end
 end
 complete -c sluice -f -a '(__sluice_words)'
+complete -c sluice-lab -f -a '(__sluice_words)'

@@ -49,7 +49,7 @@ part() {
 }
 
 [[ $(id -u) == 0 ]] || { echo "run.sh: mounting needs root" >&2; exit 2; }
-for file in "$sluice" "$build/bin/gpu_real_test" "$build/bin/gpu_gather_test"; do
+for file in "$sluice" "$build/bin/sluice-lab" "$build/bin/gpu_real_test" "$build/bin/gpu_gather_test"; do
   [[ -x $file ]] || { echo "run.sh: no $file; build the tree first" >&2; exit 2; }
 done
 if ! nvidia-smi -L; then
@@ -94,7 +94,7 @@ END
   cat "$out/dropin.log"
   part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
   part aibench 400 "$source/tools/lab/aibench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
-  part bench 590 "$sluice" gpu bench $quick --json "$out/bench.json" "$mount"
+  part bench 590 "$build/bin/sluice-lab" gpu-bench $quick --json "$out/bench.json" "$mount"
   cat "$out/doctor.log" "$out/aibench.log" "$out/bench.log" 2>/dev/null
   grep -h " M/s" "$out/gather_test.log" "$out/gather_mount.log" 2>/dev/null
   part umount 60 "$sluice" umount "$mount"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// `sluice gpu bench` and `sluice doctor` on a mount, with host memory.
+// `sluice-lab gpu-bench` and `sluice doctor` on a mount, with host memory.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/unique_fd.hpp"
@@ -16,10 +17,16 @@ namespace {
 
 class GpuToolsTest : public TieringTest {
  protected:
-  // A small run; `code` gets its exit status.
+  // A small run of `sluice-lab gpu-bench`, a program beside `sluice`.
+  static CommandResult run_bench(const std::string& path, const Strings& flags = {}) {
+    const std::string lab = std::filesystem::path(sluice_binary()).replace_filename("sluice-lab");
+    Strings command{lab, "gpu-bench", "--host", "--quick", "--size", "8MiB", path};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return run_command(command);
+  }
+  // Its report; `code` gets its exit status.
   Json bench(const std::string& path, int& code) const {
-    const CommandResult run =
-        sluice({"gpu", "bench", "--host", "--quick", "--size", "8MiB", "--json", "-", path});
+    const CommandResult run = run_bench(path, {"--json", "-"});
     code = run.exit_code;
     EXPECT_EQ(run.err, "");
     return Json::parse(run.out, nullptr, false);
@@ -63,8 +70,7 @@ TEST_F(GpuToolsTest, BenchFindsAWordThatIsWrong) {
   ASSERT_EQ(code, 0);
   const UniqueFd file(::open((*this / "sluice-gpu-bench.dat").c_str(), O_WRONLY | O_CLOEXEC));
   ASSERT_EQ(::pwrite(file.get(), "x", 1, 5'000'003), 1);
-  const CommandResult run =
-      sluice({"gpu", "bench", "--host", "--quick", "--size", "8MiB", mount().path()});
+  const CommandResult run = run_bench(mount().path());
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_NE(run.out.find("WRONG: "), std::string::npos) << run.out;
 }
@@ -72,8 +78,7 @@ TEST_F(GpuToolsTest, BenchFindsAWordThatIsWrong) {
 TEST_F(GpuToolsTest, BenchTouchesNoFileOfAnybodyElse) {
   start();
   write_file(*this / "mine", "not a test file");
-  const CommandResult run =
-      sluice({"gpu", "bench", "--host", "--quick", "--size", "8MiB", *this / "mine"});
+  const CommandResult run = run_bench(*this / "mine");
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(read_file(*this / "mine"), "not a test file");
 }

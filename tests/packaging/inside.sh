@@ -15,17 +15,19 @@ files >/tmp/before
 
 step "installing"
 apt-get -q -y -o Dpkg::Use-Pty=0 install /packages/*.deb >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; fail "apt-get install"; }
-for package in sluice libsluice1 libsluice-dev python3-sluice; do
+for package in sluice sluice-lab libsluice1 libsluice-dev python3-sluice; do
   [[ $(dpkg-query -W -f '${db:Status-Status}' $package) == installed ]] || fail "$package is not installed"
 done
-missing=$(ldd /usr/bin/sluice /usr/lib/*/libsluice.so.1 | grep 'not found' || true)
+missing=$(ldd /usr/bin/sluice /usr/bin/sluice-lab /usr/lib/*/libsluice.so.1 | grep 'not found' || true)
 [[ ! $missing ]] || fail "libraries are missing: $missing"
-outside=$(ldd /usr/bin/sluice | grep '=> /' | grep -v /sluice/private/ | awk '{print $1}' | grep -vEf /packages/system-libraries || true)
+outside=$(ldd /usr/bin/sluice /usr/bin/sluice-lab | grep '=> /' | grep -v /sluice/private/ | awk '{print $1}' | grep -vEf /packages/system-libraries || true)
 [[ ! $outside ]] || fail "linked with libraries that no package of ours asks for: $outside"
 sluice --version
 sluice doctor >/dev/null
 [[ $(sluice complete mou) == mount* ]] || fail "no completion"
-for file in man/man1/sluice.1.gz man/man1/sluice-status.1.gz man/man5/sluice.toml.5.gz man/man8/mount.sluice.8.gz man/man3/libsluice.3.gz \
+sluice-lab tracegen --accesses 1000 -o /tmp/trace.csv
+sluice-lab simulate --trace /tmp/trace.csv --tiers fast=5%,slow >/dev/null
+for file in man/man1/sluice.1.gz man/man1/sluice-status.1.gz man/man1/sluice-lab.1.gz man/man1/sluice-lab-simulate.1.gz man/man5/sluice.toml.5.gz man/man8/mount.sluice.8.gz man/man3/libsluice.3.gz \
   doc/sluice/README.md doc/sluice/docs/operations.md sluice/grafana-dashboard.json doc/sluice/examples/gpu_read.c; do
   [[ -s /usr/share/$file ]] || fail "/usr/share/$file is missing"
 done
@@ -118,7 +120,7 @@ rm /etc/sluice/pool.toml
 # What only looks like our state: a tier whose users have a database of their own, and a directory that is none of ours.
 mkdir -p /var/lib/sluice/nvme/.sluice /var/lib/sluice/nvme/db /var/lib/sluice/other/db
 touch /var/lib/sluice/nvme/db/CURRENT /var/lib/sluice/other/db/mine
-dpkg --purge sluice libsluice-dev python3-sluice libsluice1 >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg --purge"; }
+dpkg --purge sluice-lab sluice libsluice-dev python3-sluice libsluice1 >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg --purge"; }
 grep -q "hello from a package" /tiers/fast/file || fail "the user's file is gone"
 [[ -f /var/lib/sluice/nvme/db/CURRENT && -f /var/lib/sluice/other/db/mine ]] || fail "a purge took what is not ours: $(ls -AR /var/lib/sluice)"
 [[ $(ls -A /var/lib/sluice) == $'nvme\nother' ]] || fail "left behind: $(ls -A /var/lib/sluice)"

@@ -55,7 +55,7 @@ mount --make-rprivate "$scratch"
 
 "$repo/tools/package.sh"
 packages=("$repo"/build/packages/*.deb)
-((${#packages[@]} == 4)) || { say "there are ${#packages[@]} packages, not 4" >&2; exit 1; }
+((${#packages[@]} == 5)) || { say "there are ${#packages[@]} packages, not 5" >&2; exit 1; }
 
 # shellcheck disable=SC2016
 archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | grep -v security | head -n 1 || true)

@@ -25,11 +25,11 @@
 #include "base/units.hpp"
 #include "fs/options.hpp"
 #include "tiering/marker.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/machine.hpp"
 #include "tools/cli/redaction.hpp"
 #include "tools/cli/subprocess.hpp"
 #include "tools/cli/tar_file.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 

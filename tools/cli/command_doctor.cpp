@@ -17,11 +17,11 @@
 #include "base/units.hpp"
 #include "gpu/cufile_api.hpp"
 #include "gpu/engine.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/doctor.hpp"
 #include "tools/cli/subprocess.hpp"
 #include "tools/cli/tier_access.hpp"
 #include "tools/common/attributes.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/mount_status.hpp"
 
 namespace sluice {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/attributes.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/explanation.hpp"
 
 namespace sluice {

@@ -11,7 +11,7 @@
 #include "fs/options.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/checker.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/output.hpp"
 
 namespace sluice {

@@ -22,7 +22,7 @@
 #include "client/include/sluice/sluice.h"
 #include "gpu/device.hpp"
 #include "gpu/route.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/progress.hpp"
 
 namespace sluice {
@@ -370,12 +370,16 @@ int gpu_read(int argc, char** argv) {
 }
 
 constexpr std::array kSubverbs{
-    Subverb{"read", "read files into GPU memory; how fast, by which route, and why", gpu_read},
-    Subverb{"bench", "measure every way to GPU memory, side by side", command_gpu_bench},
+    Verb{"read", "read files into GPU memory; how fast, by which route, and why", gpu_read},
 };
 
 }  // namespace
 
-int command_gpu(int argc, char** argv) { return run_subverb(argc, argv, kSubverbs); }
+int command_gpu(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "bench") {
+    return report_moved("gpu bench", "sluice-lab gpu-bench");
+  }
+  return run_subverb(argc, argv, kSubverbs);
+}
 
 }  // namespace sluice

@@ -18,11 +18,11 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "fs/options.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/init_config.hpp"
 #include "tools/cli/init_disks.hpp"
 #include "tools/cli/tier_access.hpp"
 #include "tools/cli/tier_count.hpp"
-#include "tools/common/commands.hpp"
 
 namespace sluice {
 namespace {

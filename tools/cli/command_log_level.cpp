@@ -5,7 +5,7 @@
 
 #include "base/log.hpp"
 #include "fs/options.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 

@@ -21,8 +21,8 @@
 #include "base/unique_fd.hpp"
 #include "fs/daemon.hpp"
 #include "fs/options.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/tier_access.hpp"
-#include "tools/common/commands.hpp"
 
 namespace sluice {
 namespace {

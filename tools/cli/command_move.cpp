@@ -9,8 +9,8 @@
 
 #include "base/log.hpp"
 #include "base/units.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/attributes.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 

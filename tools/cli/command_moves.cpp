@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/units.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 

@@ -6,8 +6,8 @@
 #include <ctime>
 
 #include "base/units.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/tier_count.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/output.hpp"
 #include "tools/common/progress.hpp"

@@ -12,11 +12,11 @@
 #include "base/path.hpp"
 #include "base/units.hpp"
 #include "fs/options.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/init_config.hpp"
 #include "tools/cli/subprocess.hpp"
 #include "tools/cli/tier_access.hpp"
 #include "tools/common/attributes.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
@@ -413,12 +413,12 @@ int tier_close(int argc, char** argv) {
 }
 
 constexpr std::array kSubverbs{
-    Subverb{"run", "make one pass now: move what should be elsewhere", tier_run},
-    Subverb{"pause", "stop files from moving by themselves", tier_pause},
-    Subverb{"resume", "let files move by themselves again", tier_resume},
-    Subverb{"drain", "empty a tier, so that it can be taken away", tier_drain},
-    Subverb{"add", "add a tier to a running mount", tier_add},
-    Subverb{"close", "keep users from entering a tier past the mount", tier_close},
+    Verb{"run", "make one pass now: move what should be elsewhere", tier_run},
+    Verb{"pause", "stop files from moving by themselves", tier_pause},
+    Verb{"resume", "let files move by themselves again", tier_resume},
+    Verb{"drain", "empty a tier, so that it can be taken away", tier_drain},
+    Verb{"add", "add a tier to a running mount", tier_add},
+    Verb{"close", "keep users from entering a tier past the mount", tier_close},
 };
 
 }  // namespace

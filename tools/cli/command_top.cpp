@@ -7,9 +7,9 @@
 #include <ctime>
 #include <thread>
 
+#include "tools/cli/commands.hpp"
 #include "tools/cli/screen.hpp"
 #include "tools/cli/top_view.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 

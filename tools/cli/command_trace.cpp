@@ -11,7 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/units.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
@@ -154,7 +154,7 @@ int trace_record(int argc, char** argv) {
 }
 
 constexpr std::array kSubverbs{
-    Subverb{"record", "write accesses to a file as they happen", trace_record},
+    Verb{"record", "write accesses to a file as they happen", trace_record},
 };
 
 }  // namespace

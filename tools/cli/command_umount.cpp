@@ -18,8 +18,8 @@
 #include "base/units.hpp"
 #include "fs/client_process.hpp"
 #include "fs/options.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/cli/mount_holders.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 

@@ -10,7 +10,7 @@
 #include "base/http_server.hpp"
 #include "base/log.hpp"
 #include "base/path.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/web/handler.hpp"

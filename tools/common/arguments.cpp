@@ -10,16 +10,16 @@
 
 #include "base/log.hpp"
 #include "fs/options.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/completion.hpp"
 #include "tools/common/manual.hpp"
+#include "tools/common/verbs.hpp"
 
 namespace sluice {
 namespace {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-// About the first option among `arguments` that `app` does not have; empty if it has all.
+// Describes the first option among `arguments` that `app` does not have; empty if it has all.
 std::string describe_unknown(const CLI::App& app, std::span<char* const> arguments) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
@@ -104,8 +104,9 @@ std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help)
     std::string what = is_extra ? describe_unknown(*app_, arguments.subspan(1)) : "";
     if (what.empty()) what = error.what();
     const bool asks = what.ends_with('?');
-    std::fprintf(stderr, "sluice: %s: %s%s see 'sluice %s --help'\n", argv[0],
-                 log::escaped(what).c_str(), asks ? "" : ";", argv[0]);
+    const std::string program(program_of(help));
+    std::fprintf(stderr, "%s: %s: %s%s see '%s %s --help'\n", program.c_str(), argv[0],
+                 log::escaped(what).c_str(), asks ? "" : ";", program.c_str(), argv[0]);
     return kUsage;
   }
   return std::nullopt;

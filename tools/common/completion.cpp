@@ -105,7 +105,7 @@ std::vector<OptionLine> parse_options(std::string_view text) {
   return out;
 }
 
-int complete_verbs(std::span<char* const> arguments, std::span<const Subverb> verbs) {
+int complete_verbs(std::span<char* const> arguments, std::span<const Verb> verbs) {
   if (arguments.size() < 3) return kUsage;
   const Cursor cursor{"", arguments[2], ""};
   for (const auto& verb : verbs) offer(cursor, verb.name, verb.summary);
@@ -127,14 +127,13 @@ int complete_options(std::span<char* const> arguments, const HelpText& help, std
     for (const auto& option : options) offer(cursor, option.name, option.meaning);
     return kDone;
   }
-  // "sluice pin TIER PATH...": the one thing by its place that is no file.
-  const std::string_view place =
-      help.usage.substr(std::string_view("sluice ").size() + verb.size());
+  // "sluice pin TIER PATH...": the only positional argument that is not a file.
+  const std::string_view place = help.usage.substr(program_of(help).size() + 1 + verb.size());
   if (is_first && (place.starts_with(" TIER ") || place.starts_with(" NAME "))) offer_tiers(cursor);
   return kDone;
 }
 
-int command_complete(int argc, char** argv, std::span<const Subverb> verbs) {
+int command_complete(int argc, char** argv, std::span<const Verb> verbs) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty()) words.emplace_back();
   std::string word = words.back();

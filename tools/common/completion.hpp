@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the shells' completions offer (packaging/completions): they ask `sluice complete WORD...`,
-// and the answer is read from the tables of verbs and the help texts, so it can't fall behind them.
+// Shell completions. The scripts in packaging/completions run `sluice complete WORD...`; the answer
+// is derived from the tables of verbs and the help texts, so that it always agrees with them.
 // Threads: immutable.
 #pragma once
 
@@ -9,16 +9,16 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/common/commands.hpp"
+#include "tools/common/verbs.hpp"
 
 namespace sluice {
 
-// In the place of a verb's arguments, followed by the word before the cursor and the word under it:
-// print what could stand there, a line each: the word, a tab, what it means. Nothing: file names.
+// Replaces a verb's arguments, followed by the word before the cursor and the word under it: print
+// the possible words, one a line: word, tab, meaning. Without any, the shell offers file names.
 inline constexpr std::string_view kCompletionMark = "--complete";
 
-// What a help text says of an option: "  -c, --config FILE  read options from this file". The
-// meaning may go on in lines below.
+// An option's line of a help text: "  -c, --config FILE  read options from this file". The
+// meaning may continue in the lines below.
 struct OptionLine {
   std::string letter;   // "-c"; empty: it has none
   std::string name;     // "--config"
@@ -27,10 +27,10 @@ struct OptionLine {
 };
 std::vector<OptionLine> parse_options(std::string_view text);
 
-// `sluice complete WORD...`: the words behind `sluice`, the last one being the one to complete.
-int command_complete(int argc, char** argv, std::span<const Subverb> verbs);
+// `sluice complete WORD...`: the words after `sluice`; the last one is to be completed.
+int command_complete(int argc, char** argv, std::span<const Verb> verbs);
 // The same below a verb: `arguments` are those from kCompletionMark on.
-int complete_verbs(std::span<char* const> arguments, std::span<const Subverb> verbs);
+int complete_verbs(std::span<char* const> arguments, std::span<const Verb> verbs);
 int complete_options(std::span<char* const> arguments, const HelpText& help, std::string_view verb,
                      bool is_first);
 

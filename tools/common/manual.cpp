@@ -86,7 +86,7 @@ std::string painted_usage(std::string_view usage) {
 
 // Commands ('sluice plan') lose their quotes and are bold, as options are.
 std::string painted_text(std::string_view text) {
-  constexpr std::string_view kCommand = "'sluice ";
+  constexpr std::string_view kCommand = "'sluice";
   std::string out;
   while (!text.empty()) {
     const auto command = text.find(kCommand);
@@ -220,23 +220,25 @@ int print_manual_part(std::span<char* const> arguments, const HelpText& help,
   return kDone;
 }
 
-int command_manual(int argc, char** argv, std::span<const Subverb> verbs) {
+int command_manual(int argc, char** argv, const Program& program) {
+  const auto verbs = program.verbs;
+  const std::string name_of_program = escaped(program.name);
   if (argc < 2) {
     for (const auto& verb : verbs) {
-      std::printf(".TP\n.BR sluice\\-%s (1)\n%s\n", escaped(verb.name).c_str(),
+      std::printf(".TP\n.BR %s\\-%s (1)\n%s\n", name_of_program.c_str(), escaped(verb.name).c_str(),
                   painted_text(verb.summary).c_str());
     }
     return kDone;
   }
   const auto verb = std::find_if(verbs.begin(), verbs.end(),
-                                 [&](const Subverb& each) { return each.name == argv[1]; });
+                                 [&](const Verb& each) { return each.name == argv[1]; });
   if (verb == verbs.end()) return kUsage;
-  std::string capitals(verb->name);
+  std::string capitals = std::string(program.name) + "-" + std::string(verb->name);
   std::transform(capitals.begin(), capitals.end(), capitals.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  std::printf(".TH SLUICE\\-%s 1 \"\" \"sluice " SLUICE_VERSION "\" \"User Commands\"\n",
+  std::printf(".TH %s 1 \"\" \"sluice " SLUICE_VERSION "\" \"User Commands\"\n",
               escaped(capitals).c_str());
-  std::printf(".SH NAME\nsluice\\-%s \\- %s\n", escaped(verb->name).c_str(),
+  std::printf(".SH NAME\n%s\\-%s \\- %s\n", name_of_program.c_str(), escaped(verb->name).c_str(),
               escaped(verb->summary).c_str());
   std::string name(verb->name), mark(kManualMark);
   for (const Section& section : kSections) {
@@ -246,8 +248,10 @@ int command_manual(int argc, char** argv, std::span<const Subverb> verbs) {
     if (const int code = verb->run(3, arguments.data()); code != kDone) return code;
     std::fputs(section.end, stdout);
   }
+  std::puts(".SH SEE ALSO\n.BR sluice (1),");
+  if (program.name != "sluice") std::printf(".BR %s (1),\n", name_of_program.c_str());
   std::puts(
-      ".SH SEE ALSO\n.BR sluice (1),\n.BR libsluice (3),\n.BR sluice.toml (5)\n.PP\n"
+      ".BR libsluice (3),\n.BR sluice.toml (5)\n.PP\n"
       "The documents in /usr/share/doc/sluice.");
   return kDone;
 }

@@ -8,7 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/units.hpp"
-#include "tools/common/commands.hpp"
+#include "tools/lab/commands.hpp"
 #include "tools/lab/gpu_bench/bench.hpp"
 #include "tools/lab/gpu_bench/report.hpp"
 #include "tools/lab/gpu_bench/runner.hpp"
@@ -18,46 +18,45 @@ namespace {
 
 using namespace gpu_bench;
 
-constexpr std::string_view kVerb = "gpu bench";
+constexpr std::string_view kVerb = "gpu-bench";
 
 constexpr HelpText kHelp{
-    .usage = "sluice gpu bench [options] FILE|DIRECTORY",
-    .options = R"(      --size SIZE     of the test file and the largest read; default: 4GiB
+    .usage = "sluice-lab gpu-bench [options] FILE|DIRECTORY",
+    .options = R"(      --size SIZE     size of the test file and of the largest read; default: 4GiB
       --gpu GPU       the GPU's UUID or number, as nvidia-smi -L lists it; default: 0
-      --host          into host memory, although there is a GPU
-      --routes NAMES  of ours, separated by commas; default: auto,staged,mapped,mmap,cufile,gds
+      --host          read into host memory even if there is a GPU
+      --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,mmap,cufile,gds
       --phases NAMES  what to measure, separated by commas; default: cold,warm,sizes,write,register
-      --rounds N      how often each is measured; default: 5
+      --rounds N      number of measurements of each; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
-      --json FILE     every sample, of small reads the percentiles; - is standard output, without
-                      the tables
+      --json FILE     write every sample, and percentiles of small reads; - is standard output
+                      and suppresses the tables
       --color WHEN    auto (default), always, never
   -h, --help          this list; the whole description
 )",
     .details = R"(
-Measures in one run, one beside the other and in turns, how fast bytes of a file come
-to GPU memory: by the daemon (ioctl on the mount) and by the engine in this process,
-route by route; by cuFile with the best of its settings; by mmap and cuMemcpyHtoD; and
-beside them what can be had at all, the copy from pinned memory and the disk's own
-O_DIRECT rate. With the page cache warm and cold; from 4 KiB to all of the file, by 1 to
-16 threads; the latency of small reads; processor time, the daemon's included; writes;
-and the time to register a buffer.
+Measures in one run, taking turns, how fast a file is read into GPU memory: by the
+daemon (ioctl on the mount) and by the engine in this process, route by route; by cuFile
+with its best settings; and by mmap and cuMemcpyHtoD. Two upper bounds are measured
+beside them: the copy from pinned memory and the disk's O_DIRECT rate. The phases cover
+a warm and a cold page cache, reads from 4 KiB to the whole file by 1 to 16 threads, the
+latency of small reads, CPU time (the daemon's included), writes, and the time to
+register a buffer.
 
-What arrived is compared with what the file has, word by word, by a kernel on the GPU;
-of small reads, the last 64 of each thread. The file is made of a known pattern as
-sluice-gpu-bench.dat in the directory, or as FILE, and left there for the next time.
-Nothing else may be at that path.
+A kernel on the GPU compares every word with the content of the file; of small reads,
+the last 64 of each thread. The test file has a known pattern. It is created as
+sluice-gpu-bench.dat in DIRECTORY, or as FILE, and kept for the next run. No other file
+may exist at that path.
 
-For cold reads the file is dropped from the page cache, and if this runs as root the
-whole page cache is. Figures marked '*' were not cold: part of the file stayed cached.
-Without a GPU, everything goes to host memory, and says so.
+Before cold reads the file is dropped from the page cache; as root, the whole page cache
+is dropped. Figures marked '*' were not cold: part of the file stayed cached. Without a
+GPU, everything is read into host memory, and the report says so.
 
 Examples:
-  sudo sluice gpu bench /mnt/pool
-  sluice gpu bench --quick --json - /mnt/pool | jq '.rows[] | {phase, way, median}'
+  sudo sluice-lab gpu-bench /mnt/pool
+  sluice-lab gpu-bench --quick --json - /mnt/pool | jq '.rows[] | {phase, way, median}'
 
-Exit status: 0 measured, whatever the figures; 1 failed, or bytes were wrong; 2 wrong
-usage.
+Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage.
 )"};
 
 struct Request {
@@ -99,7 +98,7 @@ Device* find_device(Devices& devices, const std::string& wanted) {
 std::string describe(const Error& error, const std::string& path) {
   if (error.code == EEXIST) {
     return log::escaped(path) +
-           " is there, and is no test file of this size; name another, or a directory";
+           " exists and is not a test file of this size; give another file or a directory";
   }
   return log::escaped(path) + ": " + error.text();
 }

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.hpp"
-#include "tools/common/commands.hpp"
 #include "tools/common/output.hpp"
+#include "tools/lab/commands.hpp"
 #include "tools/lab/simulator/chart.hpp"
 #include "tools/lab/simulator/options.hpp"
 #include "tools/lab/simulator/replay.hpp"
@@ -20,22 +20,22 @@ using Json = nlohmann::ordered_json;
 using std::chrono::steady_clock;
 
 constexpr HelpText kHelp{
-    .usage = "sluice simulate --trace FILE --tiers NAME=SIZE,... [options]",
+    .usage = "sluice-lab simulate --trace FILE --tiers NAME=SIZE,... [options]",
     .options = R"(      --trace FILE           accesses to replay; '-' is standard input
       --tiers NAME=SIZE,...  fastest first; SIZE is 10GiB, or 5% of the trace's bytes
       --policy NAME,...      all (default), or some of sluice, lru, lfu, arc, s3fifo,
                              gdsf, autotier, belady, belady-size
       --sizes SIZE,...       replay with each of these as the fastest tier's size
-      --format NAME          csv or oracle, if the trace is mistaken for the other
-      --half-life TIME       of the score: 7d (default), or never
+      --format NAME          csv or oracle; default: detected
+      --half-life TIME       half-life of the score: 7d (default), or never
       --interval TIME        between two passes of sluice and autotier (15min)
-      --min-stay TIME        on a tier before heat moves a file again (1h)
+      --min-stay TIME        minimum time on a tier before heat moves a file (1h)
       --threshold TIER=N,... score that makes a file eligible
       --high-watermark N     percent (90)
       --low-watermark N      percent (10 below the high one)
-      --place WHERE          slowest (default): all files exist, there; fastest: the
-                             first access creates a file on the fastest tier with room
-      --warmup TIME          leave the beginning out of the figures
+      --place WHERE          slowest (default): all files start on the slowest tier; fastest:
+                             the first access creates a file on the fastest tier with room
+      --warmup TIME          exclude the beginning of the trace from the figures
       --chart FILE.svg       hit ratio over --sizes, or over time
       --json                 one JSON object; its members are stable
       --bytes                exact numbers of bytes in the table
@@ -43,22 +43,21 @@ constexpr HelpText kHelp{
   -h, --help                 this list; the whole description
 )",
     .details = R"(
-Replays a trace of file accesses against Sluice's planner and against other ways
-to choose what the fastest tier holds, and prints for each how many requests and
-bytes that tier served, and what was moved to and from it for that. GAP is how
-many percentage points of requests it stays below an oracle that knows the
-future: the better of belady and belady-size, if one of them is among the
-policies.
+Replays a trace of file accesses against Sluice's planner and other policies that
+choose what the fastest tier holds. Prints for each policy how many requests and
+bytes that tier served, and how much was moved to and from it. GAP is the distance
+in percentage points of requests to an oracle that knows the future: the better of
+belady and belady-size, if one of them is among the policies.
 
-A trace is text with the columns time (seconds), id and size (bytes), as
-'sluice trace record' writes it, or libCacheSim's binary oracleGeneral, which
-must be decompressed. docs/simulator.md describes formats and policies.
+A trace is either text with the columns time (seconds), id and size (bytes), as
+'sluice trace record' writes it, or libCacheSim's binary format oracleGeneral,
+uncompressed. docs/simulator.md describes formats and policies.
 
 Examples:
-  sluice simulate --trace week.csv --tiers nvme=200GiB,ssd=2TiB,hdd
-  sluice simulate --trace week.csv --tiers nvme=5%,hdd --sizes 1%,2%,5%,10%,20% \
+  sluice-lab simulate --trace week.csv --tiers nvme=200GiB,ssd=2TiB,hdd
+  sluice-lab simulate --trace week.csv --tiers nvme=5%,hdd --sizes 1%,2%,5%,10%,20% \
       --chart sizes.svg
-  zstd -dc w01.oracleGeneral.zst | sluice simulate --trace - --tiers fast=10%,slow
+  zstd -dc w01.oracleGeneral.zst | sluice-lab simulate --trace - --tiers fast=10%,slow
 
 Exit status: 0 replayed, 1 failed (the trace can't be read), 2 wrong usage.
 )"};
@@ -303,10 +302,7 @@ int command_simulate(int argc, char** argv) {
   Job job;
   auto complaint = understand(request, job);
   if (!style) complaint = "--color: must be auto, always or never";
-  if (complaint) {
-    std::fprintf(stderr, "sluice: simulate: %s\n", complaint->c_str());
-    return kUsage;
-  }
+  if (complaint) return misuse("simulate", *complaint);
 
   Trace trace;
   if (const auto error = read_trace(request.trace, job.format, trace)) {
@@ -316,7 +312,7 @@ int command_simulate(int argc, char** argv) {
   if (const auto missing = check_room(job.options.tiers, trace)) return fail("simulate", *missing);
   if (trace.out_of_order > 0) {
     std::fprintf(stderr,
-                 "sluice: simulate: %s records were out of order; they were sorted by time\n",
+                 "sluice-lab: simulate: %s records were out of order; they were sorted by time\n",
                  format_count(trace.out_of_order).c_str());
   }
   const auto outcomes = replay_all(job, trace);

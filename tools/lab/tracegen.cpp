@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// tracegen: makes a trace of file accesses for `sluice simulate`, the same one for the same seed.
-// docs/simulator.md says what the options mean.
-#include <CLI/CLI.hpp>
+// `sluice-lab tracegen` generates a trace of file accesses for `sluice-lab simulate`. The same
+// options and seed give the same trace. docs/simulator.md describes the options.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -13,7 +12,38 @@
 #include <string>
 #include <vector>
 
+#include "tools/lab/commands.hpp"
+
+namespace sluice {
 namespace {
+
+constexpr std::string_view kVerb = "tracegen";
+
+constexpr HelpText kHelp{.usage = "sluice-lab tracegen [options]",
+                         .options = R"(      --objects N       number of files (20000)
+      --accesses N      number of accesses, not counting scans (1500000)
+      --days N          length of the trace (14)
+      --zipf SKEW       the n-th file is used as often as 1/n^SKEW (0.9)
+      --drift PART      part of the files that change their rank each day (0)
+      --scan PART       part of the files that are read each night (0)
+      --burst N         mean number of accesses in a row to a file (1)
+      --burst-gap N     mean seconds between these (600)
+      --median-size N   median size of the files in bytes (65536)
+      --sigma N         standard deviation of the logarithm of sizes; 0: all are equal (2.3)
+      --seed N          the same seed gives the same trace (1)
+  -o, --output FILE     where to write the trace; '-' (default) is standard output
+  -h, --help            this list; the whole description
+)",
+                         .details = R"(
+Generates a trace of file accesses for 'sluice-lab simulate': files drawn by Zipf's law,
+whose ranks may drift, with bursts and nightly scans. docs/simulator.md says more.
+
+Examples:
+  sluice-lab tracegen --days 7 --drift 0.05 --scan 1 -o week.csv
+  sluice-lab simulate --trace week.csv --tiers nvme=5%,hdd
+
+Exit status: 0 written, 1 failed, 2 wrong usage.
+)"};
 
 constexpr double kHour = 3600, kDay = 24 * kHour;
 constexpr double kEpoch = 1'700'006'400;  // midnight, UTC
@@ -140,8 +170,7 @@ int write(const Options& options, const std::vector<Access>& accesses,
   const bool to_stdout = options.output == "-";
   std::FILE* const out = to_stdout ? stdout : std::fopen(options.output.c_str(), "we");
   if (out == nullptr) {
-    std::fprintf(stderr, "tracegen: %s: %s\n", options.output.c_str(), std::strerror(errno));
-    return 1;
+    return fail(kVerb, options.output + ": " + std::strerror(errno));
   }
   std::fputs("time,id,size,path\n", out);
   for (const auto& access : accesses) {
@@ -151,36 +180,43 @@ int write(const Options& options, const std::vector<Access>& accesses,
   }
   const bool failed = std::ferror(out) != 0;
   if ((to_stdout ? std::fflush(out) : std::fclose(out)) != 0 || failed) {
-    std::fprintf(stderr, "tracegen: %s: can't be written\n", options.output.c_str());
-    return 1;
+    return fail(kVerb, options.output + ": can't be written");
   }
-  return 0;
+  return kDone;
+}
+
+std::optional<std::string> find_problem(const Options& options) {
+  if (options.objects < 1) return "--objects must be positive";
+  if (!(options.days > 0)) return "--days must be positive";
+  if (!(options.zipf >= 0)) return "--zipf must not be negative";
+  if (!(options.drift >= 0)) return "--drift must not be negative";
+  if (!(options.scan >= 0 && options.scan <= 1)) return "--scan must be from 0 to 1";
+  if (!(options.burst >= 1 && options.burst <= 1e6)) return "--burst must be from 1 to 1000000";
+  if (!(options.burst_gap > 0)) return "--burst-gap must be positive";
+  if (!(options.median_size > 0)) return "--median-size must be positive";
+  if (!(options.sigma >= 0)) return "--sigma must not be negative";
+  return std::nullopt;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  CLI::App app("Makes a trace of file accesses for `sluice simulate`.");
+int command_tracegen(int argc, char** argv) {
+  Arguments arguments;
   Options options;
-  app.add_option("--objects", options.objects, "files")->check(CLI::PositiveNumber);
-  app.add_option("--accesses", options.accesses, "accesses, without those of scans");
-  app.add_option("--days", options.days, "length")->check(CLI::PositiveNumber);
-  app.add_option("--zipf", options.zipf, "skew: the n-th file is used as often as 1/n^skew")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--drift", options.drift, "part of the files that change their rank each day")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--scan", options.scan, "part of the files that are read each night")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--burst", options.burst, "mean accesses in a row to a file that is drawn")
-      ->check(CLI::Range(1.0, 1e6));
-  app.add_option("--burst-gap", options.burst_gap, "mean seconds between these")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--median-size", options.median_size, "bytes")->check(CLI::PositiveNumber);
-  app.add_option("--sigma", options.sigma, "of the logarithm of sizes; 0: all are equal")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--seed", options.seed, "the same seed makes the same trace");
-  app.add_option("-o,--output", options.output, "file; '-' is standard output");
-  CLI11_PARSE(app, argc, argv);
+  arguments.option("--objects", options.objects);
+  arguments.option("--accesses", options.accesses);
+  arguments.option("--days", options.days);
+  arguments.option("--zipf", options.zipf);
+  arguments.option("--drift", options.drift);
+  arguments.option("--scan", options.scan);
+  arguments.option("--burst", options.burst);
+  arguments.option("--burst-gap", options.burst_gap);
+  arguments.option("--median-size", options.median_size);
+  arguments.option("--sigma", options.sigma);
+  arguments.option("--seed", options.seed);
+  arguments.option("-o,--output", options.output);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  if (const auto problem = find_problem(options)) return misuse(kVerb, *problem);
 
   Random random(options.seed);
   const auto sizes = draw_sizes(options, random);
@@ -191,3 +227,5 @@ int main(int argc, char** argv) {
                    [](const Access& a, const Access& b) { return a.time < b.time; });
   return write(options, accesses, sizes);
 }
+
+}  // namespace sluice

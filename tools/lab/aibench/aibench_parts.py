@@ -187,7 +187,7 @@ def _gather_case(site, runner, path, offset, size, record, count, case, cold=Fal
 
 
 def _cufile(site, row, path, size, reads, threads, batch, direct=False):
-    command = [site.program("cufilebench"), site.below(path), "--size", size, "--reads", reads, "--threads", threads,
+    command = [site.program("sluice-lab"), "cufilebench", site.below(path), "--size", size, "--reads", reads, "--threads", threads,
                "--batch", batch, *(["--direct"] if direct else [])]
     answer = _run(command, 60)
     row.wrong += answer.get("wrong", 0)

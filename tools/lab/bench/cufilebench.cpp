@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// cufilebench reads records at random places of a file into GPU memory by cuFile, as a program of
-// its own would: from threads, or in batches. It is what aibench compares small reads with; Python
-// could not call cuFile fast enough to be fair. Every byte is compared with what pread() gives.
-//
-// Prints one line of JSON. Exit 77: there is no GPU or no cuFile, and the line says why.
+// `sluice-lab cufilebench` reads records at random offsets of a file into GPU memory through
+// cuFile, from threads or in batches. aibench runs it: calling cuFile from Python would be too slow
+// for a fair comparison. Every byte is compared with what pread() returns.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,15 +23,35 @@
 #include "base/unique_fd.hpp"
 #include "gpu/cufile_api.hpp"
 #include "gpu/device.hpp"
+#include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFailed = 1;
+constexpr std::string_view kVerb = "cufilebench";
 constexpr int kMissing = 77;
 constexpr unsigned kBatchLimit = 64;  // larger ones can hang in the compatibility mode
+
+constexpr HelpText kHelp{.usage = "sluice-lab cufilebench [options] FILE",
+                         .options = R"(      --size N     bytes of a record (4096)
+      --reads N    number of reads (65536)
+      --threads N  threads that read (16)
+      --batch N    reads in a batch, for each thread, at most 64; 0: no batches (0)
+      --direct     bypass the page cache, and measure once only
+  -h, --help       this list; the whole description
+)",
+                         .details = R"(
+Reads records at random offsets of FILE into GPU memory through cuFile, and compares every
+byte with what pread() returns. Prints one line of JSON.
+
+Examples:
+  sluice-lab cufilebench --size 4096 --threads 16 /data/file
+
+Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage; 77 there is no GPU
+or no cuFile, and the line says why.
+)"};
 
 struct Options {
   std::string path;
@@ -216,7 +233,6 @@ Result<double> measure(Reader& reader, const Options& options) {
 }
 
 int run(const Options& options) {
-  keep_cufile_log_away();
   Devices devices;
   if (devices.all().empty()) return end(kMissing, "skipped", "no GPU: " + devices.why_none());
   Device& device = *devices.all().front();
@@ -252,18 +268,21 @@ int run(const Options& options) {
 }
 
 }  // namespace
-}  // namespace sluice
 
-int main(int argc, char** argv) {
-  sluice::Options options;
-  CLI::App app{"Reads records at random places of FILE into GPU memory by cuFile.", "cufilebench"};
-  app.add_option("FILE", options.path)->required();
-  app.add_option("--size", options.size, "bytes of a record")->check(CLI::PositiveNumber);
-  app.add_option("--reads", options.reads, "how many")->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "threads that read")->check(CLI::PositiveNumber);
-  app.add_option("--batch", options.batch, "reads in a batch, for each thread; 0: no batches")
-      ->check(CLI::Range(0u, sluice::kBatchLimit));
-  app.add_flag("--direct", options.direct, "past the page cache, and once only");
-  CLI11_PARSE(app, argc, argv);
-  return sluice::run(options);
+int command_cufilebench(int argc, char** argv) {
+  Arguments arguments;
+  Options options;
+  arguments.option("--size", options.size);
+  arguments.option("--reads", options.reads);
+  arguments.option("--threads", options.threads);
+  arguments.option("--batch", options.batch);
+  arguments.flag("--direct", options.direct);
+  arguments.option("FILE", options.path, Arguments::Need::Required);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  if (options.size < 1 || options.reads < 1 || options.threads < 1)
+    return misuse(kVerb, "--size, --reads and --threads must be positive");
+  if (options.batch > kBatchLimit) return misuse(kVerb, "--batch must be from 0 to 64");
+  return run(options);
 }
+
+}  // namespace sluice::bench

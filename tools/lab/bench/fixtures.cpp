@@ -13,7 +13,7 @@
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 constexpr std::uint64_t kBlocksAWrite = 256;
@@ -82,14 +82,14 @@ void create_empty(const std::string& directory, const std::vector<std::string>& 
   for (const std::string& name : names) {
     UniqueFd fd(
         ::openat(parent.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-    if (!fd) fail("create", directory + "/" + name);
-    if (::close(fd.release()) < 0) fail("close", directory + "/" + name);
+    if (!fd) throw_failure("create", directory + "/" + name);
+    if (::close(fd.release()) < 0) throw_failure("close", directory + "/" + name);
   }
 }
 
 std::string Fixtures::fresh_large_file() const {
   const std::string file = path("large");
-  if (::unlink(file.c_str()) < 0 && errno != ENOENT) fail("unlink", file);
+  if (::unlink(file.c_str()) < 0 && errno != ENOENT) throw_failure("unlink", file);
   write_blocks(file, sizes_.file_blocks);
   return file;
 }
@@ -139,7 +139,7 @@ std::string Fixtures::tarball() {
   const std::string file = shared_ + "/source.tar";
   if (::access(file.c_str(), F_OK) != 0) {
     run({"/bin/tar", "-C", sizes_.untar_source, "-cf", file + ".part", "."});
-    if (::rename((file + ".part").c_str(), file.c_str()) < 0) fail("rename", file);
+    if (::rename((file + ".part").c_str(), file.c_str()) < 0) throw_failure("rename", file);
   }
   return file;
 }
@@ -165,4 +165,4 @@ void Fixtures::forget_names() const {
   drop_names();
 }
 
-}  // namespace sluice
+}  // namespace sluice::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the measurements work on: files and trees that are made once in each place, outside of any
-// timed part, and are the same everywhere. Threads: caller locks.
+// The files and trees that are measured. They are created once in each place, outside of timed
+// parts, and are the same everywhere. Threads: caller locks.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace sluice {
+namespace sluice::bench {
 
 // A directory under measurement.
 struct Place {
@@ -40,12 +40,12 @@ struct Sizes {
   static Sizes quick();
 };
 
-// 4 KiB that know where they belong, so that reads can be checked for next to nothing.
+// 4 KiB that contain their own position, so that checking a read costs almost nothing.
 struct alignas(4096) Block {
   std::array<std::uint64_t, 512> words;
 
-  // A block's words[0] is its stamp; words[1] is free for a writer's own mark; the rest is alike in
-  // all.
+  // A block's words[0] is its stamp; words[1] is free for a writer's own mark; the rest is the same
+  // in all blocks.
   static std::uint64_t stamp(std::uint64_t index) { return (index + 1) * 0x9E3779B97F4A7C15; }
   static Block make(std::uint64_t index);
 };
@@ -55,7 +55,7 @@ static_assert(sizeof(Block) == 4096);
 std::uint64_t stamp_sum(std::uint64_t count);
 std::uint64_t word_sum(std::uint64_t count);
 
-// Makes `path` of the blocks 0 .. count-1. Fails with EEXIST.
+// Creates `path` from the blocks 0 .. count-1. Fails with EEXIST.
 void write_blocks(const std::string& path, std::uint64_t count);
 
 // "f00000", "f00001", ...
@@ -64,9 +64,9 @@ std::vector<std::string> file_names(unsigned count);
 // Creates each name in `directory` as an empty file. Fails with EEXIST.
 void create_empty(const std::string& directory, const std::vector<std::string>& names);
 
-// What has to be written back for nothing of ours to be dirty: all of the machine, unless every
-// place is known to keep its files on the reference's filesystem. (Then what others do on this
-// machine disturbs less.)
+// What is written back so that none of our pages are dirty: everything on the machine, unless all
+// places keep their files on the reference's filesystem, where the work of other processes
+// disturbs less.
 enum class SyncScope { Machine, ReferenceFilesystem };
 
 // The nouns return the path of a fixture, which they make on their first call.
@@ -82,8 +82,8 @@ class Fixtures {
   std::string list_tree();       // a part of walk_tree()
   std::string tarball();         // of Sizes::untar_source; one for all places
 
-  // A large file of blocks, written anew for each call: where its pages and blocks fall is partly
-  // luck, and a file kept for the whole run would keep its luck too.
+  // A large file of blocks, written again for each call: the placement of its pages and blocks is
+  // partly chance, and a file kept for the whole run would bias every sample.
   std::string fresh_large_file() const;
 
   // A path for `name` in the place's scratch directory. Makes nothing.
@@ -105,4 +105,4 @@ class Fixtures {
   std::set<std::string> made_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::bench

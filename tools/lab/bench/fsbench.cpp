@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// fsbench measures the same work in several directories side by side. See docs/benchmarks.md.
+// `sluice-lab fsbench` measures the same work in several directories side by side. See
+// docs/benchmarks.md.
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -19,12 +19,49 @@
 #include "tools/lab/bench/report.hpp"
 #include "tools/lab/bench/runner.hpp"
 #include "tools/lab/bench/syscalls.hpp"
+#include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
+constexpr std::string_view kVerb = "fsbench";
+
+constexpr HelpText kHelp{
+    .usage = "sluice-lab fsbench [options] NAME=DIR... [-- FLAG...]",
+    .options =
+        R"(      --rounds N            samples of each row in each place; the median counts (3)
+      --best                compare the best samples instead of the medians: for a busy machine,
+                            with more rounds
+      --quick               small sizes, to see whether it runs; the numbers mean little
+      --only ROW,...        measure these rows only
+      --list                list the rows and exit
+      --json FILE           also write every sample to FILE
+      --pid NAME=PID        the daemon that serves NAME, for the row 'memory'; repeatable
+      --sluice BINARY       create a native directory, a mount of this sluice with three tiers and,
+                            where mergerfs is installed, one of mergerfs; measure and remove them
+      --workdir DIR         where --sluice creates them (/var/tmp)
+      --variant NAME:FLAGS  measure one more sluice mount, with FLAGS added; repeatable
+      --no-mergerfs         leave mergerfs out even if it is installed
+  -h, --help                this list; the whole description
+)",
+    .details = R"(
+Measures the same filesystem work in several directories, side by side in one run. The
+first directory is the reference. With --sluice, directories are optional; what follows
+-- is passed to every 'sluice mount'.
+
+Rows that start cold drop the kernel's caches of names and inodes for the whole machine.
+They need root and are skipped without it. Each directory needs about 2 GiB of space.
+docs/benchmarks.md describes the rows.
+
+Examples:
+  sluice-lab fsbench native=/data/plain sluice=/mnt/pool --pid sluice=4711
+  sluice-lab fsbench --sluice /usr/bin/sluice --workdir /data --json result.json
+  sluice-lab fsbench --sluice /usr/bin/sluice --variant served:--no-passthrough \
+      --only seq-read,rand-read
+
+Exit status: 0 measured, whether goals were met or not; 1 failed; 2 wrong usage; 128+N
+ended by signal N.
+)"};
 
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -117,6 +154,7 @@ void require_unique_names(const Options& options) {
 }
 
 void interpret(const RawOptions& raw, Options& options) {
+  if (raw.rounds < 1 || raw.rounds > 100) throw UsageError("--rounds must be from 1 to 100");
   options.directories = parse_directories(raw.directories);
   for (const std::string& text : raw.pids) {
     const Named named = split_at('=', text, "NAME=PID");
@@ -145,48 +183,19 @@ void interpret(const RawOptions& raw, Options& options) {
   require_unique_names(options);
 }
 
-void declare(CLI::App& app, RawOptions& raw, Options& options) {
-  app.add_option("places", raw.directories, "Directories to measure; the first is the reference")
-      ->type_name("NAME=DIR");
-  app.add_option("--rounds", raw.rounds, "Samples of each row in each place; the median counts")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_flag("--best", raw.best,
-               "Compare the best samples, not the medians: for a busy machine, with more rounds");
-  app.add_flag("--quick", raw.quick, "Small sizes: does it run? The numbers mean little");
-  app.add_option("--only", raw.only, "Only these rows (see --list)")
-
-      ->type_name("ROW,...");
-  app.add_flag("--list", raw.list, "List the rows and exit");
-  app.add_option("--json", options.json_file, "Also write every sample to FILE")->type_name("FILE");
-  app.add_option("--pid", raw.pids, "The daemon that serves NAME, for the row 'memory'; repeatable")
-      ->type_name("NAME=PID")
-      ->allow_extra_args(false)
-      ->take_all();
-  app.add_option("--sluice", options.sluice_binary,
-                 "Make a native directory, a three-tier mount of this sluice and, where installed, "
-                 "one of mergerfs; "
-                 "measure them; remove them")
-      ->type_name("BINARY");
-  app.add_option("--workdir", options.workdir, "Where --sluice makes them")
-      ->type_name("DIR")
-      ->capture_default_str();
-  app.add_option("--variant", raw.variants, "One more sluice mount with FLAGS added; repeatable")
-      ->type_name("NAME:FLAGS")
-      ->allow_extra_args(false)
-      ->take_all();
-  app.add_flag("--no-mergerfs", raw.no_mergerfs, "Leave mergerfs out even if it is installed");
-  app.footer(
-      "\nRows that start cold drop the kernel's caches of names and inodes, for the whole machine, "
-      "and need root;\n"
-      "without it they are skipped. About 2 GiB of space is needed in each directory.\n"
-      "\nExamples:\n"
-      "  fsbench native=/data/plain sluice=/mnt/pool --pid sluice=4711\n"
-      "  fsbench --sluice build/release/bin/sluice --workdir /data --json result.json\n"
-      "  fsbench --sluice build/release/bin/sluice --variant served:--no-passthrough --only "
-      "seq-read,rand-read\n"
-      "\nExit status: 0 measured (goals met or not), 1 something failed, 2 usage, 128+N ended by "
-      "signal N.");
+void declare(Arguments& arguments, RawOptions& raw, Options& options) {
+  arguments.option("PLACES", raw.directories);
+  arguments.option("--rounds", raw.rounds);
+  arguments.flag("--best", raw.best);
+  arguments.flag("--quick", raw.quick);
+  arguments.option("--only", raw.only);
+  arguments.flag("--list", raw.list);
+  arguments.option("--json", options.json_file);
+  arguments.option("--pid", raw.pids);
+  arguments.option("--sluice", options.sluice_binary);
+  arguments.option("--workdir", options.workdir);
+  arguments.option("--variant", raw.variants);
+  arguments.flag("--no-mergerfs", raw.no_mergerfs);
 }
 
 // Everything that has to go away at the end. Members go in reverse: scratch directories, mounts,
@@ -263,7 +272,8 @@ void warn_if_busy() {
   const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   if (::getloadavg(&load, 1) != 1 || load < 0.5 * double(cores)) return;
   std::fprintf(stderr,
-               "fsbench: the machine is busy (load %.1f on %ld cores): expect noise; see --best\n",
+               "sluice-lab: fsbench: the machine is busy (load %.1f on %ld cores): expect noise; "
+               "see --best\n",
                load, cores);
 }
 
@@ -280,8 +290,8 @@ int measure_and_report(const Options& options, const std::vector<Place>& places)
     }
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%sfsbench: %s\n", ::isatty(STDERR_FILENO) ? "\n" : "", error.what());
-    return kFailed;
+    if (::isatty(STDERR_FILENO)) std::fputs("\n", stderr);
+    return fail(kVerb, error.what());
   }
 }
 
@@ -298,7 +308,7 @@ int run_benchmark(const Options& options) {
     }
     status = signals.supervise([&] { return measure_and_report(options, site.places); });
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "fsbench: %s\n", error.what());
+    fail(kVerb, error.what());
   }
   const int signal = signals.arrived();
   return signal == 0 ? status : 128 + signal;
@@ -312,33 +322,25 @@ int list_rows() {
   return 0;
 }
 
-int main(int count, char** arguments) {
-  CLI::App app{
-      "Measures the same filesystem work in several directories, side by side in one run.\n\n"
-      "  fsbench [OPTIONS] NAME=DIR...\n"
-      "  fsbench [OPTIONS] --sluice BINARY [NAME=DIR...] [-- FLAGS OF sluice mount...]\n",
-      "fsbench"};
+}  // namespace
+
+int command_fsbench(int argc, char** argv) {
+  Arguments arguments;
   RawOptions raw;
   Options options;
-  declare(app, raw, options);
-  // What follows "--" is for sluice mount; CLI11 would take it for directories.
-  char** const end = arguments + count;
-  char** const dashes = std::find(arguments, end, std::string_view("--"));
+  declare(arguments, raw, options);
+  // What follows "--" is for sluice mount; the parser would take it for directories.
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv, end, std::string_view("--"));
   if (dashes != end) options.sluice_flags.assign(dashes + 1, end);
+  if (const auto code = arguments.parse(static_cast<int>(dashes - argv), argv, kHelp)) return *code;
+  if (raw.list) return list_rows();
   try {
-    app.parse(static_cast<int>(dashes - arguments), arguments);
-    if (raw.list) return list_rows();
     interpret(raw, options);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
   } catch (const UsageError& error) {
-    std::fprintf(stderr, "fsbench: %s\nTry 'fsbench --help'.\n", error.what());
-    return kUsage;
+    return misuse(kVerb, error.what());
   }
   return run_benchmark(options);
 }
 
-}  // namespace
-}  // namespace sluice
-
-int main(int count, char** arguments) { return sluice::main(count, arguments); }
+}  // namespace sluice::bench

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// heatbench measures what it costs to know how files are used: counting accesses, keeping the
-// counts on disk, telling scans from use. See docs/benchmarks.md.
+// `sluice-lab heatbench` measures the cost of access statistics: counting accesses, storing the
+// counts, and detecting scans. See docs/benchmarks.md.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,16 +24,38 @@
 #include "tiering/scan_detector.hpp"
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
+#include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
+constexpr std::string_view kVerb = "heatbench";
 constexpr std::chrono::seconds kHalfLife = std::chrono::hours(7 * 24);
+
+constexpr HelpText kHelp{.usage = "sluice-lab heatbench [options]",
+                         .options = R"(      --threads N       threads that count accesses (2)
+      --files N         distinct files that they access (1000000)
+      --seconds N       duration (20)
+      --flush-every N   seconds between flushes to the store (5)
+      --stored-files N  files whose heat is stored on disk (10000000)
+      --only PART       one part only: updates, disk or scan
+      --workdir DIR     where the stores are created and removed again (/var/tmp)
+      --json FILE       also write the figures to FILE
+  -h, --help            this list; the whole description
+)",
+                         .details = R"(
+Measures the cost of access statistics without a mount: counting accesses, storing the
+counts, and detecting scans. docs/benchmarks.md describes the parts.
+
+Examples:
+  sluice-lab heatbench --workdir /data --json heat.json
+
+Exit status: 0 measured, whether goals were met or not; 1 failed; 2 wrong usage; 128+N
+ended by signal N.
+)"};
 
 struct Options {
   unsigned threads = 2;
@@ -106,7 +127,7 @@ std::unique_ptr<RocksStore> open_store(const std::string& directory) {
 void must(const Result<void>& result, const std::string& where) {
   if (result) return;
   errno = result.error().code;
-  fail(result.error().operation, where);
+  throw_failure(result.error().operation, where);
 }
 
 // What du would say, in bytes. Files that vanish meanwhile count as nothing.
@@ -361,7 +382,7 @@ void write_json(const std::string& path, const Figures& figures, const Options& 
   }
   std::ofstream file(path);
   file << json.dump(2) << '\n';
-  if (!file.flush()) fail("write", path);
+  if (!file.flush()) throw_failure("write", path);
 }
 
 // The measuring process.
@@ -384,8 +405,7 @@ int measure_and_report(const Options& options, const std::string& scratch) {
     if (!options.json_file.empty()) write_json(options.json_file, all, options);
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "heatbench: %s\n", error.what());
-    return kFailed;
+    return fail(kVerb, error.what());
   }
 }
 
@@ -397,53 +417,48 @@ int run_benchmark(const Options& options) {
     try {
       status = signals.supervise([&] { return measure_and_report(options, scratch); });
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "heatbench: %s\n", error.what());
+      fail(kVerb, error.what());
     }
     std::filesystem::remove_all(scratch);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "heatbench: %s\n", error.what());
-    status = kFailed;
+    status = fail(kVerb, error.what());
   }
   return status;
 }
 
-int main(int count, char** arguments) {
-  CLI::App app{"Measures what it costs to know how files are used.", "heatbench"};
-  Options options;
-  app.add_option("--threads", options.threads, "Threads that count accesses")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--files", options.files, "Distinct files that they access")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seconds", options.seconds, "For how long")
-      ->check(CLI::Range(1, 3600))
-      ->capture_default_str();
-  app.add_option("--flush-every", options.flush_every, "Seconds between flushes to the store")
-      ->check(CLI::Range(1, 3600))
-      ->capture_default_str();
-  app.add_option("--stored-files", options.stored_files, "Files whose heat is put on disk")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--only", options.only, "One part only: updates, disk or scan")
-      ->check(CLI::IsMember({"updates", "disk", "scan"}));
-  app.add_option("--workdir", options.workdir, "Where the stores are made, and removed again")
-      ->type_name("DIR")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
-  app.add_option("--json", options.json_file, "Also write the figures to FILE")->type_name("FILE");
-  app.footer(
-      "\nExit status: 0 measured (goals met or not), 1 something failed, 2 usage, 128+N ended by "
-      "signal N.");
-  try {
-    app.parse(count, arguments);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
-  }
-  return run_benchmark(options);
+std::optional<std::string> find_problem(const Options& options) {
+  const auto outside = [](std::uint64_t value, std::uint64_t most) {
+    return value < 1 || value > most;
+  };
+  if (outside(options.threads, 1024)) return "--threads must be from 1 to 1024";
+  if (outside(options.seconds, 3600)) return "--seconds must be from 1 to 3600";
+  if (outside(options.flush_every, 3600)) return "--flush-every must be from 1 to 3600";
+  if (options.files < 1) return "--files must be positive";
+  if (options.stored_files < 1) return "--stored-files must be positive";
+  if (!options.only.empty() && options.only != "updates" && options.only != "disk" &&
+      options.only != "scan")
+    return "--only must be updates, disk or scan";
+  if (!std::filesystem::is_directory(options.workdir))
+    return "--workdir: '" + options.workdir + "' is not a directory";
+  return std::nullopt;
 }
 
 }  // namespace
-}  // namespace sluice
 
-int main(int count, char** arguments) { return sluice::main(count, arguments); }
+int command_heatbench(int argc, char** argv) {
+  Arguments arguments;
+  Options options;
+  arguments.option("--threads", options.threads);
+  arguments.option("--files", options.files);
+  arguments.option("--seconds", options.seconds);
+  arguments.option("--flush-every", options.flush_every);
+  arguments.option("--stored-files", options.stored_files);
+  arguments.option("--only", options.only);
+  arguments.option("--workdir", options.workdir);
+  arguments.option("--json", options.json_file);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  if (const auto problem = find_problem(options)) return misuse(kVerb, *problem);
+  return run_benchmark(options);
+}
+
+}  // namespace sluice::bench

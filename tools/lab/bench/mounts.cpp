@@ -15,7 +15,7 @@
 
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 constexpr std::chrono::seconds kCommandLimit{60};
@@ -235,4 +235,4 @@ std::unique_ptr<Mount> mount_mergerfs(const std::string& directory) {
   return mount;
 }
 
-}  // namespace sluice
+}  // namespace sluice::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Scratch directories and the mounts that --sluice makes, each of which goes away with its object.
+// Scratch directories and the mounts that --sluice creates; each is removed with its object.
 // Threads: caller locks.
 #pragma once
 
@@ -13,14 +13,14 @@
 #include "tools/lab/bench/fixtures.hpp"
 #include "tools/lab/bench/process.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 
 // The type of the filesystem that holds `path`, as /proc/self/mountinfo calls it ("ext4",
 // "fuse.sluice").
 std::string filesystem_type(const std::string& path);
 
-// A new directory "fsbench.XXXXXX" in an existing one, removed with all in it. It stays, with a
-// word on stderr, if something is still mounted below.
+// A new directory "fsbench.XXXXXX" in an existing one, removed with its contents. It is kept, with
+// a warning on stderr, if something is still mounted below.
 class ScratchDirectory {
  public:
   explicit ScratchDirectory(const std::string& parent);
@@ -34,7 +34,7 @@ class ScratchDirectory {
   std::string path_;
 };
 
-// One FUSE mount of ours. The destructor unmounts it and waits until its daemon is gone.
+// One of our FUSE mounts. The destructor unmounts it and waits until its daemon has ended.
 class Mount {
  public:
   // Runs `mount`, which must leave `mount_point` mounted; `unmount` is tried first when it ends.
@@ -66,4 +66,4 @@ std::unique_ptr<Mount> mount_sluice(const std::string& binary, const std::string
 // The same with the mergerfs in PATH, at the settings that do best here.
 std::unique_ptr<Mount> mount_mergerfs(const std::string& directory);
 
-}  // namespace sluice
+}  // namespace sluice::bench

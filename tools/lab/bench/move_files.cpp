@@ -11,7 +11,7 @@
 #include "tools/lab/bench/fixtures.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 constexpr std::uint64_t kExtent = 64 * kKiB;  // of data in a sparse file
 }  // namespace
@@ -44,7 +44,7 @@ void make_files(const std::string& directory, const FileSet& set) {
       write_at(fd, block, static_cast<off_t>(done * set.stretch), path);
     }
     if (::ftruncate(fd.get(), static_cast<off_t>(set.bytes * set.stretch)) < 0)
-      fail("resize", path);
+      throw_failure("resize", path);
     close_file(std::move(fd), path);
   }
 }
@@ -58,4 +58,4 @@ std::size_t count_files(const std::string& directory) {
   return count;
 }
 
-}  // namespace sluice
+}  // namespace sluice::bench

@@ -17,7 +17,7 @@
 #include "base/unix_socket.hpp"
 #include "tools/lab/bench/process.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 using nlohmann::json;
@@ -34,7 +34,7 @@ std::unique_ptr<Mount> mount_disk(const std::string& directory, std::uint64_t by
   const std::string image = directory + ".img";
   make_directory(directory);
   close_file(open_file(image, O_RDWR | O_CREAT | O_EXCL, 0600), image);
-  if (::truncate(image.c_str(), static_cast<off_t>(bytes)) < 0) fail("resize", image);
+  if (::truncate(image.c_str(), static_cast<off_t>(bytes)) < 0) throw_failure("resize", image);
   // All of it now: what is put off would be written while we measure.
   run_within(
       {"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", image},
@@ -59,7 +59,7 @@ std::unique_ptr<Mount> mount_disk(const std::string& directory, std::uint64_t by
 // The first number in a file that the kernel keeps about the disk of `directory`.
 std::uint64_t disk_fact(const std::string& directory, const std::string& name) {
   struct stat status {};
-  if (::stat(directory.c_str(), &status) < 0) fail("stat", directory);
+  if (::stat(directory.c_str(), &status) < 0) throw_failure("stat", directory);
   const std::string path = "/sys/dev/block/" + std::to_string(major(status.st_dev)) + ":" +
                            std::to_string(minor(status.st_dev)) + "/" + name;
   std::uint64_t number = 0;
@@ -103,7 +103,7 @@ void MoveSite::start_cold() const {
   for (int i = 0; i < 2; ++i) {
     for (const std::string& each : {fast(), slow(), area()}) sync_filesystem(each);
     const UniqueFd fd = open_file(kDropCaches, O_WRONLY);
-    if (::write(fd.get(), "3", 1) != 1) fail("write", kDropCaches);
+    if (::write(fd.get(), "3", 1) != 1) throw_failure("write", kDropCaches);
     std::this_thread::sleep_for(milliseconds(200));
   }
 }
@@ -149,8 +149,8 @@ void Pass::take_lines() {
 
 void pin(const std::string& path, const std::string& tier) {
   if (::setxattr(path.c_str(), "user.sluice.pin", tier.data(), tier.size(), 0) < 0) {
-    fail("pin", path);
+    throw_failure("pin", path);
   }
 }
 
-}  // namespace sluice
+}  // namespace sluice::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What movebench measures on: two disks in files, pools with a tier on each, and passes asked for
-// at a pool's control socket. Failures are thrown. Threads: caller locks.
+// The environment of movebench: two disks in files, pools with a tier on each, and passes requested
+// through a pool's control socket. Failures are thrown. Threads: caller locks.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 #include "tools/lab/bench/mounts.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 
 // A pool with a tier, "fast" and "slow", on each disk. Files move only when asked to.
 struct PoolPlace {
@@ -24,8 +24,8 @@ struct PoolPlace {
 // Everything that has to go away at the end. Members go in reverse.
 class MoveSite {
  public:
-  // `direct_io`: reads and writes of the disks should pass by the page cache of the files they are
-  // in. Else what was read or written lately is in memory, and the disks are none.
+  // `direct_io`: I/O of the disks should bypass the page cache of the files that hold them.
+  // Otherwise recently used data is in memory, and the disks do not behave like disks.
   MoveSite(const std::string& workdir, std::uint64_t disk_bytes, bool direct_io);
 
   const std::string& area() const { return area_.path(); }
@@ -36,10 +36,10 @@ class MoveSite {
 
   // Whether they do: not every filesystem can.
   bool has_direct_io() const;
-  // Reads that the fast disk has got since it was made.
+  // Reads that the fast disk has received since it was created.
   std::uint64_t fast_disk_reads() const;
 
-  // Nothing is dirty or cached on the disks after this, neither names nor bytes. For the whole
+  // Writes back and drops all cached names and data of the disks, and of the whole
   // machine.
   void start_cold() const;
 
@@ -68,7 +68,7 @@ class Pass {
   nlohmann::json last_;
 };
 
-// The next pass takes all that is below `path` to `tier`.
+// The next pass moves everything below `path` to `tier`.
 void pin(const std::string& path, const std::string& tier);
 
-}  // namespace sluice
+}  // namespace sluice::bench

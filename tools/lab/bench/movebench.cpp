@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// movebench measures migration on two disks that it makes: how fast the mover is beside cp and
-// fsync, and what foreground reads feel of it. See docs/benchmarks.md.
+// `sluice-lab movebench` measures migration on two disks that it creates: how fast the mover is
+// compared with cp and fsync, and how it slows foreground reads. See docs/benchmarks.md.
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,8 +21,9 @@
 #include "tools/lab/bench/move_site.hpp"
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
+#include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 using nlohmann::ordered_json;
@@ -30,13 +31,40 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
+constexpr std::string_view kVerb = "movebench";
 constexpr seconds kCopyLimit{600};
 constexpr std::uint64_t kDiskBytes = 3 * kGiB;
 constexpr double kLeastRate = 0.9;     // the mover's, as a part of that of cp and fsync
 constexpr double kMostLatency = 1.3;   // the 99th percentile, as a multiple of that at rest
 constexpr double kNoisySpread = 0.15;  // rounds further apart than this are worth a word
+
+constexpr HelpText kHelp{.usage = "sluice-lab movebench --sluice BINARY [options] [-- FLAG...]",
+                         .options = R"(      --sluice BINARY   the sluice to measure
+      --workdir DIR     where the disks are created (/var/tmp)
+      --rounds N        samples of each kind; the median counts (3)
+      --best            compare the best samples instead of the medians: for a busy machine
+      --bandwidth N     MiB/s that moves get while reads are measured (20)
+      --only PART,...   only these of large, mid, small, sparse, read
+      --direct-io       let the disks bypass the page cache, where that is possible (default)
+      --no-direct-io    do not bypass it
+      --quick           small sizes, to see whether it runs; the numbers mean little
+      --json FILE       also write every sample to FILE
+  -h, --help            this list; the whole description
+)",
+                         .details = R"(
+Creates two disks (ext4 on loop devices), mounts pools with a tier on each, and measures
+migration beside cp, and the latency of reads while files are moved. docs/benchmarks.md
+describes the parts.
+
+It drops the caches of the whole machine before each sample and needs root. It takes up to
+6 GiB in DIR. What follows -- is passed to every 'sluice mount'.
+
+Examples:
+  sudo sluice-lab movebench --sluice /usr/bin/sluice --workdir /data --json moves.json
+
+Exit status: 0 measured, whether goals were met or not; 1 failed; 2 wrong usage; 128+N
+ended by signal N.
+)"};
 
 struct Options {
   std::string sluice_binary;
@@ -87,7 +115,7 @@ double time_cp(const Stage& stage, const FileSet& set, Way way) {
   const std::vector<std::string> names = file_names(set.files);
   for (const std::string& name : names) {
     const std::string path = to + "/" + set.name + "/" + name;
-    if (::fsync(open_file(path, O_RDONLY).get()) < 0) fail("fsync", path);
+    if (::fsync(open_file(path, O_RDONLY).get()) < 0) throw_failure("fsync", path);
   }
   watch.stop();
   std::filesystem::remove_all(from + "/" + set.name);
@@ -374,8 +402,7 @@ int measure_and_report(const Options& options, const Stage& stage) {
     }
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "movebench: %s\n", error.what());
-    return kFailed;
+    return fail(kVerb, error.what());
   }
 }
 
@@ -394,57 +421,44 @@ int run_benchmark(const Options& options) {
       status = signals.supervise([&] { return measure_and_report(options, stage); });
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "movebench: %s\n", error.what());
+    fail(kVerb, error.what());
   }
   const int signal = signals.arrived();
   return signal == 0 ? status : 128 + signal;
 }
 
-void declare(CLI::App& app, Options& options) {
-  app.add_option("--sluice", options.sluice_binary, "The sluice to measure")
-      ->type_name("BINARY")
-      ->required()
-      ->check(CLI::ExistingFile);
-  app.add_option("--workdir", options.workdir, "Where the disks are made")
-      ->type_name("DIR")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Samples of each kind; the median counts")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_flag("--best", options.best, "Compare the best samples: for a busy machine");
-  app.add_option("--bandwidth", options.bandwidth, "MiB/s that moves get while reads are measured")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--only", options.only, "Only these of large, mid, small, sparse, read")
-      ->type_name("PART,...");
-  app.add_flag("--direct-io,!--no-direct-io", options.direct_io,
-               "Let the disks' I/O pass by the page cache, where that can be done (default)");
-  app.add_flag("--quick", options.quick, "Small sizes: does it run? The numbers mean little");
-  app.add_option("--json", options.json_file, "Also write every sample to FILE")->type_name("FILE");
-  app.footer(
-      "\nDrops the caches of the whole machine before each sample, and needs root. Takes up to\n"
-      "6 GiB in DIR. What follows -- goes to every 'sluice mount'.\n"
-      "\nExit status: 0 measured (goals met or not), 1 something failed, 2 usage, 128+N ended by\n"
-      "signal N.");
+std::optional<std::string> find_problem(const Options& options) {
+  if (!std::filesystem::is_regular_file(options.sluice_binary))
+    return "--sluice: '" + options.sluice_binary + "' is not a program";
+  if (!std::filesystem::is_directory(options.workdir))
+    return "--workdir: '" + options.workdir + "' is not a directory";
+  if (options.rounds < 1 || options.rounds > 100) return "--rounds must be from 1 to 100";
+  if (options.bandwidth < 1 || options.bandwidth > 256) return "--bandwidth must be from 1 to 256";
+  return std::nullopt;
 }
 
 }  // namespace
-}  // namespace sluice
 
-int main(int argc, char** argv) {
-  sluice::Options options;
-  CLI::App app("Measures migration beside cp, and what reads feel of it, on two disks it makes.",
-               "movebench");
-  sluice::declare(app, options);
+int command_movebench(int argc, char** argv) {
+  Arguments arguments;
+  Options options;
+  arguments.option("--sluice", options.sluice_binary, Arguments::Need::Required);
+  arguments.option("--workdir", options.workdir);
+  arguments.option("--rounds", options.rounds);
+  arguments.flag("--best", options.best);
+  arguments.option("--bandwidth", options.bandwidth);
+  arguments.option("--only", options.only);
+  arguments.flag("--direct-io", [&] { options.direct_io = true; });
+  arguments.flag("--no-direct-io", [&] { options.direct_io = false; });
+  arguments.flag("--quick", options.quick);
+  arguments.option("--json", options.json_file);
   char** const end = argv + argc;
   char** const dashes = std::find(argv, end, std::string_view("--"));
   if (dashes != end) options.sluice_flags.assign(dashes + 1, end);
-  try {
-    app.parse(static_cast<int>(dashes - argv), argv);
-    options.sluice_binary = std::filesystem::canonical(options.sluice_binary).string();
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : sluice::kUsage;
-  }
-  return sluice::run_benchmark(options);
+  if (const auto code = arguments.parse(static_cast<int>(dashes - argv), argv, kHelp)) return *code;
+  if (const auto problem = find_problem(options)) return misuse(kVerb, *problem);
+  options.sluice_binary = std::filesystem::canonical(options.sluice_binary).string();
+  return run_benchmark(options);
 }
+
+}  // namespace sluice::bench

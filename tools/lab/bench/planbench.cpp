@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// planbench measures the planner by itself: how long a plan over N files takes, and how much memory
-// it needs beside what it is told about them.
+// `sluice-lab planbench` measures the planner alone: the time for a plan over N files, and the
+// memory it needs in addition to the list of files.
 #include <malloc.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,15 +14,32 @@
 #include <vector>
 
 #include "tiering/planner.hpp"
+#include "tools/lab/commands.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
+constexpr std::string_view kVerb = "planbench";
 constexpr TierIndex kTiers = 3;
 constexpr std::int64_t kNow = 1'700'000'000;
 constexpr double kHour = 3600, kMonth = 30 * 24 * kHour;
+
+constexpr HelpText kHelp{.usage = "sluice-lab planbench [options]",
+                         .options = R"(      --files N    number of files (1000000)
+      --rounds N   plans for each pool; the median time counts (3)
+      --seed N     seed of the random files (1)
+      --json FILE  also write every sample to FILE
+  -h, --help       this list; the whole description
+)",
+                         .details = R"(
+Measures the time and memory of the planner over generated files on three tiers, for
+pools from quiet to crowded.
+
+Examples:
+  sluice-lab planbench --files 10000000 --rounds 1
+
+Exit status: 0 measured, 1 failed, 2 wrong usage.
+)"};
 
 struct Options {
   std::uint32_t files = 1'000'000;
@@ -181,28 +197,24 @@ int run(const Options& options) {
   if (options.json_file.empty()) return 0;
   std::ofstream file(options.json_file);
   if (file << format_json(rows, options) << std::flush) return 0;
-  std::fprintf(stderr, "planbench: can't write %s\n", options.json_file.c_str());
-  return kFailed;
+  return fail(kVerb, "can't write " + options.json_file);
 }
 
 }  // namespace
-}  // namespace sluice
 
-int main(int argc, char** argv) {
-  sluice::Options options;
-  CLI::App app("Measures the planner over made-up files on three tiers.", "planbench");
-  app.add_option("--files", options.files, "How many")
-      ->check(CLI::Range(1U, 1'000'000'000U))
-      ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Plans for each pool; the median time counts")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "Of the random files")->capture_default_str();
-  app.add_option("--json", options.json_file, "Also write every sample to FILE")->type_name("FILE");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : sluice::kUsage;
-  }
-  return sluice::run(options);
+int command_planbench(int argc, char** argv) {
+  Arguments arguments;
+  Options options;
+  arguments.option("--files", options.files);
+  arguments.option("--rounds", options.rounds);
+  arguments.option("--seed", options.seed);
+  arguments.option("--json", options.json_file);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  if (options.files < 1 || options.files > 1'000'000'000)
+    return misuse(kVerb, "--files must be from 1 to 1000000000");
+  if (options.rounds < 1 || options.rounds > 100)
+    return misuse(kVerb, "--rounds must be from 1 to 100");
+  return run(options);
 }
+
+}  // namespace sluice::bench

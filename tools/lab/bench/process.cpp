@@ -18,7 +18,7 @@
 
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 constexpr int kNotExecuted = 127;
@@ -42,7 +42,7 @@ pid_t start(const Command& command, int stdout_fd) {
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) fail("fork", command.front());
+  if (pid < 0) throw_failure("fork", command.front());
   if (pid == 0) {
     become_child();
     ::dup2(stdout_fd, STDOUT_FILENO);
@@ -57,7 +57,7 @@ pid_t start(const Command& command, int stdout_fd) {
 int wait_status(pid_t pid) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) fail("waitpid", std::to_string(pid));
+    if (errno != EINTR) throw_failure("waitpid", std::to_string(pid));
   }
   return status;
 }
@@ -74,7 +74,7 @@ void require_success(const Command& command, int status) {
 // By number: the <sys/pidfd.h> of glibc 2.36 lacks its extern "C".
 UniqueFd open_pidfd(pid_t pid) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!fd && errno != ESRCH) fail("pidfd_open", std::to_string(pid));
+  if (!fd && errno != ESRCH) throw_failure("pidfd_open", std::to_string(pid));
   return fd;
 }
 
@@ -103,7 +103,7 @@ void run(const Command& command) {
 std::string run_within(const Command& command, std::chrono::seconds limit) {
   // A file, not a pipe: a daemon that keeps its parent's stdout would keep a pipe open for ever.
   UniqueFd output(::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!output) fail("make a temporary file in", "/tmp");
+  if (!output) throw_failure("make a temporary file in", "/tmp");
   const pid_t pid = start(command, output.get());
   const bool ended = wait_readable(open_pidfd(pid), limit);
   if (!ended) ::kill(pid, SIGKILL);
@@ -133,7 +133,7 @@ HeldSignals::HeldSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&held, signal);
   ::sigprocmask(SIG_BLOCK, &held, nullptr);
   signals_ = UniqueFd(::signalfd(-1, &held, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_) fail("signalfd", "");
+  if (!signals_) throw_failure("signalfd", "");
 }
 
 int HeldSignals::arrived() {
@@ -147,7 +147,7 @@ int HeldSignals::arrived() {
 int HeldSignals::supervise(const std::function<int()>& work) {
   std::fflush(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) fail("fork", "the measuring process");
+  if (pid < 0) throw_failure("fork", "the measuring process");
   if (pid == 0) {
     become_child();
     const int status = work();
@@ -173,4 +173,4 @@ int HeldSignals::supervise(const std::function<int()>& work) {
   return WEXITSTATUS(status);
 }
 
-}  // namespace sluice
+}  // namespace sluice::bench

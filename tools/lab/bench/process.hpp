@@ -13,7 +13,7 @@
 
 #include "base/unique_fd.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 
 using Command = std::vector<std::string>;
 
@@ -26,11 +26,11 @@ bool is_installed(const std::string& program);
 // Runs a command to its end with its stdout dropped. Throws a Failure unless it exits 0.
 void run(const Command& command);
 
-// The same for commands that a sick mount could hold up: they are killed after `limit`. Returns
+// The same for commands that could hang on a broken mount: they are killed after `limit`. Returns
 // their stdout.
 std::string run_within(const Command& command, std::chrono::seconds limit);
 
-// A process that is not our child, safe from its number being given to another.
+// A process that is not our child; safe against reuse of its PID.
 class ProcessHandle {
  public:
   explicit ProcessHandle(pid_t pid);
@@ -49,7 +49,7 @@ class HeldSignals {
  public:
   HeldSignals();
 
-  // The first signal that came, or 0.
+  // The first signal that arrived, or 0.
   int arrived();
 
   // Runs `work` in a child and returns its exit status, or 128 + the signal that ended the run.
@@ -60,4 +60,4 @@ class HeldSignals {
   int arrived_ = 0;
 };
 
-}  // namespace sluice
+}  // namespace sluice::bench

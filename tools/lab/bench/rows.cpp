@@ -19,7 +19,7 @@
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/syscalls.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 namespace {
 
 using Answer = std::optional<Measured>;
@@ -50,7 +50,7 @@ std::uint64_t read_through(const UniqueFd& fd, std::vector<Block>& buffer,
   std::uint64_t sum = 0;
   for (off_t offset = 0;;) {
     const ssize_t count = ::pread(fd.get(), buffer.data(), buffer.size() * sizeof(Block), offset);
-    if (count < 0) fail("pread", path);
+    if (count < 0) throw_failure("pread", path);
     if (count == 0) return sum;
     for (std::size_t i = 0; i < static_cast<std::size_t>(count) / sizeof(Block); ++i) {
       sum += buffer[i].words[0];
@@ -67,7 +67,8 @@ void warm(const std::string& path) {
 void remove_files(const std::string& directory, const std::vector<std::string>& names) {
   const UniqueFd parent = open_directory(directory);
   for (const std::string& name : names) {
-    if (::unlinkat(parent.get(), name.c_str(), 0) < 0) fail("unlink", directory + "/" + name);
+    if (::unlinkat(parent.get(), name.c_str(), 0) < 0)
+      throw_failure("unlink", directory + "/" + name);
   }
 }
 
@@ -76,7 +77,7 @@ void stat_files(const UniqueFd& parent, const std::vector<std::string>& names,
   for (const std::string& name : names) {
     struct stat status;
     if (::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) < 0) {
-      fail("stat", directory + "/" + name);
+      throw_failure("stat", directory + "/" + name);
     }
     expect(S_ISREG(status.st_mode), "not a regular file", directory);
   }
@@ -88,7 +89,7 @@ unsigned count_entries(const std::string& directory, std::vector<std::byte>& buf
   unsigned entries = 0;
   for (;;) {
     const long count = ::syscall(SYS_getdents64, fd.get(), buffer.data(), buffer.size());
-    if (count < 0) fail("getdents64", directory);
+    if (count < 0) throw_failure("getdents64", directory);
     if (count == 0) return entries - 2;  // . and ..
     for (long at = 0; at < count; ++entries) {
       at += reinterpret_cast<const dirent64*>(buffer.data() + at)->d_reclen;
@@ -99,21 +100,21 @@ unsigned count_entries(const std::string& directory, std::vector<std::byte>& buf
 // As find(1) does: every name is lstat'ed. Returns the number of regular files below.
 unsigned walk(int parent, const char* name, const std::string& path) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) fail("open", path);
+  if (!fd) throw_failure("open", path);
   const int directory_fd = fd.get();
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(fd.get()), ::closedir);
-  if (!directory) fail("opendir", path);
+  if (!directory) throw_failure("opendir", path);
   fd.release();
   unsigned files = 0;
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(directory.get());
-    if (!entry && errno != 0) fail("readdir", path);
+    if (!entry && errno != 0) throw_failure("readdir", path);
     if (!entry) return files;
     if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0) continue;
     struct stat status;
     if (::fstatat(directory_fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
-      fail("stat", path + "/" + entry->d_name);
+      throw_failure("stat", path + "/" + entry->d_name);
     }
     if (S_ISREG(status.st_mode)) ++files;
     if (S_ISDIR(status.st_mode)) {
@@ -150,7 +151,7 @@ Answer write_sequentially(const Sample& sample) {
     std::vector<Block> buffer(kBlocksARead);
     const UniqueFd fd = open_file(path, O_RDONLY);
     expect(read_through(fd, buffer, path) == stamp_sum(blocks), "wrote wrong data", path);
-    if (::unlink(path.c_str()) < 0) fail("unlink", path);
+    if (::unlink(path.c_str()) < 0) throw_failure("unlink", path);
   }
   return Measured{double(sample.passes) * double(blocks) * sizeof(Block), watch.seconds()};
 }
@@ -219,10 +220,10 @@ Answer read_mapped(const Sample& sample) {
   watch.start();
   for (unsigned pass = 0; pass < sample.passes; ++pass) {
     void* mapped = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd.get(), 0);
-    if (mapped == MAP_FAILED) fail("mmap", path);
+    if (mapped == MAP_FAILED) throw_failure("mmap", path);
     const auto* words = static_cast<const std::uint64_t*>(mapped);
     for (std::uint64_t i = 0; i < length / sizeof *words; ++i) sum += words[i];
-    if (::munmap(mapped, length) < 0) fail("munmap", path);
+    if (::munmap(mapped, length) < 0) throw_failure("munmap", path);
   }
   watch.stop();
   expect(sum == sample.passes * word_sum(sample.sizes.file_blocks), "mapped wrong data", path);
@@ -273,7 +274,7 @@ Answer create_and_unlink(const Sample& sample, Timed timed) {
     unlink.start();
     remove_files(directory, names);
     unlink.stop();
-    if (::rmdir(directory.c_str()) < 0) fail("rmdir", directory);
+    if (::rmdir(directory.c_str()) < 0) throw_failure("rmdir", directory);
   }
   const Stopwatch& watch = timed == Timed::Create ? create : unlink;
   return Measured{double(sample.passes) * double(names.size()), watch.seconds()};
@@ -400,11 +401,11 @@ Answer append_synced(const Sample& sample) {
   watch.start();
   for (unsigned i = 0; i < appends; ++i) {
     write_all(fd, std::as_bytes(std::span(buffer)), path);
-    if (::fsync(fd.get()) < 0) fail("fsync", path);
+    if (::fsync(fd.get()) < 0) throw_failure("fsync", path);
   }
   watch.stop();
   struct stat status;
-  if (::fstat(fd.get(), &status) < 0) fail("fstat", path);
+  if (::fstat(fd.get(), &status) < 0) throw_failure("fstat", path);
   expect(status.st_size == offset_of(appends), "wrong size after the appends", path);
   close_file(std::move(fd), path);
   return Measured{double(appends), watch.seconds()};
@@ -457,4 +458,4 @@ const Row* find_row(const std::string& name) {
   return row == std::end(kRows) ? nullptr : row;
 }
 
-}  // namespace sluice
+}  // namespace sluice::bench

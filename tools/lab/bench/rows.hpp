@@ -8,7 +8,7 @@
 
 #include "tools/lab/bench/fixtures.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 
 struct Goal {
   enum class Kind { None, RatioAtLeast, RatioAtMost, ValueAtMost };
@@ -43,8 +43,8 @@ struct Row {
   const char* title;
   Unit unit;
   Goal goal;
-  // Prepares, measures and tidies; only the work itself is timed. Nothing where the row does not
-  // apply to the place.
+  // Prepares, measures and cleans up; only the work itself is timed. Returns nothing if the row
+  // does not apply to the place.
   std::optional<Measured> (*measure)(const Sample&);
   Repeat repeat = Repeat::UntilLongEnough;
   Needs needs = Needs::Nothing;
@@ -54,4 +54,4 @@ struct Row {
 std::span<const Row> all_rows();
 const Row* find_row(const std::string& name);  // null if there is none
 
-}  // namespace sluice
+}  // namespace sluice::bench

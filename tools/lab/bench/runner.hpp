@@ -9,10 +9,10 @@
 #include "tools/lab/bench/fixtures.hpp"
 #include "tools/lab/bench/rows.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 
-// Which of a row's samples stands for all. What else runs on a machine only ever slows work down,
-// so on a busy one the best says more than the median.
+// Which of a row's samples represents all of them. Other processes only ever slow work down, so on
+// a busy machine the best sample says more than the median.
 enum class Summary { Median, Best };
 
 // The samples of one row. Places are numbered as in the list given to measure_all(); 0 is the
@@ -54,4 +54,4 @@ std::string format_value(Unit unit, double value);
 std::string format_ratio(Unit unit, double ratio);
 const char* unit_name(Unit unit);
 
-}  // namespace sluice
+}  // namespace sluice::bench

@@ -16,7 +16,7 @@
 
 #include "base/unique_fd.hpp"
 
-namespace sluice {
+namespace sluice::bench {
 
 // What went wrong, in a sentence fit for the user: "open /mnt/x: No space left on device (ENOSPC)".
 struct Failure : std::runtime_error {
@@ -24,7 +24,7 @@ struct Failure : std::runtime_error {
 };
 
 // Throws a Failure that names `operation`, `path` and the current errno.
-[[noreturn]] void fail(const char* operation, const std::string& path);
+[[noreturn]] void throw_failure(const char* operation, const std::string& path);
 
 // Throws a Failure if `correct` is false: the filesystem answered, but wrongly.
 void expect(bool correct, const char* what, const std::string& path);
@@ -68,4 +68,4 @@ class Stopwatch {
   Clock::duration total_{};
 };
 
-}  // namespace sluice
+}  // namespace sluice::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The parts of `sluice gpu bench`: a file whose every word is known, memory to read it to that can
-// check itself, and the ways from one to the other, ours and those of others.
+// The parts of `sluice-lab gpu-bench`: a test file of known content, the memory it is read into,
+// which can be checked, and the ways to read it, ours and those of other libraries.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ namespace sluice::gpu_bench {
 
 inline constexpr std::uint64_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
-// Word `index` of the test file: splitmix64, so that no two places look alike.
+// Word `index` of the test file: splitmix64, so that no two words are the same.
 std::uint64_t pattern_word(std::uint64_t index);
 // How many of `words` are not those of the file from word `first` on.
 std::uint64_t count_wrong(const std::uint64_t* words, std::uint64_t count, std::uint64_t first);
 
-// The test file, made if it is not there: in the directory `path`, or at `path` itself. EEXIST if
-// there is a file that is another one.
+// The test file, created if it is missing: in the directory `path`, or at `path` itself. EEXIST if
+// another file is there.
 struct TestFile {
   std::string path;
   std::string on_tier;  // where it really is, if that can be opened; else `path`
@@ -37,12 +37,12 @@ struct TestFile {
 };
 Result<TestFile> prepare_file(const std::string& path, std::uint64_t size);
 
-// Takes the file out of the page cache, as far as this process may. Returns which part is still
-// cached: what is mapped by the `mapped` route stays.
+// Drops the file from the page cache, as far as this process may. Returns the part that is still
+// cached: pages mapped by the `mapped` route stay.
 double drop_from_cache(const TestFile& file);
 
-// Memory to read to: a GPU's, from cuMemAlloc, or the host's, in a memfd. Threads: what is at
-// different offsets may be used at once.
+// Memory to read into: GPU memory from cuMemAlloc, or host memory in a memfd. Threads: different
+// offsets may be used at once.
 class Target {
  public:
   // `device` null: host memory.
@@ -56,7 +56,7 @@ class Target {
   CUdeviceptr address() const { return address_; }
   std::byte* host() const { return host_; }
 
-  // Makes sure that what a read brings was not there before.
+  // Overwrites the memory, so that a read that does nothing is detected.
   Result<void> clear(std::uint64_t offset, std::uint64_t length);
   // How many words there are not those of the file at `file_offset`; on the GPU by a kernel, or
   // after copying them back if it can't be loaded. REQUIRES: all are multiples of 8.
@@ -96,12 +96,12 @@ class Way {
 
   // "daemon staged"
   const std::string& name() const { return name_; }
-  // False: it moves bytes, but not the file's to the target.
+  // False: it moves bytes, but not from the file to the target.
   bool is_checked() const { return is_checked_; }
-  // Brings all of the range, or fails.
+  // Reads the whole range, or fails.
   virtual Result<void> read(std::uint64_t file_offset, std::uint64_t length,
                             std::uint64_t offset) = 0;
-  // Lets go of pages of the file that it has mapped: those can't be dropped.
+  // Unmaps the pages of the file that it has mapped: those can't be dropped.
   virtual void rest() {}
   // Of the last read, "mapped: ..."; empty if there is nothing to say.
   virtual std::string route() const { return {}; }

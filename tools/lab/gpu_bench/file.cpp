@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The test file of `sluice gpu bench`, and the memory that it is read to.
+// The test file of `sluice-lab gpu-bench`, and the memory that it is read into.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What `sluice gpu bench` found: samples in, tables and JSON out. Pure functions.
+// The report of `sluice-lab gpu-bench`: samples in, tables and JSON out. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +37,12 @@ struct Report {
   std::vector<Row> rows;
 };
 
-// The middle one; 0 of none.
+// The median; 0 if there are no samples.
 double median(std::vector<double> values);
-// The value that `part` of them do not exceed; 0 of none.
+// The value that `part` of them do not exceed; 0 if there are no samples.
 double percentile(std::vector<double> values, double part);
 
-// A promise, and whether it is kept here.
+// A goal, and whether it was met.
 struct Bar {
   std::string what;
   double value = 0, limit = 0;
@@ -50,7 +50,7 @@ struct Bar {
   std::string unit;      // "of the ceiling"
   bool is_met() const { return is_most ? value <= limit : value >= limit; }
 };
-// Those for which there are figures.
+// The goals for which there are figures.
 std::vector<Bar> bars_of(const Report& report);
 
 std::string report_text(const Style& style, const Report& report);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The measuring of `sluice gpu bench`: each phase by each way, in turns, every byte checked.
+// Runs the measurements of `sluice-lab gpu-bench`: every way takes its turn in each phase, and
+// every byte is checked.
 #pragma once
 
 #include <string>

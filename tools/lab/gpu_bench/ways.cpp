@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The ways that `sluice gpu bench` compares.
+// The ways that `sluice-lab gpu-bench` compares.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The texts of `sluice simulate`'s options as values. Each function returns nothing, or what is
+// Parses the values of `sluice-lab simulate`'s options. Each function returns nothing, or what is
 // wrong and what is allowed. Threads: pure functions.
 #pragma once
 

@@ -378,7 +378,7 @@ MaybeTraceError read_trace(const std::string& path, std::optional<TraceFormat> f
   const auto beginning = input.peek(4096);
   if (const char* tool = compression_of(beginning)) {
     return TraceError{name + ": is compressed; decompress it first, or pipe it: '" + tool +
-                      " -dc FILE | sluice simulate --trace - ...'"};
+                      " -dc FILE | sluice-lab simulate --trace - ...'"};
   }
   const auto format = forced.value_or(guess_format(path, beginning));
   auto error = format == TraceFormat::Oracle ? read_oracle(name, input, trace)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# completion_test.sh SLUICE SOURCE: every verb and option of --help is completed, in each shell that is installed.
+# completion_test.sh SLUICE SOURCE [LAB]: every verb and option of --help is completed, in each shell that is installed. LAB is
+# sluice-lab.
 set -euo pipefail
-sluice=$1 source=$2
+sluice=$1 source=$2 lab=${3:-}
 completions=$source/packaging/completions
 failures=0
 complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
@@ -18,19 +19,23 @@ check_options() {
     count=$((count + 1))
   done
 }
-for verb in $("$sluice" --help | grep -oE '^  [a-z-]+ ' | tr -d ' '); do
-  [[ $verb == sluice ]] && continue
-  grep -q "^$verb"$'\t.' <<<"$(offered "$verb")" || complain "the verb $verb is not completed"
-  if [[ $("$sluice" "$verb" -h) == "usage: sluice $verb <verb>"* ]]; then
-    for inner in $("$sluice" "$verb" -h | grep -oE '^  [a-z-]+ ' | tr -d ' '); do
-      [[ $inner == sluice ]] && continue
-      grep -q "^$inner"$'\t.' <<<"$(offered "$verb" "$inner")" || complain "$verb $inner is not completed"
-      check_options "$verb" "$inner"
-    done
-  else
-    check_options "$verb"
-  fi
-done
+check_verbs() {
+  local name=${sluice##*/} verb inner
+  for verb in $("$sluice" --help | grep -oE '^  [a-z-]+ ' | tr -d ' '); do
+    [[ $verb == "$name" ]] && continue
+    grep -q "^$verb"$'\t.' <<<"$(offered "$verb")" || complain "the verb $verb is not completed"
+    if [[ $("$sluice" "$verb" -h) == "usage: $name $verb <verb>"* ]]; then
+      for inner in $("$sluice" "$verb" -h | grep -oE '^  [a-z-]+ ' | tr -d ' '); do
+        [[ $inner == "$name" ]] && continue
+        grep -q "^$inner"$'\t.' <<<"$(offered "$verb" "$inner")" || complain "$verb $inner is not completed"
+        check_options "$verb" "$inner"
+      done
+    else
+      check_options "$verb"
+    fi
+  done
+}
+check_verbs
 ((count > 80)) || complain "only $count options were looked at"
 
 expect() {
@@ -66,5 +71,13 @@ if command -v zsh >/dev/null; then
   [[ $got == --verbose:* ]] || complain "zsh offers '$got'"
 else
   echo "skipped: no zsh"
+fi
+
+if [[ $lab ]]; then
+  count=0 sluice=$lab
+  check_verbs
+  ((count > 50)) || complain "only $count options of sluice-lab were looked at"
+  expect 'simulate ' sim
+  expect 'auto always never ' gpu-bench --color ''
 fi
 ((failures == 0))

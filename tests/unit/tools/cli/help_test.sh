@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# help_test.sh SLUICE SOURCE: the man pages made of the help texts are whole, what the reference file offers is described, and
-# exit codes are as promised.
+# help_test.sh SLUICE SOURCE [LAB]: the man pages made of the help texts are complete, every option of the reference file is
+# described, and exit codes are as documented. LAB is sluice-lab.
 set -euo pipefail
-sluice=$1 source=$2
+sluice=$1 source=$2 lab=${3:-}
 failures=0
 complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 expect_code() {
@@ -79,11 +79,6 @@ expect_code 1 gpu read --host --route mapped "$0"
 expect_code 0 gpu read --host --check "$0"
 expect_code 0 gpu read --check "$0"
 expect_code 1 gpu read --gpu 99 "$0"
-expect_code 2 gpu bench
-expect_code 2 gpu bench --size 5 /tmp
-expect_code 2 gpu bench --routes scenic /tmp
-expect_code 1 gpu bench --host --size 1MiB "$0"
-expect_code 1 gpu bench --host --size 1MiB /no/such/folder/file
 # Without a path it looks at every mount of the machine, those of tests that run beside this one too, whose daemons may be dead.
 if ((EUID == 0)); then
   unshare --mount bash -c '
@@ -99,9 +94,13 @@ expect_code 1 bundle /proc
 expect_code 1 bundle --output /no/such/folder/file
 expect_code 1 bundle --output "$0"
 expect_code 2 bundle / /
-expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
-expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
-expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
+for moved in 'simulate' 'gpu bench' 'help simulate'; do
+  # shellcheck disable=SC2086
+  expect_code 2 $moved
+  # shellcheck disable=SC2086
+  said=$("$sluice" $moved 2>&1 || true)
+  [[ $said == *"moved to sluice-lab; run 'sluice-lab "* && $said != *$'\n'* ]] || complain "sluice $moved says: $said"
+done
 # Captured first, here and below: a verb that answers with exit code 2 is right to, but `pipefail` would call it a failure.
 said=$("$sluice" stats 2>&1 || true)
 [[ $said == *"did you mean 'status'"* ]] || complain "no help with a misspelt verb: $said"
@@ -114,21 +113,8 @@ said=$("$sluice" status --colour-of-the-sky /proc 2>&1 || true)
 said=$("$sluice" log-level debg /proc 2>&1 || true)
 [[ $said == *"did you mean 'debug'?"* ]] || complain "no help with a misspelt level: $said"
 
-# Of each verb: its help by three names, and its man page, which is made of it.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"$source/packaging/manuals.sh" "$sluice" "$source/docs/man" "$scratch"
-gunzip -r "$scratch"
-for page in "$scratch"/man*/*; do
-  if command -v mandoc >/dev/null; then
-    said=$(mandoc -T lint -W warning "$page" | grep -v 'missing date' || true)
-    [[ ! $said ]] || complain "$said"
-  fi
-  if command -v groff >/dev/null; then
-    said=$(groff -ww -man -Tutf8 "$page" 2>&1 >/dev/null)
-    [[ ! $said ]] || complain "$page: $said"
-  fi
-done
 
 # check_help PAGE VERB...
 check_help() {
@@ -136,34 +122,81 @@ check_help() {
   shift
   expect_code 0 "$@" -h
   help=$("$sluice" "$@" --help)
-  [[ $help == "usage: sluice $*"* ]] || complain "$* --help is about something else"
+  [[ $help == "usage: $name $*"* ]] || complain "$* --help is about something else"
   [[ $("$sluice" help "$@") == "$help" ]] || complain "help $* is not $* --help"
   [[ $help == *$'\nExit status: 0 '* ]] || complain "$* --help does not tell the exit status"
   for flag in $("$sluice" "$@" -h | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -e '--[a-z-]+'); do
     [[ $page == *"\\fB$flag\\fR"* ]] || complain "the man page lacks $*'s $flag"
   done
 }
-offered=$("$sluice" --help)
-count=0
-for verb in $("$sluice" complete '' | cut -f 1 | grep -v '^-'); do
-  count=$((count + 1))
-  [[ $offered == *"  $verb "* ]] || complain "--help lacks the verb $verb"
-  page=$(sed 's/\\-/-/g' "$scratch/man1/sluice-$verb.1")
-  grep -qF "sluice-$verb (1)" <<<"$(sed 's/\\-/-/g' "$scratch/man1/sluice.1")" || complain "sluice.1 lacks the verb $verb"
-  titles=$(grep '^\.SH' <<<"$page" | cut -c 5- | paste -s -d,)
-  [[ $titles == "NAME,SYNOPSIS,DESCRIPTION,OPTIONS,EXAMPLES,EXIT STATUS,SEE ALSO" ]] || complain "sluice-$verb.1 has: $titles"
-  [[ ! $page =~ $'\n'\.SH[^$'\n']*$'\n'\.SH ]] || complain "sluice-$verb.1 has an empty section:${BASH_REMATCH[0]}"
-  if [[ $("$sluice" "$verb" -h) == "usage: sluice $verb <verb>"* ]]; then
-    for inner in $("$sluice" complete "$verb" '' | cut -f 1 | grep -v '^-'); do check_help "$page" "$verb" "$inner"; done
-  else
-    check_help "$page" "$verb"
-  fi
-done
-((count > 15)) || complain "only $count verbs were looked at"
+
+# check_program LEAST: of each verb of $sluice, at least LEAST: its help by three names, and its man page, which is made of it.
+check_program() {
+  local least=$1 name=${sluice##*/} pages page said offered titles verb inner count=0
+  pages=$scratch/$name
+  "$source/packaging/manuals.sh" "$sluice" "$source/docs/man" "$pages"
+  gunzip -r "$pages"
+  for page in "$pages"/man*/*; do
+    if command -v mandoc >/dev/null; then
+      said=$(mandoc -T lint -W warning "$page" | grep -v 'missing date' || true)
+      [[ ! $said ]] || complain "$said"
+    fi
+    if command -v groff >/dev/null; then
+      said=$(groff -ww -man -Tutf8 "$page" 2>&1 >/dev/null)
+      [[ ! $said ]] || complain "$page: $said"
+    fi
+  done
+  offered=$("$sluice" --help)
+  for verb in $("$sluice" complete '' | cut -f 1 | grep -v '^-'); do
+    count=$((count + 1))
+    [[ $offered == *"  $verb "* ]] || complain "--help lacks the verb $verb"
+    page=$(sed 's/\\-/-/g' "$pages/man1/$name-$verb.1")
+    grep -qF "$name-$verb (1)" <<<"$(sed 's/\\-/-/g' "$pages/man1/$name.1")" || complain "$name.1 lacks the verb $verb"
+    titles=$(grep '^\.SH' <<<"$page" | cut -c 5- | paste -s -d,)
+    [[ $titles == "NAME,SYNOPSIS,DESCRIPTION,OPTIONS,EXAMPLES,EXIT STATUS,SEE ALSO" ]] || complain "$name-$verb.1 has: $titles"
+    [[ ! $page =~ $'\n'\.SH[^$'\n']*$'\n'\.SH ]] || complain "$name-$verb.1 has an empty section:${BASH_REMATCH[0]}"
+    if [[ $("$sluice" "$verb" -h) == "usage: $name $verb <verb>"* ]]; then
+      for inner in $("$sluice" complete "$verb" '' | cut -f 1 | grep -v '^-'); do check_help "$page" "$verb" "$inner"; done
+    else
+      check_help "$page" "$verb"
+    fi
+  done
+  ((count >= least)) || complain "only $count verbs of $name were looked at"
+}
+check_program 16
 
 # Every option of the reference file is in both descriptions.
 for key in $(grep -oE '^#?[a-z_]+ = ' "$source/packaging/sluice.toml" | tr -d '#= ' | sort -u); do
   grep -qE "^\| \`$key\` " "$source/docs/configuration.md" || complain "docs/configuration.md lacks $key"
   grep -qE "^\.BR $key " "$source/docs/man/sluice.toml.5" || complain "sluice.toml.5 lacks $key"
 done
+
+if [[ $lab ]]; then
+  sluice=$lab
+  check_program 8
+  expect_code 2 frobnicate
+  expect_code 2 gpu-bench
+  expect_code 2 gpu-bench --size 5 /tmp
+  expect_code 2 gpu-bench --routes scenic /tmp
+  expect_code 1 gpu-bench --host --size 1MiB "$0"
+  expect_code 1 gpu-bench --host --size 1MiB /no/such/folder/file
+  expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB
+  expect_code 2 simulate --trace /dev/null --tiers nvme=1GiB,hdd --policy none
+  expect_code 1 simulate --trace /dev/null --tiers nvme=1GiB,hdd
+  expect_code 2 tracegen --days 0
+  expect_code 2 tracegen --scan 1.5
+  expect_code 1 tracegen --accesses 10 -o /no/such/folder/file
+  expect_code 0 tracegen --accesses 10
+  expect_code 2 fsbench
+  expect_code 2 fsbench --rounds 0 a=/tmp
+  expect_code 2 fsbench --only no-such-row a=/tmp
+  expect_code 0 fsbench --list
+  expect_code 2 movebench
+  expect_code 2 movebench --sluice "$0" --bandwidth 1000
+  expect_code 2 heatbench --only all
+  expect_code 2 planbench --rounds 0
+  expect_code 0 planbench --files 1000 --rounds 1
+  expect_code 2 cufilebench
+  expect_code 2 cufilebench --batch 65 "$0"
+fi
 ((failures == 0))

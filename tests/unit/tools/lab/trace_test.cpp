@@ -121,7 +121,8 @@ TEST(TraceTest, MistakesAreNamedByRecord) {
 
 TEST(TraceTest, CompressedTracesAreRefusedWithAWayOut) {
   const auto error = read("\x28\xb5\x2f\xfd rest", "t.oracleGeneral.zst").error;
-  EXPECT_NE(error.find("zstd -dc FILE | sluice simulate --trace -"), std::string::npos) << error;
+  EXPECT_NE(error.find("zstd -dc FILE | sluice-lab simulate --trace -"), std::string::npos)
+      << error;
   EXPECT_NE(read("\x1f\x8b rest").error.find("gzip -dc"), std::string::npos);
 }
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/common/verbs.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "base/log.hpp"
+#include "fs/options.hpp"
+#include "tools/common/completion.hpp"
+#include "tools/common/manual.hpp"
+#include "tools/common/mounts.hpp"
+
+namespace sluice {
+namespace {
+
+void print_verbs(std::FILE* to, std::span<const Verb> verbs) {
+  std::size_t width = 8;
+  for (const auto& verb : verbs) width = std::max(width, verb.name.size());
+  for (const auto& verb : verbs) {
+    std::fprintf(to, "  %-*s %s\n", static_cast<int>(width), verb.name.data(), verb.summary.data());
+  }
+}
+
+void print_help(const Program& program, std::FILE* to) {
+  const std::string name(program.name);
+  std::fprintf(to, "usage: %s\n\n", std::string(program.usage).c_str());
+  print_verbs(to, program.verbs);
+  std::fprintf(to,
+               "\n  %s <verb> -h      the verb's options\n"
+               "  %s help <verb>    its whole description, as does man %s-<verb>\n"
+               "  %s --version\n",
+               name.c_str(), name.c_str(), name.c_str(), name.c_str());
+}
+
+// `who` is "sluice" or "sluice: tier".
+int report_unknown(const std::string& who, std::string_view word, std::span<const Verb> verbs) {
+  std::vector<std::string_view> names;
+  std::string list;
+  for (const auto& verb : verbs) {
+    names.push_back(verb.name);
+    list.append(list.empty() ? "" : ", ").append(verb.name);
+  }
+  const auto close = closest_word(word, names);
+  std::fprintf(stderr, "%s: unknown verb '%s'; %s\n", who.c_str(), log::escaped(word).c_str(),
+               close ? ("did you mean '" + std::string(*close) + "'?").c_str()
+                     : ("allowed: " + list).c_str());
+  return kUsage;
+}
+
+int run(const Program& program, int argc, char** argv);
+
+// `sluice help tier run` is `sluice tier run --help`.
+int run_help(const Program& program, int argc, char** argv) {
+  std::string help = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  words.erase(words.begin() + 1);
+  words.insert(words.end(), {help.data(), nullptr});
+  return run(program, argc, words.data());
+}
+
+int run(const Program& program, int argc, char** argv) {
+  if (argc < 2) {
+    print_help(program, stderr);
+    return kUsage;
+  }
+  const std::string_view word = argv[1];
+  if (word == "-h" || word == "--help" || (word == "help" && argc == 2)) {
+    print_help(program, stdout);
+    return kDone;
+  }
+  if (word == "help") return run_help(program, argc, argv);
+  if (word == "--version") {
+    std::printf("%s %s\n", std::string(program.name).c_str(), SLUICE_VERSION);
+    return kDone;
+  }
+  // For the shells and the build: not in the table, so not in the help.
+  if (word == "complete") return command_complete(argc - 1, argv + 1, program.verbs);
+  if (word == "manual") return command_manual(argc - 1, argv + 1, program);
+  for (const auto& verb : program.verbs) {
+    if (verb.name == word) return verb.run(argc - 1, argv + 1);
+  }
+  for (const auto& verb : program.moved) {
+    if (verb.name == word) return report_moved(verb.name, verb.now);
+  }
+  return report_unknown(std::string(program.name), word, program.verbs);
+}
+
+}  // namespace
+
+int run_program(const Program& program, int argc, char** argv) {
+  try {
+    return run(program, argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: unexpected: %s\n", std::string(program.name).c_str(), error.what());
+  }
+  return kFailed;
+}
+
+int run_subverb(int argc, char** argv, std::span<const Verb> subverbs) {
+  const std::string program(kProgramName);
+  const std::string_view word = argc < 2 ? "" : argv[1];
+  const bool is_help = word == "-h" || word == "--help";
+  if (word == kCompletionMark) {
+    return complete_verbs({argv + 1, static_cast<std::size_t>(argc - 1)}, subverbs);
+  }
+  if (word == kManualMark) {
+    for (const auto& each : subverbs) {
+      std::string name = std::string(argv[0]) + " " + std::string(each.name);
+      std::vector<char*> words(argv, argv + argc);
+      words[0] = name.data();
+      words.push_back(nullptr);
+      if (const int code = each.run(argc, words.data()); code != kDone) return code;
+    }
+    return kDone;
+  }
+  if (word.empty() || is_help) {
+    std::FILE* to = is_help ? stdout : stderr;
+    std::fprintf(to, "usage: %s %s <verb> [options]\n\n", program.c_str(), argv[0]);
+    print_verbs(to, subverbs);
+    std::fprintf(to, "\n  %s %s <verb> --help  its whole description\n", program.c_str(), argv[0]);
+    return is_help ? kDone : kUsage;
+  }
+  for (const auto& each : subverbs) {
+    if (each.name != word) continue;
+    std::string name = std::string(argv[0]) + " " + argv[1];
+    argv[1] = name.data();
+    return each.run(argc - 1, argv + 1);
+  }
+  return report_unknown(program + ": " + argv[0], word, subverbs);
+}
+
+int report_moved(std::string_view verb, std::string_view now) {
+  return misuse(verb, "moved to sluice-lab; run '" + std::string(now) + "'");
+}
+
+int fail(std::string_view verb, std::string_view message) {
+  std::fprintf(stderr, "%s: %s: %s\n", std::string(kProgramName).c_str(), std::string(verb).c_str(),
+               std::string(message).c_str());
+  return kFailed;
+}
+
+int misuse(std::string_view verb, std::string_view message) {
+  fail(verb, message);
+  return kUsage;
+}
+
+std::optional<Style> style_for(std::string_view verb, const std::string& when) {
+  const auto style = Style::create(when);
+  if (!style) misuse(verb, "--color must be auto, always or never");
+  return style;
+}
+
+std::optional<std::string> mount_for(std::string_view verb, const std::string& given) {
+  const MountChoice choice = choose_mount(given);
+  if (choice.problem.empty()) return choice.point;
+  fail(verb, choice.problem);
+  return std::nullopt;
+}
+
+}  // namespace sluice

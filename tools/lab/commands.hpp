@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The verbs of `sluice-lab`.
+#pragma once
+
+#include "tools/common/verbs.hpp"
+
+namespace sluice {
+
+int command_simulate(int argc, char** argv);
+int command_tracegen(int argc, char** argv);
+int command_gpu_bench(int argc, char** argv);
+
+namespace bench {
+int command_cufilebench(int argc, char** argv);
+int command_fsbench(int argc, char** argv);
+int command_heatbench(int argc, char** argv);
+int command_movebench(int argc, char** argv);
+int command_planbench(int argc, char** argv);
+}  // namespace bench
+
+}  // namespace sluice

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// sluice-lab <verb> [options]: the table of verbs. The lab is for people who choose a policy or
+// measure Sluice; nobody needs it to run a pool.
+#include <array>
+
+#include "gpu/cufile_api.hpp"
+#include "tools/lab/commands.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::array kVerbs{
+    Verb{"simulate", "replay a trace against policies", command_simulate},
+    Verb{"tracegen", "generate a trace for the simulator", command_tracegen},
+    Verb{"gpu-bench", "measure every route to GPU memory, side by side", command_gpu_bench},
+    Verb{"fsbench", "measure filesystem operations, side by side", bench::command_fsbench},
+    Verb{"movebench", "measure migration, and reads meanwhile", bench::command_movebench},
+    Verb{"heatbench", "measure the cost of counting accesses", bench::command_heatbench},
+    Verb{"planbench", "measure the planner", bench::command_planbench},
+    Verb{"cufilebench", "measure small reads through cuFile", bench::command_cufilebench},
+};
+
+}  // namespace
+
+const std::string_view kProgramName = "sluice-lab";
+
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  sluice::keep_cufile_log_away();  // while there is one thread
+  return sluice::run_program({sluice::kProgramName, "sluice-lab <verb> [options]", sluice::kVerbs},
+                             argc, argv);
+}
