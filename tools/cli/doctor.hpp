@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // What `sluice doctor` looks at: the kernel (doctor_kernel.cpp), the driver and its gates to
 // GPUDirect Storage (doctor_gpu.cpp), and the filesystem and disk below a directory
-// (doctor_tier.cpp). Threads: pure but for the look at the machine as it is then.
+// (doctor_tier.cpp). Threads: immutable; each call reads the current state of the machine.
 #pragma once
 
 #include <sys/types.h>
@@ -36,20 +36,20 @@ struct NvidiaDriver {
 };
 std::optional<NvidiaDriver> parse_driver(std::string_view text);
 
-// Whether cuFile's configuration asks for P2PDMA. False for a text that is none.
+// Whether cuFile's configuration asks for P2PDMA. False if `text` can't be parsed.
 bool asks_for_p2pdma(std::string_view cufile_json);
 
-// The kernel and its limits. `daemon` is the one of a mount; 0: none, this process counts.
+// The kernel and its limits. `daemon` is the process of a mount; 0: check this process instead.
 std::vector<Check> kernel_checks(const MachineView& machine, pid_t daemon);
-// What stands between the GPUs at these PCI addresses and GPUDirect Storage; only the first line if
+// What keeps the GPUs at these PCI addresses from using GPUDirect Storage; only the first line if
 // there is no driver.
 std::vector<Check> driver_checks(const MachineView& machine,
                                  const std::vector<std::string>& pci_addresses);
-// What a filesystem can do for a tier, tried in the directory `path` with a file that has no name
-// and is gone at the end (O_TMPFILE): nothing that others see changes. One line that says why if
-// that can't be had.
+// What a filesystem supports as a tier, tested in the directory `path` with an unnamed file
+// (O_TMPFILE), so that others see no change. One line with the reason if such a file can't be
+// created.
 std::vector<Check> ability_checks(const std::string& path);
-// The filesystem and disk of a directory on a device. What only cuFile asks for is no matter where
+// The filesystem and disk of a directory on a device. What only cuFile needs is not checked if
 // there is no GPU.
 enum class Gpus { None, Some };
 std::vector<Check> disk_checks(const MachineView& machine, const std::string& path, dev_t device,

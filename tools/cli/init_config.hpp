@@ -14,8 +14,8 @@ struct InitConfig {
   std::string file;                // absolute
   std::string mountpoint;          // absolute
   std::vector<std::string> tiers;  // as --tier takes them
-  // The directories above some of them that were promised to be new, and that only root will enter.
-  // What is there already is not taken.
+  // Parent directories of tiers that are to be created, accessible to root only. It is an error if
+  // one exists already.
   std::vector<std::string> new_parents = {};
 
   // Made by prepare_config().
@@ -29,29 +29,29 @@ std::string tier_text(const TierOptions& tier, const std::string& given);
 
 // "/etc/sluice", "pool" is "/etc/sluice/pool.toml".
 std::string config_path(const std::string& folder, const std::string& name);
-// Whether it can name a unit and a file: letters, digits, '_', '-' and '.', not first a dot or
-// dash.
+// Whether `name` can name a unit and a file: letters, digits, '_', '-' and '.'; the first is
+// neither a dot nor a dash.
 bool is_pool_name(const std::string& name);
 
-// Makes the text, reads it back and checks it as `sluice mount` does. Says what is wrong, if
-// something is. Touches nothing.
+// Creates the text, parses it again and checks it as `sluice mount` does. Returns the problem, if
+// there is one. Writes nothing.
 std::optional<std::string> prepare_config(InitConfig& config);
 
-// Whether the machine is as it has to be, before anything is made: what write_config() would say,
-// as far as that can be told for directories that are missing yet, and for another user.
+// Checks the machine before anything is created: reports what write_config() would report, as far
+// as that is known while directories are missing, or for another user.
 std::optional<std::string> check_places(const InitConfig& config);
 
-// Makes the directories of tiers and mount point that are missing (a tier's only if the one above
-// it is there or was promised: else its disk is not mounted), checks the whole against the machine,
-// and writes the file in one step, readable by all. After a problem nothing of it is left.
-// REQUIRES: prepare_config() found nothing wrong.
+// Creates missing directories of tiers and mount point (a tier's only if its parent exists or is to
+// be created: otherwise its disk is not mounted), checks the result against the machine, and writes
+// the file atomically, readable by all. After a problem everything it created is removed.
+// REQUIRES: prepare_config() returned no problem.
 struct WrittenConfig {
   std::string problem;
   std::vector<std::string> directories;  // that were made
 };
 WrittenConfig write_config(const InitConfig& config, bool replaces);
 
-// How to mount it: as a service if `unit` is not empty, by fstab, by hand.
+// Instructions to mount it: as a service if `unit` is not empty, by fstab, by hand.
 std::string next_steps(const InitConfig& config, const std::string& unit);
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What `sluice init` finds on a machine, and the tiers that it would make of it. Nothing is opened
-// for writing, and disks themselves are not read: what the kernel and udev say is all there is.
-// Threads: pure but for the look at the machine as it is then.
+// The disks that `sluice init` finds on a machine, and the tiers it proposes. Nothing is opened
+// for writing, and disks are not read: all facts come from the kernel and udev.
+// Threads: immutable; each call reads the current state of the machine.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct FoundDisks {
 struct Room {
   std::uint64_t size = 0, free = 0;
 };
-// Of the filesystem mounted at a path; nothing if it can't be told.
+// For the filesystem mounted at a path; nothing if it is unknown.
 using RoomOf = std::function<std::optional<Room>(const std::string& point)>;
 
 // `taken` are directories that other pools' configurations name. The root filesystem is proposed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the machine says of itself in /proc and /sys: for `sluice doctor` and `sluice init`.
-// Threads: immutable; each look reads the machine as it is then.
+// Reads facts about the machine from /proc and /sys, for `sluice doctor` and `sluice init`.
+// Threads: immutable; each call reads the current state of the machine.
 #pragma once
 
 #include <compare>
@@ -12,20 +12,20 @@
 
 namespace sluice {
 
-// A machine as its files show it. `root` is put before every path, so that a test can make one up.
+// A machine as its files show it. `root` is prepended to every path, so that tests can fake one.
 class MachineView {
  public:
   explicit MachineView(std::string root = {}) : root_(std::move(root)) {}
 
   // The file without the newline at its end; nothing if it can't be read.
   std::optional<std::string> text(const std::string& path) const;
-  // The same as a number; nothing if it is none.
+  // The same as a number; nothing if it is not a number.
   std::optional<std::uint64_t> number(const std::string& path) const;
   bool has(const std::string& path) const;
   bool is_directory(const std::string& path) const;
-  // Sorted; nothing if it is no directory, or can't be read.
+  // Sorted; nothing if it is not a directory or can't be read.
   std::optional<std::vector<std::string>> listing(const std::string& path) const;
-  // The same; none if it is no directory, or can't be read.
+  // The same; empty if it is not a directory or can't be read.
   std::vector<std::string> names(const std::string& path) const;
   // With links resolved, as a path of this machine; empty if there is none.
   std::string resolved(const std::string& path) const;
@@ -34,7 +34,7 @@ class MachineView {
   const std::string root_;
 };
 
-// Parts of `text` between separators, but for empty ones.
+// The non-empty parts of `text` between separators.
 std::vector<std::string> parts_of(std::string_view text, char separator);
 
 // "6.18.44-generic" is 6.18; 0.0 for something else.
@@ -45,7 +45,7 @@ struct KernelVersion {
 KernelVersion parse_kernel(std::string_view release);
 
 // Whether the kernel, or a module of it, has a function whose name begins with `name`. Nothing if
-// it doesn't tell.
+// that is unknown.
 std::optional<bool> kernel_has(const MachineView& machine, const std::string& name);
 
 // A limit in the text of /proc/PID/limits, by its name there ("Max locked memory"); the largest

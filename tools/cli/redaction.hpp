@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Redactor takes the names of users' files out of what is meant for others. A name becomes a hash
-// of it, the same for the same name, under a key that is made here and kept nowhere: nobody can
-// tell a name from its hash by trying, nor compare two reports. Immutable.
+// A Redactor removes the names of users' files from reports. A name is replaced by a keyed hash,
+// the same for the same name. The key is random and never stored: names can't be guessed,
+// and two reports can't be compared. Immutable.
 #pragma once
 
 #include <array>
@@ -20,18 +20,18 @@ std::uint64_t sip_hash(const SipKey& key, std::string_view text);
 class Redactor {
  public:
   struct Pool {
-    // Directories whose own names are kept, and below which all names are hidden: the mount point
+    // Directories whose own names are kept and below which all names are redacted: the mount point
     // and the tiers.
     std::vector<std::string> roots;
     std::vector<std::string> tiers;  // names
   };
   Redactor(const SipKey& key, Pool pool) : key_(key), pool_(std::move(pool)) {}
 
-  // "/models/llama.gguf" is "/<4f1d33a0c2be>/<09c1e7725d11>.gguf". Endings that many files have are
-  // kept. A root stays as it is.
+  // "/models/llama.gguf" is "/<4f1d33a0c2be>/<09c1e7725d11>.gguf". Common extensions are
+  // kept. A root is unchanged.
   std::string path(std::string_view path) const;
-  // A text in which paths below a root may stand; from the first on, it is hidden to the end of the
-  // line.
+  // A text that may contain paths below a root; from the first path on, the rest of the line is
+  // redacted.
   std::string text(std::string_view text) const;
   // A line of the log, in either format.
   std::string log_line(std::string_view line) const;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Screen is the terminal while a verb has all of it: the alternate screen, no cursor, keys that
-// come one by one and are not echoed. Everything is as it was before when its life ends, when a
-// signal ends the process (but SIGKILL), and while the process is stopped.
+// A Screen is the terminal in full-screen mode: the alternate screen, no cursor, keys delivered one
+// by one and not echoed. The terminal is restored by the destructor, when a signal other than
+// SIGKILL ends the process, and while the process is stopped.
 //
-// Threads: one at a time in a process, used by the thread that made it.
+// Threads: one Screen at a time in a process, used by the thread that created it.
 #pragma once
 
 #include <chrono>
@@ -30,10 +30,10 @@ class Screen {
     Event event;
     char key = 0;
   };
-  // Waits for a key, for another size, for the signal to end (INT, TERM, HUP, QUIT), or until
+  // Waits for a key, a change of size, a signal to end (INT, TERM, HUP, QUIT), or until
   // `deadline`.
   Wait wait(std::chrono::steady_clock::time_point deadline);
-  // Whether such a signal has come.
+  // Whether such a signal has arrived.
   bool is_over() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Running a program for what it prints. Threads: call it before any are started; it forks.
+// Runs a program and returns its output. Threads: forks, so call it before threads are started.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ struct ProgramOutput {
   std::string out, err;
 };
 
-// Runs argv[0], found on PATH, with nothing to read and without colour. Killed after `limit`.
+// Runs argv[0], found on PATH, with empty stdin and without colour. Killed after `limit`.
 ProgramOutput run_program(const std::vector<std::string>& argv, std::chrono::seconds limit);
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Each a name of at most 99 bytes and its text; all are made at `time`, for their owner alone.
+// Each a name of at most 99 bytes and its text; all have the time `time` and the mode 0600.
 std::string tar_archive(const std::vector<std::pair<std::string, std::string>>& files,
                         std::int64_t time);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Counts what lives on a tier by walking its directory, as nothing else knows it for sure.
+// Counts the files of a tier by walking its directory, the only reliable source.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ struct TierCount {
   bool complete = false;    // false: the time was up, or a folder could not be read
 };
 
-// Walks `path` until done or `deadline`, passing by .sluice at its top. `progress` is called now
-// and then.
+// Walks `path` until done or `deadline`, skipping .sluice at its top. `progress` is called
+// occasionally.
 TierCount count_tier(const std::string& path, std::chrono::steady_clock::time_point deadline,
                      const std::function<void(const TierCount&)>& progress);
 

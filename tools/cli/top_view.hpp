@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One frame of `sluice top`, as text. A pure function of two answers of the daemon: what is shown
-// as a rate is what changed between them.
+// One frame of `sluice top`, as text. A pure function of two answers of the daemon: rates are the
+// differences between them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace sluice {
 
 // The lines of the frame: at most `size.rows`, none wider than `size.columns`, colours aside.
-// `before` and `now` are answers to {"verb":"activity"} (docs/control.md), forgiving what is
-// missing in them; `time` is the wall clock's, in seconds since the epoch.
+// `before` and `now` are answers to {"verb":"activity"} (docs/control.md), which may lack members;
+// `time` is the current time, in seconds since the epoch.
 std::vector<std::string> top_frame(const nlohmann::ordered_json& before,
                                    const nlohmann::ordered_json& now, std::int64_t time,
                                    FrameSize size, const Style& style);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The user.sluice.* attributes of files, as verbs use them, and the walk over what is below a
-// directory. Failures are described for a person. Threads: pure functions, but for the filesystem.
+// Access to the user.sluice.* attributes of files, and a walk over the files below a directory.
+// Failures are described in words. Threads: thread-safe; no state but the filesystem.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace sluice {
 
 // Links are followed.
 Result<std::string> read_attribute(const std::string& path, const char* name);
-// user.sluice.explain. EUCLEAN if it is no JSON object.
+// user.sluice.explain. EUCLEAN if it is not a JSON object.
 Result<nlohmann::ordered_json> read_explanation(const std::string& path);
 Result<void> set_attribute(const std::string& path, const char* name, const std::string& value);
 Result<void> remove_attribute(const std::string& path, const char* name);
@@ -31,8 +31,8 @@ struct Target {
 std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const std::string& path,
                                   std::string& problem);
 
-// Why `tier` is no tier of the mount, with those there are; empty if it is one, or if the mount
-// doesn't tell.
+// Says that `tier` is not a tier of the mount and lists those that are; empty if it is one, or if
+// the tiers are unknown.
 std::string unknown_tier(const std::string& mountpoint, const std::string& tier);
 
 // What a failure to set `name` to `tier` means. `bytes` is the file's size.
@@ -44,7 +44,7 @@ struct FoundFile {
   std::uint64_t bytes = 0;
 };
 // Calls `found` for `path` if it is a regular file, or for all those below it if it is a directory,
-// without following links or leaving the mount. `problem` gets what could not be looked at.
+// without following links or leaving the mount. `problem` is called for what can't be read.
 void each_file(const std::string& path, const std::function<void(const FoundFile&)>& found,
                const std::function<void(const std::string&)>& problem);
 

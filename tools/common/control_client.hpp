@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The verbs' end of the control socket: one request, the lines of its answer, its end.
-// docs/control.md is the protocol. Threads: each call is its own connection.
+// The client side of the control socket: sends one request and reads the lines of the answer.
+// docs/control.md describes the protocol. Threads: thread-safe; each call is its own connection.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace sluice {
 
-// Who listens while an answer comes. Either may say false: the connection is closed, which ends the
+// Callbacks while an answer arrives. If one returns false, the connection is closed, which ends the
 // request.
 struct ControlListener {
   // Each line but the last.
   std::function<bool(const nlohmann::ordered_json& line)> line = nullptr;
-  // Several times a second, whether lines come or not, and after a signal.
+  // Several times a second, whether lines arrive or not, and after a signal.
   std::function<bool()> tick = nullptr;
 };
 
@@ -28,7 +28,7 @@ struct ControlAnswer {
 ControlAnswer ask_daemon(const std::string& mountpoint, const nlohmann::ordered_json& request,
                          const ControlListener& listener = {});
 
-// Asks whoever listens at `directory`/control.sock; `who` is named in problems.
+// Asks the process that listens at `directory`/control.sock; problems name it as `who`.
 ControlAnswer ask_socket(const std::string& directory, const std::string& who,
                          const nlohmann::ordered_json& request,
                          const ControlListener& listener = {});

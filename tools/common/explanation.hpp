@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-// "why", "hot enough for nvme". Names in the texts are as they are: to be made safe by who shows
-// them.
+// "why", "hot enough for nvme". Names in the texts are not escaped; the caller escapes them before
+// showing them.
 struct ExplanationLine {
   std::string label;
   std::string text;
@@ -27,7 +27,7 @@ std::vector<ExplanationLine> explanation_lines(const nlohmann::ordered_json& exp
 std::string explanation_text(const Style& style, const std::string& path,
                              const nlohmann::ordered_json& explanation, std::int64_t now);
 
-// Why a file that wants to move does not, by the protocol's word for it; an unknown word as it is.
+// Why a file that should move does not, from the protocol's word; unknown words are returned as is.
 std::string hold_text(std::string_view hold);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a running mount says of itself: the JSON in the user.sluice.status attribute of its root.
+// The status of a running mount: the JSON in the user.sluice.status attribute of its root.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,13 +11,13 @@
 namespace sluice {
 
 // Fails with ENODATA if nothing of Sluice is mounted at `path`, ENOTCONN if its daemon has died,
-// EUCLEAN if the answer is no JSON object, or with what the kernel says of the path.
+// EUCLEAN if the answer is not a JSON object, or with the error of the kernel.
 Result<nlohmann::ordered_json> mount_status(const std::string& path);
 
-// Why mount_status(path) failed, for a person.
+// Describes why mount_status(path) failed.
 std::string describe_status_error(const Error& error, const std::string& path);
 
-// Members by name, forgiving what an older or newer daemon leaves out or types differently.
+// Members by name; tolerates what an older or newer daemon omits or types differently.
 std::string text_of(const nlohmann::ordered_json& object, std::string_view key);
 std::uint64_t number_of(const nlohmann::ordered_json& object, std::string_view key);
 double real_of(const nlohmann::ordered_json& object, std::string_view key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The mounts of Sluice on this machine, and which of them a verb is meant for. Threads: pure
-// functions, but for the look at the kernel's table.
+// The mounts of Sluice on this machine, and which of them a verb refers to. Threads: thread-safe;
+// no state but the kernel's mount table.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace sluice {
 
 struct MountEntry {
   std::string point;
-  // Of root, or of the user who asks: anybody may mount a filesystem that calls itself one of ours,
-  // and name any file of the machine as its configuration.
+  // Mounted by root or by the user who asks: anybody can mount a filesystem that claims to be ours
+  // and that names any file of the machine as its configuration.
   bool is_sluice = false;
   bool is_whole = true;           // false: a bind mount of a directory of it
   unsigned major = 0, minor = 0;  // st_dev
@@ -34,11 +34,11 @@ struct MountLine {
   bool operator==(const MountLine&) const = default;
 };
 std::vector<MountLine> parse_mount_lines(std::string_view text);
-// What holds `path`, an absolute path without links: the innermost, and of two at one point the
-// later, which hides the other.
+// The mount that contains `path`, an absolute path without links: the innermost, and of two at the
+// same point the later one, which hides the other.
 std::optional<MountLine> mount_holding(const std::vector<MountLine>& lines,
                                        const std::string& path);
-// Whether `word` is among `words`, which have commas between.
+// Whether `word` is among `words`, which are separated by commas.
 bool has_word(std::string_view words, std::string_view word);
 
 // The kernel's table, in its order: later entries lie on top of earlier ones.
@@ -51,10 +51,10 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text);
 std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts,
                                            const std::string& path);
 
-// The mount that is meant: the one that holds `given`, or if that is empty the one that holds
-// `directory`, the current one, or else the only one there is. The whole mount, also for a path in
-// a bind mount of a directory of it, if it is mounted here. `problem` says why there is no answer;
-// `several` are the mounts, if the problem is that there is more than one.
+// Chooses a mount: the one that contains `given`; if that is empty, the one that contains the
+// current `directory`, or else the only one. For a path in a bind mount of a subdirectory it is the
+// whole mount, if that is mounted here. `problem` says why there is no answer; `several` are the
+// mounts, if the problem is that there is more than one.
 struct MountChoice {
   std::string point;
   std::string problem;
@@ -62,8 +62,8 @@ struct MountChoice {
 };
 MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
                          const std::string& directory);
-// With the machine's table and current directory. Does not wait for the daemon of a mount that is
-// named by its mount point, or holds the current directory.
+// The same with the machine's table and current directory. Does not wait for the daemon of a mount
+// that is given by its mount point or contains the current directory.
 MountChoice choose_mount(const std::string& given);
 
 }  // namespace sluice

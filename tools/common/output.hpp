@@ -20,11 +20,11 @@ std::optional<FrameSize> terminal_size(int fd);
 
 enum class Color { None, Bold, Dim, Red, Green, Yellow };
 
-// How stdout may be decorated. Immutable.
+// Whether stdout is a terminal and may have colour. Immutable.
 class Style {
  public:
   // `when` is auto, always or never; auto asks whether stdout is a terminal and NO_COLOR is unset.
-  // Nothing for another word.
+  // Returns nothing for another word.
   static std::optional<Style> create(std::string_view when);
 
   bool is_terminal() const { return is_terminal_; }
@@ -55,7 +55,7 @@ class Table {
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // A row shorter than the header leaves its last cell free to run on.
+  // In a row shorter than the header, the last cell may be wider than its column.
   void add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   std::string text(const Style& style) const;
 
@@ -79,11 +79,11 @@ std::string format_score(double score);
 // Local time of a second since the epoch: "2026-11-15 06:07:28"; "-" for 0.
 std::string format_time(std::int64_t seconds);
 
-// printable() when it goes to a terminal; left as it is otherwise.
+// printable() if stdout is a terminal; unchanged otherwise.
 std::string safe_name(const Style& style, const std::string& text);
 
-// A word of a command that is printed to be copied: quoted where a shell would take it apart, and
-// without control characters.
+// A word of a command that the user may copy: quoted for a shell where needed, and without control
+// characters.
 std::string shell_word(const std::string& text);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What verbs that take long show meanwhile, on stderr: one line that is rewritten on a terminal, a
-// line now and then elsewhere. Threads: caller locks.
+// The progress of verbs that take long, on stderr: one line that is rewritten on a terminal, an
+// occasional line elsewhere. Threads: caller locks.
 #pragma once
 
 #include <chrono>
@@ -12,15 +12,15 @@
 
 namespace sluice {
 
-// How fast a count grows, from what it was in the last seconds.
+// The rate at which a count has grown in the last seconds.
 class RateMeter {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   void add(Time now, std::uint64_t total);
-  // In a second; 0 as long as it can't be told.
+  // Per second; 0 while it is unknown.
   double rate() const;
-  // Until `total` is reached, at this rate.
+  // The time until `total` is reached at this rate.
   std::optional<std::chrono::seconds> time_to(std::uint64_t total) const;
 
  private:
@@ -31,7 +31,7 @@ class RateMeter {
 std::string transfer_text(std::uint64_t bytes, std::uint64_t total_bytes, std::uint64_t files,
                           std::uint64_t total_files, const RateMeter& meter, bool with_bar);
 
-// The line itself. Its last text is wiped away when it ends, so that results stand alone.
+// The progress line. The destructor erases it, so that only results remain.
 class ProgressLine {
  public:
   ProgressLine();
@@ -40,12 +40,12 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
-  // Whether it is time for another text: several times a second on a terminal, else every ten
-  // seconds.
+  // Whether it is time for an update: several times a second on a terminal, every ten seconds
+  // elsewhere.
   bool is_due() const { return std::chrono::steady_clock::now() >= next_; }
   // Control characters in `text` are escaped; what does not fit the terminal is cut off.
   void show(const std::string& text);
-  // Before something else is printed.
+  // Erases the line; call it before printing something else.
   void clear();
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// WebHandler answers what the page of `sluice web` asks: the page itself, and below /api/ what the
-// daemon of one mount says of itself, as JSON. It only ever reads. docs/web.md lists the requests.
+// WebHandler answers requests of the page of `sluice web`: the page's own files, and below /api/
+// the state of one mount as JSON. It changes nothing. docs/web.md lists the requests.
 //
-// Who may ask: the page's own files are no secret, all else needs the token. A page of another
-// site, which the browser would let ask as well, does not have it; and it is refused, too, by its
-// Origin, or by the name of the host if it has made that name mean this machine.
-// Threads: answer() may be called from any thread at once.
+// Access: the page's own files are public, everything else needs the token. Pages of other sites,
+// whose requests a browser would send as well, do not have the token; they are also refused by
+// their Origin, or by the Host header if their name resolves to this machine (DNS rebinding).
+// Threads: answer() may be called from several threads at once.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@
 
 namespace sluice {
 
-// 128 bits that nobody can guess, in hex.
+// 128 random bits, in hex.
 std::string make_token();
 
 class WebHandler {
  public:
-  // Requests that may wait for the daemon. More are refused, so that a mount that hangs leaves room
-  // for the page to say so.
+  // How many requests may wait for the daemon. More are refused, so that the page can still report
+  // that a mount hangs.
   static constexpr int kMostAtOnce = 8;
 
   // `replay` outlives it.

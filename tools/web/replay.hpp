@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// WebReplay compares policies on a trace, as `sluice simulate --sizes` does, in a thread of its
-// own, for a page that shows how far it is. Threads: state() may be called from any thread.
+// WebReplay compares policies on a trace, as `sluice-lab simulate --sizes` does, in its own thread.
+// The page shows its progress. Threads: state() may be called from any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A Contender is one policy under test: it decides what the fastest tier holds while a trace is
-// replayed. docs/simulator.md says what each does and where it bends the published rule.
+// replayed. docs/simulator.md describes each and how it differs from the published one.
 //
 // Threads: caller locks; a contender and its trace belong to one replay.
 #pragma once
@@ -85,7 +85,7 @@ class Contender {
 
 // Every name that make_contender() knows, in the order of tables.
 std::span<const std::string_view> contender_names();
-// Whether it sees the future: what others are measured against.
+// Whether it is an oracle that knows the future.
 bool is_oracle(std::string_view name);
 
 // REQUIRES: `name` is one of contender_names(); `trace` and `options` outlive the contender.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Queues of objects in which an object can be found at once: each is in at most one of the lists
-// that share their Links. Threads: caller locks.
+// Queues of objects with constant-time lookup: an object is in at most one of the lists that share
+// their Links. Threads: caller locks.
 #pragma once
 
 #include <cstdint>

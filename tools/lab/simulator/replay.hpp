@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Requests after the warm-up; creations are none.
+// Requests after the warm-up; creations do not count.
 struct Outcome {
   struct Count {
     std::uint64_t requests = 0, hits = 0;
@@ -36,7 +36,7 @@ struct Outcome {
 inline constexpr std::size_t kSlices =
     84;  // four a day over three weeks, two an hour over two days
 
-// Calls `progress` every now and then with the number of records that are done.
+// Calls `progress` occasionally with the number of records that are done.
 // REQUIRES: as make_contender().
 Outcome replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
                const std::function<void(std::size_t records)>& progress = {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Traces: who was used when, read from a file. docs/simulator.md describes the formats.
+// Traces: which object was accessed when, read from files in the formats of docs/simulator.md.
 //
 // An object has one size, the largest that its records name: a tier must hold it at its largest.
 // Threads: plain values and functions without shared state.
@@ -38,8 +38,8 @@ struct TraceError {
   std::string message;
 };
 
-// Fills `trace` from `path` ("-": standard input); `forced` or what the file's name and beginning
-// say. `trace` is unspecified after an error.
+// Fills `trace` from `path` ("-": standard input) in the format `forced`, or as detected from the
+// file's name and beginning. `trace` is unspecified after an error.
 [[nodiscard]] std::optional<TraceError> read_trace(const std::string& path,
                                                    std::optional<TraceFormat> forced, Trace& trace);
 
