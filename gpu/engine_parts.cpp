@@ -120,7 +120,7 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
       if (!cufile().usable) return not_this_way();
       return Choice{Route::CuFile, Why::Asked};
     case Route::Staged:
-    case Route::Mmap:
+    case Route::Pageable:
       return Choice{request.wanted, Why::Asked};
     case Route::Mapped: {
       auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist);
@@ -169,7 +169,7 @@ Result<Transfer> Engine::Parts::carry_out(const ReadRequest& request, const Choi
       return read_cufile(request, choice);
     case Route::Mapped:
       return read_mapped(request, choice);
-    case Route::Mmap:
+    case Route::Pageable:
       return read_mmap(request, choice);
     default:
       return read_staged(request, choice);
@@ -179,7 +179,7 @@ Result<Transfer> Engine::Parts::carry_out(const ReadRequest& request, const Choi
 Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Choice& choice) {
   auto lent = staging(*request.memory.device());
   if (failed_with(lent, EOPNOTSUPP) && request.wanted == Route::Auto) {
-    return carry_out(request, {Route::Mmap, Why::NotPinned});
+    return carry_out(request, {Route::Pageable, Why::NotPinned});
   }
   Staging& slots = *SLUICE_TRY(std::move(lent));
   if (request.is_batch()) {
@@ -228,7 +228,7 @@ Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Ch
 Result<Transfer> Engine::Parts::read_mmap(const ReadRequest& request, const Choice& choice) {
   const LanePool::Loan lane(bare);
   const auto bytes = SLUICE_TRY(read_pageable(*lane, request.fd, request.memory, request.segments));
-  return Transfer{bytes, Route::Mmap, choice.why};
+  return Transfer{bytes, Route::Pageable, choice.why};
 }
 
 Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
@@ -261,8 +261,8 @@ Result<Transfer> Engine::Parts::write(const EngineFile& file, Memory& memory,
     }
     return Transfer{segment.length, Route::Host, automatic ? Why::HostMemory : Why::Asked};
   }
-  if (!automatic && wanted != Route::Staged && wanted != Route::Mmap) return not_this_way();
-  if (wanted != Route::Mmap) {
+  if (!automatic && wanted != Route::Staged && wanted != Route::Pageable) return not_this_way();
+  if (wanted != Route::Pageable) {
     timer.take(Route::Staged);
     auto lent = staging(*memory.device());
     if (!failed_with(lent, EOPNOTSUPP) || !automatic) {
@@ -271,10 +271,10 @@ Result<Transfer> Engine::Parts::write(const EngineFile& file, Memory& memory,
       return Transfer{segment.length, Route::Staged, automatic ? Why::Writing : Why::Asked};
     }
   }
-  timer.take(Route::Mmap);
+  timer.take(Route::Pageable);
   const LanePool::Loan lane(bare);
   SLUICE_TRY(write_pageable(*lane, file, memory, segment));
-  return Transfer{segment.length, Route::Mmap, automatic ? Why::NotPinned : Why::Asked};
+  return Transfer{segment.length, Route::Pageable, automatic ? Why::NotPinned : Why::Asked};
 }
 
 }  // namespace sluice

@@ -80,7 +80,7 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
                                            : devices_.why_none();
     if (words.empty()) words = "no GPU was named";
     for (const Route route :
-         {Route::Gds, Route::CuFile, Route::Mapped, Route::Staged, Route::Mmap}) {
+         {Route::Gds, Route::CuFile, Route::Mapped, Route::Staged, Route::Pageable}) {
       all.push_back({route, false, words});
     }
   } else {
@@ -99,7 +99,7 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
     all.push_back({Route::Mapped, pinned, pinned ? when_mapped(found, parts_->settings) : lost});
     all.push_back({Route::Staged, pinned,
                    pinned ? format_size(pinned_bytes()) + " of host memory are pinned" : lost});
-    all.push_back({Route::Mmap, !device->is_lost(),
+    all.push_back({Route::Pageable, !device->is_lost(),
                    device->is_lost() ? lost : "when asked for, or when nothing can be pinned"});
   }
   all.push_back({Route::Host, true, "ready"});

@@ -6,8 +6,8 @@
 namespace sluice {
 namespace {
 
-constexpr std::array<std::string_view, kRoutes> kNames = {"auto",   "gds",  "cufile", "mapped",
-                                                          "staged", "mmap", "host"};
+constexpr std::array<std::string_view, kRoutes> kNames = {"auto",   "gds",      "cufile", "mapped",
+                                                          "staged", "pageable", "host"};
 
 constexpr std::array<std::string_view, SLUICE_WHY_NOT_PINNED + 1> kReasons = {
     "the request named it",

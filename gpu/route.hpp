@@ -17,7 +17,7 @@ enum class Route : std::uint32_t {
   CuFile = SLUICE_ROUTE_CUFILE,
   Mapped = SLUICE_ROUTE_MAPPED,
   Staged = SLUICE_ROUTE_STAGED,
-  Mmap = SLUICE_ROUTE_MMAP,
+  Pageable = SLUICE_ROUTE_PAGEABLE,
   Host = SLUICE_ROUTE_HOST,
 };
 inline constexpr std::uint32_t kRoutes = SLUICE_ROUTE_HOST + 1;

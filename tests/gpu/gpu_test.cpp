@@ -287,7 +287,7 @@ TEST_F(RealGpuTest, BytesArriveInMemoryOfEitherKindAtAnyPlace) {
 
 TEST_F(RealGpuTest, EveryRouteBringsTheSameBytesWarmAndCold) {
   for (const bool cold : {true, false}) {
-    for (std::uint32_t route = SLUICE_ROUTE_AUTO; route <= SLUICE_ROUTE_MMAP; ++route) {
+    for (std::uint32_t route = SLUICE_ROUTE_AUTO; route <= SLUICE_ROUTE_PAGEABLE; ++route) {
       SCOPED_TRACE(std::string(name_of(Route{route})) + (cold ? ", cold" : ", warm"));
       if (cold) {
         mount_->remount();  // what is registered for the mapped route can't be dropped

@@ -72,7 +72,7 @@ if mountpoint -q "$mount"; then
   part doctor 60 "$sluice" doctor "$mount"
   part status 60 "$sluice" status --json "$mount"
   part gpu_read 60 "$sluice" gpu read --check "$mount/data" "$mount/small"
-  part gpu_read_routes 120 bash -c 'for route in auto staged mapped mmap; do "$0" gpu read --check --route $route "$1" || exit 1; done' \
+  part gpu_read_routes 120 bash -c 'for route in auto staged mapped pageable; do "$0" gpu read --check --route $route "$1" || exit 1; done' \
     "$sluice" "$mount/data"
   part example_libsluice 60 "$build/bin/example_gpu_read" "$mount/data"
   part example_ioctl 60 "$build/bin/example_ioctl_read" "$mount/data"

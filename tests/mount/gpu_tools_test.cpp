@@ -57,7 +57,7 @@ TEST_F(GpuToolsTest, BenchMeasuresTheDaemonAndChecksEveryWord) {
     ASSERT_NE(row, nullptr) << phase;
     EXPECT_EQ(row->at("skipped"), Json()) << *row;
   }
-  EXPECT_NE(find(report, "warm", "daemon mmap"), nullptr) << "every route has its row";
+  EXPECT_NE(find(report, "warm", "daemon pageable"), nullptr) << "every route has its row";
   for (const auto& row : report.at("rows")) EXPECT_EQ(row.at("wrong_words"), 0) << row;
   EXPECT_TRUE(exists(*this / "sluice-gpu-bench.dat"));
   EXPECT_FALSE(exists(*this / "sluice-gpu-bench.dat.write"));

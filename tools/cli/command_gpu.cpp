@@ -41,7 +41,7 @@ constexpr HelpText kReadHelp{
       --host         into host memory instead
       --offset SIZE  begin there; default: 0
       --length SIZE  no more than this; default: to the end
-      --route ROUTE  auto (default), gds, cufile, mapped, staged, mmap or host
+      --route ROUTE  auto (default), gds, cufile, mapped, staged, pageable or host
       --check        compare what has arrived with what read(2) gives
       --json         one JSON object a file; its members are stable
       --color WHEN   auto (default), always, never
@@ -344,7 +344,7 @@ int gpu_read(int argc, char** argv) {
   }
   const auto named = route_by_name(route);
   if (!named) {
-    return misuse(kVerb, "--route must be auto, gds, cufile, mapped, staged, mmap or host");
+    return misuse(kVerb, "--route must be auto, gds, cufile, mapped, staged, pageable or host");
   }
   options.route = *named;
 

@@ -25,7 +25,7 @@ constexpr HelpText kHelp{
     .options = R"(      --size SIZE     size of the test file and of the largest read; default: 4GiB
       --gpu GPU       the GPU's UUID or number, as nvidia-smi -L lists it; default: 0
       --host          read into host memory even if there is a GPU
-      --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,mmap,cufile,gds
+      --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,pageable,cufile,gds
       --phases NAMES  what to measure, separated by commas; default: cold,warm,sizes,write,register
       --rounds N      number of measurements of each; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
@@ -60,7 +60,7 @@ Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage.
 )"};
 
 struct Request {
-  std::string path, gpu = "0", routes = "auto,staged,mapped,mmap,cufile,gds", json, color = "auto";
+  std::string path, gpu = "0", routes = "auto,staged,mapped,pageable,cufile,gds", json, color = "auto";
   std::string size, phases = "cold,warm,sizes,write,register";
   unsigned rounds = 0;
   bool quick = false, host = false;
@@ -147,7 +147,7 @@ int command_gpu_bench(int argc, char** argv) {
   }
   const auto routes = parse_routes(request.routes);
   if (!routes)
-    return misuse(kVerb, "--routes must be of auto, gds, cufile, mapped, staged, mmap, host");
+    return misuse(kVerb, "--routes must be of auto, gds, cufile, mapped, staged, pageable, host");
   const std::vector<std::string> phases = split(request.phases);
   const bool are_known = std::all_of(phases.begin(), phases.end(), [](const std::string& phase) {
     return std::find(std::begin(kPhases), std::end(kPhases), phase) != std::end(kPhases);

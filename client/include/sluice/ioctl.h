@@ -23,12 +23,12 @@
  * choose. In a reply: the one taken. ABI: never renumber. */
 enum sluice_route {
   SLUICE_ROUTE_AUTO = 0,
-  SLUICE_ROUTE_GDS = 1,    /* cuFile, from the disk to the GPU with no copy in host memory */
-  SLUICE_ROUTE_CUFILE = 2, /* cuFile in its compatibility mode */
-  SLUICE_ROUTE_MAPPED = 3, /* the GPU reads the page cache itself */
-  SLUICE_ROUTE_STAGED = 4, /* through pinned host memory, in pieces, by several threads */
-  SLUICE_ROUTE_MMAP = 5,   /* pread(2) into plain memory and a copy: where none can be pinned */
-  SLUICE_ROUTE_HOST = 6,   /* into host memory; no GPU has a part in it */
+  SLUICE_ROUTE_GDS = 1,      /* cuFile, from the disk to the GPU with no copy in host memory */
+  SLUICE_ROUTE_CUFILE = 2,   /* cuFile in its compatibility mode */
+  SLUICE_ROUTE_MAPPED = 3,   /* the GPU reads the page cache itself */
+  SLUICE_ROUTE_STAGED = 4,   /* through pinned host memory, in pieces, by several threads */
+  SLUICE_ROUTE_PAGEABLE = 5, /* pread(2) into plain memory and a copy: where none can be pinned */
+  SLUICE_ROUTE_HOST = 6,     /* into host memory; no GPU has a part in it */
 };
 
 /* Why that route. ABI: never renumber; sluice_why_text() in libsluice has the words. */
@@ -74,7 +74,8 @@ struct sluice_query {
 };
 
 /* Makes a buffer known. It belongs to this open file and to the calling process: nobody else can
- * name it, and it ends with either. */
+ * name it, and it ends with either. sluice.h declares a function of the same name: where both are
+ * included, C++ needs the word `struct`, too. */
 struct sluice_buffer_register {
   __u32 kind;
   __u32 reserved;

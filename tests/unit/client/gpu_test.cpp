@@ -231,7 +231,7 @@ TEST_F(ClientGpuTest, SegmentsGoWhereTheyBelong) {
 TEST_F(ClientGpuTest, ARouteThatIsNamedIsTakenOrRefused) {
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
-  for (const auto route : {SLUICE_ROUTE_STAGED, SLUICE_ROUTE_MMAP}) {
+  for (const auto route : {SLUICE_ROUTE_STAGED, SLUICE_ROUTE_PAGEABLE}) {
     struct sluice_result result {};
     EXPECT_EQ(sluice_read_route(file_.get(), buffer.get(), 0, kSize, 0, route, &result),
               static_cast<ssize_t>(kSize))

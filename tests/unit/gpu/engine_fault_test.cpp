@@ -27,7 +27,8 @@ class EngineFaultTest : public EngineTest {
 class EngineNthFaultTest : public EngineFaultTest, public testing::WithParamInterface<Route> {};
 
 INSTANTIATE_TEST_SUITE_P(Routes, EngineNthFaultTest,
-                         testing::Values(Route::Auto, Route::Mapped, Route::Staged, Route::Mmap),
+                         testing::Values(Route::Auto, Route::Mapped, Route::Staged,
+                                         Route::Pageable),
                          [](const auto& route) { return std::string(name_of(route.param)); });
 
 TEST_P(EngineNthFaultTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
@@ -85,10 +86,10 @@ TEST_F(EngineFaultTest, WithNothingPinnedItIsSlowAndRight) {
   auto memory = target(Route::Auto, content.size());
   fail("cuMemHostRegister:1+:2");
   const auto went = expect_read(*engine, fd, content, *memory, {0, 0, content.size()}, Route::Auto);
-  EXPECT_EQ(went.route, Route::Mmap);
+  EXPECT_EQ(went.route, Route::Pageable);
   EXPECT_EQ(went.why, Why::NotPinned);
   EXPECT_EQ(expect_read(*engine, fd, content, *memory, {0, 0, 100}, Route::Auto).route,
-            Route::Mmap);
+            Route::Pageable);
   EXPECT_TRUE(
       failed_with(engine->read({fd.get()}, **memory, {0, 0, 100}, Route::Staged), EOPNOTSUPP));
   const auto wrote = engine->write({fd.get()}, **memory, {0, 0, content.size()});
@@ -106,7 +107,7 @@ TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
     fail("cuMemcpyHtoDAsync:5:719");
     EXPECT_FALSE(engine->read({fd.get()}, **memory, {0, 0, content.size()}, Route::Staged));
     EXPECT_TRUE(gpu().is_lost());
-    for (const Route route : {Route::Auto, Route::Staged, Route::Mmap, Route::Mapped}) {
+    for (const Route route : {Route::Auto, Route::Staged, Route::Pageable, Route::Mapped}) {
       settle(fd);
       for (const std::uint64_t length : {content.size(), std::size_t{100}}) {
         EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV))
@@ -125,7 +126,7 @@ TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
 
 TEST_F(EngineFaultTest, AnErrorOfTheFileIsTheAnswer) {
   const UniqueFd directory(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (const Route route : {Route::Auto, Route::Staged, Route::Mmap, Route::Host}) {
+  for (const Route route : {Route::Auto, Route::Staged, Route::Pageable, Route::Host}) {
     auto memory = target(route, kMiB);
     EXPECT_TRUE(failed_with(engine->read({directory.get()}, **memory, {0, 0, 1000}, route), EISDIR))
         << name_of(route);

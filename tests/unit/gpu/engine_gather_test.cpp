@@ -184,7 +184,7 @@ TEST_F(EngineGatherTest, WithNothingPinnedItIsTheSame) {
   fail("cuMemHostRegister:1+:2");
   for (const auto& [records, wanted] : kShapes) {
     const Index index = some(std::min<std::size_t>(wanted, 600), records_in(content_, records));
-    EXPECT_EQ(expect_gather(fd, content_, &gpu(), records, index).route, Route::Mmap);
+    EXPECT_EQ(expect_gather(fd, content_, &gpu(), records, index).route, Route::Pageable);
   }
   log::get().set_level(spdlog::level::warn);
 }

@@ -22,7 +22,7 @@ class EngineReadTest : public EngineTest, public testing::WithParamInterface<Rou
 
 INSTANTIATE_TEST_SUITE_P(Routes, EngineReadTest,
                          testing::Values(Route::Auto, Route::CuFile, Route::Mapped, Route::Staged,
-                                         Route::Mmap, Route::Host),
+                                         Route::Pageable, Route::Host),
                          [](const auto& route) { return std::string(name_of(route.param)); });
 
 TEST_P(EngineReadTest, ReadsAnyRangeToAnyPlaceAndNothingElse) {
@@ -184,7 +184,7 @@ class EngineTestOnGpu : public EngineTest {};
 TEST_F(EngineTestOnGpu, RoutesAndMemoryMustFitEachOther) {
   const UniqueFd fd = make_file("f", pattern(1000, 1));
   Target host(nullptr, 1000), device(&gpu(), 1000);
-  for (const Route route : {Route::Staged, Route::Mapped, Route::Mmap, Route::CuFile}) {
+  for (const Route route : {Route::Staged, Route::Mapped, Route::Pageable, Route::CuFile}) {
     EXPECT_TRUE(failed_with(engine->read({fd.get()}, *host, {0, 0, 1000}, route), EOPNOTSUPP));
     EXPECT_TRUE(failed_with(engine->write({fd.get()}, *host, {0, 0, 1000}, route), EOPNOTSUPP));
   }

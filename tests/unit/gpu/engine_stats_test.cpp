@@ -168,14 +168,14 @@ TEST_F(EngineStatsTest, RequestsAreCountedWhereTheyWent) {
   Target memory(&gpu(), content.size()), host(nullptr, content.size());
   ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 2 * kMiB}));
   ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 100}));
-  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 100}, Route::Mmap));
+  ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 100}, Route::Pageable));
   ASSERT_TRUE(engine->read({fd.get()}, *host, {0, 0, 100}));
   ASSERT_FALSE(engine->read({-1}, *host, {0, 0, 100}));
   const auto figures = engine->stats().of(gpu().uuid());
   EXPECT_EQ(of(figures, Route::Staged).operations, 2u);
   EXPECT_EQ(of(figures, Route::Staged).bytes, 2 * kMiB + 100);
   EXPECT_GT(of(figures, Route::Staged).peak, 0);
-  EXPECT_EQ(of(figures, Route::Mmap).operations, 1u);
+  EXPECT_EQ(of(figures, Route::Pageable).operations, 1u);
   EXPECT_EQ(of(engine->stats().of({}), Route::Host).operations, 1u);
   EXPECT_EQ(of(engine->stats().all(), Route::Auto).operations, 4u);
   EXPECT_EQ(of(engine->stats().all(), Route::Auto).failures, 1u);

@@ -17,7 +17,7 @@ class EngineWriteTest : public EngineTest, public testing::WithParamInterface<Ro
 };
 
 INSTANTIATE_TEST_SUITE_P(Routes, EngineWriteTest,
-                         testing::Values(Route::Auto, Route::Staged, Route::Mmap, Route::Host),
+                         testing::Values(Route::Auto, Route::Staged, Route::Pageable, Route::Host),
                          [](const auto& route) { return std::string(name_of(route.param)); });
 
 TEST_P(EngineWriteTest, WritesAnyRangeOfMemoryAnywhere) {
