@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/common/completion.hpp"
 #include "tools/lab/bench/mounts.hpp"
 #include "tools/lab/bench/process.hpp"
 #include "tools/lab/bench/report.hpp"
@@ -331,7 +332,9 @@ int command_fsbench(int argc, char** argv) {
   declare(arguments, raw, options);
   // What follows "--" is for sluice mount; the parser would take it for directories.
   char** const end = argv + argc;
-  char** const dashes = std::find(argv, end, std::string_view("--"));
+  const bool completes =
+      argc > 1 && argv[1] == kCompletionMark;  // "--" may be the word to complete
+  char** const dashes = completes ? end : std::find(argv, end, std::string_view("--"));
   if (dashes != end) options.sluice_flags.assign(dashes + 1, end);
   if (const auto code = arguments.parse(static_cast<int>(dashes - argv), argv, kHelp)) return *code;
   if (raw.list) return list_rows();

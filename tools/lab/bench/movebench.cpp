@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tools/common/completion.hpp"
 #include "tools/lab/bench/move_files.hpp"
 #include "tools/lab/bench/move_site.hpp"
 #include "tools/lab/bench/process.hpp"
@@ -453,7 +454,9 @@ int command_movebench(int argc, char** argv) {
   arguments.flag("--quick", options.quick);
   arguments.option("--json", options.json_file);
   char** const end = argv + argc;
-  char** const dashes = std::find(argv, end, std::string_view("--"));
+  const bool completes =
+      argc > 1 && argv[1] == kCompletionMark;  // "--" may be the word to complete
+  char** const dashes = completes ? end : std::find(argv, end, std::string_view("--"));
   if (dashes != end) options.sluice_flags.assign(dashes + 1, end);
   if (const auto code = arguments.parse(static_cast<int>(dashes - argv), argv, kHelp)) return *code;
   if (const auto problem = find_problem(options)) return misuse(kVerb, *problem);

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Whether this build checks every access to memory: stacks and allocations are larger there.
+#pragma once
+
+namespace sluice {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+}  // namespace sluice
