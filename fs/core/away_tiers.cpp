@@ -14,9 +14,8 @@ std::vector<AwayJournal::Copy> AwayTiers::away_copies(const InodePtr& directory)
     MutexLock lock(directory->mutex);
     for (const auto& tier : pool_) {
       if (tier->online()) continue;
-      const bool has_copy = std::any_of(directory->copies.begin(), directory->copies.end(),
-                                        [&](const Copy& c) { return c.tier == tier->index(); });
-      if (has_copy || directory->partly_unknown) away.push_back(tier.get());
+      if (directory->has_copy_on(tier->index()) || directory->partly_unknown)
+        away.push_back(tier.get());
     }
   }
   std::vector<AwayJournal::Copy> out;

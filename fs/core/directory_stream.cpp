@@ -200,11 +200,13 @@ Result<bool> DirectoryStream::more() {
   if (!single_) return false;
   items_.clear();
   at_ = 0;
-  std::vector<Raw>& items = items_;
+  std::vector<Raw> items;
   const TierIndex tier = copies_[0].tier->index();
-  return read_some(single_.get(), [&](const char* name, unsigned char type, off_t next) {
+  auto read = read_some(single_.get(), [&](const char* name, unsigned char type, off_t next) {
     items.push_back({name, type, next, tier});
   });
+  items_ = std::move(items);
+  return read;
 }
 
 std::uint64_t DirectoryStream::number_of(const Raw& raw) {

@@ -234,9 +234,7 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
   const std::string path = SLUICE_TRY(current_path(original.get()));
   known.name = path.substr(path.rfind('/') + 1);
   if (!is_named(known)) return Error(ENOENT, "name of a directory");
-  MutexLock lock(directory->mutex);
-  directory->parent = known.parent->id();
-  directory->name = known.name;
+  directory->set_last_name(known.parent->id(), known.name);
   return known;
 }
 
@@ -318,9 +316,7 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
     InodeId up{};
     {
       MutexLock lock(at->mutex);
-      const bool known = std::any_of(at->copies.begin(), at->copies.end(),
-                                     [&](const Copy& copy) { return copy.tier == tier; });
-      if (known || at->name.empty()) break;
+      if (at->has_copy_on(tier) || at->name.empty()) break;
       up = at->parent;
     }
     unsure.push_back(at);
@@ -328,13 +324,7 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
   }
   for (; !unsure.empty(); unsure.pop_back()) {
     const InodePtr& at = unsure.back();
-    InodeId up{};
-    std::string name;
-    {
-      MutexLock lock(at->mutex);
-      up = at->parent;
-      name = at->name;
-    }
+    const auto [up, name] = at->last_name();
     const InodePtr parent = table_.find(up);
     const auto above = parent ? open_copy(parent, tier) : Error(ENOENT, "no parent");
     const auto found =
@@ -360,9 +350,7 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
     if (!inode.is_directory()) return;
     MutexLock lock(inode.mutex);
     if (inode.partly_unknown) unsure.push_back(inode.id());
-    const bool has_copy = std::any_of(inode.copies.begin(), inode.copies.end(),
-                                      [&](const Copy& copy) { return copy.tier == tier; });
-    if (inode.partly_unknown || has_copy) changed.push_back(inode.id());
+    if (inode.partly_unknown || inode.has_copy_on(tier)) changed.push_back(inode.id());
   });
   for (const InodeId id : changed) {
     const InodePtr directory = table_.find(id);
@@ -440,12 +428,7 @@ std::string DirectoryTree::path_of(const InodePtr& leaf) const {
 }
 
 InodePtr DirectoryTree::parent_of(const InodePtr& inode) const {
-  InodeId up{};
-  {
-    MutexLock lock(inode->mutex);
-    up = inode->parent;
-  }
-  return table_.find(up);
+  return table_.find(inode->last_name().parent);
 }
 
 Result<void> DirectoryTree::check_that_nothing_hides(const InodePtr& parent,

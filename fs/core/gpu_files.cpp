@@ -55,10 +55,7 @@ Result<GpuFiles::Preview> GpuFiles::preview(InodeId id, Device* device) {
   const UseGuard guard(file);
   Preview out;
   out.size = static_cast<std::uint64_t>(SLUICE_TRY(parts_.attributes.stat_of(file)).st_size);
-  {
-    MutexLock lock(file->mutex);
-    out.tier = parts_.pool[file->copies[0].tier].name();
-  }
+  out.tier = parts_.pool[file->tier()].name();
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
   out.preview = parts_.engine.use().preview({.fd = fd->get()}, out.size, device);
   return out;

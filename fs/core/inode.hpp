@@ -139,6 +139,33 @@ class Inode {
   // Guarded by the table's shard: how many references the kernel holds.
   std::uint64_t lookups = 0;
 
+  // Where its bytes are; of a directory, its fastest copy.
+  Copy place() {
+    MutexLock lock(mutex);
+    return copies[0];
+  }
+  TierIndex tier() {
+    MutexLock lock(mutex);
+    return copies[0].tier;
+  }
+  // A name that it had when we last heard of it.
+  struct Name {
+    InodeId parent{};
+    std::string text;
+  };
+  Name last_name() {
+    MutexLock lock(mutex);
+    return {parent, name};
+  }
+  void set_last_name(InodeId new_parent, std::string new_name) {
+    MutexLock lock(mutex);
+    parent = new_parent;
+    name = std::move(new_name);
+  }
+  bool has_copy_on(TierIndex where) const REQUIRES(mutex) {
+    return std::any_of(copies.begin(), copies.end(),
+                       [&](const Copy& copy) { return copy.tier == where; });
+  }
   // Adds a copy of a directory, or replaces what is known of the copy on that tier.
   void put_copy(Copy copy) REQUIRES(mutex) {
     const auto at = std::find_if(copies.begin(), copies.end(),

@@ -16,10 +16,7 @@ Result<void> MoveRequests::request(const InodePtr& inode, TierIndex to, uid_t us
   move.bytes = static_cast<std::uint64_t>(SLUICE_TRY(attributes_.stat_of(inode)).st_blocks) * 512;
   move.paths.push_back(tree_.path_of(inode));
   if (move.paths[0].empty()) return Error(ENOENT, "move");
-  {
-    MutexLock lock(inode->mutex);
-    move.from = inode->copies[0].tier;
-  }
+  move.from = inode->tier();
   if (move.from == to) {
     migration_->mover().forget_pending(move.id);
     return {};
@@ -31,11 +28,7 @@ Result<void> MoveRequests::promote(InodeId id, uid_t user) {
   const InodePtr file = SLUICE_TRY(tree_.inode(id));
   const auto bytes =
       static_cast<std::uint64_t>(SLUICE_TRY(attributes_.stat_of(file)).st_blocks) * 512;
-  TierIndex here = kNoTier;
-  {
-    MutexLock lock(file->mutex);
-    here = file->copies[0].tier;
-  }
+  const TierIndex here = file->tier();
   bool is_fastest = true;
   for (TierIndex faster = 0; faster < here; ++faster) {
     const Tier& tier = pool_[faster];

@@ -25,12 +25,7 @@ bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROF
 Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
   InodePtr self = SLUICE_TRY(parts_.tree.inode(id));
   if (parent) {
-    InodeId up{};
-    {
-      MutexLock lock(self->mutex);
-      up = self->parent;
-    }
-    self = SLUICE_TRY(parts_.tree.inode(up));
+    self = SLUICE_TRY(parts_.tree.inode(self->last_name().parent));
   }
   Entry entry;
   entry.id = self->id();
@@ -46,14 +41,8 @@ Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
                         self->identity, entry.st});
     }
   }
-  std::string name;
-  InodeId up{};
-  {
-    MutexLock lock(self->mutex);
-    name = self->name;
-    up = self->parent;
-  }
-  if (!parts_.table.intern(copies, up, name, InodeTable::Told::Nobody))
+  const Inode::Name name = self->last_name();
+  if (!parts_.table.intern(copies, name.parent, name.text, InodeTable::Told::Nobody))
     return Error(ESTALE, "lookup by id");
   return entry;
 }
@@ -173,11 +162,7 @@ Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) 
   const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   SharedLock lock(parts_.names.lock);
   SLUICE_TRY(guard.check_name());
-  TierIndex tier = kNoTier;
-  {
-    MutexLock inode_lock(file->mutex);
-    tier = file->copies[0].tier;
-  }
+  const TierIndex tier = file->tier();
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(directory));
   if (!SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held)).empty())

@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 // How far up a pin is looked for after pins have changed; beyond, what was known before holds. One
 // user's deep tree and changing pins must not keep others waiting.
-constexpr std::size_t kMostLevels = 4096;
+constexpr std::size_t kMostLevelsUp = 4096;
 }  // namespace
 
 void Pins::tiers_changed() {
@@ -54,7 +54,7 @@ TierIndex Pins::inside(const InodePtr& directory) {
     InodeId up{};
     {
       MutexLock lock(at->mutex);
-      const bool is_too_far = unsure.size() == kMostLevels;
+      const bool is_too_far = unsure.size() == kMostLevelsUp;
       if (at->pin_epoch == epoch || is_too_far) {
         pin = at->pin;
         // What is nearer to the top may still find it out.
@@ -87,7 +87,7 @@ TierIndex Pins::effective(const InodePtr& inode) {
 
 InodePtr Pins::bearer(const InodePtr& inode) {
   InodePtr at = inode;
-  for (std::size_t levels = 0; at && levels < kMostLevels; ++levels) {
+  for (std::size_t levels = 0; at && levels < kMostLevelsUp; ++levels) {
     if (own(at) != kNoTier) return at;
     if (at->id() == kRootId) break;
     at = tree_.parent_of(at);

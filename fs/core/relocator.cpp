@@ -115,20 +115,14 @@ class Relocator::Held final : public HeldFile {
 // Unlinking does not ask which file a name was of, so the name that we know of a file can be gone
 // while it has another (ln f g; rm g). Then that one is looked for on the tier, which takes time.
 Result<void> Relocator::ensure_name(const InodePtr& file) {
-  InodeId parent_id{};
-  std::string name;
-  TierIndex tier = kNoTier;
-  {
-    MutexLock lock(file->mutex);
-    parent_id = file->parent;
-    name = file->name;
-    tier = file->copies[0].tier;
-  }
-  if (const auto parent = parts_.tree.inode(parent_id)) {
+  const Inode::Name known = file->last_name();
+  const TierIndex tier = file->tier();
+  if (const auto parent = parts_.tree.inode(known.parent)) {
     // Which may be gone as well.
     const auto directory = parts_.tree.open_copy(*parent, tier);
-    const auto found = directory ? directory->tier->identity_of(directory->get(), name.c_str())
-                                 : directory.error();
+    const auto found = directory
+                           ? directory->tier->identity_of(directory->get(), known.text.c_str())
+                           : directory.error();
     if (found && *found == file->identity) return {};
   }
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
@@ -142,9 +136,8 @@ Result<void> Relocator::ensure_name(const InodePtr& file) {
   for (const InodeId id : references) parts_.table.forget(id, 1);
   if (!walked) return walked.error();
   if (*walked != file) return Error(ESTALE, "the file's name is not known");
-  MutexLock lock(file->mutex);
-  file->parent = references.size() > 1 ? references[references.size() - 2] : kRootId;
-  file->name = names[0].substr(names[0].rfind('/') + 1);
+  file->set_last_name(references.size() > 1 ? references[references.size() - 2] : kRootId,
+                      names[0].substr(names[0].rfind('/') + 1));
   return {};
 }
 

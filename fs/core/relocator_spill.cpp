@@ -123,11 +123,7 @@ void Relocator::log_that_there_is_no_room(const InodePtr& inode, const Error& wh
     if (!tiers.empty()) tiers += ", ";
     tiers += tier->name() + " " + (tier->online() ? format_size(tier->space().free) : "offline");
   }
-  std::string on;
-  {
-    MutexLock lock(inode->mutex);
-    on = parts_.pool[inode->copies[0].tier].name();
-  }
+  const std::string& on = parts_.pool[inode->tier()].name();
   log::get().warn("a file can't grow, ENOSPC: path={} tier={} why={} free=({}) others={}",
                   log::escaped(parts_.tree.path_of(inode)), on, why.operation, tiers,
                   room_complaints_.exchange(0));
@@ -174,14 +170,8 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
       struct stat now {};
       if (::fstat(source->get(), &now) < 0) return Error::last("stat");
       if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
-      InodeId parent_id{};
-      std::string name;
-      {
-        MutexLock lock(inode->mutex);
-        parent_id = inode->parent;
-        name = inode->name;
-        original = inode->copies[0];
-      }
+      const auto [parent_id, name] = inode->last_name();
+      original = inode->place();
       parent = SLUICE_TRY(parts_.tree.inode(parent_id));
       from_dir = SLUICE_TRY(parts_.tree.open_copy(parent, original.tier));
       if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
@@ -226,11 +216,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
     return placed;
   }
   SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
-  TierIndex from = kNoTier;
-  {
-    MutexLock lock(inode->mutex);
-    from = inode->copies[0].tier;
-  }
+  const TierIndex from = inode->tier();
   parts_.times.moved_while_written(*inode, from, source->get(), to.index());
   {
     MutexLock lock(inode->mutex);

@@ -134,10 +134,7 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   facts.score = static_cast<float>(SLUICE_TRY(parts_.accesses.score(inode)));
   facts.opens = static_cast<std::uint32_t>(heat.opens);
   facts.pin = parts_.pins.effective(inode);
-  {
-    MutexLock lock(inode->mutex);
-    facts.tier = inode->copies[0].tier;
-  }
+  facts.tier = inode->tier();
   const std::int64_t used = std::max<std::int64_t>(st.stx_mtime.tv_sec, facts.last_use);
   const std::int64_t age = std::max<std::int64_t>(parts_.clock.seconds() - used, 0);
   const auto rule = matching_rule(parts_.migration->policy().rules, parts_.tree.path_of(inode),

@@ -7,16 +7,11 @@
 #include <csignal>
 #include <thread>
 
+#include "base/sanitizers.hpp"
 #include "base/thread.hpp"
 
 namespace sluice {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // Without end, as far as the compiler can tell.
 int use_stack(volatile int* more) {

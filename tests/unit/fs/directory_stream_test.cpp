@@ -5,16 +5,11 @@
 #include <malloc.h>
 #include <stdio.h>
 
+#include "base/sanitizers.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
 namespace sluice {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr TierIndex kFast = 0, kSlow = 1;
 
