@@ -60,7 +60,8 @@ Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage.
 )"};
 
 struct Request {
-  std::string path, gpu = "0", routes = "auto,staged,mapped,pageable,cufile,gds", json, color = "auto";
+  std::string path, gpu = "0", routes = "auto,staged,mapped,pageable,cufile,gds", json,
+                    color = "auto";
   std::string size, phases = "cold,warm,sizes,write,register";
   unsigned rounds = 0;
   bool quick = false, host = false;
