@@ -181,9 +181,24 @@ std::uint64_t registered(int fd, const GpuMemory& memory, std::uint64_t offset,
   return request.buffer;
 }
 
-// Reads file[file_offset, +length) to buffer[buffer_offset...]; what the daemon said, or an errno.
+// Reads file[file_offset, +length) to buffer[buffer_offset...]; "ok" or an errno. One request may
+// do less than it was asked for when others wait, so this asks again. `request` comes back with the
+// sum of what was done.
 std::string read_to(int fd, sluice_transfer& request) {
-  return call(fd, SLUICE_IOC_READ, &request);
+  const sluice_transfer whole = request;
+  std::uint64_t done = 0;
+  for (;;) {
+    request = whole;
+    request.buffer_offset += done;
+    request.file_offset += done;
+    request.length -= done;
+    const std::string answer = call(fd, SLUICE_IOC_READ, &request);
+    if (answer != "ok") return answer;
+    done += request.done;
+    if (request.done > 0 && done < whole.length) continue;
+    request.done = done;
+    return answer;
+  }
 }
 sluice_transfer transfer(std::uint64_t buffer, std::uint64_t buffer_offset,
                          std::uint64_t file_offset, std::uint64_t length,
@@ -418,7 +433,7 @@ TEST_F(RealGpuTest, TwoClientsAtOnceGetTheirOwnBytes) {
         memory.fill(mine);
         const std::uint64_t from = round * 100'003 + mine;
         auto request = transfer(buffer, round, from, 50 * kMiB);
-        expect(read_to(file.get(), request) == "ok", "read");
+        expect(read_to(file.get(), request) == "ok" && request.done == 50 * kMiB, "read");
         expect(memory.content(round, 50 * kMiB) == content_.substr(from, 50 * kMiB), "bytes");
         expect(memory.content(60 * kMiB, kMiB) == std::string(kMiB, static_cast<char>(mine)),
                "bytes of another");
