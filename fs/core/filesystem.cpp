@@ -73,14 +73,14 @@ Result<void> Filesystem::flush() {
 }
 
 Result<void> Filesystem::close() {
-  relocator_.settle_moves();
+  relocator_.finish_moves();
   migration_.reset();
   return flush();
 }
 
 void Filesystem::tick() {
   pages_.tick();
-  relocator_.settle_moves();
+  relocator_.finish_moves();
   accesses_.tick();
   for (const auto& tier : pool_) {
     if (tier->check_presence() && !tier->present()) tier_went(*tier);

@@ -213,7 +213,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   const ShownTimes::NameChange leaving(*from), arriving(*to);
-  return carry_out(parts_.store, parts_.pool, steps);
+  return execute(parts_.store, parts_.pool, steps);
 }
 
 }  // namespace sluice

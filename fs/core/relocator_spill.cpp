@@ -156,7 +156,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
       discard(copy, to);  // as nameless as the original
       return {};
     }
-    SLUICE_TRY(settle(copy));
+    SLUICE_TRY(sync_copy(copy));
     InodePtr parent;
     OpenCopy from_dir, to_dir;
     Copy original;
@@ -187,10 +187,10 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
       const OpenCopy& changed = step == 0 ? to_dir : from_dir;
       return parts_.times.change_unseen(*parent, changed.tier->index(), changed.get(), act);
     };
-    const auto ends = SLUICE_TRY(carry_out_moves(
+    const auto ends = SLUICE_TRY(execute_moves(
         parts_.store, parts_.pool, {steps}, [&](std::size_t) { parts_.names.note_switch(); },
         unseen));
-    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original);
+    if (!ends[0].is_finished) remember_unfinished(inode, ends[0], steps, original);
     return ends[0].result;
   };
   // Whoever looks the file up meanwhile may find either copy.
