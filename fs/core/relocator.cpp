@@ -60,7 +60,7 @@ bool wait_for_listings(const InodePtr& directory) {
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   const std::int64_t patience =
       now() + std::chrono::duration_cast<std::chrono::nanoseconds>(kListingPatience).count();
-  while (directory->listings.load() > 0 && directory->listed_until.load() > now()) {
+  while (directory->listings.count.load() > 0 && directory->listings.until.load() > now()) {
     if (now() > patience) return false;
     std::this_thread::sleep_for(milliseconds(10));
   }
@@ -87,9 +87,8 @@ class Relocator::Held final : public MovingFile {
     if (!move) return;
     move->end_lease();
     {
-      MutexLock lock(inode_->mutex);
-      move->is_switching = false;
-      if (inode_->move == move) inode_->move = nullptr;
+      Inode::Locked state(*inode_);
+      state->end_move(*move);
     }
     move->end();
   }
@@ -115,7 +114,7 @@ class Relocator::Held final : public MovingFile {
 // Unlinking does not ask which file a name was of, so the name that we know of a file can be gone
 // while it has another (ln f g; rm g). Then that one is looked for on the tier, which takes time.
 Result<void> Relocator::ensure_name(const InodePtr& file) {
-  const Inode::Name known = file->last_name();
+  const InodeName known = file->last_name();
   const TierIndex tier = file->tier();
   if (const auto parent = parts_.tree.inode(known.parent)) {
     // Which may be gone as well.
@@ -155,25 +154,25 @@ Result<std::vector<std::string>> Relocator::all_names(const Move& move, const He
 // REQUIRES: nothing is held.
 Result<void> Relocator::take_hold(Held& held, const Move& move) {
   const InodePtr& file = held.inode();
-  MutexLock lock(file->mutex);
-  const Copy& copy = file->copies[0];
+  Inode::Locked state(*file);
+  const Copy& copy = state->place();
   if (copy.tier == move.to) return Error(EALREADY, "it is there already");
   // A plan is about the file where it was; a person who asks means wherever it is.
   if (copy.tier != move.from && move.reason != Reason::Requested)
     return Error(ESTALE, "the file is on another tier");
-  if (file->move || file->changes > 0) return Error(EBUSY, "it is being changed");
-  if (file->has_twin) return Error(EBUSY, "an earlier move of it can't be finished");
-  if (file->uses > 0) {
-    file->move_waits = true;
+  if (state->is_moving() || state->changes > 0) return Error(EBUSY, "it is being changed");
+  if (state->has_duplicate) return Error(EBUSY, "an earlier move of it can't be finished");
+  if (state->uses > 0) {
+    state->move_waits = true;
     return Error(EBUSY, "it is being read into a GPU");
   }
-  if (file->open) {
-    file->move_waits = true;
-    if (file->open->writers > 0) return Error(EBUSY, "it is open for writing");
-    if (file->open->passthrough) return Error(EBUSY, "it is open; it moves once it is closed");
+  if (state->open) {
+    state->move_waits = true;
+    if (state->open->writers > 0) return Error(EBUSY, "it is open for writing");
+    if (state->open->passthrough) return Error(EBUSY, "it is open; it moves once it is closed");
     // Our own descriptor would look like somebody else's; the next read opens it again.
-    if (file->open->reader && !copy.handle.empty()) {
-      parts_.descriptors.drop_reader(*file->open);
+    if (state->open->reader && !copy.handle.empty()) {
+      parts_.descriptors.drop_reader(*state->open);
     }
   }
   SharedFd source = copy.fd ? SLUICE_TRY(Descriptors::reopen(copy.fd->get(), O_RDONLY | O_NOATIME))
@@ -184,14 +183,15 @@ Result<void> Relocator::take_hold(Held& held, const Move& move) {
   if (lease == Lease::Refused)
     return Error(EBUSY, "a mapping of it is alive, or somebody uses it on its tier");
   if (lease == Lease::Unsupported) {
-    if (file->maybe_mapped) return Error(EBUSY, "it may be mapped, and its tier knows no leases");
+    if (state->pages.maybe_mapped)
+      return Error(EBUSY, "it may be mapped, and its tier knows no leases");
     if (held.before.st_ctim.tv_sec + kQuiet > parts_.clock.seconds())
       return Error(EBUSY, "it was changed a moment ago, and its tier knows no leases");
   }
   held.old = copy;
   held.move = std::make_shared<FileMove>(std::move(source), lease == Lease::Held, move.to);
-  file->move = held.move;
-  file->move_waits = false;
+  state->start_move(held.move);
+  state->move_waits = false;
   return {};
 }
 
@@ -261,15 +261,15 @@ Result<std::vector<Step>> Relocator::prepare(const ReadyCopy& arrival) {
 Result<void> Relocator::begin_switch(Held& held) {
   {
     Inode& file = *held.inode();
-    MutexLock lock(file.mutex);
-    const bool in_use = file.open && (file.open->writers > 0 || file.open->passthrough);
-    if (held.move->is_cancelled() || file.changes > 0 || in_use)
+    Inode::Locked state(file);
+    const bool in_use = state->open && (state->open->writers > 0 || state->open->passthrough);
+    if (held.move->is_cancelled() || state->changes > 0 || in_use)
       return Error(ECANCELED, "somebody changes the file");
-    if (file.uses > 0) {
-      file.move_waits = true;
+    if (state->uses > 0) {
+      state->move_waits = true;
       return Error(EBUSY, "it is being read into a GPU");
     }
-    held.move->is_switching = true;
+    state->start_switch(*held.move);
   }
   struct stat now {};
   if (::fstat(held.source(), &now) < 0) return Error::last("stat");
@@ -286,9 +286,9 @@ Result<void> Relocator::begin_switch(Held& held) {
 
 // The inode is told where its file is now.
 void Relocator::set_place(const InodePtr& file, const Copy& copy) {
-  MutexLock lock(file->mutex);
-  file->copies[0] = copy;
-  if (file->open) parts_.descriptors.drop_reader(*file->open);
+  Inode::Locked state(*file);
+  state->copies[0] = copy;
+  if (state->open) parts_.descriptors.drop_reader(*state->open);
 }
 
 std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& arrivals) {
@@ -369,8 +369,8 @@ void Relocator::remember_unfinished(const InodePtr& file, const MoveEnd& end,
   std::vector<InodeId> reference;
   [[maybe_unused]] const auto walked = parts_.tree.walk(parts_.tree.path_of(file), reference);
   {
-    MutexLock lock(file->mutex);
-    file->has_twin = true;
+    Inode::Locked state(*file);
+    state->has_duplicate = true;
   }
   parts_.names.begin_move();  // so that those who change names look for it
   MutexLock lock(unfinished_mutex_);
@@ -403,8 +403,8 @@ void Relocator::finish_moves() {
     clear_finished(parts_.store, {each.sequence});
     if (settled && each.moved && !*settled) set_place(each.file, each.original);
     {
-      MutexLock lock(each.file->mutex);
-      each.file->has_twin = false;
+      Inode::Locked state(*each.file);
+      state->has_duplicate = false;
     }
     parts_.names.note_switch();
     parts_.names.end_move();

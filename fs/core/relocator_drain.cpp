@@ -70,8 +70,8 @@ Result<void> Relocator::relocate_special(const InodePtr& parent, const std::stri
     SLUICE_TRY(
         execute(parts_.store, parts_.pool, {put, remove}, [&] { parts_.names.note_switch(); }));
     if (const InodePtr known = parts_.table.find(old.identity.id)) {
-      MutexLock lock(known->mutex);
-      known->copies[0] = Copy{to.index(), twin.handle, twin.pinned};
+      Inode::Locked state(*known);
+      state->copies[0] = Copy{to.index(), twin.handle, twin.pinned};
     }
     return {};
   };
