@@ -145,15 +145,16 @@ Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
   return st;
 }
 
-struct stat Attributes::stat_of(const InodePtr& inode, const Located& found) {
+struct stat Attributes::stat_of(const InodePtr& inode, const Located& found,
+                                std::uint64_t switches) {
   if (found.carries_identity && !inode->is_directory()) parts_.times.load(*inode);
   struct stat st = found.st;
   st.st_ino = to_number(inode->id());
   {
     Inode::Locked state(*inode);
     const bool is_there = state->is_at(found.tier, found.handle);
-    // While its names change hands, a file is found in either place, with some of its links.
-    const bool moves = state->may_be_in_two_places();
+    // A file that is found during its switch, in either place, has only some of its links there.
+    const bool moves = state->may_be_in_two_places() || parts_.names.switches() != switches;
     const bool merges = inode->is_directory() && (state->copies.size() > 1 || state->times);
     if (is_there && !moves && !merges) {
       parts_.times.show(*state, found.tier, st);

@@ -80,8 +80,9 @@ class Attributes {
   Result<void> remove_xattr(const InodePtr& file, const char* name);
 
   Result<struct stat> stat_of(const InodePtr& inode);
-  // The same for an inode that was just found.
-  struct stat stat_of(const InodePtr& inode, const Located& found);
+  // The same for an inode that was just found; asks the tier again only if it must. `switches` is
+  // Namespace::switches() before the inode was found.
+  struct stat stat_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   // What the tier that has the inode says, without what is shown in its place.
   Result<struct statx> statx_on_tier(const InodePtr& inode);
   // How long the kernel may keep the attributes: not at all while a mapping may change them.

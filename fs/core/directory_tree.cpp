@@ -84,19 +84,19 @@ Result<DirectoryTree::Lookup> DirectoryTree::look_up(const InodePtr& directory, 
   Lookup out;
   if (is_private(*directory, name)) return out;
   for (;;) {
-    const std::uint64_t switches = names_.switches();
+    out.switches = names_.switches();
     const OpenCopies copies = SLUICE_TRY(open_copies(directory));
     out.complete = copies.complete;
     out.found = SLUICE_TRY(locate(copies, name, held));
     if (out.found.empty()) {
       // It may have moved to a tier on which the directory had no copy yet.
-      if (names_.switches() != switches) continue;
+      if (names_.switches() != out.switches) continue;
       return out;
     }
     out.inode = table_.intern(out.found, directory->id(), name, told);
     if (!out.inode) return Error(EIO, "two files with one identity");
     // A file that moved after it was found looks like another one with its number.
-    if (out.inode->id() == out.found[0].identity.id || names_.switches() == switches) break;
+    if (out.inode->id() == out.found[0].identity.id || names_.switches() == out.switches) break;
     table_.forget(out.inode->id(), 1);
   }
   if (is_directory(out.found) && !out.complete) set_partly_unknown(out.inode->id());

@@ -65,7 +65,8 @@ class DirectoryTree {
   struct Lookup {
     InodePtr inode;  // nullptr: there is no such name
     std::vector<Located> found;
-    bool complete = true;  // false: the name may exist on a tier that is offline
+    bool complete = true;        // false: the name may exist on a tier that is offline
+    std::uint64_t switches = 0;  // Namespace::switches() before it was found
   };
   Result<Lookup> look_up(const InodePtr& directory, const char* name, NamesLock held,
                          InodeTable::Told told);

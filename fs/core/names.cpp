@@ -47,11 +47,11 @@ Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
   return entry;
 }
 
-Entry Names::entry_of(const InodePtr& inode, const Located& found) {
+Entry Names::entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches) {
   Entry entry;
   entry.id = inode->id();
   entry.generation = inode->identity.generation;
-  entry.st = parts_.attributes.stat_of(inode, found);
+  entry.st = parts_.attributes.stat_of(inode, found, switches);
   entry.attribute_seconds = parts_.attributes.cache_seconds(inode);
   return entry;
 }
@@ -60,7 +60,7 @@ Result<Entry> Names::enter(const std::vector<Located>& found, const InodePtr& pa
                            const char* name) {
   const InodePtr inode = parts_.table.intern(found, parent->id(), name, InodeTable::Told::Kernel);
   if (!inode) return Error(EIO, "two files with one identity");
-  return entry_of(inode, found[0]);
+  return entry_of(inode, found[0], parts_.names.switches());
 }
 
 Result<Entry> Names::lookup(InodeId parent, const char* name) {
@@ -69,7 +69,7 @@ Result<Entry> Names::lookup(InodeId parent, const char* name) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   const auto known =
       SLUICE_TRY(parts_.tree.look_up(directory, name, NamesLock::Free, InodeTable::Told::Kernel));
-  if (known.inode) return entry_of(known.inode, known.found[0]);
+  if (known.inode) return entry_of(known.inode, known.found[0], known.switches);
   Entry missing;
   // The name may exist on a tier that is away: the kernel must not remember that it does not.
   if (!known.complete) missing.entry_seconds = 0;

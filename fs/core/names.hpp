@@ -81,7 +81,7 @@ class Names {
 
  private:
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
-  Entry entry_of(const InodePtr& inode, const Located& found);
+  Entry entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   Result<Entry> make(InodeId parent, const char* name,
                      const std::function<Result<void>(int directory)>& make_it);
   void keep_nameless(const Located& victim);
