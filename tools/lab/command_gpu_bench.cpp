@@ -148,7 +148,8 @@ int command_gpu_bench(int argc, char** argv) {
   }
   const auto routes = parse_routes(request.routes);
   if (!routes)
-    return misuse(kVerb, "--routes must be a list of auto, gds, cufile, mapped, staged, pageable, host");
+    return misuse(kVerb,
+                  "--routes must be a list of auto, gds, cufile, mapped, staged, pageable, host");
   const std::vector<std::string> phases = split(request.phases);
   const bool are_known = std::all_of(phases.begin(), phases.end(), [](const std::string& phase) {
     return std::find(std::begin(kPhases), std::end(kPhases), phase) != std::end(kPhases);

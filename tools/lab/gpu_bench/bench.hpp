@@ -121,8 +121,8 @@ struct Bench {
   std::string why_no_cufile;
   std::unique_ptr<Target> target;
   std::unique_ptr<PinnedMemory> pinned;  // null without a GPU
-  std::vector<std::byte> plain;  // used instead then
-  unsigned threads = 8;  // for ways with several threads
+  std::vector<std::byte> plain;          // used instead then
+  unsigned threads = 8;                  // for ways with several threads
 
   // 64 MiB of host memory, pinned if there is a GPU, aligned for O_DIRECT.
   std::byte* staging() const;

@@ -21,9 +21,9 @@ struct Row {
   unsigned threads = 1;
   std::vector<double> seconds = {};     // of one operation, each round
   std::vector<double> cpu_per_gb = {};  // each round
-  std::vector<double> latencies = {};  // of each small read
-  double first_seconds = 0;  // of a first operation that is not counted
-  double cached = 0;  // part that was cached although it should have been cold
+  std::vector<double> latencies = {};   // of each small read
+  double first_seconds = 0;             // of a first operation that is not counted
+  double cached = 0;                    // part that was cached although it should have been cold
   std::uint64_t wrong_words = 0;
   std::string route = {};
   std::string skipped = {};  // the reason if there are no figures
