@@ -108,7 +108,7 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8), **others):
     (pack({"a": {"dtype": "F32"}}), "must be an object with"),
     (pack({"a": one(more=1)}, bytes(8)), "must be an object with"),
     (pack({"a": one("F31")}, bytes(8)), "dtype 'F31' is unknown"),
-    (pack({"a": one(["F32"])}, bytes(8)), "is not known"),
+    (pack({"a": one(["F32"])}, bytes(8)), "dtype must be a string"),
     (pack({"a": one(shape=[2.0])}, bytes(8)), "the shape must be"),
     (pack({"a": one(shape=[True, 2])}, bytes(8)), "the shape must be"),
     (pack({"a": one(shape=[-2])}, bytes(8)), "the shape must be"),

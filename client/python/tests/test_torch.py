@@ -158,5 +158,5 @@ def test_wrong_records_are_refused(records):
     with pytest.raises(ValueError, match="at least one byte"):
         RecordDataset(records, 0)
     for arguments in ({}, {"record_bytes": 4, "dtype": torch.int8, "shape": (4,)}, {"dtype": torch.int8}):
-        with pytest.raises(TypeError, match="either record_bytes, or dtype and shape"):
+        with pytest.raises(TypeError, match="pass record_bytes, or dtype and shape"):
             RecordDataset(records, **arguments)
