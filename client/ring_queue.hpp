@@ -30,7 +30,7 @@ class RingQueue {
     return *reinterpret_cast<sluice_ring_header*>(memory_.data());
   }
 
-  // REQUIRES: fewer entries than the queue has slots were put and not yet reaped.
+  // REQUIRES: fewer entries than the queue has places were put and not yet reaped.
   void put(const sluice_ring_entry& entry);
   // Makes the entries visible to the server, and wakes it if it sleeps. Returns their number.
   unsigned submit();

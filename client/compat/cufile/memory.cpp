@@ -160,7 +160,7 @@ CUfileError_t MemoryTable::remove(const void* base) {
   return is_in_real ? g_real_deregister(base) : result(CU_FILE_SUCCESS);
 }
 
-void MemoryTable::announce_unannounced(const void* pointer) {
+void MemoryTable::announce_registration(const void* pointer) {
   const void* base = nullptr;
   std::size_t length = 0;
   int flags = 0;

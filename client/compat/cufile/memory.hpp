@@ -63,7 +63,7 @@ class MemoryTable {
   // Called before NVIDIA's library uses this memory. Registers it there if the program has
   // registered it with us. Costs one load if there is nothing to register.
   void announce_to_real(const void* pointer) {
-    if (unannounced_.load(std::memory_order_relaxed) != 0) announce_unannounced(pointer);
+    if (unannounced_.load(std::memory_order_relaxed) != 0) announce_registration(pointer);
   }
 
   // For fork().
@@ -81,7 +81,7 @@ class MemoryTable {
   };
   using Garbage = std::vector<std::shared_ptr<Registration>>;  // released without the lock
 
-  void announce_unannounced(const void* pointer);
+  void announce_registration(const void* pointer);
   std::map<CUdeviceptr, Registered>::iterator find(CUdeviceptr address, std::size_t length)
       REQUIRES(mutex_);
   void sweep(Garbage& garbage) REQUIRES(mutex_);

@@ -212,7 +212,7 @@ struct sluice_ring_completion {
 
 #define SLUICE_RING_IN_PROCESS 1u /* libsluice did it in this process, without the daemon */
 
-/* Each of these words has its own cache line. Indexes count up and wrap around; entry i is in slot
+/* Each of these words has its own cache line. Indexes count up and wrap around; entry i is in place
  * i % entries. */
 struct sluice_ring_header {
   __u32 magic;
@@ -222,11 +222,11 @@ struct sluice_ring_header {
   __u32 reserved[12];
   __u32 submitted; /* written by the process: entries before this index are ready */
   __u32 padding1[15];
-  __u32 taken; /* written by the daemon: slots of entries before this index are free */
+  __u32 taken; /* written by the daemon: places of entries before this index are free */
   __u32 padding2[15];
   __u32 completed; /* written by the daemon: completions before this index are ready */
   __u32 padding3[15];
-  __u32 reaped; /* written by the process: slots of completions before this index are free */
+  __u32 reaped; /* written by the process: places of completions before this index are free */
   __u32 padding4[15];
   __u32 sleeping; /* 1: the daemon sleeps; to wake it, set 0 and FUTEX_WAKE (shared futex) */
   __u32 padding5[15];
