@@ -41,7 +41,7 @@ Result<std::string> read_text(int fd, const std::string& path, std::uint64_t off
         ::pread(fd, text.data() + done, length - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failed("read", path, Error::last("read"));
-    if (got == 0) return said(EUCLEAN, path + ": it has become shorter while it was read");
+    if (got == 0) return said(EUCLEAN, path + ": the file became shorter while it was read");
     done += static_cast<std::uint64_t>(got);
   }
   return text;
@@ -63,7 +63,7 @@ struct Model::Files {
   struct One {
     std::string path;
     std::unique_ptr<sluice_file, Closer> handle;
-    std::deque<TensorInfo> tensors;  // which stay where they are
+    std::deque<TensorInfo> tensors;  // a deque, because pointers to them must stay valid
 
     File& file() const { return *handle->file; }
   };
@@ -95,10 +95,10 @@ struct Model::Files {
     struct stat status {};
     if (!fd || ::fstat(fd.get(), &status) < 0) return failed("open", path, Error::last("open"));
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    if (size > kHeaderLimit) return said(EUCLEAN, path + ": it is too long for an index");
+    if (size > kHeaderLimit) return said(EUCLEAN, path + ": the index is too long");
     const auto text = SLUICE_TRY(read_text(fd.get(), path, 0, size));
     const auto tensors = SLUICE_TRY(parse_index(path, text));
-    std::map<std::string, std::unordered_map<std::string_view, bool>> by_file;  // name -> was there
+    std::map<std::string, std::unordered_map<std::string_view, bool>> by_file;  // tensor -> found
     for (const auto& [tensor, file] : tensors) by_file[file][tensor] = false;
     std::vector<Entry> entries;
     for (auto& [name, wanted] : by_file) {
@@ -195,11 +195,11 @@ Result<void> Model::lay_out() {
   for (const auto& [file, info] : entries_) {
     struct sluice_tensor tensor {};
     tensor.name = info->name.c_str();
-    tensor.dtype = info->dtype.data();  // of literals
+    tensor.dtype = info->dtype.data();  // null-terminated: they are literals
     tensor.shape = info->shape.data();
     tensor.dimensions = static_cast<std::uint32_t>(info->shape.size());
     tensor.bytes = info->bytes;
-    // Of types that are smaller than a byte a row may end within one.
+    // With types smaller than a byte, a row may end within a byte.
     const std::uint64_t rows = info->shape.empty() ? 1 : info->shape[0];
     tensor.rows = rows != 0 && info->bytes % rows == 0 ? rows : (rows != 0 ? 1 : 0);
     tensor.row_bytes = tensor.rows != 0 ? info->bytes / tensor.rows : 0;
@@ -207,13 +207,13 @@ Result<void> Model::lay_out() {
     tensor.file_offset = info->offset;
     tensor.arena_offset = arena_;
     if (!by_name_.emplace(info->name, tensors_.size()).second) {
-      return said(EINVAL, "tensor " + quoted_name(info->name) + " is named twice");
+      return said(EINVAL, "tensor " + quoted_name(info->name) + " occurs twice");
     }
     tensors_.push_back(tensor);
     bytes_ += info->bytes;
-    // Neither sum can wrap before this one is too large.
+    // This check also keeps bytes_ from overflowing.
     if (arena_ > SSIZE_MAX - info->bytes - SLUICE_ARENA_ALIGNMENT) {
-      return said(EOVERFLOW, "the tensors have more bytes than can be counted");
+      return said(EOVERFLOW, "the tensors are too large together");
     }
     arena_ = aligned(arena_ + info->bytes);
   }
@@ -229,9 +229,9 @@ Result<Outcome> Model::load(Library& library, Buffer& buffer, std::uint64_t offs
                             const Progress& progress) const {
   if (offset > buffer.length() || arena_ > buffer.length() - offset) {
     return said(ERANGE, "load a model: its arena has " + std::to_string(arena_) +
-                            " bytes, but the buffer only " +
+                            " bytes, but the buffer has only " +
                             std::to_string(buffer.length() - std::min(offset, buffer.length())) +
-                            " from there on");
+                            " at this offset");
   }
   return load_tensors(library, tensors_, buffer, offset, progress);
 }

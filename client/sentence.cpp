@@ -11,11 +11,11 @@
 namespace sluice {
 namespace {
 
-// Not a string: a thread's last words must not need memory, nor be gone when the thread's other
-// destructors call us.
+// Not a std::string: setting the text must not need memory, and it must exist as long as other
+// destructors of the thread call us.
 thread_local std::array<char, 768> t_sentence{};
 
-// Paths longer than the sentence lose their beginning; their end tells more.
+// If a path is too long, its beginning is cut off, because the end says more.
 struct Shown {
   explicit Shown(const std::string& path)
       : skip(path.size() > kMost ? path.size() - kMost : 0),

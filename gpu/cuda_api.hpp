@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // CudaApi is libcuda.so.1, loaded at run time: one binary serves machines with and without GPUs.
 //
-// The declarations are what Sluice needs of the driver API, under its names but in our namespace,
-// so that they get along with cuda.h; tests/unit/gpu/vendor_headers.cpp compares them with it.
-// Threads: immutable once loaded. libcuda is never unloaded: it has threads and exit handlers.
+// The declarations are the part of the driver API that Sluice needs, with its names but in our
+// namespace, so that they do not conflict with cuda.h. tests/unit/gpu/vendor_headers.cpp compares
+// them with it. Threads: immutable once loaded. libcuda is never unloaded, because it has threads
+// and exit handlers.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace sluice {
 
-// Any number that the driver says; those that we look at have names.
+// The driver may return other values; those that Sluice tests for have names.
 enum CUresult : int {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,
@@ -135,7 +136,7 @@ struct CUmemAccessDesc {
   CUmemAccess_flags flags;
 };
 
-// Flags. Where cuda.h has macros, which know no namespace, the names are ours.
+// Flags. cuda.h has macros for them, which have no namespace, so the names are ours.
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kHostRegisterReadOnly = 8;
@@ -219,11 +220,12 @@ struct CudaApi {
                              unsigned shared_bytes, CUstream stream, void** parameters,
                              void** extra);
 
-  // Null where the driver is too old for them. Stream memory operations:
+  // Null if the driver is too old for them. Stream memory operations:
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, std::uint32_t value,
                                   unsigned flags);
-  // Whether work put into the stream becomes part of a graph, to be done later, and more than once.
-  CUresult (*cuStreamIsCapturing)(CUstream stream, int* status);  // 0: it does not
+  // Tells whether work put into the stream becomes part of a graph, which may run later and several
+  // times.
+  CUresult (*cuStreamIsCapturing)(CUstream stream, int* status);  // status 0: it does not
   // The virtual memory API: all of these or none, as has_virtual_memory() says.
   bool has_virtual_memory() const { return cuMemRetainAllocationHandle != nullptr; }
   CUresult (*cuMemCreate)(CUmemGenericAllocationHandle* handle, std::size_t size,

@@ -55,7 +55,7 @@ for example in gpu_read ioctl_read load_model ring_read; do
 done
 gpu() { LD_LIBRARY_PATH=$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 show gpu_read.c "5000001 bytes to GPU memory by " gpu "$folder/gpu_read" "$mount/data"
-show ioctl_read.c "every byte is as in the file" gpu "$folder/ioctl_read" "$mount/data"
+show ioctl_read.c "all bytes equal the file" gpu "$folder/ioctl_read" "$mount/data"
 show load_model.c "layers.2.weight" gpu "$folder/load_model" "$mount/model.safetensors"
 show gpu_read.c "5000001 bytes to host memory by host" "$folder/gpu_read" "$mount/data"
 show load_model.c "bytes to host memory by host" "$folder/load_model" "$mount/model.safetensors"
@@ -63,6 +63,6 @@ show ring_read.c "threads, depth 32, by the daemon, into host memory" "$folder/r
 show ring_read.c "into GPU memory" gpu "$folder/ring_read" --gpu --threads 2 --seconds 0.2 --depth 32 "$mount/data"
 show load_checkpoint.py "3 tensors" "$python" "$repo/examples/load_checkpoint.py" "$mount/model.safetensors"
 show gather_rows.py "and wrote them back, halved" "$python" "$repo/examples/gather_rows.py" "$mount/table.bin"
-show pin_and_promote.sh "the bytes are the same as ever" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
+show pin_and_promote.sh "the content is unchanged" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
 show adopt.sh "both disks together are the tree as it was" "$repo/examples/adopt.sh" "$folder/adopted"
 [[ ! ${left// /} ]] || { echo "FAILED: nothing runs:$left" >&2; exit 1; }

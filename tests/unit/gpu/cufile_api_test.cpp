@@ -78,7 +78,7 @@ TEST_F(CuFileTest, ReadsAndWrites) {
   EXPECT_EQ(byte, '\0');
 }
 
-TEST_F(CuFileTest, TellsFailuresOfTransfersAsErrno) {
+TEST_F(CuFileTest, ReportsTransferFailuresAsErrno) {
   const auto file = handle();
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileRead:1:5,cuFileRead:2:5008,cuFileWrite:1:28"));
   EXPECT_TRUE(failed_with(file->read(memory_, 0, 10, 0), EIO));
@@ -92,21 +92,21 @@ TEST_F(CuFileTest, TellsFailuresOfTransfersAsErrno) {
   EXPECT_TRUE(failed_with(file->read(12345, 0, 10, 0), EINVAL)) << "no such memory";
 }
 
-TEST_F(CuFileTest, AFileThatItDoesNotTakeIsNotSupported) {
+TEST_F(CuFileTest, RefusedFileIsNotSupported) {
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileHandleRegister:1:5027"));
   EXPECT_TRUE(failed_with(CuFileHandle::create(*cufile_, fd_.get()), EOPNOTSUPP));
   const auto file = handle();
   EXPECT_TRUE(failed_with(CuFileHandle::create(*cufile_, fd_.get()), EEXIST));
 }
 
-TEST_F(CuFileTest, SaysWhyTheDriverCannotBeOpened) {
+TEST_F(CuFileTest, ReportsWhyTheDriverCannotBeOpened) {
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileDriverOpen:1:5001"));
   std::string why_not;
   EXPECT_EQ(CuFile::open(why_not), nullptr);
   EXPECT_EQ(why_not, "cuFile's driver can't be opened: CU_FILE_DRIVER_NOT_INITIALIZED (5001)");
 }
 
-TEST_F(CuFileTest, LeavesADriverOpenThatSomebodyElseOpened) {
+TEST_F(CuFileTest, LeavesADriverOpenThatOtherCodeOpened) {
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileDriverOpen:1:5026"));
   std::string why_not;
   auto second = CuFile::open(why_not);
@@ -121,7 +121,7 @@ TEST_F(CuFileTest, NothingIsDirectWithoutNvidiaFsAndP2p) {
   EXPECT_EQ(reason, "nvidia-fs is not loaded, and cuFile reports no PCIe P2PDMA to NVMe");
 }
 
-TEST_F(CuFileTest, WhatIsDirectDependsOnTheFile) {
+TEST_F(CuFileTest, DirectPathDependsOnTheFile) {
   for (const char* way : {"nvfs", "p2p"}) {
     ::setenv("SLUICE_FAKE_CUFILE_DIRECT", way, 1);
     std::string why_not, reason;
