@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FakeHost is a MoveHost without a mount: it moves real files of a real pool, and does on command
-// what a busy filesystem does by itself. Threads: every member may be called from any thread at
-// once, but what is set by assignment is set before the mover starts.
+// FakeHost is a MoveHost without a mount: it moves real files of a real pool, and refuses or
+// cancels moves when a test asks for it. Threads: every member may be called from any thread at
+// once, but the callbacks must be set before the mover starts.
 #pragma once
 
 #include <fcntl.h>
@@ -11,11 +11,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "tests/support/files.hpp"
 #include "tiering/mover.hpp"
 
@@ -25,31 +25,31 @@ class FakeHost final : public MoveHost {
  public:
   FakeHost(Pool& pool, Store& store) : pool_(pool), store_(store) {}
 
-  // hold() of `path` fails with `code` from now on; 0: it does not.
+  // Makes hold() of `path` fail with `code` from now on; 0 ends that.
   void refuse(const std::string& path, int code) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     refused_[path] = code;
   }
-  // Called when that has happened, before the mover hears of it.
+  // Called after such a failure, before the mover knows of it.
   std::function<void()> on_refusal;
-  // So does replace().
+  // The same for replace().
   void refuse_copy(const std::string& path, int code) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     refused_copies_[path] = code;
   }
-  // Somebody wants every file that is on its way.
+  // Cancels every move in progress.
   std::atomic<bool> cancel{false};
-  // Called by the mover's threads with every piece they copied or read back.
+  // Called by the mover's threads after every chunk that they copied or verified.
   std::function<void(const std::string& path)> on_piece;
 
-  // The paths that were asked for, in that order.
+  // The paths for which hold() was called, in that order.
   std::vector<std::string> held() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return held_;
   }
-  // How many files came with each replace().
+  // The number of files in each replace().
   std::vector<std::size_t> batches() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return batches_;
   }
   std::size_t most_at_once() const { return most_at_once_; }
@@ -57,7 +57,7 @@ class FakeHost final : public MoveHost {
   Result<std::unique_ptr<HeldFile>> hold(const Move& move) override {
     int refusal = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       held_.push_back(move.paths[0]);
       refusal = refused_[move.paths[0]];
     }
@@ -74,7 +74,7 @@ class FakeHost final : public MoveHost {
   std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) override {
     std::vector<Result<void>> outcomes;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       batches_.push_back(arrivals.size());
     }
     for (const Arrival& arrival : arrivals) outcomes.push_back(replace(arrival));
@@ -113,7 +113,7 @@ class FakeHost final : public MoveHost {
   Result<void> replace(const Arrival& arrival) {
     const Move& move = static_cast<const Held&>(*arrival.file).move;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (const int code = refused_copies_[move.paths[0]]; code != 0)
         return Error(code, "told to fail");
     }
@@ -136,10 +136,10 @@ class FakeHost final : public MoveHost {
 
   Pool& pool_;
   Store& store_;
-  mutable std::mutex mutex_;
-  std::map<std::string, int> refused_, refused_copies_;
-  std::vector<std::string> held_;
-  std::vector<std::size_t> batches_;
+  mutable Mutex mutex_;
+  std::map<std::string, int> refused_ GUARDED_BY(mutex_), refused_copies_ GUARDED_BY(mutex_);
+  std::vector<std::string> held_ GUARDED_BY(mutex_);
+  std::vector<std::size_t> batches_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> holds_{0}, most_at_once_{0};  // statistics
 };
 
