@@ -30,7 +30,7 @@ class AwayJournal {
   };
 
   // Call this before `name` is given to a file or directory. When the tier returns, its file of
-  // that name may be set aside; see resolve_taken_name().
+  // that name may be set aside; see apply_name_taken().
   Result<void> name_taken(const std::vector<Copy>& directory, const std::string& name);
 
   // Call this before attributes of the directory `subject` change. When the tier returns, they are

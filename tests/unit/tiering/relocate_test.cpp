@@ -51,7 +51,7 @@ class RelocateTest : public test::PoolTest {
   }
   // The steps that switch the names to `copy`.
   std::vector<Step> steps_of(const HiddenCopy& copy) const {
-    EXPECT_TRUE(settle(copy));
+    EXPECT_TRUE(sync_copy(copy));
     const auto steps = relocation_steps(
         copy, a(), b(),
         {{open_directory(at("a", "d")).get(), open_directory(at("b", "d")).get(), "f"}});
@@ -60,7 +60,7 @@ class RelocateTest : public test::PoolTest {
   }
   Result<void> switch_over(Store& store, const HiddenCopy& copy) const {
     const auto ends =
-        SLUICE_TRY(carry_out_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) {}));
+        SLUICE_TRY(execute_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) {}));
     return ends[0].result;
   }
 
@@ -142,7 +142,7 @@ TEST_F(RelocateTest, TheIdentityIsKeptAcrossARemountAndASecondMove) {
       *copy, b(), a(),
       {{open_directory(at("b", "d")).get(), open_directory(at("a", "d")).get(), "f"}});
   ASSERT_TRUE(steps);
-  ASSERT_TRUE(carry_out(store, *pool_, *steps));
+  ASSERT_TRUE(execute(store, *pool_, *steps));
   EXPECT_EQ(identity_of(a(), at("a", "d/f")), identity_);
   EXPECT_FALSE(test::exists(at("b", "d/f")));
 }
@@ -189,7 +189,7 @@ TEST_F(RelocateTest, ReplayFinishesAMoveKilledAfterAnyStep) {
     const auto steps = steps_of(*copy);
     ASSERT_EQ(steps.size(), 2u);
     ASSERT_TRUE(announce(store, steps));
-    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(carry_out(ignored, *pool_, {steps[i]}));
+    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(execute(ignored, *pool_, {steps[i]}));
     EXPECT_TRUE(somewhere()) << "after step " << done;
     restart(store);
     expect_moved();
@@ -288,7 +288,7 @@ TEST_F(RelocateTest, ReplayWhenTheTargetIsBackKeepsTheSource) {
     ASSERT_TRUE(copy);
     const auto steps = steps_of(*copy);
     ASSERT_TRUE(announce(store, steps));
-    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(carry_out(ignored, *pool_, {steps[i]}));
+    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(execute(ignored, *pool_, {steps[i]}));
     ASSERT_TRUE(replay_intents(store, *pool_, {.returned = b().index(), .exclude = {}}));
     EXPECT_EQ(intents_in(store), 0u);
     pool_->clear_temporaries();
@@ -302,7 +302,7 @@ TEST_F(RelocateTest, ReplayKeepsTheServedCopyWhenTheSourceIsBack) {
   ASSERT_TRUE(copy);
   const auto steps = steps_of(*copy);
   ASSERT_TRUE(announce(store, steps));
-  ASSERT_TRUE(carry_out(ignored, *pool_, {steps[0]}));
+  ASSERT_TRUE(execute(ignored, *pool_, {steps[0]}));
   ASSERT_TRUE(replay_intents(store, *pool_, {.returned = a().index(), .exclude = {}}));
   expect_moved();
 }
