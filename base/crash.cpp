@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
-// Only what may be called in a signal handler. SA_RESETHAND has put the default back, so returning
-// to the fault, or raising it again, ends the process as if we had not been here.
-void say_and_die(int signal) {
+// Calls only functions that are allowed in a signal handler. SA_RESETHAND has restored the default
+// action, so returning to the fault, or raising it again, ends the process as usual.
+void report_and_die(int signal) {
   std::array<char, 96> line{};
   std::size_t size = 0;
   const auto put = [&](const char* text) {
@@ -26,14 +26,14 @@ void say_and_die(int signal) {
   put("sluice: the daemon crashed: signal ");
   if (signal >= 10) line[size++] = static_cast<char>('0' + signal / 10);
   line[size++] = static_cast<char>('0' + signal % 10);
-  put("; the calls that led there, the latest first:\n");
+  put("; the call stack, innermost call first:\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), size);
   std::array<void*, 64> calls{};
   ::backtrace_symbols_fd(calls.data(), ::backtrace(calls.data(), calls.size()), STDERR_FILENO);
   ::raise(signal);
 }
 
-// Pages that nobody touches until there is a fault cost nothing.
+// Pages that are not used before a fault cost nothing.
 class SignalStack {
  public:
   SignalStack()
@@ -56,15 +56,15 @@ class SignalStack {
   SignalStack& operator=(const SignalStack&) = delete;
 
  private:
-  static constexpr std::size_t kSize = 64 << 10;  // backtrace() takes some
+  static constexpr std::size_t kSize = 64 << 10;  // backtrace() needs several KiB
   void* const memory_;
 };
 
 }  // namespace
 
 void ensure_signal_stack() {
-// A sanitizer has signal stacks of its own, and the leak checker of g++ 12 stumbles over
-// thread-local objects in shared libraries.
+// Sanitizers have their own signal stacks, and the leak checker of g++ 12 fails on thread-local
+// objects in shared libraries.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   [[maybe_unused]] static thread_local const SignalStack stack;
 #endif
@@ -76,7 +76,7 @@ void report_crashes() {
   ::backtrace(first.data(), first.size());  // loads libgcc now: later it might need the heap
   ensure_signal_stack();
   struct sigaction action {};
-  action.sa_handler = say_and_die;
+  action.sa_handler = report_and_die;
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_ONSTACK;
   for (const int fault : kFaults) ::sigaction(fault, &action, nullptr);
 }

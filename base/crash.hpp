@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a daemon says when it dies of a fault of its own.
+// Reports of crashes of the daemon.
 #pragma once
 
 namespace sluice {
 
-// From here on, a signal that ends the process for a fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
-// SIGABRT) writes its number and the calls that led there to stderr first. Sanitizers do so
-// themselves: in their builds this does nothing.
+// From here on, a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) writes its number and the
+// call stack to stderr before the process ends. Does nothing in builds with sanitizers, which
+// report faults themselves.
 void report_crashes();
 
-// Gives the calling thread a stack of its own for signal handlers, so that a fault for want of
-// stack is reported, too. Costs a thread-local test when it has one.
+// Gives the calling thread a separate stack for signal handlers, so that a stack overflow is
+// reported, too. If the thread has one already, this costs a thread-local test.
 void ensure_signal_stack();
 
 }  // namespace sluice

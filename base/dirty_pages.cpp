@@ -35,7 +35,8 @@ bool ask_kernel() {
 }  // namespace
 
 bool has_many_dirty_pages(std::string_view vmstat) {
-  // Writes wait from the middle between the two thresholds on. The lower one leaves time to notice.
+  // The kernel starts to slow writes halfway between its two thresholds. Using the lower one leaves
+  // time to react.
   const std::uint64_t limit = field(vmstat, "nr_dirty_background_threshold");
   return limit > 0 && field(vmstat, "nr_dirty") + field(vmstat, "nr_writeback") > limit;
 }

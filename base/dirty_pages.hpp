@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How much the kernel still has to write to disks. Once that is too much, it makes every write(2)
-// wait, up to 200 ms at a time.
+// Tells whether the kernel has many dirty pages. Once there are too many, the kernel makes every
+// write(2) wait, up to 200 ms at a time.
 //
-// Threads: any thread, any time.
+// Threads: thread-safe.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ namespace sluice {
 // Whether the next write may have to wait. Asks the kernel at most 20 times a second.
 bool writes_may_be_slowed();
 
-// The same of the text of /proc/vmstat. False if it does not say.
+// The same for a given text of /proc/vmstat. False if the text lacks the values.
 bool has_many_dirty_pages(std::string_view vmstat);
 
 }  // namespace sluice

@@ -30,7 +30,7 @@ Result<UniqueFd> open_beneath(int root, const std::string& path) {
   return fd;
 }
 
-// getxattrat(2) is new in Linux 6.13; before that, /proc gives the descriptor a path.
+// Linux 6.13 added getxattrat(2); before that, the file is reached through /proc/self/fd.
 ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
                     std::size_t size) {
   struct {
@@ -38,7 +38,7 @@ ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* va
     std::uint32_t size, flags;
   } args{reinterpret_cast<std::uintptr_t>(value), static_cast<std::uint32_t>(size), 0};
   constexpr long kGetxattrat = 464;
-  static std::atomic<bool> missing{false};  // only ever turns true
+  static std::atomic<bool> missing{false};  // once true, it stays true
   if (*name != '\0' && !missing.load(std::memory_order_relaxed)) {
     const long got =
         ::syscall(kGetxattrat, dirfd, name, AT_SYMLINK_NOFOLLOW, attribute, &args, sizeof args);
@@ -75,7 +75,7 @@ std::string proc_path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 Result<std::string> current_path(int fd) {
   std::string path(PATH_MAX, '\0');
   const ssize_t size = ::readlink(proc_path(fd).c_str(), path.data(), path.size());
-  if (size < 0) return Error::last("path of a descriptor");
+  if (size < 0) return Error::last("read the path of a descriptor");
   path.resize(static_cast<std::size_t>(size));
   return path;
 }

@@ -18,12 +18,12 @@
 
 namespace sluice {
 
-// Opens the directory `path` below `root` ("/a/b", "a/b", or empty for the root itself), leaving
-// the tree through no symlink and no "..".
+// Opens the directory `path` below `root` ("/a/b", "a/b", or empty for the root itself). Does not
+// leave the tree through symlinks or "..".
 Result<UniqueFd> open_beneath(int root, const std::string& path);
 
-// getxattr(2) of `name` in `dirfd`, a symlink not followed, or of `dirfd` itself if `name` is
-// empty.
+// getxattr(2) of `name` in `dirfd`, or of `dirfd` itself if `name` is empty. Does not follow
+// symlinks.
 ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* value,
                     std::size_t size);
 
@@ -31,10 +31,10 @@ ssize_t getxattr_at(int dirfd, const char* name, const char* attribute, char* va
 Result<std::vector<std::string>> names_in(
     int dirfd, std::size_t most = std::numeric_limits<std::size_t>::max());
 
-// Opens a file with `call(flags)`, one of the open system calls, without waiting for a lease
-// (fcntl F_SETLEASE) that somebody has on it: that is EAGAIN. The holder is told to give it up, and
-// loses it after /proc/sys/fs/lease-break-time seconds. Only a few milliseconds are waited: leases
-// of our own are shorter.
+// Opens a file with `call(flags)`, one of the open system calls, without blocking on a lease (fcntl
+// F_SETLEASE). If another process keeps a lease on the file, fails with EAGAIN; that process is
+// asked to give the lease up, and loses it after /proc/sys/fs/lease-break-time seconds. Waits a few
+// milliseconds, because our own leases are given up within that time.
 template <typename Call>
 Result<UniqueFd> open_without_waiting(Call call, int flags, Operation operation) {
   constexpr int kTries = 20;
@@ -48,10 +48,10 @@ Result<UniqueFd> open_without_waiting(Call call, int flags, Operation operation)
   }
 }
 
-// A path that leads to the file of a descriptor, whatever its name is: "/proc/self/fd/7".
+// A path that leads to the file of a descriptor independently of its name: "/proc/self/fd/7".
 std::string proc_path(int fd);
 
-// Where the kernel says that file is now.
+// The present path of that file according to the kernel.
 Result<std::string> current_path(int fd);
 
 }  // namespace sluice

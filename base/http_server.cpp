@@ -46,7 +46,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// False if a line is no header, or one comes twice: who reads the other of two may be deceived.
+// False if a line is not a header, or if a header comes twice: different readers could use
+// different ones of the two.
 bool parse_headers(std::string_view text, HttpHeaders& out) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find("\r\n"));
@@ -65,13 +66,14 @@ bool parse_headers(std::string_view text, HttpHeaders& out) {
 
 }  // namespace
 
-// A connection: it says what it wants, a handler is at it, it takes the answer.
+// A connection. It sends a request, a handler makes the response, and it receives the response.
 struct HttpServer::Client {
   enum class State { Speaks, Waits, Listens, Done };
   UniqueFd socket;
   State state = State::Speaks;
   steady_clock::time_point deadline;
-  std::string text = {};  // the request, then the answer; the worker's while the client waits
+  // The request, then the response; owned by the worker while a handler runs.
+  std::string text = {};
   std::size_t sent = 0;
   std::atomic<bool> answered{false};  // the worker sets it last
 };
@@ -111,7 +113,7 @@ std::optional<std::string> HttpRequest::parameter(std::string_view name) const {
   return std::nullopt;
 }
 
-HttpResponse HttpResponse::complaint(std::string_view status) {
+HttpResponse HttpResponse::error(std::string_view status) {
   return {.status = std::string(status), .body = std::string(status.substr(4)) + "\n"};
 }
 
@@ -189,7 +191,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen_at(const std::string& pat
                                                           Handler handler) {
   UniqueFd socket = SLUICE_TRY(listen_unix(path, kBacklog, SOCK_NONBLOCK));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
-  if (!wake) return Error::last("listen for HTTP");
+  if (!wake) return Error::last("create eventfd for HTTP");
   return std::unique_ptr<HttpServer>(
       new HttpServer(std::move(socket), std::move(wake), path, name, std::move(handler)));
 }
@@ -200,7 +202,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen_on(const SocketAddress& a
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
   if (!socket || !wake) return Error::last("listen for HTTP");
-  const int on = 1;  // or whoever comes next would wait a minute for the port
+  const int on = 1;  // otherwise a restart could not use the port for a minute
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) < 0 ||
       ::listen(socket.get(), kBacklog) < 0) {
@@ -265,7 +267,7 @@ void HttpServer::serve(const std::stop_token& stop) {
     start_work();
     if (fds[1].revents != 0) accept_one();
   }
-  // Handlers that are at work come to an end; nobody else is waited for.
+  // Waits for running handlers only, not for clients.
   workers_.clear();
 }
 
@@ -273,7 +275,7 @@ void HttpServer::attend(Client& client, short events) {
   if (client.state == Client::State::Waits) {
     if (!client.answered.load()) return;
     client.state = Client::State::Listens;
-    client.deadline = steady_clock::now() + kPatience;
+    client.deadline = steady_clock::now() + kClientTimeout;
     return send_some(client);
   }
   if (events != 0) client.state == Client::State::Speaks ? receive(client) : send_some(client);
@@ -282,7 +284,7 @@ void HttpServer::attend(Client& client, short events) {
   if (is_over) client.state = Client::State::Done;
 }
 
-// The oldest of those who have not said yet what they want goes.
+// Closes the oldest connection that has not sent its whole request.
 bool HttpServer::make_room() {
   if (clients_.size() < kMostConnections) return true;
   const auto silent = std::find_if(clients_.begin(), clients_.end(), [](const ClientPtr& client) {
@@ -296,17 +298,18 @@ bool HttpServer::make_room() {
 void HttpServer::accept_one() {
   UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
-    // When there is no room for it, it stays in the queue, and poll() would return at once.
+    // On lack of resources the connection stays in the queue, and poll() would return at once
+    // again.
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
       std::this_thread::sleep_for(milliseconds(100));
     return;
   }
-  if (!make_room()) return;  // all want something: who asked finds the connection closed
+  if (!make_room()) return;  // every connection has sent a request: close the new one
   auto client = std::make_shared<Client>();
   client->socket = std::move(socket);
-  client->deadline = steady_clock::now() + kPatience;
+  client->deadline = steady_clock::now() + kClientTimeout;
   clients_.push_back(client);
-  receive(*client);  // most have said it by now
+  receive(*client);  // most clients have sent their request by now
   start_work();
 }
 
@@ -337,7 +340,7 @@ void HttpServer::start_work() {
       try {
         client->text = wire_form(answer_to(client->text));
       } catch (const std::exception& error) {
-        log::get().error("an HTTP request failed in a way it must not: {}", error.what());
+        log::get().error("HTTP handler threw an exception: what={}", error.what());
         client->text.clear();
       }
       client->answered = true;
@@ -348,7 +351,7 @@ void HttpServer::start_work() {
       worker.thread = std::jthread(work);
     } catch (const std::system_error&) {
       workers_.pop_back();
-      client->state = Client::State::Done;  // no more threads for now
+      client->state = Client::State::Done;  // no more threads can be created now
     }
   }
 }
@@ -369,28 +372,27 @@ void HttpServer::send_some(Client& client) {
 
 HttpResponse HttpServer::answer_to(const std::string& request) const {
   const auto head = request.find("\r\n\r\n");
-  if (head == std::string::npos)
-    return HttpResponse::complaint("431 Request Header Fields Too Large");
+  if (head == std::string::npos) return HttpResponse::error("431 Request Header Fields Too Large");
   const std::string_view text = std::string_view(request).substr(0, head);
   const std::string_view line = text.substr(0, text.find("\r\n"));
   const auto first = line.find(' '), last = line.rfind(' ');
   if (first == std::string_view::npos || first == last ||
       !line.substr(last + 1).starts_with("HTTP/1.")) {
-    return HttpResponse::complaint("400 Bad Request");
+    return HttpResponse::error("400 Bad Request");
   }
-  if (line.substr(0, first) != "GET") return HttpResponse::complaint("405 Method Not Allowed");
+  if (line.substr(0, first) != "GET") return HttpResponse::error("405 Method Not Allowed");
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view path = target.substr(0, target.find('?'));
   HttpRequest parsed{std::string(path),
                      std::string(target.substr(std::min(path.size() + 1, target.size())))};
   const std::string_view headers = text.substr(std::min(line.size() + 2, text.size()));
   if (!path.starts_with('/') || !parse_headers(headers, parsed.headers))
-    return HttpResponse::complaint("400 Bad Request");
+    return HttpResponse::error("400 Bad Request");
   try {
     return handler_(parsed);
   } catch (const std::exception& error) {
-    log::get().error("an HTTP request failed in a way it must not: {}", error.what());
-    return HttpResponse::complaint("500 Internal Server Error");
+    log::get().error("HTTP handler threw an exception: what={}", error.what());
+    return HttpResponse::error("500 Internal Server Error");
   }
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// HttpServer answers GET requests, one to a connection, and knows nothing else of HTTP. It has no
-// means to tell friend from foe: it listens on a socket that only its owner can open, or on a
-// loopback address; whatever else is needed is the handler's.
+// HttpServer answers GET requests, one per connection, and supports nothing else of HTTP. It does
+// not authenticate clients: it listens on a socket that only its owner can open, or on a loopback
+// address. Any further check is up to the handler.
 //
-// A client holds up neither the process nor other clients: it has kPatience to say what it wants
-// and kPatience to take the answer, a request is at most kLongestRequest bytes, and where there are
-// kMostConnections the one that has been silent for longest makes room for a new one.
-// Threads: one that reads all requests and sends all answers, and at most kMostHandlers that call
-// the handler. So the handler must be thread-safe; one that waits holds up nobody but its client,
-// and the server's end.
+// A client cannot block the process or other clients. It has kClientTimeout to send its request and
+// again to receive the response. A request has at most kLongestRequest bytes. If there are
+// kMostConnections, the one that has been silent longest is closed for a new one.
+// Threads: one thread reads all requests and sends all responses, and at most kMostHandlers threads
+// call the handler. So the handler must be thread-safe. A handler that blocks delays only its
+// client and the server's destructor.
 #pragma once
 
 #include <sys/socket.h>
@@ -35,26 +35,26 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
 };
-// "127.0.0.1:9464", "[::1]:9464" or "localhost:9464"; nothing if `text` is none of these, or no
-// loopback address.
+// Parses "127.0.0.1:9464", "[::1]:9464" or "localhost:9464". Empty for any other text and for
+// addresses that are not loopback.
 std::optional<SocketAddress> loopback_address(const std::string& text);
-// 127.0.0.1; port 0 is any that is free.
+// 127.0.0.1. Port 0 means any free port.
 SocketAddress loopback_address(std::uint16_t port);
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string path;          // as it came, still encoded; begins with a slash
-  std::string query;         // what follows the first '?'
+  std::string path;          // not decoded; begins with a slash
+  std::string query;         // the part after the first '?'
   HttpHeaders headers = {};  // names in lower case, each at most once
 
   // Empty if there is none. `name` is in lower case.
   std::string_view header(std::string_view name) const;
-  // Whether it was asked by a loopback name, such as "localhost:9465"; with any port, as it may
-  // come through a tunnel. What is not may be of a web page whose own name leads here (DNS
-  // rebinding).
+  // Whether the Host header is a loopback name, such as "localhost:9465", with any port because the
+  // request may come through a tunnel. Other requests may come from a web page whose host name
+  // resolves to this machine (DNS rebinding).
   bool is_for_loopback() const;
-  // The member `name` of the query, decoded; nothing if there is none.
+  // The decoded value of the query parameter `name`; empty if there is none.
   std::optional<std::string> parameter(std::string_view name) const;
 };
 
@@ -64,29 +64,29 @@ struct HttpResponse {
   std::string body = {};
   HttpHeaders headers = {};
 
-  // Its status's words as a text.
-  static HttpResponse complaint(std::string_view status);
+  // A response with this status and the words of the status as its body.
+  static HttpResponse error(std::string_view status);
 };
 
-// "%2F" and its like as bytes; nothing if a '%' is followed by something else.
+// Replaces "%2F" and the like by bytes. Empty if a '%' is not followed by two hexadecimal digits.
 std::optional<std::string> percent_decoded(std::string_view text);
-// All but letters, digits and "-._~" so written.
+// Replaces all bytes except letters, digits and "-._~" by "%NN".
 std::string percent_encoded(std::string_view bytes);
 
 class HttpServer {
  public:
   static constexpr std::size_t kMostConnections = 256, kMostHandlers = 16;
   static constexpr std::size_t kLongestRequest = 16 << 10;
-  static constexpr std::chrono::seconds kPatience{5};
+  static constexpr std::chrono::seconds kClientTimeout{5};
 
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
-  // A unix socket, in the place of one that an earlier process left; a port. `name` is the
-  // threads', at most 15 characters.
+  // Listens on a unix socket, replacing one that an earlier process left, or on a port. `name` is
+  // the name of the threads, at most 15 characters.
   static Result<std::unique_ptr<HttpServer>> listen_at(const std::string& path, const char* name,
                                                        Handler handler);
   static Result<std::unique_ptr<HttpServer>> listen_on(const SocketAddress& address,
                                                        const char* name, Handler handler);
-  // Waits for handlers that are at work.
+  // Waits for running handlers.
   ~HttpServer();
 
   // The port that it listens on; 0 for a unix socket.
@@ -108,13 +108,13 @@ class HttpServer {
   HttpResponse answer_to(const std::string& request) const;
 
   const UniqueFd socket_;
-  const UniqueFd wake_;     // an eventfd: readable once a client is done with, or we are to end
+  const UniqueFd wake_;  // an eventfd, signalled when a response is ready or the server must stop
   const std::string path_;  // of a unix socket
   const char* const name_;
   const Handler handler_;
-  // Only the serving thread touches these.
+  // Used only by the serving thread.
   std::list<ClientPtr> clients_;     // oldest first
-  std::list<ClientPtr> unanswered_;  // whose requests wait for a handler
+  std::list<ClientPtr> unanswered_;  // clients whose requests wait for a handler
   std::list<Worker> workers_;
   std::jthread thread_;
 };

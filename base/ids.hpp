@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The names by which the layers speak of files and tiers.
+// The types that identify files and tiers in all layers.
 #pragma once
 
 #include <compare>
@@ -7,12 +7,12 @@
 
 namespace sluice {
 
-// The stable identity of a file: its st_ino and its FUSE nodeid, unchanged by a move or a remount.
-// 1 is the root.
+// The identity of a file: its st_ino and its FUSE nodeid. Moves and remounts do not change it. 1 is
+// the root.
 enum class InodeId : std::uint64_t {};
 inline constexpr InodeId kRootId{1};
 
-// A tier's place in the configured order: 0 is the fastest.
+// A tier's position in the configured order: 0 is the fastest.
 using TierIndex = std::uint8_t;
 inline constexpr TierIndex kNoTier = 0xff;
 

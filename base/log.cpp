@@ -21,7 +21,7 @@
 namespace sluice::log {
 namespace {
 
-// As syslog(3) and sd-daemon(3) count them.
+// The numbers of syslog(3) and sd-daemon(3).
 char priority_of(spdlog::level::level_enum level) {
   switch (level) {
     case spdlog::level::critical:
@@ -37,8 +37,8 @@ char priority_of(spdlog::level::level_enum level) {
   }
 }
 
-// What stands between quotes in JSON. Bytes that are no UTF-8 can't, and become \xNN in what the
-// reader gets.
+// Escapes a text for a JSON string. Bytes that are not valid UTF-8 become \xNN in the decoded
+// string.
 class Quoted final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&,
@@ -89,7 +89,8 @@ std::unique_ptr<spdlog::formatter> make_formatter(Format format, bool to_journal
   return out;
 }
 
-// Whether stderr is the journal: systemd says which file that is, and it may be another by now.
+// Whether stderr is the journal: JOURNAL_STREAM identifies the journal's file, and stderr may have
+// been redirected since.
 bool is_journal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
   struct stat st {};
@@ -106,7 +107,7 @@ std::shared_ptr<spdlog::logger> make_stderr_logger() {
 }
 
 std::shared_ptr<spdlog::logger>& current() {
-  // Never destroyed: in a host program, threads of ours may be at work until the process ends.
+  // Never destroyed: in a host program, our threads may run until the process ends.
   static auto& logger = *new std::shared_ptr<spdlog::logger>(make_stderr_logger());
   return logger;
 }
@@ -120,7 +121,7 @@ Result<void> start(const std::string& file, spdlog::level::level_enum level, For
       sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
     } else {
       sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
-      ::chmod(file.c_str(), 0640);  // it names files in directories that not everybody may read
+      ::chmod(file.c_str(), 0640);  // it mentions files in directories that not every user may read
     }
     auto logger = std::make_shared<spdlog::logger>("sluice", std::move(sink));
     logger->set_level(level);
@@ -138,7 +139,7 @@ bool set_level(std::string_view name) {
   if (found == kLevels.end()) return false;
   const auto level = static_cast<spdlog::level::level_enum>(found - kLevels.begin());
   current()->set_level(level);
-  // Whoever asks for more wants to see it now.
+  // A user who asks for more detail wants to see it at once.
   current()->flush_on(std::min(level, spdlog::level::info));
   return true;
 }

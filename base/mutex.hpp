@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Mutexes and condition variables that clang's -Wthread-safety understands; libstdc++'s own carry
-// no annotations. The preset `clang` checks what they promise. A lambda is a function of its own to
-// the analysis: one that is called with the lock held says so, `[&]() REQUIRES(mutex_) { ... }`.
+// Mutexes and condition variables with annotations for clang's -Wthread-safety; libstdc++'s have
+// none. The preset `clang` checks them. The analysis treats a lambda as a separate function: a
+// lambda that is called with the lock held must be annotated, `[&]() REQUIRES(mutex_) { ... }`.
 #pragma once
 
 #include <pthread.h>
@@ -47,8 +47,8 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Whoever waits to have it exclusively comes before those who want to share it: a stream of readers
-// would keep them waiting for ever. So no thread may share it twice.
+// Writers have priority: otherwise a steady stream of readers could block them forever. So no
+// thread may lock it twice for reading.
 class CAPABILITY("mutex") SharedMutex {
  public:
   SharedMutex() {
@@ -74,7 +74,7 @@ class CAPABILITY("mutex") SharedMutex {
   pthread_rwlock_t lock_;
 };
 
-// Holds a Mutex until the end of the scope. Between unlock() and lock() it does not.
+// Locks a Mutex until the end of the scope, except between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -124,8 +124,8 @@ class SCOPED_CAPABILITY ExclusiveLock {
   SharedMutex& mutex_;
 };
 
-// Waits for something that a Mutex guards. The caller checks its condition in a loop around a wait,
-// because a wait may also end without a reason.
+// A condition variable for a Mutex. Callers must check their condition in a loop around the wait,
+// because spurious wake-ups happen.
 class CondVar {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -138,7 +138,7 @@ class CondVar {
     changed_.wait(lock);
     lock.release();
   }
-  // These two return false if the time was over.
+  // These two return false after a timeout.
   bool wait_until(Mutex& mutex, TimePoint deadline) REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
     const std::cv_status status = changed_.wait_until(lock, deadline);
@@ -153,25 +153,25 @@ class CondVar {
   std::condition_variable changed_;
 };
 
-// A CondVar for threads that a stop_token ends: a request to stop ends the wait, too. It costs more
-// than a CondVar, which is why there are both.
+// A condition variable for threads with a stop_token: a request to stop ends the wait, too. It is
+// more expensive than CondVar.
 class StopCondVar {
  public:
   void notify_one() noexcept { changed_.notify_one(); }
   void notify_all() noexcept { changed_.notify_all(); }
 
   void wait(Mutex& mutex) REQUIRES(mutex) { changed_.wait(mutex); }
-  // Returns false if the time was over.
+  // Returns false after a timeout.
   bool wait_for(Mutex& mutex, std::chrono::nanoseconds time) REQUIRES(mutex) {
     return changed_.wait_for(mutex, time) == std::cv_status::no_timeout;
   }
-  // Waits until `is_so` or a request to stop; returns what `is_so` says then. It is called with the
-  // mutex held.
+  // Waits until `is_so` returns true or a stop is requested; returns the last result of `is_so`,
+  // which is called with the mutex held.
   template <typename Condition>
   bool wait(Mutex& mutex, const std::stop_token& stop, Condition is_so) REQUIRES(mutex) {
     return changed_.wait(mutex, stop, std::move(is_so));
   }
-  // Waits for that long or until a request to stop, whoever notifies meanwhile.
+  // Waits for this time or until a stop is requested; notifications do not end it.
   void sleep(Mutex& mutex, const std::stop_token& stop, std::chrono::nanoseconds time)
       REQUIRES(mutex) {
     changed_.wait_for(mutex, stop, time, [] { return false; });

@@ -10,10 +10,10 @@ namespace {
 
 namespace bfs = boost::filesystem;
 
-// Boost's versions differ in what a trailing slash becomes ("a/." or "a/"): take both off.
+// Boost's versions convert a trailing slash differently ("a/." or "a/"); remove both.
 bfs::path normal(const bfs::path& path) {
   bfs::path result;
-  // Boost keeps the ".." of "/..", which the kernel does not.
+  // Boost keeps the ".." of "/.."; the kernel ignores it.
   for (const bfs::path& part : path.lexically_normal()) {
     if (part != ".." || result.has_relative_path()) result /= part;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Paths as people write them, made comparable: the only home of Boost.Filesystem. For configuration
-// and tools; the filesystem itself never resolves a path twice, it works with directory
-// descriptors. Thread-safe, pure but for the look at the filesystem.
+// Normalizes and compares paths from users. No other file includes Boost.Filesystem. For
+// configuration and tools: the filesystem itself works with directory descriptors. Thread-safe;
+// depends only on its arguments and the filesystem.
 #pragma once
 
 #include <string>
@@ -10,22 +10,22 @@
 
 namespace sluice {
 
-// `path` from `base` (nothing: the current directory), without ".", ".." and trailing slashes.
-// Symbolic links are not looked at, so that an error can name the path as it was written.
+// `path` relative to `base` (empty: the current directory), without ".", ".." and trailing slashes.
+// Symbolic links are not resolved, so that an error can show the path as the user wrote it.
 std::string absolute_path(const std::string& path, const std::string& base = {});
 
-// `path` with symbolic links resolved as far as it exists. Where that can't be told (a dead mount,
-// a forbidden folder), absolute_path's answer.
+// `path` with symbolic links resolved as far as it exists. If they cannot be resolved (a dead
+// mount, no permission), the result of absolute_path().
 std::string real_path(const std::string& path);
 
-// The folder that holds `path`; "/" holds itself.
+// The directory that contains `path`; "/" contains itself.
 std::string parent_path(const std::string& path);
 
-// True if `child` is `parent` or beneath it, links resolved, component by component: /ab is not
-// inside /a.
+// Whether `child` is `parent` or below it, after resolving links. Compares whole components: /ab is
+// not inside /a.
 bool is_inside(const std::string& parent, const std::string& child);
 
-// Makes `path` and the folders above it that are missing.
+// Creates `path` and its missing parents.
 Result<void> make_directories(const std::string& path);
 
 }  // namespace sluice

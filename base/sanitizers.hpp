@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Whether this build checks every access to memory: stacks and allocations are larger there.
+// Whether this build has a sanitizer that checks memory accesses: stacks and allocations are larger
+// then.
 #pragma once
 
 namespace sluice {

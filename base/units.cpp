@@ -27,7 +27,7 @@ std::string two_units(std::int64_t large, const char* large_name, std::int64_t s
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
   const char* const end = text.data() + text.size();
-  // Whole numbers are kept exact; only "1.5GiB" goes through floating point.
+  // Whole numbers stay exact; only numbers like "1.5GiB" use floating point.
   std::uint64_t whole = 0;
   double number = 0;
   auto parsed = std::from_chars(text.data(), end, whole);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Sizes and durations as people write them: "64KiB", "1.5 GiB", "200G" (IEC throughout: K is 1024),
+// Sizes and durations in the notation of users: "64KiB", "1.5 GiB", "200G" (always IEC: K is 1024),
 // "15min", "7d". Pure functions.
 #pragma once
 
@@ -11,18 +11,18 @@
 
 namespace sluice {
 
-// Nothing if `text` is not a non-negative number with an optional unit of B, K, M, G, T, P (each
-// also as KB or KiB), or does not fit 64 bits.
+// Empty if `text` is not a non-negative number with an optional unit of B, K, M, G, T, P (each also
+// as KB or KiB), or does not fit 64 bits.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
 // "0 B", "1023 B", "1.5 KiB", "3.0 GiB".
 std::string format_size(std::uint64_t bytes);
 
-// Nothing if `text` is not a non-negative number with a unit of s, min, h, d or w, or is longer
-// than a thousand years. A number alone is refused, for whoever wrote it had some unit in mind.
+// Empty if `text` is not a non-negative number with a unit of s, min, h, d or w, or is longer than
+// a thousand years. A number without a unit is rejected as ambiguous.
 std::optional<std::chrono::seconds> parse_duration(std::string_view text);
 
-// "12 s", "3 min", "5 h 12 min", "9 d 3 h"; the smaller of two is left out where it is 0.
+// "12 s", "3 min", "5 h 12 min", "9 d 3 h"; the smaller unit is omitted if it is 0.
 std::string format_duration(std::chrono::seconds duration);
 
 }  // namespace sluice

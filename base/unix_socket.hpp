@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Unix-domain sockets by path. An address holds 107 bytes, and state directories may be longer: the
-// folder of the socket is named through /proc. Thread-safe.
+// Unix-domain sockets by path. A socket address has room for 107 bytes, and paths may be longer: so
+// the socket's directory is addressed through /proc/self/fd. Thread-safe.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace sluice {
 
-// A stream socket that is connected to whoever listens at `path`.
+// A stream socket connected to the server at `path`.
 Result<UniqueFd> connect_unix(const std::string& path);
 
-// A stream socket that listens at `path`, in the place of whatever was there. Nobody but the owner
-// and root may connect, whatever the umask. `flags`: SOCK_NONBLOCK or 0.
+// A stream socket that listens at `path` and replaces any file there. Only the owner and root may
+// connect, whatever the umask is. `flags`: SOCK_NONBLOCK or 0.
 Result<UniqueFd> listen_unix(const std::string& path, int backlog, int flags = 0);
 
 }  // namespace sluice

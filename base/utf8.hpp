@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// UTF-8, one character at a time: names are bytes, and need not be any. Pure functions.
+// Decodes UTF-8 one character at a time. File names are bytes and may not be valid UTF-8. Pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,9 @@ struct Character {
   bool valid = false;
 };
 
-// The first of `text`. What is no UTF-8 (overlong forms, surrogates and what is beyond Unicode,
-// too) is a byte of its own, and not valid. REQUIRES: `text` is not empty.
+// The first character of `text`. If `text` does not begin with valid UTF-8 (overlong forms,
+// surrogates and values beyond Unicode are invalid), the result is its first byte, marked as not
+// valid. REQUIRES: `text` is not empty.
 Character first_character(std::string_view text);
 
 }  // namespace sluice

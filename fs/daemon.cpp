@@ -207,8 +207,8 @@ class Daemon {
     const auto address = loopback_address(options_.metrics);
     const auto answer =
         [this, is_port = address.has_value()](const HttpRequest& request) -> HttpResponse {
-      if (is_port && !request.is_for_loopback()) return HttpResponse::complaint("403 Forbidden");
-      if (request.path != "/metrics") return HttpResponse::complaint("404 Not Found");
+      if (is_port && !request.is_for_loopback()) return HttpResponse::error("403 Forbidden");
+      if (request.path != "/metrics") return HttpResponse::error("404 Not Found");
       return {.type = "text/plain; version=0.0.4", .body = reporter_->metrics()};
     };
     auto server = address

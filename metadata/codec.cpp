@@ -37,13 +37,14 @@ constexpr std::size_t kKindAt = 1;
 constexpr char kFileTimes = 1;
 constexpr char kDirectoryTimes = 2;
 static_assert(kKindAt + sizeof(char) == kTimesBytes);
-// From where a copy begins, with its slot.
+// Offsets from the beginning of a copy, which is its slot.
 constexpr std::size_t kCtimeAt = 1;
 constexpr std::size_t kShownCtimeAt = 9;
 constexpr std::size_t kBirthAt = 17;
 static_assert(kBirthAt + sizeof(std::uint64_t) == kCopyTimesBytes);
 
-// Byte by byte, so that it is the same on every machine; compilers make one store of it.
+// Byte by byte, so that the result is the same on every machine; compilers turn this into one
+// store.
 template <std::unsigned_integral Number>
 void put_little(char* out, Number value) {
   for (std::size_t i = 0; i < sizeof(Number); ++i) out[i] = static_cast<char>(value >> (8 * i));
@@ -65,7 +66,8 @@ void append_text(std::string& out, std::string_view text) {
   out.append(length.data(), length.size()).append(text);
 }
 
-// Takes the text at the front of `rest` away from it; false if it is not all there.
+// Removes the text at the front of `rest` and stores it in `text`; returns false if it is
+// incomplete.
 bool take_text(std::string_view& rest, std::string& text) {
   if (rest.size() < sizeof(std::uint32_t)) return false;
   const auto length = get_little<std::uint32_t>(rest.data());

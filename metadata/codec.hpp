@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The bytes of the metadata store's keys and values; docs/metadata-format.md is their contract.
+// Encodes and decodes the keys and values of the metadata store, as docs/metadata-format.md
+// specifies.
 //
-// Decoding trusts nothing: input of the wrong length, of an unknown version or with an impossible
-// value is EUCLEAN. Pure functions.
+// Decoding checks everything: input of the wrong length, of an unknown version or with an
+// impossible value fails with EUCLEAN. Pure functions.
 #pragma once
 
 #include <array>
@@ -23,18 +24,18 @@ inline constexpr std::uint8_t kReceiptVersion = 1;
 inline constexpr std::uint8_t kGhostVersion = 1;
 inline constexpr std::size_t kGhostBytes = 10;
 inline constexpr std::uint8_t kTimesVersion = 1;
-inline constexpr std::size_t kTimesBytes = 2;       // of any record
-inline constexpr std::size_t kCopyTimesBytes = 25;  // of each copy in it
+inline constexpr std::size_t kTimesBytes = 2;       // header of every record
+inline constexpr std::size_t kCopyTimesBytes = 25;  // each copy in it
 inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
 
-// Version, score, last_access, opens, gpu_bytes; little-endian, no padding.
-// REQUIRES: is_storable(heat); the result of any other does not decode.
+// Version, score, last_access, opens, gpu_bytes; little-endian, no padding. REQUIRES:
+// is_storable(heat); otherwise the result cannot be decoded.
 std::array<char, kHeatBytes> encode_heat(const Heat& heat);
 Result<Heat> decode_heat(std::string_view bytes);
 
-// Version, the numbers, then each text after its length; little-endian, no padding.
-// REQUIRES: no text is longer than a uint32_t says.
+// Version, the numbers, then each text after its length; little-endian, no padding. REQUIRES: the
+// length of each text fits a uint32_t.
 std::string encode_receipt(const Receipt& receipt);
 Result<Receipt> decode_receipt(std::string_view bytes);
 
@@ -46,11 +47,11 @@ Result<Ghost> decode_ghost(std::string_view bytes);
 std::string encode_times(const KeptTimes& times);
 Result<KeptTimes> decode_times(std::string_view bytes);
 
-// An inode or a sequence number, big-endian: the database's byte order is then the numbers' order.
+// An inode or a sequence number, big-endian, so that the database sorts keys by number.
 std::array<char, kKeyBytes> encode_key(std::uint64_t number);
 Result<std::uint64_t> decode_key(std::string_view bytes);
 
-// The schema version, little-endian. 0 is no version and does not decode.
+// The schema version, little-endian. 0 is not a valid version and cannot be decoded.
 std::array<char, kSchemaBytes> encode_schema(std::uint32_t version);
 Result<std::uint32_t> decode_schema(std::string_view bytes);
 

@@ -18,7 +18,7 @@ std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
 
 double decayed(double score, std::int64_t from, std::int64_t to, std::chrono::seconds half_life) {
   if (half_life.count() <= 0 || to <= from) return score;
-  // As doubles: times read from a disk may be so far apart that their difference overflows.
+  // As doubles: the difference of two times read from a disk could overflow an integer.
   const double elapsed = static_cast<double>(to) - static_cast<double>(from);
   return score * std::exp2(-elapsed / static_cast<double>(half_life.count()));
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How heat ages and adds up: the arithmetic that the stores' merges and the readers of heat share.
+// The arithmetic of heat: decay and addition. Stores use it to merge records, and readers of heat
+// use it, too.
 //
-// A score is worth what it says at its own last_access and halves every half-life after that. A
-// half-life of zero means that scores never decay: plain counts. Pure functions.
+// A score is as of its last_access and halves every half-life after that. With a half-life of zero,
+// scores never decay: they are plain counts. Pure functions.
 #pragma once
 
 #include <chrono>
@@ -12,13 +13,12 @@
 
 namespace sluice {
 
-// What `score`, true at `from`, is worth at `to` (seconds since the epoch). A `to` before `from` (a
-// clock that was set back) leaves it as it is: scores never grow by themselves.
+// Converts `score` from time `from` to time `to` (seconds since the epoch). If `to` is before
+// `from` (the clock was set back), the score is unchanged: scores never grow by themselves.
 double decayed(double score, std::int64_t from, std::int64_t to, std::chrono::seconds half_life);
 
-// Both heats together, as of the later last_access. Associative and commutative (the score up to
-// rounding), so that deltas may be added in any grouping. Counts stop at their largest value
-// instead of wrapping.
+// The sum of both heats as of the later last_access. Associative and commutative (the score up to
+// rounding), so deltas may be added in any order. Counts saturate instead of wrapping.
 Heat sum(const Heat& a, const Heat& b, std::chrono::seconds half_life);
 
 // Whether `heat` can be stored: its score is finite and not negative.

@@ -24,15 +24,15 @@ using rocksdb::ColumnFamilyHandle;
 using rocksdb::Slice;
 using rocksdb::Status;
 
-// On disk: never rename. RocksDB insists on "default"; nothing is kept in it.
+// On disk: never rename. RocksDB requires "default"; nothing is stored in it.
 constexpr const char* kConfigFamily = "config";
 constexpr const char* kSchemaKey = "schema";
 
 constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMiB = 1024 * kKiB;
 
-// RocksDB keeps the errno of most failed system calls only as strerror's words, at the end of its
-// message. They are looked for with the same function, hence in the same language.
+// For most failed system calls, RocksDB reports the errno only as the text of strerror at the end
+// of its message. The same function produces the texts to compare with, so the language matches.
 int errno_in_words(std::string_view message) {
   constexpr int kLastErrno = 133;  // EHWPOISON
   for (int code = 1; code <= kLastErrno; ++code) {
@@ -55,8 +55,8 @@ class HeatMerge final : public rocksdb::AssociativeMergeOperator {
 
   bool Merge(const Slice& /*key*/, const Slice* existing, const Slice& value, std::string* merged,
              rocksdb::Logger* /*logger*/) const override {
-    // What cannot be read counts as nothing. Refusing it would end every later write: RocksDB stops
-    // for good when a compaction fails, and one file's heat is not worth that.
+    // A record that cannot be decoded counts as zero. An error here would end all writes, because
+    // RocksDB stops for good when a compaction fails, and the heat of one file is not worth that.
     Heat total;
     if (existing) total = sum(total, readable(*existing), half_life_);
     total = sum(total, readable(value), half_life_);
@@ -74,13 +74,13 @@ class HeatMerge final : public rocksdb::AssociativeMergeOperator {
   const std::chrono::seconds half_life_;
 };
 
-// RocksDB's warnings, in our log. Its own log files are not used: on a full disk Debian's build,
-// which has assertions, aborts at the second line that it cannot write there.
+// Forwards RocksDB's warnings to our log. RocksDB's own log files are not used: on a full disk,
+// Debian's build, which has assertions, aborts at the second line that it cannot write there.
 class LogForwarder final : public rocksdb::Logger {
  public:
   LogForwarder() : Logger(rocksdb::WARN_LEVEL) {}
 
-  // The base class drops what is below the level before it comes here.
+  // The base class drops messages below the level before they get here.
   void Logv(const char* format, va_list arguments) override {
     char line[512];
     std::vsnprintf(line, sizeof line, format, arguments);
@@ -89,8 +89,8 @@ class LogForwarder final : public rocksdb::Logger {
   void LogHeader(const char* /*format*/, va_list /*arguments*/) override {}
 };
 
-// Small throughout: the daemon's memory belongs to its users, and a store that lags loses nothing
-// but heat. The page cache underneath makes up for the small block cache.
+// All buffers are small: memory belongs to the applications, and a slow store delays nothing but
+// heat. The page cache compensates for the small block cache.
 rocksdb::DBOptions database_options() {
   rocksdb::DBOptions options;
   options.max_open_files = 64;
@@ -105,9 +105,9 @@ rocksdb::DBOptions database_options() {
   options.info_log = std::make_shared<LogForwarder>();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
-  options.skip_stats_update_on_db_open = true;  // it would read every table at mount
+  options.skip_stats_update_on_db_open = true;  // updating them would read every table at mount
   options.avoid_unnecessary_blocking_io = true;
-  // A torn tail of the log is what a crash leaves; the database then opens as of just before it.
+  // A crash may leave a torn end of the log; the database then opens as of just before it.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   return options;
 }
@@ -116,10 +116,10 @@ rocksdb::ColumnFamilyOptions family_options() {
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = rocksdb::NewLRUCache(4 * kMiB, 1);
   table.cache_index_and_filter_blocks = true;
-  table.block_size = 16 * kKiB;  // a quarter of the index that 4 KiB would need
-  table.format_version = 5;      // the newest that RocksDB 7.8, on Debian 12, reads
+  table.block_size = 16 * kKiB;  // needs a quarter of the index that 4 KiB blocks need
+  table.format_version = 5;      // the newest format that RocksDB 7.8 (Debian 12) reads
   rocksdb::ColumnFamilyOptions options;
-  // No Bloom filters: for ten million files they are 12 MiB, three times the cache they would live
+  // No Bloom filters: for ten million files they take 12 MiB, three times the cache they would be
   // in.
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.write_buffer_size = 512 * kKiB;
@@ -127,21 +127,21 @@ rocksdb::ColumnFamilyOptions family_options() {
   options.target_file_size_base = 8 * kMiB;
   options.max_bytes_for_level_base = 32 * kMiB;
   options.level_compaction_dynamic_level_bytes = true;
-  options.compression = rocksdb::kNoCompression;  // doubles and counters: little to gain
+  options.compression = rocksdb::kNoCompression;  // doubles and counters compress badly
   return options;
 }
 
 std::vector<ColumnFamilyDescriptor> families(std::chrono::seconds half_life) {
-  const rocksdb::ColumnFamilyOptions plain = family_options();  // one cache for all of them
+  const rocksdb::ColumnFamilyOptions plain = family_options();  // all families share one cache
   rocksdb::ColumnFamilyOptions heat = plain;
   heat.write_buffer_size = 2 * kMiB;
-  // A flood of writes waits once the levels above the last are about 100 MiB too large: the debt is
-  // counted as what paying it would rewrite, ten times that. By default RocksDB lets it grow until
-  // the database has twice its size.
+  // Slows a flood of writes once the levels above the last are about 100 MiB too large. RocksDB
+  // counts this debt as the bytes that compaction would rewrite, ten times as much. By default, it
+  // lets the debt grow until the database has twice its size.
   heat.soft_pending_compaction_bytes_limit = 1024 * kMiB;
   heat.hard_pending_compaction_bytes_limit = 2048 * kMiB;
   heat.merge_operator = std::make_shared<HeatMerge>(half_life);
-  // In the order of Family.
+  // In the same order as Family.
   return {{rocksdb::kDefaultColumnFamilyName, plain},
           {"heat", heat},
           {"intent", plain},
@@ -151,8 +151,8 @@ std::vector<ColumnFamilyDescriptor> families(std::chrono::seconds half_life) {
           {"times", plain}};
 }
 
-// The schema version of the database at `path`. Opened for reading and without our merge operator:
-// RocksDB rewrites tables while it opens for writing, and a newer database must stay as it is.
+// The schema version of the database at `path`. Opens it read-only and without our merge operator:
+// RocksDB rewrites tables when it opens for writing, and a newer database must not be changed.
 Result<std::uint32_t> stored_schema(const std::string& path, std::string& reason) {
   const std::vector<ColumnFamilyDescriptor> some = {
       {rocksdb::kDefaultColumnFamilyName, family_options()}, {kConfigFamily, family_options()}};
@@ -165,7 +165,7 @@ Result<std::uint32_t> stored_schema(const std::string& path, std::string& reason
 
   std::string bytes;
   status = handle.db->Get({}, handle.handles[1], kSchemaKey, &bytes);
-  // The version is the first thing written: without it there is nothing that could be lost.
+  // The version is written first: a database without it contains nothing that could be lost.
   if (!status.ok()) return failure(status, "read metadata schema", reason);
   auto version = decode_schema(bytes);
   if (!version) reason = "unknown encoding of the schema version";
@@ -204,7 +204,8 @@ int errno_of(const Status& status) {
   }
 }
 
-// A directory without its database's files says ENOENT; files replaced by other things the rest.
+// ENOENT: files of the database are missing. The other codes: files were replaced by something
+// else.
 bool is_broken(int code) {
   switch (code) {
     case EUCLEAN:
@@ -228,7 +229,8 @@ RocksHandle::~RocksHandle() {
     db->DestroyColumnFamilyHandle(family).PermitUncheckedError();
   }
   const Status status = db->Close();
-  if (!status.ok()) log::get().warn("metadata did not close well: reason={}", status.ToString());
+  if (!status.ok())
+    log::get().warn("cannot close the metadata database cleanly: reason={}", status.ToString());
 }
 
 Result<std::unique_ptr<RocksStore::Database>> RocksStore::Database::open(
@@ -236,14 +238,14 @@ Result<std::unique_ptr<RocksStore::Database>> RocksStore::Database::open(
   report.schema_found = 0;
   const auto contents = SLUICE_TRY(home.contents());
   if (contents == StoreDirectory::Contents::Remains) {
-    report.reason = "a database's files without its CURRENT";
+    report.reason = "the database's file CURRENT is missing";
     return Error(EUCLEAN, "open metadata store");
   }
   if (contents == StoreDirectory::Contents::Database) {
     report.schema_found = SLUICE_TRY(stored_schema(home.path(), report.reason));
   }
   if (report.schema_found > kSchemaVersion) {
-    report.reason = "made by a newer version";
+    report.reason = "the database was made by a newer version of Sluice";
     return Error(EPROTONOSUPPORT, "open metadata store");
   }
   rocksdb::DBOptions options = database_options();
@@ -265,8 +267,9 @@ Status RocksStore::Database::write(Durability durability, rocksdb::WriteBatch& b
   rocksdb::WriteOptions options;
   options.sync = durability == Durability::Synced;
   Status status = handle_.db->Write(options, &batch);
-  // After a failed write RocksDB refuses all others until it has recovered. For a full disk it
-  // looks every five seconds by itself (Resume() then says Busy); for the rest it wants telling.
+  // After a failed write, RocksDB rejects all writes until it has recovered. From a full disk it
+  // recovers by itself, checking every five seconds (Resume() then returns Busy); other failures
+  // need a call of Resume().
   if (status.IsIOError() && handle_.db->Resume().ok()) status = handle_.db->Write(options, &batch);
   return status;
 }
@@ -306,7 +309,7 @@ Result<std::uint64_t> RocksStore::Database::last_key(Family from, std::string& r
 }
 
 Result<void> RocksStore::Database::upgrade(std::uint32_t /*found*/, std::string& reason) {
-  // From 1 to 2: the family `times`, which open() has made.
+  // From 1 to 2: the column family `times`, which open() has created.
   rocksdb::WriteBatch batch;
   Status status =
       batch.Put(family(Family::Config), kSchemaKey, slice(encode_schema(kSchemaVersion)));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// RocksStore::Database is one open RocksDB: how it is opened, tuned, upgraded and closed, and what
-// its codes mean. Only RocksStore's sources include this.
+// RocksStore::Database is one open RocksDB database. It knows how the database is opened, tuned,
+// upgraded and closed, and translates RocksDB's error codes. Only RocksStore's sources include
+// this.
 //
-// Ownership: it owns the database and RocksDB's threads. Threads: every member may be called from
-// any thread at once, but none may be under way when it is destroyed.
+// Ownership: it owns the database and RocksDB's threads.
+// Threads: every member may be called from any thread at once, but no call may be in progress when
+// it is destroyed.
 #pragma once
 
 #include <rocksdb/db.h>
@@ -23,11 +25,11 @@
 
 namespace sluice {
 
-// The one place where RocksDB's codes become errnos.
+// The only place where RocksDB's codes are translated to errnos.
 int errno_of(const rocksdb::Status& status);
 
-// Whether an open() that fails like this has met a broken database, as opposed to a machine that is
-// full, read-only or out of something.
+// Whether an open() that failed with this code found a broken database, and not a disk that is full
+// or read-only or a lack of resources.
 bool is_broken(int code);
 
 template <std::size_t kSize>
@@ -38,7 +40,7 @@ rocksdb::Slice slice(const std::array<char, kSize>& bytes) {
 // The column families, in the order in which they are opened.
 enum class Family : std::size_t { Default, Heat, Intent, Receipt, Ghost, Config, Times };
 
-// An open RocksDB with its handles, closed in the order that it wants.
+// An open RocksDB with its handles; closes them in the required order.
 class RocksHandle {
  public:
   RocksHandle() = default;
@@ -52,8 +54,8 @@ class RocksHandle {
 
 class RocksStore::Database {
  public:
-  // Opens what is at `home`, or makes it. Fails as RocksStore::open() does, and with a code that
-  // is_broken() knows if what is there cannot be used.
+  // Opens the database in `home`, or creates it. Fails as RocksStore::open() does, and with a code
+  // for which is_broken() is true if the existing database cannot be used.
   static Result<std::unique_ptr<Database>> open(const StoreDirectory& home,
                                                 std::chrono::seconds half_life, OpenReport& report);
 
@@ -64,21 +66,21 @@ class RocksStore::Database {
   rocksdb::Status write(Durability durability, rocksdb::WriteBatch& batch);
   rocksdb::Status read(Family from, const rocksdb::Slice& key, std::string& value) const;
 
-  // For a walk over many records of `from`, as they are now: an iterator is a snapshot. What it
-  // reads does not push anything out of the cache.
+  // For a walk over many records of `from`. An iterator is a snapshot, and its reads do not evict
+  // anything from the cache.
   std::unique_ptr<rocksdb::Iterator> iterator(Family from) const;
 
-  // Every intent, oldest first; on failure `reason` has RocksDB's words.
+  // Every intent, oldest first. On failure, `reason` is RocksDB's message.
   Result<std::vector<StoredIntent>> intents(std::string& reason) const;
 
-  // The highest number that is a key of `from`; 0 if there is none.
+  // The highest number among the keys of `from`; 0 if there are none.
   Result<std::uint64_t> last_key(Family from, std::string& reason) const;
 
  private:
   Database() = default;
 
-  // Brings a database of schema `found` (0: just made) to kSchemaVersion. A step from version n to
-  // n + 1 belongs before the version is written, and must bear being run again after a crash.
+  // Upgrades a database of schema `found` (0: just created) to kSchemaVersion. A step from version
+  // n to n + 1 must run before the version is written, and must be repeatable after a crash.
   Result<void> upgrade(std::uint32_t found, std::string& reason);
 
   RocksHandle handle_;

@@ -14,16 +14,16 @@ namespace {
 
 using rocksdb::Status;
 
-// A batch is built in memory; more than this many deletions go in several.
+// A batch is built in memory; more deletions than this are split into several batches.
 constexpr std::size_t kMostDeletions = 10'000;
 
-// Receipts are pruned whenever their number passes a multiple of this: each deleted range is a
-// record that reads have to look at until a compaction has carried it out.
+// Receipts are pruned whenever their number passes a multiple of this. Pruning is not done more
+// often, because reads must skip each deleted range until a compaction has removed it.
 constexpr std::uint64_t kPruneStep = 4096;
 static_assert(kPruneStep < Store::kMostReceipts);
 
-// Visits what `at` walks over, first to last, and returns how many records were left out because
-// they could not be decoded.
+// Visits the records of `at` from first to last. Returns how many were skipped because they could
+// not be decoded.
 template <typename Record>
 std::uint64_t visit_all(rocksdb::Iterator& at, Result<Record> (*decode)(std::string_view),
                         const std::function<bool(InodeId, const Record&)>& visit) {
@@ -51,7 +51,7 @@ Result<std::unique_ptr<RocksStore>> RocksStore::open(const std::string& director
   StoreDirectory home = SLUICE_TRY(StoreDirectory::open(directory));
   Next next;
 
-  // Reads the intents, too: they are what a mount starts with, so they must be readable.
+  // Also reads the intents, because a mount needs them first.
   const auto open_all = [&]() -> Result<std::unique_ptr<Database>> {
     auto opened = SLUICE_TRY(Database::open(home, half_life, seen));
     const auto intents = SLUICE_TRY(opened->intents(seen.reason));
@@ -62,8 +62,10 @@ Result<std::unique_ptr<RocksStore>> RocksStore::open(const std::string& director
   auto database = open_all();
   if (!database && is_broken(database.error().code)) {
     seen.moved_aside_to = SLUICE_TRY(home.move_aside());
-    log::get().warn("metadata was broken and starts anew, without heat: moved_to={} reason={}",
-                    log::escaped(seen.moved_aside_to), log::escaped(seen.reason));
+    log::get().warn(
+        "metadata was damaged, replaced it by an empty database without heat: moved_to={} "
+        "reason={}",
+        log::escaped(seen.moved_aside_to), log::escaped(seen.reason));
     const std::string reason = std::exchange(seen.reason, {});
     database = open_all();
     if (database) seen.reason = reason;
@@ -110,13 +112,16 @@ Result<void> RocksStore::replace(std::uint64_t generation, const std::string& re
     std::string unread;
     auto intents = database_->intents(unread);
     if (intents) rescued_ = std::move(*intents);
-    // Before the move: RocksDB finds its files by name until it is closed.
+    // Close the database before the move, because RocksDB finds its files by name.
     database_.reset();
     const std::string moved_to = SLUICE_TRY(home_.move_aside());
     log::get().warn(
-        "metadata broke and starts anew, without heat: moved_to={} reason={} intents_kept={}",
+        "metadata is damaged, replaced it by an empty database without heat: moved_to={} reason={} "
+        "intents_kept={}",
         log::escaped(moved_to), log::escaped(reason), rescued_.size());
-    if (!intents) log::get().error("intents were lost: reason={}", log::escaped(unread));
+    if (!intents)
+      log::get().error("lost the intents of unfinished operations: reason={}",
+                       log::escaped(unread));
   }
   OpenReport report;
   auto fresh = SLUICE_TRY(Database::open(home_, half_life_, report));
@@ -128,7 +133,7 @@ Result<void> RocksStore::replace(std::uint64_t generation, const std::string& re
         batch.Put(fresh->family(Family::Intent), slice(encode_key(intent.sequence)), intent.bytes);
   }
   if (status.ok()) status = fresh->write(Durability::Synced, batch);
-  if (!status.ok()) return Error(errno_of(status), "carry intents over");
+  if (!status.ok()) return Error(errno_of(status), "copy intents to the new database");
   rescued_.clear();
   database_ = std::move(fresh);
   ++generation_;
@@ -163,7 +168,7 @@ Result<Heat> RocksStore::heat(InodeId id) const {
 
 Result<void> RocksStore::each_heat(
     const std::function<bool(InodeId id, const Heat& heat)>& visit) const {
-  // Held to the end: a database that is replaced must have no iterators.
+  // Locked until the end: a database that is replaced must have no iterators.
   SharedLock lock(mutex_);
   if (!database_) return Error(EUCLEAN, "walk heat");
   const auto at = database_->iterator(Family::Heat);
@@ -195,7 +200,7 @@ Result<void> RocksStore::add_receipts(const std::vector<Receipt>& receipts) {
 }
 
 Result<std::vector<Receipt>> RocksStore::receipts(std::size_t most) const {
-  // What is left between two prunings is not shown.
+  // Receipts that the next pruning will delete are not shown.
   most = std::min(most, kMostReceipts);
   SharedLock lock(mutex_);
   if (!database_) return Error(EUCLEAN, "read receipts");
@@ -297,7 +302,7 @@ Result<void> RocksStore::forget(Family family, Operation operation,
 void RocksStore::count_skipped(std::uint64_t records) const {
   if (records == 0) return;
   if (skipped_.fetch_add(records, std::memory_order_relaxed) == 0) {
-    log::get().warn("metadata records could not be decoded and were left out: records={}", records);
+    log::get().warn("skipped metadata records that cannot be decoded: records={}", records);
   }
 }
 

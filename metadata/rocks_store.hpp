@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// RocksStore is the Store on disk: a RocksDB database in a directory of its own. Its sources,
-// rocks_*.cpp, are the only home of RocksDB; docs/metadata-format.md is the contract of what it
-// writes.
+// RocksStore is the Store on disk: a RocksDB database in its own directory. Only its sources,
+// rocks_*.cpp, include RocksDB. docs/metadata-format.md specifies what it writes.
 //
-// A database that turns out broken, at open() or later, is moved aside and an empty one takes its
-// place: that costs heat, never the mount. Intents that can still be read come along.
-// Ownership: it owns the database, the directory's lock and RocksDB's threads. Those start in
-// open(), never earlier: call it after the daemonizing fork. Threads: every member may be called
-// from any thread at once.
+// If the database is found damaged, at open() or later, it is moved aside and replaced by an empty
+// one. This loses heat but never prevents the mount. Intents that can still be read are kept.
+// Ownership: it owns the database, the directory's lock and RocksDB's threads. These threads start
+// in open(), so call it after the daemonizing fork.
+// Threads: every member may be called from any thread at once.
 #pragma once
 
 #include <atomic>
@@ -31,22 +30,21 @@ enum class Family : std::size_t;  // a column family, see rocks_database.hpp
 
 class RocksStore final : public Store {
  public:
-  // On disk: never renumber. Raise it with any change that this version would misread.
+  // On disk: never renumber. Raise it with any change that this version would misunderstand.
   static constexpr std::uint32_t kSchemaVersion = 2;
 
-  // What open() met, also when it failed.
+  // What open() found, also if it failed.
   struct OpenReport {
-    std::uint32_t schema_found = 0;  // 0: there was no database, or none that could be read
-    std::string moved_aside_to;      // where a broken database is now; empty: none was broken
-    std::string reason;              // RocksDB's words for what was broken or failed
+    std::uint32_t schema_found = 0;  // 0 if there was no readable database
+    std::string moved_aside_to;      // where a damaged database is now; empty if there was none
+    std::string reason;              // RocksDB's message about the damage or failure
   };
 
-  // Opens the database in `directory`, made if there is none (its parent must exist). Scores halve
-  // every `half_life`; zero: they never decay. Another half-life than last time is fine, it applies
-  // to what is stored from then on.
-  // Fails with EBUSY if the directory is in use, EPROTONOSUPPORT if a newer Sluice made the
-  // database (left untouched; the report has its version), or what the disk says (ENOSPC, EROFS,
-  // EACCES).
+  // Opens the database in `directory`, and creates it if there is none (the parent of the directory
+  // must exist). Scores halve every `half_life`; with zero they never decay. The half-life may
+  // differ from last time; it applies to what is stored from then on. Fails with EBUSY if the
+  // directory is in use, with EPROTONOSUPPORT if a newer Sluice made the database (it is not
+  // changed; the report has its version), or with the error of the disk (ENOSPC, EROFS, EACCES).
   static Result<std::unique_ptr<RocksStore>> open(const std::string& directory,
                                                   std::chrono::seconds half_life,
                                                   OpenReport* report = nullptr);
@@ -54,13 +52,14 @@ class RocksStore final : public Store {
 
   Result<void> add_heat(const std::vector<std::pair<InodeId, Heat>>& deltas) override;
 
-  // Also fails with EUCLEAN where the disk lost this file's record; the caller may call it cold.
+  // Also fails with EUCLEAN if the record of this file is damaged; the caller may treat the file as
+  // cold.
   Result<Heat> heat(InodeId id) const override;
 
   Result<void> each_heat(
       const std::function<bool(InodeId id, const Heat& heat)>& visit) const override;
 
-  // Not as a whole: after a failure some may be forgotten.
+  // Not atomic: after a failure, some may be forgotten.
   Result<void> forget_heat(const std::vector<InodeId>& ids) override;
 
   Result<void> add_receipts(const std::vector<Receipt>& receipts) override;
@@ -70,24 +69,24 @@ class RocksStore final : public Store {
   Result<void> each_ghost(
       const std::function<bool(InodeId id, const Ghost& ghost)>& visit) const override;
 
-  // As forget_heat().
+  // Not atomic, like forget_heat().
   Result<void> forget_ghosts(const std::vector<InodeId>& ids) override;
 
   Result<void> keep_times(const std::vector<std::pair<InodeId, KeptTimes>>& times) override;
   Result<KeptTimes> times(InodeId id) const override;
   Result<void> each_times(
       const std::function<bool(InodeId id, const KeptTimes& times)>& visit) const override;
-  // As forget_heat().
+  // Not atomic, like forget_heat().
   Result<void> forget_times(const std::vector<InodeId>& ids) override;
 
-  // After a failure the record may nevertheless be found by the next open().
+  // Even after a failure, the next open() may find the records.
   Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override;
 
   Result<void> clear_intents(const std::vector<std::uint64_t>& sequences) override;
   Result<std::vector<StoredIntent>> intents() const override;
 
-  // How many records each_heat(), each_ghost() and receipts() have left out because they could not
-  // be decoded. One that is met again counts again.
+  // How many records each_heat(), each_ghost() and receipts() have skipped because they could not
+  // be decoded. A record is counted each time.
   std::uint64_t skipped() const { return skipped_.load(std::memory_order_relaxed); }
 
  private:
@@ -103,31 +102,32 @@ class RocksStore final : public Store {
   RocksStore(StoreDirectory home, std::chrono::seconds half_life,
              std::unique_ptr<Database> database, Next next);
 
-  // Writes what `fill(database, batch)` puts in the batch; if the database proves broken, once more
-  // into a fresh one.
+  // Writes what `fill(database, batch)` puts in the batch. If the database proves to be damaged,
+  // repeats this with a new database.
   template <typename Fill>
   Result<void> write(Durability durability, Operation operation, Fill fill);
 
   // Deletes the records of `ids` from a family, in batches.
   Result<void> forget(Family family, Operation operation, const std::vector<InodeId>& ids);
 
-  // Adds to skipped() and, the first time, to the log.
+  // Adds to skipped() and logs the first time.
   void count_skipped(std::uint64_t records) const;
 
-  // Puts a fresh database in the place of the one of that generation, unless somebody already has.
+  // Replaces the database of this generation by an empty one, unless another thread has done so
+  // already.
   Result<void> replace(std::uint64_t generation, const std::string& reason);
 
   const std::chrono::seconds half_life_;
-  // No lock: each caller only needs numbers of its own.
+  // Atomic, not locked: callers only need distinct numbers.
   std::atomic<std::uint64_t> next_intent_;
   std::atomic<std::uint64_t> next_receipt_;
-  mutable std::atomic<std::uint64_t> skipped_ = 0;  // only a count
+  mutable std::atomic<std::uint64_t> skipped_ = 0;  // statistics
 
   mutable SharedMutex mutex_;  // shared to use database_, exclusive to replace it
   StoreDirectory home_ GUARDED_BY(mutex_);
-  std::unique_ptr<Database> database_ GUARDED_BY(mutex_);  // none after a failed replacement
+  std::unique_ptr<Database> database_ GUARDED_BY(mutex_);  // null after a failed replacement
   std::uint64_t generation_ GUARDED_BY(mutex_) = 0;
-  std::vector<StoredIntent> rescued_ GUARDED_BY(mutex_);  // on their way to the next database
+  std::vector<StoredIntent> rescued_ GUARDED_BY(mutex_);  // intents to write to the next database
 };
 
 }  // namespace sluice

@@ -16,9 +16,9 @@
 namespace sluice {
 namespace {
 
-constexpr mode_t kMode = 0700;  // intents hold the names of users' files
+constexpr mode_t kMode = 0700;  // intents contain the names of users' files
 
-// The names in `path`, read whole: callers rename what they list.
+// The names in `path`. All are read before returning, because callers rename what they list.
 Result<std::vector<std::string>> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::error_code failure;
@@ -46,7 +46,8 @@ std::string utc_time() {
   return {text, length};
 }
 
-// Whether only the place stands in the way of a rename, so that moving the contents may still work.
+// Whether a rename failed only because of the directory's place, so that its contents may still be
+// moved.
 bool is_immovable(int code) {
   return code == EBUSY || code == EACCES || code == EPERM || code == EXDEV || code == EINVAL;
 }
@@ -56,22 +57,23 @@ bool is_immovable(int code) {
 Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
   const bool made = ::mkdir(path.c_str(), kMode) == 0;
   if (!made && errno != EEXIST) return Error::last("make metadata directory");
-  // "<path>.broken-..." must land beside the directory itself: not in it for a trailing slash, not
-  // on another disk for a symlink, not elsewhere once a daemon has changed its working directory.
+  // "<path>.broken-..." must be next to the directory itself. So a trailing slash, symlinks and a
+  // relative path are resolved first.
   std::error_code failure;
   std::string name = std::filesystem::canonical(path, failure).string();
   if (failure) return Error(failure.value(), "open metadata directory");
-  // RocksDB syncs the directory but not its parent: without this, a crash could take the whole
-  // database, synced intents included.
+  // RocksDB syncs the directory but not its parent. Without this, a crash could lose the whole
+  // database, including synced intents.
   if (made) SLUICE_TRY(sync_directory(std::filesystem::path(name).parent_path().string()));
   UniqueFd fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return Error::last("open metadata directory");
-  // RocksDB has a lock of its own, but says "in use" only in prose, and lets go before a broken
-  // database is moved. Filesystems that cannot lock a directory (NFS) are left to that one.
+  // RocksDB has its own lock, but reports "in use" only as text, and releases it before a damaged
+  // database is moved. On filesystems that cannot lock a directory (NFS), only RocksDB's lock is
+  // used.
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
     return Error(EBUSY, "lock metadata directory");
   }
-  // Whoever had it may have moved it aside between our open() and our lock.
+  // The previous owner may have moved the directory aside between open() and flock().
   struct stat locked {};
   struct stat named {};
   if (::fstat(fd.get(), &locked) < 0) return Error::last("stat metadata directory");
@@ -95,14 +97,15 @@ Result<StoreDirectory::Contents> StoreDirectory::contents() const {
 Result<std::string> StoreDirectory::move_aside() {
   const std::string stamp = "broken-" + utc_time();
   std::string target = path_ + "." + stamp;
-  // Two within a second need two names; a hundred would mean that something else is wrong.
+  // Two databases moved within a second need two names; a hundred would indicate another problem.
   for (int n = 2; ::rename(path_.c_str(), target.c_str()) < 0; ++n) {
     if (is_immovable(errno)) return move_contents_aside(stamp);
     const bool taken = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
     if (!taken || n > 100) return Error::last("move broken metadata aside");
     target = path_ + "." + stamp + "-" + std::to_string(n);
   }
-  // The old lock is held until the new one is: nobody finds a moment in which both are free.
+  // The old lock is released only after the new one was taken, so that no other process can take
+  // the directory in between.
   *this = SLUICE_TRY(open(path_));
   return target;
 }

@@ -53,7 +53,7 @@ std::vector<InodeId> AccessSampler::used() {
   while (!watched_.empty()) {
     const ssize_t got = ::read(queue_.get(), buffer.data(), buffer.size());
     if (got <= 0) break;
-    // Events are as long as their handles, so those after the first may lie at any address.
+    // The length of an event depends on its handle, so later events may be unaligned.
     const char* const end = buffer.data() + got;
     fanotify_event_metadata event{};
     for (const char* at = buffer.data(); end - at >= static_cast<ssize_t>(sizeof event);

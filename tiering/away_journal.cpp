@@ -35,10 +35,10 @@ Result<void> AwayJournal::record(const std::vector<Step>& steps) {
   std::vector<std::string> records;
   std::vector<std::size_t> hashes;
   for (const Step& step : steps) {
-    // The tier could not be told by this path.
+    // A path this long could not be opened when the tier returns.
     if (step.from.path.size() >= PATH_MAX || step.to.path.size() >= PATH_MAX)
-      return Error(EIO, "the directory has a copy on a tier that is away");
-    // One intent each: tiers may return one by one.
+      return Error(EIO, "the directory's path is too long to record for a tier that is away");
+    // One intent for each copy, because the tiers may return one by one.
     std::string bytes = encode_steps({step});
     const std::size_t hash = std::hash<std::string>{}(bytes);
     MutexLock lock(mutex_);

@@ -20,16 +20,16 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t kProgressEvery = 1000;
-constexpr std::size_t kBlock = 512;  // of st_blocks
+constexpr std::size_t kBlock = 512;  // unit of st_blocks
 
-// A copy of a directory, by name: descriptors are opened when its turn comes.
+// A directory that the walk will visit. Descriptors are opened only when the visit begins.
 struct Visit {
   std::string path;  // below the tiers' roots
   std::vector<TierIndex> tiers;
   TierIndex pin = kNoTier;
 };
 
-// A directory being read, without that being an access that its atime shows.
+// An open directory stream that does not update the directory's atime.
 struct Stream {
   explicit Stream(int fd) : dir(::fdopendir(fd)) {
     if (dir == nullptr && fd >= 0) ::close(fd);
@@ -68,10 +68,11 @@ class Census::Walk {
   }
 
  private:
-  // What can't be read, and is not simply gone meanwhile.
+  // Handles a failure to read something. It is not a problem if the file was only removed
+  // meanwhile.
   void leave_out(int code) {
-    // Counted, and no reason to keep heat for ever: whoever makes one deep tree would do that to
-    // all.
+    // This does not make the census incomplete. Otherwise one deep tree would keep the heat of
+    // deleted files forever.
     if (code == ENAMETOOLONG) {
       ++census_.too_deep_;
       return;
@@ -79,10 +80,10 @@ class Census::Walk {
     if (code != ENOENT && code != ENOTDIR) census_.is_whole_ = false;
   }
 
-  // A directory that can't be read is left out: its files stay where they are.
+  // A directory that cannot be read is skipped; its files stay where they are.
   Result<void> look_into(const Visit& visit) {
     census_.directories_.push_back(visit.path);
-    std::unordered_set<std::string> seen;  // names of files and others, on a faster tier
+    std::unordered_set<std::string> seen;  // names of non-directories on faster tiers
     std::map<std::string, Visit> below;
     TierIndex pin = visit.pin;
     bool first = true;
@@ -161,8 +162,8 @@ class Census::Walk {
     FileFacts file;
     file.id = identity->id;
     file.bytes = st.stx_blocks * kBlock;
-    // The copy on this tier was born when the file came here. Without birth times, the last change
-    // of its inode must do.
+    // The copy on this tier was created when the file arrived here. Without birth times, ctime is
+    // the best estimate.
     file.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
     file.tier = tier.index();
     file.pin = own_pin(request_.pool, dirfd, name).value_or(inherited);
@@ -174,7 +175,7 @@ class Census::Walk {
     }
     const std::uint64_t count = census_.files_.size();
     if (count % kProgressEvery == 0 && request_.progress && !request_.progress(count))
-      return Error(ECANCELED, "census");
+      return Error(ECANCELED, "take a census");
     return {};
   }
 
@@ -215,17 +216,17 @@ Result<Census> Census::take(const Request& request) {
   return census;
 }
 
-// A file that was made or moved since the walk passed its directory is not found: only of the old
-// it is certain that they are no more. In seconds.
-constexpr std::int64_t kSurely = 86400;
+// A file that was created or moved after the walk passed its directory is not found. Only files
+// last used longer ago than this many seconds are certainly gone.
+constexpr std::int64_t kStaleAfter = 86400;
 
-// Both are in the order of the ids, so one walk through each suffices.
+// Both lists are sorted by id, so one pass over each is enough.
 Result<void> Census::join_heat(const Request& request) {
   std::size_t at = 0;
   const auto joined = request.store.each_heat([&](InodeId id, const Heat& heat) {
     while (at < files_.size() && files_[at].id < id) ++at;
     if (at == files_.size() || files_[at].id != id) {
-      if (is_whole_ && heat.last_access + kSurely < request.now) stale_heat_.push_back(id);
+      if (is_whole_ && heat.last_access + kStaleAfter < request.now) stale_heat_.push_back(id);
       return true;
     }
     FileFacts& file = files_[at];
@@ -236,13 +237,13 @@ Result<void> Census::join_heat(const Request& request) {
         std::min<std::uint64_t>(heat.opens, std::numeric_limits<std::uint32_t>::max()));
     return true;
   });
-  // Of a damaged database, what could be read must do; the rest counts as cold.
+  // If the database is damaged, files whose heat could not be read count as cold.
   if (!joined && joined.error().code != EUCLEAN) return joined;
   return {};
 }
 
 Result<void> Census::join_ghosts(const Request& request) {
-  // A ghost matters as long as the heat from before it left does.
+  // A ghost is useful only as long as the heat from before the file left.
   const auto memory = std::max<std::int64_t>(request.half_life.count(), 86400);
   std::size_t at = 0;
   return request.store.each_ghost([&](InodeId id, const Ghost& ghost) {
@@ -259,12 +260,12 @@ Result<void> Census::join_ghosts(const Request& request) {
   });
 }
 
-// Those of directories go with the directory; see Filesystem::set_removed.
+// The times of a directory are deleted together with the directory.
 void Census::find_stale_times(const Request& request) {
   if (!is_whole_) return;
-  const std::int64_t old = (request.now - kSurely) * 1'000'000'000;
+  const std::int64_t old = (request.now - kStaleAfter) * 1'000'000'000;
   std::size_t at = 0;
-  // Where they can't be read, they stay.
+  // If they cannot be read, none are deleted.
   [[maybe_unused]] const auto walked =
       request.store.each_times([&](InodeId id, const KeptTimes& times) {
         while (at < files_.size() && files_[at].id < id) ++at;

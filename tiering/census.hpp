@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Census is every file of the pool at one moment, with what the planner needs to know of it. The
-// tiers are walked together: of a path that two tiers have, only the fastest tier's file counts.
-// Paths are kept once per directory and names in one block, so that a million files take some
-// hundred bytes each.
+// A Census lists every file of the pool at one moment, with the facts that the planner needs. The
+// tiers are walked together: if two tiers have the same path, only the file on the faster tier
+// counts. Each directory's path is stored once and all names are stored in one block, so a file
+// takes about a hundred bytes.
 //
-// Threads: a plain value; taking one may run beside anything.
+// Threads: a plain value; taking a census does not disturb other threads.
 #pragma once
 
 #include <sys/types.h>
@@ -31,29 +31,31 @@ class Census {
     const Policy& policy;
     std::chrono::seconds half_life{};
     std::int64_t now = 0;
-    // Called now and then with the files seen so far; false stops the census (ECANCELED).
+    // Called from time to time with the number of files seen so far; returning false stops the
+    // census with ECANCELED.
     std::function<bool(std::uint64_t files)> progress = {};
   };
 
   static Result<Census> take(const Request& request);
 
-  // In the order of their ids.
+  // Sorted by id.
   const std::vector<FileFacts>& files() const { return files_; }
-  // Files that can't move, because a name of theirs is missing: outside the tier, or hidden.
+  // False if some hard link of the file was not found because it is outside the tier or hidden.
+  // Such a file cannot move.
   bool has_all_names(std::size_t file) const;
-  // Every name of the file, below the mount.
+  // Every path of the file, below the mount.
   std::vector<std::string> paths(std::size_t file) const;
-  // One of them.
+  // One of its paths.
   std::string path(std::size_t file) const { return path_of(names_[file]); }
-  // Its name, and the directory that this is in, as an index into directories().
+  // The name in that path, and the directory that contains it as an index into directories().
   const char* name(std::size_t file) const { return text_.c_str() + names_[file].at; }
   std::uint32_t directory(std::size_t file) const { return names_[file].directory; }
-  // "" is the root; "/a", "/a/b". Each comes after the one that it is in.
+  // "" is the root; the others are "/a", "/a/b". A directory comes after its parent.
   const std::vector<std::string>& directories() const { return directories_; }
-  // How many directories were left out because their path is longer than the kernel takes
-  // (PATH_MAX, 4,096 bytes). Their files stay where they are.
+  // The number of directories that were skipped because their path is longer than PATH_MAX (4,096
+  // bytes). Their files stay where they are.
   std::uint64_t too_deep() const { return too_deep_; }
-  // Heat, ghosts and kept times of files that are no more.
+  // Files that no longer exist but still have heat, ghosts or kept times in the store.
   const std::vector<InodeId>& stale_heat() const { return stale_heat_; }
   const std::vector<InodeId>& stale_ghosts() const { return stale_ghosts_; }
   const std::vector<InodeId>& stale_times() const { return stale_times_; }
@@ -76,17 +78,17 @@ class Census {
   void match_rules(const Request& request);
 
   std::vector<FileFacts> files_;
-  std::vector<Name> names_;                   // of each file, one
-  std::vector<std::int64_t> sizes_, mtimes_;  // only if there are rules
-  std::map<InodeId, Links> links_;            // of files that have several
+  std::vector<Name> names_;                   // one name per file
+  std::vector<std::int64_t> sizes_, mtimes_;  // empty if there are no rules
+  std::map<InodeId, Links> links_;            // files with several hard links
   std::vector<std::string> directories_;
-  std::string text_;  // names, each ended by a zero byte
+  std::string text_;  // names, each terminated by a zero byte
   std::uint64_t too_deep_ = 0;
-  bool is_whole_ = true;  // so that a file that was not found is no more
+  bool is_whole_ = true;  // everything was read, so a file that was not found does not exist
   std::vector<InodeId> stale_heat_, stale_ghosts_, stale_times_;
 };
 
-// Every name, below its root, of the inode `number` on one tier. Stops at `count` of them.
+// The paths, below the tier's root, of the inode `number`. Stops after `count` paths.
 Result<std::vector<std::string>> find_names(const Tier& tier, ino_t number, nlink_t count);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@
 namespace sluice {
 namespace {
 
-// The copies of a directory, by index, in which a name is, and what it is there.
+// The copies (by index) of a directory that contain some name, and what the name is there.
 using Places = std::vector<std::pair<std::size_t, struct stat>>;
 using Names = std::map<std::string, Places>;
 
@@ -33,7 +33,7 @@ Result<bool> same_bytes(int dir_a, int dir_b, const char* name) {
     const ssize_t got = ::pread(a.get(), left.data(), kChunk, at);
     const ssize_t other = ::pread(b.get(), right.data(), kChunk, at);
     if (got < 0 || other < 0) return Error::last("read for comparison");
-    // Short reads of regular files happen only at their end.
+    // A read of a regular file is short only at the end of the file.
     if (got != other || std::memcmp(left.data(), right.data(), static_cast<std::size_t>(got)) != 0)
       return false;
     if (got == 0) return true;
@@ -62,11 +62,11 @@ class Checker {
   struct Copy {
     Tier* tier;
     SharedFd fd;
-    FileHandle handle;  // while `fd` is closed
+    FileHandle handle;  // set while `fd` is closed
     int get() const { return fd->get(); }
   };
 
-  // A file or directory whose identity can meet another's.
+  // A file or directory that may share its identity with another.
   struct Holder {
     std::string path;
     const Tier* tier = nullptr;
@@ -87,8 +87,8 @@ class Checker {
     if (intents->empty()) return;
     Finding& finding = found(Finding::Kind::Unfinished, "",
                              std::to_string(intents->size()) +
-                                 " operations on several tiers wait to be finished; "
-                                 "mounting the pool does that, too");
+                                 " operations across tiers are unfinished; "
+                                 "mounting the pool finishes them, too");
     if (repair_ == Repair::No) return;
     const auto replayed = replay_intents(store, pool_);
     const auto left = store.intents();
@@ -113,16 +113,16 @@ class Checker {
     }
   }
 
-  // A directory on the way down to the one that is looked at.
+  // One directory on the path to the current directory.
   struct Level {
     std::vector<Copy> copies;
     Names names;
     Names::const_iterator next;
-    std::size_t path_size = 0;  // of path_, for this directory
+    std::size_t path_size = 0;  // length of path_ for this directory
   };
 
-  // Depth first. A tree may be deeper than a thread's stack is large, than a path may be long and
-  // than there are descriptors: only the last levels keep theirs.
+  // Depth first. The tree may be deeper than the stack, PATH_MAX or the limit on descriptors allow.
+  // So there is no recursion, and only the last levels keep their descriptors open.
   void walk(std::vector<Copy> roots) {
     constexpr std::size_t kOpenLevels = 64;
     enter(std::move(roots));
@@ -143,7 +143,7 @@ class Checker {
     }
   }
 
-  // Where the tier has no handles, the descriptors stay.
+  // If the tier has no handles, the descriptors stay open.
   static void close(Level& level) {
     for (Copy& copy : level.copies) {
       const auto self = copy.tier->identify(copy.get(), "");
@@ -153,7 +153,7 @@ class Checker {
     }
   }
 
-  // A copy that is gone meanwhile is as good as one without names.
+  // If a copy was removed meanwhile, it is treated as empty.
   static void open_again(Level& level) {
     for (Copy& copy : level.copies) {
       if (copy.fd) continue;
@@ -162,7 +162,7 @@ class Checker {
     }
   }
 
-  // Goes down into the directory path_, whose copies these are.
+  // Enters the directory path_, which has these copies.
   void enter(std::vector<Copy> copies) {
     ++report_.directories;
     Names names;
@@ -184,7 +184,7 @@ class Checker {
     levels_.back().next = levels_.back().names.begin();
   }
 
-  // Returns the copies of what is a directory, which the walk goes down into.
+  // If the name is a directory, returns its copies, which the walk then enters.
   std::vector<Copy> examine(const std::vector<Copy>& copies, const std::string& path,
                             const std::string& name, const Places& places) {
     const bool directory = S_ISDIR(places[0].second.st_mode);
@@ -204,7 +204,7 @@ class Checker {
       if (fd) inside.push_back({copies[index].tier, std::make_shared<UniqueFd>(std::move(fd)), {}});
     }
     if (directory) {
-      if (inside.empty()) found(Finding::Kind::Unreadable, path, "can't be opened");
+      if (inside.empty()) found(Finding::Kind::Unreadable, path, "cannot be opened");
       compare_directories(inside, path);
       return inside;
     }
@@ -230,7 +230,7 @@ class Checker {
       Finding& finding =
           found(Finding::Kind::DirectoryAttributes, path,
                 "owner, mode or xattrs on tier " + copies[i].tier->name() +
-                    " differ from those on " + copies[0].tier->name() + ", which count");
+                    " differ from those on " + copies[0].tier->name() + ", which take precedence");
       if (repair_ == Repair::Yes)
         finding.repaired = copy_attributes(copies[0].get(), copies[i].get()).has_value();
     }
@@ -239,7 +239,7 @@ class Checker {
   void compare_files(const Copy& fast, const Copy& slow, const std::string& path,
                      const std::string& name, const struct stat& a, const struct stat& b) {
     const std::string where =
-        "on tiers " + fast.tier->name() + " (which counts) and " + slow.tier->name();
+        "on tiers " + fast.tier->name() + " (which takes precedence) and " + slow.tier->name();
     bool same = S_ISREG(a.st_mode) && S_ISREG(b.st_mode) && a.st_size == b.st_size;
     if (same) {
       const auto equal = same_bytes(fast.get(), slow.get(), name.c_str());
@@ -251,23 +251,23 @@ class Checker {
     }
     if (!same) {
       found(Finding::Kind::TwoFiles, path,
-            where + ", different; keep one: move the other away on its tier");
+            where + ", with different contents; keep one and move the other away on its tier");
       return;
     }
-    Finding& finding =
-        found(Finding::Kind::SameFileTwice, path, where + ", byte for byte the same");
+    Finding& finding = found(Finding::Kind::SameFileTwice, path, where + ", with equal contents");
     if (repair_ == Repair::Yes) finding.repaired = ::unlinkat(slow.get(), name.c_str(), 0) == 0;
   }
 
-  // REQUIRES: `st` is what `name` is in the copy `copies[index]` of its directory.
+  // REQUIRES: `st` is the stat of `name` in `copies[index]`.
   void check_identity(const std::vector<Copy>& copies, const Places& places, std::size_t index,
                       const std::string& path, const std::string& name, const struct stat& st) {
     const Copy& copy = copies[index];
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return;
     const auto identity = copy.tier->identity_of(copy.get(), name.c_str());
     if (!identity) return;
-    // Of two with one identity, one carries it at least. A hash can't be looked up, so directories
-    // born with one are remembered, too; files are too many.
+    // If two files share an identity, at least one of them carries it in an xattr. Directories
+    // whose natural identity is a hash are remembered, too, because a hash cannot be looked up.
+    // Files with a hash are not: there are too many.
     const bool carries = getxattr_at(copy.get(), name.c_str(), kIdentityXattr, nullptr, 0) >= 0;
     if (!carries && (slot_of(identity->id) != kOpaqueSlot || !S_ISDIR(st.st_mode))) return;
     Holder other = born_with(*identity);
@@ -279,13 +279,13 @@ class Checker {
       other = holders_.emplace(to_number(identity->id), Holder{path, copy.tier, st.st_ino})
                   .first->second;
     }
-    // A hard link shares an identity rightly, and so do the copies of a directory.
+    // Hard links and copies of a directory share an identity legitimately.
     if (other.path == path || (other.tier == copy.tier && other.inode == st.st_ino)) return;
     Finding& finding = found(Finding::Kind::SharedIdentity, path, shared_text(copy, path, other));
     if (repair_ == Repair::No || !carries) return;
     const UniqueFd fd(::openat(copy.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) return;
-    // A directory may have been given a wrong name, with all that is in it; a file is what it is.
+    // A directory may have been renamed on its tier together with its contents.
     if (S_ISDIR(st.st_mode)) {
       const auto inside = names_in(fd.get(), 1);
       if (!inside || !inside->empty()) return;
@@ -299,13 +299,14 @@ class Checker {
     struct stat st {};
     const std::string place = copy.tier->path() + path;
     if (::lstat(place.c_str(), &st) < 0 || !S_ISDIR(st.st_mode)) return text;
-    return text + "; if what is in " + place +
-           " belongs there, rename it so on that tier; if not: "
+    return text + "; if the contents of " + place +
+           " belong there, rename it to that on its tier; otherwise run: "
            "setfattr -x " +
            kIdentityXattr + " " + place;
   }
 
-  // What was born with an identity, if it is there yet. Its tier is null if not.
+  // The file or directory whose natural identity is `identity`. The result has no tier if it is
+  // gone.
   Holder born_with(const Identity& identity) const {
     const Tier* tier = pool_.by_slot(slot_of(identity.id));
     if (tier == nullptr) return {};
@@ -316,7 +317,7 @@ class Checker {
     const auto root = tier->root();
     const auto top = root ? current_path((*root)->get()) : Result<std::string>(root.error());
     Holder holder{"inode " + std::to_string(there->st.st_ino), tier, there->st.st_ino};
-    // The kernel always knows the path of a directory, but not of a file.
+    // The kernel always knows the path of a directory, but not always that of a file.
     if (path && top && path->starts_with(*top + "/")) holder.path = path->substr(top->size());
     const bool is_private = holder.path.starts_with(std::string("/") + kPrivateDirectory + "/");
     return is_private ? Holder{} : holder;
@@ -325,8 +326,8 @@ class Checker {
   // `st` is null for the root of a tier itself.
   void check_aliases(const Copy& copy, const std::string& path, const std::string& name,
                      const struct stat* st) {
-    // On XFS they are the ACL, and a filesystem on top of another may have XFS below it. So may a
-    // directory at which something else is mounted.
+    // On XFS these attributes are the ACL itself. Stacked filesystems and mounts inside a directory
+    // may have XFS below them, so only these filesystems are known not to be XFS.
     constexpr std::array<std::string_view, 6> kNotXfs{"ext4", "btrfs", "tmpfs",
                                                       "f2fs", "zfs",   "bcachefs"};
     const std::string filesystem = copy.tier->filesystem();
@@ -334,9 +335,10 @@ class Checker {
     if (st != nullptr && (S_ISLNK(st->st_mode) || st->st_dev != copy.tier->device())) return;
     for (const char* alias : acl_aliases()) {
       if (getxattr_at(copy.get(), name.c_str(), alias, nullptr, 0) < 0) continue;
-      Finding& finding = found(Finding::Kind::AclAlias, path,
-                               std::string(alias) + " on tier " + copy.tier->name() +
-                                   ": no ACL on " + filesystem + ", but one if copied to xfs");
+      Finding& finding =
+          found(Finding::Kind::AclAlias, path,
+                std::string(alias) + " on tier " + copy.tier->name() + ": not an ACL on " +
+                    filesystem + ", but it becomes one if it is copied to xfs");
       if (repair_ == Repair::No) continue;
       const UniqueFd fd(name.empty()
                             ? ::fcntl(copy.get(), F_DUPFD_CLOEXEC, 0)
@@ -369,8 +371,9 @@ class Checker {
   const std::function<void(std::uint64_t)>& progress_;
   CheckReport report_;
   std::unordered_map<std::uint64_t, Holder> holders_;  // by identity
-  std::deque<Level> levels_;  // which moves none when it grows: `next` may be an end
-  std::string path_;          // of what is being looked at
+  // A deque keeps its elements in place when it grows; `next` may be an end iterator.
+  std::deque<Level> levels_;
+  std::string path_;  // path of the current directory
 };
 
 }  // namespace

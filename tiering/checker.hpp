@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The invariants of a pool as code: what `sluice fsck` reports and what tests demand after every
-// injected fault. It deletes only what is proven to be a copy. Threads: one caller; nobody else may
-// change the pool meanwhile if it repairs.
+// The invariants of a pool, as code. `sluice fsck` reports violations, and tests run the checker
+// after every injected fault. A repair deletes a file only after it was compared with its
+// duplicate.
+// Threads: one caller. While a check repairs, nothing else may change the pool.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,20 @@ namespace sluice {
 
 struct Finding {
   enum class Kind {
-    SameFileTwice,  // one path, two tiers, equal bytes: the slower can go
-    TwoFiles,       // one path, two tiers, different bytes: somebody must choose; never repaired
-    TypeClash,      // a directory on one tier, something else on another; never repaired
-    DirectoryAttributes,  // copies of a directory that differ in owner, mode or xattrs
-    SharedIdentity,       // two files or directories of different names have one identity
-    AclAlias,             // an ACL of XFS, kept by a filesystem to which it is no ACL
-    LeftOver,             // something in .sluice/tmp
-    Unfinished,           // an intent that was never carried out
+    SameFileTwice,  // two tiers have the same path with equal bytes; the slower copy can be removed
+    // Two tiers have the same path with different bytes. Never repaired: a person must choose.
+    TwoFiles,
+    TypeClash,            // one tier has a directory, another has something else; never repaired
+    DirectoryAttributes,  // copies of a directory differ in owner, mode or xattrs
+    SharedIdentity,       // two files or directories with different paths have one identity
+    AclAlias,             // XFS's alias of an ACL, stored on a filesystem where it is not an ACL
+    LeftOver,             // a file in .sluice/tmp
+    Unfinished,           // an intent that was not executed
     Unreadable,           // could not be examined
   };
   Kind kind{};
   std::string path;    // below the pool's root
-  std::string detail;  // which tiers, and what to do
+  std::string detail;  // which tiers, and what to do next
   bool repaired = false;
 };
 
@@ -39,13 +41,13 @@ struct CheckReport {
   std::vector<Finding> findings;
   std::uint64_t files = 0;
   std::uint64_t directories = 0;
-  bool clean() const;  // nothing is left to do
+  bool clean() const;  // no findings are left
 };
 
 enum class Repair { No, Yes };
 
-// Walks every tier that is online. `progress` is called now and then with the files seen so far.
-// `store` may be null: then intents are not looked at.
+// Walks every tier that is online. `progress` is called from time to time with the number of files
+// seen so far. If `store` is null, intents are not checked.
 CheckReport check_pool(const Pool& pool, Store* store, Repair repair,
                        const std::function<void(std::uint64_t files)>& progress);
 

@@ -29,12 +29,12 @@ namespace {
 constexpr std::size_t kChunk = 2 << 20;
 constexpr std::size_t kAlignment = 4096;
 
-// Newer than Debian 12's headers. The page cache keeps nothing that such a call brought in.
+// RWF_DONTCACHE, which Debian 12's headers lack: the page cache keeps nothing from such a call.
 constexpr int kDontCache = 0x80;
 constexpr long kCachestat = 451;
 
-// Whether any page of the range is in the page cache. Yes where the kernel can't tell: then nothing
-// is dropped.
+// Whether any page of the range is in the page cache. True if the kernel cannot tell, so that
+// cached pages are never dropped by mistake.
 bool is_cached(int fd, off_t offset, std::size_t size) {
   struct {
     std::uint64_t offset, size;
@@ -53,8 +53,8 @@ using Buffer = std::unique_ptr<char, FreeDeleter>;
 
 Buffer make_buffer() { return Buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kChunk))); }
 
-// One pread or pwrite that leaves no pages behind, or an ordinary one where the filesystem can't do
-// that.
+// One pread or pwrite that leaves no pages in the cache. Falls back to an ordinary call if the
+// filesystem does not support that.
 template <typename Vectored>
 ssize_t uncached(Vectored call, int fd, char* data, std::size_t size, off_t offset) {
   iovec piece{data, size};
@@ -72,12 +72,12 @@ Result<void> write_all(int to, char* data, std::size_t size, off_t offset, bool 
     if (put < 0) return Error::last("write copy");
     done += static_cast<std::size_t>(put);
   }
-  // Under way while we read on, so that the sync at the end finds little to do.
+  // Starts write-back now, so that the sync at the end has little to do.
   if (keep_cached) ::sync_file_range(to, offset, static_cast<off_t>(size), SYNC_FILE_RANGE_WRITE);
   return {};
 }
 
-// Hashes what the copy and the check of it both see: data, and where there is none.
+// Hashes the data and the positions of the holes. The copy and its verification use the same hash.
 class Hash {
  public:
   Hash() : state_(XXH3_createState()) { XXH3_64bits_reset(state_.get()); }
@@ -96,8 +96,8 @@ class Hash {
   std::unique_ptr<XXH3_state_t, Deleter> state_;
 };
 
-// The ranges of `fd` that hold data. Asked once: room that was set aside is a hole until somebody
-// reads it, and data as long as its pages are cached.
+// The ranges of `fd` that contain data. They are read once and kept, because the answer can change:
+// a preallocated range is a hole until someone reads it, and data while its pages are cached.
 Result<std::vector<Copied::Range>> data_ranges(int fd, off_t size) {
   std::vector<Copied::Range> ranges;
   for (off_t at = 0; at < size;) {
@@ -112,7 +112,7 @@ Result<std::vector<Copied::Range>> data_ranges(int fd, off_t size) {
   return ranges;
 }
 
-// Calls `take(begin, end)` for each range, telling `hash` of the holes between them.
+// Calls `take(begin, end)` for each range and adds the holes between ranges to `hash`.
 template <typename Take>
 Result<void> for_each_range(const Copied& copied, Hash& hash, Take take) {
   std::int64_t at = 0;
@@ -125,7 +125,7 @@ Result<void> for_each_range(const Copied& copied, Hash& hash, Take take) {
   return {};
 }
 
-// As getfattr lists them, without those that are not copied.
+// The names of the xattrs that are copied.
 Result<std::set<std::string>> xattr_names(const std::string& path) {
   std::string list;
   for (;;) {
@@ -150,27 +150,27 @@ Result<std::set<std::string>> xattr_names(const std::string& path) {
   return names;
 }
 
-// What is said of a move that failed because of errno: which attribute stands in the way.
-Error cannot_keep(std::string_view name) {
+// Makes an error from errno that says which attribute cannot be stored.
+Error cannot_store(std::string_view name) {
   if (name.starts_with("system.posix_acl_"))
-    return Error::last("the tier can't keep the file's POSIX ACL");
-  if (name.starts_with("system.")) return Error::last("the tier can't keep the file's ACL");
+    return Error::last("the tier cannot store the file's POSIX ACL");
+  if (name.starts_with("system.")) return Error::last("the tier cannot store the file's ACL");
   if (name.starts_with("security."))
-    return Error::last("the tier can't keep the file's security label or capabilities");
+    return Error::last("the tier cannot store the file's security label or capabilities");
   if (name.starts_with("trusted."))
-    return Error::last("the tier can't keep a trusted.* attribute of the file");
+    return Error::last("the tier cannot store a trusted.* attribute of the file");
   if (name.starts_with("user."))
-    return Error::last("the tier can't keep a user.* attribute of the file");
-  return Error::last("the tier can't keep an attribute of the file");
+    return Error::last("the tier cannot store a user.* attribute of the file");
+  return Error::last("the tier cannot store an attribute of the file");
 }
 
-// From fs/xfs/xfs_xattr.c, which lists an ACL by its name on disk, too; setting it there sets the
-// ACL. No other filesystem of the kernel has such names.
+// XFS lists an ACL also under its name on disk, and setting that name sets the ACL
+// (fs/xfs/xfs_xattr.c). No other filesystem in the kernel has such aliases.
 constexpr std::array<const char*, 2> kAclAliases{"trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"};
 
-// How a filesystem stores a file: compression, layout on a cluster. They mean nothing elsewhere,
-// and some of them can't be set at all (ceph.dir.rbytes). ACLs that only one filesystem knows
-// (system.nfs4_acl) are not among them: without one, somebody could get in.
+// Attributes that describe how one filesystem stores a file: compression, layout on a cluster. They
+// mean nothing elsewhere, and some cannot be set at all (ceph.dir.rbytes). ACLs of a single
+// filesystem (system.nfs4_acl) are not in this list: dropping one could grant access.
 constexpr std::array<std::string_view, 3> kStoragePrefixes{"btrfs.", "ceph.", "lustre."};
 
 }  // namespace
@@ -204,7 +204,7 @@ Result<void> copy_xattrs(int from, int to) {
     if (size < 0) return Error::last("read xattr");
     if (::setxattr(target.c_str(), name.c_str(), value.data(), static_cast<std::size_t>(size), 0) <
         0) {
-      return cannot_keep(name);
+      return cannot_store(name);
     }
   }
   return {};
@@ -214,7 +214,7 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
   struct stat st {};
   if (::fstat(from, &st) < 0) return Error::last("stat source");
   const Buffer buffer = make_buffer();
-  if (!buffer) return Error(ENOMEM, "copy");
+  if (!buffer) return Error(ENOMEM, "allocate a copy buffer");
   Copied copied;
   copied.size = st.st_size;
   copied.ranges = SLUICE_TRY(data_ranges(from, st.st_size));
@@ -227,7 +227,7 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
       const ssize_t got = uncached(::preadv2, from, buffer.get(), want, offset);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::last("read source");
-      if (got == 0) return {};  // truncated meanwhile; the caller decides what that means
+      if (got == 0) return {};  // truncated meanwhile; the caller checks for that
       const auto size = static_cast<std::size_t>(got);
       SLUICE_TRY(write_all(to, buffer.get(), size, offset, cached));
       hash.data(buffer.get(), size);
@@ -238,7 +238,7 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
     return {};
   };
   SLUICE_TRY(for_each_range(copied, hash, copy_range));
-  if (::ftruncate(to, st.st_size) < 0) return Error::last("size copy");
+  if (::ftruncate(to, st.st_size) < 0) return Error::last("set size of copy");
   copied.hash = hash.value();
   return copied;
 }
@@ -246,12 +246,12 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
 Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace) {
   const std::string path = proc_path(copy);
   UniqueFd direct(::open(path.c_str(), O_RDONLY | O_DIRECT | O_NOATIME | O_CLOEXEC));
-  // Without O_DIRECT we must hope that clean pages are dropped when asked.
+  // Without O_DIRECT, this relies on the kernel dropping clean pages when asked.
   if (!direct) direct.reset(::open(path.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));
   if (!direct) return Error::last("open copy");
   ::posix_fadvise(direct.get(), 0, 0, POSIX_FADV_DONTNEED);
   const Buffer buffer = make_buffer();
-  if (!buffer) return Error(ENOMEM, "verify");
+  if (!buffer) return Error(ENOMEM, "allocate a buffer to verify the copy");
   Hash hash;
   const auto hash_range = [&](off_t offset, off_t end) -> Result<void> {
     while (offset < end) {
@@ -260,7 +260,7 @@ Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& p
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::last("read copy");
       const off_t size = std::min<off_t>(aligned + got, end) - offset;
-      if (size <= 0) return Error(EIO, "the copy is too short");
+      if (size <= 0) return Error(EIO, "the copy on disk is shorter than what was written");
       hash.data(buffer.get() + (offset - aligned), static_cast<std::size_t>(size));
       offset += size;
       if (pace) SLUICE_TRY(pace(static_cast<std::uint64_t>(size)));
@@ -274,9 +274,9 @@ Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& p
 Result<void> copy_attributes(int from, int to) {
   struct stat st {};
   if (::fstat(from, &st) < 0) return Error::last("stat source");
-  // Owner first: chown clears setuid and capabilities. Then mode, then xattrs (an ACL also writes
-  // the mode's group bits, to the value it has on the source), times last, because everything
-  // before moves ctime only.
+  // Owner first, because chown clears setuid and capabilities. Then the mode, then xattrs (an ACL
+  // also sets the mode's group bits, to the same value). Times last; the steps before them change
+  // only ctime.
   if (::fchown(to, st.st_uid, st.st_gid) < 0) return Error::last("chown copy");
   if (::fchmod(to, st.st_mode & 07777) < 0) return Error::last("chmod copy");
   SLUICE_TRY(copy_xattrs(from, to));
@@ -297,24 +297,25 @@ void copy_atime(int from, int to) {
 
 Result<void> copy_inode_flags(int from, int to) {
   unsigned flags = 0, present = 0;
-  if (::ioctl(from, FS_IOC_GETFLAGS, &flags) < 0) return {};  // its filesystem has none
+  // The source's filesystem has no flags.
+  if (::ioctl(from, FS_IOC_GETFLAGS, &flags) < 0) return {};
   if (flags & (FS_IMMUTABLE_FL | FS_APPEND_FL))
     return Error(EPERM, "the file is immutable or append-only");
-  // Those that a person sets and that mean the same everywhere.
+  // The flags that users set and that mean the same on every filesystem.
   constexpr unsigned kKept = FS_SYNC_FL | FS_NODUMP_FL | FS_NOATIME_FL | FS_NOCOW_FL;
   const bool readable = ::ioctl(to, FS_IOC_GETFLAGS, &present) == 0;
   if ((flags & kKept) != (present & kKept)) {
     flags = (present & ~kKept) | (flags & kKept);
     if (!readable || ::ioctl(to, FS_IOC_SETFLAGS, &flags) < 0)
-      return Error(EOPNOTSUPP, "the tier can't keep the file's flags");
+      return Error(EOPNOTSUPP, "the tier cannot store the file's flags");
   }
   fsxattr source{}, target{};
   if (::ioctl(from, FS_IOC_FSGETXATTR, &source) < 0 || source.fsx_projid == 0) return {};
   if (::ioctl(to, FS_IOC_FSGETXATTR, &target) < 0)
-    return Error(EOPNOTSUPP, "the tier can't keep the file's project id");
+    return Error(EOPNOTSUPP, "the tier cannot store the file's project id");
   target.fsx_projid = source.fsx_projid;
   if (::ioctl(to, FS_IOC_FSSETXATTR, &target) < 0)
-    return Error(EOPNOTSUPP, "the tier can't keep the file's project id");
+    return Error(EOPNOTSUPP, "the tier cannot store the file's project id");
   return {};
 }
 

@@ -13,9 +13,10 @@
 namespace sluice {
 
 std::optional<DiskCounters> parse_disk_counters(std::string_view text) {
-  // Documentation/block/stat.rst of the kernel; later ones have more fields at the end.
+  // See Documentation/block/stat.rst in the kernel. Newer kernels have more fields at the end.
   constexpr std::size_t kFields = 10;
-  constexpr std::uint64_t kSector = 512;  // whatever the disk's own is
+  // The unit of these counters, whatever the disk's sector size is.
+  constexpr std::uint64_t kSector = 512;
   std::array<std::uint64_t, kFields> fields{};
   for (std::uint64_t& field : fields) {
     text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a disk has read and written since the machine started, as the kernel counts it: whoever did
-// it, the kernel itself for passthrough files included. Threads: pure functions.
+// The reads and writes of a disk since boot, as the kernel counts them. They include the I/O of all
+// programs, and of the kernel itself for passthrough files. Threads: pure functions.
 #pragma once
 
 #include <sys/types.h>
@@ -16,14 +16,15 @@ struct DiskCounters {
   std::string name;  // "nvme0n1p1", "dm-0"
   std::uint64_t reads = 0, read_bytes = 0;
   std::uint64_t writes = 0, written_bytes = 0;
-  std::uint64_t busy_ms = 0;  // at least one request was under way
+  std::uint64_t busy_ms = 0;  // time during which at least one request was in progress
 };
 
-// Of the block device that `device`, the st_dev of a filesystem, is. Nothing where that is none:
-// tmpfs, overlayfs, NFS, and btrfs and ZFS, whose filesystems have numbers of their own.
+// The counters of the block device whose number is `device`, the st_dev of a filesystem. Empty if
+// the filesystem has no single block device (tmpfs, overlayfs, NFS) or its own device numbers
+// (btrfs, ZFS).
 std::optional<DiskCounters> disk_counters(dev_t device);
 
-// The counts in the text of /sys/dev/block/MAJOR:MINOR/stat.
+// Parses the text of /sys/dev/block/MAJOR:MINOR/stat.
 std::optional<DiskCounters> parse_disk_counters(std::string_view text);
 
 }  // namespace sluice

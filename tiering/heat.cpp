@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// Deltas in one write to the store. All at once would be a batch, and then a write buffer, of a
-// hundred megabytes after a busy five seconds.
+// Deltas per write to the store. One write of everything could be a batch, and then a write buffer,
+// of a hundred megabytes after five busy seconds.
 constexpr std::ptrdiff_t kBatch = 8192;
 
 bool is_before(const HeatTable::Entry& a, const HeatTable::Entry& b) { return a.first < b.first; }
@@ -57,10 +57,10 @@ void HeatRecorder::take_pending() {
   taken_.reserve(size);
   for (HeatTable& table : tables) {
     table.append_to(taken_);
-    table = {};  // a busy five seconds are tens of megabytes: not twice
+    table = {};  // frees the memory now: it may be tens of megabytes
   }
-  // In the order of the database: its tables then cover narrow ranges, and folding one into those
-  // below rewrites a few of them instead of all.
+  // Sorted like the database: its tables then cover narrow ranges, and compaction rewrites a few of
+  // them instead of all.
   std::sort(taken_.begin(), taken_.end(), is_before);
   std::vector<HeatTable::Entry> most(std::min(kBusiest, taken_.size()));
   std::partial_sort_copy(taken_.begin(), taken_.end(), most.begin(), most.end(), has_more);
@@ -95,7 +95,7 @@ void HeatRecorder::put_back_rest() {
 Result<void> HeatRecorder::flush() {
   MutexLock lock(flush_);
   take_pending();
-  // A lock for each piece, not for all of them: heat() waits.
+  // Each piece takes the lock separately, because heat() waits for it.
   Result<bool> more = true;
   while (more && *more) more = write_some();
   put_back_rest();

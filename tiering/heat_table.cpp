@@ -46,7 +46,7 @@ void HeatTable::append_to(std::vector<Entry>& out) const {
 
 std::size_t HeatTable::place_of(InodeId id) const {
   const std::size_t mask = slots_.size() - 1;
-  // From the middle of the product: its top bits choose the recorder's shard.
+  // Middle bits of the product: HeatRecorder uses its top bits to choose the shard.
   std::size_t at = (to_number(id) * 0x9E3779B97F4A7C15 >> 24) & mask;
   while (slots_[at].id != id && slots_[at].id != InodeId{}) at = (at + 1) & mask;
   return at;

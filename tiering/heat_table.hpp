@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// HeatTable is a small hash map from files to what is new about their heat. It is only ever added
-// to and emptied whole.
+// HeatTable is a small hash map from files to their new heat. Entries are added or increased; only
+// the whole table can be cleared.
 //
-// One flat array with linear probing and two files to a cache line: with a million files, waiting
-// for memory is most of what counting an access costs, and a std::unordered_map waits three times.
+// It is one flat array with linear probing, two entries per cache line. With a million files, cache
+// misses are most of the cost of counting an access, and std::unordered_map has three per access.
 // Threads: caller locks.
 #pragma once
 
@@ -25,17 +25,17 @@ class HeatTable {
 
   std::size_t size() const { return size_; }
 
-  // Adds `delta` to what is known of `id`, as sum() does.
-  // REQUIRES: `id` is not 0, which is no file.
+  // Adds `delta` to the entry of `id`, as sum() does.
+  // REQUIRES: `id` is not 0.
   void add(InodeId id, const Heat& delta, std::chrono::seconds half_life);
 
   std::optional<Heat> find(InodeId id) const;
 
-  // Appends all entries, in no order.
+  // Appends all entries in unspecified order.
   void append_to(std::vector<Entry>& out) const;
 
  private:
-  // Seconds from 1970 to 2106, and four billion opens: enough for what a flush will soon take away.
+  // Small fields are enough: seconds until 2106, and four billion opens between two flushes.
   struct alignas(32) Slot {
     InodeId id{};  // 0: free
     double score = 0;
@@ -48,11 +48,11 @@ class HeatTable {
     }
   };
 
-  // Where `id` is, or would be. REQUIRES: there is a free slot.
+  // The index of `id`, or of the free slot where it would be. REQUIRES: there is a free slot.
   std::size_t place_of(InodeId id) const;
   void grow();
 
-  std::vector<Slot> slots_;  // none, or a power of two of them
+  std::vector<Slot> slots_;  // the size is 0 or a power of two
   std::size_t size_ = 0;
 };
 

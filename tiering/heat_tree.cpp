@@ -12,11 +12,11 @@ namespace sluice {
 struct HeatTree::Snapshot {
   struct Directory {
     Sums all;
-    std::vector<Child> children;  // the largest first
+    std::vector<Child> children;  // largest first
   };
 
   std::int64_t time = 0;
-  std::unordered_map<std::string, Directory> directories;  // by path, as Census has it
+  std::unordered_map<std::string, Directory> directories;  // by path, as in Census
 };
 
 void HeatTree::Sums::add(const Sums& other) {
@@ -30,7 +30,8 @@ void HeatTree::Sums::add(const Sums& other) {
 void HeatTree::Sums::subtract(const Sums& part) {
   files -= part.files;
   bytes -= part.bytes;
-  heat_bytes = std::max(heat_bytes - part.heat_bytes, 0.0);  // it is rounded
+  // Rounding may make the difference negative.
+  heat_bytes = std::max(heat_bytes - part.heat_bytes, 0.0);
   for (std::size_t i = 0; i < part.tier_bytes.size(); ++i) tier_bytes[i] -= part.tier_bytes[i];
 }
 
@@ -52,11 +53,12 @@ void HeatTree::take(const Census& census, std::int64_t time, std::size_t most) {
   };
   std::vector<Sums> sums(paths.size());
   for (std::size_t i = 0; i < files.size(); ++i) sums[census.directory(i)].add(sums_of(i));
-  // A directory comes after its parent, so from the end each is complete when it is handed on.
+  // A directory comes after its parent, so in reverse order each sum is complete before it is added
+  // to its parent's.
   for (std::size_t i = paths.size(); i-- > 1;) sums[parent_of(i)].add(sums[i]);
 
-  // Files and directories, by size. A directory is as large as what is in it or larger, and on a
-  // tie it comes first: so the parent of whatever is kept is kept.
+  // Files and directories, by size. A directory is at least as large as anything in it, and comes
+  // first among equals, so the parent of every kept node is kept.
   struct Node {
     std::uint64_t bytes;
     bool is_file;

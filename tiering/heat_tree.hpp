@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// HeatTree remembers how large and how hot each part of the tree was at the last census, for people
-// who look for what takes the room. A census itself is too large to keep: of its files and
-// directories the kMost largest stay, and the others are counted in the directory that they are in.
+// HeatTree stores how large and how hot each part of the tree was at the last census, for users who
+// want to know what takes the space. A whole census is too large to keep: only its kMost largest
+// files and directories are kept, and all others are counted in their directory.
 //
 // Threads: every member may be called from any thread at once.
 #pragma once
@@ -21,16 +21,16 @@ class Census;
 
 class HeatTree {
  public:
-  static constexpr std::size_t kMost = 50'000;  // some 150 bytes each
+  static constexpr std::size_t kMost = 50'000;  // about 150 bytes each
 
-  // A file, or all below a directory.
+  // The sums over a file, or over everything below a directory.
   struct Sums {
     std::uint64_t files = 0;
-    std::uint64_t bytes = 0;                     // that they take on their tiers
+    std::uint64_t bytes = 0;                     // allocated on the tiers
     double heat_bytes = 0;                       // each file's score times its bytes
     std::vector<std::uint64_t> tier_bytes = {};  // by tier
 
-    // The mean of their scores, each byte having its file's.
+    // The mean score, weighted by bytes.
     double heat() const { return bytes == 0 ? 0 : heat_bytes / static_cast<double>(bytes); }
     void add(const Sums& other);
     void subtract(const Sums& part);
@@ -43,18 +43,18 @@ class HeatTree {
   struct Level {
     std::int64_t time = 0;  // of the census, in seconds since the epoch
     Sums all = {};
-    std::vector<Child> children = {};  // the largest first
-    Sums rest = {};                    // what is in none of them
+    std::vector<Child> children = {};  // largest first
+    Sums rest = {};                    // everything that is in none of them
   };
 
   void take(const Census& census, std::int64_t time) { take(census, time, kMost); }
-  // Keeps fewer; for tests.
+  // The same with another limit; for tests.
   void take(const Census& census, std::int64_t time, std::size_t most);
 
-  // The directory `path` ("" or "/" is the root) with its `most` largest children. Nothing if it
-  // is none, or too small to be remembered; or if there has been no census.
+  // The directory `path` ("" or "/" is the root) with its `most` largest children. Empty if there
+  // is no such directory, if it was too small to keep, or if there was no census yet.
   std::optional<Level> level(std::string_view path, std::size_t most) const;
-  // When the census was; 0: there has been none.
+  // The time of the census; 0 if there was none yet.
   std::int64_t time() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Ties go by the id, so that a list that is asked for twice does not flicker.
+// Files of equal heat are sorted by id, so that repeated queries give the same order.
 bool is_hotter(const HotList::File& a, const HotList::File& b) {
   return a.score != b.score ? a.score > b.score : a.id < b.id;
 }
@@ -19,7 +19,7 @@ bool is_hotter(const HotList::File& a, const HotList::File& b) {
 void HotList::take(const Census& census, std::int64_t time) {
   const std::vector<FileFacts>& all = census.files();
   std::vector<std::size_t> hottest;
-  // A heap of the few best, coldest first: one comparison for each file that is none of them.
+  // A heap of the hottest files with the coldest of them on top: most files cost one comparison.
   const auto is_colder_first = [&](std::size_t a, std::size_t b) {
     return all[a].score > all[b].score;
   };

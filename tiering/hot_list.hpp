@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// HotList remembers the few hottest files, for people who watch. Each pass of migration knows the
-// heat of every file and fills it anew; between two passes the files that are used most are offered
-// to it. So asking for them costs nothing in a pool of millions, and the price is that a file may
-// be missing until the next pass, if at every moment many others were used more.
+// HotList stores the few hottest files, for display. Each migration pass knows the heat of every
+// file and refills the list; between passes, the files with the most new accesses are offered to
+// it. So a query is cheap in a pool of millions of files. A hot file may be missing until the next
+// pass if many others were used more at the same time.
 //
 // Threads: every member may be called from any thread at once.
 #pragma once
@@ -21,26 +21,25 @@ class Census;
 
 class HotList {
  public:
-  // More than anybody is shown: some will have been removed meanwhile.
+  // More than is ever shown, because some files may be deleted before the next pass.
   static constexpr std::size_t kMost = 64;
 
   struct File {
     InodeId id{};
-    std::string path;     // below the mount, when it was last heard of
+    std::string path;     // below the mount, as last known
     double score = 0;     // as of `time`
     std::int64_t time{};  // seconds since the epoch
   };
 
   explicit HotList(std::chrono::seconds half_life) : half_life_(half_life) {}
 
-  // Forgets what it knew, which may be of files that are gone, and takes the census's hottest. Its
-  // scores are as of `time`.
+  // Replaces the list by the hottest files of the census. Its scores are as of `time`.
   void take(const Census& census, std::int64_t time);
-  // These are as hot as they say. What is known of them already is replaced.
+  // Adds these files or updates their scores.
   void offer(std::vector<File> files);
   void forget(InodeId id);
 
-  // The hottest `most`, hottest first, scores as of `now`.
+  // The `most` hottest files, hottest first, with scores as of `now`.
   std::vector<File> hottest(std::size_t most, std::int64_t now) const;
 
  private:
@@ -48,7 +47,7 @@ class HotList {
 
   const std::chrono::seconds half_life_;
   mutable Mutex mutex_;
-  std::vector<File> files_ GUARDED_BY(mutex_);  // at most kMost, in no order
+  std::vector<File> files_ GUARDED_BY(mutex_);  // at most kMost, unsorted
 };
 
 }  // namespace sluice

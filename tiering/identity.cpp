@@ -26,7 +26,7 @@ constexpr int kXfsFileId64 = 0x81;           // XFS_FILEID_TYPE_64FLAG | FILEID_
 constexpr std::uint64_t kLow59 = (std::uint64_t{1} << 59) - 1;
 constexpr std::uint8_t kCarriedVersion = 1;  // On disk: never renumber.
 
-// struct file_handle ends in a flexible array; this is one with room for the largest.
+// struct file_handle ends in a flexible array; this adds room for the largest handle.
 struct HandleBuffer {
   alignas(file_handle) std::array<std::byte, sizeof(file_handle) + MAX_HANDLE_SZ> storage{};
   file_handle* get() { return reinterpret_cast<file_handle*>(storage.data()); }
@@ -49,7 +49,7 @@ struct InodeAndGeneration {
   std::uint32_t generation;
 };
 
-// The layouts are ABI: the kernel hands them to NFS clients, which keep them across reboots.
+// These layouts are ABI: NFS clients keep such handles across reboots.
 std::optional<InodeAndGeneration> parse(HandleKind kind, const FileHandle& handle) {
   const std::string_view bytes = handle.bytes;
   if (bytes.empty()) return std::nullopt;
@@ -69,9 +69,9 @@ Identity opaque_identity(std::uint64_t hash) {
           static_cast<std::uint32_t>(hash >> 32)};
 }
 
-// XFS refuses a handle with a wrong generation; bulkstat tells the right one for an inode number.
+// XFS rejects a handle with a wrong generation; bulkstat returns the right one for an inode number.
 std::optional<std::uint32_t> xfs_generation(int mount_fd, std::uint64_t inode) {
-  // From xfs_fs.h, which Debian keeps in xfslibs-dev; ABI.
+  // ABI, from xfs_fs.h, which Debian ships in xfslibs-dev.
   struct BulkRequest {
     std::uint64_t ino;
     std::uint32_t flags, icount, ocount, agno;
@@ -120,13 +120,12 @@ Result<UniqueFd> open_handle(int mount_fd, const FileHandle& handle, int flags) 
   buffer.get()->handle_bytes = static_cast<unsigned>(handle.bytes.size() - 1);
   buffer.get()->handle_type = static_cast<unsigned char>(handle.bytes[0]);
   std::memcpy(buffer.get()->f_handle, handle.bytes.data() + 1, handle.bytes.size() - 1);
-  // ext4 says ENOMEM, not ESTALE, while a new file is being given the inode number of a deleted
-  // one.
-  for (int patience = 100;; --patience) {
+  // ext4 returns ENOMEM instead of ESTALE while the inode number of a deleted file is being reused.
+  for (int retries = 100;; --retries) {
     auto fd = open_without_waiting(
         [&](int how) { return ::open_by_handle_at(mount_fd, buffer.get(), how); }, flags,
         "open_by_handle_at");
-    if (fd || fd.error().code != ENOMEM || patience == 0) return fd;
+    if (fd || fd.error().code != ENOMEM || retries == 0) return fd;
     std::this_thread::yield();
   }
 }
@@ -156,7 +155,7 @@ Identity natural_identity(unsigned slot, const struct stat& st) {
 }
 
 Identity displaced_identity(unsigned slot, const FileHandle& handle) {
-  constexpr std::uint64_t kDisplaced = 0x100;  // any seed that no slot uses
+  constexpr std::uint64_t kDisplaced = 0x100;  // a seed that no slot uses
   return opaque_identity(
       XXH3_64bits_withSeed(handle.bytes.data(), handle.bytes.size(), kDisplaced | slot));
 }
@@ -164,7 +163,7 @@ Identity displaced_identity(unsigned slot, const FileHandle& handle) {
 std::optional<FileHandle> handle_from_identity(HandleKind kind, int mount_fd, InodeId id) {
   FileHandle handle;
   if (kind == HandleKind::Ext4) {
-    // Generation 0 matches any inode on ext4; the caller compares the identity of what it gets.
+    // On ext4, generation 0 matches any inode; the caller compares the identity of the result.
     handle.bytes.push_back(kFileIdInode32Generation);
     append(handle.bytes, static_cast<std::uint32_t>(to_number(id)));
     append(handle.bytes, std::uint32_t{0});

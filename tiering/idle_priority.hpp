@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The I/O priority of a thread that works behind the users' backs. Threads: it is the calling
-// thread's.
+// The I/O priority of threads that work in the background. Threads: it applies to the calling
+// thread.
 #pragma once
 
 #include <sys/syscall.h>
@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// The disk's queue serves this thread when nobody else wants it (where the I/O scheduler knows
-// priorities). Not while names change hands: somebody may be waiting for that.
+// While this exists, the disk serves the calling thread only when no other thread needs the disk
+// (if the I/O scheduler supports priorities). Do not use it during the switch of names, for which
+// other threads may wait.
 class IdlePriority {
  public:
   IdlePriority() { set(3); }

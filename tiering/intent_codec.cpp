@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The bytes of an intent; docs/metadata-format.md.
+// The encoding of an intent; see docs/metadata-format.md.
 #include "tiering/intent.hpp"
 
 namespace sluice {
@@ -89,14 +89,15 @@ std::string encode_steps(const std::vector<Step>& steps) {
 
 Result<std::vector<Step>> decode_steps(std::string_view bytes) {
   const auto format = bytes.empty() ? 0 : static_cast<std::uint8_t>(bytes[0]);
-  if (format != kFormat && format != kOldFormat) return Error(EUCLEAN, "intent format");
+  if (format != kFormat && format != kOldFormat)
+    return Error(EUCLEAN, "decode intent: unknown format");
   Reader in(bytes.substr(1));
   const std::uint64_t count = in.number();
   std::vector<Step> steps;
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Step step;
     const auto kind = in.byte();
-    if (kind < 1 || kind > 8) return Error(EUCLEAN, "intent step");
+    if (kind < 1 || kind > 8) return Error(EUCLEAN, "decode intent: unknown kind of step");
     step.kind = static_cast<Step::Kind>(kind);
     step.from = in.place();
     step.to = in.place();
@@ -108,7 +109,7 @@ Result<std::vector<Step>> decode_steps(std::string_view bytes) {
     }
     steps.push_back(std::move(step));
   }
-  if (!in.ok() || !in.at_end()) return Error(EUCLEAN, "intent length");
+  if (!in.ok() || !in.at_end()) return Error(EUCLEAN, "decode intent: wrong length");
   return steps;
 }
 

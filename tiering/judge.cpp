@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// What a second chance needs of the threshold, and under what part of it a file leaves.
+// The part of a threshold that a returning file needs, and below which a file leaves.
 constexpr double kHalf = 0.5;
 
 TierIndex nearest_usable(TierIndex from, std::span<const TierFacts> tiers) {
@@ -21,7 +21,8 @@ TierIndex nearest_usable(TierIndex from, std::span<const TierFacts> tiers) {
   return kNoTier;
 }
 
-// The fastest usable tier from `first` on whose threshold the score reaches; else the slowest.
+// The fastest usable tier, starting at `first`, whose threshold the score reaches; otherwise the
+// slowest usable tier.
 TierIndex fitting_tier(const FileFacts& file, std::size_t first, std::span<const TierFacts> tiers) {
   TierIndex slowest = kNoTier;
   for (std::size_t i = first; i < tiers.size(); ++i) {
@@ -34,20 +35,20 @@ TierIndex fitting_tier(const FileFacts& file, std::size_t first, std::span<const
 
 Verdict judge_heat(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy,
                    std::int64_t now) {
-  const Hold stay = is_new(file, policy, now) ? Hold::MinStay : Hold::None;
+  const Blocker stay = is_new(file, policy, now) ? Blocker::MinStay : Blocker::None;
   for (TierIndex i = 0; i < file.tier; ++i) {
     if (!is_eligible(file, i, tiers)) continue;
     return {i, file.ghost_of == i ? Reason::Returning : Reason::Hot,
-            file.opens < 2 ? Hold::OnlyOnce : stay};
+            file.opens < 2 ? Blocker::OnlyOnce : stay};
   }
   if (file.score < tiers[file.tier].threshold * kHalf) {
     const TierIndex slower = fitting_tier(file, file.tier + 1U, tiers);
     if (slower != kNoTier) return {slower, Reason::Cold, stay};
   }
-  return {file.tier, Reason::Stays, Hold::None};
+  return {file.tier, Reason::Stays, Blocker::None};
 }
 
-// Where a file goes whose tier is being emptied: where it would belong if there were no such tier.
+// Where a file goes when its tier is emptied: the tier it would be on if its own did not exist.
 TierIndex refuge_of(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers) {
   if (home.tier != kNoTier) return nearest_usable(home.tier, tiers);
   for (TierIndex i = 0; i < file.tier && file.opens >= 2; ++i) {
@@ -57,21 +58,21 @@ TierIndex refuge_of(const FileFacts& file, const Home& home, std::span<const Tie
   return slower != kNoTier ? slower : nearest_usable(file.tier, tiers);
 }
 
-// As if the file's own tier were online.
+// The verdict if the file's own tier is online.
 Verdict judge_online(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers,
                      const Policy& policy, std::int64_t now) {
   if (tiers[file.tier].draining) {
     const TierIndex refuge = refuge_of(file, home, tiers);
-    if (refuge == kNoTier) return {file.tier, Reason::Draining, Hold::Offline};
-    return {refuge, Reason::Draining, Hold::None};
+    if (refuge == kNoTier) return {file.tier, Reason::Draining, Blocker::Offline};
+    return {refuge, Reason::Draining, Blocker::None};
   }
   if (home.tier == kNoTier) return judge_heat(file, tiers, policy, now);
   const bool is_there = home.tier == file.tier || is_usable(tiers[home.tier]);
-  return {home.tier, home.reason, is_there ? Hold::None : Hold::Offline};
+  return {home.tier, home.reason, is_there ? Blocker::None : Blocker::Offline};
 }
 
-// A score in the fewest digits that don't contradict what is said of it: 4.96 is under 5, "5"
-// isn't.
+// Formats a score with the fewest digits that do not contradict the explanation: 4.96 is below 5,
+// but "5" is not.
 std::string score_text(double score, double bound) {
   char text[64];
   for (int digits = 0; digits < 7; ++digits) {
@@ -87,7 +88,7 @@ std::string number_text(double number) {
   return text;
 }
 
-// By its glob, or by its place in the configuration if it has none.
+// The rule's glob, or its position in the configuration if it has none.
 // REQUIRES: a rule matches the file.
 std::string rule_text(const FileFacts& file, const Policy& policy) {
   const std::string& match = policy.rules[file.rule].match;
@@ -105,8 +106,8 @@ Home home_of(const FileFacts& file, std::span<const TierFacts> tiers, const Poli
 }
 
 bool is_new(const FileFacts& file, const Policy& policy, std::int64_t now) {
-  // A clock that was set back must not hold a file for years: what arrived well after now isn't
-  // new.
+  // If the clock was set back, `arrived` may be far in the future. Such a file does not count as
+  // new, or it could not move for years.
   const auto from = static_cast<std::uint64_t>(std::min(now, file.arrived));
   const auto to = static_cast<std::uint64_t>(std::max(now, file.arrived));
   return policy.min_stay.count() > 0 &&
@@ -116,15 +117,15 @@ bool is_new(const FileFacts& file, const Policy& policy, std::int64_t now) {
 bool is_eligible(const FileFacts& file, TierIndex tier, std::span<const TierFacts> tiers) {
   if (!is_usable(tiers[tier])) return false;
   if (file.ghost_of != tier) return file.score >= tiers[tier].threshold;
-  // One that had to leave it for want of room comes back at half the score, but only once it was
-  // used again: else what was shed would return as soon as there is room, to be shed again.
+  // A file that left this tier for lack of room returns at half the threshold, but only after a new
+  // access. Without that condition, it would return as soon as there is room and leave again.
   return file.last_use > file.arrived && file.score >= tiers[tier].threshold * kHalf;
 }
 
 Verdict judge_with_home(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers,
                         const Policy& policy, std::int64_t now) {
   Verdict verdict = judge_online(file, home, tiers, policy, now);
-  if (verdict.wants != file.tier && !tiers[file.tier].online) verdict.hold = Hold::Offline;
+  if (verdict.wants != file.tier && !tiers[file.tier].online) verdict.blocker = Blocker::Offline;
   return verdict;
 }
 
@@ -154,17 +155,17 @@ const char* name_of(Reason reason) {
   return "unknown";
 }
 
-const char* name_of(Hold hold) {
-  switch (hold) {
-    case Hold::None:
+const char* name_of(Blocker blocker) {
+  switch (blocker) {
+    case Blocker::None:
       return "none";
-    case Hold::MinStay:
+    case Blocker::MinStay:
       return "min_stay";
-    case Hold::OnlyOnce:
+    case Blocker::OnlyOnce:
       return "only_once";
-    case Hold::NoRoom:
+    case Blocker::NoRoom:
       return "no_room";
-    case Hold::Offline:
+    case Blocker::Offline:
       return "offline";
   }
   return "unknown";
@@ -177,7 +178,7 @@ Verdict judge(const FileFacts& file, std::span<const TierFacts> tiers, const Pol
 
 double rank_of(const FileFacts& file) {
   constexpr double kSeek = 1 << 20, kPage = 4096;
-  // Not std::max: what isn't a number ranks lowest, or sorting by it would be undefined.
+  // Not std::max: a NaN must rank lowest, because sorting by NaN is undefined.
   const double score = file.score > 0 ? file.score : 0;
   return score * (1 + kSeek / std::max(static_cast<double>(file.bytes), kPage));
 }
@@ -186,13 +187,13 @@ std::string explain_move(const FileFacts& file, Reason reason, TierIndex to,
                          std::span<const TierFacts> tiers, std::span<const std::string> names,
                          const Policy& policy) {
   const auto reaches = [&](double bound) {
-    return "score " + score_text(file.score, bound) + " is " + number_text(bound) + " or more";
+    return "score " + score_text(file.score, bound) + " is at least " + number_text(bound);
   };
   switch (reason) {
     case Reason::Stays:
       if (file.rule < policy.rules.size() && policy.rules[file.rule].tier == kNoTier)
-        return rule_text(file, policy) + " keeps it where it is";
-      return "it is where it should be";
+        return rule_text(file, policy) + " keeps the file where it is";
+      return "the file is on the right tier";
     case Reason::Pinned:
       return "pinned to " + names[to];
     case Reason::Ruled:
@@ -200,21 +201,21 @@ std::string explain_move(const FileFacts& file, Reason reason, TierIndex to,
     case Reason::Hot:
       return reaches(tiers[to].threshold);
     case Reason::Returning:
-      return "used again after it had to leave " + names[to] + ", and " +
+      return "accessed again after it left " + names[to] + " for lack of room, and " +
              reaches(tiers[to].threshold * kHalf);
     case Reason::Cold: {
       const double bound = tiers[file.tier].threshold * kHalf;
-      return "score " + score_text(file.score, bound) + " is under " + number_text(bound) +
-             ", half of what " + names[file.tier] + " asks for";
+      return "score " + score_text(file.score, bound) + " is below " + number_text(bound) +
+             ", half of the threshold of " + names[file.tier];
     }
     case Reason::Crowded:
-      return names[file.tier] + " is above its high watermark and this ranks lowest";
+      return names[file.tier] + " is above its high watermark and this file ranks lowest";
     case Reason::Outranked:
       return "makes room for files that rank higher";
     case Reason::Draining:
       return names[file.tier] + " is being emptied";
     case Reason::Requested:
-      return "somebody asked for it";
+      return "requested by a user";
   }
   return "";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What judge() and make_plan() share: one file by itself. Others include tiering/planner.hpp.
-// Threads: pure functions.
+// The parts of judge() that make_plan() uses, too. Include tiering/planner.hpp elsewhere. Threads:
+// pure functions.
 #pragma once
 
 #include "tiering/planner.hpp"
@@ -14,16 +14,16 @@ struct Home {
 };
 Home home_of(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy);
 
-// judge(), for who knows the home already.
+// judge() for a caller that has computed the home already.
 Verdict judge_with_home(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers,
                         const Policy& policy, std::int64_t now);
 
-// Whether it came to its tier less than min_stay ago.
+// Whether the file arrived on its tier less than min_stay ago.
 bool is_new(const FileFacts& file, const Policy& policy, std::int64_t now);
 
 inline bool is_usable(const TierFacts& tier) { return tier.online && !tier.draining; }
 
-// Whether heat makes `file` eligible for `tier`, a faster one than its own.
+// Whether heat makes `file` eligible for `tier`. REQUIRES: `tier` is faster than the file's own.
 bool is_eligible(const FileFacts& file, TierIndex tier, std::span<const TierFacts> tiers);
 
 }  // namespace sluice

@@ -16,7 +16,8 @@
 namespace sluice {
 namespace {
 
-constexpr int kMarkerVersion = 1;  // On disk: raise it when an older reader would misread the file.
+// On disk: raise it when an older reader would misunderstand the file.
+constexpr int kMarkerVersion = 1;
 constexpr const char* kMarkerName = "tier.json";
 constexpr const char* kMarkerTemp = "tier.json.new";
 
@@ -26,8 +27,7 @@ nlohmann::json to_json(const Member& m) {
   return j;
 }
 
-// Throws nlohmann::json::exception, or std::out_of_range for a slot that identities have no bits
-// for.
+// Throws nlohmann::json::exception, or std::out_of_range for a slot that does not fit an identity.
 Member member_from(const nlohmann::json& j) {
   const auto& slot = j.at("slot");
   if (!slot.is_number_unsigned() || slot.get<std::uint64_t>() < 1 ||
@@ -101,8 +101,8 @@ Result<void> write_marker(int root_fd, const Marker& marker) {
 
 std::string new_uuid() {
   std::array<std::uint8_t, 16> b{};
-  // Cannot fail for 16 bytes once the kernel's pool is seeded, which it is long before disks are
-  // mounted.
+  // Cannot fail for 16 bytes once the kernel's random pool is seeded, which happens long before
+  // disks are mounted.
   [[maybe_unused]] const ssize_t got = ::getrandom(b.data(), b.size(), 0);
   b[6] = static_cast<std::uint8_t>((b[6] & 0x0f) | 0x40);
   b[8] = static_cast<std::uint8_t>((b[8] & 0x3f) | 0x80);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A marker is the file .sluice/tier.json in a tier's root: which pool the directory belongs to,
-// which tier it is, and which other tiers the pool has. It is how an empty mount point is told from
-// an emptied tier. Threads: plain values.
+// A marker is the file .sluice/tier.json in a tier's root. It says which pool the directory belongs
+// to, which tier it is, and which other tiers the pool has. It distinguishes a tier without files
+// from an empty mount point. Threads: plain values.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct Member {
   std::string name;
   std::string uuid;
   unsigned slot = 0;     // see tiering/identity.hpp; never reused in a pool
-  bool retired = false;  // it was emptied: the pool is whole without it
+  bool retired = false;  // the tier was emptied; the pool is complete without it
 
   bool operator==(const Member&) const = default;
 };
@@ -32,11 +32,11 @@ struct Marker {
   std::vector<Member> members;  // all tiers the pool has ever had, this one included
 };
 
-// The marker in `root_fd`; nothing if there is none. EUCLEAN if there is one that can't be read,
-// EPROTONOSUPPORT if a newer version wrote it.
+// The marker in `root_fd`, or nothing if there is none. Fails with EUCLEAN if the marker is
+// damaged, with EPROTONOSUPPORT if a newer version wrote it.
 Result<std::optional<Marker>> read_marker(int root_fd);
 
-// Replaces the marker atomically and durably, making .sluice/ where needed.
+// Replaces the marker atomically and durably. Creates .sluice/ if needed.
 Result<void> write_marker(int root_fd, const Marker& marker);
 
 std::string new_uuid();

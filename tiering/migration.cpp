@@ -14,8 +14,9 @@
 namespace sluice {
 namespace {
 
-constexpr std::int64_t kSoon = 3;            // seconds: so that many pins make one pass
-constexpr std::int64_t kBetweenAlarms = 60;  // a tier that can't be relieved is no reason to spin
+constexpr std::int64_t kSoon = 3;  // delay in seconds, so that many new pins cause only one pass
+// In seconds; passes cannot help a tier that stays full.
+constexpr std::int64_t kBetweenAlarms = 60;
 
 }  // namespace
 
@@ -30,7 +31,7 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
   if (settings_.automatic) next_pass_ = clock_.seconds() + settings_.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-plan");
-    ::setpriority(PRIO_PROCESS, 0, 10);  // this thread: a census is nobody's emergency
+    ::setpriority(PRIO_PROCESS, 0, 10);  // this thread only: a census is not urgent
     keep_planning(stop);
   });
 }
@@ -60,8 +61,8 @@ std::vector<TierFacts> Migration::tier_facts() const {
 
 std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
   std::vector<TierFacts> facts = tier_facts();
-  // Tiers that share a filesystem share its fill, and a move between them changes nothing about it:
-  // there, what counts is what each of them holds.
+  // Tiers on the same filesystem share its free space, and a move between them does not change
+  // that. For such tiers, the bytes of their files count as used.
   std::map<dev_t, unsigned> sharing;
   std::vector<dev_t> devices(facts.size(), 0);
   for (std::size_t i = 0; i < facts.size(); ++i) {
@@ -70,13 +71,13 @@ std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
     if (root && ::fstat((*root)->get(), &st) == 0) devices[i] = st.st_dev;
     ++sharing[devices[i]];
   }
-  std::vector<std::uint64_t> held(facts.size(), 0);
+  std::vector<std::uint64_t> file_bytes(facts.size(), 0);
   for (const FileFacts& file : census.files()) {
-    if (file.tier < held.size()) held[file.tier] += file.bytes;
+    if (file.tier < file_bytes.size()) file_bytes[file.tier] += file.bytes;
   }
   for (std::size_t i = 0; i < facts.size(); ++i) {
     if (facts[i].online && sharing[devices[i]] > 1)
-      facts[i].used = std::min(held[i], facts[i].total);
+      facts[i].used = std::min(file_bytes[i], facts[i].total);
   }
   return facts;
 }
@@ -90,7 +91,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   if (const std::uint64_t deep = out.census.too_deep();
       deep_before_.exchange(deep) != deep && deep > 0) {
     log::get().warn(
-        "directories whose path is longer than 4096 bytes are left out, their files stay where "
+        "skipped directories whose path is longer than 4096 bytes, their files stay where "
         "they "
         "are: directories={}",
         deep);
@@ -103,11 +104,11 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   for (const PlannedMove& planned : out.plan.moves) {
     const FileFacts& file = out.census.files()[planned.file];
     if (!out.census.has_all_names(planned.file)) {
-      ++out.held_links;
+      ++out.blocked_links;
       continue;
     }
     if (const auto pending = mover_.pending(file.id); pending && pending->move.to == planned.to) {
-      ++out.held_waiting;
+      ++out.blocked_pending;
       continue;
     }
     out.moves.push_back(
@@ -119,10 +120,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
 }
 
 Result<Migration::Outcome> Migration::run(const Listener& listener) {
-  // One that is under way may take hours; whoever waits for it may give up.
+  // The pass that is running may take hours, so the caller can give up.
   while (!pass_.try_lock()) {
     if (listener.census && !listener.census(0))
-      return Error(ECANCELED, "another pass is under way");
+      return Error(ECANCELED, "gave up waiting for the pass that is running");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   const MutexLock pass(pass_, std::adopt_lock);
@@ -131,11 +132,11 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
     last_pass_ = clock_.seconds();
   }
   Proposal proposal = SLUICE_TRY(propose(listener.census));
-  // What no file needs any more; a failure means that it is found again next time.
+  // If this fails, the next pass finds the same entries again.
   [[maybe_unused]] const auto heat = store_.forget_heat(proposal.census.stale_heat());
   [[maybe_unused]] const auto ghosts = store_.forget_ghosts(proposal.census.stale_ghosts());
   [[maybe_unused]] const auto times = store_.forget_times(proposal.census.stale_times());
-  proposal.census = {};  // a hundred bytes a file, for hours
+  proposal.census = {};  // frees a hundred bytes per file; the moves may take hours
 
   const std::uint64_t total = proposal.moves.size();
   std::uint64_t total_bytes = 0;
@@ -151,7 +152,7 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
     return now;
   };
   {
-    // However this ends: what the listener is about is the caller's.
+    // However this function ends, the mover must not call the caller's listener afterwards.
     const auto withdraw = [](Mover* mover) { mover->withdraw_reported(); };
     const std::unique_ptr<Mover, decltype(withdraw)> reports(&mover_, withdraw);
     mover_.add(
@@ -196,7 +197,7 @@ void Migration::keep_planning(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       if (!wake_.wait(mutex_, stop, is_due)) return;
     }
-    // Before the pass: what changes while it runs may bring the next one nearer.
+    // Set before the pass, because replan_soon() may bring it forward while the pass runs.
     next_pass_ = clock_.seconds() + settings_.interval.count();
     if (is_open_now() && !mover_.is_paused()) {
       Listener listener;
@@ -206,10 +207,10 @@ void Migration::keep_planning(const std::stop_token& stop) {
       };
       const auto outcome = run(listener);
       if (!outcome) {
-        log::get().warn("a pass over the files failed: why={}", outcome.error().text());
+        log::get().warn("migration pass failed: why={}", outcome.error().text());
       } else if (outcome->moved + outcome->failed > 0) {
-        log::get().info("pass: moved={} bytes={} failed={}", outcome->moved, outcome->moved_bytes,
-                        outcome->failed);
+        log::get().info("migration pass ended: moved={} bytes={} failed={}", outcome->moved,
+                        outcome->moved_bytes, outcome->failed);
       }
     }
   }

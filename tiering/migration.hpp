@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Migration is tiering as a running thing: every so often it takes a census, asks the planner, and
-// hands the moves to the mover. It also answers those who want to know or to interfere: what would
-// move, move it now, pause, empty a tier.
+// Migration runs automatic tiering: at intervals it takes a census, asks the planner for a plan,
+// and gives the moves to the mover. It also serves requests from users: show the plan, run a pass
+// now, pause, empty a tier.
 //
-// Ownership: it owns the mover and a thread of its own ("sluice-plan"). Threads: every member may
-// be called from any thread at once; one pass runs at a time.
+// Ownership: it owns the mover and its own thread ("sluice-plan").
+// Threads: every member may be called from any thread at once; one pass runs at a time.
 #pragma once
 
 #include <atomic>
@@ -30,35 +30,38 @@ class Migration {
     Policy policy;
     std::chrono::seconds half_life{};
     std::chrono::seconds interval{};
-    bool automatic = true;  // passes happen by themselves
-    Windows windows;        // when they may
+    bool automatic = true;  // run passes automatically
+    Windows windows;        // when automatic passes may run
     Mover::Settings mover;
-    // Told of each census, and its time, before it is thrown away.
+    // Called with each census and its time, before the census is discarded.
     std::function<void(const Census& census, std::int64_t time)> census_taken;
   };
 
-  // `flush_heat` writes out the counts that are still in memory, so that a plan knows them.
+  // `flush_heat` writes the counts that are still in memory to the store, so that the plan uses
+  // them.
   Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
             Settings settings, const Clock& clock = real_clock());
   ~Migration();
 
-  // What would move now.
+  // The moves that a pass would make now.
   struct Proposal {
     Census census;
     std::vector<TierFacts> tiers;
     Plan plan;
-    std::vector<Move> moves;         // of plan.moves, those that can be carried out
-    std::vector<std::size_t> files;  // and the file in the census that each is about
-    std::uint64_t held_links = 0;    // files with a name that can't be found
-    std::uint64_t held_waiting = 0;  // files whose move waits for something
+    std::vector<Move> moves;            // the planned moves that can be executed
+    std::vector<std::size_t> files;     // for each of them, the index of its file in the census
+    std::uint64_t blocked_links = 0;    // files with a hard link that was not found
+    std::uint64_t blocked_pending = 0;  // files whose move is pending already
   };
-  using CensusProgress = std::function<bool(std::uint64_t files)>;  // false stops it: ECANCELED
+  // Returning false stops the census with ECANCELED.
+  using CensusProgress = std::function<bool(std::uint64_t files)>;
   Result<Proposal> propose(const CensusProgress& progress);
 
-  // One pass, at once.
+  // Runs one pass now and waits for its end.
   struct Listener {
     CensusProgress census;
-    // The pass is this far. False stops it; what is under way is finished.
+    // Reports the progress of the moves. Returning false stops the pass; moves in progress are
+    // finished.
     std::function<bool(const Mover::Progress& now, std::uint64_t total, std::uint64_t total_bytes)>
         moves;
     Mover::Report ended;
@@ -68,20 +71,21 @@ class Migration {
   };
   Result<Outcome> run(const Listener& listener);
 
-  // Somebody wants this file there, now. EAGAIN if too many moves of the same user wait.
+  // Moves a file because a user asked for it. Fails with EAGAIN if this user has too many pending
+  // moves.
   Result<void> request(Move move) { return mover_.request(std::move(move)); }
-  // Something changed that the next plan should know soon.
+  // Brings the next automatic pass forward after a change that affects the plan.
   void replan_soon();
-  // Called every second.
+  // REQUIRES: called every second.
   void tick();
 
   Mover& mover() { return mover_; }
   const Policy& policy() const { return settings_.policy; }
   std::chrono::seconds half_life() const { return settings_.half_life; }
   std::chrono::seconds interval() const { return settings_.interval; }
-  // When the next pass is due, in seconds since the epoch; 0: never by itself.
+  // When the next pass is due, in seconds since the epoch; 0 if passes are not automatic.
   std::int64_t next_pass() const { return next_pass_.load(std::memory_order_relaxed); }
-  // The tiers as the planner sees them, but for what only a census knows.
+  // The tiers as the planner sees them, except for the facts that need a census.
   std::vector<TierFacts> tier_facts() const;
 
  private:
@@ -97,8 +101,9 @@ class Migration {
   Mutex pass_;  // held for the length of a pass
   Mutex mutex_;
   StopCondVar wake_;
-  std::atomic<std::uint64_t> deep_before_{0};  // Census::too_deep() last time, for the log
-  std::atomic<std::int64_t> next_pass_{0};     // a time to look at, for tick() and the status
+  std::atomic<std::uint64_t> deep_before_{0};  // previous Census::too_deep(), to log changes only
+  // Atomic because tick() and the status read it without a lock.
+  std::atomic<std::int64_t> next_pass_{0};
   std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
   Mover mover_;
   std::jthread planner_;

@@ -14,7 +14,7 @@ void MoveQueue::put(Job job, Place place) {
   if (key.planned) {
     key.turn = place == Place::First ? --first_ : ++last_;
   } else {
-    // Behind the user's others, but a user who had none comes with the next turn.
+    // Behind the user's other moves; the first move of a user gets the next turn.
     User& user = users_[job.move.user];
     user.turn = user.count == 0 ? now_ + 1 : std::max(user.turn, now_) + 1;
     ++user.count;
@@ -84,7 +84,7 @@ std::vector<MoveQueue::Job> MoveQueue::take(const Choice& choice, const Joins& j
   for (const auto& [id, lane] : lanes_) {
     if ((choice.only_requested && !id.requested) || !choice.can_go(id.from, id.to)) continue;
     const auto first = std::find_if(lane.begin(), lane.end(), [&](const auto& entry) {
-      return !choice.is_held(entry.second.move.id);
+      return !choice.is_moving(entry.second.move.id);
     });
     if (first != lane.end() && (!best || first->first < best->key)) best = {id, first->first};
   }
@@ -95,7 +95,7 @@ std::vector<MoveQueue::Job> MoveQueue::take(const Choice& choice, const Joins& j
     const Lane& lane = lanes_.at(id);
     const auto next = std::next(lane.find(at));
     const bool goes_on = next != lane.end() && next->first.planned == at.planned &&
-                         !choice.is_held(next->second.move.id) &&
+                         !choice.is_moving(next->second.move.id) &&
                          !(at.planned && is_between(id, at, next->first));
     const std::optional<Key> then = goes_on ? std::optional(next->first) : std::nullopt;
     if (!at.planned) now_ = std::max(now_, at.turn);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The MoveQueue holds moves that wait for their turn. A file is in it at most once. Adding,
-// replacing and finding a move costs O(log n), however many there are.
+// MoveQueue stores the moves that wait for their turn. It has at most one move per file. Adding,
+// replacing and finding a move takes O(log n).
 //
-// Moves that somebody asked for go before planned ones. Users take turns: each user's next move
-// goes before any other user's second one. Planned moves keep their order.
+// Requested moves go before planned ones. Users take turns: each user's next move goes before any
+// other user's second one. Planned moves keep their order.
 // Threads: caller locks.
 #pragma once
 
@@ -26,48 +26,50 @@ namespace sluice {
 
 struct Move {
   InodeId id{};
-  std::vector<std::string> paths;  // below the mount: every name the file has, or one that is known
+  // Below the mount: all paths of the file, or those that are known.
+  std::vector<std::string> paths;
   TierIndex from = kNoTier;
   TierIndex to = kNoTier;
   std::uint64_t bytes = 0;
   Reason reason = Reason::Requested;
   std::string why;  // for the receipt
-  uid_t user = 0;   // who asked for it
+  uid_t user = 0;   // the user who asked for it
 };
 
 class MoveQueue {
  public:
   struct Job {
     Move move;
-    std::uint64_t report = 0;  // of the mover; 0: nobody listens
+    std::uint64_t report = 0;  // the mover's report number; 0 if no listener
   };
-  // Asked: before all planned ones, when it is its user's turn. First: before all others of its
-  // kind that are there now. Last: behind all.
+  // Asked: before all planned moves, at its user's turn. First: before all other moves of its kind
+  // that are queued now. Last: behind all.
   enum class Place { Asked, First, Last };
 
-  // Replaces a move of the same file.
+  // Replaces a queued move of the same file.
   void put(Job job, Place place);
   void erase(InodeId file);
-  // Returns whether there was any.
+  // Removes the moves that have a listener. Returns whether there were any.
   bool erase_reported();
   const Move* find(InodeId file) const;
 
-  // What may be taken now. `can_go` is asked about pairs of tiers, `is_held` about single files.
+  // Says which moves may start now. `can_go` is called with pairs of tiers. `is_moving` says that a
+  // file has another move in progress.
   struct Choice {
     std::function<bool(TierIndex from, TierIndex to)> can_go;
-    std::function<bool(InodeId file)> is_held;
+    std::function<bool(InodeId file)> is_moving;
     bool only_requested = false;
   };
-  // Takes the first move that may begin, and then those behind it for which `joins` says so.
-  // Planned moves are not overtaken by those behind them, once the first is chosen: what is planned
-  // first makes room for the rest.
+  // Takes the first move that may start, and then the moves behind it while `joins` returns true.
+  // Once the first is chosen, a planned move never overtakes another planned move, because earlier
+  // moves make room for later ones.
   using Joins = std::function<bool(const Move& first, const Move& next)>;
   std::vector<Job> take(const Choice& choice, const Joins& joins);
 
   bool empty() const { return index_.empty(); }
   std::size_t size() const { return index_.size(); }
   std::uint64_t bytes() const { return bytes_; }
-  // Moves in the queue that this user asked for.
+  // The number of queued moves that this user asked for.
   std::size_t count_of(uid_t user) const;
   void add_counts(std::map<uid_t, std::size_t>& to) const;
 
@@ -78,7 +80,7 @@ class MoveQueue {
     std::uint64_t number = 0;  // in the order of put()
     auto operator<=>(const Key&) const = default;
   };
-  // Moves that may begin under the same conditions.
+  // Moves with the same LaneId may start under the same conditions.
   struct LaneId {
     bool requested = false;
     TierIndex from = kNoTier, to = kNoTier;
@@ -91,20 +93,20 @@ class MoveQueue {
   };
   struct User {
     std::size_t count = 0;  // in the queue
-    std::int64_t turn = 0;  // of the last one
+    std::int64_t turn = 0;  // turn of the last one
   };
 
   Job extract(const Position& position);
-  // Whether a move of another lane stands between those two.
+  // Whether a move of another lane is between `first` and `second`.
   bool is_between(const LaneId& lane, const Key& first, const Key& second) const;
 
   std::map<LaneId, Lane> lanes_;  // none is empty
   std::unordered_map<InodeId, Position> index_;
-  std::map<uid_t, User> users_;  // those with moves in the queue
+  std::map<uid_t, User> users_;  // users that have moves in the queue
   std::uint64_t bytes_ = 0;
   std::uint64_t last_number_ = 0;
-  std::int64_t now_ = 0;  // the turn that moves are taken of, of those that were asked for
-  std::int64_t first_ = 0, last_ = 0;  // of planned ones
+  std::int64_t now_ = 0;               // the current turn of requested moves
+  std::int64_t first_ = 0, last_ = 0;  // turns of planned moves
 };
 
 }  // namespace sluice

@@ -256,7 +256,7 @@ bool Mover::take(Batch& batch) {
   const MoveQueue::Choice choice{
       .can_go = [&](TierIndex from, TierIndex to)
                     REQUIRES(mutex_) { return is_free(from) && is_free(to); },
-      .is_held = [&](InodeId id) REQUIRES(mutex_) { return under_way_.contains(id); },
+      .is_moving = [&](InodeId id) REQUIRES(mutex_) { return under_way_.contains(id); },
       .only_requested = paused_};
   batch.jobs = queue_.take(choice, [&](const Move& first, const Move& next) {
     if (std::exchange(is_first, false)) bytes = first.bytes;

@@ -9,23 +9,23 @@
 namespace sluice {
 namespace {
 
-// No plan fills a tier further than this, in percent: a filesystem that is quite full is slow, and
-// writers need a little.
+// No plan fills a tier above this percentage: nearly full filesystems are slow, and writers need
+// some space.
 constexpr unsigned kBrim = 98;
-// "Clearly": a newcomer that ranks no more than this above a resident doesn't take its place. It
-// would be copying bytes to and fro for next to nothing.
+// A newcomer replaces a resident only if it ranks higher by this factor. Otherwise bytes would be
+// copied back and forth for little gain.
 constexpr float kClearly = 1.5F;
 
 std::uint64_t percent_of(std::uint64_t total, unsigned percent) {
   return total / 100 * percent + total % 100 * percent / 100;
 }
 
-// Sums over the beginnings of an array whose elements only ever change one at a time.
+// Prefix sums of an array whose elements change one at a time (a Fenwick tree).
 class PrefixSums {
  public:
   explicit PrefixSums(std::size_t size) : tree_(size + 1) {}
 
-  // Unsigned arithmetic wraps, so that adding the negative of a value takes it away.
+  // Unsigned arithmetic wraps, so adding a negated value subtracts it.
   void add(std::size_t index, std::uint64_t value) {
     for (std::size_t i = index + 1; i < tree_.size(); i += i & (~i + 1)) tree_[i] += value;
   }
@@ -39,8 +39,8 @@ class PrefixSums {
   std::vector<std::uint64_t> tree_;
 };
 
-// Finds room for what wants to move. It carries the plan out on paper as it goes (`used`), so the
-// moves come in an order in which each fits.
+// Finds room for the files that should move. It updates its own record of used space (`used`) with
+// every move, so the moves are in an order in which each fits.
 //
 // INVARIANT: no file moves twice.
 class Planner {
@@ -54,27 +54,27 @@ class Planner {
 
   enum Flag : std::uint8_t {
     kMoved = 1,
-    kNew = 2,        // hasn't stayed for min_stay
-    kAtHome = 4,     // by pin or rule: nothing but a drain moves it
-    kHomebound = 8,  // its pin or rule wants it elsewhere, and that tier is there
-    kLeaving = 16,   // homebound, and its home is going to have room
+    kNew = 2,        // on its tier for less than min_stay
+    kAtHome = 4,     // on the tier of its pin or rule; only a drain moves it
+    kHomebound = 8,  // its pin or rule names another tier, which is usable
+    kLeaving = 16,   // homebound, and that tier will have room
     kEvictable = 32  // counted in its tier's `evictable`
   };
 
-  // Those of a tier that may have to go, lowest rank first. Sorted only if somebody asks.
+  // The files that may have to leave a tier, lowest rank first. Sorted when first needed.
   struct Residents {
     std::vector<File> order;
-    PrefixSums evictable{0};     // bytes of those that a newcomer may replace, in that order
-    std::size_t lowest = 0;      // none before it is evictable
-    std::size_t bottom = 0;      // none before it stays and has been here for min_stay
-    std::vector<File> stranded;  // not evictable in this round: no tier below could take them
+    PrefixSums evictable{0};     // bytes of the files that a newcomer may replace, in that order
+    std::size_t lowest = 0;      // no file before this index is evictable
+    std::size_t bottom = 0;      // no file before this index both stays and is older than min_stay
+    std::vector<File> stranded;  // not evictable in this round: no slower tier could take them
     bool is_sorted = false;
   };
 
   struct Tier {
     std::uint64_t used, high, low, brim;
-    std::uint64_t incoming = 0, outgoing = 0;  // bytes of those that are kLeaving
-    bool usable = false, has_slower = false;   // slower ones that are usable
+    std::uint64_t incoming = 0, outgoing = 0;  // bytes of the files that are kLeaving
+    bool usable = false, has_slower = false;   // has_slower: a slower tier is usable
     std::vector<File> cold;                    // highest rank first, as are the lists below
     Residents residents;
 
@@ -118,7 +118,7 @@ class Planner {
   std::vector<Verdict> verdicts_;
   std::vector<float> rank_;
   std::vector<std::uint8_t> flags_;
-  std::vector<File> position_;  // in its tier's residents' order
+  std::vector<File> position_;  // index in the `order` of its tier's residents
   std::vector<File> homebound_, climbers_, drained_;
   Plan plan_;
 };
@@ -151,7 +151,7 @@ void Planner::judge_all() {
     rank_[i] = static_cast<float>(rank_of(file));
     if (is_new(file, policy_, now_)) flags_[i] |= kNew;
     if (home.tier == file.tier) flags_[i] |= kAtHome;
-    if (verdict.wants == file.tier || verdict.hold != Hold::None) continue;
+    if (verdict.wants == file.tier || verdict.blocker != Blocker::None) continue;
     if (home.tier == verdict.wants) {
       flags_[i] |= kHomebound;
       homebound_.push_back(i);
@@ -162,7 +162,7 @@ void Planner::judge_all() {
       climbers_.push_back(i);
   }
   sort_down(homebound_);
-  // Pins come before rules where both can't have it.
+  // Pins take precedence over rules if there is not enough room for both.
   std::stable_partition(homebound_.begin(), homebound_.end(),
                         [&](File i) { return files_[i].pin < tiers_.size(); });
   sort_down(drained_);
@@ -170,8 +170,8 @@ void Planner::judge_all() {
   for (Tier& tier : tiers_) sort_down(tier.cold);
 }
 
-// Lowest rank first; of the same rank, what was used longest ago. The keys are copied beside each
-// other, because a million files are too many to look each up twenty times.
+// Lowest rank first; among equals, the least recently used first. The sort keys are copied into one
+// array, because looking up a million files many times would be slow.
 void Planner::sort_up(std::vector<File>& list) const {
   struct Key {
     float rank;
@@ -199,7 +199,7 @@ void Planner::emit(File file, TierIndex to, Reason reason) {
   Tier& from = tiers_[files_[file].tier];
   set_evictable(file, false);
   flags_[file] |= kMoved;
-  // What a tier says it uses may lag behind what its files add up to.
+  // The used space that a tier reports may be less than the sum of its files.
   from.used -= std::min(from.used, bytes);
   tiers_[to].used += bytes;
   plan_.moves.push_back({file, to, reason});
@@ -210,7 +210,7 @@ Planner::Residents& Planner::residents_of(TierIndex tier) {
   if (residents.is_sorted) return residents;
   residents.is_sorted = true;
   for (File i = 0; i < files_.size(); ++i) {
-    // To send an empty file away gains nothing.
+    // Evicting an empty file gains nothing.
     if (files_[i].tier == tier && files_[i].bytes > 0 && !(flags_[i] & (kMoved | kAtHome)))
       residents.order.push_back(i);
   }
@@ -225,7 +225,7 @@ Planner::Residents& Planner::residents_of(TierIndex tier) {
   return residents;
 }
 
-// REQUIRES: to set it, that the file's tier's residents are sorted and it is one of them.
+// REQUIRES: to set the flag, the residents of the file's tier must be sorted and contain the file.
 void Planner::set_evictable(File file, bool evictable) {
   if (evictable == ((flags_[file] & kEvictable) != 0)) return;
   flags_[file] ^= kEvictable;
@@ -248,13 +248,14 @@ void Planner::set_leaving(File file, bool leaving) {
     set_evictable(file, true);
 }
 
-// Moves `file` to the first tier from `first` on that has room, or whose lower ranks make it.
+// Moves `file` to the first tier, starting at `first`, that has room or whose lower-ranked files
+// can make room.
 bool Planner::place_down(File file, std::size_t first, Reason reason) {
   for (std::size_t i = first; i < tiers_.size(); ++i) {
     Tier& tier = tiers_[i];
     if (!tier.usable) continue;
-    // The slowest has nowhere to send anything, so it takes what has to leave the others. What is
-    // merely cold can wait.
+    // The slowest tier cannot send files further, so it accepts every file that has to leave
+    // another tier. Files that are only cold can wait.
     const bool is_last_resort = !tier.has_slower && reason != Reason::Cold;
     const std::uint64_t limit = is_last_resort ? tier.brim : tier.high;
     const auto index = static_cast<TierIndex>(i);
@@ -265,8 +266,8 @@ bool Planner::place_down(File file, std::size_t first, Reason reason) {
   return false;
 }
 
-// Makes room for `newcomer` by sending away what ranks clearly lower. Gives up before it starts if
-// that can't be enough.
+// Makes room for `newcomer` by evicting files that rank clearly lower. Evicts nothing if that would
+// not be enough.
 bool Planner::replace(TierIndex index, File newcomer, std::uint64_t limit) {
   Tier& tier = tiers_[index];
   const std::uint64_t bytes = files_[newcomer].bytes;
@@ -287,8 +288,8 @@ bool Planner::replace(TierIndex index, File newcomer, std::uint64_t limit) {
   return true;
 }
 
-// Between the watermarks there is room, but it is for what is written next; a file that would be
-// the first to be shed then had better not come.
+// The room between the watermarks is meant for new writes. A newcomer may use it only if it would
+// not be the first file to be evicted afterwards.
 bool Planner::may_enter_above_low(TierIndex tier, File newcomer) {
   Residents& residents = residents_of(tier);
   std::size_t& bottom = residents.bottom;
@@ -297,15 +298,15 @@ bool Planner::may_enter_above_low(TierIndex tier, File newcomer) {
   return bottom == residents.order.size() || is_clearly_above(newcomer, residents.order[bottom]);
 }
 
-// Decides which of those that a pin or a rule sends elsewhere are going to find room there, so that
-// nothing is shed for one that won't.
+// Decides which of the files that a pin or a rule sends to another tier will find room there, so
+// that nothing is evicted for a file that cannot move.
 void Planner::choose_homecomers() {
   std::erase_if(homebound_, [&](File i) { return flags_[i] & kMoved; });
   for (const File i : homebound_) {
     if (flags_[i] & kLeaving) set_leaving(i, false);
   }
   if (homebound_.empty()) return;
-  std::vector<std::uint64_t> firm(tiers_.size());  // what no shedding gets rid of
+  std::vector<std::uint64_t> firm(tiers_.size());  // bytes that no eviction can remove
   for (std::size_t i = 0; i < tiers_.size(); ++i) firm[i] = tiers_[i].used;
   for (File i = 0; i < files_.size(); ++i) {
     const TierIndex tier = files_[i].tier;
@@ -323,7 +324,7 @@ void Planner::choose_homecomers() {
 }
 
 void Planner::go_home() {
-  // One's departure may be another's room.
+  // Each departure may make room for another file.
   for (bool has_moved = true; has_moved;) {
     has_moved = false;
     for (const File i : homebound_) {
@@ -335,8 +336,8 @@ void Planner::go_home() {
       has_moved = true;
     }
   }
-  // The room of one that couldn't go yet is kept, or it would be shed for again and again. But a
-  // drain doesn't wait for a pin.
+  // Keep the room reserved for a file that could not move yet, or files would be evicted for it
+  // again and again. A drain does not wait for pins.
   for (const File i : homebound_) {
     if (flags_[i] & kLeaving && verdicts_[i].reason == Reason::Draining) set_leaving(i, false);
   }
@@ -354,8 +355,8 @@ void Planner::shed(TierIndex index) {
   }
 }
 
-// A file from a tier that is being emptied has to go somewhere: if there is no better place, to a
-// faster tier than it deserves, and once nothing else can move, above a high watermark.
+// A file on a tier that is being emptied has to go somewhere. If there is no better place, it goes
+// to a faster tier than it deserves; if nothing else can move, it may exceed a high watermark.
 void Planner::take_in(File file, std::uint64_t Tier::*limit) {
   const std::size_t wants = verdicts_[file].wants;
   const auto take = [&](std::size_t i) {
@@ -372,8 +373,8 @@ void Planner::take_in(File file, std::uint64_t Tier::*limit) {
   }
 }
 
-// The highest ranks come first. One that its favourite tier has no room for tries the next, as long
-// as that is faster than its own.
+// The highest ranks come first. If a file finds no room on the tier it wants, it tries slower tiers
+// that are still faster than its own.
 void Planner::promote_to(TierIndex index) {
   Tier& tier = tiers_[index];
   if (!tier.usable) return;
@@ -388,8 +389,8 @@ void Planner::promote_to(TierIndex index) {
   }
 }
 
-// Down from the slowest tier on, because it makes room for the next; up from the fastest on, for
-// the same reason.
+// Downward moves start at the slowest tier and upward moves at the fastest, because each makes room
+// for the next.
 void Planner::one_round() {
   for (Tier& tier : tiers_) {
     for (const File i : tier.residents.stranded) set_evictable(i, !(flags_[i] & kMoved));
@@ -411,7 +412,8 @@ void Planner::one_round() {
 
 Plan Planner::make() {
   judge_all();
-  // What found no room may find it now that others have moved. Rarely more than twice.
+  // A file that found no room may find it after others have moved. Rarely more than two rounds are
+  // needed.
   constexpr int kMostRounds = 8;
   for (int round = 0; round < kMostRounds; ++round) {
     const std::size_t before = plan_.moves.size();
@@ -425,19 +427,19 @@ Plan Planner::make() {
   for (const Tier& tier : tiers_) plan_.used_after.push_back(tier.used);
   for (File i = 0; i < files_.size(); ++i) {
     if (flags_[i] & kMoved) continue;
-    switch (verdicts_[i].hold) {
-      case Hold::None:
-      case Hold::NoRoom:
-        plan_.held_no_room += verdicts_[i].wants != files_[i].tier;
+    switch (verdicts_[i].blocker) {
+      case Blocker::None:
+      case Blocker::NoRoom:
+        plan_.blocked_no_room += verdicts_[i].wants != files_[i].tier;
         break;
-      case Hold::MinStay:
-        ++plan_.held_min_stay;
+      case Blocker::MinStay:
+        ++plan_.blocked_min_stay;
         break;
-      case Hold::OnlyOnce:
-        ++plan_.held_only_once;
+      case Blocker::OnlyOnce:
+        ++plan_.blocked_only_once;
         break;
-      case Hold::Offline:
-        ++plan_.held_offline;
+      case Blocker::Offline:
+        ++plan_.blocked_offline;
         break;
     }
   }

@@ -6,14 +6,14 @@ namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
 
-// What a glob's next element says of one character.
+// Whether the next element of a glob matches one character.
 struct Step {
   bool matches;
   std::size_t next;  // where the element after it begins
 };
 
-// The set that begins at glob[at] == '[', or nothing if it isn't closed: then the bracket is a
-// character like any other. A ']' right at its beginning is a member of it.
+// Matches the set that begins at glob[at] == '['. Empty if the set is not closed: then the bracket
+// is an ordinary character. A ']' directly after the opening is a member of the set.
 std::optional<Step> step_set(std::string_view glob, std::size_t at, unsigned char c) {
   std::size_t i = at + 1;
   const bool is_negated = i < glob.size() && glob[i] == '!';
@@ -46,19 +46,18 @@ Step step(std::string_view glob, std::size_t at, char c) {
   return {glob[at] == c, at + 1};
 }
 
-// A star met on the way: where the glob goes on after it, and how far the star reaches so far.
+// The last star: the position in the glob after it, and in the text up to which it matches so far.
 struct Star {
   std::size_t glob = kNone;
   std::size_t text = 0;
 };
 
-// Whether all of `text` matches all of `glob`. Only the last star of either kind is ever tried
-// again: what an earlier one could reach, a later one reaches, too. So no glob takes exponential
-// time.
+// Whether all of `text` matches all of `glob`. Only the last star of each kind is retried, because
+// a later star can match everything an earlier one could. So no glob takes exponential time.
 bool matches_whole(std::string_view glob, std::string_view text) {
   std::size_t g = 0, t = 0;
   Star star, stars;              // the last "*" and the last "**"
-  bool is_by_directory = false;  // `stars` is "**/", which ends where a name begins
+  bool is_by_directory = false;  // `stars` is "**/", which matches up to the beginning of a name
   for (;;) {
     if (g < glob.size() && glob[g] == '*') {
       const std::size_t begin = g;
@@ -67,7 +66,7 @@ bool matches_whole(std::string_view glob, std::string_view text) {
         star = {g, t};
         continue;
       }
-      // "a/**/b" also means "a/b".
+      // "a/**/b" also matches "a/b".
       is_by_directory = g < glob.size() && glob[g] == '/' && (begin == 0 || glob[begin - 1] == '/');
       if (is_by_directory) ++g;
       stars = {g, t};
@@ -121,7 +120,7 @@ std::optional<std::size_t> matching_rule(const std::vector<Rule>& rules, std::st
     if (rule.smaller && size >= *rule.smaller) continue;
     if (rule.older && age <= *rule.older) continue;
     if (rule.newer && age >= *rule.newer) continue;
-    // Last, because it costs most.
+    // Last, because it is the most expensive condition.
     if (rule.match.empty() || glob_matches(rule.match, path)) return i;
   }
   return std::nullopt;

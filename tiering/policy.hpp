@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the user wants of tiering, as plain values: thresholds are each tier's, the rest is here.
-// docs/configuration.md describes the words. Threads: plain values and pure functions.
+// The user's settings for tiering as plain values. Thresholds are part of each tier's settings.
+// docs/configuration.md describes the options. Threads: plain values and pure functions.
 #pragma once
 
 #include <chrono>
@@ -14,26 +14,28 @@
 
 namespace sluice {
 
-// Sends the files it matches to a tier, whatever their heat.
+// Sends the files that it matches to a tier, whatever their heat is.
 struct Rule {
-  std::string match;                                 // a glob, see glob_matches(); "": every file
+  std::string match;  // a glob, see glob_matches(); "" matches every file
   std::optional<std::uint64_t> larger, smaller;      // than this many bytes of content
   std::optional<std::chrono::seconds> older, newer;  // since the file was last written or opened
-  TierIndex tier = kNoTier;                          // kNoTier: it stays where it is
+  TierIndex tier = kNoTier;                          // kNoTier: the files stay where they are
 };
 
 struct Policy {
-  std::chrono::seconds min_stay = std::chrono::hours(1);  // on a tier before heat may move it again
-  std::vector<Rule> rules;                                // the first that matches counts
+  // Minimum time on a tier before automatic migration.
+  std::chrono::seconds min_stay = std::chrono::hours(1);
+  std::vector<Rule> rules;  // the first rule that matches applies
 };
 
-// Whether `path` ("/a/b.bin", below the mount) matches `glob`. `*` and `?` stop at a slash, `**`
-// does not, and "a/**/b" also means "a/b". [a-z] and [!a-z] are sets, \ takes the next character as
-// it is; characters are bytes. A glob that begins with a slash is matched from the mount's root,
-// one that holds a slash elsewhere from any directory, one without against the last name only.
+// Whether `path` ("/a/b.bin", below the mount) matches `glob`. `*` and `?` do not match a slash,
+// `**` does, and "a/**/b" also matches "a/b". [a-z] and [!a-z] are sets, \ makes the next character
+// literal; characters are bytes. A glob that begins with a slash must match from the root of the
+// mount, one with a slash elsewhere from any directory, and one without a slash must match the last
+// name.
 bool glob_matches(std::string_view glob, std::string_view path);
 
-// The index of the first rule that matches, or nothing. `age` is the time since the last use.
+// The index of the first rule that matches, if any. `age` is the time since the last use.
 std::optional<std::size_t> matching_rule(const std::vector<Rule>& rules, std::string_view path,
                                          std::uint64_t size, std::chrono::seconds age);
 

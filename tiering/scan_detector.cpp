@@ -19,17 +19,17 @@ constexpr std::size_t kNameBytes = 15;  // TASK_COMM_LEN without the zero
 constexpr seconds kIdle{60};
 constexpr seconds kProcIsTrueFor{1};
 
-// A walk: this many files opened for the first time, and one in so many opens, or fewer, of a file
-// that it had opened before.
+// An opener is scanning if it opened at least kWalkFiles files for the first time, and fewer than
+// one in kWalkOneIn of its opens was of a file that it had opened before.
 constexpr std::uint32_t kWalkFiles = 256;
 constexpr std::uint32_t kWalkOneIn = 4;
 
-// Counts are halved here, so that what an opener did long ago, reading everything once when it
-// started, say, does not outweigh what it does now.
+// Counts are halved at this limit, so that old behaviour (for example, reading everything once at
+// start) does not outweigh present behaviour.
 constexpr std::uint32_t kMostOpens = 4096;
 static_assert(kMostOpens / 2 > kWalkFiles * kWalkOneIn, "halving must not end a walk");
 
-// Calls `act` with each line of `text`, without its end.
+// Calls `act` with each line of `text`, without the newline.
 template <typename Act>
 void each_line(std::string_view text, Act act) {
   while (!text.empty()) {
@@ -63,9 +63,9 @@ bool ScanDetector::counts(pid_t opener, bool opened_by_it_before) {
     Opener& entry = find(set, opener, now);
     entry.add(opened_by_it_before);
     if (now < entry.ignored_at + kProcIsTrueFor) return !entry.ignored && !entry.is_walking();
-    entry.ignored_at = now;  // others go by what is known until we know better
+    entry.ignored_at = now;  // other threads use the old answer until the new one is known
   }
-  // Not under the lock: the kernel takes locks of its own to answer.
+  // Not under the lock: reading /proc takes locks in the kernel.
   const bool ignored = is_ignored(opener);
   MutexLock lock(set.mutex);
   Opener& entry = find(set, opener, now);
@@ -125,7 +125,7 @@ bool ScanDetector::is_ignored(pid_t pid) const {
   }
   if (cgroups_.empty()) return false;
   bool found = false;
-  // "0::/system.slice/backup.service"; with version 1 also "4:memory:/...".
+  // "0::/system.slice/backup.service"; cgroup version 1 adds lines like "4:memory:/...".
   each_line(read_proc(pid, "cgroup"), [&](std::string_view line) {
     const std::size_t controllers = line.find(':');
     const std::size_t path = line.find(':', controllers + 1);
@@ -150,7 +150,7 @@ pid_t ScanDetector::look_up_process(pid_t thread) const {
   return process;
 }
 
-// What the file holds; nothing if the process has gone meanwhile.
+// The content of the file; empty if the process has ended.
 std::string ScanDetector::read_proc(pid_t pid, const char* file) const {
   const std::string path = proc_ + "/" + std::to_string(pid) + "/" + file;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// ScanDetector tells use from upkeep: whether an open says that a file is wanted, or only that a
-// backup, an indexer or a search came by. Those open everything once, and would make all of it hot.
+// ScanDetector tells accesses by applications from scans: backups, indexers and searches open every
+// file once and would make all of them hot.
 //
-// Two signs: who it is (a list of names and cgroups), and what it does (a process that opens file
-// after file and comes back to few of them is walking). It knows 1024 openers at a time, in fixed
-// memory; who was not seen for a minute starts anew.
+// There are two criteria. One is the opener's identity: a list of command names and cgroups. The
+// other is its behaviour: a process that opens file after file and reopens few of them is scanning.
+// The detector remembers 1024 openers in fixed memory; an opener that was not seen for a minute is
+// forgotten.
 // Threads: every member may be called from any thread at once.
 #pragma once
 
@@ -22,7 +23,7 @@
 
 namespace sluice {
 
-// Backups, indexers and scanners, by their command names.
+// Command names of backups, indexers and scanners.
 inline constexpr auto kUsualScanners = std::to_array<std::string_view>({
     // locate
     "updatedb",
@@ -48,7 +49,7 @@ inline constexpr auto kUsualScanners = std::to_array<std::string_view>({
     "dsmc",
     "bpbkar",
     "veeamagent",
-    // looking for malware and changes
+    // scanners for malware and changes
     "clamscan",
     "clamdscan",
     "clamd",
@@ -64,7 +65,7 @@ inline constexpr auto kUsualScanners = std::to_array<std::string_view>({
     "baloo_file",
     "baloo_file_extractor",
     "recollindex",
-    // looking for duplicates
+    // duplicate finders
     "fdupes",
     "jdupes",
     "rmlint",
@@ -75,24 +76,24 @@ class ScanDetector {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   struct Settings {
-    // Whose opens never count: the name of a command, or if it begins with a slash, the beginning
-    // of a cgroup's path, as /proc/PID/comm and /proc/PID/cgroup have them. The kernel keeps 15
-    // bytes of a name, so no more are compared.
+    // The openers whose opens never count: names of commands, or, if an entry begins with a slash,
+    // beginnings of cgroup paths, as in /proc/PID/comm and /proc/PID/cgroup. The kernel keeps 15
+    // bytes of a command name, so only these are compared.
     std::vector<std::string> ignored{kUsualScanners.begin(), kUsualScanners.end()};
 
-    std::string proc = "/proc";  // tests have their own
+    std::string proc = "/proc";  // tests use their own
   };
 
   explicit ScanDetector(Settings settings, const Clock& clock = real_clock());
 
-  // Whether an open of a file by `opener` counts as use; it is remembered either way.
-  // `opened_by_it_before`: whether the same opener was the last to open that file. An opener that
-  // is not known (0, from outside of our PID namespace) always counts.
+  // Whether an open by `opener` counts as an access; the open is remembered in both cases.
+  // `opened_by_it_before` says whether the same opener was the last one to open that file. Opens by
+  // unknown openers (0, from outside our PID namespace) always count.
   bool counts(pid_t opener, bool opened_by_it_before);
 
-  // The process that `thread` belongs to; `thread` itself if that can't be learned. FUSE names the
-  // thread that opens a file, but threads of one process share its work: ask this first, and call
-  // the process the opener. Remembered like an opener.
+  // The process that `thread` belongs to, or `thread` itself if that is unknown. FUSE reports the
+  // thread that opens a file, but the threads of a process share its work: call this first and pass
+  // the process as the opener. The answer is cached like an opener.
   pid_t process_of(pid_t thread);
 
  private:
@@ -102,7 +103,7 @@ class ScanDetector {
     TimePoint last_seen = TimePoint::min();
     std::uint32_t new_files = 0;  // opens of files that it had not opened before
     std::uint32_t known_files = 0;
-    // From /proc, and when they were read; never: the beginning of time.
+    // From /proc, with the time of reading; never read: the minimum time.
     bool ignored = false;
     TimePoint ignored_at = TimePoint::min();
     pid_t process = 0;
@@ -112,7 +113,7 @@ class ScanDetector {
     bool is_walking() const;
   };
 
-  // The table is in small sets, each searched from end to end under a lock of its own.
+  // The table is set-associative: small sets, each with its own lock and searched linearly.
   static constexpr std::size_t kWays = 8;
   static constexpr std::size_t kSets = 128;
   struct Set {
@@ -122,7 +123,7 @@ class ScanDetector {
 
   Set& set_of(pid_t pid) { return sets_[static_cast<std::size_t>(pid) % kSets]; }
 
-  // The entry of `pid`; if there is none, a new one in the place of that not seen for longest.
+  // The entry of `pid`; if there is none, a new one in place of the least recently seen.
   static Opener& find(Set& set, pid_t pid, TimePoint now) REQUIRES(set.mutex);
 
   bool is_ignored(pid_t pid) const;
@@ -131,8 +132,8 @@ class ScanDetector {
 
   const std::string proc_;
   const Clock& clock_;
-  std::vector<std::string> names_;    // cut to what the kernel keeps, sorted
-  std::vector<std::string> cgroups_;  // beginnings of paths
+  std::vector<std::string> names_;    // truncated to what the kernel keeps, sorted
+  std::vector<std::string> cgroups_;  // path prefixes
   std::array<Set, kSets> sets_;
 };
 

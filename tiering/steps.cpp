@@ -22,8 +22,8 @@ unsigned rename_flags(Step::Kind kind) {
   return kind == Step::Kind::Exchange ? RENAME_EXCHANGE : 0;
 }
 
-// Sets a directory's times back to what they were. Somebody who changes it in the same microseconds
-// is set back, too.
+// Restores a directory's times when it is destroyed. If another process changes the directory in
+// the same microseconds, the times of that change are reset, too.
 class KeepTimes {
  public:
   KeepTimes(int directory, DirectoryTimes times) : directory_(directory) {
@@ -43,9 +43,9 @@ class KeepTimes {
   bool keep_;
 };
 
-// Directories are made in the tier's temporary directory and renamed into place. A power cut can
-// undo the renaming alone: the handle then leads to an unfinished one, which will be cleared away
-// with all that is put into it.
+// Directories are created in the tier's temporary directory and renamed into place. A power cut can
+// undo only the rename. The handle then leads to the temporary directory, which will be deleted
+// with everything in it.
 Result<bool> has_no_name_yet(const Tier& tier, const UniqueFd& directory) {
   const SharedFd temp = SLUICE_TRY(tier.temp_directory());
   struct stat above {
@@ -60,7 +60,7 @@ Result<bool> has_no_name_yet(const Tier& tier, const UniqueFd& directory) {
 
 Result<Target> open_target(const Pool& pool, const Place& place) {
   const Tier* tier = pool.by_slot(place.slot);
-  if (tier == nullptr) return Error(EIO, "tier of a step is not configured");
+  if (tier == nullptr) return Error(EIO, "the operation needs a tier that is not configured");
   Target target{tier, {}, place.name.c_str()};
   if (place.directory.empty()) {
     const SharedFd root = SLUICE_TRY(tier->root());
@@ -68,7 +68,7 @@ Result<Target> open_target(const Pool& pool, const Place& place) {
   } else {
     target.dir = SLUICE_TRY(tier->open(place.directory, O_RDONLY | O_DIRECTORY));
     if (SLUICE_TRY(has_no_name_yet(*tier, target.dir)))
-      return Error(ESTALE, "the directory never got its name");
+      return Error(ESTALE, "the directory was not renamed into place");
   }
   return target;
 }
@@ -92,7 +92,7 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
   if (step.kind == Step::Kind::Link) {
     const Target to = SLUICE_TRY(open_target(pool, step.to));
     if (SLUICE_TRY(to.identity()) == step.subject) return {};
-    if (there != step.subject) return Error(ESTALE, "what was to be linked is gone");
+    if (there != step.subject) return Error(ESTALE, "the file to link is gone");
     const KeepTimes kept(to.dir.get(), times);
     if (::linkat(from.dir.get(), from.name, to.dir.get(), to.name, 0) < 0)
       return Error::last("link");
@@ -109,7 +109,7 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
       return {};
     }
     const auto arrived = SLUICE_TRY(to.identity());
-    if (arrived != step.subject) return Error(ESTALE, "what was to be renamed is gone");
+    if (arrived != step.subject) return Error(ESTALE, "the file to rename is gone");
     return {};
   }
   if (there != step.subject) return {};  // already removed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How the steps of an intent are carried out and taken back, one by one. Used by intent.cpp and
-// relocate.cpp alone. Threads: pure functions over places that nobody else changes meanwhile.
+// Executes and undoes the steps of an intent, one by one. Used only by intent.cpp and relocate.cpp.
+// Threads: pure functions; nothing else may change the places meanwhile.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct Target {
   UniqueFd dir;
   const char* name = nullptr;
 
-  // Nothing if there is no such name.
+  // Empty if the name does not exist.
   Result<std::optional<Identity>> identity() const {
     auto found = tier->identity_of(dir.get(), name);
     if (found) return std::optional<Identity>(*found);
@@ -29,11 +29,11 @@ struct Target {
 
 Result<Target> open_target(const Pool& pool, const Place& place);
 
-// Whether an error says that the directory of a place is no more, and all names in it: a power cut
-// may have taken back its creation.
+// Whether an error means that the directory of a place does not exist, nor any name in it: a power
+// cut may have undone its creation.
 inline bool is_gone(const Error& error) { return error.code == ESTALE || error.code == ENOENT; }
 
-// Whether the subject has that name. An error: it can't be told.
+// Whether the subject has that name. Fails if that cannot be determined.
 Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subject);
 
 inline bool renames(Step::Kind kind) {
@@ -45,24 +45,24 @@ inline bool removes(Step::Kind kind) {
 inline bool has_target(Step::Kind kind) { return !removes(kind) && kind != Step::Kind::NameTaken; }
 inline bool can_be_undone(Step::Kind kind) { return renames(kind) || kind == Step::Kind::Link; }
 
-// Carries out one step, or finds it done. An error means that it is not done: nothing after it may
-// happen, least of all a removal.
-enum class DirectoryTimes { Change, Keep };  // Keep: as far as users can tell, nothing happened
+// Executes one step, or finds that it was executed already. After an error the step is not done,
+// and no later step may be executed, least of all a removal.
+enum class DirectoryTimes { Change, Keep };  // Keep: users see no change of times
 Result<void> apply(const Pool& pool, const Step& step,
                    DirectoryTimes times = DirectoryTimes::Change);
 
-// Takes one back, or finds nothing to take back. An error means that it may still stand.
+// Undoes one step, or finds nothing to undo. After an error the step may still be in effect.
 Result<void> undo(const Pool& pool, const Step& step);
 
-// Whether every tier that the steps touch can be reached.
+// Whether every tier that the steps use is reachable.
 bool is_reachable(const Pool& pool, const std::vector<Step>& steps);
 
-// Syncs directories, each once.
+// Syncs directories, each only once.
 class Syncer {
  public:
   explicit Syncer(const Pool& pool) : pool_(pool) {}
   Result<void> sync(const Place& place);
-  Result<void> sync(const Step& step);  // all its directories
+  Result<void> sync(const Step& step);  // all directories of the step
 
  private:
   const Pool& pool_;

@@ -24,9 +24,9 @@ struct Named {
 
 Result<UniqueFd> make_and_open(int parent, const std::string& name) {
   if (::mkdirat(parent, name.c_str(), 0700) < 0 && errno != EEXIST)
-    return Error::last("make directory");
+    return Error::last("create directory in .sluice/aside");
   UniqueFd fd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) return Error::last("open directory");
+  if (!fd) return Error::last("open directory in .sluice/aside");
   return fd;
 }
 
@@ -42,10 +42,11 @@ Result<void> set_aside(const Named& what, const std::string& path, const std::st
     from = to + 1;
   }
   if (::renameat2(what.directory.get(), name.c_str(), at.get(), name.c_str(), RENAME_NOREPLACE) < 0)
-    return Error::last("set aside");
-  if (::fsync(at.get()) < 0) return Error::last("set aside");
+    return Error::last("move file to .sluice/aside");
+  if (::fsync(at.get()) < 0) return Error::last("sync .sluice/aside");
   log::get().warn(
-      "two files had one name after a tier was away, one is set aside: path={} tier={} kept={}",
+      "set a file aside, another file took its name while its tier was away: path={} tier={} "
+      "kept={}",
       log::escaped(path + "/" + name), what.tier->name(),
       log::escaped(std::string(kPrivateDirectory) + "/" + kAsideDirectory + "/" + own));
   return {};
@@ -79,7 +80,7 @@ Result<void> apply_name_taken(const Pool& pool, const Step& step) {
     return found;
   };
   Tier* const returned = pool.by_slot(step.from.slot);
-  if (returned == nullptr) return Error(EIO, "tier of a step is not configured");
+  if (returned == nullptr) return Error(EIO, "the operation needs a tier that is not configured");
   const auto older = find(*returned);
   if (!older) return is_gone(older.error()) ? Result<void>() : older.error();
   for (const auto& tier : pool) {

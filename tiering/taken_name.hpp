@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What happens when a tier returns and has a name that was given to another file in its absence.
-// Threads: pure functions; the caller keeps everybody else away from the names.
+// Resolves the conflict when a tier returns with a file whose name was given to another file while
+// the tier was away. Threads: pure functions; nothing else may change these names meanwhile.
 #pragma once
 
 #include "tiering/intent.hpp"
 
 namespace sluice {
 
-// In .sluice of a tier: files that lost their name to a newer one, each below a directory of its
-// own at the path that it had. Nothing there is ever deleted by us.
+// A directory in a tier's .sluice for files that lost their name to a newer file. Each is in its
+// own directory there, at its old path. The daemon never deletes anything in it.
 inline constexpr const char* kAsideDirectory = "aside";
 
 // Applies a step of the kind NameTaken. Nothing happens if the tier has no such name, or if the

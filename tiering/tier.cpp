@@ -28,10 +28,10 @@ constexpr int kIdentifyRetries = 16;
 
 std::int64_t monotonic_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-// The same directory through a mount of our own that does not update access times.
+// Opens the same directory through a private mount that does not update access times.
 Result<UniqueFd> without_atime(UniqueFd fd) {
-  // open_tree(2) and mount_setattr(2) have no wrappers in Debian 12's libc; the numbers are the
-  // same everywhere.
+  // Debian 12's libc has no wrappers for open_tree(2) and mount_setattr(2); their numbers are the
+  // same on all architectures.
   constexpr long kOpenTree = 428, kMountSetattr = 442;
   constexpr unsigned kClone = 1, kNoAtime = 0x10, kAtimeMask = 0x70;
   struct {
@@ -104,18 +104,17 @@ Result<void> Tier::set_draining(bool draining) {
   const UniqueFd dir = SLUICE_TRY(open_beneath(root->fd->get(), kPrivateDirectory));
   if (draining) {
     const UniqueFd flag(::openat(dir.get(), kDrainingFlag, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    if (!flag) return Error::last("mark tier as draining");
+    if (!flag) return Error::last("create .sluice/draining");
   } else if (::unlinkat(dir.get(), kDrainingFlag, 0) < 0 && errno != ENOENT) {
-    return Error::last("unmark draining tier");
+    return Error::last("remove .sluice/draining");
   }
-  if (::fsync(dir.get()) < 0) return Error::last("mark tier as draining");
+  if (::fsync(dir.get()) < 0) return Error::last("sync .sluice");
   draining_ = draining;
   return {};
 }
 
 Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock) const {
-  // The kernel's passthrough opens files through the mount that our descriptors are on; a private
-  // one can have noatime.
+  // Passthrough uses the mount that our descriptors are on, and a private mount can be noatime.
   if (settings_.noatime) fd = SLUICE_TRY(without_atime(std::move(fd)));
   auto root = std::make_shared<Root>();
   root->lock = std::move(lock);
@@ -126,8 +125,8 @@ Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock
   if (::fstat(fd.get(), &st) < 0) return Error::last("stat tier");
   root->device = st.st_dev;
   root->kind = handle_kind(root->magic);
-  // Both directions must work: overlayfs may give handles that it won't open, a container may lack
-  // the capability.
+  // Both directions must work: overlayfs may return handles that it cannot open, and a container
+  // may lack the capability to open them.
   auto handle = handle_at(fd.get(), "", &root->mount_id);
   if (!handle || !open_handle(fd.get(), *handle, O_RDONLY | O_DIRECTORY))
     root->kind = HandleKind::None;
@@ -166,11 +165,11 @@ Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->te
 
 void Tier::count_written(std::uint64_t bytes, std::chrono::nanoseconds took) {
   constexpr std::chrono::milliseconds kLong{5};
-  constexpr std::chrono::nanoseconds kLongestMoment = std::chrono::seconds(2);
+  constexpr std::chrono::nanoseconds kMaxWait = std::chrono::seconds(2);
   written_.fetch_add(bytes, std::memory_order_relaxed);
   if (took < kLong) return;
-  // The longer it was, the likelier is the next one.
-  const auto until = std::chrono::steady_clock::now() + std::min(10 * took, kLongestMoment);
+  // The longer this write blocked, the likelier the next one blocks, too.
+  const auto until = std::chrono::steady_clock::now() + std::min(10 * took, kMaxWait);
   writes_wait_until_.store(until.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
@@ -187,7 +186,8 @@ bool Tier::is_hidden(int fd) const {
 }
 
 std::string Tier::new_temp_name() {
-  // Begins where no earlier process has been: a tier that was away when it ended has its files yet.
+  // Starts at a value that no earlier process used, because a tier that was away may still have
+  // temporary files of an earlier process.
   static std::atomic<std::uint64_t> counter{
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
   return "t" + std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
@@ -198,7 +198,7 @@ Result<Identity> Tier::carried_or(const Identity& natural, int dirfd, const char
   std::array<char, 64> value{};
   const ssize_t got = getxattr_at(dirfd, name, kIdentityXattr, value.data(), value.size());
   if (got < 0) {
-    // ELOOP: a symlink, opened O_PATH, has no xattr of ours.
+    // ELOOP: a symlink, opened with O_PATH, cannot have this xattr.
     if (errno == ENODATA || errno == EOPNOTSUPP || errno == ELOOP || errno == ERANGE)
       return natural;
     return Error::last("read identity");
@@ -220,8 +220,8 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     }
     if (mount_id != root->mount_id) break;  // something is mounted inside the tier
     if (::fstatat(dirfd, name, &found.st, stat_flags) < 0) return Error::last("stat");
-    // The two calls may have met two files if the name was replaced in between; a known layout
-    // shows it at once.
+    // The name may have been replaced between the two calls. If the layout of the handle is known,
+    // the inode numbers then differ.
     const auto inode = inode_number(root->kind, *handle);
     if (inode && *inode != found.st.st_ino) continue;
     if (!inode && *name != '\0') break;
@@ -235,7 +235,8 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     return found;
   }
 
-  // By descriptor: the slow way, for filesystems whose handles we can't read and for those without.
+  // The slow way, by descriptor, for filesystems whose handles have an unknown layout or that have
+  // none.
   UniqueFd fd(::openat(dirfd, *name == '\0' ? "." : name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (*name == '\0' && !fd && errno == ENOTDIR) {
     fd.reset(::fcntl(dirfd, F_DUPFD_CLOEXEC, 0));
@@ -243,8 +244,9 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
   if (!fd) return Error::last("open by name");
   if (::fstat(fd.get(), &found.st) < 0) return Error::last("stat");
   int mount_id = 0;
-  auto handle = root->kind == HandleKind::None ? Result<FileHandle>(Error(EOPNOTSUPP, "handles"))
-                                               : handle_at(fd.get(), "", &mount_id);
+  auto handle = root->kind == HandleKind::None
+                    ? Result<FileHandle>(Error(EOPNOTSUPP, "get a file handle"))
+                    : handle_at(fd.get(), "", &mount_id);
   if (handle && mount_id == root->mount_id) {
     found.handle = *std::move(handle);
     found.identity = natural_identity(root->kind, member_.slot, found.handle);
@@ -257,7 +259,7 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
     found.carries_identity = found.identity != natural;
   }
   if (found.handle.empty()) {
-    // A directory is worked in through this descriptor, so it must be a real one.
+    // A directory is used through this descriptor, so it cannot be O_PATH.
     if (S_ISDIR(found.st.st_mode))
       fd.reset(::openat(fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return Error::last("open by name");
@@ -269,8 +271,9 @@ Result<Located> Tier::identify(int dirfd, const char* name) const {
 Result<Identity> Tier::identity_of(int dirfd, const char* name) const {
   const auto root = SLUICE_TRY(current());
   int mount_id = 0;
-  auto handle = root->kind == HandleKind::None ? Result<FileHandle>(Error(EOPNOTSUPP, "handles"))
-                                               : handle_at(dirfd, name, &mount_id);
+  auto handle = root->kind == HandleKind::None
+                    ? Result<FileHandle>(Error(EOPNOTSUPP, "get a file handle"))
+                    : handle_at(dirfd, name, &mount_id);
   if (!handle || mount_id != root->mount_id) return SLUICE_TRY(identify(dirfd, name)).identity;
   return carried_or(natural_identity(root->kind, member_.slot, *handle), dirfd, name);
 }
@@ -283,26 +286,26 @@ Result<UniqueFd> Tier::open(const FileHandle& handle, int flags) const {
 Result<Located> Tier::find(InodeId id) const {
   const auto root = SLUICE_TRY(current());
   const auto handle = handle_from_identity(root->kind, root->fd->get(), id);
-  if (!handle) return Error(ESTALE, "find by identity");
+  if (!handle) return Error(ESTALE, "find file by identity");
   auto fd = open_handle(root->fd->get(), *handle, O_PATH);
-  if (!fd) return Error(ESTALE, "find by identity");
+  if (!fd) return Error(ESTALE, "find file by identity");
   auto found = SLUICE_TRY(identify(fd->get(), ""));
-  // A deleted file that something still holds open answers to its handle; its name is gone all the
-  // same.
-  if (found.identity.id != id || found.st.st_nlink == 0) return Error(ESTALE, "find by identity");
+  // A deleted file that is still open can be opened by handle, but it has no name any more.
+  if (found.identity.id != id || found.st.st_nlink == 0)
+    return Error(ESTALE, "find file by identity");
   return found;
 }
 
 Result<void> Tier::carry_identity(int fd, const Identity& identity) {
   const auto root = SLUICE_TRY(current());
   if (!carries_.load()) {
-    // The flag must be durable before the first xattr that depends on it can be.
+    // The flag must be durable before the first xattr that depends on it.
     const UniqueFd dir(
         ::openat(root->fd->get(), kPrivateDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const UniqueFd flag(
         dir ? ::openat(dir.get(), kCarriesFlag, O_WRONLY | O_CREAT | O_CLOEXEC, 0600) : -1);
     if (!flag || ::fsync(flag.get()) < 0 || ::fsync(dir.get()) < 0)
-      return Error::last("mark tier as carrying");
+      return Error::last("create .sluice/carries");
     carries_ = true;
   }
   int mount_id = 0;
@@ -316,7 +319,7 @@ Result<void> Tier::carry_identity(int fd, const Identity& identity) {
   }
   const std::string value = encode_carried(identity, natural);
   if (::fsetxattr(fd, kIdentityXattr, value.data(), value.size(), 0) < 0)
-    return Error::last("carry identity");
+    return Error::last("store identity xattr");
   return {};
 }
 
@@ -378,10 +381,11 @@ bool Tier::check_presence() {
   if (const auto root = current()) {
     struct stat ours {
     }, theirs{};
-    // Opens nothing: a daemon that is out of descriptors says nothing of the tier.
+    // stat(2) needs no descriptor, so a daemon that has none left does not mistake that for a lost
+    // tier.
     if (::stat(path().c_str(), &theirs) < 0) {
       if (errno == ENOMEM) return false;
-      go_offline(std::string(std::strerror(errno)) + " at its path");
+      go_offline(std::string(std::strerror(errno)) + " (at the tier's path)");
       return true;
     }
     if (::fstat((*root)->fd->get(), &ours) < 0) {
@@ -389,7 +393,7 @@ bool Tier::check_presence() {
       return true;
     }
     if (ours.st_dev != theirs.st_dev || ours.st_ino != theirs.st_ino) {
-      go_offline("another directory is at its path: its disk was unmounted or replaced");
+      go_offline("the tier's path leads to another directory: its disk was unmounted or replaced");
       return true;
     }
     return false;
@@ -404,7 +408,7 @@ bool Tier::check_presence() {
                      : Result<std::shared_ptr<const Root>>(own.error());
   if (!adopted) {
     MutexLock lock(mutex_);
-    why_ = adopted.error().code == EBUSY ? "it is in use elsewhere: " + owner
+    why_ = adopted.error().code == EBUSY ? "the tier is in use elsewhere: " + owner
                                          : std::strerror(adopted.error().code);
     return false;
   }
@@ -412,7 +416,7 @@ bool Tier::check_presence() {
     MutexLock lock(mutex_);
     root_ = *adopted;
     device_ = root_->device;
-    why_ = "it has just come back";
+    why_ = "the tier is back and is being brought up to date";
     read_flags(*root_);
   }
   return true;
@@ -430,7 +434,7 @@ void Tier::admit() {
     why_.clear();
     online_ = true;
   }
-  log::get().info("tier is back: tier={} path={}", name(), path());
+  log::get().info("tier is online again: tier={} path={}", name(), path());
 }
 
 }  // namespace sluice

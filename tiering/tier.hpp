@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Tier is one directory of the pool on one filesystem: its root descriptor, how much room it has,
-// and whether it is there at all. It turns names into identities and handles back into descriptors;
-// it knows nothing of the other tiers.
+// A Tier is one directory of the pool on one filesystem. It owns the descriptor of that directory
+// and knows its free space and whether it is online. It converts names to identities and handles to
+// descriptors. It knows nothing about the other tiers.
 //
 // Threads: every member may be called from any thread at once.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace sluice {
 
-// A descriptor that several threads may hold while its owner lets go of it.
+// A descriptor that is closed when its last user releases it.
 using SharedFd = std::shared_ptr<const UniqueFd>;
 
 struct TierSettings {
@@ -34,32 +34,32 @@ struct TierSettings {
   unsigned high_watermark = 90;
   unsigned low_watermark = 80;
   std::optional<std::uint64_t> reserve;
-  bool noatime = false;  // reading through the mount leaves access times alone
-  double threshold = 0;  // the score that makes a file eligible for this tier
-  unsigned moves = 2;    // that may read from it or write to it at once
+  bool noatime = false;  // reads through the mount do not update access times
+  double threshold = 0;  // the score at which a file is eligible for this tier
+  unsigned moves = 2;    // maximum number of moves from and to this tier at once
 };
 
-// One thing found on a tier.
+// A file or directory found on a tier.
 struct Located {
   TierIndex tier = kNoTier;
-  FileHandle handle;  // empty where the filesystem has none; `pinned` names the file then
+  FileHandle handle;  // empty if the filesystem has no handles; then `pinned` is set
   SharedFd pinned;    // O_PATH
   Identity identity;
-  struct stat st {};              // as the tier's filesystem says: st_ino is not yet ours
-  bool carries_identity = false;  // `identity` is not the copy's natural one: it was moved here
+  struct stat st {};              // from the tier's filesystem: st_ino is not the identity
+  bool carries_identity = false;  // `identity` is not the natural one: the file was moved here
 };
 
 struct Space {
-  std::uint64_t total = 0;  // of the filesystem, or the configured capacity if that is less
-  std::uint64_t free = 0;   // what may still be written
-  std::uint64_t over = 0;   // bytes that are there beyond a configured capacity
+  std::uint64_t total = 0;  // size of the filesystem, or the configured capacity if that is less
+  std::uint64_t free = 0;   // bytes that can still be written
+  std::uint64_t over = 0;   // bytes used in excess of a configured capacity
   std::uint64_t used() const { return total - free + over; }
 };
 
 class Tier {
  public:
-  // `root` may be empty: the tier is then offline, for the reason `why`, until check_presence()
-  // finds it. `lock` is held as long as the tier is online; for a tier that comes back it is taken
+  // `root` may be empty: then the tier is offline for the reason `why` until check_presence() finds
+  // it. The tier keeps `lock` while it is online. When a tier comes back, it takes the lock again
   // in the name of `user`.
   Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why,
        UniqueFd lock = {}, std::string user = {});
@@ -75,70 +75,69 @@ class Tier {
 
   // Whether requests may use it.
   bool online() const { return online_.load(std::memory_order_relaxed); }
-  // Whether its directory is there. One that has come back is present first, while it is told what
-  // changed in its absence, and online after admit().
+  // Whether its directory exists. A tier that comes back is present first, while the changes made
+  // in its absence are applied, and online after admit().
   bool present() const;
   void admit();
   std::string why_offline() const;
 
-  // EIO while it is not present.
+  // Fails with EIO while the tier is not present.
   Result<SharedFd> root() const;
-  // .sluice/tmp: where things are made before they are renamed into place. EIO while not present.
+  // .sluice/tmp, where files are created before they are renamed into place. Fails with EIO while
+  // the tier is not present.
   Result<SharedFd> temp_directory() const;
   static std::string new_temp_name();
-  // Whether the file or directory lies below there, at whatever depth, so far as the kernel can
-  // say.
+  // Whether the file or directory is below temp_directory(), as far as the kernel knows its path.
   bool is_hidden(int fd) const;
 
-  // What `name` in `dirfd` is, symlinks not followed; or what `dirfd` itself is, if `name` is
-  // empty.
+  // Identifies `name` in `dirfd`, or `dirfd` itself if `name` is empty. Does not follow symlinks.
   Result<Located> identify(int dirfd, const char* name) const;
   // Only the identity: what readdir needs for d_ino.
   Result<Identity> identity_of(int dirfd, const char* name) const;
   Result<UniqueFd> open(const FileHandle& handle, int flags) const;
-  // What a natural identity names, after the kernel gave up its reference. ESTALE if it is gone or
-  // can't be told.
+  // Finds the file with the natural identity `id`. Fails with ESTALE if it is gone or cannot be
+  // found that way.
   Result<Located> find(InodeId id) const;
 
-  // Writes `identity` on the open file or directory `fd` (not O_PATH), durably once that is synced.
+  // Stores `identity` on the open file or directory `fd` (not O_PATH). Durable once `fd` is synced.
   Result<void> carry_identity(int fd, const Identity& identity);
 
-  // Cached for some milliseconds, so that asking on each create costs nothing. Zero while offline.
+  // Cached for some milliseconds, so that every create can call it. Zero while offline.
   Space space() const;
   void refresh_space() const;
   std::uint64_t reserve() const;
   bool low_on_space() const { return space().free < reserve(); }
   bool above_high_watermark() const;
 
-  // Bytes that others may yet write here without our seeing it come: whoever writes through the
-  // kernel's passthrough, and copies that are being made.
+  // Reserves or releases bytes that will be written here later: by writers that use the kernel's
+  // passthrough, and by copies in progress.
   void promise(std::uint64_t bytes) { promised_.fetch_add(bytes, std::memory_order_relaxed); }
   void take_back_promise(std::uint64_t bytes) {
     promised_.fetch_sub(bytes, std::memory_order_relaxed);
   }
-  // What is free and promised to nobody.
+  // Free bytes that are not promised.
   std::uint64_t room() const;
 
-  // Whether it is being emptied, to be retired. Remembered on the tier itself.
+  // Whether the tier is being emptied, to be retired. Stored on the tier itself.
   bool is_draining() const { return draining_.load(std::memory_order_relaxed); }
   Result<void> set_draining(bool draining);
 
-  // Bytes that this process has read and written here: for users whose requests it serves, and for
-  // moves. What the kernel passes through is not among them; see disk_counters().
+  // Bytes that this process has read and written here, to serve requests and for moves. Passthrough
+  // I/O is not included; see disk_counters().
   struct Traffic {
     std::uint64_t read = 0, written = 0;
   };
   void count_read(std::uint64_t bytes) { read_.fetch_add(bytes, std::memory_order_relaxed); }
-  // `took`: how long an application waited for it.
+  // `took` is how long an application waited for the write.
   void count_written(std::uint64_t bytes, std::chrono::nanoseconds took = {});
-  // Whether the kernel made a writer wait a moment ago: it does so once there are more changed
-  // pages than the disk can take soon.
+  // Whether the kernel recently made a writer wait. It does so when there are more dirty pages than
+  // the disk can write soon.
   bool writes_wait() const;
   Traffic traffic() const {
     return {read_.load(std::memory_order_relaxed), written_.load(std::memory_order_relaxed)};
   }
 
-  // Looks whether the directory at path() is still this tier. True if that changed present().
+  // Checks whether the directory at path() is still this tier. Returns true if present() changed.
   bool check_presence();
 
  private:
@@ -161,21 +160,21 @@ class Tier {
   const TierSettings settings_;
   const Member member_;
   const std::string user_;
-  // Read on every operation and only ever a hint: a tier that goes away in mid-operation answers
-  // EIO itself.
+  // Read on every operation and only a hint: if the tier goes away during an operation, its
+  // filesystem returns EIO.
   std::atomic<bool> online_{false};
-  // Set before the first identity is carried on this tier and never cleared, so a stale read can
-  // only be false before any such file can be named.
+  // Set before the first identity is stored on this tier and never cleared. A stale false can be
+  // read only before any such file has a name.
   std::atomic<bool> carries_{false};
-  std::atomic<bool> draining_{false};  // a hint to those who place and plan
+  std::atomic<bool> draining_{false};  // a hint for placement and planning
   mutable Mutex mutex_;
   std::shared_ptr<const Root> root_ GUARDED_BY(mutex_);
   std::string why_ GUARDED_BY(mutex_);
   std::atomic<dev_t> device_{0};  // of the last root
-  // Independent figures, each valid alone.
+  // Independent values; no consistency between them is needed.
   mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};
-  std::atomic<std::uint64_t> promised_{0};           // a sum; nobody waits for it
+  std::atomic<std::uint64_t> promised_{0};           // a sum that nothing waits for
   std::atomic<std::uint64_t> read_{0}, written_{0};  // statistics
   std::atomic<std::chrono::steady_clock::rep> writes_wait_until_{0};
 };

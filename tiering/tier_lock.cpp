@@ -17,9 +17,9 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kMountedAt = "mounted at ";
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kOwnerTimeout = std::chrono::seconds(30);
 
-// Whether the daemon that wrote `owner` into its lock still has its mount.
+// Whether the daemon that wrote `owner` into the lock file still has its mount.
 bool is_mounted(std::string_view owner) {
   const auto at = owner.find(kMountedAt);
   if (at == std::string_view::npos) return true;
@@ -34,7 +34,7 @@ Result<UniqueFd> lock_tier(int root_fd, const std::string& user, std::string& ow
   const std::string name = std::string(kPrivateDirectory) + "/lock";
   UniqueFd lock(::openat(root_fd, name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return Error::last("open .sluice/lock");
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kOwnerTimeout;
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
     owner.assign(4200, '\0');
     const ssize_t got = ::pread(lock.get(), owner.data(), owner.size(), 0);
@@ -47,7 +47,7 @@ Result<UniqueFd> lock_tier(int root_fd, const std::string& user, std::string& ow
   }
   const std::string line = "pid " + std::to_string(::getpid()) + ", " + user;
   if (::ftruncate(lock.get(), 0) == 0) {
-    // Only a courtesy to whoever comes second.
+    // Only informative, so a failure does not matter.
     [[maybe_unused]] const ssize_t wrote = ::pwrite(lock.get(), line.data(), line.size(), 0);
   }
   return lock;

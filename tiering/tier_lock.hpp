@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One daemon at a time has a tier: the file .sluice/lock in its root, locked as long as its
-// descriptor is open, and holding a line on who that is. Threads: pure functions.
+// The lock that gives a tier to one daemon at a time: the file .sluice/lock in its root, locked
+// while its descriptor is open. The file contains one line that identifies the owner. Threads: pure
+// functions.
 #pragma once
 
 #include <string>
@@ -10,9 +11,10 @@
 
 namespace sluice {
 
-// Takes the lock of the tier at `root_fd` for `user` ("mounted at /mnt"). EBUSY if somebody has it:
-// `owner` then says who. A daemon whose mount is gone already is waited for; umount(8) returns
-// before it ends. REQUIRES: the tier has its marker.
+// Takes the lock of the tier at `root_fd` for `user` ("mounted at /mnt"). Fails with EBUSY if
+// another process has it; `owner` then says which. If the owner's mount is gone already, waits for
+// the owner to exit, because umount(8) returns before the daemon exits.
+// REQUIRES: the tier has its marker.
 Result<UniqueFd> lock_tier(int root_fd, const std::string& user, std::string& owner);
 
 }  // namespace sluice

@@ -38,7 +38,7 @@ std::optional<Window> parse_window(std::string_view text) {
   if (dash == std::string_view::npos) return std::nullopt;
   const auto begin = parse_time(trimmed(text.substr(0, dash)));
   const auto end = parse_time(trimmed(text.substr(dash + 1)));
-  // Equal times could mean the whole day as well as none of it.
+  // Equal times are ambiguous: they could mean the whole day or no time at all.
   if (!begin || !end || *begin == kDay || *begin == *end) return std::nullopt;
   return Window{*begin, *end};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The times of day at which files may be moved by themselves: "22:00-06:00,12:00-13:00". Threads:
-// plain values and pure functions.
+// The times of day at which automatic moves may run: "22:00-06:00,12:00-13:00". Threads: plain
+// values and pure functions.
 #pragma once
 
 #include <ctime>
@@ -10,18 +10,18 @@
 
 namespace sluice {
 
-// From `begin` up to, and without, `end`, in minutes since midnight. One that ends before it begins
-// goes on past midnight.
+// From `begin` (inclusive) to `end` (exclusive), in minutes since midnight. If `end` is before
+// `begin`, the window extends past midnight.
 struct Window {
   unsigned begin = 0;  // 0 to 1439
   unsigned end = 0;    // 0 to 1440; never equal to begin
 
   bool operator==(const Window&) const = default;
 };
-using Windows = std::vector<Window>;  // none: always open
+using Windows = std::vector<Window>;  // empty: always open
 
-// Nothing unless `text` is HH:MM-HH:MM, or several of them with commas between; empty text is no
-// window. 24:00 may end one.
+// Parses HH:MM-HH:MM, or several of them separated by commas; an empty text means no windows. A
+// window may end at 24:00. Empty if `text` is anything else.
 std::optional<Windows> parse_windows(std::string_view text);
 
 bool is_open(const Windows& windows, const std::tm& local);

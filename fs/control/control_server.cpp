@@ -177,12 +177,12 @@ class ControlServer::Conversation {
             {"files", proposal->census.files().size()},
             {"too_deep", proposal->census.too_deep()},
             {"held",
-             {{name_of(Hold::MinStay), plan.held_min_stay},
-              {name_of(Hold::OnlyOnce), plan.held_only_once},
-              {name_of(Hold::NoRoom), plan.held_no_room},
-              {name_of(Hold::Offline), plan.held_offline},
-              {"hard-links", proposal->held_links},
-              {"pending", proposal->held_waiting}}}};
+             {{name_of(Blocker::MinStay), plan.blocked_min_stay},
+              {name_of(Blocker::OnlyOnce), plan.blocked_only_once},
+              {name_of(Blocker::NoRoom), plan.blocked_no_room},
+              {name_of(Blocker::Offline), plan.blocked_offline},
+              {"hard-links", proposal->blocked_links},
+              {"pending", proposal->blocked_pending}}}};
   }
 
   json run_pass() {

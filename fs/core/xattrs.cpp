@@ -167,7 +167,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"wants", names[verdict.wants]},
             {"reason", name_of(verdict.reason)},
             {"why", explain_move(facts, verdict.reason, verdict.wants, tiers, names, policy)},
-            {"hold", verdict.hold == Hold::None ? json() : json(name_of(verdict.hold))},
+            {"hold", verdict.blocker == Blocker::None ? json() : json(name_of(verdict.blocker))},
             {"pin", json()},
             {"rule", json()},
             {"promote", json()},

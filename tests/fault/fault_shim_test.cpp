@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The shim itself, on a program whose every call is known: dd.
+// Tests of the fault shim itself, with dd, whose calls are all known.
 #include "tests/support/fault_shim.hpp"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST_F(FaultShimTest, FailsTheCallOnce) {
   EXPECT_NE(result.err.find("No space left"), std::string::npos) << result.err;
   EXPECT_EQ(blocks(), 2);
   EXPECT_TRUE(shim_.reached());
-  EXPECT_EQ(write_eight().exit_code, 0) << "only one call fails";
+  EXPECT_EQ(write_eight().exit_code, 0) << "more than one call fails";
 }
 
 TEST_F(FaultShimTest, FailsEveryCallFromThenOn) {
@@ -72,18 +72,18 @@ TEST_F(FaultShimTest, FailsEveryCallFromThenOn) {
   EXPECT_EQ(write_eight().exit_code, 0);
 }
 
-TEST_F(FaultShimTest, SaysThatTheCallWasNotReached) {
+TEST_F(FaultShimTest, ReportsThatTheCallWasNotReached) {
   shim_.arm(fault_at(9, FaultAction::KillBefore));
   EXPECT_EQ(write_eight().exit_code, 0);
   EXPECT_FALSE(shim_.reached());
   EXPECT_EQ(shim_.calls(), 8u);
 }
 
-TEST_F(FaultShimTest, HoldsTheCallUntilDisarmed) {
-  shim_.arm(fault_at(3, FaultAction::Hold));
+TEST_F(FaultShimTest, BlocksTheCallUntilDisarmed) {
+  shim_.arm(fault_at(3, FaultAction::Block));
   CommandResult result{};
   std::jthread program([&] { result = write_eight(); });
-  EXPECT_TRUE(eventually([&] { return shim_.holds(); }));
+  EXPECT_TRUE(eventually([&] { return shim_.blocks(); }));
   EXPECT_EQ(blocks(), 2);
   shim_.disarm();
   program.join();
@@ -91,7 +91,7 @@ TEST_F(FaultShimTest, HoldsTheCallUntilDisarmed) {
   EXPECT_EQ(blocks(), 8);
 }
 
-TEST_F(FaultShimTest, LeavesOtherThreadsPathsAndKindsAlone) {
+TEST_F(FaultShimTest, IgnoresOtherThreadsPathsAndKinds) {
   Fault thread = fault_at(1, FaultAction::Fail);
   thread.thread = "mover";
   Fault path = fault_at(1, FaultAction::Fail);
@@ -109,7 +109,7 @@ TEST_F(FaultShimTest, LeavesOtherThreadsPathsAndKindsAlone) {
   EXPECT_EQ(write_eight().exit_code, 1);
 }
 
-TEST_F(FaultShimTest, CountsWhatTheDaemonDoesOnATier) {
+TEST_F(FaultShimTest, CountsTheDaemonsCallsOnATier) {
   if (!require_mounts("fault")) return;
   Pool pool{{"nvme=" + base_.make_dir("nvme")}, base_ / "state", base_ / "mnt"};
   pool.environment = shim_.environment();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// kill -9 in the middle of operations that touch every tier: after the next mount each has happened
-// or has not, on all tiers alike, and what was acknowledged has happened.
+// kill -9 during operations that change every tier. After the next mount, each operation has
+// happened on all tiers or on none, and every acknowledged one has happened.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -30,12 +30,13 @@ namespace sluice::test {
 namespace {
 
 constexpr int kDirectories = 6;
-constexpr int kSlots = 12;  // names a directory can have
+constexpr int kSlots = 12;  // the names that directories can have
 constexpr std::array kTierNames{"nvme", "ssd", "hdd"};
 
 std::string slot_name(int slot) { return (slot % 2 ? "a/d" : "b/d") + std::to_string(slot); }
 
-// What is where: the directory (by number; -1: none) of each name, and the mode of each directory.
+// The state of the tree: for each name its directory (by number; -1 if none), and the mode of each
+// directory.
 struct World {
   std::array<int, kSlots> slots;
   std::array<mode_t, kDirectories> modes;
@@ -49,7 +50,7 @@ struct Step {
   mode_t mode;
 };
 
-// The next step from `world`, by chance, and its effect on it.
+// Chooses a random next step and applies it to `world`.
 Step next_step(World& world, std::mt19937_64& random) {
   int from = 0;
   do {
@@ -91,8 +92,8 @@ std::string shown(const World& world) {
 class KillDuringRenameTest : public testing::Test {
  protected:
   struct Progress {
-    std::atomic<int> acknowledged{0};  // steps that have succeeded
-    std::atomic<int> error{0};         // of the first that failed
+    std::atomic<int> acknowledged{0};  // steps that succeeded
+    std::atomic<int> error{0};         // errno of the first step that failed
   };
 
   void SetUp() override {
@@ -109,7 +110,7 @@ class KillDuringRenameTest : public testing::Test {
     mount_ = std::make_unique<Mount>(pool);
   }
 
-  // What is under `root`, with only the files of `tiers` in each directory expected there.
+  // Reads the tree below `root`. Each directory must contain exactly the files of `tiers`.
   World observe(const std::string& root, const std::vector<std::string>& tiers) {
     World world{};
     world.modes.fill(0);
@@ -136,7 +137,7 @@ class KillDuringRenameTest : public testing::Test {
   std::unique_ptr<Mount> mount_;
 };
 
-TEST_F(KillDuringRenameTest, EveryStepHasHappenedOnAllTiersOrOnNone) {
+TEST_F(KillDuringRenameTest, EveryStepHappensOnAllTiersOrOnNone) {
   const std::uint64_t seed = test_seed();
   std::mt19937_64 choices(seed);
   int in_flight = 0;
@@ -165,8 +166,7 @@ TEST_F(KillDuringRenameTest, EveryStepHasHappenedOnAllTiersOrOnNone) {
                      std::chrono::seconds(60)))
           << "only " << progress->acknowledged << " steps";
       ASSERT_EQ(progress->error, 0) << errno_name(progress->error) << " before the kill";
-      // Somewhere inside a step; a busy wait, because the moments of interest are microseconds
-      // long.
+      // Kills somewhere inside a step. A busy wait, because a step takes microseconds.
       const auto moment = std::chrono::steady_clock::now() + delay;
       while (std::chrono::steady_clock::now() < moment) {
       }
@@ -184,8 +184,8 @@ TEST_F(KillDuringRenameTest, EveryStepHasHappenedOnAllTiersOrOnNone) {
     const World found = observe(mount_->path(), {"nvme", "ssd", "hdd"});
     in_flight += found == after;
     EXPECT_TRUE(found == before || found == after) << "acknowledged:\n"
-                                                   << shown(before) << "or one step on:\n"
-                                                   << shown(after) << "but found:\n"
+                                                   << shown(before) << "or with one more step:\n"
+                                                   << shown(after) << "found:\n"
                                                    << shown(found);
     for (const char* tier : kTierNames) {
       EXPECT_EQ(shown(observe(base_ / tier, {tier})), shown(found)) << "on tier " << tier;
@@ -197,7 +197,8 @@ TEST_F(KillDuringRenameTest, EveryStepHasHappenedOnAllTiersOrOnNone) {
   arguments.insert(arguments.begin(), "fsck");
   const CommandResult report = sluice(arguments);
   EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
-  std::printf("%d of %d kills hit a step that was finished afterwards\n", in_flight, count);
+  std::printf("%d of %d kills interrupted a step that was finished by the next mount\n", in_flight,
+              count);
 }
 
 }  // namespace

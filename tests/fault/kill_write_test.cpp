@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// kill -9 in the middle of writing, also while files spill to the next tier: what was fsynced and
-// acknowledged is there.
+// kill -9 during writes, also while files spill to the next tier. Data that was fsynced and
+// acknowledged must exist afterwards.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ namespace sluice::test {
 namespace {
 
 constexpr int kWriters = 3;
-constexpr int kKept = 4;  // files a writer keeps; it unlinks older ones
+constexpr int kKept = 4;  // files that a writer keeps; it unlinks older ones
 constexpr std::size_t kBlock = 64 << 10;
 constexpr std::array kTiers{"nvme", "ssd", "hdd"};
 
@@ -68,7 +68,7 @@ bool write_durably(const std::string& path, const std::string& content) {
   return ::fsync(fd.get()) == 0 && ::rename((path + ".tmp").c_str(), path.c_str()) == 0;
 }
 
-// Writes until something fails, which the death of the mount makes sure of.
+// Writes until a call fails, at the latest when the mount dies.
 void write_until_it_fails(const std::string& directory, int writer, Progress::Writer& progress) {
   for (int number = progress.written;; ++number) {
     if (!write_durably(directory + "/f" + std::to_string(number), content_of(writer, number))) {
@@ -86,7 +86,8 @@ class KillDuringWriteTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!require_mounts("fault") || !require_loop("fault", "ext4")) return;
-    // The first two are too small for what the writers keep, so that files spill all the time.
+    // The first two tiers are too small for the files that the writers keep, so files spill all the
+    // time.
     const std::array<std::uint64_t, 3> sizes{12u << 20, 16u << 20, 256u << 20};
     Pool pool{{}, base_ / "state", base_ / "mnt"};
     for (std::size_t i = 0; i < kTiers.size(); ++i) {
@@ -102,17 +103,17 @@ class KillDuringWriteTest : public testing::Test {
   void expect_acknowledged_files(int writer, const Progress::Writer& progress) {
     for (int number = progress.removed; number < progress.written; ++number) {
       const std::string path = directory(writer) + "/f" + std::to_string(number);
-      ASSERT_TRUE(exists(path)) << path << " was fsynced and is gone";
-      EXPECT_TRUE(read_file(path) == content_of(writer, number)) << path << " has other bytes";
+      ASSERT_TRUE(exists(path)) << path << " was fsynced and is missing";
+      EXPECT_TRUE(read_file(path) == content_of(writer, number)) << path << " has wrong bytes";
     }
-    // The one in flight: if its rename happened, its fsync had.
+    // The file in progress: if it was renamed, it had been fsynced.
     const std::string next = directory(writer) + "/f" + std::to_string(progress.written);
     if (exists(next)) {
       EXPECT_TRUE(read_file(next) == content_of(writer, progress.written)) << next;
     }
   }
 
-  // Each name of the mount is on one tier, and each file on a tier has a name in the mount.
+  // Each name in the mount is on exactly one tier, and each file on a tier has a name in the mount.
   void expect_each_file_once(int writer) {
     std::vector<std::string> on_tiers;
     for (const char* tier : kTiers) {
@@ -129,7 +130,7 @@ class KillDuringWriteTest : public testing::Test {
   std::unique_ptr<Mount> mount_;
 };
 
-TEST_F(KillDuringWriteTest, WhatWasSyncedAndAcknowledgedIsThere) {
+TEST_F(KillDuringWriteTest, AcknowledgedSyncedDataSurvives) {
   std::mt19937_64 choices(test_seed());
   int spilled = 0;
   const int count = rounds(20, 300);
@@ -157,7 +158,7 @@ TEST_F(KillDuringWriteTest, WhatWasSyncedAndAcknowledgedIsThere) {
                    std::ranges::any_of(progress->writers, [](auto& w) { return w.error != 0; });
           },
           std::chrono::seconds(30)))
-          << "the writers stand still";
+          << "the writers make no progress";
       for (const Progress::Writer& writer : progress->writers) {
         ASSERT_EQ(writer.error, 0) << errno_name(writer.error) << " before the kill; the log:\n"
                                    << mount_->log();
@@ -176,7 +177,7 @@ TEST_F(KillDuringWriteTest, WhatWasSyncedAndAcknowledgedIsThere) {
       expect_each_file_once(writer);
       spilled += exists(base_ / "ssd/w" + std::to_string(writer)) &&
                  !names_in(base_ / "ssd/w" + std::to_string(writer)).empty();
-      // What was in flight is of no more use.
+      // Removes the file that was in progress.
       const int next = progress->writers[writer].written;
       for (const std::string& name : names_in(directory(writer))) {
         const int number = std::stoi(name.substr(1));
@@ -193,8 +194,8 @@ TEST_F(KillDuringWriteTest, WhatWasSyncedAndAcknowledgedIsThere) {
   arguments.insert(arguments.begin(), "fsck");
   const CommandResult report = sluice(arguments);
   EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
-  std::printf("%d kills; writers with spilled files at one: %d\n", count, spilled);
-  EXPECT_GT(spilled, 0) << "no file ever spilled: the test has lost its point";
+  std::printf("%d kills; writers that had spilled files at a kill: %d\n", count, spilled);
+  EXPECT_GT(spilled, 0) << "no file ever spilled, so the test tests nothing";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Logged disks themselves, with a plain filesystem on them: what was fsynced survives every cut,
-// what was not need not.
+// Tests of logged disks with an ordinary filesystem on them: fsynced data survives every cut, other
+// data may be lost.
 #include "tests/support/logged_disk.hpp"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ class LoggedDiskTest : public testing::TestWithParam<const char*> {
     std::string disk;
     std::string name;
     std::string content;
-    std::uint64_t position;  // when its fsync had returned
+    std::uint64_t position;  // of the log when its fsync returned
   };
 
   void SetUp() override {
@@ -46,7 +46,7 @@ class LoggedDiskTest : public testing::TestWithParam<const char*> {
         std::vector<LoggedDisks::Disk>{{"a", GetParam(), kBytes}, {"b", GetParam(), kBytes}});
   }
 
-  // Files on both disks in turn, every other one fsynced.
+  // Writes files to both disks in turn and fsyncs every other file.
   void write_files(int count) {
     for (int i = 0; i < count; ++i) {
       const std::string disk = i % 2 ? "b" : "a";
@@ -54,7 +54,7 @@ class LoggedDiskTest : public testing::TestWithParam<const char*> {
       const std::uint64_t flushes = disks_->flushes(disk);
       const std::string name = "synced" + std::to_string(i);
       write_and_sync(disks_->disk(disk).path() + "/" + name, content);
-      EXPECT_GT(disks_->flushes(disk), flushes) << "an fsync that the disk did not see";
+      EXPECT_GT(disks_->flushes(disk), flushes) << "an fsync did not flush the disk";
       synced_.push_back({disk, name, content, disks_->position()});
       write_file(disks_->disk(disk).path() + "/unsynced" + std::to_string(i), content);
     }
@@ -64,7 +64,7 @@ class LoggedDiskTest : public testing::TestWithParam<const char*> {
     for (const Synced& file : synced_) {
       if (file.position > cut.at) continue;
       const std::string path = disks_->disk(file.disk).path() + "/" + file.name;
-      ASSERT_TRUE(exists(path)) << path << " is lost by a cut at " << cut.at;
+      ASSERT_TRUE(exists(path)) << path << " is lost after a cut at " << cut.at;
       EXPECT_TRUE(read_file(path) == file.content) << path << " after a cut at " << cut.at;
     }
   }
@@ -84,7 +84,7 @@ class LoggedDiskTest : public testing::TestWithParam<const char*> {
   std::vector<Synced> synced_;
 };
 
-TEST_P(LoggedDiskTest, WhatWasSyncedSurvivesEveryCut) {
+TEST_P(LoggedDiskTest, SyncedDataSurvivesEveryCut) {
   std::mt19937_64 random(test_seed());
   write_files(12);
   const std::uint64_t written = disks_->position();
@@ -93,7 +93,7 @@ TEST_P(LoggedDiskTest, WhatWasSyncedSurvivesEveryCut) {
   ASSERT_GE(flushes.size(), 12u);
   for (int i = 0; i < rounds(10, 200); ++i) {
     const auto survivors = static_cast<Survivors>(i % 3);
-    // Half of them right after a flush, where one that came too early would show.
+    // Half of the cuts are right after a flush, which would show a flush that came too early.
     const std::uint64_t at = i % 2 ? flushes[random() % flushes.size()] : random() % written;
     const PowerCut cut{at, survivors, random()};
     disks_->mount_after(cut);
@@ -106,7 +106,7 @@ TEST_P(LoggedDiskTest, WhatWasSyncedSurvivesEveryCut) {
   }
 }
 
-TEST_P(LoggedDiskTest, WhatWasNotSyncedIsLostWithTheCache) {
+TEST_P(LoggedDiskTest, UnsyncedDataIsLostWithTheCache) {
   for (int i = 0; i < 3; ++i) write_file(disks_->disk("a").path() + "/unsynced", "x");
   const std::uint64_t before = disks_->position();
   disks_->stop();
@@ -116,7 +116,7 @@ TEST_P(LoggedDiskTest, WhatWasNotSyncedIsLostWithTheCache) {
   EXPECT_EQ(unsynced_files(), 1) << "after an orderly unmount";
 }
 
-TEST_P(LoggedDiskTest, AFailingDiskComesBackWithWhatWasSynced) {
+TEST_P(LoggedDiskTest, AFailedDiskComesBackWithSyncedData) {
   write_files(2);
   disks_->set_mode("a", DiskMode::Fails);
   EXPECT_ANY_THROW({

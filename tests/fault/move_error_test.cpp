@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // An error at every step of the mover: its 1st call on a tier fails, its 2nd, ... up to the last;
-// once, and from then on. The file is whole, the reason is told, nothing spins; what is written to
-// it afterwards is not lost to a copy that the failed move has left; and when the fault has gone
-// the move succeeds.
+// once, or from then on. The file stays intact, the reason is reported, and nothing spins. Data
+// written to the file afterwards is not lost to a copy that the failed move left behind. After the
+// fault is gone, the move succeeds.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -32,7 +32,8 @@ namespace {
 
 struct Case {
   const char* name;
-  const char* where;  // below the base directory: the source, the destination or the state
+  const char*
+      where;  // below the base directory: the source, the destination or the state directory
   int error;
   std::uint32_t kinds;
   bool for_good;
@@ -47,12 +48,13 @@ struct Outcome {
   std::string problems;
 };
 
-// A pool of its own for each fault.
+// A separate pool for each fault.
 class Scene {
  public:
   explicit Scene(const Case& given) : given_(given) { stage_.lay_out_few(); }
 
-  // Fails call `n` (0: none) of a run that makes `usual` calls when nothing fails.
+  // Runs the moves with a fault in call `n` (0: no fault). `usual` is the number of calls without a
+  // fault.
   Outcome play(std::uint64_t n, std::uint64_t usual) {
     Pool pool = stage_.pool();
     for (const std::string& each : shim_.environment()) pool.environment.push_back(each);
@@ -65,7 +67,7 @@ class Scene {
                .thread = kMoverThread,
                .path = base_ / given_.where});
     stage_.send_all();
-    if (!stage_.settle(mount)) return {false, 0, shim_.where(), "the moves do not end\n"};
+    if (!stage_.wait_for_moves(mount)) return {false, 0, shim_.where(), "the moves do not end\n"};
     Outcome outcome{shim_.reached(), shim_.calls(), shim_.where(), ""};
     if (n == 0) {
       outcome.problems = stage_.not_arrived() + stage_.problems();
@@ -75,14 +77,14 @@ class Scene {
     shim_.disarm();
 
     write_to_each();
-    // Where the store failed, only a new mount gives it another chance.
+    // If the store failed, only a new mount uses it again.
     if (n % 2 == 0 || given_.where == std::string("state")) {
       mount.remount();
       outcome.problems += title("after a remount", stage_.problems());
     }
     stage_.send_all();
-    stage_.settle(mount);
-    // A file that could not be removed goes within a second or so, on a machine that has time.
+    stage_.wait_for_moves(mount);
+    // A file that could not be removed is removed within about a second.
     std::string left;
     eventually(
         [&] {
@@ -90,8 +92,8 @@ class Scene {
           return left.empty();
         },
         std::chrono::seconds(10));
-    outcome.problems += title("after the fault had gone", left);
-    mount.remount();  // crosses off what could not be, and clears temporaries that could not go
+    outcome.problems += title("after the fault was gone", left);
+    mount.remount();  // finishes intents and removes temporaries that could not be removed before
     mount.umount();
     outcome.problems += title("at the end", stage_.problems_unmounted());
     return outcome;
@@ -105,10 +107,11 @@ class Scene {
   std::string look_at_failure(std::uint64_t n, std::uint64_t usual) {
     std::string out;
     const std::uint64_t calls = shim_.calls();
-    // An error path may take a few calls more than the good one, to clean up.
-    if (calls > 2 * usual + 40) out += std::to_string(calls) + " calls: a spin?\n";
+    // Cleaning up after an error may take some more calls than success.
+    if (calls > 2 * usual + 40) out += std::to_string(calls) + " calls: does it spin?\n";
     if (n % 8 == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // would a spin show
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(300));  // time in which a spin would make calls
       if (shim_.calls() > calls + usual) out += "it spins\n";
     }
     for (const Journey& journey : stage_.journeys()) {
@@ -116,17 +119,17 @@ class Scene {
       if (tier == journey.to) continue;
       const auto said = explain(stage_.in_mount(journey.name));
       if (tier.empty() || !said) {
-        out += journey.name + " is not served\n";
+        out += journey.name + " cannot be explained\n";
       } else if (said->at("pending").is_null() || said->at("pending").at("why") == "") {
-        out += journey.name + " does not say why it did not move: " + said->dump() + "\n";
+        out += journey.name + " has no reason why it did not move: " + said->dump() + "\n";
       }
     }
-    // With a fault that stays, a second copy may have to stay, too: nobody can remove it.
+    // With a permanent fault, a second copy may stay because it cannot be removed.
     if (!given_.for_good) out += title("right after the fault", stage_.problems());
     return out;
   }
 
-  // Somebody goes on using the files.
+  // Writes to each file, as a user would.
   void write_to_each() {
     for (const Journey& journey : stage_.journeys()) {
       const std::string path = stage_.in_mount(journey.name);
@@ -147,13 +150,13 @@ class MoveErrorTest : public testing::TestWithParam<Case> {
   void SetUp() override { [[maybe_unused]] const bool able = require_mounts("fault"); }
 };
 
-TEST_P(MoveErrorTest, AtAnyCallCostsNothingButTheMove) {
+TEST_P(MoveErrorTest, AnErrorAtAnyCallFailsOnlyTheMove) {
   const Outcome whole = Scene(GetParam()).play(0, 0);
   ASSERT_EQ(whole.problems, "") << "without a fault";
   ASSERT_GT(whole.calls, 0u) << "no call of a thread named " << kMoverThread << " was seen";
 
   const auto most = static_cast<std::uint64_t>(samples(12, 100'000));
-  // Odd, so that both kinds of runs are among them.
+  // Odd, so that both kinds of runs are included.
   const std::uint64_t stride = std::max<std::uint64_t>(1, whole.calls / most) | 1;
   const Shared<std::atomic<int>> failed;
   const auto wrong = in_parallel(4, whole.calls / stride, 12, [&](std::uint64_t i) -> std::string {
@@ -164,12 +167,12 @@ TEST_P(MoveErrorTest, AtAnyCallCostsNothingButTheMove) {
     return "call " + std::to_string(n) + ": " + outcome.where + "\n" + outcome.problems;
   });
   for (const auto& [i, said] : wrong) ADD_FAILURE() << said;
-  std::printf("%d calls failed, every %llu. of %llu\n", failed->load(),
+  std::printf("%d calls failed, one in %llu of %llu\n", failed->load(),
               static_cast<unsigned long long>(stride),
               static_cast<unsigned long long>(whole.calls));
 }
 
-// The journeys of lay_out_few() go from nvme to hdd and from ssd to nvme.
+// The files of lay_out_few() move from nvme to hdd and from ssd to nvme.
 INSTANTIATE_TEST_SUITE_P(Of, MoveErrorTest,
                          testing::Values(Case{"NoRoomOnce", "hdd", ENOSPC, kEffects, false},
                                          Case{"NoRoom", "hdd", ENOSPC, kEffects, true},

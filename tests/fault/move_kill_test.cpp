@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // kill -9 at every step of the mover: before its 1st call that changes something, its 2nd, ...
-// until a run that ends before the nth. After the next mount every file is itself, whole, on one
+// until a run ends before the nth. After the next mount, every file must be intact, on exactly one
 // tier.
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@
 namespace sluice::test {
 namespace {
 
-constexpr int kPools = 4;           // at once: a run waits for disks more than for cores
-constexpr std::size_t kEnough = 8;  // failures, to see what is wrong
+constexpr int kPools = 4;           // in parallel, because a run mostly waits for disks
+constexpr std::size_t kEnough = 8;  // stop after this many failures
 
 struct Outcome {
   bool reached = false;
@@ -34,7 +34,7 @@ struct Outcome {
 
 using LayOut = void (MoveStage::*)();
 
-// One pool, one kill, one judgement.
+// One run: lays out a pool, kills the daemon once and checks the pool.
 Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action) {
   TempDir base;
   MoveStage stage(base.path());
@@ -47,10 +47,10 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action) {
 
   shim.arm({.at = n, .action = action, .thread = kMoverThread});
   stage.send_all();
-  const bool settled = stage.settle(mount);
+  const bool ended = stage.wait_for_moves(mount);
   Outcome outcome{shim.reached(), false, shim.calls(), shim.where(), ""};
   shim.disarm();
-  if (!outcome.reached && !settled) {
+  if (!outcome.reached && !ended) {
     outcome.problems = "the moves do not end\n";
     return outcome;
   }
@@ -61,17 +61,17 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action) {
     mount.mount();
   }
   outcome.problems = stage.problems();
-  // Nothing that the dead one left is in the way.
+  // What the dead daemon left must not prevent new moves.
   stage.send_all();
-  stage.settle(mount);
+  stage.wait_for_moves(mount);
   outcome.problems += stage.not_arrived() + stage.problems();
   mount.umount();
   outcome.problems += stage.problems_unmounted();
   return outcome;
 }
 
-// Kills the mover at its nth call, and then the daemon that clears up at its mth, counted over all
-// its threads. With m = 0 only counts.
+// Kills the mover at its nth call, and then the daemon that recovers at its mth call, counted over
+// all its threads. With m = 0 it only counts.
 Outcome kill_twice(std::uint64_t n, std::uint64_t m) {
   TempDir base;
   MoveStage stage(base.path());
@@ -83,7 +83,7 @@ Outcome kill_twice(std::uint64_t n, std::uint64_t m) {
   stage.remember();
   shim.arm({.at = n, .action = FaultAction::KillBefore, .thread = kMoverThread});
   stage.send_all();
-  stage.settle(mount);
+  stage.wait_for_moves(mount);
   Outcome outcome;
   if (!shim.reached()) return outcome;
   outcome.where = shim.where();
@@ -114,12 +114,12 @@ class MoveKillTest : public testing::Test {
  protected:
   void SetUp() override { [[maybe_unused]] const bool able = require_mounts("fault"); }
 
-  // Every n that a run reaches, or `most` of them at equal distances.
+  // Kills at every call of a run, or at `most` calls at equal distances.
   void kill_everywhere(LayOut lay_out, FaultAction action, std::uint64_t most) {
     const Outcome whole = run_once(lay_out, 0, action);
     ASSERT_EQ(whole.problems, "") << "without any fault";
     ASSERT_GT(whole.calls, 0u) << "no call of a thread named " << kMoverThread << " was seen";
-    // The order of things in a run varies a little, so some runs are longer than the first.
+    // The order of calls varies a little, so some runs are longer than the first.
     const std::uint64_t last = whole.calls + 5;
     const std::uint64_t stride = std::max<std::uint64_t>(1, (last + most - 1) / most);
     const Shared<std::atomic<int>> kills, halfway;
@@ -133,8 +133,8 @@ class MoveKillTest : public testing::Test {
           return "call " + std::to_string(n) + ": " + outcome.where + "\n" + outcome.problems;
         });
     for (const auto& [i, said] : wrong) ADD_FAILURE() << said;
-    EXPECT_GT(*halfway, *kills / 4) << "hardly a move was interrupted: the test has lost its point";
-    std::printf("%d kills, at every %llu. of %llu calls; %d left something to clear up\n",
+    EXPECT_GT(*halfway, *kills / 4) << "almost no move was interrupted, so the test tests nothing";
+    std::printf("%d kills, at one in %llu of %llu calls; %d left something to recover\n",
                 kills->load(), static_cast<unsigned long long>(stride),
                 static_cast<unsigned long long>(whole.calls), halfway->load());
   }
@@ -152,11 +152,11 @@ TEST_F(MoveKillTest, FilesOfEveryKindSurviveAKillAfterAnyCall) {
   kill_everywhere(&MoveStage::lay_out, FaultAction::KillAfter, samples(12, 100'000));
 }
 
-TEST_F(MoveKillTest, ClearingUpMayBeKilledToo) {
+TEST_F(MoveKillTest, RecoveryMayBeKilledToo) {
   const std::uint64_t calls = run_once(&MoveStage::lay_out_few, 0, FaultAction::KillBefore).calls;
   ASSERT_GT(calls, 0u);
   const Shared<std::atomic<int>> kills;
-  // The second half of a move is where there is most to clear up.
+  // Kills in the second half of a move leave most to recover.
   const auto most = static_cast<std::uint64_t>(samples(6, 100'000));
   const std::uint64_t stride = std::max<std::uint64_t>(1, calls / 2 / most);
   const auto wrong =

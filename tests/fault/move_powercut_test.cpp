@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The power fails while files are written, fsynced and moved. Tiers and state lie on logged disks,
-// so one run of work is cut at as many instants as wanted. Whatever was fsynced before the cut is
-// there after it: whole, once, with its inode number.
+// Power cuts while files are written, fsynced and moved. Tiers and state are on logged disks, so
+// that one run can be cut at many instants. Everything fsynced before the cut must exist after it:
+// intact, once, with its inode number.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ struct Synced {
   std::string name;
   std::string content;
   ino_t inode;
-  std::uint64_t position;  // of the log, when its fsync had returned
+  std::uint64_t position;  // of the log when its fsync returned
 };
 
 class MovePowercutTest : public testing::TestWithParam<const char*> {
@@ -58,7 +58,7 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     const std::string directory = "d" + std::to_string(i % kDirectories);
     const std::string name = directory + "/f" + std::to_string(i);
     ::mkdir(stage_->in_mount(directory).c_str(), 0755);
-    // Small ones travel in batches; a few are larger than a chunk of the copy.
+    // Small files move in batches; a few are larger than a chunk of the copy.
     const std::size_t size = i % 6 == 5 ? 1'500'000 + random() % 1'000'000 : random() % 60'000;
     const std::string content = pattern(size, static_cast<std::uint64_t>(i));
     write_file(stage_->in_mount(name), content);
@@ -68,7 +68,7 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     synced_.push_back({name, content, inode, disks_->position()});
   }
 
-  // Creates files and sends them round while it does. `lie`: the mover's syncs do nothing.
+  // Creates files and moves them at the same time. `lie`: the mover's syncs do nothing.
   void work(bool lie) {
     std::mt19937_64 random(test_seed());
     FaultShim shim(base_ / "faults");
@@ -84,29 +84,30 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     begin_ = disks_->position();
     for (int i = 0; i < kFiles; ++i) {
       create(i, random);
-      // To the next tier, and the one after that, each file at its own time.
+      // Moves each file to the next tier and then to the one after that, at different times.
       for (int k = 0; k < 2; ++k) {
         const Synced& file = synced_[random() % synced_.size()];
         EXPECT_EQ(send_to(stage_->in_mount(file.name), MoveStage::tiers()[random() % 3]), 0);
       }
-      if (i % 4 == 3) settle(mount);
+      if (i % 4 == 3) wait_for_moves(mount);
     }
-    settle(mount);
+    wait_for_moves(mount);
     std::size_t moved = 0;
     for (const Synced& file : synced_) moved += tier_of(stage_->in_mount(file.name)) != "nvme";
-    EXPECT_GT(moved, 0u) << "nothing has moved: the test has lost its point";
+    EXPECT_GT(moved, 0u) << "no file was moved, so the test tests nothing";
     end_ = disks_->position();
     mount.umount();
     disks_->stop();
   }
 
-  void settle(const Mount& mount) {
+  void wait_for_moves(const Mount& mount) {
     std::vector<std::string> names;
     for (const Synced& file : synced_) names.push_back(file.name);
-    EXPECT_TRUE(stage_->settle(mount, names));
+    EXPECT_TRUE(stage_->wait_for_moves(mount, names));
   }
 
-  // Half of the instants by chance, half beside a flush, where one that is missing would show.
+  // Half of the cuts are at random instants, half next to a flush, which would show a missing
+  // flush.
   PowerCut any_cut(std::mt19937_64& random) const {
     std::vector<std::uint64_t> flushes = disks_->flush_positions();
     std::erase_if(flushes, [&](std::uint64_t at) { return at < begin_ || at > end_; });
@@ -119,7 +120,7 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     return cut;
   }
 
-  // What is wrong with the pool after a cut.
+  // Returns what is wrong with the pool after a cut.
   std::string judge(const PowerCut& cut) {
     disks_->mount_after(cut);
     std::string out;
@@ -154,7 +155,7 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     return out;
   }
 
-  // What the disks hold.
+  // Lists the files on the disks.
   std::string listing() const {
     std::string out;
     for (const std::string& tier : MoveStage::tiers()) {
@@ -175,10 +176,10 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     std::string out;
     const std::string content = read_file(path);
     if (content != file.content) {
-      out += file.name + " has other bytes: " + std::to_string(content.size()) + " of " +
+      out += file.name + " has wrong bytes: " + std::to_string(content.size()) + " of " +
              std::to_string(file.content.size()) + ", on " + tier_of(path) + "\n";
     }
-    if (lstat_of(path).st_ino != file.inode) out += file.name + " has another inode number\n";
+    if (lstat_of(path).st_ino != file.inode) out += file.name + " has a different inode number\n";
     return out;
   }
 
@@ -186,10 +187,10 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<LoggedDisks> disks_;
   std::unique_ptr<MoveStage> stage_;
   std::vector<Synced> synced_;
-  std::uint64_t begin_ = 0, end_ = 0;  // positions: of the work
+  std::uint64_t begin_ = 0, end_ = 0;  // positions at the beginning and the end of the work
 };
 
-TEST_P(MovePowercutTest, WhatWasSyncedIsThereWholeAndOnce) {
+TEST_P(MovePowercutTest, SyncedFilesAreIntactAndExistOnce) {
   work(false);
   if (HasFailure()) return;
   std::mt19937_64 random(test_seed() + 1);
@@ -209,10 +210,10 @@ TEST_P(MovePowercutTest, WhatWasSyncedIsThereWholeAndOnce) {
 INSTANTIATE_TEST_SUITE_P(On, MovePowercutTest, testing::Values("ext4", "xfs"),
                          [](const auto& type) { return std::string(type.param); });
 
-// The test of the test: a mover that does not sync is found out.
+// Checks the test itself: it must detect a mover that does not sync.
 class MoveWithoutSyncTest : public MovePowercutTest {};
 
-TEST_P(MoveWithoutSyncTest, IsFoundOut) {
+TEST_P(MoveWithoutSyncTest, IsDetected) {
   work(true);
   if (HasFailure()) return;
   std::mt19937_64 random(test_seed() + 1);
@@ -226,10 +227,10 @@ TEST_P(MoveWithoutSyncTest, IsFoundOut) {
       found = error.what();
     }
     if (found.empty()) continue;
-    std::printf("cut %d shows it: %s", i, found.c_str());
+    std::printf("detected at cut %d: %s", i, found.c_str());
     return;
   }
-  ADD_FAILURE() << "no cut has shown that syncs were missing";
+  ADD_FAILURE() << "no cut detected the missing syncs";
 }
 
 INSTANTIATE_TEST_SUITE_P(On, MoveWithoutSyncTest, testing::Values("ext4"),

@@ -66,7 +66,8 @@ std::string without(std::string line, const std::string& key) {
 
 bool is_directory(const std::string& line) { return line.starts_with("mode=4"); }
 
-// What a move must keep of a directory: not its times, which others change, too.
+// The attributes of a directory that a move must keep. Times are not among them, because other
+// operations change them, too.
 std::string kept(const std::string& line) {
   return is_directory(line) ? without(without(line, "mtime"), "nlink") : line;
 }
@@ -109,7 +110,7 @@ void MoveStage::lay_out_few() {
   decorate(on("nvme", "a/decorated"));
   put({"a/pair", "ssd", "nvme"}, pattern(10'000, 5), 0644);
   fs::create_directories(on("ssd", "c"));
-  fs::create_hard_link(on("ssd", "a/pair"), on("ssd", "c/twin"));
+  fs::create_hard_link(on("ssd", "a/pair"), on("ssd", "c/link"));
 }
 
 void MoveStage::lay_out() {
@@ -125,11 +126,11 @@ void MoveStage::lay_out() {
     if (::pwrite(sparse.get(), data.data(), data.size(), at) < 0) fail("write sparse");
   }
   if (::ftruncate(sparse.get(), 8 << 20) < 0) fail("truncate sparse");
-  // Nobody sends these anywhere.
+  // These files are not moved.
   put({"a/bystander", "nvme", ""}, pattern(5'000, 8), 0644);
   put({"a/b/bystander", "ssd", ""}, pattern(5'000, 9), 0644);
   if (::symlink("a/pair", on("hdd", "symlink").c_str()) < 0) fail("symlink");
-  // Directory attributes must follow to a tier that has no copy yet.
+  // Directory attributes must be copied to a tier that has no copy of the directory yet.
   if (::chmod(on("hdd", "a/b").c_str(), 02770) < 0 ||
       ::chmod(on("ssd", "a/b").c_str(), 02770) < 0) {
     fail("chmod a/b");
@@ -175,7 +176,7 @@ std::string MoveStage::compare_tiers() const {
       if (!is_first) out += path + " is on " + at->second + " and on " + tier + "\n";
       const auto wanted = expected_.find(path);
       if (wanted == expected_.end()) {
-        out += path + " has appeared on " + tier + "\n";
+        out += path + " is unexpected on " + tier + "\n";
       } else if (without(line, "trusted.sluice.id") != wanted->second.line) {
         out += path + " on " + tier + "\n    expected: " + wanted->second.line +
                "\n    actual:   " + line + "\n";
@@ -231,15 +232,15 @@ void MoveStage::send_all_back() const {
   for (const Journey& journey : journeys_) send_to(in_mount(journey.name), journey.from);
 }
 
-bool MoveStage::settle(const Mount& mount) const {
+bool MoveStage::wait_for_moves(const Mount& mount) const {
   std::vector<std::string> names;
   for (const Journey& journey : journeys_) names.push_back(journey.name);
-  return settle(mount, names);
+  return wait_for_moves(mount, names);
 }
 
-bool MoveStage::settle(const Mount& mount, const std::vector<std::string>& names) const {
+bool MoveStage::wait_for_moves(const Mount& mount, const std::vector<std::string>& names) const {
   bool died = false;
-  const bool settled = eventually(
+  const bool ended = eventually(
       [&] {
         return std::ranges::all_of(names, [&](const std::string& name) {
           died = died || has_ended(mount.pid());
@@ -249,7 +250,7 @@ bool MoveStage::settle(const Mount& mount, const std::vector<std::string>& names
         });
       },
       std::chrono::seconds(30));
-  return settled && !died;
+  return ended && !died;
 }
 
 int send_to(const std::string& path, const std::string& tier) {

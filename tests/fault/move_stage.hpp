@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The stage of the mover's fault tests: three tiers with files of every kind that a mover has to
-// cope with, where each should go, and the one question that all tests ask afterwards: is every
-// file still itself, whole, once?
+// The environment of the mover's fault tests: three tiers with files of every kind, the tier to
+// which each file should move, and the check that all tests make afterwards: every file is intact
+// and exists once.
 //
-// Threads: caller locks; stages of their own in different threads.
+// Threads: caller locks; different stages may be used in different threads.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace sluice::test {
 
 constexpr const char* kMoverThread = "sluice-move";
 
-// A file by one of its names, the tier that it is born on and the one that it is sent to.
+// A file by one of its names, the tier that it starts on and the tier that it is moved to.
 struct Journey {
   std::string name;
   std::string from;
@@ -28,56 +28,58 @@ struct Journey {
 
 class MoveStage {
  public:
-  // The tiers are the directories nvme, ssd and hdd below `base`, made if missing; so are the state
-  // directory and the mount point.
+  // The tiers are the directories nvme, ssd and hdd below `base`. They, the state directory and the
+  // mount point are created if missing.
   explicit MoveStage(std::string base);
 
-  // Small files and large ones, empty and sparse, with xattrs, an ACL, several names, and some that
-  // are not sent anywhere. To be called before the mount.
+  // Creates small and large files, empty and sparse ones, with xattrs, an ACL, several names, and
+  // some that are not moved. REQUIRES: called before the mount.
   void lay_out();
-  // Fewer: a small file with attributes, and a pair of hard links.
+  // Creates fewer files: a small file with attributes, and a pair of hard links.
   void lay_out_few();
-  // One file of `bytes` on `from` for `to`.
+  // Adds one file of `bytes` that moves from `from` to `to`.
   void add(const Journey& journey, std::size_t bytes);
 
   const std::vector<Journey>& journeys() const { return journeys_; }
   static const std::vector<std::string>& tiers();
   std::string on(const std::string& tier, const std::string& name = "") const;
   std::string in_mount(const std::string& name) const { return base_ + "/mnt/" + name; }
-  // With migration by heat off: files go only where the test sends them.
+  // Automatic migration is off: files move only if the test requests it.
   Pool pool() const;
 
-  // Remembers what the mount shows now. To be called once, after the first mount.
+  // Remembers what the mount shows now. Call once, after the first mount.
   void remember();
 
-  // Whether every remembered file is what it was: bytes, attributes, inode number, names, in the
-  // mount and on exactly one tier; and nothing else is there. Returns what is wrong, empty if
-  // nothing is. REQUIRES: mounted, no move under way.
+  // Compares every remembered file with its present state: bytes, attributes, inode number and
+  // names, in the mount and on exactly one tier; nothing else may exist. Returns the differences.
+  // REQUIRES: the pool is mounted and no move is in progress.
   std::string problems() const;
-  // The same of an unmounted pool: no temporary is left, and fsck is content.
+  // The same for an unmounted pool: there must be no temporaries, and fsck must find nothing.
   std::string problems_unmounted() const;
-  // What a daemon that died has left half done: temporaries, files on two tiers.
+  // What a dead daemon left unfinished: temporaries, and files on two tiers.
   std::string debris() const;
-  // Whether each journey has ended; the files that are elsewhere.
+  // The files that are not on the tier to which they should move.
   std::string not_arrived() const;
 
-  // Sends each file on its journey, or back. Errors of a daemon that has died are none.
+  // Requests the move of each file, or the move back. Errors because the daemon is dead are
+  // ignored.
   void send_all() const;
   void send_all_back() const;
-  // Waits until no file is moving; false if the daemon ended, or they did not settle in time.
-  bool settle(const Mount& mount) const;
-  bool settle(const Mount& mount, const std::vector<std::string>& names) const;
+  // Waits until no file is moving. Returns false if the daemon ended or the moves did not end in
+  // time.
+  bool wait_for_moves(const Mount& mount) const;
+  bool wait_for_moves(const Mount& mount, const std::vector<std::string>& names) const;
 
  private:
   struct Seen {
-    std::string line;  // of digest()
+    std::string line;  // from digest()
     ino_t inode;
   };
   using View = std::map<std::string, Seen>;
 
   void put(const Journey& journey, const std::string& content, mode_t mode);
   View look_at_mount() const;
-  // Names of regular files on the tiers, with the tiers that have them and what is there.
+  // Compares the regular files on the tiers with the remembered ones.
   std::string compare_tiers() const;
 
   std::string base_;
@@ -85,13 +87,13 @@ class MoveStage {
   View expected_;
 };
 
-// Asks for a move. Returns 0 or the errno.
+// Requests a move. Returns 0 or the errno.
 int send_to(const std::string& path, const std::string& tier);
 
-// `user.sluice.explain` of a file; nothing if the mount does not answer.
+// `user.sluice.explain` of a file; empty if the mount does not answer.
 std::optional<nlohmann::json> explain(const std::string& path);
 
-// The tier that a file is on, "" if the mount does not answer.
+// The tier of a file, or "" if the mount does not answer.
 std::string tier_of(const std::string& path);
 
 }  // namespace sluice::test

@@ -62,7 +62,7 @@ MoveStorm::~MoveStorm() = default;
 
 void MoveStorm::create(Subject& subject, Random& random) {
   subject.names = {new_name(random)};
-  // Both sides of the size up to which files stay in the page cache.
+  // Sizes below and above the limit up to which files stay in the page cache.
   subject.content = bytes(random, random() % 2 ? 60'000 : kLargest);
   subject.mode = 0644;
   write_file(path(subject.names[0]), subject.content, subject.mode);
@@ -79,14 +79,14 @@ std::string MoveStorm::path(const Subject& subject, Random& random) const {
   return path(subject.names[random() % subject.names.size()]);
 }
 
-void MoveStorm::complain(const std::string& text) {
-  const std::lock_guard lock(problems_mutex_);
+void MoveStorm::report(const std::string& text) {
+  const MutexLock lock(problems_mutex_);
   if (problems_.size() < 8) problems_.push_back(text);
   stop_ = true;
 }
 
 std::string MoveStorm::problems() const {
-  const std::lock_guard lock(problems_mutex_);
+  const MutexLock lock(problems_mutex_);
   std::string out;
   for (const std::string& each : problems_) out += each + "\n";
   return out;
@@ -94,7 +94,7 @@ std::string MoveStorm::problems() const {
 
 bool MoveStorm::check(long result, const char* what, const Subject& subject) {
   if (result >= 0) return true;
-  complain(std::string(what) + " of " + subject.names[0] + ": " + errno_name(errno));
+  report(std::string(what) + " of " + subject.names[0] + ": " + errno_name(errno));
   return false;
 }
 
@@ -107,52 +107,52 @@ void MoveStorm::compare(const Subject& subject, const std::string& found, std::s
   while (at < std::min(found.size(), expected.size()) && found[at] == expected[at]) ++at;
   std::size_t zeros = 0;
   while (at + zeros < found.size() && found[at + zeros] == '\0') ++zeros;
-  complain(std::string(who) + ": " + subject.names[0] + " (" +
-           std::to_string(subject.content.size()) + " bytes, on " +
-           tier_of(path(subject.names[0])) + ") differs at " + std::to_string(offset + at) + "; " +
-           std::to_string(found.size()) + " bytes read of " + std::to_string(expected.size()) +
-           ", " + std::to_string(zeros) + " zeros there; " +
-           past_the_page_cache(subject, offset + at));
+  report(std::string(who) + ": " + subject.names[0] + " (" +
+         std::to_string(subject.content.size()) + " bytes, on " + tier_of(path(subject.names[0])) +
+         ") differs at offset " + std::to_string(offset + at) + "; " +
+         std::to_string(found.size()) + " bytes read of " + std::to_string(expected.size()) + ", " +
+         std::to_string(zeros) + " zeros at that offset; " +
+         past_the_page_cache(subject, offset + at));
 }
 
-// Whether the wrong byte is in the kernel's page cache or in the file.
+// Tells whether the wrong byte is only in the kernel's page cache or also in the file.
 std::string MoveStorm::past_the_page_cache(const Subject& subject, std::size_t offset) const {
   const UniqueFd fd(::open(path(subject.names[0]).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
   const std::unique_ptr<void, void (*)(void*)> buffer(std::aligned_alloc(kBlock, kBlock),
                                                       std::free);
   const std::size_t start = offset / kBlock * kBlock;
   const ssize_t got = ::pread(fd.get(), buffer.get(), kBlock, static_cast<off_t>(start));
-  if (got <= static_cast<ssize_t>(offset - start)) return "O_DIRECT can't read it";
+  if (got <= static_cast<ssize_t>(offset - start)) return "O_DIRECT cannot read it";
   const char found = static_cast<const char*>(buffer.get())[offset - start];
-  return found == subject.content[offset] ? "O_DIRECT reads it right"
-                                          : "O_DIRECT reads it wrong, too";
+  return found == subject.content[offset] ? "O_DIRECT reads the right byte"
+                                          : "O_DIRECT reads the wrong byte, too";
 }
 
 void MoveStorm::check_identity(const Subject& subject, int fd) {
   struct stat st {};
   if (!check(::fstat(fd, &st), "fstat", subject)) return;
-  if (st.st_ino != subject.inode) complain(subject.names[0] + " has changed its inode number");
+  if (st.st_ino != subject.inode) report(subject.names[0] + " has changed its inode number");
   if (st.st_size != static_cast<off_t>(subject.content.size())) {
-    complain(subject.names[0] + " has " + std::to_string(st.st_size) + " bytes by fstat, not " +
-             std::to_string(subject.content.size()));
+    report(subject.names[0] + " has " + std::to_string(st.st_size) + " bytes by fstat, not " +
+           std::to_string(subject.content.size()));
   }
   if (st.st_nlink != subject.names.size()) {
-    complain(subject.names[0] + " has " + std::to_string(st.st_nlink) + " links, not " +
-             std::to_string(subject.names.size()));
+    report(subject.names[0] + " has " + std::to_string(st.st_nlink) + " links, not " +
+           std::to_string(subject.names.size()));
   }
-  if ((st.st_mode & 07777) != subject.mode) complain(subject.names[0] + " has another mode");
+  if ((st.st_mode & 07777) != subject.mode) report(subject.names[0] + " has a wrong mode");
 }
 
-// As fsx does: writes, truncates, punches, extends, reads back.
+// Writes, truncates, punches holes, extends and reads back, as fsx does.
 void MoveStorm::write(Random& random) {
   Subject& subject = any_loud(random);
   UniqueFd fd;
-  for (int act = 0; act < 3; ++act) {  // the lock is free between them, the file stays open
-    const std::lock_guard lock(subject.mutex);
+  for (int act = 0; act < 3; ++act) {  // the lock is released between them, the file stays open
+    const MutexLock lock(subject.mutex);
     if (!fd) fd.reset(::open(path(subject, random).c_str(), O_RDWR | O_CLOEXEC));
     if (!check(fd.get(), "open to write", subject)) return;
     struct stat st {};
-    // Unlinked since it was opened: then it is another file that has the model.
+    // If the file was unlinked since it was opened, the model is about another file.
     if (::fstat(fd.get(), &st) < 0 || st.st_ino != subject.inode || st.st_nlink == 0) return;
     const std::size_t offset = random() % kLargest;
     const std::size_t length = 1 + random() % 100'000;
@@ -184,7 +184,7 @@ void MoveStorm::write(Random& random) {
         found.resize(static_cast<std::size_t>(got));
         const std::size_t left =
             offset < subject.content.size() ? subject.content.size() - offset : 0;
-        if (found.size() != std::min(length, left)) complain("a short read");
+        if (found.size() != std::min(length, left)) report("a short read");
         compare(subject, found, offset, "a writer");
         break;
       }
@@ -202,7 +202,7 @@ void MoveStorm::write(Random& random) {
 
 void MoveStorm::append(Random& random) {
   Subject& subject = any_loud(random);
-  const std::lock_guard lock(subject.mutex);
+  const MutexLock lock(subject.mutex);
   const UniqueFd fd(::open(path(subject, random).c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!check(fd.get(), "open to append", subject)) return;
   if (subject.content.size() > 2 * kLargest) {
@@ -219,7 +219,7 @@ void MoveStorm::append(Random& random) {
 
 void MoveStorm::write_direct(Random& random) {
   Subject& subject = any_loud(random);
-  const std::lock_guard lock(subject.mutex);
+  const MutexLock lock(subject.mutex);
   const UniqueFd fd(::open(path(subject, random).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   if (!check(fd.get(), "open with O_DIRECT", subject)) return;
   const std::size_t size = kBlock * (1 + random() % 16);
@@ -232,16 +232,16 @@ void MoveStorm::write_direct(Random& random) {
   put(subject.content, offset, data.substr(0, static_cast<std::size_t>(done)));
 }
 
-// Stores through a mapping that has outlived its descriptor: a writer that nobody sees. It is
-// unmapped, which writes its pages back, under the lock: Linux 6.18 loses what is appended at that
-// moment to a file that we serve (docs/testing.md, "Kernel defects").
+// Stores through a mapping after its descriptor was closed. The daemon cannot notice such a writer.
+// munmap, which writes the pages back, is done under the lock: Linux 6.18 loses data that is
+// appended at the same time to a file that the daemon serves (docs/testing.md, "Kernel defects").
 void MoveStorm::map_and_store(Random& random) {
   Subject& subject = any_loud(random);
   std::size_t size = 0;
   void* map = MAP_FAILED;
   ino_t inode = 0;
   {
-    const std::lock_guard lock(subject.mutex);
+    const MutexLock lock(subject.mutex);
     if (subject.content.empty()) return;
     const UniqueFd fd(::open(path(subject, random).c_str(), O_RDWR | O_CLOEXEC));
     if (!check(fd.get(), "open to map", subject)) return;
@@ -252,7 +252,7 @@ void MoveStorm::map_and_store(Random& random) {
   }
   for (int act = 0; act < 4; ++act) {
     {
-      const std::lock_guard lock(subject.mutex);
+      const MutexLock lock(subject.mutex);
       if (subject.inode != inode) break;
       const std::size_t end = std::min(size, subject.content.size());
       for (int i = 0; i < 8 && end > 0; ++i) {
@@ -264,13 +264,13 @@ void MoveStorm::map_and_store(Random& random) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
   }
-  const std::lock_guard lock(subject.mutex);
+  const MutexLock lock(subject.mutex);
   ::munmap(map, size);
 }
 
 void MoveStorm::churn(Random& random) {
   Subject& subject = *subjects_[random() % subjects_.size()];
-  const std::lock_guard lock(subject.mutex);
+  const MutexLock lock(subject.mutex);
   std::string& name = subject.names[random() % subject.names.size()];
   const std::string other = new_name(random);
   switch (random() % 6) {
@@ -305,7 +305,7 @@ void MoveStorm::churn(Random& random) {
 
 void MoveStorm::read_and_compare(Random& random) {
   Subject& subject = *subjects_[random() % subjects_.size()];
-  const std::lock_guard lock(subject.mutex);
+  const MutexLock lock(subject.mutex);
   const UniqueFd fd(::open(path(subject, random).c_str(), O_RDONLY | O_CLOEXEC));
   if (!check(fd.get(), "open to read", subject)) return;
   check_identity(subject, fd.get());
@@ -317,18 +317,18 @@ void MoveStorm::read_and_compare(Random& random) {
     if (size == found.size()) break;
   }
   found.resize(size);
-  if (size != subject.content.size()) complain(subject.names[0] + " ends at another byte");
+  if (size != subject.content.size()) report(subject.names[0] + " has a wrong size by lseek");
   compare(subject, found, 0, "a reader");
 }
 
-// Holds a file open for long and reads it in small pieces, while it may be moved more than once.
+// Keeps a file open for long and reads it in small pieces, while it may be moved more than once.
 void MoveStorm::stream_quietly(Random& random) {
   Subject& subject = *subjects_[kLoud + random() % kQuiet];
   UniqueFd fd;
   std::string content;
   std::string name;
   {
-    const std::lock_guard lock(subject.mutex);
+    const MutexLock lock(subject.mutex);
     fd.reset(::open(path(subject, random).c_str(), O_RDONLY | O_CLOEXEC));
     if (!check(fd.get(), "open to stream", subject)) return;
     content = subject.content;
@@ -338,13 +338,13 @@ void MoveStorm::stream_quietly(Random& random) {
   for (std::size_t at = 0; at < content.size() && !stop_;) {
     const ssize_t got = ::pread(fd.get(), piece.data(), piece.size(), static_cast<off_t>(at));
     if (got <= 0) {
-      complain("a stream of " + name + " ends at " + std::to_string(at) + ": " +
-               (got < 0 ? errno_name(errno) : "end of file"));
+      report("a stream of " + name + " ends at " + std::to_string(at) + ": " +
+             (got < 0 ? errno_name(errno) : "end of file"));
       return;
     }
     if (content.compare(at, static_cast<std::size_t>(got), piece, 0,
                         static_cast<std::size_t>(got)) != 0) {
-      complain("a stream of " + name + " differs after " + std::to_string(at));
+      report("a stream of " + name + " differs after " + std::to_string(at));
       return;
     }
     at += static_cast<std::size_t>(got);
@@ -356,16 +356,16 @@ void MoveStorm::send(Random& random) {
   Subject& subject = *subjects_[random() % subjects_.size()];
   std::string name;
   {
-    const std::lock_guard lock(subject.mutex);
+    const MutexLock lock(subject.mutex);
     name = subject.names[random() % subject.names.size()];
   }
   const std::string tier = tier_of(path(name));
   const int error = send_to(path(name), tiers_[random() % tiers_.size()]);
-  // Renamed or unlinked meanwhile; EBUSY while somebody has it open in a way that forbids a move.
+  // ENOENT: renamed or unlinked meanwhile. EBUSY: open in a way that prevents a move.
   if (error != 0 && error != ENOENT && error != EBUSY) {
-    complain("sending " + name + ": " + errno_name(error));
+    report("moving " + name + ": " + errno_name(error));
   }
-  const std::lock_guard lock(subject.mutex);
+  const MutexLock lock(subject.mutex);
   if (tier.empty()) return;
   moves_ += !subject.tier.empty() && subject.tier != tier;
   subject.tier = tier;
@@ -391,10 +391,10 @@ void MoveStorm::run(std::chrono::seconds duration) {
         try {
           (this->*kActors[i])(random);
         } catch (const std::exception& error) {
-          complain(error.what());
+          report(error.what());
         }
         ++operations_;
-        // Files must be left alone now and then, or none is ever free to move.
+        // Files must be unused at times, or none could move.
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
       }
     });
@@ -410,7 +410,7 @@ std::string MoveStorm::compare_mount() const {
       if (!exists(path(name))) {
         out += name + " is lost\n";
       } else if (read_file(path(name)) != subject->content) {
-        out += name + " has other bytes\n";
+        out += name + " has wrong bytes\n";
       } else if (lstat_of(path(name)).st_ino != subject->inode) {
         out += name + " has changed its inode number\n";
       }
@@ -421,7 +421,7 @@ std::string MoveStorm::compare_mount() const {
     for (const std::string& name : names_in(path(directory))) found.insert(directory + "/" + name);
   }
   for (const std::string& name : found) {
-    if (!expected.contains(name)) out += name + " should not be there\n";
+    if (!expected.contains(name)) out += name + " should not exist\n";
   }
   return out;
 }
@@ -444,7 +444,7 @@ std::string MoveStorm::compare_tiers(const std::vector<std::string>& directories
         if (subject == expected.end()) {
           out += name + " should not be in " + directory + "\n";
         } else if (read_file(directory + "/" + name) != subject->second->content) {
-          out += name + " has other bytes in " + directory + "\n";
+          out += name + " has wrong bytes in " + directory + "\n";
         }
       }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Everything at once, while the files are on the move.
+// All kinds of operations at once, while the files are moved.
 #include "tests/fault/move_storm.hpp"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class MoveStormTest : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(MoveStormTest, EveryByteIsWhereItWasPut) {
+TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
   const TempDir base;
   const MoveStage stage(base.path());
   Pool pool = stage.pool();
@@ -46,7 +46,7 @@ TEST_P(MoveStormTest, EveryByteIsWhereItWasPut) {
               static_cast<unsigned long long>(storm.moves()),
               static_cast<unsigned long long>(storm.operations()));
   ASSERT_EQ(storm.problems(), "");
-  EXPECT_GT(storm.moves(), 20u) << "hardly a file was moved: the test has lost its point";
+  EXPECT_GT(storm.moves(), 20u) << "almost no file was moved, so the test tests nothing";
   EXPECT_EQ(storm.compare_mount(), "") << "after the storm";
   mount.remount();
   EXPECT_EQ(storm.compare_mount(), "") << "after a remount";

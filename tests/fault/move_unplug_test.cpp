@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A tier goes away in the middle of a move: its disk is unplugged, or its filesystem gives up. The
-// rest is served meanwhile, and when the tier is back nothing is lost.
+// A tier goes away during a move: its disk is unplugged, or its filesystem fails. Other files are
+// served meanwhile, and when the tier is back nothing is lost.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -32,10 +32,10 @@ using std::chrono::seconds;
 
 enum class Loss {
   Unmounted,  // umount -l
-  ShutDown,   // every access is EIO, and what was not on the disk is gone
+  ShutDown,   // every access fails with EIO, and data that was not on the disk is lost
 };
 
-// Files go from nvme to hdd; ssd looks on.
+// Files move from nvme to hdd; ssd is not involved.
 class Scene {
  public:
   Scene() {
@@ -56,41 +56,43 @@ class Scene {
   }
   ~Scene() { shim_.disarm(); }
 
-  // Loses `tier` before the nth call of the mover (0: just counts), gets it back, and says what is
-  // wrong.
+  // Removes `tier` before the nth call of the mover (0: only counts calls), brings it back, and
+  // returns what is wrong.
   std::string play(Loss loss, const std::string& tier, std::uint64_t n) {
     const std::string aside = read_file(stage_->in_mount("d/aside"));
-    shim_.arm({.at = n, .action = FaultAction::Hold, .thread = kMoverThread});
+    shim_.arm({.at = n, .action = FaultAction::Block, .thread = kMoverThread});
     stage_->send_all();
     if (n == 0) {
-      stage_->settle(*mount_);
+      stage_->wait_for_moves(*mount_);
       return stage_->not_arrived() + stage_->problems();
     }
-    const bool held = eventually([&] { return shim_.holds() || is_settled(); }, seconds(120));
-    if (!held) return "the move neither began nor ended\n";
+    const bool began =
+        eventually([&] { return shim_.blocks() || have_moves_ended(); }, seconds(120));
+    if (!began) return "the move neither began nor ended\n";
     where_ = shim_.where();
     lose(loss, tier);
     shim_.disarm();
 
     std::string out;
-    if (read_file(stage_->in_mount("d/aside")) != aside) out += "the rest is not served\n";
+    if (read_file(stage_->in_mount("d/aside")) != aside)
+      out += "files on other tiers are not served\n";
     write_file(stage_->in_mount("d/new"), "while it was away");
     ::unlink(stage_->in_mount("d/new").c_str());
-    if (!eventually([&] { return is_settled() || !mentions_moves(); }, seconds(120))) {
+    if (!eventually([&] { return have_moves_ended() || !mentions_moves(); }, seconds(120))) {
       out += "the moves do not end\n";
     }
     if (has_ended(mount_->pid())) return out + "the daemon has ended\n";
-    // Half the time it is back before anybody has noticed. (One that is shut down still answers
-    // stat, and is not missed before it is unmounted.)
+    // In half of the runs the tier is back before the daemon has noticed. (A filesystem that is
+    // shut down still answers stat, so the daemon notices only when it is unmounted.)
     if (loss == Loss::Unmounted && n % 2 == 0 && !eventually([&] { return !is_online(tier); })) {
-      return out + tier + " is not missed\n";
+      return out + tier + " is not reported offline\n";
     }
     get_back(loss, tier);
     if (!eventually([&] { return is_online(tier); })) return out + tier + " stays offline\n";
 
-    // Asked again, all arrive; whatever was left halfway is healed by the next mount at the latest.
+    // A second request moves all files. The next mount repairs what was left unfinished.
     stage_->send_all();
-    stage_->settle(*mount_);
+    stage_->wait_for_moves(*mount_);
     out += stage_->not_arrived();
     mount_->remount();
     out += stage_->problems();
@@ -115,9 +117,10 @@ class Scene {
   void get_back(Loss loss, const std::string& tier) {
     if (loss == Loss::ShutDown) {
       disk(tier).vanish();
-      // The daemon has to notice and let go of it, or the same dead filesystem is mounted again.
+      // The daemon must notice and close the filesystem first; otherwise the same dead filesystem
+      // would be mounted again.
       if (!eventually([&] { return disk(tier).is_free(); }, seconds(20))) {
-        throw std::runtime_error("the daemon holds on to a filesystem that has gone");
+        throw std::runtime_error("the daemon still uses a filesystem that is gone");
       }
     }
     disk(tier).come_back();
@@ -131,8 +134,8 @@ class Scene {
     return false;
   }
 
-  // A file on a tier that is away may not be explained: then it does not move either.
-  bool is_settled() const {
+  // A file on a tier that is away may not be explained; then it is not moving either.
+  bool have_moves_ended() const {
     return std::ranges::all_of(stage_->journeys(), [&](const Journey& journey) {
       const auto said = explain(stage_->in_mount(journey.name));
       return said && said->at("moving").is_null();
@@ -178,8 +181,9 @@ TEST_P(MoveUnplugTest, LosesNothingAtAnyCall) {
   }
   ASSERT_GT(calls, 0u);
   const auto most = static_cast<std::uint64_t>(samples(8, 100'000));
-  const std::uint64_t stride = std::max<std::uint64_t>(1, calls / most) | 1;  // odd: any n
-  // Most of the time is waiting for a daemon to notice.
+  // Odd, so that both kinds of n are included.
+  const std::uint64_t stride = std::max<std::uint64_t>(1, calls / most) | 1;
+  // Most of the time is spent waiting for the daemon to notice.
   const auto wrong = in_parallel(6, calls / stride, 8, [&](std::uint64_t i) -> std::string {
     const std::uint64_t n = 1 + i * stride;
     Scene scene;

@@ -30,8 +30,8 @@ std::uint64_t hash_of(const std::string& bytes) {
   return hash;
 }
 
-// One thread of the storm. Every choice comes from its own generator, in the same order whatever
-// the results are.
+// One thread of the storm. It makes all its choices with its own generator, in the same order
+// whatever the results are.
 class Plan {
  public:
   Plan(const std::string& root, int thread, const StormOptions& options)
@@ -55,8 +55,8 @@ class Plan {
 
   std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
 
-  // A name of this thread's: in its directory, in one of the subdirectories there, or its own in
-  // the shared one.
+  // A random name that only this thread uses: in its directory, in one of the subdirectories there,
+  // or in the shared directory.
   std::string any_path() {
     const std::uint64_t where = below(8);
     const std::string name = "n" + std::to_string(below(12));
@@ -158,7 +158,7 @@ class Plan {
     off_t source = static_cast<off_t>(below(50 << 10));
     off_t target = source + (100 << 10);
     if (!in || !out || from == to) return;
-    // Short copies are allowed, so the sum of them is what counts.
+    // Short copies are allowed, so only their sum is compared.
     long copied = 0;
     long count = 0;
     do {
@@ -226,7 +226,7 @@ class Plan {
     const std::string key = "user.k" + std::to_string(below(3));
     const std::string value(below(100), 'v');
     switch (below(5)) {
-      case 0:  // not followed: a symlink's target is none of this thread's names
+      case 0:  // not followed: the target of a symlink may belong to another thread
         outcome("chmod", path,
                 ::fchmodat(AT_FDCWD, path.c_str(), mode | 0100, AT_SYMLINK_NOFOLLOW));
         break;
@@ -253,7 +253,7 @@ class Plan {
     const int result = ::lstat(path.c_str(), &st);
     record("lstat", path, result);
     if (result < 0) return;
-    const bool counted = !S_ISDIR(st.st_mode);  // a directory on several tiers need not be
+    const bool counted = !S_ISDIR(st.st_mode);  // directories on several tiers may not count links
     char line[120];
     std::snprintf(line, sizeof line, "  mode %o nlink %ld uid %u gid %u size %ld", st.st_mode,
                   counted ? static_cast<long>(st.st_nlink) : 0, st.st_uid, st.st_gid,
@@ -279,7 +279,7 @@ class Plan {
     if (fd && below(4) == 0) outcome("fsync", path, ::fsync(fd.get()));
   }
 
-  // Results here depend on the other threads: made, not written down.
+  // Results here depend on the other threads, so they are not recorded.
   void fight() {
     const std::string a = fight_ + "/x" + std::to_string(below(6));
     const std::string b = fight_ + "/x" + std::to_string(below(6));

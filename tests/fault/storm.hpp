@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A storm is many threads doing random things to files, each by its own plan: in a directory of its
-// own, where every result is determined by the plan; under names of its own in a shared directory;
-// and in a directory where all fight over the same names, of which nothing is expected but that it
-// survives.
+// A storm is many threads that make random changes to files. Each thread works in its own
+// directory, where its plan determines every result; under its own names in a shared directory; and
+// in a directory where all threads use the same names, whose results are not compared.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +13,14 @@ namespace sluice::test {
 struct StormOptions {
   std::uint64_t seed = 1;
   int threads = 4;
-  int steps = 2000;  // of each thread
-  // False where the tiers fill up: then only what can go to another tier may need space. A file
-  // with several names can't, nor can an attribute go without its file.
+  int steps = 2000;  // per thread
+  // False if the tiers fill up. Then only operations that can move a file to another tier may need
+  // space: a file with several names cannot move, and an attribute cannot move without its file.
   bool roomy = true;
 };
 
-// Runs the storm below `root` (made: own<i>, shared, fight). Returns each thread's log of results,
-// which depends on the plan alone: two filesystems that behave alike return the same.
+// Runs the storm below `root`, where it creates own<i>, shared and fight. Returns each thread's log
+// of results, which depends only on the plan: two filesystems that behave the same return the same.
 std::vector<std::vector<std::string>> run_storm(const std::string& root,
                                                 const StormOptions& options);
 

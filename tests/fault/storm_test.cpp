@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The same storm on the mount and on a native directory, and no difference at the end.
+// The same storm on the mount and on a native directory must have the same results.
 #include "tests/fault/storm.hpp"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ class StormTest : public testing::Test {
     expect_sound(mounted_ + "/fight");
     remove_tree(native + "/fight");
     remove_tree(mounted_ + "/fight");
-    EXPECT_FALSE(exists(mounted_ + "/fight")) << "a directory that can't be emptied";
+    EXPECT_FALSE(exists(mounted_ + "/fight")) << "the directory cannot be emptied";
     EXPECT_EQ(difference(digest(native, kCompared), digest(mounted_, kCompared)), "")
         << "(expected is native)";
     if (!mount_) return;
@@ -74,7 +74,7 @@ class StormTest : public testing::Test {
     EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
   }
 
-  // A directory on several tiers need not count its links.
+  // Directories on several tiers may not count their links.
   static constexpr DigestOptions kCompared{.times = false, .directory_links = false};
 
   TempDir base_;
@@ -93,13 +93,13 @@ class StormTest : public testing::Test {
     EXPECT_EQ(expected.size(), actual.size());
   }
 
-  // Whatever the fight left: each name listed can be looked at, and none is listed twice.
+  // Whatever the threads left: each listed name exists, and none is listed twice.
   static void expect_sound(const std::string& directory) {
     const std::vector<std::string> names = names_in(directory);
     EXPECT_EQ(std::ranges::adjacent_find(names), names.end()) << directory;
     for (const std::string& name : names) {
       const std::string path = directory + "/" + name;
-      EXPECT_TRUE(exists(path)) << path << " is listed but not there";
+      EXPECT_TRUE(exists(path)) << path << " is listed but does not exist";
       if (exists(path) && S_ISDIR(lstat_of(path).st_mode)) expect_sound(path);
     }
   }
@@ -108,22 +108,22 @@ class StormTest : public testing::Test {
   std::string mounted_;
 };
 
-TEST_F(StormTest, LeavesTheMountAsItLeavesANativeDirectory) {
+TEST_F(StormTest, HasTheSameResultAsOnANativeDirectory) {
   mount();
   expect_the_same({});
 }
 
-TEST_F(StormTest, LeavesTheSameWithEveryFileInPassthrough) {
+TEST_F(StormTest, HasTheSameResultWithEveryFileInPassthrough) {
   mount({"--small-file", "0"});
   expect_the_same({});
 }
 
-TEST_F(StormTest, LeavesTheSameWithEveryFileServedByTheDaemon) {
+TEST_F(StormTest, HasTheSameResultWithEveryFileServed) {
   mount({"--no-passthrough", "--no-io-uring"});
   expect_the_same({});
 }
 
-TEST_F(StormTest, LeavesTheSameWhileFilesSpillOverThreeDisks) {
+TEST_F(StormTest, HasTheSameResultWhileFilesSpill) {
   if (!require_loop("fault", "ext4")) return;
   Pool pool{{}, base_ / "state", base_ / "mnt"};
   constexpr std::array<std::pair<const char*, std::uint64_t>, 3> kDisks{

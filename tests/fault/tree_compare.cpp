@@ -31,14 +31,14 @@ std::string target_of(const std::string& path) {
   return {out.data(), static_cast<std::size_t>(size)};
 }
 
-// Says whose bytes are there instead.
+// Says to which file the bytes belong.
 std::string explained(const std::string& found, const TreeNode& node) {
-  std::string out = "holds " + std::to_string(found.size()) + " bytes that begin with \"" +
+  std::string out = "contains " + std::to_string(found.size()) + " bytes that begin with \"" +
                     found.substr(0, 24) + "\"";
   for (const std::uint64_t id : ids_in(found)) {
     if (id != node.id) out += ", bytes of f" + std::to_string(id);
   }
-  return out + "; must hold " + std::to_string(node.size) + " that begin with \"" +
+  return out + "; must contain " + std::to_string(node.size) + " that begin with \"" +
          node.content().substr(0, 24) + "\"";
 }
 
@@ -48,56 +48,57 @@ class Comparison {
  public:
   explicit Comparison(TreeDifference& out) : out_(out) {}
 
-  void complain(const std::string& path, const TreeNode& node, const std::string& text) {
+  void report(const std::string& path, const TreeNode& node, const std::string& text) {
     out_.ids.insert(node.id);
     if (!above_.empty()) out_.ids.insert(above_.back());
     out_.lines.push_back(path + " (" + node.label() + ") " + text);
   }
 
-  // Everything but the names in a directory. False if there is nothing of the kind.
+  // Compares everything except the names in a directory. Returns false if the type is wrong.
   bool compare_itself(const std::string& path, TreeNode& node, Where where) {
     const struct stat st = lstat_of(path);
     const std::size_t before = out_.lines.size();
     if ((st.st_mode & S_IFMT) != type_of(node.kind)) {
-      complain(path, node, "is of mode " + octal(st.st_mode));
+      report(path, node, "is of mode " + octal(st.st_mode));
       return false;
     }
     if (where == Where::Mount) {
       if (node.inode == 0) node.inode = st.st_ino;
       if (node.inode != st.st_ino) {
-        complain(path, node,
-                 "has inode number " + std::to_string(st.st_ino) + ", not " +
-                     std::to_string(node.inode));
+        report(path, node,
+               "has inode number " + std::to_string(st.st_ino) + ", not " +
+                   std::to_string(node.inode));
       }
     }
     if (node.kind == NodeKind::Symlink) {
-      if (target_of(path) != node.target()) complain(path, node, "points to " + target_of(path));
+      if (target_of(path) != node.target()) report(path, node, "points to " + target_of(path));
       return true;
     }
     if ((st.st_mode & 07777) != node.mode) {
-      complain(path, node, "has mode " + octal(st.st_mode & 07777) + ", not " + octal(node.mode));
+      report(path, node, "has mode " + octal(st.st_mode & 07777) + ", not " + octal(node.mode));
     }
     const std::string note = xattr_of(path, kTreeNote).value_or("");
-    if (note != node.note) complain(path, node, "has note '" + note + "', not '" + node.note + "'");
-    if (node.kind == NodeKind::Directory) return true;  // one on several tiers may not count links
+    if (note != node.note) report(path, node, "has note '" + note + "', not '" + node.note + "'");
+    // Directories on several tiers may not count links.
+    if (node.kind == NodeKind::Directory) return true;
     if (st.st_nlink != node.links) {
-      complain(path, node,
-               "has " + std::to_string(st.st_nlink) + " links, not " + std::to_string(node.links));
+      report(path, node,
+             "has " + std::to_string(st.st_nlink) + " links, not " + std::to_string(node.links));
     }
     const std::string found = read_file(path);
-    if (found != node.content()) complain(path, node, explained(found, node));
+    if (found != node.content()) report(path, node, explained(found, node));
     return out_.lines.size() == before;
   }
 
   void compare_names(const std::string& path, const TreeNode& node) {
     const std::vector<std::string> found = names_in(path);
     for (const std::string& name : found) {
-      if (std::ranges::count(found, name) > 1) complain(path, node, "lists " + name + " twice");
-      if (!node.children.contains(name)) complain(path, node, "has a name more: " + name);
+      if (std::ranges::count(found, name) > 1) report(path, node, "lists " + name + " twice");
+      if (!node.children.contains(name)) report(path, node, "has an unexpected name: " + name);
     }
     for (const auto& [name, child] : node.children) {
       if (std::ranges::find(found, name) != found.end()) continue;
-      complain(path, node, "does not list " + name + " (" + child->label() + ")");
+      report(path, node, "does not list " + name + " (" + child->label() + ")");
       out_.ids.insert(child->id);
     }
   }
@@ -105,19 +106,20 @@ class Comparison {
   void compare_below(const std::string& path, TreeNode& node) {
     compare_names(path, node);
     above_.push_back(node.id);
-    for (const auto& [name, child] : node.children) {
+    for (const auto& [name, node_below] : node.children) {
       if (out_.lines.size() >= kMostLines) break;
       const std::string below = path + "/" + name;
-      guarded(below, *child, [&] {
-        if (compare_itself(below, *child, Where::Mount) && child->kind == NodeKind::Directory) {
-          compare_below(below, *child);
+      TreeNode& child = *node_below;
+      guarded(below, child, [&] {
+        if (compare_itself(below, child, Where::Mount) && child.kind == NodeKind::Directory) {
+          compare_below(below, child);
         }
       });
     }
     above_.pop_back();
   }
 
-  // The directory `node` as one tier has it. Counts the tiers that have each path.
+  // Compares one tier's copy of the directory `node`, and counts the tiers that have each path.
   void compare_tier(const std::string& tier, const std::string& path, const TreeNode& node,
                     std::map<std::string, int>& count) {
     above_.push_back(node.id);
@@ -126,7 +128,7 @@ class Comparison {
       const std::string below = path + "/" + name;
       const auto child = node.children.find(name);
       if (child == node.children.end()) {
-        complain(tier + path, node, "has a name more: " + name);
+        report(tier + path, node, "has an unexpected name: " + name);
         continue;
       }
       ++count[below];
@@ -149,7 +151,7 @@ class Comparison {
       const int tiers = at == count.end() ? 0 : at->second;
       const bool is_directory = child->kind == NodeKind::Directory;
       if (is_directory ? tiers == 0 : tiers != 1) {
-        complain(below, *child, "is on " + std::to_string(tiers) + " tiers");
+        report(below, *child, "is on " + std::to_string(tiers) + " tiers");
       }
       if (is_directory) compare_counts(below, *child, count);
     }
@@ -161,7 +163,7 @@ class Comparison {
     try {
       work();
     } catch (const std::exception& error) {
-      complain(path, node, std::string(": ") + error.what());
+      report(path, node, std::string(": ") + error.what());
     }
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// kill -9 in the middle of a storm on a tree: after the next mount each call that was acknowledged
-// has happened, each one under way has or has not, and nothing is lost, doubled or mixed.
+// kill -9 during a storm on a tree. After the next mount, each acknowledged call has happened, each
+// call in progress has happened or not, and nothing is lost, duplicated or mixed up.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -26,7 +26,7 @@ class TreeKillTest : public testing::TestWithParam<TreeCase> {
   }
 };
 
-TEST_P(TreeKillTest, EveryNameIsWhereItWasPutAfterEachKill) {
+TEST_P(TreeKillTest, TheTreeIsAsExpectedAfterEachKill) {
   constexpr int kRoundsToFsck = 10;
   const TreeStage stage(GetParam().flags);
   Mount mount(stage.pool());
@@ -42,9 +42,9 @@ TEST_P(TreeKillTest, EveryNameIsWhereItWasPutAfterEachKill) {
     storm.start();
     ASSERT_TRUE(eventually([&] { return storm.operations() >= enough || storm.has_problem(); },
                            std::chrono::seconds(60)))
-        << "the storm stands still";
+        << "the storm makes no progress";
     ASSERT_TRUE(no_problem(storm.problems()));
-    // A busy wait: the moments of interest are microseconds long.
+    // A busy wait, because a call takes microseconds.
     const auto moment = std::chrono::steady_clock::now() + delay;
     while (std::chrono::steady_clock::now() < moment) {
     }
@@ -67,8 +67,8 @@ TEST_P(TreeKillTest, EveryNameIsWhereItWasPutAfterEachKill) {
   EXPECT_TRUE(no_problem(storm.remove_everything()));
   mount.umount();
   EXPECT_TRUE(no_problem(storm.compare_with_tiers(stage.directories()))) << "after rm -rf";
-  std::printf("%d kills during %llu operations and %llu moves; %llu calls were under way\n", count,
-              static_cast<unsigned long long>(storm.operations()),
+  std::printf("%d kills during %llu operations and %llu moves; %llu calls were interrupted\n",
+              count, static_cast<unsigned long long>(storm.operations()),
               static_cast<unsigned long long>(storm.moves()),
               static_cast<unsigned long long>(storm.unfinished()));
 }

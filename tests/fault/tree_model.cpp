@@ -73,7 +73,7 @@ std::string written_by(const TreeChange& change) {
   return node.content();
 }
 
-// Finishes a write that was cut short, if each byte there is an old or a new one.
+// Completes a write that was interrupted, if each byte is an old or a new one.
 TreeChange::Outcome resolve_write(const TreeChange& change) {
   const std::string before = change.from.node()->content();
   const std::string after = written_by(change);
@@ -119,7 +119,7 @@ std::set<std::uint64_t> ids_in(const std::string& content) {
        begin = end + 1) {
     if (content.compare(begin, end - begin, last) == 0) continue;
     last = content.substr(begin, end - begin);
-    // A reader beside a writer may see zeros or the rest of a token.
+    // A reader that runs concurrently with a writer may see zeros or part of a token.
     const std::size_t dot = last.find('.');
     if (dot == std::string::npos || last.find('\0') != std::string::npos) continue;
     out.insert(std::strtoull(last.c_str(), nullptr, 10));
@@ -222,7 +222,7 @@ void TreeChange::apply() const {
     case Kind::Rename:
     case Kind::RenameNoreplace: {
       const TreeNodePtr target = to.node();
-      if (target == node) break;  // two names of one file: both stay
+      if (target == node) break;  // two names of one file: both are kept
       if (target) --target->links;
       from.directory->children.erase(from.name);
       to.directory->children[to.name] = node;

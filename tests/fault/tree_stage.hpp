@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The stage of the tree storms: three tiers, and a daemon whose syncs do nothing. No power is cut
-// here, and without waiting for the disk a storm does ten times as much. Threads: caller locks.
+// The environment of the tree storms: three tiers, and a daemon whose syncs do nothing. These tests
+// cut no power, and without waiting for the disk a storm does ten times as much. Threads: caller
+// locks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,13 +19,13 @@
 
 namespace sluice::test {
 
-// Fails with the whole text, unlike a comparison with "", which shows it twice and escaped.
+// Fails with the whole text. A comparison with "" would show it twice and escaped.
 inline testing::AssertionResult no_problem(const std::string& text) {
   if (text.empty()) return testing::AssertionSuccess();
   return testing::AssertionFailure() << text;
 }
 
-// How a mount of the storms serves its files.
+// How the mount of a storm serves its files.
 struct TreeCase {
   const char* name;
   std::vector<std::string> flags;
@@ -42,7 +43,7 @@ class TreeStage {
   explicit TreeStage(std::vector<std::string> flags = {})
       : stage_(base_.path()), pool_(stage_.pool()) {
     pool_.flags = std::move(flags);
-#ifndef __SANITIZE_THREAD__  // whose runtime must be loaded before anything else
+#ifndef __SANITIZE_THREAD__  // its runtime must be loaded before the shim
     shim_ = std::make_unique<FaultShim>(base_ / "faults");
     for (const std::string& each : shim_->environment()) pool_.environment.push_back(each);
     shim_->arm({.action = FaultAction::Skip,
@@ -52,14 +53,14 @@ class TreeStage {
   }
 
   const Pool& pool() const { return pool_; }
-  // The tiers' own directories.
+  // The directories of the tiers.
   std::vector<std::string> directories() const {
     std::vector<std::string> out;
     for (const std::string& tier : MoveStage::tiers()) out.push_back(stage_.on(tier));
     return out;
   }
 
-  // What is wrong with the unmounted pool: temporaries that movers left, and what fsck says.
+  // What is wrong with the unmounted pool: temporaries that movers left, and findings of fsck.
   std::string problems_unmounted() const {
     std::string out;
     for (const std::string& directory : directories()) {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kWorkers = 3;
 constexpr int kMovers = 2;
-constexpr int kSlots = 6;  // where a worker's subtree can be: half of them in a, half in b
+constexpr int kSlots = 6;  // possible places of subtrees: half of them in a, half in b
 constexpr std::size_t kMostHistory = 100'000;
 constexpr std::size_t kMostShown = 40;
 
@@ -72,7 +72,7 @@ void TreeStorm::open_subtrees() {
 }
 
 std::string TreeStorm::slot_of(const Subtree& subtree) {
-  const std::lock_guard lock(top_.names);
+  const MutexLock lock(top_.names);
   for (const auto& [parent, directory] : top_.root->children) {
     for (const auto& [name, node] : directory->children) {
       if (node == subtree.root) return parent + "/" + name;
@@ -88,7 +88,7 @@ void TreeStorm::run_thread(std::vector<std::jthread>& threads, Work work) {
       while (!stop_ && !stopped.stop_requested()) work();
     } catch (const TreeWorker::Ended&) {
     } catch (const std::exception& error) {
-      complain(error.what(), {});
+      report(error.what(), {});
     }
   });
 }
@@ -98,7 +98,7 @@ void TreeStorm::start() {
   for (const auto& worker : workers_) {
     run_thread(threads_, [random = Random(operations_), &worker]() mutable {
       worker->step();
-      // Files must be left alone now and then, or none is ever free to move.
+      // Files must be unused at times, or none could move.
       pause_at_random(random, 200);
     });
   }
@@ -125,19 +125,19 @@ void TreeStorm::expect_death() { dying_ = true; }
 void TreeStorm::recover() {
   dying_ = false;
   try {
-    // Where the subtrees are is for the shuffler to find out.
+    // The shuffler finds out first where the subtrees are.
     top_.fd.reset(::open(root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     shuffler_->recover();
     open_subtrees();
     for (const auto& worker : workers_) worker->recover();
   } catch (const std::exception& error) {
-    complain(error.what(), {});
+    report(error.what(), {});
   }
 }
 
 void TreeStorm::shuffle(Random& random) {
   {
-    const std::lock_guard lock(top_.busy);
+    const MutexLock lock(top_.busy);
     std::vector<TreePlace> places;
     for (int i = 0; i < kSlots; ++i) {
       const std::string path = slot_name(i);
@@ -149,7 +149,7 @@ void TreeStorm::shuffle(Random& random) {
 }
 
 TreeStorm::Target TreeStorm::any_target(Subtree& subtree, Random& random) {
-  const std::lock_guard lock(subtree.names);
+  const MutexLock lock(subtree.names);
   std::vector<Target> targets;
   const auto add = [&](const TreeNode& directory, const std::string& path, auto&& again) -> void {
     for (const auto& [name, child] : directory.children) {
@@ -173,10 +173,10 @@ void TreeStorm::send_files(Random& random) {
     const int code = send_to(path, to);
     if (is_death(code)) throw TreeWorker::Ended();
     if (code == 0) record("mover: " + target.path + " to " + to, {target.id});
-    // Renamed, removed or replaced since.
+    // The file may have been renamed, removed or replaced since.
     constexpr std::array kFine{0, ENOENT, ENOTDIR, EISDIR, EBUSY};
     if (std::ranges::find(kFine, code) == kFine.end()) {
-      complain("mover: " + target.path + " to " + to + " = " + errno_name(code), {target.id});
+      report("mover: " + target.path + " to " + to + " = " + errno_name(code), {target.id});
     }
   }
   pause_at_random(random, 1000);
@@ -184,7 +184,7 @@ void TreeStorm::send_files(Random& random) {
 
 void TreeStorm::note_tier(std::uint64_t id, const std::string& tier) {
   if (tier.empty()) return;
-  const std::lock_guard lock(history_mutex_);
+  const MutexLock lock(history_mutex_);
   std::string& last = last_tiers_[id];
   moves_ += !last.empty() && last != tier;
   last = tier;
@@ -200,48 +200,48 @@ void TreeStorm::walk(Random& random) {
   };
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   const int opened = fd ? 0 : errno;
-  if (!is_fine(opened)) complain("walker: open " + path + " = " + errno_name(opened), {target.id});
+  if (!is_fine(opened)) report("walker: open " + path + " = " + errno_name(opened), {target.id});
   if (fd) {
     std::string content(400'000, '\0');
     const ssize_t got = ::read(fd.get(), content.data(), content.size());
     const int code = got < 0 ? errno : 0;
-    if (!is_fine(code)) complain("walker: read " + path + " = " + errno_name(code), {target.id});
+    if (!is_fine(code)) report("walker: read " + path + " = " + errno_name(code), {target.id});
     content.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
     const std::set<std::uint64_t> ids = ids_in(content);
-    if (ids.size() > 1) complain("walker: " + path + " mixes the bytes of several files", ids);
+    if (ids.size() > 1) report("walker: " + path + " mixes the bytes of several files", ids);
   }
   try {
     names_in(path.substr(0, path.rfind('/')));
   } catch (const std::system_error& error) {
-    if (!is_fine(error.code().value())) complain(std::string("walker: ") + error.what(), {});
+    if (!is_fine(error.code().value())) report(std::string("walker: ") + error.what(), {});
   }
   pause_at_random(random, 500);
 }
 
 bool TreeStorm::is_death(int code) const {
-  // A request that is under way in the ring between kernel and daemon ends with one of the last
+  // A request that is in progress in the ring between kernel and daemon ends with one of the last
   // three.
   constexpr std::array kCodes{ENOTCONN, ECONNABORTED, ECANCELED, EINTR, EIO};
   return dying_ && std::ranges::find(kCodes, code) != kCodes.end();
 }
 
 void TreeStorm::record(const std::string& text, const std::set<std::uint64_t>& ids) {
-  const std::lock_guard lock(history_mutex_);
+  const MutexLock lock(history_mutex_);
   history_.push_back({ids, text});
   if (history_.size() > kMostHistory) history_.pop_front();
 }
 
-void TreeStorm::complain(const std::string& text, const std::set<std::uint64_t>& ids) {
+void TreeStorm::report(const std::string& text, const std::set<std::uint64_t>& ids) {
   const std::string what = text + "\n" + history(ids);
-  const std::lock_guard lock(history_mutex_);
+  const MutexLock lock(history_mutex_);
   if (problems_.size() < 3) problems_.push_back(what);
   stop_ = true;
 }
 
 std::string TreeStorm::history(std::set<std::uint64_t> ids) const {
   if (ids.empty()) return "";
-  const std::lock_guard lock(history_mutex_);
-  // Every line is about the subtrees: they are of interest only by themselves.
+  const MutexLock lock(history_mutex_);
+  // Every line mentions subtrees, so they are used only if nothing else is given.
   if (*ids.rbegin() >= first_id_) ids.erase(ids.begin(), ids.lower_bound(first_id_));
   std::vector<std::string> found;
   for (auto line = history_.rbegin(); line != history_.rend() && found.size() < kMostShown;
@@ -256,7 +256,7 @@ std::string TreeStorm::history(std::set<std::uint64_t> ids) const {
 }
 
 std::string TreeStorm::problems() const {
-  const std::lock_guard lock(history_mutex_);
+  const MutexLock lock(history_mutex_);
   std::string out;
   for (const std::string& each : problems_) out += each + "\n";
   return out;
@@ -279,7 +279,7 @@ std::string TreeStorm::remove_everything() {
     std::filesystem::remove_all(root_ + "/" + name, error);
     if (error) out += "rm -rf " + name + ": " + error.message() + "\n";
   }
-  for (const std::string& name : names_in(root_)) out += name + " is still there\n";
+  for (const std::string& name : names_in(root_)) out += name + " still exists\n";
   top_.root->children.clear();
   return out;
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A storm on a whole tree while its files are moved from tier to tier. Each worker makes, changes,
-// renames, exchanges and removes files and directories in a subtree of its own, and at times
-// carries something to another's; a shuffler exchanges and renames the subtrees themselves under
-// the workers' feet; movers send files to other tiers; a walker opens and lists whatever it finds.
+// A storm on a whole tree while its files are moved between tiers. Each worker creates, changes,
+// renames, exchanges and removes files and directories in its own subtree, and sometimes moves
+// something to another subtree. A shuffler exchanges and renames the subtrees themselves. Movers
+// request moves of files to other tiers. A walker opens and lists whatever it finds.
 //
-// Each call's result is known beforehand, and so is the tree afterwards: who changes a subtree
-// holds its lock during the call. Movers, the walker and the shuffler work beside the calls.
+// The expected result of each call and the expected tree are known, because a worker locks a
+// subtree during the calls that change it. Movers, the walker and the shuffler run concurrently
+// with these calls.
 //
-// Threads: start() makes its own; the rest caller locks.
+// Threads: start() starts its own; for everything else the caller locks.
 #pragma once
 
 #include <atomic>
@@ -15,61 +16,63 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "tests/fault/tree_model.hpp"
 
 namespace sluice::test {
 
 class TreeWorker;
 
-// A directory of the tree with all that is below it. The model of it is changed with both locks
-// held, so either is enough to read it. `busy` is held during the call, `names` only while the
-// model changes.
+// A directory of the tree with everything below it. Its model is changed with both mutexes locked,
+// so either is enough to read it. `busy` is locked during a call, `names` only while the model
+// changes.
 struct Subtree {
   UniqueFd fd;
   TreeNodePtr root;
-  std::mutex busy;
-  std::mutex names;
+  Mutex busy;
+  Mutex names;
 };
 
 class TreeStorm {
  public:
-  // Fills the empty directory `root`; its files are moved between `tiers`, none if that is empty.
+  // Fills the empty directory `root`. Files are moved between `tiers`; if that is empty, there are
+  // no moves.
   TreeStorm(std::string root, std::vector<std::string> tiers, std::uint64_t seed);
   ~TreeStorm();
   TreeStorm(const TreeStorm&) = delete;
   TreeStorm& operator=(const TreeStorm&) = delete;
 
-  // Lets everybody work. pause() returns when all but the movers have ended their calls; stop()
-  // when the movers have, too, and nothing of the tree is open.
+  // Starts all threads. pause() returns when all threads except the movers have ended their calls;
+  // stop() when the movers have ended, too, and no file of the tree is open.
   void start();
   void pause();
   void stop();
 
-  // From now on, until recover(), an error of a mount whose daemon is dead ends the thread that
-  // meets it and is no problem.
+  // From now until recover(), an error because the daemon is dead ends the thread that gets it and
+  // is not a problem.
   void expect_death();
-  // After the next mount: finds out which of the calls under way at the death have happened.
+  // Call after the next mount: determines which of the calls interrupted by the kill have happened.
   void recover();
 
-  // What went wrong, with the history of the files concerned; empty if nothing did. The first
+  // The problems, with the history of the files concerned; empty if there were none. The first
   // problem stops the storm.
   std::string problems() const;
-  // Whether the tree is as it must be, in the mount or, unmounted, on the tiers' directories.
+  // Compares the tree with the model, in the mount or, when unmounted, in the directories of the
+  // tiers.
   std::string compare_mount();
   std::string compare_with_tiers(const std::vector<std::string>& directories);
-  // rm -rf. Returns what could not be removed.
+  // Does rm -rf. Returns what could not be removed.
   std::string remove_everything();
 
   std::uint64_t operations() const { return operations_; }
-  std::uint64_t moves() const { return moves_; }            // seen to have happened
-  std::uint64_t unfinished() const { return unfinished_; }  // calls that a death interrupted
+  std::uint64_t moves() const { return moves_; }            // moves that were observed
+  std::uint64_t unfinished() const { return unfinished_; }  // calls that a kill interrupted
   bool has_problem() const { return stop_; }
 
  private:
@@ -89,14 +92,14 @@ class TreeStorm {
   void send_files(Random& random);
   void walk(Random& random);
   void note_tier(std::uint64_t id, const std::string& tier);
-  // A file or directory somewhere in `subtree`; by now it may have gone.
+  // A file or directory somewhere in `subtree`; it may be gone already.
   Target any_target(Subtree& subtree, Random& random);
   std::string slot_of(const Subtree& subtree);
 
   // True if this result means that the daemon is dead, as expected.
   bool is_death(int code) const;
   void record(const std::string& text, const std::set<std::uint64_t>& ids);
-  void complain(const std::string& text, const std::set<std::uint64_t>& ids);
+  void report(const std::string& text, const std::set<std::uint64_t>& ids);
   std::string history(std::set<std::uint64_t> ids) const;
   std::string with_history(const TreeDifference& difference) const;
   template <typename Work>
@@ -104,20 +107,21 @@ class TreeStorm {
 
   std::string root_;
   std::vector<std::string> tiers_;
-  Subtree top_;  // the slots, which the shuffler changes
+  Subtree top_;  // the subtrees' places, which the shuffler changes
   std::vector<std::unique_ptr<Subtree>> subtrees_;
   std::vector<std::unique_ptr<TreeWorker>> workers_;
   std::unique_ptr<TreeWorker> shuffler_;
   std::vector<Random> mover_randoms_;
   Random walker_random_;
   std::vector<std::jthread> threads_, movers_;
-  std::uint64_t first_id_ = 0;  // after those of the subtrees
+  std::uint64_t first_id_ = 0;  // the first id after those of the subtrees
   std::atomic<std::uint64_t> next_id_{1}, operations_{0}, moves_{0}, unfinished_{0};
   std::atomic<bool> stop_{false}, pausing_{false}, dying_{false};
-  mutable std::mutex history_mutex_;
-  std::deque<Line> history_;
-  std::map<std::uint64_t, std::string> last_tiers_;  // by id, as a mover last saw them
-  std::vector<std::string> problems_;
+  mutable Mutex history_mutex_;
+  std::deque<Line> history_ GUARDED_BY(history_mutex_);
+  // By id, as a mover last observed them
+  std::map<std::uint64_t, std::string> last_tiers_ GUARDED_BY(history_mutex_);
+  std::vector<std::string> problems_ GUARDED_BY(history_mutex_);
 };
 
 }  // namespace sluice::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A tree of files and directories, all on the move, is at every moment what the calls made of it.
+// A tree of files and directories that are moved always equals the result of the calls.
 #include "tests/fault/tree_storm.hpp"
 
 #include <gtest/gtest.h>
@@ -18,11 +18,11 @@
 namespace sluice::test {
 namespace {
 
-// Lets the storm rage in several stretches, with a look at the whole tree after each.
+// Runs the storm in several stretches and compares the whole tree after each.
 void run_and_compare(TreeStorm& storm, std::chrono::milliseconds stretch, int stretches) {
   for (int i = 0; i < stretches && !storm.has_problem(); ++i) {
     storm.start();
-    // Not a wait for anything: the storm's length is the test's.
+    // Waits for nothing: the test chooses the length of the storm.
     for (const auto end = std::chrono::steady_clock::now() + stretch;
          std::chrono::steady_clock::now() < end && !storm.has_problem();) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -46,14 +46,14 @@ class TreeStormTest : public testing::TestWithParam<TreeCase> {
   }
 };
 
-TEST_P(TreeStormTest, EveryNameIsWhereItWasPut) {
+TEST_P(TreeStormTest, TheTreeIsAsExpected) {
   const TreeStage stage(GetParam().flags);
   Mount mount(stage.pool());
   TreeStorm storm(mount.path(), MoveStage::tiers(), test_seed());
 
   run_and_compare(storm, std::chrono::seconds(2), rounds(4, 300));
   if (HasFatalFailure()) return;
-  EXPECT_GT(storm.moves(), 20u) << "hardly a file was moved: the test has lost its point";
+  EXPECT_GT(storm.moves(), 20u) << "almost no file was moved, so the test tests nothing";
 
   ASSERT_TRUE(no_problem(storm.compare_mount())) << "after the storm";
   mount.umount();
@@ -70,7 +70,7 @@ TEST_P(TreeStormTest, EveryNameIsWhereItWasPut) {
 INSTANTIATE_TEST_SUITE_P(With, TreeStormTest, tree_cases(),
                          [](const auto& given) { return given.param.name; });
 
-// The model itself, on the filesystem of the temporary directory or in $SLUICE_TEST_MOUNT.
+// Tests the model itself, in the temporary directory or in $SLUICE_TEST_MOUNT.
 TEST(TreeModelTest, AgreesWithANativeDirectory) {
   ::umask(0);
   const TempDir base;

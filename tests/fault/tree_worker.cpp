@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <iterator>
+#include <utility>
 
 #include "tests/support/files.hpp"
 
@@ -17,16 +19,22 @@ namespace {
 
 using Kind = TreeChange::Kind;
 
-constexpr std::size_t kMostEntries = 40;  // of a subtree; then a directory is removed
+constexpr std::size_t kMostEntries = 40;  // of a subtree; above it, a directory is removed
 constexpr std::size_t kMostRemoved = 4;
 
-// Few, and the same in every directory: what is mixed up must be able to collide.
+// Few names, and the same in every directory, so that mix-ups cause collisions.
 std::string any_name(std::mt19937_64& random) { return "n" + std::to_string(random() % 7); }
 
 Kind any_rename(std::mt19937_64& random) {
   constexpr std::array kKinds{Kind::Rename, Kind::Rename, Kind::RenameNoreplace, Kind::Exchange,
                               Kind::Exchange};
   return kKinds[random() % kKinds.size()];
+}
+
+// Every thread that locks two subtrees locks them in this order, so that none waits for another.
+std::pair<Subtree*, Subtree*> in_lock_order(Subtree& a, Subtree& b) {
+  if (std::less<>()(&b, &a)) return {&b, &a};
+  return {&a, &b};
 }
 
 bool has_links(const TreeNode& node) {
@@ -69,8 +77,7 @@ TreePlace TreeWorker::any_place(const Subtree& subtree) {
   return place_in(subtree, directory ? &*directory : nullptr, any_name(random_));
 }
 
-// Most files are small; some are on the other side of the size up to which they are not passed
-// through.
+// Most files are small; some are larger than the limit below which files are not passed through.
 std::size_t TreeWorker::any_size() {
   constexpr std::array<std::size_t, 4> kSizes{200, 200, 20'000, 300'000};
   return below(kSizes[below(kSizes.size())]);
@@ -87,16 +94,17 @@ bool TreeWorker::make(const TreeChange& change, Subtree& other) {
   if (storm_.is_death(got)) throw Ended();
   under_way_.reset();
   if (got != expected) {
-    storm_.complain(text + " = " + errno_name(got) + ", must be " + errno_name(expected),
-                    change.ids_with_parents());
+    storm_.report(text + " = " + errno_name(got) + ", expected " + errno_name(expected),
+                  change.ids_with_parents());
     throw Ended();
   }
   if (got != 0) return false;
   if (&other == &own_) {
-    const std::lock_guard lock(own_.names);
+    const MutexLock lock(own_.names);
     change.apply();
   } else {
-    const std::scoped_lock lock(own_.names, other.names);
+    const auto [first, second] = in_lock_order(own_, other);
+    const MutexLock lock(first->names), other_lock(second->names);
     change.apply();
   }
   return true;
@@ -172,7 +180,7 @@ void TreeWorker::exchange_directories() {
   if (one) make({.kind = Kind::Exchange, .from = one->place, .to = other->place});
 }
 
-// Only an empty directory can be replaced, and few are: so one is made for it.
+// Only an empty directory can be replaced, and few are empty, so one is created first.
 void TreeWorker::replace_directory() {
   const auto directory = any_entry(own_, NodeKind::Directory);
   const TreePlace place = any_place(own_);
@@ -198,7 +206,7 @@ void TreeWorker::look() {
   if (!entry) return;
   const TreeDifference difference = compare_node(entry->place.address(), *entry->node);
   if (difference.empty()) return;
-  if (!storm_.dying_) storm_.complain(name_ + " sees: " + difference.text(), difference.ids);
+  if (!storm_.dying_) storm_.report(name_ + " sees: " + difference.text(), difference.ids);
   throw Ended();
 }
 
@@ -208,12 +216,12 @@ void TreeWorker::remove_open_file() {
   UniqueFd fd(::openat(own_.fd.get(), file->place.path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) {
     if (storm_.is_death(errno)) throw Ended();
-    storm_.complain(name_ + ": open " + file->place.path + " = " + errno_name(errno),
-                    {file->node->id});
+    storm_.report(name_ + ": open " + file->place.path + " = " + errno_name(errno),
+                  {file->node->id});
     throw Ended();
   }
   make({.kind = Kind::Unlink, .from = file->place});
-  compare_held({UniqueFd(::dup(fd.get())), *file->node}, "just removed");
+  compare_open_file({UniqueFd(::dup(fd.get())), *file->node}, "just removed");
   if (file->node->links == 0 && removed_.size() < kMostRemoved) {
     removed_.push_back({std::move(fd), *file->node});
   }
@@ -222,23 +230,23 @@ void TreeWorker::remove_open_file() {
 void TreeWorker::read_removed_file() {
   if (removed_.empty()) return;
   const auto at = removed_.begin() + static_cast<std::ptrdiff_t>(below(removed_.size()));
-  compare_held(*at, "removed a while ago");
+  compare_open_file(*at, "removed a while ago");
   if (below(2) == 0) removed_.erase(at);
 }
 
-void TreeWorker::compare_held(const Held& held, const std::string& what) {
-  const std::string expected = held.node.content();
+void TreeWorker::compare_open_file(const OpenFile& file, const std::string& what) {
+  const std::string expected = file.node.content();
   std::string found(expected.size() + 1, '\0');
-  const ssize_t got = ::pread(held.fd.get(), found.data(), found.size(), 0);
+  const ssize_t got = ::pread(file.fd.get(), found.data(), found.size(), 0);
   struct stat st {};
-  const int code = got < 0 || ::fstat(held.fd.get(), &st) < 0 ? errno : 0;
+  const int code = got < 0 || ::fstat(file.fd.get(), &st) < 0 ? errno : 0;
   if (storm_.is_death(code)) throw Ended();
   found.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
-  if (code == 0 && found == expected && st.st_nlink == held.node.links) return;
-  storm_.complain(name_ + ": " + held.node.label() + ", open and " + what + ": " +
-                      errno_name(code) + ", " + std::to_string(st.st_nlink) + " links, " +
-                      std::to_string(found.size()) + " bytes of " + std::to_string(expected.size()),
-                  {held.node.id});
+  if (code == 0 && found == expected && st.st_nlink == file.node.links) return;
+  storm_.report(name_ + ": " + file.node.label() + ", open and " + what + ": " + errno_name(code) +
+                    ", " + std::to_string(st.st_nlink) + " links, " + std::to_string(found.size()) +
+                    " bytes of " + std::to_string(expected.size()),
+                {file.node.id});
   throw Ended();
 }
 
@@ -260,8 +268,8 @@ void TreeWorker::remove_directory() {
 }
 
 // Renames or exchanges something with a place in another subtree, mostly directories. Files with
-// several names stay: two workers must not have one of them each.
-void TreeWorker::carry_across(Subtree& other) {
+// several names stay, because their names must not be in two subtrees.
+void TreeWorker::move_across(Subtree& other) {
   const auto kind = below(4) ? std::optional(NodeKind::Directory) : std::nullopt;
   const auto here = any_entry(own_, kind);
   const auto there = below(2) ? any_entry(other, kind) : std::nullopt;
@@ -317,11 +325,12 @@ void TreeWorker::step() {
                                  &TreeWorker::replace_directory};
   Subtree& other = *storm_.subtrees_[below(storm_.subtrees_.size())];
   if (&other != &own_ && below(4) == 0) {
-    const std::scoped_lock lock(own_.busy, other.busy);
-    carry_across(other);
+    const auto [first, second] = in_lock_order(own_, other);
+    const MutexLock lock(first->busy), other_lock(second->busy);
+    move_across(other);
     return;
   }
-  const std::lock_guard lock(own_.busy);
+  const MutexLock lock(own_.busy);
   if (entries_of(own_).size() > kMostEntries) {
     remove_directory();
     unlink();
@@ -340,10 +349,9 @@ void TreeWorker::recover() {
   if (outcome == TreeChange::Outcome::Happened) change.apply();
   const char* said = outcome == TreeChange::Outcome::Happened      ? " had happened"
                      : outcome == TreeChange::Outcome::NotHappened ? " had not happened"
-                                                                   : " has left something else";
+                                                                   : " left an unexpected state";
   storm_.record(text + said, change.ids());
-  if (outcome == TreeChange::Outcome::Wrong)
-    storm_.complain(text + said, change.ids_with_parents());
+  if (outcome == TreeChange::Outcome::Wrong) storm_.report(text + said, change.ids_with_parents());
 }
 
 }  // namespace sluice::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One of the storm's workers: makes random changes, checks each result and keeps the model.
-// Threads: caller locks.
+// One worker of the storm: makes random changes, checks each result and updates the model. Threads:
+// caller locks.
 #pragma once
 
 #include <optional>
@@ -18,19 +18,19 @@ class TreeWorker {
   TreeWorker(TreeStorm& storm, Subtree& own, std::string name, std::uint64_t seed)
       : storm_(storm), own_(own), name_(std::move(name)), random_(seed) {}
 
-  // One action, with the locks that it needs.
+  // Makes one random change. Takes the locks that it needs.
   void step();
-  // Exchanges two of `places`, or moves one to another that is free. REQUIRES: own.busy.
+  // Exchanges two of `places`, or moves one to a free place. REQUIRES: own.busy.
   void shuffle(const std::vector<TreePlace>& places);
-  // Makes a directory. REQUIRES: own.busy.
+  // Creates a directory. REQUIRES: own.busy.
   TreeNodePtr make_directory(const TreePlace& place);
 
-  // Closes what it has open.
+  // Closes its open files.
   void close_files() { removed_.clear(); }
-  // Settles what was under way when the daemon died by what the new mount shows.
+  // Determines from the new mount whether the call that the kill interrupted has happened.
   void recover();
 
-  // Ends the worker's thread: the daemon is dead, or a problem was noted.
+  // Ends the worker's thread: the daemon is dead, or a problem was reported.
   struct Ended {};
 
  private:
@@ -38,7 +38,7 @@ class TreeWorker {
     TreePlace place;
     TreeNodePtr node;
   };
-  struct Held {
+  struct OpenFile {
     UniqueFd fd;
     TreeNode node;
   };
@@ -55,12 +55,12 @@ class TreeWorker {
                             const std::string& name);
   // A name in some directory, free or not.
   TreePlace any_place(const Subtree& subtree);
-  // Nothing if the subtree has none of the kind.
+  // Empty if the subtree has no entry of this kind.
   std::optional<Entry> any_entry(const Subtree& subtree, std::optional<NodeKind> kind = {});
   std::size_t any_size();
 
   void create();
-  void save();  // as editors do: write a new file, rename it over the old one
+  void save();  // like an editor: writes a new file and renames it over the old one
   void rewrite();
   void mkdir();
   void symlink();
@@ -76,17 +76,17 @@ class TreeWorker {
   void remove_open_file();
   void read_removed_file();
   void remove_directory();
-  void carry_across(Subtree& other);
+  void move_across(Subtree& other);
 
   void remove_below(const Entry& entry);
-  void compare_held(const Held& held, const std::string& what);
+  void compare_open_file(const OpenFile& file, const std::string& what);
 
   TreeStorm& storm_;
   Subtree& own_;
   std::string name_;
   Random random_;
   std::optional<TreeChange> under_way_;
-  std::vector<Held> removed_;  // files without a name that are still open
+  std::vector<OpenFile> removed_;  // open files that have no name any more
 };
 
 }  // namespace sluice::test

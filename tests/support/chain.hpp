@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Chains of directories, each with one in it, all called "d", and threads whose stack is too small
-// to go down one by recursion. Threads: caller locks.
+// Chains of directories named "d", each inside the previous one, and threads whose stack is too
+// small to descend such a chain by recursion. Threads: caller locks.
 #pragma once
 
 #include <dirent.h>
@@ -19,10 +19,10 @@
 
 namespace sluice::test {
 
-// Deeper than a path may be long, with names of one byte.
+// So deep that the path is longer than PATH_MAX, even with names of one byte.
 inline constexpr int kDeep = 5000;
 
-// The directory `levels` below `top`.
+// Opens the directory `levels` below `top`.
 inline UniqueFd open_chain(const std::string& top, int levels) {
   UniqueFd at(::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (int i = 0; at && i < levels; ++i)
@@ -31,7 +31,7 @@ inline UniqueFd open_chain(const std::string& top, int levels) {
   return at;
 }
 
-// Makes it, and all above.
+// Creates the chain and returns its last directory.
 inline UniqueFd make_chain(const std::string& top, int levels) {
   UniqueFd at(::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (int i = 0; at && i < levels; ++i) {
@@ -42,7 +42,8 @@ inline UniqueFd make_chain(const std::string& top, int levels) {
   return at;
 }
 
-// Removes the chain `top`/d with the files in it, from the top: what is below comes up.
+// Removes the chain `top`/d with its files. Works from the top: it moves the rest of the chain up
+// after each level.
 inline void remove_chain(const std::string& top) {
   const std::string here = top + "/d", below = top + "/below";
   for (bool more = true; more;) {

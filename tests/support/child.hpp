@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A forked child that works until it is done or its owner goes: killed and reaped by the
-// destructor. Threads: caller locks.
+// A forked child process. The destructor kills and reaps it if it is still running. Threads: caller
+// locks.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Waits until it has ended by itself; false when it had not within ten seconds.
+  // Waits until it has ended by itself; returns false if that takes more than ten seconds.
   bool join();
 
  private:

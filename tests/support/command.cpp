@@ -31,7 +31,7 @@ Pipe make_pipe() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Reads once if there is something; closes at the end of the stream.
+// Reads once if there is data; closes the descriptor at the end of the stream.
 void drain(UniqueFd& fd, short events, std::string& into) {
   if (events == 0) return;
   std::array<char, 4096> chunk;
@@ -67,8 +67,7 @@ CommandResult run_command(const std::vector<std::string>& argv, std::chrono::sec
   CommandResult result{};
   int status = 0;
   bool exited = false;
-  // The end of the child, not of its pipes, ends the wait: a daemon that it leaves behind may keep
-  // them open.
+  // Waits for the end of the child, not of its pipes: a daemon that it started may keep them open.
   const bool in_time = eventually(
       [&] {
         while (out.read || err.read) {
@@ -79,7 +78,7 @@ CommandResult run_command(const std::vector<std::string>& argv, std::chrono::sec
         }
         if (exited) return true;
         exited = ::waitpid(child, &status, WNOHANG) == child;
-        return false;  // once more, for what it wrote last
+        return false;  // read once more what it wrote last
       },
       limit);
   if (!in_time && !exited) {

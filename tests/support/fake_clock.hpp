@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A clock that stands still until a test moves it. Thread-safe.
+// A clock that moves only when a test moves it. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class FakeClock final : public Clock {
   std::chrono::nanoseconds passed() const { return std::chrono::nanoseconds(passed_.load()); }
 
   const std::int64_t start_;
-  std::atomic<std::int64_t> passed_{0};  // nanoseconds; the tested threads read it meanwhile
+  std::atomic<std::int64_t> passed_{0};  // nanoseconds; atomic because the tested threads read it
 };
 
 }  // namespace sluice::test

@@ -35,7 +35,8 @@ FakeControl* FakeControl::map(const std::string& path, bool create) {
 FakeFaults::FakeFaults(const char* library, const char* variable)
     : control_(FakeControl::map(FakeControl::path(library, ::getpid()), true)) {
   if (control_ == nullptr) {
-    std::fprintf(stderr, "fake %s: can't make its file in $%s\n", library, FakeControl::kDirectory);
+    std::fprintf(stderr, "fake %s: cannot create its file in $%s\n", library,
+                 FakeControl::kDirectory);
     std::abort();
   }
   if (const char* text = std::getenv(variable)) parse(text);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a test and a fake library (libcuda, libcufile) share, also across processes: counters of
-// what is held, and which calls shall fail.
+// Memory that a test and a fake library (libcuda, libcufile) share, also across processes: counters
+// of resources and calls, and the calls that must fail.
 //
-// It is a file "<library>.<pid>" in the directory $SLUICE_FAKE_CUDA_DIR, mapped by both; without
-// that variable only the environment says what fails, and nobody reads the counters.
+// It is a file "<library>.<pid>" in the directory $SLUICE_FAKE_CUDA_DIR, mapped by both. Without
+// that variable, only the environment says which calls fail, and the counters are not readable.
 // Threads: thread-safe.
 #pragma once
 
@@ -19,35 +19,35 @@
 namespace sluice::test {
 
 enum class FakeCount {
-  Contexts,         // held now; the others too, unless they say otherwise
-  AllocatedBytes,   // by cuMemAlloc() and cuMemCreate()
-  ImportedBytes,    // mapped from other processes, by IPC and by descriptor
-  Imports,          // such mappings
-  RegisteredBytes,  // of host memory
+  Contexts,         // currently in use, like the others unless noted
+  AllocatedBytes,   // from cuMemAlloc() and cuMemCreate()
+  ImportedBytes,    // mapped from other processes, by IPC or descriptor
+  Imports,          // number of such mappings
+  RegisteredBytes,  // host memory
   Registrations,
   Streams,
   Events,
-  Copies,         // ever
-  CopiedBytes,    // ever
+  Copies,         // since the start
+  CopiedBytes,    // since the start
   Modules,        // of kernels
-  Launches,       // of kernels that ran, ever
-  Drivers,        // cuFile: opened
+  Launches,       // kernels run since the start
+  Drivers,        // cuFile: open drivers
   Handles,        // cuFile: registered files
   Buffers,        // cuFile: registered buffers
-  Transfers,      // cuFile: ever
-  TransferBytes,  // cuFile: ever
+  Transfers,      // cuFile: since the start
+  TransferBytes,  // cuFile: since the start
   kEnd,
 };
 
 struct FakeControl {
   static constexpr const char* kDirectory = "SLUICE_FAKE_CUDA_DIR";
 
-  std::atomic<std::uint32_t> generation;  // of `fail`: changed after it
+  std::atomic<std::uint32_t> generation;  // changed after each change of `fail`
   char fail[508];
   std::atomic<std::uint64_t> counts[static_cast<std::size_t>(FakeCount::kEnd)];
 
-  static std::string path(const char* library, pid_t pid);  // empty without the directory
-  // Maps the file, which only the fake itself creates (`create`). Null if there is none.
+  static std::string path(const char* library, pid_t pid);  // "" if the directory is not set
+  // Maps the file. Only the fake itself creates it (`create`). Null if it does not exist.
   static FakeControl* map(const std::string& path, bool create);
 
   void add(FakeCount which, std::int64_t amount) {
@@ -55,16 +55,16 @@ struct FakeControl {
   }
 };
 
-// The fake's side. Faults are "call:number:code", separated by commas: the call of that number
-// (from 1) returns the code; "3+" is the third and all after it. What codes and further words mean
-// is said at the top of each fake.
+// Used by the fakes. Faults are "call:number:code", separated by commas: the call with that number
+// (from 1) returns the code; "3+" means the third call and all later ones. The comment at the top
+// of each fake explains its codes and other words.
 class FakeFaults {
  public:
-  // `variable` has the faults to begin with.
+  // `variable` is the environment variable with the initial faults.
   FakeFaults(const char* library, const char* variable);
 
   FakeControl& control() { return *control_; }
-  // Counts the call. 0: it goes on; else it returns this.
+  // Counts the call. Returns 0 if it must proceed, otherwise the code that it must return.
   int next(const char* call);
 
  private:

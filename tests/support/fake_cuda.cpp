@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A libcuda.so.1 for machines without a GPU: devices and contexts. Memory is in
-// fake_cuda_memory.cpp, streams and copies are in fake_cuda_stream.cpp, our kernels in
-// fake_cuda_kernels.cpp.
+// A libcuda.so.1 for machines without a GPU: devices and contexts. fake_cuda_memory.cpp has the
+// memory, fake_cuda_stream.cpp streams and copies, fake_cuda_kernels.cpp our kernels.
 //
-// Environment: SLUICE_FAKE_CUDA_GPUS, how many (2); SLUICE_FAKE_CUDA_DELAY_US, how long each piece
-// of work of a stream waits before it is done; SLUICE_FAKE_CUDA_FAIL, what fails
-// (fake_control.hpp; names without _v2), "cuMemcpyHtoDAsync:3:700" for one. The name "async" is the
-// work of streams: it fails when it is done, not when it is put in. A code that is sticky with CUDA
-// is so here: the GPU is lost to the process.
+// Environment: SLUICE_FAKE_CUDA_GPUS is the number of GPUs (2). SLUICE_FAKE_CUDA_DELAY_US is a
+// delay before each operation of a stream. SLUICE_FAKE_CUDA_FAIL lists the faults
+// (fake_control.hpp; names without _v2), for example "cuMemcpyHtoDAsync:3:700". The name "async"
+// means the operations of streams: they fail when they run, not when they are queued. Errors that
+// are sticky in CUDA are sticky here: the process loses the GPU.
 #include "tests/support/fake_cuda.hpp"
 
 #include <unistd.h>
@@ -224,7 +223,7 @@ CUresult cuCtxGetDevice(CUdevice* device) {
 
 }  // extern "C"
 
-// The file of counters goes with the process, unless it is killed.
+// Removes the file of counters at exit. A killed process leaves it.
 __attribute__((destructor)) void remove_control_file() {
   const std::string path = test::FakeControl::path("cuda", ::getpid());
   if (!path.empty()) ::unlink(path.c_str());

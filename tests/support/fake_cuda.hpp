@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The inside of the fake libcuda.so.1: what its sources share.
+// Internals that the sources of the fake libcuda.so.1 share.
 //
-// A GPU's memory is a memfd an allocation. The address that a program sees is reserved but can't be
-// touched, as that of a real GPU can't; the bytes are mapped elsewhere. Other processes come by an
-// allocation through /proc/<pid>/fd or a descriptor they were given, and it ends with its last
-// user: a process that dies leaves nothing behind.
+// Each allocation of GPU memory is a memfd. The address that a program sees is reserved but not
+// accessible, like that of a real GPU; the bytes are mapped elsewhere. Other processes get an
+// allocation through /proc/<pid>/fd or a descriptor. It is freed with its last user, so a process
+// that dies leaks nothing.
 #pragma once
 
 #include <cstdint>
@@ -33,30 +33,30 @@ struct FakeAllocation {
   const int fd;
   const std::size_t size;
   const int device;
-  const bool mine;  // allocated here, not imported
+  const bool mine;  // allocated by this process, not imported
   std::byte* bytes = nullptr;
 };
 
-// Addresses that stand for bytes: of an allocation, or of registered host memory.
+// A range of addresses and its bytes: of an allocation, or of registered host memory.
 struct FakeRange {
   enum class Kind { Allocated, Ipc, Mapped, Host };
   Kind kind = Kind::Allocated;
   std::size_t size = 0;
-  std::shared_ptr<FakeAllocation> allocation;  // null: host memory
+  std::shared_ptr<FakeAllocation> allocation;  // null for host memory
   std::byte* bytes = nullptr;
   std::uint64_t id = 0;
   bool accessible = true;  // Mapped: after cuMemSetAccess()
   bool writable = true;    // Host: registered without READ_ONLY
-  bool of_file = false;    // Host: pages of a file, which may be cut off while we copy
-  unsigned users = 1;      // Ipc: how often it was opened
+  bool of_file = false;    // Host: pages of a file, which may be truncated during a copy
+  unsigned users = 1;      // Ipc: how many times it was opened
   int device = 0;
 };
 
-// What a stream does is done by a thread, in order.
+// A stream: a thread that runs operations in order.
 class FakeStream {
  public:
   explicit FakeStream(int device);
-  ~FakeStream();  // after all that was put into it
+  ~FakeStream();  // runs all queued operations first
   void put(std::function<void()> work);
   void wait_idle();
   bool is_idle();
@@ -83,12 +83,12 @@ struct FakeEvent {
 
 struct FakeGpuState {
   unsigned contexts = 0;
-  CUresult lost = CUDA_SUCCESS;  // the sticky error that every further call returns
+  CUresult lost = CUDA_SUCCESS;  // a sticky error, which every later call returns
   std::uint64_t used = 0;
-  std::unique_ptr<FakeStream> stream;  // the default one
+  std::unique_ptr<FakeStream> stream;  // the default stream
 };
 
-// Everything, never destroyed: streams may still run when the process ends.
+// The whole state. Never destroyed, because streams may still run when the process ends.
 struct FakeCuda {
   static constexpr int kMaxGpus = 8;
   static constexpr std::size_t kGranularity = 2 << 20;
@@ -97,21 +97,21 @@ struct FakeCuda {
   FakeCuda();
   static FakeCuda& get();
 
-  // Begins a call: returns the failure that was asked for, or what is wrong with the state of
-  // things. `device` gets the current context's; null: the call needs none.
+  // Begins a call: returns the requested fault, or an error if the state does not allow the call.
+  // Sets `device` to that of the current context; null if the call needs no context.
   CUresult begin(const char* call, int* device);
   void lose(int device, CUresult code);
 
-  // Copies between two ends, each a range that we know or (`*_host`) plain host memory. False if
-  // an end is not, or no longer, valid.
+  // Copies between two ends. Each is a known range or (`*_host`) ordinary host memory. Returns
+  // false if an end is not valid.
   bool copy(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
-  // The same, and not counted.
+  // Like copy(), but does not count.
   bool move(CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host, bool from_host);
-  // Whether all of it is known (and may be written to).
+  // Whether the whole range is known (and writable).
   bool is_valid(CUdeviceptr address, std::size_t size, bool writing) REQUIRES(mutex);
   std::map<CUdeviceptr, FakeRange>::iterator find(CUdeviceptr address) REQUIRES(mutex);
-  // What ends with a context: all but virtual memory. The streams are for the caller to end, when
-  // the mutex is not held.
+  // Removes everything that ends with a context: all except virtual memory. The caller must destroy
+  // the returned streams after unlocking the mutex.
   std::vector<std::unique_ptr<FakeStream>> clear_context(int device) REQUIRES(mutex);
   FakeStream* stream_of(CUstream stream, int device);
   void synchronize(int device);
@@ -119,7 +119,7 @@ struct FakeCuda {
   test::FakeFaults faults;
   int gpus = 2;
   unsigned delay_us = 0;
-  Mutex mutex;  // not held while copying or waiting
+  Mutex mutex;  // not locked while copying or waiting
   bool initialized GUARDED_BY(mutex) = false;
   FakeGpuState state[kMaxGpus] GUARDED_BY(mutex);
   std::uint64_t next_id GUARDED_BY(mutex) = 1;
@@ -139,7 +139,7 @@ inline void count(test::FakeCount which, std::int64_t amount) {
 
 inline bool is_device(CUdevice device) { return device >= 0 && device < fake().gpus; }
 
-// Every call begins so; `device` as in FakeCuda::begin().
+// Every call begins with this; `device` as in FakeCuda::begin().
 #define FAKE_CUDA_BEGIN(call, device) \
   if (const CUresult code_ = fake().begin(call, device); code_ != CUDA_SUCCESS) return code_
 

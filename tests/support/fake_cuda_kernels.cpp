@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The fake libcuda.so.1: the kernels of gpu/kernels/gather.cu, done by a CPU. It knows them by
-// their names, and no others (cuModuleLoadData: 801).
+// The fake libcuda.so.1: the kernels of gpu/kernels/gather.cu, executed by the CPU. It supports
+// only these, identified by name (cuModuleLoadData of anything else returns 801).
 #include <array>
 #include <cstring>
 #include <string>
@@ -17,7 +17,7 @@ namespace {
 
 enum class Kernel : std::intptr_t { Copy = 1, Gather = 2 };
 
-// Reads what a kernel reads. False: an address that the GPU can't reach.
+// Reads memory like a kernel. Returns false if the GPU cannot access the address.
 bool fetch(void* to, CUdeviceptr from, std::size_t size) {
   {
     const MutexLock lock(fake().mutex);
@@ -71,7 +71,7 @@ struct Gather {
   CUdeviceptr bad;
 
   bool run() const {
-    // What a real GPU does with these is stop, or copy garbage.
+    // With such arguments, a real GPU would stop or copy garbage.
     if (tile < 1 || tile > 32 || unit > 16 || (to | from | record_bytes) % unit != 0) return false;
     std::vector<std::uint64_t> numbers(count);
     if (!fetch(numbers.data(), index, count * sizeof(std::uint64_t))) return false;

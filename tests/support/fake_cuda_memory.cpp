@@ -37,7 +37,7 @@ struct HostRange {
   bool readable = true, writable = true, of_file = false;
 };
 
-// What the process may do with its own addresses; nothing if there is a gap.
+// The access rights of a range of host addresses; empty if it has a gap.
 HostRange look_at_host(std::uintptr_t begin, std::uintptr_t end) {
   HostRange result;
   std::ifstream maps("/proc/self/maps");
@@ -116,7 +116,7 @@ std::map<CUdeviceptr, FakeRange>::iterator FakeCuda::find(CUdeviceptr address) {
 
 namespace {
 
-// Puts the range into the table, at addresses of its own. 0: there are none.
+// Adds the range to the table at new addresses. Returns 0 if there are none.
 CUdeviceptr add_range(FakeRange range) REQUIRES(fake().mutex) {
   const CUdeviceptr address = reserve(range.size);
   if (address == 0 || range.bytes == nullptr) return 0;
@@ -158,7 +158,7 @@ void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) {
       unreserve(found->first, range.size);
       break;
     case FakeRange::Kind::Mapped:
-      break;  // the reservation stays
+      break;  // the reserved addresses stay
     case FakeRange::Kind::Host:
       count(FakeCount::Registrations, -1);
       count(FakeCount::RegisteredBytes, -size);
@@ -166,7 +166,7 @@ void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) {
   fake().ranges.erase(found);
 }
 
-// Not analyzed: clang does not know that this is fake().
+// Not analyzed: clang does not know that `this` is fake().
 std::vector<std::unique_ptr<FakeStream>> FakeCuda::clear_context(int device)
     NO_THREAD_SAFETY_ANALYSIS {
   for (auto i = ranges.begin(); i != ranges.end();) {
@@ -213,7 +213,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size) {
 CUresult cuMemFree_v2(CUdeviceptr address) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuMemFree", &device);
-  fake().synchronize(device);  // as CUDA does
+  fake().synchronize(device);  // like CUDA
   const MutexLock lock(fake().mutex);
   const auto found = fake().ranges.find(address);
   if (found == fake().ranges.end() || found->second.kind != FakeRange::Kind::Allocated) {
@@ -283,7 +283,7 @@ CUresult cuPointerGetAttributes(unsigned size, CUpointer_attribute* attributes, 
                       attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
                       attributes[i] != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
                       attributes[i] != CU_POINTER_ATTRIBUTE_MAPPED;
-    // For a pointer that CUDA does not know this call, unlike the other, answers with zeroes.
+    // Unlike cuPointerGetAttribute, this call returns zeroes for an unknown pointer.
     std::memset(values[i], 0, wide ? 8 : 4);
     cuPointerGetAttribute(values[i], attributes[i], address);
   }
@@ -300,7 +300,7 @@ CUresult cuMemHostRegister_v2(void* address, std::size_t size, unsigned flags) {
   const HostRange host = look_at_host(begin, end);
   const bool read_only = (flags & kHostRegisterReadOnly) != 0;
   if (!host.readable || (!host.writable && !read_only)) return CUDA_ERROR_INVALID_VALUE;
-  // Locking brings the pages in; those beyond the end of a file can't be.
+  // Locking populates the pages; this fails for pages beyond the end of a file.
   if (::madvise(reinterpret_cast<void*>(begin), end - begin, 22 /* MADV_POPULATE_READ */) < 0 &&
       errno != EINVAL) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -85,7 +85,7 @@ void FakeCuda::synchronize(int device) {
 
 namespace {
 
-// One stretch of an end of a copy, kept alive while it is used.
+// A contiguous part of one end of a copy, kept alive while it is used.
 struct Piece {
   std::byte* bytes = nullptr;
   std::size_t size = 0;
@@ -93,7 +93,7 @@ struct Piece {
   std::shared_ptr<FakeAllocation> allocation;
 };
 
-// The bytes at `address`, as far as they lie in one range.
+// The bytes at `address`, up to the end of the range that contains it.
 Piece piece_at(CUdeviceptr address, std::size_t size, bool plain_host) REQUIRES(fake().mutex) {
   const auto found = fake().find(address);
   if (found == fake().ranges.end()) {
@@ -106,8 +106,8 @@ Piece piece_at(CUdeviceptr address, std::size_t size, bool plain_host) REQUIRES(
           range.allocation};
 }
 
-// A real GPU has the pages of a registered file even if the file was cut off since; we would get
-// SIGBUS from it.
+// A real GPU keeps the pages of a registered file even if the file was truncated; here, reading
+// them would raise SIGBUS.
 void copy_from_file(std::byte* to, const std::byte* from, std::size_t size) {
   iovec local{to, size};
   iovec remote{const_cast<std::byte*>(from), size};
@@ -129,7 +129,7 @@ bool is_plain_host(CUdeviceptr address) {
   return fake().find(address) == fake().ranges.end();
 }
 
-// The work of a stream: if it meets memory that went meanwhile, or shall fail, the GPU is lost.
+// A copy in a stream. If its memory is gone or it must fail, the GPU is lost.
 void do_copy(int device, CUdeviceptr to, CUdeviceptr from, std::size_t size, bool to_host,
              bool from_host) {
   int code = fake().faults.next("async");
@@ -215,7 +215,7 @@ CUresult put_copy(int device, Way way, CUdeviceptr to, CUdeviceptr from, std::si
     return CUDA_SUCCESS;
   }
   stream->put([=] { do_copy(device, to, from, size, to_host, false); });
-  // And written before it returns.
+  // Pageable memory is written before the call returns, too.
   if (to_host) stream->wait_idle();
   return to_host ? lost(device) : CUDA_SUCCESS;
 }
@@ -425,7 +425,7 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
   return CUDA_SUCCESS;
 }
 
-// A fault of it says that the stream is being captured.
+// A fault of this call means that the stream is being captured.
 CUresult cuStreamIsCapturing(CUstream, int* status) {
   *status = fake().faults.next("cuStreamIsCapturing") != 0 ? 1 : 0;
   return CUDA_SUCCESS;

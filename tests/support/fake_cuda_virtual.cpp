@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The fake libcuda.so.1: virtual memory, whose addresses and bytes are had apart and then joined.
+// The fake libcuda.so.1: virtual memory, where addresses and bytes are allocated separately and
+// then mapped.
 #include <fcntl.h>
 #include <sys/stat.h>
 

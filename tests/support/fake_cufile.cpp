@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A libcufile.so.0 for machines without a GPU, in its compatibility mode: it reads and copies with
-// whatever libcuda.so.1 there is, which may be the fake one.
+// A libcufile.so.0 for machines without a GPU, in compatibility mode: it reads and copies with
+// whichever libcuda.so.1 is loaded, which may be the fake one.
 //
-// Environment: SLUICE_FAKE_CUFILE_DIRECT, "nvfs" or "p2p", makes it claim a direct path;
-// CUFILE_FORCE_COMPAT_MODE as with the real one; SLUICE_FAKE_CUFILE_FAIL, what fails
+// Environment: SLUICE_FAKE_CUFILE_DIRECT, "nvfs" or "p2p", makes it claim a direct path.
+// CUFILE_FORCE_COMPAT_MODE works as in the real library. SLUICE_FAKE_CUFILE_FAIL lists the faults
 // (fake_control.hpp): "cuFileDriverOpen:1:5001". The code of cuFileRead and cuFileWrite is one of
-// cuFile's or, below 5000, an errno. "short:1:100" lets the first transfer end after 100 bytes,
-// "half:1:5" fails it (EIO) after half of them.
+// cuFile's or, below 5000, an errno. "short:1:100" ends the first transfer after 100 bytes,
+// "half:1:5" fails it (EIO) after half of its bytes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ struct State {
   std::unique_ptr<CudaApi> cuda;
   Mutex mutex;
   unsigned opened GUARDED_BY(mutex) = 0;
-  std::set<int*> handles GUARDED_BY(mutex);  // each holds the descriptor
+  std::set<int*> handles GUARDED_BY(mutex);  // each points to its descriptor
   std::map<const void*, std::size_t> buffers GUARDED_BY(mutex);
 };
 
@@ -53,7 +53,7 @@ void count(FakeCount which, std::int64_t amount) { state().faults.control().add(
 
 CUfileError_t result(int code) { return {static_cast<CUfileOpError>(code), CUDA_SUCCESS}; }
 
-// What the call is told to return, else whether the driver is open.
+// Returns the requested fault, or an error if the driver is not open.
 CUfileError_t begin(const char* call) {
   const int code = state().faults.next(call);
   if (code != 0) return result(code);
@@ -61,7 +61,7 @@ CUfileError_t begin(const char* call) {
   return result(state().opened == 0 ? CU_FILE_DRIVER_NOT_INITIALIZED : CU_FILE_SUCCESS);
 }
 
-// Makes the context of the memory current for as long as it lives; cuFile does so too.
+// Makes the context of the memory current while it exists, as cuFile does.
 class ContextOf {
  public:
   explicit ContextOf(CUdeviceptr address) {
@@ -86,7 +86,8 @@ ssize_t fail(int code) {
   return -1;
 }
 
-// One piece by way of host memory. The bytes done, or as cuFileRead().
+// Transfers one piece through host memory. Returns the number of bytes, or an error like
+// cuFileRead().
 ssize_t move_piece(int fd, CUdeviceptr address, std::size_t size, off_t offset, bool writing) {
   std::vector<char> buffer(size);
   if (writing && state().cuda->cuMemcpyDtoH(buffer.data(), address, size) != CUDA_SUCCESS) {
@@ -135,7 +136,7 @@ ssize_t transfer(const char* call, CUfileHandle_t handle, const void* base, std:
   return static_cast<ssize_t>(done);
 }
 
-// Arguments are looked at when the stream gets there.
+// The arguments are read when the stream reaches the operation.
 struct Later {
   CUfileHandle_t handle;
   void* base;
@@ -154,7 +155,7 @@ void do_later(void* user) {
 CUfileError_t put_later(const char* call, const Later& later, CUstream stream) {
   if (const CUfileError_t error = begin(call); error.err != CU_FILE_SUCCESS) return error;
   auto* copy = new Later(later);
-  // The default stream does the copies themselves.
+  // The copies themselves use the default stream.
   if (stream == nullptr) {
     state().cuda->cuStreamSynchronize(nullptr);
     do_later(copy);
@@ -345,7 +346,7 @@ CUfileError_t cuFileGetParameterBool(CUFileBoolConfigParameter_t which, bool* va
 
 }  // extern "C"
 
-// The file of counters goes with the process, unless it is killed.
+// Removes the file of counters at exit. A killed process leaves it.
 __attribute__((destructor)) void remove_control_file() {
   const std::string path = test::FakeControl::path("cufile", ::getpid());
   if (!path.empty()) ::unlink(path.c_str());

@@ -15,7 +15,7 @@
 namespace sluice::test {
 namespace {
 
-// The control file of a library in a process, while it is looked at.
+// Maps the control file of a library in a process while it exists.
 class Mapped {
  public:
   Mapped(const char* library, pid_t pid)
@@ -33,7 +33,7 @@ class Mapped {
 
 void load(const char* library) {
   const std::string path = std::string(SLUICE_FAKE_DIR) + "/" + library;
-  // By its name of then on: whoever asks for the name gets this one.
+  // From now on, dlopen by this library's name returns this one.
   if (::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) return;
   std::fprintf(stderr, "%s\n", ::dlerror());
   std::abort();
@@ -48,7 +48,7 @@ bool fail(const char* library, const std::string& faults, pid_t pid) {
   return true;
 }
 
-// Processes that were killed have left theirs.
+// Processes that were killed have left their files.
 void remove_files_of_the_dead(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string name = entry.path().filename();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The fake libcuda.so.1 and libcufile.so.0, from a test's side: what they hold, and what shall
-// fail. install() before anything asks for CUDA; processes started afterwards use them too.
-// Threads: thread-safe but for install().
+// The test's interface to the fake libcuda.so.1 and libcufile.so.0: reads counters and sets faults.
+// Call install() before anything loads CUDA; processes started afterwards use the fakes, too.
+// Threads: thread-safe except install().
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@
 namespace sluice::test {
 
 struct FakeGpu {
-  // Loads the fakes, and sets LD_LIBRARY_PATH and the directory that they share with tests.
-  // Repeated calls do nothing. REQUIRES: called before threads are started (it sets variables).
+  // Loads the fakes, and sets LD_LIBRARY_PATH and the directory that they share with tests. Further
+  // calls do nothing. REQUIRES: no other threads (it changes the environment).
   static void install();
 
-  // What is held, or was done, by a process; 0 if it has not loaded the fake.
+  // A counter of a process; 0 if it has not loaded the fake.
   static std::uint64_t count(FakeCount which, pid_t pid = ::getpid());
-  // From now on calls fail as `faults` says (fake_control.hpp); empty: none. False: the process has
-  // not loaded the fake.
+  // From now on, calls fail as `faults` says (fake_control.hpp); "" ends that. Returns false if the
+  // process has not loaded the fake.
   static bool fail_cuda(const std::string& faults, pid_t pid = ::getpid());
   static bool fail_cufile(const std::string& faults, pid_t pid = ::getpid());
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A test program that includes this has the fake libcuda and libcufile from its first test on.
+// A test program that includes this uses the fake libcuda and libcufile from its first test on.
 #pragma once
 
 #include <gtest/gtest.h>

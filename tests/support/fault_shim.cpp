@@ -43,7 +43,7 @@ std::vector<std::string> FaultShim::environment() const {
   const char* asan = std::getenv("ASAN_OPTIONS");
   return {std::string("LD_PRELOAD=") + SLUICE_FAULT_SHIM,
           std::string(FaultControl::kVariable) + "=" + path_,
-          // It wants to be first in line, and need not be.
+          // ASan demands to be loaded first, but does not need to be.
           std::string("ASAN_OPTIONS=") + (asan ? asan : "") + ":verify_asan_link_order=0"};
 }
 

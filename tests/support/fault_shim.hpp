@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FaultShim makes one file call of a daemon suffer: the nth that matches is failed, held up, or the
-// last thing that the daemon does. For a loop: the 1st, the 2nd, ... until a run that met none.
+// FaultShim affects one file call of a daemon: the nth call that matches fails, blocks, or is
+// interrupted by SIGKILL. Use it in a loop over n until a run makes fewer than n calls.
 //
-//   FaultShim shim(base / "faults");
-//   pool.environment = shim.environment();
-//   Mount mount(pool);
-//   shim.arm({.at = n, .action = FaultAction::KillBefore, .thread = "sluice-move"});
+//     FaultShim shim(base / "faults");
+//     pool.environment = shim.environment();
+//     Mount mount(pool);
+//     shim.arm({.at = n, .action = FaultAction::KillBefore, .thread = "sluice-move"});
 //
-// Threads: any member from any thread; arm() only while nothing that could match is under way.
+// Threads: any member may be called from any thread; arm() only while no matching call can be in
+// progress.
 #pragma once
 
 #include <cerrno>
@@ -19,38 +20,39 @@
 
 namespace sluice::test {
 
-constexpr std::uint32_t kEffects = 0x0000ffff;   // kinds of calls that change something
-constexpr std::uint32_t kAllCalls = 0xffffffff;  // and those that only look
+constexpr std::uint32_t kEffects = 0x0000ffff;   // calls that change something
+constexpr std::uint32_t kAllCalls = 0xffffffff;  // also calls that only read
 
 struct Fault {
-  std::uint64_t at = 1;  // 0: count only
+  std::uint64_t at = 1;  // 0: only count
   FaultAction action = FaultAction::Fail;
-  int error = EIO;  // of FaultAction::Fail
+  int error = EIO;  // for FaultAction::Fail
   bool for_good = false;
-  std::uint32_t kinds = kEffects;  // CallKinds
-  std::string thread = "";         // what the name of the thread begins with; empty: any
-  std::string path = "";           // the directory that the file lies in; empty: any
+  std::uint32_t kinds = kEffects;  // bits of CallKind
+  std::string thread = "";         // beginning of the thread's name; "" means any
+  std::string path = "";           // directory that contains the file; "" means any
 };
 
 class FaultShim {
  public:
-  // Makes the file at `path` through which test and daemon talk. Throws std::system_error.
+  // Creates the file at `path` that test and daemon share. Throws std::system_error.
   explicit FaultShim(const std::string& path);
   ~FaultShim();
   FaultShim(const FaultShim&) = delete;
   FaultShim& operator=(const FaultShim&) = delete;
 
-  // What the daemon must have in its environment.
+  // The environment variables that the daemon needs.
   std::vector<std::string> environment() const;
 
-  // Counts from zero, from now on. disarm() lets calls go that are held, and goes on counting.
+  // arm() starts to count from zero. disarm() lets blocked calls continue and keeps counting.
   void arm(const Fault& fault);
   void disarm();
 
   std::uint64_t calls() const { return control_->calls; }
-  // Whether a call has suffered since arm(), whether one is held now, and which was the first.
+  // Whether a call was affected since arm(), whether one is blocked now, and which was affected
+  // first.
   bool reached() const { return control_->faults > 0; }
-  bool holds() const { return control_->held > 0; }
+  bool blocks() const { return control_->blocked > 0; }
   std::string where() const { return reached() ? control_->where : "nowhere"; }
 
  private:

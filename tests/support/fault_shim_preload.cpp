@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The part of FaultShim that is preloaded into the daemon. It stands before libc's file calls,
-// counts those that match and makes the chosen one suffer.
+// The part of FaultShim that is preloaded into the daemon. It interposes libc's file calls, counts
+// those that match and affects the chosen one.
 //
-// I/O that the kernel does by itself (passthrough, io_uring) does not pass here. Built without
-// sanitizers: it must run before theirs do. Each function is defined under a name of ours and
-// given libc's as its symbol, because libc's headers declare some with other attributes.
+// I/O that the kernel does by itself (passthrough, io_uring) does not pass here. It is built
+// without sanitizers, because it must run before they do. Each function is defined under a
+// different name and given libc's name as its symbol, because libc's headers declare some with
+// other attributes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -31,7 +32,7 @@ using sluice::test::CallKind;
 using sluice::test::FaultAction;
 using sluice::test::FaultControl;
 
-constexpr int kHoldMilliseconds = 60'000;  // a test that died must not leave a daemon behind
+constexpr int kBlockMilliseconds = 60'000;  // a test that died must not leave a blocked daemon
 
 FaultControl* control = nullptr;
 
@@ -46,13 +47,13 @@ __attribute__((constructor)) void map_control() {
   control = static_cast<FaultControl*>(memory);
 }
 
-// The file that a call is about: by descriptor, or by name relative to one.
+// The file of a call: a descriptor, or a name relative to one.
 struct Place {
   int fd = AT_FDCWD;
   const char* name = nullptr;
 };
 
-// Writes the absolute path of `place`, as far as it can be told, and returns whether it can.
+// Writes the absolute path of `place` to `out`. Returns false if it is unknown.
 bool write_path(const Place& place, char (&out)[PATH_MAX]) {
   out[0] = '\0';
   const bool absolute = place.name != nullptr && place.name[0] == '/';
@@ -95,15 +96,15 @@ bool matches(CallKind kind, const Place& place, const Place& other) {
   for (;;) ::pause();
 }
 
-void hold(std::uint64_t at) {
-  ++control->held;
-  for (int waited = 0; control->at == at && waited < kHoldMilliseconds; ++waited) ::usleep(1000);
-  --control->held;
+void block(std::uint64_t at) {
+  ++control->blocked;
+  for (int waited = 0; control->at == at && waited < kBlockMilliseconds; ++waited) ::usleep(1000);
+  --control->blocked;
 }
 
 enum class Verdict { Go, Fail, Skip, DieAfter };
 
-// Counts a call and does what happens before it.
+// Counts a call and takes the action that comes before it.
 Verdict judge(const char* call, CallKind kind, const Place& place, const Place& other) {
   if (control == nullptr) return Verdict::Go;
   const int saved = errno;
@@ -126,8 +127,8 @@ Verdict judge(const char* call, CallKind kind, const Place& place, const Place& 
       die();
     case FaultAction::KillAfter:
       return Verdict::DieAfter;
-    case FaultAction::Hold:
-      hold(at);
+    case FaultAction::Block:
+      block(at);
       errno = saved;
       return Verdict::Go;
     case FaultAction::Skip:
@@ -139,8 +140,8 @@ Verdict judge(const char* call, CallKind kind, const Place& place, const Place& 
   return Verdict::Fail;
 }
 
-// libc's own, or that of the sanitizer between us and libc. A race at the first call stores the
-// same value twice.
+// The next definition: libc's, or that of a sanitizer between us and libc. A race at the first call
+// stores the same value twice.
 template <typename Function>
 Function* resolve(Function*& cached, const char* symbol) {
   if (cached == nullptr) cached = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, symbol));
@@ -166,7 +167,7 @@ CallKind kind_of_open(int flags) {
 
 }  // namespace
 
-// A function with a fixed list of parameters. `place` and `other` are Place{...}.
+// Interposes a function with fixed parameters. `place` and `other` are Place{...}.
 #define SLUICE_INTERPOSE(symbol, kind, result, parameters, arguments, place, other) \
   extern "C" result shim_##symbol parameters asm(#symbol);                          \
   extern "C" result shim_##symbol parameters {                                      \
@@ -303,7 +304,8 @@ SLUICE_INTERPOSE(name_to_handle_at, Handle, int,
 SLUICE_INTERPOSE(open_by_handle_at, Handle, int, (int fd, file_handle* handle, int flags),
                  (fd, handle, flags), SLUICE_ON(fd), SLUICE_ON())
 
-// The opens: variadic, with a mode that is there or not; passing it always is what libc does, too.
+// Interposes the opens, which are variadic with an optional mode. The mode is always passed on, as
+// libc itself does.
 #define SLUICE_INTERPOSE_OPEN(symbol)                                          \
   extern "C" int shim_##symbol(const char* name, int flags, ...) asm(#symbol); \
   extern "C" int shim_##symbol(const char* name, int flags, ...) {             \
@@ -337,7 +339,7 @@ SLUICE_INTERPOSE(creat, Create, int, (const char* name, mode_t mode), (name, mod
 SLUICE_INTERPOSE(creat64, Create, int, (const char* name, mode_t mode), (name, mode),
                  SLUICE_ON(AT_FDCWD, name), SLUICE_ON())
 
-// Only leases count; everything else passes.
+// Only leases are counted; other commands pass.
 #define SLUICE_INTERPOSE_FCNTL(symbol)                                    \
   extern "C" int shim_##symbol(int fd, int command, ...) asm(#symbol);    \
   extern "C" int shim_##symbol(int fd, int command, ...) {                \
@@ -356,7 +358,7 @@ SLUICE_INTERPOSE(creat64, Create, int, (const char* name, mode_t mode), (name, m
 SLUICE_INTERPOSE_FCNTL(fcntl)
 SLUICE_INTERPOSE_FCNTL(fcntl64)
 
-// Only requests that copy data or attributes count; everything else passes.
+// Only requests that copy data or attributes are counted; others pass.
 extern "C" int shim_ioctl(int fd, unsigned long request, ...) asm("ioctl");
 extern "C" int shim_ioctl(int fd, unsigned long request, ...) {
   static int (*real)(int, unsigned long, ...);
@@ -381,7 +383,7 @@ extern "C" int shim_ioctl(int fd, unsigned long request, ...) {
   }
 }
 
-// System calls without a wrapper. Those that are no file calls (futex, gettid) pass.
+// System calls without a wrapper. Those that are not file calls (futex, gettid) pass.
 extern "C" long shim_syscall(long number, ...) asm("syscall");
 extern "C" long shim_syscall(long number, ...) {
   static long (*real)(long, ...);
@@ -396,7 +398,7 @@ extern "C" long shim_syscall(long number, ...) {
   const auto text = [&](int i) { return reinterpret_cast<const char*>(a[i]); };
   switch (number) {
     case SYS_openat2: {
-      std::uint64_t flags = 0;  // struct open_how begins with them
+      std::uint64_t flags = 0;  // the first field of struct open_how
       std::memcpy(&flags, text(2), sizeof flags);
       return pass("openat2", kind_of_open(static_cast<int>(flags)), Place{fd(0), text(1)}, Place{},
                   call);

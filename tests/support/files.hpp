@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Small whole-file helpers for tests. All throw std::system_error with the path. Thread-safe.
+// Small helpers for whole files. All throw std::system_error with the path. Thread-safe.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,20 +12,19 @@
 
 namespace sluice::test {
 
-// Throws errno.
+// Throws std::system_error with errno.
 [[noreturn]] void fail(const std::string& what);
 
 void write_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 std::string read_file(const std::string& path);
 
-// `size` bytes that depend on `seed` and on their offset, so that no two places hold the same
-// block.
+// `size` bytes that depend on `seed` and on their offset, so that all blocks differ.
 std::string pattern(std::size_t size, std::uint64_t seed);
 
 struct stat lstat_of(const std::string& path);
 bool exists(const std::string& path);  // by lstat; throws for errors other than ENOENT and ENOTDIR
 
-// The value of an extended attribute; nothing if it has none (ENODATA).
+// The value of an extended attribute; empty if there is none (ENODATA).
 std::optional<std::string> xattr_of(const std::string& path, const std::string& name);
 
 // Sorted names, without "." and "..".

@@ -19,15 +19,14 @@
 namespace sluice::test::janitor {
 namespace {
 
-// How long one test may take. A long run (SLUICE_LONG=1) repeats what takes seconds hundreds of
-// times.
+// The time limit of one test. A long run (SLUICE_LONG=1) repeats some steps hundreds of times.
 int watchdog_milliseconds() {
   const char* asked = std::getenv("SLUICE_LONG");
   return asked && *asked == '1' ? 3'600'000 : 150'000;
 }
 
-int pipe_end =
-    -1;  // the binary's: written to only, one short message a write, so that messages never mix
+// Write end of the pipe; one short message per write, so that messages never mix.
+int pipe_end = -1;
 
 struct Item {
   bool mount;
@@ -35,7 +34,7 @@ struct Item {
 };
 
 void abort_mounts(const std::vector<Item>& items) {
-  // MNT_FORCE makes FUSE abort its connection: whoever waits for an answer gets an error.
+  // MNT_FORCE makes FUSE abort its connection, so that blocked system calls fail.
   for (const Item& item : items) {
     if (item.mount) ::umount2(item.path.c_str(), MNT_FORCE);
   }
@@ -71,7 +70,7 @@ void handle(std::string_view line, std::vector<Item>& items, std::string& runnin
 
 [[noreturn]] void serve(int fd) {
   ::prctl(PR_SET_NAME, "test-janitor");
-  ::setsid();  // Ctrl-C is for the tests, not for who cleans up after them
+  ::setsid();  // so that Ctrl-C ends the tests but not the janitor
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   std::vector<Item> items;
   std::string running;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The janitor is a child process that outlives a test binary just long enough to undo what it left
-// behind: mounts and temporary directories. It notices the end of the binary by the end of a pipe,
-// so it works after a failed assertion, Ctrl-C, a crash and SIGKILL alike. It is also the watchdog:
-// a test that takes too long has its FUSE mounts aborted, so that its stuck system calls fail and
-// the test with them.
+// The janitor is a child process that cleans up after a test binary has ended: it removes mounts
+// and temporary directories. It detects the end of the binary by the end of a pipe, so it works
+// after a failed assertion, Ctrl-C, a crash and SIGKILL. It is also the watchdog: if a test takes
+// too long, it aborts the test's FUSE mounts, so that blocked system calls fail and the test fails.
 //
-// Threads: any function from any thread. Before start() they do nothing.
+// Threads: any function may be called from any thread. Before start() they do nothing.
 #pragma once
 
 #include <string>
@@ -15,16 +14,16 @@ namespace sluice::test::janitor {
 // Starts the child. Call once, at the beginning of main(), before any thread.
 void start();
 
-// From now until forget(), the end of this process detaches the mount at `path`.
+// Until forget(), the janitor detaches the mount at `path` when this process ends.
 void watch_mount(const std::string& path);
 
-// From now until forget(), the end of this process removes the tree at `path` (never crossing into
-// another filesystem).
+// Until forget(), the janitor removes the tree at `path` when this process ends (it never crosses
+// into another filesystem).
 void watch_directory(const std::string& path);
 
 void forget(const std::string& path);
 
-// Tells the watchdog that test `name` begins now; an empty name that none is running.
+// Tells the watchdog that test `name` begins; an empty name means that none is running.
 void test_begins(const std::string& name);
 
 }  // namespace sluice::test::janitor

@@ -26,7 +26,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr std::uint64_t kPiece = 4096;  // what a disk writes whole or not at all
+constexpr std::uint64_t kPiece = 4096;  // unit that a disk writes atomically
 
 void copy_sparse(const std::string& from, const std::string& to) {
   const CommandResult result = run_command({"cp", "--sparse=always", from, to});
@@ -91,7 +91,7 @@ LoggedDisks::~LoggedDisks() {
   ::munmap(control_, sizeof(LogControl));
 }
 
-// By unmounting, which the last loop device may hold up for a moment; else by force.
+// Ends the server by unmounting, which the last loop device may delay; otherwise by force.
 void LoggedDisks::end_server() {
   const std::string offered = directory_ + "/offered";
   if (!eventually([&] { return ::umount2(offered.c_str(), 0) == 0 || errno == EINVAL; })) {
@@ -136,7 +136,8 @@ void LoggedDisks::read_log() {
     const ssize_t got =
         ::pread(fd.get(), &entry.record, sizeof entry.record, static_cast<off_t>(at));
     if (got == 0) break;
-    if (got != sizeof entry.record) throw std::runtime_error("the log is torn");
+    if (got != sizeof entry.record)
+      throw std::runtime_error("the log ends in the middle of a record");
     at += sizeof entry.record;
     entry.data = at;
     if (entry.record.kind == LogRecord::Kind::Write) at += entry.record.length;
@@ -166,7 +167,7 @@ void LoggedDisks::write_image(std::size_t disk, const PowerCut& cut) const {
   if (!out || !in) fail("write " + image);
 
   const std::size_t end = std::min<std::size_t>(cut.at, log_.size());
-  std::size_t durable = 0;  // records before it are
+  std::size_t durable = 0;  // records before this index are durable
   for (std::size_t i = 0; i < end; ++i) {
     const LogRecord& record = log_[i].record;
     if (record.disk == disk && record.kind == LogRecord::Kind::Flush) durable = i;

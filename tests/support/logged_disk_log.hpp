@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What LoggedDisks and its server process share: the format of the log and a page of memory. A test
-// uses LoggedDisks (logged_disk.hpp), not this.
+// Shared by LoggedDisks and its server process: the format of the log and a page of memory. Tests
+// use LoggedDisks (logged_disk.hpp) instead of this.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@ namespace sluice::test {
 
 constexpr std::size_t kMostDisks = 8;
 
-// Begins each record of the log; the bytes of a Write follow.
+// The header of each record of the log; after a Write, its bytes follow.
 struct LogRecord {
   enum class Kind : std::uint32_t { Write, Zero, Flush };
   Kind kind;
-  std::uint32_t disk;  // number, in the order of the server's arguments
+  std::uint32_t disk;  // index in the order of the server's arguments
   std::uint64_t offset;
   std::uint64_t length;
 };
@@ -23,12 +23,12 @@ static_assert(sizeof(LogRecord) == 24);
 
 enum class DiskMode : std::uint32_t {
   Works,
-  Fails,       // every access is EIO
-  FailsWrites  // writes and flushes are
+  Fails,       // every access fails with EIO
+  FailsWrites  // writes and flushes fail
 };
 
 struct LogControl {
-  std::atomic<std::uint64_t> records{0};  // in the log, of all disks
+  std::atomic<std::uint64_t> records{0};  // records in the log, of all disks
   std::array<std::atomic<std::uint64_t>, kMostDisks> flushes{};
   std::array<std::atomic<DiskMode>, kMostDisks> modes{};
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // logged_disk_server DIRECTORY MOUNTPOINT IMAGE...
 //
-// Offers each IMAGE (a file name in DIRECTORY) as a file of that name below MOUNTPOINT, and appends
-// every write and flush to DIRECTORY/log. One thread answers all, so that the log has one order
-// over all disks; a record is complete before the kernel hears that the request is done. Ends when
-// it is unmounted.
+// Provides each IMAGE (a file name in DIRECTORY) as a file of that name below MOUNTPOINT, and
+// appends every write and flush to DIRECTORY/log. A single thread serves all requests, so that the
+// log has one order over all disks. A record is complete before the kernel gets the reply. The
+// server ends when it is unmounted.
 #define FUSE_USE_VERSION 318
 #include <fcntl.h>
 #include <fuse.h>
@@ -43,7 +43,7 @@ struct Server {
 
 Server& server() { return *static_cast<Server*>(::fuse_get_context()->private_data); }
 
-// The disk's number, or -1.
+// The index of the disk, or -1.
 int disk_named(const char* path) {
   const std::vector<Disk>& disks = server().disks;
   for (std::size_t i = 0; i < disks.size(); ++i) {
@@ -68,7 +68,7 @@ void append(LogRecord::Kind kind, std::size_t disk, off_t offset, std::size_t le
   if (::writev(server().log, parts.data(), parts.size()) !=
       static_cast<ssize_t>(sizeof record + bytes)) {
     std::perror("logged_disk_server: log");
-    std::abort();  // a log with a gap would prove anything
+    std::abort();  // a log with a gap would be worthless
   }
   ++server().control->records;
 }
@@ -125,7 +125,7 @@ int do_fallocate(const char*, int mode, off_t offset, off_t length, fuse_file_in
   return 0;
 }
 
-// The image itself need not be synced: this machine keeps its power.
+// The image itself is not synced: this machine does not lose its power.
 int do_fsync(const char*, int, fuse_file_info* file) {
   const std::size_t disk = disk_of(file);
   if (fails(disk, true)) return -EIO;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kSmallestXfs = 300u << 20;
 
-// Attaches `image` to a free loop device. Another process may take the device first (EBUSY): then
+// Attaches `image` to a free loop device. If another process takes the device first (EBUSY), tries
 // the next one.
 std::pair<UniqueFd, std::string> attach_loop(int image) {
   const UniqueFd control(::open("/dev/loop-control", O_RDWR | O_CLOEXEC));
@@ -32,7 +32,7 @@ std::pair<UniqueFd, std::string> attach_loop(int image) {
     if (number < 0) fail("find a free loop device");
     std::string name = "/dev/loop" + std::to_string(number);
     UniqueFd loop;
-    // The node appears a moment after the device.
+    // The device node may appear a little later than the device.
     eventually([&] {
       loop.reset(::open(name.c_str(), O_RDWR | O_CLOEXEC));
       return static_cast<bool>(loop);
@@ -54,7 +54,7 @@ void make_image(const std::string& image, const std::string& type, std::uint64_t
   if (!fd) fail("create " + image);
   const std::uint64_t size = type == "xfs" ? std::max(bytes, kSmallestXfs) : bytes;
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) < 0) fail("resize " + image);
-  // No writing of inode tables and journal in the background: a test would see it.
+  // Inode tables and journal are written now, because background writes would disturb tests.
   const CommandResult made = type == "ext4"
                                  ? run_command({"mkfs.ext4", "-q", "-F", "-m", "0", "-E",
                                                 "lazy_itable_init=0,lazy_journal_init=0", image})
@@ -66,7 +66,7 @@ LoopFs::LoopFs(const std::string& directory, const std::string& type, std::uint6
     : path_(directory), type_(type) {
   make_image(path_ + ".img", type_, bytes);
   attach(path_ + ".img");
-  ::rmdir((path_ + "/lost+found").c_str());  // so that a tier starts as empty as a directory does
+  ::rmdir((path_ + "/lost+found").c_str());  // so that a tier starts empty, like a directory
 }
 
 LoopFs::LoopFs(const std::string& directory, const std::string& type, const std::string& image)
@@ -98,12 +98,12 @@ void LoopFs::vanish() { ::umount2(path_.c_str(), MNT_DETACH); }
 void LoopFs::come_back() { mount(0); }
 
 bool LoopFs::is_free() const {
-  // A mounted filesystem has its device open exclusively.
+  // A mounted filesystem keeps its device open exclusively.
   return static_cast<bool>(UniqueFd(::open(device_.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC)));
 }
 
 void LoopFs::shut_down() {
-  constexpr unsigned long kGoingDown = _IOR('X', 125, std::uint32_t);  // ext4 and xfs share it
+  constexpr unsigned long kGoingDown = _IOR('X', 125, std::uint32_t);  // the same for ext4 and xfs
   std::uint32_t flags = 2;                                             // without flushing the log
   const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd || ::ioctl(fd.get(), kGoingDown, &flags) < 0) fail("shut down " + path_);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// LoopFs is a small real filesystem in a sparse image file: its own device, its own ENOSPC, and it
-// can vanish.
+// LoopFs is a small real filesystem in a sparse image file. It has its own device, can be full, and
+// can be removed while in use.
 //
-// The loop device detaches itself when the last user is gone (this object's descriptor, mounts),
+// The loop device detaches itself when its last user (this object's descriptor, mounts) is gone,
 // also after a crash. Threads: caller locks.
 #pragma once
 
@@ -15,11 +15,11 @@ namespace sluice::test {
 
 class LoopFs {
  public:
-  // Makes `directory` and mounts a new filesystem of `type` ("ext4", "xfs") on it; the image lies
-  // beside it. xfs is never smaller than 300 MiB. Throws std::runtime_error.
+  // Creates `directory` and mounts a new filesystem of `type` ("ext4", "xfs") on it; the image is
+  // next to it. xfs needs at least 300 MiB. Throws std::runtime_error.
   LoopFs(const std::string& directory, const std::string& type, std::uint64_t bytes);
-  // Makes `directory` and mounts the filesystem that is in the file `image`, which may be one of
-  // another filesystem's. It is not removed.
+  // Creates `directory` and mounts the filesystem in the file `image`, which may come from
+  // elsewhere. The image is not removed.
   LoopFs(const std::string& directory, const std::string& type, const std::string& image);
   ~LoopFs();
   LoopFs(const LoopFs&) = delete;
@@ -27,17 +27,16 @@ class LoopFs {
 
   const std::string& path() const { return path_; }
 
-  // What an operator does to a failing disk: detached at once, even in use. The directory stays,
-  // empty.
+  // Detaches the filesystem at once, even if it is in use. The directory stays, empty.
   void vanish();
-  // Mounts it again, same contents. Whoever still uses the vanished mount shares the filesystem,
-  // with its errors: wait for is_free() where it had some.
+  // Mounts it again with the same contents. Users of the detached mount share the filesystem,
+  // including its errors: wait for is_free() if there were errors.
   void come_back();
-  // Whether nobody uses the vanished filesystem any more.
+  // Whether the detached filesystem has no users any more.
   bool is_free() const;
   void remount_read_only();
-  // Every later access fails with EIO, until it has been unmounted and mounted again; what was not
-  // yet on the disk is lost.
+  // Makes every access fail with EIO until it has been unmounted and mounted again; data that was
+  // not on the disk is lost.
   void shut_down();
 
  private:
@@ -50,7 +49,7 @@ class LoopFs {
   UniqueFd loop_;
 };
 
-// Makes the file `image` with an empty filesystem of `type` in it. Throws.
+// Creates the file `image` with an empty filesystem of `type`. Throws.
 void make_image(const std::string& image, const std::string& type, std::uint64_t bytes);
 
 }  // namespace sluice::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// main() of the tests that mount something: gtest's own, with the janitor behind it.
+// main() of the tests that mount something: gtest's main with a janitor.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// MemoryStore is a Store that forgets everything with the process and fails where told: the double
-// for tests of what stands on a Store. It passes the same suite as RocksStore.
+// MemoryStore is a Store in memory that can fail on command, for tests of classes that use a Store.
+// It passes the same tests as RocksStore.
 //
-// For an nth-failure loop: fail_call(1), run, fail_call(2), run ... until a run after which
-// has_failed() is false; once with Failure::Once, once with Failure::ForGood.
-// Threads: every member may be called from any thread at once.
+// For an nth-failure loop: fail_call(1), run, fail_call(2), run ... until has_failed() is false
+// after a run; once with Failure::Once, once with Failure::ForGood. Threads: every member may be
+// called from any thread at once.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ class MemoryStore final : public Store {
 
   explicit MemoryStore(std::chrono::seconds half_life = {}) : half_life_(half_life) {}
 
-  // The nth call of any Store member from now on (1: the next) fails with `code` and changes
-  // nothing; ForGood: so does every later one. 0: none fails any more.
+  // The nth call of a Store member from now on (1: the next) fails with `code` and changes nothing;
+  // with ForGood, every later call fails, too. 0 ends this.
   void fail_call(std::uint64_t nth, int code = EIO, Failure failure = Failure::Once) {
     MutexLock lock(mutex_);
     calls_ = 0;

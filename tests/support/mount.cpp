@@ -27,8 +27,8 @@ namespace {
 
 using std::chrono::seconds;
 
-// The minor device number of the mount at `path`, from the mount table: a hung mount can't be asked
-// itself.
+// The minor device number of the mount at `path`, read from the mount table because a hung mount
+// does not answer.
 std::string connection_of(const std::string& path) {
   std::ifstream table("/proc/self/mountinfo");
   std::string connection;
@@ -41,7 +41,7 @@ std::string connection_of(const std::string& path) {
   return connection;
 }
 
-// Ends a mount that does not end by itself: every waiting system call gets an error.
+// Aborts a mount that does not end by itself: every blocked system call fails.
 void abort_mount(const std::string& path) {
   const std::string control = "/sys/fs/fuse/connections";
   const std::string abort_file = control + "/" + connection_of(path) + "/abort";
@@ -89,7 +89,7 @@ Mount::Mount(Pool pool) : pool_(std::move(pool)) {
 
 Mount::~Mount() {
   if (mounted_ && !sluice({"umount", path()}).ok()) {
-    std::fprintf(stderr, "%s does not unmount: aborting it\n", path().c_str());
+    std::fprintf(stderr, "%s cannot be unmounted: aborting it\n", path().c_str());
     abort_mount(path());
     if (pid_ > 0 && !eventually([&] { return has_ended(pid_); }, seconds(5))) {
       ::kill(pid_, SIGKILL);
@@ -143,7 +143,7 @@ std::string Mount::log() const { return read_file(pool_.state + "/sluice.log"); 
 void Mount::kill_daemon(int signal) {
   ::kill(pid_, signal);
   if (!eventually([&] { return has_ended(pid_); })) {
-    abort_mount(path());  // it may be stuck in the kernel behind its own mount
+    abort_mount(path());  // it may be blocked in the kernel on its own mount
     if (!eventually([&] { return has_ended(pid_); })) {
       throw std::runtime_error("the daemon survives SIGKILL");
     }

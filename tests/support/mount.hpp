@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Mount is a running sluice: mounted by the command line as a user would, unmounted whatever
-// happens. Threads: caller locks; what is done on the mounted files is free.
+// A Mount is a running sluice, mounted through the command line as by a user, and always unmounted
+// at the end. Threads: caller locks; the mounted files may be used from any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@
 
 namespace sluice::test {
 
-// $SLUICE_BIN, else the one that was built with the tests.
+// $SLUICE_BIN, or the binary that was built with the tests.
 std::string sluice_binary();
 
 // Runs `sluice` with these arguments.
@@ -25,20 +25,20 @@ struct Pool {
   std::vector<std::string> tiers;  // "nvme=/dir,reserve=1MiB", fastest first
   std::string state;
   std::string mountpoint;
-  std::vector<std::string> flags = {};        // of `sluice mount` only
-  std::vector<std::string> environment = {};  // the same; each "NAME=value"
+  std::vector<std::string> flags = {};        // options of `sluice mount` only
+  std::vector<std::string> environment = {};  // for `sluice mount` only; each "NAME=value"
 
   std::vector<std::string> mount_arguments() const;
   std::vector<std::string> fsck_arguments() const;
 };
 
-// `sluice fsck` of an unmounted pool.
+// Runs `sluice fsck` on an unmounted pool.
 CommandResult fsck(const Pool& pool);
 
 class Mount {
  public:
-  // Makes the mount point if it is missing, and mounts. Throws std::runtime_error with what sluice
-  // said.
+  // Creates the mount point if it is missing, and mounts. Throws std::runtime_error with the output
+  // of sluice.
   explicit Mount(Pool pool);
   ~Mount();
   Mount(const Mount&) = delete;
@@ -48,22 +48,22 @@ class Mount {
   std::string operator/(const std::string& name) const { return pool_.mountpoint + "/" + name; }
   const Pool& pool() const { return pool_; }
 
-  // `sluice status --json`. Throws if that fails.
+  // The output of `sluice status --json`. Throws if that fails.
   nlohmann::json status() const;
   pid_t pid() const { return pid_; }
-  // The daemon's, with what it said when it crashed.
+  // The daemon's log, including the report of a crash.
   std::string log() const;
 
   // Requests answered since the mount, by opcode.
   std::map<std::string, long> requests() const;
 
-  // `sluice umount`; throws if it fails. mount() brings it back.
+  // Runs `sluice umount`; throws if it fails. mount() mounts again.
   void umount();
   void mount();
   void remount();
 
-  // kill -9, or with another signal, and waits until the daemon is gone. The mount point then
-  // answers ENOTCONN until detach().
+  // Kills the daemon with SIGKILL or another signal and waits for its end. The mount point then
+  // fails with ENOTCONN until detach().
   void kill_daemon(int signal = SIGKILL);
   void detach();
 
@@ -73,7 +73,7 @@ class Mount {
   bool mounted_ = false;
 };
 
-// True once process `pid` has ended (a zombie counts).
+// Whether process `pid` has ended (a zombie has).
 bool has_ended(pid_t pid);
 
 }  // namespace sluice::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// While it lives, the process gets no new thread (EAGAIN): there is no room for such a stack.
+// While it exists, the process cannot create threads (EAGAIN), because no stack can be allocated.
 #pragma once
 
 #include <pthread.h>

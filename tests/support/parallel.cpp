@@ -32,7 +32,7 @@ struct Header {
   std::uint64_t size;
 };
 
-// Short answers, so that each is one write and they never mix.
+// Answers are short, so that each is one write and they never mix.
 constexpr std::size_t kLongest = 3000;
 
 [[noreturn]] void serve(int out, Progress& progress, std::uint64_t count, std::size_t enough,

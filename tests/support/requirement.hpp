@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a machine may lack: skipped with a reason, unless SLUICE_REQUIRE (a comma-separated list of
-// labels, as CI sets it) names the label; then the lack is a failure.
+// Requirements that a machine may lack. The test is skipped with a reason, or fails if
+// SLUICE_REQUIRE (a comma-separated list of labels, set by CI) contains the label.
 #pragma once
 
 #include <string>
 
 namespace sluice::test {
 
-// Returns `present`. When false, the running test has been marked skipped or failed: return from
-// it. In SetUp() marking is enough, gtest then leaves the body out.
+// Returns `present`. If that is false, the running test has been marked as skipped or failed:
+// return from it. In SetUp(), marking is enough, because gtest then skips the body.
 [[nodiscard]] bool require(const std::string& label, bool present, const std::string& reason);
 
-// require() for what every mount test needs: root, /dev/fuse and a `sluice` to run.
+// require() for mount tests: root, /dev/fuse and a `sluice` binary.
 [[nodiscard]] bool require_mounts(const std::string& label);
 
 // require() for loop devices and mkfs of `type`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Memory that a forked child and its parent both see. Threads: T's own rules (use atomics).
+// Memory that a forked child shares with its parent. Threads: T's own rules (use atomics).
 #pragma once
 
 #include <sys/mman.h>

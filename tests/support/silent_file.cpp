@@ -29,7 +29,7 @@ void reply(int fuse, std::uint64_t request, Body body) {
 SilentFile::SilentFile(const std::string& path)
     : path_(path), fuse_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
   write_file(path_, "");
-  // The root of the mount is the file itself: it takes no lookup.
+  // The root of the mount is the file itself, so no lookup is needed.
   const std::string options =
       "fd=" + std::to_string(fuse_.get()) + ",rootmode=100666,user_id=0,group_id=0,allow_other";
   if (::mount("silent", path_.c_str(), "fuse", 0, options.c_str()) < 0) {
@@ -41,7 +41,7 @@ SilentFile::SilentFile(const std::string& path)
 
 void SilentFile::end() {
   if (!server_.joinable()) return;
-  ::umount2(path_.c_str(), MNT_FORCE);  // busy, but all requests end
+  ::umount2(path_.c_str(), MNT_FORCE);  // the mount stays busy, but all requests end
   ::umount2(path_.c_str(), MNT_DETACH);
   server_.join();
   janitor::forget(path_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A file on a FUSE mount whose server lets it be opened and then says no more: whoever asks for
-// anything of it, or closes it, waits until end(). A process that has it open can't even exit, so
+// A file on a FUSE mount whose server answers the open and nothing else: every later operation on
+// the file, including close, blocks until end(). A process that has it open cannot even exit, so
 // open it in a Child. Threads: caller locks.
 #pragma once
 
@@ -13,11 +13,12 @@ namespace sluice::test {
 
 class SilentFile {
  public:
-  // Makes the file at `path`, which everybody may open. Throws std::system_error. REQUIRES: root.
+  // Creates the file at `path`, which every user may open. Throws std::system_error. REQUIRES:
+  // root.
   explicit SilentFile(const std::string& path);
   ~SilentFile() { end(); }
 
-  // Whoever waits gets an error now.
+  // Makes all blocked operations fail.
   void end();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// TempDir is a fresh directory under $SLUICE_TEST_DIR (else /tmp), removed with all that is in it.
-// Threads: caller locks.
+// TempDir is a new directory under $SLUICE_TEST_DIR (default /tmp). The destructor removes it with
+// its contents. Threads: caller locks.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace sluice::test {
 
 class TempDir {
  public:
-  TempDir();  // throws std::system_error: gtest reports it as the test's failure
+  TempDir();  // throws std::system_error, which gtest reports as a failure
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
@@ -18,7 +18,7 @@ class TempDir {
   const std::string& path() const { return path_; }
   std::string operator/(std::string_view name) const;
 
-  // Each returns the path of what it made; parents are made as needed.
+  // Each returns the path of the created file or directory and creates missing parents.
   std::string make_file(std::string_view name, std::string_view content) const;
   std::string make_dir(std::string_view name) const;
 

@@ -66,8 +66,8 @@ std::string content_hash(int fd) {
   }
 }
 
-// Through /proc, because a symlink's attributes can't be asked for by descriptor and a path may be
-// too long.
+// Through /proc, because xattrs of a symlink cannot be read by descriptor and a path may be too
+// long.
 std::string xattrs(int directory, const std::string& name) {
   const UniqueFd parent(::dup(directory));
   const std::string path = "/proc/self/fd/" + std::to_string(parent.get()) + "/" + name;

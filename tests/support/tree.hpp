@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A tree of files as text, so that two trees can be compared and the difference read. Thread-safe.
+// A tree of files as text, for comparing trees and showing the differences. Thread-safe.
 #pragma once
 
 #include <map>
@@ -12,17 +12,16 @@ struct DigestOptions {
   bool directory_links = true;  // st_nlink of directories
 };
 
-// Relative path -> type, mode, owner, links, size, device, xattrs, link target or a hash of the
-// contents. Names of one file carry the path of the first of them. Unreadable things say so: a
-// digest never fails. Works below PATH_MAX.
+// Maps relative paths to type, mode, owner, links, size, device, xattrs, and link target or a hash
+// of the contents. The names of one file show the path of the first of them. A digest never fails:
+// it shows what is unreadable. Works for paths longer than PATH_MAX.
 std::map<std::string, std::string> digest(const std::string& root, DigestOptions options = {});
 
-// The lines in which two digests differ, at most 20, each with both sides; empty: they are the
-// same.
+// The lines in which two digests differ, at most 20, each with both sides; empty if they are equal.
 std::string difference(const std::map<std::string, std::string>& expected,
                        const std::map<std::string, std::string>& actual);
 
-// Removes `path` and everything in it, on one filesystem: mount points inside stay. Errors are
+// Removes `path` and everything in it, on one filesystem: mount points inside are kept. Errors are
 // ignored.
 void remove_tree(const std::string& path);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Waiting for another process without sleeping longer than needed. Thread-safe.
+// Polls for a condition in another process or thread. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace sluice::test {
 
-// True as soon as `condition()` is; false when it was not within `limit`.
+// Returns true as soon as `condition()` is true, or false after `limit`.
 template <typename Condition>
 bool eventually(Condition condition,
                 std::chrono::milliseconds limit = std::chrono::milliseconds(10'000)) {

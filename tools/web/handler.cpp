@@ -134,7 +134,7 @@ HttpResponse WebHandler::dispatch(const HttpRequest& request) {
     if (request.path == file.path)
       return {.type = std::string(file.type), .body = std::string(file.content)};
   }
-  if (!request.path.starts_with("/api/")) return HttpResponse::complaint("404 Not Found");
+  if (!request.path.starts_with("/api/")) return HttpResponse::error("404 Not Found");
   constexpr std::string_view kScheme = "Bearer ";
   const std::string_view given = request.header("authorization");
   if (!given.starts_with(kScheme) || !is_same(given.substr(kScheme.size()), token_))
@@ -159,7 +159,7 @@ HttpResponse WebHandler::api(const HttpRequest& request) {
   if (what == "activity") return activity();
   if (what == "moves") return moves();
   if (what == "replay") return json_response(replay_.state());
-  if (what != "explain" && what != "tree") return HttpResponse::complaint("404 Not Found");
+  if (what != "explain" && what != "tree") return HttpResponse::error("404 Not Found");
   const auto path = request.parameter("path");
   if (!path || path->find('\0') != std::string::npos)
     return problem("400 Bad Request", "there must be a path, percent-encoded: ?path=/a/b");

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-TEST(ClockTest, TheRealOneHasTheTimeOfTheMachine) {
+TEST(ClockTest, TheRealClockHasTheTimeOfTheMachine) {
   const std::int64_t before = std::time(nullptr);
   const auto begun = std::chrono::steady_clock::now();
   const std::int64_t seconds = real_clock().seconds();
@@ -21,7 +21,7 @@ TEST(ClockTest, TheRealOneHasTheTimeOfTheMachine) {
   EXPECT_LE(monotonic, std::chrono::steady_clock::now());
 }
 
-TEST(ClockTest, AFakeOneMovesOnlyWhenTold) {
+TEST(ClockTest, AFakeClockMovesOnlyOnCommand) {
   test::FakeClock clock(1000);
   const auto begun = clock.monotonic();
   EXPECT_EQ(clock.seconds(), 1000);

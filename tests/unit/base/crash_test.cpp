@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Without end, as far as the compiler can tell.
+// An endless recursion, which the compiler cannot see.
 int use_stack(volatile int* more) {
   std::array<volatile char, 4096> frame{};
   frame[0] = static_cast<char>(*more);
@@ -33,7 +33,7 @@ class CrashDeathTest : public testing::Test {
   }
 };
 
-TEST_F(CrashDeathTest, AThreadThatUsesUpItsStackIsReported) {
+TEST_F(CrashDeathTest, AStackOverflowOfAThreadIsReported) {
   EXPECT_EXIT(
       {
         report_crashes();
@@ -45,7 +45,7 @@ TEST_F(CrashDeathTest, AThreadThatUsesUpItsStackIsReported) {
       testing::KilledBySignal(SIGSEGV), "the daemon crashed: signal 11");
 }
 
-TEST_F(CrashDeathTest, SoIsTheMainThread) {
+TEST_F(CrashDeathTest, AStackOverflowOfTheMainThreadIsReported) {
   EXPECT_EXIT(
       {
         report_crashes();

@@ -23,12 +23,12 @@ TEST(DirtyPagesTest, AreManyAboveTheLowerThreshold) {
   EXPECT_TRUE(has_many_dirty_pages(vmstat(0, 101)));
 }
 
-TEST(DirtyPagesTest, AreNotManyIfTheKernelDoesNotSay) {
+TEST(DirtyPagesTest, AreNotManyIfTheKernelDoesNotReportThem) {
   EXPECT_FALSE(has_many_dirty_pages(""));
   EXPECT_FALSE(has_many_dirty_pages("\nnr_dirty 100\n"));
 }
 
-TEST(DirtyPagesTest, ThisKernelSays) {
+TEST(DirtyPagesTest, AreReportedByThisKernel) {
   const std::string text = test::read_file("/proc/vmstat");
   EXPECT_NE(text.find("\nnr_dirty "), std::string::npos);
   EXPECT_NE(text.find("\nnr_writeback "), std::string::npos);

@@ -37,7 +37,7 @@ class HttpServerTest : public testing::Test {
       return {.body = request.parameter("x").value_or("none") + "|" +
                       std::string(request.header("x-name"))};
     }
-    if (request.path != "/page") return HttpResponse::complaint("404 Not Found");
+    if (request.path != "/page") return HttpResponse::error("404 Not Found");
     return {.body = body_, .headers = {{"X-Own", "yes"}}};
   }
   UniqueFd connect() const {
@@ -80,7 +80,7 @@ TEST_F(HttpServerTest, AnswersAGet) {
   EXPECT_TRUE(answer.ends_with("\r\n\r\none 1\n"));
 }
 
-TEST_F(HttpServerTest, KnowsNothingElse) {
+TEST_F(HttpServerTest, RejectsEverythingElse) {
   const auto status = [&](std::string_view request) {
     return ask(std::string(request) + "\r\n\r\n").substr(0, 12);
   };
@@ -97,13 +97,13 @@ TEST_F(HttpServerTest, KnowsNothingElse) {
   EXPECT_EQ(status(""), "HTTP/1.1 400");
 }
 
-TEST_F(HttpServerTest, ARequestThatComesByteByByteIsARequest) {
+TEST_F(HttpServerTest, AcceptsARequestThatArrivesByteByByte) {
   const UniqueFd fd = connect();
   for (const char c : std::string("GET /page HTTP/1.1\r\n\r\n")) send(fd, {&c, 1});
   EXPECT_TRUE(read_all(fd).starts_with("HTTP/1.1 200"));
 }
 
-TEST_F(HttpServerTest, HandsOnParametersAndHeaders) {
+TEST_F(HttpServerTest, PassesParametersAndHeadersToTheHandler) {
   const auto echo = [&](const std::string& query, const std::string& header) {
     const std::string all = ask("GET /echo?" + query + " HTTP/1.1\r\n" + header + "\r\n\r\n");
     return all.substr(all.find("\r\n\r\n") + 4);
@@ -114,7 +114,7 @@ TEST_F(HttpServerTest, HandsOnParametersAndHeaders) {
   EXPECT_EQ(echo("x=%+1", "Other: 1"), "none|");
 }
 
-TEST_F(HttpServerTest, AHandlerThatWaitsHoldsUpNobodyElse) {
+TEST_F(HttpServerTest, ABlockedHandlerDelaysNoOtherClient) {
   const UniqueFd waiting = connect();
   send(waiting, "GET /wait HTTP/1.1\r\n\r\n");
   arrived_.wait();
@@ -136,20 +136,20 @@ TEST_F(HttpServerTest, ServesManyClientsAtOnce) {
   EXPECT_EQ(served, 20 * 2 * static_cast<int>(HttpServer::kMostHandlers));
 }
 
-TEST_F(HttpServerTest, RefusesARequestWithoutEnd) {
+TEST_F(HttpServerTest, RejectsAnEndlessRequest) {
   const UniqueFd fd = connect();
   send(fd, std::string(HttpServer::kLongestRequest + 1, 'x'));
   EXPECT_TRUE(read_all(fd).starts_with("HTTP/1.1 431"));
 }
 
-TEST_F(HttpServerTest, ClientsThatSayNothingHoldUpNobody) {
+TEST_F(HttpServerTest, SilentClientsDelayNoOtherClient) {
   std::vector<UniqueFd> silent;
   for (std::size_t i = 0; i < HttpServer::kMostConnections + 3; ++i) silent.push_back(connect());
   EXPECT_TRUE(ask("GET /page HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
   EXPECT_EQ(read_all(silent[0]), "") << "the oldest has made room";
 }
 
-TEST_F(HttpServerTest, AClientThatSpeaksIsNotSentAwayForSilentOnes) {
+TEST_F(HttpServerTest, ActiveClientsAreNotClosedForSilentOnes) {
   const UniqueFd waiting = connect();
   send(waiting, "GET /wait HTTP/1.1\r\n\r\n");
   arrived_.wait();
@@ -160,17 +160,17 @@ TEST_F(HttpServerTest, AClientThatSpeaksIsNotSentAwayForSilentOnes) {
   EXPECT_TRUE(read_all(waiting).starts_with("HTTP/1.1 404"));
 }
 
-TEST_F(HttpServerTest, AClientThatDoesNotReadHoldsUpNobody) {
+TEST_F(HttpServerTest, AClientThatDoesNotReadDelaysNoOtherClient) {
   body_.assign(8 << 20, 'x');
   const UniqueFd deaf = connect();
   send(deaf, "GET /page HTTP/1.1\r\n\r\n");
   EXPECT_EQ(ask("GET /page HTTP/1.1\r\n\r\n").size() > body_.size(), true);
 }
 
-TEST_F(HttpServerTest, IsForItsOwnerAndLeavesNothingBehind) {
+TEST_F(HttpServerTest, SocketIsPrivateToItsOwnerAndIsRemoved) {
   EXPECT_EQ(test::lstat_of(path_).st_mode & 0777, 0600u);
   const UniqueFd open = connect();
-  server_.reset();  // though somebody is connected
+  server_.reset();  // while a client is connected
   EXPECT_FALSE(test::exists(path_));
 }
 
@@ -185,7 +185,7 @@ TEST(HttpServerPortTest, ListensOnALoopbackPortThatIsFree) {
   EXPECT_EQ(second.error().code, EADDRINUSE);
 }
 
-TEST(LoopbackAddressTest, TakesOnlyAddressesOfThisMachine) {
+TEST(LoopbackAddressTest, AcceptsOnlyLoopbackAddresses) {
   for (const char* good : {"127.0.0.1:9464", "127.1.2.3:1", "[::1]:65535", "localhost:80"})
     EXPECT_TRUE(loopback_address(good)) << good;
   for (const char* bad : {"", "9464", ":9464", "0.0.0.0:9464", "192.168.1.1:9464", "[::]:9464",

@@ -8,7 +8,7 @@
 namespace sluice::log {
 namespace {
 
-TEST(EscapedTest, LeavesPrintableTextAlone) {
+TEST(EscapedTest, DoesNotChangePrintableText) {
   EXPECT_EQ(escaped(""), "");
   EXPECT_EQ(escaped("model-7 (final).bin"), "model-7 (final).bin");
   EXPECT_EQ(escaped("größe/日本"), "größe/日本");
@@ -23,7 +23,7 @@ TEST(EscapedTest, ShowsControlBytesAndBackslashesInHex) {
   EXPECT_EQ(escaped(std::string_view("\0", 1)), "\\x00");
 }
 
-TEST(EscapedTest, NoByteMakesTwoNamesLookTheSame) {
+TEST(EscapedTest, DifferentNamesLookDifferent) {
   std::vector<std::string> shown;
   for (int byte = 0; byte < 256; ++byte) shown.push_back(escaped(std::string(1, char(byte))));
   shown.push_back(escaped("\\x0a"));
@@ -31,19 +31,19 @@ TEST(EscapedTest, NoByteMakesTwoNamesLookTheSame) {
   EXPECT_EQ(std::ranges::adjacent_find(shown), shown.end());
 }
 
-TEST(EscapedTest, NothingItReturnsEndsALine) {
+TEST(EscapedTest, NeverContainsANewline) {
   std::string every;
   for (int byte = 0; byte < 256; ++byte) every.push_back(char(byte));
   for (const unsigned char c : escaped(every)) EXPECT_TRUE(c >= 0x20 && c != 0x7f) << int(c);
 }
 
-TEST(LogFormatTest, TextIsTimeLevelAndSentence) {
+TEST(LogFormatTest, TextIsTimeLevelAndMessage) {
   const std::string line =
       formatted(Format::Text, false, spdlog::level::warn, 86400, "tier is nearly full: tier=nvme");
   EXPECT_TRUE(line.ends_with(".000 warning tier is nearly full: tier=nvme\n")) << line;
 }
 
-TEST(LogFormatTest, TheJournalGetsAPriorityAndNoSecondTime) {
+TEST(LogFormatTest, TheJournalGetsAPriorityAndNoTime) {
   using spdlog::level::level_enum;
   const auto line = [](level_enum level) { return formatted(Format::Text, true, level, 0, "x"); };
   EXPECT_EQ(line(spdlog::level::critical), "<2>x\n");
@@ -53,7 +53,7 @@ TEST(LogFormatTest, TheJournalGetsAPriorityAndNoSecondTime) {
   EXPECT_EQ(line(spdlog::level::debug), "<7>x\n");
 }
 
-TEST(LogFormatTest, JsonIsOneObjectALineWhateverTheMessage) {
+TEST(LogFormatTest, JsonIsOneObjectPerLineWhateverTheMessageIs) {
   const auto message = [](std::string_view text) {
     const std::string line = formatted(Format::Json, false, spdlog::level::info, 86400, text);
     const auto begin = line.find("\"message\":");
@@ -68,7 +68,7 @@ TEST(LogFormatTest, JsonIsOneObjectALineWhateverTheMessage) {
   EXPECT_EQ(message("a\xff\xed\xa0\x80"), "\"a\\\\xff\\\\xed\\\\xa0\\\\x80\"}\n");
 }
 
-TEST(LogLevelTest, IsChangedByNameAndByNoOther) {
+TEST(LogLevelTest, IsSetByAValidNameOnly) {
   const std::string before(level());
   EXPECT_TRUE(set_level("debug"));
   EXPECT_EQ(level(), "debug");

@@ -47,7 +47,7 @@ TEST(MutexLockTest, AdoptsAMutexThatWasLockedWithTryLock) {
   EXPECT_EQ(counter.value, 2);
 }
 
-TEST(CondVarTest, AWaitEndsWithANotice) {
+TEST(CondVarTest, ANotificationEndsAWait) {
   Counter counter;
   std::jthread other([&] { counter.add(); });
   const MutexLock lock(counter.mutex);
@@ -55,7 +55,7 @@ TEST(CondVarTest, AWaitEndsWithANotice) {
   EXPECT_EQ(counter.value, 1);
 }
 
-TEST(CondVarTest, AWaitEndsWhenItsTimeIsOver) {
+TEST(CondVarTest, ATimeoutEndsAWait) {
   Counter counter;
   const MutexLock lock(counter.mutex);
   const auto deadline = steady_clock::now() + milliseconds(1);
@@ -64,7 +64,7 @@ TEST(CondVarTest, AWaitEndsWhenItsTimeIsOver) {
   EXPECT_GE(steady_clock::now(), deadline);
 }
 
-TEST(StopCondVarTest, AWaitEndsWhenItsConditionIsMet) {
+TEST(StopCondVarTest, AWaitEndsWhenItsConditionIsTrue) {
   Counter counter;
   const std::stop_source stop;
   std::jthread other([&] { counter.add(); });
@@ -82,7 +82,7 @@ TEST(StopCondVarTest, ARequestToStopEndsAWaitAndASleep) {
   counter.stoppable.sleep(counter.mutex, stop.get_token(), hours(1));
 }
 
-TEST(StopCondVarTest, ANoticeDoesNotEndASleep) {
+TEST(StopCondVarTest, ANotificationDoesNotEndASleep) {
   Counter counter;
   const std::stop_source stop;
   const auto begun = steady_clock::now();

@@ -12,20 +12,21 @@
 namespace sluice {
 namespace {
 
-TEST(AbsolutePathTest, NormalisesWhatWasWritten) {
+TEST(AbsolutePathTest, NormalizesAPath) {
   const std::pair<const char*, const char*> cases[] = {
       {"/", "/"},         {"/a", "/a"},      {"/a/", "/a"},         {"/a/.", "/a"},
       {"/a/./b", "/a/b"}, {"/a/../b", "/b"}, {"//a//b//", "//a/b"}, {"/a/b/../..", "/"},
       {"/a/b/..", "/a"}};
   for (const auto& [written, expected] : cases) {
-    // A path of two slashes may stay one: POSIX leaves its meaning open, Linux has none.
+    // A leading double slash may be kept: POSIX leaves its meaning open, and Linux treats it as
+    // one.
     std::string got = absolute_path(written);
     if (std::string(written).starts_with("//") && !got.starts_with("//")) got.insert(0, "/");
     EXPECT_EQ(got, expected) << written;
   }
 }
 
-TEST(AbsolutePathTest, ThereIsNothingAboveTheRoot) {
+TEST(AbsolutePathTest, DotDotAtTheRootIsIgnored) {
   EXPECT_EQ(absolute_path("/.."), "/");
   EXPECT_EQ(absolute_path("/../../a"), "/a");
   EXPECT_EQ(absolute_path("../../b", "/a"), "/b");
@@ -48,7 +49,7 @@ TEST(AbsolutePathTest, DoesNotFollowLinks) {
   EXPECT_EQ(real_path(dir / "link/x"), real_path(dir.path()) + "/real/x");
 }
 
-TEST(ParentPathTest, NamesTheFolderAbove) {
+TEST(ParentPathTest, IsTheDirectoryAbove) {
   EXPECT_EQ(parent_path("/a/b"), "/a");
   EXPECT_EQ(parent_path("/a/b/"), "/a");
   EXPECT_EQ(parent_path("/a"), "/");
@@ -67,7 +68,7 @@ TEST(IsInsideTest, ComparesComponentByComponent) {
   EXPECT_FALSE(is_inside("/nowhere", "/"));
 }
 
-TEST(IsInsideTest, LooksThroughLinks) {
+TEST(IsInsideTest, ResolvesLinks) {
   const test::TempDir dir;
   dir.make_dir("tier/sub");
   dir.make_dir("other");
@@ -77,20 +78,20 @@ TEST(IsInsideTest, LooksThroughLinks) {
   EXPECT_FALSE(is_inside(dir / "other", dir / "other/link"));
 }
 
-TEST(MakeDirectoriesTest, MakesWhatIsMissing) {
+TEST(MakeDirectoriesTest, CreatesMissingDirectories) {
   const test::TempDir dir;
   ASSERT_TRUE(make_directories(dir / "a/b/c"));
   EXPECT_TRUE(S_ISDIR(test::lstat_of(dir / "a/b/c").st_mode));
 }
 
-TEST(MakeDirectoriesTest, LeavesWhatIsThere) {
+TEST(MakeDirectoriesTest, AcceptsExistingDirectories) {
   const test::TempDir dir;
   dir.make_file("a/b/keep", "content");
   ASSERT_TRUE(make_directories(dir / "a/b"));
   EXPECT_EQ(test::read_file(dir / "a/b/keep"), "content");
 }
 
-TEST(MakeDirectoriesTest, FailsWhereAFileIsInTheWay) {
+TEST(MakeDirectoriesTest, FailsIfAComponentIsAFile) {
   const test::TempDir dir;
   dir.make_file("file", "content");
   EXPECT_FALSE(make_directories(dir / "file/below"));

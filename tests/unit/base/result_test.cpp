@@ -49,7 +49,7 @@ TEST(ResultTest, HoldsAnErrorWithItsErrnoAndOperation) {
 }
 
 TEST(ResultTest, AnErrorTypeOfErrnoIsNotTakenForAValue) {
-  // int converts to neither: 2 as a value stays a value although ENOENT is 2.
+  // An int is a value, not an error, although ENOENT is 2.
   const Result<int> result(ENOENT);
   ASSERT_TRUE(result);
   EXPECT_EQ(*result, 2);

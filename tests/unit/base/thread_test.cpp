@@ -18,12 +18,12 @@ cpu_set_t cores_of_caller() {
   return cores;
 }
 
-TEST(ThreadTest, IsNotBoundToTheCoreOfTheOneThatStartedIt) {
+TEST(ThreadTest, IsNotBoundToTheCoreOfItsStarter) {
   const cpu_set_t all = cores_of_caller();
   if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core only";
   cpu_set_t seen;
   std::string name(16, '\0');
-  // As libfuse's: bound to one core, and the first that needs a worker.
+  // Like a libfuse thread: bound to one core, and the first that starts a worker.
   std::thread([&] {
     cpu_set_t one;
     CPU_ZERO(&one);

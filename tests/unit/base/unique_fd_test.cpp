@@ -36,7 +36,7 @@ TEST(UniqueFdTest, EveryNegativeNumberMeansEmpty) {
   EXPECT_FALSE(UniqueFd());
 }
 
-TEST(UniqueFdTest, MovingHandsTheDescriptorOver) {
+TEST(UniqueFdTest, MovingTransfersTheDescriptor) {
   UniqueFd first(open_null());
   const int raw = first.get();
   const UniqueFd second(std::move(first));
@@ -45,7 +45,7 @@ TEST(UniqueFdTest, MovingHandsTheDescriptorOver) {
   EXPECT_TRUE(is_open(raw));
 }
 
-TEST(UniqueFdTest, AssigningClosesWhatWasOwnedBefore) {
+TEST(UniqueFdTest, AssigningClosesThePreviousDescriptor) {
   UniqueFd first(open_null());
   UniqueFd second(open_null());
   const int old = first.get(), kept = second.get();

@@ -32,7 +32,7 @@ TEST(ParseSizeTest, ReadsNumbersWithUnits) {
   for (const auto& [text, bytes] : cases) EXPECT_EQ(parse_size(text), bytes) << text;
 }
 
-TEST(ParseSizeTest, RefusesWhatIsNoSize) {
+TEST(ParseSizeTest, RejectsInvalidSizes) {
   for (const char* text : {"",    " ",   "K",     "B",     "GiB",  "-1",  "-1K",  "+1",  " 1",
                            "1X",  "1KX", "1KiBs", "1 K B", "1Bi",  "1i",  "0x10", "1e3", "1,5G",
                            "nan", "inf", "1 2",   "one",   "1K\n", "--5", "1..5"}) {
@@ -40,7 +40,7 @@ TEST(ParseSizeTest, RefusesWhatIsNoSize) {
   }
 }
 
-TEST(ParseSizeTest, RefusesWhatDoesNotFit64Bits) {
+TEST(ParseSizeTest, RejectsSizesBeyond64Bits) {
   for (const char* text : {"18446744073709551616", "16384P", "99999999999P", "20000000T",
                            "184467440737095516160000000000000000000"}) {
     EXPECT_EQ(parse_size(text), std::nullopt) << text;
@@ -87,7 +87,7 @@ TEST(ParseDurationTest, ReadsNumbersWithUnits) {
   }
 }
 
-TEST(ParseDurationTest, RefusesNumbersAloneAndWhatIsNoDuration) {
+TEST(ParseDurationTest, RejectsNumbersWithoutUnitAndInvalidText) {
   for (const char* text : {"",         " ",
                            "30",       "0",
                            "min",      "-1s",

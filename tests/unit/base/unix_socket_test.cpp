@@ -25,7 +25,7 @@ TEST(UnixSocketTest, CanHaveAPathLongerThanAnAddress) {
   EXPECT_EQ(got, 'x');
 }
 
-TEST(UnixSocketTest, IsItsOwnersWhateverTheUmaskAndWhateverWasThere) {
+TEST(UnixSocketTest, IsPrivateWhateverTheUmaskIsAndReplacesAnOldFile) {
   test::TempDir dir;
   const std::string path = dir.make_file("s.sock", "left by an earlier one");
   const mode_t before = ::umask(0);
@@ -35,7 +35,7 @@ TEST(UnixSocketTest, IsItsOwnersWhateverTheUmaskAndWhateverWasThere) {
   EXPECT_EQ(test::lstat_of(path).st_mode, mode_t{S_IFSOCK | 0600});
 }
 
-TEST(UnixSocketTest, FailuresTellWhatIsMissing) {
+TEST(UnixSocketTest, FailuresHaveTheRightErrno) {
   test::TempDir dir;
   EXPECT_TRUE(failed_with(connect_unix(dir / "none/s.sock"), ENOENT));
   EXPECT_TRUE(failed_with(connect_unix(dir / "s.sock"), ENOENT));

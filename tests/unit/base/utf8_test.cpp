@@ -20,7 +20,7 @@ TEST(Utf8Test, CharactersHaveAValueAndALength) {
   check("\xf4\x8f\xbf\xbfz", 0x10ffff);
 }
 
-TEST(Utf8Test, WhatIsNoneIsAByte) {
+TEST(Utf8Test, InvalidInputIsReadAsOneByte) {
   for (const std::string_view text :
        {"\x80", "\xc3", "\xc3z", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xe2\x82",
         "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff"}) {

@@ -26,7 +26,7 @@ TEST(CodecTest, HeatHasTheDocumentedBytes) {
   EXPECT_EQ(text(encode_heat(kSample)), expected);
 }
 
-TEST(CodecTest, HeatComesBackAsItWas) {
+TEST(CodecTest, HeatSurvivesEncoding) {
   constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
   constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();
   for (const Heat& heat : {Heat{}, kSample, Heat{1e308, kLeast, kMost, kMost}, Heat{5e-324, -1}}) {
@@ -36,17 +36,17 @@ TEST(CodecTest, HeatComesBackAsItWas) {
   }
 }
 
-TEST(CodecTest, HeatOfAnyOtherLengthIsRefused) {
+TEST(CodecTest, HeatOfWrongLengthIsRejected) {
   const std::string whole = text(encode_heat(kSample));
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    // On the heap and exactly as long, so that a read past the end is ASan's to see.
+    // On the heap with exactly this length, so that ASan detects a read past the end.
     const std::string cut(whole.data(), length);
     EXPECT_TRUE(failed_with(decode_heat(cut), EUCLEAN)) << length;
   }
   EXPECT_TRUE(failed_with(decode_heat(whole + '\0'), EUCLEAN));
 }
 
-TEST(CodecTest, HeatOfAnyOtherVersionIsRefused) {
+TEST(CodecTest, HeatOfUnknownVersionIsRejected) {
   std::string bytes = text(encode_heat(kSample));
   for (int version = 0; version < 256; ++version) {
     bytes[0] = static_cast<char>(version);
@@ -54,7 +54,7 @@ TEST(CodecTest, HeatOfAnyOtherVersionIsRefused) {
   }
 }
 
-TEST(CodecTest, ImpossibleScoresAreRefused) {
+TEST(CodecTest, ImpossibleScoresAreRejected) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double score : {-1.0, kInfinity, -kInfinity, std::nan("")}) {
     EXPECT_TRUE(failed_with(decode_heat(text(encode_heat({.score = score}))), EUCLEAN)) << score;
@@ -102,7 +102,7 @@ TEST(CodecTest, AReceiptHasTheDocumentedBytes) {
   EXPECT_EQ(encode_receipt(sample_receipt()), expected);
 }
 
-TEST(CodecTest, AReceiptComesBackAsItWas) {
+TEST(CodecTest, AReceiptSurvivesEncoding) {
   Receipt odd = sample_receipt();
   odd.path = std::string("/\0\xff\n", 4) + std::string(70'000, 'p');
   odd.time = std::numeric_limits<std::int64_t>::min();
@@ -114,7 +114,7 @@ TEST(CodecTest, AReceiptComesBackAsItWas) {
   }
 }
 
-TEST(CodecTest, AReceiptOfAnyOtherLengthIsRefused) {
+TEST(CodecTest, AReceiptOfWrongLengthIsRejected) {
   const std::string whole = encode_receipt(sample_receipt());
   for (std::size_t length = 0; length < whole.size(); ++length) {
     const std::string cut(whole.data(), length);
@@ -123,7 +123,7 @@ TEST(CodecTest, AReceiptOfAnyOtherLengthIsRefused) {
   EXPECT_TRUE(failed_with(decode_receipt(whole + '\0'), EUCLEAN));
 }
 
-TEST(CodecTest, ReceiptsAndGhostsOfAnyOtherVersionAreRefused) {
+TEST(CodecTest, ReceiptsAndGhostsOfUnknownVersionAreRejected) {
   std::string receipt = encode_receipt(sample_receipt());
   std::string ghost = text(encode_ghost({100, 1}));
   for (int version = 0; version < 256; ++version) {
@@ -134,8 +134,8 @@ TEST(CodecTest, ReceiptsAndGhostsOfAnyOtherVersionAreRefused) {
 }
 
 TEST(CodecTest, DamagedReceiptsNeverReadPastTheirEnd) {
-  // Bits of a good one flipped, on the heap and exactly as long: a read past the end is ASan's to
-  // see. What still decodes must encode to the same bytes.
+  // Flips bits of a good receipt, on the heap with exactly its length, so that ASan detects a read
+  // past the end. If the result can be decoded, it must encode to the same bytes.
   std::mt19937_64 random(3);
   const std::string whole = encode_receipt(sample_receipt());
   for (int round = 0; round < 100'000; ++round) {
@@ -149,7 +149,7 @@ TEST(CodecTest, DamagedReceiptsNeverReadPastTheirEnd) {
   }
 }
 
-TEST(CodecTest, AGhostHasTheDocumentedBytesAndComesBack) {
+TEST(CodecTest, AGhostHasTheDocumentedBytesAndSurvivesEncoding) {
   const Ghost ghost{.left_at = 0x0102030405060708, .slot = 255};
   const std::string bytes = text(encode_ghost(ghost));
   EXPECT_EQ(bytes, "\x01\x08\x07\x06\x05\x04\x03\x02\x01\xff");
@@ -160,7 +160,7 @@ TEST(CodecTest, AGhostHasTheDocumentedBytesAndComesBack) {
   EXPECT_TRUE(failed_with(decode_ghost(bytes + '\0'), EUCLEAN));
 }
 
-TEST(CodecTest, KeptTimesHaveTheDocumentedBytesAndComeBack) {
+TEST(CodecTest, KeptTimesHaveTheDocumentedBytesAndSurviveEncoding) {
   const KeptTimes file{.is_directory = false, .copies = {{3, 0x0102030405060708, -2, 0x0a}}};
   const std::string bytes = encode_times(file);
   EXPECT_EQ(bytes, std::string("\x01\x01\x03\x08\x07\x06\x05\x04\x03\x02\x01"
@@ -182,7 +182,7 @@ TEST(CodecTest, KeptTimesHaveTheDocumentedBytesAndComeBack) {
   }
 }
 
-TEST(CodecTest, KeysSortAsTheirNumbers) {
+TEST(CodecTest, KeysSortByNumber) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 10'000; ++round) {
     const std::uint64_t a = random() >> (random() % 64);
@@ -192,13 +192,13 @@ TEST(CodecTest, KeysSortAsTheirNumbers) {
   }
 }
 
-TEST(CodecTest, KeysOfAnyOtherLengthAreRefused) {
+TEST(CodecTest, KeysOfWrongLengthAreRejected) {
   EXPECT_TRUE(failed_with(decode_key(""), EUCLEAN));
   EXPECT_TRUE(failed_with(decode_key("1234567"), EUCLEAN));
   EXPECT_TRUE(failed_with(decode_key("123456789"), EUCLEAN));
 }
 
-TEST(CodecTest, SchemaVersionsComeBackAndZeroIsNone) {
+TEST(CodecTest, SchemaVersionsSurviveEncodingAndZeroIsInvalid) {
   EXPECT_EQ(*decode_schema(text(encode_schema(0x01020304))), 0x01020304u);
   EXPECT_EQ(text(encode_schema(1)), std::string("\x01\0\0\0", 4));
   EXPECT_TRUE(failed_with(decode_schema(text(encode_schema(0))), EUCLEAN));

@@ -14,7 +14,7 @@ using std::chrono::seconds;
 constexpr seconds kNever{0};
 constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
 
-// A number like those of real files, sometimes of very old ones.
+// Heat like that of real files, sometimes of very old ones.
 Heat random_heat(std::mt19937_64& random) {
   return {.score = static_cast<double>(random() % 1'000'000) / 1000,
           .last_access = static_cast<std::int64_t>(random() % 100'000),
@@ -55,7 +55,7 @@ TEST(DecayTest, TheSumIsAsOfTheLaterAccess) {
   EXPECT_EQ(total, (Heat{.score = 5, .last_access = 110, .opens = 4, .gpu_bytes = 12}));
 }
 
-TEST(DecayTest, TheSumDependsOnNeitherGroupingNorOrder) {
+TEST(DecayTest, TheSumDoesNotDependOnGroupingOrOrder) {
   std::mt19937_64 random(3);
   for (const seconds half_life : {kNever, seconds(1), seconds(3600), seconds(604'800)}) {
     for (int round = 0; round < 10'000; ++round) {
@@ -69,7 +69,7 @@ TEST(DecayTest, TheSumDependsOnNeitherGroupingNorOrder) {
   }
 }
 
-TEST(DecayTest, CountsAndScoresStopAtTheirLargestValue) {
+TEST(DecayTest, CountsAndScoresSaturate) {
   const Heat most{.score = std::numeric_limits<double>::max(), .opens = kMost, .gpu_bytes = kMost};
   EXPECT_EQ(sum(most, most, kNever), most);
   EXPECT_TRUE(is_storable(sum(most, most, kNever)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Only what MemoryStore adds to Store: failing on command. The rest is store_test.cpp.
+// Tests only what MemoryStore adds to Store: failing on command. store_test.cpp tests the rest.
 #include "tests/support/memory_store.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(MemoryStoreTest, OnlyTheNthCallFailsAndChangesNothing) {
   EXPECT_EQ(store.intents()->size(), 2u);
 }
 
-TEST(MemoryStoreTest, AFailureForGoodLastsUntilItIsTakenBack) {
+TEST(MemoryStoreTest, APermanentFailureLastsUntilItIsCleared) {
   test::MemoryStore store;
   store.fail_call(1, EIO, Failure::ForGood);
   EXPECT_TRUE(failed_with(store.heat(kAnyFile), EIO));

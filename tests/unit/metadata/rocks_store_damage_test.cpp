@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What may become of a database and of the disk it is on, and the way back.
+// Damage to a database and to its disk, and the recovery from it.
 #include <sys/mount.h>
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace test::rocks;
 
-// Every way in which a database has been seen to break, done to a filled one.
+// The ways in which a database can be damaged.
 struct Damage {
   const char* name;
   std::function<void(const std::string& path)> inflict;
@@ -91,7 +91,7 @@ const Damage kDamages[] = {
 
 class BrokenRocksStoreTest : public RocksStoreTest, public testing::WithParamInterface<Damage> {};
 
-TEST_P(BrokenRocksStoreTest, IsMovedAsideAndAnEmptyOneWorks) {
+TEST_P(BrokenRocksStoreTest, IsMovedAsideAndReplacedByAnEmptyOne) {
   {
     auto store = must_open(path_);
     // No heat: put_raw() has no merge operator to read it with.
@@ -121,7 +121,7 @@ TEST_P(BrokenRocksStoreTest, IsMovedAsideAndAnEmptyOneWorks) {
 INSTANTIATE_TEST_SUITE_P(Each, BrokenRocksStoreTest, testing::ValuesIn(kDamages),
                          [](const auto& damage) { return damage.param.name; });
 
-TEST_F(RocksStoreTest, ATornLogCostsOnlyItsTail) {
+TEST_F(RocksStoreTest, ATornLogLosesOnlyItsTail) {
   {
     auto store = must_open(path_);
     ASSERT_TRUE(store->begin_intents({"first"}));
@@ -138,14 +138,14 @@ TEST_F(RocksStoreTest, ATornLogCostsOnlyItsTail) {
   EXPECT_EQ(*store->heat(kFile), Heat{});
 }
 
-TEST_F(RocksStoreTest, ADatabaseThatBreaksInUseIsReplacedAndItsIntentsKept) {
+TEST_F(RocksStoreTest, ADatabaseDamagedInUseIsReplacedAndItsIntentsAreKept) {
   std::vector<std::pair<InodeId, Heat>> deltas;
   for (std::uint64_t i = 1; i <= 10'000; ++i) deltas.push_back({InodeId{i}, {1, 100, 1, 0}});
   { ASSERT_TRUE(must_open(path_)->add_heat(deltas)); }
   auto store = must_open(path_);
   const std::uint64_t sequence = *store->begin_intents({"in flight"});
   each(files(path_, "", ".sst"), [](const std::string& file) {
-    // The middle of it: the end is read at open, the middle by the next compaction.
+    // The middle of the file: open() reads the end, the next compaction reads the middle.
     std::string bytes = test::read_file(file);
     for (std::size_t i = 0; i < bytes.size() / 2; ++i) bytes[i] ^= 0x55;
     test::write_file(file, bytes);
@@ -162,7 +162,7 @@ TEST_F(RocksStoreTest, ADatabaseThatBreaksInUseIsReplacedAndItsIntentsKept) {
   EXPECT_GE(store->heat(kFile)->opens, 1u);
 }
 
-// A small disk under the database, for what only a disk can do. Needs root.
+// A small filesystem under the database, which can be full or read-only. Needs root.
 class SmallDisk {
  public:
   explicit SmallDisk(const std::string& path) : path_(path) {
@@ -178,7 +178,7 @@ class SmallDisk {
   void make_read_only() {
     ASSERT_EQ(::mount(nullptr, path_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
   }
-  // Takes all the space that is left.
+  // Uses up the free space.
   void fill_up() {
     try {
       test::write_file(path_ + "/ballast", std::string(64 << 20, 'x'));
@@ -193,7 +193,7 @@ class SmallDisk {
   bool mounted_;
 };
 
-TEST_F(RocksStoreTest, AReadOnlyDiskIsErofs) {
+TEST_F(RocksStoreTest, AReadOnlyDiskFailsOpenWithErofs) {
   SmallDisk disk(dir_.make_dir("disk"));
   if (!disk) GTEST_SKIP() << "cannot mount a tmpfs";
   const std::string path = dir_ / "disk/metadata";
@@ -205,7 +205,7 @@ TEST_F(RocksStoreTest, AReadOnlyDiskIsErofs) {
   EXPECT_TRUE(moved_aside(path).empty());
 }
 
-TEST_F(RocksStoreTest, AFullDiskIsEnospcAtOpenAndNotABrokenDatabase) {
+TEST_F(RocksStoreTest, AFullDiskFailsOpenWithEnospcAndIsNotDamage) {
   SmallDisk disk(dir_.make_dir("disk"));
   if (!disk) GTEST_SKIP() << "cannot mount a tmpfs";
   const std::string path = dir_ / "disk/metadata";
@@ -218,7 +218,7 @@ TEST_F(RocksStoreTest, AFullDiskIsEnospcAtOpenAndNotABrokenDatabase) {
   EXPECT_EQ(must_open(path)->intents()->size(), 1u);
 }
 
-TEST_F(RocksStoreTest, AfterAFullDiskWritesWorkAgainOnceThereIsRoom) {
+TEST_F(RocksStoreTest, WritesWorkAgainAfterAFullDiskHasRoom) {
   SmallDisk disk(dir_.make_dir("disk"));
   if (!disk) GTEST_SKIP() << "cannot mount a tmpfs";
   auto store = must_open(dir_ / "disk/metadata");
@@ -230,7 +230,7 @@ TEST_F(RocksStoreTest, AfterAFullDiskWritesWorkAgainOnceThereIsRoom) {
   EXPECT_TRUE(failed_with(refused, ENOSPC));
   disk.make_room();
 
-  // RocksDB looks for space every five seconds.
+  // RocksDB checks for free space every five seconds.
   EXPECT_TRUE(test::eventually([&] { return store->begin_intents({"after"}).has_value(); },
                                std::chrono::seconds(30)));
 

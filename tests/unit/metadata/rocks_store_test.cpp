@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What RocksStore adds to Store: the disk.
+// Tests what RocksStore adds to Store: persistence.
 #include "metadata/rocks_store.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using namespace test::rocks;
 using std::chrono::seconds;
 
-TEST_F(RocksStoreTest, WhatWasStoredIsThereAfterReopening) {
+TEST_F(RocksStoreTest, RecordsSurviveReopening) {
   for (std::uint64_t round = 1; round <= 3; ++round) {
     auto store = must_open(path_);
     ASSERT_TRUE(store->add_heat({{kFile, {1, 100, 1, 10}}}));
@@ -30,7 +30,7 @@ TEST_F(RocksStoreTest, WhatWasStoredIsThereAfterReopening) {
   EXPECT_EQ(*must_open(path_)->heat(kFile), (Heat{3, 100, 3, 30}));
 }
 
-TEST_F(RocksStoreTest, ReportsNothingOfAHealthyDatabase) {
+TEST_F(RocksStoreTest, ReportIsEmptyForAHealthyDatabase) {
   RocksStore::OpenReport report;
   ASSERT_TRUE(RocksStore::open(path_, kNever, &report));
   EXPECT_EQ(report.schema_found, 0u);
@@ -40,7 +40,7 @@ TEST_F(RocksStoreTest, ReportsNothingOfAHealthyDatabase) {
   EXPECT_EQ(report.reason, "");
 }
 
-TEST_F(RocksStoreTest, IntentsSurviveReopeningInOrderAndTheSequenceGoesOn) {
+TEST_F(RocksStoreTest, IntentsSurviveReopeningInOrderAndTheSequenceContinues) {
   std::uint64_t last = 0;
   {
     auto store = must_open(path_);
@@ -56,15 +56,15 @@ TEST_F(RocksStoreTest, IntentsSurviveReopeningInOrderAndTheSequenceGoesOn) {
   EXPECT_EQ(*store->begin_intents({"next"}), last + 1);
 }
 
-TEST_F(RocksStoreTest, AnIntentBegunBeforeSigkillIsFoundAfterIt) {
-  // The child is this test run anew (RocksDB's threads do not survive a fork): it learns by the
-  // environment where the parent looks.
+TEST_F(RocksStoreTest, AnIntentSurvivesSigkill) {
+  // The child runs this test again as a new process (RocksDB's threads do not survive a fork). An
+  // environment variable tells it the directory to use.
   constexpr const char* kVariable = "SLUICE_TEST_KILLED_STORE";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   if (!std::getenv(kVariable)) ::setenv(kVariable, path_.c_str(), 1);
   EXPECT_EXIT(
       {
-        fs::remove_all(dir_.path());  // the child's own, which it will not live to remove
+        fs::remove_all(dir_.path());  // the child's own directory, which SIGKILL would leave behind
         auto store = must_open(std::getenv(kVariable));
         if (store->begin_intents({"rename a b"})) ::raise(SIGKILL);
       },
@@ -78,7 +78,7 @@ TEST_F(RocksStoreTest, AnIntentBegunBeforeSigkillIsFoundAfterIt) {
   EXPECT_TRUE(moved_aside(path_).empty());
 }
 
-TEST_F(RocksStoreTest, ASecondOpenIsBusyAndHarmsNothing) {
+TEST_F(RocksStoreTest, ASecondOpenFailsWithEbusyAndDoesNoHarm) {
   auto store = must_open(path_);
   ASSERT_TRUE(store->begin_intents({"mine"}));
 
@@ -91,7 +91,7 @@ TEST_F(RocksStoreTest, ASecondOpenIsBusyAndHarmsNothing) {
   EXPECT_TRUE(store->begin_intents({"mine, too"}));
 }
 
-TEST_F(RocksStoreTest, ANewerSchemaIsRefusedAndLeftAsItIs) {
+TEST_F(RocksStoreTest, ANewerSchemaIsRefusedAndNotChanged) {
   must_open(path_);
   put_raw(path_, "config", "schema", text(encode_schema(RocksStore::kSchemaVersion + 1)));
 
@@ -104,7 +104,7 @@ TEST_F(RocksStoreTest, ANewerSchemaIsRefusedAndLeftAsItIs) {
   EXPECT_TRUE(RocksStore::open(path_, kNever));
 }
 
-TEST_F(RocksStoreTest, AHeatRecordThatCannotBeReadIsAnErrorUntilTheNextAccess) {
+TEST_F(RocksStoreTest, ADamagedHeatRecordIsAnErrorUntilTheNextAccess) {
   must_open(path_);
   put_raw(path_, "heat", text(encode_key(to_number(kFile))), "\x7f???");
   auto store = must_open(path_);
@@ -113,7 +113,7 @@ TEST_F(RocksStoreTest, AHeatRecordThatCannotBeReadIsAnErrorUntilTheNextAccess) {
   EXPECT_EQ(*store->heat(kFile), (Heat{1, 100, 1, 0}));
 }
 
-TEST_F(RocksStoreTest, ReceiptsAndGhostsSurviveReopeningAndReceiptsGoOn) {
+TEST_F(RocksStoreTest, ReceiptsAndGhostsSurviveReopeningAndTheSequenceContinues) {
   {
     auto store = must_open(path_);
     for (int i = 0; i < 300; ++i) ASSERT_TRUE(store->add_receipts({receipt_at(i)}));
@@ -138,7 +138,7 @@ TEST_F(RocksStoreTest, ADatabaseOfTheFirstSchemaIsUpgraded) {
     auto store = must_open(path_);
     ASSERT_TRUE(store->add_receipts({receipt_at(1)}));
   }
-  // Which had no family for times.
+  // Schema 1 had no family for times.
   drop_family(path_, "times");
   put_raw(path_, "config", "schema", text(encode_schema(1)));
   RocksStore::OpenReport report;
@@ -153,7 +153,7 @@ TEST_F(RocksStoreTest, ADatabaseOfTheFirstSchemaIsUpgraded) {
   EXPECT_EQ(report.schema_found, RocksStore::kSchemaVersion);
 }
 
-TEST_F(RocksStoreTest, RecordsThatCannotBeDecodedAreLeftOutAndCounted) {
+TEST_F(RocksStoreTest, DamagedRecordsAreSkippedAndCounted) {
   {
     auto store = must_open(path_);
     ASSERT_TRUE(store->add_receipts({receipt_at(1), receipt_at(2)}));
@@ -184,12 +184,12 @@ TEST_F(RocksStoreTest, RecordsThatCannotBeDecodedAreLeftOutAndCounted) {
   EXPECT_EQ(store->skipped(), 3u);
   EXPECT_EQ(*store->receipts(SIZE_MAX), (std::vector<Receipt>{receipt_at(1)}));
   EXPECT_EQ(store->skipped(), 5u);
-  // The odd key does not lead the numbers astray.
+  // A key of wrong length does not disturb the numbering.
   ASSERT_TRUE(store->add_receipts({receipt_at(3)}));
   EXPECT_EQ(store->receipts(1)->front().time, 3);
 }
 
-TEST_F(RocksStoreTest, ReceiptsThatAreNotKeptTakeNoSpaceForLong) {
+TEST_F(RocksStoreTest, PrunedReceiptsFreeTheirSpace) {
   std::vector<Receipt> batch(1000);
   for (Receipt& receipt : batch) receipt.path = std::string(100, 'p');
   {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the tests of RocksStore share: a database, and a way past it to its files.
+// Shared by the tests of RocksStore: a database, and direct access to its files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline constexpr std::chrono::seconds kNever{0};
 
 inline std::string text(const auto& bytes) { return {bytes.data(), bytes.size()}; }
 
-// Opens or throws: for tests of what comes after.
+// Opens a store or throws.
 inline std::unique_ptr<RocksStore> must_open(const std::string& path,
                                              std::chrono::seconds half_life = kNever) {
   auto store = RocksStore::open(path, half_life);
@@ -42,7 +42,7 @@ inline std::vector<std::string> moved_aside(const std::string& path) {
   return found;
 }
 
-// Files of the database at `path` whose name begins and ends like this.
+// The files of the database at `path` whose names begin and end like this.
 inline std::vector<std::string> files(const std::string& path, const std::string& begin,
                                       const std::string& end) {
   std::vector<std::string> found;
@@ -52,7 +52,7 @@ inline std::vector<std::string> files(const std::string& path, const std::string
   return found;
 }
 
-// Opens the database past us and calls `use(db, handle)` with one of its families.
+// Opens the database without RocksStore and calls `use(db, handle)` with one of its families.
 inline void open_raw(const std::string& path, const std::string& family, const auto& use) {
   std::vector<std::string> names;
   ASSERT_TRUE(rocksdb::DB::ListColumnFamilies({}, path, &names).ok());
@@ -68,7 +68,7 @@ inline void open_raw(const std::string& path, const std::string& family, const a
   }
 }
 
-// Writes straight into the database, as another version of Sluice would.
+// Writes directly into the database, as another version of Sluice would.
 inline void put_raw(const std::string& path, const std::string& family, const std::string& key,
                     const std::string& value) {
   open_raw(path, family, [&](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* handle) {

@@ -14,7 +14,7 @@ namespace {
 
 using Contents = StoreDirectory::Contents;
 
-TEST(StoreDirectoryTest, MakesTheDirectoryForItsOwnerOnly) {
+TEST(StoreDirectoryTest, CreatesAPrivateDirectory) {
   test::TempDir dir;
   auto home = StoreDirectory::open(dir / "metadata/");
   ASSERT_TRUE(home) << home.error().operation;
@@ -23,7 +23,7 @@ TEST(StoreDirectoryTest, MakesTheDirectoryForItsOwnerOnly) {
   EXPECT_EQ(*home->contents(), Contents::Nothing);
 }
 
-TEST(StoreDirectoryTest, DoesNotMakeTheParent) {
+TEST(StoreDirectoryTest, DoesNotCreateTheParent) {
   test::TempDir dir;
   EXPECT_TRUE(failed_with(StoreDirectory::open(dir / "no/metadata"), ENOENT));
 }
@@ -34,7 +34,7 @@ TEST(StoreDirectoryTest, AFileInItsPlaceIsAnError) {
   EXPECT_EQ(test::read_file(dir / "f"), "mine");
 }
 
-TEST(StoreDirectoryTest, IsHeldByOneAtATime) {
+TEST(StoreDirectoryTest, IsLockedByOneOwnerAtATime) {
   test::TempDir dir;
   {
     auto first = StoreDirectory::open(dir.path());
@@ -44,7 +44,7 @@ TEST(StoreDirectoryTest, IsHeldByOneAtATime) {
   EXPECT_TRUE(StoreDirectory::open(dir.path()));
 }
 
-TEST(StoreDirectoryTest, TellsADatabaseFromRemainsAndFromFilesOfOthers) {
+TEST(StoreDirectoryTest, DistinguishesADatabaseFromRemainsAndOtherFiles) {
   test::TempDir dir;
   auto home = StoreDirectory::open(dir.path());
   dir.make_file("notes.txt", "");
@@ -55,7 +55,7 @@ TEST(StoreDirectoryTest, TellsADatabaseFromRemainsAndFromFilesOfOthers) {
   EXPECT_EQ(*home->contents(), Contents::Database);
 }
 
-TEST(StoreDirectoryTest, MovedAsideTwiceInASecondBothAreKept) {
+TEST(StoreDirectoryTest, TwoMovesAsideInOneSecondKeepBoth) {
   test::TempDir dir;
   auto home = StoreDirectory::open(dir / "metadata");
   test::write_file(dir / "metadata/CURRENT", "first");
@@ -72,7 +72,7 @@ TEST(StoreDirectoryTest, MovedAsideTwiceInASecondBothAreKept) {
   EXPECT_TRUE(failed_with(StoreDirectory::open(dir / "metadata"), EBUSY)) << "still locked";
 }
 
-TEST(StoreDirectoryTest, BehindASymlinkTheDirectoryItselfIsMoved) {
+TEST(StoreDirectoryTest, MovesTheTargetOfASymlinkAside) {
   test::TempDir dir;
   dir.make_dir("disk/real");
   ASSERT_EQ(::symlink((dir / "disk/real").c_str(), (dir / "link").c_str()), 0);
@@ -83,7 +83,7 @@ TEST(StoreDirectoryTest, BehindASymlinkTheDirectoryItselfIsMoved) {
   EXPECT_EQ(*home->contents(), Contents::Nothing);
 }
 
-TEST(StoreDirectoryTest, OfAMountPointTheContentsAreMovedInstead) {
+TEST(StoreDirectoryTest, MovesTheContentsOfAMountPointAside) {
   test::TempDir dir;
   const std::string path = dir.make_dir("metadata");
   if (::mount("tmpfs", path.c_str(), "tmpfs", 0, "size=1m") < 0) GTEST_SKIP() << "cannot mount";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What every Store promises, asked of each of them.
+// The contract of Store, tested for every implementation.
 #include "metadata/store.hpp"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ std::vector<Receipt> receipts_from(std::uint64_t first, std::uint64_t count) {
 using Heats = std::vector<std::pair<InodeId, Heat>>;
 using Ghosts = std::vector<std::pair<InodeId, Ghost>>;
 
-// What the walks see, up to `most` records.
+// The first `most` records that a walk visits.
 Heats heats_in(const Store& store, std::size_t most = SIZE_MAX) {
   Heats found;
   EXPECT_TRUE(store.each_heat([&](InodeId id, const Heat& heat) {
@@ -62,7 +62,7 @@ Ghosts ghosts_in(const Store& store, std::size_t most = SIZE_MAX) {
   return found;
 }
 
-// Each maker owns what its store stands on.
+// Each maker owns what its store needs.
 struct MemoryMaker {
   std::unique_ptr<Store> make(seconds half_life) {
     return std::make_unique<test::MemoryStore>(half_life);
@@ -88,7 +88,7 @@ class StoreTest : public testing::Test {
 using Makers = testing::Types<MemoryMaker, RocksMaker>;
 TYPED_TEST_SUITE(StoreTest, Makers);
 
-TYPED_TEST(StoreTest, AFileNeverSeenIsCold) {
+TYPED_TEST(StoreTest, AnUnknownFileIsCold) {
   auto heat = this->store_->heat(kFile);
   ASSERT_TRUE(heat);
   EXPECT_EQ(*heat, Heat{});
@@ -106,15 +106,15 @@ TYPED_TEST(StoreTest, OneFileMayBeInABatchMoreThanOnce) {
   EXPECT_EQ(*this->store_->heat(kFile), (Heat{16, 100, 2, 0}));
 }
 
-TYPED_TEST(StoreTest, LateNewsOfAnEarlierAccessIsWorthLess) {
+TYPED_TEST(StoreTest, ALateDeltaOfAnEarlierAccessIsDecayed) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 110, 1, 0}}}));
   ASSERT_TRUE(this->store_->add_heat({{kFile, {8, 100, 1, 0}}}));
   EXPECT_EQ(*this->store_->heat(kFile), (Heat{5, 110, 2, 0}));
 }
 
-TYPED_TEST(StoreTest, AnEmptyBatchIsFine) { EXPECT_TRUE(this->store_->add_heat({})); }
+TYPED_TEST(StoreTest, AnEmptyBatchSucceeds) { EXPECT_TRUE(this->store_->add_heat({})); }
 
-TYPED_TEST(StoreTest, ABatchWithAnImpossibleScoreIsRefusedWhole) {
+TYPED_TEST(StoreTest, ABatchWithAnImpossibleScoreIsRejectedCompletely) {
   for (const double score : {-1.0, std::nan(""), HUGE_VAL}) {
     EXPECT_TRUE(failed_with(
         this->store_->add_heat({{kFile, {1, 1, 1, 1}}, {kOther, {score, 1, 1, 1}}}), EINVAL));
@@ -122,7 +122,7 @@ TYPED_TEST(StoreTest, ABatchWithAnImpossibleScoreIsRefusedWhole) {
   EXPECT_EQ(*this->store_->heat(kFile), Heat{});
 }
 
-TYPED_TEST(StoreTest, ForgottenHeatIsGoneAndStartsAnew) {
+TYPED_TEST(StoreTest, ForgottenHeatStartsFromZero) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {8, 100, 3, 5}}, {kOther, {1, 1, 1, 1}}}));
   ASSERT_TRUE(this->store_->forget_heat({kFile}));
   EXPECT_EQ(*this->store_->heat(kFile), Heat{});
@@ -131,7 +131,7 @@ TYPED_TEST(StoreTest, ForgottenHeatIsGoneAndStartsAnew) {
   EXPECT_EQ(*this->store_->heat(kFile), (Heat{1, 100, 1, 0}));
 }
 
-TYPED_TEST(StoreTest, ForgettingAFileNeverSeenIsFine) {
+TYPED_TEST(StoreTest, ForgettingAnUnknownFileSucceeds) {
   EXPECT_TRUE(this->store_->forget_heat({kFile}));
 }
 
@@ -149,9 +149,9 @@ TYPED_TEST(StoreTest, ManyFilesAreForgottenAtOnce) {
   EXPECT_TRUE(this->store_->forget_heat({}));
 }
 
-TYPED_TEST(StoreTest, AWalkSeesTheTotalsInTheOrderOfTheIds) {
+TYPED_TEST(StoreTest, AWalkVisitsTheTotalsSortedById) {
   EXPECT_TRUE(heats_in(*this->store_).empty());
-  // An order by bytes that is not the order of numbers would show.
+  // These ids would show it if the store sorted by bytes instead of numbers.
   ASSERT_TRUE(this->store_->add_heat({{InodeId{1u << 20}, {1, 100, 1, 0}},
                                       {InodeId{255}, {8, 100, 3, 5}},
                                       {InodeId{256}, {2, 100, 2, 0}}}));
@@ -161,19 +161,19 @@ TYPED_TEST(StoreTest, AWalkSeesTheTotalsInTheOrderOfTheIds) {
                                             {InodeId{1u << 20}, {1, 100, 1, 0}}}));
 }
 
-TYPED_TEST(StoreTest, AWalkEndsWhenTheVisitorSaysSo) {
+TYPED_TEST(StoreTest, AWalkEndsWhenTheVisitorReturnsFalse) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}, {kOther, {2, 2, 2, 2}}}));
   EXPECT_EQ(heats_in(*this->store_, 1), (Heats{{kFile, {1, 1, 1, 1}}}));
   ASSERT_TRUE(this->store_->add_ghosts({{kFile, {1, 1}}, {kOther, {2, 2}}}));
   EXPECT_EQ(ghosts_in(*this->store_, 1), (Ghosts{{kFile, {1, 1}}}));
 }
 
-TYPED_TEST(StoreTest, AWalkSeesTheStoreAsItWasWhenItBegan) {
+TYPED_TEST(StoreTest, AWalkUsesASnapshot) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}, {kOther, {2, 2, 2, 2}}}));
   Heats found;
   ASSERT_TRUE(this->store_->each_heat([&](InodeId id, const Heat& heat) {
     found.emplace_back(id, heat);
-    // By another thread: a visitor may not.
+    // In another thread, because a visitor may not call the store.
     std::jthread([&] {
       EXPECT_TRUE(this->store_->forget_heat({kOther}));
       EXPECT_TRUE(this->store_->add_heat({{InodeId{9}, {3, 3, 3, 3}}}));
@@ -183,7 +183,7 @@ TYPED_TEST(StoreTest, AWalkSeesTheStoreAsItWasWhenItBegan) {
   EXPECT_EQ(found, (Heats{{kFile, {1, 1, 1, 1}}, {kOther, {2, 2, 2, 2}}}));
 }
 
-TYPED_TEST(StoreTest, ReceiptsComeNewestFirst) {
+TYPED_TEST(StoreTest, ReceiptsAreListedNewestFirst) {
   EXPECT_TRUE(this->store_->receipts(10)->empty());
   EXPECT_TRUE(this->store_->add_receipts({}));
   ASSERT_TRUE(this->store_->add_receipts(receipts_from(1, 299)));
@@ -210,7 +210,7 @@ TYPED_TEST(StoreTest, OnlyTheNewestReceiptsAreKept) {
   EXPECT_EQ(all->back(), receipt(last - Store::kMostReceipts + 1));
 }
 
-TYPED_TEST(StoreTest, ABatchOfMoreReceiptsThanAreKeptLeavesItsNewest) {
+TYPED_TEST(StoreTest, AnOversizedBatchOfReceiptsKeepsItsNewest) {
   ASSERT_TRUE(this->store_->add_receipts({receipt(1)}));
   ASSERT_TRUE(this->store_->add_receipts(receipts_from(2, Store::kMostReceipts + 10)));
   const auto all = this->store_->receipts(SIZE_MAX);
@@ -251,7 +251,7 @@ TYPED_TEST(StoreTest, LaterTimesReplaceTheEarlierUntilForgotten) {
   EXPECT_EQ(*this->store_->times(kOther), directory);
 }
 
-TYPED_TEST(StoreTest, HeatGhostsReceiptsAndIntentsDoNotMix) {
+TYPED_TEST(StoreTest, RecordsOfDifferentKindsAreSeparate) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}}));
   ASSERT_TRUE(this->store_->add_ghosts({{kFile, {100, 1}}}));
   ASSERT_TRUE(this->store_->add_receipts(receipts_from(1, 10)));
@@ -263,7 +263,7 @@ TYPED_TEST(StoreTest, HeatGhostsReceiptsAndIntentsDoNotMix) {
 }
 
 TYPED_TEST(StoreTest, IntentsAreListedOldestFirstUntilCleared) {
-  // More than 256, so that an order by bytes that is not the order of numbers would show.
+  // More than 256, so that sorting by bytes instead of numbers would show.
   std::vector<std::uint64_t> sequences;
   for (int i = 0; i < 300; ++i) {
     auto sequence = this->store_->begin_intents({"intent " + std::to_string(i)});
@@ -282,7 +282,7 @@ TYPED_TEST(StoreTest, IntentsAreListedOldestFirstUntilCleared) {
   EXPECT_EQ(intents->back().bytes, "intent 299");
 }
 
-TYPED_TEST(StoreTest, IntentsHoldAnyBytes) {
+TYPED_TEST(StoreTest, IntentsMayContainAnyBytes) {
   const std::string bytes("\0\xff\n", 3);
   ASSERT_TRUE(this->store_->begin_intents({bytes}));
   ASSERT_TRUE(this->store_->begin_intents({""}));
@@ -292,13 +292,13 @@ TYPED_TEST(StoreTest, IntentsHoldAnyBytes) {
   EXPECT_EQ((*intents)[1].bytes, "");
 }
 
-TYPED_TEST(StoreTest, ClearingTwiceIsFine) {
+TYPED_TEST(StoreTest, ClearingTwiceSucceeds) {
   auto sequence = this->store_->begin_intents({"x"});
   ASSERT_TRUE(this->store_->clear_intents({*sequence}));
   EXPECT_TRUE(this->store_->clear_intents({*sequence}));
 }
 
-TYPED_TEST(StoreTest, ThreadsLoseNoHeatAndShareNoSequence) {
+TYPED_TEST(StoreTest, ConcurrentWritersLoseNoHeatAndGetDistinctSequences) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 50;
   std::array<std::vector<std::uint64_t>, kThreads> sequences;

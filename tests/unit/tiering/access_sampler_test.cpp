@@ -43,7 +43,7 @@ class AccessSamplerTest : public testing::Test {
   std::vector<std::pair<InodeId, SharedFd>> files_;
 };
 
-TEST_F(AccessSamplerTest, NamesEveryFileThatWasReadOnceASample) {
+TEST_F(AccessSamplerTest, ReportsEachUsedFileOncePerSample) {
   for (int i = 0; i < 3; ++i) {
     for (const std::uint64_t file : {1, 2, 5, 7}) read(file);
   }
@@ -55,14 +55,14 @@ TEST_F(AccessSamplerTest, NamesEveryFileThatWasReadOnceASample) {
   EXPECT_EQ(used(), std::vector<InodeId>{InodeId{1}});
 }
 
-TEST_F(AccessSamplerTest, SaysNothingOfFilesThatAreNotUsedOrNotWatchedAnyMore) {
+TEST_F(AccessSamplerTest, DoesNotReportUnusedOrUnwatchedFiles) {
   EXPECT_TRUE(used().empty());
   sampler_->watch({files_[0]});
   read(3);
   EXPECT_TRUE(used().empty());
 }
 
-TEST_F(AccessSamplerTest, HoldsNoFileOpen) {
+TEST_F(AccessSamplerTest, KeepsNoFileOpen) {
   const std::weak_ptr<const UniqueFd> fd = files_[4].second;
   files_.erase(files_.begin() + 4);
   EXPECT_TRUE(fd.expired());

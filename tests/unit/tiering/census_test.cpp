@@ -67,7 +67,7 @@ class CensusTest : public test::PoolTest {
   std::int64_t now_ = std::time(nullptr);
 };
 
-TEST_F(CensusTest, LeavesOutWhatNoPathLeadsTo) {
+TEST_F(CensusTest, SkipsDirectoriesWithTooLongPaths) {
   dir_.make_file("a/d/f", "1");
   test::make_chain(at("a", ""), 3000);
   const Census census = take();
@@ -88,14 +88,14 @@ TEST_F(CensusTest, CountsEveryFileOfEveryTier) {
   EXPECT_EQ(facts(census, "/d/g").id, id("b", "d/g"));
 }
 
-TEST_F(CensusTest, IsInTheOrderOfTheIds) {
+TEST_F(CensusTest, IsSortedById) {
   for (const char* name : {"c/z", "a/y", "b/x", "a/w", "c/v"}) dir_.make_file(name, "x");
   const Census census = take();
   ASSERT_EQ(census.files().size(), 5u);
   EXPECT_TRUE(std::ranges::is_sorted(census.files(), {}, &FileFacts::id));
 }
 
-TEST_F(CensusTest, CountsBytesOnTheDiskAndNotHoles) {
+TEST_F(CensusTest, CountsAllocatedBytesWithoutHoles) {
   dir_.make_file("a/full", test::pattern(100'000, 1));
   dir_.make_file("a/sparse", "x");
   ASSERT_EQ(::truncate(at("a", "sparse").c_str(), 1 << 30), 0);
@@ -107,14 +107,14 @@ TEST_F(CensusTest, CountsBytesOnTheDiskAndNotHoles) {
   EXPECT_EQ(facts(census, "/empty").bytes, 0u);
 }
 
-TEST_F(CensusTest, AFileArrivedWhenItsCopyWasBorn) {
+TEST_F(CensusTest, ArrivalTimeIsTheBirthTimeOfTheCopy) {
   dir_.make_file("a/f", "x");
   const std::array<timespec, 2> old{timespec{1000, 0}, timespec{1000, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, at("a", "f").c_str(), old.data(), 0), 0);
   EXPECT_NEAR(static_cast<double>(facts(take(), "/f").arrived), static_cast<double>(now_), 5);
 }
 
-TEST_F(CensusTest, AFileWithoutHeatWasNeverUsed) {
+TEST_F(CensusTest, FileWithoutHeatWasNeverUsed) {
   dir_.make_file("a/f", "x");
   const FileFacts file = facts(take(), "/f");
   EXPECT_EQ(file.score, 0);
@@ -125,7 +125,7 @@ TEST_F(CensusTest, AFileWithoutHeatWasNeverUsed) {
   EXPECT_EQ(file.rule, kNoRule);
 }
 
-TEST_F(CensusTest, OfAPathOnTwoTiersOnlyTheFastestCounts) {
+TEST_F(CensusTest, CountsOnlyTheFastestTiersFileOfAPath) {
   dir_.make_file("b/d/f", "middle");
   dir_.make_file("c/d/f", "slow");
   const Census census = take();
@@ -133,7 +133,7 @@ TEST_F(CensusTest, OfAPathOnTwoTiersOnlyTheFastestCounts) {
   EXPECT_EQ(census.files()[0].tier, 1);
 }
 
-TEST_F(CensusTest, WhatADirectoryOrAnotherTypeHidesIsNotCounted) {
+TEST_F(CensusTest, FilesHiddenByAnotherTypeAreNotCounted) {
   dir_.make_dir("a/dir");
   dir_.make_file("b/dir", "hidden by a directory");
   dir_.make_file("a/file", "x");
@@ -151,7 +151,7 @@ TEST_F(CensusTest, OnlyRegularFilesAreCounted) {
   EXPECT_EQ(all(take()), Paths{"/f"});
 }
 
-TEST_F(CensusTest, OurOwnDirectoryIsLeftOut) {
+TEST_F(CensusTest, ThePrivateDirectoryIsSkipped) {
   test::write_file(at("a", ".sluice/tmp/t1"), "half a copy");
   dir_.make_file("a/d/.sluice/f", "a name like any");
   EXPECT_EQ(all(take()), Paths{"/d/.sluice/f"});
@@ -175,7 +175,7 @@ TEST_F(CensusTest, AFileInheritsThePinOfADirectoryAbove) {
   EXPECT_EQ(facts(census, "/other").pin, kNoTier);
 }
 
-TEST_F(CensusTest, TheNearestPinWins) {
+TEST_F(CensusTest, TheNearestPinTakesPrecedence) {
   dir_.make_file("a/d/e/f", "x");
   dir_.make_file("a/d/e/own", "x");
   dir_.make_file("a/d/g", "x");
@@ -189,7 +189,7 @@ TEST_F(CensusTest, TheNearestPinWins) {
   EXPECT_EQ(facts(census, "/d/e/own").pin, 1);
 }
 
-TEST_F(CensusTest, APinToATierThatIsNotThereIsNoPin) {
+TEST_F(CensusTest, APinToAnUnknownTierIsIgnored) {
   dir_.make_file("a/d/f", "x");
   pin("a", "d", "b");
   pin("a", "d/f", "gone");
@@ -208,7 +208,7 @@ TEST_F(CensusTest, AHardLinkedFileIsCountedOnceWithAllItsNames) {
   EXPECT_TRUE(census.has_all_names(0));
 }
 
-TEST_F(CensusTest, ANameOutsideTheTierIsMissed) {
+TEST_F(CensusTest, ANameOutsideTheTierIsReportedMissing) {
   dir_.make_file("b/f", "x");
   ASSERT_EQ(::link(at("b", "f").c_str(), (dir_ / "outside").c_str()), 0);
   const Census census = take();
@@ -216,7 +216,7 @@ TEST_F(CensusTest, ANameOutsideTheTierIsMissed) {
   EXPECT_FALSE(census.has_all_names(0));
 }
 
-TEST_F(CensusTest, ANameThatAFasterTierHidesIsMissed) {
+TEST_F(CensusTest, ANameHiddenByAFasterTierIsReportedMissing) {
   dir_.make_file("b/f", "x");
   ASSERT_EQ(::link(at("b", "f").c_str(), at("b", "g").c_str()), 0);
   dir_.make_file("a/g", "hides it");
@@ -236,7 +236,7 @@ TEST_F(CensusTest, JoinsHeatDecayedToNow) {
   EXPECT_EQ(facts(census, "/g").score, 0);
 }
 
-TEST_F(CensusTest, FindsHeatOfFilesThatAreNoMore) {
+TEST_F(CensusTest, FindsHeatOfDeletedFiles) {
   dir_.make_file("b/f", "x");
   heat(id("b", "f"), {.score = 1, .last_access = now_ - 3 * kDay, .opens = 1});
   for (const std::uint64_t gone : {2ul, ~0ul})
@@ -244,7 +244,7 @@ TEST_F(CensusTest, FindsHeatOfFilesThatAreNoMore) {
   EXPECT_EQ(take().stale_heat(), (std::vector{InodeId{2}, InodeId{~0ul}}));
 }
 
-TEST_F(CensusTest, YoungHeatIsNotStale) {
+TEST_F(CensusTest, RecentHeatIsNotStale) {
   heat(InodeId{2}, {.score = 1, .last_access = now_ - kHour, .opens = 1});
   EXPECT_TRUE(take().stale_heat().empty());
 }
@@ -255,7 +255,7 @@ TEST_F(CensusTest, HeatIsNotStaleWhileATierIsAway) {
   EXPECT_TRUE(take().stale_heat().empty());
 }
 
-TEST_F(CensusTest, HeatIsNotStaleWhereADirectoryCanNotBeRead) {
+TEST_F(CensusTest, HeatIsNotStaleIfADirectoryCannotBeRead) {
   dir_.make_file("a/d/f", "x");
   heat(id("a", "d/f"), {.score = 1, .last_access = now_ - 3 * kDay, .opens = 1});
   rlimit before{};
@@ -269,7 +269,7 @@ TEST_F(CensusTest, HeatIsNotStaleWhereADirectoryCanNotBeRead) {
   EXPECT_TRUE(census->stale_heat().empty());
 }
 
-TEST_F(CensusTest, AFileThatWasUsedSinceItHadToLeaveIsAGhost) {
+TEST_F(CensusTest, AFileUsedAfterItHadToLeaveIsAGhost) {
   dir_.make_file("b/used", "x");
   dir_.make_file("b/unused", "x");
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);
@@ -283,7 +283,7 @@ TEST_F(CensusTest, AFileThatWasUsedSinceItHadToLeaveIsAGhost) {
   EXPECT_TRUE(census.stale_ghosts().empty());
 }
 
-TEST_F(CensusTest, AFileThatIsBackIsNoGhost) {
+TEST_F(CensusTest, AFileThatIsBackIsNotAGhost) {
   dir_.make_file("a/f", "x");
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);
   ASSERT_TRUE(store_.add_ghosts({{id("a", "f"), {now_ - kHour, slot}}}));
@@ -291,7 +291,7 @@ TEST_F(CensusTest, AFileThatIsBackIsNoGhost) {
   EXPECT_EQ(facts(take(), "/f").ghost_of, kNoTier);
 }
 
-TEST_F(CensusTest, GhostsOfOldTimesAndOfFilesThatAreNoMoreAreStale) {
+TEST_F(CensusTest, OldGhostsAndGhostsOfDeletedFilesAreStale) {
   dir_.make_file("b/old", "x");
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);
   ASSERT_TRUE(store_.add_ghosts({{id("b", "old"), {now_ - 2 * kDay, slot}}}));
@@ -300,7 +300,7 @@ TEST_F(CensusTest, GhostsOfOldTimesAndOfFilesThatAreNoMoreAreStale) {
   EXPECT_EQ(take().stale_ghosts(), expected);
 }
 
-TEST_F(CensusTest, OldTimesOfFilesThatAreNoMoreAreStale) {
+TEST_F(CensusTest, OldTimesOfDeletedFilesAreStale) {
   dir_.make_file("b/there", "x");
   const auto times = [&](InodeId id, bool is_directory, std::int64_t ctime) {
     const KeptTimes kept{.is_directory = is_directory,
@@ -309,7 +309,7 @@ TEST_F(CensusTest, OldTimesOfFilesThatAreNoMoreAreStale) {
   };
   times(id("b", "there"), false, now_ - 2 * kDay);
   times(InodeId{2}, false, now_ - 2 * kDay);
-  times(InodeId{3}, false, now_);  // it may have passed the walk
+  times(InodeId{3}, false, now_);  // recent, so the walk may have missed the file
   times(InodeId{4}, true, now_ - 2 * kDay);
   EXPECT_EQ(take().stale_times(), (std::vector<InodeId>{InodeId{2}}));
 }
@@ -341,7 +341,7 @@ TEST_F(CensusTest, MatchesRulesByNameSizeAndAge) {
   EXPECT_EQ(facts(census, "/logs/old").rule, 2);
 }
 
-TEST_F(CensusTest, AFileIsAsYoungAsItsLastUse) {
+TEST_F(CensusTest, AgeIsMeasuredFromTheLastUse) {
   policy_.rules = {{"", {}, {}, hours(1), {}, 2}};
   dir_.make_file("a/f", "x");
   const std::array<timespec, 2> old{timespec{1000, 0}, timespec{1000, 0}};
@@ -350,7 +350,7 @@ TEST_F(CensusTest, AFileIsAsYoungAsItsLastUse) {
   EXPECT_EQ(facts(take(), "/f").rule, kNoRule);
 }
 
-TEST_F(CensusTest, StopsWhenToldTo) {
+TEST_F(CensusTest, StopsWhenProgressReturnsFalse) {
   dir_.make_dir("a/d");
   for (int i = 0; i < 1000; ++i) test::write_file(at("a", "d/f" + std::to_string(i)), "");
   std::uint64_t told = 0;
@@ -370,14 +370,14 @@ TEST_F(CensusTest, ReportsAStoreThatFails) {
   }
 }
 
-TEST_F(CensusTest, ATierThatIsAwayIsLeftOut) {
+TEST_F(CensusTest, ATierThatIsAwayIsSkipped) {
   dir_.make_file("a/f", "x");
   dir_.make_file("c/g", "x");
   take_away("c");
   EXPECT_EQ(all(take()), Paths{"/f"});
 }
 
-TEST_F(CensusTest, WhatCannotBeReadIsLeftOut) {
+TEST_F(CensusTest, UnreadableDirectoriesAreSkipped) {
   dir_.make_file("a/d/f", "x");
   dir_.make_file("b/closed/g", "x");
   dir_.make_file("b/h", "x");
@@ -390,7 +390,7 @@ TEST_F(CensusTest, WhatCannotBeReadIsLeftOut) {
   EXPECT_EQ(seen, "/d/f /h ");
 }
 
-TEST_F(CensusTest, FindsTheNamesOfOneFile) {
+TEST_F(CensusTest, FindsAllNamesOfOneFile) {
   dir_.make_file("b/f", "x");
   dir_.make_dir("b/d/e");
   dir_.make_file("b/d/other", "x");

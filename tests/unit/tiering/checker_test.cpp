@@ -26,7 +26,7 @@ class CheckerTest : public test::PoolTest {
   CheckReport check(Repair repair) {
     return check_pool(*pool_, &store_, repair, [](std::uint64_t) {});
   }
-  // "kind path" of every finding, a "+" behind those repaired.
+  // "kind path" of every finding, followed by " +" if it was repaired.
   static std::vector<std::string> lines(const CheckReport& report) {
     std::vector<std::string> out;
     for (const Finding& f : report.findings) {
@@ -35,7 +35,8 @@ class CheckerTest : public test::PoolTest {
     std::ranges::sort(out);
     return out;
   }
-  // Reports without repairing change nothing; repairing does what is promised; then all is well.
+  // A check without repair changes nothing. A check with repair repairs if `repaired`, and the
+  // check after it then finds nothing.
   void expect(const std::vector<std::string>& found, bool repaired) {
     const std::string before = shown("abc");
     const CheckReport report = check(Repair::No);
@@ -82,11 +83,11 @@ TEST_F(CheckerTest, FindsNothingInAHealthyPool) {
   EXPECT_EQ(report.directories, 3u);  // root, d, d/e
 }
 
-// Deeper than the thread's stack is large, and than a path may be long.
-TEST_F(CheckerTest, GoesToTheBottomOfADeepTree) {
+// Deeper than the stack and PATH_MAX allow.
+TEST_F(CheckerTest, ReachesTheBottomOfADeepTree) {
   const UniqueFd bottom = test::make_chain(at("a", ""), test::kDeep);
   ASSERT_EQ(::symlinkat("target", bottom.get(), "link"), 0);
-  // Names on the way up, on both tiers, after the descriptors of these levels were closed.
+  // These are examined on the way up, after the descriptors of their levels were closed.
   test::make_chain(at("b", ""), 10);
   for (const char* tier : {"a", "b"}) dir_.make_file(std::string(tier) + "/d/d/d/twice", tier);
   CheckReport report;
@@ -97,7 +98,7 @@ TEST_F(CheckerTest, GoesToTheBottomOfADeepTree) {
   EXPECT_EQ(report.files, 2u);
 }
 
-TEST_F(CheckerTest, LooksAtNothingOfOurs) {
+TEST_F(CheckerTest, IgnoresThePrivateDirectory) {
   dir_.make_file("a/.sluice/note", "1");
   dir_.make_file("b/.sluice/note", "2");
   dir_.make_file("a/d/.sluice", "a user's own, not in the root");
@@ -106,7 +107,7 @@ TEST_F(CheckerTest, LooksAtNothingOfOurs) {
   EXPECT_EQ(report.files, 1u);
 }
 
-TEST_F(CheckerTest, TheSlowerOfTwoEqualFilesGoes) {
+TEST_F(CheckerTest, RemovesTheSlowerOfTwoEqualFiles) {
   dir_.make_file("a/d/f", "same");
   dir_.make_file("b/d/f", "same");
   expect({"same-file-twice /d/f"}, true);
@@ -114,7 +115,7 @@ TEST_F(CheckerTest, TheSlowerOfTwoEqualFilesGoes) {
   EXPECT_FALSE(test::exists(at("b", "d/f")));
 }
 
-TEST_F(CheckerTest, OfThreeEqualFilesTheFastestStays) {
+TEST_F(CheckerTest, KeepsTheFastestOfThreeEqualFiles) {
   for (const char* tier : {"a", "b", "c"}) {
     test::write_file(at(tier, "f"), test::pattern(700'000, 1));
   }
@@ -123,7 +124,7 @@ TEST_F(CheckerTest, OfThreeEqualFilesTheFastestStays) {
   EXPECT_FALSE(test::exists(at("b", "f")) || test::exists(at("c", "f")));
 }
 
-TEST_F(CheckerTest, TwoDifferentFilesAreLeftToTheUser) {
+TEST_F(CheckerTest, TwoDifferentFilesAreNotRepaired) {
   dir_.make_file("a/f", "one");
   dir_.make_file("b/f", "two");
   expect({"two-files /f"}, false);
@@ -150,7 +151,7 @@ TEST_F(CheckerTest, FilesOfDifferentSizeOrTypeAreDifferent) {
   EXPECT_TRUE(test::exists(at("b", "f")) && test::exists(at("b", "g")));
 }
 
-TEST_F(CheckerTest, ATypeClashIsLeftToTheUser) {
+TEST_F(CheckerTest, ATypeClashIsNotRepaired) {
   dir_.make_file("a/x/inside", "1");
   dir_.make_file("b/x", "a file");
   dir_.make_file("a/y", "a file");
@@ -158,7 +159,7 @@ TEST_F(CheckerTest, ATypeClashIsLeftToTheUser) {
   expect({"type-clash /x", "type-clash /y"}, false);
 }
 
-TEST_F(CheckerTest, CopiesOfADirectoryGetTheFastestOnesAttributes) {
+TEST_F(CheckerTest, CopiesOfADirectoryGetTheAttributesOfTheFastest) {
   for (const char* tier : {"a", "b", "c"}) dir_.make_dir(std::string(tier) + "/d");
   ASSERT_EQ(::chmod(at("a", "d").c_str(), 0750), 0);
   ASSERT_EQ(::chown(at("a", "d").c_str(), 12, 34), 0);
@@ -181,7 +182,7 @@ TEST_F(CheckerTest, TheIdentityOfADirectoryCopyIsNotAnAttribute) {
   EXPECT_EQ(lines(check(Repair::No)), Lines{});
 }
 
-TEST_F(CheckerTest, TwoFilesWithOneIdentityBecomeTwo) {
+TEST_F(CheckerTest, TwoFilesWithOneIdentityGetSeparateIdentities) {
   if (!test::require("unit", test::on_ext4(dir_.path()), "not on ext4")) return;
   dir_.make_file("a/original", "x");
   const Identity born = identity_of(a(), at("a", "original"));
@@ -196,7 +197,7 @@ TEST_F(CheckerTest, TwoFilesWithOneIdentityBecomeTwo) {
   EXPECT_NE(identity_of(b(), at("b", "g")), born);
 }
 
-TEST_F(CheckerTest, OneDirectoryUnderTwoNamesIsLeftToTheUser) {
+TEST_F(CheckerTest, OneDirectoryUnderTwoNamesIsNotRepaired) {
   dir_.make_file("a/one/f", "1");
   dir_.make_file("b/two/g", "2");
   carry(b(), "two", a(), "one");
@@ -208,7 +209,7 @@ TEST_F(CheckerTest, OneDirectoryUnderTwoNamesIsLeftToTheUser) {
       << detail;
 }
 
-TEST_F(CheckerTest, DirectoriesThatWereMixedUpOnOneTierAreFound) {
+TEST_F(CheckerTest, FindsDirectoriesThatWereSwappedOnOneTier) {
   for (const char* tier : {"a", "b", "c"}) {
     dir_.make_file(std::string(tier) + "/one/" + tier + "1", "1");
     dir_.make_file(std::string(tier) + "/two/" + tier + "2", "2");
@@ -220,7 +221,7 @@ TEST_F(CheckerTest, DirectoriesThatWereMixedUpOnOneTierAreFound) {
   expect({"shared-identity /one", "shared-identity /two"}, false);
 }
 
-TEST_F(CheckerTest, TwoCopiesOfADirectoryThatIsGoneMustHaveOneName) {
+TEST_F(CheckerTest, CopiesOfAMissingDirectoryMustHaveTheSameName) {
   dir_.make_dir("a/born");
   dir_.make_file("b/one/f", "1");
   dir_.make_file("c/two/g", "2");
@@ -238,13 +239,13 @@ TEST_F(CheckerTest, AnEmptyDirectoryWithTheIdentityOfAnotherGetsItsOwn) {
   EXPECT_NE(identity_of(b(), at("b", "two")), identity_of(a(), at("a", "one")));
 }
 
-TEST_F(CheckerTest, DirectoriesOfOneNameMadeSeparatelyMerge) {
+TEST_F(CheckerTest, SeparatelyCreatedDirectoriesOfOneNameAreFine) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   EXPECT_EQ(lines(check(Repair::No)), Lines{});
 }
 
-TEST_F(CheckerTest, AFileThatCameBackMayNotShareItsIdentityEither) {
+TEST_F(CheckerTest, AFileThatMovedBackMustNotShareItsIdentity) {
   if (!test::require("unit", test::on_ext4(dir_.path()), "not on ext4")) return;
   dir_.make_file("a/original", "x");
   const Identity born = identity_of(a(), at("a", "original"));
@@ -256,7 +257,7 @@ TEST_F(CheckerTest, AFileThatCameBackMayNotShareItsIdentityEither) {
   expect({"shared-identity /g"}, true);
 }
 
-TEST_F(CheckerTest, AliasesOfAclsAreRemovedWhereTheyGrantNothing) {
+TEST_F(CheckerTest, AclAliasesAreRemovedOutsideXfs) {
   dir_.make_file("a/d/f", "1");
   for (const std::string path : {"a", "a/d", "a/d/f"}) {
     ASSERT_EQ(::setxattr((dir_ / path).c_str(), "trusted.SGI_ACL_FILE", "x", 1, 0), 0);
@@ -266,7 +267,7 @@ TEST_F(CheckerTest, AliasesOfAclsAreRemovedWhereTheyGrantNothing) {
   EXPECT_EQ(test::xattr_of(at("a", "d/f"), "trusted.SGI_ACL_FILE"), std::nullopt);
 }
 
-TEST_F(CheckerTest, OnXfsTheyAreTheAclAndStay) {
+TEST_F(CheckerTest, AclAliasesAreKeptOnXfs) {
   if (!test::require_loop("unit", "xfs")) return;
   const test::LoopFs disk(dir_ / "x", "xfs", 0);
   pool_.reset();
@@ -279,7 +280,7 @@ TEST_F(CheckerTest, OnXfsTheyAreTheAclAndStay) {
   pool_.reset();
 }
 
-TEST_F(CheckerTest, HardLinksShareTheirIdentityRightly) {
+TEST_F(CheckerTest, HardLinksMayShareAnIdentity) {
   dir_.make_file("a/original", "x");
   const Identity born = identity_of(a(), at("a", "original"));
   ASSERT_EQ(::unlink(at("a", "original").c_str()), 0);
@@ -307,7 +308,7 @@ TEST_F(CheckerTest, UnfinishedOperationsAreFinished) {
   EXPECT_EQ(shown(), "a/e/ 755\na/e/f 644 \"1\"\nb/e/ 755\nb/e/g 644 \"2\"\n");
 }
 
-TEST_F(CheckerTest, ACopyThatAnUnfinishedOperationNeedsIsNotALeftOver) {
+TEST_F(CheckerTest, ACopyNeededByAnUnfinishedOperationIsNotALeftOver) {
   dir_.make_file("b/.sluice/tmp/t1", "moved");
   ASSERT_TRUE(announce(store_, {step(Step::Kind::Rename, b(), ".sluice/tmp/t1", "f")}));
   const CheckReport report = check(Repair::Yes);
@@ -343,7 +344,7 @@ TEST_F(CheckerTest, AStoreThatFailsIsUnreadable) {
   EXPECT_EQ(lines(check(Repair::No)), Lines{"unreadable /"});
 }
 
-TEST_F(CheckerTest, WithoutAStoreIntentsAreNotLookedAt) {
+TEST_F(CheckerTest, WithoutAStoreIntentsAreNotChecked) {
   dir_.make_file("a/f", "1");
   ASSERT_TRUE(announce(store_, {step(Step::Kind::Rename, a(), "f", "g")}));
   const CheckReport report = check_pool(*pool_, nullptr, Repair::Yes, [](std::uint64_t) {});
@@ -351,7 +352,7 @@ TEST_F(CheckerTest, WithoutAStoreIntentsAreNotLookedAt) {
   EXPECT_TRUE(test::exists(at("a", "f")));
 }
 
-TEST_F(CheckerTest, TellsHowFarItIs) {
+TEST_F(CheckerTest, ReportsProgress) {
   dir_.make_dir("a/d");
   for (int i = 0; i < 2001; ++i) test::write_file(at("a", "d/f" + std::to_string(i)), "");
   std::vector<std::uint64_t> told;
@@ -361,7 +362,7 @@ TEST_F(CheckerTest, TellsHowFarItIs) {
   EXPECT_EQ(report.files, 2001u);
 }
 
-TEST_F(CheckerTest, EveryKindHasANameOfItsOwn) {
+TEST_F(CheckerTest, EveryKindHasAUniqueName) {
   Lines names;
   for (int kind = 0; kind <= static_cast<int>(Found::Unreadable); ++kind) {
     names.emplace_back(name_of(static_cast<Found>(kind)));

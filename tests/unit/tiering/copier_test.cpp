@@ -68,7 +68,7 @@ TEST_F(CopierTest, KeepsHoles) {
   EXPECT_EQ(::lseek(copy.get(), 8 * kMiB, SEEK_HOLE), 8 * kMiB + (128 << 10));
 }
 
-TEST_F(CopierTest, AFileThatIsAllHoleStaysSo) {
+TEST_F(CopierTest, AFileThatIsOneHoleStaysSparse) {
   ASSERT_EQ(::truncate(from_.c_str(), 1 << 30), 0);
   copy_bytes();
   EXPECT_EQ(test::lstat_of(to_).st_size, 1 << 30);
@@ -130,7 +130,7 @@ TEST_F(CopierTest, CopiesXattrsOfEveryNamespace) {
   EXPECT_EQ(test::xattr_of(to_, "security.capability"), capability);
 }
 
-TEST_F(CopierTest, ReplacesAndRemovesWhatTheTargetHad) {
+TEST_F(CopierTest, ReplacesAndRemovesAttributesOfTheTarget) {
   set(from_, "user.both", "new");
   set(to_, "user.both", "old and longer");
   set(to_, "user.extra", "x");
@@ -191,7 +191,7 @@ TEST_F(CopierTest, CopiesADirectorysAttributes) {
   EXPECT_EQ(test::lstat_of(b).st_mtim.tv_nsec, test::lstat_of(a).st_mtim.tv_nsec);
 }
 
-TEST_F(CopierTest, LeavesTheAliasesOfAclsWhereTheyAre) {
+TEST_F(CopierTest, DoesNotCopyAclAliases) {
   set(from_, "trusted.SGI_ACL_FILE", "left by XFS");
   set(from_, "trusted.SGI_ACL_DEFAULT", "left by XFS");
   set(from_, "trusted.SGI_OTHER", "kept");
@@ -201,7 +201,7 @@ TEST_F(CopierTest, LeavesTheAliasesOfAclsWhereTheyAre) {
   EXPECT_EQ(test::xattr_of(to_, "trusted.SGI_OTHER"), "kept");
 }
 
-TEST_F(CopierTest, AnAclThatWasRevokedBesideXfsStaysRevoked) {
+TEST_F(CopierTest, AnAclRevokedOutsideXfsStaysRevoked) {
   if (!test::require_loop("unit", "xfs")) return;
   const test::LoopFs xfs(dir_ / "xfs", "xfs", 0);
   for (const bool is_directory : {false, true}) {
@@ -226,7 +226,7 @@ TEST_F(CopierTest, AnAclThatWasRevokedBesideXfsStaysRevoked) {
     EXPECT_EQ(test::xattr_of(here, kAccessAcl), access_acl());
     EXPECT_EQ(test::xattr_of(here, "trusted.SGI_ACL_FILE"), std::nullopt);
     EXPECT_EQ(test::xattr_of(here, "trusted.SGI_ACL_DEFAULT"), std::nullopt);
-    // As an earlier version has left it behind.
+    // As an earlier version left it.
     set(here, "trusted.SGI_ACL_FILE", *test::xattr_of(there, "trusted.SGI_ACL_FILE"));
     ASSERT_EQ(::removexattr(here.c_str(), kAccessAcl), 0);
     if (is_directory) {
@@ -238,9 +238,9 @@ TEST_F(CopierTest, AnAclThatWasRevokedBesideXfsStaysRevoked) {
   }
 }
 
-TEST_F(CopierTest, AnAclThatTheTargetCannotKeepStopsTheCopy) {
+TEST_F(CopierTest, FailsIfTheTargetCannotStoreAnAcl) {
   const std::string memory = dir_.make_dir("memory");
-  // It has no ACLs, nor any other attributes.
+  // ramfs has no ACLs or other xattrs.
   if (::mount("none", memory.c_str(), "ramfs", 0, nullptr) < 0) GTEST_SKIP() << "no ramfs";
   test::janitor::watch_mount(memory);
   test::write_file(memory + "/to", "");
@@ -254,7 +254,7 @@ TEST_F(CopierTest, AnAclThatTheTargetCannotKeepStopsTheCopy) {
   EXPECT_NE(std::string(done.error().operation).find("POSIX ACL"), std::string::npos);
 }
 
-TEST_F(CopierTest, LeavesIdentitiesWhereTheyAre) {
+TEST_F(CopierTest, DoesNotCopyIdentities) {
   set(from_, kIdentityXattr, "source");
   copy_all_attributes();
   EXPECT_EQ(test::xattr_of(to_, kIdentityXattr), std::nullopt);
@@ -263,7 +263,7 @@ TEST_F(CopierTest, LeavesIdentitiesWhereTheyAre) {
   EXPECT_EQ(test::xattr_of(to_, kIdentityXattr), "target");
 }
 
-TEST_F(CopierTest, LeavesTheSourceAsItWas) {
+TEST_F(CopierTest, DoesNotChangeTheSource) {
   test::write_file(from_, "content");
   ASSERT_EQ(::chmod(from_.c_str(), 04711), 0);
   set(from_, "user.k", "v");
@@ -307,10 +307,10 @@ class CopyHashTest : public CopierTest {
     ASSERT_EQ(::truncate(from_.c_str(), 64 << 20), 0);
   }
 
-  Copied copied_;  // by the last copy()
+  Copied copied_;  // result of the last copy()
 };
 
-TEST_F(CopyHashTest, IsXxh3OfAFileWithoutHoles) {
+TEST_F(CopyHashTest, IsXxh3ForAFileWithoutHoles) {
   for (const std::size_t size : {0ul, 1ul, 4096ul, 100'001ul, (5ul << 20) + 17}) {
     const std::string content = test::pattern(size, size);
     test::write_file(from_, content);
@@ -337,7 +337,7 @@ TEST_F(CopyHashTest, IsTheSameOnTheDiskForAFileWithHoles) {
   EXPECT_LT(copied.bytes, 1u << 20);
 }
 
-TEST_F(CopyHashTest, TellsWhereTheHolesAre) {
+TEST_F(CopyHashTest, DependsOnThePositionsOfHoles) {
   write_at(0, "x");
   ASSERT_EQ(::truncate(from_.c_str(), 1 << 20), 0);
   const std::uint64_t shorter = copy().hash;
@@ -346,7 +346,7 @@ TEST_F(CopyHashTest, TellsWhereTheHolesAre) {
   EXPECT_NE(copy().hash, shorter);
 }
 
-TEST_F(CopyHashTest, NoticesAFlippedByteOnTheDisk) {
+TEST_F(CopyHashTest, DetectsAFlippedByteOnTheDisk) {
   make_sparse();
   const std::uint64_t hash = copy().hash;
   for (const off_t offset : {0l, 65535l, (8l << 20) + 100'000}) {
@@ -358,7 +358,7 @@ TEST_F(CopyHashTest, NoticesAFlippedByteOnTheDisk) {
   }
 }
 
-TEST_F(CopyHashTest, NoticesACopyThatIsTooShort) {
+TEST_F(CopyHashTest, DetectsACopyThatIsTooShort) {
   test::write_file(from_, test::pattern(100'000, 1));
   const std::uint64_t hash = copy().hash;
   ASSERT_EQ(::truncate(to_.c_str(), 50'000), 0);
@@ -366,8 +366,8 @@ TEST_F(CopyHashTest, NoticesACopyThatIsTooShort) {
   EXPECT_TRUE(!found || *found != hash);
 }
 
-// Room that was set aside reads as a hole until somebody reads it, and as data after that.
-TEST_F(CopyHashTest, IsTheSameOnTheDiskThoughSomebodyReadTheOriginalMeanwhile) {
+// Preallocated space is a hole until someone reads it, and data after that.
+TEST_F(CopyHashTest, IsTheSameOnTheDiskAfterAReadOfTheOriginal) {
   test::write_file(from_, test::pattern(64 << 10, 1));
   {
     const auto fd = open_file(from_);
@@ -379,7 +379,7 @@ TEST_F(CopyHashTest, IsTheSameOnTheDiskThoughSomebodyReadTheOriginalMeanwhile) {
   EXPECT_EQ(on_disk(), hash);
 }
 
-TEST_F(CopyHashTest, PaceIsToldOfEveryByte) {
+TEST_F(CopyHashTest, PaceIsCalledForEveryByte) {
   test::write_file(from_, test::pattern((5 << 20) + 17, 1));
   std::uint64_t told = 0;
   copy([&](std::uint64_t bytes) {
@@ -401,7 +401,7 @@ TEST_F(CopyHashTest, PaceCanStopACopy) {
   EXPECT_EQ(pieces, 1);
 }
 
-TEST_F(CopyHashTest, PaceCanStopACheck) {
+TEST_F(CopyHashTest, PaceCanStopAVerification) {
   test::write_file(from_, test::pattern(8 << 20, 1));
   copy();
   EXPECT_TRUE(failed_with(
@@ -422,7 +422,7 @@ class InodeFlagsTest : public CopierTest {
     ::ioctl(open_file(path, O_RDONLY).get(), FS_IOC_GETFLAGS, &flags);
     return flags;
   }
-  // Those that a person sets; the others stay.
+  // Sets only the flags that users set; others stay.
   static bool set_flags(const std::string& path, unsigned wanted) {
     constexpr unsigned kOurs = FS_IMMUTABLE_FL | FS_APPEND_FL | FS_NODUMP_FL | FS_NOATIME_FL;
     const auto fd = open_file(path, O_RDONLY);
@@ -442,13 +442,13 @@ TEST_F(InodeFlagsTest, AreCopied) {
   EXPECT_EQ(flags_of(to_), flags_of(from_));
 }
 
-TEST_F(InodeFlagsTest, ThatTheSourceLacksAreCleared) {
+TEST_F(InodeFlagsTest, AreClearedIfTheSourceLacksThem) {
   ASSERT_TRUE(set_flags(to_, FS_NODUMP_FL));
   ASSERT_TRUE(copy_flags());
   EXPECT_EQ(flags_of(to_) & FS_NODUMP_FL, 0u);
 }
 
-TEST_F(InodeFlagsTest, OfAFileThatCannotBeRemovedAreAnError) {
+TEST_F(InodeFlagsTest, OfAnImmutableOrAppendOnlyFileAreAnError) {
   for (const unsigned flag : {FS_IMMUTABLE_FL, FS_APPEND_FL}) {
     ASSERT_TRUE(set_flags(from_, flag));
     EXPECT_TRUE(failed_with(copy_flags(), EPERM));

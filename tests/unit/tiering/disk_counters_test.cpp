@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-TEST(DiskCountersTest, AreInBytesWhateverTheDisksSectors) {
+TEST(DiskCountersTest, AreInBytesWhateverTheSectorSizeIs) {
   const auto disk = parse_disk_counters(
       "    7541      120   603280     1204     5512      301   440960     9321        2     5400 "
       "   10525        0        0        0        0        0        0\n");
@@ -23,12 +23,12 @@ TEST(DiskCountersTest, AreReadFromOlderKernelsToo) {
   EXPECT_TRUE(parse_disk_counters("1 2 3 4 5 6 7 8 9 10 11\n"));
 }
 
-TEST(DiskCountersTest, TextThatIsNoneIsRefused) {
+TEST(DiskCountersTest, InvalidTextIsRejected) {
   for (const char* text : {"", "\n", "1 2 3", "1 2 3 4 5 6 7 8 9", "1 2 x 4 5 6 7 8 9 10 11", "-1"})
     EXPECT_FALSE(parse_disk_counters(text)) << text;
 }
 
-TEST(DiskCountersTest, AFilesystemWithoutADiskHasNone) {
+TEST(DiskCountersTest, AFilesystemWithoutADiskHasNoCounters) {
   EXPECT_FALSE(disk_counters(makedev(0, 42)));
 }
 

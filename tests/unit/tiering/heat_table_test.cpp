@@ -16,13 +16,13 @@ using std::chrono::seconds;
 constexpr seconds kHalfLife{10};
 constexpr InodeId kRow{7};
 
-TEST(HeatTableTest, AnEmptyTableKnowsNothing) {
+TEST(HeatTableTest, AnEmptyTableFindsNothing) {
   const HeatTable table;
   EXPECT_EQ(table.size(), 0u);
   EXPECT_FALSE(table.find(kRow));
 }
 
-TEST(HeatTableTest, HoldsTheSameAsAMap) {
+TEST(HeatTableTest, HasTheSameEntriesAsAMap) {
   std::mt19937_64 random(1);
   // Ids that differ in high bits only, in low bits only, and in all.
   for (const unsigned shift : {40, 0, 64}) {
@@ -46,7 +46,7 @@ TEST(HeatTableTest, HoldsTheSameAsAMap) {
   }
 }
 
-TEST(HeatTableTest, WhatIsTooLargeStopsAtTheMost) {
+TEST(HeatTableTest, ValuesAreClampedToTheirMaximum) {
   HeatTable table;
   table.add(kRow, {1, std::int64_t{1} << 40, std::uint64_t{1} << 40, 1}, kHalfLife);
   EXPECT_EQ(*table.find(kRow), (Heat{1, UINT32_MAX, UINT32_MAX, 1}));

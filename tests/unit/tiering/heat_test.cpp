@@ -41,7 +41,7 @@ TEST_F(HeatRecorderTest, CountsWithoutTouchingTheStore) {
   EXPECT_EQ(store_.heat(kFile)->opens, 0u);
 }
 
-TEST_F(HeatRecorderTest, FlushHandsEverythingToTheStoreOnce) {
+TEST_F(HeatRecorderTest, FlushWritesEverythingToTheStoreOnce) {
   recorder_.record(kFile, {.opens = 1});
   recorder_.record(kFile, {.opens = 4});
   for (std::uint64_t id = 100; id < 200; ++id) recorder_.record(InodeId{id}, {.opens = 1});
@@ -53,7 +53,7 @@ TEST_F(HeatRecorderTest, FlushHandsEverythingToTheStoreOnce) {
   EXPECT_EQ(recorder_.heat(kFile)->opens, 5u);
 }
 
-TEST_F(HeatRecorderTest, TheClockIsTheMachinesUnlessTold) {
+TEST_F(HeatRecorderTest, UsesTheRealClockByDefault) {
   const std::time_t before = std::time(nullptr);
   HeatRecorder recorder(store_, kHalfLife);
   recorder.record(kFile, {.opens = 1});
@@ -69,19 +69,19 @@ TEST_F(HeatRecorderTest, AReadIntoAGpuCountsLikeAnOpen) {
   EXPECT_EQ(*recorder_.heat(kFile), (Heat{4, 1000, 2, 4097}));
 }
 
-TEST_F(HeatRecorderTest, AddsWhatTheStoreKnowsDecayedToWhatItDoesNot) {
+TEST_F(HeatRecorderTest, AddsPendingCountsToTheDecayedStoredHeat) {
   ASSERT_TRUE(store_.add_heat({{kFile, {8, 990, 3, 50}}}));
   recorder_.record(kFile, {.opens = 1});
   EXPECT_EQ(*recorder_.heat(kFile), (Heat{5, 1000, 4, 50}));
 }
 
-TEST_F(HeatRecorderTest, NewsOlderThanTheStoresIsWorthLess) {
+TEST_F(HeatRecorderTest, CountsOlderThanTheStoredOnesAreDecayed) {
   ASSERT_TRUE(store_.add_heat({{kFile, {8, 1010, 3, 0}}}));
   recorder_.record(kFile, {.opens = 2});
   EXPECT_EQ(*recorder_.heat(kFile), (Heat{9, 1010, 5, 0}));
 }
 
-TEST_F(HeatRecorderTest, WhatWaitsForTheStoreDecaysToo) {
+TEST_F(HeatRecorderTest, PendingCountsDecayToo) {
   recorder_.record(kFile, {.opens = 8});
   clock_.advance(std::chrono::seconds(10));
   recorder_.record(kFile, {.opens = 1});
@@ -90,7 +90,7 @@ TEST_F(HeatRecorderTest, WhatWaitsForTheStoreDecaysToo) {
   EXPECT_EQ(*store_.heat(kFile), (Heat{5, 1010, 9, 0}));
 }
 
-TEST_F(HeatRecorderTest, AClockSetBackTakesNothingAway) {
+TEST_F(HeatRecorderTest, AClockSetBackDoesNotReduceHeat) {
   recorder_.record(kFile, {.opens = 2});
   clock_.advance(-std::chrono::seconds(990));
   recorder_.record(kFile, {.opens = 1});
@@ -100,7 +100,7 @@ TEST_F(HeatRecorderTest, AClockSetBackTakesNothingAway) {
   EXPECT_GE(heat->score, 2);
 }
 
-TEST_F(HeatRecorderTest, ManyFilesGoInSeveralBatchesOfWhichTheTakenStayTaken) {
+TEST_F(HeatRecorderTest, ManyFilesAreWrittenInBatchesAndWrittenOnesAreNotRepeated) {
   constexpr std::uint64_t kFiles = 50'000;
   for (std::uint64_t id = 1; id <= kFiles; ++id) recorder_.record(InodeId{id}, {.opens = 1});
   store_.fail_call(3, ENOSPC);
@@ -119,7 +119,7 @@ TEST_F(HeatRecorderTest, ManyFilesGoInSeveralBatchesOfWhichTheTakenStayTaken) {
   EXPECT_EQ(stored(), kFiles);
 }
 
-TEST_F(HeatRecorderTest, AReaderSeesEveryCountWhileTheyAreHandedOver) {
+TEST_F(HeatRecorderTest, AReaderSeesEveryCountDuringAFlush) {
   recorder_.record(kFile, {.opens = 1});
   std::uint64_t expected = 1;
   std::jthread flusher([&](const std::stop_token& stop) {
@@ -132,7 +132,7 @@ TEST_F(HeatRecorderTest, AReaderSeesEveryCountWhileTheyAreHandedOver) {
   }
 }
 
-TEST_F(HeatRecorderTest, NothingToFlushAsksNothingOfTheStore) {
+TEST_F(HeatRecorderTest, AnEmptyFlushDoesNotCallTheStore) {
   store_.fail_call(1);
   EXPECT_TRUE(recorder_.flush());
   EXPECT_FALSE(store_.has_failed());

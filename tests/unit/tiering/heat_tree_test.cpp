@@ -40,12 +40,12 @@ class HeatTreeTest : public test::PoolTest {
 constexpr std::uint64_t kKiB = 1024;
 using Names = std::vector<std::string>;
 
-TEST_F(HeatTreeTest, KnowsNothingBeforeTheFirstCensus) {
+TEST_F(HeatTreeTest, IsEmptyBeforeTheFirstCensus) {
   EXPECT_EQ(tree_.time(), 0);
   EXPECT_FALSE(tree_.level("", 10));
 }
 
-TEST_F(HeatTreeTest, SumsUpWhatIsBelowADirectoryOnAllTiers) {
+TEST_F(HeatTreeTest, SumsFilesBelowADirectoryOnAllTiers) {
   dir_.make_dir("a/d");
   dir_.make_dir("b/d");
   dir_.make_dir("b/d/e");
@@ -71,7 +71,7 @@ TEST_F(HeatTreeTest, SumsUpWhatIsBelowADirectoryOnAllTiers) {
   EXPECT_FALSE(tree_.level("/none", 10));
 }
 
-TEST_F(HeatTreeTest, WhatIsNotToldOfByNameIsTheRest) {
+TEST_F(HeatTreeTest, UnlistedChildrenAreCountedInTheRest) {
   for (unsigned i = 1; i <= 5; ++i) make_file("a", "f" + std::to_string(i), 64 * i, i);
   take();
   const auto level = tree_.level("", 2);
@@ -82,7 +82,7 @@ TEST_F(HeatTreeTest, WhatIsNotToldOfByNameIsTheRest) {
   EXPECT_NEAR(level->rest.heat(), (1.0 * 1 + 2 * 2 + 3 * 3) / 6, 1e-6);
 }
 
-TEST_F(HeatTreeTest, OfTooManyTheLargestStayWithTheDirectoriesTheyAreIn) {
+TEST_F(HeatTreeTest, KeepsTheLargestFilesAndTheirDirectories) {
   dir_.make_dir("a/d");
   dir_.make_dir("a/d/e");
   dir_.make_dir("a/small");

@@ -22,21 +22,21 @@ HotList::File file(unsigned id, double score, std::int64_t time = 0) {
   return {InodeId{id}, "/" + std::to_string(id), score, time};
 }
 
-TEST(HotListTest, SaysTheHottestFirst) {
+TEST(HotListTest, ListsTheHottestFirst) {
   HotList list(hours(1));
   list.offer({file(1, 5), file(2, 9), file(3, 7)});
   EXPECT_EQ(paths(list), (Paths{"/2", "/3", "/1"}));
   EXPECT_EQ(paths(list, 2), (Paths{"/2", "/3"}));
 }
 
-TEST(HotListTest, WhatIsOfferedAgainReplacesWhatWasKnown) {
+TEST(HotListTest, AnOfferReplacesAnEarlierOneOfTheSameFile) {
   HotList list(hours(1));
   list.offer({file(1, 5), file(2, 9)});
   list.offer({{InodeId{1}, "/renamed", 10, 0}});
   EXPECT_EQ(paths(list), (Paths{"/renamed", "/2"}));
 }
 
-TEST(HotListTest, ScoresDecayWhetherOrNotAnybodyOffers) {
+TEST(HotListTest, ScoresDecayWithoutNewOffers) {
   HotList list(hours(1));
   list.offer({file(1, 16, 0), file(2, 5, 2 * kAnHour)});
   EXPECT_EQ(paths(list, 2, 2 * kAnHour), (Paths{"/2", "/1"}));
@@ -52,7 +52,7 @@ TEST(HotListTest, KeepsTheHottestOfMany) {
   EXPECT_EQ(all.back(), "/" + std::to_string(1001 - HotList::kMost));
 }
 
-TEST(HotListTest, ForgetsWhatItIsToldTo) {
+TEST(HotListTest, ForgottenFilesAreRemoved) {
   HotList list(hours(1));
   list.offer({file(1, 5), file(2, 9)});
   list.forget(InodeId{2});
@@ -66,7 +66,7 @@ class HotListCensusTest : public test::PoolTest {
   test::MemoryStore store_;
 };
 
-TEST_F(HotListCensusTest, ACensusTellsOfTheHottestFilesAndOfNoOthers) {
+TEST_F(HotListCensusTest, ACensusReplacesTheListByItsHottestFiles) {
   for (unsigned i = 0; i < HotList::kMost + 10; ++i) {
     const std::string name = "f" + std::to_string(i);
     dir_.make_file("b/" + name, "x");
@@ -78,7 +78,7 @@ TEST_F(HotListCensusTest, ACensusTellsOfTheHottestFilesAndOfNoOthers) {
   const auto census = Census::take({*pool_, store_, policy, hours(1), 100});
   ASSERT_TRUE(census);
   HotList list(hours(1));
-  list.offer({file(7, 1e6, 100)});  // of a file that is gone
+  list.offer({file(7, 1e6, 100)});  // a deleted file
   list.take(*census, 100);
   const Paths all = paths(list, 1000, 100);
   ASSERT_EQ(all.size(), HotList::kMost);

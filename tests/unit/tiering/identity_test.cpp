@@ -24,7 +24,7 @@ FileHandle handle_of(const std::string& path) {
   return *handle;
 }
 
-// Where identities are asked about: a directory on the filesystem under test.
+// The test directory is on the filesystem under test.
 class IdentityTest : public test::PoolTest {
  protected:
   Identity natural(const std::string& name) const {
@@ -36,7 +36,7 @@ class IdentityTest : public test::PoolTest {
   }
 };
 
-TEST_F(IdentityTest, StaysWithAFileThroughRenameAndLink) {
+TEST_F(IdentityTest, IsKeptAcrossRenameAndLink) {
   dir_.make_file("f", "x");
   const Identity born = natural("f");
   ASSERT_EQ(::rename((dir_ / "f").c_str(), (dir_ / "g").c_str()), 0);
@@ -49,8 +49,8 @@ TEST_F(IdentityTest, StaysWithAFileThroughRenameAndLink) {
   EXPECT_EQ(natural("h"), born);
 }
 
-TEST_F(IdentityTest, IsNotInheritedByAFileOnTheSameInodeNumber) {
-  // ext4 gives a freed inode number to the next file made in the directory.
+TEST_F(IdentityTest, IsNotReusedWithTheInodeNumber) {
+  // ext4 reuses a freed inode number for the next file created in the directory.
   const std::string path = dir_ / "f";
   std::set<std::uint64_t> numbers, ids;
   for (int i = 0; i < 20; ++i) {
@@ -72,7 +72,7 @@ TEST_F(IdentityTest, DiffersBetweenFiles) {
   EXPECT_EQ(ids.size(), 100u);
 }
 
-TEST_F(IdentityTest, NamesTheSlotAndTheInodeNumber) {
+TEST_F(IdentityTest, ContainsTheSlotAndTheInodeNumber) {
   dir_.make_file("f", "x");
   const Identity identity = natural("f");
   EXPECT_EQ(slot_of(identity.id), kSlot);
@@ -102,7 +102,7 @@ TEST_F(IdentityTest, WithoutHandlesComesFromDeviceAndInodeNumber) {
   const Identity identity = natural_identity(1, st);
   EXPECT_EQ(slot_of(identity.id), kOpaqueSlot);
   EXPECT_NE(natural_identity(2, st).id, identity.id);
-  st.st_size = 99;  // not part of it
+  st.st_size = 99;  // not part of the identity
   EXPECT_EQ(natural_identity(1, st), identity);
   st.st_ino = 8;
   EXPECT_NE(natural_identity(1, st).id, identity.id);
@@ -153,7 +153,7 @@ TEST_F(IdentityTest, AHandleOfADeletedFileIsStale) {
       failed_with(open_handle(open_directory(dir_.path()).get(), handle, O_RDONLY), ESTALE));
 }
 
-TEST_F(IdentityTest, AHandleOfADeletedFileIsStaleWhileItsNumberIsTakenAgain) {
+TEST_F(IdentityTest, AHandleOfADeletedFileIsStaleWhileItsInodeNumberIsReused) {
   dir_.make_file("f", "x");
   const FileHandle handle = handle_of(dir_ / "f");
   const std::string path = dir_ / "f";
@@ -172,7 +172,7 @@ TEST_F(IdentityTest, AHandleOfADeletedFileIsStaleWhileItsNumberIsTakenAgain) {
   }
 }
 
-TEST_F(IdentityTest, AHandleOfASymlinkIsTheLinksOwn) {
+TEST_F(IdentityTest, AHandleOfASymlinkOpensTheLinkItself) {
   dir_.make_file("f", "x");
   ASSERT_EQ(::symlink("f", (dir_ / "link").c_str()), 0);
   EXPECT_NE(natural("link"), natural("f"));
@@ -225,7 +225,7 @@ TEST(CarriedIdentityTest, SurvivesEncoding) {
   EXPECT_EQ(decode_carried(encode_carried(carried, natural), natural), carried);
 }
 
-TEST(CarriedIdentityTest, IsNotBelievedOnAFileOfAnotherNature) {
+TEST(CarriedIdentityTest, IsIgnoredOnAFileWithAnotherNaturalIdentity) {
   const Identity carried{InodeId{1000}, 1}, natural{InodeId{2000}, 2};
   const std::string bytes = encode_carried(carried, natural);
   EXPECT_EQ(decode_carried(bytes, {InodeId{2001}, 2}), std::nullopt);

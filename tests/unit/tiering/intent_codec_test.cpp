@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The bytes of an intent: what was written is read, and nothing else is believed.
+// The encoding of intents: what was written can be read, and damage is detected.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -33,7 +33,7 @@ TEST(IntentCodecTest, ReadsWhatWasWritten) {
   EXPECT_EQ(*back, sample());
 }
 
-TEST(IntentCodecTest, AnEmptyListIsOne) {
+TEST(IntentCodecTest, AnEmptyListIsValid) {
   const auto back = decode_steps(encode_steps({}));
   ASSERT_TRUE(back);
   EXPECT_TRUE(back->empty());
@@ -81,7 +81,7 @@ TEST(IntentCodecTest, GarbageIsDamage) {
   for (int round = 0; round < 20000; ++round) {
     std::string bytes(1 + random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
-    bytes[0] = 1;  // or nothing beyond the first byte would be looked at
+    bytes[0] = 1;  // otherwise decoding would stop at the first byte
     ASSERT_TRUE(failed_with(decode_steps(bytes), EUCLEAN)) << round;
   }
 }

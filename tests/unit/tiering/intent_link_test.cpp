@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The intents of a file that moves with several names: links, removals that may not come too early,
-// and several intents at once.
+// Intents of files with several names: links, the order of removals, and several intents at once.
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 
@@ -62,7 +61,7 @@ class LinkedMoveTest : public test::PoolTest {
     if (!steps) throw std::runtime_error(steps.error().operation);
     return *steps;
   }
-  // As a daemon would have before it was killed.
+  // Executes the first steps, as a daemon that was killed after them.
   void do_first(std::size_t count) const {
     MemoryStore ignored;
     for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(execute(ignored, *pool_, {steps_[i]})) << i;
@@ -89,7 +88,7 @@ class LinkedMoveTest : public test::PoolTest {
   std::vector<Step> steps_;
 };
 
-TEST_F(LinkedMoveTest, GivesTheCopyEveryNameAndTakesThemFromTheOriginal) {
+TEST_F(LinkedMoveTest, GivesTheCopyAllNamesOfTheOriginal) {
   ASSERT_TRUE(move(steps_));
   EXPECT_EQ(shown(), kAfter);
   EXPECT_EQ(test::lstat_of(at("b", "d/x")).st_ino, test::lstat_of(at("b", "e/y")).st_ino);
@@ -97,7 +96,7 @@ TEST_F(LinkedMoveTest, GivesTheCopyEveryNameAndTakesThemFromTheOriginal) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_F(LinkedMoveTest, IsFinishedByReplayWhereverItWasCutOff) {
+TEST_F(LinkedMoveTest, IsFinishedByReplayAfterACrashAtAnyStep) {
   for (std::size_t done = 0; done <= steps_.size(); ++done) {
     if (done > 0) {
       for (const char* path : {"b/d/x", "b/e/y"}) ASSERT_EQ(::unlink((dir_ / path).c_str()), 0);
@@ -113,12 +112,12 @@ TEST_F(LinkedMoveTest, IsFinishedByReplayWhereverItWasCutOff) {
 
 TEST_F(LinkedMoveTest, ReplayedWhenFinishedChangesNothing) {
   ASSERT_TRUE(move(steps_));
-  ASSERT_TRUE(announce(store_, steps_));  // the clearing was lost in a crash
+  ASSERT_TRUE(announce(store_, steps_));  // as if a crash had lost the clearing
   restart();
   EXPECT_EQ(shown(), kAfter);
 }
 
-TEST_F(LinkedMoveTest, ALinkWhoseNameIsTakenUndoesTheMove) {
+TEST_F(LinkedMoveTest, ALinkToAnExistingNameUndoesTheMove) {
   dir_.make_file("b/e/y", "in the way");
   EXPECT_TRUE(failed_with(move(steps_), EEXIST));
   EXPECT_EQ(shown(), kBefore + std::string("b/e/y 644 \"in the way\"\n"));
@@ -126,7 +125,7 @@ TEST_F(LinkedMoveTest, ALinkWhoseNameIsTakenUndoesTheMove) {
 }
 
 TEST_F(LinkedMoveTest, ALinkIsUndoneWithTheRest) {
-  // a third name, and that one is taken
+  // A third name, which exists already on the target tier.
   ASSERT_EQ(::link(at("a", "d/x").c_str(), at("a", "d/z").c_str()), 0);
   dir_.make_file("b/d/z", "in the way");
   EXPECT_TRUE(failed_with(move(steps_to({{"d", "x"}, {"e", "y"}, {"d", "z"}})), EEXIST));
@@ -134,7 +133,7 @@ TEST_F(LinkedMoveTest, ALinkIsUndoneWithTheRest) {
   EXPECT_EQ(test::lstat_of(at("a", "d/x")).st_nlink, 3u);
 }
 
-TEST_F(LinkedMoveTest, ALinkToWhatIsGoneFails) {
+TEST_F(LinkedMoveTest, LinkingAMissingFileFails) {
   Step link;
   link.kind = Kind::Link;
   link.from = place(a(), "d/missing");
@@ -144,7 +143,7 @@ TEST_F(LinkedMoveTest, ALinkToWhatIsGoneFails) {
   EXPECT_EQ(shown(), kBefore);
 }
 
-TEST_F(LinkedMoveTest, RemovesNothingBeforeEveryNameIsInItsPlace) {
+TEST_F(LinkedMoveTest, RemovesNothingBeforeAllNamesAreInPlace) {
   int calls = 0;
   const auto ends = execute_moves(store_, *pool_, {steps_}, [&](std::size_t i) {
     ++calls;
@@ -160,7 +159,7 @@ TEST_F(LinkedMoveTest, RemovesNothingBeforeEveryNameIsInItsPlace) {
   EXPECT_EQ(shown(), kAfter);
 }
 
-TEST_F(LinkedMoveTest, AnOriginalThatWasChangedSinceIsKeptAndTheCopyTakenBack) {
+TEST_F(LinkedMoveTest, AChangedOriginalIsKeptAndTheCopyIsRemoved) {
   const auto ends = execute_moves(store_, *pool_, {steps_}, [&](std::size_t) {
     test::write_file(at("a", "d/x"), "changed on its tier");
   });
@@ -183,7 +182,7 @@ TEST_F(LinkedMoveTest, ReplayKeepsBothIfBothWereChanged) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_F(LinkedMoveTest, ReplayTakesTheOriginalAwayThoughTheCopyWasChangedSince) {
+TEST_F(LinkedMoveTest, ReplayRemovesTheOriginalIfOnlyTheCopyWasChanged) {
   ASSERT_TRUE(announce(store_, steps_));
   do_first(2);
   test::write_file(at("b", "d/x"), "written after the move");
@@ -202,14 +201,14 @@ TEST_F(LinkedMoveTest, ReplayKeepsAnOriginalThatDiffersFromItsCopy) {
   EXPECT_FALSE(test::exists(at("b", "d/x")) || test::exists(at("b", "e/y")));
 }
 
-TEST_F(LinkedMoveTest, ReplayKeepsAnOriginalOfTheSameSizeThatIsYounger) {
+TEST_F(LinkedMoveTest, ReplayKeepsANewerOriginalOfTheSameSize) {
   ASSERT_TRUE(announce(store_, steps_));
   test::write_file(at("a", "d/x"), "CONTENT");
   restart();
   EXPECT_EQ(test::read_file(at("a", "d/x")), "CONTENT");
 }
 
-TEST_F(LinkedMoveTest, ThatCannotRemoveTheFirstNameIsUndone) {
+TEST_F(LinkedMoveTest, IsUndoneIfTheFirstNameCannotBeRemoved) {
   if (!can_be_immutable()) return;
   set_immutable("a/d", true);
   const auto done = move(steps_);
@@ -217,7 +216,7 @@ TEST_F(LinkedMoveTest, ThatCannotRemoveTheFirstNameIsUndone) {
   EXPECT_EQ(shown(), kBefore);
 }
 
-TEST_F(LinkedMoveTest, ThatCannotRemoveTheSecondNameKeepsTheCopy) {
+TEST_F(LinkedMoveTest, KeepsTheCopyIfTheSecondNameCannotBeRemoved) {
   if (!can_be_immutable()) return;
   set_immutable("a/e", true);
   [[maybe_unused]] const auto done = move(steps_);
@@ -226,9 +225,9 @@ TEST_F(LinkedMoveTest, ThatCannotRemoveTheSecondNameKeepsTheCopy) {
   EXPECT_EQ(test::read_file(at("b", "e/y")), "content");
 }
 
-// Killed after the first removal; then the copy's second name was taken by something else. Taking
-// back what was placed would leave the file without a name.
-TEST_F(LinkedMoveTest, UndoKeepsTheCopyOnceANameOfTheOriginalIsGone) {
+// The daemon was killed after the first removal. Then another file took the copy's second name.
+// Removing the copy would leave the file without a name.
+TEST_F(LinkedMoveTest, UndoKeepsTheCopyIfANameOfTheOriginalIsGone) {
   ASSERT_TRUE(announce(store_, steps_));
   do_first(3);
   ASSERT_FALSE(test::exists(at("a", "d/x")));
@@ -266,7 +265,7 @@ class SeveralMovesTest : public test::PoolTest {
   std::unique_ptr<Pool> pool_;
 };
 
-TEST_F(SeveralMovesTest, ShareTheirWritesToTheStore) {
+TEST_F(SeveralMovesTest, ShareWritesToTheStore) {
   const std::vector<std::vector<Step>> moves{make("f"), make("g")};
   store_.fail_call(0);
   const auto ends = execute_moves(store_, *pool_, moves, [](std::size_t) {});
@@ -276,7 +275,7 @@ TEST_F(SeveralMovesTest, ShareTheirWritesToTheStore) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_F(SeveralMovesTest, OneThatFailsDoesNotDisturbTheOthers) {
+TEST_F(SeveralMovesTest, OneFailureDoesNotAffectTheOthers) {
   const std::vector<std::vector<Step>> moves{make("f"), make("g"), make("h")};
   dir_.make_file("b/g", "in the way");
   std::vector<std::size_t> removing;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Carrying intents out: every kind of step, failures in the middle, a store that fails.
+// Executing intents: every kind of step, failures in the middle, a store that fails.
 #include "tiering/intent.hpp"
 
 #include <sys/xattr.h>
@@ -16,7 +16,7 @@ namespace {
 using Kind = Step::Kind;
 using test::MemoryStore;
 
-// Operations as the filesystem makes them, each on two tiers, and what they leave.
+// Operations on two tiers as the filesystem makes them, and their results.
 struct Scenario {
   const char* name;
   std::vector<std::string> before;  // "a/d/f=content", "a/d/" for a directory
@@ -85,7 +85,7 @@ class OperationTest : public test::PoolTest, public testing::WithParamInterface<
   }
 
  protected:
-  // A new pool on new directories, with what the operation starts from.
+  // Opens a new pool on new directories with the files that the operation needs.
   void start() {
     pool_.reset();
     test::remove_tree(dir_ / "a");
@@ -108,7 +108,7 @@ class OperationTest : public test::PoolTest, public testing::WithParamInterface<
   std::string before_;
 };
 
-TEST_P(OperationTest, IsCarriedOut) {
+TEST_P(OperationTest, IsExecuted) {
   start();
   MemoryStore store;
   const auto done = execute(store, *pool_, steps_);
@@ -117,7 +117,7 @@ TEST_P(OperationTest, IsCarriedOut) {
   EXPECT_EQ(intents_in(store), 0u);
 }
 
-TEST_P(OperationTest, IsAnnouncedBeforeItsFirstStep) {
+TEST_P(OperationTest, IntentIsStoredBeforeTheFirstStep) {
   start();
   MemoryStore store;
   const auto sequence = announce(store, steps_);
@@ -129,7 +129,7 @@ TEST_P(OperationTest, IsAnnouncedBeforeItsFirstStep) {
   EXPECT_EQ(shown(), GetParam().after);
 }
 
-TEST_P(OperationTest, IsFinishedByReplayWhereverItWasCutOff) {
+TEST_P(OperationTest, IsFinishedByReplayAfterACrashAtAnyStep) {
   start();
   for (std::size_t done = 0; done <= steps_.size(); ++done) {
     if (done > 0) start();
@@ -150,13 +150,13 @@ TEST_P(OperationTest, ReplayedWhenFinishedChangesNothing) {
   MemoryStore store;
   ASSERT_TRUE(execute(store, *pool_, steps_));
   for (int again = 0; again < 2; ++again) {
-    ASSERT_TRUE(announce(store, steps_));  // the clearing was lost in a crash
+    ASSERT_TRUE(announce(store, steps_));  // as if a crash had lost the clearing
     ASSERT_TRUE(replay_intents(store, *pool_));
     EXPECT_EQ(shown(), GetParam().after);
   }
 }
 
-TEST_P(OperationTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
+TEST_P(OperationTest, IsAllOrNothingWhicheverStoreCallFails) {
   for (const auto failure : {MemoryStore::Failure::Once, MemoryStore::Failure::ForGood}) {
     for (std::uint64_t nth = 1;; ++nth) {
       ASSERT_LT(nth, 100u);
@@ -180,7 +180,7 @@ TEST_P(OperationTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
   }
 }
 
-TEST_P(OperationTest, ThatIsDoneIsReportedAsDoneThoughItsIntentCannotBeCleared) {
+TEST_P(OperationTest, SucceedsEvenIfItsIntentCannotBeCleared) {
   start();
   MemoryStore store;
   store.fail_call(2);  // 1: begin, 2: clear
@@ -207,7 +207,7 @@ class IntentTest : public test::PoolTest {
   MemoryStore store_;
 };
 
-TEST_F(IntentTest, AFailedStepUndoesThoseBeforeIt) {
+TEST_F(IntentTest, AFailedStepUndoesTheStepsBeforeIt) {
   for (const char* tier : {"a", "b", "c"}) dir_.make_file(std::string(tier) + "/d/f", tier);
   dir_.make_file("c/e", "in the way");
   const std::string before = all();
@@ -239,7 +239,7 @@ TEST_F(IntentTest, TheFirstFailingStepChangesNothing) {
   EXPECT_EQ(all(), before);
 }
 
-TEST_F(IntentTest, ADirectoryThatIsNotEmptyIsNotRemoved) {
+TEST_F(IntentTest, ANonEmptyDirectoryIsNotRemoved) {
   dir_.make_dir("a/d");
   dir_.make_file("b/e/keep", "1");
   const std::string before = all();
@@ -248,7 +248,7 @@ TEST_F(IntentTest, ADirectoryThatIsNotEmptyIsNotRemoved) {
   EXPECT_EQ(all(), before);
 }
 
-TEST_F(IntentTest, AStepWhoseSubjectIsAnotherFileByNowIsLeftOut) {
+TEST_F(IntentTest, AStepIsSkippedIfItsNameNowBelongsToAnotherFile) {
   dir_.make_file("a/f", "old");
   const Step unlink = step(Kind::Unlink, a(), "f");
   ASSERT_EQ(::rename(at("a", "f").c_str(), at("a", "moved").c_str()), 0);
@@ -258,7 +258,7 @@ TEST_F(IntentTest, AStepWhoseSubjectIsAnotherFileByNowIsLeftOut) {
   EXPECT_EQ(test::read_file(at("a", "moved")), "old");
 }
 
-TEST_F(IntentTest, APlaceOutlivesTheRenameOfItsAncestors) {
+TEST_F(IntentTest, APlaceIsFoundAfterARenameOfItsAncestors) {
   dir_.make_file("a/d/e/f", "x");
   const Step rename = step(Kind::Rename, a(), "d/e/f", "d/e/g");
   ASSERT_EQ(::rename(at("a", "d").c_str(), at("a", "elsewhere").c_str()), 0);
@@ -275,7 +275,7 @@ TEST_F(IntentTest, APlaceWithoutAHandleIsFoundByItsPath) {
   EXPECT_EQ(test::read_file(at("a", "g")), "x");
 }
 
-TEST_F(IntentTest, APathThatLeavesTheTierIsRefused) {
+TEST_F(IntentTest, APathThatLeavesTheTierIsRejected) {
   dir_.make_file("a/f", "x");
   dir_.make_file("outside/f", "x");
   ASSERT_EQ(::symlink((dir_ / "outside").c_str(), at("a", "link").c_str()), 0);
@@ -288,7 +288,7 @@ TEST_F(IntentTest, APathThatLeavesTheTierIsRefused) {
   EXPECT_TRUE(test::exists(dir_ / "outside/f"));
 }
 
-TEST_F(IntentTest, AStepOnATierThatIsOfflineFailsAndUndoesTheRest) {
+TEST_F(IntentTest, AStepOnAnOfflineTierFailsAndUndoesTheRest) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e")};

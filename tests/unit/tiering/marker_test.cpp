@@ -36,14 +36,14 @@ TEST_F(MarkerTest, ReadsWhatWasWritten) {
   EXPECT_EQ((*back)->members, marker_.members);
 }
 
-TEST_F(MarkerTest, ReplacesTheOneBefore) {
+TEST_F(MarkerTest, ReplacesTheOldMarker) {
   ASSERT_TRUE(write_marker(root_.get(), {"old", {"a", "u", 1}, {}}));
   ASSERT_TRUE(write_marker(root_.get(), marker_));
   EXPECT_EQ((**read()).pool, "pool-uuid");
   EXPECT_EQ(test::names_in(dir_ / ".sluice"), std::vector<std::string>{"tier.json"});
 }
 
-TEST_F(MarkerTest, IsForRootOnly) {
+TEST_F(MarkerTest, IsReadableByRootOnly) {
   ASSERT_TRUE(write_marker(root_.get(), marker_));
   EXPECT_EQ(test::lstat_of(dir_ / ".sluice").st_mode & 07777, 0700u);
 }
@@ -56,7 +56,7 @@ TEST_F(MarkerTest, IsAbsentFromAnEmptyDirectory) {
   EXPECT_FALSE(*read());
 }
 
-TEST_F(MarkerTest, ThatCannotBeReadIsDamaged) {
+TEST_F(MarkerTest, WithInvalidTextIsDamaged) {
   for (const char* text :
        {"", "{", "garbage", "[]", "{}", "null", "\"x\"", "{\"version\": 1}",
         "{\"version\": \"1\", \"pool\": \"p\"}",
@@ -71,7 +71,7 @@ TEST_F(MarkerTest, ThatCannotBeReadIsDamaged) {
   }
 }
 
-TEST_F(MarkerTest, CutShortIsDamaged) {
+TEST_F(MarkerTest, ThatIsTruncatedIsDamaged) {
   ASSERT_TRUE(write_marker(root_.get(), marker_));
   const std::string whole = test::read_file(dir_ / ".sluice/tier.json");
   for (std::size_t size = 0; size + 2 < whole.size(); ++size) {
@@ -79,7 +79,7 @@ TEST_F(MarkerTest, CutShortIsDamaged) {
   }
 }
 
-TEST_F(MarkerTest, WithASlotThatNoTierCanHaveIsDamaged) {
+TEST_F(MarkerTest, WithAnInvalidSlotIsDamaged) {
   for (const char* slot : {"-1", "0", "31", "99", "4294967297", "1.5", "\"1\""}) {
     EXPECT_EQ(code_for(std::string("{\"version\":1,\"pool\":\"p\",\"tier\":{\"name\":\"a\","
                                    "\"uuid\":\"u\",\"slot\":") +
@@ -94,7 +94,7 @@ TEST_F(MarkerTest, OfANewerVersionIsNotSupported) {
   EXPECT_EQ(code_for("{\"version\": 1000, \"anything\": [1, 2]}"), EPROTONOSUPPORT);
 }
 
-TEST_F(MarkerTest, IsNotFollowedThroughALink) {
+TEST_F(MarkerTest, IsNotReadThroughASymlink) {
   dir_.make_file("elsewhere", "{}");
   dir_.make_dir(".sluice");
   ASSERT_EQ(::symlink("../elsewhere", (dir_ / ".sluice/tier.json").c_str()), 0);

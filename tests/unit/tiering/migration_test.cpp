@@ -21,7 +21,7 @@ using std::chrono::seconds;
 using test::MemoryStore;
 using Moved = std::tuple<std::string, std::string, std::string>;  // path, from, to
 
-// A file needs a score of 10 for a, of 1 for b.
+// Tier a has the threshold 10 and tier b the threshold 1.
 class MigrationTest : public test::PoolTest {
  protected:
   void prepare() override {
@@ -32,7 +32,7 @@ class MigrationTest : public test::PoolTest {
     pool_ = open(settings);
     host_ = std::make_unique<test::FakeHost>(*pool_, store_);
   }
-  // Without passes of its own.
+  // Starts without automatic passes.
   void start() { start_every(seconds(0), 0); }
   void start_every(seconds interval, std::uint64_t bandwidth) {
     Migration::Settings settings;
@@ -50,7 +50,7 @@ class MigrationTest : public test::PoolTest {
         std::move(settings), clock_);
   }
 
-  // A file that wants to be on the tier that `score` says.
+  // Creates a file with this score.
   InodeId make(const std::string& name, double score) {
     const std::string path = dir_.make_file(name, test::pattern(10'000, 1));
     const InodeId id = identity_of(*pool_->by_name(name.substr(0, 1)), path).id;
@@ -75,7 +75,7 @@ class MigrationTest : public test::PoolTest {
     }
     return out;
   }
-  // What a pass does.
+  // Runs a pass and returns its moves.
   std::vector<Moved> run() {
     std::vector<Moved> out;
     Migration::Listener listener;
@@ -105,7 +105,7 @@ class MigrationTest : public test::PoolTest {
   std::unique_ptr<Migration> migration_;
 };
 
-TEST_F(MigrationTest, BringsFilesWhereTheirHeatBelongs) {
+TEST_F(MigrationTest, MovesFilesToTheTiersOfTheirHeat) {
   make("c/hot", 100);
   make("c/warm", 5);
   make("a/cold", 0);
@@ -143,7 +143,7 @@ TEST_F(MigrationTest, AProposalMovesNothing) {
   EXPECT_TRUE(host_->begun().empty());
 }
 
-TEST_F(MigrationTest, AProposalSaysWhyAndWhichFile) {
+TEST_F(MigrationTest, AProposalHasTheReasonAndTheFileOfEachMove) {
   make("c/hot", 100);
   start();
   const Migration::Proposal proposal = propose();
@@ -154,7 +154,7 @@ TEST_F(MigrationTest, AProposalSaysWhyAndWhichFile) {
   EXPECT_EQ(proposal.census.path(proposal.files[0]), "/hot");
 }
 
-TEST_F(MigrationTest, AfterAPassNothingIsLeftToDo) {
+TEST_F(MigrationTest, AfterAPassNothingMoreMoves) {
   make("c/hot", 100);
   make("a/cold", 0);
   start();
@@ -168,7 +168,7 @@ TEST_F(MigrationTest, TheCountsInMemoryAreWrittenBeforeAPlan) {
   EXPECT_EQ(flushes_, 1);
 }
 
-TEST_F(MigrationTest, AMoveThatWaitsIsNotProposedAgain) {
+TEST_F(MigrationTest, APendingMoveIsNotProposedAgain) {
   make("c/hot", 100);
   make("c/busy", 100);
   host_->refuse("/busy", EBUSY);
@@ -177,10 +177,10 @@ TEST_F(MigrationTest, AMoveThatWaitsIsNotProposedAgain) {
   EXPECT_EQ(outcome_.failed, 0u) << "it gives way, and waits";
   const Migration::Proposal proposal = propose();
   EXPECT_TRUE(proposal.moves.empty());
-  EXPECT_EQ(proposal.held_waiting, 1u);
+  EXPECT_EQ(proposal.blocked_pending, 1u);
 }
 
-TEST_F(MigrationTest, AMoveThatWaitsForAnotherTierIsProposed) {
+TEST_F(MigrationTest, AMoveToAnotherTierThanThePendingOneIsProposed) {
   const InodeId id = make("c/busy", 100);
   host_->refuse("/busy", EBUSY);
   start();
@@ -194,13 +194,13 @@ TEST_F(MigrationTest, AMoveThatWaitsForAnotherTierIsProposed) {
   EXPECT_EQ(proposed(), (std::vector<Moved>{{"/busy", "c", "a"}}));
 }
 
-TEST_F(MigrationTest, AFileWithANameThatCannotBeFoundIsNotProposed) {
+TEST_F(MigrationTest, AFileWithAMissingNameIsNotProposed) {
   make("c/hot", 100);
   ASSERT_EQ(::link(at("c", "hot").c_str(), (dir_ / "outside").c_str()), 0);
   start();
   const Migration::Proposal proposal = propose();
   EXPECT_TRUE(proposal.moves.empty());
-  EXPECT_EQ(proposal.held_links, 1u);
+  EXPECT_EQ(proposal.blocked_links, 1u);
 }
 
 TEST_F(MigrationTest, AFileMovesWithAllItsNames) {
@@ -228,7 +228,7 @@ TEST_F(MigrationTest, ADrainingTierIsEmptied) {
   EXPECT_EQ(where("other"), "b");
 }
 
-TEST_F(MigrationTest, TiersThatShareAFilesystemAreAsFullAsWhatTheyHold) {
+TEST_F(MigrationTest, TiersOnOneFilesystemAreAsFullAsTheirFiles) {
   make("a/f", 100);
   make("a/g", 100);
   make("b/h", 5);
@@ -242,7 +242,7 @@ TEST_F(MigrationTest, TiersThatShareAFilesystemAreAsFullAsWhatTheyHold) {
   EXPECT_EQ(proposal.tiers[2].used, 0u);
 }
 
-TEST_F(MigrationTest, HeatOfFilesThatAreNoMoreIsForgotten) {
+TEST_F(MigrationTest, HeatOfDeletedFilesIsForgotten) {
   const Heat old{.score = 1, .last_access = clock_.seconds() - 3 * 86400, .opens = 1};
   ASSERT_TRUE(store_.add_heat({{InodeId{2}, old}}));
   const auto slot = static_cast<std::uint8_t>((*pool_)[0].member().slot);
@@ -267,7 +267,7 @@ TEST_F(MigrationTest, AListenerCanStopAPass) {
   EXPECT_EQ(where("f0"), "c");
 }
 
-TEST_F(MigrationTest, AListenerIsToldHowMuchThereIsToDo) {
+TEST_F(MigrationTest, AListenerGetsTheTotals) {
   make("c/f", 100);
   make("c/g", 100);
   start();
@@ -283,14 +283,14 @@ TEST_F(MigrationTest, AListenerIsToldHowMuchThereIsToDo) {
   EXPECT_GE(bytes, 20'000u);
 }
 
-TEST_F(MigrationTest, WithoutAutomaticPassesNoneIsDue) {
+TEST_F(MigrationTest, NoPassIsDueIfPassesAreNotAutomatic) {
   start();
   migration_->replan_soon();
   migration_->tick();
   EXPECT_EQ(migration_->next_pass(), 0);
 }
 
-TEST_F(MigrationTest, AChangeBringsTheNextPassNearer) {
+TEST_F(MigrationTest, AChangeBringsTheNextPassForward) {
   start_every(hours(1), 0);
   const std::int64_t now = clock_.seconds();
   EXPECT_GE(migration_->next_pass(), now + 3590);
@@ -298,7 +298,7 @@ TEST_F(MigrationTest, AChangeBringsTheNextPassNearer) {
   EXPECT_LE(migration_->next_pass(), now + 10);
 }
 
-TEST_F(MigrationTest, AChangeDuringAPassBringsTheNextOneNearer) {
+TEST_F(MigrationTest, AChangeDuringAPassBringsTheNextPassForward) {
   on_flush_ = [this] { migration_->replan_soon(); };
   start_every(hours(1), 0);
   migration_->replan_soon();
@@ -307,10 +307,10 @@ TEST_F(MigrationTest, AChangeDuringAPassBringsTheNextOneNearer) {
     migration_->tick();
     const std::int64_t soon = migration_->next_pass() - clock_.seconds();
     return flushes_ >= 1 && soon > 0 && soon <= 10;
-  })) << "what changed waits an hour";
+  })) << "the change waits for an hour";
 }
 
-TEST_F(MigrationTest, PassesHappenByThemselves) {
+TEST_F(MigrationTest, PassesRunAutomatically) {
   make("c/hot", 100);
   start_every(hours(1), 0);
   clock_.advance(hours(1));
@@ -320,7 +320,7 @@ TEST_F(MigrationTest, PassesHappenByThemselves) {
   }));
 }
 
-TEST_F(MigrationTest, EndsInTheMiddleOfAPass) {
+TEST_F(MigrationTest, CanBeDestroyedDuringAPass) {
   for (int i = 0; i < 3; ++i) make("c/f" + std::to_string(i), 100);
   start_every(hours(1), 1);
   clock_.advance(hours(1));

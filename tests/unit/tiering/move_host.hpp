@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FakeHost is a MoveHost without a mount: it moves real files of a real pool, and does on command
-// what a busy filesystem does by itself. Threads: every member may be called from any thread at
-// once, but what is set by assignment is set before the mover starts.
+// FakeHost is a MoveHost without a mount: it moves real files of a real pool, and refuses or
+// cancels moves when a test asks for it. Threads: every member may be called from any thread at
+// once, but the callbacks must be set before the mover starts.
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ class FakeHost final : public MoveHost {
  public:
   FakeHost(Pool& pool, Store& store) : pool_(pool), store_(store) {}
 
-  // begin_move() of `path` fails with `code` from now on; 0: it does not.
+  // begin_move() of `path` fails with `code` from now on; 0 ends that.
   void refuse(const std::string& path, int code) {
     const MutexLock lock(mutex_);
     refused_[path] = code;
@@ -39,7 +39,7 @@ class FakeHost final : public MoveHost {
   }
   // Cancels every running move.
   std::atomic<bool> cancel{false};
-  // Called by the mover's threads for every piece they copied or read back.
+  // Called by the mover's threads for every piece that they copied or verified.
   std::function<void(const std::string& path)> on_piece;
 
   // The paths whose moves began, in order.
@@ -138,9 +138,9 @@ class FakeHost final : public MoveHost {
   Pool& pool_;
   Store& store_;
   mutable Mutex mutex_;
-  std::map<std::string, int> refused_, refused_copies_;
-  std::vector<std::string> begun_;
-  std::vector<std::size_t> batches_;
+  std::map<std::string, int> refused_ GUARDED_BY(mutex_), refused_copies_ GUARDED_BY(mutex_);
+  std::vector<std::string> begun_ GUARDED_BY(mutex_);
+  std::vector<std::size_t> batches_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> open_{0}, most_at_once_{0};  // statistics
 };
 

@@ -49,7 +49,7 @@ class MoveQueueTest : public testing::Test {
 
   MoveQueue queue_;
   MoveQueue::Choice choice_{.can_go = [](TierIndex, TierIndex) { return true; },
-                            .is_held = [](InodeId) { return false; },
+                            .is_moving = [](InodeId) { return false; },
                             .only_requested = false};
 };
 
@@ -58,7 +58,7 @@ TEST_F(MoveQueueTest, PlannedMovesKeepTheirOrder) {
   EXPECT_EQ(take_all(), (Ids{5, 3, 9}));
 }
 
-TEST_F(MoveQueueTest, WhatIsAskedForGoesBeforeWhatIsPlanned) {
+TEST_F(MoveQueueTest, RequestedMovesGoBeforePlannedMoves) {
   plan(1);
   ask(2, 1000);
   plan(3);
@@ -73,7 +73,7 @@ TEST_F(MoveQueueTest, UsersTakeTurns) {
   EXPECT_EQ(take_all(), (Ids{2, 11, 3, 12, 4}));
 }
 
-TEST_F(MoveQueueTest, AFileIsInItOnce) {
+TEST_F(MoveQueueTest, AFileIsQueuedOnce) {
   plan(1, 1);
   plan(1, 2);
   ask(7, 1000);
@@ -89,7 +89,7 @@ TEST_F(MoveQueueTest, AFileIsInItOnce) {
   EXPECT_EQ(queue_.count_of(1001), 0u);
 }
 
-TEST_F(MoveQueueTest, WhatCantGoIsPassedOver) {
+TEST_F(MoveQueueTest, MovesThatCannotStartAreSkipped) {
   plan(1, 2);
   plan(2, 1);
   choice_.can_go = [](TierIndex, TierIndex to) { return to != 2; };
@@ -98,14 +98,14 @@ TEST_F(MoveQueueTest, WhatCantGoIsPassedOver) {
   EXPECT_EQ(queue_.size(), 1u);
 }
 
-TEST_F(MoveQueueTest, WhatIsHeldIsPassedOver) {
+TEST_F(MoveQueueTest, FilesThatAreMovingAreSkipped) {
   plan(1);
   plan(2);
-  choice_.is_held = [](InodeId id) { return id == InodeId{1}; };
+  choice_.is_moving = [](InodeId id) { return id == InodeId{1}; };
   EXPECT_EQ(take(2), Ids{2});
 }
 
-TEST_F(MoveQueueTest, ABatchEndsWhereAnotherPlannedMoveStandsBetween) {
+TEST_F(MoveQueueTest, ABatchEndsBeforeAPlannedMoveOfAnotherLane) {
   plan(1);
   plan(2);
   plan(3, 2);
@@ -115,7 +115,7 @@ TEST_F(MoveQueueTest, ABatchEndsWhereAnotherPlannedMoveStandsBetween) {
   EXPECT_EQ(take(10), (Ids{4}));
 }
 
-TEST_F(MoveQueueTest, PausedItGivesOutWhatWasAskedForAlone) {
+TEST_F(MoveQueueTest, OnlyRequestedMovesAreTakenWhilePaused) {
   plan(1);
   ask(2, 1000);
   choice_.only_requested = true;
@@ -123,7 +123,7 @@ TEST_F(MoveQueueTest, PausedItGivesOutWhatWasAskedForAlone) {
   EXPECT_EQ(take(10), Ids{});
 }
 
-TEST_F(MoveQueueTest, ReportedOnesCanBeTakenOut) {
+TEST_F(MoveQueueTest, MovesWithAListenerCanBeRemoved) {
   plan(1);
   queue_.put({planned(2), 5}, Place::Last);
   EXPECT_TRUE(queue_.erase_reported());
@@ -131,8 +131,8 @@ TEST_F(MoveQueueTest, ReportedOnesCanBeTakenOut) {
   EXPECT_EQ(take_all(), Ids{1});
 }
 
-// It took seconds when each looked at all others.
-TEST_F(MoveQueueTest, AMillionMovesAreNoTrouble) {
+// This took seconds when each operation searched all moves.
+TEST_F(MoveQueueTest, AMillionMovesAreFast) {
   for (std::uint64_t id = 1; id <= 1'000'000; ++id) ask(id, 1000);
   ask(2'000'000, 1001);
   EXPECT_EQ(take(2), (Ids{1, 2'000'000}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Moves that can't be made now: what waits for what, and what is tried again when.
+// Moves that cannot be made now: what they wait for and when they are retried.
 #include <sys/vfs.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ using Paths = std::vector<std::string>;
 
 class MoverRetryTest : public MoverTest {};
 
-TEST_F(MoverRetryTest, AFileInUseWaitsAndMovesWhenItIsClosed) {
+TEST_F(MoverRetryTest, AFileInUseMovesWhenItIsClosed) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EBUSY);
   start();
@@ -34,7 +34,7 @@ TEST_F(MoverRetryTest, AFileInUseWaitsAndMovesWhenItIsClosed) {
   EXPECT_FALSE(mover_->is_waiting(f.id));
 }
 
-TEST_F(MoverRetryTest, AFileThatIsClosedWhileItIsBeingRefusedMovesWithTheNextTick) {
+TEST_F(MoverRetryTest, AFileClosedDuringTheRefusalMovesAtTheNextTick) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EBUSY);
   host_->on_refusal = [&] {
@@ -49,7 +49,7 @@ TEST_F(MoverRetryTest, AFileThatIsClosedWhileItIsBeingRefusedMovesWithTheNextTic
   EXPECT_TRUE(is_on("b", f));
 }
 
-TEST_F(MoverRetryTest, ClosingAFileThatWaitsForSomethingElseChangesNothing) {
+TEST_F(MoverRetryTest, ClosingAFileThatWaitsForAnotherCauseChangesNothing) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EPERM);
   start();
@@ -60,7 +60,7 @@ TEST_F(MoverRetryTest, ClosingAFileThatWaitsForSomethingElseChangesNothing) {
   EXPECT_EQ(code_of(f), EPERM);
 }
 
-TEST_F(MoverRetryTest, WhatFailsIsTriedAgainLaterAndNotAtOnce) {
+TEST_F(MoverRetryTest, AFailedMoveIsRetriedAfterADelay) {
   const Move f = make("/f", "x");
   host_->refuse_copy("/f", EIO);
   start();
@@ -78,7 +78,7 @@ TEST_F(MoverRetryTest, WhatFailsIsTriedAgainLaterAndNotAtOnce) {
   EXPECT_TRUE(is_on("b", f));
 }
 
-TEST_F(MoverRetryTest, ATierThatComesBackIsTriedAtOnce) {
+TEST_F(MoverRetryTest, MovesAreRetriedAtOnceWhenATierComesBack) {
   const Move f = make("/f", "x");
   start();
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
@@ -95,7 +95,7 @@ TEST_F(MoverRetryTest, ATierThatComesBackIsTriedAtOnce) {
   EXPECT_TRUE(is_on("b", f));
 }
 
-TEST_F(MoverRetryTest, AFailureLeavesTheFileAReceiptAndNothingElse) {
+TEST_F(MoverRetryTest, AFailureLeavesTheFileAndAReceipt) {
   const Move f = make("/f", "content");
   host_->refuse_copy("/f", EIO);
   start();
@@ -108,7 +108,7 @@ TEST_F(MoverRetryTest, AFailureLeavesTheFileAReceiptAndNothingElse) {
   EXPECT_EQ(mover_->progress().failed, 1u);
 }
 
-TEST_F(MoverRetryTest, OneThatFailsDoesNotStopTheOthersOfItsBatch) {
+TEST_F(MoverRetryTest, AFailureDoesNotStopTheRestOfTheBatch) {
   const std::vector<Move> moves{make("/f", "1"), make("/g", "2"), make("/h", "3"), make("/i", "4")};
   host_->refuse("/f", EBUSY);
   host_->refuse_copy("/h", EIO);
@@ -118,7 +118,7 @@ TEST_F(MoverRetryTest, OneThatFailsDoesNotStopTheOthersOfItsBatch) {
   EXPECT_TRUE(temporaries().empty());
 }
 
-TEST_F(MoverRetryTest, WhatIsThereAlreadyOrGoneIsForgotten) {
+TEST_F(MoverRetryTest, MovesOfMissingOrAlreadyMovedFilesAreDropped) {
   const Move f = make("/f", "x"), g = make("/g", "x"), h = make("/h", "x");
   host_->refuse("/f", EALREADY);
   host_->refuse("/g", ESTALE);
@@ -130,7 +130,7 @@ TEST_F(MoverRetryTest, WhatIsThereAlreadyOrGoneIsForgotten) {
   EXPECT_EQ(mover_->progress().failed, 0u);
 }
 
-TEST_F(MoverRetryTest, WhatWaitsCanBeForgotten) {
+TEST_F(MoverRetryTest, APendingMoveCanBeForgotten) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EBUSY);
   start();
@@ -142,7 +142,7 @@ TEST_F(MoverRetryTest, WhatWaitsCanBeForgotten) {
   EXPECT_TRUE(mover_->pending().empty());
 }
 
-// A disk of its own, because only that can be full.
+// Uses its own filesystem, so that it can be full.
 class FullTierTest : public MoverTest {
  protected:
   void prepare() override {
@@ -167,7 +167,7 @@ class FullTierTest : public MoverTest {
   std::unique_ptr<test::LoopFs> disk_;
 };
 
-TEST_F(FullTierTest, IsNotTriedAgainBeforeItHasMoreRoom) {
+TEST_F(FullTierTest, MovesAreNotRetriedWithoutMoreRoom) {
   const Move f = make("/f", test::pattern(4 * kMiB, 1));
   leave(2 * kMiB);
   start();
@@ -182,7 +182,7 @@ TEST_F(FullTierTest, IsNotTriedAgainBeforeItHasMoreRoom) {
   EXPECT_EQ(code_of(f), ENOSPC);
 }
 
-TEST_F(FullTierTest, IsTriedAgainWhenItHasMoreRoom) {
+TEST_F(FullTierTest, MovesAreRetriedWhenThereIsMoreRoom) {
   const Move f = make("/f", test::pattern(4 * kMiB, 1));
   leave(2 * kMiB);
   start();
@@ -196,9 +196,9 @@ TEST_F(FullTierTest, IsTriedAgainWhenItHasMoreRoom) {
   EXPECT_FALSE(is_on("a", f));
 }
 
-TEST_F(FullTierTest, ThatFillsUpDuringTheCopyIsLeftAsItWas) {
+TEST_F(FullTierTest, ACopyThatDoesNotFitIsRemoved) {
   Move f = make("/f", test::pattern(4 * kMiB, 1));
-  f.bytes = 4096;  // it grew since the plan was made
+  f.bytes = 4096;  // the file grew after the plan was made
   leave(2 * kMiB);
   start();
   run_all({f});
@@ -211,11 +211,11 @@ TEST_F(FullTierTest, ThatFillsUpDuringTheCopyIsLeftAsItWas) {
   EXPECT_EQ(host_->begun().size(), 1u);
 }
 
-TEST_F(FullTierTest, IsNotPromisedTwice) {
+TEST_F(FullTierTest, RoomIsNotPromisedTwice) {
   const Move f = make("/f", test::pattern(2 * kMiB, 1)), g = make("/g", test::pattern(2 * kMiB, 2));
   leave(4 * kMiB);
   start();
-  run_all({f, g});  // one batch: both are copied before either is in its place
+  run_all({f, g});  // one batch: both are copied before the switch
   EXPECT_EQ(code_of(f), 0);
   EXPECT_EQ(code_of(g), ENOSPC);
 }

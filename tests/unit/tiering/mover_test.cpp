@@ -75,18 +75,19 @@ TEST_F(MoverTest, CountsWhatItMoved) {
   EXPECT_EQ(progress.active, 0u);
 }
 
-TEST_F(MoverTest, TellsHowFarEachMoveIs) {
+TEST_F(MoverTest, ReportsTheProgressOfEachMove) {
   const Move big = make("/big", std::string(3 * kMiB, 'x'));
   const Move other = make("/other", "y");
   Mover* mover = nullptr;
-  std::vector<Mover::Active> seen;  // only the mover's one thread looks at it until it is idle
+  // No lock: only the mover's single thread uses it before the mover is idle.
+  std::vector<Mover::Active> seen;
   host_->on_piece = [&](const std::string& path) {
     if (path == "/big") seen = mover->active(10);
   };
   mover = &start();
   const std::int64_t before = clock_.seconds();
   run_all({big, other});
-  // Both are of one batch, which began with the first.
+  // Both files are in one batch, which starts with the first.
   ASSERT_EQ(seen.size(), 2u);
   EXPECT_EQ(seen[0].path, "/big");
   EXPECT_EQ(seen[0].from, big.from);
@@ -109,7 +110,7 @@ TEST_F(MoverTest, SmallFilesShareOneReplacement) {
   EXPECT_EQ(host_->batches(), Sizes{20});
 }
 
-TEST_F(MoverTest, ABatchIsNotLargerThanWouldHoldPeopleUp) {
+TEST_F(MoverTest, TheSizeOfABatchIsLimited) {
   std::vector<Move> moves;
   for (int i = 0; i < 70; ++i) moves.push_back(make("/f" + std::to_string(i), ""));
   start();
@@ -117,7 +118,7 @@ TEST_F(MoverTest, ABatchIsNotLargerThanWouldHoldPeopleUp) {
   EXPECT_EQ(host_->batches(), (Sizes{64, 6}));
 }
 
-TEST_F(MoverTest, LargeFilesTravelAlone) {
+TEST_F(MoverTest, LargeFilesMoveAlone) {
   const std::vector<Move> moves{make("/small1", "x"), make("/small2", "x"), make_large("/large1"),
                                 make_large("/large2"), make("/small3", "x")};
   start();
@@ -125,7 +126,7 @@ TEST_F(MoverTest, LargeFilesTravelAlone) {
   EXPECT_EQ(host_->batches(), (Sizes{2, 1, 1, 1}));
 }
 
-TEST_F(MoverTest, OnlyFilesThatGoTheSameWayShareABatch) {
+TEST_F(MoverTest, OnlyMovesBetweenTheSameTiersShareABatch) {
   const Move f = make("/f", "x");
   dir_.make_file("a/g", "x");
   start();
@@ -142,7 +143,7 @@ TEST_F(MoverTest, KeepsTheOrder) {
   EXPECT_EQ(host_->begun(), (Paths{"/c", "/a", "/d", "/b"}));
 }
 
-TEST_F(MoverTest, WhatIsPutInFrontGoesFirst) {
+TEST_F(MoverTest, AMoveAddedAtTheFrontGoesFirst) {
   const Move f = make_large("/f"), g = make_large("/g");
   start().pause();
   add({f});
@@ -166,7 +167,7 @@ TEST_F(MoverTest, ALaterMoveOfAFileReplacesTheOneInTheQueue) {
   EXPECT_TRUE(is_on("c", to_c));
 }
 
-TEST_F(MoverTest, ATierHasNoMoreMovesAtOnceThanItAllows) {
+TEST_F(MoverTest, TheNumberOfMovesPerTierIsLimited) {
   auto settings = make_tiers("abc");
   settings[0].moves = 4;
   settings[1].moves = 1;
@@ -180,7 +181,7 @@ TEST_F(MoverTest, ATierHasNoMoreMovesAtOnceThanItAllows) {
   EXPECT_EQ(host_->most_at_once(), 1u);
 }
 
-TEST_F(MoverTest, KeepsWithinItsBandwidth) {
+TEST_F(MoverTest, ObeysTheBandwidthLimit) {
   const Move f = make("/f", test::pattern(kMiB, 1)), g = make("/g", test::pattern(kMiB, 2));
   start({.bandwidth = 8 * kMiB});
   const auto begun = steady_clock::now();
@@ -188,7 +189,7 @@ TEST_F(MoverTest, KeepsWithinItsBandwidth) {
   EXPECT_GE(steady_clock::now() - begun, milliseconds(250));
 }
 
-TEST_F(MoverTest, BeginsNothingWhilePaused) {
+TEST_F(MoverTest, StartsNothingWhilePaused) {
   const Move f = make("/f", "x");
   start().pause();
   add({f});
@@ -201,9 +202,9 @@ TEST_F(MoverTest, BeginsNothingWhilePaused) {
   EXPECT_TRUE(is_on("b", f));
 }
 
-TEST_F(MoverTest, APauseHoldsUpACopyThatIsUnderWay) {
+TEST_F(MoverTest, APauseStopsACopyInProgress) {
   const Move f = make("/f", "x");
-  bool done = false;  // only the mover's one thread looks at it
+  bool done = false;  // no lock: only the mover's single thread uses it
   host_->on_piece = [&](const std::string&) {
     if (!std::exchange(done, true)) mover_->pause();
   };
@@ -231,7 +232,7 @@ TEST_F(MoverTest, ACancelledCopyLeavesNothing) {
   EXPECT_EQ(test::read_file(at("a", "f")), "content");
 }
 
-TEST_F(MoverTest, EndsQuicklyInTheMiddleOfALongCopy) {
+TEST_F(MoverTest, CanBeDestroyedQuicklyDuringALongCopy) {
   const Move f = make("/f", "content"), g = make("/g", "content");
   start({.bandwidth = 1});
   add({f, g});
@@ -244,7 +245,7 @@ TEST_F(MoverTest, EndsQuicklyInTheMiddleOfALongCopy) {
   EXPECT_TRUE(receipts().empty());
 }
 
-TEST_F(MoverTest, EndsWhilePaused) {
+TEST_F(MoverTest, CanBeDestroyedWhilePaused) {
   const Move f = make("/f", "x");
   start().pause();
   add({f});
@@ -252,9 +253,9 @@ TEST_F(MoverTest, EndsWhilePaused) {
   EXPECT_TRUE(is_on("a", f));
 }
 
-TEST_F(MoverTest, VerifyingCatchesACopyThatReadsBackDifferently) {
+TEST_F(MoverTest, VerificationDetectsADifferentCopy) {
   const Move f = make("/f", "content");
-  bool done = false;  // only the mover's one thread looks at it
+  bool done = false;  // no lock: only the mover's single thread uses it
   host_->on_piece = [&](const std::string&) {
     if (std::exchange(done, true)) return;
     const auto copy = test::open_file(at("b", ".sluice/tmp/" + temporaries().at(0)));
@@ -267,7 +268,7 @@ TEST_F(MoverTest, VerifyingCatchesACopyThatReadsBackDifferently) {
   EXPECT_TRUE(temporaries().empty());
 }
 
-TEST_F(MoverTest, VerifyingLetsGoodCopiesPass) {
+TEST_F(MoverTest, VerificationAcceptsGoodCopies) {
   const Move f = make("/f", test::pattern(3 * kMiB + 17, 1)), g = make("/g", "");
   dir_.make_file("a/sparse", "begin");
   ASSERT_EQ(::truncate(at("a", "sparse").c_str(), 100 << 20), 0);
@@ -277,7 +278,7 @@ TEST_F(MoverTest, VerifyingLetsGoodCopiesPass) {
   EXPECT_EQ(mover_->progress().moved, 3u);
 }
 
-TEST_F(MoverTest, RemembersAsGhostsWhatHadToMakeRoom) {
+TEST_F(MoverTest, EvictedFilesBecomeGhosts) {
   std::vector<Move> moves;
   for (const Reason reason : {Reason::Crowded, Reason::Outranked, Reason::Cold, Reason::Hot,
                               Reason::Pinned, Reason::Requested}) {
@@ -297,7 +298,7 @@ TEST_F(MoverTest, RemembersAsGhostsWhatHadToMakeRoom) {
   EXPECT_GT(ghosts[moves[0].id].left_at, 0);
 }
 
-TEST_F(MoverTest, AFileThatCouldNotLeaveIsNoGhost) {
+TEST_F(MoverTest, AFileThatCouldNotLeaveIsNotAGhost) {
   Move f = make("/f", "x");
   f.reason = Reason::Crowded;
   host_->refuse_copy("/f", EIO);
@@ -309,11 +310,12 @@ TEST_F(MoverTest, AFileThatCouldNotLeaveIsNoGhost) {
   }));
 }
 
-TEST_F(MoverTest, TellsWhoAskedHowEachMoveEnded) {
+TEST_F(MoverTest, ReportsTheEndOfEachMoveToItsListener) {
   const Move f = make("/f", "x"), g = make("/g", "x");
   host_->refuse("/g", EBUSY);
   start();
-  std::map<std::string, std::pair<int, bool>> told;  // only the mover's one thread adds to it
+  // No lock: only the mover's single thread adds to it.
+  std::map<std::string, std::pair<int, bool>> told;
   mover_->add({f, g}, Mover::Where::Back, [&](const Receipt& receipt, bool pending) {
     told[receipt.path] = {receipt.code, pending};
   });
@@ -322,7 +324,7 @@ TEST_F(MoverTest, TellsWhoAskedHowEachMoveEnded) {
   EXPECT_EQ(told["/g"], std::pair(EBUSY, true));
 }
 
-TEST_F(MoverTest, WithdrawingWaitsForAReportThatIsBeingMade) {
+TEST_F(MoverTest, WithdrawingWaitsForAReportInProgress) {
   std::promise<void> begun, go_on;
   std::atomic<bool> over{false};
   start();
@@ -341,7 +343,7 @@ TEST_F(MoverTest, WithdrawingWaitsForAReportThatIsBeingMade) {
   EXPECT_TRUE(withdrawn.get());
 }
 
-TEST_F(MoverTest, WithdrawingTakesOutOnlyWhatSomebodyListensTo) {
+TEST_F(MoverTest, WithdrawingRemovesOnlyMovesWithAListener) {
   const Move f = make("/f", "x"), g = make("/g", "x");
   start().pause();
   bool told = false;
@@ -356,17 +358,17 @@ TEST_F(MoverTest, WithdrawingTakesOutOnlyWhatSomebodyListensTo) {
   EXPECT_FALSE(told);
 }
 
-TEST_F(MoverTest, MovesWhetherOrNotTheStoreTakesTheReceipt) {
+TEST_F(MoverTest, MovesEvenIfTheReceiptCannotBeStored) {
   const Move f = make("/f", "x");
   start();
-  store_.fail_call(3, EIO, MemoryStore::Failure::ForGood);  // 1, 2: the intent
+  store_.fail_call(3, EIO, MemoryStore::Failure::ForGood);  // calls 1 and 2 are for the intent
   run_all({f});
   EXPECT_TRUE(is_on("b", f));
   EXPECT_EQ(mover_->progress().moved, 1u);
 }
 
-TEST_F(MoverTest, OneUserAsksForSoManyMovesAtOnce) {
-  start({.bandwidth = 1});  // nothing gets far
+TEST_F(MoverTest, TheNumberOfRequestsPerUserIsLimited) {
+  start({.bandwidth = 1});  // so slow that no move ends
   Move move = make("/f", "x");
   move.reason = Reason::Requested;
   move.user = 1000;

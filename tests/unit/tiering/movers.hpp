@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A mover over three tiers in folders, for a host that does as it is told.
+// A mover over three tiers in directories, with a host that the test controls.
 #pragma once
 
 #include <chrono>
@@ -38,7 +38,7 @@ class MoverTest : public PoolTest {
     move.from = source.index();
     move.to = pool_->by_name(to)->index();
     move.bytes = static_cast<std::uint64_t>(lstat_of(source.path() + path).st_blocks) * 512;
-    move.reason = Reason::Hot;  // pause() does not hold up what a person asks for
+    move.reason = Reason::Hot;  // pause() does not stop requested moves
     move.why = "the test";
     return move;
   }
@@ -46,7 +46,7 @@ class MoverTest : public PoolTest {
     dir_.make_file("a" + path, content);
     return move(path);
   }
-  // Too large to share a batch, or so it says.
+  // Claims a size that is too large for a batch.
   Move make_large(const std::string& path) const {
     Move large = make(path, path);
     large.bytes = 5 * kMiB;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Plans for files that have to be somewhere, or to leave: pins, rules and drains.
+// Plans for files that must move: pins, rules and drains.
 #include "tests/unit/tiering/planner_stage.hpp"
 
 namespace sluice {
@@ -17,16 +17,16 @@ using test::Moves;
 
 class PlannerPinTest : public test::PlannerStage {};
 
-TEST_F(PlannerPinTest, PinsFillATierAboveItsHighWatermarkUpToTheBrim) {
+TEST_F(PlannerPinTest, PinsFillATierAboveItsHighWatermarkUpTo98Percent) {
   world_.add_foreign(kNvme, 89 * kGiB);
   for (int i = 0; i < 20; ++i) world_.add(pinned(file_on(kHdd, 0), kNvme));
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.moves.size(), 9U);
   EXPECT_EQ(plan.used_after[kNvme], 98 * kGiB);
-  EXPECT_EQ(plan.held_no_room, 11U);
+  EXPECT_EQ(plan.blocked_no_room, 11U);
 }
 
-TEST_F(PlannerPinTest, OthersAreShedForWhatIsPinned) {
+TEST_F(PlannerPinTest, OtherFilesAreEvictedForPinnedOnes) {
   world_.add(90, kNvme, 500);
   const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
   const Plan plan = world_.plan();
@@ -35,24 +35,24 @@ TEST_F(PlannerPinTest, OthersAreShedForWhatIsPinned) {
   EXPECT_EQ(plan.used_after[kNvme], 80 * kGiB);
 }
 
-TEST_F(PlannerPinTest, NothingIsShedForAPinThatCanNeverFit) {
+TEST_F(PlannerPinTest, NothingIsEvictedForAPinThatCannotFit) {
   world_.add(85, kNvme, 500);
   FileFacts file = pinned(file_on(kHdd, 0), kNvme);
   file.bytes = 99 * kGiB;
   world_.add(file);
   const Plan plan = world_.plan();
   EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.held_no_room, 1U);
+  EXPECT_EQ(plan.blocked_no_room, 1U);
 }
 
-TEST_F(PlannerPinTest, APinComesBeforeARuleWhereBothDoNotFit) {
+TEST_F(PlannerPinTest, APinTakesPrecedenceOverARuleIfOnlyOneFits) {
   world_.add_foreign(kNvme, 97 * kGiB);
   world_.add(ruled(file_on(kHdd, 500), kNvme));
   const auto file = world_.add(pinned(file_on(kHdd, 0), kNvme));
   EXPECT_EQ(world_.plan().moves, (Moves{{file, kNvme, Reason::Pinned}}));
 }
 
-TEST_F(PlannerPinTest, ATierThatPinnedFilesAreLeavingShedsNoOthers) {
+TEST_F(PlannerPinTest, ATierEvictsNothingIfLeavingPinnedFilesFreeEnough) {
   world_.add(80, kNvme, 100);
   for (int i = 0; i < 15; ++i) world_.add(pinned(file_on(kNvme, 500), kHdd));
   const Plan plan = world_.plan();
@@ -60,7 +60,7 @@ TEST_F(PlannerPinTest, ATierThatPinnedFilesAreLeavingShedsNoOthers) {
   EXPECT_EQ(plan.moves[0].reason, Reason::Pinned);
 }
 
-TEST_F(PlannerPinTest, PinnedFilesThatTradePlacesGoInAnOrderThatFits) {
+TEST_F(PlannerPinTest, PinnedFilesThatSwapTiersMoveInAnOrderThatFits) {
   world_.add_foreign(kNvme, 97 * kGiB);
   world_.add_foreign(kSsd, 96 * kGiB);
   const auto up = world_.add(pinned(file_on(kSsd, 500), kNvme));
@@ -69,14 +69,14 @@ TEST_F(PlannerPinTest, PinnedFilesThatTradePlacesGoInAnOrderThatFits) {
             (Moves{{down, kSsd, Reason::Pinned}, {up, kNvme, Reason::Pinned}}));
 }
 
-TEST_F(PlannerPinTest, APinnedFileThatWaitsForRoomMayBeShed) {
+TEST_F(PlannerPinTest, APinnedFileThatWaitsForRoomMayBeEvicted) {
   world_.add_foreign(kNvme, 98 * kGiB);
   world_.add_foreign(kSsd, 90 * kGiB);
   const auto waiting = world_.add(pinned(file_on(kSsd, 500), kNvme));
   EXPECT_EQ(world_.plan().moves, (Moves{{waiting, kHdd, Reason::Crowded}}));
 }
 
-TEST_F(PlannerPinTest, HeatDoesNotMoveWhatARuleKeepsWhereItIs) {
+TEST_F(PlannerPinTest, HeatDoesNotMoveFilesThatARuleKeeps) {
   world_.add(ruled(file_on(kHdd, 500), kNoTier));
   EXPECT_TRUE(world_.plan().moves.empty());
 }
@@ -91,7 +91,7 @@ TEST_F(PlannerPinTest, ADrainEmptiesItsTier) {
   EXPECT_EQ(moves.at(stubborn), (PlannedMove{stubborn, kHdd, Reason::Draining}));
 }
 
-TEST_F(PlannerPinTest, ADrainedFileTakesThePlaceOfLowerRanks) {
+TEST_F(PlannerPinTest, ADrainedFileReplacesLowerRankedFiles) {
   world_.tiers[kNvme].draining = true;
   world_.add(89, kSsd, 80);
   const auto lowest = world_.add(kSsd, 10), drained = world_.add(kNvme, 120);
@@ -99,7 +99,7 @@ TEST_F(PlannerPinTest, ADrainedFileTakesThePlaceOfLowerRanks) {
             (Moves{{lowest, kHdd, Reason::Outranked}, {drained, kSsd, Reason::Draining}}));
 }
 
-TEST_F(PlannerPinTest, ADrainedFileRatherGoesToAFasterTierThanAboveAHighWatermark) {
+TEST_F(PlannerPinTest, ADrainedFilePrefersAFasterTierToExceedingAHighWatermark) {
   world_.tiers[kHdd].draining = true;
   world_.tiers[kSsd].total = 0;
   world_.add_foreign(kNvme, 88 * kGiB);
@@ -107,14 +107,14 @@ TEST_F(PlannerPinTest, ADrainedFileRatherGoesToAFasterTierThanAboveAHighWatermar
   EXPECT_EQ(world_.plan().moves, (Moves{{file, kNvme, Reason::Draining}}));
 }
 
-TEST_F(PlannerPinTest, ADrainFillsTheOthersUpToTheBrimAndNoFurther) {
+TEST_F(PlannerPinTest, ADrainFillsOtherTiersUpTo98Percent) {
   world_.tiers[kHdd].draining = true;
   world_.add_foreign(kNvme, 96 * kGiB);
   world_.add_foreign(kSsd, 96 * kGiB);
   world_.add(10, kHdd, 0);
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.used_after, (std::vector<std::uint64_t>{98 * kGiB, 98 * kGiB, 6 * kGiB}));
-  EXPECT_EQ(plan.held_no_room, 6U);
+  EXPECT_EQ(plan.blocked_no_room, 6U);
 }
 
 TEST_F(PlannerPinTest, ADrainDoesNotWaitForAPinThatHasNoRoom) {

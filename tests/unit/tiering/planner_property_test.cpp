@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What holds of every plan, tried on random pools: ordinary ones, and ones that are full, lame or
-// misconfigured.
+// Properties of every plan, checked on random pools: ordinary ones, and ones that are full, partly
+// offline or misconfigured.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Random {
     return std::uniform_int_distribution<std::uint64_t>(least, most)(engine_);
   }
   bool chance(double probability) { return std::bernoulli_distribution(probability)(engine_); }
-  // Evenly over the orders of magnitude.
+  // Evenly distributed over the orders of magnitude.
   double magnitude(double least, double most) {
     return std::exp(
         std::uniform_real_distribution<double>(std::log(least), std::log(most))(engine_));
@@ -42,7 +42,7 @@ class Random {
 };
 
 enum class Pool {
-  Ordinary,  // thresholds in order, all tiers well, and the slowest can take whatever there is
+  Ordinary,  // thresholds in order, all tiers online, and the slowest has room for everything
   Any
 };
 
@@ -107,7 +107,7 @@ bool is_for_want_of_room(Reason reason) {
   return reason == Reason::Crowded || reason == Reason::Outranked;
 }
 
-// For comparing plans of the same files in another order.
+// For comparing plans of the same files in different orders.
 using NamedMove = std::tuple<InodeId, TierIndex, Reason>;
 std::vector<NamedMove> named_moves(const World& world, const Plan& plan) {
   std::vector<NamedMove> moves;
@@ -118,7 +118,7 @@ std::vector<NamedMove> named_moves(const World& world, const Plan& plan) {
 
 class PlannerPropertyTest : public testing::TestWithParam<Pool> {
  protected:
-  // Calls `check` with random worlds and what is planned for them.
+  // Calls `check` with random worlds and their plans.
   template <typename Check>
   void for_each_world(Check check) {
     const std::uint64_t seed = test::test_seed();
@@ -132,7 +132,7 @@ class PlannerPropertyTest : public testing::TestWithParam<Pool> {
     }
   }
 
-  // Calls `check` with the world as it is before each move.
+  // Calls `check` with the state of the world before each move.
   template <typename Check>
   void for_each_move(Check check) {
     for_each_world([&](World& world, const Plan& plan, Random&) {
@@ -150,7 +150,7 @@ TEST_P(PlannerPropertyTest, EveryFileMovesAtMostOnce) {
   });
 }
 
-TEST_P(PlannerPropertyTest, EveryMoveGoesFromATierThatIsThereToAnotherThatTakesFiles) {
+TEST_P(PlannerPropertyTest, EveryMoveGoesFromAnOnlineTierToAnotherUsableTier) {
   for_each_move([](const World& world, const PlannedMove& move, const FileFacts& file) {
     EXPECT_NE(file.tier, move.to);
     EXPECT_TRUE(world.tiers[file.tier].online);
@@ -159,7 +159,7 @@ TEST_P(PlannerPropertyTest, EveryMoveGoesFromATierThatIsThereToAnotherThatTakesF
   });
 }
 
-TEST_P(PlannerPropertyTest, HeatNeverLiftsATierAboveItsHighWatermark) {
+TEST_P(PlannerPropertyTest, HeatNeverFillsATierAboveItsHighWatermark) {
   for_each_move([](const World& world, const PlannedMove& move, const FileFacts& file) {
     const TierFacts& to = world.tiers[move.to];
     if (is_by_heat(move.reason)) {
@@ -168,14 +168,14 @@ TEST_P(PlannerPropertyTest, HeatNeverLiftsATierAboveItsHighWatermark) {
   });
 }
 
-TEST_P(PlannerPropertyTest, EveryMoveFitsBelowTheBrimWhenItsTurnComes) {
+TEST_P(PlannerPropertyTest, EveryMoveFitsBelow98PercentAtItsTurn) {
   for_each_move([](const World& world, const PlannedMove& move, const FileFacts& file) {
     const TierFacts& to = world.tiers[move.to];
     EXPECT_LE(to.used + file.bytes, percent(to, 98));
   });
 }
 
-TEST_P(PlannerPropertyTest, OnlyTheSlowestTierTakesCrowdsAboveItsHighWatermark) {
+TEST_P(PlannerPropertyTest, OnlyTheSlowestTierAcceptsEvictedFilesAboveItsHighWatermark) {
   for_each_move([](const World& world, const PlannedMove& move, const FileFacts& file) {
     const TierFacts& to = world.tiers[move.to];
     const bool has_slower =
@@ -187,7 +187,7 @@ TEST_P(PlannerPropertyTest, OnlyTheSlowestTierTakesCrowdsAboveItsHighWatermark) 
   });
 }
 
-TEST_P(PlannerPropertyTest, MovesGoTheWayTheirReasonSays) {
+TEST_P(PlannerPropertyTest, TheDirectionOfAMoveMatchesItsReason) {
   for_each_move([](const World&, const PlannedMove& move, const FileFacts& file) {
     if (move.reason == Reason::Hot || move.reason == Reason::Returning) {
       EXPECT_LT(move.to, file.tier);
@@ -198,7 +198,7 @@ TEST_P(PlannerPropertyTest, MovesGoTheWayTheirReasonSays) {
   });
 }
 
-TEST_P(PlannerPropertyTest, PinsAndRulesAlwaysWinOverHeat) {
+TEST_P(PlannerPropertyTest, PinsAndRulesTakePrecedenceOverHeat) {
   for_each_move([](const World& world, const PlannedMove& move, const FileFacts& file) {
     if (file.pin == kNoTier && file.rule == kNoRule) return;
     EXPECT_FALSE(is_by_heat(move.reason));
@@ -219,7 +219,7 @@ TEST_P(PlannerPropertyTest, NothingButADrainMovesAFileFromItsPinnedTier) {
   });
 }
 
-TEST_P(PlannerPropertyTest, HeatMovesAndReplacesOnlyWhatHasStayedLongEnough) {
+TEST_P(PlannerPropertyTest, HeatMovesAndReplacesOnlyFilesOlderThanMinStay) {
   for_each_move([](const World& world, const PlannedMove& move, const FileFacts& file) {
     if (is_by_heat(move.reason) || move.reason == Reason::Outranked) {
       EXPECT_LE(file.arrived, kNow - world.policy.min_stay.count());
@@ -233,15 +233,16 @@ TEST_P(PlannerPropertyTest, EveryFileThatWantsToMoveMovesOrIsCounted) {
     std::uint64_t waiting = 0;
     for (std::uint32_t i = 0; i < world.files.size(); ++i) {
       const Verdict verdict = world.judge(i);
-      const bool is_content = verdict.wants == world.files[i].tier && verdict.hold == Hold::None;
+      const bool is_content =
+          verdict.wants == world.files[i].tier && verdict.blocker == Blocker::None;
       waiting += !is_content && !moves.contains(i);
     }
-    EXPECT_EQ(waiting,
-              plan.held_min_stay + plan.held_only_once + plan.held_no_room + plan.held_offline);
+    EXPECT_EQ(waiting, plan.blocked_min_stay + plan.blocked_only_once + plan.blocked_no_room +
+                           plan.blocked_offline);
   });
 }
 
-TEST_P(PlannerPropertyTest, TheTiersAreAsFullAsThePlanSaid) {
+TEST_P(PlannerPropertyTest, TheTiersAreAsFullAsPlanned) {
   for_each_world([](World& world, const Plan& plan, Random&) {
     world.execute(plan);
     for (std::size_t i = 0; i < world.tiers.size(); ++i)
@@ -257,8 +258,8 @@ TEST_P(PlannerPropertyTest, TheOrderOfTheFilesDoesNotMatter) {
   });
 }
 
-// In a pool without room, what one plan frees another may use; but that ends.
-TEST_P(PlannerPropertyTest, PlanningAgainAtTheSameInstantSoonMovesNothing) {
+// In a pool without room, a plan may use what an earlier plan freed, but this must end.
+TEST_P(PlannerPropertyTest, RepeatedPlansAtTheSameTimeSoonMoveNothing) {
   const int most = GetParam() == Pool::Ordinary ? 1 : 3;
   for_each_world([most](World& world, Plan plan, Random&) {
     for (int plans = 0; plans < most; ++plans) {
@@ -269,8 +270,8 @@ TEST_P(PlannerPropertyTest, PlanningAgainAtTheSameInstantSoonMovesNothing) {
   });
 }
 
-// An hour of nothing but time may let go what min_stay held, but nothing may go back.
-TEST_P(PlannerPropertyTest, NothingGoesToAndFroWhileNothingIsUsed) {
+// After an hour, min_stay may no longer block some files, but no file may move back.
+TEST_P(PlannerPropertyTest, NothingMovesBackAndForthWithoutAccesses) {
   for_each_world([](World& world, const Plan& first, Random&) {
     std::vector<TierIndex> came_from(world.files.size(), kNoTier);
     Plan plan = first;

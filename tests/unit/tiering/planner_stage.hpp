@@ -22,7 +22,7 @@ namespace test {
 
 using Moves = std::vector<PlannedMove>;
 
-// Tiers are of 100 GiB and files of 1 GiB unless a test says otherwise: a file is a percent.
+// By default, tiers have 100 GiB and files 1 GiB, so that a file is one percent.
 class PlannerStage : public testing::Test {
  protected:
   static FileFacts new_file_on(TierIndex tier, float score) {

@@ -30,7 +30,7 @@ TEST_F(PlannerTest, WithoutFilesOrTiersThereIsNothingToDo) {
   EXPECT_TRUE(world_.plan().used_after.empty());
 }
 
-TEST_F(PlannerTest, FilesThatAreWhereTheyShouldBeStay) {
+TEST_F(PlannerTest, FilesOnTheRightTierStay) {
   world_.add(50, kNvme, 150);
   world_.add(50, kSsd, 50);
   world_.add(50, kHdd, 1);
@@ -44,14 +44,14 @@ TEST_F(PlannerTest, HotFilesGoUpAndColdOnesDown) {
       (Moves{{cold, kHdd, Reason::Cold}, {hot, kNvme, Reason::Hot}, {warm, kSsd, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, SaysHowFullTheTiersAreAfterwards) {
+TEST_F(PlannerTest, ReportsTheUsedSpaceAfterwards) {
   world_.add(kHdd, 120);
   world_.add(kNvme, 20);
   world_.add_foreign(kSsd, 5 * kGiB);
   EXPECT_EQ(world_.plan().used_after, (std::vector<std::uint64_t>{kGiB, 6 * kGiB, 0}));
 }
 
-TEST_F(PlannerTest, ATierThatSaysItUsesLessThanItsFilesDoesNotUnderflow) {
+TEST_F(PlannerTest, UsedSpaceBelowTheSumOfFilesDoesNotUnderflow) {
   world_.add(kHdd, 120);
   world_.tiers[kHdd].used = 10;
   EXPECT_EQ(world_.plan().used_after[kHdd], 0U);
@@ -63,10 +63,10 @@ TEST_F(PlannerTest, APromotionStopsAtTheHighWatermark) {
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.moves.size(), 2U);
   EXPECT_EQ(plan.used_after[kNvme], 90 * kGiB);
-  EXPECT_EQ(plan.held_no_room, 3U);
+  EXPECT_EQ(plan.blocked_no_room, 3U);
 }
 
-TEST_F(PlannerTest, TheHighestRanksArePromotedFirst) {
+TEST_F(PlannerTest, TheHighestRankedFilesArePromotedFirst) {
   world_.add_foreign(kNvme, 88 * kGiB);
   world_.add(5, kSsd, 120);
   const auto hottest = world_.add(kSsd, 300), hotter = world_.add(kSsd, 200);
@@ -74,7 +74,7 @@ TEST_F(PlannerTest, TheHighestRanksArePromotedFirst) {
             (Moves{{hottest, kNvme, Reason::Hot}, {hotter, kNvme, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, OfTheSameScoreTheSmallerFileIsPromotedFirst) {
+TEST_F(PlannerTest, TheSmallerOfTwoFilesWithEqualScoreIsPromotedFirst) {
   world_.add_foreign(kNvme, 90 * kGiB - kMiB);
   world_.add(kSsd, 120);
   FileFacts file = file_on(kSsd, 120);
@@ -83,7 +83,7 @@ TEST_F(PlannerTest, OfTheSameScoreTheSmallerFileIsPromotedFirst) {
   EXPECT_EQ(world_.plan().moves, (Moves{{small, kNvme, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, OfTheSameRankTheLastUsedIsPromotedFirst) {
+TEST_F(PlannerTest, TheMostRecentlyUsedOfEqualRankIsPromotedFirst) {
   world_.add_foreign(kNvme, 89 * kGiB);
   world_.add(kSsd, 120);
   FileFacts file = file_on(kSsd, 120);
@@ -98,27 +98,27 @@ TEST_F(PlannerTest, AHotFileThatFindsNoRoomTriesTheNextTier) {
   EXPECT_EQ(world_.plan().moves, (Moves{{hot, kSsd, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, AGhostThatReturnsIsMarkedAsSuch) {
+TEST_F(PlannerTest, AReturningGhostHasItsOwnReason) {
   FileFacts file = file_on(kSsd, 60);
   file.ghost_of = kNvme;
   const auto ghost = world_.add(file);
   EXPECT_EQ(world_.plan().moves, (Moves{{ghost, kNvme, Reason::Returning}}));
 }
 
-TEST_F(PlannerTest, UpToTheLowWatermarkWhateverIsEligibleComesIn) {
+TEST_F(PlannerTest, EveryEligibleFileEntersBelowTheLowWatermark) {
   world_.add(79, kNvme, 500);
   const auto hot = world_.add(kSsd, 100);
   EXPECT_EQ(world_.plan().moves, (Moves{{hot, kNvme, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, BetweenTheWatermarksOnlyWhatRanksClearlyAboveTheLowestComesIn) {
+TEST_F(PlannerTest, BetweenTheWatermarksOnlyClearlyHigherRanksEnter) {
   world_.add(80, kNvme, 500);
   world_.add(kSsd, 749);
   const auto hot = world_.add(kSsd, 751);
   EXPECT_EQ(world_.plan().moves, (Moves{{hot, kNvme, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, ANewcomerTakesThePlaceOfTheLowestThatRankClearlyLower) {
+TEST_F(PlannerTest, ANewcomerReplacesTheLowestRankedFiles) {
   world_.add(88, kNvme, 150);
   const auto lowest = world_.add(kNvme, 100);
   world_.add(kNvme, 110);
@@ -127,15 +127,15 @@ TEST_F(PlannerTest, ANewcomerTakesThePlaceOfTheLowestThatRankClearlyLower) {
             (Moves{{lowest, kSsd, Reason::Outranked}, {hot, kNvme, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, ANewcomerDoesNotTakeThePlaceOfItsLikes) {
+TEST_F(PlannerTest, ANewcomerDoesNotReplaceFilesOfSimilarRank) {
   world_.add(90, kNvme, 110);
   world_.add(kSsd, 160);
   const Plan plan = world_.plan();
   EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.held_no_room, 1U);
+  EXPECT_EQ(plan.blocked_no_room, 1U);
 }
 
-TEST_F(PlannerTest, NobodyIsReplacedIfThatWouldNotBeEnough) {
+TEST_F(PlannerTest, NothingIsReplacedIfThatWouldNotBeEnough) {
   world_.add(88, kNvme, 150);
   world_.add(2, kNvme, 60);
   FileFacts file = file_on(kHdd, 160);
@@ -156,7 +156,7 @@ TEST_F(PlannerTest, ALargeNewcomerReplacesSeveral) {
   EXPECT_EQ(plan.used_after[kNvme], 90 * kGiB);
 }
 
-TEST_F(PlannerTest, NobodyIsReplacedWhoHasJustArrivedIsPinnedOrRuledHere) {
+TEST_F(PlannerTest, NewPinnedAndRuledFilesAreNotReplaced) {
   world_.add(87, kNvme, 200);
   world_.add(new_file_on(kNvme, 1));
   world_.add(pinned(file_on(kNvme, 1), kNvme));
@@ -165,7 +165,7 @@ TEST_F(PlannerTest, NobodyIsReplacedWhoHasJustArrivedIsPinnedOrRuledHere) {
   EXPECT_TRUE(world_.plan().moves.empty());
 }
 
-TEST_F(PlannerTest, WhoIsReplacedTakesThePlaceOfLowerRanksInTurn) {
+TEST_F(PlannerTest, AReplacedFileReplacesLowerRankedFilesInTurn) {
   world_.add(90, kNvme, 100);
   world_.add(89, kSsd, 80);
   const auto lowest = world_.add(kSsd, 10);
@@ -178,7 +178,7 @@ TEST_F(PlannerTest, WhoIsReplacedTakesThePlaceOfLowerRanksInTurn) {
   EXPECT_EQ(plan.moves[2], (PlannedMove{hot, kNvme, Reason::Hot}));
 }
 
-TEST_F(PlannerTest, TheExampleOfTheManualHolds) {
+TEST_F(PlannerTest, TheExampleInTheDocumentationHolds) {
   const auto add = [&](TierIndex tier, std::uint64_t bytes, float score) {
     FileFacts file = file_on(tier, score);
     file.bytes = bytes;
@@ -203,7 +203,7 @@ TEST_F(PlannerTest, ColdFilesMakeRoomForHotOnesInTheSamePlan) {
   EXPECT_EQ(world_.plan().moves, (Moves{{cold, kHdd, Reason::Cold}, {hot, kNvme, Reason::Hot}}));
 }
 
-TEST_F(PlannerTest, AboveTheHighWatermarkATierShedsItsLowestDownToTheLow) {
+TEST_F(PlannerTest, AboveTheHighWatermarkATierEvictsDownToTheLowWatermark) {
   world_.add(80, kNvme, 200);
   world_.add(11, kNvme, 100);
   const Plan plan = world_.plan();
@@ -216,12 +216,12 @@ TEST_F(PlannerTest, AboveTheHighWatermarkATierShedsItsLowestDownToTheLow) {
   EXPECT_EQ(plan.used_after[kNvme], 80 * kGiB);
 }
 
-TEST_F(PlannerTest, AtTheHighWatermarkATierShedsNothing) {
+TEST_F(PlannerTest, AtTheHighWatermarkATierEvictsNothing) {
   world_.add(90, kNvme, 100);
   EXPECT_TRUE(world_.plan().moves.empty());
 }
 
-TEST_F(PlannerTest, OfTheSameRankWhatWasUsedLongestAgoIsShedFirst) {
+TEST_F(PlannerTest, TheLeastRecentlyUsedOfEqualRankIsEvictedFirst) {
   world_.add_foreign(kNvme, 89 * kGiB);
   world_.tiers[kNvme].low_watermark = 90;
   world_.add(kNvme, 100);
@@ -231,7 +231,7 @@ TEST_F(PlannerTest, OfTheSameRankWhatWasUsedLongestAgoIsShedFirst) {
   EXPECT_EQ(world_.plan().moves, (Moves{{oldest, kSsd, Reason::Crowded}}));
 }
 
-TEST_F(PlannerTest, WhatHasJustArrivedIsShedLast) {
+TEST_F(PlannerTest, NewFilesAreEvictedLast) {
   world_.tiers[kNvme].low_watermark = 88;
   world_.add_foreign(kNvme, 88 * kGiB);
   world_.add(2, kNvme, 500);
@@ -241,7 +241,7 @@ TEST_F(PlannerTest, WhatHasJustArrivedIsShedLast) {
   EXPECT_EQ(plan.moves.back(), (PlannedMove{newcomer, kSsd, Reason::Crowded}));
 }
 
-TEST_F(PlannerTest, WhatHasJustArrivedIsNotShedIfTheRestIsEnough) {
+TEST_F(PlannerTest, NewFilesAreNotEvictedIfOthersAreEnough) {
   world_.tiers[kNvme].low_watermark = 90;
   world_.add_foreign(kNvme, 89 * kGiB);
   const auto old = world_.add(kNvme, 500);
@@ -249,7 +249,7 @@ TEST_F(PlannerTest, WhatHasJustArrivedIsNotShedIfTheRestIsEnough) {
   EXPECT_EQ(world_.plan().moves, (Moves{{old, kSsd, Reason::Crowded}}));
 }
 
-TEST_F(PlannerTest, PinnedAndRuledFilesAreNotShed) {
+TEST_F(PlannerTest, PinnedAndRuledFilesAreNotEvicted) {
   world_.add_foreign(kNvme, 91 * kGiB);
   world_.add(pinned(file_on(kNvme, 0), kNvme));
   world_.add(ruled(file_on(kNvme, 0), kNvme));
@@ -257,7 +257,7 @@ TEST_F(PlannerTest, PinnedAndRuledFilesAreNotShed) {
   EXPECT_TRUE(world_.plan().moves.empty());
 }
 
-TEST_F(PlannerTest, EmptyFilesAreNotShed) {
+TEST_F(PlannerTest, EmptyFilesAreNotEvicted) {
   world_.add_foreign(kNvme, 91 * kGiB);
   FileFacts file = file_on(kNvme, 60);
   file.bytes = 0;
@@ -265,7 +265,7 @@ TEST_F(PlannerTest, EmptyFilesAreNotShed) {
   EXPECT_TRUE(world_.plan().moves.empty());
 }
 
-TEST_F(PlannerTest, WhatIsShedGoesPastATierWithoutRoom) {
+TEST_F(PlannerTest, AnEvictedFileSkipsATierWithoutRoom) {
   world_.tiers[kNvme].low_watermark = 90;
   world_.add(91, kNvme, 100);
   world_.add(90, kSsd, 90);
@@ -274,7 +274,7 @@ TEST_F(PlannerTest, WhatIsShedGoesPastATierWithoutRoom) {
   EXPECT_EQ(plan.moves[0].to, kHdd);
 }
 
-TEST_F(PlannerTest, WhatIsShedTakesThePlaceOfWhatRanksClearlyLower) {
+TEST_F(PlannerTest, AnEvictedFileReplacesFilesThatRankClearlyLower) {
   world_.tiers[kNvme].low_watermark = 90;
   world_.add(91, kNvme, 100);
   world_.add(89, kSsd, 90);
@@ -285,7 +285,7 @@ TEST_F(PlannerTest, WhatIsShedTakesThePlaceOfWhatRanksClearlyLower) {
   EXPECT_EQ(plan.moves[1].to, kSsd);
 }
 
-TEST_F(PlannerTest, ASlowerTierShedsFirstSoThatItCanTakeWhatComesDown) {
+TEST_F(PlannerTest, ASlowerTierEvictsFirstToMakeRoom) {
   world_.add(91, kNvme, 100);
   world_.add(91, kSsd, 50);
   const Plan plan = world_.plan();
@@ -294,12 +294,12 @@ TEST_F(PlannerTest, ASlowerTierShedsFirstSoThatItCanTakeWhatComesDown) {
   EXPECT_LE(plan.used_after[kSsd], 90 * kGiB);
 }
 
-TEST_F(PlannerTest, TheSlowestTierShedsNothing) {
+TEST_F(PlannerTest, TheSlowestTierEvictsNothing) {
   world_.add(99, kHdd, 0);
   EXPECT_TRUE(world_.plan().moves.empty());
 }
 
-TEST_F(PlannerTest, TheSlowestTierTakesWhatHasToLeaveOthersUpToTheBrim) {
+TEST_F(PlannerTest, TheSlowestTierAcceptsEvictedFilesUpTo98Percent) {
   world_.add(95, kNvme, 100);
   world_.add_foreign(kSsd, 90 * kGiB);
   world_.add_foreign(kHdd, 95 * kGiB);
@@ -308,23 +308,23 @@ TEST_F(PlannerTest, TheSlowestTierTakesWhatHasToLeaveOthersUpToTheBrim) {
   EXPECT_EQ(plan.used_after[kHdd], 98 * kGiB);
 }
 
-TEST_F(PlannerTest, WhatIsMerelyColdStopsAtTheHighWatermarkOfTheSlowestTier) {
+TEST_F(PlannerTest, ColdFilesStopAtTheHighWatermarkOfTheSlowestTier) {
   world_.add(2, kNvme, 1);
   world_.add_foreign(kSsd, 90 * kGiB);
   world_.add_foreign(kHdd, 89 * kGiB);
   const Plan plan = world_.plan();
   EXPECT_EQ(plan.moves.size(), 1U);
-  EXPECT_EQ(plan.held_no_room, 1U);
+  EXPECT_EQ(plan.blocked_no_room, 1U);
 }
 
-TEST_F(PlannerTest, ACrowdedTierWithNowhereToShedToKeepsItsFiles) {
+TEST_F(PlannerTest, ACrowdedTierKeepsFilesThatHaveNowhereToGo) {
   world_.add(95, kNvme, 100);
   world_.add_foreign(kSsd, 98 * kGiB);
   world_.tiers[kHdd].online = false;
   EXPECT_TRUE(world_.plan().moves.empty());
 }
 
-TEST_F(PlannerTest, WhatIsTooLargeForTheOthersIsPassedOverWhenSomethingSmallerCanGo) {
+TEST_F(PlannerTest, AFileTooLargeForSlowerTiersIsSkippedForASmallerOne) {
   FileFacts file = file_on(kNvme, 60);
   file.bytes = 95 * kGiB;
   world_.add(file);
@@ -333,16 +333,16 @@ TEST_F(PlannerTest, WhatIsTooLargeForTheOthersIsPassedOverWhenSomethingSmallerCa
   EXPECT_EQ(world_.plan().moves, (Moves{{small, kSsd, Reason::Crowded}}));
 }
 
-TEST_F(PlannerTest, NothingLeavesOrEntersATierThatIsOffline) {
+TEST_F(PlannerTest, NothingLeavesOrEntersAnOfflineTier) {
   world_.tiers[kSsd].online = false;
   world_.add(95, kSsd, 500);
   world_.add(kHdd, 20);
   const Plan plan = world_.plan();
   EXPECT_TRUE(plan.moves.empty());
-  EXPECT_EQ(plan.held_offline, 95U);
+  EXPECT_EQ(plan.blocked_offline, 95U);
 }
 
-TEST_F(PlannerTest, CountsWhatIsHeldByItsCause) {
+TEST_F(PlannerTest, CountsBlockedFilesByCause) {
   world_.tiers[kNvme].online = false;
   world_.add(new_file_on(kHdd, 50));
   FileFacts file = file_on(kHdd, 50);
@@ -352,20 +352,20 @@ TEST_F(PlannerTest, CountsWhatIsHeldByItsCause) {
   world_.add_foreign(kSsd, 90 * kGiB);
   world_.add(kHdd, 50);
   const Plan plan = world_.plan();
-  EXPECT_EQ(plan.held_min_stay, 1U);
-  EXPECT_EQ(plan.held_only_once, 1U);
-  EXPECT_EQ(plan.held_offline, 1U);
-  EXPECT_EQ(plan.held_no_room, 1U);
+  EXPECT_EQ(plan.blocked_min_stay, 1U);
+  EXPECT_EQ(plan.blocked_only_once, 1U);
+  EXPECT_EQ(plan.blocked_offline, 1U);
+  EXPECT_EQ(plan.blocked_no_room, 1U);
 }
 
-TEST_F(PlannerTest, AHighWatermarkAboveTheBrimIsTheBrim) {
+TEST_F(PlannerTest, AHighWatermarkIsLimitedTo98Percent) {
   world_.tiers[kNvme].high_watermark = world_.tiers[kNvme].low_watermark = 100;
   world_.add_foreign(kNvme, 97 * kGiB);
   world_.add(5, kSsd, 120);
   EXPECT_EQ(world_.plan().used_after[kNvme], 98 * kGiB);
 }
 
-TEST_F(PlannerTest, ALowWatermarkAboveTheHighIsTheHigh) {
+TEST_F(PlannerTest, ALowWatermarkIsLimitedToTheHighWatermark) {
   world_.tiers[kNvme].low_watermark = 95;
   world_.add(91, kNvme, 100);
   EXPECT_EQ(world_.plan().used_after[kNvme], 90 * kGiB);

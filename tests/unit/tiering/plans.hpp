@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the planner's tests share: three tiers to plan for, files for them, and a plan carried out.
+// Shared by the planner's tests: three tiers, files for them, and the execution of a plan.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ inline FileFacts file_on(TierIndex tier, float score) {
   return file;
 }
 
-// Files and tiers that belong together: a tier uses what its files do, and what add_foreign() says.
+// Files and tiers that are consistent: a tier uses the bytes of its files plus add_foreign().
 struct World {
   std::vector<FileFacts> files;
   std::vector<TierFacts> tiers = three_tiers();
@@ -54,7 +54,7 @@ struct World {
   void add(unsigned count, TierIndex tier, float score) {
     while (count-- > 0) add(tier, score);
   }
-  // What the tier's filesystem holds beside our files.
+  // Bytes on the tier's filesystem that belong to no file of the pool.
   void add_foreign(TierIndex tier, std::uint64_t bytes) { tiers[tier].used += bytes; }
 
   Plan plan() const { return make_plan(files, tiers, policy, kNow); }
@@ -62,7 +62,7 @@ struct World {
     return sluice::judge(files[file], tiers, policy, kNow);
   }
 
-  // What the mover does with one move.
+  // Changes the world as the mover would.
   void execute(const PlannedMove& move) {
     FileFacts& file = files[move.file];
     const bool is_ghost = move.reason == Reason::Crowded || move.reason == Reason::Outranked;
@@ -77,7 +77,7 @@ struct World {
   }
 };
 
-// By file, for tests that don't mind the order.
+// Indexed by file, for tests that do not depend on the order.
 inline std::map<std::uint32_t, PlannedMove> by_file(const Plan& plan) {
   std::map<std::uint32_t, PlannedMove> moves;
   for (const PlannedMove& move : plan.moves) moves[move.file] = move;

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::seconds;
 
-TEST(GlobTest, AGlobWithoutASlashIsAboutTheLastName) {
+TEST(GlobTest, AGlobWithoutASlashMatchesTheLastName) {
   EXPECT_TRUE(glob_matches("*.ckpt", "/runs/7/model.ckpt"));
   EXPECT_TRUE(glob_matches("model.ckpt", "/model.ckpt"));
   EXPECT_FALSE(glob_matches("runs", "/runs/7"));
@@ -34,19 +34,19 @@ TEST(GlobTest, AGlobWithASlashElsewhereStartsInAnyDirectory) {
   EXPECT_FALSE(glob_matches("runs/*.log", "/runs/b/a.log"));
 }
 
-TEST(GlobTest, AStarStopsAtASlash) {
+TEST(GlobTest, AStarDoesNotMatchASlash) {
   EXPECT_TRUE(glob_matches("/a/*/c", "/a/b/c"));
   EXPECT_FALSE(glob_matches("/a/*/d", "/a/b/c/d"));
   EXPECT_FALSE(glob_matches("/a*", "/ab/c"));
 }
 
-TEST(GlobTest, AStarMatchesNothingToo) {
+TEST(GlobTest, AStarMatchesTheEmptyString) {
   EXPECT_TRUE(glob_matches("a*", "/a"));
   EXPECT_TRUE(glob_matches("*a*", "/a"));
   EXPECT_TRUE(glob_matches("*", "/a"));
 }
 
-TEST(GlobTest, TwoStarsGoThroughSlashes) {
+TEST(GlobTest, TwoStarsMatchSlashes) {
   EXPECT_TRUE(glob_matches("/a/**", "/a/b"));
   EXPECT_TRUE(glob_matches("/a/**", "/a/b/c/d"));
   EXPECT_FALSE(glob_matches("/a/**", "/a"));
@@ -54,7 +54,7 @@ TEST(GlobTest, TwoStarsGoThroughSlashes) {
   EXPECT_TRUE(glob_matches("/a**z", "/a/b/z"));
 }
 
-TEST(GlobTest, TwoStarsBetweenSlashesMayBeNoDirectoryAtAll) {
+TEST(GlobTest, TwoStarsBetweenSlashesMatchZeroDirectories) {
   EXPECT_TRUE(glob_matches("/a/**/b", "/a/b"));
   EXPECT_TRUE(glob_matches("/a/**/b", "/a/x/y/b"));
   EXPECT_FALSE(glob_matches("/a/**/b", "/a/xb"));
@@ -62,13 +62,13 @@ TEST(GlobTest, TwoStarsBetweenSlashesMayBeNoDirectoryAtAll) {
   EXPECT_TRUE(glob_matches("/**/b", "/x/b"));
 }
 
-TEST(GlobTest, AQuestionMarkIsOneCharacterButNoSlash) {
+TEST(GlobTest, AQuestionMarkMatchesOneCharacterExceptASlash) {
   EXPECT_TRUE(glob_matches("/a?c", "/abc"));
   EXPECT_FALSE(glob_matches("/a?c", "/ac"));
   EXPECT_FALSE(glob_matches("/a?c", "/a/c"));
 }
 
-TEST(GlobTest, ASetIsOneOfItsMembers) {
+TEST(GlobTest, ASetMatchesOneOfItsMembers) {
   EXPECT_TRUE(glob_matches("x[abc]", "/xb"));
   EXPECT_FALSE(glob_matches("x[abc]", "/xd"));
   EXPECT_TRUE(glob_matches("shard-[0-9]", "/shard-7"));
@@ -76,13 +76,13 @@ TEST(GlobTest, ASetIsOneOfItsMembers) {
   EXPECT_TRUE(glob_matches("[a-cx-z]", "/y"));
 }
 
-TEST(GlobTest, ANegatedSetIsAnyOtherCharacterButNoSlash) {
+TEST(GlobTest, ANegatedSetMatchesAnyOtherCharacterExceptASlash) {
   EXPECT_TRUE(glob_matches("x[!a-c]", "/xd"));
   EXPECT_FALSE(glob_matches("x[!a-c]", "/xb"));
   EXPECT_FALSE(glob_matches("/a[!x]c", "/a/c"));
 }
 
-TEST(GlobTest, OddMembersOfASetAreTakenAsTheyStand) {
+TEST(GlobTest, SpecialCharactersInASetAreLiteral) {
   EXPECT_TRUE(glob_matches("[]a]", "/]"));
   EXPECT_TRUE(glob_matches("[a-]", "/-"));
   EXPECT_TRUE(glob_matches("[\\]]", "/]"));
@@ -90,20 +90,20 @@ TEST(GlobTest, OddMembersOfASetAreTakenAsTheyStand) {
   EXPECT_TRUE(glob_matches("[!]]", "/a"));
 }
 
-TEST(GlobTest, ABracketThatIsNeverClosedIsABracket) {
+TEST(GlobTest, AnUnclosedBracketIsLiteral) {
   EXPECT_TRUE(glob_matches("a[b", "/a[b"));
   EXPECT_FALSE(glob_matches("a[b", "/ab"));
   EXPECT_TRUE(glob_matches("[", "/["));
 }
 
-TEST(GlobTest, ABackslashTakesTheNextCharacterAsItIs) {
+TEST(GlobTest, ABackslashMakesTheNextCharacterLiteral) {
   EXPECT_TRUE(glob_matches("\\*", "/*"));
   EXPECT_FALSE(glob_matches("\\*", "/a"));
   EXPECT_TRUE(glob_matches("\\[a]", "/[a]"));
   EXPECT_TRUE(glob_matches("a\\", "/a\\"));
 }
 
-TEST(GlobTest, NamesAreBytesSoAnyCanBeMatched) {
+TEST(GlobTest, NamesAreMatchedAsBytes) {
   EXPECT_TRUE(glob_matches("*.bin", "/\xff\xfe.bin"));
   EXPECT_TRUE(glob_matches("[\x80-\xff]", "/\xe9"));
   EXPECT_TRUE(glob_matches("modèle.*", "/modèle.bin"));
@@ -111,14 +111,14 @@ TEST(GlobTest, NamesAreBytesSoAnyCanBeMatched) {
 
 TEST(GlobTest, AnEmptyGlobMatchesNoFile) { EXPECT_FALSE(glob_matches("", "/a")); }
 
-TEST(GlobTest, ManyStarsDoNotTakeForever) {
+TEST(GlobTest, ManyStarsAreFast) {
   std::string glob = "/", path = "/";
   for (int i = 0; i < 60; ++i) glob += "*a**b/**/";
   for (int i = 0; i < 400; ++i) path += "ab/";
   EXPECT_FALSE(glob_matches(glob + "c", path + "d"));
 }
 
-// What the globs mean, said as plainly as possible and as slowly.
+// A simple and slow reference implementation of globs.
 bool matches_slowly(std::string_view glob, std::string_view text, bool is_at_name = true) {
   if (glob.empty()) return text.empty();
   if (glob.starts_with("**")) {
@@ -177,7 +177,7 @@ TEST_F(MatchingRuleTest, WithoutRulesNoneMatches) {
   EXPECT_EQ(match("/a"), std::nullopt);
 }
 
-TEST_F(MatchingRuleTest, TheFirstThatMatchesCounts) {
+TEST_F(MatchingRuleTest, TheFirstRuleThatMatchesApplies) {
   rules_.resize(3);
   rules_[0].match = "*.log";
   rules_[1].match = "a.*";
@@ -187,12 +187,12 @@ TEST_F(MatchingRuleTest, TheFirstThatMatchesCounts) {
   EXPECT_EQ(match("/b.bin"), std::nullopt);
 }
 
-TEST_F(MatchingRuleTest, ARuleWithoutAGlobIsAboutEveryFile) {
+TEST_F(MatchingRuleTest, ARuleWithoutAGlobMatchesEveryFile) {
   rules_[0].larger = 10;
   EXPECT_EQ(match("/a/b", 11), 0U);
 }
 
-TEST_F(MatchingRuleTest, LargerAndSmallerLeaveTheBoundItselfOut) {
+TEST_F(MatchingRuleTest, LargerAndSmallerExcludeTheBound) {
   rules_[0].larger = 10;
   rules_[0].smaller = 20;
   EXPECT_EQ(match("/a", 10), std::nullopt);
@@ -201,7 +201,7 @@ TEST_F(MatchingRuleTest, LargerAndSmallerLeaveTheBoundItselfOut) {
   EXPECT_EQ(match("/a", 20), std::nullopt);
 }
 
-TEST_F(MatchingRuleTest, OlderAndNewerLeaveTheBoundItselfOut) {
+TEST_F(MatchingRuleTest, OlderAndNewerExcludeTheBound) {
   rules_[0].older = hours(1);
   rules_[0].newer = hours(2);
   EXPECT_EQ(match("/a", 0, hours(1)), std::nullopt);
@@ -210,7 +210,7 @@ TEST_F(MatchingRuleTest, OlderAndNewerLeaveTheBoundItselfOut) {
   EXPECT_EQ(match("/a", 0, hours(2)), std::nullopt);
 }
 
-TEST_F(MatchingRuleTest, EveryConditionOfARuleMustHold) {
+TEST_F(MatchingRuleTest, AllConditionsOfARuleMustMatch) {
   rules_[0].match = "*.bin";
   rules_[0].larger = 10;
   rules_[0].older = hours(1);

@@ -15,7 +15,7 @@ using NewTiers = Pool::NewTiers;
 class PoolOpenTest : public test::PoolTest {
  protected:
   bool says(const std::string& text) const { return why_.find(text) != std::string::npos; }
-  // A pool of these tiers, made and closed again.
+  // Creates a pool of these tiers and closes it.
   std::vector<TierSettings> made(const std::string& letters) {
     auto settings = make_tiers(letters);
     pool_id_ = open(settings)->id();
@@ -64,7 +64,7 @@ TEST_F(PoolOpenTest, ReopeningFindsTheSamePool) {
   EXPECT_EQ((*pool)[1].member(), second);
 }
 
-TEST_F(PoolOpenTest, TheOrderIsTheConfigurations) {
+TEST_F(PoolOpenTest, TiersAreInTheOrderOfTheConfiguration) {
   auto settings = made("ab");
   std::swap(settings[0], settings[1]);
   const auto pool = open(settings);
@@ -72,7 +72,7 @@ TEST_F(PoolOpenTest, TheOrderIsTheConfigurations) {
   EXPECT_EQ((*pool)[0].index(), 0);
 }
 
-TEST_F(PoolOpenTest, ASecondUserIsTurnedAway) {
+TEST_F(PoolOpenTest, ASecondUserOfThePoolIsRefused) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
   EXPECT_EQ(try_open(settings), nullptr);
@@ -82,14 +82,14 @@ TEST_F(PoolOpenTest, ASecondUserIsTurnedAway) {
   EXPECT_NE(try_open(settings), nullptr) << why_;
 }
 
-TEST_F(PoolOpenTest, ASecondUserOfOneTierIsTurnedAway) {
+TEST_F(PoolOpenTest, ASecondUserOfOneTierIsRefused) {
   const auto settings = make_tiers("ab");
   const auto pool = open(settings);
   EXPECT_EQ(try_open({settings[1]}, Missing::Tolerate), nullptr);
   EXPECT_TRUE(says("already in use")) << why_;
 }
 
-TEST_F(PoolOpenTest, ASecondUserWhoIsTurnedAwayLeavesNoTrace) {
+TEST_F(PoolOpenTest, ARefusedUserChangesNothing) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
   EXPECT_EQ(try_open(make_tiers("abc")), nullptr);
@@ -132,7 +132,7 @@ TEST_F(PoolOpenTest, AMissingTierIsRefusedUnlessTolerated) {
   EXPECT_EQ(pool->placement(), (std::vector<TierIndex>{0, 1}));
 }
 
-TEST_F(PoolOpenTest, AMissingTierThatWasNeverKnownIsRefusedAlways) {
+TEST_F(PoolOpenTest, AnUnknownMissingTierIsAlwaysRefused) {
   auto settings = made("a");
   settings.push_back(tier("b", dir_ / "nowhere"));
   EXPECT_EQ(try_open(settings, Missing::Tolerate), nullptr);
@@ -191,9 +191,9 @@ TEST_F(PoolOpenTest, AMemberThatIsNotConfiguredIsRefusedUnlessTolerated) {
   EXPECT_EQ(pool->size(), 1u);
 }
 
-TEST_F(PoolOpenTest, ASlotIsNeverGivenTwice) {
+TEST_F(PoolOpenTest, ASlotIsNeverReused) {
   made("ab");
-  // b is gone for good, c comes: it must not get the slot that is in the ids of b's files.
+  // b is gone and c is new. c must not get b's slot, which is part of the ids of b's files.
   const auto pool = try_open(make_tiers("ac"), Missing::Tolerate);
   ASSERT_NE(pool, nullptr) << why_;
   EXPECT_EQ((*pool)[1].member().slot, 3u);
@@ -213,7 +213,7 @@ TEST_F(PoolOpenTest, ThereAreThirtySlots) {
   EXPECT_EQ((*pool)[29].member().slot, 30u);
 }
 
-TEST_F(PoolOpenTest, NewTiersAreRefusedWhereAsked) {
+TEST_F(PoolOpenTest, NewTiersAreRefusedOnRequest) {
   const auto settings = make_tiers("ab");
   EXPECT_EQ(try_open(settings, Missing::Refuse, NewTiers::Refuse), nullptr);
   EXPECT_TRUE(says("never been part of a pool")) << why_;
@@ -236,7 +236,7 @@ TEST_F(PoolOpenTest, DamagedAndNewerMarkersAreRefused) {
   EXPECT_NE(try_open(settings), nullptr) << why_;
 }
 
-TEST_F(PoolOpenTest, ThatFailedHalfwayCanBeTriedAgain) {
+TEST_F(PoolOpenTest, CanBeRepeatedAfterAFailureHalfway) {
   if (!test::require("unit", test::on_ext4(dir_.path()), "needs ext4's immutable flag")) return;
   const auto settings = make_tiers("ab");
   set_immutable(dir_ / "b", true);
@@ -247,7 +247,7 @@ TEST_F(PoolOpenTest, ThatFailedHalfwayCanBeTriedAgain) {
   EXPECT_NE(try_open(settings), nullptr) << why_;
 }
 
-TEST_F(PoolOpenTest, OneMoreTierBecomesTheSlowest) {
+TEST_F(PoolOpenTest, AnAddedTierBecomesTheSlowest) {
   const auto pool = open(make_tiers("ab"));
   ASSERT_TRUE(pool->add(tier("c", dir_.make_dir("c")), why_)) << why_;
   ASSERT_EQ(pool->size(), 3u);
@@ -259,7 +259,7 @@ TEST_F(PoolOpenTest, OneMoreTierBecomesTheSlowest) {
   EXPECT_EQ(pool->placement().back(), 2);
 }
 
-TEST_F(PoolOpenTest, OneMoreTierIsKnownToAllAndLocked) {
+TEST_F(PoolOpenTest, AnAddedTierIsLockedAndRecordedOnAllTiers) {
   auto pool = open(make_tiers("ab"));
   ASSERT_TRUE(pool->add(tier("c", dir_.make_dir("c")), why_)) << why_;
   for (const char* name : {"a", "b", "c"}) EXPECT_EQ(marker(name).members.size(), 3u) << name;
@@ -274,7 +274,7 @@ TEST_F(PoolOpenTest, OneMoreTierIsKnownToAllAndLocked) {
   EXPECT_EQ((*pool)[2].member(), added);
 }
 
-TEST_F(PoolOpenTest, ADirectoryOfAPoolIsNotAdded) {
+TEST_F(PoolOpenTest, ADirectoryThatBelongsToAPoolIsNotAdded) {
   made("x");
   const auto pool = open(make_tiers("ab"));
   EXPECT_FALSE(pool->add(tier("x", dir_ / "x"), why_));
@@ -284,21 +284,21 @@ TEST_F(PoolOpenTest, ADirectoryOfAPoolIsNotAdded) {
   EXPECT_EQ(pool->size(), 2u);
 }
 
-TEST_F(PoolOpenTest, ADirectoryThatIsNotThereIsNotAdded) {
+TEST_F(PoolOpenTest, AMissingDirectoryIsNotAdded) {
   const auto pool = open(make_tiers("ab"));
   EXPECT_FALSE(pool->add(tier("c", dir_ / "nowhere"), why_));
   EXPECT_TRUE(says("tier c")) << why_;
   EXPECT_EQ(pool->size(), 2u);
 }
 
-TEST_F(PoolOpenTest, ATierWhoseNameIsKnownIsNotAdded) {
+TEST_F(PoolOpenTest, ATierWithAKnownNameIsNotAdded) {
   const auto pool = open(make_tiers("ab"));
   EXPECT_FALSE(pool->add(tier("b", dir_.make_dir("c")), why_));
   EXPECT_TRUE(says("another name")) << why_;
   EXPECT_TRUE(test::names_in(dir_ / "c").empty());
 }
 
-TEST_F(PoolOpenTest, ATierBeyondTheLastSlotIsNotAddedAndSaysWhy) {
+TEST_F(PoolOpenTest, AddingATierBeyondTheLastSlotFailsWithAReason) {
   std::vector<TierSettings> settings;
   for (unsigned i = 0; i < kMaxSlot; ++i) {
     const std::string name = "t" + std::to_string(i);
@@ -320,7 +320,7 @@ TEST_F(PoolOpenTest, ARetiredTierMayBeMissing) {
   EXPECT_TRUE(pool->placement() == std::vector<TierIndex>{0});
 }
 
-TEST_F(PoolOpenTest, ATierThatIsTakenBackMayNotBeMissing) {
+TEST_F(PoolOpenTest, ATierThatIsNoLongerRetiredMayNotBeMissing) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
   ASSERT_TRUE(pool->set_retired(1, true));
@@ -334,7 +334,7 @@ TEST_F(PoolOpenTest, ATierThatIsTakenBackMayNotBeMissing) {
   EXPECT_EQ(try_open({settings[0]}), nullptr);
 }
 
-TEST_F(PoolOpenTest, ATierThatWasAwayWhenAnotherRetiredLearnsOfIt) {
+TEST_F(PoolOpenTest, ATierThatWasAwayLearnsOfARetiredTier) {
   const auto settings = made("abc");
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
   auto pool = open(settings, Missing::Tolerate);
@@ -346,7 +346,7 @@ TEST_F(PoolOpenTest, ATierThatWasAwayWhenAnotherRetiredLearnsOfIt) {
     EXPECT_NE(try_open(order), nullptr) << why_;
 }
 
-TEST_F(PoolOpenTest, TheNameOfARetiredTierIsNotGivenAgain) {
+TEST_F(PoolOpenTest, TheNameOfARetiredTierIsNotReused) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
   ASSERT_TRUE(pool->set_retired(1, true));
@@ -357,7 +357,7 @@ TEST_F(PoolOpenTest, TheNameOfARetiredTierIsNotGivenAgain) {
   EXPECT_EQ((*pool)[1].member().slot, 3u);
 }
 
-TEST_F(PoolOpenTest, ATierThatIsBeingEmptiedStaysSo) {
+TEST_F(PoolOpenTest, ADrainingTierIsStillDrainingAfterReopening) {
   const auto settings = make_tiers("ab");
   auto pool = open(settings);
   EXPECT_FALSE((*pool)[0].is_draining());
@@ -385,7 +385,7 @@ class PlacementTest : public test::PoolTest {
   }
   static void low(TierSettings& s) {
     s.high_watermark = 100;
-    s.capacity = 1;  // more is used: nothing is free
+    s.capacity = 1;  // less than is used, so nothing is free
     s.reserve = 1 << 20;
   }
   using Make = void (*)(TierSettings&);
@@ -402,7 +402,7 @@ TEST_F(PlacementTest, TheFastestComesFirst) {
   EXPECT_EQ(order({roomy, roomy, roomy}), (Order{0, 1, 2}));
 }
 
-TEST_F(PlacementTest, TiersAboveTheirWatermarkComeAfterThoseBelow) {
+TEST_F(PlacementTest, TiersAboveTheirWatermarkComeAfterOthers) {
   EXPECT_EQ(order({above_watermark, roomy, roomy}), (Order{1, 2, 0}));
   EXPECT_EQ(order({above_watermark, above_watermark, roomy}), (Order{2, 0, 1}));
 }
@@ -413,12 +413,12 @@ TEST_F(PlacementTest, TiersBelowTheirReserveComeLast) {
   EXPECT_EQ(order({low, above_watermark, low, roomy}), (Order{3, 1, 0, 2}));
 }
 
-TEST_F(PlacementTest, WhenAllAreFullTheFastestIsStillTriedFirst) {
+TEST_F(PlacementTest, IfAllAreFullTheFastestIsStillTriedFirst) {
   EXPECT_EQ(order({low, low}), (Order{0, 1}));
   EXPECT_EQ(order({above_watermark, above_watermark}), (Order{0, 1}));
 }
 
-TEST_F(PlacementTest, TiersThatAreOfflineAreLeftOut) {
+TEST_F(PlacementTest, OfflineTiersAreLeftOut) {
   const auto pool = open(make_tiers("ab"));
   ASSERT_EQ(::rename((dir_ / "a").c_str(), (dir_ / "away").c_str()), 0);
   ASSERT_TRUE((*pool)[0].check_presence());
@@ -428,7 +428,7 @@ TEST_F(PlacementTest, TiersThatAreOfflineAreLeftOut) {
   EXPECT_TRUE(pool->placement().empty());
 }
 
-TEST_F(PlacementTest, ATierThatIsBeingEmptiedIsNoPlaceUnlessThereIsNoOther) {
+TEST_F(PlacementTest, ADrainingTierIsUsedOnlyIfThereIsNoOther) {
   const auto pool = open(make_tiers("abc"));
   ASSERT_TRUE((*pool)[0].set_draining(true));
   EXPECT_EQ(pool->placement(), (Order{1, 2}));
@@ -439,7 +439,7 @@ TEST_F(PlacementTest, ATierThatIsBeingEmptiedIsNoPlaceUnlessThereIsNoOther) {
 
 class TemporariesTest : public test::PoolTest {};
 
-TEST_F(TemporariesTest, AreClearedOnEveryTierAndNothingElseIs) {
+TEST_F(TemporariesTest, OnlyTemporariesAreClearedOnEveryTier) {
   const auto pool = open(make_tiers("ab"));
   for (const char* name : {"a", "b"}) {
     test::write_file(at(name, ".sluice/tmp/t1"), "half a copy");

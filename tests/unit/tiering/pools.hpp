@@ -40,14 +40,14 @@ inline bool on_ext4(const std::string& path) {
          handle_kind(static_cast<std::uint64_t>(fs.f_type)) == HandleKind::Ext4;
 }
 
-// Tests over a pool of tiers that are directories side by side: <dir>/a, <dir>/b, ...
+// Tests with a pool whose tiers are the directories <dir>/a, <dir>/b, ...
 class PoolTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!require("unit", ::geteuid() == 0, "handles and trusted xattrs need root")) return;
     prepare();
   }
-  // What a fixture makes before each test; not called when the test is skipped.
+  // Called before each test, unless the test is skipped.
   virtual void prepare() {}
 
   // The path of `name` on `tier`.
@@ -62,7 +62,7 @@ class PoolTest : public testing::Test {
     return settings;
   }
 
-  // Directories for the tiers named by one letter each.
+  // Creates a directory for each tier; tier names are single letters.
   std::vector<TierSettings> make_tiers(const std::string& letters) const {
     std::vector<TierSettings> settings;
     for (const char letter : letters) {
@@ -72,7 +72,7 @@ class PoolTest : public testing::Test {
     return settings;
   }
 
-  // nullptr, and why_ says why, if the pool can't be opened.
+  // Returns nullptr if the pool cannot be opened, with the reason in why_.
   std::unique_ptr<Pool> try_open(const std::vector<TierSettings>& settings,
                                  Pool::Missing missing = Pool::Missing::Refuse,
                                  Pool::NewTiers new_tiers = Pool::NewTiers::Adopt) {
@@ -80,7 +80,7 @@ class PoolTest : public testing::Test {
     return Pool::open(settings, missing, new_tiers, "used by a test", why_);
   }
 
-  // Throws where try_open() returns nothing.
+  // Like try_open(), but throws on failure.
   std::unique_ptr<Pool> open(const std::vector<TierSettings>& settings,
                              Pool::Missing missing = Pool::Missing::Refuse) {
     auto pool = try_open(settings, missing);
@@ -114,7 +114,7 @@ class PoolTest : public testing::Test {
     return step;
   }
 
-  // The attributes of directory `path` on `from` to its copy on `to`.
+  // The step that copies the attributes of directory `path` from `from` to its copy on `to`.
   static Step mirror(const Tier& from, const Tier& to, const std::string& path) {
     Step step;
     step.kind = Step::Kind::MirrorDir;
@@ -123,7 +123,7 @@ class PoolTest : public testing::Test {
     return step;
   }
 
-  // Everything on the tiers but our own files, one line each: path, mode, xattr user.k, content.
+  // All files on the tiers except .sluice, one line each: path, mode, xattr user.k, content.
   std::string shown(const std::string& letters = "ab") const {
     std::string out;
     for (const char letter : letters) show(std::string(1, letter), out);

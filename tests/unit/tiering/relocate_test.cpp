@@ -38,7 +38,8 @@ class RelocateTest : public test::PoolTest {
     identity_ = identity_of(a(), at("a", "d/f"));
     source_ = test::lstat_of(at("a", "d/f"));
     content_ = test::read_file(at("a", "d/f"));
-    // Reading moved atime where the mount has strictatime; what counts is what the copier sees.
+    // Reading changed atime if the mount is strictatime; read the times as the copier will see
+    // them.
     source_ = test::lstat_of(at("a", "d/f"));
   }
 
@@ -48,7 +49,7 @@ class RelocateTest : public test::PoolTest {
   Result<HiddenCopy> hide() const {
     return make_hidden_copy(open_file(at("a", "d/f"), O_RDONLY).get(), identity_, b());
   }
-  // The steps that move `copy` into place.
+  // The steps that switch the names to `copy`.
   std::vector<Step> steps_of(const HiddenCopy& copy) const {
     EXPECT_TRUE(sync_copy(copy));
     const auto steps = relocation_steps(
@@ -105,7 +106,7 @@ class RelocateTest : public test::PoolTest {
   std::string content_;
 };
 
-TEST_F(RelocateTest, MovesAFileWithAllItHas) {
+TEST_F(RelocateTest, MovesAFileWithAllItsAttributes) {
   MemoryStore store;
   const auto copy = hide();
   ASSERT_TRUE(copy) << copy.error().operation;
@@ -114,7 +115,7 @@ TEST_F(RelocateTest, MovesAFileWithAllItHas) {
   EXPECT_EQ(intents_in(store), 0u);
 }
 
-TEST_F(RelocateTest, TheHiddenCopyIsCompleteAndOutOfSight) {
+TEST_F(RelocateTest, TheHiddenCopyIsCompleteAndInvisible) {
   const auto copy = hide();
   ASSERT_TRUE(copy);
   expect_not_moved();
@@ -128,13 +129,13 @@ TEST_F(RelocateTest, TheHiddenCopyIsCompleteAndOutOfSight) {
   EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
 }
 
-TEST_F(RelocateTest, TheIdentityOutlivesARemountAndASecondMove) {
+TEST_F(RelocateTest, TheIdentityIsKeptAcrossARemountAndASecondMove) {
   MemoryStore store;
   ASSERT_TRUE(switch_over(store, *hide()));
   pool_.reset();
   pool_ = open(settings_);
   EXPECT_EQ(identity_of(b(), at("b", "d/f")), identity_);
-  // and back again
+  // Move it back.
   const auto copy = make_hidden_copy(open_file(at("b", "d/f"), O_RDONLY).get(), identity_, a());
   ASSERT_TRUE(copy);
   const auto steps = relocation_steps(
@@ -146,7 +147,7 @@ TEST_F(RelocateTest, TheIdentityOutlivesARemountAndASecondMove) {
   EXPECT_FALSE(test::exists(at("b", "d/f")));
 }
 
-TEST_F(RelocateTest, ATierThatIsTooSmallIsLeftAsItWas) {
+TEST_F(RelocateTest, ATierThatIsTooSmallIsNotChanged) {
   if (!test::require_loop("unit", "ext4")) return;
   const test::LoopFs small(dir_ / "small", "ext4", 4 << 20);
   const auto other = open({tier("s", small.path())});
@@ -157,7 +158,7 @@ TEST_F(RelocateTest, ATierThatIsTooSmallIsLeftAsItWas) {
   EXPECT_TRUE(test::names_in(small.path() + "/.sluice/tmp").empty());
 }
 
-TEST_F(RelocateTest, ANameThatIsTakenIsNotReplaced) {
+TEST_F(RelocateTest, AnExistingNameIsNotReplaced) {
   test::write_file(at("b", "d/f"), "other");
   MemoryStore store;
   const auto copy = hide();
@@ -168,7 +169,7 @@ TEST_F(RelocateTest, ANameThatIsTakenIsNotReplaced) {
   EXPECT_EQ(intents_in(store), 0u);
 }
 
-TEST_F(RelocateTest, KilledBeforeTheIntentNothingHasMoved) {
+TEST_F(RelocateTest, NothingMovesIfKilledBeforeTheIntent) {
   MemoryStore store;
   ASSERT_TRUE(hide());
   restart(store);
@@ -176,7 +177,7 @@ TEST_F(RelocateTest, KilledBeforeTheIntentNothingHasMoved) {
   EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
 }
 
-TEST_F(RelocateTest, KilledAfterAnyStepReplayFinishesIt) {
+TEST_F(RelocateTest, ReplayFinishesAMoveKilledAfterAnyStep) {
   for (std::size_t done = 0; done <= 2; ++done) {
     if (done > 0) {
       ASSERT_EQ(::unlink(at("b", "d/f").c_str()), 0);
@@ -198,7 +199,7 @@ TEST_F(RelocateTest, KilledAfterAnyStepReplayFinishesIt) {
   }
 }
 
-TEST_F(RelocateTest, NeitherFileIsLostWhicheverCallOfTheStoreFails) {
+TEST_F(RelocateTest, NoFileIsLostWhicheverStoreCallFails) {
   for (const auto failure : {MemoryStore::Failure::Once, MemoryStore::Failure::ForGood}) {
     for (std::uint64_t nth = 1;; ++nth) {
       ASSERT_LT(nth, 100u);
@@ -220,8 +221,8 @@ TEST_F(RelocateTest, NeitherFileIsLostWhicheverCallOfTheStoreFails) {
   }
 }
 
-// A store may keep a record though begin_intent() failed (docs/metadata-format.md, "intent"), and a
-// cleared one may come back after a crash: then the copy was discarded long ago.
+// A store may keep an intent although begin_intent() failed (docs/metadata-format.md, "intent"),
+// and a cleared intent may come back after a crash. Then the copy does not exist any more.
 TEST_F(RelocateTest, ReplayWithoutTheCopyKeepsTheSource) {
   MemoryStore store;
   const auto copy = hide();
@@ -232,14 +233,14 @@ TEST_F(RelocateTest, ReplayWithoutTheCopyKeepsTheSource) {
   EXPECT_TRUE(somewhere()) << "the only copy was removed";
 }
 
-TEST_F(RelocateTest, AFailureWhoseIntentCannotBeClearedKeepsTheSource) {
+TEST_F(RelocateTest, ReplayOfAFailedMoveKeepsTheSource) {
   test::write_file(at("b", "d/f"), "in the way");
   MemoryStore store;
   const auto copy = hide();
   ASSERT_TRUE(copy);
   store.fail_call(2);  // 1: begin, 2: clear
   EXPECT_FALSE(switch_over(store, *copy));
-  discard(*copy, b());  // as the filesystem does after a failure
+  discard(*copy, b());  // as the relocator does after a failure
   restart(store);
   EXPECT_TRUE(somewhere()) << "the only copy was removed";
 }
@@ -254,7 +255,7 @@ TEST_F(RelocateTest, ReplayThatCannotPlaceTheCopyKeepsTheSource) {
   EXPECT_TRUE(somewhere()) << "the only copy was removed";
 }
 
-TEST_F(RelocateTest, ReplayAfterACutThatUndidTheMakingOfTheDirectoryKeepsTheSource) {
+TEST_F(RelocateTest, ReplayKeepsTheSourceIfAPowerCutUndidTheTargetDirectory) {
   MemoryStore store;
   {
     const auto copy = hide();
@@ -279,7 +280,7 @@ TEST_F(RelocateTest, ReplayWhileTheTargetIsOfflineKeepsTheSource) {
   EXPECT_TRUE(test::exists(at("a", "d/f"))) << "the file has no name on any tier";
 }
 
-// The original may be open for writing: its tier was there all the time.
+// The original may be open for writing, because its tier was online all the time.
 TEST_F(RelocateTest, ReplayWhenTheTargetIsBackKeepsTheSource) {
   for (const std::size_t done : {0, 1}) {
     MemoryStore store, ignored;
@@ -295,7 +296,7 @@ TEST_F(RelocateTest, ReplayWhenTheTargetIsBackKeepsTheSource) {
   }
 }
 
-TEST_F(RelocateTest, ReplayWhenTheSourceIsBackKeepsTheCopyThatWasServed) {
+TEST_F(RelocateTest, ReplayKeepsTheServedCopyWhenTheSourceIsBack) {
   MemoryStore store, ignored;
   const auto copy = hide();
   ASSERT_TRUE(copy);
@@ -306,7 +307,7 @@ TEST_F(RelocateTest, ReplayWhenTheSourceIsBackKeepsTheCopyThatWasServed) {
   expect_moved();
 }
 
-TEST_F(RelocateTest, ReplayLeavesWhatSomebodyElseLooksAfter) {
+TEST_F(RelocateTest, ReplaySkipsIntentsThatOthersFinish) {
   MemoryStore store;
   const auto copy = hide();
   ASSERT_TRUE(copy);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a mount does with intents that an earlier daemon left, when they can't simply be finished.
+// Replay of intents that an earlier daemon left and that cannot simply be finished.
 #include <sys/xattr.h>
 
 #include "tests/unit/tiering/pools.hpp"
@@ -54,7 +54,7 @@ TEST_F(ReplayTest, FinishesSeveralIntentsInTheirOrder) {
   EXPECT_EQ(shown(), "a/h 644 \"x\"\n");
 }
 
-TEST_F(ReplayTest, DropsWhatItCannotRead) {
+TEST_F(ReplayTest, DropsDamagedIntents) {
   dir_.make_file("a/f", "x");
   ASSERT_TRUE(store_.begin_intents({"garbage"}));
   ASSERT_TRUE(announce(store_, {step(Kind::Rename, a(), "f", "g")}));
@@ -70,7 +70,7 @@ TEST_F(ReplayTest, ReportsAStoreThatFails) {
   store_.fail_call(1);
   EXPECT_TRUE(failed_with(replay_intents(store_, *pool_), EIO));
   EXPECT_EQ(shown(), "a/f 644 \"x\"\n");
-  // What is done but can't be crossed off stays, and keeps nobody from mounting.
+  // An intent that is finished but cannot be cleared stays, and does not prevent the mount.
   store_.fail_call(2);
   EXPECT_TRUE(replay_intents(store_, *pool_));
   store_.fail_call(0);
@@ -80,7 +80,7 @@ TEST_F(ReplayTest, ReportsAStoreThatFails) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_F(ReplayTest, StepsInADirectoryThatIsGoneAreOver) {
+TEST_F(ReplayTest, StepsInAMissingDirectoryAreSkipped) {
   dir_.make_file("a/d/f", "x");
   ASSERT_TRUE(announce(store_, {step(Kind::Rename, a(), "d/f", "d/g")}));
   ASSERT_EQ(::unlink(at("a", "d/f").c_str()), 0);
@@ -113,7 +113,7 @@ TEST_F(ReplayTest, WaitsForATierThatIsNotConfigured) {
   EXPECT_TRUE(test::exists(at("b", "f")));
 }
 
-TEST_F(ReplayTest, WaitsForATierThatIsToBeMirroredTo) {
+TEST_F(ReplayTest, WaitsForTheTargetTierOfAMirrorStep) {
   dir_.make_dir("a/d");
   dir_.make_dir("b/d");
   ASSERT_TRUE(announce(store_, {mirror(a(), b(), "d")}));
@@ -126,9 +126,9 @@ TEST_F(ReplayTest, WaitsForATierThatIsToBeMirroredTo) {
   EXPECT_EQ(shown(), "a/d/ 700\nb/d/ 700\n");
 }
 
-// The intent of a rename over a file of another tier: the old file may go only when the new one has
-// taken its name.
-TEST_F(ReplayTest, RemovesNothingBeforeTheStepsBeforeItAreDone) {
+// The intent of a rename over a file of another tier: the old file may be removed only after the
+// new one has the name.
+TEST_F(ReplayTest, RemovesNothingBeforeEarlierStepsAreDone) {
   dir_.make_file("a/src", "new");
   dir_.make_file("b/dst", "old");
   const std::vector steps{step(Kind::Rename, a(), "src", "dst"), step(Kind::Unlink, b(), "dst")};
@@ -146,16 +146,16 @@ TEST_F(ReplayTest, RemovesNothingAfterAStepThatFails) {
   dir_.make_file("a/src", "new");
   dir_.make_file("b/dst", "old");
   const std::vector steps{step(Kind::Rename, a(), "src", "dst"), step(Kind::Unlink, b(), "dst")};
-  dir_.make_dir("a/dst");  // now the rename can't be done
+  dir_.make_dir("a/dst");  // this makes the rename fail
   ASSERT_TRUE(announce(store_, steps));
   ASSERT_TRUE(replay_intents(store_, *pool_));
   EXPECT_TRUE(test::exists(at("a", "src")));
   EXPECT_TRUE(test::exists(at("b", "dst"))) << "removed although the new file has not its name";
 }
 
-// A daemon that undid a failed operation and died (or whose store failed) before the intent was
-// cleared: the caller was told that nothing happened.
-TEST_F(ReplayTest, OfAnOperationThatFailedLeavesNoHalfOfIt) {
+// A daemon undid a failed operation, and crashed or failed to clear the intent. The caller was told
+// that the operation failed.
+TEST_F(ReplayTest, OfAFailedOperationLeavesNoPartOfIt) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   dir_.make_file("b/e", "in the way");
@@ -169,7 +169,7 @@ TEST_F(ReplayTest, OfAnOperationThatFailedLeavesNoHalfOfIt) {
   EXPECT_EQ(shown(), before) << "the directory now has two names";
 }
 
-TEST_F(ReplayTest, AFailedStepIsReportedThoughTheStoreFailsToo) {
+TEST_F(ReplayTest, AFailedStepIsReportedEvenIfTheStoreFailsToo) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   dir_.make_file("b/e", "in the way");

@@ -50,13 +50,13 @@ class ScanDetectorTest : public testing::Test {
   std::unique_ptr<ScanDetector> detector_;
 };
 
-TEST_F(ScanDetectorTest, OpensOfOthersCount) {
+TEST_F(ScanDetectorTest, OpensByOrdinaryProgramsCount) {
   run(kOpener, "python3");
   EXPECT_TRUE(counts(kOpener, kNew));
   EXPECT_TRUE(counts(kOpener, kKnown));
 }
 
-TEST_F(ScanDetectorTest, OpensOfAnIgnoredCommandDoNot) {
+TEST_F(ScanDetectorTest, OpensByAnIgnoredCommandDoNotCount) {
   run(kOpener, "updatedb");
   EXPECT_FALSE(counts());
   run(43, "updatedb2");
@@ -65,7 +65,7 @@ TEST_F(ScanDetectorTest, OpensOfAnIgnoredCommandDoNot) {
   EXPECT_TRUE(counts(44));
 }
 
-TEST_F(ScanDetectorTest, NamesAreComparedAsFarAsTheKernelKeepsThem) {
+TEST_F(ScanDetectorTest, NamesAreComparedUpToTheKernelsLimit) {
   ignore({"baloo_file_extractor"});
   run(kOpener, "baloo_file_extr");
   EXPECT_FALSE(counts());
@@ -84,7 +84,7 @@ TEST_F(ScanDetectorTest, OpensFromAnIgnoredCgroupDoNotCount) {
   EXPECT_TRUE(counts(45));
 }
 
-TEST_F(ScanDetectorTest, TheUsualScannersAreIgnoredUnlessToldOtherwise) {
+TEST_F(ScanDetectorTest, TheUsualScannersAreIgnoredByDefault) {
   detector_ = std::make_unique<ScanDetector>(ScanDetector::Settings{.proc = proc_.path()});
   pid_t pid = 100;
   for (const std::string_view name : kUsualScanners) {
@@ -95,13 +95,13 @@ TEST_F(ScanDetectorTest, TheUsualScannersAreIgnoredUnlessToldOtherwise) {
   EXPECT_TRUE(counts(pid));
 }
 
-TEST_F(ScanDetectorTest, WithNothingToIgnoreProcIsNotRead) {
+TEST_F(ScanDetectorTest, ProcIsNotReadIfNothingIsIgnored) {
   ignore({});
   run(kOpener, "updatedb");
   EXPECT_TRUE(counts());
 }
 
-TEST_F(ScanDetectorTest, AnOpenerThatHasGoneOrIsUnknownCounts) {
+TEST_F(ScanDetectorTest, OpensByUnknownOrEndedProcessesCount) {
   EXPECT_TRUE(counts(kOpener));
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(counts(0, kNew));
   EXPECT_TRUE(counts(-1, kNew));
@@ -121,26 +121,26 @@ TEST_F(ScanDetectorTest, ProcIsReadAtMostOnceASecond) {
   EXPECT_TRUE(counts());
 }
 
-TEST_F(ScanDetectorTest, AWalkIs256NewFilesAndNoneAgain) {
+TEST_F(ScanDetectorTest, AScanIs256NewFilesWithoutReopens) {
   for (int i = 1; i < 256; ++i) ASSERT_TRUE(counts(kOpener, kNew)) << i;
   EXPECT_FALSE(counts(kOpener, kNew));
   EXPECT_FALSE(counts(kOpener, kNew));
   EXPECT_TRUE(counts(43, kNew)) << "another opener is not affected";
 }
 
-TEST_F(ScanDetectorTest, AnOpenerThatComesBackForAQuarterDoesNotWalk) {
+TEST_F(ScanDetectorTest, ReopeningAQuarterOfTheFilesIsNotAScan) {
   for (int i = 0; i < 100'000; ++i) {
     ASSERT_TRUE(counts(kOpener, i % 4 == 0 ? kKnown : kNew)) << i;
   }
 }
 
-TEST_F(ScanDetectorTest, OneThatComesBackForLessWalks) {
+TEST_F(ScanDetectorTest, ReopeningFewerFilesIsAScan) {
   for (int i = 0; i < 10'000; ++i) {
     ASSERT_TRUE(!counts(kOpener, i % 5 == 0 ? kKnown : kNew) || i < 320) << i;
   }
 }
 
-TEST_F(ScanDetectorTest, AWalkEndsOnceItComesBackOftenEnough) {
+TEST_F(ScanDetectorTest, AScanEndsAfterEnoughReopens) {
   open_many(300, kNew);
   EXPECT_FALSE(counts(kOpener, kNew));
   open_many(100, kKnown);
@@ -148,14 +148,14 @@ TEST_F(ScanDetectorTest, AWalkEndsOnceItComesBackOftenEnough) {
   EXPECT_TRUE(counts(kOpener, kKnown));
 }
 
-TEST_F(ScanDetectorTest, WhatALongWalkWasIsSoonForgotten) {
+TEST_F(ScanDetectorTest, ALongScanIsSoonForgotten) {
   open_many(1'000'000, kNew);
   EXPECT_FALSE(counts(kOpener, kNew));
   open_many(2000, kKnown);
   EXPECT_TRUE(counts(kOpener, kKnown));
 }
 
-TEST_F(ScanDetectorTest, AnOpenerIdleForAMinuteStartsAnew) {
+TEST_F(ScanDetectorTest, AnOpenerIdleForAMinuteIsForgotten) {
   open_many(300, kNew);
   advance(seconds(59));
   EXPECT_FALSE(counts(kOpener, kNew));
@@ -164,7 +164,7 @@ TEST_F(ScanDetectorTest, AnOpenerIdleForAMinuteStartsAnew) {
   EXPECT_FALSE(counts(kOpener, kNew));
 }
 
-TEST_F(ScanDetectorTest, TheOldestOpenersMakeRoomForNewOnes) {
+TEST_F(ScanDetectorTest, NewOpenersReplaceTheOldest) {
   constexpr pid_t kFirst = 1000;
   open_many(300, kNew, kFirst);
   for (pid_t pid = kFirst + 1; pid < kFirst + 1024; ++pid) {
@@ -179,7 +179,7 @@ TEST_F(ScanDetectorTest, TheOldestOpenersMakeRoomForNewOnes) {
   EXPECT_TRUE(counts(kFirst, kNew)) << "more are not";
 }
 
-TEST_F(ScanDetectorTest, AThreadIsToldByItsProcess) {
+TEST_F(ScanDetectorTest, FindsTheProcessOfAThread) {
   proc_.make_file("43/status", "Name:\tworker\nUmask:\t0022\nTgid:\t42\nPid:\t43\n");
   proc_.make_file("44/status", "Tgid:\tno number\n");
   EXPECT_EQ(detector_->process_of(43), 42);
@@ -192,7 +192,7 @@ TEST_F(ScanDetectorTest, AThreadIsToldByItsProcess) {
   EXPECT_EQ(detector_->process_of(43), 50);
 }
 
-TEST_F(ScanDetectorTest, ItReadsTheRealProc) {
+TEST_F(ScanDetectorTest, ReadsTheRealProc) {
   ScanDetector usual({});
   EXPECT_TRUE(usual.counts(::getpid(), kKnown));
   std::jthread([&] { EXPECT_EQ(usual.process_of(::gettid()), ::getpid()); });
@@ -201,7 +201,7 @@ TEST_F(ScanDetectorTest, ItReadsTheRealProc) {
   EXPECT_FALSE(of_self.counts(::getpid(), kKnown));
 }
 
-TEST_F(ScanDetectorTest, ThreadsMayAskAtOnce) {
+TEST_F(ScanDetectorTest, IsThreadSafe) {
   run(1, "updatedb");
   std::vector<std::jthread> threads;
   for (pid_t t = 0; t < 4; ++t) {

@@ -27,7 +27,7 @@ class TierTest : public test::PoolTest {
     if (!found) throw std::runtime_error("identify " + name);
     return *found;
   }
-  // A new pool of one tier with these settings.
+  // Opens a new pool of one tier with these settings.
   void reopen(TierSettings settings) {
     pool_.reset();
     settings.name = "a";
@@ -38,7 +38,7 @@ class TierTest : public test::PoolTest {
   std::unique_ptr<Pool> pool_;
 };
 
-TEST_F(TierTest, StaysOnlineWhileThereAreNoDescriptorsToLookAtIt) {
+TEST_F(TierTest, StaysOnlineIfTheProcessHasNoDescriptorsLeft) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
@@ -76,7 +76,7 @@ TEST_F(TierTest, IdentifiesEveryTypeOfFile) {
   EXPECT_EQ(identify("file").st.st_size, 5);
 }
 
-TEST_F(TierTest, IdentifiesWhatADescriptorIsOn) {
+TEST_F(TierTest, IdentifiesTheFileOfADescriptor) {
   test::write_file(at("a", "file"), "x");
   ASSERT_EQ(::mkdir(at("a", "dir").c_str(), 0755), 0);
   ASSERT_EQ(::symlink("file", at("a", "link").c_str()), 0);
@@ -89,7 +89,7 @@ TEST_F(TierTest, IdentifiesWhatADescriptorIsOn) {
   }
 }
 
-TEST_F(TierTest, AnswersEnoentForAMissingName) {
+TEST_F(TierTest, FailsWithEnoentForAMissingName) {
   EXPECT_TRUE(failed_with(a().identify((*a().root())->get(), "missing"), ENOENT));
   EXPECT_TRUE(failed_with(a().identity_of((*a().root())->get(), "missing"), ENOENT));
 }
@@ -115,7 +115,7 @@ TEST_F(TierTest, DoesNotFindAFileWithAnotherGeneration) {
   EXPECT_TRUE(failed_with(a().find(InodeId{id ^ std::uint64_t{1} << 40}), ESTALE));
 }
 
-TEST_F(TierTest, CarriesAnIdentityThroughRenameAndReopen) {
+TEST_F(TierTest, AStoredIdentitySurvivesRenameAndReopen) {
   test::write_file(at("a", "file"), "x");
   ASSERT_EQ(::mkdir(at("a", "dir").c_str(), 0755), 0);
   const Identity file_id{InodeId{0x1234}, 7}, dir_id{InodeId{0x5678}, 8};
@@ -132,7 +132,7 @@ TEST_F(TierTest, CarriesAnIdentityThroughRenameAndReopen) {
   EXPECT_EQ(identify("dir").identity, dir_id);
 }
 
-TEST_F(TierTest, DoesNotBelieveACopiedIdentity) {
+TEST_F(TierTest, IgnoresACopiedIdentityXattr) {
   test::write_file(at("a", "original"), "x");
   test::write_file(at("a", "copy"), "x");
   const Identity natural = identify("copy").identity;
@@ -147,7 +147,7 @@ TEST_F(TierTest, DoesNotBelieveACopiedIdentity) {
 
 TEST_F(TierTest, TempNamesAreUnique) { EXPECT_NE(Tier::new_temp_name(), Tier::new_temp_name()); }
 
-TEST_F(TierTest, KeepsItsTempDirectoryOutOfOtherUsersReach) {
+TEST_F(TierTest, TheTempDirectoryIsPrivateToRoot) {
   const auto temp = a().temp_directory();
   ASSERT_TRUE(temp);
   struct stat st {};
@@ -168,7 +168,7 @@ TEST_F(TierTest, ACapacityLimitsItsSpace) {
   const Space whole = a().space();
   ASSERT_GT(whole.used(), 1u << 20);
   TierSettings settings;
-  // Everything on the filesystem counts as the tier's: a capacity below that leaves nothing.
+  // All used space of the filesystem counts, so a smaller capacity leaves nothing free.
   settings.capacity = 1 << 20;
   reopen(settings);
   EXPECT_EQ(a().space().total, 1u << 20);
@@ -191,21 +191,21 @@ TEST_F(TierTest, IsLowOnSpaceBelowItsReserve) {
   EXPECT_FALSE(a().low_on_space());
 }
 
-TEST_F(TierTest, HasADefaultReserveFromTheFirstQuestionOn) {
+TEST_F(TierTest, HasADefaultReserveFromTheFirstCall) {
   TierSettings settings;
   settings.capacity = 100 << 20;
   reopen(settings);
   EXPECT_EQ(a().reserve(), (100u << 20) / 50);
 }
 
-TEST_F(TierTest, AFullTierIsLowOnSpaceFromTheFirstQuestionOn) {
+TEST_F(TierTest, AFullTierIsLowOnSpaceFromTheFirstCall) {
   TierSettings settings;
-  settings.capacity = 100 << 20;  // less than what is used: nothing is free
+  settings.capacity = 100 << 20;  // less than is used, so nothing is free
   reopen(settings);
   EXPECT_TRUE(a().low_on_space());
 }
 
-TEST_F(TierTest, TheHighWatermarkIsAPercentageOfUse) {
+TEST_F(TierTest, TheHighWatermarkIsAPercentageOfUsedSpace) {
   const Space now = a().space();
   TierSettings settings;
   settings.high_watermark = 100;
@@ -258,7 +258,7 @@ TEST_F(TierTest, GoesOfflineWhenAnotherDirectoryTakesItsPlace) {
   EXPECT_FALSE(a().online());
 }
 
-TEST_F(TierTest, DoesNotTakeATierOfAnotherPoolForItself) {
+TEST_F(TierTest, DoesNotAcceptATierOfAnotherPool) {
   const auto other = open({tier("a", dir_.make_dir("other"))});
   ASSERT_EQ(::rename((dir_ / "a").c_str(), (dir_ / "away").c_str()), 0);
   ASSERT_TRUE(a().check_presence());
@@ -281,7 +281,7 @@ TEST_F(TierTest, GoesOfflineWhenItsDiskIsUnmountedAndComesBack) {
   EXPECT_TRUE(tier.present());
 }
 
-TEST_F(TierTest, OnXfsItIdentifiesAndFindsFiles) {
+TEST_F(TierTest, IdentifiesAndFindsFilesOnXfs) {
   if (!test::require_loop("unit", "xfs")) return;
   test::LoopFs disk(dir_ / "disk", "xfs", 0);
   const auto pool = open({tier("disk", disk.path())});
@@ -298,7 +298,7 @@ TEST_F(TierTest, OnXfsItIdentifiesAndFindsFiles) {
   EXPECT_EQ(tier.identify((*tier.root())->get(), "f")->identity, (Identity{InodeId{77}, 7}));
 }
 
-TEST_F(TierTest, OnTmpfsItIdentifiesFilesAndKeepsCarriedIdentities) {
+TEST_F(TierTest, IdentifiesFilesAndStoresIdentitiesOnTmpfs) {
   struct statfs fs {};
   if (!test::require("unit", ::statfs("/dev/shm", &fs) == 0 && fs.f_type == 0x01021994,
                      "/dev/shm is not a tmpfs"))

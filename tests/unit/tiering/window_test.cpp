@@ -21,7 +21,7 @@ TEST(ParseWindowsTest, ReadsOneOrMore) {
   EXPECT_EQ(parse_windows(" 1:00 - 2:00 , 00:00-24:00 "), (Windows{{60, 120}, {0, 1440}}));
 }
 
-TEST(ParseWindowsTest, RefusesWhatIsNoWindow) {
+TEST(ParseWindowsTest, RejectsInvalidText) {
   for (const char* text :
        {"22",          "22:00",        "22:00-",       "-06:00",         "22:00-22:00",
         "24:00-06:00", "24:01-06:00",  "22:00-24:01",  "22:60-23:00",    "2200-0600",
@@ -31,19 +31,19 @@ TEST(ParseWindowsTest, RefusesWhatIsNoWindow) {
   }
 }
 
-TEST(WindowsTest, NoneIsAlwaysOpen) {
+TEST(WindowsTest, NoWindowsMeansAlwaysOpen) {
   EXPECT_TRUE(open_at("", 0, 0));
   EXPECT_TRUE(open_at("", 23, 59));
 }
 
-TEST(WindowsTest, IsOpenFromItsBeginningUpToItsEnd) {
+TEST(WindowsTest, IsOpenFromBeginToEnd) {
   EXPECT_FALSE(open_at("12:00-13:00", 11, 59));
   EXPECT_TRUE(open_at("12:00-13:00", 12, 0));
   EXPECT_TRUE(open_at("12:00-13:00", 12, 59));
   EXPECT_FALSE(open_at("12:00-13:00", 13, 0));
 }
 
-TEST(WindowsTest, GoesOnPastMidnight) {
+TEST(WindowsTest, MayExtendPastMidnight) {
   EXPECT_FALSE(open_at("22:00-06:00", 21, 59));
   EXPECT_TRUE(open_at("22:00-06:00", 22, 0));
   EXPECT_TRUE(open_at("22:00-06:00", 23, 59));
@@ -55,7 +55,7 @@ TEST(WindowsTest, GoesOnPastMidnight) {
   EXPECT_FALSE(open_at("22:00-24:00", 0, 0));
 }
 
-TEST(WindowsTest, AnyOneThatIsOpenWillDo) {
+TEST(WindowsTest, OneOpenWindowIsEnough) {
   EXPECT_TRUE(open_at("22:00-06:00,12:00-13:00", 12, 30));
   EXPECT_TRUE(open_at("22:00-06:00,12:00-13:00", 3, 0));
   EXPECT_FALSE(open_at("22:00-06:00,12:00-13:00", 14, 0));
