@@ -60,7 +60,7 @@ bool wait_for_listings(const InodePtr& directory) {
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   const std::int64_t patience =
       now() + std::chrono::duration_cast<std::chrono::nanoseconds>(kListingPatience).count();
-  while (directory->listings.load() > 0 && directory->listed_until.load() > now()) {
+  while (directory->listings.count.load() > 0 && directory->listings.until.load() > now()) {
     if (now() > patience) return false;
     std::this_thread::sleep_for(milliseconds(10));
   }
@@ -69,7 +69,7 @@ bool wait_for_listings(const InodePtr& directory) {
 
 }  // namespace
 
-class Relocator::Held final : public HeldFile {
+class Relocator::Held final : public MovingFile {
  public:
   Held(const Parts& parts, InodePtr inode) : parts_(parts), inode_(std::move(inode)) {
     parts_.names.begin_move();
@@ -87,9 +87,8 @@ class Relocator::Held final : public HeldFile {
     if (!move) return;
     move->end_lease();
     {
-      MutexLock lock(inode_->mutex);
-      move->is_switching = false;
-      if (inode_->move == move) inode_->move = nullptr;
+      Inode::Locked state(*inode_);
+      state->end_move(*move);
     }
     move->end();
   }
@@ -115,7 +114,7 @@ class Relocator::Held final : public HeldFile {
 // Unlinking does not ask which file a name was of, so the name that we know of a file can be gone
 // while it has another (ln f g; rm g). Then that one is looked for on the tier, which takes time.
 Result<void> Relocator::ensure_name(const InodePtr& file) {
-  const Inode::Name known = file->last_name();
+  const InodeName known = file->last_name();
   const TierIndex tier = file->tier();
   if (const auto parent = parts_.tree.inode(known.parent)) {
     // Which may be gone as well.
@@ -155,25 +154,25 @@ Result<std::vector<std::string>> Relocator::all_names(const Move& move, const He
 // REQUIRES: nothing is held.
 Result<void> Relocator::take_hold(Held& held, const Move& move) {
   const InodePtr& file = held.inode();
-  MutexLock lock(file->mutex);
-  const Copy& copy = file->copies[0];
+  Inode::Locked state(*file);
+  const Copy& copy = state->place();
   if (copy.tier == move.to) return Error(EALREADY, "it is there already");
   // A plan is about the file where it was; a person who asks means wherever it is.
   if (copy.tier != move.from && move.reason != Reason::Requested)
     return Error(ESTALE, "the file is on another tier");
-  if (file->move || file->changes > 0) return Error(EBUSY, "it is being changed");
-  if (file->has_twin) return Error(EBUSY, "an earlier move of it can't be finished");
-  if (file->uses > 0) {
-    file->move_waits = true;
+  if (state->is_moving() || state->changes > 0) return Error(EBUSY, "it is being changed");
+  if (state->has_duplicate) return Error(EBUSY, "an earlier move of it can't be finished");
+  if (state->uses > 0) {
+    state->move_waits = true;
     return Error(EBUSY, "it is being read into a GPU");
   }
-  if (file->open) {
-    file->move_waits = true;
-    if (file->open->writers > 0) return Error(EBUSY, "it is open for writing");
-    if (file->open->passthrough) return Error(EBUSY, "it is open; it moves once it is closed");
+  if (state->open) {
+    state->move_waits = true;
+    if (state->open->writers > 0) return Error(EBUSY, "it is open for writing");
+    if (state->open->passthrough) return Error(EBUSY, "it is open; it moves once it is closed");
     // Our own descriptor would look like somebody else's; the next read opens it again.
-    if (file->open->reader && !copy.handle.empty()) {
-      parts_.descriptors.drop_reader(*file->open);
+    if (state->open->reader && !copy.handle.empty()) {
+      parts_.descriptors.drop_reader(*state->open);
     }
   }
   SharedFd source = copy.fd ? SLUICE_TRY(Descriptors::reopen(copy.fd->get(), O_RDONLY | O_NOATIME))
@@ -184,20 +183,21 @@ Result<void> Relocator::take_hold(Held& held, const Move& move) {
   if (lease == Lease::Refused)
     return Error(EBUSY, "a mapping of it is alive, or somebody uses it on its tier");
   if (lease == Lease::Unsupported) {
-    if (file->maybe_mapped) return Error(EBUSY, "it may be mapped, and its tier knows no leases");
+    if (state->pages.maybe_mapped)
+      return Error(EBUSY, "it may be mapped, and its tier knows no leases");
     if (held.before.st_ctim.tv_sec + kQuiet > parts_.clock.seconds())
       return Error(EBUSY, "it was changed a moment ago, and its tier knows no leases");
   }
   held.old = copy;
   held.move = std::make_shared<FileMove>(std::move(source), lease == Lease::Held, move.to);
-  file->move = held.move;
-  file->move_waits = false;
+  state->start_move(held.move);
+  state->move_waits = false;
   return {};
 }
 
-Result<std::unique_ptr<HeldFile>> Relocator::hold(const Move& move) {
+Result<std::unique_ptr<MovingFile>> Relocator::begin_move(const Move& move) {
   if (move.paths.empty()) return Error(ESTALE, "the file has no name");
-  settle_moves();
+  finish_moves();
   std::vector<InodeId> references;
   auto file = parts_.tree.walk(move.paths[0], references);
   const bool right = file && (*file)->id() == move.id && S_ISREG((*file)->type);
@@ -209,7 +209,7 @@ Result<std::unique_ptr<HeldFile>> Relocator::hold(const Move& move) {
     if (known && ensure_name(known)) {
       Move by_name = move;
       by_name.paths = {parts_.tree.path_of(known)};
-      if (by_name.paths != move.paths) return hold(by_name);
+      if (by_name.paths != move.paths) return begin_move(by_name);
     }
     return file ? Error(ESTALE, "another file has its name") : file.error();
   }
@@ -228,11 +228,11 @@ Result<std::unique_ptr<HeldFile>> Relocator::hold(const Move& move) {
                    path.substr(slash + 1)};
     held->names.push_back(std::move(name));
   }
-  return std::unique_ptr<HeldFile>(std::move(held));
+  return std::unique_ptr<MovingFile>(std::move(held));
 }
 
 // Everything for the change of names that can be done before it.
-Result<std::vector<Step>> Relocator::prepare(const Arrival& arrival) {
+Result<std::vector<Step>> Relocator::prepare(const ReadyCopy& arrival) {
   Held& held = static_cast<Held&>(*arrival.file);
   std::vector<NamePlaces> places;
   const Tier& from = parts_.pool[held.old.tier];
@@ -261,15 +261,15 @@ Result<std::vector<Step>> Relocator::prepare(const Arrival& arrival) {
 Result<void> Relocator::begin_switch(Held& held) {
   {
     Inode& file = *held.inode();
-    MutexLock lock(file.mutex);
-    const bool in_use = file.open && (file.open->writers > 0 || file.open->passthrough);
-    if (held.move->is_cancelled() || file.changes > 0 || in_use)
+    Inode::Locked state(file);
+    const bool in_use = state->open && (state->open->writers > 0 || state->open->passthrough);
+    if (held.move->is_cancelled() || state->changes > 0 || in_use)
       return Error(ECANCELED, "somebody changes the file");
-    if (file.uses > 0) {
-      file.move_waits = true;
+    if (state->uses > 0) {
+      state->move_waits = true;
       return Error(EBUSY, "it is being read into a GPU");
     }
-    held.move->is_switching = true;
+    state->start_switch(*held.move);
   }
   struct stat now {};
   if (::fstat(held.source(), &now) < 0) return Error::last("stat");
@@ -286,12 +286,12 @@ Result<void> Relocator::begin_switch(Held& held) {
 
 // The inode is told where its file is now.
 void Relocator::set_place(const InodePtr& file, const Copy& copy) {
-  MutexLock lock(file->mutex);
-  file->copies[0] = copy;
-  if (file->open) parts_.descriptors.drop_reader(*file->open);
+  Inode::Locked state(*file);
+  state->copies[0] = copy;
+  if (state->open) parts_.descriptors.drop_reader(*state->open);
 }
 
-std::vector<Result<void>> Relocator::replace(const std::vector<Arrival>& arrivals) {
+std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& arrivals) {
   std::vector<Result<void>> outcomes(arrivals.size());
   std::vector<std::vector<Step>> intents;
   std::vector<std::size_t> which;  // the arrival that each intent is about
@@ -319,8 +319,8 @@ std::vector<Result<void>> Relocator::replace(const std::vector<Arrival>& arrival
   if (which.empty()) return outcomes;
   const SharedLock no_replay(intents_);
   std::int64_t last_ctime = 0;
-  const auto settle_in = [&](std::size_t k) {
-    const Arrival& arrival = arrivals[which[k]];
+  const auto copy_arrived = [&](std::size_t k) {
+    const ReadyCopy& arrival = arrivals[which[k]];
     const Located& there = arrival.copy->located;
     const Held& file = held(which[k]);
     last_ctime = std::max(last_ctime, parts_.times.moved(*file.inode(), file.tier(), file.source(),
@@ -338,15 +338,15 @@ std::vector<Result<void>> Relocator::replace(const std::vector<Arrival>& arrival
                                       arrives ? arrivals[which[k]].to : file.tier(),
                                       file.directories[2 * name + (arrives ? 1 : 0)]->get(), act);
   };
-  const auto ends = carry_out_moves(parts_.store, parts_.pool, intents, settle_in, unseen);
+  const auto ends = execute_moves(parts_.store, parts_.pool, intents, copy_arrived, unseen);
   // Whoever changes one of the files from here on gives it another ctime.
   ShownTimes::wait_until_past(last_ctime);
   for (std::size_t k = 0; k < which.size(); ++k) {
     const std::size_t i = which[k];
     outcomes[i] = ends ? (*ends)[k].result : ends.error();
     if (!outcomes[i]) set_place(held(i).inode(), held(i).old);
-    if (ends && !(*ends)[k].is_settled)
-      remember_unsettled(held(i).inode(), (*ends)[k], intents[k], held(i).old);
+    if (ends && !(*ends)[k].is_finished)
+      remember_unfinished(held(i).inode(), (*ends)[k], intents[k], held(i).old);
     parts_.names.note_switch();
     held(i).end();
   }
@@ -362,49 +362,49 @@ std::vector<Result<void>> Relocator::replace(const std::vector<Arrival>& arrival
 
 // Both files have the name until the move is settled. The inode stays in the table meanwhile, and
 // what it says of its place holds.
-void Relocator::remember_unsettled(const InodePtr& file, const MoveEnd& end,
-                                   const std::vector<Step>& steps, const Copy& original) {
+void Relocator::remember_unfinished(const InodePtr& file, const MoveEnd& end,
+                                    const std::vector<Step>& steps, const Copy& original) {
   log::get().error("a move could not be finished, tried again every second: path={}",
                    log::escaped(parts_.tree.path_of(file)));
   std::vector<InodeId> reference;
   [[maybe_unused]] const auto walked = parts_.tree.walk(parts_.tree.path_of(file), reference);
   {
-    MutexLock lock(file->mutex);
-    file->has_twin = true;
+    Inode::Locked state(*file);
+    state->has_duplicate = true;
   }
   parts_.names.begin_move();  // so that those who change names look for it
-  MutexLock lock(unsettled_mutex_);
-  unsettled_.push_back({file, steps, end.sequence, end.result.has_value(), original, reference});
+  MutexLock lock(unfinished_mutex_);
+  unfinished_.push_back({file, steps, end.sequence, end.result.has_value(), original, reference});
 }
 
-void Relocator::settle_moves() {
+void Relocator::finish_moves() {
   {
-    MutexLock lock(unsettled_mutex_);
-    if (unsettled_.empty()) return;
+    MutexLock lock(unfinished_mutex_);
+    if (unfinished_.empty()) return;
   }
   ExclusiveLock no_names(parts_.names.lock);
   ExclusiveLock no_moves(intents_);
-  std::vector<Unsettled> tries;
+  std::vector<UnfinishedMove> tries;
   {
-    MutexLock lock(unsettled_mutex_);
-    tries.swap(unsettled_);
+    MutexLock lock(unfinished_mutex_);
+    tries.swap(unfinished_);
   }
-  for (Unsettled& each : tries) {
+  for (UnfinishedMove& each : tries) {
     // Not forwards if the original is the file: somebody may have it open for writing.
-    const auto settled = each.moved ? settle_move(parts_.pool, each.steps) : [&]() -> Result<bool> {
-      SLUICE_TRY(take_back(parts_.pool, each.steps));
+    const auto settled = each.moved ? finish_move(parts_.pool, each.steps) : [&]() -> Result<bool> {
+      SLUICE_TRY(undo_move(parts_.pool, each.steps));
       return false;
     }();
     if (!settled && settled.error().code != EUCLEAN) {
-      MutexLock lock(unsettled_mutex_);
-      unsettled_.push_back(std::move(each));
+      MutexLock lock(unfinished_mutex_);
+      unfinished_.push_back(std::move(each));
       continue;
     }
     clear_finished(parts_.store, {each.sequence});
     if (settled && each.moved && !*settled) set_place(each.file, each.original);
     {
-      MutexLock lock(each.file->mutex);
-      each.file->has_twin = false;
+      Inode::Locked state(*each.file);
+      state->has_duplicate = false;
     }
     parts_.names.note_switch();
     parts_.names.end_move();
@@ -415,12 +415,12 @@ void Relocator::settle_moves() {
 
 Result<void> Relocator::replay_for(TierIndex tier) {
   // Nothing may be under way that has an intent of its own. Moves that stopped half-way are
-  // settle_moves()'s business, which tells the inode.
+  // finish_moves()'s business, which tells the inode.
   ExclusiveLock no_moves(intents_);
   Replay replay{.returned = tier, .exclude = {}};
   {
-    MutexLock lock(unsettled_mutex_);
-    for (const Unsettled& each : unsettled_) replay.exclude.push_back(each.sequence);
+    MutexLock lock(unfinished_mutex_);
+    for (const UnfinishedMove& each : unfinished_) replay.exclude.push_back(each.sequence);
   }
   const auto replayed = replay_intents(parts_.store, parts_.pool, replay);
   if (!replayed) return replayed.error();

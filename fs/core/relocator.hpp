@@ -52,8 +52,8 @@ class Relocator final : public MoveHost {
   explicit Relocator(Parts parts) : parts_(std::move(parts)) {}
 
   // For the mover.
-  Result<std::unique_ptr<HeldFile>> hold(const Move& move) override;
-  std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) override;
+  Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) override;
+  std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) override;
 
   // Moves a file that is open for writing to a tier with room for `more` bytes at `offset`. `full`
   // is the descriptor on which there was no room: if the file has moved since, there is nothing to
@@ -68,7 +68,7 @@ class Relocator final : public MoveHost {
   Result<Remainder> vacate(TierIndex tier);
 
   // Tries again to end moves that stopped half-way. Called every second, and at the end.
-  void settle_moves();
+  void finish_moves();
   // Carries out the intents that waited for this tier. REQUIRES: Namespace::lock is held
   // exclusively.
   Result<void> replay_for(TierIndex tier);
@@ -80,7 +80,7 @@ class Relocator final : public MoveHost {
     std::string name;
   };
   // A move that stopped half-way for an error that may pass.
-  struct Unsettled {
+  struct UnfinishedMove {
     InodePtr file;
     std::vector<Step> steps;
     std::uint64_t sequence;  // of the intent
@@ -93,11 +93,11 @@ class Relocator final : public MoveHost {
   Result<void> ensure_name(const InodePtr& file);
   Result<std::vector<std::string>> all_names(const Move& move, const Held& held);
   Result<void> take_hold(Held& held, const Move& move);
-  Result<std::vector<Step>> prepare(const Arrival& arrival);
+  Result<std::vector<Step>> prepare(const ReadyCopy& arrival);
   Result<void> begin_switch(Held& held);
   void set_place(const InodePtr& file, const Copy& copy);
-  void remember_unsettled(const InodePtr& file, const MoveEnd& end, const std::vector<Step>& steps,
-                          const Copy& original);
+  void remember_unfinished(const InodePtr& file, const MoveEnd& end, const std::vector<Step>& steps,
+                           const Copy& original);
   void forget_in_engine(const InodePtr& file);
 
   // relocator_spill.cpp
@@ -119,8 +119,8 @@ class Relocator final : public MoveHost {
   const Parts parts_;
   // Shared while intents of moves are carried out, exclusive to replay those of an earlier time.
   SharedMutex intents_;
-  Mutex unsettled_mutex_;
-  std::vector<Unsettled> unsettled_ GUARDED_BY(unsettled_mutex_);
+  Mutex unfinished_mutex_;
+  std::vector<UnfinishedMove> unfinished_ GUARDED_BY(unfinished_mutex_);
   // Spills that copy. One that finds no room waits for the end of another, which may leave some.
   struct Spills {
     Mutex mutex;

@@ -68,10 +68,10 @@ Result<void> Relocator::relocate_special(const InodePtr& parent, const std::stri
     remove.from = SLUICE_TRY(place_at(from, old_dir.get(), name));
     remove.subject = old.identity;
     SLUICE_TRY(
-        carry_out(parts_.store, parts_.pool, {put, remove}, [&] { parts_.names.note_switch(); }));
+        execute(parts_.store, parts_.pool, {put, remove}, [&] { parts_.names.note_switch(); }));
     if (const InodePtr known = parts_.table.find(old.identity.id)) {
-      MutexLock lock(known->mutex);
-      known->copies[0] = Copy{to.index(), twin.handle, twin.pinned};
+      Inode::Locked state(*known);
+      state->copies[0] = Copy{to.index(), twin.handle, twin.pinned};
     }
     return {};
   };

@@ -27,18 +27,18 @@ Result<void> Relocator::try_spill(const InodePtr& inode, const SharedFd& full, o
   std::shared_ptr<SharedMutex> moving;
   Copy old;
   {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || !inode->open->moving)
+    Inode::Locked state(*inode);
+    if (!state->open || !state->open->moving)
       return Error(ENOSPC, "it is open through passthrough, or changed by its name alone");
-    moving = inode->open->moving;
+    moving = state->open->moving;
   }
   // Before anybody has to wait; ENOENT is that of a file without a name, which can spill as well.
   if (const auto named = ensure_name(inode); !named && !failed_with(named, ENOENT)) return named;
   ExclusiveLock no_changes(*moving);
   {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || inode->open->writer != full) return {};
-    old = inode->copies[0];
+    Inode::Locked state(*inode);
+    if (!state->open || state->open->writer != full) return {};
+    old = state->copies[0];
   }
   struct stat st {};
   if (::fstat(full->get(), &st) < 0) return Error::last("stat");
@@ -156,7 +156,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
       discard(copy, to);  // as nameless as the original
       return {};
     }
-    SLUICE_TRY(settle(copy));
+    SLUICE_TRY(sync_copy(copy));
     InodePtr parent;
     OpenCopy from_dir, to_dir;
     Copy original;
@@ -170,7 +170,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
       struct stat now {};
       if (::fstat(source->get(), &now) < 0) return Error::last("stat");
       if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
-      const auto [parent_id, name] = inode->last_name();
+      const auto [parent_id, name, told_at] = inode->last_name();
       original = inode->place();
       parent = SLUICE_TRY(parts_.tree.inode(parent_id));
       from_dir = SLUICE_TRY(parts_.tree.open_copy(parent, original.tier));
@@ -187,24 +187,24 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
       const OpenCopy& changed = step == 0 ? to_dir : from_dir;
       return parts_.times.change_unseen(*parent, changed.tier->index(), changed.get(), act);
     };
-    const auto ends = SLUICE_TRY(carry_out_moves(
+    const auto ends = SLUICE_TRY(execute_moves(
         parts_.store, parts_.pool, {steps}, [&](std::size_t) { parts_.names.note_switch(); },
         unseen));
-    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original);
+    if (!ends[0].is_finished) remember_unfinished(inode, ends[0], steps, original);
     return ends[0].result;
   };
   // Whoever looks the file up meanwhile may find either copy.
   const auto move = std::make_shared<FileMove>(source, false, to.index());
-  move->is_switching = true;
   parts_.names.begin_move();  // so that those who change names look for it
   {
-    MutexLock lock(inode->mutex);
-    inode->move = move;
+    Inode::Locked state(*inode);
+    state->start_move(move);
+    state->start_switch(*move);
   }
   const auto ended = [&] {
     {
-      MutexLock lock(inode->mutex);
-      if (inode->move == move) inode->move = nullptr;
+      Inode::Locked state(*inode);
+      state->end_move(*move);
     }
     parts_.names.end_move();
     move->end();
@@ -219,12 +219,12 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
   const TierIndex from = inode->tier();
   parts_.times.moved_while_written(*inode, from, source->get(), to.index());
   {
-    MutexLock lock(inode->mutex);
-    inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
-    if (inode->open) {
-      if (!inode->open->reader) parts_.descriptors.keep_reader(*inode->open, nullptr);
-      inode->open->reader = *std::move(readable);
-      inode->open->writer = std::move(writable);
+    Inode::Locked state(*inode);
+    state->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
+    if (state->open) {
+      if (!state->open->reader) parts_.descriptors.keep_reader(*state->open, nullptr);
+      state->open->reader = *std::move(readable);
+      state->open->writer = std::move(writable);
     }
   }
   parts_.names.note_switch();
