@@ -102,8 +102,7 @@ class Writer {
     }
     const auto until = static_cast<std::int64_t>(number_of(json_, "stays_until"));
     if (until > now_) {
-      line("stays",
-           "for another " + duration_of(until - now_) + " (min_stay)");
+      line("stays", "for another " + duration_of(until - now_) + " (min_stay)");
     }
   }
 
