@@ -61,7 +61,7 @@ TEST_F(ClientMountTest, DaemonReadsIntoMemoryOfTheProcess) {
     EXPECT_FALSE(is_read_in_process(open_file(*this / "file"), buffer, memory, 4321));
     EXPECT_EQ(buffers(), 1u) << "a file that is closed keeps the memory";
   }
-  EXPECT_EQ(buffers(), 0u) << "memory that was unregistered is still with the daemon";
+  EXPECT_EQ(buffers(), 0u) << "the daemon still has memory that was unregistered";
 }
 
 TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {

@@ -75,15 +75,15 @@ TEST_F(CufileMountTest, DaemonReadsIntoUnregisteredMemory) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
-  EXPECT_EQ(FakeGpu::count(FakeCount::Handles), 0u) << "NVIDIA's library has it";
+  EXPECT_EQ(FakeGpu::count(FakeCount::Handles), 0u) << "NVIDIA's library was used";
   const GpuMemory memory(device(), kSize + 10'000);
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(4'321), kSize, 0, 0), ssize_t{kSize});
   EXPECT_TRUE(memory.bytes(4'321, kSize) == content_);
-  EXPECT_EQ(buffers(), 1u) << "the daemon had no part in it";
+  EXPECT_EQ(buffers(), 1u) << "the daemon did not read";
   const long before = ioctls();
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(), 1'001, 17, 7), 1'001);
   EXPECT_TRUE(memory.bytes(7, 1'001) == content_.substr(17, 1'001));
-  EXPECT_EQ(ioctls() - before, 1) << "the second request has to do more than read";
+  EXPECT_EQ(ioctls() - before, 1) << "the second request registered again";
   api().cuFileHandleDeregister(handle);
   EXPECT_EQ(buffers(), 0u) << "a file that was deregistered holds memory";
 }
