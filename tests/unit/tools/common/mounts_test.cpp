@@ -81,7 +81,7 @@ TEST(ChooseMountTest, ChoosesTheGivenMount) {
   EXPECT_EQ(choose_mount(mounts, "/mnt/pool", "/").point, "/mnt/pool");
   EXPECT_EQ(choose_mount(mounts, "/mnt/pool/dir", "/").point, "/mnt/pool");
   EXPECT_EQ(choose_mount(mounts, "/home", "/mnt/pool").problem,
-            "/home is not on a mount of sluice; there are: /mnt/pool, /mnt/with space\\x5c");
+            "/home is not on a mount of sluice; mounts: /mnt/pool, /mnt/with space\\x5c");
   EXPECT_EQ(choose_mount({}, "/home", "/").problem,
             "/home is not on a mount of sluice; there is no mount");
 }

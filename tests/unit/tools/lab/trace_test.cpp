@@ -127,8 +127,8 @@ TEST(TraceTest, CompressedTracesAreRefusedWithAdvice) {
 }
 
 TEST(TraceTest, EmptyOrMissingFileIsReported) {
-  EXPECT_TRUE(read("").error.starts_with("t.csv: holds no records"));
-  EXPECT_TRUE(read("time,id,size,path\n").error.starts_with("t.csv: holds no records"));
+  EXPECT_TRUE(read("").error.starts_with("t.csv: no records"));
+  EXPECT_TRUE(read("time,id,size,path\n").error.starts_with("t.csv: no records"));
   Trace trace;
   EXPECT_EQ(read_trace("/no/such/trace", {}, trace)->message,
             "/no/such/trace: No such file or directory");
