@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <climits>
 
 #include "base/log.hpp"
 #include "tiering/copier.hpp"
@@ -16,6 +18,7 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
                                     const Pace& pace) {
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   HiddenCopy copy;
+  copy.original = identity;
   struct stat st {};
   if (::fstat(source, &st) < 0) return Error::last("stat");
   // A file made with O_TMPFILE may still get a name by linkat(2), so its copy is made the same way.
@@ -39,6 +42,60 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
   if (!filled) {
     discard(copy, to);
     return filled.error();
+  }
+  return copy;
+}
+
+namespace {
+
+// Makes a file of the same kind and with the same attributes as `original`, whose stat is `st`.
+Result<void> copy_special(int original, const struct stat& st, int dirfd, const char* name) {
+  if (S_ISLNK(st.st_mode)) {
+    std::string target(PATH_MAX, '\0');
+    const ssize_t size = ::readlinkat(original, "", target.data(), target.size());
+    if (size < 0) return Error::last("readlink");
+    target.resize(static_cast<std::size_t>(size));
+    if (::symlinkat(target.c_str(), dirfd, name) < 0) return Error::last("symlink");
+  } else if (::mknodat(dirfd, name, st.st_mode & S_IFMT, st.st_rdev) < 0) {
+    return Error::last("mknod");
+  }
+  if (::fchownat(dirfd, name, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("chown");
+  if (!S_ISLNK(st.st_mode) && ::fchmodat(dirfd, name, st.st_mode & 07777, 0) < 0)
+    return Error::last("chmod");
+  // The ACL must be copied too: the mode of a file with an ACL has the ACL's mask in place of the
+  // group's permissions, so without the ACL the group would get more than it had.
+  const UniqueFd made(::openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!made) return Error::last("open special file");
+  SLUICE_TRY(copy_xattrs(original, made.get()));
+  const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
+  if (::utimensat(dirfd, name, times.data(), AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("set times");
+  return {};
+}
+
+}  // namespace
+
+Result<HiddenCopy> make_hidden_special(int from_dir, const char* name, const Tier& from,
+                                       const Tier& to) {
+  const UniqueFd original(::openat(from_dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!original) return Error::last("open special file");
+  const Located old = SLUICE_TRY(from.identify(original.get(), ""));
+  const SharedFd temp = SLUICE_TRY(to.temp_directory());
+  HiddenCopy copy;
+  copy.original = old.identity;
+  copy.name = Tier::new_temp_name();
+  const auto make = [&]() -> Result<void> {
+    SLUICE_TRY(copy_special(original.get(), old.st, temp->get(), copy.name.c_str()));
+    copy.fd.reset(::openat(temp->get(), copy.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!copy.fd) return Error::last("open copy");
+    copy.located = SLUICE_TRY(to.identify(temp->get(), copy.name.c_str()));
+    return {};
+  };
+  const auto made = make();
+  if (!made) {
+    discard(copy, to);
+    return made.error();
   }
   return copy;
 }
@@ -74,7 +131,7 @@ Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& f
     Step removal;
     removal.kind = Step::Kind::Unlink;
     removal.from = SLUICE_TRY(place_at(from, each.from_dir, each.name));
-    removal.subject = copy.located.identity;
+    removal.subject = copy.original;
     // The copy has the original's.
     removal.original = {copy.located.st.st_size, copy.located.st.st_mtim.tv_sec * 1'000'000'000 +
                                                      copy.located.st.st_mtim.tv_nsec};

@@ -17,8 +17,9 @@ namespace sluice {
 
 // A copy of a file in a tier's .sluice/tmp.
 struct HiddenCopy {
-  std::string name;  // empty if the original has no name
-  UniqueFd fd;       // O_RDWR
+  std::string name;   // empty if the original has no name
+  Identity original;  // of the file that was copied
+  UniqueFd fd;        // O_RDWR; O_PATH if it is not a regular file
   Located located;
   Copied copied;
 };
@@ -27,6 +28,11 @@ struct HiddenCopy {
 // Leaves nothing behind on failure.
 Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& to,
                                     const Pace& pace = {});
+
+// Copies the symlink, FIFO, socket or device `name` in the directory `from_dir` of the tier `from`.
+// The copy gets an identity of its own, because these files cannot have the xattr that keeps one.
+Result<HiddenCopy> make_hidden_special(int from_dir, const char* name, const Tier& from,
+                                       const Tier& to);
 
 // Makes the copy durable. After an error the caller must discard the copy.
 Result<void> sync_copy(const HiddenCopy& copy);
