@@ -96,7 +96,8 @@ void WaitsTest::check_slow_requests() {
   }
   EXPECT_TRUE(is_answered());
   for (auto& each : waiting)
-    EXPECT_EQ(each.wait_for(seconds(0)), std::future_status::timeout) << "the request did not block";
+    EXPECT_EQ(each.wait_for(seconds(0)), std::future_status::timeout)
+        << "the request did not block";
   thaw_.reset();
   for (auto& each : waiting) EXPECT_EQ(each.get(), 0);
   for (const UniqueFd& file : files) {
