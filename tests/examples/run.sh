@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh SLUICE LIBSLUICE FAKE_CUDA PYTHON: runs every program of examples/ on a mount of two tiers; those in C are compiled by hand, with
-# a stand-in for CUDA's runtime, and run on the fake GPU and without one. (On a real one: tests/gpu/run.sh.) Exit 77: something is missing
-# here (1 if SLUICE_REQUIRE names it).
+# run.sh SLUICE LIBSLUICE FAKE_CUDA PYTHON: runs every program of examples/ on a mount of two tiers. C programs are compiled with a fake
+# CUDA runtime and run with the fake GPU and without a GPU. (tests/gpu/run.sh uses a real GPU.) Exit 77: something is missing on this
+# machine (1 if SLUICE_REQUIRE names it).
 set -euo pipefail
 sluice=$1 fake=$(dirname "$3") python=$4
 repo=$(cd "$(dirname "$0")/../.." && pwd)
@@ -14,7 +14,7 @@ skip() { # WHAT REASON
   exit 77
 }
 ((EUID == 0)) || skip mount "mounting needs root"
-[[ -e /dev/fuse ]] || skip mount "there is no /dev/fuse"
+[[ -e /dev/fuse ]] || skip mount "/dev/fuse does not exist"
 "$python" -c 'import numpy' 2>/dev/null || skip python "$python has no numpy; tools/setup.sh installs it"
 
 folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" examples.XXXXXX)
@@ -32,7 +32,7 @@ mkdir "$folder"/{fast,slow,mnt}
 LD_LIBRARY_PATH=$fake "$sluice" mount --no-migrate --tier "fast=$folder/fast" --tier "slow=$folder/slow" --state "$folder/state" "$mount"
 
 left=" $(cd "$repo/examples" && printf "%s " *.c *.sh *.py)"
-# show EXAMPLE WANTED COMMAND...: runs it and looks for WANTED in what it says.
+# show EXAMPLE WANTED COMMAND...: runs it and checks that its output contains WANTED.
 show() {
   local example=$1 wanted=$2 said
   shift 2
@@ -65,4 +65,4 @@ show load_checkpoint.py "3 tensors" "$python" "$repo/examples/load_checkpoint.py
 show gather_rows.py "and wrote them back, halved" "$python" "$repo/examples/gather_rows.py" "$mount/table.bin"
 show pin_and_promote.sh "the content is unchanged" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
 show adopt.sh "both disks together are the tree as it was" "$repo/examples/adopt.sh" "$folder/adopted"
-[[ ! ${left// /} ]] || { echo "FAILED: nothing runs:$left" >&2; exit 1; }
+[[ ! ${left// /} ]] || { echo "FAILED: these examples are not tested:$left" >&2; exit 1; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // libsluice on files of a real mount, with GPU memory of the fake libcuda, which the daemon uses,
-// too: what the daemon does, and what the process does instead.
+// too: what the daemon does, and when the process does the work instead.
 #include "tests/unit/client/client.hpp"
 
 #include <unistd.h>
@@ -31,7 +31,7 @@ class ClientMountTest : public TieringTest {
   std::uint64_t buffers() { return mount().status().at("gpu").at("buffers"); }
   long ioctls() { return mount().requests()["IOCTL"]; }
 
-  // Reads the whole file and checks its bytes. Returns whether the process did it.
+  // Reads the whole file and checks its bytes. Returns whether the process read it itself.
   bool is_read_in_process(const FileHandle& file, const BufferHandle& buffer,
                           const GpuMemory& memory, std::size_t offset = 0) {
     struct sluice_result result {};
@@ -57,11 +57,11 @@ TEST_F(ClientMountTest, DaemonReadsIntoMemoryOfTheProcess) {
     EXPECT_EQ(buffers(), 1u);
     EXPECT_FALSE(is_read_in_process(file, buffer, memory, 4321));
     EXPECT_EQ(buffers(), 1u);
-    // Each file has its own registration.
+    // Each open file registers the memory separately.
     EXPECT_FALSE(is_read_in_process(open_file(*this / "file"), buffer, memory, 4321));
-    EXPECT_EQ(buffers(), 1u) << "a closed file keeps the memory";
+    EXPECT_EQ(buffers(), 1u) << "a file that is closed keeps the memory";
   }
-  EXPECT_EQ(buffers(), 0u) << "the daemon still has the unregistered memory";
+  EXPECT_EQ(buffers(), 0u) << "the daemon still has memory that was unregistered";
 }
 
 TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
@@ -72,7 +72,7 @@ TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
   EXPECT_FALSE(is_read_in_process(file, buffer, memory, 1000));
   EXPECT_EQ(buffers(), 5u);
 
-  // Unordered segments, some of which span two pieces.
+  // Segments in arbitrary order; some cross the border of two allocations.
   std::vector<struct sluice_segment> segments;
   for (std::uint64_t i = 0; i < 900; ++i) {
     segments.push_back({i * 10'000, (899 - i) * 10'000, 9'000});
@@ -86,12 +86,12 @@ TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
   for (std::uint64_t i = 0; i < 900; ++i) {
     ASSERT_TRUE(bytes.substr(i * 10'000, 9'000) == content_.substr((899 - i) * 10'000, 9'000)) << i;
   }
-  // The file ends in the middle of the buffer's pieces.
+  // The file ends in the middle of an allocation.
   EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kSize, 5'000'000, nullptr),
             static_cast<ssize_t>(kSize - 5'000'000));
 }
 
-TEST_F(ClientMountTest, DaemonLoadsAModelFromSeveralTiers) {
+TEST_F(ClientMountTest, DaemonLoadsAModelOfFilesOnSeveralTiers) {
   std::string map;
   std::vector<std::pair<std::string, std::string>> tensors;
   for (std::size_t i = 0; i < 6; ++i) {
@@ -140,7 +140,7 @@ TEST_F(ClientMountTest, DaemonWrites) {
   EXPECT_TRUE(read_file(*this / "file").substr(100, bytes.size()) == bytes);
 }
 
-TEST_F(ClientMountTest, LargeRequestIsSplitIntoSlices) {
+TEST_F(ClientMountTest, LargeRequestIsSplitSoThatOthersGetATurn) {
   put("hdd", "large", "begin");
   constexpr std::size_t kLarge = 300 << 20;
   ASSERT_EQ(::truncate(on("hdd", "large").c_str(), kLarge), 0);
@@ -154,7 +154,7 @@ TEST_F(ClientMountTest, LargeRequestIsSplitIntoSlices) {
   EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kLarge, 0, &result),
             static_cast<ssize_t>(kLarge))
       << sluice_error();
-  EXPECT_GE(ioctls() - before, 2) << "more if other requests wait";
+  EXPECT_GE(ioctls() - before, 2) << "the request was not split";
   EXPECT_EQ(result.bytes, kLarge);
   EXPECT_EQ(result.in_process, 0u);
   EXPECT_EQ(memory.bytes(0, 6), std::string("begin\0", 6));
@@ -167,13 +167,13 @@ TEST_F(ClientMountTest, ProcessReadsIfTheDaemonHasNoGpu) {
   EXPECT_TRUE(is_read_in_process(open_file(*this / "file"), buffer, memory));
 }
 
-TEST_F(ClientMountTest, ProcessReadsIfTheMemoryCannotBeExported) {
+TEST_F(ClientMountTest, ProcessReadsIfMemoryCannotBeExported) {
   start();
   const auto file = open_file(*this / "file");
   const GpuMemory mapped(device(), 5, 2 << 20), allocated(device(), kSize);
   const auto first = register_memory(mapped.pointer(), kSize);
   const auto second = register_memory(allocated.pointer(), kSize);
-  // Like memory that was created without a handle type, and memory of cudaMallocAsync().
+  // Like memory that was created without a handle type, or by cudaMallocAsync().
   FakeGpu::fail_cuda("cuMemExportToShareableHandle:1+:801,cuIpcGetMemHandle:1+:1");
   EXPECT_TRUE(is_read_in_process(file, first, mapped));
   EXPECT_TRUE(is_read_in_process(file, second, allocated));
@@ -184,22 +184,22 @@ TEST_F(ClientMountTest, ProcessReadsIfTheMemoryCannotBeExported) {
   EXPECT_EQ(ioctls(), before) << "the daemon was asked again";
 }
 
-TEST_F(ClientMountTest, ProcessReadsIfTheDaemonCannotImportTheMemory) {
+TEST_F(ClientMountTest, ProcessReadsIfTheDaemonCannotImportMemory) {
   start();
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   const auto file = open_file(*this / "file");
-  const GpuMemory first(device(), 1 << 20);  // so that the daemon loads CUDA
+  const GpuMemory first(device(), 1 << 20);  // makes the daemon load CUDA
   const auto known = register_memory(first.pointer(), 1 << 20);
   ASSERT_EQ(sluice_read(file.get(), known.get(), 0, 1, 0, nullptr), 1);
   ASSERT_TRUE(FakeGpu::fail_cuda("cuIpcOpenMemHandle:1+:101", mount().pid()));
   EXPECT_TRUE(is_read_in_process(file, buffer, memory));
   FakeGpu::fail_cuda("", mount().pid());
   EXPECT_TRUE(is_read_in_process(file, buffer, memory))
-      << "the daemon is asked again for each request";
+      << "the daemon must be asked again for each request";
 }
 
-TEST_F(ClientMountTest, ErrorOfTheDaemonsGpuIsReturned) {
+TEST_F(ClientMountTest, GpuErrorOfTheDaemonIsReturned) {
   start();
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
@@ -212,7 +212,7 @@ TEST_F(ClientMountTest, ErrorOfTheDaemonsGpuIsReturned) {
   EXPECT_FALSE(is_read_in_process(file, buffer, memory));
 }
 
-TEST_F(ClientMountTest, ProcessReadsIntoHostMemory) {
+TEST_F(ClientMountTest, HostMemoryIsReadByTheProcess) {
   start();
   std::string memory(kSize, '\0');
   const auto buffer = register_memory(memory.data(), kSize);
@@ -225,7 +225,7 @@ TEST_F(ClientMountTest, ProcessReadsIntoHostMemory) {
   EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_HOST));
 }
 
-TEST_F(ClientMountTest, DaemonExecutesRequestsInAStream) {
+TEST_F(ClientMountTest, DaemonServesRequestsInAStream) {
   start();
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
@@ -254,7 +254,7 @@ TEST_F(ClientMountTest, QueryAndPrefetchReachTheDaemon) {
   EXPECT_EQ(sluice_prefetch(file.get(), 0, 0, SLUICE_PREFETCH_PROMOTE), 0) << sluice_error();
 }
 
-TEST_F(ClientMountTest, GpuReadCommandReportsAndVerifies) {
+TEST_F(ClientMountTest, CommandReportsWhoReadAndChecksTheBytes) {
   start();
   const auto by_daemon = sluice({"gpu", "read", "--check", "--json", *this / "file"});
   ASSERT_TRUE(by_daemon.ok()) << by_daemon.err;
@@ -268,7 +268,7 @@ TEST_F(ClientMountTest, GpuReadCommandReportsAndVerifies) {
   EXPECT_NE(second.out.find("1.0 MiB in "), std::string::npos) << second.out;
   const auto none = sluice({"gpu", "read", "--gpu", "7", *this / "file"});
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_NE(none.err.find("there is no GPU 7"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("no GPU 7"), std::string::npos) << none.err;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Our libcufile on files of a real mount, with GPU memory of the fake libcuda, which the daemon
-// uses, too: as a library in this process, and preloaded into an unchanged program.
+// uses, too; loaded into this process, and preloaded into an unchanged program.
 #include <dlfcn.h>
 #include <fcntl.h>
 
@@ -18,7 +18,7 @@
 namespace sluice::test {
 namespace {
 
-// The functions of the library, found with dlsym().
+// The functions of the library.
 struct Dropin {
   Dropin() {
     void* library = ::dlopen(SLUICE_DROPIN, RTLD_NOW | RTLD_LOCAL);
@@ -54,7 +54,7 @@ class CufileMountTest : public TieringTest {
   std::uint64_t buffers() { return mount().status().at("gpu").at("buffers"); }
   long ioctls() { return mount().requests()["IOCTL"]; }
 
-  // Opens the file like torch.cuda.gds: with O_DIRECT.
+  // Opens as torch.cuda.gds does: with O_DIRECT.
   CUfileHandle_t register_file(const std::string& path, UniqueFd& fd, int flags = O_RDONLY) {
     fd.reset(::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC));
     EXPECT_TRUE(fd);
@@ -75,20 +75,20 @@ TEST_F(CufileMountTest, DaemonReadsIntoUnregisteredMemory) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
-  EXPECT_EQ(FakeGpu::count(FakeCount::Handles), 0u) << "NVIDIA's library serves it";
+  EXPECT_EQ(FakeGpu::count(FakeCount::Handles), 0u) << "NVIDIA's library was used";
   const GpuMemory memory(device(), kSize + 10'000);
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(4'321), kSize, 0, 0), ssize_t{kSize});
   EXPECT_TRUE(memory.bytes(4'321, kSize) == content_);
-  EXPECT_EQ(buffers(), 1u) << "the daemon did not do it";
+  EXPECT_EQ(buffers(), 1u) << "the daemon did not read";
   const long before = ioctls();
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(), 1'001, 17, 7), 1'001);
   EXPECT_TRUE(memory.bytes(7, 1'001) == content_.substr(17, 1'001));
-  EXPECT_EQ(ioctls() - before, 1) << "the second request should only read";
+  EXPECT_EQ(ioctls() - before, 1) << "the second request registered again";
   api().cuFileHandleDeregister(handle);
-  EXPECT_EQ(buffers(), 0u) << "a deregistered file keeps memory";
+  EXPECT_EQ(buffers(), 0u) << "a file that was deregistered holds memory";
 }
 
-TEST_F(CufileMountTest, ReallocatedMemoryAtTheSameAddressGetsTheBytes) {
+TEST_F(CufileMountTest, MemoryReallocatedAtTheSameAddressGetsTheBytes) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
@@ -102,7 +102,7 @@ TEST_F(CufileMountTest, ReallocatedMemoryAtTheSameAddressGetsTheBytes) {
     ASSERT_TRUE(memory.bytes(0, 1 << 20) == content_.substr(i * 1'000, 1 << 20)) << i;
     EXPECT_EQ(buffers(), 1u);
   }
-  EXPECT_GT(at_the_same, 0) << "no address was reused, so nothing was tested";
+  EXPECT_GT(at_the_same, 0) << "nothing was tested";
   api().cuFileHandleDeregister(handle);
 }
 
@@ -123,7 +123,7 @@ TEST_F(CufileMountTest, RegisteredMemoryIsKeptUntilItIsDeregistered) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd, O_RDWR);
-  const GpuMemory memory(device(), 5, 2 << 20);  // memory of the virtual memory API
+  const GpuMemory memory(device(), 5, 2 << 20);  // of the virtual memory API
   ASSERT_EQ(api().cuFileBufRegister(memory.pointer(), 10 << 20, 0).err, CU_FILE_SUCCESS);
   EXPECT_EQ(buffers(), 0u) << "registered before it is needed";
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(), kSize, 0, 100), ssize_t{kSize});
@@ -139,7 +139,7 @@ TEST_F(CufileMountTest, RegisteredMemoryIsKeptUntilItIsDeregistered) {
   api().cuFileHandleDeregister(handle);
 }
 
-TEST_F(CufileMountTest, DaemonExecutesRequestsInAStream) {
+TEST_F(CufileMountTest, DaemonServesRequestsInAStream) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
@@ -162,7 +162,7 @@ TEST_F(CufileMountTest, DaemonExecutesRequestsInAStream) {
   api().cuFileHandleDeregister(handle);
 }
 
-TEST_F(CufileMountTest, UnchangedCufileProgramIsServed) {
+TEST_F(CufileMountTest, UnchangedProgramIsServed) {
   start();
   const std::string plain = base_.make_file("plain", content_);
   const auto run = [&](const std::vector<std::string>& variables) {
@@ -172,14 +172,14 @@ TEST_F(CufileMountTest, UnchangedCufileProgramIsServed) {
     return run_command(command);
   };
   const std::string preload = std::string("LD_PRELOAD=") + SLUICE_DROPIN;
-  // The fake refuses host memory.
+  // The fake of NVIDIA's library does not accept host memory.
   EXPECT_EQ(run({}).out, "file 0 -5012 wrong\nplain 0 -5012 wrong\n") << "without it";
   const auto served = run({preload});
   EXPECT_EQ(served.out, "file 0 70001 right\nplain 0 -5012 wrong\n");
   EXPECT_EQ(served.err, "");
   const auto named = run({preload, std::string("SLUICE_CUFILE_REAL=") + SLUICE_FAKE_CUFILE});
   EXPECT_EQ(named.out, served.out);
-  // Our own library must not be taken for NVIDIA's.
+  // Our library must not be used as NVIDIA's.
   const auto alone = run({preload, std::string("SLUICE_CUFILE_REAL=") + SLUICE_DROPIN});
   EXPECT_EQ(alone.out, "file 0 70001 right\nplain 5008 0 wrong\n");
   EXPECT_NE(alone.err.find("is not NVIDIA's libcufile"), std::string::npos) << alone.err;

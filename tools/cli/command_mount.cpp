@@ -65,7 +65,7 @@ constexpr HelpText kHelp{
       --log-format FORMAT  text (default), json: an object a line
       --log-file FILE      default <state>/sluice.log
       --metrics WHERE      for Prometheus: off (default), unix, or 127.0.0.1:PORT
-  -h, --help               this list; the whole description
+  -h, --help               short help (-h) or full help (--help)
 )",
     .details = R"(
 Presents the tiers as one namespace at MOUNTPOINT, and returns when the mount

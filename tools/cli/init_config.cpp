@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// A TOML string. What is no UTF-8 can't be one; reading it back says so.
+// A TOML string. Invalid UTF-8 is not detected here, but when the text is parsed again.
 std::string toml_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -44,17 +44,17 @@ std::string problem_with(const std::string& path, int code) {
          (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
 }
 
-// Takes back what was made, unless it is kept.
+// Creates directories. The destructor removes them unless keep() was called.
 class MadeDirectories {
  public:
   ~MadeDirectories() {
     for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
   }
   bool make(const std::string& path) {
-    // Whatever the umask: the mode of a tier is that of the pool's root.
+    // Independent of the umask: the mode of a tier is the mode of the pool's root.
     return make_new(path, 0755) || errno == EEXIST;
   }
-  // Fails with EEXIST if there is something.
+  // Fails with EEXIST if the path exists.
   bool make_new(const std::string& path, mode_t mode) {
     if (::mkdir(path.c_str(), mode) < 0) return false;
     made_.push_back(path);
@@ -70,7 +70,7 @@ class MadeDirectories {
   std::vector<std::string> made_;
 };
 
-bool is_promised(const InitConfig& config, const std::string& directory) {
+bool must_be_new(const InitConfig& config, const std::string& directory) {
   return std::find(config.new_parents.begin(), config.new_parents.end(), directory) !=
          config.new_parents.end();
 }
@@ -80,13 +80,13 @@ std::string no_parent(const TierOptions& tier) {
          " does not exist; is its disk mounted?";
 }
 
-// The whole file or nothing of it. EEXIST if there is one that may not be replaced.
+// Writes the file atomically. EEXIST if it exists and may not be replaced.
 int write_whole(const std::string& file, const std::string& text, bool replaces) {
   const std::string draft = file + "." + std::to_string(::getpid()) + ".new";
   UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!fd) return errno;
   int code = 0;
-  // Readable by all, whatever the umask: verbs of users read it.
+  // Readable by all, independent of the umask: users run verbs that read it.
   if (::fchmod(fd.get(), 0644) < 0 ||
       ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
       ::fsync(fd.get()) < 0) {
@@ -95,7 +95,7 @@ int write_whole(const std::string& file, const std::string& text, bool replaces)
                       : ::link(draft.c_str(), file.c_str()) < 0) {
     code = errno;
   }
-  ::unlink(draft.c_str());  // gone already after a rename
+  ::unlink(draft.c_str());  // does not exist after a rename
   return code;
 }
 
@@ -105,7 +105,7 @@ std::string tier_text(const TierOptions& tier, const std::string& given) {
   std::string out =
       "[[tier]]\nname = " + toml_string(tier.name) + "\npath = " + toml_string(tier.path) + "\n";
   const auto parts = parts_of(given, ',');
-  // A path may hold commas: what ends in keys is the rest.
+  // A path may contain commas: only the last parts of the form KEY=VALUE are keys.
   std::size_t first = parts.size();
   while (first > 1 && parts[first - 1].find('=') != std::string::npos) --first;
   for (std::size_t i = first; i < parts.size(); ++i) {
@@ -148,7 +148,7 @@ std::optional<std::string> prepare_config(InitConfig& config) {
 std::optional<std::string> check_places(const InitConfig& config) {
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
-    if (is_promised(config, parent)) continue;
+    if (must_be_new(config, parent)) continue;
     if (::access(parent.c_str(), F_OK) < 0 && errno == ENOENT) return no_parent(tier);
   }
   const auto error = check_tiers(config.options, Directories::MayBeMissing);
@@ -159,16 +159,16 @@ std::optional<std::string> check_places(const InitConfig& config) {
 WrittenConfig write_config(const InitConfig& config, bool replaces) {
   if (!replaces && ::access(config.file.c_str(), F_OK) == 0) {
     return {log::escaped(config.file) +
-                " exists; --force replaces it, --name chooses another, --dry-run only shows",
+                " exists; replace it with --force, choose another with --name, or use --dry-run",
             {}};
   }
   MadeDirectories made;
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
-    if (is_promised(config, parent) && !made.make_new(parent, 0700)) {
+    if (must_be_new(config, parent) && !made.make_new(parent, 0700)) {
       if (errno != EEXIST) return {"tier " + tier.name + ": " + problem_with(parent, errno), {}};
       return {"tier " + tier.name + ": " + log::escaped(parent) +
-                  " was to be new, and somebody has made it meanwhile; see what it is, then again",
+                  " was created by another program meanwhile; check it, then run this again",
               {}};
     }
     if (made.make(tier.path)) continue;
@@ -186,9 +186,9 @@ WrittenConfig write_config(const InitConfig& config, bool replaces) {
 }
 
 std::string next_steps(const InitConfig& config, const std::string& unit) {
-  std::string out = "Mount it, one of these ways:\n";
+  std::string out = "Mount it in one of these ways:\n";
   if (!unit.empty()) {
-    out += "  systemctl enable --now sluice@" + unit + "    # now and at each start\n";
+    out += "  systemctl enable --now sluice@" + unit + "    # now and at every boot\n";
   }
   const auto in_fstab = [](const std::string& path) {
     std::string field;
@@ -200,7 +200,7 @@ std::string next_steps(const InitConfig& config, const std::string& unit) {
     }
     return field;
   };
-  // Above it: behind a line, fstab knows no comments.
+  // On its own line: fstab has no comments at the end of a line.
   out += "  # a line for /etc/fstab:\n";
   out += "  " + in_fstab(config.file) + "  " + in_fstab(config.mountpoint) + "  sluice  nofail";
   for (const auto& tier : config.options.tiers) {

@@ -23,8 +23,8 @@ struct InitConfig {
   MountOptions options;
 };
 
-// The lines of a configuration for a tier. `given` is what append_tier() made it of, for its keys:
-// "NAME=PATH,KEY=VALUE"; empty: it has none.
+// The lines of a configuration for a tier. `given` is the text that append_tier() parsed,
+// "NAME=PATH,KEY=VALUE"; its keys are copied. Empty: there are none.
 std::string tier_text(const TierOptions& tier, const std::string& given);
 
 // "/etc/sluice", "pool" is "/etc/sluice/pool.toml".

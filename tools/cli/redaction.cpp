@@ -75,7 +75,7 @@ bool is_harmless_key(std::string_view key) {
                      [&](const OptionSpec& each) { return each.name == key; });
 }
 
-// What filesystems that may be tiers are mounted with, and says nothing of whose they are.
+// Mount options of possible tier filesystems that reveal nothing about users.
 bool is_harmless_option(std::string_view key) {
   constexpr std::array<std::string_view, 44> kOptions{
       "ro",         "rw",         "sync",      "dirsync",  "noatime",    "nodiratime",
@@ -149,7 +149,7 @@ std::string Redactor::text(std::string_view text) const {
     const auto begin = at + root.size() + 1;
     const auto end = std::min(text.find('\n', begin), text.size());
     const std::string_view rest = text.substr(begin, end - begin);
-    // Our own directory is nobody's secret, but what stands behind it on the line may be.
+    // Our own directory is not secret, but the rest of the line may be.
     const bool is_ours = rest.starts_with(kPrivateDirectory);
     return this->text(text.substr(0, at)) + root + "/" + (is_ours ? this->text(rest) : path(rest)) +
            this->text(text.substr(end));
@@ -158,8 +158,8 @@ std::string Redactor::text(std::string_view text) const {
 }
 
 std::string Redactor::message(std::string_view message) const {
-  // "path=VALUE from=nvme to=hdd why=...": the value may hold anything, also " from=". So what is
-  // known to come behind it is looked for from the end of the line.
+  // "path=VALUE from=nvme to=hdd why=...": the value may contain anything, even " from=". So the
+  // keys that follow it are searched from the end of the line.
   const auto key = std::min(message.find(" path="), message.find(" name="));
   if (key == std::string_view::npos) return text(message);
   const auto begin = key + std::string_view(" path=").size();
@@ -192,7 +192,7 @@ std::string Redactor::log_line(std::string_view line) const {
 }
 
 std::string Redactor::reason(std::string_view reason) const {
-  // "rule *.bin": a rule is called by its pattern.
+  // "rule *.bin": the pattern names the rule.
   constexpr std::string_view kRule = "rule ";
   if (!reason.starts_with(kRule)) return text(reason);
   return std::string(kRule) + component(reason.substr(kRule.size()));
@@ -223,7 +223,7 @@ Json Redactor::json(Json value) const {
     for (auto& each : value) each = json(std::move(each));
   } else if (value.is_object()) {
     for (auto& [key, each] : value.items()) {
-      // The checksum of a file tells it from others as well as its name does.
+      // The checksum of a file identifies it as well as its name does.
       if (key == "hash") {
         each = nullptr;
         continue;

@@ -32,7 +32,7 @@ constexpr HelpText kHelp{
       --json FILE     write every sample, and percentiles of small reads; - is standard output
                       and suppresses the tables
       --color WHEN    auto (default), always, never
-  -h, --help          this list; the whole description
+  -h, --help          short help (-h) or full help (--help)
 )",
     .details = R"(
 Measures in one run, taking turns, how fast a file is read into GPU memory: by the

@@ -13,9 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Parts of the trace's bytes that the fastest tier could hold.
+// Sizes of the fastest tier, as parts of the trace's bytes.
 constexpr std::array kPercents{1.0, 2.0, 5.0, 10.0, 20.0, 40.0};
-// The planner, the classics, the tool that people know, and the oracle.
+// Sluice, classic cache policies, autotier, and the oracle.
 constexpr std::array<std::string_view, 7> kPolicies{"sluice", "lru",      "arc",        "s3fifo",
                                                     "gdsf",   "autotier", "belady-size"};
 

@@ -28,12 +28,12 @@ std::string quoted(std::string_view text) {
   return "'" + log::escaped(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "") + "'";
 }
 
-// A file with a look ahead, so that a pipe's beginning can be judged, too.
+// A file with lookahead, so that the format of a pipe can be detected.
 class Input {
  public:
   explicit Input(std::FILE* file) : file_(file) {}
 
-  // At least `wanted` bytes if there are as many, without consuming them.
+  // At least `wanted` bytes if the file has them, without consuming them.
   std::string_view peek(std::size_t wanted) {
     while (buffer_.size() - at_ < wanted && refill()) {
     }
@@ -85,12 +85,12 @@ class Input {
   std::size_t at_ = 0;
 };
 
-// Collects records; object numbers are given in the order of first appearance.
+// Collects records. Objects are numbered in the order of their first appearance.
 class Builder {
  public:
   explicit Builder(Trace& trace) : trace_(trace) { trace_ = {}; }
 
-  // False if there are more records than we can number.
+  // False if there are too many records for 32-bit numbers.
   bool add(std::int64_t time, std::uint64_t id, std::uint64_t size) {
     if (trace_.times.size() >= kNeverAgain) return false;
     const auto [found, is_new] =
@@ -111,7 +111,7 @@ class Builder {
 
 constexpr const char* kTooMany = "more than 4,294,967,294 records; split the trace";
 
-// Threads that record write their lines a little out of order: that's no mistake.
+// Not an error: recording threads may write lines slightly out of order.
 void sort_by_time(Trace& trace) {
   if (trace.out_of_order == 0) return;
   std::vector<std::uint32_t> order(trace.records());
@@ -170,7 +170,7 @@ std::optional<Number> number_in(std::string_view text) {
   return value;
 }
 
-// Ids may be any text; numbers are taken as they are.
+// An id may be any text. A number is used as it is, other texts are hashed.
 std::uint64_t id_of(std::string_view text) {
   if (const auto number = number_in<std::uint64_t>(text)) return *number;
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a
@@ -213,7 +213,7 @@ class CsvReader {
       if (text.size() > kLongestLine) return wrong("is longer than 1 MiB; expected text");
       const auto first = number_;
       if (!split(text, fields)) {
-        // A quoted path may hold line ends.
+        // A quoted path may contain newlines.
         joined = text;
         bool is_closed = false;
         while (!is_closed && joined.size() < kLongestLine) {
@@ -225,7 +225,7 @@ class CsvReader {
         }
         if (!is_closed) {
           number_ = first;
-          return wrong("a quote is opened and never closed");
+          return wrong("a quote is not closed");
         }
       }
       const auto last = number_;
@@ -252,7 +252,7 @@ class CsvReader {
     }
     if (fields.size() < columns_.needed()) {
       return wrong(std::to_string(fields.size()) + " fields; expected " +
-                   (has_header_ ? "those that the header names" : "time,id,size"));
+                   (has_header_ ? "the columns of the header" : "time,id,size"));
     }
     const auto time = trimmed(fields[columns_.time]);
     const auto seconds = number_in<double>(columns_.time == 0 ? first : time);
@@ -315,11 +315,11 @@ MaybeTraceError read_oracle(const std::string& name, Input& input, Trace& trace)
                    " of its bytes; expected records of 24 bytes");
     }
     const auto time = little_endian<std::uint32_t>(record.data());
-    // The fourth field, the next access, is not read: it counts the records of the original trace,
-    // which a part or a sample of it no longer has.
+    // The fourth field, the next access, is ignored: it is a record number of the original trace,
+    // which is wrong in a part or sample of it.
     if (time < before) {
       return wrong("time " + std::to_string(time) + " is before " + std::to_string(before) +
-                   ", that of the record before; expected times that never go back (is this "
+                   ", the time of the previous record; expected times in ascending order (is this "
                    "oracleGeneral? --format csv reads text)");
     }
     before = time;
@@ -337,7 +337,7 @@ TraceFormat guess_format(const std::string& path, std::string_view beginning) {
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (lower.ends_with(".csv")) return TraceFormat::Csv;
   if (lower.find("oraclegeneral") != lower.npos) return TraceFormat::Oracle;
-  // Every record of an oracleGeneral has zeros in it; no text has.
+  // Every oracleGeneral record contains zero bytes; text does not.
   const bool has_zero = beginning.substr(0, 4096).find('\0') != beginning.npos;
   return has_zero ? TraceFormat::Oracle : TraceFormat::Csv;
 }
@@ -376,7 +376,7 @@ MaybeTraceError read_trace(const std::string& path, std::optional<TraceFormat> f
   Input input(file.get());
   const auto beginning = input.peek(4096);
   if (const char* tool = compression_of(beginning)) {
-    return TraceError{name + ": is compressed; decompress it first, or pipe it: '" + tool +
+    return TraceError{name + ": the file is compressed; decompress it first, or pipe it: '" + tool +
                       " -dc FILE | sluice-lab simulate --trace - ...'"};
   }
   const auto format = forced.value_or(guess_format(path, beginning));
@@ -385,7 +385,7 @@ MaybeTraceError read_trace(const std::string& path, std::optional<TraceFormat> f
   if (error) return error;
   if (input.failed()) return TraceError{name + ": " + std::strerror(errno)};
   if (trace.times.empty()) {
-    return TraceError{name + ": holds no records; expected lines of time,id,size or binary " +
+    return TraceError{name + ": no records; expected lines of time,id,size or binary " +
                       "oracleGeneral records"};
   }
   sort_by_time(trace);

@@ -21,7 +21,7 @@ class InitConfigTest : public testing::Test {
   test::TempDir base_;
 };
 
-TEST_F(InitConfigTest, WhatIsWrittenIsReadByMount) {
+TEST_F(InitConfigTest, MountCanReadTheWrittenConfig) {
   base_.make_dir("disk \"a\"");
   auto wanted =
       config({"nvme=" + base_ / "disk \"a\"/sluice" + ",capacity=800GiB,high_watermark=85",
@@ -44,7 +44,7 @@ TEST_F(InitConfigTest, WhatIsWrittenIsReadByMount) {
   EXPECT_EQ(read.mountpoint, base_ / "mnt");
 }
 
-TEST_F(InitConfigTest, AFileThatIsThereIsReplacedOnlyOnDemand) {
+TEST_F(InitConfigTest, ExistingFileIsReplacedOnlyIfRequested) {
   base_.make_file("etc/pool.toml", "mine");
   auto wanted = config({"a=" + base_ / "a"});
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
@@ -56,7 +56,7 @@ TEST_F(InitConfigTest, AFileThatIsThereIsReplacedOnlyOnDemand) {
   EXPECT_EQ(test::names_in(base_ / "etc"), std::vector<std::string>{"pool.toml"});
 }
 
-TEST_F(InitConfigTest, AfterAProblemNothingIsLeft) {
+TEST_F(InitConfigTest, RemovesEverythingAfterAProblem) {
   // The second tier is inside the first.
   auto wanted = config({"a=" + base_ / "a", "b=" + base_ / "a/b"});
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
@@ -67,18 +67,19 @@ TEST_F(InitConfigTest, AfterAProblemNothingIsLeft) {
   EXPECT_NE(write_config(wanted, false).problem.find("is its disk mounted?"), std::string::npos);
 }
 
-TEST_F(InitConfigTest, ADirectoryThatWasToBeNewIsNotTakenFromSomebodyElse) {
+TEST_F(InitConfigTest, FailsIfANewParentDirectoryAlreadyExists) {
   const std::string elsewhere = base_.make_dir("elsewhere");
   ASSERT_EQ(::symlink(elsewhere.c_str(), (base_ / "sluice").c_str()), 0);
   auto wanted = config({"a=" + base_ / "sluice/tier"});
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
   wanted.new_parents = {base_ / "sluice"};
-  EXPECT_NE(write_config(wanted, false).problem.find("was to be new"), std::string::npos);
+  EXPECT_NE(write_config(wanted, false).problem.find("was created by another program"),
+            std::string::npos);
   EXPECT_FALSE(exists(wanted.file));
   EXPECT_FALSE(exists(elsewhere + "/tier"));
 }
 
-TEST_F(InitConfigTest, ATierThatWasProposedIsBelowADirectoryThatOnlyRootEnters) {
+TEST_F(InitConfigTest, OnlyRootCanEnterTheParentOfAProposedTier) {
   auto wanted = config({"a=" + base_ / "sluice/tier"});
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
   wanted.new_parents = {base_ / "sluice"};
@@ -88,7 +89,7 @@ TEST_F(InitConfigTest, ATierThatWasProposedIsBelowADirectoryThatOnlyRootEnters) 
   EXPECT_EQ(test::lstat_of(base_ / "sluice/tier").st_mode, S_IFDIR | 0755u);
 }
 
-TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {
+TEST_F(InitConfigTest, CheckPlacesReportsProblemsBeforeWriting) {
   base_.make_file("file", "x");
   const auto problem = [&](const std::string& path) {
     auto wanted = config({"a=" + path});
@@ -102,7 +103,7 @@ TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {
   EXPECT_EQ(test::names_in(base_.path()), std::vector<std::string>{"file"});
 }
 
-TEST_F(InitConfigTest, MistakesAreNamedAsMountNamesThem) {
+TEST_F(InitConfigTest, ReportsMistakesWithTheWordsOfMount) {
   auto same = config({"a=/x", "a=/y"});
   EXPECT_NE(prepare_config(same)->find("has that name already"), std::string::npos);
   auto key = config({"a=/x,colour=red"});
@@ -111,14 +112,14 @@ TEST_F(InitConfigTest, MistakesAreNamedAsMountNamesThem) {
   EXPECT_TRUE(prepare_config(none));
 }
 
-TEST_F(InitConfigTest, ANameOfAPoolCanNameAUnit) {
+TEST_F(InitConfigTest, PoolNameMustBeValidForAUnit) {
   EXPECT_TRUE(is_pool_name("pool-2.main"));
   for (const char* name : {"", ".hidden", "-x", "a/b", "a b", "a@b", "\xc3\xa4"}) {
     EXPECT_FALSE(is_pool_name(name)) << name;
   }
 }
 
-TEST_F(InitConfigTest, TheLineForFstabEscapesSpaces) {
+TEST_F(InitConfigTest, FstabLineEscapesSpaces) {
   InitConfig wanted{"/etc/my pool.toml", "/mnt/p", {"a=/a b"}, {}, {}, {}};
   ASSERT_EQ(prepare_config(wanted), std::nullopt);
   const std::string steps = next_steps(wanted, "");
