@@ -54,8 +54,7 @@ class Layers {
     std::uint64_t offset = 0;  // in the buffer
     State state = State::Empty;
     std::size_t layer = 0;
-    int code = 0;  // why it failed, and the sentence for it
-    std::string words = {};
+    std::optional<Error> error = {};  // why it failed
   };
   struct Task {
     Slot* slot;

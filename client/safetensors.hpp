@@ -5,7 +5,7 @@
 // The format: eight bytes with the header's length, little-endian; the header; the data, which the
 // tensors cover without holes. https://github.com/huggingface/safetensors#format
 //
-// What is wrong is EUCLEAN, and has been said (client/sentence.hpp). Pure functions; thread-safe.
+// What is wrong is EUCLEAN, and the error's detail says where. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>

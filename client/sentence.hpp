@@ -10,15 +10,14 @@
 
 namespace sluice {
 
-// `what` is "read", `where` a path or empty.
+// Says the error's detail if it has one, which part of a file is wrong, say; else "read PATH: ",
+// the operation, the reason and the next step. `what` is "read", `where` a path or empty.
 void say(const char* what, const std::string& where, const Error& error) noexcept;
-// An index has a number that is none of a record: which, and how many records there are.
-void say(const char* what, const std::string& where, const BadIndex& bad,
-         std::uint64_t record_bytes) noexcept;
-// Says `words` as they are: for what an Error has no room for, as which part of a file is wrong.
-// The Error is for returning, and barrier() lets it pass without another word.
-Error said(int code, const std::string& words) noexcept;
-bool is_said(const Error& error) noexcept;
+// The same sentence as the detail of an error, for code that knows more than its caller.
+Error explained(const char* what, const std::string& where, const Error& error);
+// ERANGE: an index has the number of no record. Says which number, and how many records there are.
+Error explained(const char* what, const std::string& where, const BadIndex& bad,
+                std::uint64_t record_bytes);
 // For where there is no memory for more.
 void say_no_memory() noexcept;
 // Empty if nothing has failed yet in this thread.

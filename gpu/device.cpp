@@ -211,8 +211,12 @@ struct Devices::Loaded {
   std::vector<std::unique_ptr<Device>> devices;  // before the api in teardown: declared after it
 
   void load() {
-    api = CudaApi::load(why_none);
-    if (!api) return;
+    auto cuda = CudaApi::load();
+    if (!cuda) {
+      why_none = cuda.error().text();
+      return;
+    }
+    api = *std::move(cuda);
     int count = 0;
     const CUresult code = api->cuDeviceGetCount(&count);
     if (code != CUDA_SUCCESS) {

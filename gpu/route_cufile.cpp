@@ -70,8 +70,13 @@ CuFile* CuFiles::cufile(Device& device) {
   }
   if (tried_) return cufile_.get();
   tried_ = true;
-  cufile_ = CuFile::open(why_not_);
-  if (cufile_) device_ = &device;
+  auto opened = CuFile::open();
+  if (!opened) {
+    why_not_ = opened.error().text();
+    return nullptr;
+  }
+  cufile_ = *std::move(opened);
+  device_ = &device;
   return cufile_.get();
 }
 

@@ -10,9 +10,9 @@
 
 namespace sluice {
 
-// Takes the lock of the tier at `root_fd` for `user` ("mounted at /mnt"). EBUSY if somebody has it:
-// `owner` then says who. A daemon whose mount is gone already is waited for; umount(8) returns
-// before it ends. REQUIRES: the tier has its marker.
-Result<UniqueFd> lock_tier(int root_fd, const std::string& user, std::string& owner);
+// Takes the lock of the tier at `root_fd` for `user` ("mounted at /mnt"). EBUSY if another process
+// has it: the error's detail says which. A daemon whose mount is gone already is waited for;
+// umount(8) returns before it ends. REQUIRES: the tier has its marker.
+Result<UniqueFd> lock_tier(int root_fd, const std::string& user);
 
 }  // namespace sluice

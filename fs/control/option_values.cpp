@@ -78,11 +78,12 @@ std::string shown(const Value& value) {
   return std::string(std::get<OtherType>(value).name);
 }
 
-std::string must_be(std::string_view name, std::string_view allowed, const Value& value) {
-  return std::string(name).append(" must be ").append(allowed).append(", not ") + shown(value);
+Error must_be(std::string_view name, std::string_view allowed, const Value& value) {
+  return bad_option(std::string(name).append(" must be ").append(allowed).append(", not ") +
+                    shown(value));
 }
 
-Problem set_size(std::string_view name, const Value& value, std::uint64_t& out) {
+Result<void> set_size(std::string_view name, const Value& value, std::uint64_t& out) {
   constexpr std::string_view kAllowed = R"(a size like "800GiB" or "1.5T", or a number of bytes)";
   if (const auto* number = std::get_if<std::int64_t>(&value); number != nullptr && *number >= 0) {
     out = static_cast<std::uint64_t>(*number);
@@ -98,17 +99,17 @@ Problem set_size(std::string_view name, const Value& value, std::uint64_t& out) 
 }
 
 // A size in a second; "/s" may say so.
-Problem set_rate(std::string_view name, const Value& value, std::uint64_t& out) {
+Result<void> set_rate(std::string_view name, const Value& value, std::uint64_t& out) {
   Value size = value;
   if (auto* text = std::get_if<std::string>(&size); text != nullptr && text->ends_with("/s")) {
     text->resize(text->size() - 2);
   }
-  if (!set_size(name, size, out)) return {};
+  if (set_size(name, size, out)) return {};
   return must_be(name, R"(a size in a second like "200MiB", or 0 for no limit)", value);
 }
 
 // A size, or a part of this machine's memory.
-Problem set_share(std::string_view name, const Value& value, std::uint64_t& out) {
+Result<void> set_share(std::string_view name, const Value& value, std::uint64_t& out) {
   if (const auto* text = std::get_if<std::string>(&value);
       text != nullptr && text->ends_with('%')) {
     const Value percent = number_value(text->substr(0, text->size() - 1));
@@ -117,14 +118,14 @@ Problem set_share(std::string_view name, const Value& value, std::uint64_t& out)
       out = share_of_memory(static_cast<unsigned>(*number));
       return {};
     }
-  } else if (!set_size(name, value, out)) {
+  } else if (set_size(name, value, out)) {
     return {};
   }
   return must_be(name, R"(a part of memory like "25%", or a size like "16GiB")", value);
 }
 
-Problem set_count(std::string_view name, const Value& value, std::int64_t least, std::int64_t most,
-                  std::uint64_t& out) {
+Result<void> set_count(std::string_view name, const Value& value, std::int64_t least,
+                       std::int64_t most, std::uint64_t& out) {
   const auto* number = std::get_if<std::int64_t>(&value);
   if (number == nullptr || *number < least || *number > most) {
     return must_be(name,
@@ -135,8 +136,8 @@ Problem set_count(std::string_view name, const Value& value, std::int64_t least,
   return {};
 }
 
-Problem set_duration(std::string_view name, const Value& value, std::string_view word_for_zero,
-                     std::int64_t least, seconds& out) {
+Result<void> set_duration(std::string_view name, const Value& value, std::string_view word_for_zero,
+                          std::int64_t least, seconds& out) {
   const auto* text = std::get_if<std::string>(&value);
   if (text != nullptr && !word_for_zero.empty() && *text == word_for_zero) {
     out = seconds(0);
@@ -153,7 +154,7 @@ Problem set_duration(std::string_view name, const Value& value, std::string_view
   return must_be(name, allowed, value);
 }
 
-Problem set_times(std::string_view name, const Value& value, Windows& out) {
+Result<void> set_times(std::string_view name, const Value& value, Windows& out) {
   if (const auto* text = std::get_if<std::string>(&value)) {
     if (auto windows = parse_windows(*text)) {
       out = *std::move(windows);
@@ -165,15 +166,16 @@ Problem set_times(std::string_view name, const Value& value, Windows& out) {
       value);
 }
 
-Problem set_text(std::string_view name, const Value& value, std::string& out) {
+Result<void> set_text(std::string_view name, const Value& value, std::string& out) {
   const auto* text = std::get_if<std::string>(&value);
   if (text == nullptr) return must_be(name, "a text in quotes", value);
-  if (text->find('\0') != std::string::npos) return std::string(name) + " holds a NUL byte";
+  if (text->find('\0') != std::string::npos)
+    return bad_option(std::string(name) + " holds a NUL byte");
   out = *text;
   return {};
 }
 
-Problem set_percent(std::string_view name, const Value& value, unsigned& out) {
+Result<void> set_percent(std::string_view name, const Value& value, unsigned& out) {
   const auto* number = std::get_if<std::int64_t>(&value);
   if (number == nullptr || *number < 0 || *number > 100) {
     return must_be(name, "a whole number of percent from 0 to 100", value);
@@ -182,7 +184,7 @@ Problem set_percent(std::string_view name, const Value& value, unsigned& out) {
   return {};
 }
 
-Problem set_score(std::string_view name, const Value& value, double& out) {
+Result<void> set_score(std::string_view name, const Value& value, double& out) {
   if (const auto* number = std::get_if<std::int64_t>(&value)) {
     out = static_cast<double>(*number);
   } else if (const auto* fraction = std::get_if<double>(&value)) {
@@ -220,6 +222,8 @@ bool is_word_of(std::string_view word, std::string_view words) {
   return std::find(all.begin(), all.end(), word) != all.end();
 }
 
+Error bad_option(std::string text) { return {EINVAL, "read options", std::move(text)}; }
+
 std::string in_quotes(std::string_view text) { return '"' + log::escaped(text) + '"'; }
 
 const OptionSpec* find_option(std::string_view name) {
@@ -245,16 +249,17 @@ Value number_value(const std::string& text) {
   return text;
 }
 
-Problem set_path(std::string_view name, const Value& value, const std::string& base,
-                 std::string& out) {
-  if (auto problem = set_text(name, value, out)) return problem;
-  if (out.empty()) return std::string(name) + " is empty; give the path of a file or directory";
+Result<void> set_path(std::string_view name, const Value& value, const std::string& base,
+                      std::string& out) {
+  SLUICE_TRY(set_text(name, value, out));
+  if (out.empty())
+    return bad_option(std::string(name) + " is empty; give the path of a file or directory");
   out = absolute_path(out, base);
   return {};
 }
 
-Problem set_option(const OptionSpec& spec, const Value& value, const std::string& base,
-                   MountOptions& options) {
+Result<void> set_option(const OptionSpec& spec, const Value& value, const std::string& base,
+                        MountOptions& options) {
   switch (spec.kind) {
     case Kind::Size:
       return set_size(spec.name, value, options.*std::get<1>(spec.member));
@@ -281,7 +286,7 @@ Problem set_option(const OptionSpec& spec, const Value& value, const std::string
       const auto* plain = std::get_if<0>(&spec.member);
       std::string& text =
           plain != nullptr ? options.**plain : (options.*std::get<5>(spec.member)).emplace();
-      if (auto problem = set_text(spec.name, value, text)) return problem;
+      SLUICE_TRY(set_text(spec.name, value, text));
       if (spec.allowed.empty() || is_word_of(text, spec.allowed)) return {};
       return must_be(spec.name, "one of " + with_commas(spec.allowed), value);
     }
@@ -289,8 +294,8 @@ Problem set_option(const OptionSpec& spec, const Value& value, const std::string
   return {};
 }
 
-Problem set_tier_key(std::string_view key, const Value& value, const std::string& base,
-                     TierDraft& draft) {
+Result<void> set_tier_key(std::string_view key, const Value& value, const std::string& base,
+                          TierDraft& draft) {
   TierOptions& tier = draft.tier;
   if (key == "name") return set_text(key, value, tier.name);
   if (key == "path") return set_path(key, value, base, tier.path);
@@ -299,42 +304,46 @@ Problem set_tier_key(std::string_view key, const Value& value, const std::string
   if (key == "threshold") return set_score(key, value, tier.threshold.emplace());
   if (key == "moves") {
     std::uint64_t moves = 0;
-    auto problem = set_count(key, value, 1, kMostMoves, moves);
+    SLUICE_TRY(set_count(key, value, 1, kMostMoves, moves));
     tier.moves = static_cast<unsigned>(moves);
-    return problem;
+    return {};
   }
   if (key == "high_watermark") return set_percent(key, value, tier.high_watermark);
   draft.has_low_watermark = true;
   return set_percent(key, value, tier.low_watermark);
 }
 
-Problem finish_tier(TierDraft& draft) {
+Result<void> finish_tier(TierDraft& draft) {
   TierOptions& tier = draft.tier;
-  if (tier.name.empty()) return R"(a tier has no name; give one, like name = "nvme")";
+  if (tier.name.empty()) return bad_option(R"(a tier has no name; give one, like name = "nvme")");
   const bool is_plain = std::all_of(tier.name.begin(), tier.name.end(), [](unsigned char c) {
     return (c < 0x80 && std::isalnum(c) != 0) || c == '_' || c == '-';
   });
   if (!is_plain || tier.name.size() > 32) {
-    return "tier " + in_quotes(tier.name) +
-           ": a name has 1 to 32 letters, digits, '_' or '-', and nothing else";
+    return bad_option("tier " + in_quotes(tier.name) +
+                      ": a name has 1 to 32 letters, digits, '_' or '-', and nothing else");
   }
   const std::string who = "tier " + tier.name + ": ";
-  if (tier.name == kStay) return who + "that word has a meaning in rules; choose another name";
-  if (tier.path.empty()) return who + "it has no path; give the directory that holds its files";
+  if (tier.name == kStay)
+    return bad_option(who + "that word has a meaning in rules; choose another name");
+  if (tier.path.empty())
+    return bad_option(who + "it has no path; give the directory that holds its files");
   if (tier.capacity && *tier.capacity == 0) {
-    return who + "capacity must be more than 0; leave it out to use the whole filesystem";
+    return bad_option(who +
+                      "capacity must be more than 0; leave it out to use the whole filesystem");
   }
   if (!draft.has_low_watermark) {
     tier.low_watermark = tier.high_watermark - std::min(tier.high_watermark, 10u);
   }
   if (tier.low_watermark >= tier.high_watermark) {
-    return who + "low_watermark (" + std::to_string(tier.low_watermark) +
-           ") must be below high_watermark (" + std::to_string(tier.high_watermark) + ")";
+    return bad_option(who + "low_watermark (" + std::to_string(tier.low_watermark) +
+                      ") must be below high_watermark (" + std::to_string(tier.high_watermark) +
+                      ")");
   }
   return {};
 }
 
-Problem set_rule_key(std::string_view key, const Value& value, RuleOptions& rule) {
+Result<void> set_rule_key(std::string_view key, const Value& value, RuleOptions& rule) {
   if (key == "match") return set_text(key, value, rule.match);
   if (key == "larger") return set_size(key, value, rule.larger.emplace());
   if (key == "smaller") return set_size(key, value, rule.smaller.emplace());
@@ -343,21 +352,22 @@ Problem set_rule_key(std::string_view key, const Value& value, RuleOptions& rule
   return set_text(key, value, rule.tier);
 }
 
-Problem finish_rule(const RuleOptions& rule) {
+Result<void> finish_rule(const RuleOptions& rule) {
   if (rule.match.empty()) {
-    return R"(a rule has no match; say which files it is for, like match = "*.iso")";
+    return bad_option(R"(a rule has no match; say which files it is for, like match = "*.iso")");
   }
   const std::string who = "rule " + in_quotes(rule.match) + ": ";
   if (rule.tier.empty()) {
-    return who + R"(it has no tier; say where the files belong, like tier = "hdd", or "stay")";
+    return bad_option(
+        who + R"(it has no tier; say where the files belong, like tier = "hdd", or "stay")");
   }
   if (rule.larger && rule.smaller && *rule.larger >= *rule.smaller) {
-    return who + "no file is both larger than " + format_size(*rule.larger) + " and smaller than " +
-           format_size(*rule.smaller);
+    return bad_option(who + "no file is both larger than " + format_size(*rule.larger) +
+                      " and smaller than " + format_size(*rule.smaller));
   }
   if (rule.older && rule.newer && *rule.older >= *rule.newer) {
-    return who + "no file is both older than " + format_duration(*rule.older) + " and newer than " +
-           format_duration(*rule.newer);
+    return bad_option(who + "no file is both older than " + format_duration(*rule.older) +
+                      " and newer than " + format_duration(*rule.newer));
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // One value of the configuration on its way into MountOptions: its type, its range, and the words
-// of the complaint. For fs/options*.cpp alone, which know where the value came from. Threads: pure
-// functions.
+// of the error. For fs/control/options*.cpp alone, which know where the value came from. Threads:
+// pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 #include <variant>
 #include <vector>
 
+#include "base/result.hpp"
 #include "fs/control/options.hpp"
 
 namespace sluice {
 
-using Problem =
-    std::optional<std::string>;  // a ConfigError's message before its source is put in front
+// A value that can't be used; the caller says where it came from (Error::at).
+Error bad_option(std::string text);
 
 struct OtherType {
   std::string_view name;
@@ -31,10 +32,10 @@ Value number_value(const std::string& text);
 
 const OptionSpec* find_option(std::string_view name);  // nullptr if there is none
 // Relative paths start at `base`.
-Problem set_option(const OptionSpec& spec, const Value& value, const std::string& base,
-                   MountOptions& options);
-Problem set_path(std::string_view name, const Value& value, const std::string& base,
-                 std::string& out);
+Result<void> set_option(const OptionSpec& spec, const Value& value, const std::string& base,
+                        MountOptions& options);
+Result<void> set_path(std::string_view name, const Value& value, const std::string& base,
+                      std::string& out);
 
 // A tier as it is being read. Its watermarks are known as a pair only at the end.
 struct TierDraft {
@@ -43,14 +44,14 @@ struct TierDraft {
 };
 std::span<const std::string_view> tier_keys();  // the first two are name and path
 // REQUIRES: `key` is one of tier_keys().
-Problem set_tier_key(std::string_view key, const Value& value, const std::string& base,
-                     TierDraft& draft);
-Problem finish_tier(TierDraft& draft);
+Result<void> set_tier_key(std::string_view key, const Value& value, const std::string& base,
+                          TierDraft& draft);
+Result<void> finish_tier(TierDraft& draft);
 
 std::span<const std::string_view> rule_keys();
 // REQUIRES: `key` is one of rule_keys().
-Problem set_rule_key(std::string_view key, const Value& value, RuleOptions& rule);
-Problem finish_rule(const RuleOptions& rule);
+Result<void> set_rule_key(std::string_view key, const Value& value, RuleOptions& rule);
+Result<void> finish_rule(const RuleOptions& rule);
 
 // "; did you mean 'size'?", or "; allowed: " and all of them.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> allowed);

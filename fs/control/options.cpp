@@ -38,34 +38,37 @@ class TomlReader {
   TomlReader(const std::string& file, MountOptions& options)
       : file_(file), base_(parent_path(file)), options_(options) {}
 
-  MaybeConfigError read(const toml::table& root) {
+  Result<void> read(const toml::table& root) {
     std::vector<std::string_view> allowed{"tier", "rule"};
     for (const auto& spec : option_specs()) allowed.push_back(spec.name);
     for (const auto& [line, key, node] : in_file_order(root)) {
       if (key == "tier") {
-        if (auto error = read_tiers(line, *node)) return error;
+        SLUICE_TRY(read_tiers(line, *node));
         continue;
       }
       if (key == "rule") {
-        if (auto error = read_rules(line, *node)) return error;
+        SLUICE_TRY(read_rules(line, *node));
         continue;
       }
       const OptionSpec* spec = find_option(key);
       if (spec == nullptr) {
         return at(line, "unknown key '" + log::escaped(key) + "'" + did_you_mean(key, allowed));
       }
-      if (auto problem = set_option(*spec, toml_value(*node), base_, options_)) {
-        return at(line, *problem);
-      }
+      if (const auto set = set_option(*spec, toml_value(*node), base_, options_); !set)
+        return set.error().at(place(line));
     }
     return {};
   }
 
-  ConfigError at(std::size_t line, const std::string& what) const {
-    return {log::escaped(file_) + ":" + std::to_string(line) + ": " + what};
+  Error at(std::size_t line, const std::string& what) const {
+    return bad_option(place(line) + ": " + what);
   }
 
  private:
+  std::string place(std::size_t line) const {
+    return log::escaped(file_) + ":" + std::to_string(line);
+  }
+
   struct Entry {
     std::size_t line;
     std::string_view key;
@@ -83,7 +86,7 @@ class TomlReader {
     return entries;
   }
 
-  MaybeConfigError read_tiers(std::size_t line, const toml::node& node) {
+  Result<void> read_tiers(std::size_t line, const toml::node& node) {
     const auto* list = node.as_array();
     if (list == nullptr) {
       return at(line, "tiers are a list: head each one with [[tier]], in double brackets");
@@ -95,8 +98,8 @@ class TomlReader {
       const auto* table = element.as_table();
       if (table == nullptr) return at(here, "a tier must be a table: head it with [[tier]]");
       TierDraft draft;
-      if (auto error = read_tier(*table, draft)) return error;
-      if (auto problem = finish_tier(draft)) return at(here, *problem);
+      SLUICE_TRY(read_tier(*table, draft));
+      if (const auto done = finish_tier(draft); !done) return done.error().at(place(here));
       for (std::size_t i = 0; i < options_.tiers.size(); ++i) {
         if (options_.tiers[i].name == draft.tier.name) {
           return at(here, "tier " + draft.tier.name + ": the tier of line " +
@@ -110,17 +113,16 @@ class TomlReader {
     return {};
   }
 
-  MaybeConfigError read_tier(const toml::table& table, TierDraft& draft) const {
+  Result<void> read_tier(const toml::table& table, TierDraft& draft) const {
     for (const auto& [line, key, node] : in_file_order(table)) {
-      if (auto error = check_key(line, key, "tier", tier_keys())) return error;
-      if (auto problem = set_tier_key(key, toml_value(*node), base_, draft)) {
-        return at(line, *problem);
-      }
+      SLUICE_TRY(check_key(line, key, "tier", tier_keys()));
+      if (const auto set = set_tier_key(key, toml_value(*node), base_, draft); !set)
+        return set.error().at(place(line));
     }
     return {};
   }
 
-  MaybeConfigError read_rules(std::size_t line, const toml::node& node) {
+  Result<void> read_rules(std::size_t line, const toml::node& node) {
     const auto* list = node.as_array();
     if (list == nullptr) {
       return at(line, "rules are a list: head each one with [[rule]], in double brackets");
@@ -131,22 +133,21 @@ class TomlReader {
       const auto* table = element.as_table();
       if (table == nullptr) return at(here, "a rule must be a table: head it with [[rule]]");
       RuleOptions rule;
-      rule.place = log::escaped(file_) + ":" + std::to_string(here);
+      rule.place = place(here);
       for (const auto& [key_line, key, value] : in_file_order(*table)) {
-        if (auto error = check_key(key_line, key, "rule", rule_keys())) return error;
-        if (auto problem = set_rule_key(key, toml_value(*value), rule)) {
-          return at(key_line, *problem);
-        }
+        SLUICE_TRY(check_key(key_line, key, "rule", rule_keys()));
+        if (const auto set = set_rule_key(key, toml_value(*value), rule); !set)
+          return set.error().at(place(key_line));
       }
-      if (auto problem = finish_rule(rule)) return at(here, *problem);
+      if (const auto done = finish_rule(rule); !done) return done.error().at(place(here));
       options_.rules.push_back(std::move(rule));
     }
     return {};
   }
 
   // That `key` is one of a table's.
-  MaybeConfigError check_key(std::size_t line, std::string_view key, const std::string& table,
-                             std::span<const std::string_view> allowed) const {
+  Result<void> check_key(std::size_t line, std::string_view key, const std::string& table,
+                         std::span<const std::string_view> allowed) const {
     if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) return {};
     return at(line, "unknown key '" + log::escaped(key) + "' in a " + table +
                         (find_option(key) != nullptr
@@ -159,14 +160,14 @@ class TomlReader {
   MountOptions& options_;
 };
 
-MaybeConfigError said_by(const std::string& source, const Problem& problem) {
-  if (!problem) return {};
-  return ConfigError{source + ": " + *problem};
+Result<void> said_by(const std::string& source, const Result<void>& set) {
+  if (set) return {};
+  return set.error().at(source);
 }
 
 }  // namespace
 
-MaybeConfigError apply_config_file(const std::string& file, MountOptions& options) {
+Result<void> apply_config_file(const std::string& file, MountOptions& options) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   std::array<char, 16384> piece{};
@@ -175,12 +176,16 @@ MaybeConfigError apply_config_file(const std::string& file, MountOptions& option
     got = ::read(fd.get(), piece.data(), piece.size());
     if (got > 0) text.append(piece.data(), static_cast<std::size_t>(got));
   }
-  if (got < 0) return ConfigError{log::escaped(file) + ": can't be read: " + std::strerror(errno)};
+  if (got < 0) {
+    const int code = errno;
+    return Error{code, "read the config file",
+                 log::escaped(file) + ": can't be read: " + std::strerror(code)};
+  }
   return apply_config_text(text, file, options);
 }
 
-MaybeConfigError apply_config_text(std::string_view text, const std::string& file,
-                                   MountOptions& options) {
+Result<void> apply_config_text(std::string_view text, const std::string& file,
+                               MountOptions& options) {
   TomlReader reader(file, options);
   const toml::parse_result parsed = toml::parse(text);
   if (parsed) return reader.read(parsed.table());
@@ -188,38 +193,38 @@ MaybeConfigError apply_config_text(std::string_view text, const std::string& fil
                    "not TOML: " + log::escaped(parsed.error().description()));
 }
 
-MaybeConfigError apply_environment(const std::function<const char*(const char* name)>& variable,
-                                   MountOptions& options) {
+Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
+                               MountOptions& options) {
   for (const auto& spec : option_specs()) {
     std::string name = "SLUICE_";
     for (const char c : spec.name) name += static_cast<char>(std::toupper(c));
     const char* value = variable(name.c_str());
     if (value == nullptr) continue;
-    if (auto error = apply_option(spec, name, value, options)) return error;
+    SLUICE_TRY(apply_option(spec, name, value, options));
   }
   const char* tiers = variable("SLUICE_TIER");
   if (tiers == nullptr) return {};
   options.tiers.clear();
   for (const auto tier : split(tiers, ';')) {
-    if (auto error = append_tier("SLUICE_TIER", std::string(tier), options)) return error;
+    SLUICE_TRY(append_tier("SLUICE_TIER", std::string(tier), options));
   }
   return {};
 }
 
-MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
-                              const std::string& value, MountOptions& options) {
+Result<void> apply_option(const OptionSpec& spec, const std::string& source,
+                          const std::string& value, MountOptions& options) {
   const Value typed = spec.kind == OptionSpec::Kind::Switch  ? switch_value(value)
                       : spec.kind == OptionSpec::Kind::Count ? number_value(value)
                                                              : Value(value);
   return said_by(source, set_option(spec, typed, {}, options));
 }
 
-MaybeConfigError append_tier(const std::string& source, const std::string& text,
-                             MountOptions& options) {
+Result<void> append_tier(const std::string& source, const std::string& text,
+                         MountOptions& options) {
   const std::string who = source + " " + in_quotes(text);
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    return ConfigError{who + ": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB"};
+    return bad_option(who + ": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB");
   }
   // Only ",key=" with a known key ends the path, so that a path may hold commas.
   TierDraft draft;
@@ -234,17 +239,17 @@ MaybeConfigError append_tier(const std::string& source, const std::string& text,
     const std::string key = setting.substr(0, sign);
     const auto settings = tier_keys().subspan(2);
     if (std::find(settings.begin(), settings.end(), key) == settings.end()) {
-      return ConfigError{who + ": unknown setting '" + log::escaped(key) + "'" +
-                         did_you_mean(key, settings)};
+      return bad_option(who + ": unknown setting '" + log::escaped(key) + "'" +
+                        did_you_mean(key, settings));
     }
     const std::string value = setting.substr(sign + 1);
     const bool is_number = key.ends_with("_watermark") || key == "threshold" || key == "moves";
     const Value typed = is_number ? number_value(value) : Value(value);
-    if (auto problem = set_tier_key(key, typed, {}, draft)) return said_by(who, problem);
+    SLUICE_TRY(said_by(who, set_tier_key(key, typed, {}, draft)));
     rest.resize(comma);
   }
-  if (auto problem = set_path("path", rest, {}, draft.tier.path)) return said_by(who, problem);
-  if (auto problem = finish_tier(draft)) return said_by(who, problem);
+  SLUICE_TRY(said_by(who, set_path("path", rest, {}, draft.tier.path)));
+  SLUICE_TRY(said_by(who, finish_tier(draft)));
   options.tiers.push_back(std::move(draft.tier));
   return {};
 }

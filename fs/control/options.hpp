@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/result.hpp"
 #include "tiering/policy.hpp"
 #include "tiering/window.hpp"
 
@@ -93,13 +94,6 @@ struct MountOptions {
 
 inline constexpr std::size_t kMostTiers = 16;
 
-// Why a configuration can't be used: one line for a person, saying what, where, why and what is
-// allowed.
-struct ConfigError {
-  std::string message;
-};
-using MaybeConfigError = std::optional<ConfigError>;  // nothing: all is well
-
 // One option that file, environment and flags share; `tier` and `rule` are not in this list.
 struct OptionSpec {
   enum class Kind { Path, Text, Size, Rate, Share, Count, Switch, Duration, Times };
@@ -117,31 +111,30 @@ struct OptionSpec {
 std::span<const OptionSpec> option_specs();
 
 // Each of these lays one source over what `options` already holds, and leaves it unspecified after
-// an error.
+// an error. The error's text is one line for a person: what, where, why, and what is allowed.
 //
 // The TOML of `file`; relative paths in it start at its folder. Tiers in it replace those in
 // `options`, and so do rules.
-[[nodiscard]] MaybeConfigError apply_config_file(const std::string& file, MountOptions& options);
+Result<void> apply_config_file(const std::string& file, MountOptions& options);
 // The same for TOML at hand; `file` is for messages and relative paths.
-[[nodiscard]] MaybeConfigError apply_config_text(std::string_view text, const std::string& file,
-                                                 MountOptions& options);
+Result<void> apply_config_text(std::string_view text, const std::string& file,
+                               MountOptions& options);
 // SLUICE_<NAME> for each option, and SLUICE_TIER: tiers as for --tier, separated by ';'. `variable`
 // is getenv.
-[[nodiscard]] MaybeConfigError apply_environment(
-    const std::function<const char*(const char* name)>& variable, MountOptions& options);
+Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
+                               MountOptions& options);
 // One option as text, said by `source` ("--small-file", "SLUICE_SMALL_FILE").
-[[nodiscard]] MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
-                                            const std::string& value, MountOptions& options);
+Result<void> apply_option(const OptionSpec& spec, const std::string& source,
+                          const std::string& value, MountOptions& options);
 // --tier NAME=PATH[,KEY=VALUE]..., appended to the tiers; the keys are a [[tier]]'s.
-[[nodiscard]] MaybeConfigError append_tier(const std::string& source, const std::string& text,
-                                           MountOptions& options);
+Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options);
 
 // What must hold of the whole and needs no look at the machine: a mount point, 1 to kMostTiers
 // tiers of different names, thresholds that don't rise from a faster tier to a slower, rules that
 // name a tier, -o words that the kernel takes, a chunk that is a power of two,
 // metrics on a loopback address. Words meant for
 // fstab's other readers are dropped from mount_options.
-[[nodiscard]] MaybeConfigError check_options(MountOptions& options);
+Result<void> check_options(MountOptions& options);
 
 // The threshold of the tier at `index`: what is configured, or else 0 for the last tier, 10 for the
 // one before it and 100 for those that are faster.
@@ -154,8 +147,7 @@ Policy make_policy(const MountOptions& options);
 // directories, the mount point is free, and none of these, nor the state directory, lies inside
 // another. MayBeMissing: they are not made yet, and another user will use them.
 enum class Directories { Exist, MayBeMissing };
-[[nodiscard]] MaybeConfigError check_tiers(const MountOptions& options,
-                                           Directories directories = Directories::Exist);
+Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
 
 // The allowed word that `word` most likely meant, if one is close.
 std::optional<std::string_view> closest_word(std::string_view word,

@@ -88,13 +88,12 @@ Check cufile_check(Device& device) {
             std::string("the GPU can't be used: ") + std::strerror(entered.error().code),
             "see nvidia-smi and dmesg"};
   }
-  std::string why_not;
-  const auto cufile = CuFile::open(why_not);
+  const auto cufile = CuFile::open();
   if (!cufile) {
-    return {Verdict::Warn, "cufile", why_not,
+    return {Verdict::Warn, "cufile", cufile.error().text(),
             "install libcufile (CUDA's GPUDirect Storage); only gds and cufile need it"};
   }
-  const std::string version = cufile->version();
+  const std::string version = (*cufile)->version();
   return {Verdict::Ok, "cufile", version.empty() ? "usable, older than 1.14" : version};
 }
 

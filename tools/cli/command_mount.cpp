@@ -128,12 +128,12 @@ void add_flags(Arguments& arguments, Flags& flags) {
   }
 }
 
-MaybeConfigError apply_flags(const Flags& flags, MountOptions& options) {
+Result<void> apply_flags(const Flags& flags, MountOptions& options) {
   for (const auto& spec : option_specs()) {
     const auto given = flags.values.find(spec.name);
     if (given == flags.values.end()) continue;
     const std::string flag = "--" + flag_name(spec.name);
-    if (auto error = apply_option(spec, flag, given->second, options)) return error;
+    SLUICE_TRY(apply_option(spec, flag, given->second, options));
   }
   if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint);
   if (!flags.mount_options.empty()) {
@@ -142,24 +142,22 @@ MaybeConfigError apply_flags(const Flags& flags, MountOptions& options) {
   }
   if (!flags.tiers.empty()) options.tiers.clear();
   for (const auto& tier : flags.tiers) {
-    if (auto error = append_tier("--tier", tier, options)) return error;
+    SLUICE_TRY(append_tier("--tier", tier, options));
   }
   return {};
 }
 
-MaybeConfigError read_options(const Flags& flags, MountOptions& options) {
+Result<void> read_options(const Flags& flags, MountOptions& options) {
   std::string config = flags.config;
   if (const char* named = std::getenv("SLUICE_CONFIG"); config.empty() && named != nullptr) {
     config = named;
   }
   if (!config.empty()) {
-    if (auto error = apply_config_file(config, options)) return error;
+    SLUICE_TRY(apply_config_file(config, options));
     // As in fstab, so that `mount -a` knows what is mounted already.
     options.source = absolute_path(config);
   }
-  if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options)) {
-    return error;
-  }
+  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options));
   return apply_flags(flags, options);
 }
 
@@ -194,8 +192,8 @@ int serve_in_background(const MountOptions& options, UniqueFd report) {
   std::signal(SIGPIPE, SIG_IGN);
   if (::chdir("/") < 0) return kFailed;
   replace_with_null({STDIN_FILENO, STDOUT_FILENO});
-  return run_daemon(options, [&](const std::string& failure) {
-    const std::string word = failure.empty() ? "+" : "-" + failure;
+  return run_daemon(options, [&](const Result<void>& mounted) {
+    const std::string word = mounted ? "+" : "-" + mounted.error().text();
     // The reader may be gone; then there is nobody to tell.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
     report.reset();
@@ -257,9 +255,9 @@ int mount_in_background(const MountOptions& options) {
 
 int mount_in_foreground(const MountOptions& options) {
   // No look from outside here: the thread that reports may be the one that would have to answer.
-  return run_daemon(options, [&](const std::string& failure) {
-    if (!failure.empty()) {
-      fail("mount", failure);
+  return run_daemon(options, [&](const Result<void>& mounted) {
+    if (!mounted) {
+      fail("mount", mounted.error().text());
     } else {
       std::fprintf(stderr, "sluice: mounted at %s\n", log::escaped(options.mountpoint).c_str());
     }
@@ -284,17 +282,20 @@ int command_mount(int argc, char** argv) {
 
   MountOptions options;
   // What trying again does not change is misuse, which the service is not restarted for.
-  if (const auto error = read_options(flags, options)) return misuse("mount", error->message);
+  if (const auto read = read_options(flags, options); !read)
+    return misuse("mount", read.error().text());
   if (options.mountpoint.empty()) {
     return misuse("mount", "MOUNTPOINT is required; see 'sluice mount --help'");
   }
-  if (const auto error = check_options(options)) return misuse("mount", error->message);
+  if (const auto checked = check_options(options); !checked)
+    return misuse("mount", checked.error().text());
   if (::geteuid() != 0) {
     return fail("mount",
                 "only root can mount, because files are made in the name of whoever asks; "
                 "try: sudo sluice mount ...");
   }
-  if (const auto error = check_tiers(options)) return fail("mount", error->message);
+  if (const auto checked = check_tiers(options); !checked)
+    return fail("mount", checked.error().text());
   warn_of_open_tiers(options);
   return options.foreground ? mount_in_foreground(options) : mount_in_background(options);
 }

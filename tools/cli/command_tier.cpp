@@ -355,8 +355,8 @@ int tier_add(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kAddHelp)) return *code;
   // The daemon checks it all again; this finds slips before anything is asked.
   MountOptions options;
-  if (const auto error = append_tier("NAME=PATH", tier, options)) {
-    return misuse("tier add", error->message);
+  if (const auto read = append_tier("NAME=PATH", tier, options); !read) {
+    return misuse("tier add", read.error().text());
   }
   // The daemon's current directory is not ours.
   TierOptions& added = options.tiers[0];
