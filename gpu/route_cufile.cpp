@@ -65,7 +65,7 @@ CuFiles::~CuFiles() {
 
 CuFile* CuFiles::cufile(Device& device) {
   if (!enabled_) {
-    why_not_ = "cuFile is turned off in the settings: set gpu_cufile = true";
+    why_not_ = "cuFile is turned off in the settings: set gpu_cufile = true in [debug]";
     return nullptr;
   }
   if (tried_) return cufile_.get();

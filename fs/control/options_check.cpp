@@ -18,6 +18,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/units.hpp"
+#include "fs/control/option_table.hpp"
 #include "fs/control/option_values.hpp"
 #include "fs/control/options.hpp"
 

@@ -127,11 +127,11 @@ Result<std::unique_ptr<Session>> Session::mount(const Settings& settings) {
 
   {
     MutexLock lock(session->mutex_);
-    session->io_uring_ =
-        settings.io_uring ? enable_io_uring() : Feature{false, "turned off by io_uring = false"};
+    session->io_uring_ = settings.io_uring ? enable_io_uring()
+                                           : Feature{false, "turned off by debug option io_uring"};
     session->passthrough_ = {false, settings.passthrough
                                         ? "the kernel has no FUSE passthrough (Linux 6.9 and later)"
-                                        : "turned off by passthrough = false"};
+                                        : "turned off by debug option passthrough"};
   }
 
   // suid,dev: as on any filesystem that root mounts; libfuse would forbid both. The user's options

@@ -119,7 +119,7 @@ TEST_F(StormTest, LeavesTheSameWithEveryFileInPassthrough) {
 }
 
 TEST_F(StormTest, LeavesTheSameWithEveryFileServedByTheDaemon) {
-  mount({"--no-passthrough", "--no-io-uring"});
+  mount({"--debug=passthrough=off", "--debug=io_uring=off"});
   expect_the_same({});
 }
 

@@ -212,7 +212,7 @@ TEST_F(GpuTest, AWriteIsReadAtOnceByEverybody) {
 
 // The kernel does not know of the bytes yet that it would append behind.
 TEST_F(GpuTest, AnAppendGoesBehindWhatAWriteHasPutThere) {
-  start({"--no-passthrough"});
+  start({"--debug=passthrough=off"});
   std::string content = read_file(*this / "small");
   const UniqueFd appender = open_file("small", O_WRONLY | O_APPEND);
   const UniqueFd writer = open_file("small", O_RDWR);
@@ -464,7 +464,7 @@ TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {
 }
 
 TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutIoUring) {
-  for (const char* flag : {"--no-passthrough", "--no-io-uring"}) {
+  for (const char* flag : {"--debug=passthrough=off", "--debug=io_uring=off"}) {
     start({flag});
     {
       const UniqueFd file = open_file("big", O_RDWR);

@@ -113,7 +113,7 @@ TEST_F(WaitsTest, SlowRequestsHoldUpNobodyElses) {
 }
 
 TEST_F(WaitsTest, NorDoTheyWithoutIoUring) {
-  start_all({"--no-io-uring"});
+  start_all({"--debug=io_uring=off"});
   check_slow_requests();
 }
 

@@ -217,11 +217,11 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     const bool on = flag_of(feature, "on");
     const std::string why = text_of(feature, "why");
     const bool unwanted = why.starts_with("turned off");
-    sections[0].checks.push_back({on ? Verdict::Ok : Verdict::Warn, name,
-                                  why.empty() ? (on ? "in use" : "not in use") : why,
-                                  on         ? ""
-                                  : unwanted ? "set " + name + " = true, then mount again"
-                                             : "see the kernel lines above, then mount again"});
+    sections[0].checks.push_back(
+        {on ? Verdict::Ok : Verdict::Warn, name, why.empty() ? (on ? "in use" : "not in use") : why,
+         on         ? ""
+         : unwanted ? "set " + name + " = true in [debug], then mount again"
+                    : "see the kernel lines above, then mount again"});
   }
   std::vector<std::string> paths;
   for (const auto& tier : member_of(status, "tiers")) paths.push_back(text_of(tier, "path"));
