@@ -31,7 +31,7 @@ class AwayJournal {
   };
 
   // To be called before `name` is given to a file or directory. When the tier returns, what it has
-  // under that name is set aside; see settle_taken_name().
+  // under that name is set aside; see apply_name_taken().
   Result<void> name_taken(const std::vector<Copy>& directory, const std::string& name);
 
   // To be called before attributes of the directory `subject` change. When the tier returns, they

@@ -39,14 +39,13 @@ Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps) {
   return store.begin_intents({encode_steps(steps)});
 }
 
-// What is done is done, whether or not it could be crossed off. An intent that stays is carried out
-// again at the next mount, which changes nothing unless its names are used for something else until
-// then.
+// An intent that cannot be cleared is executed again at the next mount. That changes nothing unless
+// its names belong to other files by then.
 void clear_finished(Store& store, const std::vector<std::uint64_t>& sequences) {
   if (sequences.empty()) return;
   if (const auto cleared = store.clear_intents(sequences); !cleared) {
     log::get().error(
-        "finished operations can't be crossed off, unmount and run 'sluice fsck': count={} why={}",
+        "cannot clear finished operations, unmount and run 'sluice fsck': count={} why={}",
         sequences.size(), std::strerror(cleared.error().code));
   }
 }
@@ -56,7 +55,7 @@ Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
                       const std::function<void()>& before_removals) {
   Syncer before(pool);
   bool removing = false;
-  const auto carry_on = [&](const Step& step) -> Result<void> {
+  const auto apply_step = [&](const Step& step) -> Result<void> {
     if (removes(step.kind) && !std::exchange(removing, true)) {
       for (const Step& other : steps) {
         if (can_be_undone(other.kind)) SLUICE_TRY(before.sync(other.to));
@@ -66,26 +65,26 @@ Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
     return apply(pool, step);
   };
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const auto done = carry_on(steps[i]);
+    const auto done = apply_step(steps[i]);
     if (done) continue;
     while (i-- > 0) {
       if (const auto undone = undo(pool, steps[i]); !undone) {
-        log::get().error("can't undo a rename, run 'sluice fsck': name={} why={}",
+        log::get().error("cannot undo a rename, run 'sluice fsck': name={} why={}",
                          log::escaped(steps[i].from.name), std::strerror(undone.error().code));
       }
     }
-    // What was taken back stays so, whether or not that can be synced.
+    // The undoing counts even if it cannot be synced.
     Syncer after(pool);
     for (const Step& step : steps) [[maybe_unused]] const auto synced = after.sync(step);
     clear_finished(store, {sequence});
     return done;
   }
-  // Only what is on disk may be forgotten. If it can't be synced, the intent stays and is replayed.
+  // An intent may be cleared only when its steps are durable; otherwise it stays and is replayed.
   Syncer after(pool);
   for (const Step& step : steps) {
     const auto synced = after.sync(step);
     if (synced) continue;
-    log::get().warn("an operation on several tiers could not be synced: why={}",
+    log::get().warn("cannot sync an operation on several tiers: why={}",
                     std::strerror(synced.error().code));
     return {};
   }
@@ -93,51 +92,51 @@ Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
   return {};
 }
 
-Result<void> carry_out(Store& store, const Pool& pool, const std::vector<Step>& steps,
-                       const std::function<void()>& before_removals) {
+Result<void> execute(Store& store, const Pool& pool, const std::vector<Step>& steps,
+                     const std::function<void()>& before_removals) {
   const std::uint64_t sequence = SLUICE_TRY(announce(store, steps));
   return complete(store, pool, sequence, steps, before_removals);
 }
 
 namespace {
 
-// A move is not simply carried out to its end: somebody may have worked with either file since.
+// A move cannot simply be completed: a user may have changed either of the two files since.
 void replay_move(Store& store, const Pool& pool, std::uint64_t sequence,
                  const std::vector<Step>& steps, TierIndex returned) {
   Served served = Served::Neither;
   if (returned != kNoTier)
     served = pool[returned].member().slot == steps[0].to.slot ? Served::Original : Served::Copy;
-  const auto settled = settle_move(pool, steps, served);
-  if (settled || settled.error().code == EUCLEAN) return clear_finished(store, {sequence});
-  log::get().warn("an unfinished move waits for better times: sequence={} step={} why={}", sequence,
-                  settled.error().operation, std::strerror(settled.error().code));
+  const auto finished = finish_move(pool, steps, served);
+  if (finished || finished.error().code == EUCLEAN) return clear_finished(store, {sequence});
+  log::get().warn("cannot finish a move yet, will be retried: sequence={} step={} why={}", sequence,
+                  finished.error().operation, std::strerror(finished.error().code));
 }
 
-// Something that was changed while the tier was away. Unlike other work, it is not taken back.
-bool waited_for_tier(const std::vector<Step>& steps) {
+// Whether the steps record a change made while their tier was away. Such steps are never undone.
+bool is_from_absence(const std::vector<Step>& steps) {
   return steps.size() == 1 &&
          (steps[0].kind == Step::Kind::NameTaken ||
           (steps[0].kind == Step::Kind::MirrorDir && steps[0].subject != Identity{}));
 }
 
-// What was changed while a tier was away, applied. There may be very many of these, so they are
-// synced and crossed off together.
-class Told {
+// Applies changes that were made while a tier was away. There may be very many, so they are synced
+// and cleared together.
+class AbsenceReplay {
  public:
-  Told(Store& store, const Pool& pool) : store_(store), pool_(pool) {}
+  AbsenceReplay(Store& store, const Pool& pool) : store_(store), pool_(pool) {}
 
-  Result<void> tell(std::uint64_t sequence, Step step) {
-    const auto told = apply(pool_, step);
-    if (!told && !is_gone(told.error())) {
-      log::get().error("a tier can't be told what changed while it was away: step={} why={}",
-                       told.error().operation, std::strerror(told.error().code));
-      return told;
+  Result<void> apply_to_tier(std::uint64_t sequence, Step step) {
+    const auto applied = apply(pool_, step);
+    if (!applied && !is_gone(applied.error())) {
+      log::get().error("cannot apply a change made while the tier was away: step={} why={}",
+                       applied.error().operation, std::strerror(applied.error().code));
+      return applied;
     }
     sequences_.push_back(sequence);
     steps_.push_back(std::move(step));
     return {};
   }
-  Result<void> cross_off() {
+  Result<void> sync_and_clear() {
     if (sequences_.empty()) return {};
     Syncer syncer(pool_);
     for (const Step& step : steps_) SLUICE_TRY(syncer.sync(step));
@@ -156,12 +155,12 @@ class Told {
 Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay) {
   const auto stored = SLUICE_TRY(store.intents());
   std::size_t waiting = 0;
-  Told told(store, pool);
+  AbsenceReplay absence(store, pool);
   for (const StoredIntent& intent : stored) {
     if (std::ranges::find(replay.exclude, intent.sequence) != replay.exclude.end()) continue;
     const auto steps = decode_steps(intent.bytes);
     if (!steps) {
-      log::get().error("an intent can't be read and is dropped: sequence={}", intent.sequence);
+      log::get().error("cannot decode an intent, it is dropped: sequence={}", intent.sequence);
       SLUICE_TRY(store.clear_intents({intent.sequence}));
       continue;
     }
@@ -169,24 +168,24 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay&
       ++waiting;
       continue;
     }
-    if (waited_for_tier(*steps)) {
-      SLUICE_TRY(told.tell(intent.sequence, (*steps)[0]));
+    if (is_from_absence(*steps)) {
+      SLUICE_TRY(absence.apply_to_tier(intent.sequence, (*steps)[0]));
       continue;
     }
     if (is_move(*steps)) {
       replay_move(store, pool, intent.sequence, *steps, replay.returned);
       continue;
     }
-    // All of it or none of it, as in the first run. Where a directory is gone (ESTALE), a later
-    // operation took the unfinished business with it.
+    // All or nothing, as in the first execution. ESTALE: a later operation removed the directory,
+    // so there is nothing left to do.
     const auto done = complete(store, pool, intent.sequence, *steps, {});
     if (!done) {
-      log::get().warn("an unfinished operation was taken back: step={} why={}",
-                      done.error().operation, std::strerror(done.error().code));
+      log::get().warn("undid an unfinished operation: step={} why={}", done.error().operation,
+                      std::strerror(done.error().code));
     }
   }
-  SLUICE_TRY(told.cross_off());
-  if (waiting > 0) log::get().warn("changes wait for a tier that is offline: count={}", waiting);
+  SLUICE_TRY(absence.sync_and_clear());
+  if (waiting > 0) log::get().warn("changes are waiting for an offline tier: count={}", waiting);
   return stored.size();
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An intent is a list of steps on several tiers that must all happen or none: a directory rename, a
-// rename over a file on another tier, a directory's new mode, the last act of moving a file. It is
-// written to the store before the first step and cleared after the last is on disk; whatever is
-// found at mount is carried out to its end.
+// An intent is a list of steps on several tiers, of which all or none must happen: a rename of a
+// directory, a rename over a file on another tier, a new mode of a directory, the switch of a move.
+// It is written to the store before the first step, and cleared when the last step is durable. The
+// next mount completes the intents that it finds.
 //
-// Each step names its subject by identity, so applying one that is already done changes nothing:
-// replay after a crash and the first run are the same code.
+// Each step identifies its subject, so executing a step twice changes nothing. Replay after a crash
+// runs the same code as the first execution.
 //
-// Threads: plain values; the functions may run at once on intents that touch different names.
+// Threads: plain values. The functions may run concurrently on intents that touch different names.
 #pragma once
 
 #include <cstdint>
@@ -43,16 +43,15 @@ struct Step {
     Rmdir = 5,      // the empty directory `from`
     MirrorDir = 6,  // the attributes of directory `from` to its copy `to`
     Link = 7,       // another name `to` for the file `from`
-    NameTaken = 8,  // `from` was given to another file while its tier was away; taken_name.hpp
+    NameTaken = 8,  // another file got the name `from` while its tier was away; taken_name.hpp
   };
   Kind kind{};
   Place from, to;
-  // What is at `from` before the step. MirrorDir: what `to` must be, or nothing happens; if none is
-  // given, it is not looked at. Not used by NameTaken.
+  // The file at `from` before the step. MirrorDir: the directory that must be at `to`, or else the
+  // step does nothing; empty: any. NameTaken does not use it.
   Identity subject;
-  // Of an Unlink that takes away the original of a file that moved to another tier: what it was
-  // when it was copied. If it is anything else by then, somebody changed it on its tier, and it
-  // stays.
+  // For the Unlink of a moved file's original: its state when it was copied. If that differs now,
+  // the original was changed on its tier and is kept.
   struct Original {
     std::int64_t size = -1;  // -1: no such step
     std::int64_t mtime = 0;  // nanoseconds
@@ -70,29 +69,30 @@ Result<std::vector<Step>> decode_steps(std::string_view bytes);
 // The place `name` in the directory open as `dirfd` on `tier`.
 Result<Place> place_at(const Tier& tier, int dirfd, std::string name);
 
-// Writes the intent, applies every step, syncs the directories, clears the intent. If a step fails,
-// those before it are undone and its error is returned: as if nothing had happened. Nothing is
-// removed before what was put in its place is on disk; `before_removals`, if any, is called then.
-// REQUIRES: Unlink, Rmdir and MirrorDir, which can't be undone, come last.
-Result<void> carry_out(Store& store, const Pool& pool, const std::vector<Step>& steps,
-                       const std::function<void()>& before_removals = {});
+// Writes the intent, executes every step, syncs the directories and clears the intent. If a step
+// fails, the steps before it are undone and its error is returned. Nothing is removed before its
+// replacement is durable; `before_removals`, if given, is called at that point.
+// REQUIRES: Unlink, Rmdir and MirrorDir, which cannot be undone, come last.
+Result<void> execute(Store& store, const Pool& pool, const std::vector<Step>& steps,
+                     const std::function<void()>& before_removals = {});
 
-// The two halves of carry_out(), for when the caller has work of its own between them.
+// The two halves of execute(), for callers with work of their own in between.
 Result<std::uint64_t> announce(Store& store, const std::vector<Step>& steps);
 Result<void> complete(Store& store, const Pool& pool, std::uint64_t sequence,
                       const std::vector<Step>& steps,
                       const std::function<void()>& before_removals = {});
 
-// Crosses off intents that are finished. A failure is logged: they are then replayed.
+// Removes finished intents from the store. A failure is logged; they are replayed at the next
+// mount.
 void clear_finished(Store& store, const std::vector<std::uint64_t>& sequences);
 
-// Finishes what an earlier daemon left, or takes it back where it can't be finished, and applies
-// what was changed while a tier was away. Intents that need a tier that is not present stay for
-// another day. Returns how many were found. Fails if a tier can't be told what changed in its
-// absence: it must not be used then. REQUIRES: no intent is being carried out meanwhile.
+// Completes the intents that an earlier daemon left, or undoes those that cannot be completed, and
+// applies the changes made while a tier was away. Intents that need an absent tier are kept.
+// Returns how many were found. An error means that a tier could not be updated and must not be
+// used. REQUIRES: no intent is being executed.
 struct Replay {
-  TierIndex returned = kNoTier;        // not at mount, but when this tier is back
-  std::vector<std::uint64_t> exclude;  // sequences that somebody else looks after
+  TierIndex returned = kNoTier;        // the tier that came back; kNoTier at mount
+  std::vector<std::uint64_t> exclude;  // sequences that the caller handles
 };
 Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay = {});
 

@@ -17,13 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// What shares the syncs of one commit. Larger files gain nothing from that, and a batch holds up
-// those who want to change one of its files while it commits.
+// Limits of a batch, whose files share their syncs. Larger files gain nothing from that, and users
+// who change a file of the batch block while the batch is switched.
 constexpr std::size_t kBatchFiles = 64;
 constexpr std::uint64_t kBatchBytes = 32 << 20;
 constexpr std::uint64_t kSmall = 4 << 20;
 
-// Left free on the destination beyond the file itself: directories, xattrs, other people's files.
+// Left free on the destination, for directories, xattrs and files of others.
 constexpr std::uint64_t kMargin = 1 << 20;
 
 constexpr std::int64_t kFirstRetry = 5;  // seconds
@@ -35,9 +35,9 @@ bool lacks_room(int code) { return code == ENOSPC || code == EDQUOT || code == E
 
 struct Mover::Flight {
   Job* job = nullptr;
-  std::unique_ptr<HeldFile> file;
+  std::unique_ptr<MovingFile> file;
   std::optional<HiddenCopy> copy;
-  TierIndex from = kNoTier;  // kNoTier: it was never held
+  TierIndex from = kNoTier;  // kNoTier: its move never began
   std::uint64_t reserved = 0;
   steady_clock::time_point begun;
 };
@@ -86,7 +86,7 @@ Result<void> Mover::request(Move move) {
   const std::size_t all =
       queue_.count_of(move.user) + (waiting == waiting_of_user_.end() ? 0 : waiting->second);
   if (move.user != 0 && all >= kMostOfUser && queue_.find(move.id) == nullptr)
-    return Error(EAGAIN, "too many moves of one user wait");
+    return Error(EAGAIN, "the user has too many moves in the queue");
   erase_waiting(move.id);
   queue_.put({std::move(move), 0}, MoveQueue::Place::Asked);
   wake_.notify_all();
@@ -149,10 +149,10 @@ bool Mover::is_paused() const {
 
 void Mover::file_closed(InodeId id) {
   const MutexLock lock(mutex_);
-  // It may be being refused this moment, for the user who has just gone.
+  // Its move may be failing right now, because of the user who just closed the file.
   if (const auto at = under_way_.find(id); at != under_way_.end()) at->second.closed = true;
   const auto found = waiting_.find(id);
-  if (found == waiting_.end() || !gave_way(found->second.pending.code)) return;
+  if (found == waiting_.end() || !has_yielded(found->second.pending.code)) return;
   queue_.put({found->second.pending.move, found->second.report}, MoveQueue::Place::First);
   erase_waiting(id);
   wake_.notify_all();
@@ -175,7 +175,7 @@ void Mover::tick() {
       ++at;
       continue;
     }
-    // Kept as waiting, too: should it fail again, it has tried once more.
+    // It stays in waiting_ as well, so that another failure counts as one more attempt.
     queue_.put({move, waiting.report}, MoveQueue::Place::Last);
     waiting.retry_at = 0;
     waiting.free_then = to.space().free;
@@ -239,7 +239,7 @@ std::vector<Mover::Active> Mover::active(std::size_t most) const {
     const MutexLock lock(mutex_);
     for (const auto& [id, each] : under_way_) out.push_back(each);
   }
-  // 0, not yet begun, is the largest of all.
+  // 0 means not begun and sorts last: as unsigned, 0 - 1 is the largest number.
   const auto begun = [](const Active& each) { return static_cast<std::uint64_t>(each.since) - 1; };
   std::stable_sort(out.begin(), out.end(),
                    [&](const Active& a, const Active& b) { return begun(a) < begun(b); });
@@ -287,7 +287,7 @@ void Mover::work(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       if (!wake_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return take(batch); })) return;
     }
-    carry(stop, batch);
+    run(stop, batch);
     const MutexLock lock(mutex_);
     --busy_[batch.from];
     --busy_[batch.to];
@@ -313,7 +313,7 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
   {
     const MutexLock lock(mutex_);
     progress_.copied_bytes += bytes;
-    // Afterwards it is read back, to be verified.
+    // Once the copy is complete, only verification reads it.
     const bool is_copying = !flight.copy;
     if (is_copying) {
       pool_[flight.from].count_read(bytes);
@@ -331,7 +331,7 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
   }
   for (;;) {
     if (stop.stop_requested()) return Error(ESHUTDOWN, "unmounting");
-    if (flight.file->is_cancelled()) return Error(ECANCELED, "somebody changes the file");
+    if (flight.file->is_cancelled()) return Error(ECANCELED, "a user changed the file");
     const auto now = steady_clock::now();
     bool paused = false;
     {
@@ -351,19 +351,19 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
     const MutexLock lock(mutex_);
     under_way_[move.id].since = clock_.seconds();
   }
-  flight.file = SLUICE_TRY(host_.hold(move));
+  flight.file = SLUICE_TRY(host_.begin_move(move));
   flight.from = flight.file->tier();
   SLUICE_TRY(reserve(move));
   flight.reserved = move.bytes;
   const Pace pace_it = [&](std::uint64_t bytes) { return pace(stop, flight, bytes); };
   flight.copy = SLUICE_TRY(
       make_hidden_copy(flight.file->source(), flight.file->identity(), pool_[move.to], pace_it));
-  // Under way while the rest of the batch is copied.
+  // Start writing it to disk while the rest of the batch is copied.
   ::sync_file_range(flight.copy->fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
   return {};
 }
 
-void Mover::carry(const std::stop_token& stop, Batch& batch) {
+void Mover::run(const std::stop_token& stop, Batch& batch) {
   std::vector<Flight> flights(batch.jobs.size());
   for (Flight& flight : flights) flight.begun = clock_.monotonic();
   std::vector<Result<void>> outcomes(flights.size());
@@ -378,7 +378,7 @@ void Mover::carry(const std::stop_token& stop, Batch& batch) {
     for (std::size_t i = 0; i < flights.size(); ++i) {
       Flight& flight = flights[i];
       if (!outcomes[i]) continue;
-      outcomes[i] = settle(*flight.copy);
+      outcomes[i] = sync_copy(*flight.copy);
       if (!outcomes[i] || !settings_.verify) continue;
       const auto on_disk =
           hash_on_disk(flight.copy->fd.get(), flight.copy->copied,
@@ -386,20 +386,20 @@ void Mover::carry(const std::stop_token& stop, Batch& batch) {
       if (!on_disk) {
         outcomes[i] = on_disk.error();
       } else if (*on_disk != flight.copy->copied.hash) {
-        outcomes[i] = Error(EIO, "the copy reads back differently");
+        outcomes[i] = Error(EIO, "the copy differs from the original when read back");
       }
     }
   }
-  std::vector<Arrival> arrivals;
+  std::vector<ReadyCopy> copies;
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < flights.size(); ++i) {
     if (!outcomes[i]) continue;
-    arrivals.push_back({flights[i].file.get(), &*flights[i].copy, batch.to});
+    copies.push_back({flights[i].file.get(), &*flights[i].copy, batch.to});
     which.push_back(i);
   }
-  if (!arrivals.empty()) {
-    auto replaced = host_.replace(arrivals);
-    for (std::size_t k = 0; k < which.size(); ++k) outcomes[which[k]] = std::move(replaced[k]);
+  if (!copies.empty()) {
+    auto switched = host_.switch_files(copies);
+    for (std::size_t k = 0; k < which.size(); ++k) outcomes[which[k]] = std::move(switched[k]);
   }
   for (std::size_t i = 0; i < flights.size(); ++i) {
     if (!outcomes[i] && flights[i].copy) discard(*flights[i].copy, to);
@@ -427,16 +427,16 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     receipt.code = outcome.error().code;
     receipt.reason += (receipt.reason.empty() ? "" : "; ") + outcome.error().text();
   }
-  // Nothing to tell: it is where it should be, or is no more.
+  // Not worth a receipt: the file is where it belongs, or is gone.
   const bool moot = !outcome && (receipt.code == EALREADY || receipt.code == ESTALE ||
                                  receipt.code == ENOENT || receipt.code == ESHUTDOWN);
   if (!moot) {
     if (const auto added = store_.add_receipts({receipt}); !added)
-      log::get().warn("a receipt could not be stored: why={}", added.error().text());
+      log::get().warn("cannot store a receipt: why={}", added.error().text());
   }
   if (outcome && (move.reason == Reason::Crowded || move.reason == Reason::Outranked)) {
     const auto slot = static_cast<std::uint8_t>(pool_[move.from].member().slot);
-    // Heat's business only: a lost ghost costs a slower return.
+    // An error is ignored: without its ghost, the file merely returns later.
     [[maybe_unused]] const auto added = store_.add_ghosts({{move.id, {receipt.time, slot}}});
   }
   Report report;
@@ -450,7 +450,7 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     } else if (moot) {
       erase_waiting(move.id);
     } else {
-      if (!gave_way(receipt.code)) ++progress_.failed;
+      if (!has_yielded(receipt.code)) ++progress_.failed;
       put_aside(*flight.job, outcome.error());
     }
     if (const auto found = reports_.find(flight.job->report); found != reports_.end() && !moot) {
@@ -486,9 +486,9 @@ void Mover::put_aside(const Job& job, const Error& error) {
              .free_then = pool_[job.move.to].space().free,
              .was_offline = !pool_[job.move.to].online() || !pool_[job.move.from].online(),
              .report = job.report};
-  // For want of room only room helps. All else is tried again, less and less often.
+  // A lack of room is retried when there is more room, everything else with growing pauses.
   if (lacks_room(error.code)) return;
-  const bool at_once = gave_way(error.code) && under_way_[job.move.id].closed;
+  const bool at_once = has_yielded(error.code) && under_way_[job.move.id].closed;
   const auto later = std::min(kLastRetry, kFirstRetry << std::min<unsigned>(attempts - 1, 10));
   waiting.retry_at = at_once ? now : now + later;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The Mover carries out moves behind the users' backs: it copies at idle priority, within a
-// bandwidth, a few at a time per tier, small files in batches that share their syncs; gives way to
-// whoever wants to change a file; and keeps a list of those that can't move now, each with what it
-// waits for. Every move that ended, well or not, leaves a receipt.
+// Mover executes moves in the background. It copies at idle priority and within a bandwidth limit,
+// runs a few moves per tier at a time, and moves small files in batches that share their syncs. A
+// move yields to any user who wants to change the file. Moves that cannot run now are kept in a
+// list together with the condition they wait for. Every move leaves a receipt, whether it succeeded
+// or failed.
 //
-// It does not know what an open file is: that is the MoveHost's business.
-// Threads: every member may be called from any thread at once; it has threads of its own
-// ("sluice-move").
+// Mover knows nothing about open files. The MoveHost handles those.
+//
+// Threads: all members are thread-safe. The mover has threads of its own ("sluice-move").
 #pragma once
 
 #include <cerrno>
@@ -30,21 +31,21 @@
 
 namespace sluice {
 
-// A file on its way, held by the host: readers go on, and whoever wants to change it cancels the
-// move instead of waiting. Ending its life ends that hold.
-class HeldFile {
+// A file whose move has begun. Users can read it as before. A user who changes it cancels the move.
+// Destroying this object ends the move.
+class MovingFile {
  public:
-  virtual ~HeldFile() = default;
-  virtual TierIndex tier() const = 0;  // that it is on: another than the move's, if it moved since
-  virtual int source() const = 0;      // O_RDONLY, and reading it does not change its atime
+  virtual ~MovingFile() = default;
+  virtual TierIndex tier() const = 0;  // its present tier, which may differ from Move::from
+  virtual int source() const = 0;      // O_RDONLY | O_NOATIME
   virtual const Identity& identity() const = 0;
-  // True once somebody wants the file for themselves: the copy is worth nothing any more.
+  // True once a user has changed the file or is about to: the copy is useless.
   virtual bool is_cancelled() const = 0;
 };
 
-// A copy that may take its file's place.
-struct Arrival {
-  HeldFile* file = nullptr;
+// A complete, synced copy that can replace its file.
+struct ReadyCopy {
+  MovingFile* file = nullptr;
   HiddenCopy* copy = nullptr;
   TierIndex to = kNoTier;
 };
@@ -52,18 +53,17 @@ struct Arrival {
 class MoveHost {
  public:
   virtual ~MoveHost() = default;
-  // Takes hold of the file. EBUSY if it is open in a way that does not allow a move now (the mover
-  // is told by Mover::file_closed() when that may have changed), ESTALE if it is not there any
-  // more, EALREADY if it is on the wanted tier already; other errors say why it can't be moved at
-  // all.
-  virtual Result<std::unique_ptr<HeldFile>> hold(const Move& move) = 0;
-  // Puts each copy in the place of its file, whole or not at all, and says how that went. ECANCELED
-  // for those that somebody wanted first.
-  virtual std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) = 0;
+  // Opens the file for its move and starts watching for changes. EBUSY if the file is in use in a
+  // way that forbids a move; the host calls Mover::file_closed() when that may have changed. ESTALE
+  // if the file is gone, EALREADY if it is on the wanted tier. Any other error is permanent.
+  virtual Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) = 0;
+  // Switches each file to its copy, atomically per file, and returns one result per copy.
+  // ECANCELED if a user changed the file first.
+  virtual std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) = 0;
 };
 
-// Whether a move that ended with `code` did so because somebody uses the file: it is tried again.
-inline bool gave_way(int code) { return code == EBUSY || code == ECANCELED; }
+// Whether a move that failed with `code` yielded to a user of the file. Such a move is retried.
+inline bool has_yielded(int code) { return code == EBUSY || code == ECANCELED; }
 
 class Mover {
  public:
@@ -72,38 +72,37 @@ class Mover {
     bool verify = false;          // read each copy back from the disk
   };
 
-  // What ended: its receipt, and whether it will be tried again.
+  // Receives the receipt of a move that ended, and whether the move will be retried.
   using Report = std::function<void(const Receipt& receipt, bool pending)>;
 
   Mover(Pool& pool, Store& store, MoveHost& host, Settings settings,
         const Clock& clock = real_clock());
-  ~Mover();  // gives up what is under way
+  ~Mover();  // cancels the running moves
 
-  // Puts moves in the queue, in their order; `front`: before all others. A move of a file that is
-  // queued already replaces the earlier. `report`, if any, is called from the mover's threads.
+  // Queues moves in the given order, before or behind all others. A file's new move replaces one
+  // that is still queued. The mover's threads call `report`, if there is one.
   enum class Where { Front, Back };
   void add(std::vector<Move> moves, Where where, const Report& report = {});
-  // Somebody, move.user, asks for it: before what was planned, and in turn with other users. EAGAIN
-  // if kMostOfUser moves of that user are queued or waiting already; root has no such limit.
+  // Queues a move that move.user requested: before planned moves, and taking turns with requests
+  // of other users. EAGAIN if that user already has kMostOfUser moves; root has no such limit.
   static constexpr std::size_t kMostOfUser = 65536;
   Result<void> request(Move move);
-  // Queued or waiting, of the user who has most.
+  // The largest number of requested moves, queued or waiting, that one user has.
   std::size_t most_requested() const;
-  // Takes out of the queue what was added with a report, and forgets the reports: for somebody who
-  // stops listening. What is under way is finished. No report is called after this, nor is one
-  // being called: what they refer to may go.
+  // Removes queued moves that have a report, and drops the reports. Running moves continue. After
+  // this returns, no report is running or will be called, so what they refer to may be destroyed.
   void withdraw_reported();
-  // Returns when nothing is queued or under way, or `stop` says so.
+  // Blocks until no move is queued or running, or until `stop` returns true.
   void wait_idle(const std::function<bool()>& stop);
 
-  // Nothing more moves, but what somebody asks for by name.
+  // While paused, only requested moves run.
   void pause();
   void resume();
   bool is_paused() const;
 
-  // The file was closed by its last user: a move that waits for that is tried at once.
+  // The last user closed the file. A move that waits for this is retried at once.
   void file_closed(InodeId id);
-  // Called every second: tries what waits for room, for a tier, or for time to pass.
+  // Called every second. Retries moves that wait for room, for a tier or for a time.
   void tick();
 
   struct Pending {
@@ -115,32 +114,32 @@ class Mover {
   std::vector<Pending> pending(std::size_t most = std::numeric_limits<std::size_t>::max()) const;
   std::size_t pending_count() const;
   std::optional<Pending> pending(InodeId id) const;
-  // Whether the move of this file waits for something that has not happened yet: planning it again
-  // would be of no use.
+  // Whether a move of this file is waiting for a condition. Planning it again would not help.
   bool is_waiting(InodeId id) const;
   void forget_pending(InodeId id);
-  // The tier that the file is on its way to.
+  // The destination of the file's queued or running move.
   std::optional<TierIndex> destination(InodeId id) const;
 
   struct Progress {
-    std::uint64_t queued = 0, queued_bytes = 0;  // waiting
-    std::uint64_t active = 0;                    // under way
-    std::uint64_t moved = 0, moved_bytes = 0;    // since the start
-    std::uint64_t failed = 0;        // what gave way to somebody waits, and has not failed
-    std::uint64_t copied_bytes = 0;  // since the start, whatever became of it
-    std::string current;             // a path that is under way
+    std::uint64_t queued = 0, queued_bytes = 0;
+    std::uint64_t active = 0;
+    std::uint64_t moved = 0, moved_bytes = 0;  // since the start
+    std::uint64_t failed = 0;                  // a move that yielded is not counted
+    std::uint64_t copied_bytes = 0;            // since the start, including moves that failed later
+    std::string current;                       // the path of a running move
   };
   Progress progress() const;
 
-  // A move that is under way.
+  // A running move.
   struct Active {
     std::string path;
     TierIndex from = kNoTier, to = kNoTier;
     std::uint64_t copied = 0, bytes = 0;
-    std::int64_t since = 0;  // seconds since the epoch; 0: its batch has not come to it yet
-    bool closed = false;     // by its last user, meanwhile
+    std::int64_t since = 0;  // seconds since the epoch; 0: the batch has not reached it yet
+    bool closed = false;     // its last user closed it while the move ran
   };
-  // Those that have begun, longest under way first, then others of their batches; at most `most`.
+  // At most `most` running moves: the oldest first, and last those that their batch has not
+  // reached.
   std::vector<Active> active(std::size_t most) const;
 
  private:
@@ -148,8 +147,8 @@ class Mover {
   struct Waiting {
     Pending pending;
     unsigned attempts = 1;
-    std::int64_t retry_at = 0;    // when a second try is due in any case; 0: never by itself
-    std::uint64_t free_then = 0;  // on the destination, when there was no room
+    std::int64_t retry_at = 0;    // time of the next attempt; 0: only an event triggers one
+    std::uint64_t free_then = 0;  // room on the destination when it was too little
     bool was_offline = false;
     std::uint64_t report = 0;
   };
@@ -160,14 +159,14 @@ class Mover {
   struct Flight;  // one file of a batch
 
   void work(const std::stop_token& stop);
-  // Takes the first job that may begin, and small ones behind it that go the same way.
+  // Takes the first job that may start, and the small ones behind it with the same tiers.
   bool take(Batch& batch) REQUIRES(mutex_);
-  void carry(const std::stop_token& stop, Batch& batch);
+  void run(const std::stop_token& stop, Batch& batch);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
   void finish(const Flight& flight, const Result<void>& outcome);
   Result<void> reserve(const Move& move);
-  // Sleeps as the bandwidth and a pause demand; what was asked for by name is not paused. ECANCELED
-  // if the copy should stop.
+  // Sleeps as long as the bandwidth limit or a pause requires; a pause does not affect requested
+  // moves. ECANCELED if the copy should stop.
   Result<void> pace(const std::stop_token& stop, const Flight& flight, std::uint64_t bytes);
   void put_aside(const Job& job, const Error& error) REQUIRES(mutex_);
   void erase_waiting(InodeId id) REQUIRES(mutex_);
@@ -184,16 +183,17 @@ class Mover {
   MoveQueue queue_ GUARDED_BY(mutex_);
   std::map<InodeId, Active> under_way_ GUARDED_BY(mutex_);
   std::map<InodeId, Waiting> waiting_ GUARDED_BY(mutex_);
-  // Those that were asked for.
+  // How many of `waiting_` each user requested.
   std::map<uid_t, std::size_t> waiting_of_user_ GUARDED_BY(mutex_);
-  std::vector<unsigned> busy_ GUARDED_BY(mutex_);           // moves at each tier
-  std::vector<std::uint64_t> reserved_ GUARDED_BY(mutex_);  // bytes on their way to each tier
+  std::vector<unsigned> busy_ GUARDED_BY(mutex_);  // running moves per tier
+  std::vector<std::uint64_t> reserved_
+      GUARDED_BY(mutex_);  // bytes that running moves will add per tier
   bool paused_ GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, Report> reports_ GUARDED_BY(mutex_);
-  unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are being called
+  unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are running
   std::uint64_t last_report_ GUARDED_BY(mutex_) = 0;
   Progress progress_ GUARDED_BY(mutex_);
-  // When the bandwidth allows the next.
+  // When the bandwidth limit allows the next byte.
   std::chrono::steady_clock::time_point next_byte_ GUARDED_BY(mutex_){};
 
   std::vector<std::jthread> threads_;

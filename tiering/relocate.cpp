@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <climits>
 
 #include "base/log.hpp"
 #include "tiering/copier.hpp"
@@ -16,10 +18,10 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
                                     const Pace& pace) {
   const SharedFd temp = SLUICE_TRY(to.temp_directory());
   HiddenCopy copy;
+  copy.original = identity;
   struct stat st {};
   if (::fstat(source, &st) < 0) return Error::last("stat");
-  // What has no name yet may still get one (O_TMPFILE, then linkat): only of a file that was made
-  // so, not of one that was unlinked.
+  // A file made with O_TMPFILE may still get a name by linkat(2), so its copy is made the same way.
   if (st.st_nlink == 0)
     copy.fd.reset(::openat(temp->get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!copy.fd) {
@@ -44,13 +46,67 @@ Result<HiddenCopy> make_hidden_copy(int source, const Identity& identity, Tier& 
   return copy;
 }
 
+namespace {
+
+// Makes a file of the same kind and with the same attributes as `original`, whose stat is `st`.
+Result<void> copy_special(int original, const struct stat& st, int dirfd, const char* name) {
+  if (S_ISLNK(st.st_mode)) {
+    std::string target(PATH_MAX, '\0');
+    const ssize_t size = ::readlinkat(original, "", target.data(), target.size());
+    if (size < 0) return Error::last("readlink");
+    target.resize(static_cast<std::size_t>(size));
+    if (::symlinkat(target.c_str(), dirfd, name) < 0) return Error::last("symlink");
+  } else if (::mknodat(dirfd, name, st.st_mode & S_IFMT, st.st_rdev) < 0) {
+    return Error::last("mknod");
+  }
+  if (::fchownat(dirfd, name, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("chown");
+  if (!S_ISLNK(st.st_mode) && ::fchmodat(dirfd, name, st.st_mode & 07777, 0) < 0)
+    return Error::last("chmod");
+  // The ACL must be copied too: the mode of a file with an ACL has the ACL's mask in place of the
+  // group's permissions, so without the ACL the group would get more than it had.
+  const UniqueFd made(::openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!made) return Error::last("open special file");
+  SLUICE_TRY(copy_xattrs(original, made.get()));
+  const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
+  if (::utimensat(dirfd, name, times.data(), AT_SYMLINK_NOFOLLOW) < 0)
+    return Error::last("set times");
+  return {};
+}
+
+}  // namespace
+
+Result<HiddenCopy> make_hidden_special(int from_dir, const char* name, const Tier& from,
+                                       const Tier& to) {
+  const UniqueFd original(::openat(from_dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!original) return Error::last("open special file");
+  const Located old = SLUICE_TRY(from.identify(original.get(), ""));
+  const SharedFd temp = SLUICE_TRY(to.temp_directory());
+  HiddenCopy copy;
+  copy.original = old.identity;
+  copy.name = Tier::new_temp_name();
+  const auto make = [&]() -> Result<void> {
+    SLUICE_TRY(copy_special(original.get(), old.st, temp->get(), copy.name.c_str()));
+    copy.fd.reset(::openat(temp->get(), copy.name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!copy.fd) return Error::last("open copy");
+    copy.located = SLUICE_TRY(to.identify(temp->get(), copy.name.c_str()));
+    return {};
+  };
+  const auto made = make();
+  if (!made) {
+    discard(copy, to);
+    return made.error();
+  }
+  return copy;
+}
+
 void discard(const HiddenCopy& copy, const Tier& tier) {
   if (copy.name.empty()) return;
   // If it can't be removed now, the next mount clears .sluice/tmp.
   if (const auto temp = tier.temp_directory()) ::unlinkat((*temp)->get(), copy.name.c_str(), 0);
 }
 
-Result<void> settle(const HiddenCopy& copy) {
+Result<void> sync_copy(const HiddenCopy& copy) {
   // Not retried: after a failed fsync the kernel may have dropped the dirty pages.
   if (::fsync(copy.fd.get()) < 0) return Error::last("sync copy");
   return {};
@@ -75,7 +131,7 @@ Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& f
     Step removal;
     removal.kind = Step::Kind::Unlink;
     removal.from = SLUICE_TRY(place_at(from, each.from_dir, each.name));
-    removal.subject = copy.located.identity;
+    removal.subject = copy.original;
     // The copy has the original's.
     removal.original = {copy.located.st.st_size, copy.located.st.st_mtim.tv_sec * 1'000'000'000 +
                                                      copy.located.st.st_mtim.tv_nsec};
@@ -87,7 +143,7 @@ Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& f
 
 namespace {
 
-constexpr int kAttempts = 3;  // a disk that failed once often answers the second time
+constexpr int kAttempts = 3;  // many disk errors are transient
 
 bool removes_original(const Step& step) {
   return step.kind == Step::Kind::Unlink && step.original.size >= 0;
@@ -107,7 +163,7 @@ Result<bool> is_unchanged(const Pool& pool, const Place& place, const Step::Orig
          st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec == original.mtime;
 }
 
-// Carries out the i-th of the steps.
+// Executes step i.
 using Apply = std::function<Result<void>(std::size_t i)>;
 
 Apply keeping_times(const Pool& pool, const std::vector<Step>& steps) {
@@ -119,12 +175,12 @@ Result<void> place_copy(const std::vector<Step>& steps, const Apply& apply_step)
   return {};
 }
 
-Result<void> sync_copy(Syncer& syncer, const std::vector<Step>& steps) {
+Result<void> sync_names(Syncer& syncer, const std::vector<Step>& steps) {
   for (std::size_t i = 0; i < first_removal(steps); ++i) SLUICE_TRY(syncer.sync(steps[i].to));
   return {};
 }
 
-// `removed` counts the names that went.
+// `removed` counts the names that were removed.
 Result<void> remove_originals(const Pool& pool, const std::vector<Step>& steps,
                               const Apply& apply_step, std::size_t& removed) {
   for (std::size_t i = first_removal(steps); i < steps.size(); ++i) {
@@ -142,13 +198,13 @@ Result<void> sync_all(Syncer& syncer, const std::vector<Step>& steps) {
   return {};
 }
 
-// The move can't go on: the original is the file, and the copy must go. `why` is what happened.
+// Ends a move that failed with `why`: the original stays, and the copy is removed.
 MoveEnd give_up(const Pool& pool, const std::vector<Step>& steps, const Error& why) {
   MoveEnd end;
   end.result = why;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    end.is_settled = take_back(pool, steps).has_value();
-    if (end.is_settled) break;
+    end.is_finished = undo_move(pool, steps).has_value();
+    if (end.is_finished) break;
   }
   return end;
 }
@@ -159,7 +215,7 @@ bool is_move(const std::vector<Step>& steps) {
   return std::any_of(steps.begin(), steps.end(), removes_original);
 }
 
-Result<void> take_back(const Pool& pool, const std::vector<Step>& steps) {
+Result<void> undo_move(const Pool& pool, const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     if (removes_original(step) && !SLUICE_TRY(is_there(pool, step.from, step.subject)))
       return Error(ESTALE, "an original is gone");
@@ -172,7 +228,7 @@ Result<void> take_back(const Pool& pool, const std::vector<Step>& steps) {
   return {};
 }
 
-Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps, Served served) {
+Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, Served served) {
   bool all = true, any = false, unchanged = true;  // of the originals
   for (const Step& step : steps) {
     if (!removes_original(step)) continue;
@@ -185,37 +241,38 @@ Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps, Serve
   const bool placed = SLUICE_TRY(is_there(pool, first.to, first.subject));
   const bool hidden = !placed && SLUICE_TRY(is_there(pool, first.from, first.subject));
   if (placed && !any) {
-    // Gone, but perhaps not for good: a disk that fails may have kept the name.
+    // Sync: the removal may not be durable yet.
     Syncer syncer(pool);
     SLUICE_TRY(sync_all(syncer, steps));
     return true;
   }
   if (!placed && !hidden) {
-    // No copy: it was taken back, or the file was deleted since. Other names it may still have.
-    if (all) SLUICE_TRY(take_back(pool, steps));
+    // There is no copy: the move was undone, or the file was deleted. Other names may still exist.
+    if (all) SLUICE_TRY(undo_move(pool, steps));
     return false;
   }
-  // Not forwards past those who have the original open.
+  // A user may have the original open.
   const bool original_counts = served == Served::Original || (served == Served::Copy && hidden);
   if (!unchanged || (all && original_counts)) {
     const Place& copy = placed ? first.to : first.from;
     if (all && SLUICE_TRY(is_unchanged(pool, copy, steps.back().original))) {
-      SLUICE_TRY(take_back(pool, steps));
+      SLUICE_TRY(undo_move(pool, steps));
       return false;
     }
-    log::get().error("two different files have one name, both are kept; see 'sluice fsck': name={}",
-                     log::escaped(first.to.name));
-    return Error(EUCLEAN, "settle a move");
+    log::get().error(
+        "two different files have the same name, both are kept; run 'sluice fsck': name={}",
+        log::escaped(first.to.name));
+    return Error(EUCLEAN, "finish a move");
   }
   Syncer before(pool), after(pool);
   std::size_t removed = 0;
   const auto go_on = [&]() -> Result<void> {
     SLUICE_TRY(place_copy(steps, keeping_times(pool, steps)));
-    return sync_copy(before, steps);
+    return sync_names(before, steps);
   };
   if (const auto gone_on = go_on(); !gone_on) {
     if (!all) return gone_on.error();
-    SLUICE_TRY(take_back(pool, steps));
+    SLUICE_TRY(undo_move(pool, steps));
     return false;
   }
   SLUICE_TRY(remove_originals(pool, steps, keeping_times(pool, steps), removed));
@@ -223,9 +280,10 @@ Result<bool> settle_move(const Pool& pool, const std::vector<Step>& steps, Serve
   return true;
 }
 
-Result<std::vector<MoveEnd>> carry_out_moves(
-    Store& store, const Pool& pool, const std::vector<std::vector<Step>>& moves,
-    const std::function<void(std::size_t)>& before_removals, const AroundStep& around) {
+Result<std::vector<MoveEnd>> execute_moves(Store& store, const Pool& pool,
+                                           const std::vector<std::vector<Step>>& moves,
+                                           const std::function<void(std::size_t)>& before_removals,
+                                           const AroundStep& around) {
   const auto applying = [&](std::size_t move) -> Apply {
     if (!around) return keeping_times(pool, moves[move]);
     return [&, move](std::size_t i) {
@@ -244,7 +302,7 @@ Result<std::vector<MoveEnd>> carry_out_moves(
   }
   Syncer before(pool), after(pool);
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    const auto synced = ends[i].result ? sync_copy(before, moves[i]) : Result<void>();
+    const auto synced = ends[i].result ? sync_names(before, moves[i]) : Result<void>();
     if (!synced) ends[i] = give_up(pool, moves[i], synced.error());
   }
   for (std::size_t i = 0; i < moves.size(); ++i) {
@@ -255,17 +313,17 @@ Result<std::vector<MoveEnd>> carry_out_moves(
     for (int attempt = 0; attempt < kAttempts && !done && !failed_with(done, EUCLEAN); ++attempt)
       done = remove_originals(pool, moves[i], applying(i), removed);
     if (done) continue;
-    // With an original gone or out of reach, the copy is the file.
+    // If an original was removed, or the copy could not be, the copy is the file.
     if (removed == 0) ends[i] = give_up(pool, moves[i], done.error());
-    if (removed > 0 || !ends[i].is_settled) ends[i] = {.result = {}, .is_settled = false};
+    if (removed > 0 || !ends[i].is_finished) ends[i] = {.result = {}, .is_finished = false};
   }
   std::vector<std::uint64_t> settled;
   for (std::size_t i = 0; i < moves.size(); ++i) {
     ends[i].sequence = sequence + i;
-    // Only what is on disk may be forgotten. If it can't be synced, the intent stays.
-    if (ends[i].result && ends[i].is_settled)
-      ends[i].is_settled = sync_all(after, moves[i]).has_value();
-    if (ends[i].is_settled) settled.push_back(sequence + i);
+    // An intent may be cleared only when its steps are durable.
+    if (ends[i].result && ends[i].is_finished)
+      ends[i].is_finished = sync_all(after, moves[i]).has_value();
+    if (ends[i].is_finished) settled.push_back(sequence + i);
   }
   clear_finished(store, settled);
   return ends;

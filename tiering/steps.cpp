@@ -80,7 +80,7 @@ Result<bool> is_there(const Pool& pool, const Place& place, const Identity& subj
 }
 
 Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
-  if (step.kind == Step::Kind::NameTaken) return settle_taken_name(pool, step);
+  if (step.kind == Step::Kind::NameTaken) return apply_name_taken(pool, step);
   const Target from = SLUICE_TRY(open_target(pool, step.from));
   if (step.kind == Step::Kind::MirrorDir) {
     const Target to = SLUICE_TRY(open_target(pool, step.to));

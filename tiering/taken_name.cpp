@@ -69,7 +69,7 @@ Result<void> make_one(const Named& older, const Named& newer, const std::string&
 
 }  // namespace
 
-Result<void> settle_taken_name(const Pool& pool, const Step& step) {
+Result<void> apply_name_taken(const Pool& pool, const Step& step) {
   const std::string &path = step.from.path, &name = step.from.name;
   const auto find = [&](Tier& tier) -> Result<Named> {
     const SharedFd root = SLUICE_TRY(tier.root());

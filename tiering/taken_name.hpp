@@ -17,6 +17,6 @@ inline constexpr const char* kAsideDirectory = "aside";
 //   could have replaced the older: the directory is not sticky, or they own it or the older file.
 // - Two directories of one owner become one, with the permissions that both of them grant.
 // - In all other cases the older one keeps the name, and the newer one is set aside.
-Result<void> settle_taken_name(const Pool& pool, const Step& step);
+Result<void> apply_name_taken(const Pool& pool, const Step& step);
 
 }  // namespace sluice

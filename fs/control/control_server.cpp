@@ -47,7 +47,7 @@ json to_json(const Receipt& receipt) {
           {"code", receipt.code},
           {"reason", receipt.reason},
           {"result", receipt.code == 0        ? "moved"
-                     : gave_way(receipt.code) ? "gave way"
+                     : has_yielded(receipt.code) ? "gave way"
                                               : "failed"}};
 }
 

@@ -30,28 +30,30 @@ void AccessTracker::note_open(const InodePtr& inode, pid_t opener) {
   opens_.fetch_add(1, std::memory_order_relaxed);
   if (tracing_.load(std::memory_order_relaxed)) record_trace(inode);
   opener = scans_.process_of(opener);
-  const bool again = inode->last_opener.exchange(opener, std::memory_order_relaxed) == opener;
+  const bool again =
+      inode->accesses.last_opener.exchange(opener, std::memory_order_relaxed) == opener;
   if (!scans_.counts(opener, again)) return;
-  if (inode->new_opens.fetch_add(1) > 0) return;
+  if (inode->accesses.new_opens.fetch_add(1) > 0) return;
   MutexLock lock(opened_mutex_);
   opened_.push_back(inode);
 }
 
 // As much as the file holds is one use of it, whatever the size of the requests.
 void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes) {
-  const std::uint64_t sum = file->gpu_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const std::uint64_t sum =
+      file->accesses.gpu_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   {
-    MutexLock lock(file->mutex);
-    if (sum < file->size_hint) return;
+    Inode::Locked state(*file);
+    if (sum < state->size_hint) return;
   }
   struct stat st {};
   if (sum == 0 || ::fstat(fd->get(), &st) < 0) return;
   {
-    MutexLock lock(file->mutex);
-    file->size_hint = static_cast<std::uint64_t>(st.st_size);
-    if (sum < file->size_hint) return;
+    Inode::Locked state(*file);
+    state->size_hint = static_cast<std::uint64_t>(st.st_size);
+    if (sum < state->size_hint) return;
   }
-  if (const std::uint64_t counted = file->gpu_bytes.exchange(0); counted > 0) {
+  if (const std::uint64_t counted = file->accesses.gpu_bytes.exchange(0); counted > 0) {
     heat_.record(file->id(), {.gpu_bytes = counted});
     if (tracing_.load(std::memory_order_relaxed)) record_trace(file);
   }
@@ -59,14 +61,14 @@ void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std:
 
 Result<Heat> AccessTracker::heat(const InodePtr& inode) {
   Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
-  heat.opens += inode->new_opens.load();
+  heat.opens += inode->accesses.new_opens.load();
   return heat;
 }
 
 Result<double> AccessTracker::score(const InodePtr& inode) {
   const Heat heat = SLUICE_TRY(heat_.heat(inode->id()));
   return decayed(heat.score, heat.last_access, clock_.seconds(), settings_.half_life) +
-         inode->new_opens.load();
+         inode->accesses.new_opens.load();
 }
 
 void AccessTracker::record_trace(const InodePtr& inode) {
@@ -78,8 +80,8 @@ void AccessTracker::record_trace(const InodePtr& inode) {
   access.id = inode->id();
   access.path = tree_.path_of(inode);
   {
-    MutexLock lock(inode->mutex);
-    access.size = inode->size_hint;
+    Inode::Locked state(*inode);
+    access.size = state->size_hint;
   }
   MutexLock lock(trace_mutex_);
   if (traced_.size() < kMost) traced_.push_back(std::move(access));
@@ -103,7 +105,7 @@ Result<void> AccessTracker::flush() {
     opened.swap(opened_);
   }
   for (const InodePtr& inode : opened) {
-    heat_.record(inode->id(), {.opens = inode->new_opens.exchange(0)});
+    heat_.record(inode->id(), {.opens = inode->accesses.new_opens.exchange(0)});
   }
   const auto flushed = heat_.flush();
   offer_hot_files();
@@ -146,8 +148,8 @@ std::vector<AccessTracker::HotFile> AccessTracker::hottest(std::size_t most) {
       path = file.path;
     }
     const auto now_hot = score(inode);
-    MutexLock lock(inode->mutex);
-    out.push_back({std::move(path), inode->copies[0].tier, now_hot ? *now_hot : file.score});
+    Inode::Locked state(*inode);
+    out.push_back({std::move(path), state->place().tier, now_hot ? *now_hot : file.score});
   }
   // The last seconds' opens count, too.
   std::stable_sort(out.begin(), out.end(),
@@ -176,9 +178,9 @@ void AccessTracker::tick() {
   }
   std::vector<std::pair<InodeId, SharedFd>> open;
   table_.for_each([&](Inode& inode) {
-    MutexLock lock(inode.mutex);
-    if (inode.open && inode.open->passthrough && inode.open->reader)
-      open.emplace_back(inode.id(), inode.open->reader);
+    Inode::Locked state(inode);
+    if (state->open && state->open->passthrough && state->open->reader)
+      open.emplace_back(inode.id(), state->open->reader);
   });
   sampler_->watch(open);
 }

@@ -76,9 +76,9 @@ Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
 void Attributes::note_told(Inode& inode, const struct stat& st) {
   if (S_ISREG(st.st_mode))
     parts_.pool.note_file_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
-  MutexLock lock(inode.mutex);
-  inode.size_hint = static_cast<std::uint64_t>(st.st_size);
-  inode.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+  Inode::Locked state(inode);
+  state->size_hint = static_cast<std::uint64_t>(st.st_size);
+  state->pages.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
 }
 
 Result<struct stat> Attributes::stat_of(const InodePtr& inode) {
@@ -95,18 +95,18 @@ Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
     TierIndex tier = kNoTier;
     FileHandle handle;
     {
-      MutexLock lock(inode->mutex);
-      tier = inode->copies[0].tier;
-      handle = inode->copies[0].handle;
+      Inode::Locked state(*inode);
+      tier = state->place().tier;
+      handle = state->place().handle;
     }
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(inode));
     if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
-    MutexLock lock(inode->mutex);
+    Inode::Locked state(*inode);
     // It was moved while we looked.
-    if (inode->copies[0].tier != tier || inode->copies[0].handle != handle) continue;
+    if (!state->is_at(tier, handle)) continue;
     // Without a name: deleted, or the same.
     if (st.st_nlink == 0 && parts_.names.switches() != switches) continue;
-    parts_.times.show(*inode, tier, st);
+    parts_.times.show(*state, tier, st);
     break;
   }
   note_told(*inode, st);
@@ -117,8 +117,8 @@ Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(inode));
   if (copies.reachable.size() > 1) parts_.times.load(*inode);
   const auto changes = [&] {
-    MutexLock lock(inode->mutex);
-    return inode->times ? inode->times->changes : 0;
+    Inode::Locked state(*inode);
+    return state->times ? state->times->changes : 0;
   };
   struct stat st {};
   for (unsigned before = changes();; before = changes()) {
@@ -130,8 +130,8 @@ Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
         continue;
       }
       {
-        MutexLock lock(inode->mutex);
-        parts_.times.show(*inode, copy.tier->index(), each);
+        Inode::Locked state(*inode);
+        parts_.times.show(*state, copy.tier->index(), each);
       }
       if (i == 0) st = each;
       // A name made on any tier makes the directory younger.
@@ -150,14 +150,13 @@ struct stat Attributes::stat_of(const InodePtr& inode, const Located& found) {
   struct stat st = found.st;
   st.st_ino = to_number(inode->id());
   {
-    MutexLock lock(inode->mutex);
-    const bool is_there = !inode->copies.empty() && inode->copies[0].tier == found.tier &&
-                          inode->copies[0].handle == found.handle;
+    Inode::Locked state(*inode);
+    const bool is_there = state->is_at(found.tier, found.handle);
     // While its names change hands, a file is found in either place, with some of its links.
-    const bool moves = inode->has_twin || (inode->move && inode->move->is_switching);
-    const bool merges = inode->is_directory() && (inode->copies.size() > 1 || inode->times);
+    const bool moves = state->may_be_in_two_places();
+    const bool merges = inode->is_directory() && (state->copies.size() > 1 || state->times);
     if (is_there && !moves && !merges) {
-      parts_.times.show(*inode, found.tier, st);
+      parts_.times.show(*state, found.tier, st);
       return st;
     }
   }
@@ -171,9 +170,9 @@ double Attributes::cache_seconds(const InodePtr& inode) {
   if (!S_ISREG(inode->type)) return kCacheSeconds;
   bool changing = false, unsure = false;
   {
-    MutexLock lock(inode->mutex);
-    changing = inode->open && inode->open->passthrough && inode->open->mappers > 0;
-    unsure = !changing && inode->maybe_mapped;
+    Inode::Locked state(*inode);
+    changing = state->open && state->open->passthrough && state->open->mappers > 0;
+    unsure = !changing && state->pages.maybe_mapped;
   }
   if (unsure) changing = parts_.pages.is_still_mapped(inode);
   return changing ? 0 : kCacheSeconds;
@@ -232,8 +231,8 @@ Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change
   if (change.size) {
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
     if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
-    MutexLock lock(file->mutex);
-    if (!file->open || file->open->passthrough) file->pages_stale = true;
+    Inode::Locked state(*file);
+    if (!state->open || state->open->passthrough) state->pages.stale = true;
   }
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   if (change.strip_suid) SLUICE_TRY(drop_suid(fd->get(), *change.strip_suid));
@@ -244,17 +243,17 @@ Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change
 Result<std::string> Attributes::xattr(const InodePtr& file, const char* name) {
   unsigned set_before = 0;
   {
-    MutexLock lock(file->mutex);
-    if (file->without_xattrs) return absent(name);
-    set_before = file->xattrs_set;
+    Inode::Locked state(*file);
+    if (state->xattrs.none) return absent(name);
+    set_before = state->xattrs.changes;
   }
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   const ProcPath path(fd->get());
   // The kernel asks each file that is written for security.capability, `ls -l` for two more, and
   // most files have no xattr at all: find that out once.
   if (::listxattr(path.c_str(), nullptr, 0) == 0) {
-    MutexLock lock(file->mutex);
-    file->without_xattrs = file->xattrs_set == set_before;
+    Inode::Locked state(*file);
+    state->xattrs.none = state->xattrs.changes == set_before;
     return absent(name);
   }
   std::string value(256, '\0');
@@ -284,9 +283,9 @@ Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::
       return Error::last("setxattr");
     }
     {
-      MutexLock lock(file->mutex);
-      file->without_xattrs = false;
-      ++file->xattrs_set;
+      Inode::Locked state(*file);
+      state->xattrs.none = false;
+      ++state->xattrs.changes;
     }
     // Like chmod, setting an ACL takes setgid from who is not in the group.
     if (std::string_view(name) == "system.posix_acl_access") return drop_setgid(fd->get(), caller);
@@ -335,8 +334,8 @@ Result<struct statx> Attributes::statx(InodeId id) {
 // When the first copy was made; nothing where the copy that statx_on_tier() looks at says so.
 std::optional<timespec> Attributes::born_at(const InodePtr& inode) {
   if (!inode->is_directory()) {
-    MutexLock lock(inode->mutex);
-    return parts_.times.birth(*inode);
+    Inode::Locked state(*inode);
+    return parts_.times.birth(*state);
   }
   const auto copies = parts_.tree.open_copies(inode);
   std::optional<timespec> first;
@@ -370,8 +369,8 @@ Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) 
     SLUICE_TRY(call(fd));
     if (sets) {
       const struct statx st = SLUICE_TRY(look_at(fd->get()));
-      MutexLock lock(file->mutex);
-      note_flags(file, st);
+      Inode::Locked state(*file);
+      note_flags(*file, *state, st);
     }
   } else {
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(file));

@@ -11,10 +11,10 @@ namespace sluice {
 std::vector<AwayJournal::Copy> AwayTiers::away_copies(const InodePtr& directory) {
   std::vector<const Tier*> away;
   {
-    MutexLock lock(directory->mutex);
+    Inode::Locked state(*directory);
     for (const auto& tier : pool_) {
       if (tier->online()) continue;
-      if (directory->has_copy_on(tier->index()) || directory->partly_unknown)
+      if (state->has_copy_on(tier->index()) || state->directory.partly_unknown)
         away.push_back(tier.get());
     }
   }

@@ -19,8 +19,8 @@ Descriptors::Descriptors(Pool& pool, DirectoryTree& tree)
 Result<SharedFd> Descriptors::any(const InodePtr& inode) {
   if (inode->is_directory()) return SLUICE_TRY(tree_.open_copies(inode)).reachable[0].fd;
   {
-    MutexLock lock(inode->mutex);
-    if (inode->open && inode->open->reader) return inode->open->reader;
+    Inode::Locked state(*inode);
+    if (state->open && state->open->reader) return state->open->reader;
   }
   return open_handle(inode, O_PATH);
 }
@@ -34,9 +34,9 @@ Result<SharedFd> Descriptors::open(const InodePtr& inode, int flags) {
     {
       // A lease of our own is taken and turned under this lock. However long its thread was kept
       // from running, we have waited for it here.
-      MutexLock lock(inode->mutex);
-      const Copy& copy = inode->copies[0];
-      open = inode->open && inode->open->reader ? inode->open->reader : copy.fd;
+      Inode::Locked state(*inode);
+      const Copy& copy = state->place();
+      open = state->open && state->open->reader ? state->open->reader : copy.fd;
     }
     auto opened = open ? reopen(open->get(), flags) : open_handle(inode, flags);
     if (!failed_with(opened, EAGAIN) || tries == kTries) return opened;
@@ -54,8 +54,8 @@ Result<SharedFd> Descriptors::open_handle(const InodePtr& inode, int flags) {
   for (FileHandle tried;;) {
     Copy copy;
     {
-      MutexLock lock(inode->mutex);
-      copy = inode->copies[0];
+      Inode::Locked state(*inode);
+      copy = state->copies[0];
     }
     Tier& tier = pool_[copy.tier];
     if (!tier.online()) return Error(EIO, "tier is offline");
@@ -72,16 +72,16 @@ Result<SharedFd> Descriptors::reader(const InodePtr& inode, Keep keep) {
   for (;;) {
     FileHandle place;
     {
-      MutexLock lock(inode->mutex);
-      if (inode->open && inode->open->reader) return inode->open->reader;
-      place = inode->copies[0].handle;
+      Inode::Locked state(*inode);
+      if (state->open && state->open->reader) return state->open->reader;
+      place = state->place().handle;
     }
     SharedFd fd = SLUICE_TRY(open(inode, O_RDONLY));
-    MutexLock lock(inode->mutex);
+    Inode::Locked state(*inode);
     // It moved meanwhile: this descriptor is of the file that is gone.
-    if (inode->copies[0].handle != place) continue;
-    if (!inode->open || inode->open->reader) return inode->open ? inode->open->reader : fd;
-    if (keep == Keep::Always || has_room_for_readers()) keep_reader(*inode->open, fd);
+    if (state->place().handle != place) continue;
+    if (!state->open || state->open->reader) return state->open ? state->open->reader : fd;
+    if (keep == Keep::Always || has_room_for_readers()) keep_reader(*state->open, fd);
     return fd;
   }
 }
@@ -99,19 +99,19 @@ void Descriptors::drop_reader(OpenFile& file) {
 
 Result<SharedFd> Descriptors::writer(const InodePtr& inode) {
   {
-    MutexLock lock(inode->mutex);
-    if (inode->open && inode->open->writer) return inode->open->writer;
+    Inode::Locked state(*inode);
+    if (state->open && state->open->writer) return state->open->writer;
   }
   auto opened = open(inode, O_RDWR);
   if (failed_with(opened, EPERM) && inode->append_only) opened = open(inode, O_RDWR | O_APPEND);
   if (!opened) return opened.error();
   SharedFd fd = *std::move(opened);
-  MutexLock lock(inode->mutex);
+  Inode::Locked state(*inode);
   // Kept for writers whom we serve: where nobody writes, it would forbid every move; where the
   // kernel writes, it would be one descriptor for each file that is open.
-  if (!inode->open || inode->open->writers == 0 || !inode->open->moving) return fd;
-  if (!inode->open->writer) inode->open->writer = fd;
-  return inode->open->writer;
+  if (!state->open || state->open->writers == 0 || !state->open->moving) return fd;
+  if (!state->open->writer) state->open->writer = fd;
+  return state->open->writer;
 }
 
 }  // namespace sluice

@@ -91,9 +91,10 @@ DirectoryStream::~DirectoryStream() {
 void DirectoryStream::set_listing(bool listing) {
   if (listing) {
     const auto until = std::chrono::steady_clock::now().time_since_epoch() + kListingLasts;
-    directory_->listed_until = std::chrono::nanoseconds(until).count();
+    directory_->listings.until = std::chrono::nanoseconds(until).count();
   }
-  if (std::exchange(listing_, listing) != listing) directory_->listings.fetch_add(listing ? 1 : -1);
+  if (std::exchange(listing_, listing) != listing)
+    directory_->listings.count.fetch_add(listing ? 1 : -1);
 }
 
 bool DirectoryStream::may_take_long() {
@@ -144,8 +145,8 @@ Result<void> DirectoryStream::load_merged() {
   for (const auto& copy : copies_)
     names->stamps.push_back(SLUICE_TRY(stamp_of(copy.tier->index(), copy.get())));
   {
-    MutexLock lock(directory_->mutex);
-    names_ = directory_->listed_names.lock();
+    Inode::Locked state(*directory_);
+    names_ = state->directory.listed_names.lock();
   }
   if (names_ && names_->stamps == names->stamps) return {};
   const bool is_shared = names->can_be_shared();
@@ -153,8 +154,8 @@ Result<void> DirectoryStream::load_merged() {
   names->text.shrink_to_fit();
   names->entries.shrink_to_fit();
   names_ = std::move(names);
-  MutexLock lock(directory_->mutex);
-  if (is_shared) directory_->listed_names = names_;
+  Inode::Locked state(*directory_);
+  if (is_shared) state->directory.listed_names = names_;
   return {};
 }
 
@@ -212,8 +213,8 @@ Result<bool> DirectoryStream::more() {
 std::uint64_t DirectoryStream::number_of(const Raw& raw) {
   if (raw.name == ".") return to_number(directory_->id());
   if (raw.name == "..") {
-    MutexLock lock(directory_->mutex);
-    return to_number(directory_->parent);
+    Inode::Locked state(*directory_);
+    return to_number(state->name.parent);
   }
   for (const auto& copy : copies_) {
     if (copy.tier->index() != raw.tier) continue;

@@ -25,9 +25,9 @@ DirectoryTree::DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, N
                                         4096)) {
   auto root = std::make_shared<Inode>(Identity{kRootId, 0}, S_IFDIR);
   {
-    MutexLock lock(root->mutex);
-    root->parent = kRootId;
-    for (const auto& tier : pool_) root->copies.push_back({tier->index(), {}, nullptr});
+    Inode::Locked state(*root);
+    state->name.parent = kRootId;
+    for (const auto& tier : pool_) state->copies.push_back({tier->index(), {}, nullptr});
   }
   table_.add_root(root);
 }
@@ -126,12 +126,12 @@ Result<OpenCopy> DirectoryTree::open_copy(const InodePtr& directory, TierIndex i
   }
   FileHandle handle;
   {
-    MutexLock lock(directory->mutex);
-    for (const Copy& copy : directory->copies) {
+    Inode::Locked state(*directory);
+    for (const Copy& copy : state->copies) {
       if (copy.tier != index) continue;
       if (!tier.online()) return Error(EIO, "tier is offline");
       if (copy.fd) {
-        directory->fd_used = true;
+        state->directory.fd_used = true;
         return OpenCopy{&tier, copy.fd};
       }
       handle = copy.handle;
@@ -143,8 +143,8 @@ Result<OpenCopy> DirectoryTree::open_copy(const InodePtr& directory, TierIndex i
     return opened.error().code == ESTALE ? Error(ENOENT, "open directory") : opened.error();
   SharedFd fd = std::make_shared<UniqueFd>(*std::move(opened));
   {
-    MutexLock lock(directory->mutex);
-    for (Copy& copy : directory->copies) {
+    Inode::Locked state(*directory);
+    for (Copy& copy : state->copies) {
       if (copy.tier == index && copy.handle == handle) copy.fd = fd;
     }
   }
@@ -158,18 +158,18 @@ Result<OpenCopies> DirectoryTree::open_copies(const InodePtr& directory) {
   std::vector<TierIndex> closed;  // those that must be opened, or can't be
   std::size_t copies = 0;
   {
-    MutexLock lock(directory->mutex);
-    out.complete = !directory->partly_unknown;
-    copies = directory->copies.size();
+    Inode::Locked state(*directory);
+    out.complete = !state->directory.partly_unknown;
+    copies = state->copies.size();
     out.reachable.reserve(copies);
-    for (const Copy& copy : directory->copies) {
+    for (const Copy& copy : state->copies) {
       if (copy.fd && pool_[copy.tier].online()) {
         out.reachable.push_back({&pool_[copy.tier], copy.fd});
       } else {
         closed.push_back(copy.tier);
       }
     }
-    directory->fd_used = true;
+    state->directory.fd_used = true;
   }
   if (closed.empty() && copies > 0) return out;
   int code = ENOENT;
@@ -212,10 +212,10 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
   InodeId parent_id{};
   KnownName known;
   {
-    MutexLock lock(directory->mutex);
-    if (directory->removed) return Error(ENOENT, "name of a directory");
-    parent_id = directory->parent;
-    known.name = directory->name;
+    Inode::Locked state(*directory);
+    if (state->directory.removed) return Error(ENOENT, "name of a directory");
+    parent_id = state->name.parent;
+    known.name = state->name.text;
   }
   const auto remembered = inode(parent_id, NamesLock::HeldWithCopies);
   if (remembered) {
@@ -303,8 +303,8 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
     return Error(EIO, "another directory has its name on that tier");
   if (filled) times_.copied(*directory, fastest, originals.reachable[0].get(), there);
   {
-    MutexLock lock(directory->mutex);
-    directory->put_copy({tier.index(), there.handle, there.pinned});
+    Inode::Locked state(*directory);
+    state->put_copy({tier.index(), there.handle, there.pinned});
   }
   return open_copy(directory, tier.index());
 }
@@ -315,16 +315,16 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
   for (InodePtr at = directory; at && at->id() != kRootId;) {
     InodeId up{};
     {
-      MutexLock lock(at->mutex);
-      if (at->has_copy_on(tier) || at->name.empty()) break;
-      up = at->parent;
+      Inode::Locked state(*at);
+      if (state->has_copy_on(tier) || state->name.text.empty()) break;
+      up = state->name.parent;
     }
     unsure.push_back(at);
     at = table_.find(up);
   }
   for (; !unsure.empty(); unsure.pop_back()) {
     const InodePtr& at = unsure.back();
-    const auto [up, name] = at->last_name();
+    const auto [up, name, told_at] = at->last_name();
     const InodePtr parent = table_.find(up);
     const auto above = parent ? open_copy(parent, tier) : Error(ENOENT, "no parent");
     const auto found =
@@ -337,8 +337,8 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
           !take_identity(*found, at->identity, name.c_str()))
         return;
     }
-    MutexLock lock(at->mutex);
-    at->put_copy({tier, found->handle, found->pinned});
+    Inode::Locked state(*at);
+    state->put_copy({tier, found->handle, found->pinned});
   }
 }
 
@@ -348,18 +348,18 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
   std::vector<InodeId> unsure, changed;
   table_.for_each([&](Inode& inode) {
     if (!inode.is_directory()) return;
-    MutexLock lock(inode.mutex);
-    if (inode.partly_unknown) unsure.push_back(inode.id());
-    if (inode.partly_unknown || inode.has_copy_on(tier)) changed.push_back(inode.id());
+    Inode::Locked state(inode);
+    if (state->directory.partly_unknown) unsure.push_back(inode.id());
+    if (state->directory.partly_unknown || state->has_copy_on(tier)) changed.push_back(inode.id());
   });
   for (const InodeId id : changed) {
     const InodePtr directory = table_.find(id);
     const auto copy = directory ? open_copy(directory, tier) : Error(ENOENT, "no directory");
     if (!copy || !pool_[tier].is_hidden(copy->get())) continue;
     // A power cut undid the naming of this copy: what is put there would not be seen again.
-    MutexLock lock(directory->mutex);
-    if (directory->copies.size() > 1)
-      std::erase_if(directory->copies, [&](const Copy& each) { return each.tier == tier; });
+    Inode::Locked state(*directory);
+    if (state->copies.size() > 1)
+      std::erase_if(state->copies, [&](const Copy& each) { return each.tier == tier; });
   }
   const bool all_online =
       std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });
@@ -368,8 +368,8 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
     if (!directory) continue;
     rediscover(directory, tier);
     if (all_online) {
-      MutexLock lock(directory->mutex);
-      directory->partly_unknown = false;
+      Inode::Locked state(*directory);
+      state->directory.partly_unknown = false;
     }
   }
   return changed;
@@ -378,27 +378,27 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
 // Where its parent has a copy on a tier that is away, so may the directory.
 void DirectoryTree::set_partly_unknown(InodeId id) {
   if (const InodePtr directory = table_.find(id)) {
-    MutexLock lock(directory->mutex);
-    directory->partly_unknown = true;
+    Inode::Locked state(*directory);
+    state->directory.partly_unknown = true;
   }
 }
 
 void DirectoryTree::tier_added(TierIndex tier) {
   const InodePtr root = table_.find(kRootId);
   {
-    MutexLock lock(root->mutex);
-    root->copies.push_back({tier, {}, nullptr});
+    Inode::Locked state(*root);
+    state->copies.push_back({tier, {}, nullptr});
   }
   table_.for_each([](Inode& inode) {
-    MutexLock lock(inode.mutex);
-    if (inode.is_directory()) inode.partly_unknown = true;
+    Inode::Locked state(inode);
+    if (inode.is_directory()) state->directory.partly_unknown = true;
   });
 }
 
 void DirectoryTree::tier_went(TierIndex tier) {
   table_.for_each([&](Inode& inode) {
-    MutexLock lock(inode.mutex);
-    for (Copy& copy : inode.copies) {
+    Inode::Locked state(inode);
+    for (Copy& copy : state->copies) {
       if (copy.tier == tier && !copy.handle.empty()) copy.fd = nullptr;
     }
   });
@@ -414,10 +414,10 @@ std::string DirectoryTree::path_of(const InodePtr& leaf) const {
   for (int depth = 0; at && at->id() != kRootId && depth < kDeepest; ++depth) {
     InodeId up{};
     {
-      MutexLock lock(at->mutex);
-      if (at->name.empty()) return {};
-      names.push_back(at->name);
-      up = at->parent;
+      Inode::Locked state(*at);
+      if (state->name.text.empty()) return {};
+      names.push_back(state->name.text);
+      up = state->name.parent;
     }
     at = table_.find(up);
   }

@@ -95,8 +95,8 @@ bool DirectoryTree::take_identity(const Located& copy, const Identity& identity,
   if (const InodePtr other = table_.find(copy)) {
     bool has_more = false;
     {
-      MutexLock lock(other->mutex);
-      has_more = other->copies.size() > 1;
+      Inode::Locked state(*other);
+      has_more = state->copies.size() > 1;
     }
     if (has_more) {
       log::get().error(
@@ -134,12 +134,12 @@ Result<std::vector<Located>> DirectoryTree::locate_told(const InodePtr& parent,
   for (const Located& each : found) {
     const InodePtr inode = table_.find(each);
     if (!inode) continue;
-    MutexLock lock(inode->mutex);
-    const bool is_named = inode->parent == parent->id() && inode->name == name;
+    Inode::Locked state(*inode);
+    const bool is_named = state->name.parent == parent->id() && state->name.text == name;
     // Of a file with several names, the kernel may know others besides the one that we remember.
     const bool has_more = !inode->is_directory() && each.st.st_nlink > 1;
-    if (inode->told_at == 0 || !(is_named || has_more)) continue;
-    const std::tuple rank{is_named, inode->told_at, inode->copies[0].tier == each.tier};
+    if (state->name.told_at == 0 || !(is_named || has_more)) continue;
+    const std::tuple rank{is_named, state->name.told_at, state->place().tier == each.tier};
     if (told != nullptr && rank <= best) continue;
     told = &each;
     best = rank;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FdCache bounds how many directory descriptors the inodes keep: the kernel may know a million
-// directories, a process has a few thousand descriptors. Second chance (clock) replacement.
-// Threads: any thread, any time.
+// FdCache limits how many directory descriptors the inodes keep: the kernel may know a million
+// directories, but a process has a few thousand descriptors. It replaces by second chance (clock).
+// Threads: thread-safe.
 #pragma once
 
 #include <deque>
@@ -17,14 +17,14 @@ class FdCache {
  public:
   explicit FdCache(std::size_t limit) : limit_(limit) {}
 
-  // Notes that a descriptor was put into a copy of `directory`, and takes those of others away if
-  // there are too many. REQUIRES: the caller holds no inode's mutex.
+  // Notes that a copy of `directory` got a descriptor, and closes those of other directories if
+  // there are too many. REQUIRES: the caller has locked no inode.
   void added(const InodePtr& directory) {
     {
       MutexLock lock(mutex_);
       ring_.push_back(directory);
     }
-    // Bounded: removed directories keep theirs however often they come round.
+    // Bounded, because removed directories always keep theirs.
     for (std::size_t tries = 0; tries < 2 * limit_; ++tries) {
       InodePtr candidate;
       {
@@ -36,13 +36,9 @@ class FdCache {
       if (!candidate) continue;
       bool keep = false;
       {
-        MutexLock lock(candidate->mutex);
-        keep = std::exchange(candidate->fd_used, false) || candidate->removed;
-        if (!keep) {
-          for (Copy& copy : candidate->copies) {
-            if (!copy.handle.empty()) copy.fd = nullptr;
-          }
-        }
+        Inode::Locked state(*candidate);
+        keep = std::exchange(state->directory.fd_used, false) || state->directory.removed;
+        if (!keep) state->close_descriptors();
       }
       if (!keep) continue;
       MutexLock lock(mutex_);

@@ -15,11 +15,10 @@ Result<struct statx> look_at(int fd) {
   return st;
 }
 
-// REQUIRES: the inode's mutex is held.
-void note_flags(const InodePtr& inode, const struct statx& st) NO_THREAD_SAFETY_ANALYSIS {
-  const bool before = inode->append_only.exchange(only_appends(st));
-  // Our descriptor may be one that only appends.
-  if (before && !inode->append_only && inode->open) inode->open->writer = nullptr;
+void note_flags(Inode& inode, InodeState& state, const struct statx& st) {
+  const bool before = inode.append_only.exchange(only_appends(st));
+  // The descriptor may have been opened with O_APPEND.
+  if (before && !inode.append_only && state.open) state.open->writer = nullptr;
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What chattr set on a file: +a and +i. Threads: any.
+// The flags that chattr(1) sets: +a and +i. Threads: functions without state.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,7 +12,7 @@ namespace sluice {
 // Size, blocks and flags of an open file.
 Result<struct statx> look_at(int fd);
 bool only_appends(const struct statx& st);
-// Remembers whether the file is append-only. REQUIRES: the inode's mutex is held.
-void note_flags(const InodePtr& inode, const struct statx& st);
+// Remembers whether the file is append-only. `state` is the inode's.
+void note_flags(Inode& inode, InodeState& state, const struct statx& st);
 
 }  // namespace sluice

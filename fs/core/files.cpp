@@ -52,23 +52,22 @@ Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedF
   for (;;) {
     bool may_be_mapped = false;
     {
-      MutexLock lock(inode->mutex);
-      may_be_mapped = inode->maybe_mapped && !inode->open;
+      Inode::Locked state(*inode);
+      may_be_mapped = state->pages.maybe_mapped && !state->open;
     }
     const bool mapped = may_be_mapped && parts_.pages.is_still_mapped(inode);
     std::shared_ptr<FileMove> ending;
     {
-      MutexLock lock(inode->mutex);
+      Inode::Locked state(*inode);
       // A writer does not wait for a file to be copied, only for its names to change hands.
-      if (wants_to_write(flags) && inode->move) {
-        if (inode->move->is_switching) {
-          ending = inode->move;
-        } else {
-          inode->move->cancel();
-          inode->move_waits = true;  // for this writer to close it
+      if (wants_to_write(flags) && state->is_moving()) {
+        ending = state->switching_move();
+        if (!ending) {
+          state->cancel_move();
+          state->move_waits = true;  // for this writer to close it
         }
       }
-      if (!ending) return open_locked(inode, flags, fresh, mapped);
+      if (!ending) return open_locked(inode, *state, flags, fresh, mapped);
     }
     if (must_not_wait) return Error(kWouldWait, "the file's move is about to end");
     ending->wait_for_end();
@@ -77,56 +76,53 @@ Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedF
 
 // What passes through the kernel can't spill: ENOSPC goes to the application. So a writer passes
 // through only if the tier has ample room, by the sizes that this pool has seen, or if no other
-// tier could take the file any further. REQUIRES: the inode's mutex is held.
-bool Files::may_outgrow(const InodePtr& inode, int flags,
-                        const struct statx& st) NO_THREAD_SAFETY_ANALYSIS {
+// tier could take the file any further.
+bool Files::may_outgrow(const InodeState& state, int flags, const struct statx& st) {
   const std::uint64_t allocated = st.stx_blocks * 512;
   std::uint64_t growth = std::max(kLeastGrowth, 2 * parts_.pool.largest_file());
   if (st.stx_size > 0 && !(flags & (O_APPEND | O_TRUNC))) {
     const std::uint64_t holes = st.stx_size > allocated ? st.stx_size - allocated : 0;
     growth = std::max<std::uint64_t>({kLeastGrowthInPlace, st.stx_size / 2, holes});
   }
-  return parts_.pool.may_outgrow(inode->copies[0].tier, flags & O_TRUNC ? 0 : allocated, growth);
+  return parts_.pool.may_outgrow(state.place().tier, flags & O_TRUNC ? 0 : allocated, growth);
 }
 
-// REQUIRES: the inode's mutex is held.
-Result<struct statx> Files::look_at(const InodePtr& inode) NO_THREAD_SAFETY_ANALYSIS {
-  if (inode->open && inode->open->reader) return sluice::look_at(inode->open->reader->get());
-  const Copy& copy = inode->copies[0];
+Result<struct statx> Files::look_at(const InodeState& state) {
+  if (state.open && state.open->reader) return sluice::look_at(state.open->reader->get());
+  const Copy& copy = state.place();
   if (copy.fd) return sluice::look_at(copy.fd->get());
   return sluice::look_at(SLUICE_TRY(parts_.pool[copy.tier].open(copy.handle, O_PATH)).get());
 }
 
-// REQUIRES: the inode's mutex is held.
-Result<Opened> Files::open_locked(const InodePtr& inode, int flags, SharedFd fd,
-                                  bool mapped) NO_THREAD_SAFETY_ANALYSIS {
+Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
+                                  bool mapped) {
   const bool writes = wants_to_write(flags);
-  Tier& tier = parts_.pool[inode->copies[0].tier];
+  Tier& tier = parts_.pool[state.place().tier];
   if (!tier.online()) return Error(EIO, "tier is offline");
   Opened out;
   struct statx st {};  // as a new file's, unless it is looked at
   if (writes && !fd) {
-    st = SLUICE_TRY(look_at(inode));
+    st = SLUICE_TRY(look_at(state));
     SLUICE_TRY(check_flags(st, flags));
-    note_flags(inode, st);
+    note_flags(*inode, state, st);
     // The kernel forbids mappings of append-only files, but does not know that this one is.
-    const bool passes = inode->open ? inode->open->passthrough : mapped;
+    const bool passes = state.open ? state.open->passthrough : mapped;
     if (only_appends(st) && passes && can_map_to_write(flags))
       return Error(EBUSY, "open an append-only file that may be mapped");
   }
-  if (!inode->open) {
+  if (!state.open) {
     auto file = std::make_unique<OpenFile>();
     // Small files stay in the kernel's page cache between opens: registering one costs more than it
     // saves. A writer that may outgrow the tier must come to us, so that we can take the file
     // elsewhere.
-    const bool small = inode->size_hint <= parts_.small_file && !writes;
-    const bool outgrows = writes && may_outgrow(inode, flags, st);
+    const bool small = state.size_hint <= parts_.small_file && !writes;
+    const bool outgrows = writes && may_outgrow(state, flags, st);
     // What is passed through can't be moved until it is closed.
-    const bool moves = !writes && (inode->move || inode->move_waits);
+    const bool moves = !writes && (state.is_moving() || state.move_waits);
     // A live mapping bypasses us, so every other access must as well.
     if (passthrough_ && ((!small && !outgrows && !moves) || mapped)) {
       if (!fd) {
-        const Copy& copy = inode->copies[0];
+        const Copy& copy = state.place();
         fd = copy.fd ? SLUICE_TRY(Descriptors::reopen(copy.fd->get(), O_RDONLY))
                      : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
         if (!writes) st = SLUICE_TRY(sluice::look_at(fd->get()));
@@ -142,26 +138,26 @@ Result<Opened> Files::open_locked(const InodePtr& inode, int flags, SharedFd fd,
     }
     // The kernel needs no descriptor of ours to read and write; where they run short, we do
     // without.
-    if (fd && (parts_.descriptors.has_room_for_readers() || inode->copies[0].handle.empty() ||
+    if (fd && (parts_.descriptors.has_room_for_readers() || state.place().handle.empty() ||
                is_nameless(fd)))
       parts_.descriptors.keep_reader(*file, std::move(fd));
-    inode->open = std::move(file);
+    state.open = std::move(file);
   }
-  OpenFile& file = *inode->open;
+  OpenFile& file = *state.open;
   ++file.opens;
   if (writes) ++file.writers;
   if (can_map_to_write(flags)) ++file.mappers;
   open_files_.fetch_add(1, std::memory_order_relaxed);
   if (file.passthrough) {
     out.backing_id = file.backing_id;
-    if (writes) inode->pages_stale = true;
+    if (writes) state.pages.stale = true;
     if (writes && file.promised == 0) {
       file.promised = std::max(kLeastPromise, parts_.pool.largest_file());
       tier.promise(file.promised);
     }
-    if (can_map_to_write(flags)) parts_.pages.watch(inode);
+    if (can_map_to_write(flags)) parts_.pages.watch(inode, state);
   } else {
-    out.keep_pages = !std::exchange(inode->pages_stale, false);
+    out.keep_pages = !std::exchange(state.pages.stale, false);
     if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
     // Half as many copies; a file that can't be read can't be mapped either, and whoever reads it
     // beside us asks for its times first, and drops pages that are older. Nor can such an open be
@@ -266,25 +262,25 @@ void Files::release(InodeId id, int flags) {
   SharedFd served;   // by us
   bool move_waits = false;
   {
-    MutexLock lock(file->mutex);
-    if (!file->open) return;
-    if (wants_to_write(flags) && file->open->writers > 0) --file->open->writers;
-    if (can_map_to_write(flags) && file->open->mappers > 0) --file->open->mappers;
-    if (wants_to_write(flags) && file->open->passthrough) written = file->open->reader;
-    const bool no_writers = file->open->writers == 0;
-    if (no_writers) served = std::exchange(file->open->writer, nullptr);
-    if (no_writers && file->open->promised > 0)
-      parts_.pool[file->copies[0].tier].take_back_promise(std::exchange(file->open->promised, 0));
+    Inode::Locked state(*file);
+    if (!state->open) return;
+    if (wants_to_write(flags) && state->open->writers > 0) --state->open->writers;
+    if (can_map_to_write(flags) && state->open->mappers > 0) --state->open->mappers;
+    if (wants_to_write(flags) && state->open->passthrough) written = state->open->reader;
+    const bool no_writers = state->open->writers == 0;
+    if (no_writers) served = std::exchange(state->open->writer, nullptr);
+    if (no_writers && state->open->promised > 0)
+      parts_.pool[state->place().tier].take_back_promise(std::exchange(state->open->promised, 0));
     // Readers whom we serve are not in the way of a move.
-    move_waits = file->move_waits && no_writers && !file->open->passthrough;
-    if (--file->open->opens == 0) last = std::move(file->open);
-    if (last) move_waits = file->move_waits;
-    if (last && last->direct) file->pages_stale = true;
-    if (last && file->maybe_mapped && last->reader) {
+    move_waits = state->move_waits && no_writers && !state->open->passthrough;
+    if (--state->open->opens == 0) last = std::move(state->open);
+    if (last) move_waits = state->move_waits;
+    if (last && last->direct) state->pages.stale = true;
+    if (last && state->pages.maybe_mapped && last->reader) {
       // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
         ::fcntl(last->reader->get(), F_SETLEASE, F_UNLCK);
-        file->maybe_mapped = false;
+        state->pages.maybe_mapped = false;
       }
     }
   }

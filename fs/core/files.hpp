@@ -89,9 +89,10 @@ class Files {
   Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
                                             const char* name, int flags, const SharedFd& fd);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
-  Result<Opened> open_locked(const InodePtr& inode, int flags, SharedFd fd, bool mapped);
-  bool may_outgrow(const InodePtr& inode, int flags, const struct statx& st);
-  Result<struct statx> look_at(const InodePtr& inode);
+  Result<Opened> open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
+                             bool mapped);
+  bool may_outgrow(const InodeState& state, int flags, const struct statx& st);
+  Result<struct statx> look_at(const InodeState& state);
   // Runs `change(writer)`; when the tier is full, moves the file and runs it again.
   template <typename Change>
   auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);

@@ -31,9 +31,9 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   TierIndex tier = kNoTier;
   const auto place = [&] {
-    MutexLock lock(file->mutex);
-    tier = file->copies[0].tier;
-    return file->copies[0].handle;
+    Inode::Locked state(*file);
+    tier = state->place().tier;
+    return state->place().handle;
   };
   for (;;) {
     const std::uint64_t switches = parts_.namespace_lock.switches();
@@ -85,8 +85,8 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
                                  const std::optional<Caller>& strip_suid, WriteTo where) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   if (must_not_wait) {
-    MutexLock lock(file->mutex);
-    if (parts_.pool[file->copies[0].tier].writes_wait() || writes_may_be_slowed())
+    Inode::Locked state(*file);
+    if (parts_.pool[state->place().tier].writes_wait() || writes_may_be_slowed())
       return Error(kWouldWait, "write to a busy disk");
   }
   std::size_t done = 0;
@@ -116,9 +116,9 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
   const auto written = with_room(file, offset, size, put_all);
   bool is_shared = false;
   {
-    MutexLock lock(file->mutex);
-    parts_.pool[file->copies[0].tier].count_written(done, took);
-    is_shared = file->open && file->open->direct && file->open->opens > 1;
+    Inode::Locked state(*file);
+    parts_.pool[state->place().tier].count_written(done, took);
+    is_shared = state->open && state->open->direct && state->open->opens > 1;
   }
   // Somebody may have mapped a page while we wrote it.
   if (is_shared) parts_.pages.written_below_pages(id);

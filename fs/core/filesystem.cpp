@@ -73,14 +73,14 @@ Result<void> Filesystem::flush() {
 }
 
 Result<void> Filesystem::close() {
-  relocator_.settle_moves();
+  relocator_.finish_moves();
   migration_.reset();
   return flush();
 }
 
 void Filesystem::tick() {
   pages_.tick();
-  relocator_.settle_moves();
+  relocator_.finish_moves();
   accesses_.tick();
   for (const auto& tier : pool_) {
     if (tier->check_presence() && !tier->present()) tier_went(*tier);
@@ -137,8 +137,8 @@ void Filesystem::drop_names_and_listings(const std::vector<InodeId>& directories
   if (!kernel_.drop_all_names()) {
     std::vector<std::pair<InodeId, std::string>> names;
     table_.for_each([&](Inode& inode) {
-      MutexLock lock(inode.mutex);
-      if (inode.told_at != 0) names.emplace_back(inode.parent, inode.name);
+      Inode::Locked state(inode);
+      if (state->name.told_at != 0) names.emplace_back(state->name.parent, state->name.text);
     });
     for (const auto& [parent, name] : names) kernel_.drop_name(parent, name);
   }

@@ -11,18 +11,17 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
     std::shared_ptr<FileMove> ending;
     std::shared_ptr<SharedMutex> moving;
     {
-      MutexLock lock(inode->mutex);
-      if (!inode->move || !inode->move->is_switching) {
-        if (inode->open) moving = inode->open->moving;
+      Inode::Locked state(*inode);
+      ending = state->switching_move();
+      if (!ending) {
+        if (state->open) moving = state->open->moving;
         // Whoever has it exclusively copies the file, as long as that takes.
         if (moving && must_not_wait && !moving->try_lock_shared())
           return Error(kWouldWait, "the file is being taken to another tier");
-        if (inode->move) inode->move->cancel();
-        ++inode->changes;
+        state->cancel_move();
+        ++state->changes;
         guard.inode_ = inode;
         guard.moving_ = moving;
-      } else {
-        ending = inode->move;
       }
     }
     if (!ending) {
@@ -37,36 +36,36 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
 
 Result<void> ChangeGuard::check_name() const {
   if (!inode_) return {};
-  MutexLock lock(inode_->mutex);
-  if (inode_->has_twin) return Error(EIO, "a move of the file can't be finished");
+  Inode::Locked state(*inode_);
+  if (state->has_duplicate) return Error(EIO, "a move of the file can't be finished");
   return {};
 }
 
 ChangeGuard::~ChangeGuard() {
   if (moving_) moving_->unlock_shared();
   if (!inode_) return;
-  MutexLock lock(inode_->mutex);
-  --inode_->changes;
+  Inode::Locked state(*inode_);
+  --state->changes;
 }
 
 UseGuard::UseGuard(InodePtr inode) : inode_(std::move(inode)) {
   for (;;) {
     std::shared_ptr<FileMove> ending;
     {
-      MutexLock lock(inode_->mutex);
-      if (!inode_->move || !inode_->move->is_switching) {
-        ++inode_->uses;
+      Inode::Locked state(*inode_);
+      ending = state->switching_move();
+      if (!ending) {
+        ++state->uses;
         return;
       }
-      ending = inode_->move;
     }
     ending->wait_for_end();
   }
 }
 
 UseGuard::~UseGuard() {
-  MutexLock lock(inode_->mutex);
-  --inode_->uses;
+  Inode::Locked state(*inode_);
+  --state->uses;
 }
 
 }  // namespace sluice

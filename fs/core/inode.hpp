@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An Inode is what we remember of one file or directory while the kernel refers to it: who it is,
-// where its copies are, and how it is open. There may be a million of them, so no descriptor and no
-// path is kept without need.
+// Inode is what the daemon remembers of one file or directory as long as the kernel refers to it:
+// its identity, where its copies are, and how it is open. There may be a million inodes, so an
+// inode keeps no descriptor and no path without need.
 //
-// Threads: `mutex` guards what it is written to guard; identity and type never change.
+// Threads: identity and type never change, and some counters are atomic. Everything else is
+// InodeState, which can be reached only while the inode is locked:
+//
+//   Inode::Locked state(*inode);
+//   state->move_waits = true;
+//
+// A function that takes an InodeState& is called by a thread that has locked the inode. Most
+// callers need only the short methods of Inode, which lock for themselves.
 #pragma once
 
 #include <fcntl.h>
@@ -11,9 +18,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.hpp"
@@ -24,39 +33,36 @@
 
 namespace sluice {
 
-// One tier's copy. A regular file has exactly one; a directory has one wherever something in it
-// lives.
+// One tier's copy. A regular file has exactly one. A directory has one on each tier that holds
+// something below it.
 struct Copy {
   TierIndex tier = kNoTier;
-  FileHandle handle;  // empty: `fd` is the only way back to it, and is kept
-  // For directories, a cached O_RDONLY descriptor that FdCache may take away. For others O_PATH,
-  // where there is no handle, or after the last name was removed: the handle leads nowhere then.
+  FileHandle handle;  // empty: the filesystem has no handles, and `fd` is kept instead
+  // For directories, a cached O_RDONLY descriptor that FdCache may close. For others an O_PATH
+  // descriptor: if there is no handle, or if the last name was removed and the handle is useless.
   SharedFd fd;
 };
 
-// How a regular file is open. The first open chooses between the kernel's passthrough and our
-// serving its pages, and all opens at the same time share the choice: the kernel allows no mixture.
+// How a regular file is open. The first open chooses between passthrough and serving. All opens
+// that overlap with it share the choice, because the kernel does not allow a mixture.
 struct OpenFile {
   bool passthrough = false;
   std::int32_t backing_id = 0;
   unsigned opens = 0;
   unsigned writers = 0;  // opens that can write
-  unsigned mappers = 0;  // opens that could map the file shared and writable: those with O_RDWR
-  SharedFd
-      reader;  // O_RDONLY; absent until first needed when the kernel's page cache serves the file
-  SharedFd writer;  // O_RDWR; absent until first needed
-  // Some open of it skips the kernel's page cache.
-  bool direct = false;
-  // Of its tier's room, to those who write to it without our seeing it; see Tier::promise().
+  unsigned mappers = 0;  // opens that can map the file shared and writable: those with O_RDWR
+  SharedFd reader;       // O_RDONLY; opened when first needed
+  SharedFd writer;       // O_RDWR; opened when first needed
+  bool direct = false;   // some open of it bypasses the kernel's page cache
+  // Room on the tier that is reserved for passthrough writers; see Tier::promise().
   std::uint64_t promised = 0;
-  // Shared by whatever changes the file, exclusive while its bytes move to another tier. Absent
-  // where they can't: the kernel writes the file itself, or nobody does.
+  // Operations that change the file hold it shared, a spill holds it exclusively. Absent if the
+  // file cannot spill: the kernel writes it directly, or nobody has it open for writing.
   std::shared_ptr<SharedMutex> moving;
 };
 
-// A file's move to another tier, from the first byte copied to the last name changed. It gives way
-// to whoever wants to change the file, up to the moment in which the names change hands; from then
-// on they wait, for some syncs' time.
+// The move of one file to another tier, from the first byte copied until the switch is done. A user
+// who changes the file cancels the move while it copies, and waits for its end while it switches.
 class FileMove {
  public:
   FileMove(SharedFd source, bool leased, TierIndex to)
@@ -65,9 +71,10 @@ class FileMove {
   int source() const { return source_->get(); }
   TierIndex to() const { return to_; }
   bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  // Somebody outside the mount may want the file, too: they wait for our lease.
+  // True if a process that uses the tier directly wants to write to the file. It waits for the
+  // lease.
   bool is_lease_broken() const { return leased_ && ::fcntl(source_->get(), F_GETLEASE) != F_RDLCK; }
-  // Lets go of the lease, or the writer would wait for it.
+  // Releases the lease too, because the writer would wait for it.
   void cancel() {
     cancelled_ = true;
     end_lease();
@@ -76,8 +83,7 @@ class FileMove {
     if (leased_) ::fcntl(source_->get(), F_SETLEASE, F_UNLCK);
   }
 
-  bool is_switching = false;  // guarded by the inode's mutex: no way back any more
-
+  // Wakes the threads in wait_for_end().
   void end() {
     MutexLock lock(mutex_);
     ended_ = true;
@@ -89,28 +95,138 @@ class FileMove {
   }
 
  private:
+  friend struct InodeState;
+
   const SharedFd source_;
   const bool leased_;
   const TierIndex to_;
-  std::atomic<bool> cancelled_{false};  // read while copying; only ever turns true
+  bool is_switching_ = false;           // InodeState reads and writes it, under the inode's lock
+  std::atomic<bool> cancelled_{false};  // read while copying; never becomes false again
   Mutex mutex_;
   CondVar wake_;
   bool ended_ GUARDED_BY(mutex_) = false;
 };
 
-// The times that are shown in place of those on the tiers; see ShownTimes.
+// The times that are shown instead of those on the tiers; see ShownTimes.
 struct InodeTimes {
   KeptTimes kept;
-  // While we change names in a copy of this directory: the slot of its tier, 0 if there is none,
-  // and the mtime that is shown for it.
+  // While a move changes names in a copy of this directory: the slot of that tier, or 0, and the
+  // mtime that is shown meanwhile.
   std::uint8_t changing = 0;
   std::int64_t mtime = 0;
-  // Times that `changing` was set or cleared: who looked at a tier before that looks again.
+  // Counts changes of `changing`. A reader of the tier's times retries if it differs afterwards.
   unsigned changes = 0;
 };
 
-// Names of a directory on several tiers, as a listing found them; fs/core/directory_stream.cpp.
+// The names in a directory that has copies on several tiers; fs/core/directory_stream.cpp.
 struct DirectoryNames;
+
+// A name that the inode had when it was last looked up or renamed. Callers check it against the
+// tier before they act on it.
+struct InodeName {
+  InodeId parent{};
+  std::string text;
+  // When the kernel was last told of this name, in nanoseconds of the monotonic clock. If two files
+  // have one name, the kernel means the one that it was told of last.
+  std::int64_t told_at = 0;
+};
+
+// What the kernel may have cached of a file.
+struct KernelPages {
+  bool stale = false;  // its pages may be older than what a passthrough writer wrote
+  // A writable mapping may have outlived the last close. The kernel does not report stores to it.
+  bool maybe_mapped = false;
+  bool is_watched = false;      // PageWatch has it in its list
+  std::int64_t told_mtime = 0;  // st_mtim of the attributes that the kernel keeps; 0: it keeps none
+};
+
+// Pins as last read; an old epoch means that they must be read again. See Pins.
+struct CachedPins {
+  TierIndex inherited = kNoTier;  // the pin for what is in this directory
+  TierIndex own = kNoTier;        // the pin that this file or directory has itself
+  std::uint32_t own_epoch = 0;
+  std::uint64_t inherited_epoch = 0;
+};
+
+struct CachedXattrs {
+  bool none = false;     // the file has no xattrs
+  unsigned changes = 0;  // a reader that saw another number must not cache what it read
+};
+
+// What only directories need.
+struct DirectoryState {
+  bool partly_unknown = false;  // it may have a copy on a tier that was offline when it was found
+  bool removed = false;         // by rmdir: its descriptors stay until the kernel forgets it
+  bool fd_used = false;         // since FdCache last looked
+  unsigned name_changes = 0;    // running operations of users that change names in it
+  std::weak_ptr<const DirectoryNames> listed_names;  // shared by concurrent listings
+};
+
+// The part of an inode that its lock guards.
+struct InodeState {
+  std::vector<Copy> copies;  // fastest tier first, at most one per tier
+  std::unique_ptr<OpenFile> open;
+  unsigned changes = 0;  // running changes: see ChangeGuard
+  unsigned uses = 0;     // running requests of the GPU engine: see UseGuard
+  // A move was interrupted, and the other file still has the name. `copies` is right.
+  bool has_duplicate = false;
+  // A move waits for the file to be closed. The next open is served, so that the move can run.
+  bool move_waits = false;
+  InodeName name;               // for reports, and to find the parent of a directory
+  std::uint64_t size_hint = 0;  // st_size when last seen: small files are opened differently
+  KernelPages pages;
+  CachedPins pins;
+  CachedXattrs xattrs;
+  std::unique_ptr<InodeTimes> times;  // absent: the times on the tiers are shown
+  bool times_known = false;           // `times` was loaded from the store
+  DirectoryState directory;
+
+  // Where the bytes are; for a directory, its fastest copy.
+  const Copy& place() const { return copies[0]; }
+  bool is_at(TierIndex tier, const FileHandle& handle) const {
+    return !copies.empty() && copies[0].tier == tier && copies[0].handle == handle;
+  }
+  bool has_copy_on(TierIndex tier) const {
+    return std::any_of(copies.begin(), copies.end(),
+                       [&](const Copy& copy) { return copy.tier == tier; });
+  }
+  // Adds a copy of a directory, or replaces what is known of the copy on that tier.
+  void put_copy(Copy copy) {
+    const auto at = std::find_if(copies.begin(), copies.end(),
+                                 [&](const Copy& c) { return c.tier >= copy.tier; });
+    if (at == copies.end() || at->tier != copy.tier) {
+      copies.insert(at, std::move(copy));
+    } else if (at->handle != copy.handle || copy.handle.empty()) {
+      *at = std::move(copy);
+    }
+  }
+  // Closes the descriptors that can be opened again.
+  void close_descriptors() {
+    for (Copy& copy : copies) {
+      if (!copy.handle.empty()) copy.fd = nullptr;
+    }
+  }
+
+  // A file has at most one move.
+  bool is_moving() const { return move_ != nullptr; }
+  // While a move switches, the file may be found in either place, and users must wait for its end.
+  std::shared_ptr<FileMove> switching_move() const {
+    return move_ && move_->is_switching_ ? move_ : nullptr;
+  }
+  bool may_be_in_two_places() const { return has_duplicate || switching_move(); }
+  void start_move(std::shared_ptr<FileMove> move) { move_ = std::move(move); }
+  void start_switch(FileMove& move) { move.is_switching_ = true; }
+  void cancel_move() {
+    if (move_) move_->cancel();
+  }
+  void end_move(FileMove& move) {
+    move.is_switching_ = false;
+    if (move_.get() == &move) move_ = nullptr;
+  }
+
+ private:
+  std::shared_ptr<FileMove> move_;
+};
 
 class Inode {
  public:
@@ -121,111 +237,68 @@ class Inode {
   InodeId id() const { return identity.id; }
   bool is_directory() const { return S_ISDIR(type); }
 
-  // Opens that the heat recorder has not been told of yet; Filesystem::note_open(). No lock:
-  // whoever raises it from 0 puts the inode on the list, whoever takes it to 0 has taken it off.
-  std::atomic<std::uint32_t> new_opens{0};
-  // Bytes read into GPUs that the heat recorder has not been told of; Filesystem::note_gpu_read().
-  std::atomic<std::uint64_t> gpu_bytes{0};
-  // Who opened the file last, for telling a walk over many files from use. No lock: a guess.
-  std::atomic<pid_t> last_opener{0};
-  // chattr +a, when the file was last opened for writing or its flags were set. No lock: a hint,
-  // the tier's filesystem holds to the flag itself.
-  std::atomic<bool> append_only{false};
-  // Listings of this directory that are under way, and when they may be given up for dead, in
-  // nanoseconds of the monotonic clock. No lock: whoever looks, looks again.
-  std::atomic<int> listings{0};
-  std::atomic<std::int64_t> listed_until{0};
+  // The inode's state, locked from construction to destruction.
+  class SCOPED_CAPABILITY Locked {
+   public:
+    explicit Locked(Inode& inode) ACQUIRE(inode.mutex_) : inode_(inode) { inode_.mutex_.lock(); }
+    ~Locked() RELEASE() { inode_.mutex_.unlock(); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
 
-  // Guarded by the table's shard: how many references the kernel holds.
-  std::uint64_t lookups = 0;
+    InodeState* operator->() const NO_THREAD_SAFETY_ANALYSIS { return &inode_.state_; }
+    InodeState& operator*() const NO_THREAD_SAFETY_ANALYSIS { return inode_.state_; }
 
-  // Where its bytes are; of a directory, its fastest copy.
+   private:
+    Inode& inode_;
+  };
+
   Copy place() {
-    MutexLock lock(mutex);
-    return copies[0];
+    Locked state(*this);
+    return state->place();
   }
   TierIndex tier() {
-    MutexLock lock(mutex);
-    return copies[0].tier;
+    Locked state(*this);
+    return state->place().tier;
   }
-  // A name that it had when we last heard of it.
-  struct Name {
-    InodeId parent{};
-    std::string text;
-  };
-  Name last_name() {
-    MutexLock lock(mutex);
-    return {parent, name};
+  InodeName last_name() {
+    Locked state(*this);
+    return state->name;
   }
-  void set_last_name(InodeId new_parent, std::string new_name) {
-    MutexLock lock(mutex);
-    parent = new_parent;
-    name = std::move(new_name);
+  void set_last_name(InodeId parent, std::string text) {
+    Locked state(*this);
+    state->name.parent = parent;
+    state->name.text = std::move(text);
   }
-  bool has_copy_on(TierIndex where) const REQUIRES(mutex) {
-    return std::any_of(copies.begin(), copies.end(),
-                       [&](const Copy& copy) { return copy.tier == where; });
-  }
-  // Adds a copy of a directory, or replaces what is known of the copy on that tier.
-  void put_copy(Copy copy) REQUIRES(mutex) {
-    const auto at = std::find_if(copies.begin(), copies.end(),
-                                 [&](const Copy& c) { return c.tier >= copy.tier; });
-    if (at == copies.end() || at->tier != copy.tier) {
-      copies.insert(at, std::move(copy));
-    } else if (at->handle != copy.handle || copy.handle.empty()) {
-      *at = std::move(copy);
-    }
+  // Records that the kernel knows the inode by this name.
+  void told_name(InodeId parent, std::string_view text) {
+    Locked state(*this);
+    state->name = {parent, std::string(text),
+                   std::chrono::steady_clock::now().time_since_epoch().count()};
   }
 
-  Mutex mutex;
-  std::vector<Copy> copies GUARDED_BY(mutex);  // fastest tier first, each tier once
-  std::unique_ptr<OpenFile> open GUARDED_BY(mutex);
-  std::shared_ptr<FileMove> move GUARDED_BY(mutex);
-  unsigned changes GUARDED_BY(mutex) = 0;  // under way: see ChangeGuard
-  unsigned uses GUARDED_BY(mutex) = 0;     // requests of the engine: see UseGuard
-  // A move stopped half-way, and a second file has the name: what `copies` says is right.
-  bool has_twin GUARDED_BY(mutex) = false;
-  // A move waits for the file to be closed. Who opens it next is served by us, so that it can go
-  // on.
-  bool move_waits GUARDED_BY(mutex) = false;
+  // Accesses that AccessTracker has not passed on yet. The thread that raises new_opens from 0 puts
+  // the inode on the tracker's list.
+  struct Accesses {
+    std::atomic<std::uint32_t> new_opens{0};
+    std::atomic<std::uint64_t> gpu_bytes{0};
+    std::atomic<pid_t> last_opener{0};  // tells a walk over many files from use; a guess
+  } accesses;
+  // Listings of this directory that are running, and until when they can delay a move, in
+  // nanoseconds of the monotonic clock.
+  struct Listings {
+    std::atomic<int> count{0};
+    std::atomic<std::int64_t> until{0};
+  } listings;
+  // chattr +a, as of the last open for writing or change of flags. A hint: the tier's filesystem
+  // enforces the flag.
+  std::atomic<bool> append_only{false};
 
-  // One name this inode had when we last heard of it, for reports, and for directories the way to
-  // their parents. Checked against the tier before anything is done by it.
-  InodeId parent GUARDED_BY(mutex){};
-  std::string name GUARDED_BY(mutex);
-  // When the kernel was last told of that name, in nanoseconds of the monotonic clock. Of two files
-  // with one name, the one that the kernel means is the one it was told of last.
-  std::int64_t told_at GUARDED_BY(mutex) = 0;
+ private:
+  friend class InodeTable;
 
-  std::uint64_t size_hint GUARDED_BY(mutex) =
-      0;  // st_size when last seen: small files are opened another way
-  // The kernel may hold pages of this file older than what a passthrough writer wrote.
-  bool pages_stale GUARDED_BY(mutex) = false;
-  // A writable mapping may have outlived the last close: the kernel tells nobody about stores
-  // through it.
-  bool maybe_mapped GUARDED_BY(mutex) = false;
-  bool is_watched GUARDED_BY(mutex) = false;  // it is in Filesystem::mapped_
-  // st_mtim, in nanoseconds, of the attributes that the kernel keeps; 0 if it keeps none.
-  std::int64_t told_mtime GUARDED_BY(mutex) = 0;
-  std::unique_ptr<InodeTimes> times GUARDED_BY(mutex);  // none: those on the tiers are shown
-  bool without_xattrs GUARDED_BY(mutex) =
-      false;                                  // a listing came back empty and nothing was set since
-  unsigned xattrs_set GUARDED_BY(mutex) = 0;  // times; whoever lists them sees if one came between
-  // A directory that was found while a tier was offline on which it may have a copy, too.
-  bool partly_unknown GUARDED_BY(mutex) = false;
-  bool removed GUARDED_BY(mutex) =
-      false;  // rmdir: descriptors are kept until the kernel forgets it
-  bool fd_used GUARDED_BY(mutex) = false;       // FdCache's second chance
-  bool times_known GUARDED_BY(mutex) = false;   // the store was asked for them
-  unsigned name_changes GUARDED_BY(mutex) = 0;  // by users, in this directory, under way
-  // Of a directory: those that some listing has in memory, for others to share.
-  std::weak_ptr<const DirectoryNames> listed_names GUARDED_BY(mutex);
-  // The pin that holds for what is in this directory, as of Filesystem::pin_epoch_.
-  TierIndex pin GUARDED_BY(mutex) = kNoTier;
-  // The one that it bears itself, as of Filesystem::tier_epoch_.
-  TierIndex own_pin GUARDED_BY(mutex) = kNoTier;
-  std::uint32_t own_pin_epoch GUARDED_BY(mutex) = 0;
-  std::uint64_t pin_epoch GUARDED_BY(mutex) = 0;
+  std::uint64_t lookups_ = 0;  // references of the kernel; the lock of InodeTable's shard guards it
+  Mutex mutex_;
+  InodeState state_ GUARDED_BY(mutex_);
 };
 
 using InodePtr = std::shared_ptr<Inode>;

@@ -9,22 +9,19 @@ namespace {
 
 Copy copy_from(const Located& found) { return {found.tier, found.handle, found.pinned}; }
 
-bool is_same(const Inode& inode, const Located& found) REQUIRES(inode.mutex) {
+bool is_same(const Inode& inode, const InodeState& state, const Located& found) {
   if ((found.st.st_mode & S_IFMT) != inode.type) return false;
   if (inode.is_directory()) return found.identity == inode.identity;
-  // While its names change hands, it may be found in either place.
-  if (inode.has_twin || (inode.move && inode.move->is_switching)) return true;
-  const Copy& known = inode.copies[0];
-  return known.tier == found.tier && known.handle == found.handle;
+  return state.may_be_in_two_places() || state.is_at(found.tier, found.handle);
 }
 
-// Brings a known inode up to date with what was just found. False if it is another file altogether.
+// Updates a known inode with what was just found. False if it is a different file.
 bool refresh(Inode& inode, const std::vector<Located>& found) {
-  MutexLock lock(inode.mutex);
-  if (!is_same(inode, found[0])) return false;
+  Inode::Locked state(inode);
+  if (!is_same(inode, *state, found[0])) return false;
   if (!inode.is_directory()) return true;
   for (const Located& f : found) {
-    if (f.identity == inode.identity) inode.put_copy(copy_from(f));
+    if (f.identity == inode.identity) state->put_copy(copy_from(f));
   }
   return true;
 }
@@ -43,8 +40,8 @@ InodePtr InodeTable::find(const Located& found) const {
   for (const InodeId id : {found.identity.id, displaced}) {
     const InodePtr inode = find(id);
     if (!inode) continue;
-    MutexLock lock(inode->mutex);
-    if (is_same(*inode, found)) return inode;
+    Inode::Locked state(*inode);
+    if (is_same(*inode, *state, found)) return inode;
   }
   return nullptr;
 }
@@ -58,31 +55,31 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
     InodePtr& slot = s.inodes[to_number(identity.id)];
     if (!slot) {
       slot = std::make_shared<Inode>(identity, found[0].st.st_mode);
-      MutexLock inode_lock(slot->mutex);
-      slot->copies.reserve(found.size());
-      for (const Located& f : found) slot->copies.push_back(copy_from(f));
+      Inode::Locked state(*slot);
+      state->copies.reserve(found.size());
+      for (const Located& f : found) state->copies.push_back(copy_from(f));
     } else if (!refresh(*slot, found)) {
-      // Another file has this identity: it moved away from here and its inode number was used
-      // again, generation bits and all. The newcomer gets a number of its own.
+      // Another file has this identity: it moved to another tier, and the inode number and
+      // generation that it had here were reused. The new file gets a number of its own.
       const Identity displaced =
           displaced_identity(pool_[found[0].tier].member().slot, found[0].handle);
       if (displaced.id == identity.id) return nullptr;
       identity = displaced;
       continue;
     }
-    ++slot->lookups;
-    MutexLock inode_lock(slot->mutex);
+    ++slot->lookups_;
+    Inode::Locked state(*slot);
     const struct stat& st = found[0].st;
-    slot->size_hint = static_cast<std::uint64_t>(st.st_size);
-    slot->told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
-    // A walk of our own may be overtaken by a rename; the name that the kernel knows may not.
-    const bool is_news = slot->parent != parent || slot->name != name;
-    if (is_news && (told == Told::Kernel || slot->told_at == 0)) {
-      slot->parent = parent;
-      slot->name = name;
+    state->size_hint = static_cast<std::uint64_t>(st.st_size);
+    state->pages.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+    // A rename may overtake a walk of the daemon, but not a lookup by the kernel.
+    const bool is_news = state->name.parent != parent || state->name.text != name;
+    if (is_news && (told == Told::Kernel || state->name.told_at == 0)) {
+      state->name.parent = parent;
+      state->name.text = name;
     }
     if (told == Told::Kernel)
-      slot->told_at = std::chrono::steady_clock::now().time_since_epoch().count();
+      state->name.told_at = std::chrono::steady_clock::now().time_since_epoch().count();
     return slot;
   }
 }
@@ -90,7 +87,7 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
 void InodeTable::add_root(const InodePtr& root) {
   Shard& s = shard(kRootId);
   MutexLock lock(s.mutex);
-  root->lookups = 1;
+  root->lookups_ = 1;
   s.inodes[to_number(kRootId)] = root;
 }
 
@@ -102,19 +99,17 @@ void InodeTable::forget(InodeId id, std::uint64_t count) {
     const auto found = s.inodes.find(to_number(id));
     if (found == s.inodes.end() || id == kRootId) return;
     Inode& inode = *found->second;
-    inode.lookups -= std::min(inode.lookups, count);
-    if (inode.lookups != 0) return;
+    inode.lookups_ -= std::min(inode.lookups_, count);
+    if (inode.lookups_ != 0) return;
     last = std::move(found->second);
     s.inodes.erase(found);
   }
-  // Whoever still counts its opens keeps the inode, but no descriptor: of a deleted file, that
-  // would keep the blocks. Closed after the locks are gone, so that it holds nobody up.
+  // Others may still refer to the inode, but a descriptor would keep the blocks of a deleted file.
+  // `copies` closes the descriptors after the locks are released, because closing can take long.
   std::vector<Copy> copies;
-  MutexLock lock(last->mutex);
-  copies = last->copies;
-  for (Copy& copy : last->copies) {
-    if (!copy.handle.empty()) copy.fd = nullptr;
-  }
+  Inode::Locked state(*last);
+  copies = state->copies;
+  state->close_descriptors();
 }
 
 std::size_t InodeTable::size() const {

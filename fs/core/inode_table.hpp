@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// InodeTable holds every inode that the kernel refers to, by identity, and lets go of each when the
-// kernel does. Threads: every member may be called from any thread at once. Lock order: a shard
-// before an inode.
+// InodeTable holds every inode that the kernel refers to, by id, and drops an inode when the kernel
+// forgets it. Threads: thread-safe. Lock order: a shard before an inode.
 #pragma once
 
 #include <array>
@@ -21,19 +20,19 @@ class InodeTable {
 
   // nullptr if the kernel does not refer to `id`.
   InodePtr find(InodeId id) const;
-  // The inode that intern() would give for this; nullptr if there is none yet.
+  // The inode that intern() would return for `found`; nullptr if there is none yet.
   InodePtr find(const Located& found) const;
 
-  // The inode for what was found, made if need be, with one more reference. `found` holds every
-  // copy, fastest first. REQUIRES: found is not empty.
-  enum class Told { Kernel, Nobody };  // who learns that it has this name
+  // Returns the inode for what was found, and adds a reference to it; creates it if necessary.
+  // `found` holds every copy, fastest first. REQUIRES: `found` is not empty.
+  enum class Told { Kernel, Nobody };  // whether the kernel is told of this name
   InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
                   Told told = Told::Kernel);
 
-  // Adds the root, which the kernel never looks up and never forgets.
+  // Adds the root. The kernel never looks it up and never forgets it.
   void add_root(const InodePtr& root);
 
-  // Takes back `count` references; the last one frees the inode.
+  // Removes `count` references. The last one frees the inode.
   void forget(InodeId id, std::uint64_t count);
 
   std::size_t size() const;

@@ -35,13 +35,13 @@ Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
   // Counts as a lookup of the kernel's.
   std::vector<Located> copies;
   {
-    MutexLock lock(self->mutex);
-    for (const Copy& copy : self->copies) {
+    Inode::Locked state(*self);
+    for (const Copy& copy : state->copies) {
       copies.push_back({copy.tier, copy.handle, copy.handle.empty() ? copy.fd : nullptr,
                         self->identity, entry.st});
     }
   }
-  const Inode::Name name = self->last_name();
+  const InodeName name = self->last_name();
   if (!parts_.table.intern(copies, name.parent, name.text, InodeTable::Told::Nobody))
     return Error(ESTALE, "lookup by id");
   return entry;
@@ -187,9 +187,9 @@ void Names::keep_nameless(const Located& victim) {
   // Where descriptors run short we do without: an open may then be ESTALE, which makes the kernel
   // look the name up again.
   if (!fd || parts_.descriptors.is_scarce(fd->get())) return;
-  MutexLock lock(file->mutex);
-  if (file->copies[0].handle == victim.handle)
-    file->copies[0].fd = std::make_shared<UniqueFd>(*std::move(fd));
+  Inode::Locked state(*file);
+  if (state->place().handle == victim.handle)
+    state->copies[0].fd = std::make_shared<UniqueFd>(*std::move(fd));
 }
 
 // A removed directory can still be somebody's working directory: its descriptors are the only way
@@ -201,8 +201,8 @@ void Names::set_removed(const std::vector<Located>& directory, bool removed) {
     [[maybe_unused]] const auto held = parts_.tree.open_copy(inode, copy.tier);
   }
   if (removed) parts_.times.forget(inode->id());
-  MutexLock lock(inode->mutex);
-  inode->removed = removed;
+  Inode::Locked state(*inode);
+  state->directory.removed = removed;
 }
 
 Result<void> Names::unlink(InodeId parent, const char* name) {
@@ -257,9 +257,9 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
       const Error failure = Error::last("rmdir");
       set_removed(found, false);
       if (const InodePtr known = parts_.table.find(copy->identity.id)) {
-        MutexLock inode_lock(known->mutex);
+        Inode::Locked state(*known);
         // What was removed before this one failed is not there any more.
-        std::erase_if(known->copies, [&](const Copy& c) {
+        std::erase_if(state->copies, [&](const Copy& c) {
           return std::any_of(found.rbegin(), copy,
                              [&](const Located& gone) { return gone.tier == c.tier; });
         });

@@ -166,11 +166,7 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   if (!done || attempt.next != RenameAttempt::Next::None) return done;
   const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
     const InodePtr moved = parts_.table.find(what);
-    if (!moved) return;
-    MutexLock inode_lock(moved->mutex);
-    moved->parent = where->id();
-    moved->name = as;
-    moved->told_at = std::chrono::steady_clock::now().time_since_epoch().count();
+    if (moved) moved->told_name(where->id(), as);
   };
   // Do they inherit other pins now?
   if ((is_directory(source) || is_directory(target)) &&
@@ -213,7 +209,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   const ShownTimes::NameChange leaving(*from), arriving(*to);
-  return carry_out(parts_.store, parts_.pool, steps);
+  return execute(parts_.store, parts_.pool, steps);
 }
 
 }  // namespace sluice

@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-void PageWatch::watch(const InodePtr& inode) {
-  inode->maybe_mapped = true;
-  if (std::exchange(inode->is_watched, true)) return;
+void PageWatch::watch(const InodePtr& inode, InodeState& state) {
+  state.pages.maybe_mapped = true;
+  if (std::exchange(state.pages.is_watched, true)) return;
   MutexLock lock(mutex_);
   mapped_.push_back(inode);
 }
@@ -21,11 +21,11 @@ void PageWatch::watch(const InodePtr& inode) {
 bool PageWatch::is_still_mapped(const InodePtr& inode) {
   const auto fd = descriptors_.open(inode, O_RDONLY);
   if (!fd) return false;
-  MutexLock lock(inode->mutex);
+  Inode::Locked state(*inode);
   // Where no lease can be had (CAP_LEASE is missing, the tier knows none), it may be.
   if (::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0) return true;
   ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
-  if (!inode->open || inode->open->mappers == 0) inode->maybe_mapped = false;
+  if (!state->open || state->open->mappers == 0) state->pages.maybe_mapped = false;
   return false;
 }
 
@@ -35,10 +35,10 @@ void PageWatch::notice_change(const InodePtr& inode, const SharedFd& fd, bool un
   const std::int64_t mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
   {
     pool_.note_file_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
-    MutexLock lock(inode->mutex);
-    inode->size_hint = static_cast<std::uint64_t>(st.st_size);
-    if (!unseen || inode->told_mtime == 0 || inode->told_mtime == mtime) return;
-    inode->told_mtime = 0;
+    Inode::Locked state(*inode);
+    state->size_hint = static_cast<std::uint64_t>(st.st_size);
+    if (!unseen || state->pages.told_mtime == 0 || state->pages.told_mtime == mtime) return;
+    state->pages.told_mtime = 0;
   }
   kernel_.drop_attributes(inode->id());
 }
@@ -54,9 +54,9 @@ void PageWatch::written_below_pages(InodeId id) {
 void PageWatch::written_past_kernel(const InodePtr& file) {
   bool has_pages = false;
   {
-    MutexLock lock(file->mutex);
-    file->told_mtime = 0;
-    has_pages = file->open && !file->open->passthrough;
+    Inode::Locked state(*file);
+    state->pages.told_mtime = 0;
+    has_pages = state->open && !state->open->passthrough;
   }
   kernel_.drop_attributes(file->id());
   if (!has_pages) return;
@@ -73,15 +73,15 @@ void PageWatch::tick() {
 bool PageWatch::is_no_longer_mapped(const InodePtr& inode) {
   bool maybe = false;
   {
-    MutexLock lock(inode->mutex);
-    if (inode->open && inode->open->mappers > 0) return false;
-    maybe = inode->maybe_mapped;
+    Inode::Locked state(*inode);
+    if (state->open && state->open->mappers > 0) return false;
+    maybe = state->pages.maybe_mapped;
   }
   if (maybe && is_still_mapped(inode)) return false;
-  MutexLock lock(inode->mutex);
+  Inode::Locked state(*inode);
   // Opened meanwhile: who did so saw it on the list.
-  if (inode->open && inode->open->mappers > 0) return false;
-  inode->is_watched = false;
+  if (state->open && state->open->mappers > 0) return false;
+  state->pages.is_watched = false;
   return true;
 }
 

@@ -24,7 +24,7 @@ class PageWatch {
       : pool_(pool), kernel_(kernel), descriptors_(descriptors) {}
 
   // The file may be mapped for writing from now on: tick() looks at it every second.
-  void watch(const InodePtr& inode) REQUIRES(inode->mutex);
+  void watch(const InodePtr& inode, InodeState& state);
   // Whether a writable mapping has outlived the last close of the file. "No" holds until the file
   // is opened for writing again.
   bool is_still_mapped(const InodePtr& inode);

@@ -20,9 +20,9 @@ void Pins::tiers_changed() {
 
 void Pins::changed(const InodePtr& inode) {
   {
-    MutexLock lock(inode->mutex);
-    ++inode->xattrs_set;  // who has just read the old one must not remember it
-    inode->own_pin_epoch = 0;
+    Inode::Locked state(*inode);
+    ++state->xattrs.changes;  // who has just read the old one must not remember it
+    state->pins.own_epoch = 0;
   }
   if (inode->is_directory()) ++epoch_;
 }
@@ -31,17 +31,17 @@ TierIndex Pins::own(const InodePtr& directory) {
   const std::uint32_t epoch = tier_epoch_.load();
   unsigned set_before = 0;
   {
-    MutexLock lock(directory->mutex);
-    if (directory->own_pin_epoch == epoch) return directory->own_pin;
-    set_before = directory->xattrs_set;
+    Inode::Locked state(*directory);
+    if (state->pins.own_epoch == epoch) return state->pins.own;
+    set_before = state->xattrs.changes;
   }
   const auto fd = descriptors_.any(directory);
   if (!fd) return kNoTier;
   const TierIndex own = own_pin(pool_, (*fd)->get(), "").value_or(kNoTier);
-  MutexLock lock(directory->mutex);
-  if (directory->xattrs_set == set_before) {
-    directory->own_pin = own;
-    directory->own_pin_epoch = epoch;
+  Inode::Locked state(*directory);
+  if (state->xattrs.changes == set_before) {
+    state->pins.own = own;
+    state->pins.own_epoch = epoch;
   }
   return own;
 }
@@ -53,15 +53,15 @@ TierIndex Pins::inside(const InodePtr& directory) {
   for (InodePtr at = directory; at;) {
     InodeId up{};
     {
-      MutexLock lock(at->mutex);
+      Inode::Locked state(*at);
       const bool is_too_far = unsure.size() == kMostLevelsUp;
-      if (at->pin_epoch == epoch || is_too_far) {
-        pin = at->pin;
+      if (state->pins.inherited_epoch == epoch || is_too_far) {
+        pin = state->pins.inherited;
         // What is nearer to the top may still find it out.
         if (is_too_far) unsure.resize(1);
         break;
       }
-      up = at->parent;
+      up = state->name.parent;
     }
     unsure.push_back(at);
     pin = own(at);
@@ -69,9 +69,9 @@ TierIndex Pins::inside(const InodePtr& directory) {
     at = table_.find(up);
   }
   for (const InodePtr& each : unsure) {
-    MutexLock lock(each->mutex);
-    each->pin = pin;
-    each->pin_epoch = epoch;
+    Inode::Locked state(*each);
+    state->pins.inherited = pin;
+    state->pins.inherited_epoch = epoch;
   }
   return pin;
 }

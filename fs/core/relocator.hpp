@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Relocator changes the tier of files: moves that the mover asks for, files that outgrow a full
-// tier while they are written (spills), and what is left on a tier that is being emptied.
+// Relocator changes the tier of files: moves that the mover runs, spills of files that outgrow a
+// full tier while they are written, and the emptying of a tier that is being retired.
 //
-// A file changes tiers in three phases. It is copied, out of sight, while everybody may use it. It
-// is switched: an intent is stored, the copy gets the file's names, the old names go. It is
-// settled: the intent is removed. A switch that an error interrupts is tried again every second.
+// All three go through the same phases:
+//   1. Copy. A hidden, complete copy is made on the other tier. Users keep using the file.
+//   2. Prepare. The directories of the file's names are opened on both tiers (prepare).
+//   3. Switch. An intent is stored, the copy gets the names, the original loses them (switch_all).
+//      Operations that change the file block meanwhile.
+// A switch that an error interrupts is remembered and retried every second (finish_moves).
 //
-// Threads: every member may be called from any thread at once. Lock order: OpenFile::moving before
-// Namespace::lock before intents_.
+// Threads: thread-safe. Lock order: OpenFile::moving, Namespace::lock, intents_, an inode.
 #pragma once
 
 #include <atomic>
@@ -46,58 +48,76 @@ class Relocator final : public MoveHost {
     ShownTimes& times;
     EngineLink& engine;
     const Clock& clock;
-    // A file can be moved again that was in use.
+    // Called when a file that could not be moved may be movable now.
     std::function<void(InodeId)> file_is_free;
   };
   explicit Relocator(Parts parts) : parts_(std::move(parts)) {}
 
-  // For the mover.
-  Result<std::unique_ptr<HeldFile>> hold(const Move& move) override;
-  std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) override;
+  // MoveHost
+  Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) override;
+  std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) override;
 
   // Moves a file that is open for writing to a tier with room for `more` bytes at `offset`. `full`
-  // is the descriptor on which there was no room: if the file has moved since, there is nothing to
-  // do. ENOSPC if no tier has room, which is logged.
+  // is the descriptor on which a write failed. Does nothing if the file has moved since. ENOSPC if
+  // no tier has room; this is logged.
   Result<void> spill(const InodePtr& inode, const SharedFd& full, off_t offset, std::uint64_t more);
 
-  // Empties the tier of what the mover does not move: directories, symlinks, special files. Returns
-  // what is left there: files that could not be moved.
+  // Moves everything from the tier that the mover does not move: directories, symlinks, special
+  // files. Returns what is left: files that could not be moved.
   struct Remainder {
     std::uint64_t files = 0, bytes = 0;
   };
   Result<Remainder> vacate(TierIndex tier);
 
-  // Tries again to end moves that stopped half-way. Called every second, and at the end.
-  void settle_moves();
-  // Carries out the intents that waited for this tier. REQUIRES: Namespace::lock is held
-  // exclusively.
+  // Retries the switches that were interrupted. Called every second, and before the unmount.
+  void finish_moves();
+  // Executes the intents that waited for this tier. REQUIRES: Namespace::lock is held exclusively.
   Result<void> replay_for(TierIndex tier);
 
  private:
-  class Held;
-  struct KnownName {
-    InodePtr parent;
-    std::string name;
+  class Moving;
+
+  // One file that changes its tier.
+  struct Switch {
+    struct Name {
+      InodePtr parent;
+      std::string text;
+      OpenCopy from, to;  // the parent on both tiers; prepare() opens them
+    };
+    InodePtr file;
+    Copy original;  // where the file is before the switch
+    TierIndex to = kNoTier;
+    const HiddenCopy* copy = nullptr;
+    SharedFd source;                   // the original, open
+    std::vector<Name> names;           // empty: the file has none, and only the inode changes
+    std::vector<Step> steps;           // prepare() computes them
+    NamesLock lock = NamesLock::Free;  // whether the caller holds Namespace::lock
+    // For a file that is being written: the writers' descriptor of the original, and descriptors of
+    // the copy, with which they continue. Opened before the switch, after which nothing may fail.
+    SharedFd original_writer, reader, writer;
   };
-  // A move that stopped half-way for an error that may pass.
-  struct Unsettled {
+  // A switch that was interrupted by an error that may be transient.
+  struct UnfinishedMove {
     InodePtr file;
     std::vector<Step> steps;
     std::uint64_t sequence;  // of the intent
     bool moved;              // the copy is the file
-    Copy original;           // where the file is if the move is taken back
+    Copy original;           // where the file is if the switch is undone
     std::vector<InodeId> references;
   };
 
-  // relocator.cpp: moves that the mover asks for.
+  // relocator_switch.cpp: the switch, which moves, spills and drains share.
+  Result<void> prepare(Switch& change);
+  Result<void> check_names(const Switch& change);
+  std::vector<Result<void>> switch_all(const std::vector<Switch*>& changes);
+  void set_place(Inode& file, const Copy& place, SharedFd reader, SharedFd writer);
+  void remember_unfinished(const Switch& change, const MoveEnd& end);
+
+  // relocator.cpp: moves.
   Result<void> ensure_name(const InodePtr& file);
-  Result<std::vector<std::string>> all_names(const Move& move, const Held& held);
-  Result<void> take_hold(Held& held, const Move& move);
-  Result<std::vector<Step>> prepare(const Arrival& arrival);
-  Result<void> begin_switch(Held& held);
-  void set_place(const InodePtr& file, const Copy& copy);
-  void remember_unsettled(const InodePtr& file, const MoveEnd& end, const std::vector<Step>& steps,
-                          const Copy& original);
+  Result<std::vector<std::string>> all_names(const Move& move, const Moving& moving);
+  Result<void> open_for_move(Moving& moving, const Move& move);
+  Result<void> begin_switch(Moving& moving);
   void forget_in_engine(const InodePtr& file);
 
   // relocator_spill.cpp
@@ -105,23 +125,24 @@ class Relocator final : public MoveHost {
                          std::uint64_t more);
   Result<void> spill_from(const InodePtr& inode, const SharedFd& full, TierIndex from,
                           const struct stat& st, std::uint64_t needed);
+  Result<HiddenCopy> copy_open_file(const InodePtr& inode, const SharedFd& source, Tier& to);
   Result<void> move_open_file(const InodePtr& inode, const SharedFd& source, bool named, Tier& to);
+  Result<void> switch_open_file(Switch& change, bool named);
   bool wait_for_deleted();
-  void log_that_there_is_no_room(const InodePtr& inode, const Error& why);
+  void log_no_room(const InodePtr& inode, const Error& why);
 
   // relocator_drain.cpp
-  Result<void> relocate_special(const InodePtr& parent, const std::string& name, Tier& from,
-                                Tier& to);
+  Result<void> move_special(const InodePtr& parent, const std::string& name, Tier& from, Tier& to);
   Result<void> vacate_directory(const InodePtr& directory, Tier& from, Tier& to, Remainder& left,
                                 std::vector<std::string>& below);
   Result<void> vacate_tree(Tier& from, Tier& to, Remainder& left);
 
   const Parts parts_;
-  // Shared while intents of moves are carried out, exclusive to replay those of an earlier time.
+  // Shared while switches execute their intents, exclusive to replay intents of an earlier time.
   SharedMutex intents_;
-  Mutex unsettled_mutex_;
-  std::vector<Unsettled> unsettled_ GUARDED_BY(unsettled_mutex_);
-  // Spills that copy. One that finds no room waits for the end of another, which may leave some.
+  Mutex unfinished_mutex_;
+  std::vector<UnfinishedMove> unfinished_ GUARDED_BY(unfinished_mutex_);
+  // Running spills. A spill that finds no room waits for another one to end, which may free some.
   struct Spills {
     Mutex mutex;
     CondVar wake;
@@ -129,8 +150,8 @@ class Relocator final : public MoveHost {
     std::uint64_t ended GUARDED_BY(mutex) = 0;
   } spills_;
   std::atomic<std::int64_t> waited_for_deleted_{0};  // when, in nanoseconds
-  std::atomic<std::int64_t> room_complaint_{0};      // when the last one was logged, in nanoseconds
-  std::atomic<std::uint64_t> room_complaints_{0};    // since then
+  std::atomic<std::int64_t> no_room_logged_{0};      // when, in nanoseconds
+  std::atomic<std::uint64_t> no_room_unlogged_{0};   // since then
 };
 
 }  // namespace sluice

@@ -1,86 +1,48 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the mover leaves on a tier that is being retired: directories, and the names that have no
-// bytes to copy (symlinks, FIFOs, sockets, devices).
+// Emptying a tier that is being retired of what the mover does not move: directories, symlinks,
+// FIFOs, sockets and devices.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
-#include <climits>
-
 #include "base/file_at.hpp"
 #include "fs/core/relocator.hpp"
-#include "tiering/copier.hpp"
+#include "tiering/relocate.hpp"
 
 namespace sluice {
 
-namespace {
-
-// Makes in `dirfd` a second `name`: the same kind of thing, with the same attributes.
-Result<void> make_twin(int from_dir, const char* from_name, const struct stat& st, int dirfd,
-                       const char* name) {
-  if (S_ISLNK(st.st_mode)) {
-    std::string target(PATH_MAX, '\0');
-    const ssize_t size = ::readlinkat(from_dir, from_name, target.data(), target.size());
-    if (size < 0) return Error::last("readlink");
-    target.resize(static_cast<std::size_t>(size));
-    if (::symlinkat(target.c_str(), dirfd, name) < 0) return Error::last("symlink");
-  } else if (::mknodat(dirfd, name, st.st_mode & S_IFMT, st.st_rdev) < 0) {
-    return Error::last("mknod");
-  }
-  if (::fchownat(dirfd, name, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
-    return Error::last("chown");
-  if (!S_ISLNK(st.st_mode) && ::fchmodat(dirfd, name, st.st_mode & 07777, 0) < 0)
-    return Error::last("chmod");
-  // Without its ACL, a FIFO or device would let its whole group in: the mode of a file with an ACL
-  // has the ACL's mask in place of the group's rights.
-  const UniqueFd old(::openat(from_dir, from_name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  const UniqueFd made(::openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  if (!old || !made) return Error::last("open special file");
-  SLUICE_TRY(copy_xattrs(old.get(), made.get()));
-  const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
-  if (::utimensat(dirfd, name, times.data(), AT_SYMLINK_NOFOLLOW) < 0)
-    return Error::last("set times");
-  return {};
-}
-
-}  // namespace
-
-// A symlink or special file gets another number by this: nothing can be written on it that would
-// keep the old one. REQUIRES: parts_.names.lock is held exclusively.
-Result<void> Relocator::relocate_special(const InodePtr& parent, const std::string& name,
-                                         Tier& from, Tier& to) {
-  const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(parent, from.index()));
-  const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(parent, to.index()));
-  const Located old = SLUICE_TRY(from.identify(old_dir.get(), name.c_str()));
-  const SharedFd temp = SLUICE_TRY(to.temp_directory());
-  const std::string temp_name = Tier::new_temp_name();
-  const auto place = [&]() -> Result<void> {
-    SLUICE_TRY(make_twin(old_dir.get(), name.c_str(), old.st, temp->get(), temp_name.c_str()));
-    const Located twin = SLUICE_TRY(to.identify(temp->get(), temp_name.c_str()));
-    Step put;
-    put.kind = Step::Kind::Rename;
-    put.from = SLUICE_TRY(place_at(to, temp->get(), temp_name));
-    put.to = SLUICE_TRY(place_at(to, new_dir.get(), name));
-    put.subject = twin.identity;
-    Step remove;
-    remove.kind = Step::Kind::Unlink;
-    remove.from = SLUICE_TRY(place_at(from, old_dir.get(), name));
-    remove.subject = old.identity;
-    SLUICE_TRY(
-        carry_out(parts_.store, parts_.pool, {put, remove}, [&] { parts_.names.note_switch(); }));
-    if (const InodePtr known = parts_.table.find(old.identity.id)) {
-      MutexLock lock(known->mutex);
-      known->copies[0] = Copy{to.index(), twin.handle, twin.pinned};
-    }
-    return {};
+// A symlink or special file gets another inode number, because it has no place for an xattr that
+// would keep the old one. REQUIRES: Namespace::lock is held exclusively.
+Result<void> Relocator::move_special(const InodePtr& parent, const std::string& name, Tier& from,
+                                     Tier& to) {
+  const auto found = SLUICE_TRY(
+      parts_.tree.look_up(parent, name.c_str(), NamesLock::Held, InodeTable::Told::Nobody));
+  if (!found.inode) return Error(ENOENT, "the file was deleted");
+  const auto move = [&]() -> Result<void> {
+    if (found.found[0].tier != from.index())
+      return Error(EEXIST, "another file has its name on a faster tier, see 'sluice fsck'");
+    const OpenCopy directory = SLUICE_TRY(parts_.tree.open_copy(parent, from.index()));
+    const HiddenCopy copy =
+        SLUICE_TRY(make_hidden_special(directory.get(), name.c_str(), from, to));
+    Switch change;
+    change.file = found.inode;
+    change.original = found.inode->place();
+    change.to = to.index();
+    change.copy = &copy;
+    change.names.push_back({parent, name, {}, {}});
+    change.lock = NamesLock::Held;
+    auto moved = prepare(change);
+    if (moved) moved = check_names(change);
+    if (moved) moved = switch_all({&change})[0];
+    if (!moved) discard(copy, to);
+    return moved;
   };
-  const auto placed = place();
-  if (!placed) ::unlinkat(temp->get(), temp_name.c_str(), 0);
-  return placed;
+  const auto moved = move();
+  parts_.table.forget(found.inode->id(), 1);
+  return moved;
 }
 
-// Empties one directory, and says in `below` which ones it holds.
+// Empties one directory, and puts the names of its subdirectories into `below`.
 Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, Tier& to,
                                          Remainder& left, std::vector<std::string>& below) {
   {
@@ -101,7 +63,7 @@ Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, 
     }
     if (!S_ISREG(st.st_mode)) {
       ExclusiveLock lock(parts_.names.lock);
-      if (relocate_special(directory, name, from, to)) continue;
+      if (move_special(directory, name, from, to)) continue;
     }
     ++left.files;
     left.bytes += static_cast<std::uint64_t>(st.st_blocks) * 512;
@@ -109,14 +71,14 @@ Result<void> Relocator::vacate_directory(const InodePtr& directory, Tier& from, 
   return {};
 }
 
-// Depth first and without recursion: a tree may be deeper than a thread's stack is large.
+// Depth first, and without recursion, because a tree may be too deep for a thread's stack.
 Result<void> Relocator::vacate_tree(Tier& from, Tier& to, Remainder& left) {
   struct Level {
     InodePtr directory;
     std::vector<std::string> below;  // still to be emptied
   };
   std::vector<Level> levels;
-  // Each level but the root's has a reference, so that the way up stays in the table.
+  // Each level except the root has a reference, so that its ancestors stay in the table.
   const auto empty_all = [&]() -> Result<void> {
     levels.push_back({parts_.table.find(kRootId), {}});
     SLUICE_TRY(vacate_directory(levels[0].directory, from, to, left, levels[0].below));
@@ -132,7 +94,7 @@ Result<void> Relocator::vacate_tree(Tier& from, Tier& to, Remainder& left) {
           SLUICE_TRY(parts_.tree.look_up(levels.back().directory, name.c_str(), NamesLock::Free,
                                          InodeTable::Told::Nobody))
               .inode;
-      // Removed or replaced meanwhile: that empties it, too.
+      // It was removed or replaced meanwhile.
       if (!directory || !directory->is_directory()) {
         if (directory) parts_.table.forget(directory->id(), 1);
         continue;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Spills: a file whose tier is full goes on in another, while it is open and being written.
+// Spills: a file whose tier is full moves to another tier while it is open and being written.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -16,35 +18,35 @@ Result<void> Relocator::spill(const InodePtr& inode, const SharedFd& full, off_t
                               std::uint64_t more) {
   const auto moved = try_spill(inode, full, offset, more);
   if (moved || wait_for_deleted()) return {};
-  log_that_there_is_no_room(inode, moved.error());
+  log_no_room(inode, moved.error());
   return Error(ENOSPC, "no tier has room");
 }
 
-// `full` is the descriptor on which there was no room: if the file has moved since, there is
-// nothing to do.
 Result<void> Relocator::try_spill(const InodePtr& inode, const SharedFd& full, off_t offset,
                                   std::uint64_t more) {
   std::shared_ptr<SharedMutex> moving;
   Copy old;
   {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || !inode->open->moving)
-      return Error(ENOSPC, "it is open through passthrough, or changed by its name alone");
-    moving = inode->open->moving;
+    Inode::Locked state(*inode);
+    if (!state->open || !state->open->moving)
+      return Error(ENOSPC, "it is not open for writing through the daemon");
+    moving = state->open->moving;
   }
-  // Before anybody has to wait; ENOENT is that of a file without a name, which can spill as well.
+  // Before others have to wait. ENOENT: the file has no name, and can spill as well.
   if (const auto named = ensure_name(inode); !named && !failed_with(named, ENOENT)) return named;
   ExclusiveLock no_changes(*moving);
   {
-    MutexLock lock(inode->mutex);
-    if (!inode->open || inode->open->writer != full) return {};
-    old = inode->copies[0];
+    Inode::Locked state(*inode);
+    if (!state->open || state->open->writer != full) return {};
+    // Finishing that move could replace this file by the other one.
+    if (state->has_duplicate) return Error(ENOSPC, "an earlier move of it is not finished");
+    old = state->copies[0];
   }
   struct stat st {};
   if (::fstat(full->get(), &st) < 0) return Error::last("stat");
-  // A hard link would stay behind as a file of its own.
+  // A hard link would stay on the old tier and become a separate file.
   if (st.st_nlink > 1) return Error(ENOSPC, "it has hard links");
-  // Some of the bytes may have room already: fallocate(2) that fails keeps what it got.
+  // Part of the range may be allocated: a failed fallocate(2) keeps what it got.
   const std::uint64_t has = static_cast<std::uint64_t>(st.st_blocks) * 512;
   const std::uint64_t needed =
       std::min(has + more, std::max(has, static_cast<std::uint64_t>(offset) + more));
@@ -62,8 +64,8 @@ Result<void> Relocator::try_spill(const InodePtr& inode, const SharedFd& full, o
       ++spills_.ended;
       spills_.wake.notify_all();
       if (moved || moved.error().code != ENOSPC) return moved;
-      // One that ended while we looked may have left room behind; so may those that still copy. Who
-      // waits is not counted among them, so there is always one that does not.
+      // A spill that ended since may have freed room, and so may those that still copy. Waiting
+      // spills are not counted as copying, so at least one of them always continues.
       if (spills_.ended == ended + 1) {
         if (spills_.copying == 0) return moved;
         while (spills_.ended == ended + 1) spills_.wake.wait(spills_.mutex);
@@ -86,36 +88,36 @@ Result<void> Relocator::spill_from(const InodePtr& inode, const SharedFd& full, 
                       st.st_size);
       return {};
     }
-    log::get().warn("can't spill a file: path={} to={} step={} why={}",
+    log::get().warn("cannot spill a file: path={} to={} step={} why={}",
                     log::escaped(parts_.tree.path_of(inode)), to.name(), moved.error().operation,
                     std::strerror(moved.error().code));
   }
   return Error(ENOSPC, "no tier has room");
 }
 
-// The kernel tells us a moment after close(2) and unlink(2) that nobody uses a file any more, and
-// only then its room is free. Before somebody is told that there is none, that moment passes: but
-// not for each of many who ask, since they wait on threads that others need. On a busy machine the
-// moment is long.
+// The room of a deleted file is free only when the kernel sends the last FORGET, some time after
+// close(2) and unlink(2). So before a write fails with ENOSPC, this waits once, and returns true to
+// have the write retried. Only one caller in half a second waits, because the thread is needed by
+// others.
 bool Relocator::wait_for_deleted() {
-  constexpr std::chrono::milliseconds kMoment{250}, kPause{500};
+  constexpr std::chrono::milliseconds kWait{250}, kPause{500};
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   std::int64_t before = waited_for_deleted_.load();
   if (now - std::chrono::nanoseconds(before) < kPause ||
       !waited_for_deleted_.compare_exchange_strong(before, std::chrono::nanoseconds(now).count()))
     return false;
-  std::this_thread::sleep_for(kMoment);
+  std::this_thread::sleep_for(kWait);
   return true;
 }
 
-// At most one line in ten seconds, with the number of those that were left out.
-void Relocator::log_that_there_is_no_room(const InodePtr& inode, const Error& why) {
+// Logs at most one line in ten seconds, with the number of lines that were suppressed.
+void Relocator::log_no_room(const InodePtr& inode, const Error& why) {
   constexpr std::int64_t kPause = 10'000'000'000;
   const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  std::int64_t before = room_complaint_.load();
+  std::int64_t before = no_room_logged_.load();
   if ((before != 0 && now - before < kPause) ||
-      !room_complaint_.compare_exchange_strong(before, now)) {
-    room_complaints_.fetch_add(1);
+      !no_room_logged_.compare_exchange_strong(before, now)) {
+    no_room_unlogged_.fetch_add(1);
     return;
   }
   std::string tiers;
@@ -124,20 +126,19 @@ void Relocator::log_that_there_is_no_room(const InodePtr& inode, const Error& wh
     tiers += tier->name() + " " + (tier->online() ? format_size(tier->space().free) : "offline");
   }
   const std::string& on = parts_.pool[inode->tier()].name();
-  log::get().warn("a file can't grow, ENOSPC: path={} tier={} why={} free=({}) others={}",
+  log::get().warn("a file cannot grow, ENOSPC: path={} tier={} why={} free=({}) others={}",
                   log::escaped(parts_.tree.path_of(inode)), on, why.operation, tiers,
-                  room_complaints_.exchange(0));
+                  no_room_unlogged_.exchange(0));
 }
 
-// REQUIRES: OpenFile::moving is held exclusively.
-Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
-                                       Tier& to) {
-  // Others who look for a refuge meanwhile leave it the room that it will take.
+// Other spills leave this one the room that it will take.
+Result<HiddenCopy> Relocator::copy_open_file(const InodePtr& inode, const SharedFd& source,
+                                             Tier& to) {
   struct stat st {};
   if (::fstat(source->get(), &st) < 0) return Error::last("stat");
   std::uint64_t promised = static_cast<std::uint64_t>(st.st_blocks) * 512;
   to.promise(promised);
-  auto made = make_hidden_copy(source->get(), inode->identity, to,
+  auto copy = make_hidden_copy(source->get(), inode->identity, to,
                                [&](std::uint64_t bytes) -> Result<void> {
                                  bytes = std::min(bytes, promised);
                                  promised -= bytes;
@@ -145,93 +146,79 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
                                  return {};
                                });
   to.take_back_promise(promised);
-  if (!made) return made.error();
-  HiddenCopy copy = *std::move(made);
-  // Opened before the copy takes its place: after that nothing may fail, or writers would go on in
-  // the file that is gone.
+  return copy;
+}
+
+// REQUIRES: OpenFile::moving is held exclusively.
+Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& source, bool named,
+                                       Tier& to) {
+  HiddenCopy copy = SLUICE_TRY(copy_open_file(inode, source, to));
   auto readable = Descriptors::reopen(copy.fd.get(), O_RDONLY);
-  const auto place = [&]() -> Result<void> {
-    if (!readable) return readable.error();
-    if (!named) {
-      discard(copy, to);  // as nameless as the original
-      return {};
-    }
-    SLUICE_TRY(settle(copy));
-    InodePtr parent;
-    OpenCopy from_dir, to_dir;
-    Copy original;
-    std::vector<Step> steps;
-    {
-      // Who changes this file's names from here on waits for `move`: those of others need not
-      // wait while disks are written to.
-      const ExclusiveLock no_renames(parts_.names.lock);
-      // A link made while the bytes were copied would be left behind on the old tier, a file of
-      // its own.
-      struct stat now {};
-      if (::fstat(source->get(), &now) < 0) return Error::last("stat");
-      if (now.st_nlink != 1) return Error(EMLINK, "the file got another name meanwhile");
-      const auto [parent_id, name] = inode->last_name();
-      original = inode->place();
-      parent = SLUICE_TRY(parts_.tree.inode(parent_id));
-      from_dir = SLUICE_TRY(parts_.tree.open_copy(parent, original.tier));
-      if (SLUICE_TRY(from_dir.tier->identity_of(from_dir.get(), name.c_str())) != inode->identity) {
-        return Error(ESTALE, "the file's name is not known");
-      }
-      SLUICE_TRY(parts_.tree.check_that_nothing_hides(parent, name, original.tier, to.index()));
-      to_dir = SLUICE_TRY(parts_.tree.ensure_copy(parent, to.index()));
-      steps = SLUICE_TRY(
-          relocation_steps(copy, *from_dir.tier, to, {{from_dir.get(), to_dir.get(), name}}));
-    }
-    const SharedLock no_replay(intents_);
-    const auto unseen = [&](std::size_t, std::size_t step, const auto& act) {
-      const OpenCopy& changed = step == 0 ? to_dir : from_dir;
-      return parts_.times.change_unseen(*parent, changed.tier->index(), changed.get(), act);
-    };
-    const auto ends = SLUICE_TRY(carry_out_moves(
-        parts_.store, parts_.pool, {steps}, [&](std::size_t) { parts_.names.note_switch(); },
-        unseen));
-    if (!ends[0].is_settled) remember_unsettled(inode, ends[0], steps, original);
-    return ends[0].result;
-  };
-  // Whoever looks the file up meanwhile may find either copy.
-  const auto move = std::make_shared<FileMove>(source, false, to.index());
-  move->is_switching = true;
-  parts_.names.begin_move();  // so that those who change names look for it
-  {
-    MutexLock lock(inode->mutex);
-    inode->move = move;
-  }
-  const auto ended = [&] {
-    {
-      MutexLock lock(inode->mutex);
-      if (inode->move == move) inode->move = nullptr;
-    }
-    parts_.names.end_move();
-    move->end();
-  };
-  const auto placed = place();
-  if (!placed) {
+  // Not opened again: chattr +a of the original is set on the copy by now.
+  UniqueFd writable(::fcntl(copy.fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!readable || !writable) {
+    const Error failure = readable ? Error::last("duplicate a descriptor") : readable.error();
     discard(copy, to);
-    ended();
-    return placed;
+    return failure;
   }
-  SharedFd writable = std::make_shared<UniqueFd>(std::move(copy.fd));
-  const TierIndex from = inode->tier();
-  parts_.times.moved_while_written(*inode, from, source->get(), to.index());
+  Switch change;
+  change.file = inode;
+  change.to = to.index();
+  change.copy = &copy;
+  change.source = source;
+  change.original_writer = source;
+  change.reader = *std::move(readable);
+  change.writer = std::make_shared<UniqueFd>(std::move(writable));
+
+  // From here on, operations that change the file's names block until the move ends. Operations on
+  // other names do not have to wait for the disks.
+  const auto move = std::make_shared<FileMove>(source, false, to.index());
+  parts_.names.begin_move();
   {
-    MutexLock lock(inode->mutex);
-    inode->copies[0] = Copy{to.index(), copy.located.handle, copy.located.pinned};
-    if (inode->open) {
-      if (!inode->open->reader) parts_.descriptors.keep_reader(*inode->open, nullptr);
-      inode->open->reader = *std::move(readable);
-      inode->open->writer = std::move(writable);
-    }
+    Inode::Locked state(*inode);
+    state->start_move(move);
+    state->start_switch(*move);
   }
-  parts_.names.note_switch();
-  ended();
+  const auto switched = switch_open_file(change, named);
+  if (!switched || !named) discard(copy, to);  // an unnamed copy stays open
+  {
+    Inode::Locked state(*inode);
+    state->end_move(*move);
+  }
+  parts_.names.end_move();
+  move->end();
+  if (!switched) return switched;
   if (named) parts_.times.keep(*inode);
   parts_.engine.forget(source->get());
   return {};
+}
+
+Result<void> Relocator::switch_open_file(Switch& change, bool named) {
+  const auto file = change.file;
+  if (!named) {
+    change.original = file->place();
+    const Located& there = change.copy->located;
+    parts_.times.moved_while_written(*file, change.original.tier, change.source->get(), change.to);
+    set_place(*file, Copy{change.to, there.handle, there.pinned}, change.reader, change.writer);
+    parts_.names.note_switch();
+    return {};
+  }
+  SLUICE_TRY(sync_copy(*change.copy));
+  {
+    const ExclusiveLock no_renames(parts_.names.lock);
+    change.lock = NamesLock::Held;
+    // A link that was made while the bytes were copied would stay behind on the old tier.
+    struct stat now {};
+    if (::fstat(change.source->get(), &now) < 0) return Error::last("stat");
+    if (now.st_nlink != 1) return Error(EMLINK, "the file got another name");
+    change.original = file->place();
+    const InodeName name = file->last_name();
+    change.names.push_back({SLUICE_TRY(parts_.tree.inode(name.parent)), name.text, {}, {}});
+    SLUICE_TRY(prepare(change));
+    SLUICE_TRY(check_names(change));
+  }
+  change.lock = NamesLock::Free;
+  return switch_all({&change})[0];
 }
 
 }  // namespace sluice

@@ -51,18 +51,17 @@ KeptTimes::Copy& copy_on(KeptTimes& times, std::uint8_t slot) {
   return times.copies.emplace_back(KeptTimes::Copy{.slot = slot});
 }
 
-// REQUIRES: the inode's mutex is held.
-InodeTimes& times_of(Inode& inode) NO_THREAD_SAFETY_ANALYSIS {
-  if (!inode.times) {
-    inode.times = std::make_unique<InodeTimes>();
-    inode.times->kept.is_directory = inode.is_directory();
+// `state` is the inode's.
+InodeTimes& times_of(const Inode& inode, InodeState& state) {
+  if (!state.times) {
+    state.times = std::make_unique<InodeTimes>();
+    state.times->kept.is_directory = inode.is_directory();
   }
-  return *inode.times;
+  return *state.times;
 }
 
 // A user's change within one step of the kernel's clock after ours leaves the ctime as it was.
-// REQUIRES: the inode's mutex is held.
-void stop_hiding_recent(Inode& inode) NO_THREAD_SAFETY_ANALYSIS {
+void stop_hiding_recent(InodeState& inode) {
   if (!inode.times) return;
   const std::int64_t recent = coarse_now() - kClockStep;
   for (KeptTimes::Copy& copy : inode.times->kept.copies) {
@@ -74,8 +73,8 @@ void stop_hiding_recent(Inode& inode) NO_THREAD_SAFETY_ANALYSIS {
 
 void ShownTimes::load(Inode& inode) {
   {
-    MutexLock lock(inode.mutex);
-    if (inode.times_known) return;
+    Inode::Locked state(inode);
+    if (state->times_known) return;
   }
   KeptTimes found;
   {
@@ -87,12 +86,12 @@ void ShownTimes::load(Inode& inode) {
   if (found.copies.empty()) {
     if (auto stored = store_.times(inode.id())) found = *std::move(stored);
   }
-  MutexLock lock(inode.mutex);
-  if (std::exchange(inode.times_known, true) || found.copies.empty()) return;
-  if (found.is_directory == inode.is_directory()) times_of(inode).kept = std::move(found);
+  Inode::Locked state(inode);
+  if (std::exchange(state->times_known, true) || found.copies.empty()) return;
+  if (found.is_directory == inode.is_directory()) times_of(inode, *state).kept = std::move(found);
 }
 
-void ShownTimes::show(const Inode& inode, TierIndex tier, struct stat& st) const {
+void ShownTimes::show(const InodeState& inode, TierIndex tier, struct stat& st) const {
   if (!inode.times) return;
   const InodeTimes& times = *inode.times;
   const KeptTimes::Copy* copy = find(times.kept, slot(tier));
@@ -105,9 +104,9 @@ void ShownTimes::show(const Inode& inode, TierIndex tier, struct stat& st) const
   }
 }
 
-std::optional<timespec> ShownTimes::birth(const Inode& file) const {
+std::optional<timespec> ShownTimes::birth(const InodeState& file) const {
   if (!file.times) return std::nullopt;
-  const KeptTimes::Copy* copy = find(file.times->kept, slot(file.copies[0].tier));
+  const KeptTimes::Copy* copy = find(file.times->kept, slot(file.place().tier));
   if (copy == nullptr || copy->birth == 0) return std::nullopt;
   return to_timespec(copy->birth);
 }
@@ -119,10 +118,10 @@ std::int64_t ShownTimes::moved(Inode& file, TierIndex from, int source, TierInde
   const bool known = ::fstat(source, &before) == 0 && ::fstat(copy, &after) == 0;
   const std::int64_t born = birth_of(source);
   if (!known) return kNoTime;
-  MutexLock lock(file.mutex);
-  show(file, from, before);
+  Inode::Locked state(file);
+  show(*state, from, before);
   const std::int64_t ctime = nanoseconds(after.st_ctim);
-  arrive(file, from, born,
+  arrive(file, *state, from, born,
          {.slot = slot(to), .ctime = ctime, .shown_ctime = nanoseconds(before.st_ctim)});
   return ctime;
 }
@@ -130,12 +129,13 @@ std::int64_t ShownTimes::moved(Inode& file, TierIndex from, int source, TierInde
 void ShownTimes::moved_while_written(Inode& file, TierIndex from, int source, TierIndex to) {
   load(file);
   const std::int64_t born = birth_of(source);
-  MutexLock lock(file.mutex);
-  arrive(file, from, born, {.slot = slot(to), .ctime = kNoTime});
+  Inode::Locked state(file);
+  arrive(file, *state, from, born, {.slot = slot(to), .ctime = kNoTime});
 }
 
-void ShownTimes::arrive(Inode& file, TierIndex from, std::int64_t born, KeptTimes::Copy arrived) {
-  KeptTimes& times = times_of(file).kept;
+void ShownTimes::arrive(const Inode& file, InodeState& state, TierIndex from, std::int64_t born,
+                        KeptTimes::Copy arrived) {
+  KeptTimes& times = times_of(file, state).kept;
   const KeptTimes::Copy* old = find(times, slot(from));
   arrived.birth = old != nullptr && old->birth != 0 ? old->birth : born;
   // The old copy's stay: the move may be taken back yet.
@@ -146,11 +146,11 @@ void ShownTimes::arrive(Inode& file, TierIndex from, std::int64_t born, KeptTime
 void ShownTimes::keep(Inode& inode) {
   KeptTimes kept;
   {
-    MutexLock lock(inode.mutex);
-    if (!inode.times) return;
-    kept = inode.times->kept;
+    Inode::Locked state(inode);
+    if (!state->times) return;
+    kept = state->times->kept;
     if (!inode.is_directory()) {
-      const std::uint8_t here = slot(inode.copies[0].tier);
+      const std::uint8_t here = slot(state->place().tier);
       std::erase_if(kept.copies, [&](const KeptTimes::Copy& each) { return each.slot != here; });
     }
   }
@@ -163,10 +163,10 @@ Result<void> ShownTimes::change_unseen(Inode& directory, TierIndex tier, int fd,
   MutexLock its_turn(turn(directory));
   struct stat before {};
   const bool alone = [&] {
-    MutexLock lock(directory.mutex);
+    Inode::Locked state(directory);
     // Who changes names here now may do so before or after we look.
-    if (directory.name_changes > 0 || ::fstat(fd, &before) < 0) return false;
-    InodeTimes& times = times_of(directory);
+    if (state->directory.name_changes > 0 || ::fstat(fd, &before) < 0) return false;
+    InodeTimes& times = times_of(directory, *state);
     KeptTimes::Copy& copy = copy_on(times.kept, slot(tier));
     if (copy.ctime != nanoseconds(before.st_ctim)) copy.shown_ctime = nanoseconds(before.st_ctim);
     copy.ctime = kNoTime;
@@ -179,10 +179,10 @@ Result<void> ShownTimes::change_unseen(Inode& directory, TierIndex tier, int fd,
   if (!alone) return done;
   {
     // Held over two short system calls: who changes names from here on changes the times again.
-    MutexLock lock(directory.mutex);
-    InodeTimes& times = *directory.times;
+    Inode::Locked state(directory);
+    InodeTimes& times = *state->times;
     const bool still_alone =
-        std::exchange(times.changing, std::uint8_t{0}) != 0 && directory.name_changes == 0;
+        std::exchange(times.changing, std::uint8_t{0}) != 0 && state->directory.name_changes == 0;
     ++times.changes;
     const std::array<timespec, 2> old{before.st_atim, before.st_mtim};
     struct stat after {};
@@ -199,27 +199,28 @@ void ShownTimes::copied(Inode& directory, TierIndex tier, int original, const Lo
   struct stat st {};
   if (::fstat(original, &st) < 0) return;
   {
-    MutexLock lock(directory.mutex);
-    show(directory, tier, st);
-    copy_on(times_of(directory).kept, slot(made.tier)) = {.slot = slot(made.tier),
-                                                          .ctime = nanoseconds(made.st.st_ctim),
-                                                          .shown_ctime = nanoseconds(st.st_ctim)};
+    Inode::Locked state(directory);
+    show(*state, tier, st);
+    copy_on(times_of(directory, *state).kept, slot(made.tier)) = {
+        .slot = slot(made.tier),
+        .ctime = nanoseconds(made.st.st_ctim),
+        .shown_ctime = nanoseconds(st.st_ctim)};
   }
   keep(directory);
 }
 
 ShownTimes::NameChange::NameChange(Inode& directory) : directory_(directory) {
-  MutexLock lock(directory_.mutex);
-  ++directory_.name_changes;
+  Inode::Locked state(directory_);
+  ++state->directory.name_changes;
 }
 
 ShownTimes::NameChange::~NameChange() {
-  MutexLock lock(directory_.mutex);
-  --directory_.name_changes;
-  if (!directory_.times) return;
+  Inode::Locked state(directory_);
+  --state->directory.name_changes;
+  if (!state->times) return;
   // The copy that is being changed unseen is shown as it is from now on.
-  if (std::exchange(directory_.times->changing, std::uint8_t{0}) != 0) ++directory_.times->changes;
-  stop_hiding_recent(directory_);
+  if (std::exchange(state->times->changing, std::uint8_t{0}) != 0) ++state->times->changes;
+  stop_hiding_recent(*state);
 }
 
 ShownTimes::AttributeChange::AttributeChange(ShownTimes& times, Inode& directory)
@@ -229,8 +230,8 @@ ShownTimes::AttributeChange::AttributeChange(ShownTimes& times, Inode& directory
 
 ShownTimes::AttributeChange::~AttributeChange() {
   {
-    MutexLock lock(directory_.mutex);
-    stop_hiding_recent(directory_);
+    Inode::Locked state(directory_);
+    stop_hiding_recent(*state);
   }
   turn_.unlock();
 }

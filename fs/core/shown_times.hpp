@@ -38,9 +38,9 @@ class ShownTimes {
   void load(Inode& inode);
 
   // Puts into `st`, which the tier says of the inode's copy there, the times that are shown.
-  void show(const Inode& inode, TierIndex tier, struct stat& st) const REQUIRES(inode.mutex);
+  void show(const InodeState& inode, TierIndex tier, struct stat& st) const;
   // When the file was made; nothing if its copy says so itself.
-  std::optional<timespec> birth(const Inode& file) const REQUIRES(file.mutex);
+  std::optional<timespec> birth(const InodeState& file) const;
 
   // The file `source` on the tier `from` goes on as `copy` on `to`, which has all its names.
   // Returns the copy's ctime. REQUIRES: nobody can change either file.
@@ -98,8 +98,8 @@ class ShownTimes {
   std::uint8_t slot(TierIndex tier) const {
     return static_cast<std::uint8_t>(pool_[tier].member().slot);
   }
-  void arrive(Inode& file, TierIndex from, std::int64_t born, KeptTimes::Copy arrived)
-      REQUIRES(file.mutex);
+  void arrive(const Inode& file, InodeState& state, TierIndex from, std::int64_t born,
+              KeptTimes::Copy arrived);
   void write_later(InodeId id, KeptTimes times);
 
   const Pool& pool_;

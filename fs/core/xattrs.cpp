@@ -65,8 +65,8 @@ Result<void> Xattrs::remove(InodeId id, const char* name) {
 Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_view name) {
   std::vector<TierIndex> tiers;
   {
-    MutexLock lock(inode->mutex);
-    for (const Copy& copy : inode->copies) tiers.push_back(copy.tier);
+    Inode::Locked state(*inode);
+    for (const Copy& copy : state->copies) tiers.push_back(copy.tier);
   }
   if (name == "tier") {
     std::string names;

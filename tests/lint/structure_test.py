@@ -18,8 +18,6 @@ FOLDERS = "base metadata tiering gpu fs client tools tests examples".split()
 
 # "file: name": why it is one idea.
 EXCEPTIONS = {
-    "fs/core/relocator_spill.cpp: Relocator::move_open_file": "being split",
-    "fs/core/inode.hpp: Inode": "being split",
     "fs/control/options.hpp: MountOptions": "one member for each option",
     "gpu/cuda_api.hpp: CudaApi": "one member for each function of libcuda that is used",
     "tests/unit/fs/options_test.cpp: ConfigFileTest.ErrorsNameFileLineAndWhatIsAllowed": "a table of cases",

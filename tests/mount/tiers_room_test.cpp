@@ -179,7 +179,7 @@ TEST_P(RoomTest, SizesAroundTheRoomOfEachTier) {
     }
   }
   expect_nothing_left();
-  EXPECT_NE(mount().log().find("a file can't grow, ENOSPC: path=/copy"), std::string::npos)
+  EXPECT_NE(mount().log().find("a file cannot grow, ENOSPC: path=/copy"), std::string::npos)
       << "the log says why";
 }
 

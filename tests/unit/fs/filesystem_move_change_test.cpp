@@ -227,9 +227,9 @@ TEST_F(FileMoveTest, SeveralFilesArriveTogether) {
   AttributeChange change;
   change.mode = 0600;
   ASSERT_TRUE(fs_->attributes().set(id_of("g"), change));
-  std::vector<Arrival> arrivals;
-  for (Flight& flight : flights) arrivals.push_back({flight.file.get(), &flight.copy, flight.to});
-  const auto outcomes = fs_->relocator().replace(arrivals);
+  std::vector<ReadyCopy> copies;
+  for (Flight& flight : flights) copies.push_back({flight.file.get(), &flight.copy, flight.to});
+  const auto outcomes = fs_->relocator().switch_files(copies);
   ASSERT_EQ(outcomes.size(), 3u);
   EXPECT_TRUE(outcomes[0]);
   EXPECT_TRUE(failed_with(outcomes[1], ECANCELED));

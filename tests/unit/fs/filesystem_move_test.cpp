@@ -97,7 +97,7 @@ TEST_F(FileMoveTest, ForgetsWhatItLookedUp) {
   fs_->names().forget(d, 2);
   const std::size_t before = fs_->known_inodes();
   {
-    auto held = fs_->relocator().hold(wanted);
+    auto held = fs_->relocator().begin_move(wanted);
     ASSERT_TRUE(held);
     EXPECT_GT(fs_->known_inodes(), before);
   }
@@ -107,7 +107,7 @@ TEST_F(FileMoveTest, ForgetsWhatItLookedUp) {
 TEST_F(FileMoveTest, AFileThatIsThereAlreadyIsLeftAlone) {
   dir_.make_file("b/f", "content");
   Move there = move_of("f", kB);
-  EXPECT_TRUE(failed_with(fs_->relocator().hold(there), EALREADY));
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(there), EALREADY));
 }
 
 TEST_F(FileMoveTest, AFileThatIsNotWhereThePlanSawItIsLeftAlone) {
@@ -115,7 +115,7 @@ TEST_F(FileMoveTest, AFileThatIsNotWhereThePlanSawItIsLeftAlone) {
   Move planned = move_of("f", kC);
   planned.from = kA;
   planned.reason = Reason::Cold;
-  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
 }
 
 TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
@@ -124,11 +124,11 @@ TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
   Move planned = move_of("f");
   planned.reason = Reason::Hot;
   planned.paths = {"/g"};
-  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
   planned.paths = {"/gone"};
-  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
   planned.paths = {};
-  EXPECT_TRUE(failed_with(fs_->relocator().hold(planned), ESTALE));
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
 }
 
 TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
@@ -137,7 +137,7 @@ TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
   Move asked = move_of("f");
   ASSERT_EQ(asked.reason, Reason::Requested);
   asked.paths = {"/g"};
-  const auto held = fs_->relocator().hold(asked);
+  const auto held = fs_->relocator().begin_move(asked);
   ASSERT_TRUE(held);
   EXPECT_EQ((*held)->identity().id, asked.id);
 }
@@ -145,7 +145,7 @@ TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
 TEST_F(FileMoveTest, IsMadeOnceAtATime) {
   dir_.make_file("a/f", "content");
   const Flight first = begun("f");
-  EXPECT_TRUE(failed_with(fs_->relocator().hold(move_of("f", kC)), EBUSY));
+  EXPECT_TRUE(failed_with(fs_->relocator().begin_move(move_of("f", kC)), EBUSY));
   discard(first.copy, (*pool_)[kB]);
 }
 

@@ -68,7 +68,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
  protected:
   // A move on its way, as the mover has it.
   struct Flight {
-    std::unique_ptr<HeldFile> file;
+    std::unique_ptr<MovingFile> file;
     HiddenCopy copy;
     TierIndex to = kNoTier;
   };
@@ -127,7 +127,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
   }
   Result<Flight> begin(const std::string& path, TierIndex to = kB) {
     Flight flight;
-    flight.file = SLUICE_TRY(fs_->relocator().hold(move_of(path, to)));
+    flight.file = SLUICE_TRY(fs_->relocator().begin_move(move_of(path, to)));
     flight.copy =
         SLUICE_TRY(make_hidden_copy(flight.file->source(), flight.file->identity(), (*pool_)[to]));
     flight.to = to;
@@ -139,8 +139,8 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
     return *std::move(flight);
   }
   Result<void> end(Flight& flight) {
-    SLUICE_TRY(settle(flight.copy));
-    auto outcome = fs_->relocator().replace({{flight.file.get(), &flight.copy, flight.to}})[0];
+    SLUICE_TRY(sync_copy(flight.copy));
+    auto outcome = fs_->relocator().switch_files({{flight.file.get(), &flight.copy, flight.to}})[0];
     if (!outcome) discard(flight.copy, (*pool_)[flight.to]);
     flight.file.reset();
     return outcome;

@@ -25,7 +25,7 @@ constexpr const char* kAfter =
 class LinkedMoveTest : public test::PoolTest {
  protected:
   Result<void> move(const std::vector<Step>& steps) {
-    const auto ends = SLUICE_TRY(carry_out_moves(store_, *pool_, {steps}, [](std::size_t) {}));
+    const auto ends = SLUICE_TRY(execute_moves(store_, *pool_, {steps}, [](std::size_t) {}));
     return ends[0].result;
   }
   void prepare() override {
@@ -65,8 +65,7 @@ class LinkedMoveTest : public test::PoolTest {
   // As a daemon would have before it was killed.
   void do_first(std::size_t count) const {
     MemoryStore ignored;
-    for (std::size_t i = 0; i < count; ++i)
-      ASSERT_TRUE(carry_out(ignored, *pool_, {steps_[i]})) << i;
+    for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(execute(ignored, *pool_, {steps_[i]})) << i;
   }
   // What a mount does first.
   void restart() {
@@ -141,13 +140,13 @@ TEST_F(LinkedMoveTest, ALinkToWhatIsGoneFails) {
   link.from = place(a(), "d/missing");
   link.to = place(a(), "d/new");
   link.subject = identity_of(a(), at("a", "d/x"));
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, {link}), ESTALE));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, {link}), ESTALE));
   EXPECT_EQ(shown(), kBefore);
 }
 
 TEST_F(LinkedMoveTest, RemovesNothingBeforeEveryNameIsInItsPlace) {
   int calls = 0;
-  const auto ends = carry_out_moves(store_, *pool_, {steps_}, [&](std::size_t i) {
+  const auto ends = execute_moves(store_, *pool_, {steps_}, [&](std::size_t i) {
     ++calls;
     EXPECT_EQ(i, 0u);
     for (const char* path : {"a/d/x", "a/e/y", "b/d/x", "b/e/y"})
@@ -156,18 +155,18 @@ TEST_F(LinkedMoveTest, RemovesNothingBeforeEveryNameIsInItsPlace) {
   });
   ASSERT_TRUE(ends);
   EXPECT_TRUE(ends->at(0).result);
-  EXPECT_TRUE(ends->at(0).is_settled);
+  EXPECT_TRUE(ends->at(0).is_finished);
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(shown(), kAfter);
 }
 
 TEST_F(LinkedMoveTest, AnOriginalThatWasChangedSinceIsKeptAndTheCopyTakenBack) {
-  const auto ends = carry_out_moves(store_, *pool_, {steps_}, [&](std::size_t) {
+  const auto ends = execute_moves(store_, *pool_, {steps_}, [&](std::size_t) {
     test::write_file(at("a", "d/x"), "changed on its tier");
   });
   ASSERT_TRUE(ends);
   EXPECT_TRUE(failed_with(ends->at(0).result, EUCLEAN));
-  EXPECT_TRUE(ends->at(0).is_settled);
+  EXPECT_TRUE(ends->at(0).is_finished);
   EXPECT_EQ(test::read_file(at("a", "d/x")), "changed on its tier");
   EXPECT_EQ(test::read_file(at("a", "e/y")), "changed on its tier");
   EXPECT_FALSE(test::exists(at("b", "d/x")) || test::exists(at("b", "e/y")));
@@ -257,7 +256,7 @@ class SeveralMovesTest : public test::PoolTest {
     dir_.make_file("a/" + name, name);
     const auto file = test::open_file(at("a", name), O_RDONLY);
     auto copy = make_hidden_copy(file.get(), identity_of((*pool_)[0], at("a", name)), (*pool_)[1]);
-    EXPECT_TRUE(copy && settle(*copy));
+    EXPECT_TRUE(copy && sync_copy(*copy));
     return *relocation_steps(
         *copy, (*pool_)[0], (*pool_)[1],
         {{test::open_directory(at("a", "")).get(), test::open_directory(at("b", "")).get(), name}});
@@ -270,7 +269,7 @@ class SeveralMovesTest : public test::PoolTest {
 TEST_F(SeveralMovesTest, ShareTheirWritesToTheStore) {
   const std::vector<std::vector<Step>> moves{make("f"), make("g")};
   store_.fail_call(0);
-  const auto ends = carry_out_moves(store_, *pool_, moves, [](std::size_t) {});
+  const auto ends = execute_moves(store_, *pool_, moves, [](std::size_t) {});
   ASSERT_TRUE(ends);
   EXPECT_EQ(store_.calls(), 2u);  // begin and clear
   EXPECT_EQ(shown(), "b/f 644 \"f\"\nb/g 644 \"g\"\n");
@@ -282,7 +281,7 @@ TEST_F(SeveralMovesTest, OneThatFailsDoesNotDisturbTheOthers) {
   dir_.make_file("b/g", "in the way");
   std::vector<std::size_t> removing;
   const auto ends =
-      carry_out_moves(store_, *pool_, moves, [&](std::size_t i) { removing.push_back(i); });
+      execute_moves(store_, *pool_, moves, [&](std::size_t i) { removing.push_back(i); });
   ASSERT_TRUE(ends);
   ASSERT_EQ(ends->size(), 3u);
   EXPECT_TRUE((*ends)[0].result);

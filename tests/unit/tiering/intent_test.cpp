@@ -111,7 +111,7 @@ class OperationTest : public test::PoolTest, public testing::WithParamInterface<
 TEST_P(OperationTest, IsCarriedOut) {
   start();
   MemoryStore store;
-  const auto done = carry_out(store, *pool_, steps_);
+  const auto done = execute(store, *pool_, steps_);
   ASSERT_TRUE(done) << done.error().operation;
   EXPECT_EQ(shown(), GetParam().after);
   EXPECT_EQ(intents_in(store), 0u);
@@ -136,7 +136,7 @@ TEST_P(OperationTest, IsFinishedByReplayWhereverItWasCutOff) {
     MemoryStore store, ignored;
     ASSERT_TRUE(announce(store, steps_));
     const std::vector<Step> first(steps_.begin(), steps_.begin() + static_cast<long>(done));
-    ASSERT_TRUE(carry_out(ignored, *pool_, first));
+    ASSERT_TRUE(execute(ignored, *pool_, first));
     const auto replayed = replay_intents(store, *pool_);
     ASSERT_TRUE(replayed);
     EXPECT_EQ(*replayed, 1u);
@@ -148,7 +148,7 @@ TEST_P(OperationTest, IsFinishedByReplayWhereverItWasCutOff) {
 TEST_P(OperationTest, ReplayedWhenFinishedChangesNothing) {
   start();
   MemoryStore store;
-  ASSERT_TRUE(carry_out(store, *pool_, steps_));
+  ASSERT_TRUE(execute(store, *pool_, steps_));
   for (int again = 0; again < 2; ++again) {
     ASSERT_TRUE(announce(store, steps_));  // the clearing was lost in a crash
     ASSERT_TRUE(replay_intents(store, *pool_));
@@ -163,7 +163,7 @@ TEST_P(OperationTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
       start();
       MemoryStore store;
       store.fail_call(nth, EIO, failure);
-      const auto done = carry_out(store, *pool_, steps_);
+      const auto done = execute(store, *pool_, steps_);
       const bool failed = store.has_failed();
       const std::string left = shown();
       store.fail_call(0);
@@ -184,7 +184,7 @@ TEST_P(OperationTest, ThatIsDoneIsReportedAsDoneThoughItsIntentCannotBeCleared) 
   start();
   MemoryStore store;
   store.fail_call(2);  // 1: begin, 2: clear
-  const auto done = carry_out(store, *pool_, steps_);
+  const auto done = execute(store, *pool_, steps_);
   ASSERT_TRUE(store.has_failed());
   ASSERT_EQ(shown(), GetParam().after);
   EXPECT_TRUE(done) << "the caller was told that nothing happened";
@@ -213,7 +213,7 @@ TEST_F(IntentTest, AFailedStepUndoesThoseBeforeIt) {
   const std::string before = all();
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e"),
                           step(Kind::Rename, c(), "d", "e")};
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, steps), EEXIST));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, steps), EEXIST));
   EXPECT_EQ(all(), before);
   EXPECT_EQ(intents_in(store_), 0u);
 }
@@ -225,7 +225,7 @@ TEST_F(IntentTest, AnExchangeIsUndoneToo) {
   dir_.make_file("b/y", "in the way");
   const std::string before = all();
   const std::vector steps{step(Kind::Exchange, a(), "x", "y"), step(Kind::Rename, b(), "x", "y")};
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, steps), EEXIST));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, steps), EEXIST));
   EXPECT_EQ(all(), before);
 }
 
@@ -235,7 +235,7 @@ TEST_F(IntentTest, TheFirstFailingStepChangesNothing) {
   dir_.make_file("b/d/g", "2");
   const std::string before = all();
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e")};
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, steps), EEXIST));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, steps), EEXIST));
   EXPECT_EQ(all(), before);
 }
 
@@ -244,7 +244,7 @@ TEST_F(IntentTest, ADirectoryThatIsNotEmptyIsNotRemoved) {
   dir_.make_file("b/e/keep", "1");
   const std::string before = all();
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rmdir, b(), "e")};
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, steps), ENOTEMPTY));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, steps), ENOTEMPTY));
   EXPECT_EQ(all(), before);
 }
 
@@ -253,7 +253,7 @@ TEST_F(IntentTest, AStepWhoseSubjectIsAnotherFileByNowIsLeftOut) {
   const Step unlink = step(Kind::Unlink, a(), "f");
   ASSERT_EQ(::rename(at("a", "f").c_str(), at("a", "moved").c_str()), 0);
   dir_.make_file("a/f", "new");
-  ASSERT_TRUE(carry_out(store_, *pool_, {unlink}));
+  ASSERT_TRUE(execute(store_, *pool_, {unlink}));
   EXPECT_EQ(test::read_file(at("a", "f")), "new");
   EXPECT_EQ(test::read_file(at("a", "moved")), "old");
 }
@@ -262,7 +262,7 @@ TEST_F(IntentTest, APlaceOutlivesTheRenameOfItsAncestors) {
   dir_.make_file("a/d/e/f", "x");
   const Step rename = step(Kind::Rename, a(), "d/e/f", "d/e/g");
   ASSERT_EQ(::rename(at("a", "d").c_str(), at("a", "elsewhere").c_str()), 0);
-  ASSERT_TRUE(carry_out(store_, *pool_, {rename}));
+  ASSERT_TRUE(execute(store_, *pool_, {rename}));
   EXPECT_EQ(test::read_file(at("a", "elsewhere/e/g")), "x");
 }
 
@@ -271,7 +271,7 @@ TEST_F(IntentTest, APlaceWithoutAHandleIsFoundByItsPath) {
   Step rename = step(Kind::Rename, a(), "d/f", "g");
   rename.from = {a().member().slot, {}, "d", "f"};
   rename.to = {a().member().slot, {}, "", "g"};
-  ASSERT_TRUE(carry_out(store_, *pool_, {rename}));
+  ASSERT_TRUE(execute(store_, *pool_, {rename}));
   EXPECT_EQ(test::read_file(at("a", "g")), "x");
 }
 
@@ -283,7 +283,7 @@ TEST_F(IntentTest, APathThatLeavesTheTierIsRefused) {
   unlink.subject = identity_of(a(), dir_ / "outside/f");
   for (const char* path : {"../outside", "link", "/tmp"}) {
     unlink.from = {a().member().slot, {}, path, "f"};
-    EXPECT_FALSE(carry_out(store_, *pool_, {unlink})) << path;
+    EXPECT_FALSE(execute(store_, *pool_, {unlink})) << path;
   }
   EXPECT_TRUE(test::exists(dir_ / "outside/f"));
 }
@@ -294,7 +294,7 @@ TEST_F(IntentTest, AStepOnATierThatIsOfflineFailsAndUndoesTheRest) {
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e")};
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
   ASSERT_TRUE(b().check_presence());
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, steps), EIO));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, steps), EIO));
   EXPECT_TRUE(test::exists(at("a", "d/f")));
   EXPECT_TRUE(test::exists(dir_ / "away/d/g"));
 }

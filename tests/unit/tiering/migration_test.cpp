@@ -140,7 +140,7 @@ TEST_F(MigrationTest, AProposalMovesNothing) {
   start();
   EXPECT_EQ(proposed().size(), 1u);
   EXPECT_EQ(where("hot"), "c");
-  EXPECT_TRUE(host_->held().empty());
+  EXPECT_TRUE(host_->begun().empty());
 }
 
 TEST_F(MigrationTest, AProposalSaysWhyAndWhichFile) {

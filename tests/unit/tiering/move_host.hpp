@@ -11,11 +11,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "tests/support/files.hpp"
 #include "tiering/mover.hpp"
 
@@ -25,40 +25,40 @@ class FakeHost final : public MoveHost {
  public:
   FakeHost(Pool& pool, Store& store) : pool_(pool), store_(store) {}
 
-  // hold() of `path` fails with `code` from now on; 0: it does not.
+  // begin_move() of `path` fails with `code` from now on; 0: it does not.
   void refuse(const std::string& path, int code) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     refused_[path] = code;
   }
-  // Called when that has happened, before the mover hears of it.
+  // Called after a refusal, before the mover gets it.
   std::function<void()> on_refusal;
-  // So does replace().
+  // switch_files() fails for `path` with `code`.
   void refuse_copy(const std::string& path, int code) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     refused_copies_[path] = code;
   }
-  // Somebody wants every file that is on its way.
+  // Cancels every running move.
   std::atomic<bool> cancel{false};
-  // Called by the mover's threads with every piece they copied or read back.
+  // Called by the mover's threads for every piece they copied or read back.
   std::function<void(const std::string& path)> on_piece;
 
-  // The paths that were asked for, in that order.
-  std::vector<std::string> held() const {
-    const std::lock_guard lock(mutex_);
-    return held_;
+  // The paths whose moves began, in order.
+  std::vector<std::string> begun() const {
+    const MutexLock lock(mutex_);
+    return begun_;
   }
-  // How many files came with each replace().
+  // The number of files of each switch_files() call.
   std::vector<std::size_t> batches() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return batches_;
   }
   std::size_t most_at_once() const { return most_at_once_; }
 
-  Result<std::unique_ptr<HeldFile>> hold(const Move& move) override {
+  Result<std::unique_ptr<MovingFile>> begin_move(const Move& move) override {
     int refusal = 0;
     {
-      const std::lock_guard lock(mutex_);
-      held_.push_back(move.paths[0]);
+      const MutexLock lock(mutex_);
+      begun_.push_back(move.paths[0]);
       refusal = refused_[move.paths[0]];
     }
     if (refusal != 0) {
@@ -68,31 +68,32 @@ class FakeHost final : public MoveHost {
     const std::string path = pool_[move.from].path() + move.paths[0];
     UniqueFd source(::open(path.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC));
     if (!source) return Error::last("open source");
-    return std::unique_ptr<HeldFile>(std::make_unique<Held>(*this, move, std::move(source)));
+    return std::unique_ptr<MovingFile>(
+        std::make_unique<FakeMovingFile>(*this, move, std::move(source)));
   }
 
-  std::vector<Result<void>> replace(const std::vector<Arrival>& arrivals) override {
+  std::vector<Result<void>> switch_files(const std::vector<ReadyCopy>& copies) override {
     std::vector<Result<void>> outcomes;
     {
-      const std::lock_guard lock(mutex_);
-      batches_.push_back(arrivals.size());
+      const MutexLock lock(mutex_);
+      batches_.push_back(copies.size());
     }
-    for (const Arrival& arrival : arrivals) outcomes.push_back(replace(arrival));
+    for (const ReadyCopy& ready : copies) outcomes.push_back(switch_file(ready));
     return outcomes;
   }
 
  private:
-  class Held final : public HeldFile {
+  class FakeMovingFile final : public MovingFile {
    public:
-    Held(FakeHost& host, const Move& held, UniqueFd source)
-        : move(held), host_(host), source_(std::move(source)), identity_{move.id, 0} {
+    FakeMovingFile(FakeHost& host, const Move& begun, UniqueFd source)
+        : move(begun), host_(host), source_(std::move(source)), identity_{move.id, 0} {
       const auto found = host_.pool_[move.from].identity_of(source_.get(), "");
       if (found) identity_ = *found;
-      host_.most_at_once_ = std::max<std::size_t>(host_.most_at_once_, ++host_.holds_);
+      host_.most_at_once_ = std::max<std::size_t>(host_.most_at_once_, ++host_.open_);
     }
-    ~Held() override { --host_.holds_; }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
+    ~FakeMovingFile() override { --host_.open_; }
+    FakeMovingFile(const FakeMovingFile&) = delete;
+    FakeMovingFile& operator=(const FakeMovingFile&) = delete;
 
     TierIndex tier() const override { return move.from; }
     int source() const override { return source_.get(); }
@@ -110,15 +111,15 @@ class FakeHost final : public MoveHost {
     Identity identity_;
   };
 
-  Result<void> replace(const Arrival& arrival) {
-    const Move& move = static_cast<const Held&>(*arrival.file).move;
+  Result<void> switch_file(const ReadyCopy& ready) {
+    const Move& move = static_cast<const FakeMovingFile&>(*ready.file).move;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (const int code = refused_copies_[move.paths[0]]; code != 0)
         return Error(code, "told to fail");
     }
     const Tier& from = pool_[move.from];
-    const Tier& to = pool_[arrival.to];
+    const Tier& to = pool_[ready.to];
     std::vector<UniqueFd> directories;
     std::vector<NamePlaces> names;
     for (const std::string& path : move.paths) {
@@ -131,16 +132,16 @@ class FakeHost final : public MoveHost {
       names.push_back({directories[directories.size() - 2].get(), directories.back().get(),
                        path.substr(slash + 1)});
     }
-    return carry_out(store_, pool_, SLUICE_TRY(relocation_steps(*arrival.copy, from, to, names)));
+    return execute(store_, pool_, SLUICE_TRY(relocation_steps(*ready.copy, from, to, names)));
   }
 
   Pool& pool_;
   Store& store_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::string, int> refused_, refused_copies_;
-  std::vector<std::string> held_;
+  std::vector<std::string> begun_;
   std::vector<std::size_t> batches_;
-  std::atomic<std::size_t> holds_{0}, most_at_once_{0};  // statistics
+  std::atomic<std::size_t> open_{0}, most_at_once_{0};  // statistics
 };
 
 }  // namespace sluice::test

@@ -24,7 +24,7 @@ TEST_F(MoverRetryTest, AFileInUseWaitsAndMovesWhenItIsClosed) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EBUSY);
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), EBUSY);
   EXPECT_TRUE(mover_->is_waiting(f.id));
   host_->refuse("/f", 0);
@@ -42,7 +42,7 @@ TEST_F(MoverRetryTest, AFileThatIsClosedWhileItIsBeingRefusedMovesWithTheNextTic
     mover_->file_closed(f.id);
   };
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), EBUSY);
   mover_->tick();
   finish();
@@ -53,10 +53,10 @@ TEST_F(MoverRetryTest, ClosingAFileThatWaitsForSomethingElseChangesNothing) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EPERM);
   start();
-  carry_out_all({f});
+  run_all({f});
   mover_->file_closed(f.id);
   finish();
-  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(host_->begun().size(), 1u);
   EXPECT_EQ(code_of(f), EPERM);
 }
 
@@ -64,13 +64,13 @@ TEST_F(MoverRetryTest, WhatFailsIsTriedAgainLaterAndNotAtOnce) {
   const Move f = make("/f", "x");
   host_->refuse_copy("/f", EIO);
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), EIO);
   for (int i = 0; i < 20; ++i) {
     mover_->tick();
     finish();
   }
-  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(host_->begun().size(), 1u);
   host_->refuse_copy("/f", 0);
   clock_.advance(seconds(10));
   mover_->tick();
@@ -83,7 +83,7 @@ TEST_F(MoverRetryTest, ATierThatComesBackIsTriedAtOnce) {
   start();
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
   ASSERT_TRUE((*pool_)[1].check_presence());
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), EIO);
   mover_->tick();
   EXPECT_EQ(mover_->progress().queued, 0u);
@@ -99,7 +99,7 @@ TEST_F(MoverRetryTest, AFailureLeavesTheFileAReceiptAndNothingElse) {
   const Move f = make("/f", "content");
   host_->refuse_copy("/f", EIO);
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(test::read_file(at("a", "f")), "content");
   EXPECT_TRUE(temporaries().empty());
   ASSERT_EQ(receipts().size(), 1u);
@@ -113,7 +113,7 @@ TEST_F(MoverRetryTest, OneThatFailsDoesNotStopTheOthersOfItsBatch) {
   host_->refuse("/f", EBUSY);
   host_->refuse_copy("/h", EIO);
   start();
-  carry_out_all(moves);
+  run_all(moves);
   EXPECT_EQ(shown(), "a/f 644 \"1\"\na/h 644 \"3\"\nb/g 644 \"2\"\nb/i 644 \"4\"\n");
   EXPECT_TRUE(temporaries().empty());
 }
@@ -124,7 +124,7 @@ TEST_F(MoverRetryTest, WhatIsThereAlreadyOrGoneIsForgotten) {
   host_->refuse("/g", ESTALE);
   host_->refuse("/h", ENOENT);
   start();
-  carry_out_all({f, g, h});
+  run_all({f, g, h});
   EXPECT_TRUE(mover_->pending().empty());
   EXPECT_TRUE(receipts().empty());
   EXPECT_EQ(mover_->progress().failed, 0u);
@@ -134,11 +134,11 @@ TEST_F(MoverRetryTest, WhatWaitsCanBeForgotten) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EBUSY);
   start();
-  carry_out_all({f});
+  run_all({f});
   mover_->forget_pending(f.id);
   mover_->file_closed(f.id);
   finish();
-  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(host_->begun().size(), 1u);
   EXPECT_TRUE(mover_->pending().empty());
 }
 
@@ -171,13 +171,13 @@ TEST_F(FullTierTest, IsNotTriedAgainBeforeItHasMoreRoom) {
   const Move f = make("/f", test::pattern(4 * kMiB, 1));
   leave(2 * kMiB);
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), ENOSPC);
   for (int i = 0; i < 20; ++i) {
     mover_->tick();
     finish();
   }
-  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(host_->begun().size(), 1u);
   EXPECT_EQ(receipts().size(), 1u);
   EXPECT_EQ(code_of(f), ENOSPC);
 }
@@ -186,7 +186,7 @@ TEST_F(FullTierTest, IsTriedAgainWhenItHasMoreRoom) {
   const Move f = make("/f", test::pattern(4 * kMiB, 1));
   leave(2 * kMiB);
   start();
-  carry_out_all({f});
+  run_all({f});
   ASSERT_EQ(::unlink(at("b", "ballast").c_str()), 0);
   EXPECT_TRUE(eventually([&] {
     mover_->tick();
@@ -201,21 +201,21 @@ TEST_F(FullTierTest, ThatFillsUpDuringTheCopyIsLeftAsItWas) {
   f.bytes = 4096;  // it grew since the plan was made
   leave(2 * kMiB);
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), ENOSPC);
   EXPECT_TRUE(temporaries().empty());
   for (int i = 0; i < 20; ++i) {
     mover_->tick();
     finish();
   }
-  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_EQ(host_->begun().size(), 1u);
 }
 
 TEST_F(FullTierTest, IsNotPromisedTwice) {
   const Move f = make("/f", test::pattern(2 * kMiB, 1)), g = make("/g", test::pattern(2 * kMiB, 2));
   leave(4 * kMiB);
   start();
-  carry_out_all({f, g});  // one batch: both are copied before either is in its place
+  run_all({f, g});  // one batch: both are copied before either is in its place
   EXPECT_EQ(code_of(f), 0);
   EXPECT_EQ(code_of(g), ENOSPC);
 }

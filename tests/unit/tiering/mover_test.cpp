@@ -27,7 +27,7 @@ using test::MoverTest;
 TEST_F(MoverTest, MovesAFile) {
   const Move f = make("/f", "content");
   start();
-  carry_out_all({f});
+  run_all({f});
   EXPECT_FALSE(is_on("a", f));
   EXPECT_EQ(test::read_file(at("b", "f")), "content");
   EXPECT_EQ(identity_of((*pool_)[1], at("b", "f")).id, f.id);
@@ -39,7 +39,7 @@ TEST_F(MoverTest, LeavesAReceipt) {
   const Move f = make("/f", content);
   const std::int64_t before = clock_.seconds();
   start();
-  carry_out_all({f});
+  run_all({f});
   ASSERT_EQ(receipts().size(), 1u);
   const Receipt receipt = receipts()[0];
   EXPECT_EQ(receipt.id, f.id);
@@ -56,7 +56,7 @@ TEST_F(MoverTest, TheHashInAReceiptIsXxh3OfTheContent) {
   const std::string content = test::pattern(3 * kMiB + 17, 1);
   const Move f = make("/f", content);
   start();
-  carry_out_all({f});
+  run_all({f});
   ASSERT_EQ(receipts().size(), 1u);
   EXPECT_EQ(receipts()[0].hash, XXH3_64bits(content.data(), content.size()));
 }
@@ -64,7 +64,7 @@ TEST_F(MoverTest, TheHashInAReceiptIsXxh3OfTheContent) {
 TEST_F(MoverTest, CountsWhatItMoved) {
   const Move f = make("/f", std::string(10'000, 'x')), g = make("/g", std::string(5'000, 'y'));
   start();
-  carry_out_all({f, g});
+  run_all({f, g});
   const Mover::Progress progress = mover_->progress();
   EXPECT_EQ(progress.moved, 2u);
   EXPECT_EQ(progress.moved_bytes, 15'000u);
@@ -85,7 +85,7 @@ TEST_F(MoverTest, TellsHowFarEachMoveIs) {
   };
   mover = &start();
   const std::int64_t before = clock_.seconds();
-  carry_out_all({big, other});
+  run_all({big, other});
   // Both are of one batch, which began with the first.
   ASSERT_EQ(seen.size(), 2u);
   EXPECT_EQ(seen[0].path, "/big");
@@ -105,7 +105,7 @@ TEST_F(MoverTest, SmallFilesShareOneReplacement) {
   std::vector<Move> moves;
   for (int i = 0; i < 20; ++i) moves.push_back(make("/f" + std::to_string(i), "x"));
   start();
-  carry_out_all(moves);
+  run_all(moves);
   EXPECT_EQ(host_->batches(), Sizes{20});
 }
 
@@ -113,7 +113,7 @@ TEST_F(MoverTest, ABatchIsNotLargerThanWouldHoldPeopleUp) {
   std::vector<Move> moves;
   for (int i = 0; i < 70; ++i) moves.push_back(make("/f" + std::to_string(i), ""));
   start();
-  carry_out_all(moves);
+  run_all(moves);
   EXPECT_EQ(host_->batches(), (Sizes{64, 6}));
 }
 
@@ -121,7 +121,7 @@ TEST_F(MoverTest, LargeFilesTravelAlone) {
   const std::vector<Move> moves{make("/small1", "x"), make("/small2", "x"), make_large("/large1"),
                                 make_large("/large2"), make("/small3", "x")};
   start();
-  carry_out_all(moves);
+  run_all(moves);
   EXPECT_EQ(host_->batches(), (Sizes{2, 1, 1, 1}));
 }
 
@@ -129,7 +129,7 @@ TEST_F(MoverTest, OnlyFilesThatGoTheSameWayShareABatch) {
   const Move f = make("/f", "x");
   dir_.make_file("a/g", "x");
   start();
-  carry_out_all({f, move("/g", "a", "c")});
+  run_all({f, move("/g", "a", "c")});
   EXPECT_EQ(host_->batches(), (Sizes{1, 1}));
   EXPECT_TRUE(test::exists(at("c", "g")));
 }
@@ -138,8 +138,8 @@ TEST_F(MoverTest, KeepsTheOrder) {
   const std::vector<Move> moves{make_large("/c"), make_large("/a"), make("/d", ""),
                                 make_large("/b")};
   start();
-  carry_out_all(moves);
-  EXPECT_EQ(host_->held(), (Paths{"/c", "/a", "/d", "/b"}));
+  run_all(moves);
+  EXPECT_EQ(host_->begun(), (Paths{"/c", "/a", "/d", "/b"}));
 }
 
 TEST_F(MoverTest, WhatIsPutInFrontGoesFirst) {
@@ -149,7 +149,7 @@ TEST_F(MoverTest, WhatIsPutInFrontGoesFirst) {
   add({g}, Mover::Where::Front);
   mover_->resume();
   finish();
-  EXPECT_EQ(host_->held(), (Paths{"/g", "/f"}));
+  EXPECT_EQ(host_->begun(), (Paths{"/g", "/f"}));
 }
 
 TEST_F(MoverTest, ALaterMoveOfAFileReplacesTheOneInTheQueue) {
@@ -162,7 +162,7 @@ TEST_F(MoverTest, ALaterMoveOfAFileReplacesTheOneInTheQueue) {
   EXPECT_EQ(mover_->destination(to_b.id), to_c.to);
   mover_->resume();
   finish();
-  EXPECT_EQ(host_->held(), Paths{"/f"});
+  EXPECT_EQ(host_->begun(), Paths{"/f"});
   EXPECT_TRUE(is_on("c", to_c));
 }
 
@@ -175,7 +175,7 @@ TEST_F(MoverTest, ATierHasNoMoreMovesAtOnceThanItAllows) {
   std::vector<Move> moves;
   for (int i = 0; i < 6; ++i) moves.push_back(make_large("/f" + std::to_string(i)));
   start();
-  carry_out_all(moves);
+  run_all(moves);
   EXPECT_EQ(mover_->progress().moved, 6u);
   EXPECT_EQ(host_->most_at_once(), 1u);
 }
@@ -184,7 +184,7 @@ TEST_F(MoverTest, KeepsWithinItsBandwidth) {
   const Move f = make("/f", test::pattern(kMiB, 1)), g = make("/g", test::pattern(kMiB, 2));
   start({.bandwidth = 8 * kMiB});
   const auto begun = steady_clock::now();
-  carry_out_all({f, g});
+  run_all({f, g});
   EXPECT_GE(steady_clock::now() - begun, milliseconds(250));
 }
 
@@ -195,7 +195,7 @@ TEST_F(MoverTest, BeginsNothingWhilePaused) {
   mover_->tick();
   EXPECT_TRUE(mover_->is_paused());
   EXPECT_EQ(mover_->progress().queued, 1u);
-  EXPECT_TRUE(host_->held().empty());
+  EXPECT_TRUE(host_->begun().empty());
   mover_->resume();
   finish();
   EXPECT_TRUE(is_on("b", f));
@@ -261,7 +261,7 @@ TEST_F(MoverTest, VerifyingCatchesACopyThatReadsBackDifferently) {
     EXPECT_EQ(::pwrite(copy.get(), "C", 1, 0), 1);
   };
   start({.verify = true});
-  carry_out_all({f});
+  run_all({f});
   EXPECT_EQ(code_of(f), EIO);
   EXPECT_EQ(shown(), "a/f 644 \"content\"\n");
   EXPECT_TRUE(temporaries().empty());
@@ -272,7 +272,7 @@ TEST_F(MoverTest, VerifyingLetsGoodCopiesPass) {
   dir_.make_file("a/sparse", "begin");
   ASSERT_EQ(::truncate(at("a", "sparse").c_str(), 100 << 20), 0);
   start({.verify = true});
-  carry_out_all({f, g, move("/sparse")});
+  run_all({f, g, move("/sparse")});
   EXPECT_TRUE(mover_->pending().empty());
   EXPECT_EQ(mover_->progress().moved, 3u);
 }
@@ -285,7 +285,7 @@ TEST_F(MoverTest, RemembersAsGhostsWhatHadToMakeRoom) {
     moves.back().reason = reason;
   }
   start();
-  carry_out_all(moves);
+  run_all(moves);
   std::map<InodeId, Ghost> ghosts;
   ASSERT_TRUE(store_.each_ghost([&](InodeId id, const Ghost& ghost) {
     ghosts[id] = ghost;
@@ -302,7 +302,7 @@ TEST_F(MoverTest, AFileThatCouldNotLeaveIsNoGhost) {
   f.reason = Reason::Crowded;
   host_->refuse_copy("/f", EIO);
   start();
-  carry_out_all({f});
+  run_all({f});
   ASSERT_TRUE(store_.each_ghost([&](InodeId, const Ghost&) {
     ADD_FAILURE();
     return true;
@@ -360,7 +360,7 @@ TEST_F(MoverTest, MovesWhetherOrNotTheStoreTakesTheReceipt) {
   const Move f = make("/f", "x");
   start();
   store_.fail_call(3, EIO, MemoryStore::Failure::ForGood);  // 1, 2: the intent
-  carry_out_all({f});
+  run_all({f});
   EXPECT_TRUE(is_on("b", f));
   EXPECT_EQ(mover_->progress().moved, 1u);
 }

@@ -60,7 +60,7 @@ class MoverTest : public PoolTest {
     mover_->wait_idle([&] { return std::chrono::steady_clock::now() > deadline; });
     ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the mover hangs";
   }
-  void carry_out_all(std::vector<Move> moves) {
+  void run_all(std::vector<Move> moves) {
     add(std::move(moves));
     finish();
   }

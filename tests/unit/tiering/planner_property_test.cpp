@@ -138,7 +138,7 @@ class PlannerPropertyTest : public testing::TestWithParam<Pool> {
     for_each_world([&](World& world, const Plan& plan, Random&) {
       for (const PlannedMove& move : plan.moves) {
         check(world, move, world.files[move.file]);
-        world.carry_out(move);
+        world.execute(move);
       }
     });
   }
@@ -243,7 +243,7 @@ TEST_P(PlannerPropertyTest, EveryFileThatWantsToMoveMovesOrIsCounted) {
 
 TEST_P(PlannerPropertyTest, TheTiersAreAsFullAsThePlanSaid) {
   for_each_world([](World& world, const Plan& plan, Random&) {
-    world.carry_out(plan);
+    world.execute(plan);
     for (std::size_t i = 0; i < world.tiers.size(); ++i)
       EXPECT_EQ(world.tiers[i].used, plan.used_after[i]);
   });
@@ -262,7 +262,7 @@ TEST_P(PlannerPropertyTest, PlanningAgainAtTheSameInstantSoonMovesNothing) {
   const int most = GetParam() == Pool::Ordinary ? 1 : 3;
   for_each_world([most](World& world, Plan plan, Random&) {
     for (int plans = 0; plans < most; ++plans) {
-      world.carry_out(plan);
+      world.execute(plan);
       plan = world.plan();
     }
     EXPECT_TRUE(plan.moves.empty());
@@ -280,7 +280,7 @@ TEST_P(PlannerPropertyTest, NothingGoesToAndFroWhileNothingIsUsed) {
           EXPECT_NE(move.to, came_from[move.file]) << "hour " << hour;
         }
         came_from[move.file] = world.files[move.file].tier;
-        world.carry_out(move);
+        world.execute(move);
         world.files[move.file].arrived += (hour - 1) * test::kHour;
       }
       plan = make_plan(world.files, world.tiers, world.policy, kNow + hour * test::kHour);

@@ -63,7 +63,7 @@ struct World {
   }
 
   // What the mover does with one move.
-  void carry_out(const PlannedMove& move) {
+  void execute(const PlannedMove& move) {
     FileFacts& file = files[move.file];
     const bool is_ghost = move.reason == Reason::Crowded || move.reason == Reason::Outranked;
     file.ghost_of = is_ghost ? file.tier : kNoTier;
@@ -72,8 +72,8 @@ struct World {
     file.tier = move.to;
     file.arrived = kNow;
   }
-  void carry_out(const Plan& plan) {
-    for (const PlannedMove& move : plan.moves) carry_out(move);
+  void execute(const Plan& plan) {
+    for (const PlannedMove& move : plan.moves) execute(move);
   }
 };
 

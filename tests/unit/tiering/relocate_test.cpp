@@ -50,7 +50,7 @@ class RelocateTest : public test::PoolTest {
   }
   // The steps that move `copy` into place.
   std::vector<Step> steps_of(const HiddenCopy& copy) const {
-    EXPECT_TRUE(settle(copy));
+    EXPECT_TRUE(sync_copy(copy));
     const auto steps = relocation_steps(
         copy, a(), b(),
         {{open_directory(at("a", "d")).get(), open_directory(at("b", "d")).get(), "f"}});
@@ -59,7 +59,7 @@ class RelocateTest : public test::PoolTest {
   }
   Result<void> switch_over(Store& store, const HiddenCopy& copy) const {
     const auto ends =
-        SLUICE_TRY(carry_out_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) {}));
+        SLUICE_TRY(execute_moves(store, *pool_, {steps_of(copy)}, [](std::size_t) {}));
     return ends[0].result;
   }
 
@@ -141,7 +141,7 @@ TEST_F(RelocateTest, TheIdentityOutlivesARemountAndASecondMove) {
       *copy, b(), a(),
       {{open_directory(at("b", "d")).get(), open_directory(at("a", "d")).get(), "f"}});
   ASSERT_TRUE(steps);
-  ASSERT_TRUE(carry_out(store, *pool_, *steps));
+  ASSERT_TRUE(execute(store, *pool_, *steps));
   EXPECT_EQ(identity_of(a(), at("a", "d/f")), identity_);
   EXPECT_FALSE(test::exists(at("b", "d/f")));
 }
@@ -188,7 +188,7 @@ TEST_F(RelocateTest, KilledAfterAnyStepReplayFinishesIt) {
     const auto steps = steps_of(*copy);
     ASSERT_EQ(steps.size(), 2u);
     ASSERT_TRUE(announce(store, steps));
-    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(carry_out(ignored, *pool_, {steps[i]}));
+    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(execute(ignored, *pool_, {steps[i]}));
     EXPECT_TRUE(somewhere()) << "after step " << done;
     restart(store);
     expect_moved();
@@ -287,7 +287,7 @@ TEST_F(RelocateTest, ReplayWhenTheTargetIsBackKeepsTheSource) {
     ASSERT_TRUE(copy);
     const auto steps = steps_of(*copy);
     ASSERT_TRUE(announce(store, steps));
-    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(carry_out(ignored, *pool_, {steps[i]}));
+    for (std::size_t i = 0; i < done; ++i) ASSERT_TRUE(execute(ignored, *pool_, {steps[i]}));
     ASSERT_TRUE(replay_intents(store, *pool_, {.returned = b().index(), .exclude = {}}));
     EXPECT_EQ(intents_in(store), 0u);
     pool_->clear_temporaries();
@@ -301,7 +301,7 @@ TEST_F(RelocateTest, ReplayWhenTheSourceIsBackKeepsTheCopyThatWasServed) {
   ASSERT_TRUE(copy);
   const auto steps = steps_of(*copy);
   ASSERT_TRUE(announce(store, steps));
-  ASSERT_TRUE(carry_out(ignored, *pool_, {steps[0]}));
+  ASSERT_TRUE(execute(ignored, *pool_, {steps[0]}));
   ASSERT_TRUE(replay_intents(store, *pool_, {.returned = a().index(), .exclude = {}}));
   expect_moved();
 }

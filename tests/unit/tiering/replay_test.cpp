@@ -162,7 +162,7 @@ TEST_F(ReplayTest, OfAnOperationThatFailedLeavesNoHalfOfIt) {
   const std::string before = shown();
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e")};
   store_.fail_call(2);  // 1: begin, 2: clear
-  EXPECT_FALSE(carry_out(store_, *pool_, steps));
+  EXPECT_FALSE(execute(store_, *pool_, steps));
   ASSERT_TRUE(store_.has_failed());
   EXPECT_EQ(shown(), before);
   ASSERT_TRUE(replay_intents(store_, *pool_));
@@ -175,7 +175,7 @@ TEST_F(ReplayTest, AFailedStepIsReportedThoughTheStoreFailsToo) {
   dir_.make_file("b/e", "in the way");
   const std::vector steps{step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e")};
   store_.fail_call(2);
-  EXPECT_TRUE(failed_with(carry_out(store_, *pool_, steps), EEXIST));
+  EXPECT_TRUE(failed_with(execute(store_, *pool_, steps), EEXIST));
 }
 
 }  // namespace

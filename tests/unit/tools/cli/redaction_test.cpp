@@ -59,11 +59,11 @@ TEST_F(RedactorTest, PathsInTheLogAreHiddenAndTheRestStays) {
 TEST_F(RedactorTest, NamesThatLookLikeTheRestOfALineAreHiddenToo) {
   expect_hidden(
       "info can't move now: path=/a from=nvme to=hdd why=SECRET from=nvme to=hdd why=busy");
-  expect_hidden("warn can't spill a file: path=/SECRET to=hdd x to=hdd step=copy why=no space");
-  expect_hidden("error a move could not be finished, tried again every second: path=/SECRET why=x");
-  expect_hidden("error can't undo a rename, run 'sluice fsck': name=SECRET name=SECRET why=busy");
-  expect_hidden("error two different files have one name, both are kept: name=a why=SECRET");
-  expect_hidden("error a move could not be finished, tried again every second: path=/a why=SECRET");
+  expect_hidden("warn cannot spill a file: path=/SECRET to=hdd x to=hdd step=copy why=no space");
+  expect_hidden("error cannot finish a move, will be retried every second: path=/SECRET why=x");
+  expect_hidden("error cannot undo a rename, run 'sluice fsck': name=SECRET name=SECRET why=busy");
+  expect_hidden("error two different files have the same name, both are kept: name=a why=SECRET");
+  expect_hidden("error cannot finish a move, will be retried every second: path=/a why=SECRET");
   const std::string offline = "error tier is offline: tier=hdd path=/data/sluice why=I/O error";
   EXPECT_EQ(redactor_.log_line(offline), offline);
 }

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The switch: a file's copy on another tier gets the file's names, and the original loses them.
+// Moves, spills and the emptying of a tier all end here.
+#include <algorithm>
+#include <optional>
+
+#include "base/log.hpp"
+#include "fs/core/relocator.hpp"
+#include "tiering/relocate.hpp"
+
+namespace sluice {
+
+// Opens the directories of all names on both tiers, and makes those that are missing on the new
+// one.
+Result<void> Relocator::prepare(Switch& change) {
+  const Tier& from = parts_.pool[change.original.tier];
+  Tier& to = parts_.pool[change.to];
+  std::vector<NamePlaces> places;
+  for (Switch::Name& name : change.names) {
+    SLUICE_TRY(
+        parts_.tree.check_that_nothing_hides(name.parent, name.text, from.index(), to.index()));
+    name.from = SLUICE_TRY(parts_.tree.open_copy(name.parent, from.index()));
+    auto opened = parts_.tree.open_copy(name.parent, to.index());
+    if (failed_with(opened, ENOENT)) {
+      // The new directory gets the name that the parent has now, so no rename may run meanwhile.
+      std::optional<ExclusiveLock> no_renames;
+      if (change.lock == NamesLock::Free) no_renames.emplace(parts_.names.lock);
+      opened = parts_.tree.ensure_copy(name.parent, to.index());
+    }
+    if (!opened) return opened.error();
+    name.to = *std::move(opened);
+    places.push_back({name.from.get(), name.to.get(), name.text});
+  }
+  change.steps = SLUICE_TRY(relocation_steps(*change.copy, from, to, places));
+  return {};
+}
+
+// ESTALE if the file no longer has one of the names.
+Result<void> Relocator::check_names(const Switch& change) {
+  const Tier& from = parts_.pool[change.original.tier];
+  for (const Switch::Name& name : change.names) {
+    const auto there = from.identity_of(name.from.get(), name.text.c_str());
+    if (!there && there.error().code != ENOENT) return there.error();
+    if (!there || *there != change.copy->original) return Error(ESTALE, "the file was renamed");
+  }
+  return {};
+}
+
+// Updates the inode after its file changed places. `reader` and `writer` replace the descriptors of
+// an open file; those that are absent are opened again when they are needed.
+void Relocator::set_place(Inode& file, const Copy& place, SharedFd reader, SharedFd writer) {
+  Inode::Locked state(file);
+  state->copies[0] = place;
+  if (!state->open) return;
+  parts_.descriptors.drop_reader(*state->open);
+  if (reader) parts_.descriptors.keep_reader(*state->open, std::move(reader));
+  state->open->writer = std::move(writer);
+}
+
+// Switches the files to their copies. Returns one result for each; if it is an error, the original
+// is still the file. REQUIRES: prepare() succeeded, and operations that change the files or their
+// names wait until this returns.
+std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& changes) {
+  std::vector<std::vector<Step>> intents;
+  for (const Switch* change : changes) intents.push_back(change->steps);
+  const SharedLock no_replay(intents_);
+  std::int64_t last_ctime = 0;
+  const auto copy_has_names = [&](std::size_t i) {
+    Switch& change = *changes[i];
+    const Located& there = change.copy->located;
+    if (change.writer) {
+      parts_.times.moved_while_written(*change.file, change.original.tier, change.source->get(),
+                                       change.to);
+    } else if (S_ISREG(change.file->type)) {
+      last_ctime = std::max(
+          last_ctime, parts_.times.moved(*change.file, change.original.tier, change.source->get(),
+                                         change.to, change.copy->fd.get()));
+    }
+    set_place(*change.file, Copy{change.to, there.handle, there.pinned}, change.reader,
+              change.writer);
+    parts_.names.note_switch();
+  };
+  // First come the steps that make each name on the new tier, then those that remove each name from
+  // the old one.
+  const auto without_new_times = [&](std::size_t i, std::size_t step, const auto& act) {
+    const Switch& change = *changes[i];
+    const bool makes = step < change.names.size();
+    const Switch::Name& name = change.names[makes ? step : step - change.names.size()];
+    const OpenCopy& directory = makes ? name.to : name.from;
+    return parts_.times.change_unseen(*name.parent, directory.tier->index(), directory.get(), act);
+  };
+  const auto ends =
+      execute_moves(parts_.store, parts_.pool, intents, copy_has_names, without_new_times);
+  // A change of one of the files after this gets a later ctime.
+  ShownTimes::wait_until_past(last_ctime);
+  std::vector<Result<void>> results;
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const Switch& change = *changes[i];
+    results.push_back(ends ? (*ends)[i].result : ends.error());
+    if (!results[i]) set_place(*change.file, change.original, nullptr, change.original_writer);
+    if (ends && !(*ends)[i].is_finished) remember_unfinished(change, (*ends)[i]);
+    parts_.names.note_switch();
+  }
+  return results;
+}
+
+// Both files have the name until the move is finished. Until then the inode stays in the table, and
+// the place that it has is right.
+void Relocator::remember_unfinished(const Switch& change, const MoveEnd& end) {
+  const std::string path = parts_.tree.path_of(change.file);
+  log::get().error("cannot finish a move, will be retried every second: path={}",
+                   log::escaped(path));
+  std::vector<InodeId> references;
+  [[maybe_unused]] const auto walked = parts_.tree.walk(path, references, change.lock);
+  {
+    Inode::Locked state(*change.file);
+    state->has_duplicate = true;
+  }
+  parts_.names.begin_move();  // so that operations that change names look for it
+  MutexLock lock(unfinished_mutex_);
+  unfinished_.push_back({change.file, change.steps, end.sequence, end.result.has_value(),
+                         change.original, references});
+}
+
+void Relocator::finish_moves() {
+  {
+    MutexLock lock(unfinished_mutex_);
+    if (unfinished_.empty()) return;
+  }
+  ExclusiveLock no_names(parts_.names.lock);
+  ExclusiveLock no_moves(intents_);
+  std::vector<UnfinishedMove> tries;
+  {
+    MutexLock lock(unfinished_mutex_);
+    tries.swap(unfinished_);
+  }
+  for (UnfinishedMove& each : tries) {
+    // If the original is the file, a user may have it open for writing: the switch must be undone.
+    const auto is_copy = each.moved ? finish_move(parts_.pool, each.steps) : [&]() -> Result<bool> {
+      SLUICE_TRY(undo_move(parts_.pool, each.steps));
+      return false;
+    }();
+    if (!is_copy && is_copy.error().code != EUCLEAN) {
+      MutexLock lock(unfinished_mutex_);
+      unfinished_.push_back(std::move(each));
+      continue;
+    }
+    clear_finished(parts_.store, {each.sequence});
+    if (is_copy && each.moved && !*is_copy) set_place(*each.file, each.original, nullptr, nullptr);
+    {
+      Inode::Locked state(*each.file);
+      state->has_duplicate = false;
+    }
+    parts_.names.note_switch();
+    parts_.names.end_move();
+    for (const InodeId id : each.references) parts_.table.forget(id, 1);
+    parts_.file_is_free(each.file->id());
+  }
+}
+
+Result<void> Relocator::replay_for(TierIndex tier) {
+  ExclusiveLock no_moves(intents_);
+  // finish_moves() finishes the interrupted moves of this daemon, because it updates the inodes.
+  Replay replay{.returned = tier, .exclude = {}};
+  {
+    MutexLock lock(unfinished_mutex_);
+    for (const UnfinishedMove& each : unfinished_) replay.exclude.push_back(each.sequence);
+  }
+  const auto replayed = replay_intents(parts_.store, parts_.pool, replay);
+  if (!replayed) return replayed.error();
+  return {};
+}
+
+}  // namespace sluice
