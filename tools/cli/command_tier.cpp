@@ -207,8 +207,8 @@ std::string summary(const Json& last, steady_clock::duration took) {
 }
 
 // Sends `request`, shows the pass that it starts, and prints what came of it.
-ControlAnswer make_pass(const Style& style, const Request& request, std::string_view verb,
-                        const Json& message) {
+Result<ControlAnswer> make_pass(const Style& style, const Request& request, std::string_view verb,
+                                const Json& message) {
   const auto began = steady_clock::now();
   PassView view(style, verb, request.verbose);
   ControlListener listener;
@@ -216,10 +216,10 @@ ControlAnswer make_pass(const Style& style, const Request& request, std::string_
     view.take(line);
     return true;
   };
-  ControlAnswer answer = ask_daemon(request.mount, message, listener);
+  auto answer = ask_daemon(request.mount, message, listener);
   view.end();
-  if (answer.problem.empty()) {
-    std::puts(summary(answer.last, steady_clock::now() - began).c_str());
+  if (answer) {
+    std::puts(summary(answer->last, steady_clock::now() - began).c_str());
   }
   return answer;
 }
@@ -238,8 +238,8 @@ int tier_run(int argc, char** argv) {
   request.mount = *mount;
 
   const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}});
-  if (!answer.problem.empty()) return fail("tier run", answer.problem);
-  return number_of(answer.last, "failed") > 0 ? kFailed : kDone;
+  if (!answer) return fail("tier run", answer.error().text());
+  return number_of(answer->last, "failed") > 0 ? kFailed : kDone;
 }
 
 int pause_or_resume(int argc, char** argv, const HelpText& help, const char* verb,
@@ -252,7 +252,7 @@ int pause_or_resume(int argc, char** argv, const HelpText& help, const char* ver
   const auto mount = mount_for(name, given);
   if (!mount) return kFailed;
   const auto answer = ask_daemon(*mount, {{"verb", verb}});
-  if (!answer.problem.empty()) return fail(name, answer.problem);
+  if (!answer) return fail(name, answer.error().text());
   std::fprintf(stderr, "%s: %s\n", log::escaped(*mount).c_str(), said);
   return kDone;
 }
@@ -280,7 +280,7 @@ void print_pending(const Style& style, const std::string& mount, std::uint64_t l
     return shown < kMostShown;
   };
   // Best effort: that something is left has been said.
-  ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener);
+  static_cast<void>(ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener));
   if (left > shown) std::puts("  'sluice moves' shows what stood in the way of the others");
 }
 
@@ -323,7 +323,7 @@ int tier_drain(int argc, char** argv) {
                         {"cancel", request.cancel}};
   if (request.cancel || request.lost) {
     const auto answer = ask_daemon(*mount, message);
-    if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+    if (!answer) return fail("tier drain", answer.error().text());
     if (request.lost) {
       print_farewell(*mount, request.tier, "given up, and the files on it");
       return kDone;
@@ -332,15 +332,16 @@ int tier_drain(int argc, char** argv) {
     return kDone;
   }
   const auto answer = make_pass(*style, request, "tier drain", message);
-  if (!answer.problem.empty()) return fail("tier drain", answer.problem);
-  if (flag_of(answer.last, "empty")) {
+  if (!answer) return fail("tier drain", answer.error().text());
+  if (flag_of(answer->last, "empty")) {
     print_farewell(*mount, request.tier, "empty");
     return kDone;
   }
-  const auto left = number_of(answer.last, "left");
+  const auto left = number_of(answer->last, "left");
   std::fflush(stdout);
-  fail("tier drain", format_files(left) + ", " + format_size(number_of(answer.last, "left_bytes")) +
-                         ", " + (left == 1 ? "is" : "are") + " left on " + request.tier +
+  fail("tier drain", format_files(left) + ", " +
+                         format_size(number_of(answer->last, "left_bytes")) + ", " +
+                         (left == 1 ? "is" : "are") + " left on " + request.tier +
                          "; run it again when what holds them is over:");
   print_pending(*style, *mount, left);
   return kFailed;
@@ -368,7 +369,7 @@ int tier_add(int argc, char** argv) {
   if (!mount) return kFailed;
 
   const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
-  if (!answer.problem.empty()) return fail("tier add", answer.problem);
+  if (!answer) return fail("tier add", answer.error().text());
   std::fprintf(stderr, "tier %s is in use; for the next mount, put into the configuration:\n",
                added.name.c_str());
   std::fputs(tier_text(added, tier).c_str(), stdout);

@@ -73,7 +73,7 @@ bool hears_the_end(int connection) {
 
 class ControlClientTest : public testing::Test {
  protected:
-  ControlAnswer ask(const ControlListener& listener = {}) {
+  Result<ControlAnswer> ask(const ControlListener& listener = {}) {
     return ask_socket(dir_.path(), "/mnt", {{"verb", "plan"}}, listener);
   }
   ControlListener keeping_lines() {
@@ -95,9 +95,9 @@ TEST_F(ControlClientTest, SendsOneLineAndHandsOnEachOfTheAnswer) {
     say(connection, "{\"done\":true,\"moves\":2}\n");
   });
   const auto answer = ask(keeping_lines());
-  EXPECT_EQ(answer.problem, "");
-  EXPECT_FALSE(answer.was_ended);
-  EXPECT_EQ(answer.last["moves"], 2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->was_ended);
+  EXPECT_EQ(answer->last["moves"], 2);
   EXPECT_EQ(lines_,
             (std::vector<std::string>{R"({"move":{"path":"/a"}})", R"({"move":{"path":"/b"}})"}));
   EXPECT_EQ(daemon.request(), R"({"verb":"plan"})");
@@ -107,7 +107,7 @@ TEST_F(ControlClientTest, PutsLinesTogetherHoweverTheyArrive) {
   FakeDaemon daemon(dir_.path(), [](int connection) {
     for (const char c : std::string("{\"a\":1}\n{\"done\":true}\n")) say(connection, {c});
   });
-  EXPECT_EQ(ask(keeping_lines()).problem, "");
+  EXPECT_TRUE(ask(keeping_lines()));
   EXPECT_EQ(lines_, std::vector<std::string>{R"({"a":1})"});
 }
 
@@ -115,13 +115,13 @@ TEST_F(ControlClientTest, ARequestThatFailedSaysWhyInOneSafeLine) {
   FakeDaemon daemon(dir_.path(), [](int connection) {
     say(connection, "{\"done\":true,\"error\":\"no tier \\u001bx\"}\n");
   });
-  EXPECT_EQ(ask().problem, "no tier \\x1bx");
+  EXPECT_EQ(ask().error().text(), "no tier \\x1bx");
 }
 
 TEST_F(ControlClientTest, AStateDirectoryMayHaveALongPath) {
   const std::string deep = dir_.make_dir(std::string(100, 'd') + "/" + std::string(100, 'e'));
   FakeDaemon daemon(deep, [](int connection) { say(connection, "{\"done\":true}\n"); });
-  EXPECT_EQ(ask_socket(deep, "/mnt", {{"verb", "pause"}}).problem, "");
+  EXPECT_TRUE(ask_socket(deep, "/mnt", {{"verb", "pause"}}));
 }
 
 TEST_F(ControlClientTest, TheListenerMayEndIt) {
@@ -134,8 +134,8 @@ TEST_F(ControlClientTest, TheListenerMayEndIt) {
   ControlListener listener;
   listener.line = [&](const Json&) { return ++lines < 1; };
   const auto answer = ask(listener);
-  EXPECT_TRUE(answer.was_ended);
-  EXPECT_EQ(answer.problem, "");
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->was_ended);
   EXPECT_EQ(lines, 1);
   daemon.request();
   EXPECT_TRUE(heard);
@@ -146,20 +146,20 @@ TEST_F(ControlClientTest, TheListenerMayEndItWhileNothingComes) {
   int ticks = 0;
   ControlListener listener;
   listener.tick = [&] { return ++ticks < 3; };
-  EXPECT_TRUE(ask(listener).was_ended);
+  EXPECT_TRUE(ask(listener)->was_ended);
   EXPECT_EQ(ticks, 3);
 }
 
 TEST_F(ControlClientTest, ADaemonThatEndsIsNoticed) {
   FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"a\":1}\n{\"do"); });
-  EXPECT_EQ(ask().problem, "/mnt: its daemon ended before it had answered; see its log");
+  EXPECT_EQ(ask().error().text(), "/mnt: its daemon ended before it had answered; see its log");
 }
 
 TEST_F(ControlClientTest, AnAnswerThatIsNoJsonObjectIsRefused) {
   for (const std::string line : {"hello\n", "[1]\n", "\n", "{\"a\":\"\xff\"}\n"}) {
     std::filesystem::remove(dir_ / "control.sock");
     FakeDaemon daemon(dir_.path(), [&](int connection) { say(connection, line); });
-    EXPECT_EQ(ask().problem,
+    EXPECT_EQ(ask().error().text(),
               "/mnt: the daemon's answer can't be understood; is it of another version?");
   }
 }
@@ -171,17 +171,18 @@ TEST_F(ControlClientTest, ALineWithoutEndIsRefused) {
       if (::send(connection, piece.data(), piece.size(), MSG_NOSIGNAL) < 0) return;
     }
   });
-  EXPECT_EQ(ask().problem,
+  EXPECT_EQ(ask().error().text(),
             "/mnt: the daemon's answer can't be understood; is it of another version?");
 }
 
 TEST_F(ControlClientTest, NobodyListeningIsToldFromNoSocket) {
-  EXPECT_EQ(ask().problem, "/mnt: its daemon has no control socket; is it of an older version?");
+  EXPECT_EQ(ask().error().text(),
+            "/mnt: its daemon has no control socket; is it of an older version?");
   {
     FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"done\":true}\n"); });
-    EXPECT_EQ(ask().problem, "");
+    EXPECT_TRUE(ask());
   }
-  EXPECT_EQ(ask().problem, "/mnt: its daemon is gone or about to end; see 'sluice status'");
+  EXPECT_EQ(ask().error().text(), "/mnt: its daemon is gone or about to end; see 'sluice status'");
 }
 
 TEST_F(ControlClientTest, AForbiddenSocketSaysWhoMay) {
@@ -192,13 +193,13 @@ TEST_F(ControlClientTest, AForbiddenSocketSaysWhoMay) {
   ASSERT_EQ(::seteuid(65534), 0);
   const auto answer = ask();
   ASSERT_EQ(::seteuid(0), 0);
-  EXPECT_EQ(answer.problem,
+  EXPECT_EQ(answer.error().text(),
             "/mnt: only root and the user who mounted it may ask this; try it with sudo");
-  EXPECT_EQ(ask().problem, "");
+  EXPECT_TRUE(ask());
 }
 
 TEST_F(ControlClientTest, WhatIsNoMountSaysSo) {
-  EXPECT_EQ(ask_daemon(dir_.path(), {{"verb", "plan"}}).problem,
+  EXPECT_EQ(ask_daemon(dir_.path(), {{"verb", "plan"}}).error().text(),
             dir_.path() +
                 " is not a mount point of sluice; 'findmnt -t fuse.sluice' lists those there are");
 }
