@@ -34,7 +34,7 @@ std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
   try {
     const Result<std::int64_t> result = work();
     if (result) return *result;
-    if (!is_said(result.error())) say(what, text_of(where), result.error());
+    say(what, text_of(where), result.error());
     return -result.error().code;
   } catch (const std::bad_alloc&) {
     say_no_memory();

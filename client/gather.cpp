@@ -79,8 +79,7 @@ ssize_t by_number(const Call& call, struct sluice_result* result) noexcept {
             ? engine.gather(where->for_engine(), memory, call.buffer_offset, records, index, &bad)
             : engine.scatter(where->for_engine(), memory, call.buffer_offset, records, index, &bad);
     if (bad) {
-      say(call.name(), where->path(), *bad, call.record_bytes);
-      return -ERANGE;  // the text is already set and says more than the barrier's
+      return explained(call.name(), where->path(), *bad, call.record_bytes);
     }
     const Transfer transfer = SLUICE_TRY(went);
     if (result != nullptr) {

@@ -41,9 +41,10 @@ Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<con
   for (const Model* model : models) largest = std::max(largest, model->arena());
   const std::uint64_t length = buffer.length();
   if (offset > length || (largest != 0 && slots > (length - offset) / largest)) {
-    return said(ERANGE, "stream layers: " + std::to_string(slots) + " slots of " +
-                            std::to_string(largest) +
-                            " bytes (the largest layer) do not fit into the buffer at this offset");
+    return Error{ERANGE, "load a layer",
+                 "stream layers: " + std::to_string(slots) + " slots of " +
+                     std::to_string(largest) +
+                     " bytes (the largest layer) do not fit into the buffer at this offset"};
   }
   slots = std::min(slots, models.size());
   std::unique_ptr<Layers> layers(new Layers(library, std::move(models), buffer, again));
@@ -176,23 +177,20 @@ void Layers::work() noexcept {
 }
 
 void Layers::load(const Task& task) noexcept {
-  int code = EIO;
-  std::string words;
+  std::optional<Error> error;
   try {
     const auto done =
         models_[task.layer]->load(library_, buffer_, task.slot->offset, [this](std::uint64_t) {
           const MutexLock lock(mutex_);
           return !stopped_;
         });
-    code = done ? 0 : done.error().code;
-    if (!done) words = last_sentence();
+    if (!done) error = done.error();
   } catch (...) {  // no memory for the error text
-    code = ENOMEM;
+    error = Error{ENOMEM, "load a layer"};
   }
   const MutexLock lock(mutex_);
-  task.slot->state = code == 0 ? State::Ready : State::Failed;
-  task.slot->code = code;
-  task.slot->words = std::move(words);
+  task.slot->state = error ? State::Failed : State::Ready;
+  task.slot->error = std::move(error);
 }
 
 Result<std::uint64_t> Layers::acquire(std::size_t layer) {
@@ -219,10 +217,8 @@ Result<std::uint64_t> Layers::acquire(std::size_t layer) {
   }
   if (slot->state == State::Failed) {
     slot->state = State::Empty;
-    const int code = slot->code;
-    const std::string words = std::move(slot->words);
     changed_.notify_all();
-    return words.empty() ? Error{ENOMEM, "load a layer"} : said(code, words);
+    return *std::exchange(slot->error, std::nullopt);
   }
   slot->state = State::Acquired;
   return slot->offset;

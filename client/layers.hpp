@@ -55,8 +55,7 @@ class Layers {
     std::uint64_t offset = 0;  // in the buffer
     State state = State::Empty;
     std::size_t layer = 0;
-    int code = 0;  // errno and text of the failure
-    std::string words = {};
+    std::optional<Error> error = {};  // of the failure
   };
   struct Task {
     Slot* slot;

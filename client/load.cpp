@@ -137,11 +137,11 @@ class Load {
     if (!error_) return sum_;
     const std::string where = failed_ != nullptr ? failed_->file->file->path() : "";
     if (error_->code == EUCLEAN) {
-      return said(EUCLEAN, where + ": the file became shorter while it was read");
+      return Error{EUCLEAN, "load a model",
+                   where + ": the file became shorter while it was read"};
     }
-    if (error_->code == ECANCELED) return said(ECANCELED, kCancelled);
-    say("load", where, *error_);
-    return said(error_->code, last_sentence());
+    if (error_->code == ECANCELED) return Error{ECANCELED, "load a model", kCancelled};
+    return explained("load", where, *error_);
   }
 
  private:
@@ -212,7 +212,8 @@ Result<Outcome> load_tensors(Library& library, std::span<const struct sluice_ten
     if (!tell(load->done())) load->stop();
   }
   auto outcome = load->finish();
-  if (outcome && !tell(outcome->transfer.bytes)) return said(ECANCELED, kCancelled);
+  if (outcome && !tell(outcome->transfer.bytes))
+    return Error{ECANCELED, "load a model", kCancelled};
   return outcome;
 }
 

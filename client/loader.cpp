@@ -114,15 +114,14 @@ SLUICE_API ssize_t sluice_tensor_read(const struct sluice_tensor* tensor, uint64
   return barrier("read rows", file, [&]() -> Result<std::int64_t> {
     SLUICE_TRY(need(tensor != nullptr, "tensor must not be NULL"));
     if (first > tensor->rows || count > tensor->rows - first) {
-      return said(ERANGE, "read rows " + std::to_string(first) + " to " +
-                              std::to_string(first + count) + ": " + quoted_name(tensor->name) +
-                              " has " + std::to_string(tensor->rows));
+      return Error{ERANGE, "read rows",
+                   "read rows " + std::to_string(first) + " to " + std::to_string(first + count) +
+                       ": " + quoted_name(tensor->name) + " has " + std::to_string(tensor->rows)};
     }
     const auto length = count * tensor->row_bytes;
     const auto done = sluice_read(tensor->file, buffer, buffer_offset, length,
                                   tensor->file_offset + first * tensor->row_bytes, result);
-    // sluice_read() has set the text.
-    if (done < 0) return said(static_cast<int>(-done), std::string(sluice_error()));
+    if (done < 0) return Error{static_cast<int>(-done), "read rows", sluice_error()};
     return done;
   });
 }

@@ -31,7 +31,7 @@ constexpr std::array<DType, 22> kDTypes{{
 constexpr std::size_t kDimensions = 64;  // more than any framework supports
 constexpr const char* kMetadata = "__metadata__";
 
-Error wrong(const std::string& words) { return said(EUCLEAN, words); }
+Error wrong(const std::string& words) { return Error{EUCLEAN, "read a safetensors header", words}; }
 
 const DType* find_dtype(std::string_view name) {
   const auto* found = std::find_if(kDTypes.begin(), kDTypes.end(),

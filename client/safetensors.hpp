@@ -5,8 +5,8 @@
 // The format: eight bytes with the length of the header, little-endian; the header; the data, which
 // the tensors cover without gaps. https://github.com/huggingface/safetensors#format
 //
-// A defect in the file is EUCLEAN, and the error text is already set (client/sentence.hpp). Pure
-// functions; thread-safe.
+// A defect in the file is EUCLEAN, and the error's detail says where it is. Pure functions;
+// thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -10,15 +10,14 @@
 
 namespace sluice {
 
-// Sets the text. `what` is the operation, such as "read"; `where` is a path or empty.
+// Sets the text: the error's detail if it has one, otherwise "read PATH: ", the operation, the reason
+// and the next step. `what` is the operation, such as "read"; `where` is a path or empty.
 void say(const char* what, const std::string& where, const Error& error) noexcept;
-// Sets the text for an index with a number that no record has.
-void say(const char* what, const std::string& where, const BadIndex& bad,
-         std::uint64_t record_bytes) noexcept;
-// Sets the text to `words`, for details that an Error can't contain. Returns an Error that
-// barrier() passes on without changing the text.
-Error said(int code, const std::string& words) noexcept;
-bool is_said(const Error& error) noexcept;
+// Returns an error with the same text as its detail, for code that knows more than its caller.
+Error explained(const char* what, const std::string& where, const Error& error);
+// ERANGE: an index has a number that no record has. The detail says which, and how many there are.
+Error explained(const char* what, const std::string& where, const BadIndex& bad,
+                std::uint64_t record_bytes);
 // Sets a text without allocating memory.
 void say_no_memory() noexcept;
 // Empty if nothing has failed yet in this thread.

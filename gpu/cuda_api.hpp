@@ -12,6 +12,8 @@
 #include <memory>
 #include <string>
 
+#include "base/result.hpp"
+
 namespace sluice {
 
 // The driver may return other values; those that Sluice tests for have names.
@@ -148,9 +150,9 @@ inline constexpr unsigned kWaitValueGeq = 0;
 inline constexpr unsigned kWaitValueEq = 1;
 
 struct CudaApi {
-  // Loads libcuda and calls cuInit(). Null if CUDA can't be used, and `why_not` says why: no
-  // library, too old a one, no GPU. REQUIRES: no fork() in this process afterwards.
-  static std::unique_ptr<CudaApi> load(std::string& why_not);
+  // Loads libcuda and calls cuInit(). The error says why CUDA can't be used: no library,
+  // too old a one, no GPU. REQUIRES: no fork() in this process afterwards.
+  static Result<std::unique_ptr<CudaApi>> load();
 
   // "CUDA_ERROR_OUT_OF_MEMORY: out of memory", or the bare number if the driver knows no name.
   std::string text_of(CUresult code) const;

@@ -216,9 +216,9 @@ void keep_cufile_log_away();
 // The driver of cuFile, open while the object lives.
 class CuFile {
  public:
-  // Null if it can't be used, and `why_not` says why. The GPU's context must be the calling
-  // thread's (Device::enter): cuFile would make one on the first GPU.
-  static std::unique_ptr<CuFile> open(std::string& why_not);
+  // The error says why cuFile can't be used. The GPU's context must be the calling thread's
+  // (Device::enter): cuFile would make one on the first GPU.
+  static Result<std::unique_ptr<CuFile>> open();
   ~CuFile();  // REQUIRES: all handles are gone
   CuFile(const CuFile&) = delete;
   CuFile& operator=(const CuFile&) = delete;

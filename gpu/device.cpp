@@ -213,8 +213,12 @@ struct Devices::Loaded {
       devices;  // declared after the api, so that it is destroyed first
 
   void load() {
-    api = CudaApi::load(why_none);
-    if (!api) return;
+    auto cuda = CudaApi::load();
+    if (!cuda) {
+      why_none = cuda.error().text();
+      return;
+    }
+    api = *std::move(cuda);
     int count = 0;
     const CUresult code = api->cuDeviceGetCount(&count);
     if (code != CUDA_SUCCESS) {

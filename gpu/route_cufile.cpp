@@ -65,13 +65,18 @@ CuFiles::~CuFiles() {
 
 CuFile* CuFiles::cufile(Device& device) {
   if (!enabled_) {
-    why_not_ = "cuFile is turned off in the settings: set gpu_cufile = true";
+    why_not_ = "cuFile is turned off in the settings: set gpu_cufile = true in [debug]";
     return nullptr;
   }
   if (tried_) return cufile_.get();
   tried_ = true;
-  cufile_ = CuFile::open(why_not_);
-  if (cufile_) device_ = &device;
+  auto opened = CuFile::open();
+  if (!opened) {
+    why_not_ = opened.error().text();
+    return nullptr;
+  }
+  cufile_ = *std::move(opened);
+  device_ = &device;
   return cufile_.get();
 }
 

@@ -78,8 +78,8 @@ class ControlServer::Conversation {
     } else if (verb == "give-up") {
       last = give_up(request.value("tier", ""));
     } else if (verb == "add") {
-      std::string why;
-      if (!parts_.add_tier(request.value("tier", ""), why)) last = {{"error", why}};
+      if (const auto added = parts_.add_tier(request.value("tier", "")); !added)
+        last = {{"error", added.error().text()}};
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}),
                    request.value("most_pending", std::numeric_limits<std::size_t>::max()));

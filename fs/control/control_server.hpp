@@ -30,8 +30,8 @@ class ControlServer {
     Store& store;
     Filesystem& filesystem;
     Migration& migration;
-    // Makes a new tier part of the pool ("NAME=PATH,..."), or says why not.
-    std::function<bool(const std::string& tier, std::string& why)> add_tier;
+    // Makes a new tier part of the pool ("NAME=PATH,...").
+    std::function<Result<void>(const std::string& tier)> add_tier;
     std::function<nlohmann::json()> activity;
     const HeatTree& heat_tree;
   };

@@ -160,7 +160,7 @@ TEST_F(GpuBufferTest, PoolMountsAgainWhileADescriptorOfTheOldDaemonHangs) {
 
 // Without io_uring, whose rings belong to the memory that the hanging thread keeps.
 TEST_F(GpuBufferTest, KilledDaemonKeepsNothingOpenWhileADescriptorHangs) {
-  start({"--no-io-uring"});
+  start({"--debug=io_uring=off"});
   SilentFile silent(base_ / "silent");
   const SilentClient client(base_ / "silent", *this / "small");
   ::kill(mount().pid(), SIGKILL);

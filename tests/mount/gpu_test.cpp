@@ -214,7 +214,7 @@ TEST_F(GpuTest, WriteIsVisibleToAllReadersAtOnce) {
 
 // The kernel does not know yet that the file is longer, so it would append at the wrong offset.
 TEST_F(GpuTest, AppendAfterAWriteGoesBehindIt) {
-  start({"--no-passthrough"});
+  start({"--debug=passthrough=off"});
   std::string content = read_file(*this / "small");
   const UniqueFd appender = open_file("small", O_WRONLY | O_APPEND);
   const UniqueFd writer = open_file("small", O_RDWR);
@@ -466,7 +466,7 @@ TEST_F(GpuTest, HostMemoryWorksWithoutGpus) {
 }
 
 TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutIoUring) {
-  for (const char* flag : {"--no-passthrough", "--no-io-uring"}) {
+  for (const char* flag : {"--debug=passthrough=off", "--debug=io_uring=off"}) {
     start({flag});
     {
       const UniqueFd file = open_file("big", O_RDWR);

@@ -113,11 +113,12 @@ TEST_F(GpuToolsTest, DoctorChecksEachTierAndAFile) {
 }
 
 TEST_F(GpuToolsTest, DoctorSaysHowToTurnAFeatureOn) {
-  start({"--no-passthrough", "--no-io-uring"});
+  start({"--debug=passthrough=off", "--debug=io_uring=off"});
   const CommandResult said = sluice({"doctor", root()});
-  EXPECT_NE(said.out.find("-> set passthrough = true, then mount again"), std::string::npos)
+  EXPECT_NE(said.out.find("-> set passthrough = true in [debug], then mount again"),
+            std::string::npos)
       << said.out;
-  EXPECT_NE(said.out.find("-> set io_uring = true, then mount again"), std::string::npos)
+  EXPECT_NE(said.out.find("-> set io_uring = true in [debug], then mount again"), std::string::npos)
       << said.out;
 }
 

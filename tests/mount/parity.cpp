@@ -35,7 +35,7 @@ std::vector<std::string> flags_of(Mode mode) {
     case Mode::PassthroughAlways:
       return {"--small-file", "0"};
     case Mode::DaemonServed:
-      return {"--no-passthrough"};
+      return {"--debug=passthrough=off"};
   }
   return {};
 }

@@ -108,7 +108,7 @@ class FlagsTest : public TiersTest, public testing::WithParamInterface<Case> {
       ::chown(on(c.tier, std::string(directory) + "/f").c_str(), kAlice.uid, kAlice.gid);
     }
     start(c.passthrough ? std::vector<std::string>{"--no-migrate"}
-                        : std::vector<std::string>{"--no-migrate", "--no-passthrough"});
+                        : std::vector<std::string>{"--no-migrate", "--debug=passthrough=off"});
   }
   std::string ours() const { return *this / "d/f"; }
   std::string native() const { return on(GetParam().tier, "native/f"); }

@@ -109,7 +109,7 @@ class RoomTest : public TiersTest, public testing::WithParamInterface<bool> {
     fill("ssd", kSsd);
     fill("hdd", kHdd);
     start(GetParam() ? std::vector<std::string>{"--no-migrate"}
-                     : std::vector<std::string>{"--no-migrate", "--no-passthrough"});
+                     : std::vector<std::string>{"--no-migrate", "--debug=passthrough=off"});
   }
 
   std::string source(std::uint64_t bytes) {

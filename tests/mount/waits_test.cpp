@@ -114,7 +114,7 @@ TEST_F(WaitsTest, SlowRequestsDoNotDelayOthers) {
 }
 
 TEST_F(WaitsTest, SlowRequestsDoNotDelayOthersWithoutIoUring) {
-  start_all({"--no-io-uring"});
+  start_all({"--debug=io_uring=off"});
   check_slow_requests();
 }
 

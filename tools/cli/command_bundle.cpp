@@ -115,7 +115,7 @@ Subject find_subject(const std::string& point, const std::vector<MountLine>& lin
   MountOptions options;
   if (mounted && mounted->source.starts_with('/')) {
     subject.config = mounted->source;
-    if (!apply_config_file(subject.config, options)) {
+    if (apply_config_file(subject.config, options)) {
       if (!options.log_file.empty()) subject.log_file = options.log_file;
       subject.metrics = options.metrics;
       subject.state = options.state;

@@ -88,13 +88,12 @@ Check cufile_check(Device& device) {
             std::string("the GPU cannot be used: ") + std::strerror(entered.error().code),
             "see nvidia-smi and dmesg"};
   }
-  std::string why_not;
-  const auto cufile = CuFile::open(why_not);
+  const auto cufile = CuFile::open();
   if (!cufile) {
-    return {Verdict::Warn, "cufile", why_not,
+    return {Verdict::Warn, "cufile", cufile.error().text(),
             "install libcufile (CUDA's GPUDirect Storage); only the routes gds and cufile need it"};
   }
-  const std::string version = cufile->version();
+  const std::string version = (*cufile)->version();
   return {Verdict::Ok, "cufile", version.empty() ? "usable, older than 1.14" : version};
 }
 
@@ -219,11 +218,11 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     const bool on = flag_of(feature, "on");
     const std::string why = text_of(feature, "why");
     const bool unwanted = why.starts_with("turned off");
-    sections[0].checks.push_back({on ? Verdict::Ok : Verdict::Warn, name,
-                                  why.empty() ? (on ? "in use" : "not in use") : why,
-                                  on         ? ""
-                                  : unwanted ? "set " + name + " = true, then mount again"
-                                             : "see the kernel lines above, then mount again"});
+    sections[0].checks.push_back(
+        {on ? Verdict::Ok : Verdict::Warn, name, why.empty() ? (on ? "in use" : "not in use") : why,
+         on         ? ""
+         : unwanted ? "set " + name + " = true in [debug], then mount again"
+                    : "see the kernel lines above, then mount again"});
   }
   std::vector<std::string> paths;
   for (const auto& tier : member_of(status, "tiers")) paths.push_back(text_of(tier, "path"));

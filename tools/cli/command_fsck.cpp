@@ -70,18 +70,18 @@ struct Request {
   bool degraded = false;
 };
 
-MaybeConfigError read_options(const Request& request, MountOptions& options) {
+Result<void> read_options(const Request& request, MountOptions& options) {
   if (!request.config.empty()) {
-    if (auto error = apply_config_file(request.config, options)) return error;
+    SLUICE_TRY(apply_config_file(request.config, options));
   }
-  if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options))
-    return error;
+  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options));
   if (!request.state.empty()) options.state = absolute_path(request.state);
   if (!request.tiers.empty()) options.tiers.clear();
   for (const std::string& tier : request.tiers) {
-    if (auto error = append_tier("--tier", tier, options)) return error;
+    SLUICE_TRY(append_tier("--tier", tier, options));
   }
-  if (options.tiers.empty()) return ConfigError{"no tiers given; use --config or --tier"};
+  if (options.tiers.empty())
+    return Error{EINVAL, "read options", "no tiers given; use --config or --tier"};
   return {};
 }
 
@@ -135,23 +135,23 @@ int command_fsck(int argc, char** argv) {
     return kUsage;
   }
   MountOptions options;
-  if (const auto error = read_options(request, options)) return fail("fsck", error->message);
+  if (const auto read = read_options(request, options); !read)
+    return fail("fsck", read.error().text());
 
-  std::string why;
   const auto missing = request.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
-  const auto pool = Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse,
-                               "checked by sluice fsck", why);
-  if (!pool) return fail("fsck", why);
-  const std::string state = state_directory(options.state, pool->id(), why);
-  if (state.empty()) return fail("fsck", why);
-  auto store = RocksStore::open(state + "/db", std::chrono::seconds(0));
+  const auto pool =
+      Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse, "checked by sluice fsck");
+  if (!pool) return fail("fsck", pool.error().text());
+  const auto state = state_directory(options.state, (*pool)->id());
+  if (!state) return fail("fsck", state.error().text());
+  auto store = RocksStore::open(*state + "/db", std::chrono::seconds(0));
   if (!store)
     return fail("fsck",
-                "cannot open the database " + state + "/db: " + ::strerror(store.error().code));
+                "cannot open the database " + *state + "/db: " + ::strerror(store.error().code));
 
   const bool show = ::isatty(STDERR_FILENO) == 1;
   const auto report = check_pool(
-      *pool, store->get(), request.repair ? Repair::Yes : Repair::No, [&](std::uint64_t files) {
+      **pool, store->get(), request.repair ? Repair::Yes : Repair::No, [&](std::uint64_t files) {
         if (show) std::fprintf(stderr, "\rchecked %s files\033[K", format_count(files).c_str());
       });
   if (show) std::fputs("\r\033[K", stderr);

@@ -93,7 +93,8 @@ std::vector<std::string> configured_tiers() {
   std::vector<std::string> paths;
   for (const auto& name : MachineView().names(kFolder)) {
     MountOptions options;
-    if (!name.ends_with(".toml") || apply_config_file(std::string(kFolder) + "/" + name, options)) {
+    if (!name.ends_with(".toml") ||
+        !apply_config_file(std::string(kFolder) + "/" + name, options)) {
       continue;
     }
     for (const auto& tier : options.tiers) paths.push_back(tier.path);
@@ -293,15 +294,15 @@ int command_init(int argc, char** argv) {
   for (const auto& each : found.filesystems) {
     if (!each.tier.empty()) config.new_parents.push_back(each.parent);
   }
-  auto problem = prepare_config(config);
-  if (!problem) problem = check_places(config);
-  if (problem) return fail(kVerb, *problem);
+  auto usable = prepare_config(config);
+  if (usable) usable = check_places(config);
+  if (!usable) return fail(kVerb, usable.error().text());
   std::string adopted;
   for (const auto& tier : config.options.tiers) adopted += adoption(tier);
   if (writes) {
     const auto made = write_config(config, request.force);
-    if (!made.problem.empty()) return fail(kVerb, made.problem);
-    for (const auto& path : made.directories) {
+    if (!made) return fail(kVerb, made.error().text());
+    for (const auto& path : *made) {
       if (!request.json) std::printf("created %s\n", log::escaped(path).c_str());
     }
   }

@@ -47,9 +47,9 @@ int command_log_level(int argc, char** argv) {
   const auto mount = mount_for("log-level", given);
   if (!mount) return kFailed;
   const auto answer = ask_daemon(*mount, {{"verb", "log-level"}, {"level", level}});
-  if (!answer.problem.empty()) return fail("log-level", answer.problem);
+  if (!answer) return fail("log-level", answer.error().text());
   std::printf("log level is now %s (was %s)\n", level.c_str(),
-              log::escaped(text_of(answer.last, "before")).c_str());
+              log::escaped(text_of(answer->last, "before")).c_str());
   return kDone;
 }
 

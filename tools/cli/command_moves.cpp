@@ -101,7 +101,7 @@ int command_moves(int argc, char** argv) {
     return true;
   };
   const auto answer = ask_daemon(*mount, {{"verb", "moves"}, {"most", limit}}, listener);
-  if (!answer.problem.empty()) return fail("moves", answer.problem);
+  if (!answer) return fail("moves", answer.error().text());
 
   if (as_json) {
     const Json out = {

@@ -144,7 +144,7 @@ int command_plan(int argc, char** argv) {
 
   const std::uint64_t keep = request.limit.value_or(request.json ? 0 : 20);
   Plan plan;
-  ControlAnswer answer;
+  Result<ControlAnswer> answer = ControlAnswer{};
   {
     ProgressLine line;
     ControlListener listener;
@@ -158,10 +158,10 @@ int command_plan(int argc, char** argv) {
     };
     answer = ask_daemon(*mount, {{"verb", "plan"}}, listener);
   }
-  if (!answer.problem.empty()) return fail("plan", answer.problem);
+  if (!answer) return fail("plan", answer.error().text());
 
   if (request.json) {
-    Json out = answer.last;
+    Json out = answer->last;
     out.erase("done");
     out["list"] = std::move(plan.list);
     std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
@@ -169,7 +169,7 @@ int command_plan(int argc, char** argv) {
   }
   std::string out;
   if (!plan.list.empty()) out = move_table(*style, plan, request.bytes);
-  out += totals(*style, plan, answer.last, request);
+  out += totals(*style, plan, answer->last, request);
   std::fputs(out.c_str(), stdout);
   return kDone;
 }

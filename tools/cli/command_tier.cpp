@@ -208,8 +208,8 @@ std::string summary(const Json& last, steady_clock::duration took) {
 }
 
 // Sends `message`, shows the pass that it starts, and prints the result.
-ControlAnswer make_pass(const Style& style, const Request& request, std::string_view verb,
-                        const Json& message) {
+Result<ControlAnswer> make_pass(const Style& style, const Request& request, std::string_view verb,
+                                const Json& message) {
   const auto began = steady_clock::now();
   PassView view(style, verb, request.verbose);
   ControlListener listener;
@@ -217,10 +217,10 @@ ControlAnswer make_pass(const Style& style, const Request& request, std::string_
     view.take(line);
     return true;
   };
-  ControlAnswer answer = ask_daemon(request.mount, message, listener);
+  auto answer = ask_daemon(request.mount, message, listener);
   view.end();
-  if (answer.problem.empty()) {
-    std::puts(summary(answer.last, steady_clock::now() - began).c_str());
+  if (answer) {
+    std::puts(summary(answer->last, steady_clock::now() - began).c_str());
   }
   return answer;
 }
@@ -239,8 +239,8 @@ int tier_run(int argc, char** argv) {
   request.mount = *mount;
 
   const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}});
-  if (!answer.problem.empty()) return fail("tier run", answer.problem);
-  return number_of(answer.last, "failed") > 0 ? kFailed : kDone;
+  if (!answer) return fail("tier run", answer.error().text());
+  return number_of(answer->last, "failed") > 0 ? kFailed : kDone;
 }
 
 int pause_or_resume(int argc, char** argv, const HelpText& help, const char* verb,
@@ -253,7 +253,7 @@ int pause_or_resume(int argc, char** argv, const HelpText& help, const char* ver
   const auto mount = mount_for(name, given);
   if (!mount) return kFailed;
   const auto answer = ask_daemon(*mount, {{"verb", verb}});
-  if (!answer.problem.empty()) return fail(name, answer.problem);
+  if (!answer) return fail(name, answer.error().text());
   std::fprintf(stderr, "%s: %s\n", log::escaped(*mount).c_str(), said);
   return kDone;
 }
@@ -281,7 +281,7 @@ void print_pending(const Style& style, const std::string& mount, std::uint64_t l
     return shown < kMostShown;
   };
   // Best effort: the caller has reported that files are left.
-  ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener);
+  static_cast<void>(ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener));
   if (left > shown) std::puts("  see 'sluice moves' for the others");
 }
 
@@ -325,7 +325,7 @@ int tier_drain(int argc, char** argv) {
                         {"cancel", request.cancel}};
   if (request.cancel || request.lost) {
     const auto answer = ask_daemon(*mount, message);
-    if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+    if (!answer) return fail("tier drain", answer.error().text());
     if (request.lost) {
       print_removal_steps(*mount, request.tier, "given up, with the files on it");
       return kDone;
@@ -334,15 +334,16 @@ int tier_drain(int argc, char** argv) {
     return kDone;
   }
   const auto answer = make_pass(*style, request, "tier drain", message);
-  if (!answer.problem.empty()) return fail("tier drain", answer.problem);
-  if (flag_of(answer.last, "empty")) {
+  if (!answer) return fail("tier drain", answer.error().text());
+  if (flag_of(answer->last, "empty")) {
     print_removal_steps(*mount, request.tier, "empty");
     return kDone;
   }
-  const auto left = number_of(answer.last, "left");
+  const auto left = number_of(answer->last, "left");
   std::fflush(stdout);
-  fail("tier drain", format_files(left) + ", " + format_size(number_of(answer.last, "left_bytes")) +
-                         ", " + (left == 1 ? "is" : "are") + " left on " + request.tier +
+  fail("tier drain", format_files(left) + ", " +
+                         format_size(number_of(answer->last, "left_bytes")) + ", " +
+                         (left == 1 ? "is" : "are") + " left on " + request.tier +
                          "; run it again when they can move:");
   print_pending(*style, *mount, left);
   return kFailed;
@@ -357,8 +358,8 @@ int tier_add(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kAddHelp)) return *code;
   // The daemon checks it again; this reports mistakes before the daemon is asked.
   MountOptions options;
-  if (const auto error = append_tier("NAME=PATH", tier, options)) {
-    return misuse("tier add", error->message);
+  if (const auto read = append_tier("NAME=PATH", tier, options); !read) {
+    return misuse("tier add", read.error().text());
   }
   // The daemon's current directory is not ours.
   TierOptions& added = options.tiers[0];
@@ -370,7 +371,7 @@ int tier_add(int argc, char** argv) {
   if (!mount) return kFailed;
 
   const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
-  if (!answer.problem.empty()) return fail("tier add", answer.problem);
+  if (!answer) return fail("tier add", answer.error().text());
   std::fprintf(stderr,
                "tier %s is in use; for the next mount, add these lines to the configuration:\n",
                added.name.c_str());

@@ -67,17 +67,17 @@ struct Watched {
   std::string mount;
   std::string state;  // the directory with its socket
 
-  ControlAnswer ask(const ControlListener& listener = {}) const {
+  Result<ControlAnswer> ask(const ControlListener& listener = {}) const {
     return ask_socket(state, mount, {{"verb", "activity"}}, listener);
   }
 };
 
 int stream_json(const Watched& watched, duration<double> interval, bool once) {
   for (;;) {
-    ControlAnswer answer = watched.ask();
-    if (!answer.problem.empty()) return fail("top", answer.problem);
-    answer.last.erase("done");
-    std::puts(answer.last.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    auto answer = watched.ask();
+    if (!answer) return fail("top", answer.error().text());
+    answer->last.erase("done");
+    std::puts(answer->last.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     // This usually ends when the reader of the pipe closes it.
     if (std::fflush(stdout) != 0 || once) return kDone;
     std::this_thread::sleep_for(interval);
@@ -85,13 +85,13 @@ int stream_json(const Watched& watched, duration<double> interval, bool once) {
 }
 
 int print_once(const Watched& watched, duration<double> interval, const Style& style) {
-  const ControlAnswer before = watched.ask();
-  if (!before.problem.empty()) return fail("top", before.problem);
+  const auto before = watched.ask();
+  if (!before) return fail("top", before.error().text());
   std::this_thread::sleep_for(interval);
-  const ControlAnswer now = watched.ask();
-  if (!now.problem.empty()) return fail("top", now.problem);
+  const auto now = watched.ask();
+  if (!now) return fail("top", now.error().text());
   for (const std::string& line :
-       top_frame(before.last, now.last, real_clock().seconds(), paper_size(), style)) {
+       top_frame(before->last, now->last, real_clock().seconds(), paper_size(), style)) {
     std::puts(line.c_str());
   }
   return kDone;
@@ -105,10 +105,10 @@ std::string watch(const Watched& watched, duration<double> interval, const Style
   listener.tick = [&] { return !screen.is_over(); };
   Json before, now;
   for (auto next = steady_clock::now();; next = std::max(next + step, steady_clock::now())) {
-    ControlAnswer answer = watched.ask(listener);
-    if (answer.was_ended) return "";
-    if (!answer.problem.empty()) return answer.problem;
-    before = std::exchange(now, std::move(answer.last));
+    auto answer = watched.ask(listener);
+    if (!answer) return answer.error().text();
+    if (answer->was_ended) return "";
+    before = std::exchange(now, std::move(answer->last));
     for (auto event = Screen::Event::Resize; event != Screen::Event::Time;) {
       screen.draw(top_frame(before, now, real_clock().seconds(), screen.size(), style));
       const auto waited = screen.wait(next + step);

@@ -147,7 +147,7 @@ int trace_record(int argc, char** argv) {
   note(std::fflush(file.get()) == 0);
   std::fprintf(stderr, "recorded %s accesses in %s\n", format_count(accesses).c_str(),
                format_duration(elapsed()).c_str());
-  if (!answer.problem.empty()) return fail(kVerb, answer.problem);
+  if (!answer) return fail(kVerb, answer.error().text());
   if (write_error != 0 && !(output == "-" && write_error == EPIPE)) {
     return fail(kVerb, "cannot write " + log::escaped(output) + ": " + std::strerror(write_error));
   }

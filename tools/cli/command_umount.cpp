@@ -182,8 +182,8 @@ int command_umount(int argc, char** argv) {
   }
   if (!config.empty()) {
     MountOptions options;
-    if (const auto error = apply_config_file(config, options)) {
-      return fail("umount", error->message);
+    if (const auto read = apply_config_file(config, options); !read) {
+      return fail("umount", read.error().text());
     }
     if (options.mountpoint.empty())
       return fail("umount", log::escaped(config) + " has no mountpoint");

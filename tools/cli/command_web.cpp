@@ -70,9 +70,9 @@ int command_web(int argc, char** argv) {
   const auto mount = mount_for("web", given);
   if (!mount) return kFailed;
   // A user without permission gets the error now, and not on the page.
-  const ControlAnswer answer = ask_daemon(*mount, {{"verb", "activity"}});
-  if (!answer.problem.empty()) return fail("web", answer.problem);
-  const auto& tiers = member_of(answer.last, "tiers");
+  const auto answer = ask_daemon(*mount, {{"verb", "activity"}});
+  if (!answer) return fail("web", answer.error().text());
+  const auto& tiers = member_of(answer->last, "tiers");
   const std::string fastest = tiers.is_array() && !tiers.empty() ? text_of(tiers[0], "name") : "";
   if (!trace.empty() && ::access(trace.c_str(), R_OK) < 0)
     return fail("web", "--trace " + log::escaped(trace) + ": " + std::strerror(errno));

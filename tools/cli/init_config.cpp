@@ -39,9 +39,13 @@ std::string toml_string(const std::string& text) {
   return out + '"';
 }
 
-std::string problem_with(const std::string& path, int code) {
-  return log::escaped(path) + ": " + std::strerror(code) +
-         (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
+Error unwritten(int code, std::string text) {
+  return {code, "write the configuration", std::move(text)};
+}
+
+Error failed_at(const std::string& path, int code) {
+  return unwritten(code, log::escaped(path) + ": " + std::strerror(code) +
+                             (code == EACCES || code == EPERM ? "; try: sudo sluice init" : ""));
 }
 
 // Creates directories. The destructor removes them unless keep() was called.
@@ -75,9 +79,9 @@ bool must_be_new(const InitConfig& config, const std::string& directory) {
          config.new_parents.end();
 }
 
-std::string no_parent(const TierOptions& tier) {
-  return "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
-         " does not exist; is its disk mounted?";
+Error no_parent(const TierOptions& tier) {
+  return unwritten(ENOENT, "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
+                               " does not exist; is its disk mounted?");
 }
 
 // Writes the file atomically. EEXIST if it exists and may not be replaced.
@@ -128,61 +132,57 @@ bool is_pool_name(const std::string& name) {
          });
 }
 
-std::optional<std::string> prepare_config(InitConfig& config) {
+Result<void> prepare_config(InitConfig& config) {
   MountOptions given;
   config.text =
       "# Written by 'sluice init'. All options: sluice.toml(5), /usr/share/sluice/sluice.toml.\n"
       "mountpoint = " +
       toml_string(config.mountpoint) + "\n";
   for (const auto& tier : config.tiers) {
-    if (const auto error = append_tier("--tier", tier, given)) return error->message;
+    SLUICE_TRY(append_tier("--tier", tier, given));
     config.text += "\n" + tier_text(given.tiers.back(), tier);
   }
   config.options = {};
-  auto error = apply_config_text(config.text, config.file, config.options);
-  if (!error) error = check_options(config.options);
-  if (!error) return {};
-  return error->message;
+  SLUICE_TRY(apply_config_text(config.text, config.file, config.options));
+  return check_options(config.options);
 }
 
-std::optional<std::string> check_places(const InitConfig& config) {
+Result<void> check_places(const InitConfig& config) {
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
     if (must_be_new(config, parent)) continue;
     if (::access(parent.c_str(), F_OK) < 0 && errno == ENOENT) return no_parent(tier);
   }
-  const auto error = check_tiers(config.options, Directories::MayBeMissing);
-  if (!error) return {};
-  return error->message;
+  return check_tiers(config.options, Directories::MayBeMissing);
 }
 
-WrittenConfig write_config(const InitConfig& config, bool replaces) {
+Result<std::vector<std::string>> write_config(const InitConfig& config, bool replaces) {
   if (!replaces && ::access(config.file.c_str(), F_OK) == 0) {
-    return {log::escaped(config.file) +
-                " exists; replace it with --force, choose another with --name, or use --dry-run",
-            {}};
+    return unwritten(
+        EEXIST, log::escaped(config.file) +
+                    " exists; replace it with --force, choose another with --name, or use --dry-run");
   }
   MadeDirectories made;
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
     if (must_be_new(config, parent) && !made.make_new(parent, 0700)) {
-      if (errno != EEXIST) return {"tier " + tier.name + ": " + problem_with(parent, errno), {}};
-      return {"tier " + tier.name + ": " + log::escaped(parent) +
-                  " was created by another program meanwhile; check it, then run this again",
-              {}};
+      if (errno != EEXIST) return failed_at(parent, errno).at("tier " + tier.name);
+      return unwritten(EEXIST,
+                       "tier " + tier.name + ": " + log::escaped(parent) +
+                           " was created by another program meanwhile; check it, then run this again");
     }
     if (made.make(tier.path)) continue;
-    if (errno == ENOENT) return {no_parent(tier), {}};
-    return {"tier " + tier.name + ": " + problem_with(tier.path, errno), {}};
+    if (errno == ENOENT) return no_parent(tier);
+    return failed_at(tier.path, errno).at("tier " + tier.name);
   }
   for (const std::string& path : {config.mountpoint, parent_path(config.file)}) {
-    if (!made.make_all(path)) return {problem_with(path, errno), {}};
+    if (!made.make_all(path)) return failed_at(path, errno);
   }
-  if (const auto error = check_tiers(config.options)) return {error->message, {}};
+  SLUICE_TRY(check_tiers(config.options));
   if (const int code = write_whole(config.file, config.text, replaces); code != 0) {
-    return {problem_with(config.file, code), {}};
+    return failed_at(config.file, code);
   }
-  return {"", made.keep()};
+  return made.keep();
 }
 
 std::string next_steps(const InitConfig& config, const std::string& unit) {

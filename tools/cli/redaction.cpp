@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "fs/control/options.hpp"
+#include "fs/control/option_table.hpp"
 #include "tiering/marker.hpp"
 #include "tools/cli/machine.hpp"
 
@@ -66,13 +66,9 @@ std::optional<std::pair<std::string, std::string>> toml_line(std::string_view li
 }
 
 bool is_harmless_key(std::string_view key) {
-  constexpr std::array<std::string_view, 13> kTables{
-      "name",  "path",   "capacity", "reserve", "high_watermark", "low_watermark", "threshold",
-      "moves", "larger", "smaller",  "older",   "newer",          "tier"};
-  const auto options = option_specs();
-  return std::find(kTables.begin(), kTables.end(), key) != kTables.end() ||
-         std::any_of(options.begin(), options.end(),
-                     [&](const OptionSpec& each) { return each.name == key; });
+  const auto names = names_of(option_table());
+  // A pattern of a rule says what files are called.
+  return key != "match" && std::find(names.begin(), names.end(), key) != names.end();
 }
 
 // Mount options of possible tier filesystems that reveal nothing about users.
@@ -248,6 +244,8 @@ std::string Redactor::config(std::string_view toml) const {
     const auto entry = toml_line(line);
     if (line.substr(begin).starts_with("[[tier]]") || line.substr(begin).starts_with("[[rule]]")) {
       out += "\n" + line.substr(begin, 8) + "\n";
+    } else if (line.substr(begin).starts_with("[debug]")) {
+      out += "\n[debug]\n";
     } else if (entry && entry->first == "match") {
       out += "match = \"" + component(entry->second) + "\"\n";
     } else if (entry && is_harmless_key(entry->first)) {

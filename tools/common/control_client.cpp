@@ -51,7 +51,7 @@ class AnswerReader {
   AnswerReader(const UniqueFd& socket, const std::string& who, const ControlListener& listener)
       : socket_(socket), who_(who), listener_(listener) {}
 
-  ControlAnswer read() {
+  Result<ControlAnswer> read() {
     pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     for (;;) {
       if (listener_.tick && !listener_.tick()) return ended();
@@ -68,7 +68,7 @@ class AnswerReader {
 
  private:
   // Adds bytes and handles each complete line.
-  std::optional<ControlAnswer> take(std::string_view bytes) {
+  std::optional<Result<ControlAnswer>> take(std::string_view bytes) {
     while (!bytes.empty()) {
       const auto end = bytes.find('\n');
       pending_.append(bytes.substr(0, end));
@@ -79,19 +79,20 @@ class AnswerReader {
       Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) return misunderstood();
       if (flag_of(json, "done")) {
-        std::string problem = text_of(json, "error");
-        return ControlAnswer{std::move(json), log::escaped(problem), false};
+        const std::string problem = text_of(json, "error");
+        if (problem.empty()) return ControlAnswer{std::move(json), false};
+        return Error{EREMOTEIO, "ask the daemon", log::escaped(problem)};
       }
       if (listener_.line && !listener_.line(json)) return ended();
     }
     return std::nullopt;
   }
 
-  static ControlAnswer ended() { return {Json::object(), "", true}; }
-  ControlAnswer failed(const std::string& why) const {
-    return {Json::object(), who_ + ": " + why, false};
+  static ControlAnswer ended() { return {Json::object(), true}; }
+  Error failed(const std::string& why) const {
+    return {EPROTO, "ask the daemon", who_ + ": " + why};
   }
-  ControlAnswer misunderstood() const {
+  Error misunderstood() const {
     return failed("cannot parse the daemon's answer; is it another version of sluice?");
   }
 
@@ -103,10 +104,13 @@ class AnswerReader {
 
 }  // namespace
 
-ControlAnswer ask_socket(const std::string& directory, const std::string& who, const Json& request,
-                         const ControlListener& listener) {
+Result<ControlAnswer> ask_socket(const std::string& directory, const std::string& who,
+                                 const Json& request, const ControlListener& listener) {
   const auto socket = connect_unix(directory + "/control.sock");
-  if (!socket) return {Json::object(), describe_connect(socket.error().code, who), false};
+  if (!socket) {
+    const int code = socket.error().code;
+    return Error{code, "ask the daemon", describe_connect(code, who)};
+  }
   // File names may not be valid UTF-8. A request cannot contain such a name.
   const std::string line = request.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   // Ignored: a daemon that refuses a client may answer and close before it reads the request.
@@ -114,11 +118,12 @@ ControlAnswer ask_socket(const std::string& directory, const std::string& who, c
   return AnswerReader(*socket, who, listener).read();
 }
 
-ControlAnswer ask_daemon(const std::string& mountpoint, const Json& request,
-                         const ControlListener& listener) {
+Result<ControlAnswer> ask_daemon(const std::string& mountpoint, const Json& request,
+                                 const ControlListener& listener) {
   const auto status = mount_status(mountpoint);
   if (!status) {
-    return {Json::object(), describe_status_error(status.error(), mountpoint), false};
+    return Error{status.error().code, "ask the daemon",
+                 describe_status_error(status.error(), mountpoint)};
   }
   return ask_socket(text_of(*status, "state"), log::escaped(mountpoint), request, listener);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/common/completion.hpp"
+#include "tools/common/option_texts.hpp"
 
 namespace sluice {
 namespace {
@@ -202,6 +203,8 @@ std::string option_section(std::string_view options) {
 
 }  // namespace
 
+std::string painted(std::string_view text) { return painted_text(text); }
+
 std::string manual_section(const HelpText& help, std::string_view title) {
   if (title == "SYNOPSIS") return painted_usage(help.usage) + "\n";
   if (title == "OPTIONS") return option_section(help.options);
@@ -229,6 +232,9 @@ int command_manual(int argc, char** argv, const Program& program) {
                   painted_text(verb.summary).c_str());
     }
     return kDone;
+  }
+  if (argc > 2 && std::string_view(argv[1]) == "options") {
+    return print_options(argv[2], argc > 3 ? argv[3] : "");
   }
   const auto verb = std::find_if(verbs.begin(), verbs.end(),
                                  [&](const Verb& each) { return each.name == argv[1]; });

@@ -170,7 +170,11 @@ int command_gpu_bench(int argc, char** argv) {
     if (const auto entered = bench.device->enter(); !entered) {
       return fail(kVerb, describe(entered.error(), bench.device->name()));
     }
-    bench.cufile = CuFile::open(bench.why_no_cufile);
+    if (auto cufile = CuFile::open()) {
+      bench.cufile = *std::move(cufile);
+    } else {
+      bench.why_no_cufile = cufile.error().text();
+    }
   }
   auto file = prepare_file(request.path, *size);
   if (!file) return fail(kVerb, describe(file.error(), request.path));

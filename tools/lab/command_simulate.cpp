@@ -285,8 +285,8 @@ int command_simulate(int argc, char** argv) {
   if (problem) return misuse("simulate", *problem);
 
   Trace trace;
-  if (const auto error = read_trace(request.trace, job.format, trace)) {
-    return fail("simulate", error->message);
+  if (const auto read = read_trace(request.trace, job.format, trace); !read) {
+    return fail("simulate", read.error().text());
   }
   job.options.tiers = resolve(job.tiers, trace);
   if (const auto missing = check_room(job.options.tiers, trace)) return fail("simulate", *missing);

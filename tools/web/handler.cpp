@@ -167,27 +167,29 @@ HttpResponse WebHandler::api(const HttpRequest& request) {
   return what == "tree" ? tree(*path) : explain(*path);
 }
 
-ControlAnswer WebHandler::ask(const Json& request, std::function<bool(const Json&)> line) const {
+Result<ControlAnswer> WebHandler::ask(const Json& request,
+                                      std::function<bool(const Json&)> line) const {
   const auto deadline = steady_clock::now() + kDaemonTimeout;
   ControlListener listener;
   listener.line = std::move(line);
   listener.tick = [&] { return steady_clock::now() < deadline; };
-  ControlAnswer answer = ask_daemon(mount_, request, listener);
-  if (answer.was_ended)
-    answer.problem = log::escaped(mount_) + ": the daemon does not answer in time";
+  auto answer = ask_daemon(mount_, request, listener);
+  if (answer && answer->was_ended) {
+    return Error{ETIMEDOUT, "ask the daemon", log::escaped(mount_) + ": the daemon does not answer in time"};
+  }
   return answer;
 }
 
 HttpResponse WebHandler::activity() const {
-  ControlAnswer answer = ask({{"verb", "activity"}});
-  if (!answer.problem.empty()) return gone(answer.problem);
-  answer.last["now"] = real_clock().seconds();
-  return json_response(answer.last);
+  auto answer = ask({{"verb", "activity"}});
+  if (!answer) return gone(answer.error().text());
+  answer->last["now"] = real_clock().seconds();
+  return json_response(answer->last);
 }
 
 HttpResponse WebHandler::moves() const {
   Json out{{"pending", Json::array()}, {"receipts", Json::array()}};
-  const ControlAnswer answer =
+  const auto answer =
       ask({{"verb", "moves"}, {"most", kMostReceipts}, {"most_pending", kMostReceipts}},
           [&](const Json& line) {
             if (const Json& pending = member_of(line, "pending"); pending.is_object()) {
@@ -197,7 +199,7 @@ HttpResponse WebHandler::moves() const {
             }
             return true;
           });
-  if (!answer.problem.empty()) return gone(answer.problem);
+  if (!answer) return gone(answer.error().text());
   return json_response(out);
 }
 
@@ -225,13 +227,13 @@ HttpResponse WebHandler::explain(const std::string& path) const {
 }
 
 HttpResponse WebHandler::tree(const std::string& path) {
-  const ControlAnswer answer = ask({{"verb", "tree"}, {"path", percent_encoded(path)}});
-  if (!answer.problem.empty()) {
-    return text_of(answer.last, "error").empty() ? gone(answer.problem)
-                                                 : problem("404 Not Found", answer.problem);
+  const auto answer = ask({{"verb", "tree"}, {"path", percent_encoded(path)}});
+  if (!answer) {
+    const std::string text = answer.error().text();
+    return failed_with(answer, EREMOTEIO) ? problem("404 Not Found", text) : gone(text);
   }
-  if (number_of(answer.last, "time") == 0) scan_files();
-  return json_response(answer.last);
+  if (number_of(answer->last, "time") == 0) scan_files();
+  return json_response(answer->last);
 }
 
 // The daemon has no tree until its first pass, which may be hours away. Requesting a plan makes it
@@ -246,7 +248,7 @@ void WebHandler::scan_files() {
     looking_ = std::jthread([this](const std::stop_token& stop) {
       ControlListener listener;
       listener.tick = [&] { return !stop.stop_requested(); };
-      ask_daemon(mount_, {{"verb", "plan"}}, listener);
+      static_cast<void>(ask_daemon(mount_, {{"verb", "plan"}}, listener));
       is_scanning_ = false;
     });
   } catch (const std::system_error&) {

@@ -43,8 +43,9 @@ class WebHandler {
   HttpResponse moves() const;
   HttpResponse explain(const std::string& path) const;
   HttpResponse tree(const std::string& path);
-  ControlAnswer ask(const nlohmann::ordered_json& request,
-                    std::function<bool(const nlohmann::ordered_json&)> line = nullptr) const;
+  Result<ControlAnswer> ask(
+      const nlohmann::ordered_json& request,
+      std::function<bool(const nlohmann::ordered_json&)> line = nullptr) const;
   void scan_files();
 
   const std::string mount_;

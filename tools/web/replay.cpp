@@ -49,8 +49,8 @@ void WebReplay::set_state(Json state) {
 
 void WebReplay::run(const std::stop_token& stop) {
   Trace trace;
-  if (const auto error = read_trace(trace_file_, std::nullopt, trace)) {
-    set_state({{"state", "failed"}, {"error", error->message}});
+  if (const auto read = read_trace(trace_file_, std::nullopt, trace); !read) {
+    set_state({{"state", "failed"}, {"error", read.error().text()}});
     return;
   }
   const std::uint64_t bytes = trace.total_bytes();

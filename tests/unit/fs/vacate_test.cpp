@@ -144,7 +144,7 @@ TEST_F(VacateTest, WhereASymlinkLiesInTheWayItStays) {
 TEST_F(FileMoveTest, ATierThatIsAddedTakesFiles) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
-  ASSERT_TRUE(pool_->add(tier("new", dir_.make_dir("new")), why_)) << why_;
+  ASSERT_TRUE(add(*pool_, tier("new", dir_.make_dir("new")))) << why_;
   fs_->tier_added(3);
   ASSERT_TRUE(move("d/f", 3));
   EXPECT_TRUE(test::exists(at("new", "d/f")));

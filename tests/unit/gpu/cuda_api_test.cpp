@@ -30,9 +30,9 @@ std::string gpus_with(const std::vector<std::string>& settings) {
 }
 
 TEST(CudaApiTest, LoadsAUsableLibrary) {
-  std::string why_not;
-  const auto api = CudaApi::load(why_not);
-  ASSERT_TRUE(api) << why_not;
+  const auto loaded = CudaApi::load();
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto& api = *loaded;
   EXPECT_TRUE(api->has_virtual_memory());
   EXPECT_NE(api->cuStreamWaitValue32, nullptr);
   int version = 0;
@@ -41,9 +41,9 @@ TEST(CudaApiTest, LoadsAUsableLibrary) {
 }
 
 TEST(CudaApiTest, NamesErrorsAsTheDriverDoes) {
-  std::string why_not;
-  const auto api = CudaApi::load(why_not);
-  ASSERT_TRUE(api) << why_not;
+  const auto loaded = CudaApi::load();
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto& api = *loaded;
   EXPECT_EQ(api->text_of(CUDA_ERROR_NO_DEVICE),
             "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
   EXPECT_EQ(api->text_of(static_cast<CUresult>(4711)), "CUDA error 4711");

@@ -237,11 +237,10 @@ int run(const Options& options) {
   if (devices.all().empty()) return end(kMissing, "skipped", "no GPU: " + devices.why_none());
   Device& device = *devices.all().front();
   if (!device.enter()) return end(kMissing, "skipped", "the GPU cannot be used");
-  std::string why_not;
-  const auto cufile = CuFile::open(why_not);
-  if (!cufile) return end(kMissing, "skipped", "no cuFile: " + why_not);
+  const auto cufile = CuFile::open();
+  if (!cufile) return end(kMissing, "skipped", "no cuFile: " + cufile.error().text());
 
-  Reader reader(cufile->api(), device, options);
+  Reader reader((*cufile)->api(), device, options);
   const auto opened = reader.open();
   if (!opened) {
     return end(kMissing, "skipped", opened.error().text());

@@ -57,7 +57,7 @@ docs/benchmarks.md describes the rows.
 Examples:
   sluice-lab fsbench native=/data/plain sluice=/mnt/pool --pid sluice=4711
   sluice-lab fsbench --sluice /usr/bin/sluice --workdir /data --json result.json
-  sluice-lab fsbench --sluice /usr/bin/sluice --variant served:--no-passthrough \
+  sluice-lab fsbench --sluice /usr/bin/sluice --variant served:--debug=passthrough=off \
       --only seq-read,rand-read
 
 Exit status: 0 measured, whether goals were met or not; 1 failed; 2 wrong usage; 128+N

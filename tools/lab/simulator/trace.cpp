@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-using MaybeTraceError = std::optional<TraceError>;
+Error bad_trace(int code, std::string text) { return {code, "read a trace", std::move(text)}; }
 
 constexpr std::size_t kOracleRecord = 24;
 constexpr std::size_t kLongestLine = 1 << 20;
@@ -204,7 +204,7 @@ class CsvReader {
   CsvReader(const std::string& name, Input& input, Trace& trace)
       : name_(name), input_(input), builder_(trace) {}
 
-  MaybeTraceError read() {
+  Result<void> read() {
     std::vector<std::string_view> fields;
     std::string joined;
     while (const auto line = input_.line()) {
@@ -230,22 +230,22 @@ class CsvReader {
       }
       const auto last = number_;
       number_ = first;
-      if (auto error = take(fields)) return error;
+      SLUICE_TRY(take(fields));
       number_ = last;
     }
-    return std::nullopt;
+    return {};
   }
 
  private:
-  TraceError wrong(const std::string& what) const {
-    return {name_ + ":" + std::to_string(number_) + ": " + what};
+  Error wrong(const std::string& what) const {
+    return bad_trace(EINVAL, name_ + ":" + std::to_string(number_) + ": " + what);
   }
 
-  MaybeTraceError take(const std::vector<std::string_view>& fields) {
+  Result<void> take(const std::vector<std::string_view>& fields) {
     auto first = trimmed(fields.front());
     if (number_ == 1 && first.starts_with("\xef\xbb\xbf")) first.remove_prefix(3);
-    if (fields.size() == 1 && (first.empty() || first.front() == '#')) return std::nullopt;
-    if (first.starts_with('#')) return std::nullopt;
+    if (fields.size() == 1 && (first.empty() || first.front() == '#')) return {};
+    if (first.starts_with('#')) return {};
     if (!began_) {
       began_ = true;
       if (!number_in<double>(first)) return take_header(fields, first);
@@ -267,10 +267,10 @@ class CsvReader {
     if (!builder_.add(static_cast<std::int64_t>(std::llround(*seconds * 1e6)), id_of(id), *size)) {
       return wrong(kTooMany);
     }
-    return std::nullopt;
+    return {};
   }
 
-  MaybeTraceError take_header(std::vector<std::string_view> fields, std::string_view first) {
+  Result<void> take_header(std::vector<std::string_view> fields, std::string_view first) {
     fields.front() = first;
     const auto found = columns_in(fields);
     if (!found) {
@@ -279,7 +279,7 @@ class CsvReader {
     }
     columns_ = *found;
     has_header_ = true;
-    return std::nullopt;
+    return {};
   }
 
   const std::string& name_;
@@ -300,16 +300,16 @@ Number little_endian(const char* bytes) {
   return value;
 }
 
-MaybeTraceError read_oracle(const std::string& name, Input& input, Trace& trace) {
+Result<void> read_oracle(const std::string& name, Input& input, Trace& trace) {
   Builder builder(trace);
   std::uint32_t before = 0;
   for (std::uint64_t number = 1;; ++number) {
     const auto record = input.take(kOracleRecord);
     const auto wrong = [&](const std::string& what) {
-      return TraceError{name + ": record " + std::to_string(number) + " (byte " +
-                        std::to_string((number - 1) * kOracleRecord) + "): " + what};
+      return bad_trace(EINVAL, name + ": record " + std::to_string(number) + " (byte " +
+                                   std::to_string((number - 1) * kOracleRecord) + "): " + what);
     };
-    if (record.empty()) return std::nullopt;
+    if (record.empty()) return {};
     if (record.size() < kOracleRecord) {
       return wrong("the file ends after " + std::to_string(record.size()) +
                    " of its bytes; expected records of 24 bytes");
@@ -367,29 +367,34 @@ std::optional<TraceFormat> trace_format(std::string_view word) {
   return std::nullopt;
 }
 
-MaybeTraceError read_trace(const std::string& path, std::optional<TraceFormat> forced,
-                           Trace& trace) {
+Result<void> read_trace(const std::string& path, std::optional<TraceFormat> forced, Trace& trace) {
   const std::string name = path == "-" ? "standard input" : path;
   const std::unique_ptr<std::FILE, CloseFile> file(path == "-" ? stdin
                                                                : std::fopen(path.c_str(), "rbe"));
-  if (!file) return TraceError{name + ": " + std::strerror(errno)};
+  if (!file) {
+    const int code = errno;
+    return bad_trace(code, name + ": " + std::strerror(code));
+  }
   Input input(file.get());
   const auto beginning = input.peek(4096);
   if (const char* tool = compression_of(beginning)) {
-    return TraceError{name + ": the file is compressed; decompress it first, or pipe it: '" + tool +
-                      " -dc FILE | sluice-lab simulate --trace - ...'"};
+    return bad_trace(EINVAL,
+                     name + ": the file is compressed; decompress it first, or pipe it: '" + tool +
+                         " -dc FILE | sluice-lab simulate --trace - ...'");
   }
   const auto format = forced.value_or(guess_format(path, beginning));
-  auto error = format == TraceFormat::Oracle ? read_oracle(name, input, trace)
-                                             : CsvReader(name, input, trace).read();
-  if (error) return error;
-  if (input.failed()) return TraceError{name + ": " + std::strerror(errno)};
+  SLUICE_TRY(format == TraceFormat::Oracle ? read_oracle(name, input, trace)
+                                           : CsvReader(name, input, trace).read());
+  if (input.failed()) {
+    const int code = errno;
+    return bad_trace(code, name + ": " + std::strerror(code));
+  }
   if (trace.times.empty()) {
-    return TraceError{name + ": no records; expected lines of time,id,size or binary " +
-                      "oracleGeneral records"};
+    return bad_trace(EINVAL, name + ": no records; expected lines of time,id,size or binary " +
+                                 "oracleGeneral records");
   }
   sort_by_time(trace);
-  return std::nullopt;
+  return {};
 }
 
 std::vector<std::uint32_t> next_uses(const Trace& trace) {

@@ -75,7 +75,7 @@ bool hears_the_end(int connection) {
 
 class ControlClientTest : public testing::Test {
  protected:
-  ControlAnswer ask(const ControlListener& listener = {}) {
+  Result<ControlAnswer> ask(const ControlListener& listener = {}) {
     return ask_socket(dir_.path(), "/mnt", {{"verb", "plan"}}, listener);
   }
   ControlListener keeping_lines() {
@@ -97,9 +97,9 @@ TEST_F(ControlClientTest, SendsOneLineAndReportsEachLineOfTheAnswer) {
     say(connection, "{\"done\":true,\"moves\":2}\n");
   });
   const auto answer = ask(keeping_lines());
-  EXPECT_EQ(answer.problem, "");
-  EXPECT_FALSE(answer.was_ended);
-  EXPECT_EQ(answer.last["moves"], 2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->was_ended);
+  EXPECT_EQ(answer->last["moves"], 2);
   EXPECT_EQ(lines_,
             (std::vector<std::string>{R"({"move":{"path":"/a"}})", R"({"move":{"path":"/b"}})"}));
   EXPECT_EQ(daemon.request(), R"({"verb":"plan"})");
@@ -109,7 +109,7 @@ TEST_F(ControlClientTest, AssemblesLinesFromPieces) {
   FakeDaemon daemon(dir_.path(), [](int connection) {
     for (const char c : std::string("{\"a\":1}\n{\"done\":true}\n")) say(connection, {c});
   });
-  EXPECT_EQ(ask(keeping_lines()).problem, "");
+  EXPECT_TRUE(ask(keeping_lines()));
   EXPECT_EQ(lines_, std::vector<std::string>{R"({"a":1})"});
 }
 
@@ -117,13 +117,13 @@ TEST_F(ControlClientTest, FailedRequestHasAOneLineEscapedProblem) {
   FakeDaemon daemon(dir_.path(), [](int connection) {
     say(connection, "{\"done\":true,\"error\":\"no tier \\u001bx\"}\n");
   });
-  EXPECT_EQ(ask().problem, "no tier \\x1bx");
+  EXPECT_EQ(ask().error().text(), "no tier \\x1bx");
 }
 
 TEST_F(ControlClientTest, StateDirectoryMayHaveALongPath) {
   const std::string deep = dir_.make_dir(std::string(100, 'd') + "/" + std::string(100, 'e'));
   FakeDaemon daemon(deep, [](int connection) { say(connection, "{\"done\":true}\n"); });
-  EXPECT_EQ(ask_socket(deep, "/mnt", {{"verb", "pause"}}).problem, "");
+  EXPECT_TRUE(ask_socket(deep, "/mnt", {{"verb", "pause"}}));
 }
 
 TEST_F(ControlClientTest, ListenerCanEndTheRequest) {
@@ -136,8 +136,8 @@ TEST_F(ControlClientTest, ListenerCanEndTheRequest) {
   ControlListener listener;
   listener.line = [&](const Json&) { return ++lines < 1; };
   const auto answer = ask(listener);
-  EXPECT_TRUE(answer.was_ended);
-  EXPECT_EQ(answer.problem, "");
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->was_ended);
   EXPECT_EQ(lines, 1);
   daemon.request();
   EXPECT_TRUE(heard);
@@ -148,20 +148,20 @@ TEST_F(ControlClientTest, ListenerCanEndTheRequestWhileNothingArrives) {
   int ticks = 0;
   ControlListener listener;
   listener.tick = [&] { return ++ticks < 3; };
-  EXPECT_TRUE(ask(listener).was_ended);
+  EXPECT_TRUE(ask(listener)->was_ended);
   EXPECT_EQ(ticks, 3);
 }
 
 TEST_F(ControlClientTest, ReportsThatTheDaemonEnded) {
   FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"a\":1}\n{\"do"); });
-  EXPECT_EQ(ask().problem, "/mnt: the daemon ended before it answered; see its log");
+  EXPECT_EQ(ask().error().text(), "/mnt: the daemon ended before it answered; see its log");
 }
 
 TEST_F(ControlClientTest, RefusesAnAnswerThatIsNotAJsonObject) {
   for (const std::string line : {"hello\n", "[1]\n", "\n", "{\"a\":\"\xff\"}\n"}) {
     std::filesystem::remove(dir_ / "control.sock");
     FakeDaemon daemon(dir_.path(), [&](int connection) { say(connection, line); });
-    EXPECT_EQ(ask().problem,
+    EXPECT_EQ(ask().error().text(),
               "/mnt: cannot parse the daemon's answer; is it another version of sluice?");
   }
 }
@@ -173,17 +173,17 @@ TEST_F(ControlClientTest, RefusesALineThatIsTooLong) {
       if (::send(connection, piece.data(), piece.size(), MSG_NOSIGNAL) < 0) return;
     }
   });
-  EXPECT_EQ(ask().problem,
+  EXPECT_EQ(ask().error().text(),
             "/mnt: cannot parse the daemon's answer; is it another version of sluice?");
 }
 
 TEST_F(ControlClientTest, DistinguishesAnUnusedSocketFromAMissingOne) {
-  EXPECT_EQ(ask().problem, "/mnt: the daemon has no control socket; is it an older version?");
+  EXPECT_EQ(ask().error().text(), "/mnt: the daemon has no control socket; is it an older version?");
   {
     FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"done\":true}\n"); });
-    EXPECT_EQ(ask().problem, "");
+    EXPECT_TRUE(ask());
   }
-  EXPECT_EQ(ask().problem, "/mnt: the daemon has ended or is ending; see 'sluice status'");
+  EXPECT_EQ(ask().error().text(), "/mnt: the daemon has ended or is ending; see 'sluice status'");
 }
 
 TEST_F(ControlClientTest, PermissionErrorSaysWhoMayConnect) {
@@ -194,13 +194,13 @@ TEST_F(ControlClientTest, PermissionErrorSaysWhoMayConnect) {
   ASSERT_EQ(::seteuid(65534), 0);
   const auto answer = ask();
   ASSERT_EQ(::seteuid(0), 0);
-  EXPECT_EQ(answer.problem, "/mnt: only root and the user who mounted it may do this; try sudo");
-  EXPECT_EQ(ask().problem, "");
+  EXPECT_EQ(answer.error().text(), "/mnt: only root and the user who mounted it may do this; try sudo");
+  EXPECT_TRUE(ask());
 }
 
 TEST_F(ControlClientTest, ReportsAPathThatIsNotAMount) {
   EXPECT_EQ(
-      ask_daemon(dir_.path(), {{"verb", "plan"}}).problem,
+      ask_daemon(dir_.path(), {{"verb", "plan"}}).error().text(),
       dir_.path() + " is not a mount point of sluice; 'findmnt -t fuse.sluice' lists the mounts");
 }
 

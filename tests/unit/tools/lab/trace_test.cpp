@@ -18,8 +18,8 @@ Reading read(std::string_view content, std::string_view name = "t.csv",
   const test::TempDir dir;
   Reading reading;
   const auto path = dir.make_file(name, content);
-  if (const auto error = read_trace(path, forced, reading.trace)) {
-    reading.error = error->message;
+  if (const auto read = read_trace(path, forced, reading.trace); !read) {
+    reading.error = read.error().text();
     if (reading.error.starts_with(dir.path())) reading.error.erase(0, dir.path().size() + 1);
   }
   return reading;
@@ -130,9 +130,9 @@ TEST(TraceTest, EmptyOrMissingFileIsReported) {
   EXPECT_TRUE(read("").error.starts_with("t.csv: no records"));
   EXPECT_TRUE(read("time,id,size,path\n").error.starts_with("t.csv: no records"));
   Trace trace;
-  EXPECT_EQ(read_trace("/no/such/trace", {}, trace)->message,
+  EXPECT_EQ(read_trace("/no/such/trace", {}, trace).error().text(),
             "/no/such/trace: No such file or directory");
-  EXPECT_EQ(read_trace("/", {}, trace)->message, "/: Is a directory");
+  EXPECT_EQ(read_trace("/", {}, trace).error().text(), "/: Is a directory");
 }
 
 TEST(TraceTest, GivenFormatOverridesDetection) {
