@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What hangs for ever is in tests/mount/gpu_buffer_test.cpp: it takes a FUSE mount.
+// Calls that hang for ever need a FUSE mount: see tests/mount/gpu_buffer_test.cpp.
 #include "fs/gpu/descriptor_taker.hpp"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 namespace sluice {
 namespace {
 
-// Threads of this process that have that name.
+// The number of threads of this process with this name.
 std::set<std::string> threads(const std::string& name) {
   std::set<std::string> out;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -39,7 +39,7 @@ class DescriptorTakerTest : public testing::Test {
   DescriptorTaker taker_;
 };
 
-TEST_F(DescriptorTakerTest, TakesMemory) {
+TEST_F(DescriptorTakerTest, TakesAMemfd) {
   const auto taken = taker_.take(self_, memory_.get(), 0);
   ASSERT_TRUE(taken);
   struct stat one {
@@ -50,7 +50,7 @@ TEST_F(DescriptorTakerTest, TakesMemory) {
   EXPECT_NE(taken->get(), memory_.get());
 }
 
-TEST_F(DescriptorTakerTest, SaysWhatIsWrong) {
+TEST_F(DescriptorTakerTest, AnInvalidDescriptorIsRefused) {
   EXPECT_TRUE(failed_with(taker_.take(self_, 100'000, 0), EBADF));
   const UniqueFd file(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
   EXPECT_TRUE(failed_with(taker_.take(self_, file.get(), 0), EINVAL)) << "its close may block";
@@ -59,7 +59,7 @@ TEST_F(DescriptorTakerTest, SaysWhatIsWrong) {
 
 TEST_F(DescriptorTakerTest, OneThreadWithAnEmptyTableTakesThemAll) {
   ASSERT_TRUE(taker_.take(self_, memory_.get(), 0));
-  // Those of earlier tests may still be on their way out.
+  // Threads of earlier tests may not have ended yet.
   ASSERT_TRUE(test::eventually([] { return threads("sluice-taker").size() == 1; }));
   const auto before = threads("sluice-taker");
   std::vector<UniqueFd> many;
@@ -75,7 +75,7 @@ TEST_F(DescriptorTakerTest, OneThreadWithAnEmptyTableTakesThemAll) {
   EXPECT_LE(std::distance(begin(descriptors), end(descriptors)), 4);
 }
 
-TEST_F(DescriptorTakerTest, ItsThreadEndsWithIt) {
+TEST_F(DescriptorTakerTest, DestructionEndsItsThread) {
   {
     DescriptorTaker taker;
     ASSERT_TRUE(taker.take(self_, memory_.get(), 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Who may name which buffer, where a mount can't show it: callers of other PID namespaces, other
-// users' shares. The rest is in tests/mount/gpu_buffer_test.cpp.
+// Which callers may use which buffers, where a mount is not needed: callers in other PID
+// namespaces, limits per user. The rest is in tests/mount/gpu_buffer_test.cpp.
 #include "fs/gpu/gpu_service.hpp"
 
 #include <sys/mman.h>
@@ -123,20 +123,20 @@ TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
   EXPECT_EQ(used(), 0u);
 }
 
-TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceCantBeHad) {
+TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceAreRefused) {
   const Caller nobody_we_see{0, 0, 0, 0};
   EXPECT_EQ(add(service_->opened(O_RDONLY), nobody_we_see), EOPNOTSUPP);
   EXPECT_EQ(service_->buffers(), 0u);
 }
 
-TEST_F(GpuServiceTest, AProcessThatHasGoneRegistersNothing) {
+TEST_F(GpuServiceTest, AProcessThatHasEndedCannotRegister) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(add(service_->opened(O_RDONLY), {0, 0, 0, child}), ESRCH);
 }
 
-TEST_F(GpuServiceTest, OneUserDoesNotTakeThePlaceOfOthers) {
+TEST_F(GpuServiceTest, OneUserCannotUseUpTheLimitOfAll) {
   std::vector<OpenId> opens;
   for (std::size_t i = 0; i < GpuService::kMostOfUser; ++i) {
     if (i % GpuService::kMostOfFile == 0) opens.push_back(service_->opened(O_RDONLY));
@@ -149,7 +149,7 @@ TEST_F(GpuServiceTest, OneUserDoesNotTakeThePlaceOfOthers) {
   EXPECT_EQ(add(more, me(1000)), 0);
 }
 
-// Other requests wait all the time, and the disk is as fast as it is: a READ is done in parts.
+// Here other requests are always waiting, so a READ is split.
 class GpuServiceTurnTest : public GpuServiceTest {
  protected:
   static constexpr std::size_t kSize = 24 << 20;
@@ -180,7 +180,7 @@ class GpuServiceTurnTest : public GpuServiceTest {
   std::uint64_t buffer_ = 0;
 };
 
-TEST_F(GpuServiceTurnTest, AReadIsDoneInPartsWhileOthersWait) {
+TEST_F(GpuServiceTurnTest, AReadIsSplitWhileOthersWait) {
   std::uint64_t done = 0;
   unsigned parts = 0;
   for (; done < kSize; ++parts) {
@@ -202,7 +202,7 @@ TEST_F(GpuServiceTurnTest, AReadIsDoneInPartsWhileOthersWait) {
   EXPECT_EQ(request.done, 0u) << "the end of the file";
 }
 
-TEST_F(GpuServiceTurnTest, OfManySegmentsTheFirstAreReadWhileOthersWait) {
+TEST_F(GpuServiceTurnTest, OnlyTheFirstSegmentsAreReadWhileOthersWait) {
   constexpr std::size_t kSegment = kSize / 24;
   unsigned next = 0, parts = 0;
   for (; next < 24; ++parts) {
@@ -222,7 +222,7 @@ TEST_F(GpuServiceTurnTest, OfManySegmentsTheFirstAreReadWhileOthersWait) {
   EXPECT_EQ(memory(), content_);
 }
 
-TEST_F(GpuServiceTurnTest, AWriteIsDoneInPartsWhileOthersWait) {
+TEST_F(GpuServiceTurnTest, AWriteIsSplitWhileOthersWait) {
   ASSERT_EQ(::pwrite(large_.get(), content_.data(), kSize, 0), static_cast<ssize_t>(kSize));
   std::uint64_t done = 0;
   unsigned parts = 0;
@@ -238,7 +238,7 @@ TEST_F(GpuServiceTurnTest, AWriteIsDoneInPartsWhileOthersWait) {
   EXPECT_GT(parts, 10u);
 }
 
-TEST_F(GpuServiceTurnTest, ARangeThatTheBufferLacksIsRefusedBeforeAnythingIsDone) {
+TEST_F(GpuServiceTurnTest, ARangeOutsideTheBufferIsRefusedBeforeAnyTransfer) {
   sluice_transfer request{};
   request.buffer = buffer_;
   request.length = kSize + 1;

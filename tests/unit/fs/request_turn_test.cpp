@@ -13,14 +13,14 @@ class RequestTurnTest : public testing::Test {
   RequestTurn make() {
     return RequestTurn([this] { return others_; }, [this] { return now_; });
   }
-  // A disk that does so many bytes in a millisecond.
+  // A disk that transfers this many bytes per millisecond.
   void work(std::uint64_t bytes, std::uint64_t speed) { now_ += milliseconds(bytes / speed); }
 
   unsigned others_ = 0;
   std::chrono::steady_clock::time_point now_{};
 };
 
-TEST_F(RequestTurnTest, WhileNobodyWaitsItGoesOn) {
+TEST_F(RequestTurnTest, RunsToTheEndIfNoRequestWaits) {
   RequestTurn turn = make();
   for (int i = 0; i < 100; ++i) {
     now_ += milliseconds(50);
@@ -43,7 +43,7 @@ TEST_F(RequestTurnTest, SlicesAreAsLongAsATurnWhateverTheDisk) {
   }
 }
 
-TEST_F(RequestTurnTest, AllThatWaitHaveOneTurnTogether) {
+TEST_F(RequestTurnTest, WaitingRequestsShareOneTurn) {
   for (const unsigned others : {1u, 10u, 100u}) {
     others_ = others;
     const auto begin = now_;
