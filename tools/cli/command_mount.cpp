@@ -63,7 +63,7 @@ std::string option_lines() {
 )" + tier_setting_lines() +
          mount_option_lines() +
          R"(      --debug NAME=VALUE   for comparisons and measurements; see sluice.toml(5)
-  -h, --help               this list; the whole description
+  -h, --help               short help (-h) or full help (--help)
 )";
 }
 
