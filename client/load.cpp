@@ -137,8 +137,7 @@ class Load {
     if (!error_) return sum_;
     const std::string where = failed_ != nullptr ? failed_->file->file->path() : "";
     if (error_->code == EUCLEAN) {
-      return Error{EUCLEAN, "load a model",
-                   where + ": the file became shorter while it was read"};
+      return Error{EUCLEAN, "load a model", where + ": the file became shorter while it was read"};
     }
     if (error_->code == ECANCELED) return Error{ECANCELED, "load a model", kCancelled};
     return explained("load", where, *error_);

@@ -407,8 +407,7 @@ bool Tier::check_presence() {
                      : Result<std::shared_ptr<const Root>>(own.error());
   if (!adopted) {
     MutexLock lock(mutex_);
-    why_ = adopted.error().code == EBUSY
-               ? "the tier is in use elsewhere: " + adopted.error().text()
+    why_ = adopted.error().code == EBUSY ? "the tier is in use elsewhere: " + adopted.error().text()
                                          : std::strerror(adopted.error().code);
     return false;
   }

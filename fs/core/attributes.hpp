@@ -81,8 +81,8 @@ class Attributes {
   Result<void> remove_xattr(const InodePtr& file, const char* name);
 
   Result<struct stat> stat_of(const InodePtr& inode);
-  // The same, but avoids a system call if `found`, from a lookup just now, is still right. `switches`
-  // is Namespace::switches() before that lookup.
+  // The same, but avoids a system call if `found`, from a lookup just now, is still right.
+  // `switches` is Namespace::switches() before that lookup.
   struct stat stat_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   // What the tier reports, without the changes that ShownTimes makes.
   Result<struct statx> statx_on_tier(const InodePtr& inode);

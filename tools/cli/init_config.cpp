@@ -159,17 +159,18 @@ Result<void> check_places(const InitConfig& config) {
 Result<std::vector<std::string>> write_config(const InitConfig& config, bool replaces) {
   if (!replaces && ::access(config.file.c_str(), F_OK) == 0) {
     return unwritten(
-        EEXIST, log::escaped(config.file) +
-                    " exists; replace it with --force, choose another with --name, or use --dry-run");
+        EEXIST,
+        log::escaped(config.file) +
+            " exists; replace it with --force, choose another with --name, or use --dry-run");
   }
   MadeDirectories made;
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
     if (must_be_new(config, parent) && !made.make_new(parent, 0700)) {
       if (errno != EEXIST) return failed_at(parent, errno).at("tier " + tier.name);
-      return unwritten(EEXIST,
-                       "tier " + tier.name + ": " + log::escaped(parent) +
-                           " was created by another program meanwhile; check it, then run this again");
+      return unwritten(
+          EEXIST, "tier " + tier.name + ": " + log::escaped(parent) +
+                      " was created by another program meanwhile; check it, then run this again");
     }
     if (made.make(tier.path)) continue;
     if (errno == ENOENT) return no_parent(tier);

@@ -175,7 +175,8 @@ Result<ControlAnswer> WebHandler::ask(const Json& request,
   listener.tick = [&] { return steady_clock::now() < deadline; };
   auto answer = ask_daemon(mount_, request, listener);
   if (answer && answer->was_ended) {
-    return Error{ETIMEDOUT, "ask the daemon", log::escaped(mount_) + ": the daemon does not answer in time"};
+    return Error{ETIMEDOUT, "ask the daemon",
+                 log::escaped(mount_) + ": the daemon does not answer in time"};
   }
   return answer;
 }

@@ -378,9 +378,8 @@ Result<void> read_trace(const std::string& path, std::optional<TraceFormat> forc
   Input input(file.get());
   const auto beginning = input.peek(4096);
   if (const char* tool = compression_of(beginning)) {
-    return bad_trace(EINVAL,
-                     name + ": the file is compressed; decompress it first, or pipe it: '" + tool +
-                         " -dc FILE | sluice-lab simulate --trace - ...'");
+    return bad_trace(EINVAL, name + ": the file is compressed; decompress it first, or pipe it: '" +
+                                 tool + " -dc FILE | sluice-lab simulate --trace - ...'");
   }
   const auto format = forced.value_or(guess_format(path, beginning));
   SLUICE_TRY(format == TraceFormat::Oracle ? read_oracle(name, input, trace)

@@ -178,7 +178,8 @@ TEST_F(ControlClientTest, RefusesALineThatIsTooLong) {
 }
 
 TEST_F(ControlClientTest, DistinguishesAnUnusedSocketFromAMissingOne) {
-  EXPECT_EQ(ask().error().text(), "/mnt: the daemon has no control socket; is it an older version?");
+  EXPECT_EQ(ask().error().text(),
+            "/mnt: the daemon has no control socket; is it an older version?");
   {
     FakeDaemon daemon(dir_.path(), [](int connection) { say(connection, "{\"done\":true}\n"); });
     EXPECT_TRUE(ask());
@@ -194,7 +195,8 @@ TEST_F(ControlClientTest, PermissionErrorSaysWhoMayConnect) {
   ASSERT_EQ(::seteuid(65534), 0);
   const auto answer = ask();
   ASSERT_EQ(::seteuid(0), 0);
-  EXPECT_EQ(answer.error().text(), "/mnt: only root and the user who mounted it may do this; try sudo");
+  EXPECT_EQ(answer.error().text(),
+            "/mnt: only root and the user who mounted it may do this; try sudo");
   EXPECT_TRUE(ask());
 }
 
