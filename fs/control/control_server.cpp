@@ -46,9 +46,9 @@ json to_json(const Receipt& receipt) {
           {"ms", receipt.milliseconds},
           {"code", receipt.code},
           {"reason", receipt.reason},
-          {"result", receipt.code == 0        ? "moved"
+          {"result", receipt.code == 0           ? "moved"
                      : has_yielded(receipt.code) ? "gave way"
-                                              : "failed"}};
+                                                 : "failed"}};
 }
 
 }  // namespace
