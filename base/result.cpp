@@ -5,6 +5,14 @@
 
 namespace sluice {
 
-std::string Error::text() const { return std::string(operation) + ": " + std::strerror(code); }
+std::string Error::text() const {
+  return detail ? *detail : std::string(operation) + ": " + std::strerror(code);
+}
+
+Error Error::at(const std::string& place) const {
+  Error placed = *this;
+  placed.detail = std::make_shared<const std::string>(place + ": " + text());
+  return placed;
+}
 
 }  // namespace sluice

@@ -2,11 +2,13 @@
 // Result<T> is a value or an Error: what every fallible function of Sluice returns.
 //
 // The member names are std::expected's, so that moving to it is a change of one line here. An Error
-// is an errno and a string literal that names the operation: cheap enough for ENOENT, which a
-// filesystem answers all day long. Threads: immutable values, no shared state.
+// is an errno, a string literal that names the operation and, where a person will read it, a detail
+// of its own. Without a detail it allocates nothing: a filesystem answers ENOENT all day long.
+// Threads: immutable values.
 #pragma once
 
 #include <cerrno>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,12 +26,21 @@ struct Operation {
 struct Error {
   int code;               // an errno, never 0
   const char* operation;  // what failed, for the log
+  // One line for a person, complete in itself: what failed, where, why, what to do next. Null if
+  // `code` and `operation` say enough.
+  std::shared_ptr<const std::string> detail;
 
   Error(int errno_value, Operation op) : code(errno_value), operation(op.text) {}
+  Error(int errno_value, Operation op, std::string sentence)
+      : code(errno_value),
+        operation(op.text),
+        detail(std::make_shared<const std::string>(std::move(sentence))) {}
   static Error last(Operation op) { return {errno, op}; }
 
-  // "open directory: No such file or directory"
+  // The detail; without one, "open directory: No such file or directory".
   std::string text() const;
+  // The same error with the place put in front of the text: "/etc/sluice.toml:3: unknown key".
+  Error at(const std::string& place) const;
 };
 
 template <typename T>
@@ -38,7 +49,7 @@ class [[nodiscard]] Result {
   // NOLINTNEXTLINE(google-explicit-constructor): `return value;` and `return error;` are the point.
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
-  Result(Error error) : state_(std::in_place_index<1>, error) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   explicit operator bool() const { return state_.index() == 0; }
   bool has_value() const { return state_.index() == 0; }
@@ -58,7 +69,7 @@ class [[nodiscard]] Result<void> {
  public:
   Result() = default;
   // NOLINTNEXTLINE(google-explicit-constructor)
-  Result(Error error) : error_(error) {}
+  Result(Error error) : error_(std::move(error)) {}
 
   explicit operator bool() const { return !error_; }
   bool has_value() const { return !error_; }

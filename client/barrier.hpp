@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where C begins: no exception passes, and an Error becomes a negative errno and a sentence.
+// The boundary to C: no exception crosses it, and an Error becomes a negative errno and an error
+// text.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,10 @@
 
 namespace sluice {
 
-// For barrier(), where the words need no place.
+// Passed to barrier() when the error text needs no path.
 inline constexpr const char* kNowhere = nullptr;
 
-// EINVAL for an argument that was not given.
+// EINVAL if a required argument is missing.
 inline Result<void> need(bool given, Operation what) {
   if (!given) return Error{EINVAL, what};
   return {};
@@ -33,13 +34,13 @@ std::int64_t barrier(const char* what, const Where* where, Work work) noexcept {
   try {
     const Result<std::int64_t> result = work();
     if (result) return *result;
-    if (!is_said(result.error())) say(what, text_of(where), result.error());
+    say(what, text_of(where), result.error());
     return -result.error().code;
   } catch (const std::bad_alloc&) {
     say_no_memory();
     return -ENOMEM;
   } catch (...) {
-    // Nothing of ours throws anything else; a host program must not end for our mistake.
+    // Our code throws nothing else. If it does by mistake, the host program must not end.
     say(what, {}, Error{EIO, "an unexpected exception"});
     return -EIO;
   }

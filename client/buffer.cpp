@@ -12,12 +12,12 @@ namespace {
 template <typename T>
 T attribute_of(const CudaApi& api, CUpointer_attribute attribute, CUdeviceptr address) {
   T value{};
-  // CUDA says INVALID_VALUE of what is not its memory.
+  // CUDA returns INVALID_VALUE for memory that it does not know.
   return api.cuPointerGetAttribute(&value, attribute, address) == CUDA_SUCCESS ? value : T{};
 }
 
-// The GPU that the memory is on; null for host memory. Managed memory counts as that: it has no
-// handle that could be exported, and stores of the CPU arrive wherever its pages are.
+// The GPU that has the memory; null for host memory. Managed memory counts as host memory: it can't
+// be exported, and the CPU can write to it wherever its pages are.
 Device* device_of(Devices& devices, CUdeviceptr address) {
   const auto& all = devices.all();
   if (all.empty()) return nullptr;
@@ -32,8 +32,8 @@ Device* device_of(Devices& devices, CUdeviceptr address) {
   return nullptr;
 }
 
-// The allocations that [address, +length) lies in: one of cudaMalloc's, or several that the virtual
-// memory API has mapped side by side (PyTorch's expandable segments).
+// The allocations that [address, +length) spans: one of cudaMalloc, or several that the virtual
+// memory API has mapped next to each other (PyTorch's expandable segments).
 Result<std::vector<Buffer::Piece>> pieces_of(Device& device, CUdeviceptr address,
                                              std::uint64_t length) {
   std::vector<Buffer::Piece> pieces;
@@ -43,7 +43,7 @@ Result<std::vector<Buffer::Piece>> pieces_of(Device& device, CUdeviceptr address
     std::size_t size = 0;
     const auto code = device.api().cuMemGetAddressRange(&base, &size, address + done);
     if (code != CUDA_SUCCESS || base + size <= address + done) {
-      return Error{EINVAL, "the memory is not all allocated"};
+      return Error{EINVAL, "the memory is not completely allocated"};
     }
     const std::uint64_t here = std::min<std::uint64_t>(length - done, base + size - address - done);
     pieces.push_back({done, here, base, size});
@@ -75,7 +75,7 @@ Result<UniqueFd> export_fd(Device& device, CUdeviceptr allocation) {
 Result<std::unique_ptr<Buffer>> Buffer::create(Library& library, void* memory, std::size_t length) {
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
   if (memory == nullptr || length == 0 || address + length < address) {
-    return Error{EINVAL, "there is no such memory"};
+    return Error{EINVAL, "the memory must not be NULL or empty"};
   }
   Devices* devices = library.devices_in_use();
   Device* device = devices != nullptr ? device_of(*devices, address) : nullptr;
@@ -104,13 +104,14 @@ Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
   request.length = piece.length;
   std::memcpy(request.gpu_uuid, device()->uuid().data(), sizeof request.gpu_uuid);
   CUipcMemHandle handle{};
-  // The handle always stands for the whole allocation, whatever address it is made from.
+  // The handle is for the whole allocation, whatever address it is made from.
   if (device()->api().cuIpcGetMemHandle(&handle, piece.allocation) == CUDA_SUCCESS) {
     request.kind = SLUICE_BUFFER_CUDA_IPC;
     std::memcpy(request.ipc_handle, handle.reserved, sizeof request.ipc_handle);
     return out;
   }
-  // Memory of the virtual memory API has no such handle; that of cudaMallocAsync has neither.
+  // Memory of the virtual memory API has no such handle. Memory of cudaMallocAsync has no
+  // descriptor either.
   out.fd = SLUICE_TRY(export_fd(*device(), piece.allocation));
   request.kind = SLUICE_BUFFER_CUDA_FD;
   request.allocation_length = piece.allocation_length;
@@ -118,28 +119,28 @@ Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
   return out;
 }
 
-Result<std::vector<std::uint64_t>> Buffer::make_known(int file) const {
-  std::vector<std::uint64_t> names;
+Result<std::vector<std::uint64_t>> Buffer::register_with_daemon(int file) const {
+  std::vector<std::uint64_t> ids;
   for (const auto& piece : pieces_) {
     auto exported = export_piece(piece);
     if (exported && ::ioctl(file, SLUICE_IOC_BUFFER_REGISTER, &exported->request) < 0) {
-      exported = Error::last("make the memory known to the daemon");
+      exported = Error::last("register the memory with the daemon");
     }
     if (!exported) {
-      make_unknown(file, names);
+      unregister_from_daemon(file, ids);
       return exported.error();
     }
-    names.push_back(exported->request.buffer);
+    ids.push_back(exported->request.buffer);
   }
-  return names;
+  return ids;
 }
 
-void make_unknown(int file, std::span<const std::uint64_t> names) {
-  for (const auto name : names) {
+void unregister_from_daemon(int file, std::span<const std::uint64_t> ids) {
+  for (const auto id : ids) {
     struct sluice_buffer_unregister request {
-      name
+      id
     };
-    // A daemon that has died has let go of it, too.
+    // An error is ignored: a daemon that has died has released the buffer.
     ::ioctl(file, SLUICE_IOC_BUFFER_UNREGISTER, &request);
   }
 }

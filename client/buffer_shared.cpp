@@ -17,7 +17,7 @@ namespace {
 // ABI: grows at the end only.
 static_assert(sizeof(struct sluice_shared_buffer) == 128);
 
-// The descriptor of another process, or of this one, by its number there.
+// Opens a descriptor of another process, or of this one.
 Result<UniqueFd> open_descriptor(int pid, int fd) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   UniqueFd own(::open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -30,12 +30,12 @@ Result<UniqueFd> open_descriptor(int pid, int fd) {
 
 Result<std::unique_ptr<Buffer>> Buffer::create_shared(std::size_t length) {
   if (length == 0 || length > static_cast<std::size_t>(INT64_MAX)) {
-    return Error{EINVAL, "there is no such memory"};
+    return Error{EINVAL, "the length must be between 1 and 2^63 - 1"};
   }
   UniqueFd fd(::memfd_create("sluice-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(length)) < 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) < 0) {
-    return Error::last("make memory that can be shared");
+    return Error::last("create memory that can be shared");
   }
   auto memory = SLUICE_TRY(map_host(fd, 0, length));
   struct sluice_buffer_register handle {};
@@ -48,7 +48,7 @@ Result<struct sluice_shared_buffer> Buffer::share() const {
   if (pieces_.size() != 1) return Error{EOPNOTSUPP, "this memory can't be shared"};
   const auto exported = SLUICE_TRY(export_piece(pieces_[0]));
   const auto& from = exported.request;
-  // Nobody could import it: opened by way of /proc, CUDA's descriptor is another one.
+  // CUDA's descriptor can't be imported: opening it through /proc gives a different file.
   if (from.kind == SLUICE_BUFFER_CUDA_FD) {
     return Error{EOPNOTSUPP, "memory of CUDA's virtual memory API can't be shared"};
   }
@@ -61,7 +61,7 @@ Result<struct sluice_shared_buffer> Buffer::share() const {
   shared.fd = fd_.get();
   if (from.kind == SLUICE_BUFFER_MEMFD) {
     struct stat status {};
-    if (::fstat(fd_.get(), &status) < 0) return Error::last("look at the memory");
+    if (::fstat(fd_.get(), &status) < 0) return Error::last("stat the memory");
     shared.inode = status.st_ino;
   }
   std::memcpy(shared.gpu_uuid, from.gpu_uuid, sizeof shared.gpu_uuid);
@@ -71,7 +71,7 @@ Result<struct sluice_shared_buffer> Buffer::share() const {
 
 Result<std::unique_ptr<Buffer>> Buffer::import(Library& library,
                                                const struct sluice_shared_buffer& shared) {
-  if (shared.version != 1) return Error{EINVAL, "an export of another version"};
+  if (shared.version != 1) return Error{EINVAL, "the export has an unknown version"};
   struct sluice_buffer_register handle {};
   handle.kind = shared.kind;
   handle.offset = shared.offset;
@@ -82,14 +82,15 @@ Result<std::unique_ptr<Buffer>> Buffer::import(Library& library,
   if (shared.kind == SLUICE_BUFFER_MEMFD) {
     UniqueFd fd = SLUICE_TRY(open_descriptor(shared.pid, shared.fd));
     struct stat status {};
-    // That process may have closed it, and something else may have its number by now.
+    // The other process may have closed the memfd and reused the descriptor's number.
     if (::fstat(fd.get(), &status) < 0 || status.st_ino != shared.inode) {
-      return Error{ESTALE, "the other process has let go of it"};
+      return Error{ESTALE, "the other process has closed the buffer"};
     }
     auto memory = SLUICE_TRY(map_host(fd, shared.offset, shared.length));
     return std::unique_ptr<Buffer>(new Buffer(std::move(memory), handle, std::move(fd)));
   }
-  if (shared.kind != SLUICE_BUFFER_CUDA_IPC) return Error{EOPNOTSUPP, "import such memory"};
+  if (shared.kind != SLUICE_BUFFER_CUDA_IPC)
+    return Error{EOPNOTSUPP, "this kind of memory can't be imported"};
   GpuUuid uuid;
   std::memcpy(uuid.data(), shared.gpu_uuid, uuid.size());
   Devices* devices = SLUICE_TRY(library.devices());

@@ -16,9 +16,9 @@ constexpr int kLeftOut = O_APPEND | O_DIRECT;
 
 Result<void> check_regular(int fd) {
   struct stat status {};
-  if (::fstat(fd, &status) < 0) return Error::last("the descriptor is none");
-  if (S_ISDIR(status.st_mode)) return Error{EISDIR, "only regular files have bytes to bring"};
-  if (!S_ISREG(status.st_mode)) return Error{EINVAL, "only regular files have bytes to bring"};
+  if (::fstat(fd, &status) < 0) return Error::last("the descriptor is not open");
+  if (S_ISDIR(status.st_mode)) return Error{EISDIR, "not a regular file"};
+  if (!S_ISREG(status.st_mode)) return Error{EINVAL, "not a regular file"};
   return {};
 }
 
@@ -44,9 +44,9 @@ File::File(int fd, UniqueFd owned) : owned_(std::move(owned)), fd_(owned_ ? owne
 }
 
 File::~File() {
-  // Also if the descriptor is ours: the daemon hears of close() some time later, and until then the
-  // memory must not be freed.
-  for (const auto& [buffer, names] : buffers_) make_unknown(fd_, *names);
+  // Needed even if we own the descriptor: the daemon is told of close() with a delay, and the
+  // caller may free the memory right after this.
+  for (const auto& [buffer, ids] : buffers_) unregister_from_daemon(fd_, *ids);
 }
 
 Result<std::unique_ptr<File>> File::open(const char* path, int flags, mode_t mode) {
@@ -62,9 +62,9 @@ Result<std::unique_ptr<File>> File::open(const char* path, int flags, mode_t mod
 Result<std::unique_ptr<File>> File::borrow(int fd) {
   SLUICE_TRY(check_regular(fd));
   const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0) return Error::last("the descriptor is none");
+  if (flags < 0) return Error::last("the descriptor is not open");
   if ((flags & O_PATH) != 0) return Error{EBADF, "the descriptor is not open for reading"};
-  // The caller's flags are not ours to change, so these need an opening of their own.
+  // Changing these flags would change the caller's open file, so open it again.
   UniqueFd owned;
   if ((flags & kLeftOut) != 0) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
@@ -98,31 +98,32 @@ const std::optional<struct sluice_query>& File::daemon() {
   if (!asked_) {
     asked_ = true;
     struct sluice_query query {};
-    // Any other filesystem has no such ioctl: ENOTTY, or what it says instead.
+    // Other filesystems fail with ENOTTY or another error.
     if (::ioctl(fd_, SLUICE_IOC_QUERY, &query) == 0 && query.abi_version != 0) daemon_ = query;
   }
   return daemon_;
 }
 
-Result<std::shared_ptr<const File::Names>> File::names_of(const Buffer& buffer) {
-  // The lock is held while the daemon imports the memory, so that it is asked once only.
+Result<std::shared_ptr<const File::BufferIds>> File::daemon_ids(const Buffer& buffer) {
+  // The lock is held while the daemon imports the memory, so that the buffer is registered only
+  // once.
   const MutexLock lock(mutex_);
   if (const auto known = buffers_.find(&buffer); known != buffers_.end()) return known->second;
-  auto names = std::make_shared<Names>(SLUICE_TRY(buffer.make_known(fd_)));
-  buffers_[&buffer] = names;
-  return std::shared_ptr<const Names>(std::move(names));
+  auto ids = std::make_shared<BufferIds>(SLUICE_TRY(buffer.register_with_daemon(fd_)));
+  buffers_[&buffer] = ids;
+  return std::shared_ptr<const BufferIds>(std::move(ids));
 }
 
 void File::forget(const Buffer& buffer) {
-  std::shared_ptr<const Names> names;
+  std::shared_ptr<const BufferIds> ids;
   {
     const MutexLock lock(mutex_);
     const auto known = buffers_.find(&buffer);
     if (known == buffers_.end()) return;
-    names = known->second;
+    ids = known->second;
     buffers_.erase(known);
   }
-  make_unknown(fd_, *names);
+  unregister_from_daemon(fd_, *ids);
 }
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A File is an open file, on a Sluice mount or elsewhere, with the buffers that were made known to
-// the daemon for it.
+// A File is an open file, on a Sluice mount or elsewhere. It remembers which buffers are registered
+// with the daemon on it.
 //
 // Threads: thread-safe.
 #pragma once
@@ -23,8 +23,8 @@ namespace sluice {
 
 class File {
  public:
-  // O_APPEND and O_DIRECT are left out: each request names its offset, and the engine chooses by
-  // itself what goes past the page cache. EISDIR or EINVAL for what is no regular file.
+  // O_APPEND and O_DIRECT are ignored: every request has an offset, and the engine chooses what
+  // bypasses the page cache. EISDIR or EINVAL if it is not a regular file.
   static Result<std::unique_ptr<File>> open(const char* path, int flags, mode_t mode);
   // REQUIRES: `fd` stays open as long as the File lives.
   static Result<std::unique_ptr<File>> borrow(int fd);
@@ -35,23 +35,24 @@ class File {
   int fd() const { return fd_; }
   const EngineFile& for_engine() const { return engine_file_; }
   Result<std::uint64_t> size() const;
-  bool is_deleted() const;   // it has no name
+  bool is_deleted() const;   // true if no name is left
   std::string path() const;  // for messages
 
-  // What the daemon said of the file and its GPUs when first asked; nothing if there is no daemon.
+  // What the daemon replied about the file and its GPUs when it was first asked; empty if there is
+  // no daemon.
   const std::optional<struct sluice_query>& daemon();
 
-  // The daemon's names for the pieces of `buffer`, which is made known to it if it is not yet. An
-  // error means that the daemon can't use the buffer.
-  using Names = std::vector<std::uint64_t>;
-  Result<std::shared_ptr<const Names>> names_of(const Buffer& buffer);
-  // Takes the buffer back from the daemon.
+  // The daemon's ids for the pieces of `buffer`; registers it first if necessary. An error means
+  // that the daemon can't use the buffer.
+  using BufferIds = std::vector<std::uint64_t>;
+  Result<std::shared_ptr<const BufferIds>> daemon_ids(const Buffer& buffer);
+  // Unregisters the buffer from the daemon.
   void forget(const Buffer& buffer);
 
  private:
   File(int fd, UniqueFd owned);
 
-  const UniqueFd owned_;  // empty if the descriptor is borrowed as it is
+  const UniqueFd owned_;  // empty if the caller's descriptor is used directly
   const int fd_;
   EngineFile engine_file_;
 
@@ -60,12 +61,12 @@ class File {
   std::optional<struct sluice_query> daemon_;  // written once, under asking_
 
   Mutex mutex_;
-  std::map<const Buffer*, std::shared_ptr<const Names>> buffers_ GUARDED_BY(mutex_);
+  std::map<const Buffer*, std::shared_ptr<const BufferIds>> buffers_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice
 
-// The C name of it.
+// The handle that C programs see.
 struct sluice_file {
   std::unique_ptr<sluice::File> file;
 };

@@ -28,22 +28,22 @@ struct Call {
 };
 
 Result<void> check(Library& library, const Call& call) {
-  if (call.file == nullptr) return Error{EINVAL, "no file was given"};
-  if (call.buffer == nullptr) return Error{EINVAL, "no buffer was given"};
+  if (call.file == nullptr) return Error{EINVAL, "file must not be NULL"};
+  if (call.buffer == nullptr) return Error{EINVAL, "buffer must not be NULL"};
   if (call.record_bytes == 0) return Error{EINVAL, "a record must have at least one byte"};
-  if (call.index == nullptr && call.count > 0) return Error{EINVAL, "no index was given"};
-  // A GPU that is given such an address is lost to the process.
+  if (call.index == nullptr && call.count > 0) return Error{EINVAL, "index must not be NULL"};
+  // An unaligned address would be a fatal error on the GPU for this process.
   if (reinterpret_cast<std::uintptr_t>(call.index) % sizeof *call.index != 0) {
     return Error{EINVAL, "the index is not aligned to 8 bytes"};
   }
   if (call.count > SSIZE_MAX / sizeof *call.index || call.count > SSIZE_MAX / call.record_bytes) {
-    return Error{ERANGE, "the buffer ends before that"};
+    return Error{ERANGE, "the range exceeds the buffer"};
   }
   SLUICE_TRY(check(library, *call.buffer->buffer));
   return check(*call.file->file, call.direction);
 }
 
-// The index as the engine takes it: that of another GPU than the buffer's is copied to `own`.
+// The index as the engine takes it. An index on a different GPU than the buffer is copied to `own`.
 Result<RecordIndex> index_of(Library& library, const Call& call, std::vector<std::uint64_t>& own) {
   RecordIndex index{call.index, 0, call.count};
   if (call.count == 0) return index;
@@ -79,8 +79,7 @@ ssize_t by_number(const Call& call, struct sluice_result* result) noexcept {
             ? engine.gather(where->for_engine(), memory, call.buffer_offset, records, index, &bad)
             : engine.scatter(where->for_engine(), memory, call.buffer_offset, records, index, &bad);
     if (bad) {
-      say(call.name(), where->path(), *bad, call.record_bytes);
-      return -ERANGE;  // said already: the barrier would say less
+      return explained(call.name(), where->path(), *bad, call.record_bytes);
     }
     const Transfer transfer = SLUICE_TRY(went);
     if (result != nullptr) {

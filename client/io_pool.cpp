@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// A large request keeps all workers of an engine busy by itself; small ones wait for the daemon,
-// and eight waiting threads are as many as its queues answer at once on common machines.
+// One large request keeps all workers of an engine busy. Small requests wait for the daemon, whose
+// queues answer about eight at a time on common machines.
 constexpr unsigned kMaxThreads = 8;
 
 }  // namespace

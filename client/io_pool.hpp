@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The IoPool has the threads that carry out what was begun asynchronously: a few, started as they
-// are needed. A thread is called "sluice-io" and takes no signals of the host program.
+// The IoPool has the threads that execute asynchronous requests: a few, started when needed. The
+// threads are named "sluice-io" and receive no signals of the host program.
 //
 // Threads: thread-safe.
 #pragma once
@@ -12,12 +12,12 @@ namespace sluice {
 
 class IoPool {
  public:
-  // Something to do, in a list of its own: handing it over allocates nothing and can't fail, for
-  // CUDA calls us where nobody can be told.
+  // A job contains its own list link, so submitting one allocates nothing and can't fail. CUDA
+  // calls submit() from where no error could be reported.
   class Job {
    public:
     virtual ~Job() = default;
-    // The job belongs to itself from here on.
+    // From this call on, the job owns itself.
     virtual void run() noexcept = 0;
 
    private:
@@ -29,12 +29,12 @@ class IoPool {
   IoPool() = default;
   ~IoPool() = delete;
 
-  // Announces a job: there is a thread for it afterwards, if not at once. EAGAIN if there is none
-  // and none could be started.
+  // Announces a job. Afterwards at least one thread exists for it. EAGAIN: there is no thread, and
+  // none could be started.
   Result<void> expect();
-  // One that was announced.
+  // Submits a job that was announced.
   void submit(Job& job) noexcept;
-  // One that was announced does not come.
+  // An announced job will not be submitted.
   void cancel() noexcept;
 
  private:
@@ -44,7 +44,7 @@ class IoPool {
   CondVar came_;
   Job* first_ GUARDED_BY(mutex_) = nullptr;
   Job** last_ GUARDED_BY(mutex_) PT_GUARDED_BY(mutex_) = &first_;
-  unsigned expected_ GUARDED_BY(mutex_) = 0;  // announced and not done
+  unsigned expected_ GUARDED_BY(mutex_) = 0;  // announced and not finished
   unsigned threads_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -15,12 +15,12 @@
 namespace sluice {
 namespace {
 
-// While a stream has a release, its GPU is looked after this often.
+// How often the GPU is checked while its stream has a release.
 constexpr std::chrono::milliseconds kLookEvery{100};
 
 using Clock = std::chrono::steady_clock;
 
-// That of the calling thread's context.
+// The GPU of the calling thread's context.
 Device* current_device(Devices& devices, const CudaApi& api) {
   CUdevice ordinal = 0;
   if (api.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
@@ -35,15 +35,16 @@ Device* current_device(Devices& devices, const CudaApi& api) {
 Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<const Model*> models,
                                                Buffer& buffer, std::uint64_t offset,
                                                std::size_t slots, bool again) {
-  if (models.empty()) return Error{EINVAL, "there are no layers"};
-  if (slots == 0) return Error{EINVAL, "there are no slots"};
+  if (models.empty()) return Error{EINVAL, "at least one layer is needed"};
+  if (slots == 0) return Error{EINVAL, "at least one slot is needed"};
   std::uint64_t largest = 0;
   for (const Model* model : models) largest = std::max(largest, model->arena());
   const std::uint64_t length = buffer.length();
   if (offset > length || (largest != 0 && slots > (length - offset) / largest)) {
-    return said(ERANGE,
-                "stream layers: " + std::to_string(slots) + " slots of " + std::to_string(largest) +
-                    " bytes, the largest layer's, are more than " + "the buffer has from there on");
+    return Error{ERANGE, "load a layer",
+                 "stream layers: " + std::to_string(slots) + " slots of " +
+                     std::to_string(largest) +
+                     " bytes (the largest layer) do not fit into the buffer at this offset"};
   }
   slots = std::min(slots, models.size());
   std::unique_ptr<Layers> layers(new Layers(library, std::move(models), buffer, again));
@@ -72,12 +73,12 @@ Layers::~Layers() {
   }
   if (thread_.joinable()) thread_.join();
   const MutexLock lock(mutex_);
-  wait([&]() REQUIRES(mutex_) { return !has_leaving(); });
+  wait([&]() REQUIRES(mutex_) { return !has_releasing(); });
 }
 
-bool Layers::has_leaving() const {
+bool Layers::has_releasing() const {
   return std::any_of(slots_.begin(), slots_.end(),
-                     [](const Slot& slot) { return slot.state == State::Leaving; });
+                     [](const Slot& slot) { return slot.state == State::Releasing; });
 }
 
 template <typename Condition>
@@ -86,21 +87,21 @@ void Layers::wait(const Condition& is_so) {
   while (!is_so()) {
     if (changed_.wait_until(mutex_, look_at)) continue;
     look_at = Clock::now() + kLookEvery;
-    if (is_so() || !has_leaving()) continue;
+    if (is_so() || !has_releasing()) continue;
     Device* const device = device_;
-    mutex_.unlock();  // CUDA may be about to call left()
+    mutex_.unlock();  // CUDA may be about to call on_released()
     const bool is_over = is_lost(device);
     mutex_.lock();
     if (!is_over) continue;
     for (Slot& slot : slots_) {
-      if (slot.state == State::Leaving) slot.state = State::Empty;
+      if (slot.state == State::Releasing) slot.state = State::Empty;
     }
     changed_.notify_all();
   }
 }
 
-// After an error of its context CUDA calls no function that is in a stream, and every other call
-// returns the error. The stream itself may be destroyed by now: it is not for us to ask.
+// After an error of a context, CUDA calls no more host functions in its streams, and every other
+// call returns the error. The stream itself can't be queried: it may already be destroyed.
 bool Layers::is_lost(Device* device) noexcept {
   if (device == nullptr) return false;
   try {
@@ -110,14 +111,14 @@ bool Layers::is_lost(Device* device) noexcept {
     const CUresult code = device->api().cuMemGetInfo(&free, &total);
     if (code != CUDA_SUCCESS) static_cast<void>(device->failed(code, "look after a stream"));
     return device->is_lost();
-  } catch (...) {  // there is no memory; we look again
+  } catch (...) {  // out of memory; try again later
     return false;
   }
 }
 
 Layers::Slot* Layers::find(std::size_t layer) {
   const auto found = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-    return slot.state != State::Empty && slot.state != State::Leaving && slot.layer == layer;
+    return slot.state != State::Empty && slot.state != State::Releasing && slot.layer == layer;
   });
   return found != slots_.end() ? &*found : nullptr;
 }
@@ -141,9 +142,9 @@ Layers::Slot* Layers::room(std::size_t from_distance) {
   return best;
 }
 
-// A layer that somebody waits for; else the first, from the one that was asked for last on, that is
-// not there. Slots that callers hold may leave room for fewer layers than are wanted, and then the
-// nearer one must get it.
+// Returns a layer that a caller waits for, or else the nearest missing layer, counted from the last
+// requested one. Acquired slots may leave room for fewer layers than are needed; the nearer one
+// must then get the slot.
 std::optional<Layers::Task> Layers::next_task() {
   for (const std::size_t layer : waited_for_) {
     if (find(layer) != nullptr) continue;
@@ -151,7 +152,7 @@ std::optional<Layers::Task> Layers::next_task() {
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::size_t layer = (position_ + i) % models_.size();
-    if (distance(layer) != i) break;  // after the last one
+    if (distance(layer) != i) break;  // no layer follows the last
     if (find(layer) != nullptr) continue;
     if (Slot* const slot = room(i + 1)) return Task{slot, layer};
     return std::nullopt;
@@ -176,34 +177,31 @@ void Layers::work() noexcept {
 }
 
 void Layers::load(const Task& task) noexcept {
-  int code = EIO;
-  std::string words;
+  std::optional<Error> error;
   try {
     const auto done =
         models_[task.layer]->load(library_, buffer_, task.slot->offset, [this](std::uint64_t) {
           const MutexLock lock(mutex_);
           return !stopped_;
         });
-    code = done ? 0 : done.error().code;
-    if (!done) words = last_sentence();
-  } catch (...) {  // there is no memory, not even for the words
-    code = ENOMEM;
+    if (!done) error = done.error();
+  } catch (...) {  // no memory for the error text
+    error = Error{ENOMEM, "load a layer"};
   }
   const MutexLock lock(mutex_);
-  task.slot->state = code == 0 ? State::Ready : State::Failed;
-  task.slot->code = code;
-  task.slot->words = std::move(words);
+  task.slot->state = error ? State::Failed : State::Ready;
+  task.slot->error = std::move(error);
 }
 
 Result<std::uint64_t> Layers::acquire(std::size_t layer) {
   if (layer >= models_.size()) return Error{EINVAL, "there is no such layer"};
   const MutexLock lock(mutex_);
-  if (const Slot* slot = find(layer); slot != nullptr && slot->state == State::Held) {
-    return Error{EBUSY, "the layer is acquired already"};
+  if (const Slot* slot = find(layer); slot != nullptr && slot->state == State::Acquired) {
+    return Error{EBUSY, "the layer is already acquired"};
   }
   if (std::all_of(slots_.begin(), slots_.end(),
-                  [](const Slot& slot) { return slot.state == State::Held; })) {
-    return Error{EBUSY, "all slots have layers that are acquired: release one"};
+                  [](const Slot& slot) { return slot.state == State::Acquired; })) {
+    return Error{EBUSY, "the layers in all slots are acquired; release one"};
   }
   position_ = layer;
   waited_for_.push_back(layer);
@@ -214,23 +212,21 @@ Result<std::uint64_t> Layers::acquire(std::size_t layer) {
     return slot != nullptr && slot->state != State::Loading;
   });
   waited_for_.erase(std::find(waited_for_.begin(), waited_for_.end(), layer));
-  if (slot->state == State::Held) {
-    return Error{EBUSY, "the layer was acquired by another thread meanwhile"};
+  if (slot->state == State::Acquired) {
+    return Error{EBUSY, "another thread has acquired the layer"};
   }
   if (slot->state == State::Failed) {
     slot->state = State::Empty;
-    const int code = slot->code;
-    const std::string words = std::move(slot->words);
     changed_.notify_all();
-    return words.empty() ? Error{ENOMEM, "load a layer"} : said(code, words);
+    return *std::exchange(slot->error, std::nullopt);
   }
-  slot->state = State::Held;
+  slot->state = State::Acquired;
   return slot->offset;
 }
 
-Result<Layers::Slot*> Layers::held(std::size_t layer) {
+Result<Layers::Slot*> Layers::acquired(std::size_t layer) {
   Slot* const slot = find(layer);
-  if (slot == nullptr || slot->state != State::Held) {
+  if (slot == nullptr || slot->state != State::Acquired) {
     return Error{EINVAL, "the layer is not acquired"};
   }
   return slot;
@@ -238,7 +234,7 @@ Result<Layers::Slot*> Layers::held(std::size_t layer) {
 
 Result<void> Layers::release(std::size_t layer) {
   const MutexLock lock(mutex_);
-  SLUICE_TRY(held(layer))->state = State::Ready;
+  SLUICE_TRY(acquired(layer))->state = State::Ready;
   changed_.notify_all();
   return {};
 }
@@ -246,7 +242,7 @@ Result<void> Layers::release(std::size_t layer) {
 Result<void> Layers::release(std::size_t layer, void* stream) {
   Devices* devices = library_.devices_in_use();
   if (devices == nullptr || devices->all().empty()) {
-    return Error{ENODEV, "there are no CUDA streams in this process"};
+    return Error{ENODEV, "this process does not use CUDA"};
   }
   Device& device = buffer_.device() != nullptr ? *buffer_.device() : *devices->all().front();
   library_.note(device);
@@ -261,26 +257,27 @@ Result<void> Layers::release(std::size_t layer, void* stream) {
   Slot* slot = nullptr;
   {
     const MutexLock lock(mutex_);
-    slot = SLUICE_TRY(held(layer));
-    slot->state = State::Leaving;
+    slot = SLUICE_TRY(acquired(layer));
+    slot->state = State::Releasing;
     device_ = in_use != nullptr ? in_use : &device;
   }
-  // Without the lock: the stream may come to it before this returns.
-  if (const auto code = api.cuLaunchHostFunc(static_cast<CUstream>(stream), &Layers::left, slot);
+  // Called without the lock, because the stream may reach the release before this returns.
+  if (const auto code =
+          api.cuLaunchHostFunc(static_cast<CUstream>(stream), &Layers::on_released, slot);
       code != CUDA_SUCCESS) {
     const MutexLock lock(mutex_);
-    if (slot->state == State::Leaving) slot->state = State::Held;
+    if (slot->state == State::Releasing) slot->state = State::Acquired;
     return device.failed(code, "put the release into the stream");
   }
   return {};
 }
 
-void Layers::left(void* user) noexcept {
+void Layers::on_released(void* user) noexcept {
   auto& slot = *static_cast<Slot*>(user);
   Layers& layers = *slot.owner;
-  // Told under the lock: who hears of it may be the one who destroys this.
+  // Notified under the lock, because the thread that is woken may destroy this object.
   const MutexLock lock(layers.mutex_);
-  if (slot.state != State::Leaving) return;
+  if (slot.state != State::Releasing) return;
   slot.state = State::Empty;
   layers.changed_.notify_all();
 }

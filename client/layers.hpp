@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Layers brings the layers of a model through a few slots of a buffer, the next ones while one is
-// worked with. A thread of its own loads them.
+// Layers streams the layers of a model through a few slots of a buffer. Its own thread loads the
+// next layers while the caller uses one.
 //
 // Threads: thread-safe.
 #pragma once
@@ -21,22 +21,23 @@ namespace sluice {
 
 class Layers {
  public:
-  // REQUIRES: models and buffer outlive it. EINVAL if there are none, or no slots; ERANGE if the
-  // buffer has no room for the slots. `again`: after the last layer comes the first.
+  // REQUIRES: models and buffer outlive it. EINVAL: no models or no slots. ERANGE: the buffer is
+  // too small for the slots. With `again`, the first layer follows the last.
   static Result<std::unique_ptr<Layers>> create(Library& library, std::vector<const Model*> models,
                                                 Buffer& buffer, std::uint64_t offset,
                                                 std::size_t slots, bool again);
-  // Waits for the load under way, and for releases that are still in streams, unless their GPU is
-  // lost: then no stream comes to them.
+  // Waits for a load in progress, and for releases that are still in streams. If their GPU is lost,
+  // it does not wait: the stream will never reach them.
   ~Layers();
   Layers(const Layers&) = delete;
   Layers& operator=(const Layers&) = delete;
 
-  // Waits for the layer; returns where it is in the buffer. EBUSY if it is acquired already, or if
-  // all slots have layers that are; else why it could not be loaded. The next try loads it anew.
-  // What somebody waits for is loaded first, and stays until he has it.
+  // Waits until the layer is loaded and returns its offset in the buffer. EBUSY: it is already
+  // acquired, or the layers in all slots are. Other errors tell why it could not be loaded; the
+  // next call loads it again. A layer that a caller waits for is loaded first, and stays until that
+  // caller has it.
   Result<std::uint64_t> acquire(std::size_t layer);
-  // EINVAL if it is not acquired; EOPNOTSUPP while the stream is being captured into a graph.
+  // EINVAL: the layer is not acquired. EOPNOTSUPP: the stream is being captured into a graph.
   Result<void> release(std::size_t layer);
   Result<void> release(std::size_t layer, void* stream);
 
@@ -45,17 +46,16 @@ class Layers {
     Empty,
     Loading,
     Ready,
-    Failed,   // the layer could not be loaded; nobody has been told yet
-    Held,     // the caller works with it
-    Leaving,  // as soon as a stream comes to it
+    Failed,     // the layer could not be loaded; no caller knows yet
+    Acquired,   // a caller uses it
+    Releasing,  // free when the stream reaches the release
   };
   struct Slot {
     Layers* owner = nullptr;
     std::uint64_t offset = 0;  // in the buffer
     State state = State::Empty;
     std::size_t layer = 0;
-    int code = 0;  // why it failed, and the sentence for it
-    std::string words = {};
+    std::optional<Error> error = {};  // of the failure
   };
   struct Task {
     Slot* slot;
@@ -67,22 +67,24 @@ class Layers {
 
   void work() noexcept;
   void load(const Task& task) noexcept;          // without the lock
-  static void left(void* slot) noexcept;         // the stream has come to the release
+  static void on_released(void* slot) noexcept;  // called when the stream reaches the release
   static bool is_lost(Device* device) noexcept;  // without the lock
 
-  // Until it is so.
+  // Waits until `is_so()` returns true.
   template <typename Condition>
   void wait(const Condition& is_so) REQUIRES(mutex_);
 
-  bool has_leaving() const REQUIRES(mutex_);
+  bool has_releasing() const REQUIRES(mutex_);
   Slot* find(std::size_t layer) REQUIRES(mutex_);
   std::optional<Task> next_task() REQUIRES(mutex_);
-  // For another layer: an empty one, or the one whose layer is wanted latest, if that is no nearer
-  // than `from_distance` and nobody waits for it. Null if there is none.
+  // Finds a slot for another layer: an empty one, or the one whose layer is needed last. That layer
+  // must be at least `from_distance` away, and no caller may wait for it. Null if there is no such
+  // slot.
   Slot* room(std::size_t from_distance) REQUIRES(mutex_);
-  // From the layer that was asked for last to this one; SIZE_MAX if it does not come.
+  // The number of layers from the last requested one to this one; SIZE_MAX if it will not be
+  // needed.
   std::size_t distance(std::size_t layer) const REQUIRES(mutex_);
-  Result<Slot*> held(std::size_t layer) REQUIRES(mutex_);
+  Result<Slot*> acquired(std::size_t layer) REQUIRES(mutex_);
 
   Library& library_;
   const std::vector<const Model*> models_;
@@ -91,19 +93,19 @@ class Layers {
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Slot> slots_ GUARDED_BY(mutex_);  // as many as there are, from the start
-  // The layer that was asked for last; those after it are wanted.
+  std::vector<Slot> slots_ GUARDED_BY(mutex_);  // the size never changes
+  // The last requested layer; the layers after it are needed next.
   std::size_t position_ GUARDED_BY(mutex_) = 0;
-  // Layers, the first that was asked for first.
+  // Layers that callers wait for, in the order of the requests.
   std::vector<std::size_t> waited_for_ GUARDED_BY(mutex_);
-  Device* device_ GUARDED_BY(mutex_) = nullptr;  // of the stream that got the last release
+  Device* device_ GUARDED_BY(mutex_) = nullptr;  // of the stream with the last release
   bool stopped_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
 }  // namespace sluice
 
-// The C name of it.
+// The handle that C programs see.
 struct sluice_layers {
   std::unique_ptr<sluice::Layers> layers;
 };

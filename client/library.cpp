@@ -14,12 +14,12 @@ namespace sluice {
 
 namespace {
 
-// Registered page cache outlives sluice_close() by this. It pins memory and keeps a filesystem from
-// being unmounted: the program may be done with both.
+// How long registered page cache outlives sluice_close(). It pins memory and keeps the filesystem
+// busy, which the program may no longer want.
 constexpr std::chrono::seconds kIdle{10};
 
-Mutex g_mutex;                             // to make it, and to fork
-std::atomic<Library*> g_library{nullptr};  // written under the lock, read without
+Mutex g_mutex;                             // held while the library is created, and during fork()
+std::atomic<Library*> g_library{nullptr};  // written under the lock, read without it
 bool g_cuda_is_the_parents GUARDED_BY(g_mutex) = false;
 
 void before_fork() ACQUIRE(g_mutex) { g_mutex.lock(); }
@@ -27,8 +27,8 @@ void in_parent() RELEASE(g_mutex) { g_mutex.unlock(); }
 
 }  // namespace
 
-// A child begins anew: of what its parent had, the threads are missing, and locks may be held.
-// REQUIRES: g_mutex, which only this file knows; before_fork() locked it.
+// A child creates a new library: the parent's threads do not exist in it, and locks may be held.
+// REQUIRES: g_mutex, which before_fork() locked.
 void Library::in_child() NO_THREAD_SAFETY_ANALYSIS {
   const Library* const parents = g_library;
   if (parents != nullptr && parents->uses_cuda_) g_cuda_is_the_parents = true;
@@ -37,10 +37,10 @@ void Library::in_child() NO_THREAD_SAFETY_ANALYSIS {
 }
 
 Library& Library::get() {
-  // Never destroyed: when static destructors run, CUDA may be gone already, and threads of ours may
-  // still be at work. Nor with the last file: a program that reads one file after the other would
-  // pin and unpin memory each time. The process's end frees it all, and the library is linked so
-  // that dlclose() leaves its code in place (-z nodelete).
+  // The library is never destroyed. Static destructors may run after CUDA has shut down, while our
+  // threads are still working. It also outlives the last file, so that a program that reads one
+  // file after another does not pin and unpin memory each time. It is linked with -z nodelete, so
+  // dlclose() leaves its code in place.
   if (Library* const library = g_library) return *library;
   const MutexLock lock(g_mutex);
   static const int s_watches_forks = ::pthread_atfork(before_fork, in_parent, in_child);
@@ -60,8 +60,8 @@ Library::Library(const Engine::Settings& settings) : engine_(settings), pool_(*n
 
 Devices* Library::devices_in_use() {
   if (!engine_.is_enabled()) return nullptr;
-  // Whoever has GPU memory has loaded libcuda; to load it for everybody would cost the others some
-  // hundred milliseconds, and threads that don't survive a fork.
+  // A program with GPU memory has loaded libcuda. Loading it in every program would take some
+  // hundred milliseconds and start threads that do not survive a fork.
   if (cuda_ == nullptr && ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == nullptr) {
     return nullptr;
   }
@@ -72,7 +72,7 @@ Devices* Library::devices_in_use() {
 Result<Devices*> Library::devices() {
   if (!engine_.is_enabled()) return Error{ENODEV, "CUDA does not work after fork()"};
   uses_cuda_ = true;
-  if (engine_.devices().all().empty()) return Error{ENODEV, "there is no GPU that can be used"};
+  if (engine_.devices().all().empty()) return Error{ENODEV, "there is no usable GPU"};
   return &engine_.devices();
 }
 

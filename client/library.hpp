@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The Library is what libsluice keeps in a process: the engine that works where the daemon can't,
-// the threads of asynchronous requests, and the list of open files. Nothing of it exists before it
-// is needed, and it lasts until the process ends. A child after fork() has one of its own; if CUDA
-// was in use by then, one without GPUs.
+// The Library is libsluice's state in a process: the engine for requests that the daemon can't do,
+// the threads of asynchronous requests, and the list of open files. It is created when first needed
+// and lasts until the process ends. After fork(), the child has its own; if CUDA was in use before,
+// the child's has no GPUs.
 //
 // Threads: thread-safe.
 #pragma once
@@ -28,18 +28,18 @@ class Library {
   Engine& engine() { return engine_; }
   IoPool& pool() { return pool_; }
 
-  // The GPUs, if the process uses CUDA; else null, and CUDA is not loaded for the question.
+  // The GPUs if the process uses CUDA, otherwise null. It does not load CUDA.
   Devices* devices_in_use();
   // The GPUs; loads CUDA. ENODEV if there are none.
   Result<Devices*> devices();
-  // CUDA's functions once a GPU was met here; null before.
+  // CUDA's functions if note() was called; null before.
   const CudaApi* cuda() const { return cuda_; }
-  // Remembers that this GPU was met.
+  // Remembers that this process uses this GPU.
   void note(const Device& device) { cuda_ = &device.api(); }
 
   void add(File& file);
   void remove(File& file);
-  // Takes the buffer back from the daemon, for every file that it was used with.
+  // Unregisters the buffer from the daemon, on every file that it was used with.
   void forget(const Buffer& buffer);
 
  private:
@@ -49,14 +49,14 @@ class Library {
 
   Engine engine_;
   IoPool& pool_;
-  std::atomic<const CudaApi*> cuda_{nullptr};  // set to one value only
-  std::atomic<bool> uses_cuda_{false};         // only ever turns true
+  std::atomic<const CudaApi*> cuda_{nullptr};  // null, then one value
+  std::atomic<bool> uses_cuda_{false};         // never becomes false again
   Mutex mutex_;
   std::set<File*> files_ GUARDED_BY(mutex_);
 };
 
-// Gives the calling thread its CUDA context back: the engine needs its own, and the host program
-// would be on another GPU after it without a word.
+// Restores the CUDA context of the calling thread. The engine needs its own context, and the host
+// program must not find itself on another GPU after a call.
 class ContextKeeper {
  public:
   explicit ContextKeeper(const CudaApi* api);

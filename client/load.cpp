@@ -14,21 +14,21 @@
 namespace sluice {
 namespace {
 
-// One read takes the bus for about a millisecond; the next ones are under way meanwhile.
+// One read takes about a millisecond on the bus; the next ones are started in the meantime.
 constexpr std::uint64_t kReadBytes = 64 << 20;
 constexpr unsigned kInFlight = 4;
 
 constexpr const char* kCancelled = "the load was cancelled";
 
-// What is read by one request.
+// One request.
 struct Read {
   sluice_file* file;
   std::vector<Segment> segments;
   std::uint64_t bytes = 0;
 };
 
-// The reads of one file, in its order. Neighbours in the file that are neighbours in the arena, as
-// most are, become one segment.
+// Collects the reads of one file, in file order. Tensors that are adjacent both in the file and in
+// the arena, as most are, become one segment.
 class Cutter {
  public:
   Cutter(sluice_file* file, std::uint64_t offset) : file_(file), offset_(offset) {}
@@ -65,7 +65,7 @@ class Cutter {
   std::vector<Read> reads_;
 };
 
-// All reads, those of several files in turns.
+// All reads, alternating between files.
 std::vector<Read> reads_of(std::span<const struct sluice_tensor> tensors, std::uint64_t offset) {
   std::vector<Cutter> files;
   const sluice_file* last = nullptr;
@@ -84,7 +84,7 @@ std::vector<Read> reads_of(std::span<const struct sluice_tensor> tensors, std::u
   }
 }
 
-// A load under way. A helper that comes too late finds nothing to do, and touches nothing else.
+// A load in progress. Helpers that start after the end find no read left, and access nothing else.
 class Load {
  public:
   Load(Library& library, Buffer& buffer, std::vector<Read> reads)
@@ -92,7 +92,7 @@ class Load {
 
   std::size_t count() const { return reads_.size(); }
 
-  // Does one read; false if there is none left, or no more is to be done.
+  // Executes one read. False if none is left or the load has failed or was stopped.
   bool step() noexcept {
     const Read* read = nullptr;
     {
@@ -101,7 +101,7 @@ class Load {
       read = &reads_[next_++];
       ++under_way_;
     }
-    const auto outcome = carry_out_read(*read);
+    const auto outcome = execute_read(*read);
     const MutexLock lock(mutex_);
     if (!outcome && !error_) {
       error_ = outcome.error();
@@ -130,25 +130,25 @@ class Load {
     return sum_.transfer.bytes;
   }
 
-  // Waits for what other threads are at.
+  // Waits for reads in other threads.
   Result<Outcome> finish() {
     const MutexLock lock(mutex_);
     while (under_way_ > 0) idle_.wait(mutex_);
     if (!error_) return sum_;
     const std::string where = failed_ != nullptr ? failed_->file->file->path() : "";
     if (error_->code == EUCLEAN) {
-      return said(EUCLEAN, where + ": fewer bytes came than it had; the file has become shorter");
+      return Error{EUCLEAN, "load a model",
+                   where + ": the file became shorter while it was read"};
     }
-    if (error_->code == ECANCELED) return said(ECANCELED, kCancelled);
-    say("load", where, *error_);
-    return said(error_->code, last_sentence());
+    if (error_->code == ECANCELED) return Error{ECANCELED, "load a model", kCancelled};
+    return explained("load", where, *error_);
   }
 
  private:
-  Result<Outcome> carry_out_read(const Read& read) const noexcept {
+  Result<Outcome> execute_read(const Read& read) const noexcept {
     try {
       const Request request{*read.file->file, buffer_, Direction::Read, read.segments};
-      auto outcome = carry_out(library_, request);
+      auto outcome = execute(library_, request);
       if (outcome && outcome->transfer.bytes != read.bytes) return Error{EUCLEAN, "read"};
       return outcome;
     } catch (const std::bad_alloc&) {
@@ -192,8 +192,8 @@ Result<Outcome> load_tensors(Library& library, std::span<const struct sluice_ten
                              const std::function<bool(std::uint64_t)>& progress) {
   const auto load = std::make_shared<Load>(library, buffer, reads_of(tensors, offset));
   for (unsigned i = 1; i < std::min<std::size_t>(kInFlight, load->count()); ++i) {
-    // Nothing throws from here on while others are at work with the caller's memory. Without
-    // memory or threads for helpers it is done alone.
+    // From here on nothing may throw, because helpers may be using the caller's memory. Without
+    // memory or threads for helpers, this thread does all reads.
     auto* const helper = new (std::nothrow) Helper(load);
     if (helper == nullptr) break;
     if (!library.pool().expect()) {
@@ -212,7 +212,8 @@ Result<Outcome> load_tensors(Library& library, std::span<const struct sluice_ten
     if (!tell(load->done())) load->stop();
   }
   auto outcome = load->finish();
-  if (outcome && !tell(outcome->transfer.bytes)) return said(ECANCELED, kCancelled);
+  if (outcome && !tell(outcome->transfer.bytes))
+    return Error{ECANCELED, "load a model", kCancelled};
   return outcome;
 }
 

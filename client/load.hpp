@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Loading tensors: cut into reads that are large enough for the bus and small enough to take turns,
-// and carried out several at a time, from several files if there are several: they may be on
-// different disks. Thread-safe.
+// Loads tensors. The load is split into reads that are large enough to use the bus well and small
+// enough to take turns. Several are executed at a time, from all files in turn, because the files
+// may be on different disks. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,10 @@
 
 namespace sluice {
 
-// Reads the tensors, which stand in the order of their files, to buffer[offset + arena_offset].
-// `progress`, if it is not empty, is called in this thread with the bytes that have come so far;
-// false ends it (ECANCELED). Errors have been said. The route is that of a largest read.
+// Reads the tensors to buffer[offset + arena_offset]. REQUIRES: tensors of one file are adjacent.
+// `progress`, if not empty, is called in this thread with the number of bytes so far; if it returns
+// false, the load ends with ECANCELED. The text of an error is already set (client/sentence.hpp).
+// The route in the result is that of the largest read.
 Result<Outcome> load_tensors(Library& library, std::span<const struct sluice_tensor> tensors,
                              Buffer& buffer, std::uint64_t offset,
                              const std::function<bool(std::uint64_t)>& progress);

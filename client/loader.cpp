@@ -19,7 +19,7 @@ static_assert(sizeof(struct sluice_range) == 40);
 namespace sluice {
 namespace {
 
-// Gives the caller what was made.
+// Passes ownership of the new object to the caller.
 template <auto Member, typename Value, typename Handle>
 Result<std::int64_t> hand_over(Result<std::unique_ptr<Value>> made, Handle** handle) {
   if (!made) return made.error();
@@ -29,19 +29,19 @@ Result<std::int64_t> hand_over(Result<std::unique_ptr<Value>> made, Handle** han
   return 0;
 }
 
-constexpr Operation kNoModel = "no model was given";
-constexpr Operation kNoPlace = "no place for the model was given";
-constexpr Operation kNoBuffer = "no buffer was given";
-constexpr Operation kNoLayers = "no layers were given";
+constexpr Operation kNoModel = "a model must not be NULL";
+constexpr Operation kNoPlace = "the output argument must not be NULL";
+constexpr Operation kNoBuffer = "buffer must not be NULL";
+constexpr Operation kNoLayers = "layers must not be NULL";
 
 }  // namespace
 }  // namespace sluice
 
-using namespace sluice;  // NOLINT(google-build-using-namespace): the C names stand outside.
+using namespace sluice;  // NOLINT(google-build-using-namespace): C functions have no namespace.
 
 SLUICE_API int sluice_model_open(const char* path, sluice_model** model) {
   return static_cast<int>(barrier("open a model", path, [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(path != nullptr, "no path was given"));
+    SLUICE_TRY(need(path != nullptr, "path must not be NULL"));
     SLUICE_TRY(need(model != nullptr, kNoPlace));
     return hand_over<&sluice_model::model>(Model::open(path), model);
   }));
@@ -50,7 +50,7 @@ SLUICE_API int sluice_model_open(const char* path, sluice_model** model) {
 SLUICE_API int sluice_model_open_ranges(const struct sluice_range* ranges, size_t count,
                                         sluice_model** model) {
   return static_cast<int>(barrier("open ranges", kNowhere, [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(ranges != nullptr || count == 0, "no ranges were given"));
+    SLUICE_TRY(need(ranges != nullptr || count == 0, "ranges must not be NULL"));
     SLUICE_TRY(need(model != nullptr, kNoPlace));
     return hand_over<&sluice_model::model>(Model::open(std::span(ranges, count)), model);
   }));
@@ -60,7 +60,7 @@ SLUICE_API int sluice_model_select(const sluice_model* model, const char* const*
                                    size_t count, sluice_model** part) {
   return static_cast<int>(barrier("select tensors", kNowhere, [&]() -> Result<std::int64_t> {
     SLUICE_TRY(need(model != nullptr, kNoModel));
-    SLUICE_TRY(need(names != nullptr || count == 0, "no names were given"));
+    SLUICE_TRY(need(names != nullptr || count == 0, "names must not be NULL"));
     SLUICE_TRY(need(part != nullptr, kNoPlace));
     return hand_over<&sluice_model::model>(model->model->select(std::span(names, count)), part);
   }));
@@ -92,7 +92,7 @@ SLUICE_API ssize_t sluice_model_load(sluice_model* model, sluice_buffer* buffer,
   return barrier("load a model", kNowhere, [&]() -> Result<std::int64_t> {
     SLUICE_TRY(need(model != nullptr, kNoModel));
     const Model& loaded = *model->model;
-    // A model without bytes needs no memory, and there is none of that size to register.
+    // An empty model needs no buffer, and memory of size 0 can't be registered.
     SLUICE_TRY(need(buffer != nullptr || loaded.bytes() == 0, kNoBuffer));
     Model::Progress tell;
     if (progress != nullptr) {
@@ -112,17 +112,16 @@ SLUICE_API ssize_t sluice_tensor_read(const struct sluice_tensor* tensor, uint64
                                       struct sluice_result* result) {
   const File* file = tensor != nullptr ? tensor->file->file.get() : nullptr;
   return barrier("read rows", file, [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(tensor != nullptr, "no tensor was given"));
+    SLUICE_TRY(need(tensor != nullptr, "tensor must not be NULL"));
     if (first > tensor->rows || count > tensor->rows - first) {
-      return said(ERANGE, "read rows " + std::to_string(first) + " to " +
-                              std::to_string(first + count) + ": " + quoted_name(tensor->name) +
-                              " has " + std::to_string(tensor->rows));
+      return Error{ERANGE, "read rows",
+                   "read rows " + std::to_string(first) + " to " + std::to_string(first + count) +
+                       ": " + quoted_name(tensor->name) + " has " + std::to_string(tensor->rows)};
     }
     const auto length = count * tensor->row_bytes;
     const auto done = sluice_read(tensor->file, buffer, buffer_offset, length,
                                   tensor->file_offset + first * tensor->row_bytes, result);
-    // It has been said why.
-    if (done < 0) return said(static_cast<int>(-done), std::string(sluice_error()));
+    if (done < 0) return Error{static_cast<int>(-done), "read rows", sluice_error()};
     return done;
   });
 }
@@ -133,8 +132,8 @@ SLUICE_API int sluice_layers_open(sluice_model* const* models, size_t count, slu
   return static_cast<int>(barrier("stream layers", kNowhere, [&]() -> Result<std::int64_t> {
     SLUICE_TRY(need(models != nullptr || count == 0, kNoModel));
     SLUICE_TRY(need(buffer != nullptr, kNoBuffer));
-    SLUICE_TRY(need((flags & ~SLUICE_LAYERS_AGAIN) == 0, "there is no such flag"));
-    SLUICE_TRY(need(layers != nullptr, "no place for the layers was given"));
+    SLUICE_TRY(need((flags & ~SLUICE_LAYERS_AGAIN) == 0, "unknown flag"));
+    SLUICE_TRY(need(layers != nullptr, "layers must not be NULL"));
     std::vector<const Model*> all;
     for (size_t i = 0; i < count; ++i) {
       SLUICE_TRY(need(models[i] != nullptr, kNoModel));

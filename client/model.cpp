@@ -24,11 +24,6 @@ struct Closer {
   void operator()(sluice_file* file) const { sluice_close(file); }
 };
 
-Error failed(const char* what, const std::string& path, const Error& error) {
-  say(what, path, error);
-  return said(error.code, last_sentence());
-}
-
 std::uint64_t aligned(std::uint64_t at) {
   return (at + SLUICE_ARENA_ALIGNMENT - 1) / SLUICE_ARENA_ALIGNMENT * SLUICE_ARENA_ALIGNMENT;
 }
@@ -40,8 +35,9 @@ Result<std::string> read_text(int fd, const std::string& path, std::uint64_t off
     const ssize_t got =
         ::pread(fd, text.data() + done, length - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed("read", path, Error::last("read"));
-    if (got == 0) return said(EUCLEAN, path + ": it has become shorter while it was read");
+    if (got < 0) return explained("read", path, Error::last("read"));
+    if (got == 0)
+      return Error{EUCLEAN, "open a model", path + ": the file became shorter while it was read"};
     done += static_cast<std::uint64_t>(got);
   }
   return text;
@@ -63,7 +59,7 @@ struct Model::Files {
   struct One {
     std::string path;
     std::unique_ptr<sluice_file, Closer> handle;
-    std::deque<TensorInfo> tensors;  // which stay where they are
+    std::deque<TensorInfo> tensors;  // a deque, because pointers to them must stay valid
 
     File& file() const { return *handle->file; }
   };
@@ -72,7 +68,7 @@ struct Model::Files {
   Result<One*> open(const std::string& path) {
     sluice_file* handle = nullptr;
     const int code = sluice_open(path.c_str(), O_RDONLY, 0, &handle);
-    if (code < 0) return said(-code, last_sentence());
+    if (code < 0) return Error{-code, "open a model", last_sentence()};
     all.push_back({path, std::unique_ptr<sluice_file, Closer>(handle), {}});
     return &all.back();
   }
@@ -81,7 +77,7 @@ struct Model::Files {
     One* const one = SLUICE_TRY(open(path));
     const int fd = one->file().fd();
     const auto size = one->file().size();
-    if (!size) return failed("stat", path, size.error());
+    if (!size) return explained("stat", path, size.error());
     const auto first = SLUICE_TRY(read_text(fd, path, 0, std::min<std::uint64_t>(*size, 8)));
     const auto length = SLUICE_TRY(parse_header_length(path, first, *size));
     const auto text = SLUICE_TRY(read_text(fd, path, 8, length));
@@ -93,12 +89,13 @@ struct Model::Files {
   Result<std::vector<Entry>> open_index(const std::string& path) {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat status {};
-    if (!fd || ::fstat(fd.get(), &status) < 0) return failed("open", path, Error::last("open"));
+    if (!fd || ::fstat(fd.get(), &status) < 0) return explained("open", path, Error::last("open"));
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    if (size > kHeaderLimit) return said(EUCLEAN, path + ": it is too long for an index");
+    if (size > kHeaderLimit)
+      return Error{EUCLEAN, "open a model", path + ": the index is too long"};
     const auto text = SLUICE_TRY(read_text(fd.get(), path, 0, size));
     const auto tensors = SLUICE_TRY(parse_index(path, text));
-    std::map<std::string, std::unordered_map<std::string_view, bool>> by_file;  // name -> was there
+    std::map<std::string, std::unordered_map<std::string_view, bool>> by_file;  // tensor -> found
     for (const auto& [tensor, file] : tensors) by_file[file][tensor] = false;
     std::vector<Entry> entries;
     for (auto& [name, wanted] : by_file) {
@@ -111,7 +108,8 @@ struct Model::Files {
       }
       for (const auto& [tensor, there] : wanted) {
         if (there) continue;
-        return said(EUCLEAN, path + ": weight_map: " + quoted_name(tensor) + " is not in " + name);
+        return Error{EUCLEAN, "open a model",
+                     path + ": weight_map: " + quoted_name(tensor) + " is not in " + name};
       }
     }
     return entries;
@@ -142,21 +140,21 @@ Result<std::unique_ptr<Model>> Model::open(std::span<const struct sluice_range> 
   std::map<std::string, std::size_t> known;
   std::vector<Entry> entries;
   for (const auto& range : ranges) {
-    if (range.path == nullptr) return said(EINVAL, "a range has no path");
+    if (range.path == nullptr) return Error{EINVAL, "open a model", "a range has no path"};
     const auto [at, is_new] = known.emplace(range.path, files->all.size());
     if (is_new) SLUICE_TRY(files->open(range.path));
     auto& file = files->all[at->second];
     const auto size = file.file().size();
-    if (!size) return failed("stat", range.path, size.error());
+    if (!size) return explained("stat", range.path, size.error());
 
     TensorInfo info{range.name != nullptr ? range.name : range.path, kRangeType, {}, range.offset};
     const std::uint64_t left = *size - std::min(*size, range.offset);
     const std::uint64_t row = std::max<std::uint64_t>(range.row_bytes, 1);
     const std::uint64_t rows = range.rows != 0 ? range.rows : left / row;
     if (range.offset > *size || rows > left / row) {
-      return said(ERANGE, std::string(range.path) + ": range " + quoted_name(info.name) +
-                              " goes past the end of the file: " + std::to_string(*size) +
-                              " bytes");
+      return Error{ERANGE, "open a model",
+                   std::string(range.path) + ": range " + quoted_name(info.name) +
+                       " goes past the end of the file: " + std::to_string(*size) + " bytes"};
     }
     info.shape = range.row_bytes > 1 ? std::vector{rows, row} : std::vector{rows};
     info.bytes = rows * row;
@@ -177,7 +175,8 @@ Result<std::unique_ptr<Model>> Model::select(std::span<const char* const> names)
   for (const char* name : names) {
     const auto found = name != nullptr ? by_name_.find(name) : by_name_.end();
     if (found == by_name_.end()) {
-      return said(ENOENT, "there is no tensor " + quoted_name(name != nullptr ? name : ""));
+      return Error{ENOENT, "open a model",
+                   "there is no tensor " + quoted_name(name != nullptr ? name : "")};
     }
     chosen.push_back(found->second);
   }
@@ -195,11 +194,11 @@ Result<void> Model::lay_out() {
   for (const auto& [file, info] : entries_) {
     struct sluice_tensor tensor {};
     tensor.name = info->name.c_str();
-    tensor.dtype = info->dtype.data();  // of literals
+    tensor.dtype = info->dtype.data();  // null-terminated: they are literals
     tensor.shape = info->shape.data();
     tensor.dimensions = static_cast<std::uint32_t>(info->shape.size());
     tensor.bytes = info->bytes;
-    // Of types that are smaller than a byte a row may end within one.
+    // With types smaller than a byte, a row may end within a byte.
     const std::uint64_t rows = info->shape.empty() ? 1 : info->shape[0];
     tensor.rows = rows != 0 && info->bytes % rows == 0 ? rows : (rows != 0 ? 1 : 0);
     tensor.row_bytes = tensor.rows != 0 ? info->bytes / tensor.rows : 0;
@@ -207,13 +206,13 @@ Result<void> Model::lay_out() {
     tensor.file_offset = info->offset;
     tensor.arena_offset = arena_;
     if (!by_name_.emplace(info->name, tensors_.size()).second) {
-      return said(EINVAL, "tensor " + quoted_name(info->name) + " is named twice");
+      return Error{EINVAL, "open a model", "tensor " + quoted_name(info->name) + " occurs twice"};
     }
     tensors_.push_back(tensor);
     bytes_ += info->bytes;
-    // Neither sum can wrap before this one is too large.
+    // This check also keeps bytes_ from overflowing.
     if (arena_ > SSIZE_MAX - info->bytes - SLUICE_ARENA_ALIGNMENT) {
-      return said(EOVERFLOW, "the tensors have more bytes than can be counted");
+      return Error{EOVERFLOW, "open a model", "the tensors are too large together"};
     }
     arena_ = aligned(arena_ + info->bytes);
   }
@@ -228,10 +227,11 @@ const struct sluice_tensor* Model::find(std::string_view name) const {
 Result<Outcome> Model::load(Library& library, Buffer& buffer, std::uint64_t offset,
                             const Progress& progress) const {
   if (offset > buffer.length() || arena_ > buffer.length() - offset) {
-    return said(ERANGE, "load a model: its arena has " + std::to_string(arena_) +
-                            " bytes, but the buffer only " +
-                            std::to_string(buffer.length() - std::min(offset, buffer.length())) +
-                            " from there on");
+    return Error{ERANGE, "load a model",
+                 "load a model: its arena has " + std::to_string(arena_) +
+                     " bytes, but the buffer has only " +
+                     std::to_string(buffer.length() - std::min(offset, buffer.length())) +
+                     " at this offset"};
   }
   return load_tensors(library, tensors_, buffer, offset, progress);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Model is a list of named pieces of files, with a place for each in an arena: the tensors of
-// safetensors files, or ranges that the caller named.
+// A Model is a list of named ranges of files, with a place for each in an arena. The ranges are the
+// tensors of safetensors files, or were named by the caller.
 //
 // Ownership: a Model and its parts share the open files.
-// Threads: immutable; loading may go on in several threads at once.
+// Threads: immutable; several threads may load at once.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ namespace sluice {
 
 class Model {
  public:
-  // See loader.h. Errors have been said.
+  // See loader.h. The text of an error is already set (client/sentence.hpp).
   static Result<std::unique_ptr<Model>> open(const std::string& path);
   static Result<std::unique_ptr<Model>> open(std::span<const struct sluice_range> ranges);
   Result<std::unique_ptr<Model>> select(std::span<const char* const> names) const;
@@ -34,17 +34,17 @@ class Model {
   std::uint64_t arena() const { return arena_; }
   std::uint64_t bytes() const { return bytes_; }
 
-  // False: stop.
+  // Returns false to stop the load.
   using Progress = std::function<bool(std::uint64_t done)>;
-  // Fills buffer[offset, +arena()) in reads of at most 64 MiB, several at a time: those of threads
-  // of the library's and of the calling one. Errors have been said.
+  // Fills buffer[offset, +arena()) in reads of at most 64 MiB. The calling thread and threads of
+  // the library execute several at a time. The text of an error is already set.
   Result<Outcome> load(Library& library, Buffer& buffer, std::uint64_t offset,
                        const Progress& progress) const;
 
  private:
-  // What a model and its parts have in common.
+  // The open files that a model and its parts share.
   struct Files;
-  // One of a file's tensors.
+  // A tensor and its file.
   struct Entry {
     std::size_t file;
     const TensorInfo* info;
@@ -52,7 +52,7 @@ class Model {
 
   Model(std::shared_ptr<const Files> files, std::vector<Entry> entries)
       : files_(std::move(files)), entries_(std::move(entries)) {}
-  // Finds a place for every entry. EOVERFLOW if there are none for all.
+  // Assigns a place in the arena to every entry. EOVERFLOW: the arena would be too large.
   Result<void> lay_out();
 
   const std::shared_ptr<const Files> files_;
@@ -64,7 +64,7 @@ class Model {
 
 }  // namespace sluice
 
-// The C name of it.
+// The handle that C programs see.
 struct sluice_model {
   std::unique_ptr<sluice::Model> model;
 };

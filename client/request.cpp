@@ -16,7 +16,7 @@ constexpr std::uint64_t kSlice = SLUICE_MAX_TRANSFER;
 
 // A part of one segment that lies in one piece of the buffer.
 struct Part {
-  std::size_t segment;  // which, so that what follows the end of the file is not asked for
+  std::size_t segment;  // its number, to skip the rest of it at the end of the file
   std::size_t piece;
   struct sluice_segment where;  // in the piece
 };
@@ -27,10 +27,10 @@ Result<void> check(Library& library, const Request& request) {
   for (const auto& segment : request.segments) {
     const std::uint64_t size = request.buffer.length();
     if (segment.memory_offset > size || segment.length > size - segment.memory_offset) {
-      return Error{ERANGE, "the buffer ends before that"};
+      return Error{ERANGE, "the range exceeds the buffer"};
     }
     if (segment.file_offset > INT64_MAX || segment.length > INT64_MAX - segment.file_offset) {
-      return Error{EINVAL, "no file is that long"};
+      return Error{EINVAL, "the offset and length exceed the largest file size"};
     }
   }
   return {};
@@ -66,14 +66,14 @@ Result<Transfer> ask(const File& file, unsigned long number, Argument& argument)
   do {
     code = ::ioctl(file.fd(), number, &argument);
   } while (code < 0 && errno == EINTR);
-  if (code < 0) return Error::last("the daemon's answer");
+  if (code < 0) return Error::last("request to the daemon");
   return Transfer{argument.done, static_cast<Route>(argument.route),
                   static_cast<Why>(argument.why)};
 }
 
-Result<Transfer> ask_one(const Request& request, const Part& part, std::uint64_t name) {
+Result<Transfer> ask_one(const Request& request, const Part& part, std::uint64_t id) {
   struct sluice_transfer transfer {};
-  transfer.buffer = name;
+  transfer.buffer = id;
   transfer.buffer_offset = part.where.buffer_offset;
   transfer.file_offset = part.where.file_offset;
   transfer.length = part.where.length;
@@ -82,23 +82,24 @@ Result<Transfer> ask_one(const Request& request, const Part& part, std::uint64_t
   return ask(request.file, is_read ? SLUICE_IOC_READ : SLUICE_IOC_WRITE, transfer);
 }
 
-// `count`: of parts that were read.
-Result<Transfer> ask_many(const Request& request, std::span<const Part> parts, std::uint64_t name,
+// `count` is set to the number of parts that were read.
+Result<Transfer> ask_many(const Request& request, std::span<const Part> parts, std::uint64_t id,
                           std::size_t& count) {
   auto readv = std::make_unique<struct sluice_readv>();
-  readv->buffer = name;
+  readv->buffer = id;
   readv->count = static_cast<__u32>(parts.size());
   readv->route = static_cast<std::uint32_t>(request.route);
   for (std::size_t i = 0; i < parts.size(); ++i) readv->segments[i] = parts[i].where;
   const Transfer done = SLUICE_TRY(ask(request.file, SLUICE_IOC_READV, *readv));
-  // Never none, or there would be no end.
-  if (readv->count == 0 || readv->count > parts.size()) return Error{EIO, "the daemon's answer"};
+  // A count of 0 would make the caller loop forever.
+  if (readv->count == 0 || readv->count > parts.size())
+    return Error{EIO, "invalid reply of the daemon"};
   count = readv->count;
   return done;
 }
 
-// How many of `parts` may go in one request: of one piece, and no more than a slice. A large one
-// goes alone.
+// How many of `parts` fit into one request: parts of one piece, together at most kSlice. A large
+// part gets its own request.
 std::size_t batch_size(std::span<const Part> parts) {
   std::size_t count = 0;
   std::uint64_t bytes = 0;
@@ -112,7 +113,7 @@ std::size_t batch_size(std::span<const Part> parts) {
   return std::max<std::size_t>(count, 1);
 }
 
-Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
+Result<Transfer> by_daemon(const Request& request, const File::BufferIds& ids) {
   auto parts = parts_of(request);
   const bool is_write = request.direction == Direction::Write;
   Transfer sum;
@@ -121,10 +122,10 @@ Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
     std::size_t count = is_write ? 1 : batch_size(std::span<const Part>(parts).subspan(i));
     Part& first = parts[i];
     const bool is_one = count == 1;
-    const auto answer = is_one ? ask_one(request, first, names[first.piece])
-                               : ask_many(request, {&first, count}, names[first.piece], count);
+    const auto answer = is_one ? ask_one(request, first, ids[first.piece])
+                               : ask_many(request, {&first, count}, ids[first.piece], count);
     if (!answer) {
-      // What a shorter write has done, it has done.
+      // Report the bytes that were written; the next call returns the error.
       if (is_write && sum.bytes > 0) break;
       return answer.error();
     }
@@ -135,7 +136,8 @@ Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
       sum.why = answer->why;
     }
     if (is_one && answer->bytes > 0 && answer->bytes < first.where.length) {
-      // Others had their turn, or this is the end of the file: then the rest has no bytes.
+      // Either other requests had a turn, or this is the end of the file: then the next request
+      // reads 0 bytes.
       first.where.buffer_offset += answer->bytes;
       first.where.file_offset += answer->bytes;
       first.where.length -= answer->bytes;
@@ -149,7 +151,7 @@ Result<Transfer> by_daemon(const Request& request, const File::Names& names) {
   return sum;
 }
 
-// The daemon, or its kernel, has no way to do this; the request itself may be right.
+// Errors that mean that the daemon or the kernel can't do this, although the request may be valid.
 bool means_cannot(int code) {
   return code == EOPNOTSUPP || code == ENODEV || code == ENOTTY || code == ENOSYS || code == EPERM;
 }
@@ -167,14 +169,14 @@ Result<Transfer> by_engine(Library& library, const Request& request) {
   return engine.read(file, memory, request.segments, request.route);
 }
 
-// The daemon's names for the buffer, or null if this is not for the daemon.
-std::shared_ptr<const File::Names> names_for(File& file, Buffer& buffer) {
+// The daemon's ids for the buffer; null if the daemon can't be used.
+std::shared_ptr<const File::BufferIds> ids_at_daemon(File& file, Buffer& buffer) {
   if (!buffer.is_for_daemon()) return nullptr;
   const auto& daemon = file.daemon();
   if (!daemon || daemon->gpus == 0) return nullptr;
-  auto names = file.names_of(buffer);
-  if (names) return *names;
-  // Whatever the reason, it is no error of the file, and it will be the same the next time.
+  auto ids = file.daemon_ids(buffer);
+  if (ids) return *ids;
+  // The file is not at fault, and another attempt would fail in the same way.
   buffer.refuse();
   return nullptr;
 }
@@ -192,7 +194,7 @@ struct sluice_result result_of(const Outcome& outcome) {
 
 Result<void> check(Library& library, const Buffer& buffer) {
   if (buffer.device() != nullptr && !library.engine().is_enabled()) {
-    return Error{ENODEV, "GPU memory of the parent: CUDA does not work after fork()"};
+    return Error{ENODEV, "the GPU memory belongs to the parent: CUDA does not work after fork()"};
   }
   return {};
 }
@@ -213,20 +215,21 @@ Result<Route> prepare(Library& library, const Request& request) {
   Device* device = request.buffer.device();
   if (device == nullptr) return Route::Auto;
   const ContextKeeper keeper(library.cuda());
-  if (names_for(request.file, request.buffer) != nullptr) return Route::Auto;
-  // Of all routes this one has everything beforehand: others register memory as they go.
+  if (ids_at_daemon(request.file, request.buffer) != nullptr) return Route::Auto;
+  // This is the only route that can be prepared completely; the others register memory during the
+  // request.
   return library.engine().prepare(*device) ? Route::Staged : Route::Auto;
 }
 
-Result<Outcome> carry_out(Library& library, const Request& request) {
+Result<Outcome> execute(Library& library, const Request& request) {
   SLUICE_TRY(check(library, request));
   if (request.segments.empty()) return Outcome{};
   const ContextKeeper keeper(request.buffer.device() != nullptr ? library.cuda() : nullptr);
-  if (const auto names = names_for(request.file, request.buffer)) {
-    const auto done = by_daemon(request, *names);
+  if (const auto ids = ids_at_daemon(request.file, request.buffer)) {
+    const auto done = by_daemon(request, *ids);
     if (done) return Outcome{*done, false};
     if (!means_cannot(done.error().code)) return done.error();
-    // A route that was asked for may be one that only this process has.
+    // If a certain route was requested, the buffer itself may still be fine for the daemon.
     if (request.route == Route::Auto) request.buffer.refuse();
   }
   return Outcome{SLUICE_TRY(by_engine(library, request)), true};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Request is bytes to bring from a file to a buffer or back: by the daemon where it can, else by
-// the engine of this process. Pure functions of their arguments; thread-safe.
+// A Request transfers bytes between a file and a buffer. The daemon executes it if it can,
+// otherwise the engine of this process. These functions are thread-safe.
 #pragma once
 
 #include <span>
@@ -28,21 +28,22 @@ struct Outcome {
   bool in_process = false;
 };
 
-// What C is told of it.
+// The outcome as C programs see it.
 struct sluice_result result_of(const Outcome& outcome);
 
-// ENODEV if the buffer is a GPU's and of the process that forked this one.
+// ENODEV: it is GPU memory of the process that forked this one.
 Result<void> check(Library& library, const Buffer& buffer);
 
-// EBADF if the file is not open for this.
+// EBADF: the file is not open for this direction.
 Result<void> check(const File& file, Direction direction);
 
-// ERANGE if the buffer has no such range; EBADF if the file is not open for this; else what the
-// daemon or the engine said.
-Result<Outcome> carry_out(Library& library, const Request& request);
+// Executes the request. ERANGE: the buffer has no such range. EBADF: the file is not open for this.
+// Other errors come from the daemon or the engine.
+Result<Outcome> execute(Library& library, const Request& request);
 
-// Checks the request, and sets up what carrying it out needs: that may wait for the GPU's streams,
-// so a request that a stream waits for must not have to. Returns the route to ask for then.
+// Checks the request and sets up what execute() needs. The setup may wait for streams of the GPU,
+// so it must happen before a stream waits for the request. Returns the route to request in
+// execute().
 Result<Route> prepare(Library& library, const Request& request);
 
 }  // namespace sluice

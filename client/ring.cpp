@@ -20,9 +20,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Before it sleeps, one that waits looks for so long: small reads take less.
+// How long wait() polls before it sleeps. Small reads take less.
 constexpr std::chrono::microseconds kSpin{20};
-// Asleep, it looks after the daemon so often.
+// How often a sleeping wait() checks whether the daemon still runs.
 constexpr std::chrono::nanoseconds kNap = std::chrono::seconds(1);
 
 template <typename Slot>
@@ -37,7 +37,7 @@ unsigned free_slot(std::vector<Slot>& slots, bool (*is_free)(const Slot&)) {
 
 Result<std::unique_ptr<Ring>> Ring::create(Library& library, unsigned entries) {
   if (entries == 0 || entries > SLUICE_RING_MAX_ENTRIES) {
-    return Error{EINVAL, "a ring has 1 to 32,768 entries"};
+    return Error{EINVAL, "a ring must have between 1 and 32,768 entries"};
   }
   const std::uint32_t places = std::bit_ceil(entries);
   auto shared = SLUICE_TRY(RingQueue::create(places));
@@ -69,15 +69,15 @@ Ring::~Ring() {
     const MutexLock lock(mutex_);
     server = std::move(server_);
   }
-  server.reset();  // without the lock, which its thread takes
+  server.reset();  // without the lock, because the server's thread takes it
   const MutexLock lock(mutex_);
-  if (name_ == 0) return;
+  if (ring_id_ == 0) return;
   struct sluice_ring_destroy request {
-    name_
+    ring_id_
   };
   ::ioctl(anchor_.get(), SLUICE_IOC_RING_DESTROY, &request);
-  // The anchor may be the caller's open file, which goes on.
-  for (const BufferSlot& slot : buffers_) make_unknown(anchor_.get(), slot.names);
+  // The anchor shares the caller's open file, so closing it would not unregister the buffers.
+  for (const BufferSlot& slot : buffers_) unregister_from_daemon(anchor_.get(), slot.ids);
 }
 
 Result<unsigned> Ring::add(File& file) {
@@ -85,10 +85,10 @@ Result<unsigned> Ring::add(File& file) {
   bind(file);
   std::uint64_t token = 0;
   struct stat status {};
-  // Another mount's daemon may have a ring of the same name.
-  if (name_ != 0 && ::fstat(file.fd(), &status) == 0 && status.st_dev == mount_) {
+  // The daemon of another mount may have a ring with the same id.
+  if (ring_id_ != 0 && ::fstat(file.fd(), &status) == 0 && status.st_dev == mount_) {
     struct sluice_ring_file request {
-      name_, 0
+      ring_id_, 0
     };
     if (::ioctl(file.fd(), SLUICE_IOC_RING_ADD_FILE, &request) == 0) token = request.file;
   }
@@ -100,7 +100,7 @@ Result<unsigned> Ring::add(File& file) {
 }
 
 void Ring::bind(File& file) {
-  if (name_ != 0 || is_refused_ || !file.daemon()) return;
+  if (ring_id_ != 0 || is_refused_ || !file.daemon()) return;
   struct stat status {};
   UniqueFd anchor(::fcntl(file.fd(), F_DUPFD_CLOEXEC, 0));
   if (!anchor || ::fstat(anchor.get(), &status) < 0) return;
@@ -108,17 +108,18 @@ void Ring::bind(File& file) {
   request.fd = shared_->fd().get();
   request.length = shared_->memory().size();
   if (::ioctl(anchor.get(), SLUICE_IOC_RING_CREATE, &request) < 0) {
-    // An older daemon, another PID namespace, too many: this process can do it.
+    // For example an old daemon, another PID namespace or too many rings. This process serves the
+    // ring.
     is_refused_ = true;
     return;
   }
-  name_ = request.ring;
+  ring_id_ = request.ring;
   mount_ = status.st_dev;
   anchor_ = std::move(anchor);
   const ContextKeeper keeper(library_.cuda());
   for (BufferSlot& slot : buffers_) {
     if (slot.buffer == nullptr) continue;
-    if (auto names = slot.buffer->make_known(anchor_.get())) slot.names = *std::move(names);
+    if (auto ids = slot.buffer->register_with_daemon(anchor_.get())) slot.ids = *std::move(ids);
   }
 }
 
@@ -126,15 +127,15 @@ Result<unsigned> Ring::add(Buffer& buffer) {
   SLUICE_TRY(check(library_, buffer));
   const ContextKeeper keeper(buffer.device() != nullptr ? library_.cuda() : nullptr);
   const MutexLock lock(mutex_);
-  std::vector<std::uint64_t> names;
-  // Whatever the daemon has against it, this process can use it.
-  if (name_ != 0) {
-    if (auto known = buffer.make_known(anchor_.get())) names = *std::move(known);
+  std::vector<std::uint64_t> ids;
+  // If the daemon refuses the buffer, this process executes its requests.
+  if (ring_id_ != 0) {
+    if (auto known = buffer.register_with_daemon(anchor_.get())) ids = *std::move(known);
   }
   const unsigned index = free_slot<BufferSlot>(
       buffers_, [](auto& each) { return each.buffer == nullptr && each.uses.under_way == 0; });
   buffers_[index].buffer = &buffer;
-  buffers_[index].names = std::move(names);
+  buffers_[index].ids = std::move(ids);
   return index;
 }
 
@@ -145,7 +146,7 @@ Result<void> Ring::drop_file(unsigned file) {
   }
   if (const std::uint64_t token = files_[file].token; token != 0) {
     struct sluice_ring_file request {
-      name_, token
+      ring_id_, token
     };
     ::ioctl(anchor_.get(), SLUICE_IOC_RING_DROP_FILE, &request);
   }
@@ -161,9 +162,9 @@ Result<void> Ring::drop_buffer(unsigned buffer) {
   if (buffer >= buffers_.size() || buffers_[buffer].buffer == nullptr) {
     return Error{ENOENT, "the ring has no such buffer"};
   }
-  make_unknown(anchor_.get(), buffers_[buffer].names);
+  unregister_from_daemon(anchor_.get(), buffers_[buffer].ids);
   buffers_[buffer].buffer = nullptr;
-  buffers_[buffer].names.clear();
+  buffers_[buffer].ids.clear();
   ++buffers_[buffer].uses.tenant;
   while (buffers_[buffer].uses.under_way > 0) idle_.wait(mutex_);
   return {};
@@ -172,19 +173,19 @@ Result<void> Ring::drop_buffer(unsigned buffer) {
 std::optional<sluice_ring_entry> Ring::for_daemon(const Request& request) {
   const FileSlot& file = files_[request.file];
   const BufferSlot& buffer = buffers_[request.buffer];
-  if (file.token == 0 || buffer.names.empty()) return std::nullopt;
+  if (file.token == 0 || buffer.ids.empty()) return std::nullopt;
   const auto& pieces = buffer.buffer->pieces();
   // The last piece that begins at or before the request.
   const auto next = std::upper_bound(pieces.begin(), pieces.end(), request.segment.memory_offset,
                                      [](auto offset, auto& each) { return offset < each.offset; });
   const auto piece = next - 1;
   const std::uint64_t offset = request.segment.memory_offset - piece->offset;
-  // What lies in two pieces is one to the engine of this process.
+  // A request that spans two pieces is executed in this process.
   if (next != pieces.end() && request.segment.length > piece->length - offset) return std::nullopt;
-  const auto name = buffer.names[static_cast<std::size_t>(piece - pieces.begin())];
+  const auto id = buffer.ids[static_cast<std::size_t>(piece - pieces.begin())];
   return sluice_ring_entry{
-      request.user_data,      file.token,        name, offset, request.segment.file_offset,
-      request.segment.length, request.operation, 0,    0};
+      request.user_data,      file.token,        id, offset, request.segment.file_offset,
+      request.segment.length, request.operation, 0,  0};
 }
 
 Result<void> Ring::start_own() {
@@ -198,14 +199,14 @@ Result<void> Ring::start_own() {
 }
 
 template <typename Slot>
-std::uint64_t Ring::name_in(const std::vector<Slot>& slots, unsigned index) {
+std::uint64_t Ring::id_in(const std::vector<Slot>& slots, unsigned index) {
   return std::uint64_t{slots[index].uses.tenant} << 32 | index;
 }
 
 template <typename Slot>
-Slot* Ring::named(std::vector<Slot>& slots, std::uint64_t name) {
-  const auto index = static_cast<std::uint32_t>(name);
-  return index < slots.size() && name_in(slots, index) == name ? &slots[index] : nullptr;
+Slot* Ring::slot_with_id(std::vector<Slot>& slots, std::uint64_t id) {
+  const auto index = static_cast<std::uint32_t>(id);
+  return index < slots.size() && id_in(slots, index) == id ? &slots[index] : nullptr;
 }
 
 Result<void> Ring::put(const Request& request) {
@@ -223,7 +224,7 @@ Result<void> Ring::put(const Request& request) {
   } else {
     SLUICE_TRY(start_own());
     const Segment& segment = request.segment;
-    own_->put({request.user_data, name_in(files_, request.file), name_in(buffers_, request.buffer),
+    own_->put({request.user_data, id_in(files_, request.file), id_in(buffers_, request.buffer),
                segment.memory_offset, segment.file_offset, segment.length, request.operation, 0,
                0});
     with_own_.fetch_add(1);
@@ -248,17 +249,17 @@ unsigned Ring::reap(std::span<sluice_ring_completion> out) {
 
 Result<void> Ring::check_servers(bool ask) {
   if (const int why = own_->ended(); why != 0 && with_own_.load() > 0) {
-    return Error{why, "this process serves the ring no more"};
+    return Error{why, "this process no longer serves the ring"};
   }
   if (with_daemon_.load() == 0) return {};
   if (const int why = shared_->ended(); why != 0) {
-    return Error{why, "the mount serves the ring no more"};
+    return Error{why, "the daemon no longer serves the ring"};
   }
   if (!ask) return {};
-  // It has no buffer of that name, if it lives.
+  // There is no buffer 0, so a running daemon replies ENOENT.
   struct sluice_buffer_unregister request {};
   if (::ioctl(anchor_.get(), SLUICE_IOC_BUFFER_UNREGISTER, &request) < 0 && errno != ENOENT) {
-    return Error::last("ask the daemon for a sign of life");
+    return Error::last("check that the daemon runs");
   }
   return {};
 }
@@ -283,9 +284,9 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
     const bool is_over = timeout && now - begin >= *timeout;
     const auto alive = check_servers(now - progress > kNap);
     if (is_over || !alive) {
-      if (got > 0) break;  // the error comes with the next call
+      if (got > 0) break;  // the next call returns the error
       if (!alive) return alive.error();
-      return Error{ETIMEDOUT, "no completion came in that time"};
+      return Error{ETIMEDOUT, "no completion arrived before the timeout"};
     }
     if (now - progress <= kSpin) continue;
     const auto limit = timeout ? std::min(kNap, *timeout - (now - begin)) : kNap;
@@ -303,7 +304,7 @@ Result<int> Ring::event_fd() {
   const auto notify = [this, fd = event.get()](const std::stop_token& stop) {
     begin_thread("sluice-ring-evt");
     std::uint32_t seen = 0;
-    int ends_told = 0;  // of the two queues, one may go on
+    int ends_told = 0;  // number of queues whose end was reported
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
@@ -334,8 +335,8 @@ Result<Transfer> Ring::do_here(std::uint64_t file, std::uint64_t buffer,
   Buffer* to = nullptr;
   {
     const MutexLock lock(mutex_);
-    FileSlot* const in_files = named(files_, file);
-    BufferSlot* const in_buffers = named(buffers_, buffer);
+    FileSlot* const in_files = slot_with_id(files_, file);
+    BufferSlot* const in_buffers = slot_with_id(buffers_, buffer);
     if (in_files == nullptr) return Error{EBADF, "the file was dropped"};
     if (in_buffers == nullptr) return Error{ENOENT, "the buffer was dropped"};
     from = in_files->file;
@@ -343,7 +344,7 @@ Result<Transfer> Ring::do_here(std::uint64_t file, std::uint64_t buffer,
     ++in_files->uses.under_way;
     ++in_buffers->uses.under_way;
   }
-  // Whoever drops one of them waits for us.
+  // drop_file() and drop_buffer() wait until this is destroyed.
   struct Use {
     Ring& ring;
     const std::uint32_t file, buffer;
@@ -355,7 +356,7 @@ Result<Transfer> Ring::do_here(std::uint64_t file, std::uint64_t buffer,
     }
   };
   const Use use{*this, static_cast<std::uint32_t>(file), static_cast<std::uint32_t>(buffer)};
-  const auto outcome = SLUICE_TRY(carry_out(
+  const auto outcome = SLUICE_TRY(execute(
       library_, {*from, *to, is_read ? Direction::Read : Direction::Write, segments, Route::Auto}));
   return outcome.transfer;
 }

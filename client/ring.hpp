@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Ring takes requests and gives completions. Behind it are two queues: one that the daemon of a
-// mount serves, once a file of such was added, and one that a thread of this process serves. Each
-// request goes to the first where daemon, file and buffer allow it. Both ring the same bell.
+// A Ring takes requests and returns completions. It has two queues. The daemon of a mount serves
+// the first, as soon as a file of that mount was added. A thread of this process serves the second.
+// A request goes to the daemon if it can use both file and buffer. Both servers ring the same bell.
 //
-// Ownership: files and buffers stay the caller's, and outlive the ring or are dropped first.
+// Ownership: files and buffers belong to the caller, who drops or destroys them only after their
+// requests have completed.
 // Threads: thread-safe.
 #pragma once
 
@@ -33,11 +34,11 @@ class Ring final : private RingTarget {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // A number for requests to name it by.
+  // These return a number for use in requests.
   Result<unsigned> add(File& file);
   Result<unsigned> add(Buffer& buffer);
-  // ENOENT for a number that is none. Waits for what this process is at; requests for it that have
-  // not begun fail, also when something else has its number by then.
+  // ENOENT: unknown number. Waits for requests that this process is executing. Requests that have
+  // not begun fail, even if the number has been reused by then.
   Result<void> drop_file(unsigned file);
   Result<void> drop_buffer(unsigned buffer);
 
@@ -47,29 +48,29 @@ class Ring final : private RingTarget {
     Segment segment;
     std::uint64_t user_data;
   };
-  // EAGAIN if as many are under way as the ring has entries.
+  // EAGAIN: as many requests are in progress as the ring has entries.
   Result<void> put(const Request& request);
   Result<unsigned> submit();
-  // As sluice_ring_wait(); nothing for `timeout`: for ever.
+  // As sluice_ring_wait(); without `timeout` it waits forever.
   Result<unsigned> wait(std::span<sluice_ring_completion> out, unsigned least,
                         std::optional<std::chrono::nanoseconds> timeout);
-  // Stays the ring's.
+  // The ring closes it.
   Result<int> event_fd();
 
  private:
-  // Of a slot, by requests of this process.
+  // How requests of this process use a slot.
   struct Uses {
-    std::uint32_t tenant = 0;     // how often it was given up
-    std::uint32_t under_way = 0;  // requests that have begun
+    std::uint32_t tenant = 0;     // how often the slot was freed; tells reused slots apart
+    std::uint32_t under_way = 0;  // number of requests in progress
   };
   struct FileSlot {
     File* file = nullptr;     // null: free
-    std::uint64_t token = 0;  // of the daemon's; 0: it has none
+    std::uint64_t token = 0;  // the daemon's; 0: none
     Uses uses;
   };
   struct BufferSlot {
     Buffer* buffer = nullptr;
-    std::vector<std::uint64_t> names;  // the daemon's, of its pieces
+    std::vector<std::uint64_t> ids;  // the daemon's ids of its pieces
     Uses uses;
   };
 
@@ -81,36 +82,36 @@ class Ring final : private RingTarget {
   Result<Transfer> do_here(std::uint64_t file, std::uint64_t buffer,
                            std::span<const Segment> segments, bool is_read);
 
-  // Makes the daemon of the file's mount serve the shared queue, if it is the first such file.
+  // Asks the daemon of the file's mount to serve the shared queue, if this is the first such file.
   void bind(File& file) REQUIRES(mutex_);
-  // The entry for the daemon, if it can do this.
+  // The entry for the daemon, if the daemon can do the request.
   std::optional<sluice_ring_entry> for_daemon(const Request& request) REQUIRES(mutex_);
   Result<void> start_own() REQUIRES(mutex_);
-  // By which entries of our own queue name what is in a slot now.
+  // The id by which entries of this process's queue refer to the current content of a slot.
   template <typename Slot>
-  static std::uint64_t name_in(const std::vector<Slot>& slots, unsigned index);
-  // What has that name, if it is still there; else null.
+  static std::uint64_t id_in(const std::vector<Slot>& slots, unsigned index);
+  // The slot with that id; null if its content is no longer there.
   template <typename Slot>
-  static Slot* named(std::vector<Slot>& slots, std::uint64_t name);
+  static Slot* slot_with_id(std::vector<Slot>& slots, std::uint64_t id);
   unsigned reap(std::span<sluice_ring_completion> out);
-  // Why something that is under way will not be done, if that is so. `ask`: the daemon too, not
-  // only the memory.
+  // An error if some requests in progress will never be completed. With `ask`, it also asks the
+  // daemon, instead of only looking at the shared memory.
   Result<void> check_servers(bool ask);
 
   Library& library_;
   const std::uint32_t entries_;
   const std::unique_ptr<RingQueue> shared_, own_;
   const RingBell bell_;
-  std::atomic<std::uint32_t> with_daemon_{0}, with_own_{0};  // put and not reaped
+  std::atomic<std::uint32_t> with_daemon_{0}, with_own_{0};  // put and not yet reaped
 
-  Mutex mutex_;  // of files, buffers, and of putting and submitting
+  Mutex mutex_;  // guards files and buffers; put() and submit() hold it
   std::vector<FileSlot> files_ GUARDED_BY(mutex_);
   std::vector<BufferSlot> buffers_ GUARDED_BY(mutex_);
-  bool is_refused_ GUARDED_BY(mutex_) = false;  // the daemon wants no ring
-  std::uint64_t name_ GUARDED_BY(mutex_) = 0;   // of the daemon's
+  bool is_refused_ GUARDED_BY(mutex_) = false;    // the daemon accepts no ring
+  std::uint64_t ring_id_ GUARDED_BY(mutex_) = 0;  // the daemon's id; 0: none
   dev_t mount_ GUARDED_BY(mutex_) = 0;
-  CondVar idle_;     // a request of this process has ended
-  UniqueFd anchor_;  // set once, before with_daemon_ first counts
+  CondVar idle_;     // signalled when a request of this process has ended
+  UniqueFd anchor_;  // set once, before with_daemon_ becomes nonzero
   std::unique_ptr<RingServer> server_ GUARDED_BY(mutex_);
 
   Mutex reaping_;
@@ -120,7 +121,7 @@ class Ring final : private RingTarget {
 
 }  // namespace sluice
 
-// The C name of it.
+// The handle that C programs see.
 struct sluice_ring {
   std::unique_ptr<sluice::Ring> ring;
 };

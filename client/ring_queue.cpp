@@ -18,11 +18,11 @@ Result<std::unique_ptr<RingQueue>> RingQueue::create(std::uint32_t entries) {
   UniqueFd fd(::memfd_create("sluice-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(size)) < 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0) {
-    return Error::last("make a ring's memory");
+    return Error::last("create the memory of a ring");
   }
   void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) return Error::last("map a ring's memory");
-  // A child that went on with its parent's ring would spoil it for both.
+  if (memory == MAP_FAILED) return Error::last("map the memory of a ring");
+  // If a child used its parent's ring, both would corrupt it.
   ::madvise(memory, size, MADV_DONTFORK);
   return std::unique_ptr<RingQueue>(
       new RingQueue(std::move(fd), {static_cast<std::byte*>(memory), size}, entries));
@@ -46,8 +46,8 @@ unsigned RingQueue::submit() {
   const std::uint32_t count = put_ - submitted_;
   if (count == 0) return 0;
   submitted_ = put_;
-  // Sequentially consistent, as the server's store of `sleeping` and load of this: one of us sees
-  // it.
+  // Sequentially consistent, like the server's store to `sleeping` and its load of `submitted`: at
+  // least one side sees the other's store.
   std::atomic_ref(header().submitted).store(submitted_);
   std::atomic_ref sleeping(header().sleeping);
   if (sleeping.load() == 1 && sleeping.exchange(0) == 1) {

@@ -2,7 +2,7 @@
 // A RingQueue is the client's side of a ring's memory (docs/rings.md): it puts entries in and takes
 // completions out.
 //
-// Threads: put() and submit() are one side, reap() is the other: each for one thread at a time.
+// Threads: put() and submit() are for one thread at a time; reap() is for one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace sluice {
 
 class RingQueue {
  public:
-  // In a memfd, sealed, that can be handed to the daemon. REQUIRES: a power of two.
+  // Creates it in a sealed memfd that can be passed to the daemon. REQUIRES: `entries` is a power
+  // of two.
   static Result<std::unique_ptr<RingQueue>> create(std::uint32_t entries);
   ~RingQueue();
   RingQueue(const RingQueue&) = delete;
@@ -29,15 +30,15 @@ class RingQueue {
     return *reinterpret_cast<sluice_ring_header*>(memory_.data());
   }
 
-  // REQUIRES: fewer entries than there are places were put and not yet reaped.
+  // REQUIRES: fewer entries than the queue has places were put and not yet reaped.
   void put(const sluice_ring_entry& entry);
-  // Shows the server what was put, and wakes it if it sleeps. Returns how many that were.
+  // Makes the entries visible to the server, and wakes it if it sleeps. Returns their number.
   unsigned submit();
-  // Takes completions, as many as there are and fit.
+  // Takes as many completions as there are and fit into `out`. Returns their number.
   unsigned reap(std::span<sluice_ring_completion> out);
-  // The index of the completion that the server posts next: it changes when some came.
+  // The index of the next completion that the server will post.
   std::uint32_t completed() const;
-  // The errno for which the server has ended, or 0.
+  // The errno with which the server has ended the ring, or 0.
   int ended() const;
 
  private:
@@ -46,8 +47,8 @@ class RingQueue {
   const UniqueFd fd_;
   const std::span<std::byte> memory_;
   const std::uint32_t entries_;
-  std::uint32_t put_ = 0, submitted_ = 0;  // of the one side
-  std::uint32_t reaped_ = 0;               // of the other
+  std::uint32_t put_ = 0, submitted_ = 0;  // of put() and submit()
+  std::uint32_t reaped_ = 0;               // of reap()
 };
 
 }  // namespace sluice

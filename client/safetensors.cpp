@@ -28,10 +28,10 @@ constexpr std::array<DType, 22> kDTypes{{
     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 }};
 
-constexpr std::size_t kDimensions = 64;  // more than any framework has
+constexpr std::size_t kDimensions = 64;  // more than any framework supports
 constexpr const char* kMetadata = "__metadata__";
 
-Error wrong(const std::string& words) { return said(EUCLEAN, words); }
+Error wrong(const std::string& words) { return Error{EUCLEAN, "read a safetensors header", words}; }
 
 const DType* find_dtype(std::string_view name) {
   const auto* found = std::find_if(kDTypes.begin(), kDTypes.end(),
@@ -45,7 +45,8 @@ std::string text_of_shape(const std::vector<std::uint64_t>& shape) {
   return shape.size() <= 8 ? "[" + text + "]" : std::to_string(shape.size()) + " dimensions";
 }
 
-// The size of a tensor; nothing if it is no whole number of bytes, or more than files can have.
+// The size of a tensor in bytes; nothing if it is not a whole number or exceeds the largest file
+// size.
 std::optional<std::uint64_t> bytes_of(const std::vector<std::uint64_t>& shape, unsigned bits) {
   std::uint64_t total = bits;
   if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
@@ -55,11 +56,11 @@ std::optional<std::uint64_t> bytes_of(const std::vector<std::uint64_t>& shape, u
   return total % 8 == 0 ? std::optional(total / 8) : std::nullopt;
 }
 
-// What both kinds of JSON have in common: an object, no key of it twice, a sentence for what is
-// wrong. Returning false ends the parsing.
+// Common base of both parsers: expects an object without duplicate keys, and keeps a text for the
+// first error. A callback that returns false ends the parsing.
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  // `part` is what of the file is no JSON, if it is none.
+  // `part` describes the JSON text in error texts.
   Reader(std::string where, std::string part) : where_(std::move(where)), part_(std::move(part)) {}
 
   bool null() override { return other(); }
@@ -77,20 +78,20 @@ class Reader : public nlohmann::json_sax<Json> {
     return refuse(part_ + text);
   }
 
-  // The first thing that was wrong, after `where`.
-  const std::string& complaint() const { return complaint_; }
+  // The text for the first error, beginning with `where`.
+  const std::string& message() const { return message_; }
 
  protected:
   bool refuse(const std::string& words) {
-    if (complaint_.empty()) complaint_ = where_ + ": " + words;
+    if (message_.empty()) message_ = where_ + ": " + words;
     return false;
   }
-  // A value that has no business where it stands.
+  // Called for a value that is not expected at its place.
   virtual bool other() = 0;
 
  private:
   const std::string where_, part_;
-  std::string complaint_;
+  std::string message_;
 };
 
 class HeaderReader final : public Reader {
@@ -102,16 +103,16 @@ class HeaderReader final : public Reader {
 
   bool key(std::string& name) override {
     if (level_ == Level::Top) {
-      if (!names_.insert(name).second) return refuse(quoted_name(name) + " stands there twice");
+      if (!names_.insert(name).second) return refuse(quoted_name(name) + " occurs twice");
       if (name.find('\0') != name.npos) {
-        return refuse("tensor " + quoted_name(name) + ": its name has a zero byte");
+        return refuse("tensor " + quoted_name(name) + ": the name contains a zero byte");
       }
       name_ = name;
       is_metadata_ = name == kMetadata;
       return true;
     }
     if (!keys_.insert(name).second) {
-      return refuse(label() + ": " + quoted_name(name) + " stands there twice");
+      return refuse(label() + ": " + quoted_name(name) + " occurs twice");
     }
     if (is_metadata_) return true;
     field_ = name == "dtype"          ? Field::DType
@@ -172,7 +173,7 @@ class HeaderReader final : public Reader {
     if (is_metadata_) return true;
     if (field_ != Field::DType) return other();
     dtype_ = find_dtype(value);
-    return dtype_ != nullptr || refuse(label() + ": dtype " + quoted_name(value) + " is not known");
+    return dtype_ != nullptr || refuse(label() + ": dtype " + quoted_name(value) + " is unknown");
   }
 
  private:
@@ -185,12 +186,12 @@ class HeaderReader final : public Reader {
   }
 
   bool other() override {
-    if (level_ == Level::Nothing) return refuse("it is no object");
+    if (level_ == Level::Nothing) return refuse("it is not an object");
     if (is_metadata_) return refuse(std::string(kMetadata) + " must be an object of strings");
     if (level_ == Level::Top) return not_a_tensor();
     switch (field_) {
       case Field::DType:
-        return refuse(label() + ": dtype is not known: it is no string");
+        return refuse(label() + ": dtype must be a string");
       case Field::Shape:
         return refuse(label() + ": the shape must be a list of whole numbers");
       default:
@@ -219,7 +220,7 @@ class HeaderReader final : public Reader {
   std::unordered_set<std::string> names_;
 
   Level level_ = Level::Nothing;
-  // Of the entry that is being read.
+  // The entry that is being parsed.
   std::string name_;
   bool is_metadata_ = false;
   std::unordered_set<std::string> keys_;
@@ -237,7 +238,7 @@ class IndexReader final : public Reader {
 
   bool key(std::string& name) override {
     if (depth_ == 1 && !keys_.insert(name).second) {
-      return refuse(quoted_name(name) + " stands there twice");
+      return refuse(quoted_name(name) + " occurs twice");
     }
     if (depth_ == 1) is_map_ = name == "weight_map";
     if (depth_ == 2 && is_map_) name_ = name;
@@ -266,7 +267,7 @@ class IndexReader final : public Reader {
                          value.find('/') == value.npos && value.find('\0') == value.npos;
     if (!is_name) return not_a_file(quoted_name(value));
     if (!files_.emplace(name_, value).second) {
-      return refuse("weight_map: " + quoted_name(name_) + " stands there twice");
+      return refuse("weight_map: " + quoted_name(name_) + " occurs twice");
     }
     return true;
   }
@@ -278,21 +279,21 @@ class IndexReader final : public Reader {
   }
   bool other() override {
     if (depth_ == 2 && is_map_) return not_a_file("this");
-    // Anything may stand elsewhere.
+    // Other keys may have any value.
     return depth_ >= 1 && !is_map_
                ? true
-               : refuse("there is no weight_map, an object of file names by tensor name");
+               : refuse("weight_map is missing: an object with the file name of each tensor");
   }
 
   std::map<std::string, std::string> files_;  // by tensor
   std::set<std::string> keys_;
   std::string name_;
   unsigned depth_ = 0;
-  bool is_map_ = false;  // what is read belongs to weight_map
+  bool is_map_ = false;  // inside weight_map
   bool has_map_ = false;
 };
 
-// Without holes, to the end of the file.
+// Checks that the tensors cover the data without gaps, to the end of the file.
 Result<void> check_cover(const std::string& where, const std::vector<TensorInfo>& tensors,
                          std::uint64_t start, std::uint64_t file_size) {
   std::uint64_t at = start;
@@ -300,7 +301,7 @@ Result<void> check_cover(const std::string& where, const std::vector<TensorInfo>
     if (tensor.offset != at) {
       return wrong(
           where + ": tensor " + quoted_name(tensor.name) +
-          (tensor.offset < at ? " overlaps the one before it" : " leaves a hole before it") +
+          (tensor.offset < at ? " overlaps the one before it" : " leaves a gap before it") +
           ": it begins at byte " + std::to_string(tensor.offset) + ", not " + std::to_string(at));
     }
     at += tensor.bytes;
@@ -333,7 +334,7 @@ Result<std::uint64_t> parse_header_length(const std::string& where, std::string_
   if (length > kHeaderLimit) {
     return wrong(where + ": bytes 0 to 8: a header of " + std::to_string(length) +
                  " bytes is more than the " + std::to_string(kHeaderLimit) +
-                 " that may be; is it a safetensors file?");
+                 " that are allowed; is it a safetensors file?");
   }
   if (length > file_size - 8) {
     return wrong(where + ": bytes 0 to 8: the header has " + std::to_string(length) +
@@ -350,7 +351,7 @@ Result<std::vector<TensorInfo>> parse_header(const std::string& where, std::stri
   }
   const std::uint64_t start = 8 + text.size();
   HeaderReader reader(where, start, file_size - start);
-  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return wrong(reader.complaint());
+  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return wrong(reader.message());
   auto& tensors = reader.tensors();
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
@@ -362,9 +363,9 @@ Result<std::vector<TensorInfo>> parse_header(const std::string& where, std::stri
 Result<std::map<std::string, std::string>> parse_index(const std::string& where,
                                                        std::string_view text) {
   IndexReader reader(where);
-  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return wrong(reader.complaint());
+  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return wrong(reader.message());
   if (!reader.has_map()) {
-    return wrong(where + ": there is no weight_map, an object of file names by tensor name");
+    return wrong(where + ": weight_map is missing: an object with the file name of each tensor");
   }
   return std::move(reader.files());
 }

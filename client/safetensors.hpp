@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The headers of safetensors files, and the index of several: JSON of unknown origin. Nothing is
-// kept of it but what it should have, so its size bounds the memory it can cost.
+// Parses the headers of safetensors files, and the index of several. The JSON is not trusted. Only
+// expected values are kept, so the size of the text bounds the memory in use.
 //
-// The format: eight bytes with the header's length, little-endian; the header; the data, which the
-// tensors cover without holes. https://github.com/huggingface/safetensors#format
+// The format: eight bytes with the length of the header, little-endian; the header; the data, which
+// the tensors cover without gaps. https://github.com/huggingface/safetensors#format
 //
-// What is wrong is EUCLEAN, and has been said (client/sentence.hpp). Pure functions; thread-safe.
+// A defect in the file is EUCLEAN, and the error's detail says where it is. Pure functions;
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +21,28 @@ namespace sluice {
 
 struct TensorInfo {
   std::string name;
-  std::string_view dtype;  // of a table: for ever
+  std::string_view dtype;  // points to a static table
   std::vector<std::uint64_t> shape;
   std::uint64_t offset = 0;  // in the file
   std::uint64_t bytes = 0;
 };
 
-// The format's own limit.
+// The limit that the format defines.
 constexpr std::uint64_t kHeaderLimit = 100'000'000;
 
-// The header's length, from the first eight bytes of a file of `file_size`. `where` is the file's
-// path, for messages.
+// Returns the header's length, from the first eight bytes of a file of `file_size` bytes. `where`
+// is the file's path, for error texts.
 Result<std::uint64_t> parse_header_length(const std::string& where, std::string_view first,
                                           std::uint64_t file_size);
-// The tensors, in the order of their bytes.
+// Returns the tensors, in the order of their bytes.
 Result<std::vector<TensorInfo>> parse_header(const std::string& where, std::string_view text,
                                              std::uint64_t file_size);
 
-// An index: which tensor is in which file, a name without a folder.
+// Parses an index: the file of each tensor, as a name without a folder.
 Result<std::map<std::string, std::string>> parse_index(const std::string& where,
                                                        std::string_view text);
 
-// 'name', for messages: without control characters, and not too long.
+// The name in quotes for error texts, without control characters and shortened.
 std::string quoted_name(std::string_view name);
 
 }  // namespace sluice

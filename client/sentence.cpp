@@ -11,11 +11,13 @@
 namespace sluice {
 namespace {
 
-// Not a string: a thread's last words must not need memory, nor be gone when the thread's other
-// destructors call us.
-thread_local std::array<char, 768> t_sentence{};
+using Sentence = std::array<char, 768>;
 
-// Paths longer than the sentence lose their beginning; their end tells more.
+// Not a std::string: setting the text must not need memory, and it must exist as long as other
+// destructors of the thread call us.
+thread_local Sentence t_sentence{};
+
+// If a path is too long, its beginning is cut off, because the end says more.
 struct Shown {
   explicit Shown(const std::string& path)
       : skip(path.size() > kMost ? path.size() - kMost : 0),
@@ -44,36 +46,43 @@ const char* next_step(int code) {
   }
 }
 
-}  // namespace
-
-void say(const char* what, const std::string& where, const Error& error) noexcept {
+void compose(Sentence& out, const char* what, const std::string& where,
+             const Error& error) noexcept {
+  if (error.detail) {
+    std::snprintf(out.data(), out.size(), "%s", error.detail->c_str());
+    return;
+  }
   const char* reason = ::strerrordesc_np(error.code);
   if (reason == nullptr) reason = "an unknown error";
   const Shown path(where);
-  std::snprintf(t_sentence.data(), t_sentence.size(), "%s%s%s%s: %s: %s%s", what,
-                where.empty() ? "" : " ", path.dots, path.text, error.operation, reason,
-                next_step(error.code));
+  std::snprintf(out.data(), out.size(), "%s%s%s%s: %s: %s%s", what, where.empty() ? "" : " ",
+                path.dots, path.text, error.operation, reason, next_step(error.code));
 }
 
-void say(const char* what, const std::string& where, const BadIndex& bad,
-         std::uint64_t record_bytes) noexcept {
+}  // namespace
+
+void say(const char* what, const std::string& where, const Error& error) noexcept {
+  compose(t_sentence, what, where, error);
+}
+
+Error explained(const char* what, const std::string& where, const Error& error) {
+  Sentence sentence{};
+  compose(sentence, what, where, error);
+  Error out = error;
+  out.detail = std::make_shared<const std::string>(sentence.data());
+  return out;
+}
+
+Error explained(const char* what, const std::string& where, const BadIndex& bad,
+                std::uint64_t record_bytes) {
   const Shown path(where);
-  std::snprintf(t_sentence.data(), t_sentence.size(),
+  Sentence sentence{};
+  std::snprintf(sentence.data(), sentence.size(),
                 "%s %s%s: index[%zu] is %" PRIu64 ", but the file has %" PRIu64
                 " whole records of %" PRIu64 " bytes: they are numbered from 0",
                 what, path.dots, path.text, bad.position, bad.value, bad.records, record_bytes);
+  return {ERANGE, "check the index", sentence.data()};
 }
-
-namespace {
-constexpr char kSaid[] = "said already";
-}  // namespace
-
-Error said(int code, const std::string& words) noexcept {
-  std::snprintf(t_sentence.data(), t_sentence.size(), "%s", words.c_str());
-  return {code, kSaid};
-}
-
-bool is_said(const Error& error) noexcept { return error.operation == kSaid; }
 
 void say_no_memory() noexcept { say("libsluice", {}, Error{ENOMEM, "allocate"}); }
 

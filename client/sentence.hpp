@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The sentence of sluice_error(): what failed, where, why, and what to do next. One a thread.
+// The text of sluice_error(): what failed, where, why, and what to do. Each thread has its own.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,15 @@
 
 namespace sluice {
 
-// `what` is "read", `where` a path or empty.
+// Sets the text: the error's detail if it has one, otherwise "read PATH: ", the operation, the reason
+// and the next step. `what` is the operation, such as "read"; `where` is a path or empty.
 void say(const char* what, const std::string& where, const Error& error) noexcept;
-// An index has a number that is none of a record: which, and how many records there are.
-void say(const char* what, const std::string& where, const BadIndex& bad,
-         std::uint64_t record_bytes) noexcept;
-// Says `words` as they are: for what an Error has no room for, as which part of a file is wrong.
-// The Error is for returning, and barrier() lets it pass without another word.
-Error said(int code, const std::string& words) noexcept;
-bool is_said(const Error& error) noexcept;
-// For where there is no memory for more.
+// Returns an error with the same text as its detail, for code that knows more than its caller.
+Error explained(const char* what, const std::string& where, const Error& error);
+// ERANGE: an index has a number that no record has. The detail says which, and how many there are.
+Error explained(const char* what, const std::string& where, const BadIndex& bad,
+                std::uint64_t record_bytes);
+// Sets a text without allocating memory.
 void say_no_memory() noexcept;
 // Empty if nothing has failed yet in this thread.
 const char* last_sentence() noexcept;

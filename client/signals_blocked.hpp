@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Blocks all signals while it lives: a thread that is started meanwhile inherits the mask, and
-// takes none of the host program's. Threads: for the thread that made it.
+// Blocks all signals of the current thread while it lives. Threads started meanwhile inherit the
+// mask, so they receive no signals of the host program. Threads: used by the thread that created
+// it.
 #pragma once
 
 #include <pthread.h>

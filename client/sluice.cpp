@@ -27,7 +27,7 @@ const File* file_of(const sluice_file* file) {
   return file != nullptr ? file->file.get() : nullptr;
 }
 
-// What a function that transfers was called with.
+// The arguments of a function that transfers bytes.
 struct Call {
   sluice_file* file;
   sluice_buffer* buffer;
@@ -38,18 +38,18 @@ struct Call {
 };
 
 Result<void> check(const Call& call) {
-  SLUICE_TRY(need(call.file != nullptr, "no file was given"));
-  SLUICE_TRY(need(call.buffer != nullptr, "no buffer was given"));
-  return need(call.route < kRoutes, "there is no such route");
+  SLUICE_TRY(need(call.file != nullptr, "file must not be NULL"));
+  SLUICE_TRY(need(call.buffer != nullptr, "buffer must not be NULL"));
+  return need(call.route < kRoutes, "unknown route");
 }
 
 ssize_t transfer(const Call& call, std::span<const Segment> segments,
                  struct sluice_result* result) noexcept {
   return barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
     SLUICE_TRY(check(call));
-    const auto outcome = SLUICE_TRY(
-        carry_out(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction, segments,
-                                   static_cast<Route>(call.route)}));
+    const auto outcome =
+        SLUICE_TRY(execute(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction,
+                                            segments, static_cast<Route>(call.route)}));
     if (result != nullptr) *result = result_of(outcome);
     return static_cast<std::int64_t>(outcome.transfer.bytes);
   });
@@ -77,7 +77,7 @@ class CallbackJob final : public IoPool::Job {
 int begin(const Call& call, const Segment& segment, sluice_callback callback, void* user) noexcept {
   return static_cast<int>(barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
     SLUICE_TRY(check(call));
-    SLUICE_TRY(need(callback != nullptr, "no callback was given"));
+    SLUICE_TRY(need(callback != nullptr, "callback must not be NULL"));
     auto job = std::make_unique<CallbackJob>(call, segment, callback, user);
     IoPool& pool = Library::get().pool();
     SLUICE_TRY(pool.expect());
@@ -90,15 +90,14 @@ int begin_in_stream(const Call& call, const Segment& segment, void* stream,
                     const StreamCalls& calls) noexcept {
   return static_cast<int>(barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
     SLUICE_TRY(check(call));
-    SLUICE_TRY(need(calls.numbers != nullptr || calls.user != nullptr,
-                    "no place for the result was given"));
+    SLUICE_TRY(need(calls.numbers != nullptr || calls.user != nullptr, "done must not be NULL"));
     SLUICE_TRY(enqueue(Library::get(), *call.file->file, *call.buffer->buffer, call.direction,
                        segment, stream, calls));
     return 0;
   }));
 }
 
-// The result goes to a place of the caller's.
+// Stores the result in a variable of the caller.
 StreamCalls store_to(ssize_t* done) {
   return {nullptr,
           [](void* user, ssize_t result, const struct sluice_result*) {
@@ -109,13 +108,13 @@ StreamCalls store_to(ssize_t* done) {
 
 int begin_late(const Call& call, const StreamCalls& calls, void* stream) noexcept {
   if (calls.numbers == nullptr || calls.callback == nullptr) {
-    say(call.name(), {}, Error{EINVAL, "no functions to call were given"});
+    say(call.name(), {}, Error{EINVAL, "numbers and callback must not be NULL"});
     return -EINVAL;
   }
   return begin_in_stream(call, {}, stream, calls);
 }
 
-// Gives the caller what was opened.
+// Passes ownership of the opened object to the caller.
 template <typename Handle, typename Value>
 void hand_over(std::unique_ptr<Value> Handle::*member, std::unique_ptr<Value> value,
                Handle** handle) {
@@ -130,7 +129,7 @@ void hand_over(std::unique_ptr<File> file, sluice_file** handle) {
   Library::get().add(opened);
 }
 
-// What this process would do, told as the daemon tells it.
+// What the engine of this process would do, in the form of the daemon's reply.
 Result<struct sluice_query> query_engine(Library& library, File& file, Device* device) {
   struct sluice_query query {};
   query.abi_version = SLUICE_ABI_VERSION;
@@ -175,14 +174,14 @@ Result<struct sluice_query> query(Library& library, File& file, const Buffer* bu
 Result<void> prefetch(Library& library, File& file, std::uint64_t offset, std::uint64_t length,
                       std::uint32_t flags) {
   constexpr std::uint32_t kKnown = SLUICE_PREFETCH_WARM | SLUICE_PREFETCH_PROMOTE;
-  SLUICE_TRY(need((flags & ~kKnown) == 0, "there is no such flag"));
+  SLUICE_TRY(need((flags & ~kKnown) == 0, "unknown flag"));
   if (file.daemon()) {
     struct sluice_prefetch request {};
     request.offset = offset;
     request.length = length;
     request.flags = flags;
     if (::ioctl(file.fd(), SLUICE_IOC_PREFETCH, &request) == 0) return {};
-    if (errno != ENOTTY && errno != ENOSYS) return Error::last("the daemon's answer");
+    if (errno != ENOTTY && errno != ENOSYS) return Error::last("request to the daemon");
   }
   if ((flags & SLUICE_PREFETCH_PROMOTE) != 0) {
     return Error{EOPNOTSUPP, "the file is not on a Sluice mount: it has no faster tier"};
@@ -193,12 +192,12 @@ Result<void> prefetch(Library& library, File& file, std::uint64_t offset, std::u
 }  // namespace
 }  // namespace sluice
 
-using namespace sluice;  // NOLINT(google-build-using-namespace): the C names stand outside.
+using namespace sluice;  // NOLINT(google-build-using-namespace): C functions have no namespace.
 
 SLUICE_API int sluice_open(const char* path, int flags, mode_t mode, sluice_file** file) {
   const auto code = barrier("open", path, [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(path != nullptr, "no path was given"));
-    SLUICE_TRY(need(file != nullptr, "no place for the file was given"));
+    SLUICE_TRY(need(path != nullptr, "path must not be NULL"));
+    SLUICE_TRY(need(file != nullptr, "file must not be NULL"));
     hand_over(SLUICE_TRY(File::open(path, flags, mode)), file);
     return 0;
   });
@@ -207,7 +206,7 @@ SLUICE_API int sluice_open(const char* path, int flags, mode_t mode, sluice_file
 
 SLUICE_API int sluice_open_fd(int fd, sluice_file** file) {
   const auto code = barrier("open a descriptor", kNowhere, [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(file != nullptr, "no place for the file was given"));
+    SLUICE_TRY(need(file != nullptr, "file must not be NULL"));
     hand_over(SLUICE_TRY(File::borrow(fd)), file);
     return 0;
   });
@@ -220,8 +219,8 @@ SLUICE_API void sluice_close(sluice_file* file) {
     const std::unique_ptr<sluice_file> owned(file);
     Library& library = Library::get();
     library.remove(*file->file);
-    // Who opens it again soon finds its page cache still registered, if it is the same by then.
-    // Nobody opens one that was deleted.
+    // Registered page cache stays for a while, in case the file is opened again. A deleted file
+    // can't be opened again.
     if (file->file->is_deleted()) {
       const ContextKeeper keeper(library.cuda());
       library.engine().forget(file->file->for_engine());
@@ -232,14 +231,14 @@ SLUICE_API void sluice_close(sluice_file* file) {
 
 SLUICE_API int64_t sluice_size(sluice_file* file) {
   return barrier("stat", file_of(file), [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(file != nullptr, "no file was given"));
+    SLUICE_TRY(need(file != nullptr, "file must not be NULL"));
     return static_cast<std::int64_t>(SLUICE_TRY(file->file->size()));
   });
 }
 
 SLUICE_API int sluice_buffer_register(void* memory, size_t length, sluice_buffer** buffer) {
   const auto code = barrier("register memory", kNowhere, [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(buffer != nullptr, "no place for the buffer was given"));
+    SLUICE_TRY(need(buffer != nullptr, "buffer must not be NULL"));
     hand_over(&sluice_buffer::buffer, SLUICE_TRY(Buffer::create(Library::get(), memory, length)),
               buffer);
     return 0;
@@ -274,16 +273,16 @@ SLUICE_API ssize_t sluice_readv(sluice_file* file, sluice_buffer* buffer,
                                 const struct sluice_segment* segments, size_t count,
                                 struct sluice_result* result) {
   return barrier("read", file_of(file), [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(segments != nullptr || count == 0, "no segments were given"));
+    SLUICE_TRY(need(segments != nullptr || count == 0, "segments must not be NULL"));
     std::vector<Segment> wanted(count);
     std::uint64_t sum = 0;
     for (size_t i = 0; i < count; ++i) {
       wanted[i] = {segments[i].buffer_offset, segments[i].file_offset, segments[i].length};
       if (__builtin_add_overflow(sum, segments[i].length, &sum) || sum > SSIZE_MAX) {
-        return Error{EINVAL, "the segments have more bytes than can be counted"};
+        return Error{EINVAL, "the segments are too large together"};
       }
     }
-    // A sentence has been said for an error by now; the barrier would say another.
+    // transfer() has set the text of an error, so this must not return an Error.
     return transfer({file, buffer, Direction::Read}, wanted, result);
   });
 }
@@ -338,7 +337,7 @@ SLUICE_API int sluice_write_stream_late(sluice_file* file, sluice_buffer* buffer
 SLUICE_API int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length,
                                uint32_t flags) {
   const auto code = barrier("prefetch", file_of(file), [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(file != nullptr, "no file was given"));
+    SLUICE_TRY(need(file != nullptr, "file must not be NULL"));
     SLUICE_TRY(prefetch(Library::get(), *file->file, offset, length, flags));
     return 0;
   });
@@ -348,8 +347,8 @@ SLUICE_API int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t leng
 SLUICE_API int sluice_query_file(sluice_file* file, sluice_buffer* buffer,
                                  struct sluice_query* answer) {
   const auto code = barrier("query", file_of(file), [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(file != nullptr, "no file was given"));
-    SLUICE_TRY(need(answer != nullptr, "no place for the answer was given"));
+    SLUICE_TRY(need(file != nullptr, "file must not be NULL"));
+    SLUICE_TRY(need(answer != nullptr, "query must not be NULL"));
     *answer = SLUICE_TRY(
         query(Library::get(), *file->file, buffer != nullptr ? buffer->buffer.get() : nullptr));
     return 0;
@@ -357,7 +356,7 @@ SLUICE_API int sluice_query_file(sluice_file* file, sluice_buffer* buffer,
   return static_cast<int>(code);
 }
 
-// The tables are of literals, so what they point to ends with a zero.
+// The tables contain literals, so the strings are null-terminated.
 SLUICE_API const char* sluice_route_name(uint32_t route) {
   return name_of(static_cast<Route>(route)).data();
 }

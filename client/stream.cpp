@@ -12,17 +12,17 @@
 namespace sluice {
 namespace {
 
-// Words that the GPU can watch. A word only ever grows, and who waits for one waits for "at least":
-// so it can be used again at once, although the GPU may not have looked yet.
+// Words that the GPU can wait for. The value of a word only grows, and the GPU waits for "at
+// least", so a word can be reused at once, even before the GPU has read it.
 class Words {
  public:
   struct Word {
     std::uint32_t* host = nullptr;
     CUdeviceptr device = 0;
-    std::uint32_t value = 0;  // that it has next
+    std::uint32_t value = 0;  // the next value
   };
 
-  // Null if there is none left or the GPU can't watch any: then a thread of CUDA's has to wait.
+  // Null if none is free or the GPU can't wait for memory; a thread of CUDA then waits instead.
   Word* take(const CudaApi& api) {
     const MutexLock lock(mutex_);
     if (!made_) make(api);
@@ -35,7 +35,7 @@ class Words {
 
   void give_back(Word& word) noexcept {
     const MutexLock lock(mutex_);
-    free_.push_back(&word);  // has room: see make()
+    free_.push_back(&word);  // never allocates: make() has reserved
   }
 
  private:
@@ -52,7 +52,7 @@ class Words {
     if (api.cuMemHostRegister(page, kPage, kHostRegisterPortable | kHostRegisterDeviceMap) !=
             CUDA_SUCCESS ||
         api.cuMemHostGetDevicePointer(&device, page, 0) != CUDA_SUCCESS) {
-      return;  // the page is lost: CUDA may still know of it
+      return;  // the page is leaked: CUDA may still use it
     }
     words_.resize(kPage / sizeof *host);
     free_.reserve(words_.size());
@@ -70,7 +70,7 @@ class Words {
 };
 
 Words& words() {
-  static Words& all = *new Words();  // for ever, as the Library
+  static Words& all = *new Words();  // never destroyed, like the Library
   return all;
 }
 
@@ -84,7 +84,7 @@ class StreamJob final : public IoPool::Job {
         calls_(calls),
         word_(word) {}
 
-  // On a thread of CUDA's, from which CUDA can't be called.
+  // Called on a thread of CUDA, which must not call CUDA.
   static void begin(void* user) noexcept {
     auto& self = *static_cast<StreamJob*>(user);
     auto expected = State::Waiting;
@@ -103,12 +103,12 @@ class StreamJob final : public IoPool::Job {
     self.release();
   }
 
-  // False if it is too late for that.
+  // False if the job has already begun.
   bool cancel() {
     auto expected = State::Waiting;
     return state_.compare_exchange_strong(expected, State::Cancelled);
   }
-  // It is not going to run.
+  // The job will not run.
   void abandon() noexcept {
     library_.pool().cancel();
     if (word_ != nullptr) words().give_back(*word_);
@@ -122,7 +122,7 @@ class StreamJob final : public IoPool::Job {
     struct sluice_result result {};
     const ssize_t done =
         barrier("read or write in a stream", &request_.file, [&]() -> Result<std::int64_t> {
-          const auto outcome = SLUICE_TRY(carry_out(library_, request_));
+          const auto outcome = SLUICE_TRY(execute(library_, request_));
           result = result_of(outcome);
           return static_cast<std::int64_t>(outcome.transfer.bytes);
         });
@@ -132,7 +132,7 @@ class StreamJob final : public IoPool::Job {
       words().give_back(*word_);
     }
     {
-      // Told under the lock: who hears of it may be the one who deletes this.
+      // Notified under the lock, because the thread that is woken may delete this object.
       const MutexLock lock(mutex_);
       is_done_ = true;
       changed_.notify_all();
@@ -140,10 +140,10 @@ class StreamJob final : public IoPool::Job {
     release();
   }
 
-  // One more is going to call wait().
-  void hold() { ++holders_; }
+  // For one more call of wait().
+  void add_reference() { ++references_; }
   void release() noexcept {
-    if (--holders_ == 0) delete this;
+    if (--references_ == 0) delete this;
   }
 
  private:
@@ -153,22 +153,22 @@ class StreamJob final : public IoPool::Job {
   Segment segment_;
   const Request request_;
   const StreamCalls calls_;
-  Words::Word* const word_;      // null: wait() is called
-  std::atomic<int> holders_{1};  // begin(), which hands on to run()
+  Words::Word* const word_;         // null: wait() is called instead
+  std::atomic<int> references_{1};  // initially of begin(), then of run()
   std::atomic<State> state_{State::Waiting};
   Mutex mutex_;
   CondVar changed_;
   bool is_done_ GUARDED_BY(mutex_) = false;
 };
 
-// Makes what is put into the stream afterwards wait for the job.
-bool hold_stream(const CudaApi& api, CUstream stream, StreamJob& job, const Words::Word* word,
-                 std::uint32_t value) {
+// Makes later work in the stream wait for the job.
+bool make_stream_wait(const CudaApi& api, CUstream stream, StreamJob& job, const Words::Word* word,
+                      std::uint32_t value) {
   if (word != nullptr &&
       api.cuStreamWaitValue32(stream, word->device, value, kWaitValueGeq) == CUDA_SUCCESS) {
     return true;
   }
-  job.hold();
+  job.add_reference();
   if (api.cuLaunchHostFunc(stream, &StreamJob::wait, &job) == CUDA_SUCCESS) return true;
   job.release();
   return false;
@@ -189,7 +189,7 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
                      const Segment& segment, void* stream_handle, const StreamCalls& calls) {
   Devices* devices = library.devices_in_use();
   if (devices == nullptr || devices->all().empty()) {
-    return Error{ENODEV, "there are no CUDA streams in this process"};
+    return Error{ENODEV, "this process does not use CUDA"};
   }
   Device& device = buffer.device() != nullptr ? *buffer.device() : *devices->all().front();
   library.note(device);
@@ -207,19 +207,19 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
   Words::Word* word = words().take(api);
   const std::uint32_t value = word != nullptr ? word->value : 0;
   auto& job = *new StreamJob(library, file, buffer, direction, segment, route, calls, word);
-  job.hold();  // it may be done before we are
+  job.add_reference();  // the job may finish before this function does
   if (const auto code = api.cuLaunchHostFunc(stream, &StreamJob::begin, &job);
       code != CUDA_SUCCESS) {
     job.abandon();
     job.release();
     return device.failed(code, "put the request into the stream");
   }
-  if (!hold_stream(api, stream, job, word, value)) {
+  if (!make_stream_wait(api, stream, job, word, value)) {
     if (job.cancel()) {
       job.release();
       return Error{EIO, "make the stream wait for the request"};
     }
-    StreamJob::wait(&job);  // the stream has come to it already: then so do we
+    StreamJob::wait(&job);  // the stream has already reached the job, so wait here
     return {};
   }
   job.release();

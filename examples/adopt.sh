@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# adopt.sh DIRECTORY: a disk full of files becomes a tier, a faster one is put before it, files move, and in the end Sluice is
-# taken away again. Nothing is imported, nothing exported. DIRECTORY is made for this and must not exist. Run it as root.
+# adopt.sh DIRECTORY: a disk full of files becomes a tier, a faster disk is added above it, files
+# move, and at the end Sluice is removed again. Nothing is imported or exported. DIRECTORY is
+# created and must not exist. Run it as root.
 set -euo pipefail
 dir=$1
 mkdir "$dir"
 mkdir "$dir"/{old,new,mnt,plain}
 
-# Everything a tree has that could get lost: content, modes, owners, times, links, attributes, names that scripts trip over.
+# Lists everything that could get lost: content, modes, owners, times, links, attributes, unusual
+# names.
 describe() {
   (
     cd "$1"
@@ -16,7 +18,7 @@ describe() {
   )
 }
 
-# A disk as it is after some years.
+# A disk as it may look after some years.
 cd "$dir/old"
 mkdir -p projects/2024/raw archive
 head -c 3M /dev/urandom >projects/2024/raw/scan.bin
@@ -37,18 +39,18 @@ describe "$dir/old" >"$dir/before"
 sluice mount --tier "fast=$dir/new" --tier "slow=$dir/old" --state "$dir/state" "$dir/mnt"
 trap 'sluice umount "$dir/mnt"' EXIT
 describe "$dir/mnt" | diff "$dir/before" -
-echo "adopted: all there, as it was"
+echo "adopted: the tree is unchanged"
 
 sluice move --to fast --wait "$dir/mnt/projects"
 describe "$dir/mnt" | diff "$dir/before" -
 [[ -f $dir/new/projects/2024/raw/scan.bin && ! -e $dir/old/projects/2024/raw/scan.bin ]]
-echo "moved: the projects are on the fast disk, and look as they did"
+echo "moved: the projects are on the fast disk, and the tree is unchanged"
 
-# And without Sluice again.
+# Remove Sluice again.
 sluice umount "$dir/mnt"
 trap - EXIT
 rm -rf "$dir"/{old,new}/.sluice "$dir/state"
 cp -a "$dir/old/." "$dir/new/." "$dir/plain/"
 describe "$dir/plain" | diff "$dir/before" -
-echo "left: both disks together are the tree as it was"
+echo "removed: both disks together contain the same tree"
 rm -rf "$dir"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * gpu_read FILE: reads a file into GPU memory, and says how it got there.
+ * gpu_read FILE: reads a file into GPU memory and prints the route that the bytes took.
  *
  *   cc gpu_read.c -o gpu_read $(pkg-config --cflags --libs sluice) -I/usr/local/cuda/include
  *      -L/usr/local/cuda/lib64 -lcudart
@@ -21,9 +21,9 @@ int main(int argc, char** argv) {
   sluice_file* file;
   if (sluice_open(argv[1], O_RDONLY, 0, &file) < 0) return fail("open", sluice_error());
   int64_t size = sluice_size(file);
-  if (size <= 0) return fail(argv[1], "there is nothing in it");
+  if (size <= 0) return fail(argv[1], "the file is empty");
 
-  /* Any memory will do: sluice_buffer_register() finds out what it is. */
+  /* Any memory works: sluice_buffer_register() detects its kind. */
   void* memory;
   int has_gpu = cudaMalloc(&memory, (size_t)size) == cudaSuccess;
   if (!has_gpu) memory = malloc((size_t)size);
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   struct sluice_result result;
   ssize_t done = sluice_read(file, buffer, 0, (size_t)size, 0, &result);
   if (done < 0) return fail("read", sluice_error());
-  if (done != size) return fail("read", "the file became shorter meanwhile");
+  if (done != size) return fail("read", "the file became shorter");
   printf("%zd bytes to %s memory by %s (%s), in the %s\n", done, has_gpu ? "GPU" : "host",
          sluice_route_name(result.route), sluice_why_text(result.why),
          result.in_process ? "process" : "daemon");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * ioctl_read FILE: reads a file of a Sluice mount into GPU memory without libsluice, by the ioctls
- * that it is made of, and compares what came with the file.
+ * ioctl_read FILE: reads a file of a Sluice mount into GPU memory with ioctls, without libsluice,
+ * and compares the result with the file.
  *
  *   cc ioctl_read.c -o ioctl_read -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
  */
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   struct stat status;
   if (fd < 0 || fstat(fd, &status) < 0) return fail("ioctl_read FILE");
 
-  /* The GPU is named by its UUID: its number may be another one in the daemon. */
+  /* The GPU is identified by its UUID, because its number may be different in the daemon. */
   struct sluice_buffer_register buffer = {.kind = SLUICE_BUFFER_CUDA_IPC};
   struct cudaDeviceProp gpu;
   void* memory;
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   buffer.length = (__u64)status.st_size;
   if (ioctl(fd, SLUICE_IOC_BUFFER_REGISTER, &buffer) < 0) return fail("register the memory");
 
-  /* As read(2), one request may do less than it was asked for. */
+  /* As with read(2), one request may read less than requested. */
   __u64 done = 0;
   while (done < buffer.length) {
     struct sluice_transfer transfer = {.buffer = buffer.buffer,
@@ -54,19 +54,19 @@ int main(int argc, char** argv) {
     printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
     done += transfer.done;
   }
-  if (done < buffer.length) fprintf(stderr, "the file became shorter meanwhile\n");
+  if (done < buffer.length) fprintf(stderr, "the file became shorter\n");
 
   void* came = malloc(done);
   void* file = mmap(NULL, done, PROT_READ, MAP_SHARED, fd, 0);
   if (came == NULL || file == MAP_FAILED ||
       cudaMemcpy(came, memory, done, cudaMemcpyDeviceToHost) != cudaSuccess ||
       memcmp(came, file, done) != 0) {
-    fprintf(stderr, "ioctl_read: what came is not what the file has\n");
+    fprintf(stderr, "ioctl_read: the bytes differ from the file\n");
     return 1;
   }
-  printf("every byte is as in the file\n");
+  printf("all bytes equal the file\n");
 
-  /* Before the memory is freed: the daemon has it mapped. */
+  /* Must be done before the memory is freed, because the daemon has mapped it. */
   struct sluice_buffer_unregister unregister = {.buffer = buffer.buffer};
   if (ioctl(fd, SLUICE_IOC_BUFFER_UNREGISTER, &unregister) < 0) return fail("unregister");
   cudaFree(memory);

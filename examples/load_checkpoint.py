@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""load_checkpoint.py MODEL: loads a safetensors file, an index, or the folder of either, and lists what came.
+"""load_checkpoint.py MODEL: loads a safetensors file, an index, or the folder of either, and lists the tensors.
 
 To the GPU with PyTorch, to NumPy arrays without. Needs libsluice and numpy.
 """

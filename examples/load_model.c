@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   sluice_model* model;
   if (sluice_model_open(argv[1], &model) < 0) return fail("open", sluice_error());
   size_t size = (size_t)sluice_model_arena(model);
-  if (size == 0) return fail(argv[1], "there is nothing in it");
+  if (size == 0) return fail(argv[1], "the model is empty");
 
   void* arena;
   int has_gpu = cudaMalloc(&arena, size) == cudaSuccess;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * ring_read [--gpu] [--depth N] [--threads N] [--size BYTES] [--seconds N] FILE: random reads of a
- * file through rings, one a thread, and how many a second that were, into host memory or a GPU's.
- * The last ones are compared with the file.
+ * ring_read [--gpu] [--depth N] [--threads N] [--size BYTES] [--seconds N] FILE: reads a file at
+ * random offsets through rings, one per thread, into host memory or GPU memory. It prints the
+ * number of reads per second, and compares the last ones with the file.
  *
  *   cc ring_read.c -o ring_read $(pkg-config --cflags --libs sluice) -lpthread
  *      -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
@@ -23,10 +23,10 @@ struct job {
   size_t size;
   double seconds;
   void* gpu_memory;           /* NULL: host memory */
-  uint64_t* offsets;          /* what was last read into each of `depth` places */
+  uint64_t* offsets;          /* the offset last read into each of `depth` slots */
   uint64_t reads, in_process; /* out */
   int code;                   /* out */
-  char error[256];            /* out: sluice_error() is a thread's own */
+  char error[256];            /* out: sluice_error() belongs to one thread */
 };
 
 static double now(void) {
@@ -69,7 +69,7 @@ static int work(struct job* job, sluice_ring* ring, sluice_file* file, sluice_bu
   }
 }
 
-/* Whether every place has what the file has. */
+/* True if every slot has the bytes of the file. */
 static int check(const struct job* job, sluice_buffer* buffer) {
   char* came = malloc(job->size);
   char* wanted = malloc(job->size);
@@ -108,7 +108,7 @@ static void* run(void* argument) {
   snprintf(job->error, sizeof job->error, "%s", sluice_error());
   if (job->code == 0 && !check(job, buffer)) {
     job->code = -1;
-    snprintf(job->error, sizeof job->error, "what came is not what the file has");
+    snprintf(job->error, sizeof job->error, "the bytes differ from the file");
   }
   sluice_ring_destroy(ring);
   sluice_buffer_unregister(buffer);

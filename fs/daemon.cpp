@@ -60,10 +60,10 @@ Engine::Settings engine_settings(const MountOptions& options) {
 // Everything a mount is made of, in the order in which it is built.
 class Daemon {
  public:
-  // Nothing, and the reason in `why`, if the mount can't be made.
-  static std::unique_ptr<Daemon> start(const MountOptions& options, std::string& why) {
+  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options) {
     auto daemon = std::unique_ptr<Daemon>(new Daemon(options));
-    return daemon->build(why) ? std::move(daemon) : nullptr;
+    SLUICE_TRY(daemon->build());
+    return daemon;
   }
 
   bool serve() {
@@ -89,13 +89,11 @@ class Daemon {
  private:
   explicit Daemon(const MountOptions& options) : options_(options) {}
 
-  bool build(std::string& why) {
+  Result<void> build() {
     const auto missing = options_.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
-    pool_ = Pool::open(tier_settings(options_), missing, Pool::NewTiers::Adopt,
-                       "mounted at " + options_.mountpoint, why);
-    if (!pool_) return false;
-    state_ = state_directory(options_.state, pool_->id(), why);
-    if (state_.empty()) return false;
+    pool_ = SLUICE_TRY(Pool::open(tier_settings(options_), missing, Pool::NewTiers::Adopt,
+                                  "mounted at " + options_.mountpoint));
+    state_ = SLUICE_TRY(state_directory(options_.state, pool_->id()));
 
     std::string log_file = options_.log_file;
     if (log_file.empty() && !options_.foreground) log_file = state_ + "/sluice.log";
@@ -103,16 +101,14 @@ class Daemon {
             log::start(log_file, spdlog::level::from_str(options_.log_level),
                        options_.log_format == "json" ? log::Format::Json : log::Format::Text);
         !started) {
-      why = "can't write the log " + log_file + ": " + std::strerror(started.error().code);
-      return false;
+      const int code = started.error().code;
+      return Error{code, "open the log",
+                   "can't write the log " + log_file + ": " + std::strerror(code)};
     }
-    if (!open_store(why)) return false;
+    SLUICE_TRY(open_store());
 
     const auto replayed = replay_intents(*store_, *pool_);
-    if (!replayed) {
-      why = "can't finish what an earlier mount left: " + replayed.error().text();
-      return false;
-    }
+    if (!replayed) return replayed.error().at("can't finish what an earlier mount left");
     if (*replayed > 0)
       log::get().info("finished operations that an earlier mount had begun: count={}", *replayed);
     pool_->clear_temporaries();
@@ -120,25 +116,25 @@ class Daemon {
 
     const Session::Settings settings{options_.mountpoint, options_.source, options_.mount_options,
                                      options_.passthrough, options_.io_uring};
-    session_ = Session::mount(settings, why);
-    if (!session_) return false;
+    session_ = SLUICE_TRY(Session::mount(settings));
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
     gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
                                         [this] { return session_->waiting(); });
-    return true;
+    return {};
   }
 
-  bool open_store(std::string& why) {
+  Result<void> open_store() {
     RocksStore::OpenReport report;
     auto store = RocksStore::open(state_ + "/db", options_.half_life, &report);
     if (store) {
       store_ = *std::move(store);
-      return true;
+      return {};
     }
-    why = "the database " + state_ + "/db ";
-    switch (store.error().code) {
+    std::string why = "the database " + state_ + "/db ";
+    const int code = store.error().code;
+    switch (code) {
       case EPROTONOSUPPORT:
         why +=
             "is of version " + std::to_string(report.schema_found) + ", this Sluice reads up to " +
@@ -149,10 +145,10 @@ class Daemon {
         why += "is in use by another mount; give each pool a --state directory of its own";
         break;
       default:
-        why += std::string("can't be opened: ") + std::strerror(store.error().code) +
+        why += std::string("can't be opened: ") + std::strerror(code) +
                (report.reason.empty() ? "" : " (" + report.reason + ")");
     }
-    return false;
+    return Error{code, "open the database", std::move(why)};
   }
 
   static void tell_manager(const std::string& lines) {
@@ -189,10 +185,9 @@ class Daemon {
     };
     start_metrics();
     auto control = ControlServer::listen(
-        state_ + "/" + kControlSocket,
-        {*pool_, *store_, *filesystem_, *filesystem_->migration(),
-         [this](const std::string& tier, std::string& why) { return add_tier(tier, why); },
-         [this] { return reporter_->activity(); }, heat_tree_});
+        state_ + "/" + kControlSocket, {*pool_, *store_, *filesystem_, *filesystem_->migration(),
+                                        [this](const std::string& tier) { return add_tier(tier); },
+                                        [this] { return reporter_->activity(); }, heat_tree_});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
@@ -221,20 +216,17 @@ class Daemon {
     metrics_ = *std::move(server);
   }
 
-  bool add_tier(const std::string& text, std::string& why) {
+  Result<void> add_tier(const std::string& text) {
     MountOptions probe;
     probe.tiers = options_.tiers;
-    if (const auto error = append_tier("tier add", text, probe)) {
-      why = error->message;
-      return false;
+    SLUICE_TRY(append_tier("tier add", text, probe));
+    const std::string& name = probe.tiers.back().name;
+    if (pool_->by_name(name) != nullptr) {
+      return Error{EEXIST, "add a tier", "the pool has a tier " + name + " already"};
     }
-    if (pool_->by_name(probe.tiers.back().name) != nullptr) {
-      why = "the pool has a tier " + probe.tiers.back().name + " already";
-      return false;
-    }
-    if (!pool_->add(tier_settings(probe).back(), why)) return false;
+    SLUICE_TRY(pool_->add(tier_settings(probe).back()));
     filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
-    return true;
+    return {};
   }
 
   void keep_house(const std::stop_token& stop) {
@@ -275,18 +267,18 @@ std::vector<TierSettings> tier_settings(const MountOptions& options) {
   return out;
 }
 
-std::string state_directory(const std::string& configured, const std::string& id,
-                            std::string& why) {
+Result<std::string> state_directory(const std::string& configured, const std::string& id) {
   const std::string path = configured.empty() ? std::string(kDefaultState) + "/" + id : configured;
   if (const auto made = make_directories(path); !made) {
-    why = "can't make the state directory " + path + ": " + std::strerror(made.error().code);
-    return {};
+    const int code = made.error().code;
+    return Error{code, "create the state directory",
+                 "can't create the state directory " + path + ": " + std::strerror(code)};
   }
   return path;
 }
 
 int run_daemon(const MountOptions& options,
-               const std::function<void(const std::string& failure)>& ready) {
+               const std::function<void(const Result<void>& mounted)>& ready) {
   // An arena for each of dozens of threads would hold on to several times the memory in use.
   ::mallopt(M_ARENA_MAX, 4);
   // Sent when somebody breaks a lease of ours, which we look at ourselves; it would end the
@@ -298,11 +290,13 @@ int run_daemon(const MountOptions& options,
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
-  std::string why;
-  const auto daemon = Daemon::start(options, why);
-  ready(daemon ? "" : why);
-  if (!daemon) return 1;
-  return daemon->serve() ? 0 : 1;
+  const auto daemon = Daemon::start(options);
+  if (!daemon) {
+    ready(daemon.error());
+    return 1;
+  }
+  ready({});
+  return (*daemon)->serve() ? 0 : 1;
 }
 
 }  // namespace sluice

@@ -22,7 +22,7 @@ Result<std::optional<std::size_t>> CachedReads::read(std::uint64_t offset, std::
                       POSIX_FADV_WILLNEED);
       return std::optional<std::size_t>();
     }
-    // Filesystems that don't know how not to wait, such as FUSE.
+    // Filesystems that do not support RWF_NOWAIT, such as FUSE.
     if (errno != EOPNOTSUPP && errno != ENOSYS) return Error::last("read the file");
     can_tell_ = false;
   }

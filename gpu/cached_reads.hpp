@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// CachedReads are reads of many small pieces on one thread, which come from the page cache first.
-// What it lacks is begun, all of it, and then waited for: so the disk has many requests at once,
-// and no other thread is woken.
+// CachedReads reads many small pieces on one thread. Pieces in the page cache are returned at once.
+// For the others the reads are started, all of them, before the first is waited for. So the disk
+// has many requests at a time, and no other thread has to be woken.
 //
 // Ownership: borrows the descriptor. Threads: caller locks.
 #pragma once
@@ -18,13 +18,13 @@ class CachedReads {
  public:
   explicit CachedReads(int fd) : fd_(fd) {}
 
-  // How many bytes there are, fewer than `length` only at the end of the file. Nothing if the page
-  // cache lacks some: their reading has begun, and read_buffered() waits for it.
+  // Returns the number of bytes, less than `length` only at the end of the file. Empty if some are
+  // not in the page cache; their read has been started, and read_buffered() waits for it.
   Result<std::optional<std::size_t>> read(std::uint64_t offset, std::byte* to, std::size_t length);
 
  private:
   const int fd_;
-  bool can_tell_ = true;  // what is in the page cache
+  bool can_tell_ = true;  // the filesystem supports RWF_NOWAIT
 };
 
 }  // namespace sluice

@@ -101,12 +101,9 @@ void find_virtual_memory(void* library, CudaApi& api) {
 
 }  // namespace
 
-std::unique_ptr<CudaApi> CudaApi::load(std::string& why_not) {
+Result<std::unique_ptr<CudaApi>> CudaApi::load() {
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    why_not = load_error(kLibrary);
-    return nullptr;
-  }
+  if (library == nullptr) return Error{ENODEV, "load CUDA", load_error(kLibrary)};
   auto api = std::make_unique<CudaApi>();
   Symbols symbols(library);
   find_basics(symbols, *api);
@@ -114,12 +111,11 @@ std::unique_ptr<CudaApi> CudaApi::load(std::string& why_not) {
   find_streams(symbols, *api);
   find_virtual_memory(library, *api);
   if (symbols.missing() != nullptr) {
-    why_not = std::string(kLibrary) + " lacks " + symbols.missing() + ": the driver is too old";
-    return nullptr;
+    return Error{ENODEV, "load CUDA",
+                 std::string(kLibrary) + " lacks " + symbols.missing() + ": the driver is too old"};
   }
   if (const CUresult code = api->cuInit(0); code != CUDA_SUCCESS) {
-    why_not = "the NVIDIA driver says: " + api->text_of(code);
-    return nullptr;
+    return Error{ENODEV, "load CUDA", "the NVIDIA driver says: " + api->text_of(code)};
   }
   return api;
 }

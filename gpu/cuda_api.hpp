@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // CudaApi is libcuda.so.1, loaded at run time: one binary serves machines with and without GPUs.
 //
-// The declarations are what Sluice needs of the driver API, under its names but in our namespace,
-// so that they get along with cuda.h; tests/unit/gpu/vendor_headers.cpp compares them with it.
-// Threads: immutable once loaded. libcuda is never unloaded: it has threads and exit handlers.
+// The declarations are the part of the driver API that Sluice needs, with its names but in our
+// namespace, so that they do not conflict with cuda.h. tests/unit/gpu/vendor_headers.cpp compares
+// them with it. Threads: immutable once loaded. libcuda is never unloaded, because it has threads
+// and exit handlers.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +12,11 @@
 #include <memory>
 #include <string>
 
+#include "base/result.hpp"
+
 namespace sluice {
 
-// Any number that the driver says; those that we look at have names.
+// The driver may return other values; those that Sluice tests for have names.
 enum CUresult : int {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,
@@ -135,7 +138,7 @@ struct CUmemAccessDesc {
   CUmemAccess_flags flags;
 };
 
-// Flags. Where cuda.h has macros, which know no namespace, the names are ours.
+// Flags. cuda.h has macros for them, which have no namespace, so the names are ours.
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kHostRegisterReadOnly = 8;
@@ -147,9 +150,9 @@ inline constexpr unsigned kWaitValueGeq = 0;
 inline constexpr unsigned kWaitValueEq = 1;
 
 struct CudaApi {
-  // Loads libcuda and calls cuInit(). Null if CUDA can't be used, and `why_not` says why: no
-  // library, too old a one, no GPU. REQUIRES: no fork() in this process afterwards.
-  static std::unique_ptr<CudaApi> load(std::string& why_not);
+  // Loads libcuda and calls cuInit(). The error says why CUDA can't be used: no library,
+  // too old a one, no GPU. REQUIRES: no fork() in this process afterwards.
+  static Result<std::unique_ptr<CudaApi>> load();
 
   // "CUDA_ERROR_OUT_OF_MEMORY: out of memory", or the bare number if the driver knows no name.
   std::string text_of(CUresult code) const;
@@ -219,11 +222,12 @@ struct CudaApi {
                              unsigned shared_bytes, CUstream stream, void** parameters,
                              void** extra);
 
-  // Null where the driver is too old for them. Stream memory operations:
+  // Null if the driver is too old for them. Stream memory operations:
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, std::uint32_t value,
                                   unsigned flags);
-  // Whether work put into the stream becomes part of a graph, to be done later, and more than once.
-  CUresult (*cuStreamIsCapturing)(CUstream stream, int* status);  // 0: it does not
+  // Tells whether work put into the stream becomes part of a graph, which may run later and several
+  // times.
+  CUresult (*cuStreamIsCapturing)(CUstream stream, int* status);  // status 0: it does not
   // The virtual memory API: all of these or none, as has_virtual_memory() says.
   bool has_virtual_memory() const { return cuMemRetainAllocationHandle != nullptr; }
   CUresult (*cuMemCreate)(CUmemGenericAllocationHandle* handle, std::size_t size,

@@ -163,35 +163,31 @@ CuFile::~CuFile() {
   if (opened_) api_.cuFileDriverClose();
 }
 
-std::unique_ptr<CuFile> CuFile::open(std::string& why_not) {
+Result<std::unique_ptr<CuFile>> CuFile::open() {
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const std::string reason = load_error(kLibrary);
+    std::string reason = load_error(kLibrary);
     library = ::dlopen(kInstalled, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      why_not = reason;
-      return nullptr;
-    }
+    if (library == nullptr) return Error{ENODEV, "load cuFile", std::move(reason)};
   }
   // In a program that uses our drop-in the name stands for that, which would ask us in turn.
   if (void* real = ::dlsym(library, kDropInFunction)) {
     library = reinterpret_cast<void* (*)()>(real)();
     if (library == nullptr) {
-      why_not = "NVIDIA's libcufile was not found, only Sluice's own";
-      return nullptr;
+      return Error{ENODEV, "load cuFile", "NVIDIA's libcufile was not found, only Sluice's own"};
     }
   }
   CuFileApi api{};
   Symbols symbols(library);
   find_all(symbols, api);
   if (symbols.missing() != nullptr) {
-    why_not = std::string(kLibrary) + " lacks " + symbols.missing() + ": it is too old";
-    return nullptr;
+    return Error{ENODEV, "load cuFile",
+                 std::string(kLibrary) + " lacks " + symbols.missing() + ": it is too old"};
   }
   const CUfileError_t error = api.cuFileDriverOpen();
   if (error.err != CU_FILE_SUCCESS && error.err != CU_FILE_DRIVER_ALREADY_OPEN) {
-    why_not = "cuFile's driver can't be opened: " + text_of(error);
-    return nullptr;
+    return Error{errno_of(error), "load cuFile",
+                 "cuFile's driver can't be opened: " + text_of(error)};
   }
   return std::unique_ptr<CuFile>(new CuFile(api, error.err == CU_FILE_SUCCESS));
 }

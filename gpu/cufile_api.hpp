@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// cuFile (libcufile.so.0), loaded at run time: NVIDIA's way from a file to GPU memory, direct where
-// nvidia-fs or PCIe P2PDMA serve the disk, else by copies of its own (its compatibility mode).
+// cuFile (libcufile.so.0), loaded at run time: NVIDIA's library for transfers between files and GPU
+// memory. Transfers are direct if nvidia-fs or PCIe P2PDMA supports the disk; otherwise cuFile
+// copies (compatibility mode).
 //
-// The declarations are what Sluice needs of cufile.h; tests/unit/gpu/vendor_headers.cpp compares
-// them with it. Threads: CuFile and CuFileHandle are thread-safe. libcufile is never unloaded.
+// The declarations are the part of cufile.h that Sluice needs; tests/unit/gpu/vendor_headers.cpp
+// compares them with it. Threads: CuFile and CuFileHandle are thread-safe. libcufile is never
+// unloaded.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +23,7 @@
 
 namespace sluice {
 
-// 0, or 5001 and up. Those that we look at have names.
+// 0, or 5001 and up. Values that Sluice tests for have names.
 enum CUfileOpError : int {
   CU_FILE_SUCCESS = 0,
   CU_FILE_DRIVER_NOT_INITIALIZED = 5001,
@@ -67,7 +69,7 @@ struct CUfileError_t {
   CUresult cu_err;
 };
 
-// Bits of CUfileDrvProps_t::nvfs.dstatusflags: what there is a direct path to.
+// Bits of CUfileDrvProps_t::nvfs.dstatusflags: the devices with a direct path.
 enum CUfileDriverStatusFlags : int {
   CU_FILE_LUSTRE_SUPPORTED = 0,
   CU_FILE_WEKAFS_SUPPORTED = 1,
@@ -161,14 +163,14 @@ struct CuFileApi {
   void (*cuFileHandleDeregister)(CUfileHandle_t handle);
   CUfileError_t (*cuFileBufRegister)(const void* base, std::size_t length, int flags);
   CUfileError_t (*cuFileBufDeregister)(const void* base);
-  // Bytes; -1 and errno; or a CUfileOpError made negative.
+  // Returns a number of bytes; -1 and errno; or a negative CUfileOpError.
   ssize_t (*cuFileRead)(CUfileHandle_t handle, void* base, std::size_t size, off_t file_offset,
                         off_t base_offset);
   ssize_t (*cuFileWrite)(CUfileHandle_t handle, const void* base, std::size_t size,
                          off_t file_offset, off_t base_offset);
 
-  // Null where the library is too old for them. Batches (in the compatibility mode those of more
-  // than 64 requests can hang):
+  // Null if the library is too old for them. Batches (in compatibility mode, batches of more than
+  // 64 requests can hang):
   CUfileError_t (*cuFileBatchIOSetUp)(CUfileBatchHandle_t* batch, unsigned count);
   CUfileError_t (*cuFileBatchIOSubmit)(CUfileBatchHandle_t batch, unsigned count,
                                        CUfileIOParams_t* requests, unsigned flags);
@@ -197,25 +199,26 @@ struct CuFileApi {
   CUfileError_t (*cuFileSetParameterString)(CUFileStringConfigParameter_t which, const char* value);
 };
 
-// A libcufile of ours (client/compat/cufile) has a function of this name: `void* ()`, what dlopen()
-// gave for NVIDIA's own, or null. By it one is told from the other.
+// Our own libcufile (client/compat/cufile) exports a function with this name: `void* ()`, which
+// returns the handle of NVIDIA's library, or null. NVIDIA's library has no such function.
 inline constexpr const char* kDropInFunction = "sluice_cufile_real";
 
 // "CU_FILE_IO_NOT_SUPPORTED (5008)"
 std::string text_of(CUfileError_t error);
-// EOPNOTSUPP: cuFile does not take this file or this memory, another route does.
+// EOPNOTSUPP: cuFile does not accept this file or memory, but another route does.
 int errno_of(CUfileError_t error);
 
-// cuFile writes its complaints to cufile.log in the working directory, unless the environment said
-// otherwise when the library was loaded. Says so, if nobody has. REQUIRES: no thread but this one.
+// cuFile writes a log to cufile.log in the working directory, unless an environment variable says
+// otherwise when the library is loaded. Sets that variable if it is not set. REQUIRES: there is no
+// other thread.
 void keep_cufile_log_away();
 
-// The driver of cuFile, open as long as the object lives.
+// The driver of cuFile, open while the object lives.
 class CuFile {
  public:
-  // Null if it can't be used, and `why_not` says why. The GPU's context must be the calling
-  // thread's (Device::enter): cuFile would make one on the first GPU.
-  static std::unique_ptr<CuFile> open(std::string& why_not);
+  // The error says why cuFile can't be used. The GPU's context must be the calling thread's
+  // (Device::enter): cuFile would make one on the first GPU.
+  static Result<std::unique_ptr<CuFile>> open();
   ~CuFile();  // REQUIRES: all handles are gone
   CuFile(const CuFile&) = delete;
   CuFile& operator=(const CuFile&) = delete;
@@ -223,8 +226,8 @@ class CuFile {
   const CuFileApi& api() const { return api_; }
   // "1.14"; empty if the library is too old to tell.
   std::string version() const;
-  // Whether reads of this file go from the disk to the GPU with no copy in host memory, as far as
-  // cuFile tells: what is not known to be so is not. `reason` says in words why, or what is amiss.
+  // True if reads of this file go from the disk to the GPU without a copy in host memory, as far as
+  // cuFile reports it; false if unknown. `reason` is set to the explanation.
   bool is_direct(int fd, std::string& reason) const;
 
   // Translates, and logs once a cause.
@@ -235,14 +238,14 @@ class CuFile {
   bool parameter(CUFileBoolConfigParameter_t which) const;
 
   const CuFileApi api_;
-  const bool opened_;  // by us: else somebody else in the process has it open, and closes it
+  const bool opened_;  // false: other code in the process has it open, and closes it
   CUfileDrvProps_t properties_{};
   bool forced_compat_ = false;
   Mutex mutex_;
   std::set<int> logged_ GUARDED_BY(mutex_);
 };
 
-// A file that is registered with cuFile. The descriptor stays the caller's, and must stay open.
+// A file that is registered with cuFile. The caller owns the descriptor and keeps it open.
 class CuFileHandle {
  public:
   static Result<std::unique_ptr<CuFileHandle>> create(CuFile& cufile, int fd);
@@ -250,8 +253,8 @@ class CuFileHandle {
   CuFileHandle(const CuFileHandle&) = delete;
   CuFileHandle& operator=(const CuFileHandle&) = delete;
 
-  // Bytes done: fewer at the end of the file, and wherever cuFile pleases. `base` is what was
-  // registered with cuFileBufRegister(), or any device address.
+  // Returns the number of bytes. It may be less than `size` at the end of the file and for internal
+  // reasons of cuFile. `base` was registered with cuFileBufRegister(), or is any device address.
   Result<std::size_t> read(CUdeviceptr base, std::uint64_t base_offset, std::size_t size,
                            std::uint64_t file_offset);
   Result<std::size_t> write(CUdeviceptr base, std::uint64_t base_offset, std::size_t size,

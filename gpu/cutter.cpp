@@ -10,10 +10,10 @@
 namespace sluice {
 namespace {
 
-// Below this, beginning a piece costs more than sharing it brings.
+// Smaller pieces cost more than sharing the work saves.
 constexpr std::uint64_t kLeast = 256 << 10;
 
-// What a Packer needs beside the bytes.
+// The room that a Packer needs in addition to the bytes.
 constexpr std::uint64_t kTable =
     std::tuple_size_v<decltype(Cutter::Piece::parts)> * Packer::kOverhead;
 
@@ -32,7 +32,7 @@ bool Cutter::take(Piece& piece, std::uint64_t most) {
   const std::uint64_t fair = left_ / (2 * workers_) / kGrain * kGrain;
   const std::uint64_t chunk = std::min(chunk_, most);
   const std::uint64_t target = std::clamp(fair, std::min(kLeast, chunk), chunk);
-  // Several small ones take longer for their bytes, and go in smaller pieces.
+  // Several small segments take longer per byte, so their pieces are smaller.
   const std::uint64_t small = std::clamp(fair, kSmall, chunk) - std::min(kTable, kSmall / 2);
   std::uint64_t taken = 0;
   piece.count = 0;

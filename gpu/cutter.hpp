@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A Cutter divides the segments of a request into pieces that workers take one after another, and
-// knows in the end how much of each segment there was.
+// counts how many bytes of each segment the file had.
 //
 // Pieces get smaller towards the end, so that all workers finish at about the same time. A piece is
 // a part of one large segment, or several small segments.
@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// Requests up to this size aren't worth a second thread, nor a piece of their own.
+// Requests up to this size are too small for a second thread or a piece of their own.
 inline constexpr std::uint64_t kSmall = 64 << 10;
 
 class Cutter {
@@ -31,8 +31,8 @@ class Cutter {
     std::array<Part, 256> parts;
     std::size_t count = 0;
     std::span<const Part> all() const { return {parts.data(), count}; }
-    // Of a large segment: to be read with O_DIRECT if that is better. Else the parts are small and
-    // fit into a Packer of a slot.
+    // True for a part of a large segment, which may be read with O_DIRECT. Otherwise the parts are
+    // small and fit into a Packer of one slot.
     bool is_large() const { return count == 1 && parts[0].range.length > kSmall; }
   };
 
@@ -43,9 +43,9 @@ class Cutter {
   // Takes a piece of at most `most` bytes, a multiple of kGrain. False: nothing is left.
   bool take(Piece& piece, std::uint64_t most);
   bool take(Piece& piece) { return take(piece, chunk_); }
-  // Of `part`, only `bytes` bytes were there: the file ends after them.
+  // Reports that the file ends after the first `bytes` bytes of `part`.
   void ends(const Part& part, std::uint64_t bytes);
-  // What the segments have to the first place where the file ended. REQUIRES: all pieces are done.
+  // The number of bytes up to the first place where the file ended. REQUIRES: all pieces are done.
   std::uint64_t bytes() const;
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kKernelsAgain = std::chrono::seconds(10);
 
-// After these every further call in the context fails, and often with the same code: the driver
+// After these errors every further call in the context fails, often with the same code. The driver
 // documents that "the process must be terminated and relaunched".
 bool is_sticky(CUresult code) {
   switch (code) {
@@ -93,7 +93,7 @@ std::string to_string(const GpuUuid& uuid) {
   return text;
 }
 
-// What the driver does not tell stays unknown; no question here makes a context.
+// Values that the driver does not report stay unknown. Nothing here creates a context.
 Device::Device(const CudaApi& api, CUdevice ordinal) : api_(api), ordinal_(ordinal) {
   CUuuid uuid{};
   if (api_.cuDeviceGetUuid(&uuid, ordinal) == CUDA_SUCCESS) {
@@ -102,7 +102,7 @@ Device::Device(const CudaApi& api, CUdevice ordinal) : api_(api), ordinal_(ordin
   char text[256] = "";
   if (api_.cuDeviceGetName(text, sizeof text, ordinal) == CUDA_SUCCESS) name_ = text;
   if (api_.cuDeviceGetPCIBusId(text, sizeof text, ordinal) == CUDA_SUCCESS) pci_ = text;
-  // The driver writes capitals, sysfs does not.
+  // The driver writes capital letters, sysfs does not.
   std::transform(pci_.begin(), pci_.end(), pci_.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   numa_node_ = numa_node_of(pci_);
@@ -113,7 +113,7 @@ Device::Device(const CudaApi& api, CUdevice ordinal) : api_(api), ordinal_(ordin
 Device::~Device() {
   {
     MutexLock lock(kernels_mutex_);
-    // In a context that was lost they are gone with it.
+    // In a lost context the kernels are gone.
     if (kernels_ && !enter()) static_cast<void>(kernels_.release());
     kernels_.reset();
   }
@@ -122,7 +122,7 @@ Device::~Device() {
 }
 
 Result<void> Device::enter() {
-  if (lost_) return Error(ENODEV, "use a GPU that was lost");
+  if (lost_) return Error(ENODEV, "use a GPU that is lost");
   CUcontext context = nullptr;
   CUresult code = CUDA_SUCCESS;
   {
@@ -131,7 +131,7 @@ Result<void> Device::enter() {
     if (code != CUDA_SUCCESS) context_ = nullptr;
     context = context_;
   }
-  if (code != CUDA_SUCCESS) return failed(code, "make a GPU context");
+  if (code != CUDA_SUCCESS) return failed(code, "create a GPU context");
   CUcontext current = nullptr;
   code = api_.cuCtxGetCurrent(&current);
   if (code == CUDA_SUCCESS && current == context) return {};
@@ -149,10 +149,10 @@ Error Device::failed(CUresult code, Operation what) {
     first = logged_.insert(code).second;
   }
   if (first && sticky) {
-    log::get().error("the GPU is lost to this process: gpu={} during=\"{}\" cause=\"{}\"",
+    log::get().error("GPU is lost for this process: gpu={} during=\"{}\" cause=\"{}\"",
                      to_string(uuid_), what.text, api_.text_of(code));
   } else if (first) {
-    log::get().warn("a GPU call failed: gpu={} during=\"{}\" cause=\"{}\"", to_string(uuid_),
+    log::get().warn("GPU call failed: gpu={} during=\"{}\" cause=\"{}\"", to_string(uuid_),
                     what.text, api_.text_of(code));
   }
   return {errno_of(code), what};
@@ -169,8 +169,9 @@ const Kernels* Device::kernels() {
     kernels_again_.store(now + kKernelsAgain, std::memory_order_relaxed);
     const Error error = failed(code, "load the kernels");
     if (!std::exchange(kernels_refused_, true)) {
-      log::get().warn("the GPU has no kernels, small pieces are copied one by one: gpu={} errno={}",
-                      to_string(uuid_), error.code);
+      log::get().warn(
+          "cannot load the GPU kernels, small pieces are copied one by one: gpu={} errno={}",
+          to_string(uuid_), error.code);
     }
     return nullptr;
   }
@@ -208,11 +209,16 @@ void Device::close_ipc(const IpcHandle& handle) {
 struct Devices::Loaded {
   std::unique_ptr<CudaApi> api;
   std::string why_none;
-  std::vector<std::unique_ptr<Device>> devices;  // before the api in teardown: declared after it
+  std::vector<std::unique_ptr<Device>>
+      devices;  // declared after the api, so that it is destroyed first
 
   void load() {
-    api = CudaApi::load(why_none);
-    if (!api) return;
+    auto cuda = CudaApi::load();
+    if (!cuda) {
+      why_none = cuda.error().text();
+      return;
+    }
+    api = *std::move(cuda);
     int count = 0;
     const CUresult code = api->cuDeviceGetCount(&count);
     if (code != CUDA_SUCCESS) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Devices are the GPUs of this machine, by UUID. CUDA is loaded, and a GPU given a context, when
-// somebody first needs it, never before: a context takes hundreds of megabytes of GPU memory, and a
-// process that forks must not have one.
+// Devices are the GPUs of this machine, by UUID. CUDA is loaded, and the context of a GPU created,
+// when first needed: a context takes hundreds of megabytes of GPU memory, and a process that forks
+// must not have one.
 //
-// Ownership: Devices owns its Device objects, which live as long as it does; contexts are the
+// Ownership: Devices owns its Device objects, which live as long as it does. Contexts are the
 // primary ones, which other users of CUDA in the process share.
 // Threads: thread-safe.
 #pragma once
@@ -26,12 +26,12 @@
 namespace sluice {
 
 using GpuUuid = std::array<std::uint8_t, 16>;
-// As nvidia-smi writes it: "GPU-12345678-...".
+// In the format of nvidia-smi: "GPU-12345678-...".
 std::string to_string(const GpuUuid& uuid);
 
 using IpcHandle = std::array<std::uint8_t, 64>;
 
-// The errno that is nearest to what CUDA said.
+// The errno that is nearest to CUDA's error.
 int errno_of(CUresult code);
 
 class Device {
@@ -49,23 +49,24 @@ class Device {
   std::uint64_t memory_bytes() const { return memory_; }
   const CudaApi& api() const { return api_; }
 
-  // Makes the GPU's context, created on first use, the calling thread's. Cheap when it is already.
+  // Makes the GPU's context current in the calling thread; creates it on first use. Cheap if it is
+  // already current.
   Result<void> enter();
-  // ENODEV from now on: an error that only a new process can clear has happened (a sticky one).
+  // From now on enter() fails with ENODEV. Called after an error that only a new process can clear.
   void lose() { lost_ = true; }
   bool is_lost() const { return lost_; }
 
-  // The kernels, loaded by the first who asks; null if they can't be, which is logged once, and
-  // tried again after a while: somebody may be recording a graph just now.
+  // The kernels, loaded at the first call; null if they can't be loaded. That is logged once, and
+  // loading is tried again after a while, because it fails while any thread captures a graph.
   // REQUIRES: the calling thread has entered this GPU.
   const Kernels* kernels();
 
-  // Translates what a CUDA call said (never CUDA_SUCCESS) to an errno, logs its name and text once
-  // a cause, and marks the device as lost where CUDA says that its context is of no more use.
+  // Translates a CUDA error (never CUDA_SUCCESS) to an errno, logs its name and text once per
+  // cause, and marks the device as lost if CUDA says that its context is unusable.
   Error failed(CUresult code, Operation what);
 
-  // Maps memory of another process. CUDA maps an allocation once a process, so each opening of the
-  // same handle yields the same address, until it was closed as often as it was opened.
+  // Maps memory of another process. CUDA maps an allocation only once per process: opening the same
+  // handle again returns the same address, until it was closed as often as it was opened.
   Result<CUdeviceptr> open_ipc(const IpcHandle& handle);
   void close_ipc(const IpcHandle& handle);
 
@@ -81,15 +82,15 @@ class Device {
   std::string name_, pci_;
   int numa_node_ = -1;
   std::uint64_t memory_ = 0;
-  std::atomic<bool> lost_{false};  // only ever turns true
+  std::atomic<bool> lost_{false};  // never becomes false again
   Mutex mutex_;
   CUcontext context_ GUARDED_BY(mutex_) = nullptr;
-  std::set<int> logged_ GUARDED_BY(mutex_);             // errors that the log has already
-  std::atomic<const Kernels*> kernels_ready_{nullptr};  // kernels_, to be read without the lock
+  std::set<int> logged_ GUARDED_BY(mutex_);             // errors that were logged
+  std::atomic<const Kernels*> kernels_ready_{nullptr};  // kernels_, for reading without the lock
   Mutex kernels_mutex_;                                 // held while CUDA loads them
   std::unique_ptr<Kernels> kernels_ GUARDED_BY(kernels_mutex_);
   bool kernels_refused_ GUARDED_BY(kernels_mutex_) = false;
-  std::atomic<std::chrono::steady_clock::time_point> kernels_again_{};  // no use to try before
+  std::atomic<std::chrono::steady_clock::time_point> kernels_again_{};  // do not try to load before
   Mutex ipc_mutex_;  // held while CUDA maps and unmaps
   std::map<IpcHandle, IpcMapping> ipc_ GUARDED_BY(ipc_mutex_);
 };
@@ -101,17 +102,17 @@ class Devices {
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  // All GPUs; none if CUDA is not usable, and why_none() says why. Loads CUDA on first use.
+  // All GPUs; empty if CUDA is unusable, and why_none() tells why. Loads CUDA on first use.
   const std::vector<std::unique_ptr<Device>>& all();
   std::string why_none();
-  // Whether somebody has needed CUDA: for who wants to report on it, and is no reason to load it.
+  // True if CUDA was loaded. For reports, which must not load it themselves.
   bool is_loaded() {
     MutexLock lock(mutex_);
     return loaded_ != nullptr;
   }
-  // "13.0" as the driver says; empty without CUDA.
+  // The CUDA version of the driver, such as "13.0"; empty without CUDA.
   std::string driver_version();
-  // ENODEV if there is no such GPU. All zero: the first.
+  // ENODEV: there is no such GPU. All zero stands for the first GPU.
   Result<Device*> by_uuid(const GpuUuid& uuid);
 
  private:

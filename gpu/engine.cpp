@@ -25,7 +25,7 @@ bool is_small(std::span<const Segment> segments) {
   });
 }
 
-// Whether a small request by this route needs nothing but a descriptor.
+// True if a small request by this route needs only a descriptor.
 bool can_be_small(Route wanted) {
   return wanted == Route::Auto || wanted == Route::Staged || wanted == Route::Host;
 }
@@ -49,22 +49,24 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory, const Segm
 Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
                               std::span<const Segment> segments, Route wanted) {
   for (const Segment& segment : segments) {
-    if (!is_within(segment, memory.length())) return Error(ERANGE, "read beyond the buffer");
+    if (!is_within(segment, memory.length()))
+      return Error(ERANGE, "read beyond the end of the buffer");
   }
-  if (!memory.device() && !memory.is_writable()) return Error(EACCES, "read to the buffer");
+  if (!memory.device() && !memory.is_writable())
+    return Error(EACCES, "read into a buffer that is mapped read-only");
   if (memory.device() && !settings_.enabled) return Error(EOPNOTSUPP, "read to a GPU");
 
   Stats::Timer timer(stats_, uuid_of(memory));
   FileVersion version;
   if (const bool small = is_small(segments) && can_be_small(wanted); small) {
-    // Reading finds the end of the file by itself; on a mount, asking for it is a request more.
+    // Reading finds the end of the file itself; on a mount, fstat() would be another request.
     version.size = kLargestOffset;
   } else {
     struct stat stat {};
-    if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");
+    if (::fstat(file.fd, &stat) != 0) return Error::last("stat the file");
     version = FileVersion::of(stat);
   }
-  // One segment, which is the usual case, needs no memory from the heap.
+  // A single segment, the usual case, needs no memory from the heap.
   Segment one[1];
   std::vector<Segment> many;
   std::size_t count = 0;
@@ -86,10 +88,11 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
 
 Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Segment& segment,
                                Route wanted) {
-  if (!is_within(segment, memory.length())) return Error(ERANGE, "write beyond the buffer");
+  if (!is_within(segment, memory.length()))
+    return Error(ERANGE, "write beyond the end of the buffer");
   if (segment.file_offset > kLargestOffset ||
       segment.length > kLargestOffset - segment.file_offset) {
-    return Error(EFBIG, "write beyond what files can hold");
+    return Error(EFBIG, "write beyond the largest file size");
   }
   if (memory.device() && !settings_.enabled) return Error(EOPNOTSUPP, "write from a GPU");
 
@@ -103,14 +106,14 @@ Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Seg
 Result<void> Engine::prepare(Device& device) {
   SLUICE_TRY(parts_->staging(device));
   SLUICE_TRY(device.enter());
-  static_cast<void>(device.kernels());  // without them it works, too
+  static_cast<void>(device.kernels());  // it works without them, too
   return {};
 }
 
 Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length,
                           uid_t user) {
   struct stat stat {};
-  if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");
+  if (::fstat(file.fd, &stat) != 0) return Error::last("stat the file");
   const auto size = static_cast<std::uint64_t>(stat.st_size);
   if (offset >= size) return {};
   const std::uint64_t end = length == 0 ? size : offset + std::min(length, size - offset);

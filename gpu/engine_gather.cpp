@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Records by number: which way they take.
+// Records by number: chooses how they are read.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -15,10 +15,11 @@
 namespace sluice {
 namespace {
 
-// So few records are read as segments are, on the calling thread.
+// Up to this many records are read like segments, on the calling thread.
 constexpr std::size_t kFew = 512;
-constexpr std::size_t kSegments = 4096;  // of a request that is made of records
-// What a record costs on another route, in bytes of one large read: when registering pays.
+constexpr std::size_t kSegments = 4096;  // of one request that reads records as segments
+// The cost of a record on another route, in bytes of one large read. Used to decide when
+// registering pays off.
 constexpr std::uint64_t kRecordWeight = 4;
 constexpr std::size_t kSamples = 32;
 
@@ -26,7 +27,7 @@ std::optional<BadIndex> find_bad(std::span<const std::uint64_t> index, std::uint
   constexpr std::size_t kAtOnce = 4096;
   for (std::size_t begin = 0; begin < index.size(); begin += kAtOnce) {
     const auto part = index.subspan(begin, std::min(kAtOnce, index.size() - begin));
-    bool any = false;  // not left at the first, so that the compiler may look at several at once
+    bool any = false;  // no early exit, so that the compiler can vectorize the loop
     for (const std::uint64_t number : part) any |= number >= records;
     if (!any) continue;
     const auto bad = std::find_if(part.begin(), part.end(), [&](auto n) { return n >= records; });
@@ -48,7 +49,7 @@ bool is_cold(int fd, const RecordFile& records, std::span<const std::uint64_t> i
 
 }  // namespace
 
-// The index where the CPU can read it; `own` keeps it if it was the GPU's.
+// The index in host memory; `own` stores it if it was on the GPU.
 Result<std::span<const std::uint64_t>> Engine::Parts::host_index(const RecordRequest& request,
                                                                  std::vector<std::uint64_t>& own) {
   std::span<const std::uint64_t> index(request.index.host, request.index.count);
@@ -62,7 +63,7 @@ Result<std::span<const std::uint64_t>> Engine::Parts::host_index(const RecordReq
     index = own;
   }
   request.bad = find_bad(index, request.records.count);
-  if (request.bad) return Error(ERANGE, "the index has a number that is none of a record");
+  if (request.bad) return Error(ERANGE, "the index has a number without a record");
   return index;
 }
 
@@ -102,7 +103,7 @@ Result<Transfer> Engine::Parts::gather(const RecordRequest& request) {
   return Transfer{bytes, route, why};
 }
 
-// From registered page cache; a reason if that is not possible.
+// Reads from registered page cache; returns a reason if that is not possible.
 Result<std::variant<Transfer, Why>> Engine::Parts::gather_mapped(const RecordRequest& request,
                                                                  std::uint64_t bytes) {
   using Went = std::variant<Transfer, Why>;
@@ -140,7 +141,7 @@ Result<std::variant<Transfer, Why>> Engine::Parts::gather_mapped(const RecordReq
   return Went(Why::Changed);
 }
 
-// As reads of segments: few records, or large ones, or with nothing pinned.
+// Reads records as segments: if there are few, or large ones, or nothing is pinned.
 Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
                                                    std::span<const std::uint64_t> index) {
   const std::uint64_t size = request.records.size;
@@ -156,7 +157,8 @@ Result<Transfer> Engine::Parts::gather_by_segments(const RecordRequest& request,
     const ReadRequest read{request.file.fd, request.version, request.memory, segments,
                            count * size,    Route::Auto,     request.timer};
     const auto part = SLUICE_TRY(request.memory.device() ? read_device(read) : read_host(read));
-    if (part.bytes < read.length) return Error(ERANGE, "the file became shorter meanwhile");
+    if (part.bytes < read.length)
+      return Error(ERANGE, "the file became shorter during the request");
     sum = {sum.bytes + part.bytes, part.route, part.why};
   }
   return sum;
@@ -193,12 +195,12 @@ Result<Transfer> Engine::Parts::scatter(const RecordRequest& request) {
   return Transfer{bytes, route, device ? Why::Writing : Why::HostMemory};
 }
 
-// What gather() and scatter() have in common: `work` is one of Parts.
+// Common to gather() and scatter(): `work` is a member function of Parts.
 Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
                                       std::uint64_t memory_offset, const Records& records,
                                       const RecordIndex& index, std::optional<BadIndex>* bad,
                                       RecordWork work) {
-  if (records.size == 0) return Error(EINVAL, "records have at least one byte");
+  if (records.size == 0) return Error(EINVAL, "a record must have at least one byte");
   if (memory_offset > memory.length() ||
       index.count > (memory.length() - memory_offset) / records.size) {
     return Error(ERANGE, "the buffer has no room for so many records");
@@ -210,7 +212,7 @@ Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
 
   Stats::Timer timer(stats_, memory.device() ? memory.device()->uuid() : GpuUuid{});
   struct stat stat {};
-  if (::fstat(file.fd, &stat) != 0) return Error::last("look at the file");
+  if (::fstat(file.fd, &stat) != 0) return Error::last("stat the file");
   const FileVersion version = FileVersion::of(stat);
   const std::uint64_t end = std::min(version.size, kLargestOffset);
   const std::uint64_t count = records.offset >= end ? 0 : (end - records.offset) / records.size;
@@ -231,7 +233,8 @@ Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
 Result<Transfer> Engine::gather(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
                                 const Records& records, const RecordIndex& index,
                                 std::optional<BadIndex>* bad) {
-  if (!memory.device() && !memory.is_writable()) return Error(EACCES, "read to the buffer");
+  if (!memory.device() && !memory.is_writable())
+    return Error(EACCES, "read into a buffer that is mapped read-only");
   return with_records(file, memory, memory_offset, records, index, bad, &Parts::gather);
 }
 

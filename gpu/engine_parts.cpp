@@ -17,13 +17,14 @@ namespace {
 
 constexpr unsigned kBareLanes = 16;
 constexpr auto kPinAgain = std::chrono::seconds(10);
-// Of a write from host memory: the most that one pwrite(2) takes is 2 GiB.
+// The size of one pwrite(2) of a write from host memory; the kernel's limit is 2 GiB.
 constexpr std::uint64_t kWritePiece = 64 << 20;
 
 Engine::Settings filled_in(Engine::Settings settings) {
-  // Copying from the page cache takes 0.15 to 0.25 core seconds a GB, and an H200's bus 55 GB in
-  // one: with 12 of 16 cores both the daemon (48.7 GB/s) and a program (44 to 49) were near to it;
-  // 8 brought the daemon 42 to 50 in three runs, a program 22. From a disk it is all the same.
+  // Copying from the page cache takes 0.15 to 0.25 core seconds per GB, and the bus of an H200
+  // transfers 55 GB/s. With 12 of 16 cores, both the daemon (48.7 GB/s) and a program (44 to 49)
+  // came near to it. With 8, the daemon reached 42 to 50 in three runs, a program 22. For reads
+  // from a disk the number does not matter.
   if (settings.threads == 0) {
     settings.threads = std::clamp(std::thread::hardware_concurrency() * 3 / 4, 4u, 12u);
   }
@@ -37,7 +38,7 @@ Engine::Settings filled_in(Engine::Settings settings) {
   return settings;
 }
 
-Error not_this_way() { return Error(EOPNOTSUPP, "take the route that was asked for"); }
+Error cannot_take_route() { return Error(EOPNOTSUPP, "take the requested route"); }
 
 }  // namespace
 
@@ -79,7 +80,7 @@ WorkerPool& Engine::Parts::workers() {
 }
 
 Result<Staging*> Engine::Parts::staging(Device& device) {
-  if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
+  if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
   if (Staging* ready = staging_ready.load(std::memory_order_acquire)) return ready;
   WorkerPool& pool = workers();
   const MutexLock lock(mutex_);
@@ -88,8 +89,8 @@ Result<Staging*> Engine::Parts::staging(Device& device) {
   if (now < try_again_) return Error(EOPNOTSUPP, "pin staging memory");
   auto made = Staging::create(device, pool, settings.chunk, settings.slots);
   if (!made) {
-    if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
-    log::get().warn("no host memory could be pinned, GPU transfers will be slow: {} errno={}",
+    if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
+    log::get().warn("cannot pin host memory, GPU transfers will be slow: {} errno={}",
                     made.error().operation, made.error().code);
     try_again_ = now + kPinAgain;
     return Error(EOPNOTSUPP, "pin staging memory");
@@ -99,7 +100,7 @@ Result<Staging*> Engine::Parts::staging(Device& device) {
   return staging_.get();
 }
 
-// From the disk straight to the GPU beats everything but bytes that are in memory already.
+// A direct read from the disk is the fastest route, except for bytes that are already in memory.
 bool Engine::Parts::is_better_direct(int fd, const FileVersion& version, const Segment& first,
                                      Device& device) {
   const auto glance = std::min(first.length, settings.chunk);
@@ -112,20 +113,20 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
   const auto cufile = [&] { return cufiles.judge(request.fd, request.version.id, device); };
   switch (request.wanted) {
     case Route::Host:
-      return not_this_way();
+      return cannot_take_route();
     case Route::Gds:
-      if (!cufile().direct) return not_this_way();
+      if (!cufile().direct) return cannot_take_route();
       return Choice{Route::Gds, Why::Asked};
     case Route::CuFile:
-      if (!cufile().usable) return not_this_way();
+      if (!cufile().usable) return cannot_take_route();
       return Choice{Route::CuFile, Why::Asked};
     case Route::Staged:
     case Route::Pageable:
       return Choice{request.wanted, Why::Asked};
     case Route::Mapped: {
       auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist);
-      if (device.is_lost()) return Error(ENODEV, "use a GPU that was lost");
-      if (!std::holds_alternative<MappedFiles::Shared>(found)) return not_this_way();
+      if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
+      if (!std::holds_alternative<MappedFiles::Shared>(found)) return cannot_take_route();
       return Choice{Route::Mapped, Why::Asked, std::get<MappedFiles::Shared>(found)};
     }
     case Route::Auto:
@@ -154,14 +155,14 @@ Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t 
 }
 
 Result<Transfer> Engine::Parts::read_device(const ReadRequest& request) {
-  // Small ones need no pass: they are many, short, and would stand in line behind large ones.
+  // Small requests need no pass: they are many and short, and would wait behind large ones.
   std::optional<Gate::Pass> pass;
   if (request.length > kSmall && !request.is_batch()) pass.emplace(gate);
   const Choice choice = SLUICE_TRY(choose(request));
-  return carry_out(request, choice);
+  return execute(request, choice);
 }
 
-Result<Transfer> Engine::Parts::carry_out(const ReadRequest& request, const Choice& choice) {
+Result<Transfer> Engine::Parts::execute(const ReadRequest& request, const Choice& choice) {
   request.timer.take(choice.route);
   switch (choice.route) {
     case Route::Gds:
@@ -179,7 +180,7 @@ Result<Transfer> Engine::Parts::carry_out(const ReadRequest& request, const Choi
 Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Choice& choice) {
   auto lent = staging(*request.memory.device());
   if (failed_with(lent, EOPNOTSUPP) && request.wanted == Route::Auto) {
-    return carry_out(request, {Route::Pageable, Why::NotPinned});
+    return execute(request, {Route::Pageable, Why::NotPinned});
   }
   Staging& slots = *SLUICE_TRY(std::move(lent));
   if (request.is_batch()) {
@@ -201,7 +202,7 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
 Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Choice& choice) {
   bool unchanged = false;
   {
-    // For many small ones, slots for the kernel's table, if they can be had.
+    // Many small segments need slots for the kernel's table, if there are any.
     LanePool* lanes = &bare;
     if (request.segments.size() > 1) {
       if (const auto slots = staging(*request.memory.device())) lanes = &(*slots)->batches();
@@ -212,15 +213,15 @@ Result<Transfer> Engine::Parts::read_mapped(const ReadRequest& request, const Ch
   }
   if (unchanged) return Transfer{request.length, Route::Mapped, choice.why};
   mapped.forget([&](const FileId& id) { return id == request.version.id; });
-  if (request.wanted != Route::Auto) return not_this_way();
-  return carry_out(request, {Route::Staged, Why::Changed});
+  if (request.wanted != Route::Auto) return cannot_take_route();
+  return execute(request, {Route::Staged, Why::Changed});
 }
 
 Result<Transfer> Engine::Parts::read_cufile(const ReadRequest& request, const Choice& choice) {
   const auto bytes = cufiles.read(workers(), settings.chunk, request.fd, request.version.id,
                                   request.memory, request.segments);
   if (failed_with(bytes, EOPNOTSUPP) && request.wanted == Route::Auto) {
-    return carry_out(request, {Route::Staged, Why::CuFileRefused});
+    return execute(request, {Route::Staged, Why::CuFileRefused});
   }
   return Transfer{SLUICE_TRY(bytes), choice.route, choice.why};
 }
@@ -232,7 +233,7 @@ Result<Transfer> Engine::Parts::read_mmap(const ReadRequest& request, const Choi
 }
 
 Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
-  if (request.wanted != Route::Auto && request.wanted != Route::Host) return not_this_way();
+  if (request.wanted != Route::Auto && request.wanted != Route::Host) return cannot_take_route();
   request.timer.take(Route::Host);
   const Why why = request.wanted == Route::Auto ? Why::HostMemory : Why::Asked;
   std::byte* const memory = request.memory.host();
@@ -253,7 +254,7 @@ Result<Transfer> Engine::Parts::write(const EngineFile& file, Memory& memory,
   std::optional<Gate::Pass> pass;
   if (segment.length > kSmall) pass.emplace(gate);
   if (!memory.device()) {
-    if (!automatic && wanted != Route::Host) return not_this_way();
+    if (!automatic && wanted != Route::Host) return cannot_take_route();
     timer.take(Route::Host);
     for (std::uint64_t at = 0; at < segment.length; at += kWritePiece) {
       SLUICE_TRY(write_out(file, memory.host() + segment.memory_offset + at,
@@ -261,7 +262,8 @@ Result<Transfer> Engine::Parts::write(const EngineFile& file, Memory& memory,
     }
     return Transfer{segment.length, Route::Host, automatic ? Why::HostMemory : Why::Asked};
   }
-  if (!automatic && wanted != Route::Staged && wanted != Route::Pageable) return not_this_way();
+  if (!automatic && wanted != Route::Staged && wanted != Route::Pageable)
+    return cannot_take_route();
   if (wanted != Route::Pageable) {
     timer.take(Route::Staged);
     auto lent = staging(*memory.device());

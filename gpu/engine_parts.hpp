@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What an Engine is made of; included by the engine's own sources only. Parts are made when a
-// request first needs them.
+// The parts of an Engine; included only by the engine's own sources. A part is created when a
+// request first needs it.
 //
 // Threads: thread-safe.
 #pragma once
@@ -27,7 +27,7 @@
 
 namespace sluice {
 
-// Lets so many in at once; the others wait.
+// Lets a limited number of requests in at once; the others wait.
 class Gate {
  public:
   explicit Gate(unsigned places) : free_(places) {}
@@ -48,8 +48,8 @@ class Gate {
   unsigned free_ GUARDED_BY(mutex_);
 };
 
-// Puts back what CUDA context the calling thread had: in an application's process it decides which
-// GPU the application's next call means.
+// Restores the CUDA context of the calling thread. In the process of an application, it determines
+// which GPU the application's next call uses.
 class CallersContext {
  public:
   explicit CallersContext(const Memory& memory)
@@ -70,14 +70,14 @@ class CallersContext {
   const bool known_;
 };
 
-// Segments up to kSmall each and this together are a batch: not worth another thread, if the page
-// cache has them.
+// Segments of at most kSmall each and this much together are a batch. A batch in the page cache is
+// too small for another thread.
 inline constexpr std::uint64_t kBatch = 1 << 20;
 
-// The kernel's: offsets in files are signed.
+// The kernel's limit: file offsets are signed.
 inline constexpr std::uint64_t kLargestOffset = std::numeric_limits<std::int64_t>::max();
 
-// A read of bytes that exist: no segment is empty or reaches beyond the end of the file.
+// A read of existing bytes: no segment is empty or reaches beyond the end of the file.
 struct ReadRequest {
   int fd;
   FileVersion version;
@@ -89,7 +89,7 @@ struct ReadRequest {
   Stats::Timer& timer;
 };
 
-// Records to bring or to write: index.count is not 0, and the memory has the room.
+// Records to read or write. INVARIANT: index.count is not 0, and the memory is large enough.
 struct RecordRequest {
   const EngineFile& file;
   FileVersion version;
@@ -111,7 +111,7 @@ struct Engine::Parts {
   explicit Parts(const Settings& wanted);
 
   Result<Choice> choose(const ReadRequest& request);
-  // What choose() would, for a GPU's memory and Route::Auto, with nothing registered by it.
+  // What choose() would return for GPU memory and Route::Auto, without registering anything.
   Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device);
   Result<Transfer> read_device(const ReadRequest& request);
   Result<Transfer> read_host(const ReadRequest& request);
@@ -127,19 +127,19 @@ struct Engine::Parts {
   }
 
   WorkerPool& workers();
-  // EOPNOTSUPP if nothing could be pinned, ENODEV if the GPU is lost.
+  // EOPNOTSUPP: nothing could be pinned. ENODEV: the GPU is lost.
   Result<Staging*> staging(Device& device);
 
-  const Settings settings;  // with every default filled in
+  const Settings settings;  // with all defaults filled in
   DirectRefusals refusals;
-  Gate gate;      // large requests
-  LanePool bare;  // with no memory of their own
+  Gate gate;      // for large requests
+  LanePool bare;  // lanes without pinned memory
   MappedFiles mapped;
   CuFiles cufiles;
-  std::atomic<Staging*> staging_ready{nullptr};  // staging_, once made: read without the lock
+  std::atomic<Staging*> staging_ready{nullptr};  // staging_, for reading without the lock
 
  private:
-  Result<Transfer> carry_out(const ReadRequest& request, const Choice& choice);
+  Result<Transfer> execute(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_staged(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_mapped(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_cufile(const ReadRequest& request, const Choice& choice);
@@ -155,13 +155,13 @@ struct Engine::Parts {
 
   Mutex mutex_;
   std::unique_ptr<Staging> staging_ GUARDED_BY(mutex_);
-  // When nothing could be pinned.
+  // The next attempt after pinning has failed.
   std::chrono::steady_clock::time_point try_again_ GUARDED_BY(mutex_){};
-  // Its threads end before the memory that they use.
+  // Declared last of these: its threads must end before the memory that they use.
   std::unique_ptr<WorkerPool> workers_ GUARDED_BY(mutex_);
 
  public:
-  Warmer warmer;  // the last: its thread asks whether the others are busy
+  Warmer warmer;  // declared last: its thread asks whether the other parts are busy
 };
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the engine would do with a file, in words that somebody can act on.
+// Describes what the engine would do with a file, in words that a user can act on.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -24,11 +24,11 @@ std::string when_mapped(const std::variant<MappedFiles::Shared, Why>& found,
     case Why::Registered:
       return "the next large read registers the page cache";
     case Why::ReadOnce:
-      return "the second time that the file is read";
+      return "when the file is read a second time";
     case Why::Cached:
-      return "from 16 MiB on; a smaller file is as fast without";
+      return "for files from 16 MiB on; smaller ones are as fast without it";
     case Why::NotCached:
-      return "once all of the file is in the page cache: read it, or prefetch it";
+      return "once the whole file is in the page cache: read it, or prefetch it";
     case Why::Changed:
       return "once the file has not been changed for " +
              std::to_string(settings.mapped_after.count()) + " ms";
@@ -53,7 +53,7 @@ Engine::Preview Engine::preview(const EngineFile& file, std::uint64_t length, De
   }
   struct stat stat {};
   if (!settings_.enabled || ::fstat(file.fd, &stat) != 0) {
-    preview.words = settings_.enabled ? "none: the file can't be looked at"
+    preview.words = settings_.enabled ? "none: cannot stat the file"
                                       : "none: transfers to GPUs are turned off in the settings";
     return preview;
   }
@@ -64,7 +64,8 @@ Engine::Preview Engine::preview(const EngineFile& file, std::uint64_t length, De
   preview.words = sentence(choice.route, choice.why);
   if (choice.route != Route::Gds) {
     const auto verdict = parts_->cufiles.judge(file.fd, version.id, *device);
-    // Of a file that could go directly, the page cache has the bytes, and that has been said.
+    // A file with a direct path is staged only because the page cache has the bytes, which `words`
+    // already says.
     if (!verdict.direct) preview.words += "; not gds: " + verdict.words;
   }
   return preview;
@@ -76,9 +77,9 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
   const bool readable = ::fstat(file.fd, &stat) == 0;
   if (!device || !settings_.enabled || !readable) {
     std::string words = !settings_.enabled ? "GPU transfers are off: set gpu = true"
-                        : !readable        ? "the file can't be looked at"
+                        : !readable        ? "cannot stat the file"
                                            : devices_.why_none();
-    if (words.empty()) words = "no GPU was named";
+    if (words.empty()) words = "no GPU was given";
     for (const Route route :
          {Route::Gds, Route::CuFile, Route::Mapped, Route::Staged, Route::Pageable}) {
       all.push_back({route, false, words});
@@ -89,18 +90,18 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
     all.push_back({Route::Gds, verdict.direct, verdict.direct ? "ready" : verdict.words});
     all.push_back(
         {Route::CuFile, verdict.usable,
-         verdict.usable ? "when asked for; staged and mapped are faster" : verdict.words});
+         verdict.usable ? "on request only; staged and mapped are faster" : verdict.words});
     const auto staged = parts_->staging(*device);
     const bool pinned = staged.has_value();
     const std::string lost = device->is_lost()
-                                 ? "the GPU is lost to this process: restart it"
-                                 : "no host memory could be pinned: see the log, and free memory";
+                                 ? "the GPU is lost for this process: restart it"
+                                 : "cannot pin host memory: see the log, and free memory";
     const auto found = parts_->mapped.find(file.fd, version, *device, MappedFiles::Wish::Look);
     all.push_back({Route::Mapped, pinned, pinned ? when_mapped(found, parts_->settings) : lost});
     all.push_back({Route::Staged, pinned,
                    pinned ? format_size(pinned_bytes()) + " of host memory are pinned" : lost});
     all.push_back({Route::Pageable, !device->is_lost(),
-                   device->is_lost() ? lost : "when asked for, or when nothing can be pinned"});
+                   device->is_lost() ? lost : "on request, or if no memory can be pinned"});
   }
   all.push_back({Route::Host, true, "ready"});
   return all;

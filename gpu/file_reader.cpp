@@ -13,8 +13,8 @@
 namespace sluice {
 namespace {
 
-// From this share on the page cache is as good as complete: reading the rest along costs less than
-// reading everything from the disk.
+// If at least this share is in the page cache, reading the rest through it costs less than reading
+// everything from the disk.
 constexpr double kCached = 0.9;
 
 constexpr std::uint64_t down(std::uint64_t value, std::uint64_t alignment) {
@@ -57,10 +57,10 @@ void FileReader::open_direct() {
   if (refusals_.contains(filesystem_)) return;
   alignment_ = direct_alignment(fd_);
   if (std::has_single_bit(alignment_) && alignment_ <= kGrain) {
-    // A description of its own: O_DIRECT set on the caller's would hold for everybody who uses it.
+    // A separate open file: setting O_DIRECT on the caller's would affect everyone who uses it.
     const std::string path = "/proc/self/fd/" + std::to_string(fd_);
     direct_.reset(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
-    // Too many open files says nothing about the filesystem; an unlinked file opens as well.
+    // Other errors, such as too many open files, say nothing about the filesystem.
     if (!direct_ && errno != EINVAL) return;
   }
   if (direct_) {
@@ -71,7 +71,7 @@ void FileReader::open_direct() {
 }
 
 int FileReader::direct_for(std::uint64_t offset, std::size_t length) {
-  // A kernel that can't say gets buffered reads, which are never wrong.
+  // If the kernel can't tell, the read is buffered, which is always correct.
   const bool cold = cached_share(fd_, offset, length).value_or(1) < kCached;
   cold_now_.store(cold, std::memory_order_relaxed);
   if (!cold) {
@@ -83,15 +83,16 @@ int FileReader::direct_for(std::uint64_t offset, std::size_t length) {
   return refused_ ? -1 : direct_.get();
 }
 
-// Reads up to `room` bytes, and at least `enough` unless the file ends before. What O_DIRECT leaves
-// over, at the end of the file or because it stopped early, the page cache gives.
+// Reads up to `room` bytes, and at least `enough` unless the file ends before. The rest that
+// O_DIRECT does not read, at the end of the file or after a short read, is read through the page
+// cache.
 Result<std::size_t> FileReader::read_direct(int direct, std::uint64_t offset, std::byte* to,
                                             std::size_t room, std::size_t enough) {
   std::size_t got = 0;
   while (got < enough && got % alignment_ == 0) {
     const ssize_t count = ::pread(direct, to + got, room - got, static_cast<off_t>(offset + got));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EINVAL) {  // there are those who open with O_DIRECT and then balk
+    if (count < 0 && errno == EINVAL) {  // some filesystems accept O_DIRECT in open() but not here
       refused_ = true;
       refusals_.add(filesystem_);
       break;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A FileReader reads pieces of one file for one request: through the page cache where that has the
-// bytes, with O_DIRECT where it has not.
+// A FileReader reads pieces of one file for one request: through the page cache if it has the
+// bytes, otherwise with O_DIRECT.
 //
 // Threads: thread-safe.
 #pragma once
@@ -19,11 +19,11 @@
 
 namespace sluice {
 
-// Pieces of large requests begin and end at multiples of this, as far as the request does: it is a
-// multiple of whatever O_DIRECT wants on the disks there are.
+// Pieces of large requests begin and end at multiples of this, as far as the request does. It is a
+// multiple of the alignment that O_DIRECT needs on all known disks.
 inline constexpr std::uint64_t kGrain = 64 << 10;
 
-// Filesystems that said no to O_DIRECT: asking for each request anew costs an open. Thread-safe.
+// Filesystems that refused O_DIRECT. Trying again for each request would cost an open. Thread-safe.
 class DirectRefusals {
  public:
   bool contains(dev_t filesystem) const;
@@ -39,27 +39,28 @@ Result<std::size_t> read_buffered(int fd, std::uint64_t offset, std::byte* to, s
 
 class FileReader {
  public:
-  // `fd` stays the caller's.
+  // The caller owns `fd`.
   FileReader(int fd, dev_t filesystem, DirectRefusals& refusals);
 
-  // Where in the slot the bytes are, and how many: fewer than asked for only at the end of the
+  // Where in the slot the bytes are, and their number: less than requested only at the end of the
   // file.
   struct Piece {
     std::size_t skip = 0, bytes = 0;
   };
-  // REQUIRES: the slot is aligned to pages and holds the range, widened to multiples of kGrain.
+  // REQUIRES: the slot is aligned to pages and has room for the range, widened to multiples of
+  // kGrain.
   Result<Piece> read_to_slot(std::uint64_t offset, std::size_t length, std::byte* slot);
-  // Reads to any address: with O_DIRECT only as far as address and offset allow it.
+  // Reads to any address, with O_DIRECT only as far as the alignment of address and offset allows.
   Result<std::size_t> read_to(std::uint64_t offset, std::size_t length, std::byte* to);
 
   int fd() const { return fd_; }
-  // The last piece was not in the page cache: the next one will hardly be.
+  // True if the last piece was not in the page cache; the next one is probably not there either.
   bool is_cold() const { return cold_now_; }
-  // Most of what was read was not in the page cache.
+  // True if most of the bytes read were not in the page cache.
   bool was_cold() const { return 2 * cold_ > cold_ + warm_; }
 
  private:
-  // The descriptor to read the piece with; -1: through the page cache.
+  // The descriptor for reading the piece with O_DIRECT; -1: read through the page cache.
   int direct_for(std::uint64_t offset, std::size_t length);
   void open_direct();
   Result<std::size_t> read_direct(int direct, std::uint64_t offset, std::byte* to, std::size_t room,
@@ -71,8 +72,8 @@ class FileReader {
   std::once_flag opened_;
   UniqueFd direct_;
   std::uint32_t alignment_ = 0;
-  std::atomic<bool> refused_{false};              // only ever turns true
-  std::atomic<std::uint64_t> cold_{0}, warm_{0};  // counters
+  std::atomic<bool> refused_{false};              // never becomes false again
+  std::atomic<std::uint64_t> cold_{0}, warm_{0};  // bytes
   std::atomic<bool> cold_now_{false};             // a hint
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// FileVersion tells a file from others and from what it was before: what fstat(2) says of it.
+// FileVersion identifies a file and its current content, by the values of fstat(2).
 #pragma once
 
 #include <sys/stat.h>

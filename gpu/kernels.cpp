@@ -10,18 +10,18 @@
 namespace sluice {
 namespace {
 
-// Bandwidth times latency of a bus is some hundred KiB; so many blocks have megabytes under way,
-// and leave room on the GPU for whoever computes meanwhile.
-constexpr unsigned kBlock = 256, kBlocks = 256, kWarp = 32;  // kBlock: as gather.cu has it
+// Bandwidth times latency of the bus is some hundred KiB. This many blocks keep megabytes in
+// progress, and leave room on the GPU for other work.
+constexpr unsigned kBlock = 256, kBlocks = 256, kWarp = 32;  // kBlock: as in gather.cu
 constexpr std::uint64_t kWarps = std::uint64_t{kBlocks} * kBlock / kWarp;
-// What one warp has under way at a time.
+// The bytes that one warp has in progress at a time.
 constexpr std::uint64_t kPart = 4096;
 constexpr std::uint64_t kMostParts = 64;
 
 }  // namespace
 
 CUresult Kernels::load(const CudaApi& api, CUdevice device, std::unique_ptr<Kernels>& kernels) {
-  // Where registered memory has another address on the GPU, every address here would be wrong.
+  // If registered memory had another address on the GPU, every address here would be wrong.
   int same_address = 0;
   CUresult code = api.cuDeviceGetAttribute(
       &same_address, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device);
@@ -64,7 +64,7 @@ CUresult Kernels::copy(CUstream stream, CUdeviceptr pieces, unsigned count,
 
 CUresult Kernels::gather(CUstream stream, const Gather& what) const {
   auto [to, from, index, count, records, bad, record_size] = what;
-  // A tile that fills a warp's loads, but enough tiles for all warps.
+  // The largest tile that still gives every warp some.
   auto tile = static_cast<unsigned>(std::clamp<std::uint64_t>(count / kWarps, 1, kWarp));
   const std::uint64_t together = to | from | record_size;
   unsigned unit = 1U << std::min(std::countr_zero(together), 4);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Kernels copy many small pieces with one launch, where a copy for each would cost more than the
-// bytes do. Their source is gpu/kernels/gather.cu; the library carries them as PTX.
+// Kernels copy many small pieces with one launch, because a separate copy for each would cost more
+// than the transfer. Their source is gpu/kernels/gather.cu; the library contains them as PTX.
 //
-// All addresses must be such as the GPU reaches by itself: its own memory, pinned memory,
-// registered page cache (also the tables: they are read when the kernel runs). Ownership: belongs
-// to a Device, which ends it. Threads: immutable.
+// The GPU must be able to access all addresses directly: its own memory, pinned memory, registered
+// page cache. This includes the tables, which are read when the kernel runs. Ownership: a Device
+// owns it. Threads: immutable.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace sluice {
 
 class Kernels {
  public:
-  // REQUIRES: the GPU's context is the calling thread's.
+  // REQUIRES: the GPU's context is current in the calling thread.
   static CUresult load(const CudaApi& api, CUdevice device, std::unique_ptr<Kernels>& kernels);
   ~Kernels();
   Kernels(const Kernels&) = delete;
@@ -26,7 +26,7 @@ class Kernels {
     CUdeviceptr to, from;
     std::uint64_t length;
   };
-  // Begins to copy `count` pieces, none longer than `longest`.
+  // Starts to copy `count` pieces, none longer than `longest`.
   CUresult copy(CUstream stream, CUdeviceptr pieces, unsigned count, std::uint64_t longest) const;
 
   // Copies records of one size: to[i] = from[index[i]].
@@ -34,7 +34,7 @@ class Kernels {
     CUdeviceptr to, from;
     CUdeviceptr index;  // 64-bit numbers
     std::uint64_t count;
-    std::uint64_t records;      // whose numbers are valid; others are left out ...
+    std::uint64_t records;      // number of records; numbers from this on are skipped ...
     CUdeviceptr bad;            // ... and this 32-bit word is set to 1
     std::uint32_t record_size;  // in bytes
   };

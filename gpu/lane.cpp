@@ -20,8 +20,8 @@ Lane::~Lane() {
 
 Result<void> Lane::create(OnDevice& on) {
   const CudaApi& api = on.device->api();
-  // Not blocking: in a process with other users of CUDA, the default stream's copies would wait for
-  // their kernels.
+  // A non-blocking stream: copies in the default stream would wait for the kernels of other CUDA
+  // users in the process.
   if (!on.stream) {
     const CUresult code = api.cuStreamCreate(&on.stream, kStreamNonBlocking);
     if (code != CUDA_SUCCESS) return on.device->failed(code, "create a stream");
@@ -83,7 +83,7 @@ Result<void> Lane::gather(const Kernels::Gather& what) {
 Result<void> Lane::mark(unsigned slot) {
   busy_[slot] = true;
   return begun(on_->device->api().cuEventRecord(on_->events[slot], on_->stream),
-               "mark a copy's end");
+               "record an event after a copy");
 }
 
 Result<void> Lane::wait(unsigned slot) {
@@ -94,12 +94,12 @@ Result<void> Lane::wait(unsigned slot) {
   return {};
 }
 
-Result<void> Lane::settle() {
+Result<void> Lane::synchronize() {
   if (!under_way_) return {};
   const CudaApi& api = on_->device->api();
   const CUevent last = on_->events.back();
   CUresult code = CUDA_SUCCESS;
-  if (wait_ == Wait::Block) {  // an event: waiting for a stream burns the core meanwhile
+  if (wait_ == Wait::Block) {  // waiting for an event does not occupy the core
     code = api.cuEventRecord(last, on_->stream);
     if (code == CUDA_SUCCESS) code = api.cuEventSynchronize(last);
   } else {
@@ -108,8 +108,8 @@ Result<void> Lane::settle() {
   under_way_ = false;
   busy_.assign(slots_, false);
   if (code == CUDA_SUCCESS) return {};
-  // The bytes that copies write to or read from may be gone after our return: try everything. If
-  // nothing helps, the context is broken, and nothing runs in a broken one.
+  // The memory of these copies may be freed after the return, so all ways of waiting are tried. If
+  // none works, the context is broken, and nothing runs in a broken context.
   if (api.cuStreamSynchronize(on_->stream) != CUDA_SUCCESS &&
       api.cuCtxSynchronize() != CUDA_SUCCESS) {
     on_->device->lose();
@@ -126,7 +126,7 @@ LanePool::LanePool(std::span<std::byte> memory, unsigned lanes, unsigned slots, 
 }
 
 LanePool::Loan::Loan(LanePool& pool) : pool_(pool) {
-  // A thread begins where it found its lane last time: its stream is warm in that core's caches.
+  // A thread first tries the lane that it used last: its stream is in that core's caches.
   static thread_local std::size_t hint = std::hash<std::thread::id>{}(std::this_thread::get_id());
   for (;;) {
     const std::uint32_t returned = pool_.returned_.load();
@@ -144,7 +144,7 @@ LanePool::Loan::Loan(LanePool& pool) : pool_(pool) {
 }
 
 LanePool::Loan::~Loan() {
-  static_cast<void>(lane_->settle());  // who cared has asked; the rest had an error already
+  static_cast<void>(lane_->synchronize());  // callers that need the result have called it before
   pool_.places_[index_].taken.store(false, std::memory_order_release);
   pool_.returned_.fetch_add(1);
   pool_.returned_.notify_one();

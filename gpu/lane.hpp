@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Lane is a stream of copies between host memory and one GPU after another, with slots of pinned
-// memory that bytes pass through. A LanePool lends lanes to the threads of requests.
+// A Lane is a CUDA stream for copies between host memory and a GPU, with slots of pinned memory
+// that the bytes pass through. It can switch to another GPU. A LanePool lends lanes to the threads
+// of requests.
 //
-// Ownership: borrows its memory. INVARIANT: a lane that is not lent has no copy under way.
-// Threads: a Lane serves one thread at a time; LanePool is thread-safe, and takes no lock while
-// there are lanes left.
+// Ownership: borrows its memory. INVARIANT: a lane that is not lent has no copy in progress.
+// Threads: a Lane is used by one thread at a time. LanePool is thread-safe, and takes no lock while
+// it has free lanes.
 #pragma once
 
 #include <atomic>
@@ -20,10 +21,10 @@ namespace sluice {
 
 class Lane {
  public:
-  enum class Wait { Spin, Block };  // for a few microseconds, or for longer
+  enum class Wait { Spin, Block };  // for waits of a few microseconds, or for longer ones
 
-  // REQUIRES: `memory` can be divided into slots of whole pages, or there are none. Each Device
-  // that the lane enters outlives it.
+  // REQUIRES: `memory` can be divided into slots of whole pages, or `slots` is 0. Each Device that
+  // the lane enters outlives it.
   Lane(std::span<std::byte> memory, unsigned slots, Wait wait);
   ~Lane();
   Lane(const Lane&) = delete;
@@ -34,29 +35,29 @@ class Lane {
   std::byte* slot(unsigned index) const { return memory_.data() + index * slot_size(); }
   std::span<std::byte> whole_slot(unsigned index) const { return {slot(index), slot_size()}; }
 
-  // Makes `device` the one that copies go to and come from.
+  // Selects the GPU for the following copies.
   Result<void> enter(Device& device);
-  // Begin a copy. The host's memory must stay as it is until wait() or settle().
+  // These start a copy. The host memory must not change until wait() or synchronize().
   Result<void> to_device(CUdeviceptr to, const std::byte* from, std::size_t size);
   Result<void> to_host(std::byte* to, CUdeviceptr from, std::size_t size);
-  // Whether the two below can be used with the GPU that was entered.
+  // True if the two functions below can be used with the selected GPU.
   bool has_kernels() const { return on_->device->kernels() != nullptr; }
-  // Begin copies by a kernel, as gpu/kernels.hpp describes them.
+  // These start copies by a kernel, see gpu/kernels.hpp.
   Result<void> copy(std::span<const Kernels::Piece> pieces, std::uint64_t longest);
   Result<void> gather(const Kernels::Gather& what);
-  // What was begun since the last mark belongs to this slot.
+  // Assigns all copies since the last mark to this slot.
   Result<void> mark(unsigned slot);
   // Waits until no copy uses the slot.
   Result<void> wait(unsigned slot);
-  // Waits until no copy is under way, whatever happened before. An error says that some may not
-  // have brought their bytes; under way they are not.
-  Result<void> settle();
+  // Waits until no copy is in progress, even after errors. An error means that some copies may not
+  // have transferred their bytes; none is in progress then either.
+  Result<void> synchronize();
 
  private:
   struct OnDevice {
     Device* device = nullptr;
     CUstream stream = nullptr;
-    std::vector<CUevent> events = {};  // one a slot, and one for settle()
+    std::vector<CUevent> events = {};  // one per slot, and one for synchronize()
   };
   Result<void> create(OnDevice& on);
   Result<void> begun(CUresult code, Operation what);
@@ -75,7 +76,7 @@ class LanePool {
   // Divides `memory` among `lanes` lanes.
   LanePool(std::span<std::byte> memory, unsigned lanes, unsigned slots, Lane::Wait wait);
 
-  // A lane on loan. Ends with settle(), for whoever returned early.
+  // A lane on loan. Its destructor calls synchronize(), for callers that return early.
   class Loan {
    public:
     explicit Loan(LanePool& pool);
@@ -97,7 +98,7 @@ class LanePool {
     std::atomic<bool> taken{false};
   };
   std::vector<Place> places_;
-  std::atomic<std::uint32_t> returned_{0};  // what those who found no lane wait for
+  std::atomic<std::uint32_t> returned_{0};  // threads that found no free lane wait for it
 };
 
 }  // namespace sluice

@@ -12,15 +12,15 @@
 namespace sluice {
 namespace {
 
-// Whether [offset, offset + length) lies in `size` bytes, whatever the numbers.
+// Checks that [offset, offset + length) lies in `size` bytes, without overflow.
 Result<void> check_range(std::uint64_t offset, std::uint64_t length, std::uint64_t size) {
-  if (length == 0) return Error(EINVAL, "use memory of no length");
+  if (length == 0) return Error(EINVAL, "use memory of length 0");
   if (offset > size || length > size - offset) return Error(ERANGE, "use memory beyond its end");
   return {};
 }
 
-// What the driver calls a handle that is none differs (invalid value, device, context, handle,
-// operating system, map failed); only what says something about this machine is kept.
+// The driver's error for an invalid handle varies (invalid value, device, context, handle,
+// operating system, map failed). Only errors that tell something about this machine are kept.
 Error import_failed(const Error& error, Operation what) {
   const bool ours = error.code == ENOMEM || error.code == ENODEV || error.code == EOPNOTSUPP;
   return {ours ? error.code : EINVAL, what};
@@ -29,7 +29,7 @@ Error import_failed(Device& device, CUresult code, Operation what) {
   return import_failed(device.failed(code, what), what);
 }
 
-// A CUDA IPC mapping, as long as it lives.
+// A CUDA IPC mapping, open while the object lives.
 class IpcUse {
  public:
   IpcUse(Device& device, const IpcHandle& handle) : device_(&device), handle_(handle) {}
@@ -53,7 +53,7 @@ class IpcMemory : public Memory {
   IpcUse use_;
 };
 
-// A range of GPU addresses, with memory mapped to it or not yet.
+// A range of GPU addresses, with or without memory mapped to it.
 class AddressRange {
  public:
   AddressRange(Device& device, CUdeviceptr address, std::size_t size)
@@ -122,10 +122,10 @@ Result<AddressRange> map_imported(Device& device, CUmemGenericAllocationHandle h
   const CudaApi& api = device.api();
   CUmemAllocationProp properties{};
   CUresult code = api.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
-  if (code != CUDA_SUCCESS) return import_failed(device, code, "look at imported GPU memory");
+  if (code != CUDA_SUCCESS) return import_failed(device, code, "query imported GPU memory");
   const CUmemLocation& place = properties.location;
   if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id != device.ordinal()) {
-    return Error(EINVAL, "import memory that is not of the GPU named");
+    return Error(EINVAL, "import memory of a different GPU");
   }
   CUdeviceptr address = 0;
   code = api.cuMemAddressReserve(&address, size, 0, 0, 0);
@@ -148,11 +148,12 @@ Result<std::unique_ptr<Memory>> import_ipc(Device& device, const IpcHandle& hand
   int ordinal = -1;
   const CudaApi& api = device.api();
   CUresult code = api.cuMemGetAddressRange(&base, &size, *opened);
-  if (code != CUDA_SUCCESS) return import_failed(device, code, "measure imported GPU memory");
+  if (code != CUDA_SUCCESS)
+    return import_failed(device, code, "query the size of imported GPU memory");
   code = api.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, *opened);
-  if (code != CUDA_SUCCESS) return import_failed(device, code, "look at imported GPU memory");
+  if (code != CUDA_SUCCESS) return import_failed(device, code, "query imported GPU memory");
   if (ordinal != device.ordinal()) {
-    return Error(EINVAL, "import memory that is not of the GPU named");
+    return Error(EINVAL, "import memory of a different GPU");
   }
   SLUICE_TRY(check_range(offset, length, base + size - *opened));
   return std::unique_ptr<Memory>(
@@ -174,7 +175,7 @@ Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
     return import_failed(device, code, "import GPU memory by descriptor");
   }
   auto range = map_imported(device, handle, allocation);
-  api.cuMemRelease(handle);  // a mapping keeps the memory by itself
+  api.cuMemRelease(handle);  // the mapping keeps the memory
   if (!range) return range.error();
   const CUdeviceptr address = range->address() + offset;
   return std::unique_ptr<Memory>(
@@ -183,19 +184,19 @@ Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
 
 Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offset,
                                          std::uint64_t length) {
-  // Before anything else is asked of it: a file of the daemon's own mount would wait for the
-  // daemon.
+  // Before any other call: a request for a file on the daemon's own mount would wait for the daemon
+  // itself.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 && errno == EBADF) return Error::last("map host memory");
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return Error(EPERM, "map host memory that may shrink");
+    return Error(EPERM, "map host memory that is not sealed against shrinking");
   }
   struct stat status;
-  if (::fstat(fd.get(), &status) < 0) return Error::last("look at host memory");
+  if (::fstat(fd.get(), &status) < 0) return Error::last("stat host memory");
   if (!check_range(offset, length, static_cast<std::uint64_t>(status.st_size))) {
     return Error(EINVAL, "map host memory beyond its end");
   }
-  // Huge pages are mapped in whole ones; st_blksize is their size then, else that of a page.
+  // Huge pages are mapped as a whole. st_blksize is then their size, otherwise that of a page.
   const std::uint64_t page = static_cast<std::uint64_t>(
       std::max<long>(::sysconf(_SC_PAGESIZE), static_cast<long>(status.st_blksize)));
   const std::uint64_t skip = offset % page;
@@ -206,7 +207,7 @@ Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offse
   void* memory = MAP_FAILED;
   if (writable) {
     memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), start);
-    // Sealed against writing: it can still be read from.
+    // The memfd is sealed against writing, but can be read.
     if (memory == MAP_FAILED && errno == EPERM) writable = false;
   }
   if (!writable) memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), start);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Memory is one end of a transfer: a range of a GPU's memory or of the host's that this process can
-// use for as long as the object lives, whoever allocated it.
+// Memory is one end of a transfer: a range of GPU memory or host memory that this process can use
+// while the object lives, regardless of who allocated it.
 //
 // Threads: immutable; transfers to and from it may run on several threads at once.
 #pragma once
@@ -23,13 +23,13 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   std::uint64_t length() const { return length_; }
-  // Null: host memory.
+  // Null for host memory.
   Device* device() const { return device_; }
-  // On the device; of no meaning for host memory.
+  // The address on the device; meaningless for host memory.
   CUdeviceptr address() const { return address_; }
-  // Host memory; null for a device's.
+  // The address in host memory; null for GPU memory.
   std::byte* host() const { return host_; }
-  bool is_writable() const { return writable_; }  // host memory may be mapped for reading only
+  bool is_writable() const { return writable_; }  // host memory may be mapped read-only
 
  protected:
   Memory(Device* device, CUdeviceptr address, std::byte* host, std::uint64_t length, bool writable)
@@ -43,20 +43,21 @@ class Memory {
   const bool writable_;
 };
 
-// Memory that another process allocated with cudaMalloc and exported. `offset` and `length` choose
-// a range of it; ERANGE if it has no such range. EINVAL for a handle that is none.
+// Imports memory that another process allocated with cudaMalloc and exported. `offset` and `length`
+// select a range of it; ERANGE if there is no such range. EINVAL: invalid handle.
 Result<std::unique_ptr<Memory>> import_ipc(Device& device, const IpcHandle& handle,
                                            std::uint64_t offset, std::uint64_t length);
-// Memory of the virtual memory API, of `allocation` bytes in all, exported as a descriptor.
+// Imports memory of the virtual memory API that was exported as a descriptor. The whole allocation
+// has `allocation` bytes.
 Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
                                           std::uint64_t allocation, std::uint64_t offset,
                                           std::uint64_t length);
-// Host memory behind a descriptor, mapped shared: for writing too if the descriptor allows it.
-// EINVAL if the file is shorter (a store beyond its end would be SIGBUS); the file must not shrink
-// afterwards, so it must be a memfd sealed with F_SEAL_SHRINK, else EPERM.
+// Maps host memory of a descriptor as shared, writable if the descriptor allows it. EINVAL: the
+// file is shorter than the range (a store beyond its end would raise SIGBUS). The file must not
+// shrink later, so it must be a memfd sealed with F_SEAL_SHRINK (EPERM).
 Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offset,
                                          std::uint64_t length);
-// Memory of this process's own. REQUIRES: it outlives the object.
+// Memory of this process. REQUIRES: it outlives the object.
 std::unique_ptr<Memory> borrow_device(Device& device, CUdeviceptr address, std::uint64_t length);
 std::unique_ptr<Memory> borrow_host(void* address, std::uint64_t length);
 

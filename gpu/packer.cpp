@@ -41,7 +41,7 @@ Result<void> Packer::send(Lane& lane) const {
   const std::span<const Kernels::Piece> pieces(table_, end_);
   if (pieces.size() > 1 && lane.has_kernels()) return lane.copy(pieces, longest_);
   for (const auto& [to, from, length] : pieces) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel's table has addresses.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel's table contains addresses.
     SLUICE_TRY(lane.to_device(to, reinterpret_cast<const std::byte*>(from), length));
   }
   return {};

@@ -24,7 +24,7 @@ bool has_several_nodes() {
   return online.find_first_of(",-") != std::string::npos;
 }
 
-// Preferred, not bound: memory of another node is slow, but none at all is worse.
+// Preferred, not bound: memory of another node is slow, but better than none.
 void prefer_node(std::span<std::byte> bytes, int node) {
   constexpr int kNodes = 1024, kBits = 8 * sizeof(unsigned long);
   if (node < 0 || node >= kNodes || !has_several_nodes()) return;
@@ -47,7 +47,7 @@ Result<std::unique_ptr<PinnedMemory>> PinnedMemory::create(Device& device, std::
       new PinnedMemory(device, {first, mapped}, {first + skip, bytes}));
   ::madvise(first + skip, bytes, MADV_HUGEPAGE);
   prefer_node(memory->bytes_, device.numa_node());
-  // Where the kernel can't populate, pinning does, only slower.
+  // If the kernel can't populate the pages, pinning does it more slowly.
   ::madvise(first + skip, bytes, kMadvisePopulateWrite);
 
   SLUICE_TRY(device.enter());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// PinnedMemory is host memory that GPUs read and write themselves: allocated once, because pinning
-// is slow, on the NUMA node of the GPU, and usable with every GPU.
+// PinnedMemory is host memory that GPUs access directly. It is allocated once, because pinning is
+// slow, on the NUMA node of the GPU. Every GPU can use it.
 //
 // Threads: immutable.
 #pragma once
@@ -16,7 +16,7 @@ namespace sluice {
 
 class PinnedMemory {
  public:
-  // ENOMEM, or what the GPU's driver says against pinning. REQUIRES: `device` outlives the object.
+  // ENOMEM, or an error of the GPU's driver. REQUIRES: `device` outlives the object.
   static Result<std::unique_ptr<PinnedMemory>> create(Device& device, std::size_t bytes);
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;

@@ -18,8 +18,8 @@
 namespace sluice {
 namespace {
 
-// Neither call nor fields are in the headers of the systems we build on. cachestat has this number
-// on every architecture; the offsets in struct statx are of the kernel's ABI.
+// Neither the call nor the fields are in the headers of the systems we build on. cachestat has this
+// number on every architecture; the offsets in struct statx are part of the kernel's ABI.
 constexpr long kCachestat = 451;
 struct CachestatRange {
   std::uint64_t offset, length;
@@ -35,13 +35,13 @@ std::uint64_t page_size() {
   return size;
 }
 
-// Files that are read through another filesystem's: the pages are there, and the kernel counts
-// those of the upper one, which has few or none.
+// Files that are stored in another filesystem: the pages belong to the lower file, but the kernel
+// would count those of the upper one, which has few or none.
 bool is_stacked(int fd) {
   struct stat stat {};
   if (::fstat(fd, &stat) != 0) return false;
-  // What fstatfs said last, as it is a request to the daemon on FUSE. An answer and its device in
-  // one word, so that no lock is needed; ours have no device 0.
+  // The last result of fstatfs, which is a request to the daemon on FUSE. The result and its device
+  // are in one word, so no lock is needed; no real device is 0.
   static std::atomic<std::uint64_t> last{0};
   const std::uint64_t known = last.load(std::memory_order_relaxed);
   if (known >> 1 == stat.st_dev) return known & 1;
@@ -52,8 +52,8 @@ bool is_stacked(int fd) {
   return stacked;
 }
 
-// Of such a file a mapping is one of the file below. The kernel tells about it those who own the
-// file or may write it; others hear that all is there.
+// A mapping of such a file is a mapping of the lower file. The kernel reports the pages only to
+// users who own the file or may write it; for others all pages seem to be there.
 std::optional<double> mapped_share(int fd, std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t begin = offset / page_size() * page_size();
   const std::size_t size = offset + length - begin;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the kernel says about a file's bytes: whether they are in the page cache, and what reading
-// past it would need. Pure functions.
+// What the kernel tells about a file's bytes: whether they are in the page cache, and which
+// alignment O_DIRECT needs. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace sluice {
 
-// The share, 0 to 1, of [offset, offset + length) that is in the page cache. Nothing where the
-// kernel can't say (before 6.5; files of FUSE and overlayfs) or won't (somebody else's file that we
-// may not write).
+// The share, 0 to 1, of [offset, offset + length) that is in the page cache. Empty if the kernel
+// can't tell (before 6.5; files of FUSE and overlayfs) or refuses to (a file of another user that
+// we may not write).
 std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length);
 
-// What O_DIRECT wants file offsets, lengths and addresses to be multiples of; 0 if the filesystem
-// says that it knows no O_DIRECT; 4096 if it says nothing.
+// The alignment that O_DIRECT needs for file offsets, lengths and addresses; 0 if the filesystem
+// reports that it does not support O_DIRECT; 4096 if it reports nothing.
 std::uint32_t direct_alignment(int fd);
 
 }  // namespace sluice

@@ -22,15 +22,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// After work, a thread looks for more for so long before it sleeps: waking it takes the other side
-// a system call, and both some microseconds.
+// How long a thread polls after work before it sleeps. Waking it costs the other side a system
+// call, and both some microseconds.
 constexpr std::chrono::microseconds kSpin{20};
-// Asleep, it looks by itself so often: a word that somebody scribbles on must not hold up the end.
+// How often a sleeping thread looks by itself. A client that overwrites the word must not delay the
+// end.
 constexpr std::chrono::seconds kNap{1};
-// Woken so often for nothing, it sleeps where only its owner can wake it.
-constexpr unsigned kVain = 8;
+// After being woken this often for nothing, the thread sleeps where only its owner can wake it.
+constexpr unsigned kMaxNeedlessWakes = 8;
 
-// ABI: where the words are.
+// ABI: the positions of the words.
 static_assert(sizeof(sluice_ring_entry) == 64 && sizeof(sluice_ring_completion) == 32);
 static_assert(offsetof(sluice_ring_header, submitted) == 64 &&
               offsetof(sluice_ring_header, taken) == 128 &&
@@ -41,8 +42,9 @@ static_assert(offsetof(sluice_ring_header, submitted) == 64 &&
               offsetof(sluice_ring_header, bell) == 448 &&
               offsetof(sluice_ring_header, ended) == 512 && sizeof(sluice_ring_header) == 576);
 
-// Sequentially consistent, so that of two sides which each store a word and then load the other's,
-// one sees it: nobody sleeps on what has come. No fences: ThreadSanitizer does not know them.
+// Sequentially consistent: if each side stores one word and then loads the other's, at least one
+// sees the store, so neither sleeps with work left. There are no fences because ThreadSanitizer
+// does not support them.
 std::uint32_t load(std::uint32_t& word) { return std::atomic_ref(word).load(); }
 void store(std::uint32_t& word, std::uint32_t value) { std::atomic_ref(word).store(value); }
 
@@ -61,7 +63,7 @@ Segment segment_of(const sluice_ring_entry& entry) {
   return {entry.buffer_offset, entry.file_offset, entry.length};
 }
 
-// Threads that spin keep a core each from others: a quarter of the cores may be kept so.
+// A spinning thread occupies a core. At most a quarter of the cores may be used for that.
 class SpinPermit {
  public:
   SpinPermit() : given_(s_spinning.fetch_add(1) < most()) {}
@@ -75,7 +77,7 @@ class SpinPermit {
     static const unsigned s_most = std::thread::hardware_concurrency() / 4;
     return s_most;
   }
-  static inline std::atomic<unsigned> s_spinning{0};  // a counter, for all rings of the process
+  static inline std::atomic<unsigned> s_spinning{0};  // for all rings of the process
   const bool given_;
 };
 
@@ -102,19 +104,20 @@ void futex_wake(std::uint32_t* word) {
 Result<std::unique_ptr<RingServer>> RingServer::create(std::span<std::byte> memory,
                                                        RingTarget& target, RingBell bell,
                                                        std::uint64_t completion_flags) {
-  if (memory.size() < SLUICE_RING_HEADER_SIZE) return Error(EINVAL, "a ring without a header");
+  if (memory.size() < SLUICE_RING_HEADER_SIZE)
+    return Error(EINVAL, "the ring is too small for a header");
   auto& header = *reinterpret_cast<sluice_ring_header*>(memory.data());
-  // Read once: what was checked is what is used.
+  // Read once, so that the checked values are those used.
   const std::uint32_t entries = load(header.entries), completions = load(header.completions);
   if (load(header.magic) != SLUICE_RING_MAGIC || load(header.version) != SLUICE_RING_VERSION) {
-    return Error(EINVAL, "a ring of another kind");
+    return Error(EINVAL, "the ring has a wrong magic number or version");
   }
   if (!is_count(entries, SLUICE_RING_MAX_ENTRIES) ||
       !is_count(completions, 2 * SLUICE_RING_MAX_ENTRIES) || completions < entries) {
-    return Error(EINVAL, "a ring of that size");
+    return Error(EINVAL, "the ring has an invalid number of entries");
   }
   if (memory.size() < ring_size(entries, completions))
-    return Error(EINVAL, "a ring that ends early");
+    return Error(EINVAL, "the memory is too small for the ring");
   if (bell.bell == nullptr) bell = {&header.waiting, &header.bell};
   return std::unique_ptr<RingServer>(
       new RingServer(memory, entries, completions, target, bell, completion_flags));
@@ -141,7 +144,7 @@ Result<void> RingServer::start() {
     thread_ = std::jthread([this](const std::stop_token& stop) {
       begin_thread("sluice-ring");
       run(stop);
-      large_thread_.request_stop();  // it is this thread that starts the other
+      large_thread_.request_stop();  // it may have started the other thread
       --running_;
     });
   } catch (const std::system_error&) {
@@ -156,7 +159,7 @@ void RingServer::request_stop() { thread_.request_stop(); }
 void RingServer::stop(int why) {
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();
-  large_thread_.request_stop();  // without start(), nobody has
+  large_thread_.request_stop();  // needed if start() was not called
   if (large_thread_.joinable()) large_thread_.join();
   end(why);
 }
@@ -173,7 +176,7 @@ void RingServer::end(int why) {
 }
 
 void RingServer::run(const std::stop_token& stop) {
-  // The word is the client's as much as ours; if this wake goes astray, a nap ends by itself.
+  // The client can overwrite this word. If the wake is lost, the sleep ends by itself.
   const std::stop_callback wake(stop, [this] {
     store(header().sleeping, 0);
     futex_wake(&header().sleeping);
@@ -183,7 +186,7 @@ void RingServer::run(const std::stop_token& stop) {
       const auto served = serve();
       if (!served) return end(served.error().code);
       if (*served > 0) {
-        in_vain_ = 0;
+        needless_wakes_ = 0;
       } else if (!spin(stop)) {
         sleep(stop);
       }
@@ -191,19 +194,19 @@ void RingServer::run(const std::stop_token& stop) {
   } catch (const std::bad_alloc&) {
     end(ENOMEM);
   } catch (const std::system_error&) {
-    end(EAGAIN);  // no thread for large requests
+    end(EAGAIN);  // no thread for large requests could be started
   } catch (...) {
-    log::get().critical("a ring ended by an unexpected exception");
+    log::get().critical("a ring ended with an unexpected exception");
     end(EIO);
   }
 }
 
-// True if something came meanwhile.
+// True if an entry has arrived.
 bool RingServer::spin(const std::stop_token& stop) {
-  // Entries wait for room among the completions, which the client makes when it likes to.
+  // Entries are waiting for room among the completions, which the client makes at any time.
   if (load(header().submitted) != taken_) return false;
   const SpinPermit permit;
-  if (!permit || in_vain_ > 0) return false;
+  if (!permit || needless_wakes_ > 0) return false;
   const auto end = steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -215,8 +218,8 @@ bool RingServer::spin(const std::stop_token& stop) {
 }
 
 void RingServer::sleep(const std::stop_token& stop) {
-  if (in_vain_ > kVain) {
-    const unsigned more = std::min(in_vain_ - kVain, 7u);
+  if (needless_wakes_ > kMaxNeedlessWakes) {
+    const unsigned more = std::min(needless_wakes_ - kMaxNeedlessWakes, 7u);
     const MutexLock lock(mutex_);
     changed_.sleep(mutex_, stop, std::chrono::milliseconds(1u << more));
   }
@@ -229,17 +232,19 @@ void RingServer::sleep(const std::stop_token& stop) {
   }
   const bool woken = futex_wait(&header().sleeping, 1, kNap);
   word.store(0);
-  if (woken) ++in_vain_;  // until serve() finds something
+  if (woken) ++needless_wakes_;  // reset when an entry is found
 }
 
 Result<unsigned> RingServer::ready() {
   const std::uint32_t waiting = load(header().submitted) - taken_;
-  if (waiting > entries_) return Error(EPROTO, "more entries than a ring has");
+  if (waiting > entries_)
+    return Error(EPROTO, "the client has submitted more entries than the ring has");
   const MutexLock lock(mutex_);
   const std::uint32_t unread = completed_ - load(header().reaped);
-  if (unread > completions_) return Error(EPROTO, "more completions than a ring has");
+  if (unread > completions_)
+    return Error(EPROTO, "the client has reaped more completions than were posted");
   const std::uint32_t busy = unread + in_flight_;
-  // A client that goes back with what it has reaped makes this negative.
+  // A client that decreases `reaped` could make this negative.
   const std::uint32_t room = busy < completions_ ? completions_ - busy : 0;
   return std::min({waiting, room, kBatch});
 }
@@ -248,7 +253,7 @@ sluice_ring_entry RingServer::copy_entry(std::uint32_t index) const {
   auto* from =
       reinterpret_cast<std::uint64_t*>(memory_.data() + SLUICE_RING_HEADER_SIZE +
                                        (index & (entries_ - 1)) * sizeof(sluice_ring_entry));
-  // Word by word and atomically: a compiler may take a plain copy for a reason to read again.
+  // Atomically, word by word: with a plain copy, the compiler might read the memory again later.
   std::array<std::uint64_t, sizeof(sluice_ring_entry) / 8> words;
   for (std::size_t i = 0; i < words.size(); ++i) {
     words[i] = std::atomic_ref(from[i]).load(std::memory_order_relaxed);
@@ -263,7 +268,7 @@ Result<unsigned> RingServer::serve() {
   taken_ += count;
   store(header().taken, taken_);
 
-  // Reads of one file to one buffer go together; what takes long comes last.
+  // Reads of one file into one buffer are executed together; requests that take long come last.
   std::array<unsigned, kBatch> group;
   std::array<bool, kBatch> is_done{};
   for (unsigned i = 0; i < count; ++i) {
@@ -271,7 +276,7 @@ Result<unsigned> RingServer::serve() {
     if (is_done[i]) continue;
     if (!makes_sense(first)) {
       is_done[i] = true;
-      post(first, Error(EINVAL, "a ring's entry"));
+      post(first, Error(EINVAL, "invalid entry of a ring"));
     } else if (first.operation == SLUICE_RING_NOP || first.length == 0) {
       is_done[i] = true;
       post(first, Transfer{});
@@ -309,7 +314,7 @@ void RingServer::read_group(std::span<const unsigned> group) {
   const auto all = target_.read(first.file, first.buffer, {segments_.data(), group.size()});
   if (group.size() == 1) return post(first, all);
   if (!all || all->bytes != wanted) {
-    // One met the end of the file, or failed: each by itself tells which.
+    // One segment reached the end of the file or failed. Reading each one alone tells which.
     for (std::size_t i = 0; i < group.size(); ++i) {
       post(batch_[group[i]], target_.read(first.file, first.buffer, {&segments_[i], 1}));
     }
@@ -345,7 +350,7 @@ void RingServer::leave_to_large(const sluice_ring_entry& entry) {
       --running_;
     });
   } catch (...) {
-    --running_;  // or nobody would ever find the ring at rest
+    --running_;  // otherwise is_at_rest() would never become true
     throw;
   }
 }
@@ -360,11 +365,11 @@ void RingServer::work_large(const std::stop_token& stop) {
       entry = large_.front();
       large_.pop_front();
     }
-    carry_out_large(entry, stop);
+    execute_large(entry, stop);
   }
 }
 
-void RingServer::carry_out_large(const sluice_ring_entry& entry, const std::stop_token& stop) {
+void RingServer::execute_large(const sluice_ring_entry& entry, const std::stop_token& stop) {
   const bool is_read = entry.operation == SLUICE_RING_READ;
   Transfer sum;
   while (sum.bytes < entry.length && !stop.stop_requested()) {
@@ -373,14 +378,15 @@ void RingServer::carry_out_large(const sluice_ring_entry& entry, const std::stop
     const auto done = is_read ? target_.read(entry.file, entry.buffer, {&slice, 1})
                               : target_.write(entry.file, entry.buffer, slice);
     if (!done) {
-      // What a shorter write has done, it has done.
+      // Report the bytes that were written.
       if (!is_read && sum.bytes > 0) break;
       return post(entry, done, 1);
     }
     sum = {sum.bytes + done->bytes, done->route, done->why};
     if (done->bytes < slice.length) return post(entry, sum, 1);
   }
-  // Stopped half-way. A short read would say that the file ends there; what was written, was.
+  // Stopped half-way. A short read would mean the end of the file, so it is an error; a short write
+  // is reported.
   const bool is_cut = sum.bytes < entry.length && (is_read || sum.bytes == 0);
   post(entry, is_cut ? Result<Transfer>(Error(ESHUTDOWN, "the ring ended")) : sum, 1);
 }
@@ -406,7 +412,7 @@ void RingServer::post(std::span<const sluice_ring_completion> done, unsigned fro
     for (const sluice_ring_completion& each : done) {
       auto* to = reinterpret_cast<std::uint64_t*>(first + (completed_++ & (completions_ - 1)) *
                                                               sizeof each);
-      // Atomically, as copy_entry(): others may be at the same words.
+      // Atomically, like copy_entry(): the client may access the same words.
       for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, 4>>(each)) {
         std::atomic_ref(*to++).store(word, std::memory_order_relaxed);
       }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A RingServer serves one ring: it takes entries out of memory that it shares with whoever fills
-// them in, has them carried out, several at once, and puts completions back. docs/rings.md has the
-// rules of that memory. It knows neither FUSE nor ioctls: the daemon serves the rings of other
-// processes with it, libsluice those that the daemon can't serve.
+// A RingServer serves one ring. It takes entries from memory that it shares with a client, executes
+// them, several at once, and returns completions. docs/rings.md has the rules for that memory. The
+// class does not depend on FUSE or ioctls: the daemon uses it for the rings of other processes,
+// libsluice for requests that the daemon can't do.
 //
-// Nothing in the memory is trusted. Sizes are read once, before it begins; each entry is copied
-// once before it is looked at; its own indexes are kept outside, and others' are only compared with
-// them. Whoever scribbles on the memory gets wrong results, or the end of his ring (EPROTO).
+// The memory is not trusted. Sizes are read once, at the start. Each entry is copied once before it
+// is examined. The server keeps its own indexes, and only compares the client's with them. A client
+// that overwrites the memory gets wrong results, or its ring ends (EPROTO).
 //
-// Threads: a thread "sluice-ring" once it is started, and one for large requests once there is one.
-// serve() is for that thread, or for a test that starts none; start() and stop() for one owner.
+// Threads: start() starts a thread "sluice-ring"; the first large request starts a second one.
+// serve() is called by that thread, or by a test that does not call start(). start() and stop() are
+// for one owner.
 #pragma once
 
 #include <array>
@@ -28,44 +29,45 @@
 
 namespace sluice {
 
-// What the entries of a ring mean. Called by both threads of a ring at once.
+// Gives the entries of a ring their meaning. Both threads of a ring may call it at once.
 class RingTarget {
  public:
   virtual ~RingTarget() = default;
-  // Each fails for all of its segments alike: EBADF for a file that is none, or not open for this;
-  // ENOENT for a buffer that is none; else as Engine's.
+  // An error applies to all segments. EBADF: unknown file, or not open for this. ENOENT: unknown
+  // buffer. Other errors are those of Engine.
   virtual Result<Transfer> read(std::uint64_t file, std::uint64_t buffer,
                                 std::span<const Segment> segments) = 0;
   virtual Result<Transfer> write(std::uint64_t file, std::uint64_t buffer,
                                  const Segment& segment) = 0;
 };
 
-// The words by which one that waits for completions is woken. Rings of one process may share them.
+// The words by which a thread that waits for completions is woken. Rings of one process may share
+// them.
 struct RingBell {
   std::uint32_t* waiting = nullptr;
   std::uint32_t* bell = nullptr;
 };
 
-// How many bytes a ring takes. REQUIRES: powers of two, at most SLUICE_RING_MAX_ENTRIES.
+// The size of a ring in bytes. REQUIRES: powers of two, at most SLUICE_RING_MAX_ENTRIES.
 constexpr std::size_t ring_size(std::uint32_t entries, std::uint32_t completions) {
   return SLUICE_RING_HEADER_SIZE + entries * sizeof(sluice_ring_entry) +
          completions * sizeof(sluice_ring_completion);
 }
 
-// futex(2) on words that processes share. Waits while the word has that value; false if `limit` was
-// over first.
+// futex(2) on words that processes share. Waits while the word has that value; false after `limit`.
 bool futex_wait(std::uint32_t* word, std::uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake(std::uint32_t* word);
 
 class RingServer {
  public:
   static constexpr unsigned kBatch = 128;  // entries taken at once
-  // Longer ones are left to a thread of their own, in slices: nobody waits long for their end.
+  // Longer requests are executed by the second thread, in slices, so that small ones do not wait
+  // for them.
   static constexpr std::uint64_t kLarge = 1 << 20, kSlice = 16 << 20;
 
-  // EINVAL if the memory does not begin with a header, or is too small for what that says.
-  // REQUIRES: memory, target and bell outlive the server; the memory is aligned to pages. No bell:
-  // the ring's own.
+  // EINVAL: the memory does not begin with a header, or is too small for it. REQUIRES: memory,
+  // target and bell outlive the server, and the memory is aligned to pages. Without `bell`, the
+  // ring's own is used.
   static Result<std::unique_ptr<RingServer>> create(std::span<std::byte> memory, RingTarget& target,
                                                     RingBell bell = {},
                                                     std::uint64_t completion_flags = 0);
@@ -73,18 +75,18 @@ class RingServer {
   RingServer(const RingServer&) = delete;
   RingServer& operator=(const RingServer&) = delete;
 
-  // EAGAIN if there can be no thread.
+  // EAGAIN: no thread can be started.
   Result<void> start();
-  // Takes no more entries, waits until what was taken is done, and tells why in the header.
+  // Takes no more entries, waits until all taken ones are done, and stores `why` in the header.
   void stop(int why);
-  // The beginning of stop(): does not wait.
+  // Starts to stop, without waiting. stop() must follow.
   void request_stop();
-  // After it: whether stop() will not have to wait, either.
+  // After request_stop(): true if stop() will not wait.
   bool is_at_rest() const { return running_ == 0; }
 
-  // Takes what is there, up to a batch and as much as the completions have room for, and carries it
-  // out; large ones may be under way afterwards. Returns how many were taken. EPROTO: the indexes
-  // make no sense.
+  // Takes up to one batch of entries, as far as there is room for their completions, and executes
+  // them. Large requests may be in progress afterwards. Returns the number of entries taken.
+  // EPROTO: the client's indexes are inconsistent.
   Result<unsigned> serve();
 
  private:
@@ -100,7 +102,7 @@ class RingServer {
   void end(int why);
 
   void read_group(std::span<const unsigned> group);
-  void carry_out_large(const sluice_ring_entry& entry, const std::stop_token& stop);
+  void execute_large(const sluice_ring_entry& entry, const std::stop_token& stop);
   void leave_to_large(const sluice_ring_entry& entry);
   void work_large(const std::stop_token& stop);
   void post(std::span<const sluice_ring_completion> done, unsigned from_large);
@@ -113,18 +115,18 @@ class RingServer {
   const std::uint64_t completion_flags_;
 
   std::uint32_t taken_ = 0;                      // the index of the next entry
-  std::array<sluice_ring_entry, kBatch> batch_;  // copies
+  std::array<sluice_ring_entry, kBatch> batch_;  // copies of the entries
   std::array<Segment, kBatch> segments_;         // of one group
-  unsigned in_vain_ = 0;                         // times woken for nothing
+  unsigned needless_wakes_ = 0;                  // how often it was woken without finding an entry
 
   Mutex mutex_;
   StopCondVar changed_;
   std::uint32_t completed_ GUARDED_BY(mutex_) = 0;  // the index of the next completion
-  unsigned in_flight_ GUARDED_BY(mutex_) = 0;       // large ones that were taken
+  unsigned in_flight_ GUARDED_BY(mutex_) = 0;       // large requests taken and not finished
   std::deque<sluice_ring_entry> large_ GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;
-  std::atomic<int> running_{0};         // threads; a count that others may look at
-  std::jthread large_thread_, thread_;  // large_thread_: made by serve() only
+  std::atomic<int> running_{0};         // number of running threads; other threads may read it
+  std::jthread large_thread_, thread_;  // only serve() starts large_thread_
 };
 
 }  // namespace sluice

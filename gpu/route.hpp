@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Routes: the ways bytes take between a file and memory, and the reasons for one or the other. The
-// numbers are those of the ABI (client/include/sluice/ioctl.h).
+// Routes, which are the ways of bytes between a file and memory, and the reasons for choosing one.
+// The numbers are part of the ABI (client/include/sluice/ioctl.h).
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ enum class Why : std::uint32_t {
   NotPinned = SLUICE_WHY_NOT_PINNED,
 };
 
-// "staged"; "?" for a number that is none.
+// The name, such as "staged"; "?" for an unknown number.
 std::string_view name_of(Route route);
 std::optional<Route> route_by_name(std::string_view name);
-// "registering pays from the second reading on"
+// The reason in words, such as "registering pays off from the second read on".
 std::string_view text_of(Why why);
 
-// How a request went.
+// The result of a request.
 struct Transfer {
   std::uint64_t bytes = 0;
   Route route = Route::Auto;

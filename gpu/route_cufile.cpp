@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kFiles = 32;
 
-// A description of our own: cuFile wants one for as long as the file is registered, and O_DIRECT
-// where it is to go past the page cache.
+// A separate open file: cuFile needs it for as long as the file is registered, and needs O_DIRECT
+// to bypass the page cache.
 UniqueFd reopen(int fd, bool direct) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0)));
@@ -58,20 +58,25 @@ class CuFileRead : public WorkerPool::Job {
 
 CuFiles::~CuFiles() {
   const MutexLock lock(mutex_);
-  if (device_) static_cast<void>(device_->enter());  // cuFile frees GPU memory
+  if (device_) static_cast<void>(device_->enter());  // because cuFile frees GPU memory
   files_.clear();
   cufile_.reset();
 }
 
 CuFile* CuFiles::cufile(Device& device) {
   if (!enabled_) {
-    why_not_ = "cuFile is turned off in the settings: set gpu_cufile = true";
+    why_not_ = "cuFile is turned off in the settings: set gpu_cufile = true in [debug]";
     return nullptr;
   }
   if (tried_) return cufile_.get();
   tried_ = true;
-  cufile_ = CuFile::open(why_not_);
-  if (cufile_) device_ = &device;
+  auto opened = CuFile::open();
+  if (!opened) {
+    why_not_ = opened.error().text();
+    return nullptr;
+  }
+  cufile_ = *std::move(opened);
+  device_ = &device;
   return cufile_.get();
 }
 
@@ -89,7 +94,7 @@ std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Dev
   fresh->id = id;
   Verdict& verdict = fresh->verdict;
   if (!device.enter()) {
-    verdict.words = "the GPU is lost to this process: restart it";
+    verdict.words = "the GPU is lost for this process: restart it";
     return fresh;
   }
   CuFile* const library = cufile(device);
@@ -100,7 +105,7 @@ std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Dev
   verdict.direct = library->is_direct(fd, verdict.words);
   fresh->fd = reopen(fd, verdict.direct);
   if (!fresh->fd) {
-    verdict = {false, false, "the file can't be opened once more: errno " + std::to_string(errno)};
+    verdict = {false, false, "cannot open the file again: errno " + std::to_string(errno)};
     return fresh;
   }
   auto handle = CuFileHandle::create(*library, fresh->fd.get());
@@ -109,9 +114,10 @@ std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Dev
     fresh->handle = *std::move(handle);
   } else {
     fresh->fd.reset();
-    verdict = {false, false,
-               "cuFile does not take files of this filesystem (often 5027: its device has no udev "
-               "entry; in a container, mount /run/udev)"};
+    verdict = {
+        false, false,
+        "cuFile does not accept files of this filesystem (often 5027: its device has no udev "
+        "entry; in a container, mount /run/udev)"};
   }
   if (files_.size() >= kFiles) files_.pop_back();
   files_.push_front({fresh, now});
@@ -153,7 +159,8 @@ void CuFiles::drop(const std::function<bool(const Kept&)>& is_meant) {
       it = next;
     }
   }
-  if (!dropped.empty() && device) static_cast<void>(device->enter());  // cuFile frees GPU memory
+  if (!dropped.empty() && device)
+    static_cast<void>(device->enter());  // because cuFile frees GPU memory
 }
 
 }  // namespace sluice

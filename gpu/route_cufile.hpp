@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The cuFile routes: NVIDIA's library reads the file, from the disk straight to the GPU where
-// machine, filesystem and disk allow it (gds), else through host memory of its own (cufile).
+// The cuFile routes. NVIDIA's library reads the file: directly from the disk to the GPU if machine,
+// filesystem and disk support it (gds), otherwise through its own host memory (cufile).
 //
-// cuFile is loaded when it is first asked about a file; it takes memory of its own.
-// Ownership: CuFiles keeps some files open and registered, for a while: that keeps the blocks of
-// one that is deleted, and its filesystem from being unmounted. Threads: thread-safe.
+// cuFile is loaded for the first file that it is asked about; it allocates memory. Ownership:
+// CuFiles keeps files open and registered for a while. Until then the blocks of a deleted file are
+// not freed, and its filesystem can't be unmounted. Threads: thread-safe.
 #pragma once
 
 #include <chrono>
@@ -28,30 +28,30 @@ namespace sluice {
 
 class CuFiles {
  public:
-  // Files are let go when unused for `idle`.
+  // Files are closed when unused for `idle`.
   CuFiles(bool enabled, std::chrono::nanoseconds idle) : enabled_(enabled), idle_(idle) {}
   ~CuFiles();
   CuFiles(const CuFiles&) = delete;
   CuFiles& operator=(const CuFiles&) = delete;
 
-  // Whether cuFile reads the file, and if so directly.
+  // Whether cuFile can read the file, and whether directly.
   struct Verdict {
     bool usable = false, direct = false;
-    std::string words = {};  // not direct, or not usable: what is in the way, and what helps
+    std::string words = {};  // if not direct or not usable: the reason, and how to fix it
   };
   Verdict judge(int fd, const FileId& id, Device& device);
 
-  // Returns how many bytes there were. EOPNOTSUPP if cuFile does not take the file.
+  // Returns the number of bytes. EOPNOTSUPP: cuFile does not accept the file.
   Result<std::uint64_t> read(WorkerPool& workers, std::uint64_t chunk, int fd, const FileId& id,
                              Memory& memory, std::span<const Segment> segments);
   void forget(const std::function<bool(const FileId&)>& is_meant);
 
  private:
-  // A file that was shown to cuFile.
+  // A file that cuFile was asked about.
   struct File {
     FileId id;
     UniqueFd fd;
-    std::unique_ptr<CuFileHandle> handle;  // null: cuFile did not take it
+    std::unique_ptr<CuFileHandle> handle;  // null: cuFile did not accept it
     Verdict verdict;
   };
   struct Kept {
@@ -67,9 +67,9 @@ class CuFiles {
   Mutex mutex_;  // also held while cuFile is loaded and files are registered
   bool tried_ GUARDED_BY(mutex_) = false;
   std::string why_not_ GUARDED_BY(mutex_);
-  Device* device_ GUARDED_BY(mutex_) = nullptr;  // the one that cuFile was opened with
+  Device* device_ GUARDED_BY(mutex_) = nullptr;  // the GPU that cuFile was opened with
   std::unique_ptr<CuFile> cufile_ GUARDED_BY(mutex_);
-  std::list<Kept> files_ GUARDED_BY(mutex_);  // the last used first
+  std::list<Kept> files_ GUARDED_BY(mutex_);  // most recently used first
   Sweeper sweeper_ GUARDED_BY(mutex_);        // started with the first file
 };
 

@@ -15,10 +15,11 @@
 namespace sluice {
 namespace {
 
-// Sorted at once: bounds the memory that takes, and costs nothing as long as it is many.
+// The number of records sorted at once. It bounds the memory for sorting and is large enough to
+// cost no speed.
 constexpr std::size_t kSortedAtOnce = 4 << 20;
-// Bytes that nobody wants are read along if there are no more between two records: less than what
-// another request costs the disk.
+// If the gap between two records is at most this, the bytes in between are read too: another
+// request to the disk would cost more.
 constexpr std::uint64_t kGap = 32 << 10;
 constexpr std::size_t kWriteBuffer = 1 << 20;  // from host memory
 
@@ -37,7 +38,7 @@ std::vector<Wanted> sorted(std::span<const std::uint64_t> index, std::uint64_t f
   return wanted;
 }
 
-Error became_shorter() { return Error(ERANGE, "the file became shorter meanwhile"); }
+Error became_shorter() { return Error(ERANGE, "the file became shorter during the request"); }
 
 Result<void> read_whole(int fd, std::uint64_t offset, std::byte* to, std::size_t length) {
   const std::size_t got = SLUICE_TRY(read_buffered(fd, offset, to, length));
@@ -49,7 +50,7 @@ struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 
-// What the two ways of gathering share: a worker's lane, or its piece of host memory.
+// Common to both ways of gathering: the lane of a worker, or its piece of host memory.
 class GatherJob : public WorkerPool::Job {
  public:
   GatherJob(const Gatherers& with, const RecordPlaces& to, const RecordFile& records)
@@ -60,14 +61,14 @@ class GatherJob : public WorkerPool::Job {
     Lane& lane = with_.staging->lane(worker);
     SLUICE_TRY(lane.enter(*to_.memory.device()));
     const auto more = to_device(lane, turn);
-    const auto settled = lane.settle();
+    const auto synchronized = lane.synchronize();
     SLUICE_TRY(more);
-    SLUICE_TRY(settled);
+    SLUICE_TRY(synchronized);
     return *more;
   }
 
  protected:
-  // A piece of the work. False: nothing was left.
+  // Does a piece of the work. False if nothing is left.
   virtual Result<bool> pass(Lane& lane, std::span<std::byte> slot) = 0;
   virtual Result<bool> pass_to_host(std::span<std::byte> buffer) = 0;
   virtual bool needs_buffer() const = 0;
@@ -170,7 +171,7 @@ class SortedGather final : public GatherJob {
         most_((with.chunk - room_) / Packer::kOverhead) {}
 
  private:
-  // Records that are read at once, and who wants them.
+  // Records that are read at once, and where they go.
   struct Extent {
     std::span<const Wanted> wanted;
     std::uint64_t begin = 0, end = 0;  // record numbers
@@ -200,7 +201,7 @@ class SortedGather final : public GatherJob {
 
   bool needs_buffer() const override { return true; }
 
-  // What the slot must hold for these, in whole grains.
+  // The size of the slot that these records need, in whole grains.
   std::uint64_t widened(std::uint64_t begin, std::uint64_t end) const {
     const std::uint64_t from = records_.offset_of(begin) / kGrain * kGrain;
     return (records_.offset_of(end) + kGrain - 1) / kGrain * kGrain - from;
@@ -222,11 +223,11 @@ class SortedGather final : public GatherJob {
     return true;
   }
 
-  // Returns where in `slot` the extent's bytes are.
+  // Returns the address of the extent's bytes in `slot`.
   Result<const std::byte*> read(const Extent& extent, std::byte* slot) {
     const std::uint64_t offset = records_.offset_of(extent.begin);
     const std::size_t length = (extent.end - extent.begin) * records_.size;
-    // One record may reach over more grains than there is room for, if slots are small.
+    // With small slots, a single record may touch more grains than the slot has room for.
     if (widened(extent.begin, extent.end) > room_) {
       SLUICE_TRY(read_whole(reader_.fd(), offset, slot, length));
       return slot;
@@ -244,7 +245,7 @@ class SortedGather final : public GatherJob {
   std::size_t next_ GUARDED_BY(mutex_) = 0;
 };
 
-// Writes what has been brought together: records in the order of the file, side by side.
+// Writes the collected records: they are in file order and contiguous.
 Result<void> write_runs(const EngineFile& file, const RecordFile& records,
                         std::span<const Wanted> wanted, const std::byte* bytes) {
   for (std::size_t i = 0; i < wanted.size();) {
@@ -272,8 +273,8 @@ Result<void> scatter_host(const EngineFile& file, const RecordPlaces& from,
   return {};
 }
 
-// Brings records to a slot: their bytes to its front, and the kernel's index, with a word for what
-// can't be wrong, to its end.
+// Copies records to a slot: their bytes to its front; the kernel's index, and its error word, to
+// its end.
 Result<void> fetch(Lane& lane, std::span<std::byte> slot, const RecordPlaces& from,
                    const RecordFile& records, std::span<const Wanted> wanted) {
   const CUdeviceptr base = from.memory.address() + from.offset;
@@ -323,7 +324,7 @@ Result<void> scatter_device(Lane& lane, const EngineFile& file, const RecordPlac
     SLUICE_TRY(write_runs(file, records, part_of(piece), lane.slot(slot)));
     if (piece + lane.slots() < pieces) SLUICE_TRY(begin(piece + lane.slots()));
   }
-  return lane.settle();
+  return lane.synchronize();
 }
 
 }  // namespace
@@ -350,7 +351,7 @@ Result<void> scatter_sorted(Staging* staging, const EngineFile& file, const Reco
   for (std::size_t begin = 0; begin < index.size(); begin += kSortedAtOnce) {
     const auto part = index.subspan(begin, std::min(kSortedAtOnce, index.size() - begin));
     std::vector<Wanted> wanted = sorted(part, begin);
-    // The last of each record: the first from behind.
+    // Keeps the last of each record, which is the first in reverse order.
     const auto kept = std::unique(wanted.rbegin(), wanted.rend(), [](const auto& a, const auto& b) {
       return a.record == b.record;
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The host route: between a file and host memory, with no GPU and no copy in between. Functions of
-// no state.
+// The host route: transfers between a file and host memory, without a GPU or an intermediate copy.
+// Stateless functions.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace sluice {
 
-// On the calling thread, through the page cache, what is not there all at once. Returns how many
-// bytes there were.
+// Reads on the calling thread through the page cache; reads of missing bytes are all started first.
+// Returns the number of bytes.
 Result<std::uint64_t> read_host_small(int fd, std::byte* memory, std::span<const Segment> segments);
-// With all workers.
+// Reads with all workers.
 Result<std::uint64_t> read_host(WorkerPool& workers, FileReader& reader, std::byte* memory,
                                 std::span<const Segment> segments, std::uint64_t chunk);
-// Hands `data` to the file's owner, or to pwrite(2) where the file has none.
+// Passes `data` to the file's write function, or to pwrite(2) if it has none.
 Result<void> write_out(const EngineFile& file, const std::byte* data, std::size_t size,
                        std::uint64_t offset);
 

@@ -14,13 +14,14 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t kLeast = 16 << 20;  // smaller files are as fast without
-constexpr std::uint64_t kPiece = 64 << 20;  // of a copy: the bus is at its best from here on
-constexpr std::uint64_t kGlance = 4 << 20;  // looking at all of a large file takes a while
-constexpr std::size_t kFiles = 1024;        // remembered at once
+constexpr std::uint64_t kLeast = 16 << 20;  // smaller files are as fast without registering
+constexpr std::uint64_t kPiece = 64 << 20;  // of one copy; from this size on the bus is fully used
+constexpr std::uint64_t kGlance = 4 << 20;  // checking all of a large file takes a while
+constexpr std::size_t kFiles = 1024;        // most files remembered
 constexpr auto kLookAgain = std::chrono::seconds(1);
-constexpr std::uint64_t kLaunch = 1 << 24;  // records with one launch: others want the GPU, too
-constexpr auto kSweeps = 6;                 // in the time that a registration may be idle
+constexpr std::uint64_t kLaunch =
+    1 << 24;                 // most records per launch, because others use the GPU, too
+constexpr auto kSweeps = 6;  // sweeps per idle time of a registration
 
 std::int64_t now_ns() {
   timespec now{};
@@ -82,7 +83,8 @@ MappedFiles::MappedFiles(Limits limits)
 
 MappedFiles::~MappedFiles() = default;
 
-// The file, at the front. One that changed begins anew, with whatever was registered forgotten.
+// The entry of the file, moved to the front. If the file has changed, the entry is reset and its
+// registration dropped.
 MappedFiles::Known& MappedFiles::known(const FileVersion& version, Dropped& dropped) {
   auto found = std::find_if(files_.begin(), files_.end(),
                             [&](const Known& file) { return file.version.id == version.id; });
@@ -110,25 +112,25 @@ void MappedFiles::count(const FileVersion& version, std::uint64_t bytes) {
   known(version, dropped).read += bytes;
 }
 
-// Registered, or why it may not be.
+// Why::Registered if it may be registered, otherwise the reason against it.
 Why MappedFiles::may_register(const Known& file, Wish wish) const {
   const FileVersion& version = file.version;
   if (version.size == 0) return Why::Small;
-  if (now_ns() - version.changed < limits_.settle_time.count()) return Why::Changed;
+  if (now_ns() - version.changed < limits_.min_unchanged.count()) return Why::Changed;
   if (file.being_registered) return Why::ReadOnce;
   if (wish == Wish::Insist) return Why::Registered;
   if (file.refused) return Why::NotPinned;
-  // Before anybody looks whether all of it is cached, which takes long for such a file.
+  // Checked first, because checking whether a large file is cached takes long.
   if (version.size > limits_.bytes) return Why::NoMemoryLeft;
   if (version.size < kLeast && wish != Wish::ToGather) return Why::Cached;
-  // One reading may come in many requests, and need not be quite complete.
+  // One complete read may consist of many requests, and need not be quite complete.
   if (file.read < version.size - version.size / 10) return Why::ReadOnce;
   if (Clock::now() < file.look_again) return Why::NotCached;
   return Why::Registered;
 }
 
-// Whoever was used a moment ago stays: files that take turns would be registered over and over, at
-// twice the price of reading them without.
+// Recently used registrations are kept. Otherwise files that are read in turn would be registered
+// again and again, at twice the cost of reading them without.
 bool MappedFiles::make_room(std::uint64_t size, Dropped& dropped) {
   const auto deadline = Clock::now() - limits_.idle / kSweeps;
   std::uint64_t freed = 0;
@@ -188,7 +190,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
   }
   const auto mapped = registration->map(fd);
   if (!mapped) return mapped.error().code == ENOMEM ? Why::NoMemoryLeft : Why::NotPinned;
-  // Pinned page by page: between the first and the last the file may have become another.
+  // Pages are pinned one by one, so the file may have changed between the first and the last.
   if (!is_version(fd, version)) return Why::Changed;
   return Shared(std::move(registration));
 }
@@ -216,7 +218,7 @@ Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int
     }
   }
   SLUICE_TRY(packer.send(lane));
-  SLUICE_TRY(lane.settle());
+  SLUICE_TRY(lane.synchronize());
   return is_version(fd, registration.version);
 }
 
@@ -225,7 +227,7 @@ Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registrati
                                                   const RecordFile& records,
                                                   const RecordIndex& index) {
   SLUICE_TRY(lane.enter(device));
-  // The kernels' word, behind the first slot's part of the index.
+  // The kernels' error word is behind the part of the index in the first slot.
   const std::uint64_t part = (lane.slot_size() - sizeof(std::uint64_t)) / sizeof(std::uint64_t);
   auto* const bad = reinterpret_cast<std::uint32_t*>(lane.slot(0)) + 2 * part;
   const std::atomic_ref flag(*bad);
@@ -252,7 +254,7 @@ Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registrati
     SLUICE_TRY(lane.mark(slot));
     slot = (slot + 1) % lane.slots();
   }
-  SLUICE_TRY(lane.settle());
+  SLUICE_TRY(lane.synchronize());
   if (!is_version(fd, registration.version)) return Gathered::Changed;
   return flag == 0 ? Gathered::All : Gathered::BadIndex;
 }

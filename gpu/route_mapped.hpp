@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The mapped route: files whose page cache is registered with the GPUs, which then read it
-// themselves, with no copy by the CPU.
+// The mapped route: the page cache of a file is registered with the GPUs, which then read it
+// directly. The CPU copies nothing.
 //
-// Registering takes 25 ms a GiB and pins the pages, so it is for files that are read again and
-// again, within bounds, and ends when nobody has read the file for a while. Pinned pages are the
-// file's no more once it is truncated or a hole punched, so a registration is used only while the
-// file's times and size are what they were; and because times have a granularity, a file is
-// registered only when it has been left alone for longer than that.
+// Registering takes 25 ms per GiB and pins the pages. So it is done only for files that are read
+// repeatedly, within limits, and it ends when the file has not been read for a while. When a file
+// is truncated or a hole is punched, pinned pages no longer belong to it. A registration is
+// therefore used only while the file's times and size are unchanged. Because times have a
+// granularity, a file is registered only if it has not changed for longer than that.
 //
-// The CPU never touches these mappings: on a file that has been truncated that would be SIGBUS.
+// The CPU never accesses these mappings: for a truncated file that would raise SIGBUS.
 //
 // Ownership: MappedFiles owns the registrations, and shares each with the requests that use it.
 // Threads: thread-safe.
@@ -36,9 +36,10 @@ namespace sluice {
 class MappedFiles {
  public:
   struct Limits {
-    std::uint64_t bytes;                   // registered at once
-    std::chrono::nanoseconds idle;         // dropped when unused for so long
-    std::chrono::nanoseconds settle_time;  // registered when not changed for so long
+    std::uint64_t bytes;            // limit for all registrations together
+    std::chrono::nanoseconds idle;  // unused registrations end after this
+    std::chrono::nanoseconds
+        min_unchanged;  // files must be unchanged for this before they are registered
   };
   explicit MappedFiles(Limits limits);
   ~MappedFiles();
@@ -47,43 +48,47 @@ class MappedFiles {
   using Shared = std::shared_ptr<const Registration>;
 
   enum class Wish {
-    Look,      // registers nothing; Why::Registered: with IfItPays it would
-    IfItPays,  // registers a file that has been read once and is in the page cache
-    ToGather,  // the same, also if the file is small: records cost more than bytes in a row
-    Insist,    // registers whatever can be
+    Look,      // registers nothing; Why::Registered: IfItPays would register it
+    IfItPays,  // registers a file that was read once and is in the page cache
+    ToGather,  // like IfItPays, but also small files: records cost more than sequential bytes
+    Insist,    // registers every file that can be registered
   };
-  // The registration of the file that `fd` is and `version` describes, or the reason why there is
-  // none.
+  // The registration of the file `fd` with this `version`, or the reason why there is none.
   std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish);
-  // Copies the segments, which must lie within the file: small ones with a kernel, if the lane has
-  // slots. False if the file changed meanwhile: the bytes may be neither the old nor the new ones.
+  // Copies the segments, which must lie within the file; small ones by a kernel if the lane has
+  // slots. False if the file changed meanwhile: the bytes may then be neither the old nor the new
+  // ones.
   static Result<bool> read(const Registration& registration, Lane& lane, int fd, Memory& memory,
                            std::span<const Segment> segments);
 
-  // Copies records, as Engine::gather() does. The lane has slots, and the GPU kernels.
-  enum class Gathered { All, BadIndex, Changed };  // the latter two: something, or nothing
+  // Copies records for Engine::gather(). REQUIRES: the lane has slots, and the GPU has kernels.
+  enum class Gathered {
+    All,
+    BadIndex,
+    Changed
+  };  // BadIndex, Changed: some records may have been copied
   static Result<Gathered> gather(const Registration& registration, Lane& lane, Device& device,
                                  int fd, CUdeviceptr to, const RecordFile& records,
                                  const RecordIndex& index);
 
-  // So much of the file has been read on another route.
+  // Counts bytes that were read on another route.
   void count(const FileVersion& version, std::uint64_t bytes);
   void forget(const std::function<bool(const FileId&)>& is_meant);
   std::uint64_t bytes() const { return *bytes_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What is known of a file that was read.
+  // What is known about a file.
   struct Known {
     FileVersion version;
     std::uint64_t read = 0;  // bytes, on other routes
     bool being_registered = false, refused = false;
-    Clock::time_point look_again = {};  // it was not in the page cache, and a look takes a while
+    Clock::time_point look_again = {};  // it was not in the page cache, and checking takes time
     Shared registration = {};
     Clock::time_point used = Clock::now();
   };
 
-  // What must be destroyed without the lock: unregistering takes its time.
+  // Registrations to destroy without the lock, because unregistering takes time.
   using Dropped = std::list<Shared>;
   Known& known(const FileVersion& version, Dropped& dropped) REQUIRES(mutex_);
   Why may_register(const Known& file, Wish wish) const REQUIRES(mutex_);
@@ -93,12 +98,12 @@ class MappedFiles {
   void sweep();
 
   const Limits limits_;
-  // Of registrations, also of those that are in no list any more but in use.
+  // The size of all registrations, including those that are only in use by requests.
   const std::shared_ptr<std::atomic<std::uint64_t>> bytes_;
   Mutex mutex_;                                // not held while registering or unregistering
-  std::list<Known> files_ GUARDED_BY(mutex_);  // the last used first
-  CondVar registered_;                         // or failed to be
-  Sweeper sweeper_;                            // started with the first registration
+  std::list<Known> files_ GUARDED_BY(mutex_);  // most recently used first
+  CondVar registered_;  // signalled when a registration has succeeded or failed
+  Sweeper sweeper_;     // started with the first registration
 };
 
 }  // namespace sluice

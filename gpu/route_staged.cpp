@@ -12,29 +12,29 @@
 namespace sluice {
 namespace {
 
-// Threads with small requests that are served at once; each has a slot of kSmall.
+// The number of threads with small requests that are served at once; each has a slot of kSmall.
 constexpr unsigned kSmallLanes = 64;
-// Writes at once. Two slots would do, as the bus is faster than write(2); slots of 2 MiB leave the
-// last-level cache to what is being written.
+// The number of writes at once. Two slots would be enough, because the bus is faster than write(2).
+// Slots of 2 MiB leave the last-level cache to the data being written.
 constexpr unsigned kWriters = 4, kWriteSlots = 4;
 constexpr std::size_t kWriteSlot = 2 << 20;
 
-// What is read past the page cache at a time, and how many slots of a lane it passes through. On a
-// virtual disk, 8 threads with 3 slots each brought 3.6 GB/s by pieces of 4 MiB, 4.1 by 1 MiB, 4.7
-// by 512 KiB, probably because less memory stays in the processor's caches. The copy to the GPU is
-// done long before the next piece is there, so two slots are enough.
+// The size of one read that bypasses the page cache, and the number of slots of a lane for it. On a
+// virtual disk, 8 threads with 3 slots each reached 3.6 GB/s with pieces of 4 MiB, 4.1 with 1 MiB
+// and 4.7 with 512 KiB, probably because more of the memory stays in the CPU's caches. The copy to
+// the GPU ends long before the next piece is read, so two slots are enough.
 constexpr std::uint64_t kDirectPiece = 512 << 10;
 constexpr unsigned kDirectSlots = 2;
 
-// Threads with batches that are served at once. A slot has room for 128 pages and their table: what
-// rings send at once, in one launch.
+// The number of threads with batches that are served at once. A slot has room for 128 pages and
+// their table: a batch of a ring, in one launch.
 constexpr unsigned kBatchLanes = 16, kBatchSlots = 2;
 constexpr std::size_t kBatchSlot = (512 + 32) << 10;
 static_assert(kBatchSlot >= 128 * (4096 + Packer::kOverhead) && kBatchSlot % 4096 == 0);
 
 constexpr std::size_t kPageable = 4 << 20;
 
-// Where the kinds of lanes have their slots in the pinned memory.
+// The places of the different lanes in the pinned memory.
 struct Layout {
   Layout(unsigned workers, std::uint64_t chunk, unsigned slots)
       : writers(workers * slots * chunk),
@@ -84,9 +84,9 @@ class Staging::ReadJob : public WorkerPool::Job {
     Lane& lane = *staging_.lanes_[worker];
     SLUICE_TRY(lane.enter(*memory_.device()));
     const auto more = stream(lane, turn);
-    const auto settled = lane.settle();
+    const auto synchronized = lane.synchronize();
     SLUICE_TRY(more);
-    SLUICE_TRY(settled);
+    SLUICE_TRY(synchronized);
     return *more;
   }
 
@@ -132,7 +132,7 @@ class Staging::ReadJob : public WorkerPool::Job {
     return packer.send(lane);
   }
 
-  // It may fill the slot.
+  // The part may fill the slot.
   Result<void> pass_one(Lane& lane, std::byte* slot, const Cutter::Part& part) {
     const auto& [to, from, length] = part.range;
     const std::size_t got = SLUICE_TRY(read_buffered(reader_.fd(), from, slot, length));
@@ -159,7 +159,7 @@ Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
     slot += got;
     done += got;
   }
-  SLUICE_TRY(lane->settle());
+  SLUICE_TRY(lane->synchronize());
   return done;
 }
 
@@ -183,7 +183,7 @@ class Staging::BatchRead {
       }
     }
     SLUICE_TRY(send());
-    SLUICE_TRY(lane_.settle());
+    SLUICE_TRY(lane_.synchronize());
     return done_;
   }
 
@@ -222,7 +222,7 @@ class Staging::BatchRead {
   const Memory& memory_;
   unsigned slot_ = 0;
   Packer packer_;
-  std::vector<Missed> missed_;  // in this slot
+  std::vector<Missed> missed_;  // of the current slot
   std::uint64_t done_ = 0;
 };
 
@@ -242,7 +242,7 @@ Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,
 }
 
 Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segment& segment) {
-  // Small ones have their own lanes, so that they never wait for large ones.
+  // Small writes have their own lanes, so that they never wait for large ones.
   const LanePool::Loan lane(segment.length <= kSmall ? small_ : writers_);
   SLUICE_TRY(lane->enter(*memory.device()));
   const std::uint64_t size = lane->slot_size(), pieces = (segment.length + size - 1) / size;
@@ -266,7 +266,7 @@ Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segmen
                          segment.file_offset + piece * size));
     if (piece + lane->slots() < pieces) SLUICE_TRY(fetch(piece + lane->slots()));
   }
-  return lane->settle();
+  return lane->synchronize();
 }
 
 Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
@@ -280,7 +280,7 @@ Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
       const std::size_t got = SLUICE_TRY(read_buffered(fd, from + at, buffer.get(), wanted));
       const auto begun =
           got > 0 ? lane.to_device(memory.address() + to + at, buffer.get(), got) : Result<void>();
-      SLUICE_TRY(lane.settle());  // before the buffer is used again, or gone
+      SLUICE_TRY(lane.synchronize());  // before the buffer is reused or freed
       SLUICE_TRY(begun);
       at += got;
       done += got;
@@ -298,7 +298,7 @@ Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,
     const std::size_t size = std::min<std::uint64_t>(kPageable, segment.length - at);
     const auto begun =
         lane.to_host(buffer.get(), memory.address() + segment.memory_offset + at, size);
-    SLUICE_TRY(lane.settle());
+    SLUICE_TRY(lane.synchronize());
     SLUICE_TRY(begun);
     SLUICE_TRY(write_out(file, buffer.get(), size, segment.file_offset + at));
   }

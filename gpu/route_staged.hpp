@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The staged route: through slots of pinned memory, so that a piece is read from the file while the
-// ones before it are on the bus.
+// The staged route: through slots of pinned memory, so that a piece is read from the file while
+// earlier pieces are copied over the bus.
 //
-// Ownership: Staging owns the pinned memory, all of it allocated at once; borrows the workers.
+// Ownership: Staging owns the pinned memory, which is allocated at once, and borrows the workers.
 // Threads: thread-safe; requests occupy the calling thread.
 #pragma once
 
@@ -22,24 +22,24 @@ namespace sluice {
 
 class Staging {
  public:
-  // Pins memory near `device`. Fails as PinnedMemory::create() does.
+  // Pins memory near `device`. Errors are those of PinnedMemory::create().
   static Result<std::unique_ptr<Staging>> create(Device& device, WorkerPool& workers,
                                                  std::uint64_t chunk, unsigned slots);
 
-  // All segments, of at most kSmall bytes together, on the calling thread, through the page cache.
-  // Returns how many bytes there were.
+  // Reads segments of at most kSmall bytes together, on the calling thread, through the page cache.
+  // Returns the number of bytes.
   Result<std::uint64_t> read_small(int fd, Memory& memory, std::span<const Segment> segments);
-  // All segments, each of at most kSmall bytes, on the calling thread, through the page cache, and
-  // with as few copies to the GPU as can be. Returns how many bytes there were.
+  // Reads segments of at most kSmall bytes each, on the calling thread, through the page cache,
+  // with as few copies to the GPU as possible. Returns the number of bytes.
   Result<std::uint64_t> read_batch(int fd, Memory& memory, std::span<const Segment> segments);
-  // With all workers.
+  // Reads with all workers.
   Result<std::uint64_t> read(FileReader& reader, Memory& memory, std::span<const Segment> segments);
-  // In the order of the file, from the calling thread.
+  // Writes in file order, from the calling thread.
   Result<void> write(const EngineFile& file, Memory& memory, const Segment& segment);
 
-  // Lanes for a few hundred small pieces at once, with two slots each.
+  // Lanes for batches of a few hundred small pieces, with two slots each.
   LanePool& batches() { return batches_; }
-  // That of a worker, for its own use.
+  // The lane of a worker, for its own use.
   Lane& lane(unsigned worker) { return *lanes_[worker]; }
   // Lanes for writes, with several slots each.
   LanePool& writers() { return writers_; }
@@ -60,9 +60,9 @@ class Staging {
   LanePool small_, writers_, batches_;
 };
 
-// Without pinned memory, at a fraction of the speed: through a plain buffer that the driver copies
-// once more. Not from a mapping of the file, which would be one copy less: the driver reads it with
-// the CPU, and a file that is truncated meanwhile would end the process with SIGBUS.
+// Reads without pinned memory, at a fraction of the speed: into a plain buffer, which the driver
+// copies once more. Mapping the file would save one copy, but the driver would read the mapping
+// with the CPU, and if the file were truncated meanwhile, SIGBUS would end the process.
 Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
                                     std::span<const Segment> segments);
 Result<void> write_pageable(Lane& lane, const EngineFile& file, Memory& memory,

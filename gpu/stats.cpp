@@ -13,9 +13,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// Time in which at least one request was under way: how many there are and since when, in one word,
-// so that the change from none to one and back needs no lock. The time is in units of 64 ns and
-// wraps after 200 days, which only matters to a request that takes longer.
+// The time during which at least one request was in progress. Their number and the start time are
+// in one word, so that no lock is needed. The time is in units of 64 ns and wraps after 200 days,
+// which affects only requests that take longer.
 class BusyTime {
  public:
   void enter(Clock::time_point now) {
@@ -56,7 +56,8 @@ class BusyTime {
   std::atomic<std::uint64_t> sum_{0};
 };
 
-// Sixteen buckets for each power of two: their middle is at most 3.2% away from what is in them.
+// Sixteen buckets for each power of two: the middle of a bucket is at most 3.2% away from every
+// value in it.
 constexpr std::size_t kBuckets = 45 * 16;  // to 2^48 ns, three days
 
 std::size_t bucket_of(std::uint64_t value) {
@@ -128,14 +129,14 @@ std::size_t index_of(Route route) { return static_cast<std::size_t>(route); }
 struct Stats::PerGpu {
   GpuUuid uuid{};
   PerGpu* next = nullptr;
-  std::array<Cell, kRoutes> cells;  // [Auto]: what failed before it took a route
+  std::array<Cell, kRoutes> cells;  // [Auto]: requests that failed before they took a route
   std::array<BusyTime, kRoutes> busy;
 };
 
 namespace {
 
-// What `cells` say together. An operation is in its bucket a moment before or after it is counted,
-// so percentiles go by what the buckets hold.
+// The sum over `cells`. An operation may be in its bucket slightly before or after it is counted,
+// so percentiles use the totals of the buckets.
 RouteFigures sum_of(const std::vector<const Cell*>& cells) {
   RouteFigures figures;
   Histogram histogram{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Stats counts requests by route and by GPU. Threads: thread-safe; counting a request takes some
+// Stats counts requests by route and by GPU. Threads: thread-safe; counting a request takes a few
 // atomic additions and no lock.
 #pragma once
 
@@ -18,10 +18,10 @@ namespace sluice {
 
 struct RouteFigures {
   std::uint64_t operations = 0, failures = 0, bytes = 0;
-  std::chrono::nanoseconds busy{};         // at least one was under way
+  std::chrono::nanoseconds busy{};         // time with at least one in progress
   std::chrono::nanoseconds latency_sum{};  // of all operations that succeeded
   std::chrono::nanoseconds p50{}, p99{};   // from a histogram, within 5%
-  double peak = 0;                         // bytes a second, of one request of a MiB or more
+  double peak = 0;                         // bytes per second of one request of at least 1 MiB
 };
 
 class Stats {
@@ -31,15 +31,15 @@ class Stats {
   Stats();
   ~Stats();
 
-  // One request, from its construction to finish(). Not finished: it failed, on the route that it
-  // had taken last.
+  // One request, from construction to finish(). If it is destroyed without finish(), it counts as
+  // failed on its last route.
   class Timer {
    public:
     Timer(Stats& stats, const GpuUuid& gpu);  // zero: host memory
     ~Timer();
     Timer(const Timer&) = delete;
     Timer& operator=(const Timer&) = delete;
-    // From now on it is this route that is busy. A request may change its route.
+    // From now on the request counts as busy on this route. A request may change its route.
     void take(Route route);
     void finish(const Transfer& transfer);
 
@@ -53,22 +53,22 @@ class Stats {
     bool finished_ = false;
   };
 
-  using Figures = std::array<RouteFigures, kRoutes>;  // by Route; [Route::Auto]: all together
-  // Of one GPU (zero: host memory alone), or of everything.
+  using Figures = std::array<RouteFigures, kRoutes>;  // by Route; [Route::Auto]: all routes
+  // The figures of one GPU (zero: only host memory), or of everything.
   Figures of(const GpuUuid& gpu) const;
   Figures all() const;
-  std::vector<GpuUuid> gpus() const;  // that requests were counted for
+  std::vector<GpuUuid> gpus() const;  // GPUs with counted requests
   void reset();
 
  private:
   PerGpu& per_gpu(const GpuUuid& gpu);
-  // Of the requests of all `parts`; busy times from where they were counted together.
+  // The sum over `parts`, with the busy times of `busy`.
   static Figures figures(const std::vector<const PerGpu*>& parts, const PerGpu& busy);
 
-  Mutex mutex_;  // to add to the list
-  // A list that only grows, so that whoever walks it needs no lock.
+  Mutex mutex_;  // held to add to the list
+  // A list that only grows, so reading it needs no lock.
   std::atomic<PerGpu*> gpus_{nullptr};
-  const std::unique_ptr<PerGpu> all_;  // busy times and nothing else: those can't be added up
+  const std::unique_ptr<PerGpu> all_;  // only busy times, which can't be added up
 };
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Sweeper calls a function every so often, on a thread of its own, from start() until it is
-// destroyed. Threads: caller locks.
+// A Sweeper calls a function periodically on its own thread, from start() until it is destroyed.
+// Threads: caller locks.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,8 @@ namespace sluice {
 
 class Sweeper {
  public:
-  // The first call counts. Nothing that `sweep` locks may be held when this is destroyed.
+  // Only the first call has an effect. Locks that `sweep` takes must not be held when the Sweeper
+  // is destroyed.
   void start(std::chrono::nanoseconds period, std::function<void()> sweep) {
     if (thread_.joinable()) return;
     thread_ = std::jthread([period, sweep = std::move(sweep)](const std::stop_token& stop) {

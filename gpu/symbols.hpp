@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Looking up the functions of a library that was loaded with dlopen(). Threads: caller locks.
+// Looks up functions of a library that was loaded with dlopen(). Threads: caller locks.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ class Symbols {
   void need(Function& function, const char* name) {
     if (!find(function, name) && missing_ == nullptr) missing_ = name;
   }
-  // The first that was needed and is not there; null if all are.
+  // The first required function that was not found; null if all were found.
   const char* missing() const { return missing_; }
 
  private:
@@ -29,8 +29,8 @@ class Symbols {
   const char* missing_ = nullptr;
 };
 
-// Why dlopen() of `library` just failed. Only one that is there and can't be loaded has more to
-// tell than its name.
+// The reason why dlopen() of `library` has just failed. If the library does not exist, its name is
+// enough.
 inline std::string load_error(const std::string& library) {
   const char* reason = ::dlerror();
   const std::string text = reason != nullptr ? reason : "no reason given";

@@ -14,8 +14,8 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t kStep = 1 << 20;
-// The kernel takes at most its read-ahead window at a time, and makes us wait when the disk's queue
-// is full.
+// The kernel reads at most its read-ahead window at a time, and blocks the caller when the disk's
+// queue is full.
 constexpr std::uint64_t kAdvice = 128 << 10;
 constexpr std::chrono::milliseconds kLookForRoom{2};
 
@@ -39,7 +39,7 @@ Warmer::~Warmer() {
 
 Result<void> Warmer::add(uid_t user, int fd, std::uint64_t begin, std::uint64_t end) {
   struct stat stat {};
-  if (::fstat(fd, &stat) != 0) return Error::last("look at the file");
+  if (::fstat(fd, &stat) != 0) return Error::last("stat the file");
   Job job;
   job.file = FileVersion::of(stat).id;
   job.at = begin;
@@ -57,15 +57,15 @@ Result<void> Warmer::add(uid_t user, int fd, std::uint64_t begin, std::uint64_t 
     const std::size_t of_user =
         (mine == users_.end() ? 0 : mine->second.size()) + (at_work ? 1 : 0);
     if (count_ >= kMostOfAll || of_user >= kMostOfUser)
-      return Error(EAGAIN, "too much waits to be read");
+      return Error(EAGAIN, "too many prefetches are waiting");
   }
-  // To look for holes takes a position, and the caller's descriptor may have one that matters.
-  // O_NONBLOCK: a lease that is about to go is nothing to wait for.
+  // Searching for holes changes the position of the descriptor, so the caller's can't be used.
+  // O_NONBLOCK: do not wait for a lease to be given up.
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   job.fd.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   job.seeks = static_cast<bool>(job.fd);
   if (!job.fd) job.fd.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!job.fd) return Error::last("keep the file open");
+  if (!job.fd) return Error::last("open the file again");
   const MutexLock lock(mutex_);
   if (!thread_.joinable()) {
     thread_ = std::jthread([this](const std::stop_token& stop) {
@@ -114,7 +114,7 @@ bool Warmer::step(Job& job) {
   const int fd = job.fd.get();
   std::uint64_t end = job.end;
   if (job.seeks) {
-    // Errors: there is no such thing here, or nothing follows but a hole.
+    // An error means that SEEK_DATA is not supported, or that only a hole follows.
     const off_t data = ::lseek(fd, static_cast<off_t>(job.at), SEEK_DATA);
     if (data < 0 && errno == ENXIO) return false;
     if (data >= 0) job.at = static_cast<std::uint64_t>(data);

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Nothing is thrown past here: that would end the process.
+// An exception must not leave this function: it would end the process.
 Result<bool> attempt(WorkerPool::Job& job, unsigned worker, WorkerPool::Turn turn) noexcept {
   try {
     return job.work(worker, turn);
@@ -50,7 +50,7 @@ Result<void> WorkerPool::run(Job& job) {
   return {};
 }
 
-// The first that has work. It goes to the end of the list, so that the others have their turn.
+// The first entry with work. It is moved to the end of the list, so that the others get a turn.
 WorkerPool::Entry* WorkerPool::next_entry() {
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
     if (it->exhausted) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The WorkerPool's threads share the pieces of large requests. When several requests are on their
-// way, workers turn from one to the next, so that none waits for the end of another.
+// The threads of the WorkerPool share the pieces of large requests. If several requests are in
+// progress, workers switch between them, so that none waits for the end of another.
 //
 // Threads: thread-safe.
 #pragma once
@@ -19,12 +19,12 @@ namespace sluice {
 
 class WorkerPool {
  public:
-  // A worker's time with one job. It ends after some pieces, but only where others wait: changing
-  // from one job to another interrupts the stream of copies.
+  // The time of a worker with one job. It ends after some pieces, but only if other jobs wait:
+  // switching interrupts the stream of copies.
   class Turn {
    public:
     explicit Turn(const std::atomic<unsigned>& jobs) : jobs_(jobs) {}
-    // To be asked after each piece.
+    // To be called after each piece.
     bool is_over() { return ++pieces_ >= 8 && jobs_.load(std::memory_order_relaxed) > 1; }
 
    private:
@@ -36,31 +36,31 @@ class WorkerPool {
    public:
     virtual ~Job() = default;
 
-    // Does pieces of the job, as the worker of that number, until none is left to begin (false) or
-    // its turn is over (true); called by several workers at once. Nothing that this call began is
-    // under way any more when it returns, also when it returns an error.
+    // Executes pieces of the job as worker number `worker`, until none is left (false) or the turn
+    // is over (true). Several workers call it at once. When it returns, also with an error, nothing
+    // that this call started is in progress.
     virtual Result<bool> work(unsigned worker, Turn& turn) = 0;
 
    protected:
-    // An error happened elsewhere, or the pool ends: begin no more.
+    // True after an error in another worker, or if the pool ends: start nothing more.
     bool is_stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
    private:
     friend class WorkerPool;
-    std::atomic<bool> stopped_{false};  // only ever turns true
+    std::atomic<bool> stopped_{false};  // never becomes false again
   };
 
   explicit WorkerPool(unsigned threads);
-  ~WorkerPool();  // REQUIRES: nobody is in run().
+  ~WorkerPool();  // REQUIRES: no thread is in run().
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // The workers' numbers are below this.
+  // The number of workers; worker numbers are below it.
   unsigned size() const { return static_cast<unsigned>(threads_.size()); }
 
-  // Returns when the job is done, or has failed and no worker is at it any more.
+  // Returns when the job is done, or when it has failed and no worker uses it any more.
   Result<void> run(Job& job);
-  // Whether somebody is in run().
+  // True if a thread is in run().
   bool is_busy() const { return jobs_.load(std::memory_order_relaxed) > 0; }
 
  private:
@@ -81,7 +81,7 @@ class WorkerPool {
   Mutex mutex_;
   StopCondVar wanted_;
   std::list<Entry> entries_ GUARDED_BY(mutex_);
-  std::atomic<unsigned> jobs_{0};      // entries_.size(), for workers that don't hold the lock
+  std::atomic<unsigned> jobs_{0};      // entries_.size(), for reading without the lock
   std::vector<std::jthread> threads_;  // last: they use everything above
 };
 

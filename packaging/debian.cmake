@@ -1,21 +1,21 @@
-# Five packages from the components `sluice`, `lab`, `library`, `dev` and `python`, which work on later releases than the one that
-# they are made on: libraries whose versions differ between releases come along, in a directory of their own.
+# Five packages from the components `sluice`, `lab`, `library`, `dev` and `python`. They also work on later releases than the one they
+# were built on, because libraries whose versions differ between releases are included, in a private directory.
 
-# Libraries of the system that stay where they are (libc6, libstdc++6, libgcc-s1): newer ones serve what was linked with older
-# ones. Their names are an expression in a file, which the scripts here read, too.
+# Libraries of the system that are not included (libc6, libstdc++6, libgcc-s1), because newer versions are compatible with older
+# ones. The regular expression for their names is in a file that the scripts here also read.
 file(STRINGS debian/system-libraries system_libraries)
-# Those of libsluice, which the package libsluice1 holds for both.
+# Libraries that libsluice needs; the package libsluice1 includes them for all packages.
 set(library_private "^lib(spdlog|fmt)\\.so")
 set(private_dir ${CMAKE_INSTALL_LIBDIR}/sluice/private)
 
-# DT_RPATH, not DT_RUNPATH: it also holds for what the private libraries need themselves.
+# DT_RPATH, not DT_RUNPATH, because it also applies to the dependencies of the private libraries.
 foreach(target sluice sluice-lab sluice_client)
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
 endforeach()
 set_target_properties(sluice sluice-lab PROPERTIES INSTALL_RPATH "$ORIGIN/../${private_dir}")
 set_target_properties(sluice_client PROPERTIES INSTALL_RPATH "$ORIGIN/sluice/private")
 
-# install_private(COMPONENT FILE REGEX...): installs what FILE is linked with, except what matches a REGEX.
+# install_private(COMPONENT FILE REGEX...): installs the libraries that FILE is linked with, except those that match a REGEX.
 function(install_private component file)
   string(REPLACE ";" "]==] [==[" except "${ARGN}")
   install(CODE "
@@ -28,7 +28,7 @@ endfunction()
 install_private(library $<TARGET_FILE:sluice_client> ${system_libraries})
 install_private(sluice $<TARGET_FILE:sluice> ${system_libraries} ${library_private})
 
-# The licences: ours, and those of all that is linked in or brought along, as the system's packages tell them.
+# Our licence, and those of all libraries that are linked in or included, from the packages of the system.
 set(copyright ${CMAKE_CURRENT_BINARY_DIR}/copyright)
 add_custom_command(OUTPUT ${copyright} DEPENDS sluice debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/debian/copyright.sh ${CMAKE_SOURCE_DIR}/LICENSE $<TARGET_FILE:sluice> ${copyright} VERBATIM)
@@ -46,7 +46,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${doc_dir}/python3-sluice 
 install(FILES etc/logrotate DESTINATION /etc/logrotate.d RENAME sluice COMPONENT sluice)
 install(FILES etc/needrestart.conf DESTINATION /etc/needrestart/conf.d RENAME sluice.conf COMPONENT sluice)
 
-# Debian's directory for every Python 3, with what importlib.metadata and pip ask for.
+# Debian's directory for all versions of Python 3, with the metadata for importlib.metadata and pip.
 set(python_dir lib/python3/dist-packages)
 configure_file(debian/METADATA.in METADATA @ONLY)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/INSTALLER "debian\n")
@@ -56,7 +56,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/METADATA ${CMAKE_CURRENT_BINARY_DIR}/I
         DESTINATION ${python_dir}/sluice-${PROJECT_VERSION}.dist-info COMPONENT python)
 
 set(CPACK_GENERATOR DEB)
-# Who answers for a package is who makes it, by Debian's own variables or as git knows them.
+# The maintainer is the person who builds the package, from Debian's variables or git's configuration.
 set(contact "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
 if(NOT contact MATCHES ". <.+>")
   execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} var GIT_COMMITTER_IDENT OUTPUT_VARIABLE contact ERROR_QUIET)
@@ -82,17 +82,17 @@ configure_file(debian/cpack.cmake.in cpack.cmake @ONLY)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_BINARY_DIR}/cpack.cmake)
 
 set(CPACK_DEBIAN_SLUICE_PACKAGE_NAME sluice)
-set(CPACK_COMPONENT_SLUICE_DESCRIPTION "one filesystem over fast and slow disks, with a way to the GPU
+set(CPACK_COMPONENT_SLUICE_DESCRIPTION "one filesystem over fast and slow disks, with reads into GPU memory
  Presents several directories (tiers) as one tree, keeps every file an ordinary
  file on one of them, moves hot files to fast disks and cold ones to slow disks,
- and puts file data into GPU memory at the speed of the bus.")
+ and reads files into GPU memory at the speed of the bus.")
 set(CPACK_DEBIAN_SLUICE_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS "sluice-lab, python3-sluice, libsluice-dev, logrotate, bash-completion")
 foreach(script postinst prerm postrm conffiles)
   list(APPEND CPACK_DEBIAN_SLUICE_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/debian/sluice/${script})
 endforeach()
 
-# It is linked with the libraries that the package sluice brings along.
+# It is linked with the libraries that the package sluice includes.
 set(CPACK_DEBIAN_LAB_PACKAGE_NAME sluice-lab)
 set(CPACK_COMPONENT_LAB_DESCRIPTION "simulator and benchmarks of Sluice
  Replays traces of file accesses against tiering policies, generates traces, and
@@ -102,13 +102,13 @@ set(CPACK_DEBIAN_LAB_PACKAGE_SECTION admin)
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libsluice1)
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "file bytes to and from GPU memory
- The library of Sluice: reads and writes files of a Sluice mount, and others,
- straight from and to GPU memory.")
+ The library of Sluice: transfers the bytes of files, on a Sluice mount or
+ elsewhere, to and from GPU memory.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsluice-dev)
 set(CPACK_COMPONENT_DEV_DESCRIPTION "file bytes to and from GPU memory: headers
- What is needed to build programs that use libsluice or the ioctls of Sluice.")
+ Headers for programs that use libsluice or the ioctls of Sluice.")
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libsluice1 (= ${version})")
 
@@ -126,6 +126,6 @@ endforeach()
 get_cmake_property(components COMPONENTS)
 list(REMOVE_ITEM components ${CPACK_COMPONENTS_ALL})
 if(components)
-  message(FATAL_ERROR "Something is installed as part of '${components}', which is in no package.")
+  message(FATAL_ERROR "These components belong to no package: '${components}'")
 endif()
 include(CPack)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # manuals.sh PROGRAM PAGES OUTPUT: writes the man pages of PROGRAM (sluice or sluice-lab) into OUTPUT/man1 to man8, compressed as
-# Debian wants them: a page for each verb, printed by the program itself, and the program's own page from the directory PAGES.
-# The pages of files, headers and administration go with sluice.
+# Debian requires: a page for each verb, printed by the program itself, and the page of the program from the directory PAGES.
+# For sluice also the pages about files, headers and administration.
 set -euo pipefail
 program=$1 pages=$2 output=$3
 name=${program##*/}

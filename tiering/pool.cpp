@@ -25,60 +25,60 @@ struct Candidate {
   UniqueFd lock;
 };
 
-bool open_candidate(Candidate& tier, Pool::Missing missing, std::string& why) {
+// The error of opening a pool, whole for a person.
+Error unusable(int code, std::string text) { return {code, "open the pool", std::move(text)}; }
+
+Result<void> open_candidate(Candidate& tier, Pool::Missing missing) {
   const TierSettings& s = *tier.settings;
   tier.root.reset(::open(s.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!tier.root) {
-    tier.offline = s.path + ": " + std::strerror(errno);
-    if (missing == Pool::Missing::Tolerate) return true;
-    why = "tier " + s.name + ": " + tier.offline +
-          "; create it, mount its disk, or pass --degraded to go without it";
-    return false;
+    const int code = errno;
+    tier.offline = s.path + ": " + std::strerror(code);
+    if (missing == Pool::Missing::Tolerate) return {};
+    return unusable(code, "tier " + s.name + ": " + tier.offline +
+                              "; create it, mount its disk, or pass --degraded to go without it");
   }
   auto marker = read_marker(tier.root.get());
   if (!marker) {
-    why = "tier " + s.name + ": " + s.path + "/.sluice/tier.json: ";
-    why += marker.error().code == EPROTONOSUPPORT
-               ? "it was written by a newer Sluice; upgrade this one"
-               : marker.error().text() + "; restore it from a backup";
-    return false;
+    const std::string why = marker.error().code == EPROTONOSUPPORT
+                                ? "it was written by a newer Sluice; upgrade this one"
+                                : marker.error().text() + "; restore it from a backup";
+    return unusable(marker.error().code,
+                    "tier " + s.name + ": " + s.path + "/.sluice/tier.json: " + why);
   }
   tier.marker = *std::move(marker);
-  return true;
+  return {};
 }
 
-bool lock_candidate(Candidate& tier, const std::string& user, std::string& why) {
-  std::string owner;
-  auto lock = lock_tier(tier.root.get(), user, owner);
+Result<void> lock_candidate(Candidate& tier, const std::string& user) {
+  auto lock = lock_tier(tier.root.get(), user);
   if (lock) {
     tier.lock = *std::move(lock);
-    return true;
+    return {};
   }
-  why = "tier " + tier.settings->name + ": ";
-  why += lock.error().code == EBUSY
-             ? "the pool is already in use (" + owner + "); unmount it there first"
-             : tier.settings->path + "/.sluice: " + lock.error().text();
-  return false;
+  const std::string why =
+      lock.error().code == EBUSY
+          ? "the pool is already in use (" + lock.error().text() + "); unmount it there first"
+          : tier.settings->path + "/.sluice: " + lock.error().text();
+  return unusable(lock.error().code, "tier " + tier.settings->name + ": " + why);
 }
 
 using Roster = std::map<std::string, Member>;  // by name: every tier that a pool has had
 
 // What the markers that are there say of the pool.
-bool read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster& roster,
-                 std::string& why) {
+Result<void> read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster& roster) {
   for (const Candidate& tier : tiers) {
     if (!tier.marker) continue;
     if (pool.empty()) pool = tier.marker->pool;
     if (pool != tier.marker->pool) {
-      why = "tier " + tier.settings->name + ": " + tier.settings->path +
-            " belongs to another pool (" + tier.marker->pool +
-            "); give each pool directories of its own";
-      return false;
+      return unusable(EXDEV, "tier " + tier.settings->name + ": " + tier.settings->path +
+                                 " belongs to another pool (" + tier.marker->pool +
+                                 "); give each pool directories of its own");
     }
     if (tier.marker->self.name != tier.settings->name) {
-      why = "tier " + tier.settings->name + ": " + tier.settings->path + " is this pool's tier " +
-            tier.marker->self.name + "; put the tiers' paths in the right order";
-      return false;
+      return unusable(EEXIST, "tier " + tier.settings->name + ": " + tier.settings->path +
+                                  " is this pool's tier " + tier.marker->self.name +
+                                  "; put the tiers' paths in the right order");
     }
     std::vector<Member> members = tier.marker->members;
     members.push_back(tier.marker->self);
@@ -89,12 +89,12 @@ bool read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster&
       roster[m.name] = m;
     }
   }
-  return true;
+  return {};
 }
 
 // Tells each tier who it is, in the roster or new to it.
-bool assign_members(std::vector<Candidate>& tiers, Pool::Missing missing, Pool::NewTiers new_tiers,
-                    Roster& roster, std::string& why) {
+Result<void> assign_members(std::vector<Candidate>& tiers, Pool::Missing missing,
+                            Pool::NewTiers new_tiers, Roster& roster) {
   unsigned last_slot = 0;
   for (const auto& entry : roster) last_slot = std::max(last_slot, entry.second.slot);
   for (Candidate& tier : tiers) {
@@ -105,25 +105,24 @@ bool assign_members(std::vector<Candidate>& tiers, Pool::Missing missing, Pool::
         tier.offline = tier.settings->path +
                        " has no .sluice/tier.json: its disk is not mounted, or not this one";
         if (missing == Pool::Missing::Refuse) {
-          why = named + tier.offline + "; mount it, or pass --degraded to go without it";
-          return false;
+          return unusable(ENOENT,
+                          named + tier.offline + "; mount it, or pass --degraded to go without it");
         }
         tier.root.reset();
       }
       continue;
     }
     if (!tier.root) {
-      why = named + tier.offline + "; the pool does not know this tier yet";
-      return false;
+      return unusable(ENOENT, named + tier.offline + "; the pool does not know this tier yet");
     }
     if (new_tiers == Pool::NewTiers::Refuse) {
-      why = named + tier.settings->path +
-            " has never been part of a pool: there is no .sluice/tier.json in it";
-      return false;
+      return unusable(ENOENT,
+                      named + tier.settings->path +
+                          " has never been part of a pool: there is no .sluice/tier.json in it");
     }
     if (++last_slot > kMaxSlot) {
-      why = named + "a pool can have " + std::to_string(kMaxSlot) + " tiers in its life";
-      return false;
+      return unusable(ENOSPC,
+                      named + "a pool can have " + std::to_string(kMaxSlot) + " tiers in its life");
     }
     tier.member = {tier.settings->name, new_uuid(), last_slot, false};
     roster[tier.member.name] = tier.member;
@@ -133,65 +132,65 @@ bool assign_members(std::vector<Candidate>& tiers, Pool::Missing missing, Pool::
     const bool configured = std::any_of(tiers.begin(), tiers.end(),
                                         [&](const Candidate& t) { return t.member == member; });
     if (!configured && !member.retired && missing == Pool::Missing::Refuse) {
-      why = "the pool also has a tier " + entry.first +
-            ", which is not configured: its files would be missing; add it, or pass --degraded";
-      return false;
+      return unusable(
+          ENOENT,
+          "the pool also has a tier " + entry.first +
+              ", which is not configured: its files would be missing; add it, or pass --degraded");
     }
   }
-  return true;
+  return {};
 }
 
-bool write_or_explain(const Candidate& tier, const std::string& pool, const Roster& roster,
-                      std::string& why) {
+Result<void> write_roster(const Candidate& tier, const std::string& pool, const Roster& roster) {
   Marker marker{pool, tier.member, {}};
   for (const auto& entry : roster) marker.members.push_back(entry.second);
   const auto written = write_marker(tier.root.get(), marker);
-  if (written) return true;
-  why = "tier " + tier.settings->name + ": can't write " + tier.settings->path +
-        "/.sluice: " + written.error().text() + "; make the directory writable";
-  return false;
+  if (written) return {};
+  return unusable(written.error().code,
+                  "tier " + tier.settings->name + ": can't write " + tier.settings->path +
+                      "/.sluice: " + written.error().text() + "; make the directory writable");
 }
 
 // Makes new tiers members: first each learns of itself and of those before it, then all learn of
 // all. No tier is ever told of one that has no marker, so whatever fails half-way can simply be
 // tried again.
-bool enrol(std::vector<Candidate>& tiers, const std::string& pool, const Roster& known,
-           const Roster& roster, const std::string& user, std::string& why) {
-  if (known == roster) return true;
+Result<void> enrol(std::vector<Candidate>& tiers, const std::string& pool, const Roster& known,
+                   const Roster& roster, const std::string& user) {
+  if (known == roster) return {};
   for (Candidate& tier : tiers) {
     if (!tier.root || tier.marker) continue;
     Roster so_far = known;
     so_far[tier.member.name] = tier.member;
-    if (!write_or_explain(tier, pool, so_far, why) || !lock_candidate(tier, user, why))
-      return false;
+    SLUICE_TRY(write_roster(tier, pool, so_far));
+    SLUICE_TRY(lock_candidate(tier, user));
   }
   for (const Candidate& tier : tiers) {
-    if (tier.root && !write_or_explain(tier, pool, roster, why)) return false;
+    if (tier.root) SLUICE_TRY(write_roster(tier, pool, roster));
   }
-  return true;
+  return {};
 }
 
 }  // namespace
 
-std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Missing missing,
-                                 NewTiers new_tiers, const std::string& user, std::string& why) {
+Result<std::unique_ptr<Pool>> Pool::open(const std::vector<TierSettings>& settings, Missing missing,
+                                         NewTiers new_tiers, const std::string& user) {
   std::vector<Candidate> tiers;
   for (const TierSettings& s : settings) {
     Candidate tier{&s, {}, {}, {}, {}, {}};
-    if (!open_candidate(tier, missing, why)) return nullptr;
+    SLUICE_TRY(open_candidate(tier, missing));
     tiers.push_back(std::move(tier));
   }
   auto pool = std::unique_ptr<Pool>(new Pool);
   Roster roster;
-  if (!read_roster(tiers, pool->id_, roster, why)) return nullptr;
+  SLUICE_TRY(read_roster(tiers, pool->id_, roster));
   if (pool->id_.empty()) pool->id_ = new_uuid();
   // Locked before anything is written: whoever is turned away leaves no trace.
   for (Candidate& tier : tiers) {
-    if (tier.marker && !lock_candidate(tier, user, why)) return nullptr;
+    if (tier.marker) SLUICE_TRY(lock_candidate(tier, user));
   }
   const Roster known = roster;
-  if (!assign_members(tiers, missing, new_tiers, roster, why)) return nullptr;
-  if (!enrol(tiers, pool->id_, known, roster, user, why)) return nullptr;
+  SLUICE_TRY(assign_members(tiers, missing, new_tiers, roster));
+  SLUICE_TRY(enrol(tiers, pool->id_, known, roster, user));
 
   for (Candidate& tier : tiers) {
     const bool present = static_cast<bool>(tier.root);
@@ -199,8 +198,8 @@ std::unique_ptr<Pool> Pool::open(const std::vector<TierSettings>& settings, Miss
         std::make_unique<Tier>(static_cast<TierIndex>(pool->size()), *tier.settings, tier.member,
                                std::move(tier.root), tier.offline, std::move(tier.lock), user);
     if (present && !made->online()) {
-      why = "tier " + made->name() + ": " + made->path() + ": " + made->why_offline();
-      return nullptr;
+      return unusable(EIO,
+                      "tier " + made->name() + ": " + made->path() + ": " + made->why_offline());
     }
     pool->append(std::move(made));
   }
@@ -216,39 +215,36 @@ void Pool::append(std::unique_ptr<Tier> tier) {
   size_.store(at + 1, std::memory_order_release);
 }
 
-bool Pool::add(const TierSettings& settings, std::string& why) {
+Result<void> Pool::add(const TierSettings& settings) {
   MutexLock lock(roster_mutex_);
   Candidate tier{&settings, {}, {}, {}, {}, {}};
-  if (!open_candidate(tier, Missing::Refuse, why)) return false;
+  SLUICE_TRY(open_candidate(tier, Missing::Refuse));
   if (tier.marker) {
-    why = "tier " + settings.name + ": " + settings.path + " belongs to a pool already (" +
-          tier.marker->pool + ")";
-    return false;
+    return unusable(EEXIST, "tier " + settings.name + ": " + settings.path +
+                                " belongs to a pool already (" + tier.marker->pool + ")");
   }
   std::vector<Candidate> newcomers;
   newcomers.push_back(std::move(tier));
   Roster roster = roster_;
   if (roster.contains(settings.name)) {
-    why = "the pool has had a tier " + settings.name + " before; give the new one another name";
-    return false;
+    return unusable(EEXIST, "the pool has had a tier " + settings.name +
+                                " before; give the new one another name");
   }
-  if (!assign_members(newcomers, Missing::Tolerate, NewTiers::Adopt, roster, why) ||
-      !enrol(newcomers, id_, roster_, roster, user_, why)) {
-    return false;
-  }
+  SLUICE_TRY(assign_members(newcomers, Missing::Tolerate, NewTiers::Adopt, roster));
+  SLUICE_TRY(enrol(newcomers, id_, roster_, roster, user_));
   Candidate& made = newcomers[0];
   auto fresh = std::make_unique<Tier>(static_cast<TierIndex>(size()), settings, made.member,
                                       std::move(made.root), "", std::move(made.lock), user_);
   if (!fresh->online()) {
-    why = "tier " + settings.name + ": " + settings.path + ": " + fresh->why_offline();
-    return false;
+    return unusable(EIO,
+                    "tier " + settings.name + ": " + settings.path + ": " + fresh->why_offline());
   }
   roster_ = std::move(roster);
   append(std::move(fresh));
   // It knows of the others; that they learn of it can wait for the next mount, should it fail.
   if (const auto told = tell_all(); !told)
     log::get().warn("not every tier could be told of the new one: why={}", told.error().text());
-  return true;
+  return {};
 }
 
 Result<void> Pool::set_retired(TierIndex index, bool retired) {

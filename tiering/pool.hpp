@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/result.hpp"
 #include "tiering/tier.hpp"
 
 namespace sluice {
@@ -21,10 +22,11 @@ class Pool {
   enum class NewTiers { Adopt, Refuse };
 
   // Opens and locks the tiers, making markers where a directory is new to the pool and that is
-  // allowed. On failure returns nothing and says in `why` what, where and what to do. `user` is
-  // told to whoever finds the pool locked: "mounted at /mnt".
-  static std::unique_ptr<Pool> open(const std::vector<TierSettings>& settings, Missing missing,
-                                    NewTiers new_tiers, const std::string& user, std::string& why);
+  // allowed. An error says what, where and what to do. `user` is told to whoever finds the pool
+  // locked: "mounted at /mnt".
+  static Result<std::unique_ptr<Pool>> open(const std::vector<TierSettings>& settings,
+                                            Missing missing, NewTiers new_tiers,
+                                            const std::string& user);
 
   const std::string& id() const { return id_; }
   std::size_t size() const { return size_.load(std::memory_order_acquire); }
@@ -51,9 +53,9 @@ class Pool {
   // placement(), then those with most room.
   std::vector<TierIndex> refuges(TierIndex from, std::uint64_t bytes) const;
 
-  // Makes one more directory a tier of the pool, the slowest. On failure returns false and says
-  // why.
-  bool add(const TierSettings& settings, std::string& why);
+  // Makes one more directory a tier of the pool, the slowest. An error says what, where and what
+  // to do.
+  Result<void> add(const TierSettings& settings);
   // Whether the pool may be mounted without this tier: it holds nothing any more, or is lost.
   Result<void> set_retired(TierIndex index, bool retired);
   // A tier that was given up as lost, is there all the same and not being emptied, may hold what

@@ -402,13 +402,13 @@ bool Tier::check_presence() {
   if (!at_path) return false;
   const auto marker = read_marker(at_path.get());
   if (!marker || !*marker || (*marker)->self.uuid != member_.uuid) return false;
-  std::string owner;
-  auto own = lock_tier(at_path.get(), user_, owner);
+  auto own = lock_tier(at_path.get(), user_);
   auto adopted = own ? adopt(std::move(at_path), *std::move(own))
                      : Result<std::shared_ptr<const Root>>(own.error());
   if (!adopted) {
     MutexLock lock(mutex_);
-    why_ = adopted.error().code == EBUSY ? "the tier is in use elsewhere: " + owner
+    why_ = adopted.error().code == EBUSY
+               ? "the tier is in use elsewhere: " + adopted.error().text()
                                          : std::strerror(adopted.error().code);
     return false;
   }

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "tiering/marker.hpp"
 
@@ -30,18 +31,18 @@ bool is_mounted(std::string_view owner) {
 
 }  // namespace
 
-Result<UniqueFd> lock_tier(int root_fd, const std::string& user, std::string& owner) {
+Result<UniqueFd> lock_tier(int root_fd, const std::string& user) {
   const std::string name = std::string(kPrivateDirectory) + "/lock";
   UniqueFd lock(::openat(root_fd, name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return Error::last("open .sluice/lock");
   const auto deadline = std::chrono::steady_clock::now() + kOwnerTimeout;
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
-    owner.assign(4200, '\0');
+    std::string owner(4200, '\0');
     const ssize_t got = ::pread(lock.get(), owner.data(), owner.size(), 0);
     owner.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
     if (owner.empty()) owner = "another process";
     if (is_mounted(owner) || std::chrono::steady_clock::now() > deadline) {
-      return Error(EBUSY, "lock .sluice/lock");
+      return Error(EBUSY, "lock .sluice/lock", std::move(owner));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

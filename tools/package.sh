@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes the Debian packages: sluice, sluice-lab, libsluice1, libsluice-dev and python3-sluice, in build/packages.
+# Builds the Debian packages: sluice, sluice-lab, libsluice1, libsluice-dev and python3-sluice, in build/packages.
 #
-#   tools/package.sh          sets up (tools/setup.sh), builds what changed, packs, and lists the packages
+#   tools/package.sh          install build dependencies (tools/setup.sh), build, and list the packages
 #
-# What is made on Debian 12 installs there, on Debian 13 and on Ubuntu 24.04: docs/operations.md.
+# Packages built on Debian 12 also install on Debian 13 and Ubuntu 24.04; see docs/operations.md.
 set -euo pipefail
 
 repo=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,7 +18,7 @@ tools/setup.sh --packages
 mkdir -p build/packages
 rm -f build/packages/*.deb
 log=build/packages/package.log
-# step WORDS COMMAND...: runs a command with its output kept aside, and shows the end of it on failure.
+# step WORDS COMMAND...: runs a command and shows the end of its output if it fails.
 step() {
   local what=$1
   shift
@@ -29,7 +29,7 @@ step "configuring" cmake --preset package
 step "building (a few minutes the first time)" cmake --build --preset package
 step "packing" cpack --config build/package/CPackConfig.cmake
 rm -rf build/packages/_CPack_Packages
-echo "package: made in build/packages:"
+echo "package: built in build/packages:"
 for package in build/packages/*.deb; do
   printf '  %-40s %7s KiB\n' "${package##*/}" $(($(stat -c %s "$package") / 1024))
 done

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From a fresh clone to a working mount in one go.
+# Builds Sluice from a fresh clone and mounts a demo pool.
 #
 #   tools/quickstart.sh [DIR]          set up, build, mount three demo tiers at DIR/mnt (default ./demo)
 #   tools/quickstart.sh --stop [DIR]   unmount; the files stay on the tiers in DIR
 #
-# Needs root, for packages and for the mount. Running it again is fine, mounted or not.
+# Needs root, for packages and for the mount. It can be run again at any time.
 set -euo pipefail
 
 repo=$(cd "$(dirname "$0")/.." && pwd)
@@ -23,7 +23,7 @@ esac
 (($# <= 1)) || { echo "quickstart: one DIR at most" >&2; exit 2; }
 dir=$(realpath -m "${1:-demo}")
 mount=$dir/mnt
-# Users come by the mount: the tiers lie below a directory that only root can enter. A demo of an earlier version has them in DIR.
+# The tiers are below a directory that only root can enter, so that users go through the mount. A demo of an earlier version has them in DIR.
 tiers=$dir/tiers
 [[ ! -e $dir/nvme/.sluice ]] || tiers=$dir
 ((EUID == 0)) || fail "mounting needs root; try: sudo $0 $*"
@@ -34,16 +34,16 @@ answers() { "$sluice" status --json "$mount" >/dev/null 2>&1; }
 if [[ $stop ]]; then
   is_mounted || { say "quickstart: nothing is mounted at $mount"; exit 0; }
   if [[ -x $sluice ]]; then "$sluice" umount "$mount"; else umount "$mount"; fi
-  say "Unmounted. Your files are where they were, as ordinary files, in"
+  say "Unmounted. Your files are ordinary files in"
   say "  $tiers/nvme  $tiers/ssd  $tiers/hdd"
-  say "To mount them again: tools/quickstart.sh ${dir@Q}. Delete $dir when you need them no more."
+  say "To mount them again: tools/quickstart.sh ${dir@Q}. Delete $dir when you no longer need them."
   exit 0
 fi
 
 if is_mounted && answers; then
   say "quickstart: already mounted at $mount"
 else
-  [[ -e /dev/fuse ]] || fail "/dev/fuse is missing: this kernel or container offers no FUSE" \
+  [[ -e /dev/fuse ]] || fail "/dev/fuse is missing: this kernel or container has no FUSE" \
     "try 'modprobe fuse'; for a container, give it --device /dev/fuse --cap-add SYS_ADMIN"
   "$repo/tools/setup.sh"
   say "quickstart: building (a few minutes the first time)"
@@ -57,7 +57,7 @@ else
   fi
   rm -f "$log"
 
-  # What a killed daemon leaves is a mount that nobody answers.
+  # A killed daemon leaves a dead mount.
   if is_mounted; then "$sluice" umount "$mount"; fi
   mkdir -p "$dir"/{mnt,state}
   [[ $tiers == "$dir" ]] || install -d -m 700 "$tiers"
@@ -65,37 +65,37 @@ else
   show "$sluice" mount --tier nvme="$tiers/nvme" --tier ssd="$tiers/ssd" --tier hdd="$tiers/hdd" --state "$dir/state" "$mount"
 fi
 
-# Something to look at: the project's own documents.
+# Demo files: the documents of the project.
 mkdir -p "$mount/docs"
 cp -r "$repo/README.md" "$repo/docs/." "$mount/docs/"
 file=docs/README.md
 tier=$(getfattr --only-values -n user.sluice.tier "$mount/$file" 2>/dev/null) ||
-  fail "the mount does not say which tier $mount/$file is on; see $dir/state/sluice.log"
+  fail "cannot read the tier of $mount/$file; see $dir/state/sluice.log"
 
 show ls -l "$mount/docs"
 show getfattr --absolute-names -n user.sluice.tier "$mount/$file"
 say "It is an ordinary file on that tier:"
 show ls -l "$tiers/$tier/$file"
 show "$sluice" status "$mount"
-say "Keep a folder on the slowest tier, make a pass, and ask why a file is where it is:"
+say "Pin a folder to the slowest tier, run a pass, and explain why a file is there:"
 show "$sluice" pin hdd "$mount/docs/man"
 show "$sluice" tier run "$mount"
 show "$sluice" explain "$mount/docs/man/sluice.toml.5"
 
-say "Its bytes into GPU memory, or into host memory where there is no GPU, compared with the file's:"
+say "Read a file into GPU memory (host memory without a GPU) and check the bytes:"
 show "$sluice" gpu read --check "$mount/$file"
 show getfattr --absolute-names -n user.sluice.gpu "$mount/$file"
 
-if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then gpu="a GPU is here"; else gpu="no GPU here, and none is needed"; fi
+if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then gpu="with a GPU"; else gpu="without a GPU"; fi
 cat <<MESSAGE
 
-The mount is up ($gpu). Three directories under $tiers stand in for three kinds of disk. Try:
+The mount is up ($gpu). Three directories under $tiers represent three kinds of disk. Try:
 
-  cp -a /usr/share/doc $mount/               use it as any directory
+  cp -a /usr/share/doc $mount/               use it like any directory
   $sluice status $mount
-  $sluice plan $mount              what would move by its heat, and why
+  $sluice plan $mount              show what would move, and why
   getfattr -n user.sluice.location $mount/$file
   tools/quickstart.sh --stop ${dir@Q}   unmount; the files stay
 
-With disks of your own: $sluice mount --tier nvme=/nvme --tier hdd=/hdd /mnt/pool  (docs/configuration.md)
+With your own disks: $sluice mount --tier nvme=/nvme --tier hdd=/hdd /mnt/pool  (docs/configuration.md)
 MESSAGE

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the pictures in docs/images: a demo pool on loop devices, used for a while, as `sluice web` and `sluice top` show it.
+# Makes the screenshots of `sluice web` and `sluice top` in docs/images, with a demo pool on loop devices.
 #
 #   tools/screenshots.sh [SLUICE]    the program to show (default build/release/bin/sluice)
 #
@@ -11,11 +11,11 @@ case ${1:-} in -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0
 sluice=${1:-$repo/build/release/bin/sluice}
 fail() { echo "screenshots: $*" >&2; exit 1; }
 ((EUID == 0)) || fail "loop devices and mounts need root"
-[[ -x $sluice ]] || fail "there is no $sluice; build it first: cmake --workflow --preset release"
+[[ -x $sluice ]] || fail "$sluice does not exist; build it first: cmake --workflow --preset release"
 lab=$(dirname "$sluice")/sluice-lab
-[[ -x $lab ]] || fail "there is no $lab; build it first"
+[[ -x $lab ]] || fail "$lab does not exist; build it first"
 
-# In a mount namespace of its own, where nobody else's /mnt is touched and nothing stays mounted.
+# In its own mount namespace, so that /mnt of the machine is not touched and nothing stays mounted.
 if [[ ! ${SLUICE_PICTURES:-} ]]; then SLUICE_PICTURES=1 exec unshare --mount "$0" "$sluice"; fi
 folder=$(mktemp -d -p /var/tmp sluice-pictures.XXXXXX)
 mount -t tmpfs tmpfs /mnt

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes this machine able to build and run Sluice: installs the missing packages, and builds libfuse 3.18 as a static
-# library into .deps/fuse when the distribution's is older. Running it again costs a second.
+# Installs what Sluice needs to build and run: missing packages, and libfuse 3.18 as a static library in .deps/fuse if
+# the libfuse of the distribution is older. Running it again takes a second.
 #
-#   tools/setup.sh             what building, testing and mounting need
-#   tools/setup.sh --lint      clang, clang-format and clang-tidy too, for the preset `clang` and the lint tests
-#   tools/setup.sh --dev       the same, and mandoc, zsh and fish
-#   tools/setup.sh --packages  what making and testing packages needs, too
-#   tools/setup.sh --browser   Chromium too, for the test of the web page (Debian; some 110 MB)
+#   tools/setup.sh             for building, testing and mounting
+#   tools/setup.sh --lint      also clang, clang-format and clang-tidy, for the preset `clang` and the lint tests
+#   tools/setup.sh --dev       as --lint, and mandoc, zsh and fish
+#   tools/setup.sh --packages  also for building and testing packages
+#   tools/setup.sh --browser   also Chromium, for the test of the web page (Debian; about 110 MB)
 #
 # Environment:
 #   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
@@ -21,7 +21,7 @@ fuse_prefix=$repo/.deps/fuse
 packages=(g++ cmake ninja-build meson pkgconf ccache
   liburing-dev libnuma-dev librocksdb-dev libspdlog-dev libboost-filesystem-dev libgtest-dev
   libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
-  libsnappy-dev libgflags-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev # RocksDB's CMake package asks for these
+  libsnappy-dev libgflags-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev # required by RocksDB's CMake package
   fuse3 e2fsprogs xfsprogs attr acl curl sqlite3 rsync git util-linux procps
   python3 python3-pytest python3-numpy)
 
@@ -31,7 +31,7 @@ for option; do
     --lint) packages+=("${lint[@]}") ;;
     --dev) packages+=("${lint[@]}" mandoc zsh fish) ;;
     --packages) packages+=(dpkg-dev debootstrap) ;;
-    # Ubuntu's is a snap, which a test can't do much with.
+    # On Ubuntu it is a snap, which the test cannot use.
     --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --help" >&2; exit 2 ;;
@@ -44,7 +44,7 @@ fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# Runs a long command with its output kept aside: on a terminal the seconds count up, on failure the end of it is shown.
+# Runs a long command. Shows the elapsed seconds on a terminal, and the end of the output if it fails.
 step() {
   local what=$1 started=$SECONDS log=$scratch/log
   shift
@@ -80,15 +80,15 @@ install_packages() {
     fail "apt-get could not install the packages; its last lines are above"
 }
 
-# The version of fuse3 that pkg-config sees in folder $1 (nothing: the system's), if it is new enough.
+# Prints the version of fuse3 in folder $1 (empty: of the system), if it is new enough.
 fuse_version() {
   local path=${1:+$1/lib/pkgconfig}
   PKG_CONFIG_PATH=$path pkg-config --atleast-version=$fuse_wanted fuse3 2>/dev/null || return 1
   PKG_CONFIG_PATH=$path pkg-config --modversion fuse3
 }
 
-# apt with sources, lists and cache of its own, so that the machine's configuration is only read. Signatures are
-# checked as usual: the keyring is the one that the configured sources name, or the distribution's.
+# apt with its own sources, lists and cache, so that the configuration of the machine is not changed. Signatures are
+# checked as usual, with the keyring of the configured sources or of the distribution.
 private_apt() {
   apt-get -q -o Dir::State="$scratch/apt" -o Dir::State::lists="$scratch/apt/lists" -o Dir::State::status=/dev/null \
     -o Dir::Cache="$scratch/apt/cache" -o Dir::Etc::sourcelist="$scratch/apt/sources.list" \
@@ -97,14 +97,14 @@ private_apt() {
 
 configured_keyring() {
   local file
-  # Both ways of writing it: "Signed-By: /path" in .sources, "[signed-by=/path]" in .list.
+  # Two forms: "Signed-By: /path" in .sources, "[signed-by=/path]" in .list.
   file=$(grep -rhoiE 'signed-by[:=] *(/[^] ,]+)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
     grep -oE '/.*' | grep -E "$1-archive" | head -n 1 || true)
   [[ -r $file ]] || file=/usr/share/keyrings/$1-archive-keyring.gpg
   [[ -r $file ]] && echo "$file"
 }
 
-# Downloads the source of libfuse $fuse_wanted or newer into $scratch/source and leaves its path in fuse_archive.
+# Downloads the source of libfuse $fuse_wanted or newer into $scratch/source and sets fuse_archive to its path.
 fuse_archive=
 download_fuse() {
   local distribution suites uri keyring suite version
@@ -115,7 +115,7 @@ download_fuse() {
     ubuntu) suites='devel resolute' ;;
     *) suites='sid devel' ;;
   esac
-  # Of the distribution itself: GPU vendors' and others' archives may come first.
+  # The archive of the distribution; archives of GPU vendors and others may come first.
   # shellcheck disable=SC2016
   uri=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
     grep -E '^(Debian|Ubuntu) ' | grep -viE -- '-security|backports|/debian-security' | head -n 1 | cut -d' ' -f2)
@@ -124,7 +124,7 @@ download_fuse() {
   mkdir -p "$scratch"/apt/{lists,cache/archives}/partial "$scratch/source"
   for suite in $suites; do
     echo "deb-src ${keyring:+[signed-by=$keyring] }$uri $suite main" >"$scratch/apt/sources.list"
-    # Without this, apt counts an unreachable archive as a warning.
+    # Without this, apt treats an unreachable archive as a warning.
     private_apt -o APT::Update::Error-Mode=any update >"$scratch/apt.log" 2>&1 || continue
     version=$(private_apt source --print-uris fuse3 2>>"$scratch/apt.log" |
       grep -oE 'fuse3_[0-9.]+[0-9]\.orig\.tar\.[a-z0-9]+ ' | head -n 1 | grep -oE '[0-9]+\.[0-9.]+[0-9]' | head -n 1 || true)
@@ -133,7 +133,7 @@ download_fuse() {
     fuse_archive=$(find "$scratch/source" -name 'fuse3_*.orig.tar.*' ! -name '*.asc' | head -n 1)
     [[ $fuse_archive ]] && { say "libfuse $version: source from the configured archive, suite $suite"; return 0; }
   done
-  why="the configured archive offers no fuse3 >= $fuse_wanted in: $suites ($(grep -E -m 1 '^[EW]:' "$scratch/apt.log" || echo 'none of those holds it'))"
+  why="the configured archive has no fuse3 >= $fuse_wanted in: $suites ($(grep -E -m 1 '^[EW]:' "$scratch/apt.log" || echo 'not in any of them'))"
   return 1
 }
 
@@ -149,7 +149,7 @@ compile_fuse() {
   DESTDIR=$scratch/fuse-install meson install --no-rebuild -C "$scratch/fuse-build"
 }
 
-# Puts the finished tree $1 in place of $2 in one rename, so that an interrupted run leaves no half of it.
+# Replaces $2 by the finished tree $1 with one rename, so that an interrupted run leaves no partial tree.
 place() {
   mkdir -p "$(dirname "$2")" && rm -rf "$2.new" && cp -a "$1" "$2.new" && rm -rf "$2" && mv -T "$2.new" "$2"
 }
@@ -158,7 +158,7 @@ provide_fuse() {
   local version cached why
   if version=$(fuse_version ""); then say "libfuse $version: the system's"; return; fi
   if version=$(fuse_version "$fuse_prefix"); then say "libfuse $version: in .deps/fuse"; return; fi
-  # A static library fits the compiler and C library that it was built for.
+  # A static library works only with the compiler and C library that it was built for.
   # shellcheck disable=SC1091
   cached=$cache/fuse-$(. /etc/os-release && echo "$ID-${VERSION_ID:-${VERSION_CODENAME:-rolling}}")-$(uname -m)
   if version=$(fuse_version "$cached"); then
@@ -168,20 +168,20 @@ provide_fuse() {
   fi
   if [[ ${SLUICE_FUSE_SOURCE:-} ]]; then
     fuse_archive=$SLUICE_FUSE_SOURCE
-    [[ -r $fuse_archive ]] || fail "SLUICE_FUSE_SOURCE: can't read $fuse_archive"
+    [[ -r $fuse_archive ]] || fail "SLUICE_FUSE_SOURCE: cannot read $fuse_archive"
   else
     download_fuse || fail "libfuse >= $fuse_wanted is needed, this system has $(pkg-config --modversion fuse3 2>/dev/null || echo none)" \
       "its source could not be had: $why" \
       "get fuse3's source archive (fuse3_3.18.*.orig.tar.gz) elsewhere, then: SLUICE_FUSE_SOURCE=path/to/it tools/setup.sh"
   fi
-  # A subshell of its own: `set -e` does not act inside a function whose result is tested.
+  # In a new shell: `set -e` has no effect in a function whose result is tested.
   export -f compile_fuse
   export scratch fuse_prefix fuse_archive
   step "building libfuse from $(basename "$fuse_archive")" bash -euo pipefail -c compile_fuse ||
     fail "libfuse did not build; its last lines are above"
   place "$scratch/fuse-install$fuse_prefix" "$fuse_prefix"
   version=$(fuse_version "$fuse_prefix") || fail "$fuse_archive is not libfuse >= $fuse_wanted"
-  # The cache is a favour to the next clone; without the right to write there, it is left out.
+  # The cache is for the next clone; skipped if it is not writable.
   place "$fuse_prefix" "$cached" 2>/dev/null || true
   say "libfuse $version: in .deps/fuse"
 }

@@ -2,11 +2,11 @@
 # Builds and runs the tests. About 12 minutes on two cores, most of it compiling; --full takes 40.
 #
 #   tools/test.sh             all tests on the release build
-#   tools/test.sh --full      also unit and fault tests under asan and tsan, the locks checked by clang, and clang-tidy
+#   tools/test.sh --full      also unit and fault tests with asan and tsan, the lock checks of clang, and clang-tidy
 #   tools/test.sh --quick     unit tests on the release build only
-#   tools/test.sh --long      the long campaigns too (SLUICE_LONG=1)
-#   tools/test.sh --packages  only the packages: made, installed and used in fresh roots of this Debian and later ones
-#   tools/test.sh -R REGEX    only tests whose name matches, in each of the above
+#   tools/test.sh --long      also the long tests (SLUICE_LONG=1)
+#   tools/test.sh --packages  only the package tests: build, install and use them in fresh roots of this Debian and later ones
+#   tools/test.sh -R REGEX    only tests whose name matches; can be combined with the other options
 #
 # Environment:
 #   SLUICE_TEST_DIR   where tests mount and write (default a new temporary folder, removed at the end)
@@ -33,7 +33,7 @@ done
 own_dir=
 if [[ ! ${SLUICE_TEST_DIR:-} ]]; then
   SLUICE_TEST_DIR=$(mktemp -d -t sluice-test.XXXXXX)
-  chmod 711 "$SLUICE_TEST_DIR" # tests do some things as other users
+  chmod 711 "$SLUICE_TEST_DIR" # some tests run programs as other users
   own_dir=1
 fi
 SLUICE_TEST_DIR=$(realpath -m "$SLUICE_TEST_DIR")
@@ -41,16 +41,16 @@ export SLUICE_TEST_DIR
 mkdir -p "$SLUICE_TEST_DIR"
 if [[ ! ${SLUICE_REQUIRE+set} ]] && ((EUID == 0)) && [[ -e /dev/fuse ]]; then export SLUICE_REQUIRE=mount; fi
 
-# Unmounts what lies under the test folder, the latest first: a mount may lie on another.
+# Unmounts everything below the test folder, the latest first, because mounts may be nested.
 clear_mounts() {
   local target left=0
   while read -r target; do
     printf -v target '%b' "$target" # findmnt --raw writes a space as \x20
     [[ $target == "$SLUICE_TEST_DIR"/* ]] || continue
     left=$((left + 1))
-    umount "$target" 2>/dev/null || umount -l "$target" || echo "test: can't unmount $target" >&2
+    umount "$target" 2>/dev/null || umount -l "$target" || echo "test: cannot unmount $target" >&2
   done < <(findmnt --raw --noheadings --output TARGET | tac)
-  # Loop devices whose backing file lies there, detached by the last unmount or not.
+  # Loop devices with a backing file there that the unmount did not detach.
   losetup --noheadings --raw --list --output NAME,BACK-FILE 2>/dev/null |
     while read -r device file; do
       if [[ $file == "$SLUICE_TEST_DIR"/* ]]; then losetup -d "$device" || true; fi
@@ -96,18 +96,18 @@ run() {
       failed=$((failed + 1)); return; }
   echo "test: $preset: built in $((SECONDS - started)) s"
   rm -f "$report"
-  # ThreadSanitizer of gcc 12 does not start where the kernel randomizes more address bits than it knows.
+  # ThreadSanitizer of gcc 12 does not start if the kernel randomizes more address bits than it supports.
   local launcher=()
   if [[ $preset == tsan ]] && setarch -R true 2>/dev/null; then launcher=(setarch -R); fi
-  # Tests mostly wait, but where every access to memory is checked.
+  # Tests mostly wait, except with sanitizers, which need the CPU.
   local jobs=$(nproc)
   if [[ $preset == release ]]; then jobs=$((2 * jobs)); fi
-  # A failing test is counted below; ctest's own code adds nothing.
+  # Failing tests are counted below; the exit status of ctest is not needed.
   "${launcher[@]}" ctest --preset "$preset" -j "$jobs" --no-tests=ignore --output-junit "$report" "$@" "${filter[@]}" || true
   if [[ -s $report ]]; then tally "$report"; else failed=$((failed + 1)); fi
 }
 
-# Only the compiler's warnings count: nothing of this build is run.
+# Only for the warnings of the compiler: nothing of this build is run.
 check_locks() {
   local started=$SECONDS
   echo "test: clang: building"
@@ -117,7 +117,7 @@ check_locks() {
     echo "test: clang: checked in $((SECONDS - started)) s"
   else
     grep -hE -A 8 'error:|Error' "$SLUICE_TEST_DIR"/{cmake,build}.log | head -n 60 >&2
-    echo "test: clang: the locks are not used as declared, or the code does not compile" >&2
+    echo "test: clang: the code does not compile, or a lock check failed" >&2
     failed=$((failed + 1))
   fi
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause
-# update-kernels.sh [NVCC]: makes gpu/kernels/gather.ptx, which builds without nvcc use, from gather.cu. Run it after changing
-# that; a test says if it was forgotten (tests/lint/kernels_test.sh).
+# update-kernels.sh [NVCC]: compiles gather.cu to gpu/kernels/gather.ptx, which builds without nvcc use. Run it after every
+# change of gather.cu; tests/lint/kernels_test.sh checks that.
 set -euo pipefail
 cd "$(dirname "$0")/../gpu/kernels"
 nvcc=${1:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}

@@ -26,12 +26,13 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kMostTalks = 16;
+constexpr int kMostConnections = 16;
 constexpr std::size_t kLongestRequest = 64 << 10;
-constexpr milliseconds kRequestPatience{10'000};
+constexpr milliseconds kRequestTimeout{10'000};
 constexpr milliseconds kProgressPause{200};
 constexpr int kMostDrainPasses = 10;
-// With the longest names, each byte escaped, still a line that the listener takes.
+// Chosen so that a line fits into the client's buffer even with the longest names and every byte
+// escaped.
 constexpr std::size_t kMostChildren = 200;
 
 json to_json(const Receipt& receipt) {
@@ -53,16 +54,16 @@ json to_json(const Receipt& receipt) {
 
 }  // namespace
 
-// One connection: a request and its answer.
-class ControlServer::Conversation {
+// Handles one connection: reads a request and answers it.
+class ControlServer::Handler {
  public:
-  Conversation(const Parts& parts, int socket, int wake, std::atomic<bool>& has_spoken)
-      : parts_(parts), socket_(socket), wake_(wake), has_spoken_(has_spoken) {}
+  Handler(const Parts& parts, int socket, int wake, std::atomic<bool>& has_request)
+      : parts_(parts), socket_(socket), wake_(wake), has_request_(has_request) {}
 
   void run() {
     json request;
     if (!read_request(request)) return;
-    has_spoken_ = true;
+    has_request_ = true;
     const std::string verb = request.value("verb", "");
     json last;
     if (verb == "plan") {
@@ -78,8 +79,8 @@ class ControlServer::Conversation {
     } else if (verb == "give-up") {
       last = give_up(request.value("tier", ""));
     } else if (verb == "add") {
-      std::string why;
-      if (!parts_.add_tier(request.value("tier", ""), why)) last = {{"error", why}};
+      if (const auto added = parts_.add_tier(request.value("tier", "")); !added)
+        last = {{"error", added.error().text()}};
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}),
                    request.value("most_pending", std::numeric_limits<std::size_t>::max()));
@@ -99,7 +100,7 @@ class ControlServer::Conversation {
   }
 
  private:
-  // The other side has hung up, or we are to end.
+  // Whether the client has closed the connection, or the server must stop.
   bool is_over() {
     if (broken_) return true;
     pollfd fds[2] = {{socket_, POLLRDHUP, 0}, {wake_, POLLIN, 0}};
@@ -110,7 +111,7 @@ class ControlServer::Conversation {
 
   bool read_request(json& request) {
     std::string line;
-    const auto deadline = steady_clock::now() + kRequestPatience;
+    const auto deadline = steady_clock::now() + kRequestTimeout;
     while (line.find('\n') == std::string::npos) {
       pollfd fds[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
@@ -138,7 +139,8 @@ class ControlServer::Conversation {
     return !broken_;
   }
 
-  // False ends what is going on. Tells the other side now and then.
+  // Reports progress to the client, at most every kProgressPause. False: the caller must stop its
+  // work.
   bool progress(const json& what) {
     const auto now = steady_clock::now();
     if (is_over()) return false;
@@ -186,9 +188,10 @@ class ControlServer::Conversation {
   }
 
   json run_pass() {
-    // The mover's threads report by this socket: they can't wait for one who was stopped with ^Z.
-    const timeval patience{.tv_sec = 10, .tv_usec = 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    // The mover's threads write to this socket. They must not block because the client was stopped
+    // with ^Z.
+    const timeval timeout{.tv_sec = 10, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     Migration::Listener listener;
     listener.census = census_progress();
     listener.moves = [this](const Mover::Progress& now, std::uint64_t total,
@@ -206,7 +209,7 @@ class ControlServer::Conversation {
       send({{"receipt", to_json(receipt)}});
     };
     if (parts_.migration.mover().is_paused())
-      return {{"error", "migration is paused; 'sluice tier resume' lets it go on"}};
+      return {{"error", "migration is paused; run 'sluice tier resume'"}};
     const auto outcome = parts_.migration.run(listener);
     if (!outcome) return {{"error", outcome.error().text()}};
     return {{"moved", outcome->moved},
@@ -217,7 +220,7 @@ class ControlServer::Conversation {
 
   json drain(const std::string& name, bool cancel) {
     Tier* tier = parts_.pool.by_name(name);
-    if (tier == nullptr) return {{"error", "the pool has no tier " + name}};
+    if (tier == nullptr) return {{"error", "the pool has no tier named " + name}};
     if (const auto set = tier->set_draining(!cancel); !set) return {{"error", set.error().text()}};
     if (cancel) {
       const auto kept = parts_.pool.set_retired(tier->index(), false);
@@ -246,13 +249,13 @@ class ControlServer::Conversation {
     return last;
   }
 
-  // The pool is whole without a tier that will not come back.
+  // Removes a tier that will not come back from the pool.
   json give_up(const std::string& name) {
     Tier* tier = parts_.pool.by_name(name);
-    if (tier == nullptr) return {{"error", "the pool has no tier " + name}};
+    if (tier == nullptr) return {{"error", "the pool has no tier named " + name}};
     if (tier->online()) {
-      return {{"error", "tier " + name + " is not lost: it is at " + tier->path() +
-                            "; without --lost its files move to the other tiers"}};
+      return {{"error", "tier " + name + " is not lost: it is online at " + tier->path() +
+                            "; run the command without --lost to move its files to other tiers"}};
     }
     const auto retired = parts_.pool.set_retired(tier->index(), true);
     return retired ? json::object() : json{{"error", retired.error().text()}};
@@ -283,13 +286,13 @@ class ControlServer::Conversation {
 
   json tree(const std::string& encoded) {
     const auto path = percent_decoded(encoded);
-    if (!path) return {{"error", "the path is not percent-encoded as it must be"}};
+    if (!path) return {{"error", "the path is not percent-encoded correctly"}};
     const auto level = parts_.heat_tree.level(*path, kMostChildren);
     if (!level) {
       if (parts_.heat_tree.time() == 0)
         return {{"time", 0}, {"next_pass", parts_.migration.next_pass()}};
-      return {{"error", *path + ": there was no such directory when the files were "
-                                "last looked at, or nothing of any size in it"}};
+      return {{"error", *path + ": the last census found no such directory, or "
+                                "only empty files in it"}};
     }
     json last = sums(level->all);
     last["time"] = level->time;
@@ -308,8 +311,7 @@ class ControlServer::Conversation {
   static json log_level(const std::string& wanted) {
     const std::string before(log::level());
     if (!log::set_level(wanted)) {
-      return {{"error", "there is no log level " + wanted +
-                            "; there are trace, debug, info, warn and error"}};
+      return {{"error", "unknown log level " + wanted + "; use trace, debug, info, warn or error"}};
     }
     log::get().info("log level changed: from={} to={}", before, wanted);
     return {{"before", before}, {"level", wanted}};
@@ -333,39 +335,40 @@ class ControlServer::Conversation {
   const Parts& parts_;
   const int socket_;
   const int wake_;
-  std::atomic<bool>& has_spoken_;
-  std::atomic<bool> broken_{false};  // set by whichever thread notices
-  Mutex sending_;                    // receipts come from the mover's threads
+  std::atomic<bool>& has_request_;
+  std::atomic<bool> broken_{false};  // set by the thread that notices first
+  Mutex sending_;                    // the mover's threads send receipts
   steady_clock::time_point last_progress_{};
 };
 
-struct ControlServer::Talk {
+struct ControlServer::Connection {
   UniqueFd socket;
-  bool hung_up = false;                 // by us
-  std::atomic<bool> has_spoken{false};  // there was a request
-  std::atomic<bool> ended{false};       // the thread sets it last
+  bool is_closed = false;                // by the server
+  std::atomic<bool> has_request{false};  // a complete request was read
+  std::atomic<bool> ended{false};        // the thread sets it last
   std::jthread thread;
 };
 
-// Where there are as many talks as may be, the one that has been silent for longest ends.
+// If there are too many connections, closes the oldest one that has not sent a request yet.
 bool ControlServer::make_room() {
-  talks_.remove_if([](const auto& talk) { return talk->ended.load(); });
-  const auto count =
-      std::count_if(talks_.begin(), talks_.end(), [](const auto& talk) { return !talk->hung_up; });
-  if (count < kMostTalks) return true;
-  const auto silent = std::find_if(talks_.begin(), talks_.end(), [](const auto& talk) {
-    return !talk->hung_up && !talk->has_spoken.load();
-  });
-  if (silent == talks_.end()) return false;
-  (*silent)->hung_up = true;
-  ::shutdown((*silent)->socket.get(), SHUT_RDWR);  // its thread ends by that
+  connections_.remove_if([](const auto& connection) { return connection->ended.load(); });
+  const auto count = std::count_if(connections_.begin(), connections_.end(),
+                                   [](const auto& connection) { return !connection->is_closed; });
+  if (count < kMostConnections) return true;
+  const auto silent =
+      std::find_if(connections_.begin(), connections_.end(), [](const auto& connection) {
+        return !connection->is_closed && !connection->has_request.load();
+      });
+  if (silent == connections_.end()) return false;
+  (*silent)->is_closed = true;
+  ::shutdown((*silent)->socket.get(), SHUT_RDWR);  // this ends its thread
   return true;
 }
 
 Result<std::unique_ptr<ControlServer>> ControlServer::listen(const std::string& path, Parts parts) {
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC));
   if (!wake) return Error::last("control socket");
-  UniqueFd socket = SLUICE_TRY(listen_unix(path, kMostTalks));
+  UniqueFd socket = SLUICE_TRY(listen_unix(path, kMostConnections));
   return std::unique_ptr<ControlServer>(
       new ControlServer(std::move(socket), std::move(wake), path, std::move(parts)));
 }
@@ -393,7 +396,8 @@ void ControlServer::accept_all(const std::stop_token& stop) {
     pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0 || fds[0].revents == 0) continue;
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    // Out of descriptors, say: it stays in the queue, and poll() would return at once.
+    // For example, no descriptor is free: the connection stays in the queue, and poll() would
+    // return at once.
     if (!socket) std::this_thread::sleep_for(milliseconds(100));
     ucred peer{};
     socklen_t size = sizeof peer;
@@ -402,30 +406,30 @@ void ControlServer::accept_all(const std::stop_token& stop) {
       continue;
     }
     if (!make_room()) continue;
-    auto talk = std::make_unique<Talk>();
-    talk->socket = std::move(socket);
-    Talk& each = *talk;
-    const auto converse = [this, &each] {
+    auto connection = std::make_unique<Connection>();
+    connection->socket = std::move(socket);
+    Connection& each = *connection;
+    const auto handle = [this, &each] {
       begin_thread("sluice-talk");
       try {
-        Conversation(parts_, each.socket.get(), wake_.get(), each.has_spoken).run();
+        Handler(parts_, each.socket.get(), wake_.get(), each.has_request).run();
       } catch (const std::exception& e) {
-        log::get().error("a control request failed in a way it must not: {}", e.what());
+        log::get().error("unexpected exception in a control request: what={}", e.what());
       }
       ::shutdown(each.socket.get(), SHUT_RDWR);
       each.ended = true;
     };
     try {
-      talk->thread = std::jthread(converse);
+      connection->thread = std::jthread(handle);
     } catch (const std::system_error&) {
-      continue;  // no more threads for now: the caller finds the connection closed
+      continue;  // no thread could be started: the client sees a closed connection
     }
-    talks_.push_back(std::move(talk));
+    connections_.push_back(std::move(connection));
   }
-  // Whoever does not read their answer (they are stopped, or page through it) would keep send()
-  // waiting, and us.
-  for (const auto& talk : talks_) ::shutdown(talk->socket.get(), SHUT_RDWR);
-  talks_.clear();
+  // A client that does not read its answer (stopped, or showing it in a pager) would block send(),
+  // and with it the end of its thread.
+  for (const auto& connection : connections_) ::shutdown(connection->socket.get(), SHUT_RDWR);
+  connections_.clear();
 }
 
 }  // namespace sluice

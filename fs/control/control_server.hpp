@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// ControlServer answers the verbs that are about the mount as a whole, on a socket that only root
-// and the user who mounted can use. docs/control.md is the protocol.
-// Threads: one of its own that accepts ("sluice-control"), one for each conversation.
+// ControlServer answers requests about the mount as a whole, on a Unix socket. It accepts only root
+// and the user who mounted. docs/control.md describes the protocol.
+//
+// Threads: it owns one thread that accepts connections ("sluice-control") and one per connection.
+// The functions in Parts are called from any of them.
 #pragma once
 
 #include <functional>
@@ -24,35 +26,35 @@ inline constexpr const char* kControlSocket = "control.sock";  // in the state d
 
 class ControlServer {
  public:
-  // What the verbs work on, and what only the daemon can do.
+  // What the requests need.
   struct Parts {
     Pool& pool;
     Store& store;
     Filesystem& filesystem;
     Migration& migration;
-    // Makes a new tier part of the pool ("NAME=PATH,..."), or says why not.
-    std::function<bool(const std::string& tier, std::string& why)> add_tier;
+    // Adds a tier ("NAME=PATH,...") to the pool.
+    std::function<Result<void>(const std::string& tier)> add_tier;
     std::function<nlohmann::json()> activity;
     const HeatTree& heat_tree;
   };
 
-  // Listens at `path`, in the place of a socket that an earlier daemon left.
+  // Listens at `path`; replaces a socket that an earlier daemon left there.
   static Result<std::unique_ptr<ControlServer>> listen(const std::string& path, Parts parts);
   ~ControlServer();
 
  private:
-  class Conversation;
+  class Handler;
 
   ControlServer(UniqueFd socket, UniqueFd wake, std::string path, Parts parts);
   void accept_all(const std::stop_token& stop);
   bool make_room();
 
   const UniqueFd socket_;
-  const UniqueFd wake_;  // an eventfd: readable once we are to end
+  const UniqueFd wake_;  // an eventfd; readable once the server must stop
   const std::string path_;
   const Parts parts_;
-  struct Talk;
-  std::list<std::unique_ptr<Talk>> talks_;  // only the accepting thread touches it
+  struct Connection;
+  std::list<std::unique_ptr<Connection>> connections_;  // used only by the accepting thread
   std::jthread acceptor_;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A limit and how much of it is in use, for `sluice status`. docs/operations.md lists them all.
-// Threads: immutable.
+// LimitUse is a limit and how much of it is in use, for `sluice status`. docs/operations.md lists
+// all limits.
+//
+// Threads: a plain value.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +11,9 @@ namespace sluice {
 
 struct LimitUse {
   const char* what;
-  const char* per;  // "user": `used` is of the user who has most; "all"
+  const char* per;  // "all", or "user": then `used` is that of the user who uses most
   std::uint64_t used = 0, most = 0;
-  const char* error;  // the errno beyond, by its name
+  const char* error;  // the name of the errno if the limit is exceeded
   bool is_in_bytes = false;
 };
 

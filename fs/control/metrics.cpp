@@ -16,7 +16,7 @@ using nlohmann::json;
 
 using Label = std::pair<std::string_view, std::string>;
 
-// Names are bytes; a label is UTF-8, with three characters escaped.
+// File names are bytes, but a label must be UTF-8, with three characters escaped.
 std::string label_value(const std::string& value) {
   const std::string text =
       json::parse(json(value).dump(-1, ' ', false, json::error_handler_t::replace));
@@ -32,7 +32,7 @@ std::string label_value(const std::string& value) {
   return out;
 }
 
-// Lines of one metric stand together, under its description.
+// Writes one metric: its description, then its lines.
 class Metric {
  public:
   Metric(std::string& out, std::string_view name, std::string_view type, std::string_view help)
@@ -72,21 +72,22 @@ void add_tiers(std::string& out, const json& tiers) {
   struct Figure {
     std::string_view name, type, help;
     const char* member;
-    double scale = 0;  // 0: as it is
+    double scale = 0;  // 0: the value is not scaled
   };
   constexpr std::array kFigures{
-      Figure{"sluice_tier_online", "gauge", "1 if the tier is there.", "online"},
+      Figure{"sluice_tier_online", "gauge", "1 if the tier is online.", "online"},
       Figure{"sluice_tier_draining", "gauge", "1 while the tier is being emptied.", "draining"},
-      Figure{"sluice_tier_size_bytes", "gauge", "What may be filled.", "total"},
-      Figure{"sluice_tier_used_bytes", "gauge", "What is in use.", "used"},
-      Figure{"sluice_tier_free_bytes", "gauge", "What may still be written.", "free"},
+      Figure{"sluice_tier_size_bytes", "gauge", "Bytes that Sluice may use on the tier.", "total"},
+      Figure{"sluice_tier_used_bytes", "gauge", "Bytes in use on the tier.", "used"},
+      Figure{"sluice_tier_free_bytes", "gauge", "Bytes that can still be written to the tier.",
+             "free"},
       Figure{"sluice_tier_high_watermark_ratio", "gauge",
              "Fill above which new files go to the next tier.", "high_watermark", 0.01},
-      Figure{"sluice_tier_low_watermark_ratio", "gauge", "Fill down to which migration drains it.",
-             "low_watermark", 0.01},
+      Figure{"sluice_tier_low_watermark_ratio", "gauge",
+             "Fill down to which migration empties the tier.", "low_watermark", 0.01},
       Figure{"sluice_tier_read_bytes_total", "counter",
-             "Read by the daemon: requests that it served, moves.", "read_bytes"},
-      Figure{"sluice_tier_written_bytes_total", "counter", "Written by the daemon.",
+             "Bytes read by the daemon: served requests and moves.", "read_bytes"},
+      Figure{"sluice_tier_written_bytes_total", "counter", "Bytes written by the daemon.",
              "written_bytes"},
   };
   for (const Figure& figure : kFigures) {
@@ -99,14 +100,14 @@ void add_tiers(std::string& out, const json& tiers) {
   }
   constexpr std::array kDiskFigures{
       Figure{"sluice_tier_disk_reads_total", "counter",
-             "Reads of the disk under the tier, whoever made them.", "reads"},
+             "Reads from the disk under the tier, by any program.", "reads"},
       Figure{"sluice_tier_disk_read_bytes_total", "counter",
-             "Read from the disk under the tier, passthrough included.", "read_bytes"},
-      Figure{"sluice_tier_disk_writes_total", "counter", "Writes of the disk under the tier.",
-             "writes"},
+             "Bytes read from the disk under the tier, including passthrough.", "read_bytes"},
+      Figure{"sluice_tier_disk_writes_total", "counter",
+             "Writes to the disk under the tier, by any program.", "writes"},
       Figure{"sluice_tier_disk_written_bytes_total", "counter",
-             "Written to the disk under the tier, passthrough included.", "written_bytes"},
-      Figure{"sluice_tier_disk_busy_seconds_total", "counter", "Time in which the disk had work.",
+             "Bytes written to the disk under the tier, including passthrough.", "written_bytes"},
+      Figure{"sluice_tier_disk_busy_seconds_total", "counter", "Time in which the disk was busy.",
              "busy_ms", 0.001},
   };
   for (const Figure& figure : kDiskFigures) {
@@ -127,17 +128,17 @@ void add_moves(std::string& out, const json& migration) {
     Metric(out, name, type, help).add(migration.at(member));
   };
   one("sluice_moves_total", "counter", "Files moved to another tier.", "moved");
-  one("sluice_moved_bytes_total", "counter", "Bytes of those.", "moved_bytes");
+  one("sluice_moved_bytes_total", "counter", "Bytes of the moved files.", "moved_bytes");
   one("sluice_move_failures_total", "counter",
-      "Moves that failed; those that gave way are tried again.", "failed");
-  one("sluice_move_copied_bytes_total", "counter", "Copied, whatever became of the move.",
-      "copied_bytes");
-  one("sluice_moves_active", "gauge", "Moves under way.", "active");
-  one("sluice_moves_queued", "gauge", "Moves that will begin when there is a turn.", "queued");
-  one("sluice_moves_queued_bytes", "gauge", "Bytes of those.", "queued_bytes");
+      "Moves that failed; moves that yielded to a user do not count.", "failed");
+  one("sluice_move_copied_bytes_total", "counter",
+      "Bytes copied, including moves that did not succeed.", "copied_bytes");
+  one("sluice_moves_active", "gauge", "Moves in progress.", "active");
+  one("sluice_moves_queued", "gauge", "Moves that have not begun yet.", "queued");
+  one("sluice_moves_queued_bytes", "gauge", "Bytes of the queued moves.", "queued_bytes");
   one("sluice_moves_waiting", "gauge", "Moves that wait for room, a tier or a file in use.",
       "pending");
-  one("sluice_migration_paused", "gauge", "1 while files don't move by themselves.", "paused");
+  one("sluice_migration_paused", "gauge", "1 while automatic migration is paused.", "paused");
 }
 
 void add_gpu(std::string& out, const json& gpu) {
@@ -155,18 +156,20 @@ void add_gpu(std::string& out, const json& gpu) {
               "Transfers between files and buffers that succeeded."),
        "operations");
   {
-    auto [metric, sum] = each(Metric(out, "sluice_gpu_failures_total", "counter",
-                                     "Those that failed; route none: before one was chosen."),
-                              "failures");
+    auto [metric, sum] =
+        each(Metric(out, "sluice_gpu_failures_total", "counter",
+                    "Transfers that failed; route none: before a route was chosen."),
+             "failures");
     const auto all = routes.at("all").at("failures").get<std::uint64_t>();
     metric.add(all > sum ? all - sum : 0, {{"route", "none"}});
   }
-  each(Metric(out, "sluice_gpu_bytes_total", "counter", "Bytes of those that succeeded."), "bytes");
+  each(Metric(out, "sluice_gpu_bytes_total", "counter", "Bytes of the successful transfers."),
+       "bytes");
   each(Metric(out, "sluice_gpu_busy_seconds_total", "counter",
-              "Time in which at least one was under way."),
+              "Time in which at least one transfer was running."),
        "busy_s");
   Metric latency(out, "sluice_gpu_request_seconds", "summary",
-                 "How long one took, since the mount.");
+                 "Duration of a transfer, since the mount.");
   for (const auto& [name, route] : routes.items()) {
     if (name == "all") continue;
     const auto count = route.at("operations").get<double>();
@@ -179,13 +182,13 @@ void add_gpu(std::string& out, const json& gpu) {
     Metric(out, name, "gauge", help).add(gpu.at(member));
   };
   one("sluice_gpu_buffers", "Buffers that clients have registered.", "buffers");
-  one("sluice_gpu_buffer_bytes", "Bytes of those.", "buffer_bytes");
-  one("sluice_gpu_host_bytes", "Of those, host memory.", "host_bytes");
-  one("sluice_gpu_host_limit_bytes", "gpu_host_memory.", "host_bytes_limit");
-  one("sluice_gpu_pinned_bytes", "Pinned by the engine for staging.", "pinned_bytes");
-  one("sluice_gpu_mapped_bytes", "Page cache that GPUs can read.", "mapped_bytes");
+  one("sluice_gpu_buffer_bytes", "Bytes of the registered buffers.", "buffer_bytes");
+  one("sluice_gpu_host_bytes", "Bytes of registered buffers in host memory.", "host_bytes");
+  one("sluice_gpu_host_limit_bytes", "The limit gpu_host_memory.", "host_bytes_limit");
+  one("sluice_gpu_pinned_bytes", "Bytes pinned by the engine for staging.", "pinned_bytes");
+  one("sluice_gpu_mapped_bytes", "Bytes of page cache that GPUs can read.", "mapped_bytes");
   Metric lost(out, "sluice_gpu_lost", "gauge",
-              "1 if the GPU is of no use any more until a remount.");
+              "1 if the GPU failed and cannot be used until a remount.");
   for (const json& device : gpu.at("devices"))
     lost.add(device.at("lost"), {{"gpu", device.at("uuid")}, {"name", device.at("name")}});
 }
@@ -198,14 +201,15 @@ std::string metrics_text(const json& activity) {
       .add(1, {{"version", activity.at("version")},
                {"pool", activity.at("pool")},
                {"mountpoint", activity.at("mountpoint")}});
-  Metric(out, "sluice_uptime_seconds", "gauge", "Since the mount.").add(activity.at("uptime_s"));
+  Metric(out, "sluice_uptime_seconds", "gauge", "Seconds since the mount.")
+      .add(activity.at("uptime_s"));
   Metric(out, "sluice_inodes", "gauge", "Files and directories that the kernel knows.")
       .add(activity.at("inodes"));
   Metric(out, "sluice_open_files", "gauge", "Open files.").add(activity.at("open_files"));
   Metric(out, "sluice_opens_total", "counter", "Files opened.").add(activity.at("opens"));
   Metric requests(
       out, "sluice_requests_total", "counter",
-      "Requests of the kernel, by its name for them; passed through reads and writes are "
+      "Requests of the kernel, by the kernel's name; passthrough reads and writes cause "
       "none.");
   for (const auto& [kind, count] : activity.at("requests").items())
     requests.add(count, {{"kind", kind}});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Metrics are what a mount tells monitoring: the text that Prometheus reads (exposition format
-// 0.0.4). docs/metrics.md lists the names. Pure functions.
+// The metrics of a mount, in the text format of Prometheus (exposition format 0.0.4).
+// docs/metrics.md lists the names.
+//
+// Threads: thread-safe; the functions have no state.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,7 +10,7 @@
 
 namespace sluice {
 
-// From what Reporter::activity() says.
+// `activity` is the result of Reporter::activity().
 std::string metrics_text(const nlohmann::json& activity);
 
 }  // namespace sluice

@@ -1,56 +1,57 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One value of the configuration on its way into MountOptions: its type, its range, and the words
-// of the complaint. For fs/options*.cpp alone, which know where the value came from. Threads: pure
-// functions.
+// One value of the configuration on its way into a member of MountOptions, TierOptions or
+// RuleOptions: its type, its range, and the text of the error. For fs/control/option*.cpp only.
+// Threads: pure functions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
-#include "fs/control/options.hpp"
+#include "base/result.hpp"
+#include "tiering/window.hpp"
 
 namespace sluice {
 
-using Problem =
-    std::optional<std::string>;  // a ConfigError's message before its source is put in front
+struct OptionSpec;
+struct TierOptions;
+struct RuleOptions;
 
 struct OtherType {
   std::string_view name;
 };
-using Value = std::variant<std::string, std::int64_t, bool, double, OtherType>;
+using OptionValue = std::variant<std::string, std::int64_t, bool, double, OtherType>;
 
-// Text from a flag or a variable, which has no types of its own, as what it looks like; still text
-// if it looks like nothing of the kind.
-Value switch_value(const std::string& text);
-Value number_value(const std::string& text);
+// Text of a flag or a variable as the type that `spec` wants; text if it can't be read as that.
+OptionValue typed_value(const OptionSpec& spec, const std::string& text);
 
-const OptionSpec* find_option(std::string_view name);  // nullptr if there is none
-// Relative paths start at `base`.
-Problem set_option(const OptionSpec& spec, const Value& value, const std::string& base,
-                   MountOptions& options);
-Problem set_path(std::string_view name, const Value& value, const std::string& base,
-                 std::string& out);
+// EINVAL; the caller says where the value came from (Error::at).
+Error bad_option(std::string text);
 
-// A tier as it is being read. Its watermarks are known as a pair only at the end.
-struct TierDraft {
-  TierOptions tier;
-  bool has_low_watermark = false;
-};
-std::span<const std::string_view> tier_keys();  // the first two are name and path
-// REQUIRES: `key` is one of tier_keys().
-Problem set_tier_key(std::string_view key, const Value& value, const std::string& base,
-                     TierDraft& draft);
-Problem finish_tier(TierDraft& draft);
+// Reads `value` as spec.kind into `out`.
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        std::string& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        std::uint64_t& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        unsigned& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        bool& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        double& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        std::chrono::seconds& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        Windows& out);
 
-std::span<const std::string_view> rule_keys();
-// REQUIRES: `key` is one of rule_keys().
-Problem set_rule_key(std::string_view key, const Value& value, RuleOptions& rule);
-Problem finish_rule(const RuleOptions& rule);
+// What must hold of a whole tier or rule. `has_low_watermark`: the key was given; else
+// low_watermark follows high_watermark.
+Result<void> finish_tier(TierOptions& tier, bool has_low_watermark);
+Result<void> finish_rule(const RuleOptions& rule);
 
 // "; did you mean 'size'?", or "; allowed: " and all of them.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> allowed);

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstring>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
+#include "fs/control/option_table.hpp"
 #include "fs/control/option_values.hpp"
 
 #define TOML_EXCEPTIONS 0
@@ -22,7 +22,9 @@
 namespace sluice {
 namespace {
 
-Value toml_value(const toml::node& node) {
+using Group = OptionSpec::Group;
+
+OptionValue toml_value(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return number->get();
   if (const auto* flag = node.as_boolean()) return flag->get();
@@ -38,31 +40,30 @@ class TomlReader {
   TomlReader(const std::string& file, MountOptions& options)
       : file_(file), base_(parent_path(file)), options_(options) {}
 
-  MaybeConfigError read(const toml::table& root) {
-    std::vector<std::string_view> allowed{"tier", "rule"};
-    for (const auto& spec : option_specs()) allowed.push_back(spec.name);
+  Result<void> read(const toml::table& root) {
     for (const auto& [line, key, node] : in_file_order(root)) {
       if (key == "tier") {
-        if (auto error = read_tiers(line, *node)) return error;
-        continue;
-      }
-      if (key == "rule") {
-        if (auto error = read_rules(line, *node)) return error;
-        continue;
-      }
-      const OptionSpec* spec = find_option(key);
-      if (spec == nullptr) {
-        return at(line, "unknown key '" + log::escaped(key) + "'" + did_you_mean(key, allowed));
-      }
-      if (auto problem = set_option(*spec, toml_value(*node), base_, options_)) {
-        return at(line, *problem);
+        SLUICE_TRY(read_tiers(line, *node));
+      } else if (key == "rule") {
+        SLUICE_TRY(read_rules(line, *node));
+      } else if (key == "debug") {
+        const auto* table = node->as_table();
+        if (table == nullptr) return at(line, "debug is a table: head it with [debug]");
+        SLUICE_TRY(read_table(*table, Group::Debug, &options_));
+      } else if (const OptionSpec* spec = find_mount_option(key)) {
+        SLUICE_TRY(set(*spec, line, *node, &options_));
+      } else if (find_option(Group::Debug, key) != nullptr) {
+        return at(line, std::string(key) + " is now in the table [debug]: put it below a line " +
+                            "[debug], after the options of the mount");
+      } else {
+        return at(line, "unknown key '" + log::escaped(key) + "'" + did_you_mean(key, top_keys()));
       }
     }
     return {};
   }
 
-  ConfigError at(std::size_t line, const std::string& what) const {
-    return {log::escaped(file_) + ":" + std::to_string(line) + ": " + what};
+  Error at(std::size_t line, const std::string& what) const {
+    return bad_option(place(line) + ": " + what);
   }
 
  private:
@@ -71,6 +72,18 @@ class TomlReader {
     std::string_view key;
     const toml::node* node;
   };
+
+  std::string place(std::size_t line) const {
+    return log::escaped(file_) + ":" + std::to_string(line);
+  }
+
+  static std::vector<std::string_view> top_keys() {
+    std::vector<std::string_view> keys{"tier", "rule", "debug"};
+    for (const auto& spec : option_table()) {
+      if (is_of_mount(spec)) keys.push_back(spec.name);
+    }
+    return keys;
+  }
 
   // The first mistake is the one nearest to the top; toml++ sorts by name.
   static std::vector<Entry> in_file_order(const toml::table& table) {
@@ -83,7 +96,38 @@ class TomlReader {
     return entries;
   }
 
-  MaybeConfigError read_tiers(std::size_t line, const toml::node& node) {
+  Result<void> set(const OptionSpec& spec, std::size_t line, const toml::node& node,
+                   OptionTarget target) const {
+    if (const auto done = spec.set(spec, toml_value(node), base_, target); !done) {
+      return done.error().at(place(line));
+    }
+    return {};
+  }
+
+  // The keys of one [[tier]], [[rule]] or [debug].
+  Result<void> read_table(const toml::table& table, Group group, OptionTarget target) const {
+    for (const auto& [line, key, node] : in_file_order(table)) {
+      const OptionSpec* spec = find_option(group, key);
+      if (spec == nullptr) return unknown_key(line, key, group);
+      SLUICE_TRY(set(*spec, line, *node, target));
+    }
+    return {};
+  }
+
+  Error unknown_key(std::size_t line, std::string_view key, Group group) const {
+    const std::string where = group == Group::Debug  ? "[debug]"
+                              : group == Group::Tier ? "a tier"
+                                                     : "a rule";
+    const std::string head = group == Group::Debug  ? "[debug]"
+                             : group == Group::Tier ? "the first [[tier]]"
+                                                    : "the first [[rule]]";
+    return at(line, "unknown key '" + log::escaped(key) + "' in " + where +
+                        (find_mount_option(key) != nullptr
+                             ? "; it belongs to the mount: put it above " + head
+                             : did_you_mean(key, names_of(options_in(group)))));
+  }
+
+  Result<void> read_tiers(std::size_t line, const toml::node& node) {
     const auto* list = node.as_array();
     if (list == nullptr) {
       return at(line, "tiers are a list: head each one with [[tier]], in double brackets");
@@ -94,33 +138,24 @@ class TomlReader {
       const std::size_t here = element.source().begin.line;
       const auto* table = element.as_table();
       if (table == nullptr) return at(here, "a tier must be a table: head it with [[tier]]");
-      TierDraft draft;
-      if (auto error = read_tier(*table, draft)) return error;
-      if (auto problem = finish_tier(draft)) return at(here, *problem);
+      TierOptions tier;
+      SLUICE_TRY(read_table(*table, Group::Tier, &tier));
+      if (const auto done = finish_tier(tier, table->contains("low_watermark")); !done) {
+        return done.error().at(place(here));
+      }
       for (std::size_t i = 0; i < options_.tiers.size(); ++i) {
-        if (options_.tiers[i].name == draft.tier.name) {
-          return at(here, "tier " + draft.tier.name + ": the tier of line " +
-                              std::to_string(lines[i]) +
+        if (options_.tiers[i].name == tier.name) {
+          return at(here, "tier " + tier.name + ": the tier of line " + std::to_string(lines[i]) +
                               " has that name already; names must differ");
         }
       }
-      options_.tiers.push_back(std::move(draft.tier));
+      options_.tiers.push_back(std::move(tier));
       lines.push_back(here);
     }
     return {};
   }
 
-  MaybeConfigError read_tier(const toml::table& table, TierDraft& draft) const {
-    for (const auto& [line, key, node] : in_file_order(table)) {
-      if (auto error = check_key(line, key, "tier", tier_keys())) return error;
-      if (auto problem = set_tier_key(key, toml_value(*node), base_, draft)) {
-        return at(line, *problem);
-      }
-    }
-    return {};
-  }
-
-  MaybeConfigError read_rules(std::size_t line, const toml::node& node) {
+  Result<void> read_rules(std::size_t line, const toml::node& node) {
     const auto* list = node.as_array();
     if (list == nullptr) {
       return at(line, "rules are a list: head each one with [[rule]], in double brackets");
@@ -131,27 +166,12 @@ class TomlReader {
       const auto* table = element.as_table();
       if (table == nullptr) return at(here, "a rule must be a table: head it with [[rule]]");
       RuleOptions rule;
-      rule.place = log::escaped(file_) + ":" + std::to_string(here);
-      for (const auto& [key_line, key, value] : in_file_order(*table)) {
-        if (auto error = check_key(key_line, key, "rule", rule_keys())) return error;
-        if (auto problem = set_rule_key(key, toml_value(*value), rule)) {
-          return at(key_line, *problem);
-        }
-      }
-      if (auto problem = finish_rule(rule)) return at(here, *problem);
+      rule.place = place(here);
+      SLUICE_TRY(read_table(*table, Group::Rule, &rule));
+      if (const auto done = finish_rule(rule); !done) return done.error().at(place(here));
       options_.rules.push_back(std::move(rule));
     }
     return {};
-  }
-
-  // That `key` is one of a table's.
-  MaybeConfigError check_key(std::size_t line, std::string_view key, const std::string& table,
-                             std::span<const std::string_view> allowed) const {
-    if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) return {};
-    return at(line, "unknown key '" + log::escaped(key) + "' in a " + table +
-                        (find_option(key) != nullptr
-                             ? "; it belongs to the mount: put it above the first [[" + table + "]]"
-                             : did_you_mean(key, allowed)));
   }
 
   const std::string& file_;
@@ -159,14 +179,18 @@ class TomlReader {
   MountOptions& options_;
 };
 
-MaybeConfigError said_by(const std::string& source, const Problem& problem) {
-  if (!problem) return {};
-  return ConfigError{source + ": " + *problem};
+// Sets an option from text, which has no types of its own.
+Result<void> set_text(const OptionSpec& spec, const std::string& source, const std::string& text,
+                      OptionTarget target) {
+  if (const auto done = spec.set(spec, typed_value(spec, text), {}, target); !done) {
+    return done.error().at(source);
+  }
+  return {};
 }
 
 }  // namespace
 
-MaybeConfigError apply_config_file(const std::string& file, MountOptions& options) {
+Result<void> apply_config_file(const std::string& file, MountOptions& options) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   std::array<char, 16384> piece{};
@@ -175,12 +199,16 @@ MaybeConfigError apply_config_file(const std::string& file, MountOptions& option
     got = ::read(fd.get(), piece.data(), piece.size());
     if (got > 0) text.append(piece.data(), static_cast<std::size_t>(got));
   }
-  if (got < 0) return ConfigError{log::escaped(file) + ": can't be read: " + std::strerror(errno)};
+  if (got < 0) {
+    const int code = errno;
+    return Error{code, "read the config file",
+                 log::escaped(file) + ": can't be read: " + std::strerror(code)};
+  }
   return apply_config_text(text, file, options);
 }
 
-MaybeConfigError apply_config_text(std::string_view text, const std::string& file,
-                                   MountOptions& options) {
+Result<void> apply_config_text(std::string_view text, const std::string& file,
+                               MountOptions& options) {
   TomlReader reader(file, options);
   const toml::parse_result parsed = toml::parse(text);
   if (parsed) return reader.read(parsed.table());
@@ -188,42 +216,69 @@ MaybeConfigError apply_config_text(std::string_view text, const std::string& fil
                    "not TOML: " + log::escaped(parsed.error().description()));
 }
 
-MaybeConfigError apply_environment(const std::function<const char*(const char* name)>& variable,
-                                   MountOptions& options) {
-  for (const auto& spec : option_specs()) {
-    std::string name = "SLUICE_";
-    for (const char c : spec.name) name += static_cast<char>(std::toupper(c));
+Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
+                               MountOptions& options) {
+  for (const auto& spec : option_table()) {
+    if (!is_of_mount(spec) && spec.group != Group::Debug) continue;
+    const std::string name = variable_name(spec);
     const char* value = variable(name.c_str());
     if (value == nullptr) continue;
-    if (auto error = apply_option(spec, name, value, options)) return error;
+    if (spec.group == Group::Debug) {
+      return moved_to_debug(name, "SLUICE_DEBUG=" + std::string(spec.name) + "=" + value);
+    }
+    SLUICE_TRY(apply_option(spec, name, value, options));
+  }
+  if (const char* debug = variable("SLUICE_DEBUG")) {
+    SLUICE_TRY(apply_debug("SLUICE_DEBUG", debug, options));
   }
   const char* tiers = variable("SLUICE_TIER");
   if (tiers == nullptr) return {};
   options.tiers.clear();
   for (const auto tier : split(tiers, ';')) {
-    if (auto error = append_tier("SLUICE_TIER", std::string(tier), options)) return error;
+    SLUICE_TRY(append_tier("SLUICE_TIER", std::string(tier), options));
   }
   return {};
 }
 
-MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
-                              const std::string& value, MountOptions& options) {
-  const Value typed = spec.kind == OptionSpec::Kind::Switch  ? switch_value(value)
-                      : spec.kind == OptionSpec::Kind::Count ? number_value(value)
-                                                             : Value(value);
-  return said_by(source, set_option(spec, typed, {}, options));
+Result<void> apply_option(const OptionSpec& spec, const std::string& source,
+                          const std::string& value, MountOptions& options) {
+  return set_text(spec, source, value, &options);
 }
 
-MaybeConfigError append_tier(const std::string& source, const std::string& text,
-                             MountOptions& options) {
+Result<void> apply_debug(const std::string& source, const std::string& text,
+                         MountOptions& options) {
+  for (const auto part : split(text, ',')) {
+    const std::string who = source + " " + in_quotes(part);
+    const auto equals = part.find('=');
+    if (equals == std::string_view::npos) {
+      return bad_option(who + ": must be NAME=VALUE, like passthrough=off");
+    }
+    const std::string_view name = part.substr(0, equals);
+    const OptionSpec* spec = find_option(Group::Debug, name);
+    if (spec == nullptr) {
+      return bad_option(who + ": unknown name '" + log::escaped(name) + "'" +
+                        did_you_mean(name, names_of(options_in(Group::Debug))));
+    }
+    SLUICE_TRY(set_text(*spec, who, std::string(part.substr(equals + 1)), &options));
+  }
+  return {};
+}
+
+Error moved_to_debug(const std::string& source, const std::string& spelling) {
+  return bad_option(source + " is now " + log::escaped(spelling));
+}
+
+Result<void> append_tier(const std::string& source, const std::string& text,
+                         MountOptions& options) {
   const std::string who = source + " " + in_quotes(text);
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    return ConfigError{who + ": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB"};
+    return bad_option(who + ": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB");
   }
   // Only ",key=" with a known key ends the path, so that a path may hold commas.
-  TierDraft draft;
-  draft.tier.name = text.substr(0, equals);
+  TierOptions tier;
+  bool has_low_watermark = false;
+  tier.name = text.substr(0, equals);
   std::string rest = text.substr(equals + 1);
   for (;;) {
     const auto comma = rest.rfind(',');
@@ -232,20 +287,20 @@ MaybeConfigError append_tier(const std::string& source, const std::string& text,
     const auto sign = setting.find('=');
     if (sign == std::string::npos) break;
     const std::string key = setting.substr(0, sign);
-    const auto settings = tier_keys().subspan(2);
-    if (std::find(settings.begin(), settings.end(), key) == settings.end()) {
-      return ConfigError{who + ": unknown setting '" + log::escaped(key) + "'" +
-                         did_you_mean(key, settings)};
+    const auto settings = options_in(Group::Tier).subspan(2);  // not name and path
+    const auto spec = std::find_if(settings.begin(), settings.end(),
+                                   [&](const OptionSpec& each) { return each.name == key; });
+    if (spec == settings.end()) {
+      return bad_option(who + ": unknown setting '" + log::escaped(key) + "'" +
+                        did_you_mean(key, names_of(settings)));
     }
-    const std::string value = setting.substr(sign + 1);
-    const bool is_number = key.ends_with("_watermark") || key == "threshold" || key == "moves";
-    const Value typed = is_number ? number_value(value) : Value(value);
-    if (auto problem = set_tier_key(key, typed, {}, draft)) return said_by(who, problem);
+    SLUICE_TRY(set_text(*spec, who, setting.substr(sign + 1), &tier));
+    has_low_watermark = has_low_watermark || key == "low_watermark";
     rest.resize(comma);
   }
-  if (auto problem = set_path("path", rest, {}, draft.tier.path)) return said_by(who, problem);
-  if (auto problem = finish_tier(draft)) return said_by(who, problem);
-  options.tiers.push_back(std::move(draft.tier));
+  SLUICE_TRY(set_text(*find_option(Group::Tier, "path"), who, rest, &tier));
+  if (const auto done = finish_tier(tier, has_low_watermark); !done) return done.error().at(who);
+  options.tiers.push_back(std::move(tier));
   return {};
 }
 

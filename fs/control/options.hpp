@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a mount is told: from defaults, then the config file, then the environment, then flags; each
-// later one wins. The same name everywhere: `small_file` in the file, SLUICE_SMALL_FILE in the
-// environment, --small-file as a flag. packaging/sluice.toml is the commented reference. Threads:
-// plain values.
+// The options of a mount: from defaults, then the config file, then the environment, then flags;
+// each later one wins. An option has the same name everywhere: `small_file` in the file,
+// SLUICE_SMALL_FILE in the environment, --small-file as a flag. option_table.cpp says how each is
+// read and described. Threads: plain values.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,15 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include "base/result.hpp"
 #include "tiering/policy.hpp"
 #include "tiering/window.hpp"
 
 namespace sluice {
+
+struct OptionSpec;
 
 struct TierOptions {
   std::string name;
@@ -34,6 +36,8 @@ struct TierOptions {
   // The score that makes a file eligible. Nothing: see tier_threshold().
   std::optional<double> threshold;
   unsigned moves = 2;  // that may read from it or write to it at once
+
+  bool operator==(const TierOptions&) const = default;
 };
 
 // A [[rule]] of the file: it sends the files that it matches to a tier, whatever their heat.
@@ -43,6 +47,8 @@ struct RuleOptions {
   std::optional<std::chrono::seconds> older, newer;  // since the last use
   std::string tier;                                  // a tier's name, or kStay
   std::string place;                                 // "/etc/sluice.toml:12", for messages
+
+  bool operator==(const RuleOptions&) const = default;
 };
 inline constexpr std::string_view kStay = "stay";  // in place of a tier: leave it where it is
 
@@ -56,9 +62,7 @@ struct MountOptions {
   std::string state;          // directory of the database and log; empty: /var/lib/sluice/<pool id>
   std::string mount_options;  // -o: passed to the kernel (ro, noatime, noexec, nosuid, nodev, ...)
   std::uint64_t small_file =
-      128 << 10;  // up to this size files are kept in the kernel's page cache between opens
-  bool passthrough = true;
-  bool io_uring = true;
+      128 << 10;          // up to this size files are kept in the kernel's page cache between opens
   bool degraded = false;  // mount although a tier of the pool is missing
   bool foreground = false;
   std::string log_level = "info";   // trace debug info warn error
@@ -69,79 +73,66 @@ struct MountOptions {
   // Heat and migration.
   std::chrono::seconds half_life = std::chrono::days(7);     // of the score; 0: never, it counts up
   std::chrono::seconds interval = std::chrono::minutes(15);  // between two passes
-  std::chrono::seconds min_stay = std::chrono::hours(1);  // on a tier before heat may move a file
-  bool migrate = true;          // move files by themselves; off: only what is asked for
-  Windows windows;              // local times at which they may move by themselves
+  std::chrono::seconds min_stay = std::chrono::hours(1);     // on a tier before automatic migration
+  bool migrate = true;          // move files automatically; off: only on request
+  Windows windows;              // local times at which they may move automatically
   std::uint64_t bandwidth = 0;  // bytes a second that moves may write; 0: no limit
   bool verify = false;          // read each copy back and compare its checksum
-  // Programs whose opens are no use of a file: names, or beginnings of cgroup paths, separated by
-  // spaces. Nothing: the built-in list.
+  // Opens by these programs do not count as accesses: names, or prefixes of cgroup paths, separated
+  // by spaces. Nothing: the built-in list.
   std::optional<std::string> heat_ignore;
-  // How often a file that stays open counts as used, if it is; 0: never.
+  // How often a file that stays open and in use counts as accessed; 0: never.
   std::chrono::seconds heat_sample = std::chrono::minutes(10);
   std::vector<RuleOptions> rules;  // the first that matches counts
 
   // Reads into GPUs; see Engine::Settings.
   bool gpu = true;                                        // off: host memory only
-  std::uint64_t gpu_max_concurrent_ops = 32;              // requests on their way at once
-  std::uint64_t gpu_chunk = 4 << 20;                      // one piece of a large request
-  std::uint64_t gpu_threads = 0;                          // 0: as many as fill the bus
   std::uint64_t gpu_mapped_memory = share_of_memory(25);  // page cache that GPUs may read, in bytes
   std::uint64_t gpu_host_memory = share_of_memory(50);    // clients' memfds, in bytes
-  bool gpu_cufile = true;                                 // use libcufile where it is there
+
+  // The group `debug`: for comparisons and measurements.
+  bool passthrough = true;
+  bool io_uring = true;
+  std::uint64_t gpu_max_concurrent_ops = 32;  // requests in progress at once
+  std::uint64_t gpu_chunk = 4 << 20;          // one piece of a large request
+  std::uint64_t gpu_threads = 0;              // 0: as many as fill the bus
+  bool gpu_cufile = true;                     // use libcufile if it is installed
+
+  bool operator==(const MountOptions&) const = default;
 };
 
 inline constexpr std::size_t kMostTiers = 16;
 
-// Why a configuration can't be used: one line for a person, saying what, where, why and what is
-// allowed.
-struct ConfigError {
-  std::string message;
-};
-using MaybeConfigError = std::optional<ConfigError>;  // nothing: all is well
-
-// One option that file, environment and flags share; `tier` and `rule` are not in this list.
-struct OptionSpec {
-  enum class Kind { Path, Text, Size, Rate, Share, Count, Switch, Duration, Times };
-  std::string_view name;  // as in the file: "small_file"
-  Kind kind;
-  std::variant<std::string MountOptions::*, std::uint64_t MountOptions::*, bool MountOptions::*,
-               std::chrono::seconds MountOptions::*, Windows MountOptions::*,
-               std::optional<std::string> MountOptions::*>
-      member;
-  // For Text with few values: those, separated by spaces. For Duration: the word that means 0.
-  std::string_view allowed = {};
-  std::int64_t least = 0;  // for Duration: seconds
-  std::int64_t most = 0;   // for Count
-};
-std::span<const OptionSpec> option_specs();
-
 // Each of these lays one source over what `options` already holds, and leaves it unspecified after
-// an error.
+// an error. The error's text is one line for a person: what, where, why, and what is allowed.
 //
 // The TOML of `file`; relative paths in it start at its folder. Tiers in it replace those in
 // `options`, and so do rules.
-[[nodiscard]] MaybeConfigError apply_config_file(const std::string& file, MountOptions& options);
+Result<void> apply_config_file(const std::string& file, MountOptions& options);
 // The same for TOML at hand; `file` is for messages and relative paths.
-[[nodiscard]] MaybeConfigError apply_config_text(std::string_view text, const std::string& file,
-                                                 MountOptions& options);
-// SLUICE_<NAME> for each option, and SLUICE_TIER: tiers as for --tier, separated by ';'. `variable`
-// is getenv.
-[[nodiscard]] MaybeConfigError apply_environment(
-    const std::function<const char*(const char* name)>& variable, MountOptions& options);
-// One option as text, said by `source` ("--small-file", "SLUICE_SMALL_FILE").
-[[nodiscard]] MaybeConfigError apply_option(const OptionSpec& spec, const std::string& source,
-                                            const std::string& value, MountOptions& options);
+Result<void> apply_config_text(std::string_view text, const std::string& file,
+                               MountOptions& options);
+// SLUICE_<NAME> for each option, SLUICE_DEBUG as for --debug, and SLUICE_TIER: tiers as for --tier,
+// separated by ';'. `variable` is getenv.
+Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
+                               MountOptions& options);
+// One option as text. `source` is for messages: "--small-file", "SLUICE_SMALL_FILE".
+Result<void> apply_option(const OptionSpec& spec, const std::string& source,
+                          const std::string& value, MountOptions& options);
+// --debug NAME=VALUE[,NAME=VALUE]...: options of the group `debug`.
+Result<void> apply_debug(const std::string& source, const std::string& text, MountOptions& options);
+// An option of the group `debug` that was given as one of the mount, as it once was: "SOURCE is now
+// SPELLING".
+Error moved_to_debug(const std::string& source, const std::string& spelling);
 // --tier NAME=PATH[,KEY=VALUE]..., appended to the tiers; the keys are a [[tier]]'s.
-[[nodiscard]] MaybeConfigError append_tier(const std::string& source, const std::string& text,
-                                           MountOptions& options);
+Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options);
 
 // What must hold of the whole and needs no look at the machine: a mount point, 1 to kMostTiers
 // tiers of different names, thresholds that don't rise from a faster tier to a slower, rules that
 // name a tier, -o words that the kernel takes, a chunk that is a power of two,
 // metrics on a loopback address. Words meant for
 // fstab's other readers are dropped from mount_options.
-[[nodiscard]] MaybeConfigError check_options(MountOptions& options);
+Result<void> check_options(MountOptions& options);
 
 // The threshold of the tier at `index`: what is configured, or else 0 for the last tier, 10 for the
 // one before it and 100 for those that are faster.
@@ -154,8 +145,7 @@ Policy make_policy(const MountOptions& options);
 // directories, the mount point is free, and none of these, nor the state directory, lies inside
 // another. MayBeMissing: they are not made yet, and another user will use them.
 enum class Directories { Exist, MayBeMissing };
-[[nodiscard]] MaybeConfigError check_tiers(const MountOptions& options,
-                                           Directories directories = Directories::Exist);
+Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
 
 // The allowed word that `word` most likely meant, if one is close.
 std::optional<std::string_view> closest_word(std::string_view word,

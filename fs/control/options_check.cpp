@@ -18,6 +18,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/units.hpp"
+#include "fs/control/option_table.hpp"
 #include "fs/control/option_values.hpp"
 #include "fs/control/options.hpp"
 
@@ -38,28 +39,29 @@ std::string format_score(double score) {
   return out.data();
 }
 
-Problem check_names(const std::vector<TierOptions>& tiers) {
+Result<void> check_names(const std::vector<TierOptions>& tiers) {
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (tiers[i].name != tiers[j].name) continue;
-      return "tier " + tiers[i].name + ": two tiers have that name; names must differ";
+      return bad_option("tier " + tiers[i].name + ": two tiers have that name; names must differ");
     }
   }
   return {};
 }
 
 // Files that are too cold for every tier have to be somewhere: on the last one.
-Problem check_thresholds(const std::vector<TierOptions>& tiers) {
+Result<void> check_thresholds(const std::vector<TierOptions>& tiers) {
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     const double threshold = tier_threshold(tiers, i);
     const std::string who = "tier " + tiers[i].name + ": threshold " + format_score(threshold) +
                             (tiers[i].threshold ? "" : " (its default)");
     if (i + 1 == tiers.size() && threshold != 0) {
-      return who + " must be 0, or left out: the last tier takes what is too cold for the others";
+      return bad_option(
+          who + " must be 0, or left out: the last tier takes what is too cold for the others");
     }
     if (i > 0 && threshold > tier_threshold(tiers, i - 1)) {
-      return who + " must not be above " + format_score(tier_threshold(tiers, i - 1)) +
-             ", that of tier " + tiers[i - 1].name + ", which is faster";
+      return bad_option(who + " must not be above " + format_score(tier_threshold(tiers, i - 1)) +
+                        ", that of tier " + tiers[i - 1].name + ", which is faster");
     }
   }
   return {};
@@ -71,7 +73,7 @@ std::size_t tier_named(const std::vector<TierOptions>& tiers, std::string_view n
   return static_cast<std::size_t>(found - tiers.begin());
 }
 
-Problem check_rules(const MountOptions& options) {
+Result<void> check_rules(const MountOptions& options) {
   for (const auto& rule : options.rules) {
     if (rule.tier == kStay || tier_named(options.tiers, rule.tier) < options.tiers.size()) continue;
     std::vector<std::string_view> names;
@@ -82,41 +84,42 @@ Problem check_rules(const MountOptions& options) {
     }
     names.push_back(kStay);
     const auto close = closest_word(rule.tier, names);
-    return rule.place + ": rule " + in_quotes(rule.match) + ": there is no tier " +
-           in_quotes(rule.tier) + " (there are " + list +
-           "; \"stay\" leaves files where they are)" +
-           (close ? "; did you mean '" + std::string(*close) + "'?" : "");
+    return bad_option(rule.place + ": rule " + in_quotes(rule.match) + ": there is no tier " +
+                      in_quotes(rule.tier) + " (there are " + list +
+                      "; \"stay\" leaves files where they are)" +
+                      (close ? "; did you mean '" + std::string(*close) + "'?" : ""));
   }
   return {};
 }
 
 // Each thread of the engine pins some pieces of this size.
-Problem check_chunk(std::uint64_t chunk) {
+Result<void> check_chunk(std::uint64_t chunk) {
   constexpr std::uint64_t kLeast = 64 << 10, kMost = 64 << 20;
   if (chunk >= kLeast && chunk <= kMost && (chunk & (chunk - 1)) == 0) return {};
-  return "gpu_chunk must be a power of two from " + format_size(kLeast) + " to " +
-         format_size(kMost) + ", not " + format_size(chunk);
+  return bad_option("gpu_chunk must be a power of two from " + format_size(kLeast) + " to " +
+                    format_size(kMost) + ", not " + format_size(chunk));
 }
 
 // Whoever can connect can read: there are no passwords, so nobody from outside may.
-Problem check_metrics(const std::string& where) {
+Result<void> check_metrics(const std::string& where) {
   if (where == "off" || where == "unix" || loopback_address(where)) return {};
-  return "metrics must be \"off\", \"unix\" or an address of this machine alone with its port, "
-         "like "
-         "\"127.0.0.1:9464\" or \"[::1]:9464\", not " +
-         in_quotes(where);
+  return bad_option(
+      "metrics must be \"off\", \"unix\" or an address of this machine alone with its port, "
+      "like "
+      "\"127.0.0.1:9464\" or \"[::1]:9464\", not " +
+      in_quotes(where));
 }
 
 // Leaves only what the kernel is to be told.
-Problem sort_mount_options(std::string& words) {
+Result<void> sort_mount_options(std::string& words) {
   std::string kept;
   for (const auto word : split(words, ',')) {
     if (is_word_of(word, kForeignWords) || word.starts_with("x-") || word.starts_with("comment=")) {
       continue;
     }
     if (!is_word_of(word, kKernelWords) && !word.starts_with("fsname=")) {
-      return "-o " + log::escaped(word) + ": unknown mount option" +
-             did_you_mean(word, split(kKernelWords, ' '));
+      return bad_option("-o " + log::escaped(word) + ": unknown mount option" +
+                        did_you_mean(word, split(kKernelWords, ' ')));
     }
     kept.append(kept.empty() ? "" : ",").append(word);
   }
@@ -147,30 +150,36 @@ Relation relation(const std::string& inner, const std::string& outer) {
   return Relation::Apart;
 }
 
-Problem overlap(const std::string& inner_who, const std::string& inner,
-                const std::string& outer_who, const std::string& outer, std::string_view advice) {
+Error unusable(int code, std::string text) { return {code, "check the machine", std::move(text)}; }
+
+Result<void> check_apart(const std::string& inner_who, const std::string& inner,
+                         const std::string& outer_who, const std::string& outer,
+                         std::string_view advice) {
   const Relation how = relation(inner, outer);
   if (how == Relation::Apart) return {};
-  return inner_who + ": " + log::escaped(inner) +
-         (how == Relation::Same ? " is the same directory as " : " is inside ") + outer_who + " (" +
-         log::escaped(outer) + "); " + std::string(advice);
+  return unusable(EINVAL,
+                  inner_who + ": " + log::escaped(inner) +
+                      (how == Relation::Same ? " is the same directory as " : " is inside ") +
+                      outer_who + " (" + log::escaped(outer) + "); " + std::string(advice));
 }
 
-Problem check_mountpoint(const std::string& path, Directories directories) {
+Result<void> check_mountpoint(const std::string& path, Directories directories) {
   const std::string who = "mount point " + log::escaped(path);
   struct stat status {};
   struct statfs filesystem {};
   // Both are asked: the kernel answers stat for a dead mount from its cache, but never statfs.
   if (::stat(path.c_str(), &status) < 0 || ::statfs(path.c_str(), &filesystem) < 0) {
-    if (errno == ENOENT && directories == Directories::MayBeMissing) return {};
-    if (errno == ENOENT) return who + " does not exist; create it: mkdir -p " + log::escaped(path);
-    if (errno == ENOTCONN) {
-      return who + ": the daemon of the mount there has died; run 'sluice umount " +
-             log::escaped(path) + "', then mount again";
+    const int code = errno;
+    if (code == ENOENT && directories == Directories::MayBeMissing) return {};
+    if (code == ENOENT)
+      return unusable(code, who + " does not exist; create it: mkdir -p " + log::escaped(path));
+    if (code == ENOTCONN) {
+      return unusable(code, who + ": the daemon of the mount there has died; run 'sluice umount " +
+                                log::escaped(path) + "', then mount again");
     }
-    return who + " can't be reached: " + std::strerror(errno);
+    return unusable(code, who + " can't be reached: " + std::strerror(code));
   }
-  if (!S_ISDIR(status.st_mode)) return who + " is not a directory";
+  if (!S_ISDIR(status.st_mode)) return unusable(ENOTDIR, who + " is not a directory");
 
   struct stat parent {};
   const bool is_mount_of_fuse = filesystem.f_type == FUSE_SUPER_MAGIC &&
@@ -178,51 +187,54 @@ Problem check_mountpoint(const std::string& path, Directories directories) {
                                 parent.st_dev != status.st_dev;
   if (!is_mount_of_fuse) return {};
   if (::getxattr(path.c_str(), "user.sluice.status", nullptr, 0) > 0) {
-    return who + " is in use: a sluice is mounted there; see 'sluice status " + log::escaped(path) +
-           "'";
+    return unusable(EBUSY, who + " is in use: a sluice is mounted there; see 'sluice status " +
+                               log::escaped(path) + "'");
   }
-  return who + " is in use: another FUSE filesystem is mounted there; unmount it or choose another";
+  return unusable(
+      EBUSY,
+      who + " is in use: another FUSE filesystem is mounted there; unmount it or choose another");
 }
 
-Problem check_tier(const TierOptions& tier, bool may_be_missing, Directories directories) {
+Result<void> check_tier(const TierOptions& tier, bool may_be_missing, Directories directories) {
   const std::string who = "tier " + tier.name + ": " + log::escaped(tier.path);
   struct stat status {};
   if (::stat(tier.path.c_str(), &status) < 0) {
-    if (may_be_missing || (directories == Directories::MayBeMissing && errno == ENOENT)) return {};
-    if (errno == ENOENT) {
-      return who + " does not exist; create it, or mount the other tiers alone with --degraded";
+    const int code = errno;
+    if (may_be_missing || (directories == Directories::MayBeMissing && code == ENOENT)) return {};
+    if (code == ENOENT) {
+      return unusable(
+          code, who + " does not exist; create it, or mount the other tiers alone with --degraded");
     }
-    return who + " can't be reached: " + std::strerror(errno) +
-           "; mount the other tiers alone with --degraded";
+    return unusable(code, who + " can't be reached: " + std::strerror(code) +
+                              "; mount the other tiers alone with --degraded");
   }
-  if (!S_ISDIR(status.st_mode)) return who + " is not a directory";
+  if (!S_ISDIR(status.st_mode)) return unusable(ENOTDIR, who + " is not a directory");
   if (::faccessat(AT_FDCWD, tier.path.c_str(), R_OK | W_OK | X_OK, AT_EACCESS) < 0) {
-    if (directories == Directories::MayBeMissing && errno == EACCES) return {};
-    return who + " is not writable: " + std::strerror(errno);
+    const int code = errno;
+    if (directories == Directories::MayBeMissing && code == EACCES) return {};
+    return unusable(code, who + " is not writable: " + std::strerror(code));
   }
   return {};
 }
 
 }  // namespace
 
-MaybeConfigError check_options(MountOptions& options) {
-  if (options.mountpoint.empty()) return ConfigError{"no mount point is given"};
+Result<void> check_options(MountOptions& options) {
+  if (options.mountpoint.empty()) return bad_option("no mount point is given");
   if (options.tiers.empty()) {
-    return ConfigError{
-        "no tiers are given; name at least one with --tier NAME=PATH or in the config file"};
+    return bad_option(
+        "no tiers are given; name at least one with --tier NAME=PATH or in the config file");
   }
   if (options.tiers.size() > kMostTiers) {
-    return ConfigError{std::to_string(options.tiers.size()) + " tiers are given; allowed: 1 to " +
-                       std::to_string(kMostTiers)};
+    return bad_option(std::to_string(options.tiers.size()) + " tiers are given; allowed: 1 to " +
+                      std::to_string(kMostTiers));
   }
-  Problem problem = check_names(options.tiers);
-  if (!problem) problem = check_thresholds(options.tiers);
-  if (!problem) problem = check_rules(options);
-  if (!problem) problem = check_chunk(options.gpu_chunk);
-  if (!problem) problem = check_metrics(options.metrics);
-  if (!problem) problem = sort_mount_options(options.mount_options);
-  if (!problem) return {};
-  return ConfigError{*problem};
+  SLUICE_TRY(check_names(options.tiers));
+  SLUICE_TRY(check_thresholds(options.tiers));
+  SLUICE_TRY(check_rules(options));
+  SLUICE_TRY(check_chunk(options.gpu_chunk));
+  SLUICE_TRY(check_metrics(options.metrics));
+  return sort_mount_options(options.mount_options);
 }
 
 double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index) {
@@ -248,47 +260,34 @@ Policy make_policy(const MountOptions& options) {
   return policy;
 }
 
-MaybeConfigError check_tiers(const MountOptions& options, Directories directories) {
-  const auto problem = [&]() -> Problem {
-    if (auto found = check_mountpoint(options.mountpoint, directories)) return found;
-    for (std::size_t i = 0; i < options.tiers.size(); ++i) {
-      const TierOptions& tier = options.tiers[i];
-      const std::string who = "tier " + tier.name;
-      if (auto found = check_tier(tier, options.degraded, directories)) return found;
-      constexpr std::string_view kMove = "choose a mount point outside the tiers";
-      if (auto found = overlap(who, tier.path, "the mount point", options.mountpoint, kMove)) {
-        return found;
-      }
-      if (auto found = overlap("mount point", options.mountpoint, who, tier.path, kMove)) {
-        return found;
-      }
-      constexpr std::string_view kOwn = "give each tier a directory of its own";
-      for (std::size_t j = 0; j < i; ++j) {
-        const TierOptions& other = options.tiers[j];
-        const std::string other_who = "tier " + other.name;
-        if (auto found = overlap(who, tier.path, other_who, other.path, kOwn)) return found;
-        if (auto found = overlap(other_who, other.path, who, tier.path, kOwn)) return found;
-      }
+Result<void> check_tiers(const MountOptions& options, Directories directories) {
+  SLUICE_TRY(check_mountpoint(options.mountpoint, directories));
+  for (std::size_t i = 0; i < options.tiers.size(); ++i) {
+    const TierOptions& tier = options.tiers[i];
+    const std::string who = "tier " + tier.name;
+    SLUICE_TRY(check_tier(tier, options.degraded, directories));
+    constexpr std::string_view kMove = "choose a mount point outside the tiers";
+    SLUICE_TRY(check_apart(who, tier.path, "the mount point", options.mountpoint, kMove));
+    SLUICE_TRY(check_apart("mount point", options.mountpoint, who, tier.path, kMove));
+    constexpr std::string_view kOwn = "give each tier a directory of its own";
+    for (std::size_t j = 0; j < i; ++j) {
+      const TierOptions& other = options.tiers[j];
+      const std::string other_who = "tier " + other.name;
+      SLUICE_TRY(check_apart(who, tier.path, other_who, other.path, kOwn));
+      SLUICE_TRY(check_apart(other_who, other.path, who, tier.path, kOwn));
     }
-    if (options.state.empty()) return {};
-    const std::string who = "state directory";
-    constexpr std::string_view kElsewhere = "choose a --state outside it";
-    if (auto found =
-            overlap(who, options.state, "the mount point", options.mountpoint, kElsewhere)) {
-      return found;
-    }
-    for (const auto& tier : options.tiers) {
-      // .sluice is hidden from the mount; anywhere else the database would be among the user's
-      // files.
-      if (is_inside(tier.path + "/.sluice", options.state)) continue;
-      if (auto found = overlap(who, options.state, "tier " + tier.name, tier.path, kElsewhere)) {
-        return found;
-      }
-    }
-    return {};
-  }();
-  if (!problem) return {};
-  return ConfigError{*problem};
+  }
+  if (options.state.empty()) return {};
+  const std::string who = "state directory";
+  constexpr std::string_view kElsewhere = "choose a --state outside it";
+  SLUICE_TRY(check_apart(who, options.state, "the mount point", options.mountpoint, kElsewhere));
+  for (const auto& tier : options.tiers) {
+    // .sluice is hidden from the mount; anywhere else the database would be among the user's
+    // files.
+    if (is_inside(tier.path + "/.sluice", options.state)) continue;
+    SLUICE_TRY(check_apart(who, options.state, "tier " + tier.name, tier.path, kElsewhere));
+  }
+  return {};
 }
 
 }  // namespace sluice

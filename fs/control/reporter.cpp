@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-// A line of the answer must fit the listener's buffer, whatever the names.
+// Limits, so that a line of the answer fits into the client's buffer even with long names.
 constexpr std::size_t kMostShown = 16;
 constexpr std::size_t kMostHotFiles = 20;
 
@@ -106,7 +106,7 @@ json Reporter::migration() const {
 json Reporter::gpu() const {
   Engine& engine = parts_.engine;
   json devices = json::array();
-  // CUDA is not loaded for the sake of a report.
+  // A report must not load CUDA.
   const bool loaded = engine.devices().is_loaded();
   if (loaded) {
     for (const auto& gpu : engine.devices().all()) {
@@ -151,7 +151,7 @@ json Reporter::limits() const {
   return out;
 }
 
-// What both kinds of report have.
+// The part that both kinds of report have.
 json Reporter::common() const {
   return {{"version", SLUICE_VERSION},
           {"pool", parts_.pool.id()},
@@ -168,7 +168,7 @@ json Reporter::status() const {
   json out = common();
   out["pid"] = ::getpid();
   out["state"] = parts_.state;
-  // null: stderr, which is the journal for a unit.
+  // null: stderr; for a systemd unit that is the journal.
   const std::string& log = parts_.options.log_file;
   if (!log.empty()) {
     out["log"] = log;

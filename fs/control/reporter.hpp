@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The Reporter puts together what a running mount says of itself: to `sluice status`, to those who
-// watch it (`sluice top`, the control socket's "activity"), and to monitoring. It looks and changes
-// nothing. Threads: every member may be called from any thread at once.
+// Reporter makes the reports of a running mount: for `sluice status`, for `sluice top` (the control
+// socket's "activity"), and for monitoring. It changes nothing.
+//
+// Threads: thread-safe.
 #pragma once
 
 #include <chrono>
@@ -28,12 +29,12 @@ class Reporter {
   };
   explicit Reporter(const Parts& parts) : parts_(parts) {}
 
-  // Of `sluice status --json`, but for what only a walk over the tiers can tell.
+  // The output of `sluice status --json`, except for what requires a walk over the tiers.
   nlohmann::json status() const;
-  // What goes on now; docs/control.md. Made to be asked for every second: its cost does not grow
-  // with the pool.
+  // The current activity; docs/control.md. It may be called every second: its cost does not depend
+  // on the size of the pool.
   nlohmann::json activity() const;
-  // Its numbers, without names of files, for monitoring; docs/metrics.md.
+  // The numbers of activity(), without file names, as text for Prometheus; docs/metrics.md.
   std::string metrics() const;
 
  private:

@@ -20,17 +20,17 @@ Result<void> tell_service_manager(std::string_view lines) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if ((name[0] != '/' && name[0] != '@') || length >= sizeof address.sun_path) {
-    return Error{EINVAL, "understand NOTIFY_SOCKET"};
+    return Error{EINVAL, "parse NOTIFY_SOCKET"};
   }
   std::memcpy(address.sun_path, name, length);
-  if (name[0] == '@') address.sun_path[0] = '\0';  // the kernel's sign of an abstract name
+  if (name[0] == '@') address.sun_path[0] = '\0';  // marks an abstract name
 
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket) return Error::last("open a socket to the service manager");
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
   if (::sendto(socket.get(), lines.data(), lines.size(), MSG_NOSIGNAL,
                reinterpret_cast<const sockaddr*>(&address), size) < 0) {
-    return Error::last("tell the service manager");
+    return Error::last("send to the service manager");
   }
   return {};
 }

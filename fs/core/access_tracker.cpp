@@ -38,7 +38,6 @@ void AccessTracker::note_open(const InodePtr& inode, pid_t opener) {
   opened_.push_back(inode);
 }
 
-// As much as the file holds is one use of it, whatever the size of the requests.
 void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes) {
   const std::uint64_t sum =
       file->accesses.gpu_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -72,7 +71,7 @@ Result<double> AccessTracker::score(const InodePtr& inode) {
 }
 
 void AccessTracker::record_trace(const InodePtr& inode) {
-  constexpr std::size_t kMost = 100'000;  // somebody who does not come to fetch them gets no more
+  constexpr std::size_t kMost = 100'000;  // a limit, in case traced() is not called
   TracedAccess access;
   access.time = static_cast<double>(std::chrono::system_clock::now().time_since_epoch() /
                                     std::chrono::microseconds(1)) /
@@ -109,8 +108,8 @@ Result<void> AccessTracker::flush() {
   }
   const auto flushed = heat_.flush();
   offer_hot_files();
-  // The C library keeps what a burst of a hundred thousand opens took; most daemons never see
-  // another.
+  // After a burst of many opens, the C library would keep the memory for the next one, which may
+  // never come.
   if (opened.size() > kBurst) ::malloc_trim(0);
   return flushed;
 }
@@ -134,12 +133,13 @@ std::vector<AccessTracker::HotFile> AccessTracker::hottest(std::size_t most) {
     InodePtr inode = table_.find(file.id);
     std::string path = inode ? tree_.path_of(inode) : "";
     if (path.empty()) {
-      // The kernel has forgotten it, and so have we: is it still where it was?
+      // The kernel has forgotten the file. Check whether it still has this path.
       std::vector<InodeId> references;
       const auto found = tree_.walk(file.path, references);
       for (const InodeId each : references) table_.forget(each, 1);
       if (!found || (*found)->id() != file.id) {
-        // A tier that is away may bring it back; otherwise it is gone, or the next pass finds it.
+        // If its tier is offline, the file may come back. Otherwise it was deleted, or the next
+        // census finds its new path.
         const bool is_away = !found && found.error().code == EIO;
         if (!is_away) hot_files_.forget(file.id);
         continue;
@@ -151,13 +151,13 @@ std::vector<AccessTracker::HotFile> AccessTracker::hottest(std::size_t most) {
     Inode::Locked state(*inode);
     out.push_back({std::move(path), state->place().tier, now_hot ? *now_hot : file.score});
   }
-  // The last seconds' opens count, too.
+  // score() includes the opens of the last seconds, so the order may have changed.
   std::stable_sort(out.begin(), out.end(),
                    [](const HotFile& a, const HotFile& b) { return a.score > b.score; });
   return out;
 }
 
-// Use that no open tells of.
+// Counts accesses of files that stay open.
 void AccessTracker::tick() {
   if (settings_.sample_interval.count() == 0) return;
   if (sampler_) {
@@ -169,7 +169,7 @@ void AccessTracker::tick() {
   if (!sampler_) {
     auto created = AccessSampler::create();
     if (!created) {
-      log::get().warn("files that stay open can't be watched; only opens count as use: why={}",
+      log::get().warn("cannot sample files that stay open, counting only opens: why={}",
                       std::strerror(created.error().code));
       next_sample_ = std::chrono::steady_clock::time_point::max();
       return;

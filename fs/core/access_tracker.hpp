@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// AccessTracker counts how files are used: their heat, the list of the hottest files, and a trace
-// of accesses for whoever records one. Opens by programs that walk over many files do not count;
-// files that stay open are sampled.
+// AccessTracker counts the accesses of files. It owns their heat, the list of the hottest files,
+// and a trace of accesses if one is being recorded. Opens by programs that walk over many files do
+// not count as accesses. Files that stay open are sampled.
 //
-// Threads: every member may be called from any thread at once, but for tick().
+// Threads: thread-safe, except that only one thread may call tick().
 #pragma once
 
 #include <atomic>
@@ -39,20 +39,21 @@ class AccessTracker {
   struct Settings {
     std::chrono::seconds half_life{};
     std::vector<std::string> ignored = {};   // programs whose opens do not count
-    std::chrono::seconds sample_interval{};  // of files that stay open; 0: never
+    std::chrono::seconds sample_interval{};  // for files that stay open; 0: they are not sampled
   };
   AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree, const Clock& clock,
                 Settings settings);
 
   void note_open(const InodePtr& inode, pid_t opener);
-  // As many bytes as the file has are one access, whatever the size of the requests.
+  // Reading as many bytes as the file has counts as one access, however many requests that takes.
   void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
   std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
 
   Result<Heat> heat(const InodePtr& inode);
   Result<double> score(const InodePtr& inode);
 
-  // The hottest files that exist now, hottest first. Cheap, however many files the pool has.
+  // The hottest files that exist now, hottest first. The cost does not depend on the number of
+  // files in the pool.
   struct HotFile {
     std::string path;
     TierIndex tier = kNoTier;
@@ -62,11 +63,11 @@ class AccessTracker {
   HotList& hot_files() { return hot_files_; }
 
   // A trace is recorded between trace(true) and trace(false). traced() returns the accesses since
-  // its last call, at most some 100,000.
+  // its last call; beyond 100,000, accesses are dropped.
   void trace(bool on);
   std::vector<TracedAccess> traced();
 
-  // Samples files that stay open. Called every second, from one thread.
+  // Samples files that stay open. Called every second.
   void tick();
   // Writes the counts to the store.
   Result<void> flush();
@@ -82,7 +83,7 @@ class AccessTracker {
   HeatRecorder heat_;
   HotList hot_files_;
   ScanDetector scans_;
-  std::unique_ptr<AccessSampler> sampler_;  // tick()'s alone
+  std::unique_ptr<AccessSampler> sampler_;  // used by tick() only
   std::chrono::steady_clock::time_point next_sample_{};
   std::atomic<std::uint64_t> opens_{0};  // a statistic
   Mutex opened_mutex_;

@@ -22,8 +22,8 @@ namespace sluice {
 
 namespace {
 
-// System calls that take a path but no descriptor reach an O_PATH descriptor's file this way.
-// Symlinks too: following /proc's link leads to the symlink itself and no further.
+// A path to the file of an O_PATH descriptor, for system calls that take only paths. It works for
+// symlinks too: the link in /proc leads to the symlink itself.
 struct ProcPath {
   explicit ProcPath(int fd) { std::snprintf(text.data(), text.size(), "/proc/self/fd/%d", fd); }
   const char* c_str() const { return text.data(); }
@@ -34,9 +34,8 @@ bool later(const timespec& a, const timespec& b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
 }
 
-// The answer for an attribute that a file lacks. Where SELinux does not run, no file has a label,
-// and saying that labels are not supported keeps `ls -l` from asking for one with every file: one
-// request in two.
+// The error for an xattr that a file does not have. Without SELinux no file has a label; EOPNOTSUPP
+// stops `ls -l` from asking for the label of every file, which was half of its requests.
 Error absent(std::string_view name) {
   static const bool has_selinux = ::access("/sys/fs/selinux/enforce", F_OK) == 0;
   if (name == "security.selinux" && !has_selinux) return Error(EOPNOTSUPP, "getxattr");
@@ -72,13 +71,13 @@ Result<void> apply_change(const SharedFd& fd, const AttributeChange& change) {
 
 }  // namespace
 
-// Remembers what the kernel is about to be told of a file.
-void Attributes::note_told(Inode& inode, const struct stat& st) {
+// Records the attributes that the kernel is about to get.
+void Attributes::note_kernel_attributes(Inode& inode, const struct stat& st) {
   if (S_ISREG(st.st_mode))
     parts_.pool.note_file_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
   Inode::Locked state(inode);
   state->size_hint = static_cast<std::uint64_t>(st.st_size);
-  state->pages.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+  state->pages.kernel_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
 }
 
 Result<struct stat> Attributes::stat_of(const InodePtr& inode) {
@@ -102,14 +101,15 @@ Result<struct stat> Attributes::stat_of_file(const InodePtr& inode) {
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(inode));
     if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
     Inode::Locked state(*inode);
-    // It was moved while we looked.
+    // The file was moved meanwhile.
     if (!state->is_at(tier, handle)) continue;
-    // Without a name: deleted, or the same.
+    // A link count of 0 means that the file was deleted, or that a move has just removed the old
+    // copy.
     if (st.st_nlink == 0 && parts_.names.switches() != switches) continue;
     parts_.times.show(*state, tier, st);
     break;
   }
-  note_told(*inode, st);
+  note_kernel_attributes(*inode, st);
   return st;
 }
 
@@ -134,26 +134,28 @@ Result<struct stat> Attributes::stat_of_directory(const InodePtr& inode) {
         parts_.times.show(*state, copy.tier->index(), each);
       }
       if (i == 0) st = each;
-      // A name made on any tier makes the directory younger.
+      // The times of the directory are the latest ones of its copies.
       if (later(each.st_mtim, st.st_mtim)) st.st_mtim = each.st_mtim;
       if (later(each.st_ctim, st.st_ctim)) st.st_ctim = each.st_ctim;
     }
     if (changes() == before) break;
   }
-  // Nobody counts the subdirectories of several tiers; 1 says so, as on btrfs.
+  // Counting the subdirectories of several copies would be expensive. A link count of 1 means
+  // "unknown", as on btrfs.
   if (copies.reachable.size() > 1 || !copies.complete) st.st_nlink = 1;
   return st;
 }
 
-struct stat Attributes::stat_of(const InodePtr& inode, const Located& found) {
+struct stat Attributes::stat_of(const InodePtr& inode, const Located& found,
+                                std::uint64_t switches) {
   if (found.carries_identity && !inode->is_directory()) parts_.times.load(*inode);
   struct stat st = found.st;
   st.st_ino = to_number(inode->id());
   {
     Inode::Locked state(*inode);
     const bool is_there = state->is_at(found.tier, found.handle);
-    // While its names change hands, a file is found in either place, with some of its links.
-    const bool moves = state->may_be_in_two_places();
+    // A file that is found during its switch, in either place, has only some of its links there.
+    const bool moves = state->may_be_in_two_places() || parts_.names.switches() != switches;
     const bool merges = inode->is_directory() && (state->copies.size() > 1 || state->times);
     if (is_there && !moves && !merges) {
       parts_.times.show(*state, found.tier, st);
@@ -164,8 +166,8 @@ struct stat Attributes::stat_of(const InodePtr& inode, const Located& found) {
   return merged ? *merged : st;
 }
 
-// How long the kernel may believe a file's attributes. Stores through a shared mapping of a
-// passthrough file change its size and times without a word to us or to the kernel's copy of them.
+// Stores through a shared mapping of a passthrough file change its times without a request, and
+// without a change of the attributes that the kernel has cached.
 double Attributes::cache_seconds(const InodePtr& inode) {
   if (!S_ISREG(inode->type)) return kCacheSeconds;
   bool changing = false, unsure = false;
@@ -186,8 +188,8 @@ Result<FileAttributes> Attributes::get(InodeId id) {
   return out;
 }
 
-// Applies `change` to every copy of a directory. A crash in between is mended at the next mount:
-// the attributes that count are those of the fastest copy, which changes first.
+// Applies `change` to every copy of a directory. The fastest copy, which defines the attributes, is
+// changed first. After a crash, the next mount applies its attributes to the other copies.
 Result<void> Attributes::change_copies(const InodePtr& directory,
                                        const std::function<Result<void>(const SharedFd&)>& change) {
   const auto is_alone = [](const OpenCopies& open) {
@@ -199,7 +201,8 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
     return change(copies.reachable[0].fd);
   }
   SharedLock lock(parts_.names.lock);
-  // No tier returns from here on, and those that are away are told when they do.
+  // While the names are locked, no tier can return. The change is recorded for tiers that are
+  // offline.
   copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   SLUICE_TRY(parts_.away.note_attribute_change(directory, copies));
   const OpenCopy& first = copies.reachable[0];
@@ -215,8 +218,8 @@ Result<void> Attributes::change_copies(const InodePtr& directory,
   }
   const std::uint64_t sequence = SLUICE_TRY(announce(parts_.store, steps));
   const auto changed = change(first.fd);
-  // Completed even if nothing changed: mirroring equal attributes does no harm, and the intent must
-  // go.
+  // Completed even if the change failed: mirroring equal attributes does no harm, and the intent
+  // must be removed.
   SLUICE_TRY(complete(parts_.store, parts_.pool, sequence, steps));
   return changed;
 }
@@ -249,8 +252,8 @@ Result<std::string> Attributes::xattr(const InodePtr& file, const char* name) {
   }
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   const ProcPath path(fd->get());
-  // The kernel asks each file that is written for security.capability, `ls -l` for two more, and
-  // most files have no xattr at all: find that out once.
+  // The kernel asks for security.capability of each file that is written, and `ls -l` asks for two
+  // more xattrs. Most files have no xattrs at all, so this is cached.
   if (::listxattr(path.c_str(), nullptr, 0) == 0) {
     Inode::Locked state(*file);
     state->xattrs.none = state->xattrs.changes == set_before;
@@ -287,7 +290,7 @@ Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::
       state->xattrs.none = false;
       ++state->xattrs.changes;
     }
-    // Like chmod, setting an ACL takes setgid from who is not in the group.
+    // Like chmod, setting an ACL clears setgid if the caller is not in the group.
     if (std::string_view(name) == "system.posix_acl_access") return drop_setgid(fd->get(), caller);
     return {};
   };
@@ -331,7 +334,7 @@ Result<struct statx> Attributes::statx(InodeId id) {
   return out;
 }
 
-// When the first copy was made; nothing where the copy that statx_on_tier() looks at says so.
+// When the inode was created; nothing if the birth time from statx_on_tier() is right.
 std::optional<timespec> Attributes::born_at(const InodePtr& inode) {
   if (!inode->is_directory()) {
     Inode::Locked state(*inode);
@@ -357,7 +360,7 @@ Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) 
     return Error(ENOTTY, "ioctl");
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   if (!file->is_directory() && !S_ISREG(file->type)) return Error(ENOTTY, "ioctl");
-  // Long enough for either structure, whatever length the kernel passes on.
+  // Long enough for either structure, whatever length the kernel sends.
   data.resize(std::max(data.size(), sizeof(fsxattr)));
   const auto call = [&](const SharedFd& fd) -> Result<void> {
     if (::ioctl(fd->get(), command, data.data()) < 0) return Error::last("inode flags");
@@ -368,20 +371,21 @@ Result<void> Attributes::flags(InodeId id, unsigned command, std::string& data) 
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
     SLUICE_TRY(call(fd));
     if (sets) {
-      const struct statx st = SLUICE_TRY(look_at(fd->get()));
+      const struct statx st = SLUICE_TRY(statx_of(fd->get()));
       Inode::Locked state(*file);
       note_flags(*file, *state, st);
     }
   } else {
     const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(file));
-    if (sets && !copies.complete) return Error(EIO, "flags on a tier that is offline");
+    if (sets && !copies.complete)
+      return Error(EIO, "set flags: the directory may have a copy on a tier that is offline");
     const ShownTimes::AttributeChange changing(parts_.times, *file);
     for (const OpenCopy& copy : copies.reachable) {
       SLUICE_TRY(call(copy.fd));
       if (!sets) break;
     }
   }
-  if (sets) parts_.kernel.drop_attributes(id);  // ctime
+  if (sets) parts_.kernel.drop_attributes(id);  // ctime has changed
   return {};
 }
 
@@ -390,7 +394,7 @@ Result<struct statvfs> Attributes::statfs() {
   constexpr std::uint64_t kUnit = 4096;
   out.f_bsize = out.f_frsize = kUnit;
   out.f_namemax = 255;
-  std::set<std::uint64_t> counted;  // tiers on one filesystem share its room
+  std::set<std::uint64_t> counted;  // tiers on one filesystem share its space
   for (const auto& tier : parts_.pool) {
     const auto root = tier->root();
     struct stat st {};
@@ -401,7 +405,8 @@ Result<struct statvfs> Attributes::statfs() {
     const Space space = tier->space();
     out.f_blocks += space.total / kUnit;
     out.f_bavail += space.free / kUnit;
-    // Root may use what the filesystem keeps back, unless our own limit is nearer.
+    // Root may also use the filesystem's reserved blocks, unless the tier has a capacity of its
+    // own.
     const std::uint64_t kept_back = (fs.f_bfree - fs.f_bavail) * fs.f_frsize;
     out.f_bfree += (tier->settings().capacity ? space.free : space.free + kept_back) / kUnit;
     out.f_files += fs.f_files;

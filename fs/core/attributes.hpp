@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Attributes reads and changes what stat, chmod, chown, utimes, truncate, lsattr and the stored
-// xattrs are about. A directory's attributes are those of its fastest copy; a change goes to all
-// copies.
+// Attributes implements stat, chmod, chown, utimes, truncate, lsattr and chattr, and the xattrs
+// that the tiers store. A directory has the attributes of its fastest copy; a change is applied to
+// all copies.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <sys/stat.h>
@@ -27,8 +27,9 @@
 
 namespace sluice {
 
-// How long the kernel may keep names and attributes. They change only through the mount, so it
-// could keep them for ever; a day bounds the effect of changes made on a tier past the mount.
+// How long the kernel may cache names and attributes. They change only through the mount, so the
+// kernel could cache them for ever. One day limits the effect of changes that are made directly on
+// a tier.
 inline constexpr double kCacheSeconds = 86400;
 
 struct FileAttributes {
@@ -43,7 +44,7 @@ struct AttributeChange {
   std::optional<gid_t> gid;
   std::optional<off_t> size;
   std::optional<timespec> atime, mtime;  // tv_nsec may be UTIME_NOW
-  // The caller, if setuid and setgid bits must go.
+  // The caller, if setuid and setgid bits must be cleared.
   std::optional<Caller> strip_suid;
 };
 
@@ -69,7 +70,7 @@ class Attributes {
   // `data` is the argument, changed in place. ENOTTY for any other command.
   Result<void> flags(InodeId id, unsigned command, std::string& data);
   Result<struct statvfs> statfs();
-  // Root owns everything.
+  // Root counts as the owner of everything.
   Result<bool> is_owner(InodeId id, const Caller& caller);
 
   // Xattrs as the tiers store them.
@@ -80,15 +81,16 @@ class Attributes {
   Result<void> remove_xattr(const InodePtr& file, const char* name);
 
   Result<struct stat> stat_of(const InodePtr& inode);
-  // The same for an inode that was just found.
-  struct stat stat_of(const InodePtr& inode, const Located& found);
-  // What the tier that has the inode says, without what is shown in its place.
+  // The same, but avoids a system call if `found`, from a lookup just now, is still right. `switches`
+  // is Namespace::switches() before that lookup.
+  struct stat stat_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
+  // What the tier reports, without the changes that ShownTimes makes.
   Result<struct statx> statx_on_tier(const InodePtr& inode);
-  // How long the kernel may keep the attributes: not at all while a mapping may change them.
+  // How long the kernel may cache the attributes: not at all while a mapping may change them.
   double cache_seconds(const InodePtr& inode);
 
  private:
-  void note_told(Inode& inode, const struct stat& st);
+  void note_kernel_attributes(Inode& inode, const struct stat& st);
   Result<struct stat> stat_of_file(const InodePtr& file);
   Result<struct stat> stat_of_directory(const InodePtr& directory);
   std::optional<timespec> born_at(const InodePtr& inode);

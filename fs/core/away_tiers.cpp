@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-std::vector<AwayJournal::Copy> AwayTiers::away_copies(const InodePtr& directory) {
+std::vector<AwayJournal::Copy> AwayTiers::offline_copies(const InodePtr& directory) {
   std::vector<const Tier*> away;
   {
     Inode::Locked state(*directory);
@@ -25,17 +25,17 @@ std::vector<AwayJournal::Copy> AwayTiers::away_copies(const InodePtr& directory)
   return out;
 }
 
-Result<void> AwayTiers::note_taken(const InodePtr& directory, const OpenCopies& copies,
-                                   const char* name) {
+Result<void> AwayTiers::note_new_name(const InodePtr& directory, const OpenCopies& copies,
+                                      const char* name) {
   if (copies.complete) return {};
-  return journal_.name_taken(away_copies(directory), name);
+  return journal_.name_taken(offline_copies(directory), name);
 }
 
 Result<void> AwayTiers::note_attribute_change(const InodePtr& directory, const OpenCopies& copies) {
   if (copies.complete) return {};
   const OpenCopy& first = copies.reachable[0];
   const Place from = SLUICE_TRY(place_at(*first.tier, first.get(), ""));
-  return journal_.attributes_change(away_copies(directory), from, directory->identity);
+  return journal_.attributes_change(offline_copies(directory), from, directory->identity);
 }
 
 }  // namespace sluice

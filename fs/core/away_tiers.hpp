@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// AwayTiers remembers what changes while a tier is away, so that the tier learns of it when it
-// returns, before any request sees it. The rules:
-// - What is on a tier that is away answers EIO.
-// - In a directory that has a copy there, names may be made, replaced and removed, and its
-//   attributes may change.
-// - Such a directory is neither renamed nor removed, and its flags (chattr) do not change: EIO.
+// AwayTiers records the changes that users make while a tier is offline ("away"). When the tier
+// returns, they are applied to it before any request can see it. The rules:
+// - Files on an offline tier cannot be used: EIO.
+// - In a directory that has a copy on an offline tier, names may be created, replaced and removed,
+//   and its attributes may be changed.
+// - Such a directory cannot be renamed or removed, and its flags (chattr) cannot be changed: EIO.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <vector>
@@ -24,18 +24,18 @@ class AwayTiers {
   AwayTiers(Pool& pool, Store& store, DirectoryTree& tree)
       : pool_(pool), tree_(tree), journal_(store) {}
 
-  // To be called before `name` in `directory` is given to a new file. REQUIRES: Namespace::lock is
+  // Must be called before a file gets the name `name` in `directory`. REQUIRES: Namespace::lock is
   // held.
-  Result<void> note_taken(const InodePtr& directory, const OpenCopies& copies, const char* name);
-  // To be called before attributes of the directory change. REQUIRES: the same.
+  Result<void> note_new_name(const InodePtr& directory, const OpenCopies& copies, const char* name);
+  // Must be called before attributes of the directory change. REQUIRES: Namespace::lock is held.
   Result<void> note_attribute_change(const InodePtr& directory, const OpenCopies& copies);
-  // Whether the directory has, or may have, a copy on a tier that is away.
-  bool concerns(const InodePtr& directory) { return !away_copies(directory).empty(); }
-  // The journal of a tier that returned was carried out.
+  // Whether the directory has, or may have, a copy on a tier that is offline.
+  bool has_offline_copy(const InodePtr& directory) { return !offline_copies(directory).empty(); }
+  // Must be called after the journal of a tier that returned was applied.
   void tier_returned() { journal_.tier_returned(); }
 
  private:
-  std::vector<AwayJournal::Copy> away_copies(const InodePtr& directory);
+  std::vector<AwayJournal::Copy> offline_copies(const InodePtr& directory);
 
   Pool& pool_;
   DirectoryTree& tree_;

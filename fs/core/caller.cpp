@@ -17,8 +17,8 @@
 namespace sluice {
 namespace {
 
-// This thread's file-creation identity. A thread starts with a umask of its own (unshare) and with
-// the rule that changing fsuid leaves its capabilities alone.
+// The identity with which this thread creates files. Each thread gets its own umask (unshare), and
+// keeps its capabilities when fsuid changes (SECBIT_NO_SETUID_FIXUP).
 struct ThreadIdentity {
   uid_t uid = 0;
   gid_t gid = 0;
@@ -27,7 +27,8 @@ struct ThreadIdentity {
   ThreadIdentity() {
     if (::unshare(CLONE_FS) < 0 || ::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) < 0) {
       log::get().error(
-          "can't give a thread its own identity; files may get the wrong owner or mode");
+          "cannot give a thread its own umask and fsuid; new files may get the wrong owner or "
+          "mode");
     }
     ::umask(0);
   }
@@ -68,7 +69,7 @@ Result<void> drop_suid(int fd, const Caller& caller) {
   struct stat st {};
   if (::fstat(fd, &st) < 0) return Error::last("stat");
   mode_t mode = st.st_mode & ~static_cast<mode_t>(S_ISUID);
-  // Root is asked about too: the kernel sends this with each chown.
+  // The caller may be root: the kernel requests this with each chown.
   const bool may_keep_setgid = caller.uid == 0 || is_member(caller, st.st_gid);
   if ((mode & S_ISGID) && ((mode & S_IXGRP) || !may_keep_setgid)) {
     mode &= ~static_cast<mode_t>(S_ISGID);

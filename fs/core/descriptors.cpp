@@ -14,8 +14,6 @@ Descriptors::Descriptors(Pool& pool, DirectoryTree& tree)
       // Half of the descriptors that a process may have.
       most_readers_(static_cast<std::uint64_t>(::sysconf(_SC_OPEN_MAX)) / 2) {}
 
-// A descriptor on the inode for operations that need no access to its bytes: O_PATH if nothing
-// better is at hand.
 Result<SharedFd> Descriptors::any(const InodePtr& inode) {
   if (inode->is_directory()) return SLUICE_TRY(tree_.open_copies(inode)).reachable[0].fd;
   {
@@ -25,15 +23,13 @@ Result<SharedFd> Descriptors::any(const InodePtr& inode) {
   return open_handle(inode, O_PATH);
 }
 
-// A descriptor on the inode's bytes with `flags`, from its handle or from what is open already.
-// EAGAIN if somebody has a lease on the file.
 Result<SharedFd> Descriptors::open(const InodePtr& inode, int flags) {
   constexpr int kTries = 3;
   for (int tries = 1;; ++tries) {
     SharedFd open;
     {
-      // A lease of our own is taken and turned under this lock. However long its thread was kept
-      // from running, we have waited for it here.
+      // The mover takes and releases its own leases while the inode is locked. Locking the inode
+      // here waits for that, so another EAGAIN means a lease of another process.
       Inode::Locked state(*inode);
       const Copy& copy = state->place();
       open = state->open && state->open->reader ? state->open->reader : copy.fd;
@@ -43,7 +39,7 @@ Result<SharedFd> Descriptors::open(const InodePtr& inode, int flags) {
   }
 }
 
-// /proc is the kernel's way to do that without a name.
+// Opening the link in /proc opens the same file, even if it has no name.
 Result<SharedFd> Descriptors::reopen(int fd, int flags) {
   const std::string path = proc_path(fd);
   return SharedFd(std::make_shared<UniqueFd>(SLUICE_TRY(
@@ -62,7 +58,7 @@ Result<SharedFd> Descriptors::open_handle(const InodePtr& inode, int flags) {
     if (copy.fd) return flags & O_PATH ? copy.fd : reopen(copy.fd->get(), flags);
     auto opened = tier.open(copy.handle, flags);
     if (opened) return SharedFd(std::make_shared<UniqueFd>(*std::move(opened)));
-    // Unless it moved to another tier between our asking where it is and going there.
+    // ESTALE: the file may have moved to another tier meanwhile.
     if (opened.error().code != ESTALE || copy.handle == tried) return opened.error();
     tried = copy.handle;
   }
@@ -78,7 +74,7 @@ Result<SharedFd> Descriptors::reader(const InodePtr& inode, Keep keep) {
     }
     SharedFd fd = SLUICE_TRY(open(inode, O_RDONLY));
     Inode::Locked state(*inode);
-    // It moved meanwhile: this descriptor is of the file that is gone.
+    // The file was moved meanwhile, and this descriptor belongs to the old copy.
     if (state->place().handle != place) continue;
     if (!state->open || state->open->reader) return state->open ? state->open->reader : fd;
     if (keep == Keep::Always || has_room_for_readers()) keep_reader(*state->open, fd);
@@ -107,8 +103,8 @@ Result<SharedFd> Descriptors::writer(const InodePtr& inode) {
   if (!opened) return opened.error();
   SharedFd fd = *std::move(opened);
   Inode::Locked state(*inode);
-  // Kept for writers whom we serve: where nobody writes, it would forbid every move; where the
-  // kernel writes, it would be one descriptor for each file that is open.
+  // Kept only for served writers. Without writers, it would prevent every move. For passthrough
+  // writers, it would cost one descriptor per open file.
   if (!state->open || state->open->writers == 0 || !state->open->moving) return fd;
   if (!state->open->writer) state->open->writer = fd;
   return state->open->writer;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Descriptors opens the bytes of a file on whichever tier has them now, and decides which
-// descriptors stay open with the file: a process can have only so many.
+// Descriptors opens the bytes of a file on whichever tier has them now. It decides which
+// descriptors stay open as long as the file is open, because their number per process is limited.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,24 +19,24 @@ class Descriptors {
  public:
   Descriptors(Pool& pool, DirectoryTree& tree);
 
-  // For operations that need no access to the bytes: an O_PATH descriptor if nothing better is at
-  // hand. Works for directories too.
+  // A descriptor for operations that need no access to the bytes. It is an O_PATH descriptor unless
+  // a better one is open already. Works for directories too.
   Result<SharedFd> any(const InodePtr& inode);
   // A new descriptor on the bytes. EAGAIN if another process has a lease on the file.
   Result<SharedFd> open(const InodePtr& inode, int flags);
   // The descriptor that all readers of an open file share.
   enum class Keep { IfThereAreFew, Always };
   Result<SharedFd> reader(const InodePtr& inode, Keep keep = Keep::IfThereAreFew);
-  // The one that writers share, if the daemon serves them.
+  // The descriptor that all served writers of an open file share.
   Result<SharedFd> writer(const InodePtr& inode);
-  // Opens the file behind a descriptor again, with other flags.
+  // Opens the file of a descriptor again, with other flags.
   static Result<SharedFd> reopen(int fd, int flags);
 
-  // The readers that open files keep. REQUIRES: the inode's mutex is held.
+  // Sets and closes OpenFile::reader. REQUIRES: the inode is locked.
   void keep_reader(OpenFile& file, SharedFd fd);
   void drop_reader(OpenFile& file);
   bool has_room_for_readers() const { return readers_.load() < most_readers_; }
-  // Whether the process is near its limit of descriptors once it has one with this number.
+  // Whether a descriptor with this number shows that the process is near its limit.
   bool is_scarce(int fd) const {
     return static_cast<std::uint64_t>(fd) > most_readers_ + most_readers_ / 2;
   }
@@ -46,7 +46,7 @@ class Descriptors {
 
   Pool& pool_;
   DirectoryTree& tree_;
-  std::atomic<std::uint64_t> readers_{0};  // open files that keep one
+  std::atomic<std::uint64_t> readers_{0};  // open files whose reader stays open
   const std::uint64_t most_readers_;
 };
 

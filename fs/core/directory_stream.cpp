@@ -18,8 +18,9 @@ namespace {
 
 constexpr std::size_t kBuffer = 32 << 10;
 constexpr int kMostRounds = 8;
-constexpr off_t kLarge = 128 << 10;  // of a directory as its tier stores it: some thousand names
-// After its last call, if nobody ends it: whoever lists may do something long with each name.
+constexpr off_t kLarge = 128 << 10;  // st_size of a directory with some thousand names
+// How long an unfinished listing delays moves after its last call: a program may work on each name
+// for some time.
 constexpr std::chrono::seconds kListingLasts{60};
 
 // One getdents64. Calls `found(name, type, next)` for each entry; false at the end of the
@@ -44,7 +45,7 @@ Result<bool> read_some(int fd, Found found) {
   return got > 0;
 }
 
-// When a copy of a directory was last changed. Nobody can set a ctime.
+// Identifies the state of a copy of a directory. Programs cannot set the ctime.
 struct Stamp {
   TierIndex tier = kNoTier;
   ino_t inode = 0;
@@ -61,19 +62,19 @@ Result<Stamp> stamp_of(TierIndex tier, int fd) {
 
 }  // namespace
 
-// Packed: a name takes its own length and nine bytes.
+// Packed: each name needs its length and nine more bytes.
 struct DirectoryNames {
   struct Entry {
     std::uint32_t at;  // in text
     std::uint8_t type;
     TierIndex tier;
   };
-  std::string text;  // each name ends in a zero
+  std::string text;  // each name is followed by a zero byte
   std::vector<Entry> entries;
-  std::vector<Stamp> stamps;  // from before they were read
+  std::vector<Stamp> stamps;  // taken before the names were read
 
-  // Whether a change since then would show in the stamps: a clock has ticks, and what happened in
-  // the same one as the reading may have come before it or after.
+  // Whether a later change would change the stamps. A change in the same clock tick as the reading
+  // may have come before it or after it, so the last change must be some ticks old.
   bool can_be_shared() const {
     constexpr std::int64_t kTicks = 50'000'000;
     const std::int64_t now =
@@ -185,9 +186,10 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
     while (SLUICE_TRY(read_some(fd.get(), add))) {
     }
     if (i + 1 < copies_.size()) continue;
-    // A file that moved to a tier already read, from one not yet read, is still missing.
-    // Moves out of this directory wait for us; those that no longer could end during the first
-    // rounds, and moves elsewhere must not keep us from coming to an end.
+    // A file that moved from a copy not yet read to one already read is still missing, so read
+    // again after each switch. New moves in this directory wait for the listing, and moves that run
+    // already end during the first rounds. The number of rounds is limited because moves in other
+    // directories count as well.
     const std::uint64_t now = namespace_.switches();
     if (std::exchange(switches, now) != now && rounds++ < kMostRounds)
       i = static_cast<std::size_t>(-1);
@@ -195,7 +197,7 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
   return {};
 }
 
-// Whether there is an item(), after reading on if that is possible.
+// Whether there is an item(); reads the next items of the only copy if necessary.
 Result<bool> DirectoryStream::more() {
   if (at_ < count()) return true;
   if (!single_) return false;
@@ -221,7 +223,7 @@ std::uint64_t DirectoryStream::number_of(const Raw& raw) {
     if (const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str()))
       return to_number(identity->id);
   }
-  // Deleted, or moved to another tier since its name was read.
+  // It was deleted or moved to another tier after its name was read.
   const auto now = tree_.open_copies(directory_);
   const auto found = now ? tree_.locate(*now, raw.name.c_str(), NamesLock::Free) : now.error();
   return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
@@ -238,7 +240,7 @@ Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
     if (!hidden) {
       const bool own = raw.name == "." || raw.name == "..";
       const std::uint64_t number = numbers == Numbers::Wanted || own ? number_of(raw) : 1;
-      // No number: it was deleted since we read its name.
+      // 0: it was deleted after its name was read.
       if (number != 0 && !take({raw.name, raw.type, raw.next, number})) return {};
     }
     position_ = raw.next;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A DirectoryStream is one open directory being listed. A directory on one tier is read as the tier
-// gives it, its offsets being the tier's own; one on several tiers is read whole, once, and each
-// name shown for the fastest tier that has it. Rewinding to offset 0 reads anew.
+// A DirectoryStream lists one open directory. A directory with one copy is read piece by piece,
+// with the offsets of its tier. A directory with several copies is read completely by the first
+// call, and each name is listed once, for the fastest tier that has it. Reading from offset 0
+// starts again with the current names.
 //
-// What was read whole is shared with other streams of the directory as long as it has not changed:
-// a user may have hundreds of listings of a large directory open.
+// Streams of the same directory share the names that were read completely, as long as the directory
+// does not change: a user may have hundreds of listings of a large directory open.
 //
-// Threads: the kernel sends one readdir at a time per open directory, but not always from one
-// thread: members lock.
+// Threads: thread-safe. The kernel sends one readdir at a time per open directory, but different
+// threads may take them.
 #pragma once
 
 #include <sys/types.h>
@@ -30,11 +31,11 @@ class DirectoryStream {
   struct Item {
     std::string name;
     unsigned char type;  // DT_*
-    off_t next;          // the offset that continues behind this item
+    off_t next;          // the offset of the item after this one
     std::uint64_t inode_number;
   };
 
-  // `numbers` says whether the items need st_ino: readdirplus looks each name up anyway.
+  // Whether the items need inode_number. readdirplus does not: it looks each name up anyway.
   enum class Numbers { Wanted, NotWanted };
 
   DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory)
@@ -46,14 +47,15 @@ class DirectoryStream {
 
   InodeId directory() const { return directory_->id(); }
 
-  // Whether there are so many names that a call of read() had better hold up nobody: of a directory
-  // on several tiers the first one reads all of them, and on a disk that must be read each name
-  // that is looked up takes a while.
+  // Whether the directory is so large that read() should not run in a thread that takes requests
+  // from the kernel. The first read of a directory with several copies reads all names, and looking
+  // up names may wait for a disk.
   bool may_take_long();
 
-  // Calls `take` with the items from `offset` on, until it says false or there are no more. An item
-  // that was refused comes again. EIO at the end of a directory part of which is on a tier that is
-  // offline: nobody shall think that the rest was deleted.
+  // Calls `take` with the items from `offset` on, until it returns false or there are no more. An
+  // item for which it returned false is passed again by the next call. If the directory has a copy
+  // on a tier that is offline, the listing ends with EIO, so that users do not take the missing
+  // names for deleted.
   Result<void> read(off_t offset, Numbers numbers, const std::function<bool(const Item&)>& take);
 
  private:
@@ -61,7 +63,7 @@ class DirectoryStream {
     std::string name;
     unsigned char type;
     off_t next;
-    TierIndex tier;  // that it is on
+    TierIndex tier;  // the tier that has it
   };
 
   Result<void> load(off_t offset) REQUIRES(mutex_);
@@ -71,8 +73,8 @@ class DirectoryStream {
   Raw item() const REQUIRES(mutex_);
   std::size_t count() const REQUIRES(mutex_);
   std::uint64_t number_of(const Raw& raw) REQUIRES(mutex_);
-  // One that takes several calls must not miss a file that moves to a tier it does not read: moves
-  // wait for it.
+  // Delays moves while a listing that takes several calls is running: it would miss a file that
+  // moves to a tier that it does not read.
   void set_listing(bool listing) REQUIRES(mutex_);
 
   DirectoryTree& tree_;
@@ -82,19 +84,20 @@ class DirectoryStream {
   bool loaded_ GUARDED_BY(mutex_) = false;
   bool listing_ GUARDED_BY(mutex_) = false;
   bool complete_ GUARDED_BY(mutex_) = true;
-  // Known once it was asked for. No lock: whoever asks must not wait for one who reads.
+  // Determined by may_take_long(). Atomic, because may_take_long() must not wait for a thread in
+  // read().
   enum class Size { Unknown, Small, Large };
   std::atomic<Size> size_{Size::Unknown};
   std::vector<OpenCopy> copies_ GUARDED_BY(mutex_);
-  UniqueFd single_ GUARDED_BY(mutex_);  // a position of our own in the only copy
-  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // of several copies
-  std::vector<Raw> items_ GUARDED_BY(mutex_);  // of the only copy: what the last getdents gave
+  UniqueFd single_ GUARDED_BY(mutex_);  // the only copy, opened for this stream's position
+  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // if there are several copies
+  std::vector<Raw> items_ GUARDED_BY(mutex_);  // of the only copy: from the last getdents64
   std::size_t at_ GUARDED_BY(mutex_) = 0;
   off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of item()
 };
 
-// The open directories, by the number that the kernel is given for each. Threads: any thread, any
-// time.
+// DirectoryStreams owns the open directories. The kernel refers to each by a number.
+// Threads: thread-safe.
 class DirectoryStreams {
  public:
   std::uint64_t add(std::shared_ptr<DirectoryStream> stream) {
@@ -102,14 +105,14 @@ class DirectoryStreams {
     streams_[++last_] = std::move(stream);
     return last_;
   }
-  // nullptr for a number that was never given or is closed.
+  // nullptr if no open directory has this number.
   std::shared_ptr<DirectoryStream> find(std::uint64_t number) const {
     MutexLock lock(mutex_);
     const auto found = streams_.find(number);
     return found == streams_.end() ? nullptr : found->second;
   }
   void remove(std::uint64_t number) {
-    std::shared_ptr<DirectoryStream> last;  // closed after the lock is gone
+    std::shared_ptr<DirectoryStream> last;  // destroyed after the lock is released
     MutexLock lock(mutex_);
     const auto found = streams_.find(number);
     if (found == streams_.end()) return;

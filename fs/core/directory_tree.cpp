@@ -47,7 +47,7 @@ Result<InodePtr> DirectoryTree::inode(InodeId id, NamesLock held) {
   return resolve_forgotten(id, held);
 }
 
-// An id from an NFS-style handle that outlived the kernel's memory of the file, perhaps by a
+// Resolves an id from an NFS handle after the kernel has forgotten the file, perhaps after a
 // remount.
 Result<InodePtr> DirectoryTree::resolve_forgotten(InodeId id, NamesLock held) {
   const Tier* tier = pool_.by_slot(slot_of(id));
@@ -60,43 +60,45 @@ Result<InodePtr> DirectoryTree::resolve_forgotten(InodeId id, NamesLock held) {
   const bool known = path && ::lstat(path->c_str(), &there) == 0 &&
                      there.st_dev == found.st.st_dev && there.st_ino == found.st.st_ino;
   if (known) {
-    // By its path we learn all copies of a directory and the way to its parents.
+    // The path leads to all copies of a directory and to its parents.
     const std::string base = SLUICE_TRY(current_path(root->get()));
-    if (!path->starts_with(base + "/")) return Error(ESTALE, "id of a file outside the tier");
+    if (!path->starts_with(base + "/"))
+      return Error(ESTALE, "the id belongs to a file outside the tier");
     std::vector<InodeId> references;
     auto walked = walk(path->substr(base.size()), references, held);
-    for (const InodeId each : references) table_.forget(each, 1);  // ours alone
+    for (const InodeId each : references) table_.forget(each, 1);  // those that walk() added
     if (!walked || (*walked)->id() != id) return Error(ESTALE, "resolve id");
     return walked;
   }
-  // The kernel remembers no name of this file; only directories always have one. It can be used,
-  // but not named. As with NFS exports of a folder, a forged handle can reach another file of the
-  // same disk this way, for whoever may use handles at all (CAP_DAC_READ_SEARCH).
+  // The kernel has no name of this file in its cache; only directories always have one. The file
+  // can be used, but its path is unknown. As with an NFS export of a directory, a process that may
+  // use handles (CAP_DAC_READ_SEARCH) can reach other files of the same disk with a forged handle.
   if (S_ISDIR(found.st.st_mode)) return Error(ESTALE, "resolve id");
-  InodePtr unnamed = table_.intern({found}, kRootId, "", InodeTable::Told::Nobody);
+  InodePtr unnamed = table_.intern({found}, kRootId, "", InodeTable::LookupBy::Daemon);
   if (!unnamed) return Error(ESTALE, "resolve id");
   table_.forget(unnamed->id(), 1);
   return unnamed;
 }
 
 Result<DirectoryTree::Lookup> DirectoryTree::look_up(const InodePtr& directory, const char* name,
-                                                     NamesLock held, InodeTable::Told told) {
+                                                     NamesLock held, InodeTable::LookupBy who) {
   Lookup out;
   if (is_private(*directory, name)) return out;
   for (;;) {
-    const std::uint64_t switches = names_.switches();
+    out.switches = names_.switches();
     const OpenCopies copies = SLUICE_TRY(open_copies(directory));
     out.complete = copies.complete;
     out.found = SLUICE_TRY(locate(copies, name, held));
     if (out.found.empty()) {
-      // It may have moved to a tier on which the directory had no copy yet.
-      if (names_.switches() != switches) continue;
+      // The file may have moved to a tier on which the directory had no copy when we opened its
+      // copies.
+      if (names_.switches() != out.switches) continue;
       return out;
     }
-    out.inode = table_.intern(out.found, directory->id(), name, told);
-    if (!out.inode) return Error(EIO, "two files with one identity");
-    // A file that moved after it was found looks like another one with its number.
-    if (out.inode->id() == out.found[0].identity.id || names_.switches() == switches) break;
+    out.inode = table_.intern(out.found, directory->id(), name, who);
+    if (!out.inode) return Error(EIO, "two files have the same identity");
+    // A file that moved after it was found looks like another file with the same id.
+    if (out.inode->id() == out.found[0].identity.id || names_.switches() == out.switches) break;
     table_.forget(out.inode->id(), 1);
   }
   if (is_directory(out.found) && !out.complete) set_partly_unknown(out.inode->id());
@@ -110,7 +112,7 @@ Result<InodePtr> DirectoryTree::walk(std::string_view path, std::vector<InodeId>
     path.remove_prefix(1);  // the slash
     const std::string name(path.substr(0, path.find('/')));
     path.remove_prefix(name.size());
-    Lookup next = SLUICE_TRY(look_up(at, name.c_str(), held, InodeTable::Told::Nobody));
+    Lookup next = SLUICE_TRY(look_up(at, name.c_str(), held, InodeTable::LookupBy::Daemon));
     if (!next.inode) return Error(ESTALE, "the file is gone");
     references.push_back(next.inode->id());
     at = std::move(next.inode);
@@ -155,7 +157,7 @@ Result<OpenCopy> DirectoryTree::open_copy(const InodePtr& directory, TierIndex i
 Result<OpenCopies> DirectoryTree::open_copies(const InodePtr& directory) {
   if (!directory->is_directory()) return Error(ENOTDIR, "open directory");
   OpenCopies out;
-  std::vector<TierIndex> closed;  // those that must be opened, or can't be
+  std::vector<TierIndex> closed;  // copies that must be opened or are offline
   std::size_t copies = 0;
   {
     Inode::Locked state(*directory);
@@ -197,9 +199,9 @@ Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex
   return replicate(directory, tier);
 }
 
-// The directory above, and the name of this one in it, as they are on a tier. What the inode
-// remembers is right but for a lookup that a rename overtook. REQUIRES: names_.lock and replicate_
-// are held.
+// The parent and the name of a directory, as they are on a tier. The last known name is nearly
+// always right; a lookup that ran at the same time as a rename can make it wrong. REQUIRES:
+// names_.lock and replicate_ are held.
 Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& directory) {
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
@@ -240,7 +242,7 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
 
 // REQUIRES: replicate_ is held.
 Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex index) {
-  // One request must not make thousands of directories while others wait.
+  // A limit, so that one request does not make thousands of directories while others wait.
   constexpr std::size_t kMostLevels = 256;
   struct Missing {
     InodePtr directory;
@@ -269,8 +271,8 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
                                                const InodePtr& parent, const OpenCopy& new_parent) {
   Tier& tier = *new_parent.tier;
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
-  // Made out of sight and renamed into place, so that no crash leaves one with the wrong mode where
-  // it would win.
+  // The copy is made in a private directory and renamed into place, so that a crash cannot leave a
+  // visible copy with the wrong mode.
   const SharedFd temp = SLUICE_TRY(tier.temp_directory());
   const std::string temp_name = Tier::new_temp_name();
   if (::mkdirat(temp->get(), temp_name.c_str(), 0700) < 0)
@@ -282,26 +284,29 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
     if (!fd) return Error::last("open directory copy");
     SLUICE_TRY(tier.carry_identity(fd.get(), directory->identity));
     SLUICE_TRY(copy_attributes(originals.reachable[0].get(), fd.get()));
-    // Nobody made anything in the parent: its times stay.
-    return times_.change_unseen(*parent, tier.index(), new_parent.get(), [&]() -> Result<void> {
-      if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
-                      RENAME_NOREPLACE) < 0)
-        return Error::last("place directory copy");
-      return {};
-    });
+    // No user changed the parent, so its times must stay the same.
+    return times_.change_with_old_times(
+        *parent, tier.index(), new_parent.get(), [&]() -> Result<void> {
+          if (::renameat2(temp->get(), temp_name.c_str(), new_parent.get(), name.c_str(),
+                          RENAME_NOREPLACE) < 0)
+            return Error::last("place directory copy");
+          return {};
+        });
   };
   const auto filled = fill();
   if (!filled) {
     [[maybe_unused]] const int removed = ::unlinkat(temp->get(), temp_name.c_str(), AT_REMOVEDIR);
     if (filled.error().code != EEXIST) return filled.error();
   }
-  // What is there already is a copy that nobody knew of, or was made past us.
+  // With EEXIST, the directory that is there is a copy that was not known, or was made directly on
+  // the tier.
   const Located there = SLUICE_TRY(tier.identify(new_parent.get(), name.c_str()));
-  if (!S_ISDIR(there.st.st_mode)) return Error(EIO, "a file has the directory's name on that tier");
+  if (!S_ISDIR(there.st.st_mode))
+    return Error(EIO, "a file has the name of the directory on that tier");
   if (there.identity != directory->identity &&
       !take_identity(there, directory->identity, name.c_str()))
-    return Error(EIO, "another directory has its name on that tier");
-  if (filled) times_.copied(*directory, fastest, originals.reachable[0].get(), there);
+    return Error(EIO, "another directory has the same name on that tier");
+  if (filled) times_.directory_copied(*directory, fastest, originals.reachable[0].get(), there);
   {
     Inode::Locked state(*directory);
     state->put_copy({tier.index(), there.handle, there.pinned});
@@ -309,7 +314,7 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
   return open_copy(directory, tier.index());
 }
 
-// Looks for a copy of `directory`, and of those above it, on a tier that has come back.
+// Searches a tier that came online for copies of `directory` and of the directories above it.
 void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
   std::vector<InodePtr> unsure;  // the deepest first
   for (InodePtr at = directory; at && at->id() != kRootId;) {
@@ -324,14 +329,15 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
   }
   for (; !unsure.empty(); unsure.pop_back()) {
     const InodePtr& at = unsure.back();
-    const auto [up, name, told_at] = at->last_name();
+    const auto [up, name, kernel_knows_since] = at->last_name();
     const InodePtr parent = table_.find(up);
     const auto above = parent ? open_copy(parent, tier) : Error(ENOENT, "no parent");
     const auto found =
         above ? pool_[tier].identify(above->get(), name.c_str()) : Result<Located>(above.error());
     if (!found || !S_ISDIR(found->st.st_mode)) return;
     if (found->identity != at->identity) {
-      // Made separately, and one directory from now on, if this one has the name indeed.
+      // The directories were made separately. They become one, if the name is still that of this
+      // directory.
       const auto known = current_name(at);
       if (!known || known->parent != parent || known->name != name ||
           !take_identity(*found, at->identity, name.c_str()))
@@ -342,7 +348,6 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
   }
 }
 
-// Returns the directories that the kernel should ask about again. REQUIRES: names_.lock is held.
 std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
   MutexLock lock_copies(replicate_);
   std::vector<InodeId> unsure, changed;
@@ -356,7 +361,7 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
     const InodePtr directory = table_.find(id);
     const auto copy = directory ? open_copy(directory, tier) : Error(ENOENT, "no directory");
     if (!copy || !pool_[tier].is_hidden(copy->get())) continue;
-    // A power cut undid the naming of this copy: what is put there would not be seen again.
+    // After a power failure this copy lost its name: files that are put into it would be invisible.
     Inode::Locked state(*directory);
     if (state->copies.size() > 1)
       std::erase_if(state->copies, [&](const Copy& each) { return each.tier == tier; });
@@ -375,7 +380,6 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
   return changed;
 }
 
-// Where its parent has a copy on a tier that is away, so may the directory.
 void DirectoryTree::set_partly_unknown(InodeId id) {
   if (const InodePtr directory = table_.find(id)) {
     Inode::Locked state(*directory);
@@ -395,7 +399,7 @@ void DirectoryTree::tier_added(TierIndex tier) {
   });
 }
 
-void DirectoryTree::tier_went(TierIndex tier) {
+void DirectoryTree::tier_went_offline(TierIndex tier) {
   table_.for_each([&](Inode& inode) {
     Inode::Locked state(inode);
     for (Copy& copy : state->copies) {
@@ -404,11 +408,9 @@ void DirectoryTree::tier_went(TierIndex tier) {
   });
 }
 
-// Where the inode is below a tier's root, by the names we remember; empty if they don't lead to the
-// root.
 std::string DirectoryTree::path_of(const InodePtr& leaf) const {
-  constexpr int kDeepest =
-      1 << 16;  // a loop would be a bug of ours; it must not hang whoever asks for a path
+  // A limit, so that a loop (which would be a bug) does not hang the caller.
+  constexpr int kDeepest = 1 << 16;
   std::vector<std::string> names;  // the last one first
   InodePtr at = leaf;
   for (int depth = 0; at && at->id() != kRootId && depth < kDeepest; ++depth) {
@@ -431,15 +433,14 @@ InodePtr DirectoryTree::parent_of(const InodePtr& inode) const {
   return table_.find(inode->last_name().parent);
 }
 
-Result<void> DirectoryTree::check_that_nothing_hides(const InodePtr& parent,
-                                                     const std::string& name, TierIndex from,
-                                                     TierIndex to) {
+Result<void> DirectoryTree::check_not_hidden(const InodePtr& parent, const std::string& name,
+                                             TierIndex from, TierIndex to) {
   for (TierIndex faster = 0; faster < to; ++faster) {
     if (faster == from) continue;
     const auto copy = open_copy(parent, faster);
     struct stat st {};
     if (copy && ::fstatat(copy->get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0)
-      return Error(EEXIST, "another file has its name on a faster tier, see 'sluice fsck'");
+      return Error(EEXIST, "another file has the same name on a faster tier; run 'sluice fsck'");
   }
   return {};
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // DirectoryTree finds things across the tiers: the inode of an id, of a name or of a path, and the
-// copies that a directory has. It makes missing copies of directories and keeps a bounded number of
-// directory descriptors open.
+// copies of a directory. It makes missing copies of directories. It owns the cache of open
+// directory descriptors, whose size is bounded.
 //
-// A directory can have a copy on each tier; the copies have one identity. A file is on one tier.
-// What a name means is decided by identity, never by the name alone.
+// A directory can have a copy on each tier; all copies have the same identity. A file is on one
+// tier. Two directories with the same name are one directory only if their identities are equal.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@
 
 namespace sluice {
 
-// A copy of a directory, opened.
+// An open copy of a directory.
 struct OpenCopy {
   Tier* tier;
   SharedFd fd;
@@ -39,60 +39,63 @@ class DirectoryTree {
  public:
   DirectoryTree(Pool& pool, InodeTable& table, ShownTimes& times, Namespace& names);
 
-  // The inode with this id. If the kernel forgot it (an NFS handle), it is looked for on its tier;
-  // ESTALE if it is gone.
+  // The inode with this id. If the kernel has forgotten it (an NFS handle), it is searched for on
+  // its tier. ESTALE if the file no longer exists.
   Result<InodePtr> inode(InodeId id, NamesLock held = NamesLock::Free);
 
   Result<OpenCopies> open_copies(const InodePtr& directory);
   // ENOENT if the directory has no copy on that tier, EIO if the tier is offline.
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
-  // The same, but a missing copy is made, with its ancestors. ENAMETOOLONG if too many of them are
-  // missing. REQUIRES: Namespace::lock is held.
+  // Like open_copy(), but makes a missing copy, together with its ancestors. ENAMETOOLONG if too
+  // many of them are missing. REQUIRES: Namespace::lock is held.
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
 
   // Every copy of `name`, fastest tier first; more than one only for directories. Empty if the name
   // does not exist.
   Result<std::vector<Located>> locate(const OpenCopies& directory, const char* name,
                                       NamesLock held);
-  // What the kernel means by `name`. ESTALE if the file that the kernel was told of does not have
-  // the name any more: the kernel then looks the name up, checks permissions and asks again.
-  Result<std::vector<Located>> locate_told(const InodePtr& parent, const OpenCopies& directory,
-                                           const char* name, NamesLock held);
-  // The file that `name` means, if a move of it might be under way; nullptr otherwise.
+  // Like locate(), but finds the file that the kernel knows under `name`, for operations that
+  // remove or replace it. ESTALE if that file no longer has the name: the kernel then looks the
+  // name up again, checks permissions and repeats its request.
+  Result<std::vector<Located>> locate_for_kernel(const InodePtr& parent,
+                                                 const OpenCopies& directory, const char* name,
+                                                 NamesLock held);
+  // The file that the kernel knows under `name`, if it may be moving; nullptr otherwise.
   InodePtr moving_file(const InodePtr& directory, const char* name, NamesLock held);
 
-  // The inode of a name, with one lookup more that the caller must take back with forget().
+  // The inode of a name. Adds a reference, which the caller must return with InodeTable::forget().
   struct Lookup {
     InodePtr inode;  // nullptr: there is no such name
     std::vector<Located> found;
-    bool complete = true;  // false: the name may exist on a tier that is offline
+    bool complete = true;        // false: the name may exist on a tier that is offline
+    std::uint64_t switches = 0;  // Namespace::switches() before it was found
   };
   Result<Lookup> look_up(const InodePtr& directory, const char* name, NamesLock held,
-                         InodeTable::Told told);
-  // Looks up every name of `path`. Each inode on the way, the last included, has one lookup more;
-  // `references` lists them.
+                         InodeTable::LookupBy who);
+  // Looks up every name of `path`. Adds a reference to each inode on the way, including the last,
+  // and lists their ids in `references`.
   Result<InodePtr> walk(std::string_view path, std::vector<InodeId>& references,
                         NamesLock held = NamesLock::Free);
 
-  // The path below a tier's root, from the names that the inodes remember. Empty if those do not
+  // The path of the inode below a tier's root, made from the last known names. Empty if they do not
   // lead to the root.
   std::string path_of(const InodePtr& inode) const;
-  // The parent that the inode remembers; nullptr if it is not in memory.
+  // The parent in the inode's last known name; nullptr if it is not in memory.
   InodePtr parent_of(const InodePtr& inode) const;
 
-  // EEXIST if a file on a faster tier would hide `name` once that is on the tier `to`.
-  Result<void> check_that_nothing_hides(const InodePtr& parent, const std::string& name,
-                                        TierIndex from, TierIndex to);
+  // EEXIST if a file on a faster tier would hide `name` once the file is on the tier `to`.
+  Result<void> check_not_hidden(const InodePtr& parent, const std::string& name, TierIndex from,
+                                TierIndex to);
 
-  // Looks for copies of the known directories on a tier that came back. Returns the directories
-  // that the kernel should ask about again. REQUIRES: Namespace::lock is held.
+  // Searches a tier that came online for copies of the known directories. Returns the directories
+  // whose cached listings the kernel must drop. REQUIRES: Namespace::lock is held.
   std::vector<InodeId> rediscover_all(TierIndex tier);
-  // The directory may have a copy on a tier that is offline.
+  // Records that the directory may have a copy on a tier that is offline.
   void set_partly_unknown(InodeId id);
-  // Every directory may have a copy on this new tier.
+  // Records that every directory may have a copy on this new tier.
   void tier_added(TierIndex tier);
   // Closes the descriptors on that tier, so that its disk can be unmounted.
-  void tier_went(TierIndex tier);
+  void tier_went_offline(TierIndex tier);
 
  private:
   struct KnownName {

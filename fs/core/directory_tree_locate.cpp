@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a name means: the copies of a directory, by identity; the file that the kernel means.
+// Finding the copies of a name on the tiers, and the file that the kernel knows under a name.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -37,8 +37,9 @@ Result<std::vector<Located>> DirectoryTree::locate(const OpenCopies& directory, 
     auto found = SLUICE_TRY(locate_once(directory, name));
     if (found.empty() && names_.switches() != switches) continue;
     if (all_one(found)) return found;
-    // Directories of one name that are not one directory: a rename is half-way through the tiers,
-    // or they were made separately. No rename is half-way while the names are locked.
+    // Directories with the same name but different identities: either a rename has reached only
+    // some of the tiers, or they were made separately. While the names are locked, no rename is
+    // incomplete.
     if (held == NamesLock::HeldWithCopies) return merge(directory, name);
     std::optional<SharedLock> names;
     if (held == NamesLock::Free) names.emplace(names_.lock);
@@ -52,8 +53,8 @@ Result<std::vector<Located>> DirectoryTree::locate_once(const OpenCopies& direct
   std::vector<Located> found;
   for (const OpenCopy& copy : directory.reachable) {
     if (!found.empty()) {
-      // Only directories are looked for on slower tiers too: of a file, the fastest tier's is the
-      // one.
+      // Slower tiers are searched only for directories: of two files, the one on the fastest tier
+      // counts.
       struct stat st {};
       if (!has_name(copy.get(), name, st) || !S_ISDIR(st.st_mode)) continue;
     }
@@ -69,9 +70,9 @@ Result<std::vector<Located>> DirectoryTree::locate_once(const OpenCopies& direct
   return found;
 }
 
-// Makes directories of one name, which were made separately on several tiers, one directory: from
-// here on they have one identity, the one that the kernel knows, or else the fastest tier's.
-// REQUIRES: names_.lock and replicate_ are held.
+// Merges directories with the same name that were made separately on several tiers. They get one
+// identity: the one that the kernel knows, or else that of the fastest tier. REQUIRES: names_.lock
+// and replicate_ are held.
 Result<std::vector<Located>> DirectoryTree::merge(const OpenCopies& directory, const char* name) {
   auto found = SLUICE_TRY(locate_once(directory, name));
   if (all_one(found)) return found;
@@ -88,8 +89,8 @@ Result<std::vector<Located>> DirectoryTree::merge(const OpenCopies& directory, c
   return merged;
 }
 
-// False if the directory is a copy of another one, which has another name elsewhere: to merge it
-// would mix the two.
+// Gives the directory `copy` the identity. False if it is a copy of another directory, which has
+// another name on another tier: merging would mix the two.
 bool DirectoryTree::take_identity(const Located& copy, const Identity& identity, const char* name) {
   Tier& tier = pool_[copy.tier];
   if (const InodePtr other = table_.find(copy)) {
@@ -100,7 +101,7 @@ bool DirectoryTree::take_identity(const Located& copy, const Identity& identity,
     }
     if (has_more) {
       log::get().error(
-          "a directory's copies have different names, one is left out; see 'sluice fsck': "
+          "the copies of a directory have different names, ignoring one; run 'sluice fsck': "
           "name={} tier={}",
           log::escaped(name), tier.name());
       return false;
@@ -111,49 +112,50 @@ bool DirectoryTree::take_identity(const Located& copy, const Identity& identity,
     const UniqueFd fd = SLUICE_TRY(tier.open(copy.handle, O_RDONLY | O_DIRECTORY));
     return tier.carry_identity(fd.get(), identity);
   };
-  // On a tier that can't be written they are one directory all the same, but for this mount only.
+  // If the tier cannot be written, the directories are merged anyway, for this mount only.
   [[maybe_unused]] const auto carried = carry();
   return true;
 }
 
-Result<std::vector<Located>> DirectoryTree::locate_told(const InodePtr& parent,
-                                                        const OpenCopies& directory,
-                                                        const char* name, NamesLock held) {
+Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& parent,
+                                                              const OpenCopies& directory,
+                                                              const char* name, NamesLock held) {
   auto found = SLUICE_TRY(locate(directory, name, held));
   if (found.empty()) return found;
   if (!is_directory(found)) {
-    // Another tier may have a file of that name, too.
+    // Slower tiers may have files with the same name.
     for (const OpenCopy& copy : directory.reachable) {
       struct stat st {};
       if (copy.tier->index() <= found[0].tier || !has_name(copy.get(), name, st)) continue;
       if (auto here = copy.tier->identify(copy.get(), name)) found.push_back(*std::move(here));
     }
   }
-  const Located* told = nullptr;
+  const Located* meant = nullptr;
   std::tuple<bool, std::int64_t, bool> best{};
   for (const Located& each : found) {
     const InodePtr inode = table_.find(each);
     if (!inode) continue;
     Inode::Locked state(*inode);
     const bool is_named = state->name.parent == parent->id() && state->name.text == name;
-    // Of a file with several names, the kernel may know others besides the one that we remember.
+    // If a file has several names, the kernel may know others than the last one.
     const bool has_more = !inode->is_directory() && each.st.st_nlink > 1;
-    if (state->name.told_at == 0 || !(is_named || has_more)) continue;
-    const std::tuple rank{is_named, state->name.told_at, state->place().tier == each.tier};
-    if (told != nullptr && rank <= best) continue;
-    told = &each;
+    if (state->name.kernel_knows_since == 0 || !(is_named || has_more)) continue;
+    const std::tuple rank{is_named, state->name.kernel_knows_since,
+                          state->place().tier == each.tier};
+    if (meant != nullptr && rank <= best) continue;
+    meant = &each;
     best = rank;
   }
-  if (told == nullptr) return Error(ESTALE, "the name is another file's by now");
-  if (S_ISDIR(told->st.st_mode) && is_directory(found)) return found;
-  return std::vector{*told};
+  if (meant == nullptr) return Error(ESTALE, "the name belongs to another file now");
+  if (S_ISDIR(meant->st.st_mode) && is_directory(found)) return found;
+  return std::vector{*meant};
 }
 
 InodePtr DirectoryTree::moving_file(const InodePtr& directory, const char* name, NamesLock held) {
   while (names_.has_moves()) {
     const std::uint64_t switches = names_.switches();
     const auto copies = open_copies(directory);
-    const auto found = copies ? locate_told(directory, *copies, name, held) : copies.error();
+    const auto found = copies ? locate_for_kernel(directory, *copies, name, held) : copies.error();
     if (!found) break;
     if (!found->empty())
       return S_ISREG((*found)[0].st.st_mode) ? table_.find((*found)[0]) : nullptr;

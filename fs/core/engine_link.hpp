@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// EngineLink gives the core the GPU engine, if there is one, and tells the engine to let go of
-// files: what it keeps of a file (mappings, handles) would keep the file's blocks after a deletion
-// and would refuse a move its lease.
+// EngineLink gives the core access to the GPU engine, if there is one, and makes the engine release
+// files. The engine keeps mappings and handles of files. They would keep a deleted file's blocks
+// allocated and would prevent the lease that a move needs.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ class EngineLink {
   explicit EngineLink(Engine* engine) : engine_(engine) {}
 
   Engine* engine() const { return engine_; }
-  // The engine, for a request that makes it remember a file. REQUIRES: there is one.
+  // The engine, for a request after which it keeps a file. REQUIRES: there is an engine.
   Engine& use() {
     in_use_ = true;
     return *engine_;
@@ -38,7 +38,7 @@ class EngineLink {
 
  private:
   Engine* const engine_;
-  std::atomic<bool> in_use_{false};  // a file was read through it; only ever turns true
+  std::atomic<bool> in_use_{false};  // the engine may keep files; never becomes false again
 };
 
 }  // namespace sluice

@@ -8,7 +8,7 @@ namespace sluice {
 
 bool only_appends(const struct statx& st) { return (st.stx_attributes & STATX_ATTR_APPEND) != 0; }
 
-Result<struct statx> look_at(int fd) {
+Result<struct statx> statx_of(int fd) {
   struct statx st {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_BLOCKS, &st) < 0)
     return Error::last("statx");

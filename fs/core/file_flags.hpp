@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The flags that chattr(1) sets: +a and +i. Threads: functions without state.
+// The flags that chattr(1) sets: +a (append-only) and +i (immutable).
+//
+// Threads: thread-safe.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,9 +12,9 @@
 namespace sluice {
 
 // Size, blocks and flags of an open file.
-Result<struct statx> look_at(int fd);
+Result<struct statx> statx_of(int fd);
 bool only_appends(const struct statx& st);
-// Remembers whether the file is append-only. `state` is the inode's.
+// Sets Inode::append_only from `st`. `state` is the inode's.
 void note_flags(Inode& inode, InodeState& state, const struct statx& st);
 
 }  // namespace sluice

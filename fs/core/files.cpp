@@ -15,14 +15,15 @@ namespace sluice {
 
 namespace {
 
-// How much a file may grow while it is open, at least: one that is begun or appended to, and one
-// that is changed in place. And what is kept for each such writer who passes us by.
+// The least growth to expect while a file is open: of a new file or one that is appended to, and of
+// one that is changed in place. kLeastPromise is the least room reserved for each passthrough
+// writer.
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLeastGrowth = 64 * kGiB;
 constexpr std::uint64_t kLeastGrowthInPlace = 16 * kGiB;
 constexpr std::uint64_t kLeastPromise = kGiB;
 
-constexpr off_t kQuicklyTruncated = 256 << 20;  // more takes a disk a while to give back
+constexpr off_t kQuicklyTruncated = 256 << 20;  // freeing more may take the disk long
 
 bool wants_to_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
@@ -31,11 +32,11 @@ bool is_nameless(const SharedFd& fd) {
   return ::fstat(fd->get(), &st) == 0 && st.st_nlink == 0;
 }
 
-// A mapping needs read access, a store through it write access.
+// A writable shared mapping needs read and write access.
 bool can_map_to_write(int flags) { return (flags & O_ACCMODE) == O_RDWR; }
 
-// What open(2) says on the tier itself. The tier's filesystem is not asked: it is opened by us or
-// by the kernel's passthrough, and with other flags.
+// The checks that open(2) would make on the tier. The tier's filesystem cannot make them, because
+// the daemon or the kernel's passthrough opens the file with other flags.
 Result<void> check_flags(const struct statx& st, int flags) {
   if (st.stx_attributes & STATX_ATTR_IMMUTABLE) return Error(EPERM, "open an immutable file");
   if (only_appends(st) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
@@ -45,9 +46,9 @@ Result<void> check_flags(const struct statx& st, int flags) {
 
 }  // namespace
 
-// Adds one open to the inode. `fresh`, if there is one, is an O_RDONLY descriptor of a file just
-// created. The inode's lock is held while its file is opened, against the rule: the first opener
-// decides for all how.
+// Adds one open to the inode. `fresh` may be an O_RDONLY descriptor of a file that was just
+// created. The inode stays locked while its file is opened, although no lock should be held during
+// I/O on a tier: the first open chooses between passthrough and serving for all others.
 Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh) {
   for (;;) {
     bool may_be_mapped = false;
@@ -59,24 +60,24 @@ Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedF
     std::shared_ptr<FileMove> ending;
     {
       Inode::Locked state(*inode);
-      // A writer does not wait for a file to be copied, only for its names to change hands.
+      // A writer waits only for a move that is switching. It cancels a move that is still copying.
       if (wants_to_write(flags) && state->is_moving()) {
         ending = state->switching_move();
         if (!ending) {
           state->cancel_move();
-          state->move_waits = true;  // for this writer to close it
+          state->move_waits = true;  // until this writer closes the file
         }
       }
       if (!ending) return open_locked(inode, *state, flags, fresh, mapped);
     }
-    if (must_not_wait) return Error(kWouldWait, "the file's move is about to end");
+    if (must_not_wait) return Error(kWouldWait, "a move of the file is switching");
     ending->wait_for_end();
   }
 }
 
-// What passes through the kernel can't spill: ENOSPC goes to the application. So a writer passes
-// through only if the tier has ample room, by the sizes that this pool has seen, or if no other
-// tier could take the file any further.
+// A passthrough file cannot spill: its writer would get ENOSPC. So a writer gets passthrough only
+// if the tier has ample room, judged by the sizes of files in this pool, or if no other tier could
+// take the file.
 bool Files::may_outgrow(const InodeState& state, int flags, const struct statx& st) {
   const std::uint64_t allocated = st.stx_blocks * 512;
   std::uint64_t growth = std::max(kLeastGrowth, 2 * parts_.pool.largest_file());
@@ -87,11 +88,11 @@ bool Files::may_outgrow(const InodeState& state, int flags, const struct statx& 
   return parts_.pool.may_outgrow(state.place().tier, flags & O_TRUNC ? 0 : allocated, growth);
 }
 
-Result<struct statx> Files::look_at(const InodeState& state) {
-  if (state.open && state.open->reader) return sluice::look_at(state.open->reader->get());
+Result<struct statx> Files::statx_of(const InodeState& state) {
+  if (state.open && state.open->reader) return sluice::statx_of(state.open->reader->get());
   const Copy& copy = state.place();
-  if (copy.fd) return sluice::look_at(copy.fd->get());
-  return sluice::look_at(SLUICE_TRY(parts_.pool[copy.tier].open(copy.handle, O_PATH)).get());
+  if (copy.fd) return sluice::statx_of(copy.fd->get());
+  return sluice::statx_of(SLUICE_TRY(parts_.pool[copy.tier].open(copy.handle, O_PATH)).get());
 }
 
 Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
@@ -100,35 +101,36 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
   Tier& tier = parts_.pool[state.place().tier];
   if (!tier.online()) return Error(EIO, "tier is offline");
   Opened out;
-  struct statx st {};  // as a new file's, unless it is looked at
+  struct statx st {};  // all zero for a new file
   if (writes && !fd) {
-    st = SLUICE_TRY(look_at(state));
+    st = SLUICE_TRY(statx_of(state));
     SLUICE_TRY(check_flags(st, flags));
     note_flags(*inode, state, st);
-    // The kernel forbids mappings of append-only files, but does not know that this one is.
+    // The kernel forbids writable mappings of append-only files, but does not know that this file
+    // is one.
     const bool passes = state.open ? state.open->passthrough : mapped;
     if (only_appends(st) && passes && can_map_to_write(flags))
-      return Error(EBUSY, "open an append-only file that may be mapped");
+      return Error(EBUSY, "open: the append-only file may be mapped");
   }
   if (!state.open) {
     auto file = std::make_unique<OpenFile>();
-    // Small files stay in the kernel's page cache between opens: registering one costs more than it
-    // saves. A writer that may outgrow the tier must come to us, so that we can take the file
-    // elsewhere.
+    // Small files stay in the kernel's page cache between opens: registering them for passthrough
+    // costs more than it saves. A writer that may outgrow the tier must be served, so that the file
+    // can spill.
     const bool small = state.size_hint <= parts_.small_file && !writes;
     const bool outgrows = writes && may_outgrow(state, flags, st);
-    // What is passed through can't be moved until it is closed.
+    // A passthrough file cannot be moved until it is closed.
     const bool moves = !writes && (state.is_moving() || state.move_waits);
-    // A live mapping bypasses us, so every other access must as well.
+    // A mapping bypasses the daemon, so every other access must bypass it as well.
     if (passthrough_ && ((!small && !outgrows && !moves) || mapped)) {
       if (!fd) {
         const Copy& copy = state.place();
         fd = copy.fd ? SLUICE_TRY(Descriptors::reopen(copy.fd->get(), O_RDONLY))
                      : std::make_shared<UniqueFd>(SLUICE_TRY(tier.open(copy.handle, O_RDONLY)));
-        if (!writes) st = SLUICE_TRY(sluice::look_at(fd->get()));
+        if (!writes) st = SLUICE_TRY(sluice::statx_of(fd->get()));
       }
-      // Read-only, whatever the open is for: a writable backing file would make every lease attempt
-      // fail.
+      // The backing file is always read-only: a writable one would make every attempt to get a
+      // lease fail.
       const auto id = only_appends(st) && !mapped ? Error(EPERM, "map an append-only file")
                                                   : parts_.kernel.add_backing(fd->get());
       if (id) {
@@ -136,8 +138,8 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
         file->backing_id = *id;
       }
     }
-    // The kernel needs no descriptor of ours to read and write; where they run short, we do
-    // without.
+    // The kernel does not need this descriptor for passthrough, so it is closed if descriptors are
+    // scarce.
     if (fd && (parts_.descriptors.has_room_for_readers() || state.place().handle.empty() ||
                is_nameless(fd)))
       parts_.descriptors.keep_reader(*file, std::move(fd));
@@ -159,19 +161,21 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
   } else {
     out.keep_pages = !std::exchange(state.pages.stale, false);
     if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
-    // Half as many copies; a file that can't be read can't be mapped either, and whoever reads it
-    // beside us asks for its times first, and drops pages that are older. Nor can such an open be
-    // mapped shared otherwise, which is what keeps stores out of an append-only file.
+    // Bypassing the page cache saves one of two copies. An open without read access cannot be
+    // mapped, so it does not need the page cache; other readers ask for the times first and drop
+    // older pages. An open with direct I/O cannot be mapped shared, which keeps stores out of
+    // append-only files.
     out.direct = writes && (!can_map_to_write(flags) || only_appends(st));
     if (out.direct) file.direct = true;
   }
   return out;
 }
 
-// The kernel counts a lookup with what create() gives it, and with nothing else.
+// The kernel counts a lookup only if create() succeeds, so the reference is removed if the open
+// fails.
 Result<std::pair<Entry, Opened>> Files::open_new(const Located& made, const InodePtr& directory,
                                                  const char* name, int flags, const SharedFd& fd) {
-  Entry entry = SLUICE_TRY(parts_.names.enter({made}, directory, name));
+  Entry entry = SLUICE_TRY(parts_.names.entry_with_reference({made}, directory, name));
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(entry.id));
   const auto opened = open_inode(file, flags, fd);
   if (!opened) {
@@ -191,16 +195,16 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
     SharedLock lock(parts_.namespace_lock.lock);
     return parts_.names.place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
       create_as(caller);
-      // The kernel opens the file itself, with the caller's flags, when it takes over the reading
-      // and writing.
+      // O_RDONLY is enough: for passthrough, the kernel opens the file itself with the caller's
+      // flags.
       fd = std::make_shared<UniqueFd>(
           ::openat(copy.get(), name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
       if (!*fd) return Error::last("create");
       return copy.tier->identify(fd->get(), "");
     });
   }();
-  // Somebody put it there past the kernel, which has not checked whether the caller may open it.
-  // ESTALE makes the kernel look the name up and check.
+  // The file was created directly on a tier, so the kernel has not checked whether the caller may
+  // open it. ESTALE makes the kernel look the name up and check.
   if (failed_with(made, EEXIST) && !(flags & O_EXCL)) return Error(ESTALE, "create");
   if (!made) return made.error();
   const auto opened = open_new(*made, directory, name, flags, fd);
@@ -258,8 +262,8 @@ void Files::release(InodeId id, int flags) {
   const InodePtr file = parts_.table.find(id);
   if (!file) return;
   std::unique_ptr<OpenFile> last;
-  SharedFd written;  // by somebody whom the kernel let pass
-  SharedFd served;   // by us
+  SharedFd written;  // set if a passthrough writer closed the file
+  SharedFd served;   // set if the last served writer closed it
   bool move_waits = false;
   {
     Inode::Locked state(*file);
@@ -271,13 +275,14 @@ void Files::release(InodeId id, int flags) {
     if (no_writers) served = std::exchange(state->open->writer, nullptr);
     if (no_writers && state->open->promised > 0)
       parts_.pool[state->place().tier].take_back_promise(std::exchange(state->open->promised, 0));
-    // Readers whom we serve are not in the way of a move.
+    // Served readers do not prevent a move.
     move_waits = state->move_waits && no_writers && !state->open->passthrough;
     if (--state->open->opens == 0) last = std::move(state->open);
     if (last) move_waits = state->move_waits;
     if (last && last->direct) state->pages.stale = true;
     if (last && state->pages.maybe_mapped && last->reader) {
-      // Mostly nothing was mapped, and we can tell at once, while the descriptor is at hand.
+      // Usually the file is not mapped, and the open descriptor can show that at once: see
+      // PageWatch::is_still_mapped().
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
         ::fcntl(last->reader->get(), F_SETLEASE, F_UNLCK);
         state->pages.maybe_mapped = false;

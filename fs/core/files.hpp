@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Files creates, opens, reads and writes files. The first open of a file decides how all of its
-// opens are served: by the kernel, straight from the tier (passthrough), or by the daemon. The
-// daemon serves small files that are only read, files that are being moved, and writers that may
-// outgrow their tier.
+// Files creates, opens, reads and writes files. The first open of a file chooses between
+// passthrough and serving, for all opens that overlap with it. The daemon serves small files that
+// are only read, files that are being moved, and writers that may outgrow their tier.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <sys/stat.h>
@@ -34,7 +33,7 @@ struct Opened {
   bool direct = false;  // reads and writes of this open bypass the kernel's page cache
 };
 
-// End: the end of the file as it is, not as the kernel remembers it.
+// End: at the current end of the file, which may differ from the offset that the kernel sent.
 enum class WriteTo { Offset, End };
 
 class Files {
@@ -52,8 +51,8 @@ class Files {
     AccessTracker& accesses;
     Relocator& relocator;
     EngineLink& engine;
-    std::uint64_t small_file;  // bytes; files up to that size that are only read are served
-    // A file can be moved again that was in use.
+    std::uint64_t small_file;  // bytes; files up to this size that are only read are served
+    // Called when a file that was in use can be moved again.
     std::function<void(InodeId)> file_is_free;
   };
   explicit Files(Parts parts) : parts_(std::move(parts)) {}
@@ -62,14 +61,14 @@ class Files {
                                           const Caller& caller);
   Result<std::pair<Entry, Opened>> create_unnamed(InodeId parent, mode_t mode, int flags,
                                                   const Caller& caller);
-  // `strip_suid`: the caller, if setuid and setgid bits of the file must go.
+  // `strip_suid`: the caller, if O_TRUNC must clear the file's setuid and setgid bits.
   Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid);
   void release(InodeId id, int flags);
 
-  // `flags` are the open file's: O_NOATIME is honoured.
+  // `flags` are those of the open file; only O_NOATIME matters.
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
-  // If the tier is full, the file is moved to another one, which may take as long as copying it. A
-  // thread that must not wait gets ENOSPC instead, or fewer bytes than `size`.
+  // If the tier is full, the file is spilled to another one, which takes as long as copying it. In
+  // a thread that must not wait, a full tier means ENOSPC, or fewer bytes written than `size`.
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             const std::optional<Caller>& strip_suid,
                             WriteTo where = WriteTo::Offset);
@@ -92,8 +91,8 @@ class Files {
   Result<Opened> open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
                              bool mapped);
   bool may_outgrow(const InodeState& state, int flags, const struct statx& st);
-  Result<struct statx> look_at(const InodeState& state);
-  // Runs `change(writer)`; when the tier is full, moves the file and runs it again.
+  Result<struct statx> statx_of(const InodeState& state);
+  // Runs `change(writer)`. If the tier is full, spills the file and runs it again.
   template <typename Change>
   auto with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change);
 

@@ -16,12 +16,10 @@ namespace sluice {
 
 namespace {
 
-// The longest copy made while one request waits; the caller of copy_file_range(2) comes back for
-// more.
+// The most bytes that one copy_file_range(2) copies; the caller repeats the call for the rest.
 constexpr std::size_t kMaxCopy = 32 << 20;
 
-// Times that one request may find its tier full and go on in another, or in the same once there is
-// room again.
+// How often one request may find its tier full and be repeated after a spill.
 constexpr std::size_t kMaxSpills = 64;
 
 }  // namespace
@@ -47,7 +45,7 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
       const iovec rest{buffer + done, size - done};
       const ssize_t got = ::preadv2(fd->get(), &rest, 1, offset + static_cast<off_t>(done), how);
       if (got < 0 && errno == EINTR) continue;
-      // Some filesystems can't tell whether they would wait.
+      // Some filesystems do not support RWF_NOWAIT.
       if (got < 0 && errno == EOPNOTSUPP && std::exchange(how, 0) != 0) continue;
       if (got < 0 && errno == EAGAIN && how != 0) return Error(kWouldWait, "read from a disk");
       if (got < 0) return Error::last("read");
@@ -55,13 +53,13 @@ Result<std::size_t> Files::read(InodeId id, char* buffer, std::size_t size, off_
       done += static_cast<std::size_t>(got);
     }
     parts_.pool[tier].count_read(done);
-    // If this file was moved meanwhile, somebody may have written to it since, in its new place.
-    // Others may be moved all the time: they are no reason to read again.
+    // If this file was moved meanwhile, a user may have written to its new copy. Moves of other
+    // files are no reason to read again.
     if (parts_.namespace_lock.switches() == switches || place() == before) return done;
   }
 }
 
-// Runs `change(writer)`; when its tier is full, moves the file to one with room for `more` bytes at
+// Runs `change(writer)`. If the tier is full, spills the file to one with room for `more` bytes at
 // `offset` and runs it again.
 template <typename Change>
 auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, Change change) {
@@ -74,7 +72,7 @@ auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, C
       return change(fd->get());
     }();
     if (answer || (answer.error().code != ENOSPC && answer.error().code != EDQUOT)) return answer;
-    // A quota may be used up on every tier that has room.
+    // A limit, because the user's quota may be used up on every tier that has room.
     if (spills == kMaxSpills || must_not_wait) return answer;
     if (const auto moved = parts_.relocator.spill(inode, fd, offset, more); !moved)
       return Answer(moved.error());
@@ -99,7 +97,7 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
       elsewhere = st.st_size != offset;
       offset = st.st_size;
     }
-    // pwrite(2) would append, too.
+    // With O_APPEND, pwrite(2) would ignore the offset.
     if (where == WriteTo::Offset && file->append_only && (::fcntl(fd, F_GETFL) & O_APPEND))
       return Error(EPERM, "write");
     if (strip_suid) SLUICE_TRY(drop_suid(fd, *strip_suid));
@@ -120,11 +118,12 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
     parts_.pool[state->place().tier].count_written(done, took);
     is_shared = state->open && state->open->direct && state->open->opens > 1;
   }
-  // Somebody may have mapped a page while we wrote it.
-  if (is_shared) parts_.pages.written_below_pages(id);
-  // A GPU has written past the kernel, which has put this to the wrong place in its pages.
-  if (elsewhere) parts_.pages.written_past_kernel(file);
-  // What went in before the disks were full counts: that is what write(2) says too.
+  // Another process may have mapped a page while we wrote below it.
+  if (is_shared) parts_.pages.drop_pages_later(id);
+  // A GPU extended the file without the kernel's knowledge, so the kernel cached this write at the
+  // wrong offset.
+  if (elsewhere) parts_.pages.drop_cached(file);
+  // Like write(2), return the number of bytes that were written before the error.
   if (!written && done == 0) return written.error();
   return done;
 }
@@ -169,8 +168,7 @@ Result<std::size_t> Files::copy_range(InodeId from, off_t from_offset, InodeId t
   const std::size_t most = std::min(length, kMaxCopy);
   return with_room(target, to_offset, most, [&](int out) -> Result<std::size_t> {
     const ssize_t copied = ::copy_file_range(in->get(), &from_offset, out, &to_offset, most, 0);
-    // EXDEV between tiers: the kernel then copies through the page cache, which the caller does not
-    // notice.
+    // EXDEV between tiers: the kernel then copies through the page cache; the caller sees no error.
     if (copied < 0) return Error::last("copy_file_range");
     return static_cast<std::size_t>(copied);
   });

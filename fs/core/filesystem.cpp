@@ -16,7 +16,7 @@ std::vector<Rule> rules_of(const std::optional<Migration::Settings>& settings) {
 
 }  // namespace
 
-// What a census finds is also the filesystem's to know: the hottest files, and how large files are.
+// The census also updates the list of hottest files and the statistics of file sizes.
 Migration::Settings Filesystem::with_census(Migration::Settings settings) {
   settings.census_taken = [this, others = std::move(settings.census_taken)](const Census& census,
                                                                             std::int64_t time) {
@@ -48,8 +48,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       files_({pool, kernel, table_, namespace_, tree_, descriptors_, attributes_, names_, pages_,
               accesses_, relocator_, engine_, settings.small_file,
               [this](InodeId id) { file_is_free(id); }}),
-      // A plan without the last seconds' accesses is as good: whether they could be stored does not
-      // matter.
+      // The result is ignored: a plan that lacks the accesses of the last seconds is good enough.
       migration_(settings.migration ? std::make_unique<Migration>(
                                           pool, store, relocator_,
                                           [this] { [[maybe_unused]] const auto flushed = flush(); },
@@ -62,7 +61,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
 
 Filesystem::~Filesystem() = default;
 
-// Before the migration starts and after it has ended nothing waits for a file.
+// Before the migration starts and after it has ended, no move waits for a file.
 void Filesystem::file_is_free(InodeId id) {
   if (migration_) migration_->mover().file_closed(id);
 }
@@ -83,32 +82,32 @@ void Filesystem::tick() {
   relocator_.finish_moves();
   accesses_.tick();
   for (const auto& tier : pool_) {
-    if (tier->check_presence() && !tier->present()) tier_went(*tier);
-    // Tried every second, in case the tier can't be told yet what changed in its absence.
+    if (tier->check_presence() && !tier->present()) tier_went_offline(*tier);
+    // Repeated every second, because applying the changes made in its absence may fail at first.
     if (tier->present() && !tier->online()) tier_returned(*tier);
   }
   if (migration_) migration_->tick();
   if (++ticks_ % kTicksPerFlush != 0) return;
   if (const auto flushed = flush(); !flushed) {
-    log::get().warn("access counts could not be stored and are kept in memory: why={}",
+    log::get().warn("cannot store access counts, keeping them in memory: why={}",
                     std::strerror(flushed.error().code));
   }
 }
 
-// Lets go of everything on the tier, so that its disk can be unmounted.
-void Filesystem::tier_went(Tier& tier) {
+// Closes everything on the tier, so that its disk can be unmounted.
+void Filesystem::tier_went_offline(Tier& tier) {
   engine_.forget_filesystem(tier.device());
-  tree_.tier_went(tier.index());
+  tree_.tier_went_offline(tier.index());
   pins_.tiers_changed();
 }
 
-// Intents that waited for the tier are carried out before any request sees it.
+// Intents that waited for the tier are executed before any request can see it.
 void Filesystem::tier_returned(Tier& tier) {
   std::vector<InodeId> changed;
   {
     const ExclusiveLock no_names(namespace_.lock);
     if (const auto replayed = relocator_.replay_for(tier.index()); !replayed) {
-      log::get().error("a tier that is back can't be used yet: tier={} why={}", tier.name(),
+      log::get().error("cannot use a tier that came back: tier={} why={}", tier.name(),
                        replayed.error().text());
       return;
     }
@@ -132,13 +131,14 @@ void Filesystem::tier_added(TierIndex tier) {
   pins_.tiers_changed();  // a pin may name the new tier
 }
 
-// The kernel may remember names that mean something else now.
+// Names that the kernel has cached may mean other files now.
 void Filesystem::drop_names_and_listings(const std::vector<InodeId>& directories) {
   if (!kernel_.drop_all_names()) {
     std::vector<std::pair<InodeId, std::string>> names;
     table_.for_each([&](Inode& inode) {
       Inode::Locked state(inode);
-      if (state->name.told_at != 0) names.emplace_back(state->name.parent, state->name.text);
+      if (state->name.kernel_knows_since != 0)
+        names.emplace_back(state->name.parent, state->name.text);
     });
     for (const auto& [parent, name] : names) kernel_.drop_name(parent, name);
   }

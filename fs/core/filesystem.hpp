@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Filesystem puts the parts of the core together and lends them to whoever answers requests:
-// fs/fuse (the kernel), fs/gpu (ioctls and rings) and fs/control. It knows nothing of FUSE.
+// Filesystem owns the parts of the core and connects them. fs/fuse (requests of the kernel), fs/gpu
+// (ioctls and rings) and fs/control call the parts through it. It does not depend on FUSE.
 //
-// A part is built complete, from the parts that it needs; the order of the members is the order of
-// construction. What a part owns and which threads may call it is in its header.
+// Each part is constructed from the parts that it needs; the order of the members is the order of
+// construction. The header of each part says what it owns and which threads may call it.
 //
-// Threads: every member may be called from any thread at once, but for tick(), which belongs to one
-// thread.
+// Threads: thread-safe, except that only one thread may call tick().
 #pragma once
 
 #include <cstdint>
@@ -48,10 +47,10 @@ class Filesystem {
   struct Settings {
     std::uint64_t small_file = 128 << 10;  // see Files
     AccessTracker::Settings accesses = {};
-    std::optional<Migration::Settings> migration = {};  // nothing: no file is moved
+    std::optional<Migration::Settings> migration = {};  // nothing: files are never moved
   };
 
-  // `engine` may be nullptr: then requests of GPUs get EOPNOTSUPP.
+  // `engine` may be nullptr: then GPU requests fail with EOPNOTSUPP.
   Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
              Engine* engine = nullptr, const Clock& clock = real_clock());
   ~Filesystem();
@@ -66,22 +65,22 @@ class Filesystem {
   MoveRequests& moves() { return moves_; }
   AccessTracker& accesses() { return accesses_; }
   Relocator& relocator() { return relocator_; }
-  // nullptr if no file is moved.
+  // nullptr if files are never moved.
   Migration* migration() { return migration_.get(); }
 
-  // Called every second: notices tiers that come and go, ends moves that stopped half-way, writes
-  // access counts to the store.
+  // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,
+  // and writes access counts to the store.
   void tick();
   // Writes access counts and shown times to the store.
   Result<void> flush();
-  // Ends all moves and writes what is left to the store. Nothing may be asked afterwards.
+  // Ends all moves and writes unsaved data to the store. No other member may be called afterwards.
   Result<void> close();
-  // The pool has one more tier.
+  // Must be called after a tier was added to the pool.
   void tier_added(TierIndex tier);
   std::size_t known_inodes() const { return table_.size(); }
 
  private:
-  void tier_went(Tier& tier);
+  void tier_went_offline(Tier& tier);
   void tier_returned(Tier& tier);
   void drop_names_and_listings(const std::vector<InodeId>& directories);
   void file_is_free(InodeId id);
@@ -103,7 +102,7 @@ class Filesystem {
   Attributes attributes_;
   Names names_;
   Files files_;
-  std::unique_ptr<Migration> migration_;  // its threads end before what they use
+  std::unique_ptr<Migration> migration_;  // destroyed before the parts that its threads use
   MoveRequests moves_;
   GpuFiles gpu_;
   Xattrs xattrs_;

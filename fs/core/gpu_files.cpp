@@ -31,8 +31,8 @@ Result<Transfer> GpuFiles::read(InodeId id, Memory& memory, std::span<const Segm
 Result<Transfer> GpuFiles::write(InodeId id, Memory& memory, const Segment& segment, Route wanted,
                                  const std::optional<Caller>& strip_suid) {
   const InodePtr file = SLUICE_TRY(regular_file(id));
-  // No guard: the mover leaves a file alone that is open for writing, and a piece that finds its
-  // tier full takes the file to another.
+  // No guard: the mover does not move a file that is open for writing, and a write to a full tier
+  // must be able to spill the file.
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
   EngineFile to{.fd = fd->get()};
   to.write = [&](const std::byte* data, std::size_t size, std::uint64_t offset) -> Result<void> {
@@ -46,7 +46,7 @@ Result<Transfer> GpuFiles::write(InodeId id, Memory& memory, const Segment& segm
     return {};
   };
   const auto done = parts_.engine.use().write(to, memory, segment, wanted);
-  parts_.pages.written_past_kernel(file);
+  parts_.pages.drop_cached(file);
   return done;
 }
 
@@ -68,7 +68,6 @@ Result<void> GpuFiles::warm(InodeId id, std::uint64_t offset, std::uint64_t leng
   return parts_.engine.use().warm({.fd = fd->get()}, offset, length, user);
 }
 
-// "warm" or nothing: the whole file; "0-1MiB": so much of it; "promote".
 Result<void> GpuFiles::prefetch(const InodePtr& file, std::string_view how, uid_t user) {
   if (!S_ISREG(file->type)) return Error(EISDIR, "prefetch");
   if (how == "promote") return parts_.moves.promote(file->id(), user);
@@ -80,7 +79,6 @@ Result<void> GpuFiles::prefetch(const InodePtr& file, std::string_view how, uid_
   return warm(file->id(), *begin, *end - *begin, user);
 }
 
-// For a person: where the bytes would go if somebody read the whole file now.
 Result<std::string> GpuFiles::describe_route(const InodePtr& file) {
   Engine* const engine = parts_.engine.engine();
   if (engine == nullptr) return Error(ENODATA, "getxattr");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// GpuFiles moves bytes of files to and from memory that clients registered with the GPU engine.
-// Without an engine every request gets EOPNOTSUPP.
+// GpuFiles transfers bytes between files and memory that clients registered with the GPU engine.
+// Without an engine every request fails with EOPNOTSUPP.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class GpuFiles {
   };
   explicit GpuFiles(const Parts& parts) : parts_(parts) {}
 
-  // ENOTTY for what is no regular file.
+  // ENOTTY if `id` is not a regular file; this applies to all requests.
   Result<Transfer> read(InodeId id, Memory& memory, std::span<const Segment> segments,
                         Route wanted);
   // `strip_suid` as in Files::write(). After an error the content of the range is unspecified.
@@ -52,10 +52,11 @@ class GpuFiles {
     std::string tier;
   };
   Result<Preview> preview(InodeId id, Device* device);
-  // The route of a read of the whole file, in words.
+  // Describes the route that a read of the whole file would take, for a person.
   Result<std::string> describe_route(const InodePtr& file);
 
-  // Reads the range into the page cache, in the background. Length 0: to the end.
+  // Reads the range into the page cache, in the background. A length of 0 means up to the end of
+  // the file.
   Result<void> warm(InodeId id, std::uint64_t offset, std::uint64_t length, uid_t user);
   // "warm" or "": the whole file; "0-1MiB": that range; "promote": a move to a faster tier.
   Result<void> prefetch(const InodePtr& file, std::string_view how, uid_t user);

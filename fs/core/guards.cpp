@@ -15,9 +15,9 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
       ending = state->switching_move();
       if (!ending) {
         if (state->open) moving = state->open->moving;
-        // Whoever has it exclusively copies the file, as long as that takes.
+        // A spill locks it exclusively while it copies the file.
         if (moving && must_not_wait && !moving->try_lock_shared())
-          return Error(kWouldWait, "the file is being taken to another tier");
+          return Error(kWouldWait, "the file is being spilled to another tier");
         state->cancel_move();
         ++state->changes;
         guard.inode_ = inode;
@@ -28,7 +28,7 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
       if (moving && !must_not_wait) moving->lock_shared();
       break;
     }
-    if (must_not_wait) return Error(kWouldWait, "the file's move is about to end");
+    if (must_not_wait) return Error(kWouldWait, "a move of the file is switching");
     ending->wait_for_end();
   }
   return guard;
@@ -37,7 +37,8 @@ Result<ChangeGuard> ChangeGuard::of(InodePtr inode) NO_THREAD_SAFETY_ANALYSIS {
 Result<void> ChangeGuard::check_name() const {
   if (!inode_) return {};
   Inode::Locked state(*inode_);
-  if (state->has_duplicate) return Error(EIO, "a move of the file can't be finished");
+  if (state->has_duplicate)
+    return Error(EIO, "an interrupted move of the file is not finished yet");
   return {};
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Guards keep a file on its tier while an operation works on it.
-// Threads: a guard belongs to one thread.
+// Guards keep a file on its tier while an operation works on it. An operation creates one on its
+// stack.
+//
+// Threads: a guard must be used by one thread only.
 #pragma once
 
 #include <memory>
@@ -11,19 +13,19 @@
 
 namespace sluice {
 
-// For operations that change the file: cancels a move that copies, and waits for one that is
-// switching to the new copy.
+// For operations that change the file. Cancels a move that is copying the file, and waits for the
+// end of one that is switching to the new copy.
 class ChangeGuard {
  public:
-  // kWouldWait if the thread must not wait; see fs/core/no_waiting.hpp. Without an inode there is
-  // nothing to guard.
+  // kWouldWait if the thread must not wait; see fs/core/no_waiting.hpp. `inode` may be nullptr:
+  // then the guard does nothing.
   static Result<ChangeGuard> of(InodePtr inode);
   ChangeGuard(ChangeGuard&&) = default;
   ~ChangeGuard() NO_THREAD_SAFETY_ANALYSIS;
   ChangeGuard(const ChangeGuard&) = delete;
   ChangeGuard& operator=(const ChangeGuard&) = delete;
 
-  // EIO while two files have the name, because a move stopped half-way.
+  // EIO if a move was interrupted and two files have the name.
   Result<void> check_name() const;
 
  private:
@@ -32,8 +34,8 @@ class ChangeGuard {
   std::shared_ptr<SharedMutex> moving_;
 };
 
-// For requests of the GPU engine, which knows the file by its descriptor: a move may go on copying,
-// but it does not switch to the new copy until the request is done.
+// For requests of the GPU engine, which uses the file's descriptor. A move may copy the file
+// meanwhile, but it does not switch to the new copy before the request ends.
 class UseGuard {
  public:
   explicit UseGuard(InodePtr inode);

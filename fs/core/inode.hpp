@@ -126,9 +126,9 @@ struct DirectoryNames;
 struct InodeName {
   InodeId parent{};
   std::string text;
-  // When the kernel was last told of this name, in nanoseconds of the monotonic clock. If two files
-  // have one name, the kernel means the one that it was told of last.
-  std::int64_t told_at = 0;
+  // When the kernel last learned this name, in nanoseconds of the monotonic clock; 0: never. If two
+  // files have one name, the kernel means the one that it learned of last.
+  std::int64_t kernel_knows_since = 0;
 };
 
 // What the kernel may have cached of a file.
@@ -136,8 +136,8 @@ struct KernelPages {
   bool stale = false;  // its pages may be older than what a passthrough writer wrote
   // A writable mapping may have outlived the last close. The kernel does not report stores to it.
   bool maybe_mapped = false;
-  bool is_watched = false;      // PageWatch has it in its list
-  std::int64_t told_mtime = 0;  // st_mtim of the attributes that the kernel keeps; 0: it keeps none
+  bool is_watched = false;        // PageWatch has it in its list
+  std::int64_t kernel_mtime = 0;  // st_mtim of the cached attributes; 0: none are cached
 };
 
 // Pins as last read; an old epoch means that they must be read again. See Pins.
@@ -270,7 +270,7 @@ class Inode {
     state->name.text = std::move(text);
   }
   // Records that the kernel knows the inode by this name.
-  void told_name(InodeId parent, std::string_view text) {
+  void set_kernel_name(InodeId parent, std::string_view text) {
     Locked state(*this);
     state->name = {parent, std::string(text),
                    std::chrono::steady_clock::now().time_since_epoch().count()};

@@ -47,7 +47,7 @@ InodePtr InodeTable::find(const Located& found) const {
 }
 
 InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
-                            std::string_view name, Told told) {
+                            std::string_view name, LookupBy who) {
   Identity identity = found[0].identity;
   for (;;) {
     Shard& s = shard(identity.id);
@@ -71,15 +71,15 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
     Inode::Locked state(*slot);
     const struct stat& st = found[0].st;
     state->size_hint = static_cast<std::uint64_t>(st.st_size);
-    state->pages.told_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
+    state->pages.kernel_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
     // A rename may overtake a walk of the daemon, but not a lookup by the kernel.
     const bool is_news = state->name.parent != parent || state->name.text != name;
-    if (is_news && (told == Told::Kernel || state->name.told_at == 0)) {
+    if (is_news && (who == LookupBy::Kernel || state->name.kernel_knows_since == 0)) {
       state->name.parent = parent;
       state->name.text = name;
     }
-    if (told == Told::Kernel)
-      state->name.told_at = std::chrono::steady_clock::now().time_since_epoch().count();
+    if (who == LookupBy::Kernel)
+      state->name.kernel_knows_since = std::chrono::steady_clock::now().time_since_epoch().count();
     return slot;
   }
 }

@@ -25,9 +25,9 @@ class InodeTable {
 
   // Returns the inode for what was found, and adds a reference to it; creates it if necessary.
   // `found` holds every copy, fastest first. REQUIRES: `found` is not empty.
-  enum class Told { Kernel, Nobody };  // whether the kernel is told of this name
+  enum class LookupBy { Kernel, Daemon };  // only Kernel: the kernel learns this name
   InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
-                  Told told = Told::Kernel);
+                  LookupBy who = LookupBy::Kernel);
 
   // Adds the root. The kernel never looks it up and never forgets it.
   void add_root(const InodePtr& root);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// MoveRequests takes users' requests to move a file. Without a Migration they get EOPNOTSUPP.
-// Threads: every member may be called from any thread at once.
+// MoveRequests passes users' requests to move a file on to the Migration. Without a Migration every
+// request fails with EOPNOTSUPP.
+//
+// Threads: thread-safe.
 #pragma once
 
 #include "base/result.hpp"
@@ -16,9 +18,11 @@ class MoveRequests {
   MoveRequests(Pool& pool, DirectoryTree& tree, Attributes& attributes, Migration* migration)
       : pool_(pool), tree_(tree), attributes_(attributes), migration_(migration) {}
 
+  // EISDIR if the inode is not a regular file, EIO if the tier is offline, EBUSY if it is being
+  // emptied.
   Result<void> request(const InodePtr& inode, TierIndex to, uid_t user);
-  // To the fastest tier with room. Nothing to do if there is no faster one; ENOSPC if those are
-  // full.
+  // Requests a move to the fastest tier that has room. Does nothing if the file is on the fastest
+  // tier already. ENOSPC if all faster tiers are full.
   Result<void> promote(InodeId id, uid_t user);
 
  private:

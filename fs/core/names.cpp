@@ -16,12 +16,12 @@ namespace sluice {
 
 namespace {
 
-// Errors that say "not on this tier" rather than "not at all".
+// Whether the error applies to one tier only, so that another tier can be tried.
 bool no_room(int code) { return code == ENOSPC || code == EDQUOT || code == EROFS; }
 
 }  // namespace
 
-// The kernel also asks for "." and "..", by id, for NFS.
+// For NFS, the kernel also looks up "." and "..".
 Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
   InodePtr self = SLUICE_TRY(parts_.tree.inode(id));
   if (parent) {
@@ -32,7 +32,7 @@ Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
   entry.generation = self->identity.generation;
   entry.st = SLUICE_TRY(parts_.attributes.stat_of(self));
   if (self->id() == kRootId) return entry;
-  // Counts as a lookup of the kernel's.
+  // The kernel counts this as a lookup, so add a reference.
   std::vector<Located> copies;
   {
     Inode::Locked state(*self);
@@ -42,36 +42,38 @@ Result<Entry> Names::lookup_self_or_parent(InodeId id, bool parent) {
     }
   }
   const InodeName name = self->last_name();
-  if (!parts_.table.intern(copies, name.parent, name.text, InodeTable::Told::Nobody))
+  if (!parts_.table.intern(copies, name.parent, name.text, InodeTable::LookupBy::Daemon))
     return Error(ESTALE, "lookup by id");
   return entry;
 }
 
-Entry Names::entry_of(const InodePtr& inode, const Located& found) {
+Entry Names::entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches) {
   Entry entry;
   entry.id = inode->id();
   entry.generation = inode->identity.generation;
-  entry.st = parts_.attributes.stat_of(inode, found);
+  entry.st = parts_.attributes.stat_of(inode, found, switches);
   entry.attribute_seconds = parts_.attributes.cache_seconds(inode);
   return entry;
 }
 
-Result<Entry> Names::enter(const std::vector<Located>& found, const InodePtr& parent,
-                           const char* name) {
-  const InodePtr inode = parts_.table.intern(found, parent->id(), name, InodeTable::Told::Kernel);
+Result<Entry> Names::entry_with_reference(const std::vector<Located>& found, const InodePtr& parent,
+                                          const char* name) {
+  const InodePtr inode =
+      parts_.table.intern(found, parent->id(), name, InodeTable::LookupBy::Kernel);
   if (!inode) return Error(EIO, "two files with one identity");
-  return entry_of(inode, found[0]);
+  return entry_of(inode, found[0], parts_.names.switches());
 }
 
 Result<Entry> Names::lookup(InodeId parent, const char* name) {
   if (std::strcmp(name, ".") == 0) return lookup_self_or_parent(parent, false);
   if (std::strcmp(name, "..") == 0) return lookup_self_or_parent(parent, true);
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
-  const auto known =
-      SLUICE_TRY(parts_.tree.look_up(directory, name, NamesLock::Free, InodeTable::Told::Kernel));
-  if (known.inode) return entry_of(known.inode, known.found[0]);
+  const auto known = SLUICE_TRY(
+      parts_.tree.look_up(directory, name, NamesLock::Free, InodeTable::LookupBy::Kernel));
+  if (known.inode) return entry_of(known.inode, known.found[0], known.switches);
   Entry missing;
-  // The name may exist on a tier that is away: the kernel must not remember that it does not.
+  // The name may exist on a tier that is offline, so the kernel must not cache that it does not
+  // exist.
   if (!known.complete) missing.entry_seconds = 0;
   return missing;
 }
@@ -80,19 +82,18 @@ Result<Located> Names::place_new(const InodePtr& parent, const char* name,
                                  const std::function<Result<Located>(const OpenCopy&)>& make) {
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
   if (*name != '\0') {
-    // Somebody may have made it past us, on another tier than the one that is chosen below.
+    // The name may have been created directly on a tier other than the one that is chosen below.
     struct stat st {};
     for (const OpenCopy& copy : known.reachable) {
       if (known.reachable.size() > 1 && ::fstatat(copy.get(), name, &st, AT_SYMLINK_NOFOLLOW) == 0)
         return Error(EEXIST, "make a file");
     }
-    SLUICE_TRY(parts_.away.note_taken(parent, known, name));
+    SLUICE_TRY(parts_.away.note_new_name(parent, known, name));
   }
   Error failure(EIO, "no tier is online");
   std::vector<TierIndex> order = parts_.pool.placement();
   if (const TierIndex wanted = parts_.pins.wanted(parent, name); wanted != kNoTier) {
-    // Where a pin or a rule says, if that is possible at all; a tier that is being emptied is not
-    // among them.
+    // Try the tier of the pin or rule first. It is not in the list if it is being emptied.
     const auto at = std::find(order.begin(), order.end(), wanted);
     if (at != order.end()) std::rotate(order.begin(), at, at + 1);
   }
@@ -101,17 +102,17 @@ Result<Located> Names::place_new(const InodePtr& parent, const char* name,
     const ShownTimes::NameChange changing(*parent);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
     if (made) return made;
-    // ENAMETOOLONG: the directory lies too deep to be copied to that tier.
+    // ENAMETOOLONG: the directory is too deep to be copied to that tier.
     const bool may_go_elsewhere =
         no_room(made.error().code) || made.error().code == EIO || failed_with(copy, ENAMETOOLONG);
     if (!may_go_elsewhere) return made.error();
-    // The first tier's error is the one to report, unless a later one says more than "full".
+    // Report the error of the first tier, unless a later one is more specific than "full".
     if (failure.code == EIO || no_room(failure.code)) failure = made.error();
   }
   return failure;
 }
 
-// Makes a name of `parent` with `make_it`, which gets the directory's copy on some tier.
+// Makes a name in `parent` by calling `make_it` with the copy of `parent` on the chosen tier.
 Result<Entry> Names::make(InodeId parent, const char* name,
                           const std::function<Result<void>(int directory)>& make_it) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
@@ -122,8 +123,8 @@ Result<Entry> Names::make(InodeId parent, const char* name,
         if (const auto done = make_it(copy.get()); !done) return done.error();
         return copy.tier->identify(copy.get(), name);
       }));
-  const Entry entry = SLUICE_TRY(enter({made}, directory, name));
-  if (S_ISDIR(made.st.st_mode) && parts_.away.concerns(directory))
+  const Entry entry = SLUICE_TRY(entry_with_reference({made}, directory, name));
+  if (S_ISDIR(made.st.st_mode) && parts_.away.has_offline_copy(directory))
     parts_.tree.set_partly_unknown(entry.id);
   return entry;
 }
@@ -158,7 +159,7 @@ Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) 
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
-  // Before the names: whoever spills the file has it to himself and then wants the names.
+  // Locked before the names: a spill locks the file first and then the names.
   const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   SharedLock lock(parts_.names.lock);
   SLUICE_TRY(guard.check_name());
@@ -167,33 +168,33 @@ Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) 
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(directory));
   if (!SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held)).empty())
     return Error(EEXIST, "link");
-  SLUICE_TRY(parts_.away.note_taken(directory, known, new_name));
+  SLUICE_TRY(parts_.away.note_new_name(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier));
   const ShownTimes::NameChange changing(*directory);
   if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
   const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
-  return enter({made}, directory, new_name);
+  return entry_with_reference({made}, directory, new_name);
 }
 
-// The last name of a file is about to go. Who found it by that name a moment ago may still open and
-// read it, as on any filesystem: the descriptor is kept until the kernel forgets the file. The
-// engine lets go of it, or its blocks would stay.
-void Names::keep_nameless(const Located& victim) {
+// Called before the last name of a file is removed. A process that looked the name up before may
+// still open and read the file, as on any filesystem, so a descriptor is kept until the kernel
+// forgets the file. The engine must release the file, or its blocks would stay allocated.
+void Names::keep_open_after_unlink(const Located& victim) {
   if (S_ISDIR(victim.st.st_mode) || victim.st.st_nlink != 1) return;
   parts_.engine.forget(FileId{victim.st.st_dev, victim.st.st_ino});
   const InodePtr file = parts_.table.find(victim);
   if (!file || victim.handle.empty()) return;
   auto fd = parts_.pool[victim.tier].open(victim.handle, O_PATH);
-  // Where descriptors run short we do without: an open may then be ESTALE, which makes the kernel
-  // look the name up again.
+  // If descriptors are scarce, none is kept. An open may then fail with ESTALE, and the kernel
+  // looks the name up again.
   if (!fd || parts_.descriptors.is_scarce(fd->get())) return;
   Inode::Locked state(*file);
   if (state->place().handle == victim.handle)
     state->copies[0].fd = std::make_shared<UniqueFd>(*std::move(fd));
 }
 
-// A removed directory can still be somebody's working directory: its descriptors are the only way
-// left to it.
+// A removed directory can still be the working directory of a process, and can then be reached only
+// through its descriptors. They are opened here and kept.
 void Names::set_removed(const std::vector<Located>& directory, bool removed) {
   const InodePtr inode = parts_.table.find(directory[0].identity.id);
   if (!inode || !inode->is_directory()) return;
@@ -213,7 +214,7 @@ Result<void> Names::unlink(InodeId parent, const char* name) {
     const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(moving));
     SharedLock lock(parts_.names.lock);
     if (parts_.tree.moving_file(directory, name, NamesLock::Held) != moving)
-      continue;  // it began meanwhile
+      continue;  // a move began or ended meanwhile
     SLUICE_TRY(guard.check_name());
     return unlink_locked(directory, name);
   }
@@ -222,9 +223,10 @@ Result<void> Names::unlink(InodeId parent, const char* name) {
 // REQUIRES: parts_.names.lock is shared.
 Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  const auto found = SLUICE_TRY(parts_.tree.locate_told(directory, copies, name, NamesLock::Held));
+  const auto found =
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
-  keep_nameless(found[0]);
+  keep_open_after_unlink(found[0]);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
   const ShownTimes::NameChange changing(*directory);
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
@@ -236,19 +238,21 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
   if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
   SharedLock lock(parts_.names.lock);
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
-  const auto found = SLUICE_TRY(parts_.tree.locate_told(directory, copies, name, NamesLock::Held));
+  const auto found =
+      SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
   if (found.empty()) return Error(ENOENT, "rmdir");
   if (!is_directory(found)) return Error(ENOTDIR, "rmdir");
-  // Where a copy of the parent is out of reach, so may be one of this directory, with files in it.
-  if (!copies.complete) return Error(EIO, "rmdir on a tier that is offline");
+  // If a copy of the parent is offline, a copy of this directory may be, too, with files in it.
+  if (!copies.complete)
+    return Error(EIO, "rmdir: the directory may have files on a tier that is offline");
   if (found.size() > 1) {
     for (const Located& copy : found) {
       const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy.tier));
       if (!SLUICE_TRY(is_empty(at.get(), name))) return Error(ENOTEMPTY, "rmdir");
     }
   }
-  // The fastest copy, which the attributes come from, goes last. No intent is needed: a directory
-  // that is left on some of its tiers is that directory still, empty as it was.
+  // The fastest copy, which defines the attributes, is removed last. No intent is needed: if a
+  // crash leaves some of the copies, they are still the same empty directory.
   set_removed(found, true);
   const ShownTimes::NameChange changing(*directory);
   for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
@@ -258,7 +262,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
       set_removed(found, false);
       if (const InodePtr known = parts_.table.find(copy->identity.id)) {
         Inode::Locked state(*known);
-        // What was removed before this one failed is not there any more.
+        // Forget the copies that were removed before this one failed.
         std::erase_if(state->copies, [&](const Copy& c) {
           return std::any_of(found.rbegin(), copy,
                              [&](const Located& gone) { return gone.tier == c.tier; });

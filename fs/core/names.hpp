@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Names looks up, makes, links, renames and removes the names of the mount. The kernel checks
-// permissions and serialises changes of one directory; it never sends an id that it has not been
-// given or has forgotten.
+// Names looks up, makes, links, renames and removes the names of the mount. It relies on the kernel
+// to check permissions, to serialise changes of one directory, and to send only ids that it has
+// learned and not forgotten.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <sys/stat.h>
@@ -30,8 +30,7 @@ namespace sluice {
 
 class DirectoryStream;
 
-// What the kernel is told of a name. No id: the name does not exist, and the kernel may remember
-// that, too.
+// The reply to a lookup. If `id` is 0, the name does not exist; the kernel may cache that, too.
 struct Entry {
   InodeId id{};
   std::uint32_t generation = 0;
@@ -72,19 +71,21 @@ class Names {
   Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
   Result<void> sync_directory(InodeId id);
 
-  // Calls `make(copy)` for the tiers on which the new file `name` of `parent` may be made, best
+  // Creates the file `name` in `parent`: calls `make(copy)` for one tier after the other, best
   // first, until one has room. REQUIRES: Namespace::lock is held.
   Result<Located> place_new(const InodePtr& parent, const char* name,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
-  // What the kernel is told of what was found, with one lookup more.
-  Result<Entry> enter(const std::vector<Located>& found, const InodePtr& parent, const char* name);
+  // The entry for what was found. Adds a reference, because the kernel counts each entry as a
+  // lookup.
+  Result<Entry> entry_with_reference(const std::vector<Located>& found, const InodePtr& parent,
+                                     const char* name);
 
  private:
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
-  Entry entry_of(const InodePtr& inode, const Located& found);
+  Entry entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   Result<Entry> make(InodeId parent, const char* name,
                      const std::function<Result<void>(int directory)>& make_it);
-  void keep_nameless(const Located& victim);
+  void keep_open_after_unlink(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   Result<void> unlink_locked(const InodePtr& directory, const char* name);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Renaming: on one tier a system call, over several an intent.
+// Renames: one system call if only one tier is involved, an intent if there are several.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdio.h>
@@ -61,17 +61,17 @@ Result<std::vector<Step>> Names::rename_steps(const InodePtr& parent, const char
   return renames;
 }
 
-// What is known of a rename from having tried it, and how it goes on.
+// The state of a rename between attempts, and what to do next.
 struct Names::RenameAttempt {
   enum class Next {
-    None,    // it is over, done or failed
-    Anew,    // a move of one of the files began meanwhile
-    Alone,   // a directory that is renamed while somebody makes a copy of it on another tier would
-             // go on under both names
-    Synced,  // `file` must be on disk first, which takes too long for others to wait
+    Finish,           // it succeeded or failed
+    Retry,            // a move of one of the files began or ended meanwhile
+    LockExclusively,  // a directory that is renamed while another thread makes a copy of it on
+                      // another tier would end up with both names
+    SyncFile,         // `file` must be synced first, without the lock because that takes long
   };
-  Next next = Next::None;
-  bool alone = false, synced = false;
+  Next next = Next::Finish;
+  bool exclusive = false, synced = false;
   UniqueFd file = {};
 };
 
@@ -88,11 +88,11 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
     const ChangeGuard source_guard = SLUICE_TRY(ChangeGuard::of(source));
     const ChangeGuard target_guard =
         SLUICE_TRY(ChangeGuard::of(target == source ? nullptr : target));
-    attempt.next = RenameAttempt::Next::None;
+    attempt.next = RenameAttempt::Next::Finish;
     const auto try_once = [&]() -> Result<void> {
       if (parts_.tree.moving_file(from, name, NamesLock::Held) != source ||
           parts_.tree.moving_file(to, new_name, NamesLock::Held) != target) {
-        attempt.next = RenameAttempt::Next::Anew;
+        attempt.next = RenameAttempt::Next::Retry;
         return {};
       }
       SLUICE_TRY(source_guard.check_name());
@@ -100,7 +100,7 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
       return rename_locked(from, name, to, new_name, flags, attempt);
     };
     Result<void> done;
-    if (attempt.alone) {
+    if (attempt.exclusive) {
       ExclusiveLock lock(parts_.names.lock);
       done = try_once();
     } else {
@@ -108,17 +108,17 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
       done = try_once();
     }
     switch (attempt.next) {
-      case RenameAttempt::Next::None:
+      case RenameAttempt::Next::Finish:
         return done;
-      case RenameAttempt::Next::Alone:
-        attempt.alone = true;
+      case RenameAttempt::Next::LockExclusively:
+        attempt.exclusive = true;
         break;
-      case RenameAttempt::Next::Synced:
-        if (must_not_wait) return Error(kWouldWait, "sync what is renamed");
-        if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync what is renamed");
+      case RenameAttempt::Next::SyncFile:
+        if (must_not_wait) return Error(kWouldWait, "sync the renamed file");
+        if (::fdatasync(attempt.file.get()) < 0) return Error::last("sync the renamed file");
         attempt.synced = true;
         break;
-      case RenameAttempt::Next::Anew:
+      case RenameAttempt::Next::Retry:
         break;
     }
   }
@@ -128,19 +128,21 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
                                   const char* new_name, unsigned flags, RenameAttempt& attempt) {
   const OpenCopies from_copies = SLUICE_TRY(parts_.tree.open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(parts_.tree.open_copies(to));
-  const auto source = SLUICE_TRY(parts_.tree.locate_told(from, from_copies, name, NamesLock::Held));
+  const auto source =
+      SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesLock::Held));
   if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
-  const auto target = SLUICE_TRY(parts_.tree.locate_told(to, to_copies, new_name, NamesLock::Held));
+  const auto target =
+      SLUICE_TRY(parts_.tree.locate_for_kernel(to, to_copies, new_name, NamesLock::Held));
   if (!target.empty() && (flags & RENAME_NOREPLACE)) return Error(EEXIST, "rename");
   if (target.empty() && (flags & RENAME_EXCHANGE)) return Error(ENOENT, "rename");
-  if (!attempt.alone && (is_directory(source) || is_directory(target))) {
-    attempt.next = RenameAttempt::Next::Alone;
+  if (!attempt.exclusive && (is_directory(source) || is_directory(target))) {
+    attempt.next = RenameAttempt::Next::LockExclusively;
     return {};
   }
 
   if ((is_directory(source) && !from_copies.complete) ||
       (is_directory(target) && !to_copies.complete)) {
-    return Error(EIO, "rename on a tier that is offline");
+    return Error(EIO, "rename: the directory may have a copy on a tier that is offline");
   }
 
   const bool replaces = !target.empty() && !(flags & RENAME_EXCHANGE);
@@ -154,21 +156,21 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
     return Error(ENOTDIR, "rename");
   }
   if (replaces && !is_directory(source) &&
-      !parts_.tree.check_that_nothing_hides(to, new_name, target[0].tier, source[0].tier)) {
-    return Error(EIO, "rename over one of two files of a name");
+      !parts_.tree.check_not_hidden(to, new_name, target[0].tier, source[0].tier)) {
+    return Error(EIO, "rename: two files have the new name; run 'sluice fsck'");
   }
   if (replaces) {
-    is_directory(target) ? set_removed(target, true) : keep_nameless(target[0]);
+    is_directory(target) ? set_removed(target, true) : keep_open_after_unlink(target[0]);
   }
-  if (target.empty()) SLUICE_TRY(parts_.away.note_taken(to, to_copies, new_name));
+  if (target.empty()) SLUICE_TRY(parts_.away.note_new_name(to, to_copies, new_name));
   const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
-  if (!done || attempt.next != RenameAttempt::Next::None) return done;
+  if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
   const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
     const InodePtr moved = parts_.table.find(what);
-    if (moved) moved->told_name(where->id(), as);
+    if (moved) moved->set_kernel_name(where->id(), as);
   };
-  // Do they inherit other pins now?
+  // The renamed directories may inherit other pins now.
   if ((is_directory(source) || is_directory(target)) &&
       parts_.pins.inside(from) != parts_.pins.inside(to))
     parts_.pins.inheritance_changed();
@@ -183,7 +185,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
                                    unsigned flags, RenameAttempt& attempt) {
   if (source.size() == 1 &&
       (target.empty() || (target.size() == 1 && target[0].tier == source[0].tier))) {
-    // One tier, one system call: the tier's own filesystem makes it atomic.
+    // Only one tier is involved: its filesystem makes the rename atomic.
     const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(from, source[0].tier));
     const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier));
     const ShownTimes::NameChange leaving(*from), arriving(*to);
@@ -193,19 +195,20 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
     return {};
   }
   if (S_ISREG(source[0].st.st_mode) && !(flags & RENAME_EXCHANGE)) {
-    // What it replaces is removed for good: a power cut must not find neither. On one tier, its
-    // filesystem sees to that (ext4: auto_da_alloc). Most of it goes to disk before the names are
-    // locked, and here only what came since.
+    // The replaced file is removed for good, so the new one must be on disk first: otherwise a
+    // power failure could lose both. On a single tier the filesystem does this itself (ext4:
+    // auto_da_alloc). Most of the file is synced before the names are locked; this sync writes only
+    // what was added since.
     const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(from, source[0].tier));
     UniqueFd file =
         SLUICE_TRY(open_without_waiting([&](int how) { return ::openat(old_dir.get(), name, how); },
-                                        O_RDONLY | O_NOFOLLOW, "sync what is renamed"));
+                                        O_RDONLY | O_NOFOLLOW, "sync the renamed file"));
     if (!attempt.synced) {
       attempt.file = std::move(file);
-      attempt.next = RenameAttempt::Next::Synced;
+      attempt.next = RenameAttempt::Next::SyncFile;
       return {};
     }
-    if (::fdatasync(file.get()) < 0) return Error::last("sync what is renamed");
+    if (::fdatasync(file.get()) < 0) return Error::last("sync the renamed file");
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   const ShownTimes::NameChange leaving(*from), arriving(*to);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Threads that take requests from the kernel must not wait for a disk or for the end of a move:
-// the requests of a whole core wait behind them. An operation that would wait there returns
-// kWouldWait before it has changed anything, and is run again by SlowRequests.
+// A thread that takes requests from the kernel must not wait for a disk or for the end of a move,
+// because all requests of one CPU core are queued behind it. An operation that would wait in such a
+// thread returns kWouldWait before it changes anything. SlowRequests then runs it again in another
+// thread.
 //
-// Threads: each has a flag of its own.
+// Threads: the flag is thread-local.
 #pragma once
 
 namespace sluice {
 
-// In Error::code, in place of an errno. It never leaves the daemon.
+// Used in Error::code in place of an errno. It is never sent to the kernel.
 inline constexpr int kWouldWait = 600;
 
 inline thread_local bool must_not_wait = false;
 
-// While it lives, its thread must not wait.
+// The thread that creates a NoWaiting must not wait until it is destroyed.
 class NoWaiting {
  public:
   NoWaiting() { must_not_wait = true; }

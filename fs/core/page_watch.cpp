@@ -15,21 +15,19 @@ void PageWatch::watch(const InodePtr& inode, InodeState& state) {
   mapped_.push_back(inode);
 }
 
-// Whether a writable mapping has outlived the last close of this file. A read lease can be had only
-// if nobody, mapping or descriptor, can write. Answers "no" once and for all until the next open
-// for writing.
+// The kernel grants a read lease only if no mapping and no descriptor can write to the file.
 bool PageWatch::is_still_mapped(const InodePtr& inode) {
   const auto fd = descriptors_.open(inode, O_RDONLY);
   if (!fd) return false;
   Inode::Locked state(*inode);
-  // Where no lease can be had (CAP_LEASE is missing, the tier knows none), it may be.
+  // Without leases (no CAP_LEASE, or no support on the tier), assume that it is mapped.
   if (::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0) return true;
   ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
   if (!state->open || state->open->mappers == 0) state->pages.maybe_mapped = false;
   return false;
 }
 
-void PageWatch::notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen) {
+void PageWatch::notice_change(const InodePtr& inode, const SharedFd& fd, bool by_mapping) {
   struct stat st {};
   if (::fstat(fd->get(), &st) < 0) return;
   const std::int64_t mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
@@ -37,25 +35,25 @@ void PageWatch::notice_change(const InodePtr& inode, const SharedFd& fd, bool un
     pool_.note_file_size(static_cast<std::uint64_t>(st.st_blocks) * 512);
     Inode::Locked state(*inode);
     state->size_hint = static_cast<std::uint64_t>(st.st_size);
-    if (!unseen || state->pages.told_mtime == 0 || state->pages.told_mtime == mtime) return;
-    state->pages.told_mtime = 0;
+    if (!by_mapping || state->pages.kernel_mtime == 0 || state->pages.kernel_mtime == mtime) return;
+    state->pages.kernel_mtime = 0;
   }
   kernel_.drop_attributes(inode->id());
 }
 
-void PageWatch::written_below_pages(InodeId id) {
+void PageWatch::drop_pages_later(InodeId id) {
   MutexLock lock(mutex_);
   written_.insert(id);
 }
 
-// The kernel learns now that size and times have changed: whoever reads next asks for them, and
-// drops the pages that it kept if they differ. Pages that somebody has mapped are dropped by the
-// next tick(): doing that here could wait for a read that waits for this thread.
-void PageWatch::written_past_kernel(const InodePtr& file) {
+// Without cached attributes, the next read asks for the size and times, and drops the cached pages
+// if they have changed. Mapped pages are dropped by the next tick(): dropping them here could wait
+// for a read that waits for this thread.
+void PageWatch::drop_cached(const InodePtr& file) {
   bool has_pages = false;
   {
     Inode::Locked state(*file);
-    state->pages.told_mtime = 0;
+    state->pages.kernel_mtime = 0;
     has_pages = state->open && !state->open->passthrough;
   }
   kernel_.drop_attributes(file->id());
@@ -69,7 +67,7 @@ void PageWatch::tick() {
   drop_written_pages();
 }
 
-// Whether there is nothing to look for any more. Then it is off the list.
+// Whether the file need not be checked any more. If so, it is no longer marked as watched.
 bool PageWatch::is_no_longer_mapped(const InodePtr& inode) {
   bool maybe = false;
   {
@@ -79,14 +77,14 @@ bool PageWatch::is_no_longer_mapped(const InodePtr& inode) {
   }
   if (maybe && is_still_mapped(inode)) return false;
   Inode::Locked state(*inode);
-  // Opened meanwhile: who did so saw it on the list.
+  // The file was opened meanwhile, and watch() did not add it again because it was still marked.
   if (state->open && state->open->mappers > 0) return false;
   state->pages.is_watched = false;
   return true;
 }
 
-// Stores through a mapping change a file's times without a request: look, every second, at those
-// that may be mapped.
+// Stores through a mapping change a file's times without a request, so files that may be mapped are
+// checked every second.
 void PageWatch::notice_mapped_changes() {
   std::vector<std::weak_ptr<Inode>> candidates;
   {

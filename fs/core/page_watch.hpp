@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// PageWatch notices changes of files that the kernel's cache does not know of: stores through
-// mappings of passthrough files, and writes by the daemon or a GPU below pages that are cached. It
-// makes the kernel drop what is out of date.
+// PageWatch makes the kernel drop attributes and pages from its cache when a file changes without
+// the kernel's knowledge: by stores through mappings of passthrough files, and by writes of the
+// daemon or a GPU to ranges whose pages are cached. It owns the lists of files to check.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <memory>
@@ -23,21 +23,24 @@ class PageWatch {
   PageWatch(Pool& pool, KernelSide& kernel, Descriptors& descriptors)
       : pool_(pool), kernel_(kernel), descriptors_(descriptors) {}
 
-  // The file may be mapped for writing from now on: tick() looks at it every second.
+  // Records that the file may be mapped for writing from now on. tick() then checks it every
+  // second. `state` is the inode's.
   void watch(const InodePtr& inode, InodeState& state);
-  // Whether a writable mapping has outlived the last close of the file. "No" holds until the file
-  // is opened for writing again.
+  // Whether a writable mapping has outlived the last close of the file. The answer "false" stays
+  // valid until the file is opened for writing again.
   bool is_still_mapped(const InodePtr& inode);
 
-  // Looks at a file that was changed without a request. `unseen`: the kernel may not know either
-  // (a mapping), so it is made to ask.
-  void notice_change(const InodePtr& inode, const SharedFd& fd, bool unseen);
-  // The daemon wrote to a file that somebody may have mapped; the pages go with the next tick().
-  void written_below_pages(InodeId id);
-  // A GPU wrote to the file: the kernel must ask for its size and times now.
-  void written_past_kernel(const InodePtr& file);
+  // Reads the new size of a file that may have changed without a request to the daemon.
+  // `by_mapping`: the kernel may not know of the change either; if the mtime differs, it must drop
+  // the attributes.
+  void notice_change(const InodePtr& inode, const SharedFd& fd, bool by_mapping);
+  // Has the next tick() drop the pages of a file that the daemon wrote to and that may be mapped.
+  void drop_pages_later(InodeId id);
+  // Drops the attributes of a file that changed without the kernel's knowledge, and has the next
+  // tick() drop its pages.
+  void drop_cached(const InodePtr& file);
 
-  // Called every second. REQUIRES: the caller answers no request.
+  // Called every second. REQUIRES: the calling thread is not answering a request.
   void tick();
 
  private:
@@ -49,8 +52,9 @@ class PageWatch {
   KernelSide& kernel_;
   Descriptors& descriptors_;
   Mutex mutex_;
-  std::vector<std::weak_ptr<Inode>> mapped_ GUARDED_BY(mutex_);  // files that may be mapped
-  std::set<InodeId> written_ GUARDED_BY(mutex_);                 // below cached pages
+  std::vector<std::weak_ptr<Inode>> mapped_
+      GUARDED_BY(mutex_);                         // files that may be mapped for writing
+  std::set<InodeId> written_ GUARDED_BY(mutex_);  // their pages must be dropped
 };
 
 }  // namespace sluice

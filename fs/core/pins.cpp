@@ -8,8 +8,8 @@
 namespace sluice {
 
 namespace {
-// How far up a pin is looked for after pins have changed; beyond, what was known before holds. One
-// user's deep tree and changing pins must not keep others waiting.
+// How many levels up a pin is searched for after pins have changed. Above that, the cached pin is
+// used, so that deep trees and frequent changes of pins do not delay other users.
 constexpr std::size_t kMostLevelsUp = 4096;
 }  // namespace
 
@@ -21,7 +21,7 @@ void Pins::tiers_changed() {
 void Pins::changed(const InodePtr& inode) {
   {
     Inode::Locked state(*inode);
-    ++state->xattrs.changes;  // who has just read the old one must not remember it
+    ++state->xattrs.changes;  // a thread that has read the old pin must not cache it
     state->pins.own_epoch = 0;
   }
   if (inode->is_directory()) ++epoch_;
@@ -48,7 +48,7 @@ TierIndex Pins::own(const InodePtr& directory) {
 
 TierIndex Pins::inside(const InodePtr& directory) {
   const std::uint64_t epoch = epoch_.load();
-  std::vector<InodePtr> unsure;  // from `directory` up to where the answer is
+  std::vector<InodePtr> unsure;  // from `directory` up to where the pin is known
   TierIndex pin = kNoTier;
   for (InodePtr at = directory; at;) {
     InodeId up{};
@@ -57,7 +57,8 @@ TierIndex Pins::inside(const InodePtr& directory) {
       const bool is_too_far = unsure.size() == kMostLevelsUp;
       if (state->pins.inherited_epoch == epoch || is_too_far) {
         pin = state->pins.inherited;
-        // What is nearer to the top may still find it out.
+        // Directories nearer to the root may still find their pin, so only this one is marked as
+        // known.
         if (is_too_far) unsure.resize(1);
         break;
       }
@@ -85,7 +86,7 @@ TierIndex Pins::effective(const InodePtr& inode) {
   return parent ? inside(parent) : kNoTier;
 }
 
-InodePtr Pins::bearer(const InodePtr& inode) {
+InodePtr Pins::pin_source(const InodePtr& inode) {
   InodePtr at = inode;
   for (std::size_t levels = 0; at && levels < kMostLevelsUp; ++levels) {
     if (own(at) != kNoTier) return at;
@@ -107,9 +108,9 @@ bool Pins::is_deeper_than(const InodePtr& inode, std::size_t levels) {
 TierIndex Pins::wanted(const InodePtr& parent, const char* name) {
   const TierIndex pin = inside(parent);
   if (pin != kNoTier || rules_.empty()) return pin;
-  // A path that nobody can write down matches no rule: the census does not get there either.
+  // A path longer than PATH_MAX matches no rule; the census does not reach it either.
   if (is_deeper_than(parent, PATH_MAX / 2)) return kNoTier;
-  // It is empty, and as young as can be.
+  // A new file has size 0 and age 0.
   const std::string directory = tree_.path_of(parent);
   const auto rule = matching_rule(rules_, (directory == "/" ? "" : directory) + "/" + name, 0, {});
   return rule ? rules_[*rule].tier : kNoTier;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Pins answers on which tier a pin or a rule wants a file. A pin is an xattr of a file or of a
-// directory above it; each directory remembers what holds inside it until some pin changes.
+// Pins determines on which tier a pin or a rule wants a file. A pin is an xattr of a file, or of a
+// directory for everything below it. The pin that a directory passes on is cached in its inode; any
+// change of a pin makes these caches invalid.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <atomic>
@@ -29,22 +30,24 @@ class Pins {
         names_(names),
         rules_(std::move(rules)) {}
 
-  // The pin that holds for the inode, its own or one that it inherits; kNoTier if none does.
-  // REQUIRES: Namespace::lock is not held.
+  // The pin of the inode, its own or an inherited one; kNoTier if there is none. REQUIRES:
+  // Namespace::lock is not held.
   TierIndex effective(const InodePtr& inode);
-  // The inode itself or the directory above it that has the pin; nullptr if none has.
-  InodePtr bearer(const InodePtr& inode);
-  // The pin that holds for what is in `directory`. REQUIRES: Namespace::lock is held.
+  // The inode, or the directory above it, that has the effective pin; nullptr if there is none.
+  InodePtr pin_source(const InodePtr& inode);
+  // The pin for everything in `directory`; kNoTier if there is none. REQUIRES: Namespace::lock is
+  // held.
   TierIndex inside(const InodePtr& directory);
-  // Where a pin or a rule wants the new file `name`; kNoTier: anywhere. REQUIRES: Namespace::lock
-  // is held.
+  // The tier on which a pin or a rule wants the new file `name`; kNoTier: any. REQUIRES:
+  // Namespace::lock is held.
   TierIndex wanted(const InodePtr& parent, const char* name);
 
-  // The pin of this inode was set or removed.
+  // Must be called after the pin of this inode was set or removed.
   void changed(const InodePtr& inode);
-  // A directory was renamed, and may inherit another pin.
+  // Must be called after a directory was renamed, because it may inherit another pin.
   void inheritance_changed() { ++epoch_; }
-  // A tier came or went, and with it the pins that name it.
+  // Must be called when a tier was added, came online or went offline: pins to it become valid or
+  // invalid.
   void tiers_changed();
 
  private:
@@ -57,8 +60,8 @@ class Pins {
   Descriptors& descriptors_;
   Namespace& names_;
   const std::vector<Rule> rules_;
-  std::atomic<std::uint64_t> epoch_{1};       // see Inode::pin_epoch
-  std::atomic<std::uint32_t> tier_epoch_{1};  // see Inode::own_pin_epoch
+  std::atomic<std::uint64_t> epoch_{1};       // see CachedPins::inherited_epoch
+  std::atomic<std::uint32_t> tier_epoch_{1};  // see CachedPins::own_epoch
 };
 
 }  // namespace sluice

@@ -297,7 +297,7 @@ std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& 
   for (const std::size_t i : which) {
     if (!results[i]) continue;
     const InodePtr& file = moving(i).change.file;
-    parts_.times.keep(*file);
+    parts_.times.save(*file);
     parts_.kernel.drop_attributes(file->id());  // st_blocks
     // The engine may have read the original while it was copied.
     parts_.engine.forget(moving(i).source());

@@ -16,7 +16,7 @@ namespace sluice {
 Result<void> Relocator::move_special(const InodePtr& parent, const std::string& name, Tier& from,
                                      Tier& to) {
   const auto found = SLUICE_TRY(
-      parts_.tree.look_up(parent, name.c_str(), NamesLock::Held, InodeTable::Told::Nobody));
+      parts_.tree.look_up(parent, name.c_str(), NamesLock::Held, InodeTable::LookupBy::Daemon));
   if (!found.inode) return Error(ENOENT, "the file was deleted");
   const auto move = [&]() -> Result<void> {
     if (found.found[0].tier != from.index())
@@ -92,7 +92,7 @@ Result<void> Relocator::vacate_tree(Tier& from, Tier& to, Remainder& left) {
       levels.back().below.pop_back();
       InodePtr directory =
           SLUICE_TRY(parts_.tree.look_up(levels.back().directory, name.c_str(), NamesLock::Free,
-                                         InodeTable::Told::Nobody))
+                                         InodeTable::LookupBy::Daemon))
               .inode;
       // It was removed or replaced meanwhile.
       if (!directory || !directory->is_directory()) {

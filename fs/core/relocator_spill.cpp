@@ -188,7 +188,7 @@ Result<void> Relocator::move_open_file(const InodePtr& inode, const SharedFd& so
   parts_.names.end_move();
   move->end();
   if (!switched) return switched;
-  if (named) parts_.times.keep(*inode);
+  if (named) parts_.times.save(*inode);
   parts_.engine.forget(source->get());
   return {};
 }

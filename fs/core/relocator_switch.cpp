@@ -17,8 +17,7 @@ Result<void> Relocator::prepare(Switch& change) {
   Tier& to = parts_.pool[change.to];
   std::vector<NamePlaces> places;
   for (Switch::Name& name : change.names) {
-    SLUICE_TRY(
-        parts_.tree.check_that_nothing_hides(name.parent, name.text, from.index(), to.index()));
+    SLUICE_TRY(parts_.tree.check_not_hidden(name.parent, name.text, from.index(), to.index()));
     name.from = SLUICE_TRY(parts_.tree.open_copy(name.parent, from.index()));
     auto opened = parts_.tree.open_copy(name.parent, to.index());
     if (failed_with(opened, ENOENT)) {
@@ -87,7 +86,8 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
     const bool makes = step < change.names.size();
     const Switch::Name& name = change.names[makes ? step : step - change.names.size()];
     const OpenCopy& directory = makes ? name.to : name.from;
-    return parts_.times.change_unseen(*name.parent, directory.tier->index(), directory.get(), act);
+    return parts_.times.change_with_old_times(*name.parent, directory.tier->index(),
+                                              directory.get(), act);
   };
   const auto ends =
       execute_moves(parts_.store, parts_.pool, intents, copy_has_names, without_new_times);

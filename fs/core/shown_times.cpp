@@ -14,9 +14,10 @@ namespace sluice {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-// No copy's: a ctime that is never met.
+// A ctime that no copy has.
 constexpr std::int64_t kNoTime = 0;
-// The coarsest step of the clock that ctimes are taken from is 10 ms (HZ = 100).
+// Twice the longest tick of the clock from which the kernel takes ctimes, which is 10 ms (HZ =
+// 100).
 constexpr std::int64_t kClockStep = 20'000'000;
 
 std::int64_t nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; }
@@ -60,8 +61,9 @@ InodeTimes& times_of(const Inode& inode, InodeState& state) {
   return *state.times;
 }
 
-// A user's change within one step of the kernel's clock after ours leaves the ctime as it was.
-void stop_hiding_recent(InodeState& inode) {
+// If a user changes the inode within one clock tick after a move, the ctime stays the same, and the
+// change could not be told from the move. So recent ctimes are no longer hidden.
+void show_recent_ctimes(InodeState& inode) {
   if (!inode.times) return;
   const std::int64_t recent = coarse_now() - kClockStep;
   for (KeptTimes::Copy& copy : inode.times->kept.copies) {
@@ -82,7 +84,7 @@ void ShownTimes::load(Inode& inode) {
     const auto at = changed_.find(inode.id());
     if (at != changed_.end()) found = at->second;
   }
-  // What can't be read counts as lost.
+  // An error counts as "not found": losing the times is harmless.
   if (found.copies.empty()) {
     if (auto stored = store_.times(inode.id())) found = *std::move(stored);
   }
@@ -121,8 +123,8 @@ std::int64_t ShownTimes::moved(Inode& file, TierIndex from, int source, TierInde
   Inode::Locked state(file);
   show(*state, from, before);
   const std::int64_t ctime = nanoseconds(after.st_ctim);
-  arrive(file, *state, from, born,
-         {.slot = slot(to), .ctime = ctime, .shown_ctime = nanoseconds(before.st_ctim)});
+  record_move(file, *state, from, born,
+              {.slot = slot(to), .ctime = ctime, .shown_ctime = nanoseconds(before.st_ctim)});
   return ctime;
 }
 
@@ -130,20 +132,20 @@ void ShownTimes::moved_while_written(Inode& file, TierIndex from, int source, Ti
   load(file);
   const std::int64_t born = birth_of(source);
   Inode::Locked state(file);
-  arrive(file, *state, from, born, {.slot = slot(to), .ctime = kNoTime});
+  record_move(file, *state, from, born, {.slot = slot(to), .ctime = kNoTime});
 }
 
-void ShownTimes::arrive(const Inode& file, InodeState& state, TierIndex from, std::int64_t born,
-                        KeptTimes::Copy arrived) {
+void ShownTimes::record_move(const Inode& file, InodeState& state, TierIndex from,
+                             std::int64_t born, KeptTimes::Copy arrived) {
   KeptTimes& times = times_of(file, state).kept;
   const KeptTimes::Copy* old = find(times, slot(from));
   arrived.birth = old != nullptr && old->birth != 0 ? old->birth : born;
-  // The old copy's stay: the move may be taken back yet.
+  // The times of the old copy are kept, because the move may still be undone.
   std::erase_if(times.copies, [&](const KeptTimes::Copy& each) { return each.slot != slot(from); });
   times.copies.push_back(arrived);
 }
 
-void ShownTimes::keep(Inode& inode) {
+void ShownTimes::save(Inode& inode) {
   KeptTimes kept;
   {
     Inode::Locked state(inode);
@@ -157,14 +159,14 @@ void ShownTimes::keep(Inode& inode) {
   write_later(inode.id(), std::move(kept));
 }
 
-Result<void> ShownTimes::change_unseen(Inode& directory, TierIndex tier, int fd,
-                                       const std::function<Result<void>()>& act) {
+Result<void> ShownTimes::change_with_old_times(Inode& directory, TierIndex tier, int fd,
+                                               const std::function<Result<void>()>& act) {
   load(directory);
-  MutexLock its_turn(turn(directory));
+  MutexLock lock(directory_mutex(directory));
   struct stat before {};
   const bool alone = [&] {
     Inode::Locked state(directory);
-    // Who changes names here now may do so before or after we look.
+    // With a running name change, we cannot know whether it is already part of the times.
     if (state->directory.name_changes > 0 || ::fstat(fd, &before) < 0) return false;
     InodeTimes& times = times_of(directory, *state);
     KeptTimes::Copy& copy = copy_on(times.kept, slot(tier));
@@ -178,7 +180,8 @@ Result<void> ShownTimes::change_unseen(Inode& directory, TierIndex tier, int fd,
   auto done = act();
   if (!alone) return done;
   {
-    // Held over two short system calls: who changes names from here on changes the times again.
+    // The inode is locked during two short system calls, so that no name change can start between
+    // them.
     Inode::Locked state(directory);
     InodeTimes& times = *state->times;
     const bool still_alone =
@@ -190,11 +193,12 @@ Result<void> ShownTimes::change_unseen(Inode& directory, TierIndex tier, int fd,
       copy_on(times.kept, slot(tier)).ctime = nanoseconds(after.st_ctim);
     }
   }
-  keep(directory);
+  save(directory);
   return done;
 }
 
-void ShownTimes::copied(Inode& directory, TierIndex tier, int original, const Located& made) {
+void ShownTimes::directory_copied(Inode& directory, TierIndex tier, int original,
+                                  const Located& made) {
   load(directory);
   struct stat st {};
   if (::fstat(original, &st) < 0) return;
@@ -206,7 +210,7 @@ void ShownTimes::copied(Inode& directory, TierIndex tier, int original, const Lo
         .ctime = nanoseconds(made.st.st_ctim),
         .shown_ctime = nanoseconds(st.st_ctim)};
   }
-  keep(directory);
+  save(directory);
 }
 
 ShownTimes::NameChange::NameChange(Inode& directory) : directory_(directory) {
@@ -218,26 +222,26 @@ ShownTimes::NameChange::~NameChange() {
   Inode::Locked state(directory_);
   --state->directory.name_changes;
   if (!state->times) return;
-  // The copy that is being changed unseen is shown as it is from now on.
+  // From now on, the real times are shown even if change_with_old_times() is running.
   if (std::exchange(state->times->changing, std::uint8_t{0}) != 0) ++state->times->changes;
-  stop_hiding_recent(*state);
+  show_recent_ctimes(*state);
 }
 
 ShownTimes::AttributeChange::AttributeChange(ShownTimes& times, Inode& directory)
-    : directory_(directory), turn_(times.turn(directory)) {
-  turn_.lock();
+    : directory_(directory), mutex_(times.directory_mutex(directory)) {
+  mutex_.lock();
 }
 
 ShownTimes::AttributeChange::~AttributeChange() {
   {
     Inode::Locked state(directory_);
-    stop_hiding_recent(*state);
+    show_recent_ctimes(*state);
   }
-  turn_.unlock();
+  mutex_.unlock();
 }
 
 void ShownTimes::wait_until_past(std::int64_t ctime) {
-  // Not for ever: somebody may set the clock back.
+  // The wait is limited, because the clock may be set back.
   for (std::int64_t waited = 0; coarse_now() <= ctime && waited < kClockStep;
        waited += kSecond / 1000) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -268,12 +272,12 @@ void ShownTimes::flush() {
   const auto kept = store_.keep_times(changed);
   const auto forgotten = gone.empty() ? Result<void>() : store_.forget_times(gone);
   if (!kept || !forgotten) {
-    // Not tried again: all that is lost is a ctime.
-    log::get().debug("times hidden by moves could not be stored: files={} errno={}",
+    // Not repeated: only a ctime is lost.
+    log::get().debug("cannot store the times from before moves: files={} errno={}",
                      changed.size() + gone.size(), (kept ? forgotten : kept).error().code);
   }
   MutexLock lock(mutex_);
-  // Only now: who looks a file up meanwhile finds it here or in the store.
+  // Erased only now, so that load() finds the times either here or in the store.
   for (const auto& [id, times] : changed) {
     const auto at = changed_.find(id);
     if (at != changed_.end() && at->second == times) changed_.erase(at);

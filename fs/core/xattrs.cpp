@@ -14,8 +14,8 @@ namespace {
 
 bool is_ours(std::string_view name) { return name == kIdentityXattr || name == kPinXattr; }
 
-// Not seen in the mount. An alias of an ACL would be copied by rsync -X from one file to another as
-// if it were an attribute of its own, and be the ACL of whatever moves to XFS later.
+// Whether the mount hides the xattr. rsync -X would copy an alias of an ACL as if it were another
+// xattr, and it would become the ACL of a file that moves to XFS later.
 bool is_hidden(std::string_view name) { return is_ours(name) || is_acl_alias(name); }
 
 bool is_virtual(std::string_view name) { return name.starts_with(kVirtualPrefix); }
@@ -104,7 +104,7 @@ Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
   if (name == "prefetch") return parts_.gpu.prefetch(inode, value, user);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = parts_.pool.by_name(value);
-  if (tier == nullptr) return Error(EINVAL, "the pool has no tier of that name");
+  if (tier == nullptr) return Error(EINVAL, "the pool has no tier with that name");
   if (name == "tier") return parts_.moves.request(inode, tier->index(), user);
   SLUICE_TRY(parts_.attributes.set_xattr(inode, kPinXattr, value, 0, Caller{}));
   pin_changed(inode);
@@ -123,7 +123,7 @@ void Xattrs::pin_changed(const InodePtr& inode) {
   if (parts_.migration != nullptr) parts_.migration->replan_soon();
 }
 
-// What the planner would know of the file.
+// What the planner knows about the file.
 Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st) {
   const Heat heat = SLUICE_TRY(parts_.accesses.heat(inode));
   FileFacts facts;
@@ -146,7 +146,7 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
 Result<std::string> Xattrs::explain(const InodePtr& inode) {
   using nlohmann::json;
   const struct statx st =
-      SLUICE_TRY(parts_.attributes.statx_on_tier(inode));  // its birth is its arrival there
+      SLUICE_TRY(parts_.attributes.statx_on_tier(inode));  // its birth is the arrival on this tier
   const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
   const Policy& policy = parts_.migration->policy();
   const std::vector<TierFacts> tiers = parts_.migration->tier_facts();
@@ -176,8 +176,9 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"moving", json()},
             {"pending", json()}};
   if (facts.pin != kNoTier) {
-    const InodePtr bearer = parts_.pins.bearer(inode);
-    j["pin"] = {{"tier", names[facts.pin]}, {"from", bearer ? parts_.tree.path_of(bearer) : ""}};
+    const InodePtr pin_source = parts_.pins.pin_source(inode);
+    j["pin"] = {{"tier", names[facts.pin]},
+                {"from", pin_source ? parts_.tree.path_of(pin_source) : ""}};
   }
   if (facts.rule != kNoRule) {
     const Rule& rule = policy.rules[facts.rule];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Xattrs answers for extended attributes: those that the tiers store, and the virtual ones named
-// user.sluice.*, through which users ask about a file and give orders. Virtual attributes are never
-// listed, so that cp and rsync do not copy them.
+// Xattrs implements extended attributes: those that the tiers store, and the virtual ones named
+// user.sluice.*. Users read virtual attributes to learn about a file and set them to pin, move or
+// prefetch it. Virtual attributes are never listed, so that cp and rsync do not copy them.
 //
-// Threads: every member may be called from any thread at once.
+// Threads: thread-safe.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ class Xattrs {
     GpuFiles& gpu;
     MoveRequests& moves;
     const Clock& clock;
-    Migration* migration;  // nullptr: nothing is moved
+    Migration* migration;  // nullptr: files are never moved
   };
   explicit Xattrs(const Parts& parts) : parts_(parts) {}
 
@@ -45,13 +45,13 @@ class Xattrs {
   Result<void> remove(InodeId id, const char* name);
 
  private:
-  // `name` without the prefix.
+  // REQUIRES: `name` does not have the prefix.
   Result<std::string> virtual_value(const InodePtr& inode, std::string_view name);
   Result<void> set_virtual(const InodePtr& inode, std::string_view name, std::string_view value,
                            uid_t user);
   Result<void> remove_virtual(const InodePtr& inode, std::string_view name);
   void pin_changed(const InodePtr& inode);
-  // user.sluice.explain, as JSON.
+  // The value of user.sluice.explain, as JSON.
   Result<std::string> explain(const InodePtr& inode);
   Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// How a request is answered: exactly once, and with no exception past libfuse. For the sources that
-// have libfuse's callbacks, fuse_*.cpp. Threads: any.
+// Helpers for libfuse's callbacks (operations.cpp, bytes.cpp, listing.cpp). They reply to each
+// request exactly once, and let no exception escape into libfuse, which is C.
+//
+// Threads: thread-safe.
 #pragma once
 
 #include <linux/fuse.h>
@@ -21,23 +23,24 @@
 
 namespace sluice {
 
-// fuse_bytes.cpp: the callbacks for the bytes of open files.
+// bytes.cpp: the callbacks for the bytes of open files.
 void add_bytes_operations(fuse_lowlevel_ops& operations);
-// fuse_listing.cpp: those for directories that are open.
+// listing.cpp: the callbacks for open directories.
 void add_listing_operations(fuse_lowlevel_ops& operations);
 
 inline Session& session(fuse_req_t request) {
   return *static_cast<Session*>(fuse_req_userdata(request));
 }
 
-// The first thing that a thread of libfuse's does for us, with its first request.
+// Prepares a thread of libfuse, at its first request. True if its CPU affinity was changed.
 //
-// libfuse binds the thread of each io_uring queue to the queue's core. With few cores the
-// application then wakes on another, idle one after each reply, and its next request on that core's
-// queue, and so on: opening and creating files took half as long again (measured on 2 cores). Left
-// to the scheduler, the threads stay where the work is. With many, libfuse's choice is left alone:
-// an empty ioctl took 5 us with bound threads on 16 cores. Unbound, a 4 KiB GPU read of 28 us left
-// some 15 for the way there and back; that binding makes the difference is a guess.
+// libfuse binds the thread of each io_uring queue to the queue's core. If there are few cores, the
+// application then wakes up on another, idle core after each reply, sends its next request to that
+// core's queue, and so on. This made opening and creating files take 1.5 times as long (measured on
+// 2 cores). Without the binding, the scheduler keeps the threads where the work is. If there are
+// many cores, the binding is kept: on 16 cores an empty ioctl took 5 us with bound threads. Without
+// binding, about 15 us of a 4 KiB GPU read of 28 us were spent on the request itself; that the
+// binding causes this difference is a guess.
 inline bool begin_fuse_thread(const Session& session) {
   constexpr int kFewCores = 4;
   ensure_signal_stack();
@@ -57,13 +60,14 @@ inline Caller caller(fuse_req_t request) {
   return {context->uid, context->gid, context->umask, context->pid};
 }
 
-// For whom setuid bits must go, if they must.
+// The caller, if the request must clear setuid bits.
 inline std::optional<Caller> stripped(fuse_req_t request, bool kill) {
   return kill ? std::optional(caller(request)) : std::nullopt;
 }
 
-// At the end libfuse cancels its io_uring threads, and a thread that waits inside an operation
-// would be unwound through it, up to a noexcept.
+// Disables cancellation of the calling thread. When the session ends, libfuse cancels its io_uring
+// threads. A thread that waits inside an operation would be unwound into a noexcept function, which
+// ends the process.
 class NotCancelled {
  public:
   NotCancelled() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -75,16 +79,16 @@ class NotCancelled {
   int before_ = 0;
 };
 
-// What an operation gave. Nothing is thrown past here: libfuse is C.
+// Runs the operation and turns exceptions into errors.
 template <typename Operation>
 auto outcome_of(Operation& operation) noexcept -> decltype(operation()) {
   try {
     return operation();
   } catch (const std::bad_alloc&) {
-    return Error(ENOMEM, "an operation");
+    return Error(ENOMEM, "run an operation");
   } catch (const std::exception& e) {
-    log::get().critical("an operation failed in a way it must not: {}", e.what());
-    return Error(EIO, "an operation");
+    log::get().critical("unexpected exception in an operation: what={}", e.what());
+    return Error(EIO, "run an operation");
   }
 }
 
@@ -94,17 +98,17 @@ void reply_outcome(fuse_req_t request, Outcome& outcome, Reply& reply) noexcept 
   try {
     if (outcome) return reply(outcome);
     code = outcome.error().code;
-    log::get().debug("refused: operation={} why={}", outcome.error().operation,
+    log::get().debug("request failed: operation={} why={}", outcome.error().operation,
                      std::strerror(code));
   } catch (const std::bad_alloc&) {
     code = ENOMEM;
   } catch (const std::exception& e) {
-    log::get().critical("an operation failed in a way it must not: {}", e.what());
+    log::get().critical("unexpected exception in an operation: what={}", e.what());
   }
   fuse_reply_err(request, code);
 }
 
-// Runs one operation and replies exactly once.
+// Runs the operation and replies.
 template <typename Operation, typename Reply>
 void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
   const NotCancelled whole;
@@ -112,16 +116,16 @@ void answer(fuse_req_t request, Operation operation, Reply reply) noexcept {
   reply_outcome(request, outcome, reply);
 }
 
-// The same for what may take long: another thread runs the operation, so that this one can go on
-// with the requests of others. Both functions must own what they use. With too many such requests
-// of one queue at a time it is this thread after all: see Session::most_lent().
+// The same for operations that may take long: another thread runs the operation, and this one
+// continues with other requests. Both functions must own what they use. If the queue has too many
+// such requests already, this thread runs the operation; see Session::most_lent().
 template <typename Operation, typename Reply>
 void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcept {
   Session& s = session(request);
   std::shared_ptr<RingAnswers> queue;
   if (fuse_req_is_uring(request)) {
     queue = RingAnswers::of_this_thread();
-    if (!queue || !queue->lend(s.most_lent())) return answer(request, operation, reply);
+    if (!queue || !queue->defer(s.most_lent())) return answer(request, operation, reply);
   }
   auto work = [request, queue, operation, reply]() mutable {
     auto outcome = std::make_shared<decltype(operation())>(outcome_of(operation));
@@ -131,12 +135,12 @@ void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcep
   try {
     s.slow_requests().add(fuse_req_ctx(request)->uid, work);
   } catch (const std::exception&) {
-    work();  // no memory, or no thread
+    work();  // no memory, or no thread could be started
   }
 }
 
-// The same for what hardly ever takes long: this thread runs the operation, and another one does so
-// again if it would have to wait.
+// The same for operations that rarely wait: this thread runs the operation. If it would have to
+// wait, another thread runs it again from the start.
 template <typename Operation, typename Reply>
 void answer_or_defer(fuse_req_t request, Operation operation, Reply reply) noexcept {
   const NotCancelled whole;

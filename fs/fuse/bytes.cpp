@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kMaxRead = 1 << 20;
 
-// For a read without a ring. Another thread may have the last one yet, for a request that had to
-// wait.
+// The buffer for a read that does not come from a ring. A new one is allocated if another thread
+// still uses the last one for a request that had to wait.
 std::shared_ptr<char[]> read_buffer() noexcept {
   static thread_local std::shared_ptr<char[]> buffer;
   try {
@@ -30,8 +30,7 @@ void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
   char* target = nullptr;
   std::size_t room = 0;
   std::shared_ptr<char[]> own;
-  // A ring request brings a buffer that is its own until it is answered; reading into that saves a
-  // copy.
+  // A request from a ring has its own buffer until it is answered; reading into it saves a copy.
   if (!fuse_req_is_uring(request) || fuse_req_get_payload(request, &target, &room, nullptr) != 0 ||
       room < size) {
     own = read_buffer();
@@ -52,14 +51,14 @@ void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
       });
 }
 
-// Writes the rest of what a request brought, on another thread: the file must go to another tier
-// first, which takes as long as copying it, or its disk is busy.
+// Writes the rest of the data of a request in another thread: either the file must spill first,
+// which takes as long as copying it, or its disk is busy.
 void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std::size_t put,
                   off_t offset, const std::optional<Caller>& strip_suid, WriteTo where) noexcept {
   try {
     Filesystem& fs = session(request).filesystem();
-    // The buffer of a ring stays the request's until it is answered. Without, it is only ours until
-    // we return.
+    // The buffer of a ring request is valid until the reply. Any other is valid only until this
+    // callback returns.
     std::string_view rest = data.substr(put);
     std::shared_ptr<const std::string> own;
     if (!fuse_req_is_uring(request)) {
@@ -85,7 +84,8 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
               off_t offset, fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_WRITE);
   bool appends = (info->flags & O_APPEND) != 0;
-  // fcntl(F_SETFL) took O_APPEND away: the kernel does not know that this file must keep it.
+  // fcntl(F_SETFL) has cleared O_APPEND, because the kernel does not know that the file is
+  // append-only.
   if (!appends && !info->writepage && OpenId::from_wire(info->fh).appends())
     appends = fs.files().is_append_only(InodeId{inode});
   const WriteTo where = appends ? WriteTo::End : WriteTo::Offset;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Open directories: libfuse's callbacks that list them.
+// libfuse's callbacks for open directories.
 #include <memory>
 
 #include "fs/core/directory_stream.hpp"
@@ -14,7 +14,7 @@ void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
       [&] { return filesystem(request, FUSE_OPENDIR).names().open_directory(InodeId{inode}); },
       [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
         info->fh = session(request).directories().add(*std::move(stream));
-        // The kernel keeps the listing and drops it itself when a name in the directory changes.
+        // The kernel caches the listing and drops it when a name in the directory changes.
         info->cache_readdir = 1;
         info->keep_cache = 1;
         if (fuse_reply_open(request, info) == -ENOENT)
@@ -22,7 +22,7 @@ void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
       });
 }
 
-// The kernel's buffer being filled with directory entries.
+// The reply to a readdir: a buffer of directory entries.
 struct Listing {
   explicit Listing(std::size_t size) : bytes(std::make_unique<char[]>(size)), room(size) {}
   std::unique_ptr<char[]> bytes;
@@ -33,7 +33,7 @@ struct Listing {
   std::size_t left() const { return room - used; }
 };
 
-// Has one readdir answered: here, or elsewhere if it may take long.
+// Answers one readdir, in another thread if it may take long.
 template <typename List>
 void answer_listing(fuse_req_t request, DirectoryStream* stream, List list) noexcept {
   const auto reply = [request](const Result<Listing>& out) {
@@ -43,7 +43,7 @@ void answer_listing(fuse_req_t request, DirectoryStream* stream, List list) noex
   try {
     slowly = stream != nullptr && stream->may_take_long();
   } catch (const std::exception&) {
-    // No memory, which the listing itself will say.
+    // Out of memory: the listing itself will report that.
   }
   if (slowly) {
     answer_slowly(request, list, reply);
@@ -70,7 +70,7 @@ void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
     };
     if (!stream) return Error(EBADF, "readdir");
     const auto read = stream->read(offset, DirectoryStream::Numbers::Wanted, take);
-    // What was found is given first; the error comes with the next call.
+    // Return the entries found so far; the next call returns the error.
     if (!read && out.used == 0) return read.error();
     return out;
   });
@@ -85,13 +85,13 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
         Listing out(size);
         const auto take = [&](const DirectoryStream::Item& item) {
           const char* name = item.name.c_str();
-          // The size first: a name that does not fit must not count as looked up.
+          // Check the size first: a name that does not fit must not be counted as looked up.
           if (fuse_add_direntry_plus(request, nullptr, 0, name, nullptr, 0) > out.left())
             return false;
           fuse_entry_param entry{};
           if (item.name != "." && item.name != "..") {
             const auto found = fs.names().lookup(InodeId{inode}, name);
-            if (found && found->id == InodeId{}) return true;  // deleted since
+            if (found && found->id == InodeId{}) return true;  // deleted meanwhile
             if (found) entry = to_wire(*found);
           }
           if (entry.ino == 0) {

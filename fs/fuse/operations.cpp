@@ -17,7 +17,8 @@ void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
   info.backing_id = opened.backing_id;
   info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
   info.direct_io = opened.direct;
-  // Nothing waits for a close: locks are the kernel's own, and no data is written back late.
+  // A close has nothing to wait for: the kernel keeps the locks itself, and the daemon delays no
+  // writes.
   info.noflush = 1;
 }
 
@@ -59,22 +60,22 @@ void ll_setattr(fuse_req_t request, fuse_ino_t inode, struct stat* to, int set, 
   if (set & FUSE_SET_ATTR_MTIME) change.mtime = to->st_mtim;
   if (set & FUSE_SET_ATTR_ATIME_NOW) change.atime = timespec{0, UTIME_NOW};
   if (set & FUSE_SET_ATTR_MTIME_NOW) change.mtime = timespec{0, UTIME_NOW};
-  // Before a passthrough write by somebody who may not keep setuid bits, the kernel sends a setattr
-  // that sets nothing: the write itself will not pass by us.
+  // Before a passthrough write that must clear setuid bits, the kernel sends a setattr that sets
+  // nothing, because the daemon does not see the write itself.
   change.strip_suid = stripped(request, set == 0 || (set & FUSE_SET_ATTR_KILL_SUID) != 0);
   Filesystem& fs = filesystem(request, FUSE_SETATTR);
   const auto set_it = [&fs, inode, change] { return fs.attributes().set(InodeId{inode}, change); };
   const auto reply = [request](const Result<FileAttributes>& a) {
     fuse_reply_attr(request, &a->st, a->seconds);
   };
-  // Much of a file may have to be given back.
+  // Truncating a large file may take long.
   change.size ? answer_slowly(request, set_it, reply) : answer_or_defer(request, set_it, reply);
 }
 
 void ll_statx(fuse_req_t request, fuse_ino_t inode, int flags, int, fuse_file_info*) {
   answer(
       request, [&] { return filesystem(request, kStatx).attributes().statx(InodeId{inode}); },
-      // The kernel keeps attributes from getattr; what it is told here it need not remember.
+      // A cache time of 0: the kernel caches the attributes from getattr, not these.
       [&](Result<struct statx>& st) { fuse_reply_statx(request, flags, &*st, 0); });
 }
 
@@ -84,7 +85,7 @@ void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open
   answer(
       request,
       [&] {
-        filesystem(request, FUSE_IOCTL);  // counted
+        filesystem(request, FUSE_IOCTL);  // counts the request
         return session(request).gpu().answer(inode, open, command, in, out_size, caller(request),
                                              reply);
       },
@@ -95,7 +96,7 @@ void answer_gpu(fuse_req_t request, InodeId inode, unsigned command, OpenId open
 
 void ll_ioctl(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info* info,
               unsigned flags, const void* in, std::size_t in_size, std::size_t out_size) try {
-  // Ours are the same for 32-bit processes. An open directory has no bytes.
+  // Sluice's ioctls have the same layout for 32-bit processes. They do not apply to directories.
   if (_IOC_TYPE(command) == SLUICE_IOC_TYPE && !(flags & FUSE_IOCTL_DIR)) {
     return answer_gpu(request, InodeId{inode}, command, OpenId::from_wire(info->fh),
                       {static_cast<const std::byte*>(in), in_size}, out_size);
@@ -193,7 +194,7 @@ void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fus
   fill(request, info, made.second);
   const fuse_entry_param out = to_wire(made.first);
   if (fuse_reply_create(request, &out, &info) == -ENOENT) {
-    // Interrupted: the kernel took neither the reference nor the open file.
+    // The request was interrupted: the kernel has neither counted the lookup nor opened the file.
     session(request).filesystem().files().release(made.first.id, info.flags);
     session(request).filesystem().names().forget(made.first.id, 1);
   }
@@ -249,7 +250,7 @@ void ll_statfs(fuse_req_t request, fuse_ino_t) {
       [&](const Result<struct statvfs>& fs) { fuse_reply_statfs(request, &*fs); });
 }
 
-// xattr values travel in two steps: a size of 0 asks how long it is.
+// A getxattr with size 0 asks for the length of the value.
 void reply_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
   if (room == 0) {
     fuse_reply_xattr(request, bytes.size());
@@ -334,8 +335,8 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.tmpfile = ll_tmpfile;
     add_bytes_operations(ops);
     add_listing_operations(ops);
-    // No locks: the kernel keeps fcntl and flock locks itself, which is right for a filesystem of
-    // one machine and costs no request.
+    // No callbacks for locks: the kernel keeps fcntl and flock locks itself. That is correct for a
+    // filesystem that only one machine uses, and needs no requests.
     return ops;
   }();
   return operations;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The wire: libfuse's callbacks, each translated to one call of Filesystem and one reply. For
-// session.cpp only.
+// libfuse's callbacks. Each translates a request into one call of a part of Filesystem and sends
+// one reply. Only session.cpp uses this header.
+//
+// Threads: thread-safe.
 #pragma once
 
 #define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 18)
@@ -13,7 +15,7 @@ namespace sluice {
 
 const fuse_lowlevel_ops& fuse_operations();
 
-// The kernel's name for the request counted under `index`.
+// The kernel's name for the request with this opcode.
 std::string request_name(std::size_t index);
 
 }  // namespace sluice

@@ -14,8 +14,8 @@
 namespace sluice {
 namespace {
 
-// libfuse cancels its threads at the end, and closing a descriptor is a point where that would take
-// effect: in a destructor it would end the process.
+// When the session ends, libfuse cancels its threads. Closing a descriptor is a cancellation point,
+// and a cancellation in a destructor would end the process.
 struct ThisThread {
   std::shared_ptr<RingAnswers> answers;
 
@@ -40,9 +40,9 @@ RingAnswers::RingAnswers() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 std::shared_ptr<RingAnswers> RingAnswers::of_this_thread() { return this_thread.answers; }
 
-bool RingAnswers::lend(unsigned most) {
-  if (!wake_ || away_.load() >= most) return false;
-  away_.fetch_add(1);
+bool RingAnswers::defer(unsigned most) {
+  if (!wake_ || deferred_.load() >= most) return false;
+  deferred_.fetch_add(1);
   return true;
 }
 
@@ -62,18 +62,18 @@ void RingAnswers::call_sent() {
     sent.swap(sent_);
   }
   for (const auto& answer : sent) answer();
-  away_.fetch_sub(static_cast<unsigned>(sent.size()));
+  deferred_.fetch_sub(static_cast<unsigned>(sent.size()));
 }
 
 int RingAnswers::submit_and_wait(io_uring* ring, unsigned wanted) {
-  // Mostly nothing is away, and one system call does it all.
-  if (away_.load() == 0) return liburings_own()(ring, wanted);
-  // libfuse ends this thread by an event of the ring, and by cancelling it. The first is enough,
-  // and the second would unwind our frames.
+  // Usually no request is deferred, and one system call is enough.
+  if (deferred_.load() == 0) return liburings_own()(ring, wanted);
+  // libfuse ends this thread by an event of the ring and by cancelling it. The event is enough, and
+  // the cancellation would unwind our stack frames.
   int cancel_state = 0;
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   int result = io_uring_submit(ring);
-  while (away_.load() > 0) {
+  while (deferred_.load() > 0) {
     call_sent();
     if (io_uring_cq_ready(ring) >= wanted) break;
     std::array<pollfd, 2> events{{{ring->ring_fd, POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
@@ -82,14 +82,15 @@ int RingAnswers::submit_and_wait(io_uring* ring, unsigned wanted) {
     [[maybe_unused]] const ssize_t woken = ::read(wake_.get(), &count, sizeof count);
   }
   ::pthread_setcancelstate(cancel_state, nullptr);
-  // Nothing is away any more, and nothing has come: as above. libfuse copes with no event at all.
+  // No request is deferred any more, and perhaps no event has come. libfuse handles that and calls
+  // again.
   return result;
 }
 
 }  // namespace sluice
 
-// libfuse's call of liburing's function ends up here: a definition in the program comes before one
-// in a shared library.
+// libfuse calls this function instead of liburing's, because a definition in the program takes
+// precedence over one in a shared library.
 extern "C" __attribute__((visibility("default"))) int io_uring_submit_and_wait(io_uring* ring,
                                                                                unsigned wanted) {
   auto& answers = sluice::this_thread.answers;

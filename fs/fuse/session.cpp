@@ -120,18 +120,18 @@ std::string libfuse_version() {
   return fuse_pkgversion() + where;
 }
 
-std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& why) {
+Result<std::unique_ptr<Session>> Session::mount(const Settings& settings) {
   auto session = std::unique_ptr<Session>(new Session(settings));
   fuse_set_log_func(forward_log);
   ::sched_getaffinity(0, sizeof(cpu_set_t), &session->allowed_cores_);
 
   {
     MutexLock lock(session->mutex_);
-    session->io_uring_ =
-        settings.io_uring ? enable_io_uring() : Feature{false, "turned off by io_uring = false"};
+    session->io_uring_ = settings.io_uring ? enable_io_uring()
+                                           : Feature{false, "turned off by debug option io_uring"};
     session->passthrough_ = {false, settings.passthrough
                                         ? "the kernel has no FUSE passthrough (Linux 6.9 and later)"
-                                        : "turned off by passthrough = false"};
+                                        : "turned off by debug option passthrough"};
   }
 
   // suid,dev: as on any filesystem that root mounts; libfuse would forbid both. The user's options
@@ -152,13 +152,13 @@ std::unique_ptr<Session> Session::mount(const Settings& settings, std::string& w
       fuse_session_new(&args, &fuse_operations(), sizeof(fuse_lowlevel_ops), session.get());
   fuse_opt_free_args(&args);
   if (session->session_ == nullptr) {
-    why = "the mount options are not understood: -o " + settings.options;
-    return nullptr;
+    return Error{EINVAL, "mount", "the mount options are not understood: -o " + settings.options};
   }
   if (fuse_session_mount(session->session_, settings.mountpoint.c_str()) != 0) {
-    why = "can't mount on " + settings.mountpoint + ": " + std::strerror(errno) +
-          "; is /dev/fuse there?";
-    return nullptr;
+    const int code = errno;
+    return Error{code, "mount",
+                 "can't mount on " + settings.mountpoint + ": " + std::strerror(code) +
+                     "; is /dev/fuse there?"};
   }
   session->mounted_ = true;
   session->connection_ = open_connection(settings.mountpoint);

@@ -42,8 +42,8 @@ class Session final : public KernelSide {
     bool io_uring = true;
   };
 
-  // Mounts. On failure returns nothing and says why.
-  static std::unique_ptr<Session> mount(const Settings& settings, std::string& why);
+  // Mounts. An error says what, where and what to do.
+  static Result<std::unique_ptr<Session>> mount(const Settings& settings);
   ~Session() override;
 
   // Answers requests until the mount is unmounted or a signal (TERM, INT, HUP) asks us to; then

@@ -26,7 +26,7 @@ void SlowRequests::add(uid_t user, std::function<void()> work) {
       try {
         threads_.emplace_back([this] { this->work(); });
       } catch (const std::system_error&) {
-        if (threads_.empty()) throw;  // otherwise, those that there are must do
+        if (threads_.empty()) throw;  // otherwise the existing threads do the work
       }
     }
     users_[user].waiting.push_back(std::move(work));
@@ -68,7 +68,7 @@ void SlowRequests::work() {
     lock.lock();
     user = users_.find(uid);
     if (--user->second.running == 0 && user->second.waiting.empty()) users_.erase(user);
-    // Somebody who had as many threads as they may have may go on.
+    // A user who had the most threads allowed may start the next one.
     wake_.notify_one();
   }
 }

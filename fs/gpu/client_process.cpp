@@ -11,13 +11,12 @@
 namespace sluice {
 namespace {
 
-// How long a thread is taken for one of its process without looking again: its number may go to
-// another.
+// How long the process of a thread is remembered. Its id may be reused by another process.
 constexpr std::chrono::seconds kThreadMemory{1};
 
 }  // namespace
 
-// pidfd_open, which glibc 2.36 lacks; the number is the same on every architecture.
+// pidfd_open, which glibc 2.36 does not have; the number is the same on every architecture.
 UniqueFd open_process(pid_t process) {
   return UniqueFd(static_cast<int>(::syscall(434, process, 0)));
 }
@@ -32,11 +31,11 @@ Result<pid_t> process_of(pid_t thread) {
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("Tgid:")) return static_cast<pid_t>(std::stol(line.substr(5)));
   }
-  return Error(ESRCH, "the process of the caller");
+  return Error(ESRCH, "find the process of the caller");
 }
 
 bool ClientProcess::has(pid_t thread) {
-  if (thread == process_) return true;  // a live process keeps its number
+  if (thread == process_) return true;  // the id of a running process is not reused
   const auto now = std::chrono::steady_clock::now();
   {
     MutexLock lock(mutex_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A ClientProcess is a process that has something with us (a buffer, a ring): what belongs to it is
-// its own, and ends with it.
+// A ClientProcess is a process that owns buffers or rings. What it owns can be used only by it, and
+// ends with it.
 //
 // Threads: thread-safe.
 #pragma once
@@ -16,9 +16,9 @@
 
 namespace sluice {
 
-// The process that a thread belongs to; ESRCH if it has gone.
+// The process that a thread belongs to; ESRCH if it has ended.
 Result<pid_t> process_of(pid_t thread);
-// A pidfd; empty, with errno, if there is no such process.
+// Opens a pidfd; empty, with errno set, if there is no such process.
 UniqueFd open_process(pid_t process);
 bool has_ended(const UniqueFd& process);
 
@@ -29,11 +29,11 @@ class ClientProcess {
   pid_t process() const { return process_; }
   const UniqueFd& fd() const { return fd_; }
 
-  // Whether `thread` is one of this process. Looks in /proc once a second and thread.
+  // True if `thread` belongs to this process. Looks in /proc at most once a second for each thread.
   bool has(pid_t thread);
 
  private:
-  const pid_t process_;  // 0: in another PID namespace; told apart by the open file alone
+  const pid_t process_;  // 0: in another PID namespace; identified only by the open file
   const UniqueFd fd_;    // a pidfd
   Mutex mutex_;
   std::vector<pid_t> threads_ GUARDED_BY(mutex_);

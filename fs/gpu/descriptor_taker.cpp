@@ -23,17 +23,17 @@
 namespace sluice {
 namespace {
 
-// How long the thread may take for an answer. It waits for nothing; one that does not answer is
+// How long the thread may take to answer. It never blocks; a thread that does not answer in time is
 // replaced.
-constexpr int kPatience = 1000;  // milliseconds
+constexpr int kAnswerTimeoutMs = 1000;
 
-// What to take, with the pidfd and the socket for the answer.
+// What to take. The pidfd and the socket for the answer are sent with it.
 struct Request {
   int fd = -1;
   uid_t user = 0;
 };
 
-// The answer: an errno, and if that is 0 the descriptor.
+// The answer: an errno; if that is 0, the descriptor is sent with it.
 struct Answer {
   int code = 0;
 };
@@ -59,8 +59,8 @@ bool send_message(int socket, Body body, std::span<const int> fds) {
   return sent == static_cast<ssize_t>(sizeof body);
 }
 
-// Nothing if the other side has gone (errno is 0) or there was an error. Descriptors that did not
-// come stay empty.
+// Empty if the other side has closed (errno is 0) or after an error. Descriptors that were not sent
+// stay empty.
 template <typename Body, std::size_t N>
 std::optional<Body> receive_message(int socket, std::array<UniqueFd, N>& fds) {
   Body body;
@@ -90,9 +90,9 @@ void close_all_but(int one) {
   ::close_range(static_cast<unsigned>(one) + 1, ~0u, 0);
 }
 
-// Asks no filesystem but the kernel's own: F_GET_SEALS is for shared memory only, and statx() tells
-// the type as it is known. Drivers export device files or, as DMA buffers are, files without a
-// type.
+// This asks no filesystem except the kernel's own: F_GET_SEALS works only for shared memory, and
+// statx() returns the cached type. Drivers export device files or, as for DMA buffers, files
+// without a type.
 bool can_not_block(int fd) {
   if (::fcntl(fd, F_GET_SEALS) >= 0) return true;
   struct statx status {};
@@ -102,11 +102,11 @@ bool can_not_block(int fd) {
 
 }  // namespace
 
-// The new thread has the caller's table, so that nothing is copied for it.
+// The new thread shares the caller's table, so nothing is copied for it.
 void DescriptorTaker::close_elsewhere(UniqueFd taken, uid_t user, const HangingPtr& hanging) {
   const auto close_it = [user, hanging](UniqueFd fd) {
-    begin_thread("sluice-take");  // a name that `sluice umount` knows
-    fd.reset();                   // may last for ever
+    begin_thread("sluice-take");  // `sluice umount` knows this name
+    fd.reset();                   // may block forever
     MutexLock lock(hanging->mutex);
     --hanging->of_all;
     if (--hanging->of_user[user] == 0) hanging->of_user.erase(user);
@@ -115,7 +115,7 @@ void DescriptorTaker::close_elsewhere(UniqueFd taken, uid_t user, const HangingP
   try {
     std::thread([=] { close_it(UniqueFd(number)); }).detach();
   } catch (const std::system_error&) {
-    close_it(UniqueFd(number));  // the next caller finds that nobody answers, and replaces us
+    close_it(UniqueFd(number));  // the next caller gets no answer and replaces this thread
   }
 }
 
@@ -126,7 +126,7 @@ void DescriptorTaker::work(int requests, const HangingPtr& hanging) {
     if (!request && errno == 0) break;
     const auto& [process, answer] = came;
     if (!request || !process || !answer) continue;
-    // pidfd_getfd, which glibc 2.36 lacks; the number is the same on every architecture.
+    // pidfd_getfd, which glibc 2.36 does not have; the number is the same on every architecture.
     UniqueFd taken(static_cast<int>(::syscall(438, process.get(), request->fd, 0)));
     if (!taken) {
       send_message(answer.get(), Answer{errno}, {});
@@ -158,15 +158,15 @@ Result<DescriptorTaker::RequestsPtr> DescriptorTaker::requests() {
   }
   const auto ours = std::make_shared<UniqueFd>(ends[0]);
   UniqueFd theirs(ends[1]);
-  const timeval patience{.tv_sec = kPatience / 1000, .tv_usec = 0};
+  const timeval patience{.tv_sec = kAnswerTimeoutMs / 1000, .tv_usec = 0};
   ::setsockopt(ours->get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  // Its end is kept open in our table until it has a table of its own.
+  // The thread's end stays open in our table until the thread has its own table.
   int started[2];
   if (::pipe2(started, O_CLOEXEC) < 0) return Error::last("take a descriptor");
   const UniqueFd told(started[0]);
   UniqueFd tell(started[1]);
   try {
-    // Not joined, for it may hang.
+    // Not joined, because it may hang.
     std::thread([end = theirs.get(), tell = tell.get(), hanging = hanging_] {
       begin_thread("sluice-taker");
       if (::unshare(CLONE_FILES) < 0) {
@@ -196,7 +196,7 @@ void DescriptorTaker::replace(const RequestsPtr& silent) {
   MutexLock lock(mutex_);
   if (requests_ != silent) return;
   requests_ = nullptr;
-  log::get().warn("the thread that takes descriptors does not answer, it is replaced");
+  log::get().warn("replacing the thread that takes descriptors: it does not answer");
 }
 
 Result<UniqueFd> DescriptorTaker::take(const UniqueFd& process, int fd, uid_t user) {
@@ -205,7 +205,7 @@ Result<UniqueFd> DescriptorTaker::take(const UniqueFd& process, int fd, uid_t us
     const auto mine = hanging_->of_user.find(user);
     if (hanging_->of_all >= kMostOfAll ||
         (mine != hanging_->of_user.end() && mine->second >= kMostOfUser)) {
-      return Error(EBUSY, "too many refused descriptors that can't be closed");
+      return Error(EBUSY, "too many refused descriptors hang in close()");
     }
   }
   const RequestsPtr to = SLUICE_TRY(requests());
@@ -221,11 +221,11 @@ Result<UniqueFd> DescriptorTaker::take(const UniqueFd& process, int fd, uid_t us
     replace(to);
     return Error(code == EAGAIN ? EBUSY : code, "take a descriptor");
   }
-  theirs.reset();  // so that we hear of the other side's end
+  theirs.reset();  // so that the end of the other side is noticed
   pollfd answered{ours.get(), POLLIN, 0};
   int ready = 0;
   do {
-    ready = ::poll(&answered, 1, kPatience);
+    ready = ::poll(&answered, 1, kAnswerTimeoutMs);
   } while (ready < 0 && errno == EINTR);
   std::array<UniqueFd, 1> taken;
   const auto answer = ready == 1 ? receive_message<Answer>(ours.get(), taken) : std::nullopt;
@@ -234,7 +234,7 @@ Result<UniqueFd> DescriptorTaker::take(const UniqueFd& process, int fd, uid_t us
     return Error(EBUSY, "take a descriptor");
   }
   if (answer->code == EINVAL) {
-    return Error(EINVAL, "a descriptor that is neither memory nor a device");
+    return Error(EINVAL, "the descriptor is neither memory nor a device");
   }
   if (answer->code != 0) return Error(answer->code, "take a descriptor");
   if (!taken[0]) return Error(EMFILE, "take a descriptor");

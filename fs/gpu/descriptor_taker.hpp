@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The DescriptorTaker takes descriptors from other processes. They may be anything: of a file on a
-// FUSE mount, say, whose server never answers, so that close() waits for ever, where no signal
-// reaches it. So they are taken by a thread whose table of descriptors is not the process's and
-// holds next to nothing, and only what can't block comes to ours. The rest is closed by yet another
-// thread of that table, where nobody waits for it.
+// The DescriptorTaker takes descriptors from other processes. They may refer to anything, for
+// example to a file on a FUSE mount whose server never answers; close() would then block forever
+// and could not be interrupted. So a thread with its own, nearly empty descriptor table takes them,
+// and passes on only descriptors whose close() can't block. Another thread with that table closes
+// the rest, and no one waits for it.
 //
-// The table is made once: making one copies the process's, which grows with the files that are
-// open.
+// The table is created once, because creating one copies the process's table, which grows with the
+// number of open files.
 //
-// A close that hangs keeps its thread, and with it the memory of a process that has ended, but no
-// other descriptor: tiers and store are free.
-// Threads: thread-safe. "sluice-taker", started by the first take(), and "sluice-take", which close
-// and may outlive the object.
+// A close() that hangs keeps its thread, and after the end of the process its memory, but no other
+// descriptor: tiers and store are released. Threads: thread-safe. The first take() starts
+// "sluice-taker". Threads named "sluice-take" close descriptors and may outlive the object.
 #pragma once
 
 #include <sys/types.h>
@@ -27,16 +26,15 @@ namespace sluice {
 
 class DescriptorTaker {
  public:
-  // Descriptors of one user, and of all, that may be hanging in close() before the next is not
-  // taken.
+  // If this many descriptors of one user, or of all users, hang in close(), no more are taken.
   static constexpr unsigned kMostOfUser = 4, kMostOfAll = 64;
 
-  // The descriptor `fd` of the process that the pidfd names: of memory, a device or something
-  // anonymous of the kernel's (as drivers export). EINVAL for all else; EBUSY if too many hang;
-  // EBADF and EPERM from pidfd_getfd(2).
+  // Takes the descriptor `fd` of the process that the pidfd refers to. It must be memory, a device,
+  // or an anonymous file of the kernel (as exported by drivers); EINVAL otherwise. EBUSY: too many
+  // hang. EBADF and EPERM come from pidfd_getfd(2).
   Result<UniqueFd> take(const UniqueFd& process, int fd, uid_t user);
 
-  // How many hang now.
+  // The number of descriptors that hang now.
   unsigned hanging() const;
 
  private:
@@ -55,7 +53,7 @@ class DescriptorTaker {
 
   const HangingPtr hanging_ = std::make_shared<Hanging>();
   Mutex mutex_;
-  RequestsPtr requests_ GUARDED_BY(mutex_);  // the thread ends when this does
+  RequestsPtr requests_ GUARDED_BY(mutex_);  // the thread ends when this is closed
 };
 
 }  // namespace sluice

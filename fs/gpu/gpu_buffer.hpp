@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A buffer of a GpuService; for its own sources. Threads: immutable once it is registered.
+// A buffer of a GpuService; included only by its sources. Threads: immutable once it is registered.
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@ using Bytes = std::span<const std::byte>;
 
 constexpr std::size_t kReadvHeader = offsetof(sluice_readv, segments);
 
-// ABI: the sizes of the first version. Structures may grow, these numbers stay.
+// ABI: the sizes of the first version. Structures may grow, but these numbers stay.
 constexpr std::size_t kFirstQuery = 280, kFirstRegister = 128, kFirstUnregister = 8,
                       kFirstTransfer = 56, kFirstPrefetch = 24, kFirstStats = 560,
                       kFirstRingCreate = 24, kFirstRingDestroy = 8, kFirstRingFile = 16;
@@ -32,7 +32,7 @@ bool is_zero(Bytes bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// The structure at the beginning of `in`, zeros for what is missing.
+// The structure at the beginning of `in`, with zeros for missing bytes.
 template <typename Structure>
 Result<Structure> structure(Bytes in, std::size_t out_size, std::size_t first) {
   if (in.size() < first || out_size < first) return Error(EINVAL, "ioctl structure too short");
@@ -54,7 +54,7 @@ bool overflows(std::uint64_t offset, std::uint64_t length) {
   return length > std::numeric_limits<std::uint64_t>::max() - offset;
 }
 
-// Whether the range has a place in a file.
+// True if the range exceeds the largest file offset.
 bool beyond_files(std::uint64_t offset, std::uint64_t length) {
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   return offset > kMost || length > kMost - offset;
@@ -101,7 +101,7 @@ Result<GpuRequest> transfer(Bytes in, std::size_t out_size) {
   return GpuRequest(Request{from.buffer, segment, route});
 }
 
-// Callers may send no more than the segments that they use.
+// Callers may send only the segments that they use.
 Result<GpuRequest> readv(Bytes in, std::size_t out_size) {
   sluice_readv header;
   if (in.size() < kReadvHeader || out_size < kReadvHeader) return Error(EINVAL, "ioctl readv");
@@ -110,7 +110,7 @@ Result<GpuRequest> readv(Bytes in, std::size_t out_size) {
     return Error(EINVAL, "ioctl readv");
   const Bytes rest = in.subspan(kReadvHeader);
   if (rest.size() / sizeof(sluice_segment) < header.count)
-    return Error(EINVAL, "ioctl readv has fewer segments than it says");
+    return Error(EINVAL, "ioctl readv has fewer segments than its count");
   if (in.size() > sizeof(sluice_readv) && !is_zero(in.subspan(sizeof(sluice_readv))))
     return Error(E2BIG, "ioctl structure of a newer version");
   ReadvRequest request;
@@ -149,7 +149,7 @@ Result<GpuRequest> unregister(Bytes in, std::size_t out_size) {
 
 Result<GpuRequest> ring_create(Bytes in, std::size_t out_size) {
   const auto from = SLUICE_TRY(structure<sluice_ring_create>(in, out_size, kFirstRingCreate));
-  // More than the largest ring has is no ring.
+  // No ring is larger than this.
   constexpr std::uint64_t kMost = 64 << 20;
   if (from.reserved != 0 || from.length < SLUICE_RING_HEADER_SIZE || from.length > kMost)
     return Error(EINVAL, "ioctl ring create");

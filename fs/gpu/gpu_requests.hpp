@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The decoder of our ioctls: from whatever bytes a process sent to a request that holds together,
-// or to an error. docs/ioctl.md describes them.
+// The decoder of our ioctls: it turns the bytes that a process sent into a consistent request, or
+// returns an error. docs/ioctl.md describes the ioctls.
 //
-// An ioctl is told by its type and number; its size says only how many bytes came. At least the
-// first version's structure must be there (EINVAL). What a later version has appended and the
-// caller does not know reads as zero; what the caller appended and we don't know must be zero, or
-// it asks for something that we can't do (E2BIG, as openat2 has it).
-// Threads: a pure function.
+// The type and number identify an ioctl; the size only says how many bytes were sent. At least the
+// first version of the structure must be there (EINVAL). Fields that a later version has added and
+// the caller does not know are zero. Bytes that the caller has added and we do not know must be
+// zero; otherwise it asks for something unknown (E2BIG, as openat2 does). Threads: a pure function.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +31,7 @@ struct QueryRequest {
 struct RegisterRequest {
   std::uint32_t kind = 0;  // a sluice_buffer_kind
   std::uint64_t offset = 0, length = 0, allocation = 0;
-  int fd = -1;  // the caller's
+  int fd = -1;  // a descriptor of the caller
   GpuUuid gpu{};
   IpcHandle handle{};
 };
@@ -61,16 +60,16 @@ struct ReadvRequest {
 
 struct PrefetchRequest {
   std::uint64_t offset = 0, length = 0;
-  bool warm = false, promote = false;  // at least one
+  bool warm = false, promote = false;  // at least one is true
 };
 
 struct StatsRequest {
-  GpuUuid gpu{};  // zero: of all
+  GpuUuid gpu{};  // zero: all GPUs
   bool reset = false;
 };
 
 struct RingCreateRequest {
-  int fd = -1;  // the caller's
+  int fd = -1;  // a descriptor of the caller
   std::uint64_t length = 0;
 };
 
@@ -91,17 +90,17 @@ using GpuRequest =
                  ReadvRequest, PrefetchRequest, StatsRequest, RingCreateRequest, RingDestroyRequest,
                  RingAddFileRequest, RingDropFileRequest>;
 
-// `in` is what the caller sent, `out_size` how much it takes back. Segments of the result neither
-// wrap around nor reach beyond the largest file offset. ENOTTY for a number that is none of ours.
+// `in` is what the caller sent, `out_size` the size of its reply buffer. Segments of the result
+// neither wrap around nor exceed the largest file offset. ENOTTY: the number is not one of ours.
 Result<GpuRequest> decode_gpu_request(unsigned command, std::span<const std::byte> in,
                                       std::size_t out_size);
 
-// What goes back: the caller's structure with what it asked for filled in.
+// The reply: the caller's structure with the requested fields filled in.
 class GpuReply {
  public:
   explicit GpuReply(std::span<const std::byte> in) : in_(in) {}
 
-  // The structure as it came. REQUIRES: it was decoded.
+  // The structure as it was sent. REQUIRES: it was decoded.
   template <typename Structure>
   Structure start() const {
     Structure out{};
@@ -120,7 +119,7 @@ class GpuReply {
  private:
   static constexpr std::size_t kMost = 1024;  // no reply is longer
   const std::span<const std::byte> in_;
-  std::array<std::byte, kMost> bytes_;  // not cleared: a small read is short
+  std::array<std::byte, kMost> bytes_;  // not cleared, because small reads must be fast
   std::size_t size_ = 0;
 };
 

@@ -45,7 +45,7 @@ GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t hos
         return memory_for_ring(open, buffer, client);
       }) {
   epoll_event event{};
-  event.events = EPOLLIN;  // data 0: no process
+  event.events = EPOLLIN;  // data 0: not a process
   ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
 }
 
@@ -69,7 +69,7 @@ GpuService::~GpuService() {
 
 void GpuService::released(OpenId open) {
   rings_.released(open);
-  if (count_.load() == 0) return;  // as nearly always
+  if (count_.load() == 0) return;  // usually there are none
   Buffers gone;
   Shard& s = shard(open);
   MutexLock lock(s.mutex);
@@ -84,7 +84,7 @@ Result<void> GpuService::answer(InodeId id, OpenId open, unsigned command,
                                 const Caller& caller, GpuReply& reply) {
   const GpuRequest request = SLUICE_TRY(decode_gpu_request(command, in, out_size));
   const From from{id, open, caller};
-  return std::visit([&](const auto& each) { return carry_out(from, each, reply); }, request);
+  return std::visit([&](const auto& each) { return handle(from, each, reply); }, request);
 }
 
 Result<std::shared_ptr<ClientProcess>> GpuService::client(pid_t thread) {
@@ -92,7 +92,7 @@ Result<std::shared_ptr<ClientProcess>> GpuService::client(pid_t thread) {
   const pid_t process = SLUICE_TRY(process_of(thread));
   MutexLock lock(clients_mutex_);
   const auto known = clients_.find(process);
-  // One that has ended is about to be dropped; this is another of that number.
+  // A process that has ended is about to be removed; this is a new process with the same id.
   if (known != clients_.end() && !has_ended(known->second->fd())) return known->second;
   UniqueFd fd = open_process(process);
   if (!fd) return Error::last("pidfd_open");
@@ -119,7 +119,8 @@ void GpuService::watch_processes(const std::stop_token& stop) {
   }
 }
 
-// Those of the process of that number that has ended: there may be a new one.
+// Drops the buffers of a process with that id that has ended. A new process may already have the
+// same id.
 void GpuService::drop_buffers_of(pid_t process) {
   std::vector<BufferPtr> gone;
   const auto ended = [&](const auto& entry) {
@@ -135,7 +136,7 @@ void GpuService::drop_buffers_of(pid_t process) {
   }
   rings_.drop_rings_of(process);
   if (!gone.empty()) {
-    log::get().info("a process ended and left buffers, they are let go: pid={} buffers={}", process,
+    log::get().info("released the buffers of a process that ended: pid={} buffers={}", process,
                     gone.size());
   }
   MutexLock lock(clients_mutex_);
@@ -145,7 +146,8 @@ void GpuService::drop_buffers_of(pid_t process) {
 
 Result<GpuService::BufferPtr> GpuService::find(const From& from, std::uint64_t buffer) {
   const BufferPtr found = SLUICE_TRY(find(from.open, buffer));
-  if (!found->client->has(from.caller.pid)) return Error(ENOENT, "another process's buffer");
+  if (!found->client->has(from.caller.pid))
+    return Error(ENOENT, "the buffer belongs to another process");
   return found;
 }
 
@@ -166,11 +168,11 @@ Result<Device*> GpuService::device(const GpuUuid& gpu) {
 
 Result<UniqueFd> GpuService::take(const ClientProcess& client, int fd, uid_t user) {
   if (client.process() == 0) {
-    static std::atomic<bool> told{false};  // once is enough
+    static std::atomic<bool> told{false};  // logged once
     if (!told.exchange(true)) {
       log::get().warn(
-          "a process in another PID namespace wants to share memory by descriptor: it can't be "
-          "reached from here; run it, or the daemon, in the same one");
+          "cannot take a descriptor from a process in another PID namespace; run it, "
+          "or the daemon, in the same one");
     }
     return Error(EOPNOTSUPP, "the caller is in another PID namespace");
   }
@@ -183,7 +185,7 @@ Result<MemfdLimit::Share> GpuService::take_share(const ClientProcess& client, ui
   if (failed_with(share, ENOSPC)) {
     static std::atomic<bool> told{false};
     if (!told.exchange(true)) {
-      log::get().warn("host memory was refused: {}: used={} limit={} pid={} uid={}",
+      log::get().warn("refused to register host memory: {}: used={} limit={} pid={} uid={}",
                       share.error().operation, format_size(host_memory_.used()),
                       format_size(host_memory_.most()), client.process(), user);
     }
@@ -211,8 +213,7 @@ Result<void> GpuService::import(const RegisterRequest& request, Buffer& buffer) 
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const RegisterRequest& request,
-                                   GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const RegisterRequest& request, GpuReply& reply) {
   const auto owner = SLUICE_TRY(client(from.caller.pid));
   {
     MutexLock lock(clients_mutex_);
@@ -233,45 +234,45 @@ Result<void> GpuService::carry_out(const From& from, const RegisterRequest& requ
     if (buffers.size() >= kMostOfFile) return Error(ENOSPC, "too many buffers of one file");
     buffers.emplace(out.buffer, buffer);
   }
-  // Killed meanwhile: nobody will tell us again.
+  // If the process was killed meanwhile, there will be no other event.
   if (owner->fd() && has_ended(owner->fd())) drop_buffers_of(owner->process());
   reply.set(out);
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const UnregisterRequest& request, GpuReply&) {
+Result<void> GpuService::handle(const From& from, const UnregisterRequest& request, GpuReply&) {
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   Shard& s = shard(from.open);
   MutexLock lock(s.mutex);
   const auto open = s.opens.find(from.open.to_wire());
-  // Another thread may have done it since.
+  // Another thread may have unregistered it meanwhile.
   if (open == s.opens.end() || open->second.erase(request.buffer) == 0)
     return Error(ENOENT, "no such buffer");
   if (open->second.empty()) s.opens.erase(open);
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const PrefetchRequest& request, GpuReply&) {
+Result<void> GpuService::handle(const From& from, const PrefetchRequest& request, GpuReply&) {
   if (request.warm) {
     if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
     SLUICE_TRY(filesystem_.gpu().warm(from.file, request.offset, request.length, from.caller.uid));
   }
   if (request.promote) {
-    // As with user.sluice.tier, which takes the right to write.
+    // As for user.sluice.tier, which needs the right to write the file.
     if (!from.open.writes() &&
         !SLUICE_TRY(filesystem_.attributes().is_owner(from.file, from.caller)))
-      return Error(EPERM, "promote a file that is neither open for writing nor one's own");
+      return Error(EPERM, "promote a file: open it for writing, or be its owner");
     SLUICE_TRY(filesystem_.moves().promote(from.file, from.caller.uid));
   }
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const QueryRequest& request, GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const QueryRequest& request, GpuReply& reply) {
   Device* gpu = nullptr;
   std::string why_no_gpu;
   if (request.kind != SLUICE_BUFFER_MEMFD) {
     const auto found = device(request.gpu);
-    // Who asks for any is told that there is none.
+    // A caller that asks for any GPU is told that there is none.
     if (!found && request.gpu != GpuUuid{}) return found.error();
     if (found) {
       gpu = *found;
@@ -293,14 +294,15 @@ Result<void> GpuService::carry_out(const From& from, const QueryRequest& request
                  : 0;
   copy_text(out.tier, file.tier);
   copy_text(out.reason,
-            file.preview.words + (why_no_gpu.empty() ? "" : "; no GPU can be used: " + why_no_gpu));
+            file.preview.words + (why_no_gpu.empty() ? "" : "; no usable GPU: " + why_no_gpu));
   reply.set(out);
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const StatsRequest& request, GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const StatsRequest& request, GpuReply& reply) {
   const bool may_reset = from.caller.uid == 0 || from.caller.uid == ::geteuid();
-  if (request.reset && !may_reset) return Error(EPERM, "reset the statistics of others");
+  if (request.reset && !may_reset)
+    return Error(EPERM, "reset statistics: only root and the user who mounted may");
   const bool of_all = request.gpu == GpuUuid{};
   const Stats::Figures figures = of_all ? engine_.stats().all() : engine_.stats().of(request.gpu);
   auto out = reply.start<sluice_stats>();
@@ -318,12 +320,12 @@ Result<void> GpuService::carry_out(const From& from, const StatsRequest& request
 Result<std::shared_ptr<Memory>> GpuService::memory_for_ring(OpenId open, std::uint64_t buffer,
                                                             const ClientProcess& client) {
   const BufferPtr found = SLUICE_TRY(find(open, buffer));
-  if (found->client.get() != &client) return Error(ENOENT, "another process's buffer");
+  if (found->client.get() != &client) return Error(ENOENT, "the buffer belongs to another process");
   return std::shared_ptr<Memory>(found, found->memory.get());
 }
 
-Result<void> GpuService::carry_out(const From& from, const RingCreateRequest& request,
-                                   GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const RingCreateRequest& request,
+                                GpuReply& reply) {
   const auto owner = SLUICE_TRY(client(from.caller.pid));
   const UniqueFd fd = SLUICE_TRY(take(*owner, request.fd, from.caller.uid));
   auto memory = SLUICE_TRY(map_host(fd, 0, request.length));
@@ -331,26 +333,25 @@ Result<void> GpuService::carry_out(const From& from, const RingCreateRequest& re
   auto out = reply.start<sluice_ring_create>();
   out.ring = SLUICE_TRY(
       rings_.create(from.open, owner, from.caller.uid, {fd, std::move(memory), std::move(share)}));
-  // Killed meanwhile: nobody will tell us again.
+  // If the process was killed meanwhile, there will be no other event.
   if (has_ended(owner->fd())) drop_buffers_of(owner->process());
   reply.set(out);
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const RingDestroyRequest& request, GpuReply&) {
+Result<void> GpuService::handle(const From& from, const RingDestroyRequest& request, GpuReply&) {
   return rings_.destroy(request.ring, from.caller);
 }
 
-Result<void> GpuService::carry_out(const From& from, const RingAddFileRequest& request,
-                                   GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const RingAddFileRequest& request,
+                                GpuReply& reply) {
   auto out = reply.start<sluice_ring_file>();
   out.file = SLUICE_TRY(rings_.add_file(request.ring, from.file, from.open, from.caller));
   reply.set(out);
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const RingDropFileRequest& request,
-                                   GpuReply&) {
+Result<void> GpuService::handle(const From& from, const RingDropFileRequest& request, GpuReply&) {
   return rings_.drop_file(request.ring, request.file, from.caller);
 }
 

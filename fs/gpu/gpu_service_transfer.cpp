@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// READ, READV and WRITE: what a request may do before it is the turn of others.
+// READ, READV and WRITE, in turns with other requests.
 #include <algorithm>
 
 #include "fs/gpu/gpu_buffer.hpp"
@@ -15,17 +15,17 @@ void fill(auto& out, const Transfer& done) {
   out.done = done.bytes;
 }
 
-// Before any of it is done.
+// Called before anything is transferred.
 Result<void> check_range(const Memory& memory, const Segment& segment) {
   const std::uint64_t length = memory.length();
   if (segment.memory_offset > length || segment.length > length - segment.memory_offset)
-    return Error(ERANGE, "the buffer ends before that");
+    return Error(ERANGE, "the range exceeds the buffer");
   return {};
 }
 
 }  // namespace
 
-// Counts one that is being answered.
+// Counts a request in progress.
 class GpuService::AtWork {
  public:
   explicit AtWork(GpuService& service) : service_(service) { ++service_.at_work_; }
@@ -36,7 +36,7 @@ class GpuService::AtWork {
   RequestTurn turn() {
     return RequestTurn([this] {
       const unsigned all = service_.waiting_(), ours = service_.at_work_.load();
-      if (all == 0) return 1u;  // nobody knows
+      if (all == 0) return 1u;  // unknown
       return all > ours ? all - ours : 0u;
     });
   }
@@ -57,8 +57,8 @@ Result<Transfer> GpuService::in_turn(const Segment& segment, Work work) {
                        std::min(turn.slice(), most - all.bytes)};
     const auto done = work(part);
     if (!done && all.bytes == 0) return done.error();
-    if (!done) break;  // what is done is done; the next request meets the error again
-    // As the first slice travels, which is not the smallest.
+    if (!done) break;  // the next request returns the error
+    // The route is that of the first slice, which is not the smallest.
     const std::uint64_t before = all.bytes;
     if (before == 0) all = *done;
     all.bytes = before + done->bytes;
@@ -68,7 +68,7 @@ Result<Transfer> GpuService::in_turn(const Segment& segment, Work work) {
   return all;
 }
 
-Result<void> GpuService::carry_out(const From& from, const ReadRequest& request, GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const ReadRequest& request, GpuReply& reply) {
   if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
@@ -81,7 +81,7 @@ Result<void> GpuService::carry_out(const From& from, const ReadRequest& request,
   return {};
 }
 
-// Whole segments, in their order, until the turn is over.
+// Reads whole segments, in order, until the turn is over.
 Result<Transfer> GpuService::read_segments(const From& from, const ReadvRequest& request,
                                            Memory& memory, std::size_t& count) {
   AtWork at_work(*this);
@@ -100,7 +100,7 @@ Result<Transfer> GpuService::read_segments(const From& from, const ReadvRequest&
     const auto part = segments.subspan(count, next - count);
     const auto done = filesystem_.gpu().read(from.file, memory, part, request.route);
     if (!done && count == 0) return done.error();
-    if (!done) break;  // the next request meets the error again
+    if (!done) break;  // the next request returns the error
     all.bytes += done->bytes;
     if (done->bytes >= largest) {
       largest = done->bytes;
@@ -114,7 +114,7 @@ Result<Transfer> GpuService::read_segments(const From& from, const ReadvRequest&
   return all;
 }
 
-Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request, GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const ReadvRequest& request, GpuReply& reply) {
   if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   if (!buffer->memory->is_writable()) return Error(EACCES, "the buffer is read-only");
@@ -122,7 +122,7 @@ Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request
   std::size_t count = 0;
   if (!request.segments.empty())
     done = SLUICE_TRY(read_segments(from, request, *buffer->memory, count));
-  // The segments need not go back.
+  // The segments are not sent back.
   struct Header {
     __u64 buffer;
     __u32 count, route, why, reserved;
@@ -137,9 +137,10 @@ Result<void> GpuService::carry_out(const From& from, const ReadvRequest& request
   return {};
 }
 
-Result<void> GpuService::carry_out(const From& from, const WriteRequest& request, GpuReply& reply) {
+Result<void> GpuService::handle(const From& from, const WriteRequest& request, GpuReply& reply) {
   if (!from.open.writes()) return Error(EBADF, "the file is not open for writing");
-  if (from.open.appends()) return Error(EINVAL, "a file open for appending has no offsets");
+  if (from.open.appends())
+    return Error(EINVAL, "cannot write at an offset: the file is open for appending");
   const BufferPtr buffer = SLUICE_TRY(find(from, request.buffer));
   SLUICE_TRY(check_range(*buffer->memory, request.segment));
   const auto strip_suid = from.caller.uid == 0 ? std::nullopt : std::optional(from.caller);

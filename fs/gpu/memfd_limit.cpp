@@ -9,7 +9,7 @@ namespace sluice {
 
 Result<MemfdLimit::Share> MemfdLimit::take(uid_t user, const UniqueFd& memfd, std::uint64_t bytes) {
   struct stat status {};
-  if (::fstat(memfd.get(), &status) < 0) return Error::last("look at host memory");
+  if (::fstat(memfd.get(), &status) < 0) return Error::last("stat host memory");
   const Id id{user, status.st_dev, status.st_ino};
   MutexLock lock(mutex_);
   const auto found = uses_.find(id);
@@ -19,16 +19,16 @@ Result<MemfdLimit::Share> MemfdLimit::take(uid_t user, const UniqueFd& memfd, st
   after.size = std::max(after.size, static_cast<std::uint64_t>(status.st_size));
   const std::uint64_t more = after.counted() - before.counted();
   if (used_ > most_ || more > most_ - used_) {
-    return Error(ENOSPC, "more than gpu_host_memory allows");
+    return Error(ENOSPC, "the limit gpu_host_memory is reached");
   }
   const auto mine = of_user_.find(user);
-  const std::uint64_t held = (mine == of_user_.end() ? 0 : mine->second) + more;
-  if (user != 0 && more > 0 && held > most_ - used_ - more) {
-    return Error(ENOSPC, "more of gpu_host_memory than one user may have");
+  const std::uint64_t total = (mine == of_user_.end() ? 0 : mine->second) + more;
+  if (user != 0 && more > 0 && total > most_ - used_ - more) {
+    return Error(ENOSPC, "the user's share of gpu_host_memory is used up");
   }
   uses_[id] = after;
   used_ += more;
-  if (held > 0) of_user_[user] = held;
+  if (total > 0) of_user_[user] = total;
   Share share;
   share.limit_ = this;
   share.memfd_ = id;

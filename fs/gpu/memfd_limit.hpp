@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The MemfdLimit bounds the host memory in which clients may have us put bytes: the pages of a
-// memfd are charged to who first touches them, which is often the daemon. So what counts is what
-// was registered, whether or not its pages exist yet.
+// The MemfdLimit limits the host memory that clients register. The pages of a memfd are charged to
+// the process that first touches them, which is often the daemon. So registered memory counts
+// whether or not its pages exist yet.
 //
-// A user other than root may hold no more than stays free for all others. So there is always
-// something left for one user more, however many there are.
+// A user other than root may have at most as much as stays free for all others. So there is always
+// something left for another user.
 //
-// One memfd may be registered again and again, on each of many open files, and counts once for its
-// user: as what was registered of it in all, but no more than its size.
-// Threads: thread-safe.
+// A memfd that is registered several times, on many open files, counts once for its user: the sum
+// of its registrations, but at most its size. Threads: thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -30,7 +29,7 @@ class MemfdLimit {
  public:
   explicit MemfdLimit(std::uint64_t most) : most_(most) {}
 
-  // Counts until it is destroyed. REQUIRES: the limit outlives it.
+  // Registered memory that counts until the object is destroyed. REQUIRES: the limit outlives it.
   class Share {
    public:
     Share() = default;
@@ -51,13 +50,13 @@ class MemfdLimit {
     Id memfd_;
     std::uint64_t bytes_ = 0;
   };
-  // For `bytes` more of this memfd. ENOSPC beyond the limit or the user's share of it. REQUIRES: it
-  // is a memfd; stat() of anything else may block.
+  // Counts `bytes` more of this memfd. ENOSPC: the limit, or the user's share of it, is exceeded.
+  // REQUIRES: it is a memfd; fstat() of anything else may block.
   Result<Share> take(uid_t user, const UniqueFd& memfd, std::uint64_t bytes);
 
   std::uint64_t most() const { return most_; }
   std::uint64_t used() const;
-  // Of the user who holds most.
+  // The share of the user who has the most.
   std::uint64_t largest_share() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// An OpenId is an open file as the kernel names it to us (fuse_file_info::fh): a number of its own,
-// and what it was opened for, which the kernel tells with OPEN and not with IOCTL. Immutable.
+// An OpenId identifies an open file (fuse_file_info::fh): a unique number, and the open flags,
+// which the kernel sends with OPEN but not with IOCTL. Immutable.
 #pragma once
 
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A RequestTurn says how much of a long request may be done before it is the turn of others.
+// A RequestTurn decides how much of a long request may be executed before it is the turn of others.
 //
-// A request holds up everybody whose requests wait for the same thread. So it is done in slices,
-// each as long as should take a part of kTurn, and ends early when its turn is over and others
-// wait. All that wait have kTurn together, so that the wait does not grow with their number.
-// Threads: caller locks; it lives on the stack of the thread that has the request.
+// A request delays all requests that wait for the same thread. So it is executed in slices, each
+// expected to take a part of kTurn, and ends early when its turn is over and others wait. All
+// waiting requests share one kTurn, so the delay does not grow with their number. Threads: caller
+// locks; it lives on the stack of the thread that executes the request.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +20,20 @@ class RequestTurn {
 
   static constexpr std::chrono::milliseconds kTurn{20};
   static constexpr std::uint64_t kFirstSlice = 8 << 20, kLeastSlice = 64 << 10, kGrowth = 4;
-  static constexpr unsigned kFew = 4;  // requests that may wait for a whole first slice each
+  static constexpr unsigned kFew =
+      4;  // up to this many waiting requests, each gets a whole first slice
 
-  // `others`: how many requests wait now, this one not counted; asked after each slice.
+  // `others` returns how many other requests wait now; it is called after each slice.
   explicit RequestTurn(
       std::function<unsigned()> others, Clock now = [] { return std::chrono::steady_clock::now(); })
       : others_(std::move(others)), now_(std::move(now)), begun_(now_()), waiting_(others_()) {
     slice_ = std::max(kFirstSlice / (waiting_ / kFew + 1), kLeastSlice);
   }
 
-  // Bytes that may be done next.
+  // The number of bytes to transfer next.
   std::uint64_t slice() const { return slice_; }
 
-  // So many bytes were done. True if the rest has to wait for another turn.
+  // Reports that `bytes` bytes were transferred. True if the rest must wait for another turn.
   bool is_over(std::uint64_t bytes) {
     done_ += bytes;
     waiting_ = others_();
@@ -41,7 +42,7 @@ class RequestTurn {
         std::max<std::chrono::nanoseconds>(now_() - begun_, std::chrono::microseconds(1));
     const double rate = static_cast<double>(done_) / static_cast<double>(taken.count());
     const double next = rate * static_cast<double>(std::chrono::nanoseconds(turn).count());
-    // What follows may be slower: it may not be in the page cache.
+    // The next bytes may be slower, because they may not be in the page cache.
     const double most = static_cast<double>(kGrowth * slice_);
     slice_ = std::max(static_cast<std::uint64_t>(std::min(next, most)) / kLeastSlice * kLeastSlice,
                       kLeastSlice);

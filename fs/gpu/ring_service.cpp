@@ -16,13 +16,13 @@
 namespace sluice {
 namespace {
 
-// A file that entries may name.
+// A file that entries may use.
 struct Token {
   const InodeId file;
   const OpenId open;
-  const Caller caller;  // who got it: writing takes setuid bits from files of others
-  // Shared while something is under way, which may take as long as a disk does: whoever wants to
-  // end the token has to wait for just that.
+  const Caller caller;  // who got the token: writing removes setuid bits from files of other users
+  // Locked shared while a request is in progress, which may take as long as the disk does. Ending
+  // the token waits for exactly these requests.
   SharedMutex use;
   bool is_alive GUARDED_BY(use) = true;
 };
@@ -68,7 +68,7 @@ class RingService::Ring final : public RingTarget {
     {
       MutexLock lock(mutex_);
       const auto entry = tokens_.find(token);
-      if (entry == tokens_.end()) return Error(ENOENT, "no such file of the ring");
+      if (entry == tokens_.end()) return Error(ENOENT, "unknown file token");
       found = std::move(entry->second);
       tokens_.erase(entry);
     }
@@ -79,7 +79,7 @@ class RingService::Ring final : public RingTarget {
     MutexLock lock(mutex_);
     return tokens_.size();
   }
-  // Returns how many tokens ended.
+  // Returns the number of tokens that ended.
   std::size_t released(OpenId open) {
     std::vector<std::shared_ptr<Token>> gone;
     {
@@ -111,7 +111,8 @@ class RingService::Ring final : public RingTarget {
     const SharedLock lock(token->use);
     if (!token->is_alive) return Error(EBADF, "the file was closed");
     if (!token->open.writes()) return Error(EBADF, "the file is not open for writing");
-    if (token->open.appends()) return Error(EINVAL, "a file open for appending has no offsets");
+    if (token->open.appends())
+      return Error(EINVAL, "cannot write at an offset: the file is open for appending");
     const auto memory = SLUICE_TRY(service_.find_memory_(anchor_, buffer, *client_));
     const bool keeps_suid = token->caller.uid == 0;
     return service_.filesystem_.gpu().write(
@@ -123,7 +124,7 @@ class RingService::Ring final : public RingTarget {
   Result<std::shared_ptr<Token>> find(std::uint64_t file) {
     MutexLock lock(mutex_);
     const auto found = tokens_.find(file);
-    if (found == tokens_.end()) return Error(EBADF, "no such file of the ring");
+    if (found == tokens_.end()) return Error(EBADF, "unknown file token");
     return found->second;
   }
 
@@ -136,21 +137,21 @@ class RingService::Ring final : public RingTarget {
   Mutex mutex_;
   std::uint64_t last_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<Token>> tokens_ GUARDED_BY(mutex_);
-  std::unique_ptr<RingServer> server_;  // last: its threads use all of the above
+  std::unique_ptr<RingServer> server_;  // declared last: its threads use everything above
 };
 
 Result<std::uint64_t> RingService::create(OpenId anchor, std::shared_ptr<ClientProcess> client,
                                           uid_t user, RingMemory memory) {
   if (!memory.memory->is_writable()) return Error(EACCES, "the ring is read-only");
-  // Its pages are ours to touch: of huge ones there may be none left when a hole was punched, and
-  // that is SIGBUS.
+  // The daemon accesses the ring's pages. If a hole was punched and no huge page is left, that
+  // raises SIGBUS.
   struct statfs volume {};
-  if (::fstatfs(memory.memfd.get(), &volume) < 0) return Error::last("look at a ring");
-  if (volume.f_type == HUGETLBFS_MAGIC) return Error(EINVAL, "a ring of huge pages");
+  if (::fstatfs(memory.memfd.get(), &volume) < 0) return Error::last("stat the memory of a ring");
+  if (volume.f_type == HUGETLBFS_MAGIC) return Error(EINVAL, "a ring must not be in huge pages");
   const auto ring =
       std::make_shared<Ring>(*this, anchor, std::move(client), user, std::move(memory));
   MutexLock lock(mutex_);
-  if (ended_) return Error(ESHUTDOWN, "the mount ends");
+  if (ended_) return Error(ESHUTDOWN, "the mount is ending");
   const auto mine = of_user_.find(user);
   if (count_ >= kMostOfAll || (mine != of_user_.end() && mine->second >= kMostOfUser)) {
     return Error(ENOSPC, "too many rings");
@@ -176,11 +177,11 @@ Result<RingService::RingPtr> RingService::find(std::uint64_t ring, const Caller&
     if (entry == rings_.end()) return Error(ENOENT, "no such ring");
     found = entry->second;
   }
-  if (!found->client().has(caller.pid)) return Error(ENOENT, "another process's ring");
+  if (!found->client().has(caller.pid)) return Error(ENOENT, "the ring belongs to another process");
   return found;
 }
 
-// Takes rings away, and leaves them to the reaper: who tells us of their end has no time.
+// Removes rings and leaves them to the reaper, because the caller must not wait.
 template <typename Condition>
 void RingService::drop_if(Condition condition) {
   std::size_t dropped = 0;
@@ -196,13 +197,13 @@ void RingService::drop_if(Condition condition) {
   if (dropped > 0) died_.notify_all();
 }
 
-// One that a slow disk holds up is passed over, so that nobody waits for another's.
+// A ring that waits for a slow disk is skipped, so that the others do not wait for it.
 void RingService::reap(const std::stop_token& stop) {
   constexpr auto kLookAgain = std::chrono::milliseconds(5);
   MutexLock lock(mutex_);
   for (;;) {
     died_.wait(mutex_, stop, [this]() REQUIRES(mutex_) { return !dead_.empty(); });
-    if (dead_.empty()) return;  // asked to stop
+    if (dead_.empty()) return;  // stop was requested
     const auto ready = std::find_if(dead_.begin(), dead_.end(),
                                     [](const RingPtr& each) { return each->is_at_rest(); });
     if (ready == dead_.end()) {
@@ -213,10 +214,10 @@ void RingService::reap(const std::stop_token& stop) {
     lock.unlock();
     ring->stop();
     lock.lock();
-    // Only now: until here it may have been at something, which released() has to know.
+    // Removed only now: until here it may have had requests, which released() must see.
     std::erase(dead_, ring);
-    // While there are none, nobody hears of files that are closed.
-    if (--count_ == 0) holders_.clear();
+    // While there are no rings, released() does not look at rings_by_open_.
+    if (--count_ == 0) rings_by_open_.clear();
     forget_tokens(ring->user(), ring->tokens());
     if (const auto mine = of_user_.find(ring->user()); --mine->second == 0) of_user_.erase(mine);
     reaped_.notify_all();
@@ -242,13 +243,13 @@ Result<std::uint64_t> RingService::add_file(std::uint64_t ring, InodeId file, Op
                                             const Caller& caller) {
   const RingPtr found = SLUICE_TRY(find(ring, caller));
   MutexLock lock(mutex_);
-  if (!rings_.contains(ring)) return Error(ENOENT, "no such ring");  // it went meanwhile
+  if (!rings_.contains(ring)) return Error(ENOENT, "no such ring");  // the ring ended meanwhile
   std::size_t& mine = tokens_of_user_[found->user()];
   if (mine >= kMostFilesOfUser) return Error(ENOSPC, "too many files of one user's rings");
   const auto token = found->add(file, open, caller);
   if (!token) return token;
   ++mine;
-  auto& holders = holders_[open.to_wire()];
+  auto& holders = rings_by_open_[open.to_wire()];
   const auto is_it = [&](const auto& each) { return each.lock() == found; };
   if (std::none_of(holders.begin(), holders.end(), is_it)) holders.push_back(found);
   return token;
@@ -263,18 +264,18 @@ Result<void> RingService::drop_file(std::uint64_t ring, std::uint64_t file, cons
 }
 
 void RingService::released(OpenId open) {
-  if (count_.load() == 0) return;  // as nearly always
+  if (count_.load() == 0) return;  // usually there are none
   drop_if([&](const Ring& ring) { return ring.anchor() == open; });
   std::vector<std::weak_ptr<Ring>> holders;
   {
     MutexLock lock(mutex_);
-    const auto mine = holders_.find(open.to_wire());
-    if (mine == holders_.end()) return;
+    const auto mine = rings_by_open_.find(open.to_wire());
+    if (mine == rings_by_open_.end()) return;
     holders = std::move(mine->second);
-    holders_.erase(mine);
+    rings_by_open_.erase(mine);
   }
   for (const auto& each : holders) {
-    const RingPtr ring = each.lock();  // also of one that is dead, and still at something
+    const RingPtr ring = each.lock();  // also an ended ring that still has requests
     if (!ring) continue;
     const std::size_t ended = ring->released(open);
     MutexLock lock(mutex_);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The RingService keeps the rings of all processes: who may use which, what their entries may name,
-// and when they end.
+// The RingService manages the rings of all processes: who may use which ring, which files and
+// buffers its entries may use, and when it ends.
 //
-// A ring belongs to one open file, its anchor, and to one process, and ends with either; its
-// entries name the buffers that this process registered on the anchor. Files are named by tokens,
-// which a process gets by an ioctl on the file itself: it has the file open, and an entry can do
-// with it what that open file is for. A token ends with its open file, before the file is released:
-// what is under way with it ends first.
+// A ring belongs to one open file, its anchor, and to one process, and ends with either. Its
+// entries use the buffers that this process registered on the anchor. They refer to files by
+// tokens. A process gets a token by an ioctl on the open file, and entries have the access mode of
+// that open file. A token ends with its open file; requests in progress end before the file is
+// released.
 //
-// Threads: thread-safe. Each ring has one or two of its own (gpu/ring.hpp); one more,
-// "sluice-rings", waits for those that ended without anybody who could wait.
+// Threads: thread-safe. Each ring has one or two threads (gpu/ring.hpp). Another thread,
+// "sluice-rings", waits for rings that end when no caller can wait for them.
 #pragma once
 
 #include <sys/types.h>
@@ -37,11 +37,11 @@ namespace sluice {
 
 class RingService {
  public:
-  // ENOSPC beyond: rings of one user and of all (each has a thread), files of one ring.
+  // Limits (ENOSPC): rings of one user and in total (each has a thread), files of one ring.
   static constexpr std::size_t kMostOfUser = 256, kMostOfAll = 1024, kMostFiles = 4096;
   static constexpr std::size_t kMostFilesOfUser = 65536;
 
-  // The memory of a buffer of that open file and process; ENOENT if there is none.
+  // Finds the memory of a buffer of that open file and process; ENOENT if there is none.
   using FindMemory = std::function<Result<std::shared_ptr<Memory>>(
       OpenId anchor, std::uint64_t buffer, const ClientProcess& client)>;
 
@@ -53,24 +53,26 @@ class RingService {
 
   struct RingMemory {
     const UniqueFd& memfd;
-    std::unique_ptr<Memory> memory;  // all of it
+    std::unique_ptr<Memory> memory;  // the whole ring
     MemfdLimit::Share share;
   };
-  // Returns the ring's name. EINVAL for memory that is no ring; EACCES if it can't be written to.
+  // Returns the ring's id. EINVAL: the memory is not a valid ring. EACCES: it is not writable.
   Result<std::uint64_t> create(OpenId anchor, std::shared_ptr<ClientProcess> client, uid_t user,
                                RingMemory memory);
-  // ENOENT for rings that are not the caller's. Waits for what is under way.
+  // ENOENT: the caller has no such ring. Waits for requests in progress.
   Result<void> destroy(std::uint64_t ring, const Caller& caller);
-  // Returns a token for the file. ENOENT as destroy().
+  // Returns a token for the file. ENOENT as for destroy().
   Result<std::uint64_t> add_file(std::uint64_t ring, InodeId file, OpenId open,
                                  const Caller& caller);
   Result<void> drop_file(std::uint64_t ring, std::uint64_t file, const Caller& caller);
 
-  // An open file ends: waits for what is under way with it, but not for rings it was the anchor of.
+  // An open file ends: waits for requests in progress on it, but not for rings that have it as
+  // anchor.
   void released(OpenId open);
-  // Those of the process of that number that has ended: there may be a new one.
+  // Ends the rings of a process with that id that has ended. A new process may already have the
+  // same id.
   void drop_rings_of(pid_t process);
-  // No ring is served after this, and none is made.
+  // Ends all rings; no new ring can be created afterwards.
   void end();
 
   std::size_t count() const { return count_.load(std::memory_order_relaxed); }
@@ -88,7 +90,7 @@ class RingService {
 
   Filesystem& filesystem_;
   const FindMemory find_memory_;
-  std::atomic<std::size_t> count_{0};  // of rings that are served; read before a release
+  std::atomic<std::size_t> count_{0};  // number of served rings; checked before a release
   mutable Mutex mutex_;
   StopCondVar died_;
   CondVar reaped_;
@@ -97,8 +99,9 @@ class RingService {
   std::vector<RingPtr> dead_ GUARDED_BY(mutex_);  // until their last request is done
   std::map<uid_t, std::size_t> of_user_ GUARDED_BY(mutex_);
   std::map<uid_t, std::size_t> tokens_of_user_ GUARDED_BY(mutex_);
-  // Rings that have tokens of an open file: few need be asked when it is released.
-  std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> holders_ GUARDED_BY(mutex_);
+  // For each open file, the rings that have tokens of it, so that a release need not ask all rings.
+  std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> rings_by_open_
+      GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;
   std::jthread reaper_ GUARDED_BY(mutex_);
 };

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernels of the engine: copies of many small pieces in one launch, between a GPU's memory and
-// host memory that it reads and writes by itself (pinned slots, registered page cache).
+// The kernels of the engine. They copy many small pieces in one launch, between GPU memory and host
+// memory that the GPU accesses directly (pinned slots, registered page cache).
 //
-// What bounds them is the bus, so threads keep several loads under way each, as wide as alignment
-// allows. gpu/kernels.cpp launches them; tests/support/fake_cuda_kernels.cpp does the same on a CPU.
-// gather.ptx beside this file is for builds without nvcc: tools/update-kernels.sh makes it anew.
+// The bus limits their speed, so each thread keeps several loads in progress, as wide as alignment
+// allows. gpu/kernels.cpp launches them; tests/support/fake_cuda_kernels.cpp does the same on a
+// CPU. gather.ptx beside this file is for builds without nvcc; tools/update-kernels.sh regenerates
+// it.
 
 namespace {
 
 using Word = unsigned long long;
 
 constexpr unsigned kWarp = 32;
-constexpr unsigned kBlock = 256;  // threads; as gpu/kernels.cpp has it
-constexpr unsigned kLoads = 8;    // under way in each thread
+constexpr unsigned kBlock = 256;  // threads; as in gpu/kernels.cpp
+constexpr unsigned kLoads = 8;    // in progress in each thread
 
 struct alignas(16) Bytes16 {
   Word low, high;
@@ -42,13 +43,13 @@ __device__ void copy_units(char* to, const char* from, unsigned units, unsigned 
   }
 }
 
-// What both addresses are, or can be made, a multiple of together.
+// The largest alignment that both addresses have, or reach after the same number of bytes.
 __device__ unsigned common_alignment(const char* to, const char* from) {
   const Word apart = reinterpret_cast<Word>(to) ^ reinterpret_cast<Word>(from);
   return apart & 1 ? 1 : apart & 2 ? 2 : apart & 4 ? 4 : apart & 8 ? 8 : 16;
 }
 
-// Any addresses, any length: single bytes up to where both are aligned, and after.
+// Copies from any address to any address: single bytes up to the first aligned one, and at the end.
 __device__ void copy_piece(char* to, const char* from, unsigned length, unsigned lane) {
   const unsigned unit = common_alignment(to, from);
   unsigned head = static_cast<unsigned>(-reinterpret_cast<Word>(to) & (unit - 1));
@@ -75,8 +76,8 @@ __device__ void copy_piece(char* to, const char* from, unsigned length, unsigned
   for (unsigned at = tail + lane; at < length; at += kWarp) to[at] = from[at];
 }
 
-// The records of one tile, as units in one row, so that also records of less than a warp's width
-// keep every thread busy. Each lane has one record's number in `mine`.
+// Copies the records of one tile as one sequence of units, so that records smaller than a warp also
+// keep every thread busy. Each lane has the number of one record in `mine`.
 template <typename Unit>
 __device__ void copy_tile(char* to, const char* from, Word mine, Word records, unsigned count,
                           unsigned record_bytes, unsigned lane) {
@@ -105,7 +106,7 @@ __device__ void copy_tile(char* to, const char* from, Word mine, Word records, u
 
 }  // namespace
 
-// As gpu/kernels.hpp has it.
+// As in gpu/kernels.hpp.
 struct Piece {
   Word to, from, length;
 };
@@ -129,9 +130,9 @@ extern "C" __global__ void __launch_bounds__(kBlock, 2)
   }
 }
 
-// to[i] = from[index[i]], of records of `record_bytes` bytes, at most 1 MiB. A warp takes `tile`
-// of them at a time, at most 32. An index that is not below `records` is left out, and sets `*bad`.
-// `unit` is what both addresses and record_bytes are multiples of: 1, 2, 4, 8 or 16.
+// to[i] = from[index[i]], for records of `record_bytes` bytes, at most 1 MiB. A warp takes `tile`
+// of them at a time, at most 32. Numbers from `records` on are skipped, and set `*bad`. Both
+// addresses and record_bytes are multiples of `unit`: 1, 2, 4, 8 or 16.
 extern "C" __global__ void __launch_bounds__(kBlock, 2)
     sluice_gather(char* to, const char* from, const Word* index, Word count, Word records,
                   unsigned record_bytes, unsigned tile, unsigned unit, volatile unsigned* bad) {
@@ -142,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(kBlock, 2)
        at += warps) {
     const Word first = at * tile;
     const unsigned here = static_cast<unsigned>(count - first < tile ? count - first : tile);
-    // The index may be in host memory: one access for all of the tile.
+    // The index may be in host memory, so the whole tile is loaded with one access.
     const Word mine = lane < here ? index[first + lane] : 0;
     if (lane < here && mine >= records) *bad = 1;
     char* const target = to + first * record_bytes;

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# copyright.sh LICENSE PROGRAM OUTPUT: writes the licence of Sluice, and those of the libraries that PROGRAM is linked with or
-# made of, in the words of the packages that hold these.
+# copyright.sh LICENSE PROGRAM OUTPUT: writes the licence of Sluice and those of the libraries that PROGRAM is linked with or
+# contains, copied from their packages.
 set -euo pipefail
 license=$1 program=$2
 output=$3
 here=$(dirname "$0")
 
-# Compiled in: headers, and the static libfuse, whose licence is that of the system's older one.
+# Compiled in: headers, and the static libfuse, which has the same licence as the package of the system.
 packages=(fuse3 libcli11-dev libtomlplusplus-dev nlohmann-json3-dev)
 while read -r library; do
   ! grep -qEf "$here/system-libraries" <<<"${library##*/}" || continue
-  # By its name alone: dpkg knows it below /lib where that is a link to /usr/lib.
+  # Searched by name only: dpkg may list it below /lib, which may be a link to /usr/lib.
   owner=$(dpkg -S "*/$(basename "$(realpath "$library")")" | head -n 1)
   packages+=("${owner%%:*}")
 done < <(ldd "$program" | grep -oE '=> /[^ ]+' | cut -c 4-)
@@ -20,8 +20,8 @@ done < <(ldd "$program" | grep -oE '=> /[^ ]+' | cut -c 4-)
   echo
   cat "$license"
   echo
-  echo "It contains, or brings along in a directory of its own, parts of the packages below. Their sources are those of the"
-  echo "distribution that this package was made on, $(. /etc/os-release && echo "$PRETTY_NAME")."
+  echo "It contains, or includes in a private directory, parts of the packages below. Their sources are those of the"
+  echo "distribution on which this package was built, $(. /etc/os-release && echo "$PRETTY_NAME")."
   for package in $(printf '%s\n' "${packages[@]}" | sort -u); do
     printf '\n======== %s %s ========\n\n' "$package" "$(dpkg-query -W -f '${Version}' "$package" | head -n 1)"
     cat "/usr/share/doc/$package/copyright"

@@ -10,7 +10,7 @@ skip() {
   exit 77
 }
 ((EUID == 0)) || skip "mounting needs root"
-[[ -e /dev/fuse ]] || skip "there is no /dev/fuse"
+[[ -e /dev/fuse ]] || skip "/dev/fuse does not exist"
 
 folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" readme.XXXXXX)
 demo=$folder/demo
@@ -26,7 +26,7 @@ ln -s "$(dirname "$sluice")" "$folder/build/release/bin"
 cd "$folder"
 "$sluice" mount --tier nvme="$demo/tiers/nvme" --tier ssd="$demo/tiers/ssd" --tier hdd="$demo/tiers/hdd" --state "$demo/state" "$demo/mnt"
 
-# Numbers, dates, durations (59 min are an hour that began a second ago), and the paths that they stand in.
+# Replaces numbers, dates, durations and the path of the demo, which differ between runs.
 shape() { sed -E 's,/[^ ]*/demo/,/demo/,; s/[A-Z][a-z]{2} [0-9 ]?[0-9] [0-9:]+/DATE/; s/[0-9][0-9.:-]*/0/g; s/0 (ms|s|min|h)\b/0 s/; s/ +/ /g'; }
 count=0
 check() { # COMMAND EXPECTED SAID
@@ -43,7 +43,7 @@ command='' expected=''
 run() {
   [[ $command ]] || return 0
   echo "$command"
-  # In this shell: the session changes directory. Its umask is README's.
+  # In this shell, because the session changes the directory. The umask is that of README.
   eval "$command" >"$folder/said" 2>&1 || { cat "$folder/said" >&2; echo "FAILED: $command" >&2; exit 1; }
   check "$command" "$expected" "$(cat "$folder/said")"
 }
@@ -59,4 +59,4 @@ while IFS= read -r line; do
 done < <(awk '/^<!-- tests\/docs\/readme_test.sh/ { getline; inside = 1; next } /^```$/ { inside = 0 } inside' "$readme")
 run
 ((count >= 12)) || { echo "FAILED: only $count lines were compared" >&2; exit 1; }
-echo "$count lines are as README has them"
+echo "$count lines match README"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh SLUICE LIBSLUICE FAKE_CUDA PYTHON: runs every program of examples/ on a mount of two tiers; those in C are compiled by hand, with
-# a stand-in for CUDA's runtime, and run on the fake GPU and without one. (On a real one: tests/gpu/run.sh.) Exit 77: something is missing
-# here (1 if SLUICE_REQUIRE names it).
+# run.sh SLUICE LIBSLUICE FAKE_CUDA PYTHON: runs every program of examples/ on a mount of two tiers. C programs are compiled with a fake
+# CUDA runtime and run with the fake GPU and without a GPU. (tests/gpu/run.sh uses a real GPU.) Exit 77: something is missing on this
+# machine (1 if SLUICE_REQUIRE names it).
 set -euo pipefail
 sluice=$1 fake=$(dirname "$3") python=$4
 repo=$(cd "$(dirname "$0")/../.." && pwd)
@@ -14,7 +14,7 @@ skip() { # WHAT REASON
   exit 77
 }
 ((EUID == 0)) || skip mount "mounting needs root"
-[[ -e /dev/fuse ]] || skip mount "there is no /dev/fuse"
+[[ -e /dev/fuse ]] || skip mount "/dev/fuse does not exist"
 "$python" -c 'import numpy' 2>/dev/null || skip python "$python has no numpy; tools/setup.sh installs it"
 
 folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" examples.XXXXXX)
@@ -32,7 +32,7 @@ mkdir "$folder"/{fast,slow,mnt}
 LD_LIBRARY_PATH=$fake "$sluice" mount --no-migrate --tier "fast=$folder/fast" --tier "slow=$folder/slow" --state "$folder/state" "$mount"
 
 left=" $(cd "$repo/examples" && printf "%s " *.c *.sh *.py)"
-# show EXAMPLE WANTED COMMAND...: runs it and looks for WANTED in what it says.
+# show EXAMPLE WANTED COMMAND...: runs it and checks that its output contains WANTED.
 show() {
   local example=$1 wanted=$2 said
   shift 2
@@ -55,7 +55,7 @@ for example in gpu_read ioctl_read load_model ring_read; do
 done
 gpu() { LD_LIBRARY_PATH=$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 show gpu_read.c "5000001 bytes to GPU memory by " gpu "$folder/gpu_read" "$mount/data"
-show ioctl_read.c "every byte is as in the file" gpu "$folder/ioctl_read" "$mount/data"
+show ioctl_read.c "all bytes equal the file" gpu "$folder/ioctl_read" "$mount/data"
 show load_model.c "layers.2.weight" gpu "$folder/load_model" "$mount/model.safetensors"
 show gpu_read.c "5000001 bytes to host memory by host" "$folder/gpu_read" "$mount/data"
 show load_model.c "bytes to host memory by host" "$folder/load_model" "$mount/model.safetensors"
@@ -63,6 +63,6 @@ show ring_read.c "threads, depth 32, by the daemon, into host memory" "$folder/r
 show ring_read.c "into GPU memory" gpu "$folder/ring_read" --gpu --threads 2 --seconds 0.2 --depth 32 "$mount/data"
 show load_checkpoint.py "3 tensors" "$python" "$repo/examples/load_checkpoint.py" "$mount/model.safetensors"
 show gather_rows.py "and wrote them back, halved" "$python" "$repo/examples/gather_rows.py" "$mount/table.bin"
-show pin_and_promote.sh "the bytes are the same as ever" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
+show pin_and_promote.sh "the content is unchanged" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
 show adopt.sh "both disks together are the tree as it was" "$repo/examples/adopt.sh" "$folder/adopted"
-[[ ! ${left// /} ]] || { echo "FAILED: nothing runs:$left" >&2; exit 1; }
+[[ ! ${left// /} ]] || { echo "FAILED: these examples are not tested:$left" >&2; exit 1; }

@@ -119,7 +119,7 @@ TEST_F(StormTest, HasTheSameResultWithEveryFileInPassthrough) {
 }
 
 TEST_F(StormTest, HasTheSameResultWithEveryFileServed) {
-  mount({"--no-passthrough", "--no-io-uring"});
+  mount({"--debug=passthrough=off", "--debug=io_uring=off"});
   expect_the_same({});
 }
 

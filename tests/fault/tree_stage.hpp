@@ -34,8 +34,9 @@ struct TreeCase {
 inline void PrintTo(const TreeCase& given, std::ostream* out) { *out << given.name; }
 
 inline auto tree_cases() {
-  return testing::Values(TreeCase{"Defaults", {}},
-                         TreeCase{"EveryFileServed", {"--no-passthrough", "--no-io-uring"}});
+  return testing::Values(
+      TreeCase{"Defaults", {}},
+      TreeCase{"EveryFileServed", {"--debug=passthrough=off", "--debug=io_uring=off"}});
 }
 
 class TreeStage {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Any bytes as an ioctl. What comes out of the decoder must be an errno of its list, or a request
-// that holds together. A libFuzzer target (SLUICE_FUZZ=ON, clang); fs_gpu_requests_test runs the
-// kept corpus and mutations of it through the same function.
+// Decodes arbitrary bytes as an ioctl. The result must be one of the decoder's errors, or a
+// consistent request. A libFuzzer target (SLUICE_FUZZ=ON, clang); fs_gpu_requests_test runs the
+// corpus and mutations of it through the same function.
 //
-// An input is: one byte for the number, two for the size that goes back, then what was sent.
+// An input is one byte for the number, two for the size of the reply, then the request.
 #include <cstdlib>
 #include <limits>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Any bytes as the memory of a ring, and any stores into it while it is served. What the server
-// asks for must hold together. A libFuzzer target (SLUICE_FUZZ=ON, clang); gpu_ring_test runs the
-// kept corpus and mutations of it through the same function.
+// Serves arbitrary bytes as the memory of a ring, with arbitrary stores into it meanwhile. The
+// requests of the server must be consistent. A libFuzzer target (SLUICE_FUZZ=ON, clang);
+// gpu_ring_test runs the corpus and mutations of it through the same function.
 //
-// An input is: two bytes for the sizes of the queues (powers of two, up to 2^6; 255 leaves the
-// header as it comes), then steps of seven bytes: what to do, where (two), and what with (four).
+// An input is two bytes for the sizes of the queues (powers of two, up to 2^6; 255 leaves the
+// header as it is), then steps of seven bytes: operation, offset (two bytes) and value (four).
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -30,7 +30,7 @@ class CheckingTarget : public RingTarget {
       check_one(each);
       sum.bytes += each.length;
     }
-    // Every way that a read can go.
+    // All possible results of a read.
     if (file % 4 == 1) return Error(EIO, "read");
     if (file % 4 == 2) sum.bytes /= 2;
     return sum;
@@ -62,7 +62,7 @@ struct alignas(4096) Page {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sluice;
   if (size < 2) return 0;
-  // The largest ring of 64 and 64 entries; whatever else the header says must be found out.
+  // Large enough for a ring of 64 and 64 entries. The server must detect any other header.
   static thread_local std::vector<Page> pages(3);
   std::memset(pages.data(), 0, pages.size() * sizeof(Page));
   const std::span memory(reinterpret_cast<std::byte*>(pages.data()), ring_size(64, 64));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Any bytes as a safetensors file, and as an index: refused, or tensors that cover the data. A
-// libFuzzer target (SLUICE_FUZZ=ON, clang); client_test changes bytes of a good file at random.
+// Parses arbitrary bytes as a safetensors file and as an index. They are refused, or give tensors
+// that cover the data. A libFuzzer target (SLUICE_FUZZ=ON, clang); client_test changes random bytes
+// of a valid file.
 #include <cstdlib>
 #include <string_view>
 

@@ -17,10 +17,10 @@ import zipfile
 NOWHERE = "/nonexistent/libcufile.so.0"
 
 
-# ---- The program, which knows nothing of Sluice. ----
+# ---- The program, which does not mention Sluice. ----
 
 def rate(torch, size, work, rounds=6):
-    """The best of some rounds: the first pays for what is set up once."""
+    """The best of several rounds; the first includes the setup."""
     best = 0.0
     for _ in range(rounds):
         torch.cuda.synchronize()
@@ -37,7 +37,7 @@ def expect(condition, what):
 
 
 def data_offset(path, suffix):
-    """Where in a file of torch.save() the bytes of a storage begin."""
+    """The offset of a storage's bytes in a file of torch.save()."""
     with zipfile.ZipFile(path) as archive:
         info = next(each for each in archive.infolist() if each.filename.endswith(suffix))
     with open(path, "rb") as plain:
@@ -68,7 +68,7 @@ def torch_program(directory, size):
     expect(torch.equal(loaded, source), "other bytes were loaded into registered memory")
     result["save"] = rate(torch, size, lambda: file.save_storage(source.untyped_storage(), offset=0), rounds=3)
 
-    # Memory that was given back to CUDA and comes again, perhaps at the same address.
+    # Memory that was freed and allocated again, perhaps at the same address.
     for offset in (0, 4096, 12_345):
         del loaded
         torch.cuda.empty_cache()
@@ -77,7 +77,7 @@ def torch_program(directory, size):
         expect(torch.equal(loaded, source[offset:offset + size // 2]), f"other bytes from offset {offset}")
     del file
 
-    # What torch.save() wrote, against torch.load().
+    # A file of torch.save(), compared with torch.load().
     saved = os.path.join(directory, "saved.pt")
     torch.save({"weight": torch.randn(1_000_003)}, saved)
     weight = torch.load(saved)["weight"]
@@ -121,7 +121,7 @@ def bindings_program(directory, size):
 # ---- The test. ----
 
 def run(which, directory, size, variables):
-    """What the program said: its rates, or why it failed."""
+    """The output of the program: its rates, or why it failed."""
     environment = {**os.environ, "CUFILE_LOGFILE_PATH": "/dev/null", **variables}
     try:
         ran = subprocess.run([sys.executable, __file__, "--program", which, directory, str(size)], env=environment,
@@ -181,7 +181,7 @@ def main():
         by_itself = run(which, mounted, size, alone)
         show("mount, NVIDIA's libcufile", without[mounted])
         show("mount, ours", with_it[mounted])
-        show("mount, ours and none of NVIDIA's", by_itself)
+        show("mount, ours without NVIDIA's", by_itself)
         show("plain directory, NVIDIA's libcufile", without[plain])
         show("plain directory, ours before it", with_it[plain])
         for title, said in (("ours", with_it[mounted]), ("ours alone", by_itself)):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernels on a real GPU: records by number and batches of segments, by the engine of this
-// process. Files are made in SLUICE_TEST_DIR, which may be on a mount. Rates are printed, not
-// judged.
+// The kernels on a real GPU: records by number and batches of segments, with the engine in this
+// process. Files are created in SLUICE_TEST_DIR, which may be on a mount. Rates are printed, not
+// checked.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,8 @@ struct Shape {
   Engine::Records records;
   std::size_t count;
 };
-// Sizes that are multiples of 16, 8, 4, 2 and 1, at places that are and are not; one record, many.
+// Sizes that are multiples of 16, 8, 4, 2 and 1, at aligned and unaligned offsets; one record and
+// many.
 const Shape kShapes[] = {{{512, 0}, 100'000}, {{4096, 0}, 20'000}, {{4096, 1}, 5'000},
                          {{3, 0}, 300'000},   {{1, 7}, 100'000},   {{8, 8}, 200'000},
                          {{12, 4}, 100'000},  {{1000, 16}, 9'000}, {{4097, 5}, 5'000},
@@ -88,12 +89,12 @@ class RealGatherTest : public testing::Test {
     start(std::chrono::hours(1));
     ASSERT_FALSE(engine_->devices().all().empty()) << engine_->devices().why_none();
     ASSERT_TRUE(gpu().enter());
-    ASSERT_NE(gpu().kernels(), nullptr) << "the PTX is not taken";
+    ASSERT_NE(gpu().kernels(), nullptr) << "the PTX can't be loaded";
     content_ = pattern(kFile, 5);
     fd_ = make_file("data", content_);
   }
 
-  // Page cache of files that are older than this is registered.
+  // Page cache is registered for files that did not change for this time.
   void start(std::chrono::milliseconds mapped_after) {
     Engine::Settings settings;
     settings.mapped_after = mapped_after;
@@ -170,7 +171,7 @@ TEST_F(RealGatherTest, EveryRecordIsRightFromDisk) {
   }
 }
 
-TEST_F(RealGatherTest, ABadNumberIsNamedAndTheGpuGoesOn) {
+TEST_F(RealGatherTest, ErrorNamesTheBadIndexAndTheGpuKeepsWorking) {
   for (const auto after : {std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000)}) {
     start(after);
     constexpr Engine::Records kRecords{512, 0};
@@ -190,7 +191,7 @@ TEST_F(RealGatherTest, ABadNumberIsNamedAndTheGpuGoesOn) {
   }
 }
 
-TEST_F(RealGatherTest, RecordsAreWrittenBack) {
+TEST_F(RealGatherTest, ScatterWritesRecords) {
   for (const Shape& shape : kShapes) {
     const auto& [records, count] = shape;
     SCOPED_TRACE(std::to_string(records.size));
@@ -208,7 +209,7 @@ TEST_F(RealGatherTest, RecordsAreWrittenBack) {
   }
 }
 
-TEST_F(RealGatherTest, BatchesOfSegmentsArriveEachInItsPlace) {
+TEST_F(RealGatherTest, EachSegmentOfABatchArrivesAtItsOffset) {
   for (const bool mapped : {false, true}) {
     if (mapped) {
       start(std::chrono::milliseconds(0));
@@ -245,8 +246,8 @@ TEST_F(RealGatherTest, BatchesOfSegmentsArriveEachInItsPlace) {
   }
 }
 
-// Records a second, each way; the file in the page cache.
-TEST_F(RealGatherTest, ShowsItsRates) {
+// Prints records per second for each way of reading, with the file in the page cache.
+TEST_F(RealGatherTest, PrintsItsRates) {
   constexpr std::uint64_t kLarge = 2048 * kMiB, kTarget = 1024 * kMiB;
   const UniqueFd fd = make_file("large", pattern(kLarge, 6));
   const auto seconds = [](const auto& work) {
@@ -290,7 +291,7 @@ TEST_F(RealGatherTest, ShowsItsRates) {
               const auto end = Clock::now() + std::chrono::milliseconds(700);
               while (Clock::now() < end) {
                 for (std::size_t i = 0; i < batch; ++i) {
-                  // Apart from each other in the memory, as those of a ring may be.
+                  // Not adjacent in memory, as is usual in a ring.
                   segments[i] = {(t * batch + i) * 8192, random() % (kLarge / 4096) * 4096, 4096};
                 }
                 const auto went = engine_->read({fd.get()}, *target, segments);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Real CUDA across processes, through a real mount: what the fakes of the unit tests can't show.
-// Each client is a process of its own, forked before CUDA is touched; the test itself never
-// touches it.
+// Real CUDA across processes, through a real mount; the fakes of the unit tests can't show this.
+// Each client is a separate process, forked before CUDA is used; the test itself never uses CUDA.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -36,16 +35,16 @@ constexpr std::size_t kMiB = 1 << 20;
 constexpr std::size_t kFile = 96 * kMiB + 4097;  // no multiple of anything
 constexpr std::size_t kMemory = 128 * kMiB;
 
-// The driver, without a libcuda call: a process that forks must not make one.
+// Looks for the driver without calling libcuda, because a process that forks must not do so.
 bool has_gpu() { return ::access("/proc/driver/nvidia/version", R_OK) == 0; }
 
-// In a client: a complaint ends the process, and the test shows it.
+// In a client: a failure ends the process, and the test reports it.
 [[noreturn]] void give_up(const std::string& why) { throw std::runtime_error(why); }
 void expect(bool holds, const std::string& what) {
   if (!holds) give_up(what);
 }
 
-// What a client process does; what it throws is the test's failure.
+// A client process. An exception in it fails the test.
 class Client {
  public:
   explicit Client(const std::function<void()>& work) {
@@ -74,7 +73,7 @@ class Client {
     pid_ = 0;
   }
   pid_t pid() const { return pid_; }
-  // What went wrong; empty: nothing.
+  // Describes the failure; empty if there was none.
   std::string join() {
     std::string problem(4096, '\0');
     const ssize_t got = ::read(errors_.get(), problem.data(), problem.size());
@@ -91,7 +90,7 @@ class Client {
   pid_t pid_ = 0;
 };
 
-// GPU memory of a client, as cuMemAlloc or as the virtual memory API makes it.
+// GPU memory of a client, from cuMemAlloc or the virtual memory API.
 class GpuMemory {
  public:
   enum class Kind { Ipc, Fd };
@@ -122,7 +121,7 @@ class GpuMemory {
   GpuMemory(const GpuMemory&) = delete;
   GpuMemory& operator=(const GpuMemory&) = delete;
 
-  // A registration of [offset, +length). The descriptor in it must be closed by the caller.
+  // A registration of [offset, +length). The caller closes its descriptor.
   sluice_buffer_register registration(std::uint64_t offset, std::uint64_t length) const {
     sluice_buffer_register request{};
     request.offset = offset, request.length = length, request.fd = -1;
@@ -167,7 +166,7 @@ class GpuMemory {
   CUmemGenericAllocationHandle handle_ = 0;
 };
 
-// An ioctl of a client; its errno by name.
+// Calls an ioctl; returns "ok" or the name of the errno.
 std::string call(int fd, unsigned long command, void* argument) {
   return errno_name(::ioctl(fd, command, argument) < 0 ? errno : 0);
 }
@@ -181,9 +180,9 @@ std::uint64_t registered(int fd, const GpuMemory& memory, std::uint64_t offset,
   return request.buffer;
 }
 
-// Reads file[file_offset, +length) to buffer[buffer_offset...]; "ok" or an errno. One request may
-// do less than it was asked for when others wait, so this asks again. `request` comes back with the
-// sum of what was done.
+// Reads file[file_offset, +length) to buffer[buffer_offset...]. Returns "ok" or the name of an
+// errno. One request may do less than requested when others wait, so this repeats it. `request` is
+// set to the sum.
 std::string read_to(int fd, sluice_transfer& request) {
   const sluice_transfer whole = request;
   std::uint64_t done = 0;
@@ -232,7 +231,7 @@ class RealGpuTest : public testing::Test {
                                           std::move(flags),
                                           std::move(environment)});
   }
-  // What the daemon has to say about a failure.
+  // Prints the daemon's log after a failure.
   void show_log() const {
     const CommandResult tail = run_command({"tail", "-n", "30", base_ / "state/sluice.log"});
     std::fprintf(stderr, "--- end of the daemon's log\n%s---\n", tail.out.c_str());
@@ -240,7 +239,7 @@ class RealGpuTest : public testing::Test {
   UniqueFd open_data(int flags = O_RDONLY) const {
     return UniqueFd(::open((*mount_ / "data").c_str(), flags | O_CLOEXEC));
   }
-  // Takes the file out of the page cache.
+  // Drops the file from the page cache.
   void make_cold() const {
     const UniqueFd fd(::open((base_ / "nvme/data").c_str(), O_RDONLY | O_CLOEXEC));
     ASSERT_EQ(::fsync(fd.get()), 0);
@@ -251,7 +250,7 @@ class RealGpuTest : public testing::Test {
     }
   }
 
-  // Runs `work(device)` in a process of its own, and expects it to have nothing to complain about.
+  // Runs `work(device)` in a separate process, and expects no failure there.
   void in_client(const std::function<void(Device&)>& work) const {
     EXPECT_EQ(client(work)->join(), "");
   }
@@ -262,7 +261,7 @@ class RealGpuTest : public testing::Test {
       work(*devices.all()[0]);
     });
   }
-  // MiB of GPU memory that all processes together use.
+  // MiB of GPU memory in use by all processes together.
   static long used_mib() {
     const auto smi = run_command(
         {"nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"});
@@ -276,18 +275,18 @@ class RealGpuTest : public testing::Test {
   std::string content_;
 };
 
-TEST_F(RealGpuTest, BytesArriveInMemoryOfEitherKindAtAnyPlace) {
+TEST_F(RealGpuTest, ReadsArriveInBothKindsOfMemoryAtAnyOffset) {
   for (const auto kind : {GpuMemory::Kind::Ipc, GpuMemory::Kind::Fd}) {
     SCOPED_TRACE(kind == GpuMemory::Kind::Ipc ? "IPC" : "VMM");
     in_client([&](Device& device) {
       GpuMemory memory(device, kind, kMemory);
       const UniqueFd file = open_data();
-      // In the middle of the allocation, and nothing aligned.
+      // In the middle of the allocation, and not aligned.
       constexpr std::size_t kBegin = 3 * kMiB + 5;
       const auto buffer = registered(file.get(), memory, kBegin, kFile + 100);
       auto whole = transfer(buffer, 100, 0, kFile);
       expect(read_to(file.get(), whole) == "ok" && whole.done == kFile, "read all");
-      expect(memory.content(kBegin + 100, kFile) == content_, "the bytes are others");
+      expect(memory.content(kBegin + 100, kFile) == content_, "wrong bytes");
       auto odd = transfer(buffer, 1, 4095, 70'001);
       expect(read_to(file.get(), odd) == "ok" && odd.done == 70'001, "read a part");
       expect(memory.content(kBegin + 1, 70'001) == content_.substr(4095, 70'001), "a part differs");
@@ -300,12 +299,12 @@ TEST_F(RealGpuTest, BytesArriveInMemoryOfEitherKindAtAnyPlace) {
   }
 }
 
-TEST_F(RealGpuTest, EveryRouteBringsTheSameBytesWarmAndCold) {
+TEST_F(RealGpuTest, EveryRouteReadsTheSameBytesWarmAndCold) {
   for (const bool cold : {true, false}) {
     for (std::uint32_t route = SLUICE_ROUTE_AUTO; route <= SLUICE_ROUTE_PAGEABLE; ++route) {
       SCOPED_TRACE(std::string(name_of(Route{route})) + (cold ? ", cold" : ", warm"));
       if (cold) {
-        mount_->remount();  // what is registered for the mapped route can't be dropped
+        mount_->remount();  // registered pages can't be dropped
         make_cold();
       }
       in_client([&](Device& device) {
@@ -319,13 +318,13 @@ TEST_F(RealGpuTest, EveryRouteBringsTheSameBytesWarmAndCold) {
         expect(answer == "ok", answer);
         expect(route == SLUICE_ROUTE_AUTO || request.route == route, "another route was taken");
         expect(request.done == kFile - 2, "short");
-        expect(memory.content(13, kFile - 2) == content_.substr(1, kFile - 2), "other bytes");
+        expect(memory.content(13, kFile - 2) == content_.substr(1, kFile - 2), "wrong bytes");
       });
     }
   }
 }
 
-TEST_F(RealGpuTest, ARingReadsEveryBlockIntoItsPlace) {
+TEST_F(RealGpuTest, RingReadsEveryBlockToItsOffset) {
   for (const auto kind : {GpuMemory::Kind::Ipc, GpuMemory::Kind::Fd}) {
     SCOPED_TRACE(kind == GpuMemory::Kind::Ipc ? "IPC" : "VMM");
     in_client([&](Device& device) {
@@ -352,13 +351,13 @@ TEST_F(RealGpuTest, ARingReadsEveryBlockIntoItsPlace) {
         expect(done == kDepth, "a read failed");
         const std::string all = memory.content(0, kDepth * kBlock);
         for (std::uint64_t i = 0; i < kDepth; ++i)
-          expect(all.compare(i * kBlock, kBlock, content_, offset(i), kBlock) == 0, "other bytes");
+          expect(all.compare(i * kBlock, kBlock, content_, offset(i), kBlock) == 0, "wrong bytes");
       }
     });
   }
 }
 
-TEST_F(RealGpuTest, ManySegmentsArriveEachInItsPlace) {
+TEST_F(RealGpuTest, EachOfManySegmentsArrivesAtItsOffset) {
   in_client([&](Device& device) {
     GpuMemory memory(device, GpuMemory::Kind::Ipc, kMemory);
     const UniqueFd file = open_data();
@@ -391,11 +390,11 @@ TEST_F(RealGpuTest, GpuMemoryIsWrittenToTheFile) {
     auto refused = transfer(registered(reader.get(), memory, 0, kMemory), 0, 0, 10);
     expect(call(reader.get(), SLUICE_IOC_WRITE, &refused) == "EBADF", "written, read-only");
     content_.replace(4099, news.size(), news);
-    expect(read_file(*mount_ / "data") == content_, "the file has other bytes");
+    expect(read_file(*mount_ / "data") == content_, "the file has wrong bytes");
   });
 }
 
-TEST_F(RealGpuTest, WrongHandlesAreRefusedAndTheDaemonServesOn) {
+TEST_F(RealGpuTest, WrongHandlesAreRefusedAndTheDaemonKeepsWorking) {
   in_client([&](Device& device) {
     GpuMemory memory(device, GpuMemory::Kind::Ipc, kMemory);
     const UniqueFd file = open_data();
@@ -415,14 +414,14 @@ TEST_F(RealGpuTest, WrongHandlesAreRefusedAndTheDaemonServesOn) {
       r.kind = SLUICE_BUFFER_CUDA_FD, r.fd = file.get(), r.allocation_length = kMemory;
     });
     auto unknown = transfer(12345, 0, 0, 10);
-    expect(read_to(file.get(), unknown) != "ok", "a buffer that is none");
+    expect(read_to(file.get(), unknown) != "ok", "an unknown buffer");
     auto good = transfer(registered(file.get(), memory, 0, kMemory), 0, 0, kFile);
     expect(read_to(file.get(), good) == "ok", "a read after all that");
-    expect(memory.content(0, kFile) == content_, "other bytes");
+    expect(memory.content(0, kFile) == content_, "wrong bytes");
   });
 }
 
-TEST_F(RealGpuTest, TwoClientsAtOnceGetTheirOwnBytes) {
+TEST_F(RealGpuTest, TwoConcurrentClientsGetTheirOwnBytes) {
   std::vector<std::unique_ptr<Client>> clients;
   for (const unsigned char mine : {1, 2}) {
     clients.push_back(client([this, mine](Device& device) {
@@ -444,9 +443,9 @@ TEST_F(RealGpuTest, TwoClientsAtOnceGetTheirOwnBytes) {
   EXPECT_TRUE(eventually([&] { return buffers() == 0; }));
 }
 
-TEST_F(RealGpuTest, TheMemoryOfAKilledClientIsGivenBack) {
+TEST_F(RealGpuTest, MemoryOfAKilledClientIsReleased) {
   constexpr std::size_t kLarge = std::size_t{8} << 30;
-  // The daemon's own context, and staging, are there from now on.
+  // From now on, the daemon has its context and its staging memory.
   in_client([&](Device& device) {
     GpuMemory memory(device, GpuMemory::Kind::Ipc, kMemory);
     const UniqueFd file = open_data();
@@ -462,7 +461,7 @@ TEST_F(RealGpuTest, TheMemoryOfAKilledClientIsGivenBack) {
       const UniqueFd file = open_data();
       const auto buffer = registered(file.get(), memory, 0, kLarge);
       write_file(flag, "");
-      for (;;) {  // killed in the middle of one
+      for (;;) {  // killed during a read
         auto request = transfer(buffer, 0, 0, kFile);
         expect(read_to(file.get(), request) == "ok", "read");
       }
@@ -478,12 +477,12 @@ TEST_F(RealGpuTest, TheMemoryOfAKilledClientIsGivenBack) {
     GpuMemory memory(device, GpuMemory::Kind::Ipc, kMemory);
     const UniqueFd file = open_data();
     auto request = transfer(registered(file.get(), memory, 0, kMemory), 0, 0, kFile);
-    expect(read_to(file.get(), request) == "ok", "the daemon serves no more");
-    expect(memory.content(0, kFile) == content_, "other bytes");
+    expect(read_to(file.get(), request) == "ok", "the daemon no longer works");
+    expect(memory.content(0, kFile) == content_, "wrong bytes");
   });
 }
 
-TEST_F(RealGpuTest, ADaemonThatSeesNoGpuLeavesTheWorkToTheProcess) {
+TEST_F(RealGpuTest, ProcessExecutesRequestsIfTheDaemonHasNoGpu) {
   start({}, {"CUDA_VISIBLE_DEVICES="});
   in_client([&](Device& device) {
     GpuMemory memory(device, GpuMemory::Kind::Ipc, kMemory);
@@ -494,14 +493,14 @@ TEST_F(RealGpuTest, ADaemonThatSeesNoGpuLeavesTheWorkToTheProcess) {
     const auto borrowed = borrow_device(device, memory.address(), kMemory);
     const auto done = engine.read({.fd = file.get()}, *borrowed, {3, 0, kFile});
     expect(done && done->bytes == kFile, "the engine in this process");
-    expect(memory.content(3, kFile) == content_, "other bytes");
+    expect(memory.content(3, kFile) == content_, "wrong bytes");
   });
   const auto read = sluice({"gpu", "read", "--check", "--json", *mount_ / "data"});
   EXPECT_TRUE(read.ok()) << read.err;
   EXPECT_NE(read.out.find("\"process\""), std::string::npos) << read.out;
 }
 
-TEST_F(RealGpuTest, TheFileSaysWhichRouteItWouldTake) {
+TEST_F(RealGpuTest, AttributeShowsTheRouteOfAFile) {
   const auto route = xattr_of(*mount_ / "data", "user.sluice.gpu");
   ASSERT_TRUE(route);
   EXPECT_NE(*route, "");

@@ -25,7 +25,8 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM HUP
 
-# part NAME SECONDS COMMAND...: one line; what it said is in $out/NAME.log, and shown if it failed.
+# part NAME SECONDS COMMAND...: prints one line. The output is in $out/NAME.log, and is shown after
+# a failure.
 part() {
   local name=$1 limit=$2 code=0 begin=$SECONDS
   shift 2

@@ -36,7 +36,7 @@ def check(lib, code, what):
 
 
 def read_into(lib, torch, path, tensor, file_offset, length):
-    """Reads into the tensor and compares with what read(2) gives; returns what libsluice said."""
+    """Reads into the tensor and compares it with read(2). Returns libsluice's result."""
     file, buffer, result = ctypes.c_void_p(), ctypes.c_void_p(), Result()
     check(lib, lib.sluice_open(path.encode(), os.O_RDONLY, 0, ctypes.byref(file)), "open")
     check(lib, lib.sluice_buffer_register(tensor.data_ptr(), tensor.numel(), ctypes.byref(buffer)), "register")
@@ -66,7 +66,8 @@ def main():
         sys.exit(77)
     lib = load(library)
     torch.manual_seed(1)
-    # Neighbours before and after, which must stay as they are, and which put the tensors at odd places.
+    # Neighbours before and after, which must not change, and which make the addresses of the
+    # tensors odd.
     before = torch.full((3_000_001,), 77, dtype=torch.uint8, device="cuda")
     for path in paths:
         size = os.path.getsize(path)
@@ -75,11 +76,11 @@ def main():
         print(f"{size} bytes by {lib.sluice_route_name(result.route).decode()}"
               f" ({lib.sluice_why_text(result.why).decode()}),"
               f" {'in this process' if result.in_process else 'by the daemon'}")
-        # A view in the middle of the tensor, and a piece of the file that begins and ends anywhere.
+        # A view in the middle of the tensor, and an unaligned range of the file.
         if size > 100_000:
             view = tensor[12_345:12_345 + 50_001]
             read_into(lib, torch, path, view, 999, 50_001)
-        # Memory that grew: with expandable segments, of several allocations side by side.
+        # Memory that grew: with expandable segments, several adjacent allocations.
         grown = torch.zeros(size + 64 * 1024 * 1024, dtype=torch.uint8, device="cuda")
         read_into(lib, torch, path, grown, 0, size)
         del tensor, grown

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every C and C++ file is as clang-format 14 writes it; other versions differ in details. The kernels' .cu is left out:
-# its PTX is tied to its bytes (kernels_test.sh).
+# Every C and C++ file is formatted by clang-format 14; other versions differ in details. The kernels (.cu) are excluded,
+# because their PTX depends on their exact bytes (kernels_test.sh).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 format=$(command -v clang-format-14 || command -v clang-format) || { echo "clang-format is not installed: tools/setup.sh --lint" >&2; exit 77; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The PTX in the tree is that of the kernels' source, whichever nvcc made it.
+# The PTX in the tree was compiled from the current source of the kernels, by any nvcc.
 set -euo pipefail
 cd "$(dirname "$0")/../../gpu/kernels"
 if ! head -n 1 gather.ptx | grep -qF "$(sha256sum <gather.cu | cut -d' ' -f1)"; then

@@ -12,7 +12,7 @@ for i in "${!order[@]}"; do
     fi
   done
 done
-# The library in a client's process has base and gpu; the public headers have nothing below them.
+# libsluice includes only base and gpu; the public headers include nothing of ours.
 if grep -rnE '#include "(metadata|tiering|fs|tools)/' client; then
   echo "client/ includes what only the daemon and the tools have" >&2
   bad=1
@@ -21,13 +21,13 @@ if grep -rnE '#include "client/' base metadata tiering gpu fs | grep -v 'client/
   echo "the library is included from below it" >&2
   bad=1
 fi
-# Inside fs/ the core knows neither FUSE nor those who ask it.
+# Inside fs/, the core includes neither FUSE nor the services that use it.
 if grep -rnE '#include "fs/(fuse|gpu|control|daemon)' fs/core; then
-  echo "fs/core/ includes what is built on it" >&2
+  echo "fs/core/ includes a folder that depends on it" >&2
   bad=1
 fi
-# Inside tools/: common < web < cli, and common < lab. The programs have nothing of each other; the simulator, a library in the
-# lab, is also used by the web page.
+# Inside tools/: common < web < cli, and common < lab. The programs share nothing else, except that the web page uses the simulator,
+# a library in the lab.
 refuse() { # FOLDER INCLUDE-REGEX [EXCEPT-REGEX]
   if grep -rnE "#include \"($2)" "$1" | grep -vE "${3:-^$}"; then
     echo "$1/ includes $2, against the direction of the layers" >&2
@@ -39,9 +39,9 @@ refuse tools/web 'tools/(cli|lab)/' '"tools/lab/simulator/'
 refuse tools/cli 'tools/lab/'
 refuse tools/lab 'tools/(web|cli)/'
 refuse tools/lab/simulator 'tools/' '"tools/lab/simulator/'
-# What imitates the interfaces of others stands on the library; the library does not know of it.
+# The compatibility libraries use libsluice; libsluice does not include them.
 refuse client 'client/compat/' '^client/compat/'
-# Third-party libraries have one home each.
+# Each third-party library is included in one place only.
 home() { # HEADER-REGEX FILE-REGEX
   if grep -rlE "#include <($1)" base metadata tiering gpu fs client tools | grep -vE "$2"; then
     echo "these include <$1> outside its home" >&2
@@ -52,7 +52,7 @@ home 'rocksdb/' '^metadata/'
 home 'spdlog/' '^base/log'
 home 'boost/filesystem' '^base/path'
 home 'fuse_lowlevel' '^fs/fuse/operations\.hpp'
-# Locks that clang checks, and a time that tests can set.
+# Locks must be checkable by clang, and tests must be able to set the time.
 only_in() { # CODE-REGEX FILE-REGEX
   if grep -rnE --include='*.[ch]pp' "$1" base metadata tiering gpu fs client tools | grep -vE "^($2)"; then
     echo "these are used outside of $2" >&2

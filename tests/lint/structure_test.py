@@ -16,7 +16,7 @@ MOST_MEMBERS = 25
 MOST_LINES = 80
 FOLDERS = "base metadata tiering gpu fs client tools tests examples".split()
 
-# "file: name": why it is one idea.
+# "file: name": the reason for the exception.
 EXCEPTIONS = {
     "fs/control/options.hpp: MountOptions": "one member for each option",
     "gpu/cuda_api.hpp: CudaApi": "one member for each function of libcuda that is used",
@@ -24,7 +24,7 @@ EXCEPTIONS = {
     "tests/unit/fs/options_test.cpp: ConfigFileTest.GivesEveryOption": "a file with every option, and what it means",
 }
 
-# What is between the literal's quotes does not matter, nor do comments and preprocessor lines.
+# Literals, comments and preprocessor lines are ignored.
 NOISE = re.compile(
     r"""//(?:\\\n|[^\n])* | /\*.*?\*/
       | R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"
@@ -44,12 +44,12 @@ FUNCTION_NAME = re.compile(r"((?:~?\w+|operator\s*[^\s\w(]+|operator\s*\(\))(?:<
 
 
 def blanked(text):
-    """The text with noise replaced by spaces, line by line as before."""
+    """The text with noise replaced by spaces; lines stay the same."""
     return NOISE.sub(lambda m: ('""' if m.group()[0] in "\"R'" else "") + re.sub(r"[^\n]", "", m.group()), text)
 
 
 def without_nesting(text, pairs):
-    """The text with what is in brackets of these pairs left out, the brackets included."""
+    """The text without the brackets of these pairs and their content."""
     out, depth = [], 0
     for i, c in enumerate(text):
         if c in pairs and not (c == "<" and text[i - 1 : i] in "<="):
@@ -62,7 +62,7 @@ def without_nesting(text, pairs):
 
 
 def members_in(statement):
-    """How many data members the statement declares, which stood directly in a class."""
+    """The number of data members that a statement in a class declares."""
     statement = re.sub(r"\b(?:public|private|protected)\s*:(?!:)", " ", statement)
     statement = re.sub(r"\[\[.*?\]\]", " ", ANNOTATION.sub(" ", statement), flags=re.S).strip()
     statement = re.sub(r"^(?:mutable|inline|constinit|volatile)\s+", "", statement)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A few checks of clang-tidy over the product, all but tools/: a bit more than a minute on two cores. They read the sources in
-# the groups of the preset `clang` (CMAKE_UNITY_BUILD), because most of the time goes into the headers that the files of a group share.
+# Runs a few checks of clang-tidy on the product except tools/, in about a minute on two cores. It checks the unity files of the
+# preset `clang` (CMAKE_UNITY_BUILD), because most of the time is spent on headers that the files of a group share.
 #
 #   tidy_test.sh SCRATCH   a folder for the configured tree
 set -euo pipefail
@@ -14,7 +14,7 @@ checks+=,misc-unused-using-decls,performance-unnecessary-copy-initialization,per
 scratch=${1:?a folder is needed}
 cmake --preset clang -B "$scratch" -DSLUICE_TESTS=OFF >"$scratch.log" 2>&1 || { cat "$scratch.log" >&2; exit 1; }
 folders='(base|metadata|tiering|gpu|fs|client)'
-# kernels.cpp includes a header that the build makes.
+# kernels.cpp includes a header that the build generates.
 mapfile -t sources < <(grep -oP '"file": "\K[^"]+' "$scratch/compile_commands.json" |
   grep -E "^($PWD|$scratch)/$folders/.*\.(cpp|cxx)\$" | grep -v '/gpu/kernels\.cpp$')
 ((${#sources[@]} > 20)) || { echo "only ${#sources[@]} groups of sources were found" >&2; exit 1; }

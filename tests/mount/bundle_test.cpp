@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// `sluice bundle`: what a report holds, and that nothing of users' files is in it.
+// `sluice bundle`: the content of a bundle, which must not contain names or content of files.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ class BundleTest : public TieringTest {
     more.insert(more.begin(), {"bundle", "--output", file()});
     return sluice(more);
   }
-  // The archive as tar reads it: a name and a text each.
+  // The files of the archive, as tar extracts them, by name.
   std::map<std::string, std::string> unpacked() const {
     const std::string folder = base_.make_dir("unpacked");
     const CommandResult tar = run_command({"tar", "-xf", file(), "-C", folder});
@@ -36,11 +36,11 @@ class BundleTest : public TieringTest {
     for (const auto& [name, text] : files) out += "== " + name + "\n" + text;
     return out;
   }
-  // A file whose name and content are secret, in receipts, the log, the list of the hottest.
+  // Makes a file with a secret name and content that appears in receipts, log and hottest files.
   void use_secret() {
     const std::string name = std::string(kMarker) + " dir/" + kMarker + ".bin";
     put("hdd", name, std::string("content ") + kMarker);
-    // A rule is called by its pattern in the receipts of its moves.
+    // Receipts name a rule by its pattern.
     const std::string ruled = std::string("ruled.") + kMarker, config = base_ / "rules.toml";
     put("hdd", ruled, "x");
     write_file(config, std::string("[[rule]]\nmatch = \"*.") + kMarker + "\"\ntier = \"ssd\"\n");
@@ -49,7 +49,7 @@ class BundleTest : public TieringTest {
     EXPECT_EQ(tier_of(ruled), "ssd");
     read_often(name, 5);
     move(name, "nvme");
-    // One that can't be moved now leaves its name in the log.
+    // A file that cannot be moved is logged with its name.
     const int writer = ::open((*this / name).c_str(), O_RDWR | O_CLOEXEC);
     tell({"move", "--to", "ssd", "--wait", *this / name});
     ::close(writer);
@@ -57,9 +57,9 @@ class BundleTest : public TieringTest {
   }
 };
 
-TEST_F(BundleTest, HasWhatAReportNeedsAndNothingOfUsersFiles) {
+TEST_F(BundleTest, ContainsTheDataOfAReportAndNoFileNames) {
   use_secret();
-  ASSERT_NE(mount().log().find(kMarker), std::string::npos) << "nothing to hide in the log";
+  ASSERT_NE(mount().log().find(kMarker), std::string::npos) << "the log does not contain the name";
   const CommandResult made = bundle({root()});
   ASSERT_TRUE(made.ok()) << made.err;
   const auto files = unpacked();
@@ -70,7 +70,7 @@ TEST_F(BundleTest, HasWhatAReportNeedsAndNothingOfUsersFiles) {
   }
   EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
   EXPECT_EQ(made.out.find(kMarker), std::string::npos);
-  // A receipt and the log call the file the same.
+  // The file has the same hash in the receipts and in the log.
   const Json receipts = Json::parse(files.at("moves.json")).at("receipts");
   ASSERT_FALSE(receipts.empty());
   EXPECT_TRUE(receipts.back().at("reason").get<std::string>().starts_with("rule <")) << receipts;
@@ -82,7 +82,7 @@ TEST_F(BundleTest, HasWhatAReportNeedsAndNothingOfUsersFiles) {
   EXPECT_NE(files.at("status.json").find(on("nvme", "").substr(0, 10)), std::string::npos);
 }
 
-TEST_F(BundleTest, KeepsNamesOnDemand) {
+TEST_F(BundleTest, KeepsNamesIfRequested) {
   use_secret();
   ASSERT_TRUE(bundle({"--names", root()}).ok());
   const auto files = unpacked();
@@ -91,7 +91,7 @@ TEST_F(BundleTest, KeepsNamesOnDemand) {
   EXPECT_EQ(all(files).find(std::string("content ") + kMarker), std::string::npos);
 }
 
-TEST_F(BundleTest, InABindMountOfADirectoryIsOfTheWholePool) {
+TEST_F(BundleTest, BundleOfABindMountCoversTheWholePool) {
   put("hdd", std::string(kMarker) + "/f", "x");
   start();
   const std::string part = base_.make_dir("part");
@@ -104,7 +104,7 @@ TEST_F(BundleTest, InABindMountOfADirectoryIsOfTheWholePool) {
   EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
 }
 
-TEST_F(BundleTest, HasTheLogThatTheDaemonWrites) {
+TEST_F(BundleTest, ContainsTheLogOfTheDaemon) {
   const std::string log = base_ / "elsewhere.log";
   start({"--log-file", log});
   write_file(base_ / "state/sluice.log", "of long ago");
@@ -115,7 +115,7 @@ TEST_F(BundleTest, HasTheLogThatTheDaemonWrites) {
       << files.at("README.txt");
 }
 
-TEST_F(BundleTest, UnderSudoIsForWhoeverTypedIt) {
+TEST_F(BundleTest, UnderSudoBelongsToTheCaller) {
   start();
   ASSERT_EQ(::setenv("SUDO_UID", "4242", 1) + ::setenv("SUDO_GID", "4243", 1), 0);
   const CommandResult made = bundle({root()});
@@ -126,7 +126,7 @@ TEST_F(BundleTest, UnderSudoIsForWhoeverTypedIt) {
   EXPECT_EQ(lstat_of(file()).st_mode & 07777, 0600u);
 }
 
-TEST_F(BundleTest, IsForItsOwnerAndReplacesNothing) {
+TEST_F(BundleTest, IsPrivateAndReplacesNoFile) {
   start();
   write_file(file(), "mine");
   const CommandResult refused = bundle({root()});
@@ -137,7 +137,7 @@ TEST_F(BundleTest, IsForItsOwnerAndReplacesNothing) {
   EXPECT_EQ(lstat_of(file()).st_mode & 07777, 0600u);
 }
 
-TEST_F(BundleTest, OfADeadMountHasWhatTheConfigurationTells) {
+TEST_F(BundleTest, BundleOfADeadMountUsesTheConfiguration) {
   const std::string config = base_ / "pool.toml";
   write_file(config, "# " + std::string(kMarker) + "\nmountpoint = \"" + base_ / "mnt" +
                          "\"\nstate = \"" + base_ / "state" +
@@ -157,7 +157,7 @@ TEST_F(BundleTest, OfADeadMountHasWhatTheConfigurationTells) {
   EXPECT_EQ(all(files).find(kMarker), std::string::npos) << all(files);
 }
 
-TEST_F(BundleTest, OfADaemonThatDoesNotAnswerEndsNevertheless) {
+TEST_F(BundleTest, BundleOfAHangingDaemonEnds) {
   start();
   ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
   const CommandResult made = bundle({root()});
@@ -167,7 +167,7 @@ TEST_F(BundleTest, OfADaemonThatDoesNotAnswerEndsNevertheless) {
   EXPECT_TRUE(unpacked().contains("doctor.json"));
 }
 
-TEST_F(BundleTest, HasMetricsThatAreServedOnAPort) {
+TEST_F(BundleTest, ContainsMetricsServedOnAPort) {
   const std::string config = base_ / "port.toml";
   write_file(config, "metrics = \"127.0.0.1:39465\"\n");
   start({"--config", config});
@@ -175,7 +175,7 @@ TEST_F(BundleTest, HasMetricsThatAreServedOnAPort) {
   EXPECT_NE(unpacked()["metrics.txt"].find("# TYPE"), std::string::npos);
 }
 
-TEST_F(BundleTest, IsNotWrittenToADaemonThatDoesNotAnswer) {
+TEST_F(BundleTest, IsNotWrittenToAHangingMount) {
   start();
   ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
   const CommandResult made = sluice({"bundle", "--output", *this / "report.tar", root()});
@@ -184,7 +184,7 @@ TEST_F(BundleTest, IsNotWrittenToADaemonThatDoesNotAnswer) {
   EXPECT_NE(made.err.find("does not answer"), std::string::npos) << made.err;
 }
 
-TEST_F(BundleTest, OfAUserWhoIsNotRootSaysWhatIsMissing) {
+TEST_F(BundleTest, BundleWithoutRootReportsWhatIsMissing) {
   put("hdd", kMarker, "x");
   start();
   ASSERT_EQ(::chmod(base_.path().c_str(), 0777), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// libsluice on files of a real mount, with GPU memory of the fake libcuda, which the daemon has
-// too: what the daemon does, and when the process does it instead.
+// libsluice on files of a real mount, with GPU memory of the fake libcuda, which the daemon uses,
+// too: what the daemon does, and when the process does the work instead.
 #include "tests/unit/client/client.hpp"
 
 #include <unistd.h>
@@ -31,7 +31,7 @@ class ClientMountTest : public TieringTest {
   std::uint64_t buffers() { return mount().status().at("gpu").at("buffers"); }
   long ioctls() { return mount().requests()["IOCTL"]; }
 
-  // Reads all of the file and expects its bytes; says who did it.
+  // Reads the whole file and checks its bytes. Returns whether the process read it itself.
   bool is_read_in_process(const FileHandle& file, const BufferHandle& buffer,
                           const GpuMemory& memory, std::size_t offset = 0) {
     struct sluice_result result {};
@@ -46,22 +46,22 @@ class ClientMountTest : public TieringTest {
   std::string content_;
 };
 
-TEST_F(ClientMountTest, TheDaemonReadsIntoMemoryOfTheProcess) {
+TEST_F(ClientMountTest, DaemonReadsIntoMemoryOfTheProcess) {
   start();
   const GpuMemory memory(device(), kSize + 10'000);
   const auto file = open_file(*this / "file");
   {
     const auto buffer = register_memory(memory.pointer(4321), kSize);
-    EXPECT_EQ(buffers(), 0u) << "made known before it is needed";
+    EXPECT_EQ(buffers(), 0u) << "registered before it is needed";
     EXPECT_FALSE(is_read_in_process(file, buffer, memory, 4321));
     EXPECT_EQ(buffers(), 1u);
     EXPECT_FALSE(is_read_in_process(file, buffer, memory, 4321));
     EXPECT_EQ(buffers(), 1u);
-    // Every file has its own.
+    // Each open file registers the memory separately.
     EXPECT_FALSE(is_read_in_process(open_file(*this / "file"), buffer, memory, 4321));
     EXPECT_EQ(buffers(), 1u) << "a file that is closed keeps the memory";
   }
-  EXPECT_EQ(buffers(), 0u) << "memory that was unregistered is still with the daemon";
+  EXPECT_EQ(buffers(), 0u) << "the daemon still has memory that was unregistered";
 }
 
 TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
@@ -72,7 +72,7 @@ TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
   EXPECT_FALSE(is_read_in_process(file, buffer, memory, 1000));
   EXPECT_EQ(buffers(), 5u);
 
-  // Segments in an order of their own, some over a border.
+  // Segments in arbitrary order; some cross the border of two allocations.
   std::vector<struct sluice_segment> segments;
   for (std::uint64_t i = 0; i < 900; ++i) {
     segments.push_back({i * 10'000, (899 - i) * 10'000, 9'000});
@@ -86,12 +86,12 @@ TEST_F(ClientMountTest, MemoryOfSeveralAllocationsIsOneBuffer) {
   for (std::uint64_t i = 0; i < 900; ++i) {
     ASSERT_TRUE(bytes.substr(i * 10'000, 9'000) == content_.substr((899 - i) * 10'000, 9'000)) << i;
   }
-  // The end of the file is in the middle of the buffer's pieces.
+  // The file ends in the middle of an allocation.
   EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kSize, 5'000'000, nullptr),
             static_cast<ssize_t>(kSize - 5'000'000));
 }
 
-TEST_F(ClientMountTest, TheDaemonLoadsAModelOfFilesOnSeveralTiers) {
+TEST_F(ClientMountTest, DaemonLoadsAModelOfFilesOnSeveralTiers) {
   std::string map;
   std::vector<std::pair<std::string, std::string>> tensors;
   for (std::size_t i = 0; i < 6; ++i) {
@@ -125,7 +125,7 @@ TEST_F(ClientMountTest, TheDaemonLoadsAModelOfFilesOnSeveralTiers) {
   }
 }
 
-TEST_F(ClientMountTest, TheDaemonWritesToo) {
+TEST_F(ClientMountTest, DaemonWrites) {
   start();
   const std::string bytes = random_bytes(3'000'001);
   const GpuMemory memory(device(), bytes.size());
@@ -140,7 +140,7 @@ TEST_F(ClientMountTest, TheDaemonWritesToo) {
   EXPECT_TRUE(read_file(*this / "file").substr(100, bytes.size()) == bytes);
 }
 
-TEST_F(ClientMountTest, ALargeRequestIsCutIntoSlicesForOthersToHaveTheirTurn) {
+TEST_F(ClientMountTest, LargeRequestIsSplitSoThatOthersGetATurn) {
   put("hdd", "large", "begin");
   constexpr std::size_t kLarge = 300 << 20;
   ASSERT_EQ(::truncate(on("hdd", "large").c_str(), kLarge), 0);
@@ -154,26 +154,26 @@ TEST_F(ClientMountTest, ALargeRequestIsCutIntoSlicesForOthersToHaveTheirTurn) {
   EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kLarge, 0, &result),
             static_cast<ssize_t>(kLarge))
       << sluice_error();
-  EXPECT_GE(ioctls() - before, 2) << "more where others wait for their turn";
+  EXPECT_GE(ioctls() - before, 2) << "the request was not split";
   EXPECT_EQ(result.bytes, kLarge);
   EXPECT_EQ(result.in_process, 0u);
   EXPECT_EQ(memory.bytes(0, 6), std::string("begin\0", 6));
 }
 
-TEST_F(ClientMountTest, ADaemonWithoutGpusLeavesItToTheProcess) {
+TEST_F(ClientMountTest, ProcessReadsIfTheDaemonHasNoGpu) {
   start({"--no-gpu"});
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   EXPECT_TRUE(is_read_in_process(open_file(*this / "file"), buffer, memory));
 }
 
-TEST_F(ClientMountTest, MemoryThatCannotBeExportedIsLeftToTheProcess) {
+TEST_F(ClientMountTest, ProcessReadsIfMemoryCannotBeExported) {
   start();
   const auto file = open_file(*this / "file");
   const GpuMemory mapped(device(), 5, 2 << 20), allocated(device(), kSize);
   const auto first = register_memory(mapped.pointer(), kSize);
   const auto second = register_memory(allocated.pointer(), kSize);
-  // As memory is that was created without a handle type, and that of cudaMallocAsync().
+  // Like memory that was created without a handle type, or by cudaMallocAsync().
   FakeGpu::fail_cuda("cuMemExportToShareableHandle:1+:801,cuIpcGetMemHandle:1+:1");
   EXPECT_TRUE(is_read_in_process(file, first, mapped));
   EXPECT_TRUE(is_read_in_process(file, second, allocated));
@@ -184,7 +184,7 @@ TEST_F(ClientMountTest, MemoryThatCannotBeExportedIsLeftToTheProcess) {
   EXPECT_EQ(ioctls(), before) << "the daemon was asked again";
 }
 
-TEST_F(ClientMountTest, MemoryThatTheDaemonCannotImportIsLeftToTheProcess) {
+TEST_F(ClientMountTest, ProcessReadsIfTheDaemonCannotImportMemory) {
   start();
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
@@ -195,10 +195,11 @@ TEST_F(ClientMountTest, MemoryThatTheDaemonCannotImportIsLeftToTheProcess) {
   ASSERT_TRUE(FakeGpu::fail_cuda("cuIpcOpenMemHandle:1+:101", mount().pid()));
   EXPECT_TRUE(is_read_in_process(file, buffer, memory));
   FakeGpu::fail_cuda("", mount().pid());
-  EXPECT_TRUE(is_read_in_process(file, buffer, memory)) << "it is asked again for each request";
+  EXPECT_TRUE(is_read_in_process(file, buffer, memory))
+      << "the daemon must be asked again for each request";
 }
 
-TEST_F(ClientMountTest, AnErrorOfTheDaemonsGpuIsReturned) {
+TEST_F(ClientMountTest, GpuErrorOfTheDaemonIsReturned) {
   start();
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
@@ -224,7 +225,7 @@ TEST_F(ClientMountTest, HostMemoryIsReadByTheProcess) {
   EXPECT_EQ(result.route, static_cast<unsigned>(SLUICE_ROUTE_HOST));
 }
 
-TEST_F(ClientMountTest, ARequestInAStreamIsTheDaemonsToo) {
+TEST_F(ClientMountTest, DaemonServesRequestsInAStream) {
   start();
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
@@ -241,7 +242,7 @@ TEST_F(ClientMountTest, ARequestInAStreamIsTheDaemonsToo) {
   EXPECT_TRUE(memory.bytes(0, kSize) == content_);
 }
 
-TEST_F(ClientMountTest, AQueryAndAPrefetchReachTheDaemon) {
+TEST_F(ClientMountTest, QueryAndPrefetchReachTheDaemon) {
   start();
   const auto file = open_file(*this / "file");
   struct sluice_query query {};
@@ -253,7 +254,7 @@ TEST_F(ClientMountTest, AQueryAndAPrefetchReachTheDaemon) {
   EXPECT_EQ(sluice_prefetch(file.get(), 0, 0, SLUICE_PREFETCH_PROMOTE), 0) << sluice_error();
 }
 
-TEST_F(ClientMountTest, TheCommandSaysWhoDidItAndChecksIt) {
+TEST_F(ClientMountTest, CommandReportsWhoReadAndChecksTheBytes) {
   start();
   const auto by_daemon = sluice({"gpu", "read", "--check", "--json", *this / "file"});
   ASSERT_TRUE(by_daemon.ok()) << by_daemon.err;
@@ -267,7 +268,7 @@ TEST_F(ClientMountTest, TheCommandSaysWhoDidItAndChecksIt) {
   EXPECT_NE(second.out.find("1.0 MiB in "), std::string::npos) << second.out;
   const auto none = sluice({"gpu", "read", "--gpu", "7", *this / "file"});
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_NE(none.err.find("there is no GPU 7"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("no GPU 7"), std::string::npos) << none.err;
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * cufile_program FILE...: a program that knows nothing of Sluice. Reads each file with cuFile into
- * host memory and says for each: its name, the code of registering it, what cuFileRead() returned,
- * and whether the bytes are those that pread() gives.
+ * cufile_program FILE...: a program that does not mention Sluice. It reads each file with cuFile
+ * into host memory and prints its name, the result of registering it, the result of cuFileRead(),
+ * and whether the bytes equal those of pread().
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* As cufile.h has it, which is not everywhere. */
+/* As in cufile.h, which may not be installed. */
 typedef struct {
   int err, cu_err;
 } CUfileError_t;

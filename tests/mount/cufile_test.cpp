@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Our libcufile on files of a real mount, with GPU memory of the fake libcuda, which the daemon has
-// too; as a library in this process, and preloaded into a program that knows nothing of it.
+// Our libcufile on files of a real mount, with GPU memory of the fake libcuda, which the daemon
+// uses, too; loaded into this process, and preloaded into an unchanged program.
 #include <dlfcn.h>
 #include <fcntl.h>
 
@@ -18,7 +18,7 @@
 namespace sluice::test {
 namespace {
 
-// The functions, from the library itself.
+// The functions of the library.
 struct Dropin {
   Dropin() {
     void* library = ::dlopen(SLUICE_DROPIN, RTLD_NOW | RTLD_LOCAL);
@@ -71,24 +71,24 @@ class CufileMountTest : public TieringTest {
   std::string content_;
 };
 
-TEST_F(CufileMountTest, TheDaemonReadsIntoMemoryThatNobodyRegistered) {
+TEST_F(CufileMountTest, DaemonReadsIntoUnregisteredMemory) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
-  EXPECT_EQ(FakeGpu::count(FakeCount::Handles), 0u) << "NVIDIA's library has it";
+  EXPECT_EQ(FakeGpu::count(FakeCount::Handles), 0u) << "NVIDIA's library was used";
   const GpuMemory memory(device(), kSize + 10'000);
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(4'321), kSize, 0, 0), ssize_t{kSize});
   EXPECT_TRUE(memory.bytes(4'321, kSize) == content_);
-  EXPECT_EQ(buffers(), 1u) << "the daemon had no part in it";
+  EXPECT_EQ(buffers(), 1u) << "the daemon did not read";
   const long before = ioctls();
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(), 1'001, 17, 7), 1'001);
   EXPECT_TRUE(memory.bytes(7, 1'001) == content_.substr(17, 1'001));
-  EXPECT_EQ(ioctls() - before, 1) << "the second request has to do more than read";
+  EXPECT_EQ(ioctls() - before, 1) << "the second request registered again";
   api().cuFileHandleDeregister(handle);
   EXPECT_EQ(buffers(), 0u) << "a file that was deregistered holds memory";
 }
 
-TEST_F(CufileMountTest, MemoryThatIsAllocatedAnewAtTheSameAddressGetsTheBytes) {
+TEST_F(CufileMountTest, MemoryReallocatedAtTheSameAddressGetsTheBytes) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
@@ -106,7 +106,7 @@ TEST_F(CufileMountTest, MemoryThatIsAllocatedAnewAtTheSameAddressGetsTheBytes) {
   api().cuFileHandleDeregister(handle);
 }
 
-TEST_F(CufileMountTest, MemoryThatWasFreedIsNotHeldForLong) {
+TEST_F(CufileMountTest, FreedMemoryIsReleasedSoon) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
@@ -125,7 +125,7 @@ TEST_F(CufileMountTest, RegisteredMemoryIsKeptUntilItIsDeregistered) {
   CUfileHandle_t handle = register_file(*this / "file", fd, O_RDWR);
   const GpuMemory memory(device(), 5, 2 << 20);  // of the virtual memory API
   ASSERT_EQ(api().cuFileBufRegister(memory.pointer(), 10 << 20, 0).err, CU_FILE_SUCCESS);
-  EXPECT_EQ(buffers(), 0u) << "made known before it is needed";
+  EXPECT_EQ(buffers(), 0u) << "registered before it is needed";
   ASSERT_EQ(api().cuFileRead(handle, memory.pointer(), kSize, 0, 100), ssize_t{kSize});
   EXPECT_TRUE(memory.bytes(100, kSize) == content_);
   EXPECT_EQ(buffers(), 5u);
@@ -139,7 +139,7 @@ TEST_F(CufileMountTest, RegisteredMemoryIsKeptUntilItIsDeregistered) {
   api().cuFileHandleDeregister(handle);
 }
 
-TEST_F(CufileMountTest, ARequestInAStreamIsTheDaemonsToo) {
+TEST_F(CufileMountTest, DaemonServesRequestsInAStream) {
   start();
   UniqueFd fd;
   CUfileHandle_t handle = register_file(*this / "file", fd);
@@ -162,7 +162,7 @@ TEST_F(CufileMountTest, ARequestInAStreamIsTheDaemonsToo) {
   api().cuFileHandleDeregister(handle);
 }
 
-TEST_F(CufileMountTest, AProgramThatKnowsNothingOfItIsServed) {
+TEST_F(CufileMountTest, UnchangedProgramIsServed) {
   start();
   const std::string plain = base_.make_file("plain", content_);
   const auto run = [&](const std::vector<std::string>& variables) {
@@ -172,14 +172,14 @@ TEST_F(CufileMountTest, AProgramThatKnowsNothingOfItIsServed) {
     return run_command(command);
   };
   const std::string preload = std::string("LD_PRELOAD=") + SLUICE_DROPIN;
-  // The fake takes no host memory.
+  // The fake of NVIDIA's library does not accept host memory.
   EXPECT_EQ(run({}).out, "file 0 -5012 wrong\nplain 0 -5012 wrong\n") << "without it";
   const auto served = run({preload});
   EXPECT_EQ(served.out, "file 0 70001 right\nplain 0 -5012 wrong\n");
   EXPECT_EQ(served.err, "");
   const auto named = run({preload, std::string("SLUICE_CUFILE_REAL=") + SLUICE_FAKE_CUFILE});
   EXPECT_EQ(named.out, served.out);
-  // One of ours is none of NVIDIA's.
+  // Our library must not be used as NVIDIA's.
   const auto alone = run({preload, std::string("SLUICE_CUFILE_REAL=") + SLUICE_DROPIN});
   EXPECT_EQ(alone.out, "file 0 70001 right\nplain 5008 0 wrong\n");
   EXPECT_NE(alone.err.find("is not NVIDIA's libcufile"), std::string::npos) << alone.err;

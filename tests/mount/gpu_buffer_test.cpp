@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Buffers in host memory, through a real mount: who may register what, who may name it, and what is
-// left when a client goes.
+// Buffers in host memory, through a real mount: which memory is accepted, who may use a buffer, and
+// what is left when a client ends.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ namespace {
 
 class GpuBufferTest : public GpuMountTest {};
 
-// A client that names the file as its buffer.
+// A client that registers the file as its buffer.
 class SilentClient {
  public:
   SilentClient(const std::string& silent, const std::string& file)
@@ -47,7 +47,7 @@ class SilentClient {
   Child child_;
 };
 
-TEST_F(GpuBufferTest, ABufferCanBeNamedByItsProcessOnItsOpenFileOnly) {
+TEST_F(GpuBufferTest, BufferIsVisibleOnlyToItsProcessAndOpenFile) {
   start();
   const UniqueFd file = open_file("small"), again = open_file("small");
   SharedMemory memory(4096);
@@ -75,7 +75,7 @@ TEST_F(GpuBufferTest, ABufferCanBeNamedByItsProcessOnItsOpenFileOnly) {
   EXPECT_TRUE(is_free_of_buffers());
 }
 
-TEST_F(GpuBufferTest, MemoryThatCouldVanishIsRefused) {
+TEST_F(GpuBufferTest, MemoryThatCouldShrinkIsRefused) {
   start();
   const UniqueFd file = open_file("small");
   const auto code = [&](sluice_buffer_register request) {
@@ -96,12 +96,13 @@ TEST_F(GpuBufferTest, MemoryThatCouldVanishIsRefused) {
   auto plain = registration(memory, 4096);
   const UniqueFd other = open_file("small");
   plain.fd = other.get();
-  EXPECT_NE(code(plain), "ok") << "a file of the mount, mapped by its own daemon, would hang";
+  EXPECT_NE(code(plain), "ok") << "a file of the mount, mapped by its own daemon, would block";
   EXPECT_EQ(code(registration(memory, 4096, 4096)), "ok");
 }
 
-// Its server answers neither close() nor stat(): a thread of the daemon would wait with it.
-TEST_F(GpuBufferTest, ADescriptorThatCantBeClosedHoldsUpNobody) {
+// The server of this file answers neither close() nor stat(), so a thread of the daemon that calls
+// them blocks.
+TEST_F(GpuBufferTest, DescriptorThatHangsInCloseDelaysNoOneElse) {
   start();
   SilentFile silent(base_ / "silent");
   int said[2], go_on[2];
@@ -145,32 +146,32 @@ TEST_F(GpuBufferTest, ADescriptorThatCantBeClosedHoldsUpNobody) {
   for (const int fd : {said[0], said[1], go_on[0], go_on[1]}) ::close(fd);
 }
 
-TEST_F(GpuBufferTest, ThePoolMountsAgainThoughADescriptorOfTheLastDaemonHangs) {
+TEST_F(GpuBufferTest, PoolMountsAgainWhileADescriptorOfTheOldDaemonHangs) {
   start();
   SilentFile silent(base_ / "silent");
   const SilentClient client(base_ / "silent", *this / "small");
   const pid_t before = mount().pid();
   mount().remount();
-  EXPECT_EQ(::kill(before, 0), 0) << "nothing hangs, this is no test";
+  EXPECT_EQ(::kill(before, 0), 0) << "no descriptor hangs, so nothing is tested";
   EXPECT_EQ(read_file(*this / "small"), pattern(kSmall, 1));
   silent.end();
   EXPECT_TRUE(eventually([&] { return ::kill(before, 0) < 0; }));
 }
 
-// Not with io_uring, whose rings belong to the memory that the hanging thread keeps.
-TEST_F(GpuBufferTest, ADaemonThatIsKilledKeepsNothingOpenThoughADescriptorHangs) {
-  start({"--no-io-uring"});
+// Without io_uring, whose rings belong to the memory that the hanging thread keeps.
+TEST_F(GpuBufferTest, KilledDaemonKeepsNothingOpenWhileADescriptorHangs) {
+  start({"--debug=io_uring=off"});
   SilentFile silent(base_ / "silent");
   const SilentClient client(base_ / "silent", *this / "small");
   ::kill(mount().pid(), SIGKILL);
   EXPECT_TRUE(eventually([&] { return !open_file("small") && errno == ENOTCONN; }))
       << "/dev/fuse is still open";
-  EXPECT_EQ(::kill(mount().pid(), 0), 0) << "nothing hangs, this is no test";
+  EXPECT_EQ(::kill(mount().pid(), 0), 0) << "no descriptor hangs, so nothing is tested";
   silent.end();
   mount().kill_daemon(SIGKILL);
 }
 
-TEST_F(GpuBufferTest, BuffersEndWithTheProcessThoughAChildKeepsTheFile) {
+TEST_F(GpuBufferTest, BuffersEndWithTheProcessEvenIfAChildKeepsTheFileOpen) {
   start();
   int ready[2], stay[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -183,7 +184,7 @@ TEST_F(GpuBufferTest, BuffersEndWithTheProcessThoughAChildKeepsTheFile) {
     if (::fork() == 0) {
       ::close(stay[1]);
       char byte;
-      ::read(stay[0], &byte, 1);  // holds the open file
+      ::read(stay[0], &byte, 1);  // keeps the file open
       ::_exit(0);
     }
     ::write(ready[1], "x", 1);
@@ -195,11 +196,11 @@ TEST_F(GpuBufferTest, BuffersEndWithTheProcessThoughAChildKeepsTheFile) {
   ::kill(parent, SIGKILL);
   ::waitpid(parent, nullptr, 0);
   EXPECT_TRUE(is_free_of_buffers());
-  EXPECT_GE(mount().status().at("open_files"), 1) << "the child was to keep it";
+  EXPECT_GE(mount().status().at("open_files"), 1) << "the child should keep it open";
   for (int fd : {ready[0], ready[1], stay[0], stay[1]}) ::close(fd);
 }
 
-TEST_F(GpuBufferTest, AClientKilledWhileItReadsLeavesNothing) {
+TEST_F(GpuBufferTest, ClientKilledDuringAReadLeavesNothing) {
   start();
   for (int round = 0; round < 5; ++round) {
     int ready[2];
@@ -250,7 +251,7 @@ TEST_F(GpuBufferTest, SeveralClientsReadAtOnce) {
   EXPECT_TRUE(is_free_of_buffers());
 }
 
-TEST_F(GpuBufferTest, GarbageIsRefusedAndNothingElse) {
+TEST_F(GpuBufferTest, GarbageIsRefusedAndTheMountKeepsWorking) {
   start();
   const UniqueFd file = open_file("small", O_RDWR);
   SharedMemory memory(4096);
@@ -280,7 +281,7 @@ TEST_F(GpuBufferTest, GarbageIsRefusedAndNothingElse) {
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &request)), "ok");
 }
 
-TEST_F(GpuBufferTest, AnOpenFileHasALimitOfBuffers) {
+TEST_F(GpuBufferTest, OpenFileHasALimitOfBuffers) {
   start();
   SharedMemory memory(4096);
   {
@@ -302,7 +303,7 @@ TEST_F(GpuBufferTest, HostMemoryHasALimitInBytes) {
   const SharedMemory memory(2 * kMiB);
   auto request = registration(memory, kMiB + 1);
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ENOSPC");
-  EXPECT_NE(mount().log().find("more than gpu_host_memory allows"), std::string::npos);
+  EXPECT_NE(mount().log().find("the limit gpu_host_memory is reached"), std::string::npos);
   request = registration(memory, kMiB);
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request)), "ok");
   EXPECT_EQ(gpu().at("host_bytes"), kMiB);

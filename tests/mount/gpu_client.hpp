@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A client of the ioctls, as bare as can be: no library between the test and the daemon.
-// Threads: caller locks.
+// A client that calls the ioctls directly, without a library. Threads: caller locks.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +35,10 @@ class SharedMemory {
   char* data_;
 };
 
-// What the registration of a memfd asks for.
+// The argument for registering a memfd.
 sluice_buffer_register registration(const SharedMemory& memory, std::uint64_t length,
                                     std::uint64_t offset = 0);
-// Registers all of it on the open file. Throws std::system_error.
+// Registers the whole memory on the open file. Throws std::system_error.
 std::uint64_t register_memory(int file, const SharedMemory& memory, std::uint64_t length);
 
 sluice_transfer transfer(std::uint64_t buffer, std::uint64_t buffer_offset,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The ioctls with buffers in GPU memory, of the fake libcuda: the daemon imports them, as a process
-// that is not their owner, and must give each back.
+// The ioctls with buffers in GPU memory of the fake libcuda. The daemon imports them as a different
+// process, and must release each.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -22,8 +22,8 @@ constexpr std::size_t kAllocation = 8 << 20;
 
 std::string named(int code) { return errno_name(code); }
 
-// Memory of the first GPU, allocated by this process. CUDA does not survive a fork, so tests make
-// one in a child and none themselves.
+// Memory of the first GPU, allocated by this process. CUDA does not survive a fork, so tests
+// allocate it only in a child.
 class DeviceMemory {
  public:
   enum class Kind { Ipc, Descriptor };
@@ -100,7 +100,8 @@ class GpuDeviceTest : public TieringTest {
            eventually([&] { return mount().status().at("gpu").at("buffers") == 0; });
   }
 
-  // A client's whole life: allocates, registers, does `work`, and ends. "" if all went well.
+  // Runs a client: it allocates, registers, calls `work`, and ends. Returns "" if everything
+  // succeeded.
   std::string client(Kind kind, int flags,
                      const std::function<std::string(int, DeviceMemory&, std::uint64_t)>& work) {
     return in_child([&]() -> std::string {
@@ -155,7 +156,7 @@ TEST_F(GpuDeviceTest, WritesComeFromTheMemoryOfAnotherProcess) {
   EXPECT_TRUE(read_file(*this / "model").substr(100) == data);
 }
 
-TEST_F(GpuDeviceTest, AClientKilledWhileItReadsLeavesNoMemoryHeld) {
+TEST_F(GpuDeviceTest, ClientKilledDuringAReadLeavesNoImportedMemory) {
   for (const Kind kind : {Kind::Ipc, Kind::Descriptor}) {
     int ready[2];
     ASSERT_EQ(::pipe(ready), 0);
@@ -205,7 +206,7 @@ TEST_F(GpuDeviceTest, WrongHandlesAreRefused) {
   EXPECT_TRUE(is_free_of_imports());
 }
 
-TEST_F(GpuDeviceTest, AGpuThatFailsFailsTheRequestAndNotTheMount) {
+TEST_F(GpuDeviceTest, FailingGpuFailsTheRequestButNotTheMount) {
   const auto outcome =
       client(Kind::Ipc, O_RDONLY, [&](int file, DeviceMemory&, std::uint64_t buffer) {
         auto request = transfer(buffer, 0, 0, kSize);
@@ -222,13 +223,13 @@ TEST_F(GpuDeviceTest, AGpuThatFailsFailsTheRequestAndNotTheMount) {
   EXPECT_TRUE(mount().status().at("gpu").at("devices").at(0).at("lost").get<bool>());
 }
 
-TEST_F(GpuDeviceTest, AnExplanationNamesTheRouteOfAGpu) {
+TEST_F(GpuDeviceTest, AttributeNamesTheRouteOfAGpu) {
   const auto words = xattr_of(*this / "model", "user.sluice.gpu");
   ASSERT_TRUE(words);
   EXPECT_EQ(words->find("host:"), std::string::npos) << *words;
 }
 
-TEST_F(GpuDeviceTest, AFileThatTheEngineKnowsMovesAndCanBeDeleted) {
+TEST_F(GpuDeviceTest, RegisteredFileCanBeMovedAndDeleted) {
   const auto read_mapped = [&] {
     return client(Kind::Ipc, O_RDONLY, [&](int file, DeviceMemory& memory, std::uint64_t buffer) {
       auto request = transfer(buffer, 0, 0, kSize);
@@ -238,7 +239,7 @@ TEST_F(GpuDeviceTest, AFileThatTheEngineKnowsMovesAndCanBeDeleted) {
     });
   };
   const auto mapped = [&] { return mount().status().at("gpu").at("mapped_bytes"); };
-  // A file that was made a moment ago is not registered.
+  // A file that was created recently is not registered.
   EXPECT_TRUE(eventually([&] { return read_mapped() == "ok"; }));
   EXPECT_GE(mapped(), kSize);
   move("model", "hdd");

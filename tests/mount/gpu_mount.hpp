@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A mount with a few files for clients that read them into memory of their own.
+// A mount with a few files for clients that read them.
 #pragma once
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ class GpuMountTest : public TieringTest {
     return UniqueFd(::open((*this / name).c_str(), flags | O_CLOEXEC, 0644));
   }
   Json gpu() { return mount().status().at("gpu"); }
-  // RELEASE comes some time after close().
+  // RELEASE arrives some time after close().
   bool is_free_of_buffers() {
     return eventually([&] { return gpu().at("buffers") == 0 && gpu().at("buffer_bytes") == 0; });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The ioctls through a real mount, with buffers in host memory: what the bytes are, what a transfer
-// means for everybody else, and what is told of it.
+// The ioctls through a real mount, with buffers in host memory: the bytes, the effects of a
+// transfer on other users of the file, and what is reported.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -23,7 +23,7 @@ namespace {
 
 class GpuTest : public GpuMountTest {};
 
-TEST_F(GpuTest, QueryTellsOfTheFileAndItsRoute) {
+TEST_F(GpuTest, QueryReturnsTheFileAndItsRoute) {
   start();
   const UniqueFd file = open_file("big");
   sluice_query query{};
@@ -40,7 +40,7 @@ TEST_F(GpuTest, QueryTellsOfTheFileAndItsRoute) {
   EXPECT_EQ(gpu().at("cuda"), Json()) << "CUDA was loaded for host memory";
 }
 
-TEST_F(GpuTest, AReadBringsTheBytesAndEndsWithTheFile) {
+TEST_F(GpuTest, ReadReturnsTheBytesUpToTheEndOfTheFile) {
   start();
   for (const auto& [name, size, seed] : {std::tuple("small", kSmall, 1), {"big", kBig, 2}}) {
     const std::string content = pattern(size, static_cast<std::uint64_t>(seed));
@@ -74,7 +74,7 @@ TEST_F(GpuTest, AReadBringsTheBytesAndEndsWithTheFile) {
   EXPECT_TRUE(is_free_of_buffers());
 }
 
-TEST_F(GpuTest, ReadvTakesManySegmentsAndAShortStructure) {
+TEST_F(GpuTest, ReadvAcceptsManySegmentsAndAShortStructure) {
   start();
   const std::string content = pattern(kBig, 2);
   const UniqueFd file = open_file("big");
@@ -84,7 +84,7 @@ TEST_F(GpuTest, ReadvTakesManySegmentsAndAShortStructure) {
   request->buffer = register_memory(file.get(), memory, SLUICE_MAX_SEGMENTS * 1000);
   request->count = SLUICE_MAX_SEGMENTS;
   for (std::size_t i = 0; i < SLUICE_MAX_SEGMENTS; ++i) {
-    // The last one meets the end of the file.
+    // The last segment reaches the end of the file.
     request->segments[i] = {i * 1000, i == 511 ? kBig - 1 : i * 7919, 900};
   }
   ASSERT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "ok");
@@ -105,14 +105,15 @@ TEST_F(GpuTest, ReadvTakesManySegmentsAndAShortStructure) {
   EXPECT_EQ(few.done, 20u);
   EXPECT_EQ(memory.text(20), content.substr(5, 10) + content.substr(100, 10));
   few.count = 3;
-  EXPECT_EQ(named(ioctl_code(file.get(), command, &few)), "EINVAL") << "more than came";
+  EXPECT_EQ(named(ioctl_code(file.get(), command, &few)), "EINVAL")
+      << "more segments than were sent";
   request->count = SLUICE_MAX_SEGMENTS + 1;
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "EINVAL");
   request->count = 0;
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READV, request.get())), "ok");
 }
 
-TEST_F(GpuTest, ALongReadIsDoneInPartsWhileOthersAsk) {
+TEST_F(GpuTest, LongReadIsDoneInPartsWhileOthersWait) {
   constexpr std::size_t kLong = 64 << 20;
   start();
   const UniqueFd file = open_file("long", O_RDWR | O_CREAT);
@@ -135,15 +136,15 @@ TEST_F(GpuTest, ALongReadIsDoneInPartsWhileOthersAsk) {
   }));
 }
 
-// The daemon has to know how many wait, also where nobody has mounted /sys/fs/fuse/connections.
-TEST_F(GpuTest, ALongReadIsDoneAtOnceWhileNobodyElseAsks) {
+// The daemon must know how many requests wait, even if /sys/fs/fuse/connections is not mounted.
+TEST_F(GpuTest, LongReadIsDoneAtOnceWhenNoOtherWaits) {
   constexpr std::size_t kLong = 128 << 20;
   start();
   const UniqueFd file = open_file("long", O_RDWR | O_CREAT);
   ASSERT_EQ(::ftruncate(file.get(), kLong), 0);
   SharedMemory memory(kLong);
   const std::uint64_t buffer = register_memory(file.get(), memory, kLong);
-  // What the kernel sends by itself, for a file that was closed, counts for a moment.
+  // Requests that the kernel sends after a file was closed count for a short time.
   EXPECT_TRUE(eventually([&] {
     auto whole = transfer(buffer, 0, 0, kLong);
     EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_READ, &whole)), "ok");
@@ -151,7 +152,7 @@ TEST_F(GpuTest, ALongReadIsDoneAtOnceWhileNobodyElseAsks) {
   }));
 }
 
-TEST_F(GpuTest, ReadingAndWritingTakeAFileThatIsOpenForIt) {
+TEST_F(GpuTest, ReadAndWriteNeedTheRightOpenMode) {
   start();
   SharedMemory memory(4096);
   const auto code = [&](const char* name, int flags, unsigned long command) {
@@ -176,11 +177,12 @@ TEST_F(GpuTest, ReadingAndWritingTakeAFileThatIsOpenForIt) {
   EXPECT_EQ(named(ioctl_code(made.get(), FS_IOC_GETFLAGS, &flags)), "ok") << "not ours";
 }
 
-TEST_F(GpuTest, AWriteIsReadAtOnceByEverybody) {
+TEST_F(GpuTest, WriteIsVisibleToAllReadersAtOnce) {
   start();
   for (const char* name : {"small", "big"}) {
     std::string content = read_file(*this / name);
-    // Open, and in the page cache, before the writer comes: it decides how the file is served.
+    // The reader opens and caches the file before the writer opens it, because that decides how it
+    // is served.
     const UniqueFd reader = open_file(name);
     std::string seen(content.size() + 5000, '\0');
     ASSERT_EQ(::pread(reader.get(), seen.data(), seen.size(), 0),
@@ -191,7 +193,7 @@ TEST_F(GpuTest, AWriteIsReadAtOnceByEverybody) {
     for (std::uint64_t round = 1; round <= 20; ++round) {
       const std::string data = pattern(9000, 100 + round);
       std::memcpy(memory.data(), data.data(), data.size());
-      // Some in the middle, some that make it longer.
+      // Some writes are in the middle, others make the file longer.
       const std::uint64_t at = round % 2 == 0 ? 500 + round : content.size() - 4000;
       auto request = transfer(buffer, 0, at, 9000);
       ASSERT_EQ(named(ioctl_code(writer.get(), SLUICE_IOC_WRITE, &request)), "ok");
@@ -210,9 +212,9 @@ TEST_F(GpuTest, AWriteIsReadAtOnceByEverybody) {
   }
 }
 
-// The kernel does not know of the bytes yet that it would append behind.
-TEST_F(GpuTest, AnAppendGoesBehindWhatAWriteHasPutThere) {
-  start({"--no-passthrough"});
+// The kernel does not know yet that the file is longer, so it would append at the wrong offset.
+TEST_F(GpuTest, AppendAfterAWriteGoesBehindIt) {
+  start({"--debug=passthrough=off"});
   std::string content = read_file(*this / "small");
   const UniqueFd appender = open_file("small", O_WRONLY | O_APPEND);
   const UniqueFd writer = open_file("small", O_RDWR);
@@ -229,7 +231,7 @@ TEST_F(GpuTest, AnAppendGoesBehindWhatAWriteHasPutThere) {
   }
 }
 
-TEST_F(GpuTest, AMappingSeesAWriteSoon) {
+TEST_F(GpuTest, MappingSeesAWriteWithinSeconds) {
   start();
   const UniqueFd reader = open_file("small");
   const auto* mapped =
@@ -245,7 +247,7 @@ TEST_F(GpuTest, AMappingSeesAWriteSoon) {
   ::munmap(const_cast<char*>(mapped), 4096);
 }
 
-TEST_F(GpuTest, WhatWasWrittenThroughTheMountIsReadAndSoIsATruncation) {
+TEST_F(GpuTest, ReadSeesWritesAndTruncationsOfTheMount) {
   start();
   const UniqueFd file = open_file("new", O_RDWR | O_CREAT);
   SharedMemory memory(100'000);
@@ -264,7 +266,7 @@ TEST_F(GpuTest, WhatWasWrittenThroughTheMountIsReadAndSoIsATruncation) {
   }
 }
 
-TEST_F(GpuTest, AFileMovesWhileItIsReadAndTheBytesStay) {
+TEST_F(GpuTest, ReadsStayCorrectWhileTheFileMoves) {
   start();
   const std::string content = pattern(kSmall, 1);
   std::atomic<bool> stop{false};
@@ -298,10 +300,10 @@ TEST_F(GpuTest, AFileMovesWhileItIsReadAndTheBytesStay) {
   for (auto& each : readers) each.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(reads, 0);
-  EXPECT_GE(places.size(), 2u) << "reads must not keep it from moving for ever";
+  EXPECT_GE(places.size(), 2u) << "reads must not prevent moves forever";
 }
 
-TEST_F(GpuTest, AWriteThatFillsItsTierGoesOnInTheNext) {
+TEST_F(GpuTest, WriteContinuesOnTheNextTierWhenOneIsFull) {
   set_options("nvme", "reserve=90MiB");  // so that the daemon sees the writes
   start();
   const UniqueFd file = open_file("growing", O_RDWR | O_CREAT);
@@ -324,7 +326,7 @@ TEST_F(GpuTest, AWriteThatFillsItsTierGoesOnInTheNext) {
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_WRITE, &too_far)), "EFBIG");
 }
 
-TEST_F(GpuTest, AWriteByAUserDropsSetuid) {
+TEST_F(GpuTest, WriteByAUserRemovesSetuid) {
   put("nvme", "program", "x");
   ::chmod(on("nvme", "program").c_str(), 04777);
   start();
@@ -338,7 +340,7 @@ TEST_F(GpuTest, AWriteByAUserDropsSetuid) {
   EXPECT_EQ(lstat_of(*this / "program").st_mode & 07777, 0777u);
 }
 
-TEST_F(GpuTest, ReadingAsMuchAsTheFileHoldsIsOneUse) {
+TEST_F(GpuTest, ReadingTheWholeFileCountsAsOneAccess) {
   start();
   const UniqueFd file = open_file("big");
   SharedMemory memory(kBig);
@@ -378,7 +380,7 @@ TEST_F(GpuTest, PrefetchWarmsOrPromotes) {
   EXPECT_EQ(read_file(*this / "slow"), pattern(kSmall, 3));
 }
 
-TEST_F(GpuTest, AttributesTellTheRouteAndPrefetch) {
+TEST_F(GpuTest, AttributesShowTheRouteAndStartAPrefetch) {
   start();
   const auto set = [&](const char* name, const std::string& value) {
     const int code =
@@ -398,7 +400,7 @@ TEST_F(GpuTest, AttributesTellTheRouteAndPrefetch) {
   EXPECT_FALSE(xattr_of(*this / "", "user.sluice.gpu"));
 }
 
-TEST_F(GpuTest, StatisticsCountAndTheOwnerMayResetThem) {
+TEST_F(GpuTest, StatisticsCountAndOnlyTheOwnerResetsThem) {
   start();
   const UniqueFd file = open_file("big");
   SharedMemory memory(kBig);
@@ -425,7 +427,7 @@ TEST_F(GpuTest, StatisticsCountAndTheOwnerMayResetThem) {
     EXPECT_GE(stats.routes[route].latency_p99_ns, stats.routes[route].latency_p50_ns);
     EXPECT_GT(stats.routes[route].peak_bytes_per_second, 0u);
   }
-  EXPECT_EQ(stats.routes[0].failures, 0u) << "what is refused has not failed";
+  EXPECT_EQ(stats.routes[0].failures, 0u) << "refused requests do not count as failures";
   const Json shown = gpu();
   EXPECT_EQ(shown.at("buffers"), 1);
   EXPECT_EQ(shown.at("routes").at("host").at("operations"), 3);
@@ -445,7 +447,7 @@ TEST_F(GpuTest, StatisticsCountAndTheOwnerMayResetThem) {
   EXPECT_EQ(ask(0).routes[0].operations, 0u);
 }
 
-TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {
+TEST_F(GpuTest, HostMemoryWorksWithoutGpus) {
   start({"--no-gpu"});
   const UniqueFd file = open_file("small");
   SharedMemory memory(4096);
@@ -464,7 +466,7 @@ TEST_F(GpuTest, WithoutGpusHostMemoryWorks) {
 }
 
 TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutIoUring) {
-  for (const char* flag : {"--no-passthrough", "--no-io-uring"}) {
+  for (const char* flag : {"--debug=passthrough=off", "--debug=io_uring=off"}) {
     start({flag});
     {
       const UniqueFd file = open_file("big", O_RDWR);

@@ -17,14 +17,14 @@ namespace {
 
 class GpuToolsTest : public TieringTest {
  protected:
-  // A small run of `sluice-lab gpu-bench`, a program beside `sluice`.
+  // A short run of `sluice-lab gpu-bench`, a program beside `sluice`.
   static CommandResult run_bench(const std::string& path, const Strings& flags = {}) {
     const std::string lab = std::filesystem::path(sluice_binary()).replace_filename("sluice-lab");
     Strings command{lab, "gpu-bench", "--host", "--quick", "--size", "8MiB", path};
     command.insert(command.end(), flags.begin(), flags.end());
     return run_command(command);
   }
-  // Its report; `code` gets its exit status.
+  // Its report; `code` is set to its exit status.
   Json bench(const std::string& path, int& code) const {
     const CommandResult run = run_bench(path, {"--json", "-"});
     code = run.exit_code;
@@ -57,13 +57,13 @@ TEST_F(GpuToolsTest, BenchMeasuresTheDaemonAndChecksEveryWord) {
     ASSERT_NE(row, nullptr) << phase;
     EXPECT_EQ(row->at("skipped"), Json()) << *row;
   }
-  EXPECT_NE(find(report, "warm", "daemon pageable"), nullptr) << "every route has its row";
+  EXPECT_NE(find(report, "warm", "daemon pageable"), nullptr) << "every route must have a row";
   for (const auto& row : report.at("rows")) EXPECT_EQ(row.at("wrong_words"), 0) << row;
   EXPECT_TRUE(exists(*this / "sluice-gpu-bench.dat"));
   EXPECT_FALSE(exists(*this / "sluice-gpu-bench.dat.write"));
 }
 
-TEST_F(GpuToolsTest, BenchFindsAWordThatIsWrong) {
+TEST_F(GpuToolsTest, BenchDetectsAWrongWord) {
   start();
   int code = 0;
   bench(mount().path(), code);
@@ -75,7 +75,7 @@ TEST_F(GpuToolsTest, BenchFindsAWordThatIsWrong) {
   EXPECT_NE(run.out.find("WRONG: "), std::string::npos) << run.out;
 }
 
-TEST_F(GpuToolsTest, BenchTouchesNoFileOfAnybodyElse) {
+TEST_F(GpuToolsTest, BenchLeavesOtherFilesAlone) {
   start();
   write_file(*this / "mine", "not a test file");
   const CommandResult run = run_bench(*this / "mine");
@@ -83,7 +83,7 @@ TEST_F(GpuToolsTest, BenchTouchesNoFileOfAnybodyElse) {
   EXPECT_EQ(read_file(*this / "mine"), "not a test file");
 }
 
-TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
+TEST_F(GpuToolsTest, DoctorChecksEachTierAndAFile) {
   put("hdd", "f", "x");
   start();
   const CommandResult all = sluice({"doctor", "--json", mount().path()});
@@ -112,16 +112,17 @@ TEST_F(GpuToolsTest, DoctorLooksAtEachTierAndAtAFile) {
   EXPECT_NE(both.out.find(on("hdd", "f")), std::string::npos) << both.out;
 }
 
-TEST_F(GpuToolsTest, DoctorSaysWhatToDoAboutAFeatureThatIsOff) {
-  start({"--no-passthrough", "--no-io-uring"});
+TEST_F(GpuToolsTest, DoctorSaysHowToTurnAFeatureOn) {
+  start({"--debug=passthrough=off", "--debug=io_uring=off"});
   const CommandResult said = sluice({"doctor", root()});
-  EXPECT_NE(said.out.find("-> set passthrough = true, then mount again"), std::string::npos)
+  EXPECT_NE(said.out.find("-> set passthrough = true in [debug], then mount again"),
+            std::string::npos)
       << said.out;
-  EXPECT_NE(said.out.find("-> set io_uring = true, then mount again"), std::string::npos)
+  EXPECT_NE(said.out.find("-> set io_uring = true in [debug], then mount again"), std::string::npos)
       << said.out;
 }
 
-TEST_F(GpuToolsTest, DoctorSaysThatADaemonDoesNotAnswer) {
+TEST_F(GpuToolsTest, DoctorReportsADaemonThatDoesNotAnswer) {
   start();
   ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
   std::vector<CommandResult> all;
@@ -137,7 +138,7 @@ TEST_F(GpuToolsTest, DoctorSaysThatADaemonDoesNotAnswer) {
   }
 }
 
-TEST_F(GpuToolsTest, DoctorBelievesOnlyAMountOfOursWhereAFileIs) {
+TEST_F(GpuToolsTest, DoctorTrustsTierAttributesOnlyOnASluiceMount) {
   const std::string file = base_ / "file";
   write_file(file, "x");
   const std::string value = "/etc/hostname";
@@ -147,7 +148,7 @@ TEST_F(GpuToolsTest, DoctorBelievesOnlyAMountOfOursWhereAFileIs) {
   EXPECT_EQ(said.out.find(value), std::string::npos) << said.out;
 }
 
-TEST_F(GpuToolsTest, DoctorTellsScriptsThatATierFails) {
+TEST_F(GpuToolsTest, DoctorExitsWithFailureIfATierFails) {
   LoopFs& disk = add_disk("spare", 32 * kMiB);
   start();
   const CommandResult before = sluice({"doctor", root()});

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * hf3fs_program MOUNT FILE: a program for 3FS's USRBIO: reads the file through a ring, block by
- * block and in several batches, and compares it with what read(2) says; then writes a copy through
- * a second ring. Includes nothing of Sluice's by its name.
+ * hf3fs_program MOUNT FILE: a program for 3FS's USRBIO. It reads the file through a ring, block by
+ * block and in several batches, and compares it with read(2). Then it writes a copy through a
+ * second ring. It includes no header of Sluice by name.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ static void need(int holds, const char* what) {
   exit(1);
 }
 
-/* Moves all blocks of the file between it and the iov. */
+/* Transfers all blocks between the file and the iov. */
 static void transfer(const struct hf3fs_ior* ior, const struct hf3fs_iov* iov, bool read, int fd,
                      size_t size) {
   size_t begun = 0, done = 0;
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   transfer(&ior, &iov, true, name, size);
   need(memcmp(iov.base, expected, size) == 0, "the bytes, by the other name");
 
-  /* Another process has the same memory by its id. */
+  /* Another process opens the same memory by its id. */
   const pid_t child = fork();
   if (child == 0) {
     struct hf3fs_iov same;
@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
   struct hf3fs_iov none;
   need(hf3fs_iovopen(&none, (const uint8_t*)iov.id, mount, size, 0, -1) == -ENOENT, "unlinked");
 
-  /* A copy of it, from memory that was only wrapped. */
+  /* Writes a copy from memory that was only wrapped. */
   char path[4096];
   snprintf(path, sizeof path, "%s/copy", mount);
   const int copy = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// `sluice init`: what it writes is mounted and used, whether flags or a person at a terminal said
-// it.
+// `sluice init` with options and at a terminal: the configuration that it writes can be mounted.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -44,7 +43,7 @@ class InitTest : public testing::Test {
   }
   std::string file() const { return base_ / "etc/pool.toml"; }
 
-  // Mounts what was written, uses it, unmounts.
+  // Mounts the written configuration, uses the pool and unmounts it.
   void use() const {
     const CommandResult mounted = sluice({"mount", "--config", file(), "--state", base_ / "state"});
     ASSERT_TRUE(mounted.ok()) << mounted.err;
@@ -64,16 +63,16 @@ class InitTest : public testing::Test {
   std::unique_ptr<LoopFs> fast_, slow_;
 };
 
-TEST_F(InitTest, WhatFlagsSayIsWrittenAndMounts) {
+TEST_F(InitTest, PoolFromOptionsCanBeMounted) {
   const CommandResult made = init(flags());
   ASSERT_TRUE(made.ok()) << made.err;
   EXPECT_NE(made.out.find("wrote " + file()), std::string::npos) << made.out;
   EXPECT_NE(made.out.find("sluice mount --config " + file()), std::string::npos) << made.out;
-  EXPECT_EQ(made.out.find("will be in the pool"), std::string::npos) << made.out;
+  EXPECT_EQ(made.out.find("will be part of the pool"), std::string::npos) << made.out;
   use();
 }
 
-TEST_F(InitTest, FilesThatAreThereAreToldOfAndAdopted) {
+TEST_F(InitTest, ExistingFilesAreReportedAndAdopted) {
   ASSERT_TRUE(run_command({"mkdir", slow_->path() + "/sluice"}).ok());
   write_file(slow_->path() + "/sluice/old", "adopted");
   const CommandResult made = init(flags());
@@ -83,7 +82,7 @@ TEST_F(InitTest, FilesThatAreThereAreToldOfAndAdopted) {
   use();
 }
 
-// What somebody who is not root can do with a file of the mount and a program there.
+// Whether a user who is not root can use a file and run a program of the mount.
 std::string used_by_nobody(const std::string& directory) {
   return as_user(kNobody, [&]() -> std::string {
     const UniqueFd fd(::open((directory + "/f").c_str(), O_RDWR | O_CLOEXEC));
@@ -104,7 +103,7 @@ std::string used_by_nobody(const std::string& directory) {
   });
 }
 
-TEST_F(InitTest, TiersThatUsersCanEnterAreToldOfAndClosedWhileMounted) {
+TEST_F(InitTest, OpenTiersAreReportedAndCanBeClosedWhileMounted) {
   const std::string close = "sluice tier close " + fast_->path() + " " + slow_->path() + "/sluice";
   const CommandResult made = init(flags());
   ASSERT_TRUE(made.ok()) << made.err;
@@ -153,14 +152,14 @@ TEST_F(InitTest, TiersThatUsersCanEnterAreToldOfAndClosedWhileMounted) {
   EXPECT_TRUE(sluice({"umount", root}).ok());
 }
 
-TEST_F(InitTest, WhatIsNoTierIsNotClosed) {
+TEST_F(InitTest, OnlyTiersCanBeClosed) {
   const CommandResult result = sluice({"tier", "close", slow_->path()});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("is not a tier"), std::string::npos) << result.err;
   EXPECT_FALSE(exists(slow_->path() + ".private"));
 }
 
-TEST_F(InitTest, AFileThatIsThereIsLeftAlone) {
+TEST_F(InitTest, ExistingFileIsNotReplaced) {
   ASSERT_TRUE(init(flags()).ok());
   const std::string before = read_file(file());
   Strings other = flags();
@@ -172,7 +171,7 @@ TEST_F(InitTest, AFileThatIsThereIsLeftAlone) {
   EXPECT_FALSE(exists(base_ / "mnt/other"));
 }
 
-TEST_F(InitTest, ADryRunAndJsonWriteNothing) {
+TEST_F(InitTest, DryRunAndJsonWriteNothing) {
   Strings dry = flags();
   dry.push_back("--dry-run");
   const CommandResult shown = init(dry);
@@ -186,13 +185,13 @@ TEST_F(InitTest, ADryRunAndJsonWriteNothing) {
   EXPECT_EQ(report.at("written"), false);
   EXPECT_EQ(report.at("mountpoint"), base_ / "mnt/pool");
   EXPECT_EQ(report.at("tiers").size(), 2u);
-  // The loop devices are seen, and known for what they are.
+  // The loop devices are found and recognised.
   bool seen = false;
   for (const auto& each : report.at("filesystems")) {
     if (each.at("mounted_at") != fast_->path()) continue;
     seen = true;
     EXPECT_TRUE(each.at("tier").is_null());
-    EXPECT_EQ(each.at("why"), "a file that is mounted, not a disk");
+    EXPECT_EQ(each.at("why"), "a mounted image file, not a disk");
   }
   EXPECT_TRUE(seen) << told.out;
   EXPECT_FALSE(exists(base_ / "etc"));
@@ -200,7 +199,7 @@ TEST_F(InitTest, ADryRunAndJsonWriteNothing) {
   EXPECT_FALSE(exists(slow_->path() + "/sluice"));
 }
 
-TEST_F(InitTest, ADryRunRefusesWhatTheRealOneWould) {
+TEST_F(InitTest, DryRunFailsLikeTheRealRun) {
   const CommandResult inside =
       init({"--dry-run", "--tier", "a=" + fast_->path(), "--mountpoint", fast_->path() + "/mnt"});
   EXPECT_EQ(inside.exit_code, 1) << inside.out;
@@ -210,13 +209,13 @@ TEST_F(InitTest, ADryRunRefusesWhatTheRealOneWould) {
   EXPECT_EQ(folder.exit_code, 2) << folder.out;
 }
 
-TEST_F(InitTest, WithoutATerminalItDoesNotGuess) {
+TEST_F(InitTest, WithoutATerminalItNeedsOptions) {
   const CommandResult said = init({});
   EXPECT_EQ(said.exit_code, 2);
   EXPECT_NE(said.err.find("--yes"), std::string::npos) << said.err;
 }
 
-// A person at a terminal: what `sluice init` says to these lines.
+// Runs `sluice init` at a terminal, types these lines, and returns its output.
 std::string typed(const Strings& arguments, const std::string& lines, int& code) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
@@ -228,7 +227,7 @@ std::string typed(const Strings& arguments, const std::string& lines, int& code)
     ::execv(binary.c_str(), argv.data());
     ::_exit(127);
   }
-  // The terminal keeps what is typed ahead.
+  // The terminal buffers the lines.
   EXPECT_EQ(::write(terminal, lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
   std::string said;
   char piece[4096];
@@ -242,7 +241,7 @@ std::string typed(const Strings& arguments, const std::string& lines, int& code)
   return said;
 }
 
-TEST_F(InitTest, ThreeAnswersAtATerminalMakeAPool) {
+TEST_F(InitTest, ThreeAnswersAtATerminalCreateAPool) {
   int code = 0;
   const std::string said = typed({"init", "--output", file()},
                                  "nvme=" + fast_->path() + " hdd=" + slow_->path() +
@@ -256,7 +255,7 @@ TEST_F(InitTest, ThreeAnswersAtATerminalMakeAPool) {
   use();
 }
 
-TEST_F(InitTest, WhoeverLeavesTheQuestionsHasWrittenNothing) {
+TEST_F(InitTest, EndOfInputAtAQuestionWritesNothing) {
   int code = 0;
   const std::string said = typed({"init", "--output", file()}, "nvme=/x\n\x04", code);
   EXPECT_EQ(code, 1);

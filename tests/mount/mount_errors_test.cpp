@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What `sluice mount` refuses: exit 1, or 2 for a mistake in its options, and a message that names
-// the tier or the path.
+// Mounts that `sluice mount` refuses: exit status 1, or 2 for wrong options, and a message that
+// names the tier or the path.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -49,7 +49,7 @@ class MountErrorsTest : public testing::Test {
     return sluice(arguments);
   }
 
-  // Expects a refusal whose message has `word` in it, and nothing mounted.
+  // Expects a failure whose message contains `word`, and that nothing is mounted.
   void expect_refused(const Pool& wanted, const std::string& word, int exit_code = 1) const {
     const CommandResult result = mount(wanted);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
@@ -63,87 +63,87 @@ class MountErrorsTest : public testing::Test {
   std::string mountpoint_;
 };
 
-TEST_F(MountErrorsTest, OneDirectoryAsTwoTiers) {
+TEST_F(MountErrorsTest, RefusesOneDirectoryAsTwoTiers) {
   const std::string a = base_.make_dir("a");
   expect_refused(pool({"fast=" + a, "slow=" + a}), a);
 }
 
-TEST_F(MountErrorsTest, OneDirectoryAsTwoTiersByAnotherName) {
+TEST_F(MountErrorsTest, RefusesOneDirectoryAsTwoTiersByALink) {
   const std::string a = base_.make_dir("a");
   ASSERT_EQ(::symlink("a", (base_ / "alias").c_str()), 0);
   expect_refused(pool({"fast=" + a, "slow=" + (base_ / "alias")}), "slow");
   expect_refused(pool({"fast=" + a, "slow=" + a + "/../a/."}), "slow");
 }
 
-TEST_F(MountErrorsTest, ATierInsideAnother) {
+TEST_F(MountErrorsTest, RefusesATierInsideAnother) {
   const std::string outer = base_.make_dir("a");
   const std::string inner = base_.make_dir("a/b/c");
   expect_refused(pool({"fast=" + outer, "slow=" + inner}), inner);
   expect_refused(pool({"fast=" + inner, "slow=" + outer}), outer);
 }
 
-TEST_F(MountErrorsTest, TiersThatOnlyShareAPrefixAreFine) {
+TEST_F(MountErrorsTest, AcceptsTiersWithACommonPrefix) {
   const Mount mount(pool({"fast=" + base_.make_dir("a"), "slow=" + base_.make_dir("ab")}));
   write_file(mount / "f", "x");
 }
 
-TEST_F(MountErrorsTest, ATierInsideTheMountPoint) {
+TEST_F(MountErrorsTest, RefusesATierInsideTheMountPoint) {
   const std::string inside = base_.make_dir("mnt/tier");
   expect_refused(pool({"fast=" + inside}), inside);
 }
 
-TEST_F(MountErrorsTest, AMountPointInsideATier) {
+TEST_F(MountErrorsTest, RefusesAMountPointInsideATier) {
   const std::string tier = base_.make_dir("a");
   Pool wanted = pool({"fast=" + tier});
   wanted.mountpoint = base_.make_dir("a/mnt");
   expect_refused(wanted, tier);
 }
 
-TEST_F(MountErrorsTest, ATierThatIsTheMountPoint) {
+TEST_F(MountErrorsTest, RefusesATierThatIsTheMountPoint) {
   expect_refused(pool({"fast=" + mountpoint_}), mountpoint_);
 }
 
-TEST_F(MountErrorsTest, ATierThatIsNotADirectory) {
+TEST_F(MountErrorsTest, RefusesATierThatIsNotADirectory) {
   const std::string file = base_.make_file("file", "x");
   expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + file}), file);
 }
 
-TEST_F(MountErrorsTest, ATierThatDoesNotExist) {
+TEST_F(MountErrorsTest, RefusesATierThatDoesNotExist) {
   const std::string missing = base_ / "missing";
   expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + missing}), missing);
-  EXPECT_FALSE(exists(missing)) << "and it is not made";
+  EXPECT_FALSE(exists(missing)) << "the directory was created";
 }
 
-TEST_F(MountErrorsTest, ATierThatCanNotBeWritten) {
+TEST_F(MountErrorsTest, RefusesAReadOnlyTier) {
   if (!require_loop("mount", "ext4")) return;
   LoopFs disk(base_ / "disk", "ext4", 16 << 20);
   disk.remount_read_only();
   expect_refused(pool({"fast=" + base_.make_dir("a"), "slow=" + disk.path()}), disk.path());
 }
 
-TEST_F(MountErrorsTest, TwoTiersOfOneName) {
+TEST_F(MountErrorsTest, RefusesTwoTiersWithTheSameName) {
   expect_refused(pool({"fast=" + base_.make_dir("a"), "fast=" + base_.make_dir("b")}), "fast", 2);
 }
 
-TEST_F(MountErrorsTest, NoTierAtAll) {
+TEST_F(MountErrorsTest, RefusesAMountWithoutTiers) {
   const CommandResult result = mount(pool({}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.err.find("tier"), std::string::npos) << result.err;
 }
 
-TEST_F(MountErrorsTest, AMountPointThatDoesNotExist) {
+TEST_F(MountErrorsTest, RefusesAMissingMountPoint) {
   Pool wanted = pool({"fast=" + base_.make_dir("a")});
   wanted.mountpoint = base_ / "missing";
   expect_refused(wanted, wanted.mountpoint);
 }
 
-TEST_F(MountErrorsTest, AMountPointThatIsAFile) {
+TEST_F(MountErrorsTest, RefusesAMountPointThatIsAFile) {
   Pool wanted = pool({"fast=" + base_.make_dir("a")});
   wanted.mountpoint = base_.make_file("file", "x");
   expect_refused(wanted, wanted.mountpoint);
 }
 
-TEST_F(MountErrorsTest, AMountPointInUse) {
+TEST_F(MountErrorsTest, RefusesAMountPointInUse) {
   const Mount first(pool({"fast=" + base_.make_dir("a")}));
   Pool second = pool({"fast=" + base_.make_dir("b")});
   second.state = base_ / "state2";
@@ -154,7 +154,7 @@ TEST_F(MountErrorsTest, AMountPointInUse) {
   EXPECT_TRUE(exists(base_ / "a/f")) << "the first mount still works";
 }
 
-TEST_F(MountErrorsTest, ASecondMountOfTheSamePool) {
+TEST_F(MountErrorsTest, RefusesASecondMountOfTheSamePool) {
   const Mount first(pool({"fast=" + base_.make_dir("a"), "slow=" + base_.make_dir("b")}));
   Pool second = first.pool();
   second.mountpoint = base_.make_dir("mnt2");
@@ -173,27 +173,27 @@ TEST_F(MountErrorsTest, ASecondMountOfTheSamePool) {
   write_file(first / "f", "x");
 }
 
-TEST_F(MountErrorsTest, AStateDirectoryThatIsAFile) {
+TEST_F(MountErrorsTest, RefusesAStateDirectoryThatIsAFile) {
   Pool wanted = pool({"fast=" + base_.make_dir("a")});
   wanted.state = base_.make_file("file", "x");
   expect_refused(wanted, wanted.state);
 }
 
-TEST_F(MountErrorsTest, OptionsOfATierThatMakeNoSense) {
+TEST_F(MountErrorsTest, RefusesInvalidTierOptions) {
   const std::string a = base_.make_dir("a");
   for (const char* options : {"reserve=lots", "capacity=-1", "high_watermark=101",
                               "high_watermark=x", "unknown=1", "high_watermark"}) {
     const CommandResult result = mount(pool({"fast=" + a + "," + options}));
     const std::string key = std::string(options).substr(0, std::string(options).find('='));
-    // Without '=' it is part of the path, which may be there later.
+    // Without '=' it is part of the path, which may exist later.
     EXPECT_EQ(result.exit_code, key == options ? 1 : 2) << options;
     EXPECT_NE(result.err.find(key), std::string::npos) << options << ": " << result.err;
     if (result.ok()) sluice({"umount", mountpoint_});
   }
 }
 
-// The service is tried again after 1 only.
-TEST_F(MountErrorsTest, AConfigurationThatMakesNoSense) {
+// systemd restarts the service after exit status 1, but not after 2.
+TEST_F(MountErrorsTest, RefusesAnInvalidConfiguration) {
   const std::string tier = "[[tier]]\nname = \"fast\"\npath = \"" + base_.make_dir("a") + "\"\n";
   for (const std::string text : {"mountpont = \"/mnt\"\n", "interval = 30\n", "degraded = \n"}) {
     const std::string file = base_ / "pool.toml";
@@ -205,13 +205,13 @@ TEST_F(MountErrorsTest, AConfigurationThatMakesNoSense) {
   }
 }
 
-TEST_F(MountErrorsTest, UnmountingWhatIsNotMountedFails) {
+TEST_F(MountErrorsTest, UnmountFailsIfNothingIsMounted) {
   const CommandResult result = sluice({"umount", mountpoint_});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find(mountpoint_), std::string::npos) << result.err;
 }
 
-// A process with a mount namespace of its own, in which it has a file of the mount open.
+// A process in its own mount namespace that has a file of the mount open.
 class Elsewhere {
  public:
   explicit Elsewhere(const std::string& file) {
@@ -247,7 +247,7 @@ class Elsewhere {
   pid_t pid_ = -1;
 };
 
-TEST_F(MountErrorsTest, UnmountSaysWhoHoldsTheMountInAnotherNamespace) {
+TEST_F(MountErrorsTest, UnmountReportsUsersInAnotherNamespace) {
   Mount mount(pool({"fast=" + base_.make_dir("a")}));
   write_file(mount / "f", "x");
   const pid_t daemon = mount.pid();
@@ -262,12 +262,12 @@ TEST_F(MountErrorsTest, UnmountSaysWhoHoldsTheMountInAnotherNamespace) {
     EXPECT_NE(result.err.find(word), std::string::npos) << word << " in: " << result.err;
   }
   EXPECT_EQ(lstat_of(mountpoint_).st_dev, lstat_of(base_.path()).st_dev) << "not unmounted here";
-  EXPECT_FALSE(has_ended(daemon)) << "the daemon left those who use it";
+  EXPECT_FALSE(has_ended(daemon)) << "the daemon ended although the mount is in use";
   elsewhere.end();
   EXPECT_TRUE(eventually([&] { return has_ended(daemon); }));
 }
 
-TEST_F(MountErrorsTest, ALazyUnmountWaitsForNobody) {
+TEST_F(MountErrorsTest, LazyUnmountDoesNotWait) {
   Mount mount(pool({"fast=" + base_.make_dir("a")}));
   write_file(mount / "f", "x");
   const pid_t daemon = mount.pid();
@@ -279,7 +279,7 @@ TEST_F(MountErrorsTest, ALazyUnmountWaitsForNobody) {
   EXPECT_TRUE(eventually([&] { return has_ended(daemon); }));
 }
 
-TEST_F(MountErrorsTest, UnmountSaysWhereABindMountIs) {
+TEST_F(MountErrorsTest, UnmountReportsBindMounts) {
   Mount mount(pool({"fast=" + base_.make_dir("a")}));
   const std::string part = base_.make_dir("part");
   ASSERT_TRUE(run_command({"mount", "--bind", mount.path(), part}).ok());
@@ -289,13 +289,13 @@ TEST_F(MountErrorsTest, UnmountSaysWhereABindMountIs) {
   EXPECT_TRUE(run_command({"umount", part}).ok());
 }
 
-TEST_F(MountErrorsTest, TheStatusOfWhatIsNotMountedFails) {
+TEST_F(MountErrorsTest, StatusFailsIfNothingIsMounted) {
   const CommandResult result = sluice({"status", mountpoint_});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find(mountpoint_), std::string::npos) << result.err;
 }
 
-TEST_F(MountErrorsTest, AMountComesBackAfterTheDaemonWasKilled) {
+TEST_F(MountErrorsTest, PoolCanBeMountedAfterTheDaemonWasKilled) {
   Mount mount(pool({"fast=" + base_.make_dir("a")}));
   write_file(mount / "f", "x");
   mount.kill_daemon();
@@ -305,11 +305,11 @@ TEST_F(MountErrorsTest, AMountComesBackAfterTheDaemonWasKilled) {
   EXPECT_EQ(read_file(mount / "f"), "x");
 }
 
-TEST_F(MountErrorsTest, ACrashIsInTheLog) {
+TEST_F(MountErrorsTest, CrashIsLogged) {
   Mount mount(pool({"fast=" + base_.make_dir("a")}));
   mount.kill_daemon(SIGSEGV);
   EXPECT_NE(mount.log().find("crashed: signal 11"), std::string::npos) << mount.log();
-  EXPECT_NE(mount.log().find("libc.so"), std::string::npos) << "no calls are named";
+  EXPECT_NE(mount.log().find("libc.so"), std::string::npos) << "the log has no backtrace";
 }
 
 }  // namespace

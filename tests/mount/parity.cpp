@@ -35,12 +35,12 @@ std::vector<std::string> flags_of(Mode mode) {
     case Mode::PassthroughAlways:
       return {"--small-file", "0"};
     case Mode::DaemonServed:
-      return {"--no-passthrough"};
+      return {"--debug=passthrough=off"};
   }
   return {};
 }
 
-// One mode's mount, its tiers, and the native directory on the same filesystem.
+// The mount of a mode, its tiers, and the native directory on the same filesystem.
 struct Stage {
   explicit Stage(Mode mode) {
     native = base.make_dir("native");
@@ -62,8 +62,8 @@ struct Stage {
   std::unique_ptr<Mount> mount;
 };
 
-// Mounting costs more than most cases: one mount a mode for the whole binary, made when first asked
-// for.
+// Mounting takes longer than most tests, so each mode has one mount for the whole binary, made on
+// first use.
 class Stages : public testing::Environment {
  public:
   Stage& at(Mode mode) {
@@ -295,7 +295,7 @@ void Side::moves_times(std::string_view what, std::initializer_list<std::string_
       if (later(time, newest)) newest = time;
     }
   }
-  // File times come from the coarse clock: the next tick is the first that can be told apart.
+  // File times come from the coarse clock: wait for its next tick.
   eventually([&] {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME_COARSE, &now);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parity tests do the same thing twice, in a directory of the mount and in a native one, and demand
+// Parity tests do the same work in a directory of the mount and in a native directory, and expect
 // the same results, the same errnos and the same tree afterwards.
 //
-// SLUICE_TEST_MOUNT=DIR uses DIR in place of a mount: a bind mount, another filesystem, a plain
+// SLUICE_TEST_MOUNT=DIR uses DIR instead of a mount: a bind mount, another filesystem or a plain
 // directory. Threads: caller locks.
 #pragma once
 
@@ -22,8 +22,8 @@
 
 namespace sluice::test {
 
-// One of the two places, and the transcript of what happened there. Every wrapper takes names
-// relative to the place and writes one line: the call and its result, or its errno.
+// One of the two directories and a transcript of the calls made there. Every wrapper takes names
+// relative to the directory and writes one line: the call and its result or errno.
 class Side {
  public:
   explicit Side(std::string directory) : directory_(std::move(directory)) {}
@@ -34,8 +34,8 @@ class Side {
 
   void note(std::string_view what, const std::string& value);
   void note(std::string_view what, long value) { note(what, std::to_string(value)); }
-  // Writes down `result`, or the errno if it is negative, and returns it. Calls of which only
-  // success is comparable (an opened descriptor) use done().
+  // Records `result`, or the errno if it is negative, and returns it. Calls whose results differ
+  // but whose success can be compared (open) use done().
   long call(std::string_view what, long result);
   bool done(std::string_view what, long result);
 
@@ -58,17 +58,17 @@ class Side {
   void list_xattrs(std::string_view name);
 
   void write(std::string_view name, std::string_view content);  // creates or replaces
-  void read(std::string_view name);                             // notes the content
-  void list(std::string_view name);                             // notes the sorted names
-  void look(std::string_view name);  // notes what lstat says, but for inode, device and times
+  void read(std::string_view name);                             // records the content
+  void list(std::string_view name);                             // records the sorted names
+  void look(std::string_view name);  // records lstat, without inode, device and times
   void look(std::string_view what, const struct stat& st);
 
-  // Does `work`, and notes which of mtime and ctime it moved, for each name ("." is the place
-  // itself).
+  // Runs `work` and records which of mtime and ctime it changed, for each name ("." is the
+  // directory itself).
   void moves_times(std::string_view what, std::initializer_list<std::string_view> names,
                    const std::function<void()>& work);
 
-  // Does `work` in a child that is `user`.
+  // Runs `work` in a child process of `user`.
   void as(const User& user, const std::function<void(Side&)>& work);
 
  private:
@@ -87,13 +87,13 @@ class ParityTest : public testing::Test {
   // difference.
   void same(const std::function<void(Side&)>& work, DigestOptions options = {});
 
-  // The running mount; null when SLUICE_TEST_MOUNT stands in for it.
+  // The running mount; null if SLUICE_TEST_MOUNT is set.
   Mount* mount() const;
 
   virtual Mode mode() const { return Mode::Default; }
 };
 
-// For what depends on how data is served: every case runs in every mode.
+// For tests that depend on how data is served: each runs in every mode.
 class DataParityTest : public ParityTest, public testing::WithParamInterface<Mode> {
  protected:
   Mode mode() const override { return GetParam(); }

@@ -48,7 +48,7 @@ Acl bob_may_read() {
       .entry(Acl::kOther, 0);
 }
 
-TEST_F(AclParityTest, AnAccessAclGrantsAndShowsInTheMode) {
+TEST_F(AclParityTest, AccessAclGrantsAccessAndChangesTheMode) {
   same([](Side& side) {
     side.write("f", "secret");
     side.chmod("f", 0600);
@@ -63,7 +63,7 @@ TEST_F(AclParityTest, AnAccessAclGrantsAndShowsInTheMode) {
       bob.set_xattr("f", kAccess, bob_may_read().bytes());
     });
     side.as(kAlice, [](Side& alice) { alice.read("f"); });
-    side.chmod("f", 0600);  // clears the mask: the entry stays, the grant does not
+    side.chmod("f", 0600);  // clears the mask: the entry stays but grants nothing
     side.get_xattr("f", kAccess);
     side.as(kBob, [](Side& bob) { bob.read("f"); });
     side.chmod("f", 0660);
@@ -74,7 +74,7 @@ TEST_F(AclParityTest, AnAccessAclGrantsAndShowsInTheMode) {
   });
 }
 
-TEST_F(AclParityTest, AnAclThatIsOnlyAModeBecomesTheMode) {
+TEST_F(AclParityTest, MinimalAclBecomesTheMode) {
   same([](Side& side) {
     side.write("f", "x");
     const Acl minimal =
@@ -86,7 +86,7 @@ TEST_F(AclParityTest, AnAclThatIsOnlyAModeBecomesTheMode) {
   });
 }
 
-TEST_F(AclParityTest, ADefaultAclIsInheritedInPlaceOfTheUmask) {
+TEST_F(AclParityTest, DefaultAclIsInheritedInsteadOfTheUmask) {
   same([](Side& side) {
     side.mkdir("d", 0755);
     side.chmod("d", 0777);
@@ -124,7 +124,7 @@ TEST_F(AclParityTest, ADefaultAclIsInheritedInPlaceOfTheUmask) {
   });
 }
 
-TEST_F(AclParityTest, AclsAreRefusedWhereTheyMakeNoSense) {
+TEST_F(AclParityTest, InvalidAclsAreRefused) {
   same([](Side& side) {
     side.write("f", "x");
     side.mkdir("d");
@@ -142,7 +142,7 @@ TEST_F(AclParityTest, AclsAreRefusedWhereTheyMakeNoSense) {
   });
 }
 
-TEST_F(AclParityTest, AnAclKeepsOthersOutOfADirectory) {
+TEST_F(AclParityTest, AclCanDenyAccessToADirectory) {
   same([](Side& side) {
     side.mkdir("d", 0700);
     side.write("d/f", "x");

@@ -67,7 +67,7 @@ TEST_F(AttributeParityTest, XattrNamesAndValuesHaveLimits) {
   });
 }
 
-TEST_F(AttributeParityTest, ASmallBufferForAnXattrIsARangeError) {
+TEST_F(AttributeParityTest, SmallXattrBufferFailsWithErange) {
   same([](Side& side) {
     side.write("f", "x");
     side.set_xattr("f", "user.a", "0123456789");
@@ -251,7 +251,7 @@ TEST_F(AttributeParityTest, StatxAnswersTheBasicFields) {
   });
 }
 
-TEST_F(AttributeParityTest, StatfsIsThatOfARealFilesystem) {
+TEST_F(AttributeParityTest, StatfsLooksLikeARealFilesystem) {
   same([](Side& side) {
     struct statvfs fs {};
     side.done("statvfs", ::statvfs(side.directory().c_str(), &fs));
@@ -264,7 +264,7 @@ TEST_F(AttributeParityTest, StatfsIsThatOfARealFilesystem) {
   });
 }
 
-TEST_F(AttributeParityTest, InodeNumbersAreUniqueAndStay) {
+TEST_F(AttributeParityTest, InodeNumbersAreUniqueAndStable) {
   same([](Side& side) {
     std::vector<ino_t> inodes;
     for (int i = 0; i < 200; ++i) {
@@ -312,7 +312,7 @@ std::string content_of(const UniqueFd& fd) {
   return got < 0 ? errno_name(errno) : content.substr(0, static_cast<std::size_t>(got));
 }
 
-TEST_F(AttributeParityTest, FileHandlesOpenTheirFileAlsoAfterTheCachesAreGone) {
+TEST_F(AttributeParityTest, FileHandlesWorkAfterCachesAreDropped) {
   same([](Side& side) {
     side.mkdir("d");
     side.write("d/f", "by handle");
@@ -347,7 +347,7 @@ TEST_F(AttributeParityTest, FileHandlesAndInodeNumbersSurviveARemount) {
   ::unlink(path.c_str());
 }
 
-TEST_F(AttributeParityTest, InotifySeesWhatHappens) {
+TEST_F(AttributeParityTest, InotifyReportsChanges) {
   same([](Side& side) {
     const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     side.done("watch", ::inotify_add_watch(watch.get(), side.directory().c_str(), IN_ALL_EVENTS));

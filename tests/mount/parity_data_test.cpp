@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Bytes: writing, truncating, holes, copies, direct I/O, appending at once.
+// File data: writing, truncating, holes, copies, direct I/O, concurrent appends.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/sendfile.h>
@@ -113,7 +113,7 @@ TEST_P(BytesParityTest, FtruncateOfAnOpenFileShowsEverywhere) {
   });
 }
 
-TEST_P(BytesParityTest, WritesMoveTheTimesAndReadsDoNot) {
+TEST_P(BytesParityTest, WritesChangeTimesAndReadsDoNot) {
   same([](Side& side) {
     for (const std::size_t size : {std::size_t{100}, std::size_t{500'000}}) {
       const std::string name = "f" + std::to_string(size);
@@ -135,7 +135,7 @@ TEST_P(BytesParityTest, WritesMoveTheTimesAndReadsDoNot) {
   });
 }
 
-TEST_P(BytesParityTest, FallocateReservesZeroesAndPunches) {
+TEST_P(BytesParityTest, FallocateReservesZeroesAndPunchesHoles) {
   same([](Side& side) {
     side.write("f", pattern(100'000, 1));
     const UniqueFd fd = side.open("f", O_RDWR);
@@ -167,7 +167,7 @@ TEST_P(BytesParityTest, FallocateReservesZeroesAndPunches) {
   });
 }
 
-TEST_P(BytesParityTest, APunchedHoleGivesItsBlocksBack) {
+TEST_P(BytesParityTest, PunchingAHoleFreesItsBlocks) {
   same([](Side& side) {
     side.write("f", pattern(1 << 20, 1));
     const UniqueFd fd = side.open("f", O_RDWR);
@@ -180,9 +180,8 @@ TEST_P(BytesParityTest, APunchedHoleGivesItsBlocksBack) {
   });
 }
 
-// The kernel's FUSE knows neither collapse nor insert: they may only be refused, never done
-// wrongly.
-TEST_P(BytesParityTest, CollapseIsDoneRightOrRefused) {
+// FUSE supports neither collapse nor insert: they must be refused or be correct.
+TEST_P(BytesParityTest, CollapseIsCorrectOrRefused) {
   same([](Side& side) {
     side.write("f", pattern(16'384, 1));
     const UniqueFd fd = side.open("f", O_RDWR);
@@ -251,7 +250,7 @@ TEST_P(BytesParityTest, CopyFileRangeCopies) {
   });
 }
 
-TEST_P(BytesParityTest, SendfileAndSpliceCarryTheSameBytes) {
+TEST_P(BytesParityTest, SendfileAndSpliceTransferTheSameBytes) {
   same([](Side& side) {
     side.write("from", pattern(300'000, 1));
     {
@@ -322,7 +321,7 @@ TEST_P(BytesParityTest, DirectReadsAndWritesAgreeWithBufferedOnes) {
   });
 }
 
-TEST_P(BytesParityTest, AppendersAtOnceLoseNothing) {
+TEST_P(BytesParityTest, ConcurrentAppendsLoseNothing) {
   same([](Side& side) {
     constexpr int kWriters = 4;
     constexpr int kRecords = 500;
@@ -371,7 +370,7 @@ TEST_P(BytesParityTest, SyncsOfEveryKindSucceed) {
   });
 }
 
-TEST_P(BytesParityTest, AnUnlinkedFileLivesUntilItsLastClose) {
+TEST_P(BytesParityTest, UnlinkedFileExistsUntilItsLastClose) {
   same([](Side& side) {
     for (const std::size_t size : {std::size_t{50}, std::size_t{400'000}}) {
       side.write("f", pattern(size, 1));
@@ -408,7 +407,7 @@ TEST_P(BytesParityTest, AnUnlinkedFileLivesUntilItsLastClose) {
   });
 }
 
-TEST_P(BytesParityTest, ATemporaryFileCanGrowLarge) {
+TEST_P(BytesParityTest, TemporaryFileCanGrowLarge) {
   same([](Side& side) {
     const UniqueFd fd = side.open(".", O_TMPFILE | O_RDWR, 0600);
     const std::string chunk = pattern(1 << 20, 1);
@@ -421,7 +420,7 @@ TEST_P(BytesParityTest, ATemporaryFileCanGrowLarge) {
   });
 }
 
-TEST_P(BytesParityTest, AFileThatGrowsPastTheSmallSizeKeepsEverything) {
+TEST_P(BytesParityTest, FileThatOutgrowsSmallFileKeepsItsBytes) {
   same([](Side& side) {
     const UniqueFd first = side.open("f", O_CREAT | O_RDWR);
     side.call("small", ::write(first.get(), "head", 4));

@@ -26,7 +26,7 @@ struct flock range(short type, off_t start, off_t length) {
   return lock;
 }
 
-// What another process gets when it tries.
+// The result for another process.
 std::string try_elsewhere(const Side& side, int command, struct flock lock) {
   return in_child([&]() -> std::string {
     const UniqueFd fd(::open((side / "f").c_str(), O_RDWR | O_CLOEXEC));
@@ -34,7 +34,7 @@ std::string try_elsewhere(const Side& side, int command, struct flock lock) {
   });
 }
 
-// What F_GETLK tells another process; the owner's pid is said as whether it is ours.
+// The result of F_GETLK in another process; records only whether the pid of the owner is ours.
 std::string ask_elsewhere(const Side& side, struct flock lock, pid_t owner) {
   return in_child([&]() -> std::string {
     const UniqueFd fd(::open((side / "f").c_str(), O_RDWR | O_CLOEXEC));
@@ -75,7 +75,7 @@ TEST_F(LockParityTest, ClosingAnyDescriptorOfTheFileReleasesRecordLocks) {
     auto lock = range(F_WRLCK, 0, 0);
     side.done("lock", ::fcntl(fd.get(), F_SETLK, &lock));
     side.note("held", try_elsewhere(side, F_SETLK, range(F_WRLCK, 0, 0)));
-    side.open("f", O_RDONLY);  // and closed at once: POSIX's famous trap
+    side.open("f", O_RDONLY);  // closed at once, which releases the locks (POSIX)
     side.note("after the close", try_elsewhere(side, F_SETLK, range(F_WRLCK, 0, 0)));
   });
 }
@@ -95,7 +95,7 @@ TEST_F(LockParityTest, RecordLocksNeedTheRightOpenMode) {
   });
 }
 
-TEST_F(LockParityTest, ADyingProcessReleasesItsLocks) {
+TEST_F(LockParityTest, ProcessThatDiesReleasesItsLocks) {
   same([](Side& side) {
     side.write("f", "x");
     side.note("child", try_elsewhere(side, F_SETLK, range(F_WRLCK, 0, 0)));
@@ -109,7 +109,7 @@ TEST_F(LockParityTest, ADyingProcessReleasesItsLocks) {
   });
 }
 
-TEST_F(LockParityTest, AWaiterGetsTheLockWhenItIsFreed) {
+TEST_F(LockParityTest, WaiterGetsTheLockWhenItIsReleased) {
   same([](Side& side) {
     side.write("f", "x");
     const UniqueFd fd = side.open("f", O_RDWR);
@@ -186,7 +186,7 @@ TEST_F(LockParityTest, FlockIsPerOpenFile) {
   });
 }
 
-TEST_F(LockParityTest, FlockAndRecordLocksDoNotMeet) {
+TEST_F(LockParityTest, FlockAndRecordLocksAreIndependent) {
   same([](Side& side) {
     side.write("f", "x");
     const UniqueFd fd = side.open("f", O_RDWR);
@@ -195,7 +195,7 @@ TEST_F(LockParityTest, FlockAndRecordLocksDoNotMeet) {
   });
 }
 
-TEST_F(LockParityTest, LocksHoldThroughAnotherNameOfTheFile) {
+TEST_F(LockParityTest, LocksApplyToAllNamesOfAFile) {
   same([](Side& side) {
     side.write("g", "x");
     side.link("g", "f");

@@ -20,7 +20,7 @@ namespace {
 class MmapParityTest : public DataParityTest {};
 SLUICE_IN_EVERY_MODE(MmapParityTest);
 
-// A mapping of a whole file, for as long as it lives.
+// A mapping of a whole file; the destructor unmaps it.
 class Mapping {
  public:
   Mapping(int fd, std::size_t size, int protection, int flags)
@@ -69,9 +69,9 @@ TEST_P(MmapParityTest, SharedMappingsAndReadsAndWritesSeeEachOther) {
   });
 }
 
-// docs/testing.md, "Kernel defects": a FUSE filesystem can't hold this on Linux 6.18, ours does
-// where the kernel passes the writes through.
-TEST_P(MmapParityTest, WhatIsAppendedBesideAMappingStays) {
+// docs/testing.md, "Kernel defects": FUSE filesystems fail this on Linux 6.18. Sluice passes with
+// passthrough.
+TEST_P(MmapParityTest, AppendsBesideAMappingAreKept) {
   if (GetParam() == Mode::DaemonServed) GTEST_SKIP() << "Linux 6.18 loses such bytes";
   same([](Side& side) {
     side.write("f", std::string(100, 'x'));
@@ -130,7 +130,7 @@ TEST_P(MmapParityTest, StoresOutliveTheDescriptorAndTheMapping) {
   });
 }
 
-TEST_P(MmapParityTest, StoresMoveTheModificationTime) {
+TEST_P(MmapParityTest, StoresChangeTheModificationTime) {
   same([](Side& side) {
     for (const std::size_t size : kSizes) {
       side.write("f", pattern(size, 1));
@@ -145,7 +145,7 @@ TEST_P(MmapParityTest, StoresMoveTheModificationTime) {
   });
 }
 
-TEST_P(MmapParityTest, StoresThenCloseMoveTheModificationTime) {
+TEST_P(MmapParityTest, StoresThenCloseChangeTheModificationTime) {
   same([](Side& side) {
     for (const std::size_t size : kSizes) {
       side.write("f", pattern(size, 1));
@@ -186,7 +186,7 @@ TEST_P(MmapParityTest, TouchingPagesPastTheEndIsABusError) {
   });
 }
 
-TEST_P(MmapParityTest, TruncationTakesMappedPagesAway) {
+TEST_P(MmapParityTest, TruncationRemovesMappedPages) {
   same([](Side& side) {
     side.write("f", pattern(300'000, 1));
     side.note("child", in_child([&]() -> std::string {
@@ -201,7 +201,7 @@ TEST_P(MmapParityTest, TruncationTakesMappedPagesAway) {
   });
 }
 
-TEST_P(MmapParityTest, ProgramsAndScriptsRunFromIt) {
+TEST_P(MmapParityTest, ProgramsAndScriptsCanBeExecuted) {
   same([](Side& side) {
     side.write("script", "#!/bin/sh\necho ran with $1\n");
     side.chmod("script", 0755);
@@ -214,7 +214,7 @@ TEST_P(MmapParityTest, ProgramsAndScriptsRunFromIt) {
   });
 }
 
-TEST_P(MmapParityTest, ARunningProgramCanNotBeWritten) {
+TEST_P(MmapParityTest, RunningProgramCannotBeWritten) {
   same([](Side& side) {
     write_file(side / "program", read_file("/bin/sleep"));
     side.chmod("program", 0755);

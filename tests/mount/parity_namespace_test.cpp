@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Making and removing names: mkdir, rmdir, unlink, link, symlink, mknod, and which names are
-// possible at all.
+// Creating and removing names: mkdir, rmdir, unlink, link, symlink, mknod, and which names are
+// valid.
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ namespace {
 
 class NamespaceParityTest : public ParityTest {};
 
-TEST_F(NamespaceParityTest, MkdirMakesOneDirectoryAndCountsItInTheParent) {
+TEST_F(NamespaceParityTest, MkdirCreatesADirectoryAndUpdatesTheLinkCountOfTheParent) {
   same([](Side& side) {
     side.mkdir("d", 0751);
     side.look("d");
@@ -78,7 +78,7 @@ TEST_F(NamespaceParityTest, UnlinkRemovesNamesOfFilesOnly) {
   });
 }
 
-TEST_F(NamespaceParityTest, ARemovedDirectoryThatIsStillOpenIsEmptyAndTakesNothing) {
+TEST_F(NamespaceParityTest, RemovedOpenDirectoryIsEmptyAndAcceptsNoNewNames) {
   same([](Side& side) {
     side.mkdir("d");
     const UniqueFd fd = side.open("d", O_RDONLY | O_DIRECTORY);
@@ -113,7 +113,7 @@ TEST_F(NamespaceParityTest, HardLinksAreOneFile) {
   });
 }
 
-TEST_F(NamespaceParityTest, LinkRefusesWhatItMust) {
+TEST_F(NamespaceParityTest, InvalidLinksAreRefused) {
   same([](Side& side) {
     side.write("f", "");
     side.mkdir("d");
@@ -154,11 +154,11 @@ TEST_F(NamespaceParityTest, SymlinksHoldAnyTargetUpToTheLimit) {
     side.readlink("missing");
     side.symlink(side.directory() + "/f", "absolute");
     side.done("open absolute", ::access((side / "absolute").c_str(), R_OK));
-    side.unlink("absolute");  // its target names the side
+    side.unlink("absolute");  // its target differs between the two directories
   });
 }
 
-TEST_F(NamespaceParityTest, ShortReadlinkBuffersCutTheTarget) {
+TEST_F(NamespaceParityTest, ShortReadlinkBufferTruncatesTheTarget) {
   same([](Side& side) {
     side.symlink("0123456789", "s");
     char buffer[5] = "";
@@ -167,7 +167,7 @@ TEST_F(NamespaceParityTest, ShortReadlinkBuffersCutTheTarget) {
   });
 }
 
-TEST_F(NamespaceParityTest, MknodMakesEveryKindOfNode) {
+TEST_F(NamespaceParityTest, MknodCreatesEveryKindOfNode) {
   same([](Side& side) {
     side.mknod("file", S_IFREG | 0640);
     side.mknod("none", 0600);
@@ -198,7 +198,7 @@ TEST_F(NamespaceParityTest, DeviceNodesWork) {
   });
 }
 
-TEST_F(NamespaceParityTest, FifosCarryBytes) {
+TEST_F(NamespaceParityTest, FifosTransferBytes) {
   same([](Side& side) {
     side.mknod("fifo", S_IFIFO | 0600);
     const UniqueFd reader = side.open("fifo", O_RDONLY | O_NONBLOCK);
@@ -299,7 +299,7 @@ TEST_F(NamespaceParityTest, PathsLongerThanPathMaxFailButTheirFilesWork) {
   });
 }
 
-TEST_F(NamespaceParityTest, DotAndDotDotLeadWhereTheyShould) {
+TEST_F(NamespaceParityTest, DotAndDotDotResolveCorrectly) {
   same([](Side& side) {
     side.mkdir("d");
     side.mkdir("d/e");
@@ -316,7 +316,7 @@ TEST_F(NamespaceParityTest, DotAndDotDotLeadWhereTheyShould) {
   });
 }
 
-TEST_F(NamespaceParityTest, NameChangesMoveTheRightTimes) {
+TEST_F(NamespaceParityTest, NameChangesUpdateTheRightTimes) {
   same([](Side& side) {
     side.mkdir("d");
     side.mkdir("to");

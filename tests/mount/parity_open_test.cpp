@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// open(2) in all its flags.
+// open(2) with all its flags.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 class OpenParityTest : public DataParityTest {};
 SLUICE_IN_EVERY_MODE(OpenParityTest);
 
-TEST_P(OpenParityTest, CreateMakesTheFileOnceAndExclusiveOnlyOnce) {
+TEST_P(OpenParityTest, ExclusiveCreateFailsIfTheFileExists) {
   same([](Side& side) {
     side.open("f", O_RDONLY);
     side.open("f", O_CREAT | O_WRONLY, 0640);
@@ -42,7 +42,7 @@ TEST_P(OpenParityTest, EveryModeBitOfANewFileIsKept) {
   });
 }
 
-TEST_P(OpenParityTest, AReadOnlyModeDoesNotBindTheOneWhoCreates) {
+TEST_P(OpenParityTest, CreatorCanWriteDespiteAReadOnlyMode) {
   same([](Side& side) {
     side.as(kNobody, [](Side& nobody) {
       const UniqueFd fd = nobody.open("f", O_CREAT | O_RDWR, 0);
@@ -111,7 +111,7 @@ TEST_P(OpenParityTest, ReadingADirectoryAsAFileFails) {
   });
 }
 
-TEST_P(OpenParityTest, PathDescriptorsNameButDoNotOpen) {
+TEST_P(OpenParityTest, PathDescriptorsCannotReadOrWrite) {
   same([](Side& side) {
     side.write("f", "content");
     side.symlink("f", "s");
@@ -135,7 +135,7 @@ TEST_P(OpenParityTest, PathDescriptorsNameButDoNotOpen) {
   });
 }
 
-TEST_P(OpenParityTest, ATemporaryFileHasNoNameUntilItIsLinked) {
+TEST_P(OpenParityTest, TemporaryFileHasNoNameUntilItIsLinked) {
   same([](Side& side) {
     const UniqueFd fd = side.open(".", O_TMPFILE | O_RDWR, 0640);
     struct stat st {};
@@ -158,7 +158,7 @@ TEST_P(OpenParityTest, ATemporaryFileHasNoNameUntilItIsLinked) {
   });
 }
 
-TEST_P(OpenParityTest, AnExclusiveTemporaryFileCanNotBeLinked) {
+TEST_P(OpenParityTest, ExclusiveTemporaryFileCannotBeLinked) {
   same([](Side& side) {
     const UniqueFd fd = side.open(".", O_TMPFILE | O_RDWR | O_EXCL, 0600);
     side.done("linkat", ::linkat(fd.get(), "", AT_FDCWD, (side / "f").c_str(), AT_EMPTY_PATH));
@@ -169,7 +169,7 @@ TEST_P(OpenParityTest, AnExclusiveTemporaryFileCanNotBeLinked) {
   });
 }
 
-TEST_P(OpenParityTest, ATemporaryFileBelongsToItsCallerAndDirectory) {
+TEST_P(OpenParityTest, TemporaryFileHasTheOwnerAndGroupOfANewFile) {
   same([](Side& side) {
     side.mkdir("d", 0777);
     side.chown("d", 0, 555);
@@ -184,7 +184,7 @@ TEST_P(OpenParityTest, ATemporaryFileBelongsToItsCallerAndDirectory) {
   });
 }
 
-TEST_P(OpenParityTest, TheAccessModeBindsReadsAndWrites) {
+TEST_P(OpenParityTest, AccessModeRestrictsReadsAndWrites) {
   same([](Side& side) {
     side.write("f", "abc");
     std::array<char, 4> buffer{};
@@ -200,7 +200,7 @@ TEST_P(OpenParityTest, TheAccessModeBindsReadsAndWrites) {
   });
 }
 
-TEST_P(OpenParityTest, AppendCanBeSwitchedOnLater) {
+TEST_P(OpenParityTest, AppendCanBeSetLater) {
   same([](Side& side) {
     side.write("f", "abc");
     const UniqueFd fd = side.open("f", O_RDWR);

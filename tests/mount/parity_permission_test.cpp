@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Who may do what, and who owns what is made.
+// Permissions, and the owners of new files.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ TEST_F(PermissionParityTest, OnlyTheOwnerChangesAMode) {
   });
 }
 
-TEST_F(PermissionParityTest, AMemberSetsTheGroupBitAndAStrangerLosesIt) {
+TEST_F(PermissionParityTest, OnlyGroupMembersCanSetTheSetgidBit) {
   same([](Side& side) {
     side.write("f", "x");
     side.chown("f", kAlice.uid, 555);
@@ -111,7 +111,8 @@ TEST_F(PermissionParityTest, ChownDropsSetIdBits) {
   });
 }
 
-// How a write is made must not matter for what it drops, so: in every mode, and each way to write.
+// The result must not depend on how the write is made: tested in every mode, with each way to
+// write.
 class SetIdParityTest : public DataParityTest {};
 SLUICE_IN_EVERY_MODE(SetIdParityTest);
 
@@ -129,7 +130,7 @@ void for_each_setid(const std::string& prefix,
   for (const mode_t mode : {04777, 02777, 06777, 02767}) work(prefix + std::to_string(mode));
 }
 
-TEST_P(SetIdParityTest, AWriteByAnotherUserDropsThem) {
+TEST_P(SetIdParityTest, WriteByAnotherUserDropsSetIdBits) {
   same([](Side& side) {
     make_setid_files(side, "f");
     for_each_setid("f", [&](const std::string& name) {
@@ -145,7 +146,7 @@ TEST_P(SetIdParityTest, AWriteByAnotherUserDropsThem) {
   });
 }
 
-TEST_P(SetIdParityTest, AWriteByTheOwnerDropsThem) {
+TEST_P(SetIdParityTest, WriteByTheOwnerDropsSetIdBits) {
   same([](Side& side) {
     make_setid_files(side, "f");
     for_each_setid("f", [&](const std::string& name) {
@@ -158,7 +159,7 @@ TEST_P(SetIdParityTest, AWriteByTheOwnerDropsThem) {
   });
 }
 
-TEST_P(SetIdParityTest, AWriteByRootKeepsThem) {
+TEST_P(SetIdParityTest, WriteByRootKeepsSetIdBits) {
   same([](Side& side) {
     make_setid_files(side, "f");
     for_each_setid("f", [&](const std::string& name) {
@@ -169,7 +170,7 @@ TEST_P(SetIdParityTest, AWriteByRootKeepsThem) {
   });
 }
 
-TEST_P(SetIdParityTest, TruncationDropsThem) {
+TEST_P(SetIdParityTest, TruncationDropsSetIdBits) {
   same([](Side& side) {
     make_setid_files(side, "truncate");
     make_setid_files(side, "open");
@@ -189,7 +190,7 @@ TEST_P(SetIdParityTest, TruncationDropsThem) {
   });
 }
 
-TEST_P(SetIdParityTest, FallocateDropsThem) {
+TEST_P(SetIdParityTest, FallocateDropsSetIdBits) {
   same([](Side& side) {
     make_setid_files(side, "f");
     for_each_setid("f", [&](const std::string& name) {
@@ -202,7 +203,7 @@ TEST_P(SetIdParityTest, FallocateDropsThem) {
   });
 }
 
-TEST_F(PermissionParityTest, TheUmaskShapesWhatIsMade) {
+TEST_F(PermissionParityTest, UmaskAppliesToNewFiles) {
   same([](Side& side) {
     for (const mode_t mask : {0, 022, 027, 077, 0777}) {
       ::umask(mask);
@@ -217,7 +218,7 @@ TEST_F(PermissionParityTest, TheUmaskShapesWhatIsMade) {
   });
 }
 
-TEST_F(PermissionParityTest, WhatAUserMakesIsTheirs) {
+TEST_F(PermissionParityTest, UserOwnsNewFiles) {
   same([](Side& side) {
     side.as({kAlice.uid, kAlice.gid, {555, 556}}, [](Side& alice) {
       alice.write("f", "x");
@@ -230,7 +231,7 @@ TEST_F(PermissionParityTest, WhatAUserMakesIsTheirs) {
   });
 }
 
-TEST_F(PermissionParityTest, ASetgidDirectoryGivesItsGroup) {
+TEST_F(PermissionParityTest, SetgidDirectoryPassesOnItsGroup) {
   same([](Side& side) {
     side.mkdir("d");
     side.chown("d", 0, 555);
@@ -254,7 +255,7 @@ TEST_F(PermissionParityTest, ASetgidDirectoryGivesItsGroup) {
   });
 }
 
-TEST_F(PermissionParityTest, ModeBitsBindOwnerGroupAndOthers) {
+TEST_F(PermissionParityTest, ModeBitsApplyToOwnerGroupAndOthers) {
   same([](Side& side) {
     for (int bits = 0; bits < 8; ++bits) {
       for (const int shift : {6, 3, 0}) {
@@ -276,7 +277,7 @@ TEST_F(PermissionParityTest, ModeBitsBindOwnerGroupAndOthers) {
   });
 }
 
-TEST_F(PermissionParityTest, ADirectoryNeedsSearchToPassAndWriteToChange) {
+TEST_F(PermissionParityTest, DirectoryNeedsSearchPermissionToPassAndWritePermissionToChange) {
   same([](Side& side) {
     for (const mode_t mode : {0, 0100, 0200, 0300, 0400, 0500, 0600, 0700}) {
       const std::string directory = "d" + std::to_string(mode);
@@ -304,7 +305,7 @@ TEST_F(PermissionParityTest, ADirectoryNeedsSearchToPassAndWriteToChange) {
   });
 }
 
-TEST_F(PermissionParityTest, AStickyDirectoryProtectsOthersFiles) {
+TEST_F(PermissionParityTest, StickyDirectoryProtectsFilesOfOthers) {
   same([](Side& side) {
     side.mkdir("d");
     side.chmod("d", 01777);
@@ -353,7 +354,7 @@ TEST_F(PermissionParityTest, SupplementaryGroupsCount) {
   });
 }
 
-TEST_F(PermissionParityTest, ADirectoryOfAnotherUserMovesOnlyWithItsParentWritable) {
+TEST_F(PermissionParityTest, RenamingADirectoryOfAnotherUserNeedsWritePermission) {
   same([](Side& side) {
     side.mkdir("from", 0777);
     side.chmod("from", 0777);

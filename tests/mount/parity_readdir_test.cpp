@@ -52,7 +52,7 @@ TEST_F(ReaddirParityTest, EntriesHaveTheirTypesAndInodes) {
   });
 }
 
-TEST_F(ReaddirParityTest, PositionsCanBeReturnedTo) {
+TEST_F(ReaddirParityTest, SeekdirReturnsToAPosition) {
   same([](Side& side) {
     make_files(side.directory(), "f", 1500);
     const Stream stream = open_stream(side.directory());
@@ -80,7 +80,7 @@ TEST_F(ReaddirParityTest, PositionsCanBeReturnedTo) {
   });
 }
 
-TEST_F(ReaddirParityTest, APositionHoldsAlthoughEntriesBeforeItAreRemoved) {
+TEST_F(ReaddirParityTest, PositionStaysValidIfEarlierEntriesAreRemoved) {
   same([](Side& side) {
     make_files(side.directory(), "f", 1000);
     const Stream stream = open_stream(side.directory());
@@ -109,9 +109,9 @@ TEST_F(ReaddirParityTest, RemovingWhileListingEmptiesTheDirectory) {
   });
 }
 
-// POSIX promises nothing about names that come and go during a listing; everything about those that
-// stay.
-TEST_F(ReaddirParityTest, SurvivorsOfAChangingDirectoryAreListedOnceEach) {
+// POSIX makes no promise about names that change during a listing, but all others must be listed
+// once.
+TEST_F(ReaddirParityTest, UnchangedEntriesOfAChangingDirectoryAreListedOnce) {
   same([](Side& side) {
     make_files(side.directory(), "stays", 5000);
     make_files(side.directory(), "goes", 1000);
@@ -141,7 +141,7 @@ TEST_F(ReaddirParityTest, SurvivorsOfAChangingDirectoryAreListedOnceEach) {
   });
 }
 
-TEST_F(ReaddirParityTest, ChangesByOneAreSeenByTheNextListing) {
+TEST_F(ReaddirParityTest, NextListingShowsChanges) {
   same([](Side& side) {
     side.list(".");
     side.write("a", "");

@@ -16,7 +16,7 @@ class RenameParityTest : public ParityTest {};
 
 constexpr std::array kKinds{"missing", "file", "link", "dir", "full", "fifo"};
 
-// Makes one thing of each kind in `place`; "missing" is not made.
+// Creates a file of each kind in `place`; "missing" is not created.
 void make_kinds(Side& side, const std::string& place) {
   side.mkdir(place);
   side.write(place + "/file", place);
@@ -106,7 +106,7 @@ TEST_F(RenameParityTest, OntoAnotherNameOfTheSameFileKeepsBoth) {
   });
 }
 
-TEST_F(RenameParityTest, ADirectoryDoesNotGoIntoItself) {
+TEST_F(RenameParityTest, DirectoryCannotMoveIntoItself) {
   same([](Side& side) {
     side.mkdir("d");
     side.mkdir("d/e");
@@ -139,7 +139,7 @@ TEST_F(RenameParityTest, BadPathsFail) {
   });
 }
 
-TEST_F(RenameParityTest, ADirectoryTakesItsContentsAndItsParentsCount) {
+TEST_F(RenameParityTest, RenamedDirectoryKeepsItsContentAndLinkCountsAreUpdated) {
   same([](Side& side) {
     side.mkdir("a");
     side.mkdir("b");
@@ -158,7 +158,7 @@ TEST_F(RenameParityTest, ADirectoryTakesItsContentsAndItsParentsCount) {
   });
 }
 
-TEST_F(RenameParityTest, OverAFileThatIsOpenLeavesItsReaderTheOldBytes) {
+TEST_F(RenameParityTest, ReaderOfAReplacedFileKeepsTheOldBytes) {
   same([](Side& side) {
     side.write("old", pattern(200'000, 1));
     side.write("new", pattern(150'000, 2));
@@ -175,7 +175,7 @@ TEST_F(RenameParityTest, OverAFileThatIsOpenLeavesItsReaderTheOldBytes) {
   });
 }
 
-TEST_F(RenameParityTest, AnOpenFileFollowsItsName) {
+TEST_F(RenameParityTest, OpenFileWorksAfterItsRename) {
   same([](Side& side) {
     side.mkdir("d");
     const UniqueFd fd = side.open("f", O_CREAT | O_RDWR);
@@ -191,7 +191,7 @@ TEST_F(RenameParityTest, AnOpenFileFollowsItsName) {
   });
 }
 
-TEST_F(RenameParityTest, AWorkingDirectoryFollowsItsName) {
+TEST_F(RenameParityTest, WorkingDirectoryWorksAfterItsRename) {
   same([](Side& side) {
     side.mkdir("a");
     side.mkdir("b");
@@ -203,7 +203,7 @@ TEST_F(RenameParityTest, AWorkingDirectoryFollowsItsName) {
   });
 }
 
-TEST_F(RenameParityTest, MovesTheChangeTimeOfWhatItMoves) {
+TEST_F(RenameParityTest, ChangesTheCtimeOfTheRenamedFile) {
   same([](Side& side) {
     side.write("f", "x");
     side.mkdir("d");
@@ -216,7 +216,7 @@ TEST_F(RenameParityTest, MovesTheChangeTimeOfWhatItMoves) {
   });
 }
 
-TEST_F(RenameParityTest, ManyRoundsEndWhereTheyShould) {
+TEST_F(RenameParityTest, ManyRenamesGiveTheRightResult) {
   same([](Side& side) {
     side.mkdir("a");
     side.mkdir("b");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The request budget: how often the kernel has to ask the daemon. Round trips are the cost of FUSE,
-// so each operation has a number of them that it may not exceed.
+// The request budget. Round trips to the daemon are the cost of FUSE, so each operation has a
+// maximum number of requests.
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -44,8 +44,9 @@ long open_files(const Counts& counts) {
   return of(counts, "OPEN") + of(counts, "CREATE") + of(counts, "TMPFILE") - of(counts, "RELEASE");
 }
 
-// The kernel drops what it knows of a directory when it changes something in it (fuse_dir_changed),
-// and asks again for its next permission check: no reply can prevent that one GETATTR an operation.
+// The kernel drops the attributes of a directory when an entry changes (fuse_dir_changed), and
+// sends a GETATTR for its next permission check. No reply can prevent that one GETATTR per
+// operation.
 Counts without_refreshes(Counts counts, long operations) {
   const auto found = counts.find("GETATTR");
   if (found != counts.end() && found->second <= operations) counts.erase(found);
@@ -69,8 +70,8 @@ class RequestsTest : public testing::Test {
 
   std::string operator/(const std::string& name) const { return *mount_ / name; }
 
-  // The requests that `work` causes, by opcode, without those of asking for them. FORGETs are
-  // nobody's fault. RELEASE is asynchronous: asked again until no more files are open than before.
+  // The requests that `work` causes, by opcode, without those that read the counts. FORGETs are not
+  // counted. RELEASE is asynchronous: reads again until no more files are open than before.
   Counts cost(const std::function<void()>& work) {
     const Counts first = mount_->requests();
     const Counts before = mount_->requests();
@@ -90,16 +91,16 @@ class RequestsTest : public testing::Test {
     return grown;
   }
 
-  // The same for work that can be repeated and should cost nothing: the least of three, because
-  // anybody on the machine may drop the kernel's caches meanwhile.
+  // The same for work that can be repeated and should send no requests: the minimum of three,
+  // because another process may drop the kernel's caches meanwhile.
   Counts cost_when_known(const std::function<void()>& work) {
     Counts counts = cost(work);
     for (int again = 0; again < 2 && !counts.empty(); ++again) counts = cost(work);
     return counts;
   }
 
-  // A file just closed is released a moment later; until then a new open of it is served as the
-  // old.
+  // A closed file is released asynchronously. Until then a new open of it is served like the old
+  // one.
   void wait_for_releases() const {
     EXPECT_TRUE(eventually([&] { return open_files(mount_->requests()) == 0; }));
   }
@@ -112,11 +113,11 @@ class RequestsTest : public testing::Test {
   std::unique_ptr<Mount> mount_;
 };
 
-TEST_F(RequestsTest, AskingForTheCountsCostsNothingThatIsCounted) {
+TEST_F(RequestsTest, ReadingTheCountsIsNotCounted) {
   EXPECT_EQ(cost([] {}), Counts{});
 }
 
-TEST_F(RequestsTest, CreatingAFileIsLookupAndCreate) {
+TEST_F(RequestsTest, CreatingAFileTakesLookupAndCreate) {
   const Counts counts = cost([&] {
     for (int i = 0; i < kTimes; ++i) {
       ::close(
@@ -127,7 +128,7 @@ TEST_F(RequestsTest, CreatingAFileIsLookupAndCreate) {
             (Counts{{"LOOKUP", kTimes}, {"CREATE", kTimes}, {"RELEASE", kTimes}}));
 }
 
-TEST_F(RequestsTest, OpeningAKnownFileIsOpenAndClosingItReleaseWithoutFlush) {
+TEST_F(RequestsTest, OpeningAndClosingAKnownFileTakesOpenAndRelease) {
   write_file(*this / "f", "hello");
   lstat_of(*this / "f");
   const Counts counts = cost([&] {
@@ -136,7 +137,7 @@ TEST_F(RequestsTest, OpeningAKnownFileIsOpenAndClosingItReleaseWithoutFlush) {
   EXPECT_EQ(counts, (Counts{{"OPEN", kTimes}, {"RELEASE", kTimes}}));
 }
 
-TEST_F(RequestsTest, OpeningABigFileIsOpenAndClosingItReleaseWithoutFlush) {
+TEST_F(RequestsTest, OpeningAndClosingABigFileTakesOpenAndRelease) {
   write_file(*this / "f", pattern(kBig, 1));
   wait_for_releases();
   lstat_of(*this / "f");
@@ -146,7 +147,7 @@ TEST_F(RequestsTest, OpeningABigFileIsOpenAndClosingItReleaseWithoutFlush) {
   EXPECT_EQ(counts, (Counts{{"OPEN", kTimes}, {"RELEASE", kTimes}}));
 }
 
-TEST_F(RequestsTest, WritingABigFileThroughPassthroughAsksNothing) {
+TEST_F(RequestsTest, WritingABigFileThroughPassthroughSendsNoRequest) {
   if (!require("passthrough", passthrough(), "no passthrough here")) return;
   write_file(*this / "f", pattern(kBig, 1));
   wait_for_releases();
@@ -163,7 +164,7 @@ TEST_F(RequestsTest, WritingABigFileThroughPassthroughAsksNothing) {
   EXPECT_EQ(counts, Counts{});
 }
 
-TEST_F(RequestsTest, ReadingABigFileThroughPassthroughAsksNothing) {
+TEST_F(RequestsTest, ReadingABigFileThroughPassthroughSendsNoRequest) {
   if (!require("passthrough", passthrough(), "no passthrough here")) return;
   write_file(*this / "f", pattern(kBig, 1));
   wait_for_releases();
@@ -177,7 +178,7 @@ TEST_F(RequestsTest, ReadingABigFileThroughPassthroughAsksNothing) {
   EXPECT_EQ(counts, Counts{});
 }
 
-TEST_F(RequestsTest, AppendingToANewFileDoesNotAskForAnXattrEachTime) {
+TEST_F(RequestsTest, AppendingToANewFileRequestsNoXattrEachTime) {
   const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
   const std::string block = pattern(4096, 2);
   Counts counts = cost([&] {
@@ -189,7 +190,7 @@ TEST_F(RequestsTest, AppendingToANewFileDoesNotAskForAnXattrEachTime) {
   EXPECT_EQ(of(counts, "GETATTR"), 0);
 }
 
-TEST_F(RequestsTest, StatOfAKnownFileAsksNothing) {
+TEST_F(RequestsTest, StatOfAKnownFileSendsNoRequest) {
   write_file(*this / "f", "hello");
   lstat_of(*this / "f");
   EXPECT_EQ(cost_when_known([&] {
@@ -198,7 +199,7 @@ TEST_F(RequestsTest, StatOfAKnownFileAsksNothing) {
             Counts{});
 }
 
-TEST_F(RequestsTest, StatOfABigFileAsksNothing) {
+TEST_F(RequestsTest, StatOfABigFileSendsNoRequest) {
   write_file(*this / "f", pattern(kBig, 1));
   wait_for_releases();
   lstat_of(*this / "f");
@@ -208,7 +209,7 @@ TEST_F(RequestsTest, StatOfABigFileAsksNothing) {
   EXPECT_EQ(counts, Counts{});
 }
 
-TEST_F(RequestsTest, AMissingNameIsLookedUpOnce) {
+TEST_F(RequestsTest, MissingNameIsLookedUpOnce) {
   EXPECT_FALSE(exists(*this / "missing"));
   EXPECT_EQ(cost_when_known([&] {
               for (int i = 0; i < kTimes; ++i) EXPECT_FALSE(exists(*this / "missing"));
@@ -216,7 +217,7 @@ TEST_F(RequestsTest, AMissingNameIsLookedUpOnce) {
             Counts{});
 }
 
-TEST_F(RequestsTest, AKnownPathIsWalkedWithoutAsking) {
+TEST_F(RequestsTest, WalkingAKnownPathSendsNoRequest) {
   ASSERT_EQ(::mkdir((*this / "a").c_str(), 0755), 0);
   ASSERT_EQ(::mkdir((*this / "a/b").c_str(), 0755), 0);
   write_file(*this / "a/b/f", "x");
@@ -227,7 +228,7 @@ TEST_F(RequestsTest, AKnownPathIsWalkedWithoutAsking) {
             Counts{});
 }
 
-TEST_F(RequestsTest, ListingAgainReadsNoDirectory) {
+TEST_F(RequestsTest, SecondListingSendsNoReaddir) {
   for (int i = 0; i < 300; ++i) write_file(*this / ("f" + std::to_string(i)), "");
   for (int i = 0; i < 2; ++i) names_in(*this / "");
   const Counts counts = cost([&] {
@@ -237,7 +238,7 @@ TEST_F(RequestsTest, ListingAgainReadsNoDirectory) {
   EXPECT_EQ(of(counts, "LOOKUP") + of(counts, "GETATTR"), 0);
 }
 
-TEST_F(RequestsTest, ReadingASmallFileAgainReadsNothing) {
+TEST_F(RequestsTest, SecondReadOfASmallFileSendsNoRead) {
   write_file(*this / "f", pattern(4096, 1));
   wait_for_releases();
   EXPECT_EQ(read_file(*this / "f"), pattern(4096, 1));
@@ -248,7 +249,7 @@ TEST_F(RequestsTest, ReadingASmallFileAgainReadsNothing) {
   EXPECT_EQ(counts, (Counts{{"OPEN", kTimes}, {"RELEASE", kTimes}}));
 }
 
-TEST_F(RequestsTest, UnlinkIsUnlink) {
+TEST_F(RequestsTest, UnlinkTakesOneRequest) {
   for (int i = 0; i < kTimes; ++i) write_file(*this / ("f" + std::to_string(i)), "");
   const Counts counts = cost([&] {
     for (int i = 0; i < kTimes; ++i) {
@@ -258,7 +259,7 @@ TEST_F(RequestsTest, UnlinkIsUnlink) {
   EXPECT_EQ(without_refreshes(counts, kTimes), (Counts{{"UNLINK", kTimes}}));
 }
 
-TEST_F(RequestsTest, MkdirAndRmdirAreOneEachAfterTheLookup) {
+TEST_F(RequestsTest, MkdirAndRmdirTakeOneRequestEachAfterTheLookup) {
   const Counts counts = cost([&] {
     for (int i = 0; i < kTimes; ++i) {
       const std::string name = *this / ("d" + std::to_string(i));
@@ -270,7 +271,7 @@ TEST_F(RequestsTest, MkdirAndRmdirAreOneEachAfterTheLookup) {
             (Counts{{"LOOKUP", kTimes}, {"MKDIR", kTimes}, {"RMDIR", kTimes}}));
 }
 
-TEST_F(RequestsTest, AColdStatIsOneLookup) {
+TEST_F(RequestsTest, ColdStatTakesOneLookup) {
   mount_->umount();
   for (int i = 0; i < 300; ++i) base_.make_file("nvme/d/f" + std::to_string(i), "x");
   mount_->mount();

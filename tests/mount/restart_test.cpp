@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What whoever has a file open sees of a daemon that ends and is started again, as
-// docs/operations.md promises it.
+// Programs with open files while the daemon ends and is started again. docs/operations.md describes
+// what they see.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ class RestartTest : public testing::TestWithParam<int> {
     if (!require("passthrough", passthrough, "no passthrough here")) return;
   }
 
-  // Ends the daemon by the signal under test, and mounts again.
+  // Ends the daemon with the tested signal and mounts again.
   void restart() {
     mount_->kill_daemon(GetParam());
     mount_->detach();
@@ -47,7 +47,7 @@ class RestartTest : public testing::TestWithParam<int> {
   std::unique_ptr<Mount> mount_;
 };
 
-TEST_P(RestartTest, AnOpenFileKeepsItsBytesAndNothingElse) {
+TEST_P(RestartTest, OpenFileKeepsItsBytesAndNothingElse) {
   write_file(*mount_ / "big", pattern(1 << 20, 1));
   const UniqueFd file(::open((*mount_ / "big").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(file);
@@ -65,7 +65,7 @@ TEST_P(RestartTest, AnOpenFileKeepsItsBytesAndNothingElse) {
   EXPECT_EQ(outcome(::ftruncate(file.get(), 0)), "ENOTCONN");
 }
 
-TEST_P(RestartTest, ADirectoryThatIsOpenAnswersNoMore) {
+TEST_P(RestartTest, OpenDirectoryNoLongerAnswers) {
   const UniqueFd directory(::open(mount_->path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   ASSERT_TRUE(directory);
 
@@ -74,7 +74,7 @@ TEST_P(RestartTest, ADirectoryThatIsOpenAnswersNoMore) {
   EXPECT_EQ(outcome(::openat(directory.get(), "any", O_RDONLY | O_CLOEXEC)), "ENOTCONN");
 }
 
-TEST_P(RestartTest, WhoeverOpensAgainFindsEverything) {
+TEST_P(RestartTest, FilesCanBeOpenedAgain) {
   write_file(*mount_ / "big", pattern(1 << 20, 2));
   const UniqueFd file(::open((*mount_ / "big").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(file);
@@ -87,7 +87,7 @@ TEST_P(RestartTest, WhoeverOpensAgainFindsEverything) {
   EXPECT_EQ(lstat_of(*mount_ / "big").st_ino, number);
 }
 
-TEST_P(RestartTest, AFileThatAnOldDescriptorWritesIsNotMoved) {
+TEST_P(RestartTest, FileWithAnOldWriterIsNotMoved) {
   write_file(*mount_ / "big", pattern(1 << 20, 3));
   UniqueFd file(::open((*mount_ / "big").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(file);

@@ -61,7 +61,7 @@ std::vector<sluice_ring_completion> BareRing::reap() {
     out.push_back(each);
   }
   std::atomic_ref(header().reaped).store(reaped_);
-  if (!out.empty()) wake();  // it may have waited for room
+  if (!out.empty()) wake();  // the daemon may have waited for room
   return out;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A client of a ring, as bare as can be: no library between the test and the daemon.
-// Threads: caller locks.
+// A client that uses a ring directly, without a library. Threads: caller locks.
 #pragma once
 
 #include <atomic>
@@ -16,15 +15,15 @@ class BareRing {
  public:
   explicit BareRing(std::uint32_t entries = 64);
 
-  // The errno of making it on the open file.
+  // Creates the ring on the open file. Returns 0 or an errno.
   int create(int anchor);
   std::uint64_t name() const { return name_; }
-  // The token of a file. Throws std::system_error.
+  // Returns a token for a file. Throws std::system_error.
   std::uint64_t add(int file) const;
 
   void put(const sluice_ring_entry& entry);
   std::vector<sluice_ring_completion> reap();
-  // Puts one and waits for its result; nothing if none came within ten seconds.
+  // Puts one entry and waits for its result; empty if none arrives within ten seconds.
   std::optional<std::int64_t> result_of(const sluice_ring_entry& entry);
 
   SharedMemory& memory() { return memory_; }

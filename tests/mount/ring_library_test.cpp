@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Rings of libsluice on a real mount, with host memory and GPU memory of the fake libcuda: what the
-// daemon does, and when the process does it instead.
+// Rings of libsluice on a real mount, with host memory and with GPU memory of the fake libcuda:
+// what the daemon does, and what the process does instead.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ class RingLibraryTest : public TieringTest {
   std::string content_;
 };
 
-TEST_F(RingLibraryTest, TheDaemonReadsIntoSharedMemory) {
+TEST_F(RingLibraryTest, DaemonReadsIntoSharedMemory) {
   start();
   const auto file = open_file(*this / "file"), other = open_file(*this / "other");
   {
@@ -57,7 +57,7 @@ TEST_F(RingLibraryTest, TheDaemonReadsIntoSharedMemory) {
     const auto done = wait_for(ring, 101);
     for (const auto& [user_data, each] : done) {
       EXPECT_EQ(each.result, 4096);
-      EXPECT_EQ(each.flags, 0u) << "not by the daemon";
+      EXPECT_EQ(each.flags, 0u) << "not done by the daemon";
     }
     for (std::uint64_t i = 0; i < 100; ++i) {
       const std::size_t offset = i * 7919 + (i % 2 == 0 ? 0 : 100);
@@ -74,10 +74,10 @@ TEST_F(RingLibraryTest, TheDaemonReadsIntoSharedMemory) {
     EXPECT_TRUE(text_of(buffer, 0, kSize) == content_);
   }
   EXPECT_EQ(figure("rings"), 0u);
-  EXPECT_EQ(figure("buffers"), 0u) << "though the file, the anchor, is still open";
+  EXPECT_EQ(figure("buffers"), 0u) << "although the file (the anchor) is still open";
 }
 
-TEST_F(RingLibraryTest, TheDaemonReadsIntoGpuMemory) {
+TEST_F(RingLibraryTest, DaemonReadsIntoGpuMemory) {
   start();
   Devices devices;
   const GpuMemory memory(*devices.all()[0], kSize);
@@ -98,7 +98,7 @@ TEST_F(RingLibraryTest, TheDaemonReadsIntoGpuMemory) {
     ASSERT_TRUE(memory.bytes(i * 4096, 4096) == content_.substr(i * 7919, 4096)) << i;
 }
 
-TEST_F(RingLibraryTest, WhatTheDaemonCannotReachTheProcessDoes) {
+TEST_F(RingLibraryTest, ProcessExecutesWhatTheDaemonCannot) {
   start();
   std::string plain(kSize, '\0');
   const auto buffer = register_memory(plain.data(), plain.size());
@@ -125,7 +125,7 @@ TEST_F(RingLibraryTest, WhatTheDaemonCannotReachTheProcessDoes) {
   EXPECT_EQ(text_of(shared, 100, 100), expected);
 }
 
-TEST_F(RingLibraryTest, AProcessReadsIntoABufferOfAnother) {
+TEST_F(RingLibraryTest, ProcessReadsIntoABufferOfAnotherProcess) {
   start();
   const auto buffer = make_buffer(8192);
   struct sluice_shared_buffer shared {};
@@ -150,7 +150,7 @@ TEST_F(RingLibraryTest, AProcessReadsIntoABufferOfAnother) {
   EXPECT_TRUE(eventually([&] { return figure("rings") == 0; }));
 }
 
-TEST_F(RingLibraryTest, WhoWaitsHearsThatTheMountHasEnded) {
+TEST_F(RingLibraryTest, WaitFailsWhenTheMountHasEnded) {
   for (const int signal : {SIGTERM, SIGKILL}) {
     start();
     auto file = open_file(*this / "file");
@@ -159,7 +159,7 @@ TEST_F(RingLibraryTest, WhoWaitsHearsThatTheMountHasEnded) {
     const int from = sluice_ring_add_file(ring.get(), file.get());
     const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
     ASSERT_EQ(sluice_ring_read(ring.get(), from, to, 0, 10, 0, 1), 0);
-    // Put but not submitted: it is under way and never done.
+    // Put but not submitted, so it is never done.
     std::jthread killer([&] { mount().kill_daemon(signal); });
     sluice_ring_completion done{};
     const timespec limit{10, 0};
@@ -172,8 +172,8 @@ TEST_F(RingLibraryTest, WhoWaitsHearsThatTheMountHasEnded) {
   }
 }
 
-// The program of tests/mount/hf3fs_program.c is written for 3FS and knows nothing of Sluice.
-TEST_F(RingLibraryTest, AProgramWrittenFor3fsRuns) {
+// tests/mount/hf3fs_program.c is written for 3FS and does not mention Sluice.
+TEST_F(RingLibraryTest, ProgramWrittenFor3fsRuns) {
   start();
   const auto said = run_command({SLUICE_HF3FS_PROGRAM, root(), *this / "file"});
   EXPECT_EQ(said.exit_code, 0) << said.err;

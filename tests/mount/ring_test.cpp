@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Rings through a real mount, with buffers in host memory: who may do what, what the bytes are, and
-// what is left when a client goes.
+// Rings through a real mount, with buffers in host memory: permissions, the bytes, and what is left
+// when a client ends.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -24,7 +24,7 @@ namespace {
 
 class RingTest : public GpuMountTest {
  protected:
-  // RELEASE comes some time after close().
+  // RELEASE arrives some time after close().
   bool is_free_of_rings() {
     return eventually([&] {
       return gpu().at("rings") == 0 && gpu().at("buffers") == 0 && gpu().at("host_bytes") == 0;
@@ -32,7 +32,7 @@ class RingTest : public GpuMountTest {
   }
 };
 
-// A ring with one file, its anchor, and one buffer.
+// A ring with one file, which is its anchor, and one buffer.
 struct Stage {
   explicit Stage(UniqueFd open, std::size_t size = kBig)
       : file(std::move(open)), memory(size), made(ring.create(file.get())) {
@@ -54,7 +54,7 @@ struct Stage {
   std::uint64_t buffer = 0, token = 0;
 };
 
-TEST_F(RingTest, ReadsBringTheBytesAndEndWithTheFile) {
+TEST_F(RingTest, ReadsReturnTheBytesUpToTheEndOfTheFile) {
   start();
   const std::string content = pattern(kBig, 2);
   Stage stage(open_file("big"));
@@ -71,7 +71,7 @@ TEST_F(RingTest, ReadsBringTheBytesAndEndWithTheFile) {
   EXPECT_EQ(stage.ring.result_of(ring_entry(SLUICE_RING_READ, stage.token, 77, 0, 0, 1)), -ENOENT);
 }
 
-TEST_F(RingTest, ManyRingsReadAtOnceEveryByteRight) {
+TEST_F(RingTest, ManyConcurrentRingsReadCorrectBytes) {
   start();
   const std::string content = pattern(kBig, 2);
   std::vector<std::jthread> threads;
@@ -112,9 +112,9 @@ TEST_F(RingTest, ManyRingsReadAtOnceEveryByteRight) {
   EXPECT_TRUE(is_free_of_rings());
 }
 
-using Results = std::pair<std::int64_t, std::int64_t>;  // of writing and of reading
+using Results = std::pair<std::int64_t, std::int64_t>;  // of a write and of a read
 
-TEST_F(RingTest, AnEntryCanDoWhatItsFileIsOpenFor) {
+TEST_F(RingTest, EntryHasTheAccessModeOfItsOpenFile) {
   start();
   const auto results = [&](int flags) {
     Stage stage(open_file("small", flags), 4096);
@@ -131,7 +131,7 @@ TEST_F(RingTest, AnEntryCanDoWhatItsFileIsOpenFor) {
   EXPECT_EQ(read_file(*this / "small"), expected);
 }
 
-TEST_F(RingTest, WritingTakesSetuidBitsAway) {
+TEST_F(RingTest, WriteRemovesSetuidBits) {
   start();
   ASSERT_EQ(::chmod((*this / "small").c_str(), 06777), 0);
   EXPECT_EQ(as_user(kAlice,
@@ -146,7 +146,7 @@ TEST_F(RingTest, WritingTakesSetuidBitsAway) {
   EXPECT_EQ(status.st_mode & 07777, 0777u);
 }
 
-TEST_F(RingTest, ATokenEndsWithItsFile) {
+TEST_F(RingTest, TokenEndsWithItsOpenFile) {
   start();
   Stage stage(open_file("big"));
   std::uint64_t token = 0;
@@ -156,7 +156,7 @@ TEST_F(RingTest, ATokenEndsWithItsFile) {
     EXPECT_EQ(stage.ring.result_of(ring_entry(SLUICE_RING_READ, token, stage.buffer, 0, 0, 10)),
               10);
   }
-  EXPECT_TRUE(eventually([&] {  // RELEASE comes some time after close()
+  EXPECT_TRUE(eventually([&] {  // RELEASE arrives some time after close()
     return stage.ring.result_of(ring_entry(SLUICE_RING_READ, token, stage.buffer, 0, 0, 10)) ==
            -EBADF;
   }));
@@ -169,7 +169,7 @@ TEST_F(RingTest, ATokenEndsWithItsFile) {
   EXPECT_EQ(stage.read(0, 0, 10), 10);
 }
 
-TEST_F(RingTest, ARingEndsWithItsAnchor) {
+TEST_F(RingTest, RingEndsWithItsAnchor) {
   start();
   Stage stage(open_file("big"));
   const UniqueFd other = open_file("slow");
@@ -182,7 +182,7 @@ TEST_F(RingTest, ARingEndsWithItsAnchor) {
   EXPECT_EQ(named(ioctl_code(other.get(), SLUICE_IOC_RING_ADD_FILE, &request)), "ENOENT");
 }
 
-TEST_F(RingTest, DestroyEndsIt) {
+TEST_F(RingTest, DestroyEndsTheRing) {
   start();
   Stage stage(open_file("big"));
   sluice_ring_destroy request{stage.ring.name()};
@@ -192,7 +192,7 @@ TEST_F(RingTest, DestroyEndsIt) {
   EXPECT_EQ(gpu().at("rings"), 0);
 }
 
-TEST_F(RingTest, WhatIsNoRingIsRefused) {
+TEST_F(RingTest, InvalidRingMemoryIsRefused) {
   start();
   const UniqueFd file = open_file("small");
   const auto code = [&](auto change) {
@@ -213,10 +213,10 @@ TEST_F(RingTest, WhatIsNoRingIsRefused) {
   EXPECT_EQ(named(ioctl_code(file.get(), SLUICE_IOC_RING_CREATE, &beyond)), "EINVAL");
 }
 
-TEST_F(RingTest, AnotherProcessFindsNeitherRingNorTokenNorBuffer) {
+TEST_F(RingTest, RingTokenAndBufferAreInvisibleToOtherProcesses) {
   start();
   Stage stage(open_file("big"));
-  // A child that has inherited every descriptor, and the memory itself.
+  // A child that has inherited every descriptor and the memory.
   const std::string said = in_child([&] {
     sluice_ring_file add{stage.ring.name(), 0};
     std::string codes = named(ioctl_code(stage.file.get(), SLUICE_IOC_RING_ADD_FILE, &add)) + " ";
@@ -224,7 +224,7 @@ TEST_F(RingTest, AnotherProcessFindsNeitherRingNorTokenNorBuffer) {
     codes += named(ioctl_code(stage.file.get(), SLUICE_IOC_RING_DROP_FILE, &drop)) + " ";
     sluice_ring_destroy destroy{stage.ring.name()};
     codes += named(ioctl_code(stage.file.get(), SLUICE_IOC_RING_DESTROY, &destroy)) + " ";
-    // A ring of its own on the same open file: the parent's buffer is not there for it.
+    // A ring of the child on the same open file does not find the parent's buffer.
     BareRing own;
     if (own.create(stage.file.get()) != 0) return codes + "no ring";
     const std::uint64_t token = own.add(stage.file.get());
@@ -233,7 +233,7 @@ TEST_F(RingTest, AnotherProcessFindsNeitherRingNorTokenNorBuffer) {
   });
   EXPECT_EQ(said, "ENOENT ENOENT ENOENT " + std::to_string(-ENOENT));
   EXPECT_EQ(stage.read(0, 0, 10), 10);
-  // Tokens are a ring's own.
+  // Tokens belong to one ring.
   BareRing second;
   ASSERT_EQ(second.create(stage.file.get()), 0);
   EXPECT_EQ(second.result_of(ring_entry(SLUICE_RING_READ, stage.token, stage.buffer, 0, 0, 10)),
@@ -266,7 +266,7 @@ TEST_F(RingTest, TwoProcessesShareOneBuffer) {
   EXPECT_EQ(shared.text(4096), content.substr(555, 4096));
 }
 
-TEST_F(RingTest, AClientKilledInMidFlightLeavesNothing) {
+TEST_F(RingTest, ClientKilledDuringRequestsLeavesNothing) {
   start();
   for (int round = 0; round < 5; ++round) {
     int ready[2];
@@ -275,7 +275,7 @@ TEST_F(RingTest, AClientKilledInMidFlightLeavesNothing) {
     if (child == 0) {
       Stage stage(open_file("big", O_RDWR));
       for (std::uint64_t i = 0;; ++i) {
-        // Small, large, reads and writes, as fast as places get free.
+        // Small and large reads and writes, as fast as slots become free.
         const bool large = i % 16 == 0;
         const std::uint64_t length = large ? 3'000'000 : 4096;
         stage.ring.put(ring_entry(i % 7 == 0 ? SLUICE_RING_WRITE : SLUICE_RING_READ, stage.token,
@@ -295,7 +295,7 @@ TEST_F(RingTest, AClientKilledInMidFlightLeavesNothing) {
   EXPECT_EQ(read_file(*this / "small"), pattern(kSmall, 1));
 }
 
-TEST_F(RingTest, ScribblingHurtsTheScribblerOnly) {
+TEST_F(RingTest, OverwritingTheMemoryHarmsOnlyItsOwnRing) {
   start();
   Stage good(open_file("big"));
   std::mt19937_64 random(test_seed());
@@ -313,7 +313,7 @@ TEST_F(RingTest, ScribblingHurtsTheScribblerOnly) {
   EXPECT_TRUE(eventually([&] { return gpu().at("rings") == 1; }));
 }
 
-TEST_F(RingTest, TheMountEndsThoughRingsAreOpen) {
+TEST_F(RingTest, MountEndsWhileRingsAreOpen) {
   start();
   Stage stage(open_file("big"));
   EXPECT_EQ(stage.read(0, 0, 10), 10);
@@ -322,7 +322,7 @@ TEST_F(RingTest, TheMountEndsThoughRingsAreOpen) {
   stage.file.reset();
 }
 
-TEST_F(RingTest, AFileThatMovesIsReadOn) {
+TEST_F(RingTest, ReadsContinueWhenTheFileMoves) {
   start();
   Stage stage(open_file("slow"), 10'000);
   const std::string content = pattern(kSmall, 3);
@@ -339,7 +339,7 @@ TEST_F(RingTest, AFileThatMovesIsReadOn) {
   }
 }
 
-TEST_F(RingTest, NobodyHasMoreRingsThanHisShare) {
+TEST_F(RingTest, RingsOfOneUserAreLimited) {
   start();
   const std::string said = as_user(kAlice, [&]() -> std::string {
     std::vector<std::unique_ptr<BareRing>> rings;

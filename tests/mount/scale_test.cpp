@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A hundred thousand files: what a walk costs the daemon in descriptors and memory.
+// The descriptors and memory that the daemon needs for a walk over 100,000 files.
 #include <fcntl.h>
 #include <fts.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ long resident_kib(pid_t pid) {
   return -1;
 }
 
-// Visits everything below `root` with a stat of each; returns the number of regular files.
+// Calls stat for everything below `root`; returns the number of regular files.
 int walk(const std::string& root) {
   char* roots[] = {const_cast<char*>(root.c_str()), nullptr};
   FTS* tree = ::fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, nullptr);
@@ -53,7 +53,7 @@ class ScaleTest : public testing::Test {
     }
     pool_.state = base_ / "state";
     pool_.mountpoint = base_ / "mnt";
-    // Made past the mount, which is faster; every directory is on every tier.
+    // Created directly on the tiers, which is faster. Every directory is on every tier.
     for (int d = 0; d < kDirectories; ++d) {
       const std::string directory = "/d" + std::to_string(d);
       for (const char* tier : {"nvme", "ssd", "hdd"}) base_.make_dir(tier + directory);
@@ -69,14 +69,14 @@ class ScaleTest : public testing::Test {
   Pool pool_;
 };
 
-TEST_F(ScaleTest, AWalkOfAHundredThousandFilesNeedsFewDescriptorsAndLittleMemory) {
+TEST_F(ScaleTest, WalkOf100000FilesNeedsFewDescriptorsAndLittleMemory) {
   Mount mount(pool_);
   const long before = resident_kib(mount.pid());
   EXPECT_EQ(walk(mount.path()), kDirectories * kFilesEach);
   EXPECT_LT(descriptors_of(mount.pid()), 5000u);
   EXPECT_LT(resident_kib(mount.pid()) - before, 100L << 10);
 
-  // Forgotten by the kernel, it is given back; the files are still all there.
+  // When the kernel forgets the inodes, the memory is freed. All files still exist.
   run_command({"sh", "-c", "echo 2 > /proc/sys/vm/drop_caches"});
   EXPECT_TRUE(eventually([&] { return descriptors_of(mount.pid()) < 1000; }))
       << descriptors_of(mount.pid());

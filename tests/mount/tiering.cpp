@@ -50,7 +50,7 @@ void TieringTest::start(Strings flags, Passes passes) {
   wanted.flags = std::move(flags);
   wanted.flags.insert(wanted.flags.end(), {"--min-stay", min_stay_});
   if (passes == Passes::OnlyWhenAsked) wanted.flags.push_back("--no-migrate");
-  mount_.reset();  // before the next one takes its place
+  mount_.reset();  // before the next mount starts
   mount_ = std::make_unique<Mount>(wanted);
 }
 

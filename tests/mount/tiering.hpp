@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The stage of the tiering tests: three ext4 filesystems of different sizes, so that room, syncs
-// and EXDEV are real, and a mount over them that is driven as users drive it, by the command line
-// and by extended attributes. Threads: caller locks; commands may be run from any thread.
+// The fixture of the tiering tests: three ext4 filesystems of different sizes, so that free space,
+// syncs and EXDEV are real, and a mount over them that is used through the command line and
+// extended attributes. Threads: caller locks; commands may be run from any thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ class TieringTest : public testing::Test {
 
   void SetUp() override;
 
-  // Before start(): options of a tier as they follow its path ("high_watermark=50"); one disk more;
-  // one tier less; a file on a tier, with the directories above it.
+  // Before start(): sets options of a tier as they follow its path ("high_watermark=50"); adds a
+  // disk; removes a tier; creates a file on a tier, with its parent directories.
   void set_options(const std::string& tier, const std::string& options);
   LoopFs& add_disk(const std::string& name, std::uint64_t bytes);
   void leave_out(const std::string& tier);
@@ -46,10 +46,10 @@ class TieringTest : public testing::Test {
   Mount& mount() { return *mount_; }
   const std::string& root() const { return mount_->path(); }
   std::string operator/(const std::string& name) const { return base_ / "mnt" + "/" + name; }
-  // The path of `name` on a tier, past the mount.
+  // The path of `name` on a tier, which bypasses the mount.
   std::string on(const std::string& tier, const std::string& name) const;
 
-  // Where the mount says a file is, and the tiers (in order) on which a name exists.
+  // The tier that the mount reports for a file; the tiers (in order) on which a name exists.
   std::string tier_of(const std::string& name) const;
   std::string tiers_with(const std::string& name) const;
   long accesses(const std::string& name) const;

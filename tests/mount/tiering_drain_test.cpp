@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Taking a tier out of a pool, and adding one.
+// Removing a tier from a pool, and adding one.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -17,7 +17,7 @@ namespace {
 
 class DrainTest : public TieringTest {
  protected:
-  // What a user sees. Not how many directories are in a directory: that is where they are on.
+  // The tree as users see it, without the link counts of directories, which depend on the tiers.
   std::map<std::string, std::string> seen() const {
     return digest(root(), {.times = false, .directory_links = false});
   }
@@ -29,7 +29,7 @@ class DrainTest : public TieringTest {
   }
 };
 
-TEST_F(DrainTest, EmptiesATierAlsoOfLinksAndFifosAndThePoolMountsWithoutIt) {
+TEST_F(DrainTest, EmptiesATierIncludingLinksAndFifosAndThePoolMountsWithoutIt) {
   put("ssd", "d/f", pattern(200'000, 1));
   put("ssd", "d/e/g", pattern(3 * kMiB, 2));
   put("ssd", "two", "names");
@@ -68,7 +68,7 @@ TEST_F(DrainTest, EmptiesATierAlsoOfLinksAndFifosAndThePoolMountsWithoutIt) {
   EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
 }
 
-TEST_F(DrainTest, TheFastestTierCanGoToo) {
+TEST_F(DrainTest, FastestTierCanBeDrained) {
   start();
   for (int i = 0; i < 200; ++i) write_file(*this / ("f" + std::to_string(i)), std::to_string(i));
   const auto before = seen();
@@ -93,7 +93,7 @@ TEST_F(DrainTest, NoNewFileGoesToADrainedTierUntilItIsCancelled) {
   EXPECT_EQ(tiers_with("newer"), "nvme");
 }
 
-TEST_F(DrainTest, WhatIsLeftIsNamedWithItsReasonAndGoesTheNextTime) {
+TEST_F(DrainTest, ReportsFilesThatAreLeftAndMovesThemTheNextTime) {
   put("ssd", "busy", "x");
   put("ssd", "quiet", "y");
   start();
@@ -120,7 +120,7 @@ TEST_F(DrainTest, PinnedFilesLeaveTheTierToo) {
   EXPECT_EQ(read_file(*this / "f"), "x");
 }
 
-TEST_F(DrainTest, AnUnknownTierIsAnError) {
+TEST_F(DrainTest, UnknownTierIsAnError) {
   start();
   const CommandResult result = tell({"tier", "drain", "sdd"});
   EXPECT_EQ(result.exit_code, 1);
@@ -129,7 +129,7 @@ TEST_F(DrainTest, AnUnknownTierIsAnError) {
 
 class AddTest : public TieringTest {};
 
-TEST_F(AddTest, ANewTierTakesFilesAndIsThereAtTheNextMount) {
+TEST_F(AddTest, NewTierGetsFilesAndIsPresentAtTheNextMount) {
   put("hdd", "d/f", "x");
   LoopFs& disk = add_disk("archive", 64 * kMiB);
   leave_out("archive");
@@ -156,7 +156,7 @@ TEST_F(AddTest, ANewTierTakesFilesAndIsThereAtTheNextMount) {
   EXPECT_EQ(read_file(*this / "d/f"), "x");
 }
 
-TEST_F(AddTest, WhatIsOnTheNewTierIsSeen) {
+TEST_F(AddTest, FilesOnTheNewTierAreVisible) {
   LoopFs& disk = add_disk("archive", 64 * kMiB);
   leave_out("archive");
   put("hdd", "d/old", "o");
@@ -169,7 +169,7 @@ TEST_F(AddTest, WhatIsOnTheNewTierIsSeen) {
   EXPECT_EQ(read_file(*this / "top"), "t");
 }
 
-TEST_F(AddTest, WhatCantBeATierIsRefused) {
+TEST_F(AddTest, InvalidTierIsRefused) {
   start();
   for (const std::string& wrong :
        {"x=" + base_ / "missing", "hdd=" + base_ / "hdd", "x=" + base_ / "hdd" + "/below"}) {

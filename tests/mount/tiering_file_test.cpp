@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A file on its way to another tier: what it keeps, who may use it meanwhile, and what a crash
-// leaves.
+// Moving a file to another tier: what stays the same, use during the move, and crashes.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -28,7 +27,7 @@ using std::chrono::steady_clock;
 
 class KeepTest : public TieringTest {};
 
-TEST_F(KeepTest, InodeNumberTimesModeOwnerAndXattrsStay) {
+TEST_F(KeepTest, MoveKeepsInodeNumberTimesModeOwnerAndXattrs) {
   start();
   const std::string path = *this / "f";
   write_file(path, pattern(150'000, 1));
@@ -58,12 +57,12 @@ TEST_F(KeepTest, InodeNumberTimesModeOwnerAndXattrsStay) {
   EXPECT_EQ(lstat_of(path).st_ino, before.st_ino);
 }
 
-TEST_F(KeepTest, AccessControlListsStay) {
+TEST_F(KeepTest, MoveKeepsAcls) {
   put("hdd", "f", "x");
   start();
   const std::string path = *this / "f";
   ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
-  // As linux/posix_acl_xattr.h has it: version 2; tag, permissions, id of each entry.
+  // The format of linux/posix_acl_xattr.h: version 2; tag, permissions and id of each entry.
   const std::array<std::uint32_t, 11> acl{2,   0x0006'0001, ~0u, 0x0004'0002, 12001, 0x0000'0004,
                                           ~0u, 0x0004'0010, ~0u, 0x0000'0020, ~0u};
   ASSERT_EQ(::setxattr(path.c_str(), "system.posix_acl_access", acl.data(), sizeof acl, 0), 0)
@@ -96,7 +95,7 @@ TEST_F(KeepTest, HolesStayHoles) {
   EXPECT_EQ(::lseek(fd.get(), 8 << 20, SEEK_DATA), 300 << 20);
 }
 
-TEST_F(KeepTest, AllNamesOfAFileMoveTogether) {
+TEST_F(KeepTest, AllHardLinksOfAFileMoveTogether) {
   start();
   ASSERT_EQ(::mkdir((*this / "d").c_str(), 0755), 0);
   write_file(*this / "a", "shared");
@@ -113,8 +112,8 @@ TEST_F(KeepTest, AllNamesOfAFileMoveTogether) {
   EXPECT_EQ(read_file(*this / "a"), "changed");
 }
 
-// Nothing in it was made, renamed or removed, as far as its users can tell.
-TEST_F(KeepTest, TheTimesOfItsDirectoryStay) {
+// For users, nothing in the directory was created, renamed or removed.
+TEST_F(KeepTest, MoveKeepsTheTimesOfTheDirectory) {
   put("hdd", "d/f", "x");
   put("nvme", "d/other", "y");
   start();
@@ -130,7 +129,7 @@ TEST_F(KeepTest, TheTimesOfItsDirectoryStay) {
   EXPECT_EQ(lstat_of(*this / "d").st_mtim.tv_sec, 1'400'000'000);
 }
 
-TEST_F(KeepTest, AnEmptyFileMoves) {
+TEST_F(KeepTest, EmptyFileCanMove) {
   put("hdd", "empty", "");
   start();
   move("empty", "nvme");
@@ -151,7 +150,7 @@ class BusyTest : public TieringTest {
   }
 };
 
-TEST_F(BusyTest, AReaderReadsEveryByteRightWhileTheFileMovesBackAndForth) {
+TEST_F(BusyTest, ReaderSeesTheRightBytesWhileTheFileMoves) {
   const std::string content = pattern(24 * kMiB, 5);
   put("hdd", "f", content);
   start();
@@ -185,7 +184,7 @@ TEST_F(BusyTest, AReaderReadsEveryByteRightWhileTheFileMovesBackAndForth) {
   EXPECT_GT(reads, 0);
 }
 
-TEST_F(BusyTest, OneOpenOutlivesTheMove) {
+TEST_F(BusyTest, OpenDescriptorWorksAfterTheMove) {
   const std::string content = pattern(16 * kMiB, 6);
   put("hdd", "f", content);
   start({"--bandwidth", "16MiB"});
@@ -206,7 +205,7 @@ TEST_F(BusyTest, OneOpenOutlivesTheMove) {
   EXPECT_TRUE(got == content);
 }
 
-TEST_F(BusyTest, AFileOpenForWritingWaitsAndMovesAfterClose) {
+TEST_F(BusyTest, FileOpenForWritingMovesAfterClose) {
   put("hdd", "f", "old");
   start();
   UniqueFd writer(::open((*this / "f").c_str(), O_WRONLY | O_CLOEXEC));
@@ -227,7 +226,7 @@ TEST_F(BusyTest, AFileOpenForWritingWaitsAndMovesAfterClose) {
   EXPECT_TRUE(pending().empty());
 }
 
-TEST_F(BusyTest, AWriterDoesNotWaitForAMoveAndLosesNothing) {
+TEST_F(BusyTest, WriterDoesNotWaitForAMoveAndLosesNothing) {
   const std::string content = pattern(16 * kMiB, 7);
   put("hdd", "f", content);
   start({"--bandwidth", "8MiB"});
@@ -246,7 +245,7 @@ TEST_F(BusyTest, AWriterDoesNotWaitForAMoveAndLosesNothing) {
   EXPECT_TRUE(read_file(*this / "f") == expected);
 }
 
-// Readers that come before the last one goes: there is no moment without any.
+// Overlapping readers: there is always at least one.
 class OverlappingReaders {
  public:
   explicit OverlappingReaders(const std::string& path) {
@@ -276,7 +275,7 @@ class OverlappingReaders {
   std::thread thread_;
 };
 
-TEST_F(BusyTest, ASmallFileKeptOpenByOverlappingReadersGetsItsTurn) {
+TEST_F(BusyTest, SmallFileWithOverlappingReadersIsMovedEventually) {
   put("hdd", "f", pattern(10'000, 1));
   start();
   const OverlappingReaders readers(*this / "f");
@@ -285,7 +284,7 @@ TEST_F(BusyTest, ASmallFileKeptOpenByOverlappingReadersGetsItsTurn) {
   EXPECT_EQ(readers.failed(), 0);
 }
 
-TEST_F(BusyTest, AFileRenamedOnItsWayArrivesUnderItsNewName) {
+TEST_F(BusyTest, FileRenamedDuringItsMoveHasItsNewName) {
   const std::string content = pattern(8 * kMiB, 2);
   put("hdd", "f", content);
   start({"--bandwidth", "8MiB"});
@@ -293,7 +292,7 @@ TEST_F(BusyTest, AFileRenamedOnItsWayArrivesUnderItsNewName) {
   ASSERT_TRUE(eventually([&] { return !left_overs().empty(); }));
   ASSERT_EQ(::rename((*this / "f").c_str(), (*this / "g").c_str()), 0);
   EXPECT_TRUE(read_file(*this / "g") == content);
-  // Whether this move goes on or is given up, another finds it.
+  // Whether this move continues or stops, the next one finds the file.
   eventually([&] { return mount().status().at("migration").at("active") == 0; });
   move("g", "nvme");
   EXPECT_EQ(tiers_with("g"), "nvme");
@@ -301,7 +300,7 @@ TEST_F(BusyTest, AFileRenamedOnItsWayArrivesUnderItsNewName) {
   EXPECT_TRUE(read_file(*this / "g") == content);
 }
 
-TEST_F(BusyTest, AFileRemovedOnItsWayLeavesNothing) {
+TEST_F(BusyTest, FileRemovedDuringItsMoveLeavesNothing) {
   put("hdd", "f", pattern(8 * kMiB, 2));
   start({"--bandwidth", "8MiB"});
   ask_for("f", "nvme");
@@ -311,7 +310,7 @@ TEST_F(BusyTest, AFileRemovedOnItsWayLeavesNothing) {
   EXPECT_EQ(tiers_with("f"), "");
 }
 
-// Lists by small pieces, so that moves happen between them.
+// Lists in small pieces, so that moves happen in between.
 std::vector<std::string> slow_listing(const std::string& directory) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   alignas(8) std::array<char, 1024> piece{};
@@ -332,7 +331,7 @@ std::vector<std::string> slow_listing(const std::string& directory) {
   return names;
 }
 
-TEST_F(BusyTest, AListingWhileFilesMoveMissesNoneAndShowsNoneTwice) {
+TEST_F(BusyTest, ListingDuringMovesShowsEachFileOnce) {
   std::vector<std::string> expected;
   for (int i = 0; i < 300; ++i) {
     char name[16];
@@ -383,7 +382,7 @@ TEST_F(PaceTest, VerifyReadsEachCopyBackFromTheDisk) {
   std::map<bool, std::uint64_t> read;
   for (const bool verify : {false, true}) {
     start(verify ? Strings{"--verify"} : Strings{});
-    write_file(*this / "f", content);  // what is in the page cache need not be read to be copied
+    write_file(*this / "f", content);  // the copy reads from the page cache
     const std::uint64_t before = bytes_read_by_daemon();
     move("f", "ssd");
     read[verify] = bytes_read_by_daemon() - before;
@@ -395,7 +394,7 @@ TEST_F(PaceTest, VerifyReadsEachCopyBackFromTheDisk) {
   EXPECT_LT(read[false], content.size());
 }
 
-TEST_F(PaceTest, ABandwidthIsNotExceeded) {
+TEST_F(PaceTest, MovesStayWithinTheBandwidthLimit) {
   put("hdd", "a", pattern(4 * kMiB, 1));
   put("hdd", "b", pattern(4 * kMiB, 2));
   start({"--bandwidth", "4MiB"});
@@ -407,7 +406,8 @@ TEST_F(PaceTest, ABandwidthIsNotExceeded) {
 
 class CrashTest : public TieringTest {
  protected:
-  // After a kill: mounted again, every file is whole, on one tier only, and nothing is left over.
+  // After a kill and a new mount, every file is complete and on one tier only, and no copies
+  // remain.
   void expect_all_well(const std::map<std::string, std::string>& contents) {
     mount().kill_daemon();
     mount().detach();
@@ -435,7 +435,7 @@ class CrashTest : public TieringTest {
   }
 };
 
-TEST_F(CrashTest, KilledInMidMoveOfALargeFileLosesNothing) {
+TEST_F(CrashTest, KillDuringTheMoveOfALargeFileLosesNothing) {
   const std::map<std::string, std::string> contents{{"f", pattern(48 * kMiB, 9)}};
   put("hdd", "f", contents.at("f"));
   start({"--bandwidth", "64MiB"});
@@ -451,7 +451,7 @@ TEST_F(CrashTest, KilledInMidMoveOfALargeFileLosesNothing) {
   EXPECT_TRUE(read_file(*this / "f") == contents.at("f"));
 }
 
-TEST_F(CrashTest, KilledWhileManyFilesChangePlacesLosesNone) {
+TEST_F(CrashTest, KillDuringManyMovesLosesNoFile) {
   std::map<std::string, std::string> contents;
   for (int i = 0; i < 300; ++i) {
     const std::string name = "d/" + std::to_string(i);

@@ -30,7 +30,7 @@ class HeatTest : public TieringTest {
   }
 };
 
-TEST_F(HeatTest, EachReadByAnOrdinaryProgramAddsOne) {
+TEST_F(HeatTest, EachReadByAnOrdinaryProgramAddsOneToTheScore) {
   put("hdd", "f", "x");
   start();
   for (int i = 0; i < 5; ++i) {
@@ -40,7 +40,7 @@ TEST_F(HeatTest, EachReadByAnOrdinaryProgramAddsOne) {
   EXPECT_NEAR(heat("f"), 5, 0.05);
 }
 
-TEST_F(HeatTest, LookingAtAFileIsNoUse) {
+TEST_F(HeatTest, StatDoesNotCountAsAnAccess) {
   put("hdd", "f", "x");
   start();
   ASSERT_TRUE(run_command({"ls", "-la", root()}).ok());
@@ -50,7 +50,7 @@ TEST_F(HeatTest, LookingAtAFileIsNoUse) {
   EXPECT_EQ(accesses("f"), 0);
 }
 
-TEST_F(HeatTest, MovingAFileIsNoUse) {
+TEST_F(HeatTest, MoveDoesNotCountAsAnAccess) {
   put("hdd", "f", pattern(200'000, 1));
   start({"--verify"});
   move("f", "ssd");
@@ -72,7 +72,7 @@ TEST_F(HeatTest, SurvivesRenameMoveAndRemount) {
   EXPECT_EQ(tiers_with("g"), "ssd");
 }
 
-TEST_F(HeatTest, ANewFileOfTheSameNameStartsCold) {
+TEST_F(HeatTest, NewFileOfTheSameNameStartsCold) {
   put("hdd", "f", "x");
   start();
   read_often("f", 30);
@@ -81,7 +81,7 @@ TEST_F(HeatTest, ANewFileOfTheSameNameStartsCold) {
   EXPECT_LE(accesses("f"), 1);
 }
 
-TEST_F(HeatTest, ABackupProgramDoesNotHeat) {
+TEST_F(HeatTest, BackupProgramDoesNotCountAsAccess) {
   put("hdd", "f", "x");
   start();
   std::filesystem::copy_file("/bin/cat", base_ / "restic");
@@ -94,7 +94,7 @@ TEST_F(HeatTest, ABackupProgramDoesNotHeat) {
   EXPECT_EQ(heat("f"), 0);
 }
 
-TEST_F(HeatTest, IgnoredProgramsCanBeNamed) {
+TEST_F(HeatTest, IgnoredProgramsAreConfigurable) {
   put("hdd", "f", "x");
   start({"--heat-ignore", "mytool"});
   std::filesystem::copy_file("/bin/cat", base_ / "mytool");
@@ -105,7 +105,7 @@ TEST_F(HeatTest, IgnoredProgramsCanBeNamed) {
   EXPECT_EQ(accesses("f"), 1) << "the list replaces the built-in one";
 }
 
-TEST_F(HeatTest, AWalkOverManyFilesHeatsFewOfThemAndThoseOnce) {
+TEST_F(HeatTest, WalkOverManyFilesAddsLittleHeat) {
   put_many();
   start();
   walk();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What users say about single files: pins, moves, and who may ask for them.
+// Pins and requested moves of single files, and who may request them.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -31,7 +31,7 @@ class PinTest : public TieringTest {
   }
 };
 
-TEST_F(PinTest, APinHoldsWhateverTheHeat) {
+TEST_F(PinTest, PinOverridesHeat) {
   put("hdd", "hot", "h");
   put("nvme", "cold", "c");
   start();
@@ -44,7 +44,7 @@ TEST_F(PinTest, APinHoldsWhateverTheHeat) {
   EXPECT_EQ(pin_of("cold"), "nvme");
 }
 
-TEST_F(PinTest, APinMovesTheFileAtTheNextPass) {
+TEST_F(PinTest, PinMovesTheFileAtTheNextPass) {
   put("hdd", "f", "x");
   start();
   pin("ssd", "f");
@@ -52,14 +52,14 @@ TEST_F(PinTest, APinMovesTheFileAtTheNextPass) {
   EXPECT_EQ(tiers_with("f"), "ssd");
 }
 
-TEST_F(PinTest, APinMovesTheFileSoonWherePassesAreAutomatic) {
+TEST_F(PinTest, PinMovesTheFileSoonIfMigrationIsAutomatic) {
   put("hdd", "f", "x");
   start({"--interval", "1h"}, Passes::Automatic);
   pin("nvme", "f");
   EXPECT_TRUE(eventually([&] { return tier_of("f") == "nvme"; }));
 }
 
-TEST_F(PinTest, ADirectorysPinHoldsForAllBelowItWithoutANearerOne) {
+TEST_F(PinTest, DirectoryPinAppliesToEverythingBelowWithoutItsOwnPin) {
   put("hdd", "d/a", "1");
   put("hdd", "d/e/b", "2");
   put("hdd", "d/e/own", "3");
@@ -81,7 +81,7 @@ TEST_F(PinTest, ADirectorysPinHoldsForAllBelowItWithoutANearerOne) {
   EXPECT_EQ(explain("d/e/b").at("pin"), (Json{{"tier", "nvme"}, {"from", "/d"}}));
 }
 
-TEST_F(PinTest, ANewFileGoesWhereItsDirectoryIsPinnedTo) {
+TEST_F(PinTest, NewFileIsCreatedOnTheTierItsDirectoryIsPinnedTo) {
   start();
   ASSERT_EQ(::mkdir((*this / "d").c_str(), 0755), 0);
   pin("hdd", "d");
@@ -104,13 +104,13 @@ TEST_F(PinTest, AfterUnpinHeatDecidesAgain) {
   EXPECT_EQ(tiers_with("d/f"), "hdd");
 }
 
-TEST_F(PinTest, UnpinOfAnInheritedPinSaysWhereItIsSet) {
+TEST_F(PinTest, UnpinOfAnInheritedPinReportsWhereItIsSet) {
   put("hdd", "d/f", "x");
   start();
   pin("nvme", "d");
   const CommandResult result = sluice({"unpin", *this / "d/f"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.err.find("that of /d"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("the pin of /d"), std::string::npos) << result.err;
   EXPECT_EQ(pin_of("d/f"), "nvme");
 }
 
@@ -134,7 +134,7 @@ TEST_F(PinTest, PinsSurviveARemountAndTheLossOfTheDatabase) {
   EXPECT_EQ(tiers_with("g"), "hdd");
 }
 
-TEST_F(PinTest, APinTravelsWithTheFile) {
+TEST_F(PinTest, PinMovesWithTheFile) {
   put("hdd", "f", "x");
   start();
   pin("nvme", "f");
@@ -152,7 +152,7 @@ TEST_F(PinTest, PinsAreNotListed) {
   EXPECT_EQ(::listxattr((*this / "f").c_str(), nullptr, 0), 0);
 }
 
-TEST_F(PinTest, AnUnknownTierIsAnErrorThatNamesThoseThereAre) {
+TEST_F(PinTest, UnknownTierIsAnErrorThatListsTheTiers) {
   put("hdd", "f", "x");
   start();
   for (const Strings& words : {Strings{"pin", "nvm", *this / "f"},
@@ -172,7 +172,7 @@ TEST_F(PinTest, AnUnknownTierIsAnErrorThatNamesThoseThereAre) {
 
 class MoveTest : public TieringTest {};
 
-TEST_F(MoveTest, AFileIsThereWhenMoveReturns) {
+TEST_F(MoveTest, FileIsOnTheTierWhenMoveWithWaitReturns) {
   const std::string content = pattern(3 * kMiB + 17, 3);
   put("hdd", "f", content);
   start();
@@ -184,7 +184,7 @@ TEST_F(MoveTest, AFileIsThereWhenMoveReturns) {
   EXPECT_EQ(xattr_of(*this / "f", "user.sluice.location"), on("nvme", "f"));
 }
 
-TEST_F(MoveTest, OfADirectoryAllFilesMove) {
+TEST_F(MoveTest, AllFilesOfADirectoryMove) {
   for (int i = 0; i < 30; ++i) {
     put("hdd", "d/" + std::string(i % 2 == 0 ? "e/" : "") + std::to_string(i), std::to_string(i));
   }
@@ -203,7 +203,7 @@ TEST_F(MoveTest, OfADirectoryAllFilesMove) {
   EXPECT_EQ(difference(before, digest(root())), "");
 }
 
-TEST_F(MoveTest, SeveralPathsMoveAndTheOneThatCantIsNamed) {
+TEST_F(MoveTest, SeveralPathsMoveAndFailuresAreReported) {
   put("hdd", "a", "1");
   put("hdd", "d/b", "2");
   put("nvme", "c", "3");
@@ -217,7 +217,7 @@ TEST_F(MoveTest, SeveralPathsMoveAndTheOneThatCantIsNamed) {
   EXPECT_EQ(tiers_with("c"), "ssd");
 }
 
-TEST_F(MoveTest, AFileThatIsThereAlreadyIsNoFailure) {
+TEST_F(MoveTest, MovingAFileToItsOwnTierSucceeds) {
   put("ssd", "f", "1");
   start();
   move("f", "ssd");
@@ -231,7 +231,7 @@ TEST_F(MoveTest, WithoutWaitItMovesInTheBackground) {
   EXPECT_TRUE(eventually([&] { return tier_of("f") == "nvme"; }));
 }
 
-TEST_F(MoveTest, AMoveForWhichThereIsNoRoomWaitsAndSaysSo) {
+TEST_F(MoveTest, MoveWithoutRoomIsReportedAsWaiting) {
   put("hdd", "f", pattern(60 * kMiB, 1));
   put("nvme", "filler", pattern(40 * kMiB, 2));
   start();
@@ -247,8 +247,8 @@ TEST_F(MoveTest, AMoveForWhichThereIsNoRoomWaitsAndSaysSo) {
   EXPECT_TRUE(eventually([&] { return tier_of("f") == "nvme"; })) << "room made is noticed";
 }
 
-// The last word counts, also when the file is on its way elsewhere.
-TEST_F(MoveTest, AMoveAskedForDuringAnotherIsMadeAfterIt) {
+// The last request wins, even if the file is being moved elsewhere.
+TEST_F(MoveTest, MoveRequestedDuringAnotherIsMadeAfterIt) {
   put("hdd", "f", pattern(24 * kMiB, 1));
   start({"--bandwidth", "16MiB"});
   ASSERT_TRUE(sluice({"move", "--to", "nvme", *this / "f"}).ok());
@@ -260,7 +260,7 @@ TEST_F(MoveTest, AMoveAskedForDuringAnotherIsMadeAfterIt) {
 
 class UserTest : public TieringTest {
  protected:
-  // What setting an attribute answers, as another user.
+  // The result of setting an attribute as another user.
   std::string set_as(const User& user, const std::string& name, const std::string& attribute,
                      const std::string& value) const {
     return as_user(user, [&] {
@@ -275,7 +275,7 @@ class UserTest : public TieringTest {
   }
 };
 
-TEST_F(UserTest, MovesAndPinsTheirOwnFiles) {
+TEST_F(UserTest, CanMoveAndPinTheirOwnFiles) {
   put("hdd", "f", "x");
   start();
   give("f", kAlice);
@@ -292,7 +292,7 @@ TEST_F(UserTest, MovesAndPinsTheirOwnFiles) {
   EXPECT_EQ(xattr_of(*this / "f", "user.sluice.pin"), std::nullopt);
 }
 
-TEST_F(UserTest, TheCommandLineWorksForTheirOwnFiles) {
+TEST_F(UserTest, CommandsWorkForTheirOwnFiles) {
   put("hdd", "f", "x");
   start();
   give("f", kAlice);
@@ -309,7 +309,7 @@ TEST_F(UserTest, TheCommandLineWorksForTheirOwnFiles) {
   EXPECT_EQ(result_of({"explain", *this / "f"}), "0 ");
 }
 
-TEST_F(UserTest, CantMoveOrPinWhatTheyMayNotWrite) {
+TEST_F(UserTest, MovingOrPinningNeedsWritePermission) {
   put("hdd", "d/f", "x");
   start();
   give("d/f", kBob);
@@ -326,7 +326,7 @@ TEST_F(UserTest, CantMoveOrPinWhatTheyMayNotWrite) {
       eventually([&] { return tier_of("d/f") == "nvme"; }, std::chrono::milliseconds(300)));
 }
 
-TEST_F(UserTest, CantReadAboutWhatTheyMayNotRead) {
+TEST_F(UserTest, ReadingAttributesNeedsReadPermission) {
   put("hdd", "f", "x");
   start();
   give("f", kBob, 0600);
@@ -338,10 +338,10 @@ TEST_F(UserTest, CantReadAboutWhatTheyMayNotRead) {
   EXPECT_EQ(read, "EACCES");
 }
 
-TEST_F(UserTest, CantUseTheControlSocket) {
+TEST_F(UserTest, ControlSocketIsRefused) {
   put("nvme", "cold", "x");
   start();
-  // Whatever its directory says: the socket itself refuses.
+  // The socket itself refuses, whatever the permissions of its directory.
   ASSERT_EQ(::chmod((base_ / "state").c_str(), 0755), 0);
   const std::string answer = as_user(kAlice, [&]() -> std::string {
     const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Which files a pass moves, what it says of them, and when passes happen.
+// Which files a pass moves, what it reports, and when passes run.
 #include "tests/mount/tiering.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 class PassTest : public TieringTest {
  protected:
-  // What is used of a tier, in percent.
+  // How full a tier is, in percent.
   double fill_of(const std::string& name) {
     const Json status = mount().status();
     for (const Json& tier : status.at("tiers")) {
@@ -34,7 +34,7 @@ class PassTest : public TieringTest {
   }
 };
 
-TEST_F(PassTest, AFileReadOverAHundredTimesIsOnTheFastestTierAfterTheNextPass) {
+TEST_F(PassTest, FileReadOver100TimesIsOnTheFastestTierAfterTheNextPass) {
   put("hdd", "hot", "read all day");
   start();
   read_often("hot", 101);
@@ -44,7 +44,7 @@ TEST_F(PassTest, AFileReadOverAHundredTimesIsOnTheFastestTierAfterTheNextPass) {
   EXPECT_EQ(read_file(*this / "hot"), "read all day");
 }
 
-TEST_F(PassTest, OthersGoDownToTheTierThatTheyReach) {
+TEST_F(PassTest, ColderFilesMoveToTheTierOfTheirScore) {
   put("hdd", "warm", "w");
   put("nvme", "lukewarm", "l");
   put("nvme", "d/cold", "c");
@@ -69,7 +69,7 @@ TEST_F(PassTest, BetweenHalfTheThresholdAndTheThresholdNothingMoves) {
   EXPECT_EQ(tiers_with("below"), "ssd");
 }
 
-TEST_F(PassTest, OneUseIsNoReasonToMoveUp) {
+TEST_F(PassTest, SingleUseDoesNotPromote) {
   set_options("nvme", "threshold=1");
   set_options("ssd", "threshold=1");
   put("hdd", "once", "o");
@@ -83,8 +83,8 @@ TEST_F(PassTest, OneUseIsNoReasonToMoveUp) {
   EXPECT_EQ(tiers_with("twice"), "nvme");
 }
 
-// Files of 5% of the fastest tier, the first the coldest. A heat of 2 and more keeps each of them
-// there if there is room.
+// Files of 5% of the fastest tier each; the first is the coldest. Scores of 2 and more keep them
+// there if they fit.
 class CrowdTest : public PassTest {
  protected:
   void put_files(int count) {
@@ -100,7 +100,7 @@ class CrowdTest : public PassTest {
   const std::string content_ = pattern(2 * kMiB, 7);
 };
 
-TEST_F(CrowdTest, AboveTheHighWatermarkTheColdestLeaveDownToTheLowOne) {
+TEST_F(CrowdTest, ColdestFilesLeaveATierAboveItsHighWatermark) {
   put_files(12);
   start();
   for (const int last : {12, 13}) {
@@ -110,7 +110,7 @@ TEST_F(CrowdTest, AboveTheHighWatermarkTheColdestLeaveDownToTheLowOne) {
   ASSERT_TRUE(eventually([&] { return fill_of("nvme") > 70; })) << fill_of("nvme");
   heat_files(14);
   run_pass();
-  // The status is a moment old.
+  // The status may be slightly old.
   EXPECT_TRUE(eventually([&] { return fill_of("nvme") <= 50; })) << fill_of("nvme");
   EXPECT_GT(fill_of("nvme"), 45) << "and not more than needed";
   for (int i = 0; i < 14; ++i) {
@@ -119,7 +119,7 @@ TEST_F(CrowdTest, AboveTheHighWatermarkTheColdestLeaveDownToTheLowOne) {
   }
 }
 
-TEST_F(CrowdTest, ATierAboveItsCapacityIsRelievedInOnePass) {
+TEST_F(CrowdTest, TierAboveItsCapacityIsRelievedInOnePass) {
   put_files(25);
   start();
   heat_files(25);
@@ -128,7 +128,7 @@ TEST_F(CrowdTest, ATierAboveItsCapacityIsRelievedInOnePass) {
       << fill_of("nvme");
 }
 
-TEST_F(PassTest, APlanNamesExactlyTheMovesThatThePassThenMakes) {
+TEST_F(PassTest, PassMakesExactlyThePlannedMoves) {
   write_file(base_ / "sluice.toml",
              "[[rule]]\nmatch = \"*.iso\"\ntier = \"hdd\"\n"
              "[[rule]]\nmatch = \"/keep/**\"\ntier = \"stay\"\n");
@@ -165,7 +165,7 @@ TEST_F(PassTest, APlanNamesExactlyTheMovesThatThePassThenMakes) {
   EXPECT_EQ(ask({"plan"}).at("moves"), 0) << "nothing is left to do";
 }
 
-TEST_F(PassTest, APlanSaysWhy) {
+TEST_F(PassTest, PlanGivesReasons) {
   put("hdd", "hot", "1");
   put("nvme", "cold", "3");
   put("ssd", "pinned", "7");
@@ -217,7 +217,7 @@ TEST_F(PassTest, ReceiptsSurviveARemount) {
   EXPECT_EQ(receipts(), before);
 }
 
-TEST_F(PassTest, VerboseNamesWhatMoved) {
+TEST_F(PassTest, VerboseListsMovedFiles) {
   put("nvme", "f", "x");
   start();
   const CommandResult result = tell({"tier", "run", "--verbose"});
@@ -227,7 +227,7 @@ TEST_F(PassTest, VerboseNamesWhatMoved) {
   EXPECT_NE(result.out.find("moved 1 file"), std::string::npos) << result.out;
 }
 
-TEST_F(PassTest, ExplainSaysWhereAndWhyInWords) {
+TEST_F(PassTest, ExplainGivesTierAndReasonAsText) {
   put("nvme", "d/f", "hello");
   start();
   read_often("d/f", 3);
@@ -235,7 +235,7 @@ TEST_F(PassTest, ExplainSaysWhereAndWhyInWords) {
   EXPECT_TRUE(cold.ok()) << cold.err;
   for (const std::string& words :
        {std::string("nvme, 5 B"), on("nvme", "d/f"), std::string("score 3"),
-        std::string("opened 3 times"), std::string("to be on hdd"), std::string("under 50")}) {
+        std::string("opened 3 times"), std::string("to move to hdd"), std::string("under 50")}) {
     EXPECT_NE(cold.out.find(words), std::string::npos) << words << " in:\n" << cold.out;
   }
   ASSERT_TRUE(sluice({"pin", "nvme", *this / "d"}).ok());
@@ -243,7 +243,7 @@ TEST_F(PassTest, ExplainSaysWhereAndWhyInWords) {
   EXPECT_NE(pinned.out.find("nvme, from /d"), std::string::npos) << pinned.out;
 }
 
-TEST_F(PassTest, ExplainSaysWhereAndWhyInJson) {
+TEST_F(PassTest, ExplainGivesTierAndReasonAsJson) {
   put("hdd", "d/f", "hello");
   start();
   read_often("d/f", 12);
@@ -270,7 +270,7 @@ TEST_F(PassTest, ExplainSaysWhereAndWhyInJson) {
   EXPECT_GE(after.at("arrived"), before.at("arrived"));
 }
 
-TEST_F(PassTest, ExplainOfSomethingElseFailsWithAReason) {
+TEST_F(PassTest, ExplainOutsideOfAMountFailsWithAReason) {
   start();
   const CommandResult missing = sluice({"explain", *this / "missing"});
   EXPECT_EQ(missing.exit_code, 1);
@@ -280,7 +280,7 @@ TEST_F(PassTest, ExplainOfSomethingElseFailsWithAReason) {
   EXPECT_NE(outside.err.find("not on a mount of sluice"), std::string::npos) << outside.err;
 }
 
-TEST_F(PassTest, WhilePausedNothingMovesAndARunSaysSo) {
+TEST_F(PassTest, WhilePausedNothingMovesAndRunReportsIt) {
   put("nvme", "f", "x");
   start({"--interval", "1s"}, Passes::Automatic);
   ASSERT_TRUE(tell({"tier", "pause"}).ok());
@@ -294,7 +294,7 @@ TEST_F(PassTest, WhilePausedNothingMovesAndARunSaysSo) {
 }
 
 // The help of `sluice tier pause` promises it.
-TEST_F(PassTest, WhatIsAskedForByNameMovesAlsoWhilePaused) {
+TEST_F(PassTest, RequestedMovesAreMadeWhilePaused) {
   put("nvme", "f", "x");
   start();
   ASSERT_TRUE(tell({"tier", "pause"}).ok());
@@ -303,7 +303,7 @@ TEST_F(PassTest, WhatIsAskedForByNameMovesAlsoWhilePaused) {
   EXPECT_TRUE(tell({"tier", "resume"}).ok());
 }
 
-TEST_F(PassTest, AnAutomaticPassHappensByItself) {
+TEST_F(PassTest, AutomaticMigrationRunsPasses) {
   put("hdd", "hot", "h");
   put("nvme", "cold", "c");
   start({"--interval", "1s"}, Passes::Automatic);
@@ -312,7 +312,7 @@ TEST_F(PassTest, AnAutomaticPassHappensByItself) {
       << tier_of("hot") << " " << tier_of("cold");
 }
 
-TEST_F(PassTest, WithoutMigrationNoPassHappensByItself) {
+TEST_F(PassTest, NoPassRunsIfMigrationIsOff) {
   put("nvme", "cold", "c");
   start({"--interval", "1s"}, Passes::OnlyWhenAsked);
   EXPECT_EQ(mount().status().at("migration").at("automatic"), false);
@@ -320,7 +320,8 @@ TEST_F(PassTest, WithoutMigrationNoPassHappensByItself) {
       eventually([&] { return tier_of("cold") != "nvme"; }, std::chrono::milliseconds(2500)));
 }
 
-// Windows around now and away from now; minutes are cut off, so both keep clear of the next one.
+// Windows that contain now and that do not. They are in whole minutes, so both avoid the next
+// minute.
 std::string window(int from_hours, int to_hours) {
   const auto clock = [](int hours) {
     const std::time_t then = std::time(nullptr) + hours * 3600;
@@ -333,7 +334,7 @@ std::string window(int from_hours, int to_hours) {
   return clock(from_hours) + "-" + clock(to_hours);
 }
 
-TEST_F(PassTest, OutsideOfItsWindowsNoPassHappensByItselfButARunMovesFiles) {
+TEST_F(PassTest, OutsideOfItsWindowsOnlyTierRunMovesFiles) {
   put("nvme", "cold", "c");
   start({"--interval", "1s", "--windows", window(6, 8)}, Passes::Automatic);
   EXPECT_FALSE(
@@ -342,13 +343,13 @@ TEST_F(PassTest, OutsideOfItsWindowsNoPassHappensByItselfButARunMovesFiles) {
   EXPECT_EQ(tier_of("cold"), "hdd");
 }
 
-TEST_F(PassTest, WithinItsWindowsAPassHappensByItself) {
+TEST_F(PassTest, WithinItsWindowsPassesRun) {
   put("nvme", "cold", "c");
   start({"--interval", "1s", "--windows", window(-2, 2)}, Passes::Automatic);
   EXPECT_TRUE(eventually([&] { return tier_of("cold") == "hdd"; }));
 }
 
-TEST_F(PassTest, AFileStaysForMinStay) {
+TEST_F(PassTest, FileStaysForMinStay) {
   put("nvme", "cold", "c");
   min_stay_ = "1h";
   start();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Programs that complain when a file changes under them, on a tree whose files move all the time.
+// Programs that report files that change during their work, on a tree whose files move all the
+// time.
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -35,14 +36,14 @@ class ToolsTest : public TieringTest {
     TieringTest::TearDown();
   }
 
-  // From now on every file goes from tier to tier.
+  // From now on every file moves from tier to tier.
   void move_all_the_time() {
     const auto go = [this](const std::stop_token& stop) {
       const std::array<std::string, 3> tiers{"ssd", "hdd", "nvme"};
       for (std::size_t round = 0; !stop.stop_requested(); ++round) {
         for (std::size_t i = 0; i < names_.size() && !stop.stop_requested(); ++i) {
           const std::string& tier = tiers[(round + i) % 3];
-          // Not each time: it may be there already.
+          // May fail: the file may be there already.
           ::setxattr((*this / names_[i]).c_str(), "user.sluice.tier", tier.data(), tier.size(), 0);
         }
       }
@@ -54,7 +55,7 @@ class ToolsTest : public TieringTest {
   std::size_t moves_done() const {
     return ask({"status"})["migration"]["moved"].get<std::size_t>();
   }
-  // Runs a program that must have nothing to say.
+  // Runs a program that must print nothing.
   static void expect_silence(const Strings& command) {
     const CommandResult result = run_command(command);
     EXPECT_EQ(result.exit_code, 0) << command[0];
@@ -90,7 +91,7 @@ TEST_F(ToolsTest, GitReadsNoFileAgain) {
   if (!run_command(git({"init", "-q"})).ok()) GTEST_SKIP() << "there is no git";
   expect_silence(git({"add", "."}));
   expect_silence(git({"commit", "-qm", "x"}));
-  // Of files as young as its index git can't tell whether they changed.
+  // git cannot tell whether files as new as its index have changed.
   ASSERT_TRUE(eventually([&] {
     run_command(git({"update-index", "-q", "--really-refresh"}));
     return std::time(nullptr) > lstat_of(*this / names_.back()).st_mtim.tv_sec + 1;
@@ -98,7 +99,7 @@ TEST_F(ToolsTest, GitReadsNoFileAgain) {
   run_command(git({"update-index", "-q", "--really-refresh"}));
   move_all_the_time();
   for (int run = 0; run < kRuns; ++run) {
-    // By their attributes alone.
+    // Compares attributes only.
     expect_silence(git({"diff-files", "--raw"}));
     expect_silence(git({"status", "--porcelain"}));
   }

@@ -42,7 +42,7 @@ Pool TiersTest::pool() const {
 void TiersTest::start(std::vector<std::string> flags) {
   Pool wanted = pool();
   wanted.flags = std::move(flags);
-  mount_.reset();  // before the next one takes its place
+  mount_.reset();  // before the next mount starts
   mount_ = std::make_unique<Mount>(wanted);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The stage of the tier tests: three small filesystems of their own (ext4, xfs, ext4), so that
-// EXDEV, ENOSPC and a lost disk are real, and a mount over them that each test starts when it has
-// laid out what should be there before. Threads: caller locks.
+// The fixture of the tier tests: three small filesystems (ext4, xfs, ext4), so that EXDEV, ENOSPC
+// and a lost disk are real, and a mount over them that each test starts after it has created the
+// files that should exist before. Threads: caller locks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,19 +34,19 @@ class TiersTest : public testing::Test {
   Mount& mount() { return *mount_; }
   std::string operator/(const std::string& name) const { return base_ / "mnt" + "/" + name; }
 
-  // The path of `name` on a tier, past the mount.
+  // The path of `name` on a tier, which bypasses the mount.
   std::string on(const std::string& tier, const std::string& name) const;
   LoopFs& disk(const std::string& tier);
-  // Makes a file on a tier, with the directories above it. Before start() only: afterwards the
-  // names are the mount's.
+  // Creates a file on a tier, with its parent directories. Only before start(): afterwards names
+  // must be changed through the mount.
   void put(const std::string& tier, const std::string& name, std::string_view content);
   void put_dir(const std::string& tier, const std::string& name);
 
-  // Where the mount says a file is, and the tiers (in order) on which a name exists.
+  // The tier that the mount reports for a file; the tiers (in order) on which a name exists.
   std::string tier_of(const std::string& name) const;
   std::string tiers_with(const std::string& name) const;
 
-  // Writes a file past the mount until only `leave` bytes are free on a tier.
+  // Writes a file directly to a tier until only `leave` bytes are free there.
   void fill(const std::string& tier, std::uint64_t leave);
 
   // fsck of the unmounted pool.

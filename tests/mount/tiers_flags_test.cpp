@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// chattr +i and +a through the mount: each call is made on a file of the mount and on one of the
-// tier itself, and must end the same way, on ext4 and on xfs, small and large, served and passed
-// through.
+// chattr +i and +a through the mount: each call is made on a file of the mount and on a file of the
+// tier, and must have the same result, on ext4 and xfs, for small and large files, served and with
+// passthrough.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -37,7 +37,7 @@ void set_flags(const std::string& path, unsigned wanted) {
 
 std::string outcome(bool good) { return good ? "ok" : errno_name(errno); }
 
-// What a store through a shared mapping does; in a process of its own, since it may be killed.
+// The result of a store through a shared mapping, in a child process, because it may be killed.
 std::string store(int fd) {
   void* at = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return "refused";
@@ -49,7 +49,7 @@ std::string store(int fd) {
   return stored;
 }
 
-// Everything that changes bytes, by a descriptor that is open already.
+// All calls that change bytes through an open descriptor.
 std::string change_by(int fd) {
   std::string log;
   log += "write " + outcome(::write(fd, "W", 1) == 1) + "\n";
@@ -62,7 +62,7 @@ std::string change_by(int fd) {
   return log;
 }
 
-// Everything that changes bytes or names, by a file's name.
+// All calls that change bytes or names by path.
 std::string change(const std::string& path) {
   std::string log;
   const auto try_open = [&](const char* name, int flags) {
@@ -78,13 +78,13 @@ std::string change(const std::string& path) {
   try_open("O_APPEND", O_WRONLY | O_APPEND);
   try_open("O_RDWR|O_APPEND", O_RDWR | O_APPEND);
   {
-    // A reader who is there first decides how the file is open.
+    // An earlier reader decides whether the file is open with passthrough.
     const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     try_open("beside a reader", O_RDWR | O_APPEND);
     log += "store read-only " + store(reader.get()) + "\n";
   }
   {
-    // The kernel lets O_APPEND be taken away: bytes go to the end all the same.
+    // O_APPEND can be cleared, but bytes are still appended.
     const UniqueFd fd(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
     if (fd) ::fcntl(fd.get(), F_SETFL, 0);
     if (fd) log += "without O_APPEND " + outcome(::pwrite(fd.get(), "Q", 1, 0) == 1) + "\n";
@@ -99,7 +99,7 @@ std::string change(const std::string& path) {
 
 class FlagsTest : public TiersTest, public testing::WithParamInterface<Case> {
  protected:
-  // One file for the mount and one that is only used past it, on the same tier.
+  // One file for the mount and one that is used directly, on the same tier.
   void begin() {
     const Case& c = GetParam();
     for (const char* directory : {"d", "native"}) {
@@ -108,7 +108,7 @@ class FlagsTest : public TiersTest, public testing::WithParamInterface<Case> {
       ::chown(on(c.tier, std::string(directory) + "/f").c_str(), kAlice.uid, kAlice.gid);
     }
     start(c.passthrough ? std::vector<std::string>{"--no-migrate"}
-                        : std::vector<std::string>{"--no-migrate", "--no-passthrough"});
+                        : std::vector<std::string>{"--no-migrate", "--debug=passthrough=off"});
   }
   std::string ours() const { return *this / "d/f"; }
   std::string native() const { return on(GetParam().tier, "native/f"); }
@@ -123,7 +123,7 @@ class FlagsTest : public TiersTest, public testing::WithParamInterface<Case> {
   }
 };
 
-TEST_P(FlagsTest, AnImmutableFileIsChangedByNobody) {
+TEST_P(FlagsTest, ImmutableFileCannotBeChanged) {
   begin();
   set_both(FS_IMMUTABLE_FL);
   EXPECT_EQ(change(ours()), change(native())) << "root";
@@ -135,7 +135,7 @@ TEST_P(FlagsTest, AnImmutableFileIsChangedByNobody) {
   EXPECT_EQ(change(ours()), change(native())) << "and without the flag, again";
 }
 
-TEST_P(FlagsTest, AnAppendOnlyFileKeepsWhatItHas) {
+TEST_P(FlagsTest, AppendOnlyFileKeepsItsBytes) {
   begin();
   set_both(FS_APPEND_FL);
   EXPECT_EQ(change(ours()), change(native())) << "root";
@@ -147,7 +147,7 @@ TEST_P(FlagsTest, AnAppendOnlyFileKeepsWhatItHas) {
   EXPECT_EQ(change(ours()), change(native())) << "and without the flag, again";
 }
 
-TEST_P(FlagsTest, AFlagSetOnTheTierHoldsToo) {
+TEST_P(FlagsTest, FlagSetOnTheTierApplies) {
   begin();
   set_flags(on(GetParam().tier, "d/f"), FS_APPEND_FL);
   set_flags(native(), FS_APPEND_FL);
@@ -158,8 +158,9 @@ TEST_P(FlagsTest, AFlagSetOnTheTierHoldsToo) {
   EXPECT_EQ(change(ours()), change(native()));
 }
 
-// xfs lets go on who has it open; truncating opens the file anew with us, and that is refused.
-TEST_P(FlagsTest, WhoHasAFileOpenThatBecomesImmutableMayDoNoMoreThanOnTheTier) {
+// xfs allows changes through descriptors that were open before. Truncating a file of the mount
+// opens it again, which is refused.
+TEST_P(FlagsTest, OpenDescriptorOfAFileThatBecomesImmutableMayDoNoMoreThanOnTheTier) {
   begin();
   const UniqueFd fd(::open(ours().c_str(), O_RDWR | O_CLOEXEC));
   const UniqueFd other(::open(native().c_str(), O_RDWR | O_CLOEXEC));
@@ -176,12 +177,12 @@ TEST_P(FlagsTest, WhoHasAFileOpenThatBecomesImmutableMayDoNoMoreThanOnTheTier) {
   set_both(0);
 }
 
-TEST_P(FlagsTest, AFileThatBecomesAppendOnlyWhileItIsOpenIsNotMappedByNewcomers) {
+TEST_P(FlagsTest, FileThatBecomesAppendOnlyWhileOpenCannotBeMappedByNewOpens) {
   begin();
   const UniqueFd reader(::open(ours().c_str(), O_RDONLY | O_CLOEXEC));
   set_both(FS_APPEND_FL);
   const UniqueFd fd(::open(ours().c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
-  // Where the kernel reads the file by itself, an open that could be mapped must wait.
+  // With passthrough, an open that could be mapped must be refused.
   if (!fd) {
     EXPECT_EQ(errno, EBUSY);
   } else {

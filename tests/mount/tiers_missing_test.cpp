@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Tiers that are not there, come back, or were never ours; and the state directory lost.
+// Tiers that are missing, return, or belong to another pool; and a lost state directory.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -39,15 +39,14 @@ class MissingTierTest : public TiersTest {
     return false;
   }
 
-  // The errno of opening and reading a name of the mount; 0 if that worked.
+  // The errno of opening and reading a file of the mount; 0 if it succeeded.
   int read_errno(const std::string& name) {
     const UniqueFd fd(::open((*this / name).c_str(), O_RDONLY | O_CLOEXEC));
     char byte = 0;
     return fd && ::pread(fd.get(), &byte, 1, 0) >= 0 ? 0 : errno;
   }
 
-  // Lists a directory as far as that goes, and returns the errno it ended with; 0 for a complete
-  // listing.
+  // Lists a directory and returns the errno at its end; 0 for a complete listing.
   static int list_until_error(const std::string& path, Names& names) {
     DIR* dir = ::opendir(path.c_str());
     if (dir == nullptr) return errno;
@@ -67,12 +66,12 @@ class MissingTierTest : public TiersTest {
   }
 };
 
-TEST_F(MissingTierTest, AllTiersAreOnlineWhenTheyAreThere) {
+TEST_F(MissingTierTest, PresentTiersAreOnline) {
   start();
   for (const char* tier : {"nvme", "ssd", "hdd"}) EXPECT_TRUE(online(tier)) << tier;
 }
 
-TEST_F(MissingTierTest, AVanishedTierTakesOnlyItsOwnFiles) {
+TEST_F(MissingTierTest, MissingTierAffectsOnlyItsOwnFiles) {
   start();
   EXPECT_EQ(read_file(*this / "d/middle"), "middle");
   disk("ssd").vanish();
@@ -80,8 +79,8 @@ TEST_F(MissingTierTest, AVanishedTierTakesOnlyItsOwnFiles) {
   EXPECT_EQ(read_errno("d/middle"), EIO);
   EXPECT_EQ(read_errno("d/fast"), 0);
   EXPECT_EQ(read_errno("d/slow"), 0);
-  // The rest is listed, and then an error keeps `rsync --delete` from taking what is missing for
-  // deleted.
+  // The other entries are listed, then an error keeps `rsync --delete` from deleting the missing
+  // ones at its destination.
   Names names;
   EXPECT_EQ(list_until_error(*this / "d", names), EIO);
   EXPECT_TRUE(std::ranges::count(names, "fast") == 1 && std::ranges::count(names, "slow") == 1);
@@ -93,7 +92,7 @@ TEST_F(MissingTierTest, AVanishedTierTakesOnlyItsOwnFiles) {
   EXPECT_TRUE(names_in(on("ssd", "")).empty()) << "nothing is made on the bare mount point";
 }
 
-TEST_F(MissingTierTest, AFileOpenWhenItsTierVanishesDoesNotHangItsReader) {
+TEST_F(MissingTierTest, ReaderOfAFileOnAMissingTierDoesNotHang) {
   start();
   const UniqueFd fd(::open((*this / "d/middle").c_str(), O_RDWR | O_CLOEXEC));
   disk("ssd").vanish();
@@ -103,7 +102,7 @@ TEST_F(MissingTierTest, AFileOpenWhenItsTierVanishesDoesNotHangItsReader) {
   EXPECT_TRUE(got == 1 || errno == EIO) << errno_name(errno);
 }
 
-TEST_F(MissingTierTest, AVanishedTierThatComesBackIsServedAgain) {
+TEST_F(MissingTierTest, ReturnedTierIsServedAgain) {
   start();
   const ino_t inode = lstat_of(*this / "d/middle").st_ino;
   disk("ssd").vanish();
@@ -116,13 +115,13 @@ TEST_F(MissingTierTest, AVanishedTierThatComesBackIsServedAgain) {
   EXPECT_EQ(names_in(*this / "d"), (Names{"fast", "middle", "slow"}));
 }
 
-TEST_F(MissingTierTest, ItsDirectoriesAreNeitherRemovedNorRenamedBehindItsBack) {
+TEST_F(MissingTierTest, DirectoriesOfAMissingTierCannotBeRemovedOrRenamed) {
   start();
   disk("ssd").vanish();
   ASSERT_TRUE(eventually([&] { return !online("ssd"); }));
   ASSERT_EQ(::unlink((*this / "d/fast").c_str()), 0);
   ASSERT_EQ(::unlink((*this / "d/slow").c_str()), 0);
-  // "middle" may be in it still: nobody can know.
+  // "middle" may still be in it; that is unknown.
   EXPECT_LT(::rmdir((*this / "d").c_str()), 0);
   EXPECT_LT(::rename((*this / "d").c_str(), (*this / "moved").c_str()), 0);
   disk("ssd").come_back();
@@ -130,14 +129,14 @@ TEST_F(MissingTierTest, ItsDirectoriesAreNeitherRemovedNorRenamedBehindItsBack) 
   EXPECT_TRUE(eventually([&] { return read_errno("d/middle") == 0; }));
 }
 
-TEST_F(MissingTierTest, UnmountingWorksWithoutIt) {
+TEST_F(MissingTierTest, UnmountWorksWithoutTheTier) {
   start();
   disk("hdd").vanish();
   ASSERT_TRUE(eventually([&] { return !online("hdd"); }));
   EXPECT_NO_THROW(mount().umount());
 }
 
-TEST_F(MissingTierTest, AMountWithoutItIsRefusedAndItsEmptyMountPointIsNotAdopted) {
+TEST_F(MissingTierTest, MountIsRefusedAndTheEmptyMountPointIsNotAdopted) {
   start();
   mount().umount();
   disk("ssd").vanish();
@@ -150,7 +149,7 @@ TEST_F(MissingTierTest, AMountWithoutItIsRefusedAndItsEmptyMountPointIsNotAdopte
   EXPECT_EQ(names_in(*this / "d"), (Names{"fast", "middle", "slow"}));
 }
 
-TEST_F(MissingTierTest, ADegradedMountServesTheRest) {
+TEST_F(MissingTierTest, DegradedMountServesTheOtherTiers) {
   start();
   mount().umount();
   disk("ssd").vanish();
@@ -168,7 +167,7 @@ TEST_F(MissingTierTest, ADegradedMountServesTheRest) {
   EXPECT_EQ(read_file(*this / "d/middle"), "middle");
 }
 
-TEST_F(MissingTierTest, ATierOfAnotherPoolIsRefused) {
+TEST_F(MissingTierTest, TierOfAnotherPoolIsRefused) {
   start();
   mount().umount();
   const Pool other{{"a=" + base_.make_dir("a"), "b=" + on("ssd", "")},
@@ -213,7 +212,7 @@ TEST_F(MissingTierTest, GarbageInTheDatabaseDoesNotStopTheMount) {
   EXPECT_EQ(read_file(*this / "g"), "y");
 }
 
-TEST_F(MissingTierTest, TheDatabaseCutShortDoesNotStopTheMount) {
+TEST_F(MissingTierTest, TruncatedDatabaseDoesNotStopTheMount) {
   start();
   mount().umount();
   for (const auto& file : std::filesystem::recursive_directory_iterator(base_ / "state")) {
@@ -223,7 +222,7 @@ TEST_F(MissingTierTest, TheDatabaseCutShortDoesNotStopTheMount) {
   EXPECT_EQ(read_file(*this / "d/slow"), "slow");
 }
 
-TEST_F(MissingTierTest, ALostTierIsGivenUpAndNoLongerMissed) {
+TEST_F(MissingTierTest, TierThatWasGivenUpIsNotRequired) {
   start();
   const auto drain = [&] { return sluice({"tier", "drain", "ssd", "--lost", base_ / "mnt"}); };
   CommandResult result = drain();
@@ -246,7 +245,7 @@ TEST_F(MissingTierTest, ALostTierIsGivenUpAndNoLongerMissed) {
   EXPECT_EQ(list_until_error(*this / "d", names), 0) << "nothing is missing";
 }
 
-TEST_F(MissingTierTest, ATierThatWasGivenUpAndComesBackIsMissedAgain) {
+TEST_F(MissingTierTest, TierThatWasGivenUpAndReturnsIsRequiredAgain) {
   start();
   const auto give_up = [&] {
     disk("ssd").vanish();
@@ -267,7 +266,7 @@ TEST_F(MissingTierTest, ATierThatWasGivenUpAndComesBackIsMissedAgain) {
   EXPECT_EQ(read_file(*this / "d/middle"), "middle");
   expect_it_is_missed();
 
-  // The same if it is back at a later mount only.
+  // The same if it returns only at a later mount.
   mount().mount();
   give_up();
   mount().umount();

@@ -45,7 +45,7 @@ class TierNamespaceTest : public TiersTest {
   }
 };
 
-TEST_F(TierNamespaceTest, ADirectoryOnSeveralTiersIsOne) {
+TEST_F(TierNamespaceTest, DirectoryOnSeveralTiersIsOneDirectory) {
   put_everywhere("d");
   put("nvme", "d/sub/a", "a");
   put("hdd", "d/sub/b", "b");
@@ -54,12 +54,12 @@ TEST_F(TierNamespaceTest, ADirectoryOnSeveralTiersIsOne) {
   EXPECT_EQ(names_in(*this / ""), Names{"d"});
   EXPECT_EQ(names_in(*this / "d"), (Names{"on-hdd", "on-nvme", "on-ssd", "other", "sub"}));
   EXPECT_EQ(names_in(*this / "d/sub"), (Names{"a", "b"}));
-  // 2 and one for each subdirectory; or 1, which tells find(1) and others that nobody counted.
+  // 2 plus the number of subdirectories; or 1, which means "not counted" to find(1) and others.
   const nlink_t links = lstat_of(*this / "d").st_nlink;
   EXPECT_TRUE(links == 4 || links == 1) << links;
 }
 
-TEST_F(TierNamespaceTest, EntriesHaveTheInodeNumbersThatStatSays) {
+TEST_F(TierNamespaceTest, EntriesHaveTheInodeNumbersOfStat) {
   put_everywhere("d");
   put_everywhere("d/sub");
   start();
@@ -74,7 +74,7 @@ TEST_F(TierNamespaceTest, EntriesHaveTheInodeNumbersThatStatSays) {
 }
 
 TEST_F(TierNamespaceTest, FilesOfDifferentTiersNeverShareAnInodeNumber) {
-  // Fresh filesystems of one kind number their first files alike.
+  // New filesystems of the same type give their first files the same numbers.
   for (int i = 0; i < 50; ++i) {
     put("nvme", "a" + std::to_string(i), "a");
     put("hdd", "b" + std::to_string(i), "b");
@@ -88,7 +88,7 @@ TEST_F(TierNamespaceTest, FilesOfDifferentTiersNeverShareAnInodeNumber) {
   EXPECT_EQ(owners.size(), 100u);
 }
 
-TEST_F(TierNamespaceTest, AnExistingTreeIsAdoptedAsItIs) {
+TEST_F(TierNamespaceTest, ExistingTreeIsAdoptedUnchanged) {
   put("ssd", "tree/a/f", pattern(100'000, 1));
   put("ssd", "tree/b/g", "g");
   ::chmod(on("ssd", "tree/a/f").c_str(), 04711);
@@ -118,7 +118,7 @@ TEST_F(TierNamespaceTest, TheMarkerIsHidden) {
   EXPECT_LT(::rmdir((*this / ".sluice").c_str()), 0);
 }
 
-TEST_F(TierNamespaceTest, OfTwoFilesWithOnePathTheFastestWinsAndTheOtherIsUntouched) {
+TEST_F(TierNamespaceTest, FileOnTheFasterTierHidesOneWithTheSamePath) {
   put("ssd", "d/f", "fast");
   put("hdd", "d/f", "slow");
   start();
@@ -135,7 +135,7 @@ TEST_F(TierNamespaceTest, OfTwoFilesWithOnePathTheFastestWinsAndTheOtherIsUntouc
   EXPECT_EQ(read_file(on("hdd", "d/f")), "slow");
 }
 
-TEST_F(TierNamespaceTest, AFileHidesADirectoryOfTheSamePathOnASlowerTier) {
+TEST_F(TierNamespaceTest, FileHidesADirectoryOfTheSamePathOnASlowerTier) {
   put("nvme", "x", "file");
   put("hdd", "x/inside", "hidden");
   start();
@@ -153,7 +153,7 @@ TEST_F(TierNamespaceTest, FsckOfAnOrdinaryPoolIsClean) {
   EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
 }
 
-TEST_F(TierNamespaceTest, NamesOnSlowerTiersCountAsTaken) {
+TEST_F(TierNamespaceTest, CreateFailsIfASlowerTierHasTheName) {
   put("hdd", "file", "x");
   put("hdd", "dir/f", "x");
   put("hdd", "full/f", "x");
@@ -176,7 +176,7 @@ TEST_F(TierNamespaceTest, NamesOnSlowerTiersCountAsTaken) {
   EXPECT_EQ(rename("empty", "file"), ENOTDIR);
 }
 
-TEST_F(TierNamespaceTest, AFileRenamedOverOneOnAnotherTierReplacesIt) {
+TEST_F(TierNamespaceTest, RenameReplacesAFileOnAnotherTier) {
   put("nvme", "a", "from nvme");
   put("hdd", "b", "on hdd");
   put("hdd", "c", "from hdd");
@@ -200,7 +200,7 @@ TEST_F(TierNamespaceTest, AFileRenamedOverOneOnAnotherTierReplacesIt) {
   }
 }
 
-TEST_F(TierNamespaceTest, AFileMovesIntoADirectoryThatItsTierLacks) {
+TEST_F(TierNamespaceTest, RenameIntoADirectoryThatTheTierLacksCreatesIt) {
   put("hdd", "a/f", "slow");
   put_dir("nvme", "b/c");
   ::chmod(on("nvme", "b").c_str(), 0711);
@@ -212,7 +212,7 @@ TEST_F(TierNamespaceTest, AFileMovesIntoADirectoryThatItsTierLacks) {
   EXPECT_TRUE(names_in(*this / "a").empty());
 }
 
-TEST_F(TierNamespaceTest, ADirectoryMovesOnEveryTier) {
+TEST_F(TierNamespaceTest, DirectoryIsRenamedOnEveryTier) {
   put_everywhere("d");
   put_everywhere("d/sub");
   start();
@@ -232,7 +232,7 @@ TEST_F(TierNamespaceTest, ADirectoryMovesOnEveryTier) {
   }
 }
 
-TEST_F(TierNamespaceTest, ADirectoryMovesOntoAnEmptyOneOfOtherTiers) {
+TEST_F(TierNamespaceTest, DirectoryReplacesAnEmptyOneOfOtherTiers) {
   put_everywhere("d");
   put_dir("hdd", "empty");
   put_dir("nvme", "empty");
@@ -246,7 +246,7 @@ TEST_F(TierNamespaceTest, ADirectoryMovesOntoAnEmptyOneOfOtherTiers) {
   EXPECT_EQ(tiers_with("d"), "");
 }
 
-TEST_F(TierNamespaceTest, NewFilesAppearInAMovedDirectory) {
+TEST_F(TierNamespaceTest, NewFilesAppearInARenamedDirectory) {
   put_everywhere("d");
   start();
   EXPECT_EQ(names_in(*this / "d").size(), 3u);
@@ -335,7 +335,7 @@ TEST_F(TierNamespaceTest, ChangesOfADirectoryReachEveryCopy) {
   EXPECT_NE(xattr_of(d, "system.posix_acl_default"), std::nullopt);
 }
 
-TEST_F(TierNamespaceTest, AnAclThatWasRevokedStaysRevoked) {
+TEST_F(TierNamespaceTest, RevokedAclStaysRevoked) {
   put("ssd", "salaries", "secret");
   start({"--no-migrate"});
   const std::string path = *this / "salaries";
@@ -362,7 +362,7 @@ TEST_F(TierNamespaceTest, AnAclThatWasRevokedStaysRevoked) {
   EXPECT_EQ(xattr_of(on("ssd", "salaries"), "system.posix_acl_access"), std::nullopt);
 }
 
-TEST_F(TierNamespaceTest, AHardLinkGoesWhereItsFileIs) {
+TEST_F(TierNamespaceTest, HardLinkIsCreatedOnTheTierOfItsFile) {
   put("hdd", "a/f", "slow");
   put_dir("nvme", "b");
   ::chmod(on("nvme", "b").c_str(), 0711);
@@ -393,7 +393,7 @@ TEST_F(TierNamespaceTest, InodeNumbersSurviveARemount) {
   for (const auto& [name, inode] : before) EXPECT_EQ(lstat_of(*this / name).st_ino, inode) << name;
 }
 
-TEST_F(TierNamespaceTest, ToolsCopyATreeOfSeveralTiersWhole) {
+TEST_F(TierNamespaceTest, ToolsCopyATreeOfSeveralTiersCompletely) {
   put_everywhere("d");
   put_everywhere("d/sub");
   put("ssd", "d/big", pattern(3 << 20, 5));

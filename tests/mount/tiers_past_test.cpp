@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel's memory of names against what is on the tiers: files put there past the mount, and
-// names that change while others open them.
+// The names that the kernel caches differ from those on the tiers: files created directly on a
+// tier, and names that change while other processes open them.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,12 +18,12 @@ namespace {
 
 class PastTheMountTest : public TiersTest {
  protected:
-  // Makes the kernel remember that there is no such name.
+  // Makes the kernel cache that the name does not exist.
   void look_for(const std::string& name) {
     ASSERT_FALSE(exists(*this / name));
     ASSERT_FALSE(exists(*this / name));
   }
-  // What opening with O_CREAT gives a user: an errno's name, or what is in the file.
+  // The result of open with O_CREAT as a user: the name of an errno, or the content of the file.
   std::string create(const User& user, const std::string& name, int flags = O_RDWR) {
     const std::string path = *this / name;
     return as_user(user, [&]() -> std::string {
@@ -37,7 +37,7 @@ class PastTheMountTest : public TiersTest {
   }
 };
 
-TEST_F(PastTheMountTest, CreatingANameThatIsTakenAsksWhetherTheCallerMay) {
+TEST_F(PastTheMountTest, CreatingAnExistingNameChecksPermissions) {
   put_dir("nvme", "pub");
   put_dir("hdd", "pub");
   for (const char* tier : {"nvme", "hdd"}) ASSERT_EQ(::chmod(on(tier, "pub").c_str(), 01777), 0);
@@ -57,7 +57,7 @@ TEST_F(PastTheMountTest, CreatingANameThatIsTakenAsksWhetherTheCallerMay) {
   }
 }
 
-TEST_F(PastTheMountTest, AFifoInThePlaceOfANewFileHangsNobody) {
+TEST_F(PastTheMountTest, FifoInPlaceOfANewFileDoesNotBlockTheDaemon) {
   put_dir("nvme", "pub");
   ASSERT_EQ(::chmod(on("nvme", "pub").c_str(), 0777), 0);
   start();
@@ -68,8 +68,8 @@ TEST_F(PastTheMountTest, AFifoInThePlaceOfANewFileHangsNobody) {
   EXPECT_EQ(names_in(*this / "pub"), std::vector<std::string>{"p"});
 }
 
-// Every program that saves its files atomically does this.
-TEST_F(PastTheMountTest, WhoOpensAFileWhileItIsReplacedReadsTheOldOrTheNew) {
+// Programs that save files atomically do this.
+TEST_F(PastTheMountTest, OpenDuringReplacementReadsTheOldOrTheNewFile) {
   start();
   write_file(*this / "f", "0");
   std::atomic<bool> done{false};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where new files go, and what happens to a file whose tier fills up while it is written.
+// The tier of new files, and files whose tier becomes full while they are written.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
@@ -17,7 +17,7 @@ namespace {
 
 class PlacementTest : public TiersTest {};
 
-TEST_F(PlacementTest, ANewFileGoesToTheFastestTier) {
+TEST_F(PlacementTest, NewFileIsCreatedOnTheFastestTier) {
   start();
   write_file(*this / "f", "hello");
   EXPECT_EQ(tier_of("f"), "nvme");
@@ -33,7 +33,7 @@ TEST_F(PlacementTest, VirtualAttributesAreNotListed) {
   EXPECT_EQ(::llistxattr((*this / "f").c_str(), list.data(), list.size()), 0);
 }
 
-TEST_F(PlacementTest, ANewFileGoesToTheNextTierAboveTheHighWatermark) {
+TEST_F(PlacementTest, NewFileIsCreatedOnTheNextTierAboveTheHighWatermark) {
   set_options("nvme", "high_watermark=50");
   fill("nvme", 10 * kMiB);
   start();
@@ -42,7 +42,7 @@ TEST_F(PlacementTest, ANewFileGoesToTheNextTierAboveTheHighWatermark) {
   EXPECT_EQ(tier_of("f"), "ssd");
 }
 
-TEST_F(PlacementTest, ANewFileGoesToTheLastTierWhenAllOthersAreAboveTheirs) {
+TEST_F(PlacementTest, NewFileIsCreatedOnTheLastTierIfAllOthersAreAboveTheirHighWatermark) {
   set_options("nvme", "high_watermark=50");
   set_options("ssd", "high_watermark=50");
   fill("nvme", 10 * kMiB);
@@ -52,7 +52,7 @@ TEST_F(PlacementTest, ANewFileGoesToTheLastTierWhenAllOthersAreAboveTheirs) {
   EXPECT_EQ(tiers_with("f"), "hdd");
 }
 
-TEST_F(PlacementTest, ACapacityLimitCountsAsTheSizeOfTheTier) {
+TEST_F(PlacementTest, CapacityLimitsTheSizeOfTheTier) {
   set_options("nvme", "capacity=16MiB,high_watermark=90");
   fill("nvme", 20 * kMiB);
   start();
@@ -60,7 +60,7 @@ TEST_F(PlacementTest, ACapacityLimitCountsAsTheSizeOfTheTier) {
   EXPECT_EQ(tiers_with("f"), "ssd");
 }
 
-TEST_F(PlacementTest, AnExistingFileIsWrittenWhereItIs) {
+TEST_F(PlacementTest, ExistingFileIsWrittenOnItsTier) {
   put("hdd", "d/f", "old");
   start();
   write_file(*this / "d/f", "new");
@@ -68,7 +68,7 @@ TEST_F(PlacementTest, AnExistingFileIsWrittenWhereItIs) {
   EXPECT_EQ(read_file(on("hdd", "d/f")), "new");
 }
 
-TEST_F(PlacementTest, AFileInADirectoryOfAnotherTierBringsItsDirectoryAlong) {
+TEST_F(PlacementTest, NewFileCreatesItsDirectoryOnItsTier) {
   put_dir("hdd", "d/e");
   ::chown(on("hdd", "d").c_str(), 12, 34);
   ::chmod(on("hdd", "d").c_str(), 02775);
@@ -113,8 +113,8 @@ TEST_F(PlacementTest, OpensAreCountedAndTheCountSurvivesARemount) {
   EXPECT_EQ(accesses(), before + 7);
 }
 
-// Spilling. Every reserve is larger than its tier, so that the daemon serves all that is written,
-// and new files go to the first tier although it is nearly full.
+// Spilling. Every reserve is larger than its tier, so that the daemon serves all writes and new
+// files are created on the first tier although it is nearly full.
 class SpillTest : public TiersTest {
  protected:
   void SetUp() override {
@@ -138,7 +138,7 @@ class SpillTest : public TiersTest {
     return true;
   }
 
-  // The offset of the first block that is not as written; -1 if all are.
+  // The offset of the first wrong block; -1 if all are right.
   static long first_wrong_block(int fd, std::uint64_t bytes) {
     std::string got(kBlock, '\0');
     for (std::uint64_t at = 0; at < bytes; at += kBlock) {
@@ -153,7 +153,7 @@ class SpillTest : public TiersTest {
   static constexpr std::size_t kBlock = 256 << 10;
 };
 
-TEST_F(SpillTest, AFileThatOutgrowsItsTierGoesOnInTheNext) {
+TEST_F(SpillTest, FileThatOutgrowsItsTierContinuesOnTheNext) {
   start();
   const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0640));
   ASSERT_TRUE(fd);
@@ -178,7 +178,7 @@ TEST_F(SpillTest, AFileThatOutgrowsItsTierGoesOnInTheNext) {
   EXPECT_EQ(after.st_nlink, 1u);
 }
 
-TEST_F(SpillTest, TheInodeNumberStaysAlsoOverARemount) {
+TEST_F(SpillTest, InodeNumberStaysTheSameAfterARemount) {
   start();
   ino_t inode = 0;
   {
@@ -193,7 +193,7 @@ TEST_F(SpillTest, TheInodeNumberStaysAlsoOverARemount) {
   EXPECT_EQ(first_wrong_block(fd.get(), 16 * kMiB), -1);
 }
 
-TEST_F(SpillTest, OtherDescriptorsFollow) {
+TEST_F(SpillTest, OtherDescriptorsSeeTheSpilledFile) {
   start();
   const UniqueFd writer(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0640));
   ASSERT_TRUE(write_blocks(writer.get(), 1 * kMiB));
@@ -208,7 +208,7 @@ TEST_F(SpillTest, OtherDescriptorsFollow) {
   EXPECT_EQ(lstat_of(*this / "f").st_size, static_cast<off_t>(16 * kMiB + 4));
 }
 
-TEST_F(SpillTest, AnAppenderSpillsWithoutAGap) {
+TEST_F(SpillTest, AppendingWriterSpillsWithoutAGap) {
   start();
   const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0640));
   for (std::uint64_t at = 0; at < 16 * kMiB; at += kBlock) {
@@ -235,7 +235,7 @@ TEST_F(SpillTest, HolesStayHoles) {
   EXPECT_STREQ(far.data(), "far");
 }
 
-TEST_F(SpillTest, ANestedFileTakesItsDirectoriesAlong) {
+TEST_F(SpillTest, SpilledFileCreatesItsDirectories) {
   start();
   ASSERT_EQ(::mkdir((*this / "d").c_str(), 0750), 0);
   ASSERT_EQ(::mkdir((*this / "d/e").c_str(), 0700), 0);
@@ -247,7 +247,7 @@ TEST_F(SpillTest, ANestedFileTakesItsDirectoriesAlong) {
   EXPECT_EQ(names_in(*this / "d/e"), std::vector<std::string>{"f"});
 }
 
-TEST_F(SpillTest, AnUnlinkedFileSpillsToo) {
+TEST_F(SpillTest, UnlinkedFileCanSpill) {
   start();
   const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0640));
   ASSERT_EQ(::unlink((*this / "f").c_str()), 0);
@@ -256,7 +256,7 @@ TEST_F(SpillTest, AnUnlinkedFileSpillsToo) {
   EXPECT_EQ(names_in(*this / ""), std::vector<std::string>{".filler"});
 }
 
-TEST_F(SpillTest, AFileWithTwoNamesKeepsBothWhateverHappens) {
+TEST_F(SpillTest, FileWithTwoNamesKeepsBothWhenItsTierIsFull) {
   start();
   const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0640));
   ASSERT_TRUE(write_blocks(fd.get(), 1 * kMiB));
@@ -271,19 +271,19 @@ TEST_F(SpillTest, AFileWithTwoNamesKeepsBothWhateverHappens) {
   EXPECT_EQ(lstat_of(*this / "g").st_size, lstat_of(*this / "f").st_size);
 }
 
-TEST_F(SpillTest, WhenEveryTierIsFullTheWriterIsTold) {
+TEST_F(SpillTest, WriterGetsEnospcIfEveryTierIsFull) {
   fill("ssd", 12 * kMiB);
   fill("hdd", 12 * kMiB);
   start();
   const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0640));
   EXPECT_FALSE(write_blocks(fd.get(), 64 * kMiB));
   EXPECT_EQ(errno, ENOSPC);
-  EXPECT_EQ(first_wrong_block(fd.get(), 4 * kMiB), -1) << "what was written before is still there";
+  EXPECT_EQ(first_wrong_block(fd.get(), 4 * kMiB), -1) << "bytes written before were lost";
   ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
   EXPECT_TRUE(write_blocks(fd.get(), 1 * kMiB)) << "and room made is room again";
 }
 
-TEST_F(SpillTest, DirectoriesAndLinksGoOnWhenTheFastestTierIsFull) {
+TEST_F(SpillTest, DirectoriesAndLinksCanBeCreatedWhenTheFastestTierIsFull) {
   fill("nvme", 0);
   start();
   for (int i = 0; i < 2000; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A file that grows reaches the end of the pool, not of its tier: by the programs that people use,
-// in sizes from half to five times the room of each tier. A few of them here; all of them with
+// A growing file can use the space of all tiers, not only of its own. Tested with common programs
+// and sizes from half to five times the free space of each tier: a few here, all with
 // SLUICE_LONG=1.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ bool is_long() {
 
 constexpr std::size_t kPiece = 1 << 20;
 
-// Writes `bytes` of `data` to `path`. Empty, or what went wrong.
+// Writes `bytes` of `data` to `path`. Returns the problem, or an empty string.
 using Writer = std::function<std::string(const std::string& source, const std::string& path,
                                          std::uint64_t bytes)>;
 
@@ -77,7 +77,7 @@ std::string by_mapping(const std::string& source, const std::string& path, std::
   const UniqueFd fd(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) < 0)
     return "ftruncate: " + errno_name(errno);
-  // A child of its own: a store for which there is no room may kill it.
+  // In a child process: a store without space may kill it.
   return in_child([&] { return store_all(source, fd.get(), bytes); });
 }
 std::string by_allocation(const std::string& source, const std::string& path, std::uint64_t bytes) {
@@ -109,7 +109,7 @@ class RoomTest : public TiersTest, public testing::WithParamInterface<bool> {
     fill("ssd", kSsd);
     fill("hdd", kHdd);
     start(GetParam() ? std::vector<std::string>{"--no-migrate"}
-                     : std::vector<std::string>{"--no-migrate", "--no-passthrough"});
+                     : std::vector<std::string>{"--no-migrate", "--debug=passthrough=off"});
   }
 
   std::string source(std::uint64_t bytes) {
@@ -118,15 +118,16 @@ class RoomTest : public TiersTest, public testing::WithParamInterface<bool> {
     return path;
   }
 
-  // Empty, or what is wrong with how `writer` did. A file that fits a tier must get there; one for
-  // which there is no tier must be refused with ENOSPC, and what was written before must be there.
+  // Returns the problem with the result of `writer`, or an empty string. A file that fits a tier
+  // must be written completely; one that does not must fail with ENOSPC and keep the bytes written
+  // before.
   std::string try_one(const Named& writer, std::uint64_t bytes) {
     const std::string path = *this / (std::string(writer.name) + std::to_string(bytes));
     const std::string from = source(bytes);
     const std::string failed = writer.write(from, path, bytes);
     const std::string wanted = read_file(from);
     std::string wrong;
-    // In between root may use what ext4 keeps back for it.
+    // For sizes in between, root may use the blocks that ext4 reserves.
     const bool fits = bytes<kHdd * 15 / 16, does_not = bytes> kHdd * 3 / 2;
     if (failed.empty() ? does_not : fits) {
       wrong = failed.empty() ? "it was not told" : failed;
@@ -136,14 +137,14 @@ class RoomTest : public TiersTest, public testing::WithParamInterface<bool> {
       wrong = failed;
     } else if (!failed.empty() && exists(path) && std::string_view(writer.name) != "allocation" &&
                !wanted.starts_with(read_file(path))) {
-      wrong = "what was written before is not there";
+      wrong = "bytes written before were lost";
     }
     ::unlink(path.c_str());
     return wrong.empty() ? ""
                          : std::string(writer.name) + " " + std::to_string(bytes) + ": " + wrong;
   }
 
-  // Everything that was written is gone from every tier, and so are copies that were given up.
+  // Expects that no file and no abandoned copy is left on any tier.
   void expect_nothing_left() {
     for (const char* tier : {"nvme", "ssd", "hdd"})
       EXPECT_EQ(names_in(on(tier, ".sluice/tmp")), std::vector<std::string>{}) << tier;
@@ -156,7 +157,7 @@ class RoomTest : public TiersTest, public testing::WithParamInterface<bool> {
       {"tar", by_tar},       {"mapping", by_mapping}, {"allocation", by_allocation}};
 };
 
-TEST_P(RoomTest, AFileThatFitsATierGetsThereByWhateverProgram) {
+TEST_P(RoomTest, FileThatFitsATierCanBeWrittenByAnyProgram) {
   begin();
   for (const Named& writer : writers_) {
     EXPECT_EQ(try_one(writer, 40 * kMiB + 4096), "");
@@ -172,7 +173,7 @@ TEST_P(RoomTest, SizesAroundTheRoomOfEachTier) {
       for (const double times : {0.5, 0.9, 1.1, 2.0, 5.0}) {
         const auto bytes = static_cast<std::uint64_t>(static_cast<double>(room) * times) & ~4095ull;
         if (!is_long() && (times < 1 || bytes > 130 * kMiB)) continue;
-        // What is stored through a mapping comes to us late: the program hears of ENOSPC at msync.
+        // Stores through a mapping reach the daemon late: the program gets ENOSPC from msync.
         if (std::string_view(writer.name) == "mapping" && bytes > kHdd / 2) continue;
         EXPECT_EQ(try_one(writer, bytes), "");
       }
@@ -185,7 +186,7 @@ TEST_P(RoomTest, SizesAroundTheRoomOfEachTier) {
 
 TEST_P(RoomTest, FourFilesAtOnce) {
   begin();
-  // Together more than any tier has room for but the last; each more than the first.
+  // Together they fit only the last tier; each is larger than the first.
   const std::uint64_t bytes = 13 * kMiB;
   source(bytes);
   const auto wrong = in_parallel(4, 4, 4, [&](std::uint64_t i) {
@@ -200,7 +201,7 @@ TEST_P(RoomTest, FourFilesAtOnce) {
   expect_nothing_left();
 }
 
-TEST_P(RoomTest, AnUnnamedFileThatOutgrewItsTierCanStillGetAName) {
+TEST_P(RoomTest, SpilledUnnamedFileCanBeLinked) {
   begin();
   const UniqueFd fd(::open((*this / "").c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
   ASSERT_TRUE(fd) << errno_name(errno);
@@ -217,7 +218,7 @@ TEST_P(RoomTest, AnUnnamedFileThatOutgrewItsTierCanStillGetAName) {
   EXPECT_EQ(tier_of("named"), "hdd");
 }
 
-TEST_P(RoomTest, AReaderSeesWhatIsWrittenBesideIt) {
+TEST_P(RoomTest, ReaderSeesConcurrentWrites) {
   begin();
   const UniqueFd writer(::open((*this / "f").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
   ASSERT_EQ(::pwrite(writer.get(), "first", 5, 0), 5);

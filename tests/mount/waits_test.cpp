@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One user's requests that wait, and everybody else's.
+// Requests that block must not delay requests of other users.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sched.h>
@@ -28,7 +28,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A disk on which whatever wants to change something waits.
+// A disk on which all changes block.
 class Frozen {
  public:
   explicit Frozen(const std::string& path)
@@ -56,7 +56,7 @@ class WaitsTest : public TiersTest {
     flags.push_back("--no-migrate");
     start(std::move(flags));
   }
-  // Whether a request from each core is answered while others wait.
+  // Whether a request from each core is answered while others block.
   bool is_answered() {
     bool all = true;
     for (unsigned core = 0; core < std::thread::hardware_concurrency(); ++core) {
@@ -66,7 +66,7 @@ class WaitsTest : public TiersTest {
         return ::stat((*this / ("nothing" + std::to_string(core))).c_str(), &st);
       });
       all = all && asked.wait_for(seconds(20)) == std::future_status::ready;
-      if (!all) thaw_.reset();  // or it would wait for ever
+      if (!all) thaw_.reset();  // otherwise it would block for ever
     }
     return all;
   }
@@ -96,7 +96,8 @@ void WaitsTest::check_slow_requests() {
   }
   EXPECT_TRUE(is_answered());
   for (auto& each : waiting)
-    EXPECT_EQ(each.wait_for(seconds(0)), std::future_status::timeout) << "it did not wait at all";
+    EXPECT_EQ(each.wait_for(seconds(0)), std::future_status::timeout)
+        << "the request did not block";
   thaw_.reset();
   for (auto& each : waiting) EXPECT_EQ(each.get(), 0);
   for (const UniqueFd& file : files) {
@@ -107,17 +108,17 @@ void WaitsTest::check_slow_requests() {
   }
 }
 
-TEST_F(WaitsTest, SlowRequestsHoldUpNobodyElses) {
+TEST_F(WaitsTest, SlowRequestsDoNotDelayOthers) {
   start_all({});
   check_slow_requests();
 }
 
-TEST_F(WaitsTest, NorDoTheyWithoutIoUring) {
-  start_all({"--no-io-uring"});
+TEST_F(WaitsTest, SlowRequestsDoNotDelayOthersWithoutIoUring) {
+  start_all({"--debug=io_uring=off"});
   check_slow_requests();
 }
 
-TEST_F(WaitsTest, AnUnmountWaitsForTheFilesAndIsDone) {
+TEST_F(WaitsTest, UnmountWaitsForSlowFiles) {
   start_all({});
   const std::string name = *this / "f";
   {
@@ -128,12 +129,12 @@ TEST_F(WaitsTest, AnUnmountWaitsForTheFilesAndIsDone) {
   EXPECT_TRUE(fsck().ok());
 }
 
-TEST_F(WaitsTest, ALeaseOnTheTierHoldsUpNobody) {
+TEST_F(WaitsTest, LeaseOnTheTierDoesNotDelayOthers) {
   start_all({});
   ::signal(SIGIO, SIG_IGN);
   write_file(*this / "f", std::string(1 << 20, 'x'));
   const UniqueFd lease(::open(on("nvme", "f").c_str(), O_RDWR | O_CLOEXEC));
-  // The daemon hears of the close a moment later.
+  // The daemon learns about the close asynchronously.
   ASSERT_TRUE(eventually([&] { return ::fcntl(lease.get(), F_SETLEASE, F_WRLCK) == 0; }));
   const UniqueFd refused(::open((*this / "f").c_str(), O_RDONLY | O_CLOEXEC));
   EXPECT_FALSE(refused);
@@ -142,12 +143,12 @@ TEST_F(WaitsTest, ALeaseOnTheTierHoldsUpNobody) {
   EXPECT_EQ(read_file(*this / "f").size(), 1U << 20);
 }
 
-// The tree is deeper than a thread's stack is large. The pin can't be met, since no request makes
-// so many directories on another tier.
-TEST(DeepTreeTest, APinAtTheBottomHarmsNobody) {
+// The tree is too deep for recursion on the stack of a thread. The pin has no effect, because no
+// request creates so many directories on another tier.
+TEST(DeepTreeTest, PinAtTheBottomOfADeepTreeWorks) {
   if (!require_mounts("mount")) return;
   const TempDir base;
-  // What the threads of the daemon get.
+  // The stack size of the threads of the daemon.
   rlimit before{};
   ::getrlimit(RLIMIT_STACK, &before);
   const rlimit little{512 << 10, before.rlim_max};

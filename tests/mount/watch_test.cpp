@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a mount tells those who watch it.
+// Observing a mount: activity, metrics, log, top.
 #include <netinet/in.h>
 #include <poll.h>
 #include <pty.h>
@@ -20,10 +20,10 @@
 namespace sluice::test {
 namespace {
 
-// What came over `socket` until the other side closed it; a minute is enough.
+// Reads `socket` until the other side closes it, for at most a minute.
 std::string read_all(int socket) {
-  const timeval patience{.tv_sec = 60, .tv_usec = 0};
-  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{.tv_sec = 60, .tv_usec = 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   std::string out;
   char piece[4096];
   for (ssize_t got; (got = ::recv(socket, piece, sizeof piece, 0)) > 0;)
@@ -71,7 +71,7 @@ class WatchTest : public TieringTest {
   }
 };
 
-TEST_F(WatchTest, TheHottestFilesAreKnownWithinSecondsOfTheirUse) {
+TEST_F(WatchTest, HottestFilesAreKnownWithinSeconds) {
   put("hdd", "d/warm", "w");
   put("hdd", "hot", "h");
   start();
@@ -82,7 +82,7 @@ TEST_F(WatchTest, TheHottestFilesAreKnownWithinSecondsOfTheirUse) {
   })) << activity().at("hottest");
 }
 
-TEST_F(WatchTest, HotFilesAreFollowedWhenTheyAreRenamedOrMovedAndForgottenWhenRemoved) {
+TEST_F(WatchTest, HottestFilesFollowRenamesMovesAndRemovals) {
   put("hdd", "a", "1");
   put("hdd", "b", "2");
   start();
@@ -96,7 +96,7 @@ TEST_F(WatchTest, HotFilesAreFollowedWhenTheyAreRenamedOrMovedAndForgottenWhenRe
   EXPECT_TRUE(eventually([&] { return hottest() == Strings{"/b on nvme"}; }));
 }
 
-TEST_F(WatchTest, APassKnowsTheHottestFilesOfAnEarlierMount) {
+TEST_F(WatchTest, PassFindsTheHottestFilesOfAnEarlierMount) {
   put("hdd", "a", "1");
   start();
   read_often("a", 7);
@@ -106,7 +106,7 @@ TEST_F(WatchTest, APassKnowsTheHottestFilesOfAnEarlierMount) {
   EXPECT_EQ(hottest(), (Strings{"/a on hdd"}));
 }
 
-TEST_F(WatchTest, ADirectorysContentIsKnownAfterAPassWhateverItsName) {
+TEST_F(WatchTest, TreeDescribesADirectoryOfAnyNameAfterAPass) {
   put("hdd", "d \xff/cold", pattern(2 * kMiB, 1));
   put("nvme", "d \xff/hot", pattern(kMiB, 1));
   start();
@@ -127,7 +127,7 @@ TEST_F(WatchTest, ADirectorysContentIsKnownAfterAPassWhateverItsName) {
             std::string::npos);
 }
 
-TEST_F(WatchTest, AMoveUnderWayTellsHowFarItIs) {
+TEST_F(WatchTest, MoveInProgressReportsItsProgress) {
   put("hdd", "big", pattern(40 * kMiB, 1));
   start({"--bandwidth", "8MiB"});
   ASSERT_EQ(::setxattr((*this / "big").c_str(), "user.sluice.tier", "nvme", 4, 0), 0);
@@ -147,7 +147,7 @@ TEST_F(WatchTest, AMoveUnderWayTellsHowFarItIs) {
   EXPECT_GE(tier(after, "nvme").at("written_bytes").get<std::uint64_t>(), 40 * kMiB);
 }
 
-TEST_F(WatchTest, ADisksOwnCountsIncludeWhatIsPassedThrough) {
+TEST_F(WatchTest, DiskCountsIncludePassthrough) {
   start();
   write_file(*this / "big", pattern(20 * kMiB, 1));
   ASSERT_TRUE(run_command({"sync", "-f", root()}).ok());
@@ -157,7 +157,7 @@ TEST_F(WatchTest, ADisksOwnCountsIncludeWhatIsPassedThrough) {
   EXPECT_GE(disk.at("written_bytes").get<std::uint64_t>(), 20 * kMiB);
 }
 
-// With a client that is none of ours.
+// With a foreign HTTP client.
 CommandResult fetch(const std::vector<std::string>& arguments) {
   std::vector<std::string> argv{"curl", "--silent", "--show-error", "--fail", "--max-time", "20"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -183,7 +183,7 @@ TEST_F(WatchTest, MetricsAreServedOnAUnixSocketAndOnAPort) {
   EXPECT_FALSE(fetch({"--header", "Host: web.example", "http://127.0.0.1:39464/metrics"}).ok());
 }
 
-TEST_F(WatchTest, AMountWhoseMetricsPortIsTakenGoesOnWithoutThem) {
+TEST_F(WatchTest, MountWorksIfTheMetricsPortIsInUse) {
   const int taken = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -198,14 +198,14 @@ TEST_F(WatchTest, AMountWhoseMetricsPortIsTakenGoesOnWithoutThem) {
   ::close(taken);
 }
 
-TEST_F(WatchTest, MetricsAreNotForOtherMachines) {
+TEST_F(WatchTest, MetricsAreRefusedForOtherHosts) {
   const CommandResult refused = sluice(
       {"mount", "--tier", "a=" + on("nvme", ""), "--metrics", "0.0.0.0:9464", base_ / "mnt"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("metrics must be"), std::string::npos) << refused.err;
 }
 
-TEST_F(WatchTest, StatusTellsWhetherFilesMove) {
+TEST_F(WatchTest, StatusShowsWhetherMigrationIsOn) {
   start();
   const auto migration = [&] {
     const std::string out = tell({"status"}).out;
@@ -213,18 +213,18 @@ TEST_F(WatchTest, StatusTellsWhetherFilesMove) {
     return at == std::string::npos ? out : out.substr(at + 13, out.find('\n', at + 1) - at - 13);
   };
   EXPECT_EQ(migration(),
-            "off (only what is asked for moves); 0 moved, 0 under way, 0 queued, 0 waiting");
+            "off (only requested moves are made); 0 moved, 0 under way, 0 queued, 0 waiting");
   put("hdd", "f", "x");
   move("f", "nvme");
   ASSERT_TRUE(tell({"tier", "pause"}).ok());
   EXPECT_EQ(migration(),
-            "paused ('sluice tier resume' lets it go on); 1 moved, 0 under way, 0 queued, "
+            "paused (run 'sluice tier resume' to continue); 1 moved, 0 under way, 0 queued, "
             "0 waiting");
   start({}, Passes::Automatic);
   EXPECT_TRUE(migration().starts_with("on, next pass in ")) << migration();
 }
 
-TEST_F(WatchTest, TheLogCanBeJsonAndItsLevelChangedWhileTheMountRuns) {
+TEST_F(WatchTest, LogCanBeJsonAndItsLevelCanChange) {
   start({"--log-format", "json"});
   const auto levels = [&] {
     std::set<std::string> out;
@@ -235,12 +235,12 @@ TEST_F(WatchTest, TheLogCanBeJsonAndItsLevelChangedWhileTheMountRuns) {
   EXPECT_EQ(levels(), std::set<std::string>{"info"});
   const CommandResult louder = tell({"log-level", "debug"});
   ASSERT_TRUE(louder.ok()) << louder.err;
-  EXPECT_NE(louder.out.find("debug (it was info)"), std::string::npos) << louder.out;
-  // Refused, which is told at debug.
+  EXPECT_NE(louder.out.find("debug (was info)"), std::string::npos) << louder.out;
+  // Refused, which is logged at debug.
   EXPECT_NE(::setxattr(root().c_str(), "user.sluice.tier", "none", 4, 0), 0);
   EXPECT_EQ(levels(), (std::set<std::string>{"debug", "info"}));  // without waiting for more
   EXPECT_EQ(control({{"verb", "log-level"}, {"level", "a\\b"}}).at("error"),
-            "there is no log level a\\b; there are trace, debug, info, warn and error");
+            "unknown log level a\\b; use trace, debug, info, warn or error");
 }
 
 TEST_F(WatchTest, TopPrintsOneFrameForScripts) {
@@ -281,7 +281,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Whether `text` has come since the last call.
+  // Whether `text` has been printed since the last call.
   bool shows(const std::string& text) {
     return eventually([&] {
       read_some();
@@ -301,7 +301,7 @@ class Terminal {
     termios now{};
     return ::tcgetattr(fd_, &now) == 0 && (now.c_lflag & ECHO) != 0 && (now.c_lflag & ICANON) != 0;
   }
-  // The screen is left before the terminal is set.
+  // The alternate screen ends before the terminal settings are restored.
   bool comes_back() {
     return shows(kLeave) && eventually([&] { return echoes(); });
   }
@@ -339,20 +339,20 @@ class Terminal {
   std::string said_;
 };
 
-TEST_F(WatchTest, TopGivesTheTerminalBackWhenTheKeyIsPressed) {
+TEST_F(WatchTest, TopRestoresTheTerminalWhenAKeyEndsIt) {
   start();
   Terminal terminal(root());
   ASSERT_TRUE(terminal.shows(kEnter));
   ASSERT_TRUE(terminal.shows("MOVES"));
   EXPECT_FALSE(terminal.echoes());
-  terminal.type('x');  // means nothing
+  terminal.type('x');  // has no meaning
   ASSERT_TRUE(terminal.shows("MOVES"));
   terminal.type('q');
   EXPECT_TRUE(terminal.comes_back());
   EXPECT_EQ(terminal.exit_code(), 0);
 }
 
-TEST_F(WatchTest, TopGivesTheTerminalBackWhateverSignalEndsIt) {
+TEST_F(WatchTest, TopRestoresTheTerminalWhenASignalEndsIt) {
   start();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGSEGV}) {
     Terminal terminal(root());
@@ -363,7 +363,7 @@ TEST_F(WatchTest, TopGivesTheTerminalBackWhateverSignalEndsIt) {
   }
 }
 
-TEST_F(WatchTest, TopGivesTheTerminalBackWhileItIsStopped) {
+TEST_F(WatchTest, TopRestoresTheTerminalWhileItIsStopped) {
   start();
   Terminal terminal(root());
   ASSERT_TRUE(terminal.shows("MOVES"));
@@ -376,7 +376,7 @@ TEST_F(WatchTest, TopGivesTheTerminalBackWhileItIsStopped) {
   EXPECT_FALSE(terminal.echoes());
 }
 
-TEST_F(WatchTest, TopFitsItselfToTheTerminalsSize) {
+TEST_F(WatchTest, TopFollowsTheSizeOfTheTerminal) {
   start();
   Terminal terminal(root());
   ASSERT_TRUE(terminal.shows("BUSY"));
@@ -386,7 +386,7 @@ TEST_F(WatchTest, TopFitsItselfToTheTerminalsSize) {
   EXPECT_TRUE(terminal.shows(header + "\033[0m"));
 }
 
-TEST_F(WatchTest, TopEndsWithAMessageWhenTheDaemonDoes) {
+TEST_F(WatchTest, TopEndsWithAMessageWhenTheDaemonEnds) {
   start();
   Terminal terminal(root());
   ASSERT_TRUE(terminal.shows("MOVES"));

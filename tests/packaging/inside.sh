@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What run.sh does inside a fresh root: /packages holds the packages.
+# The part of run.sh that runs inside a fresh root. The packages are in /packages.
 set -euo pipefail
 step() { echo "packaging: $(. /etc/os-release && echo "$VERSION_CODENAME"): $*"; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
 trap 'echo "FAILED: line $LINENO: $BASH_COMMAND" >&2' ERR
 export DEBIAN_FRONTEND=noninteractive
 
-# Every file there is, but for what the system's own programs note down and what is mounted.
+# Lists all files except those that the system itself changes and those on mounts.
 files() { find / -xdev \( -path /proc -o -path /run -o -path /dev -o -path /packages -o -path /tmp -o -path /var/cache -o -path /var/log \
   -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /etc/ld.so.cache \) -prune -o -print | sort; }
 mounted() { grep -q " $1 fuse.sluice " /proc/mounts; }
@@ -21,7 +21,7 @@ done
 missing=$(ldd /usr/bin/sluice /usr/bin/sluice-lab /usr/lib/*/libsluice.so.1 | grep 'not found' || true)
 [[ ! $missing ]] || fail "libraries are missing: $missing"
 outside=$(ldd /usr/bin/sluice /usr/bin/sluice-lab | grep '=> /' | grep -v /sluice/private/ | awk '{print $1}' | grep -vEf /packages/system-libraries || true)
-[[ ! $outside ]] || fail "linked with libraries that no package of ours asks for: $outside"
+[[ ! $outside ]] || fail "linked with libraries that no package of Sluice depends on: $outside"
 sluice --version
 sluice doctor >/dev/null
 [[ $(sluice complete mou) == mount* ]] || fail "no completion"
@@ -46,7 +46,7 @@ sluice status /mnt/pool >/dev/null
 sluice doctor /mnt/pool >/dev/null
 
 step "Python and C"
-cd /tmp # not where a folder `sluice` may lie
+cd /tmp # a directory without a folder `sluice`, which Python would import
 python3 - <<'EOF'
 import importlib.metadata, sluice
 assert importlib.metadata.version("sluice") == sluice.library_version()
@@ -104,7 +104,7 @@ step "upgrading while mounted"
 mount /mnt/pool
 exec 7</mnt/pool/file
 daemon=$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')
-# The same version again runs the same scripts as a newer one.
+# Installing the same version again runs the same scripts as an upgrade.
 dpkg -i /packages/*.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i"; }
 grep -q "these mounts go on with version" /tmp/dpkg.log || fail "it does not say that mounts go on"
 [[ $daemon == "$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')" ]] || fail "the daemon was restarted"
@@ -117,12 +117,12 @@ sluice umount /mnt/pool
 step "purging"
 sed -i '\,/mnt/pool,d' /etc/fstab
 rm /etc/sluice/pool.toml
-# What only looks like our state: a tier whose users have a database of their own, and a directory that is none of ours.
+# Must be kept: a tier whose users have a directory `db`, and a directory that is not a state directory.
 mkdir -p /var/lib/sluice/nvme/.sluice /var/lib/sluice/nvme/db /var/lib/sluice/other/db
 touch /var/lib/sluice/nvme/db/CURRENT /var/lib/sluice/other/db/mine
 dpkg --purge sluice-lab sluice libsluice-dev python3-sluice libsluice1 >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg --purge"; }
 grep -q "hello from a package" /tiers/fast/file || fail "the user's file is gone"
-[[ -f /var/lib/sluice/nvme/db/CURRENT && -f /var/lib/sluice/other/db/mine ]] || fail "a purge took what is not ours: $(ls -AR /var/lib/sluice)"
+[[ -f /var/lib/sluice/nvme/db/CURRENT && -f /var/lib/sluice/other/db/mine ]] || fail "purge removed files of users: $(ls -AR /var/lib/sluice)"
 [[ $(ls -A /var/lib/sluice) == $'nvme\nother' ]] || fail "left behind: $(ls -A /var/lib/sluice)"
 rm -rf /var/lib/sluice /tiers /mnt/pool
 files >/tmp/after

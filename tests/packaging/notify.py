@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""notify.py CONFIG MOUNTPOINT: does what sluice@.service makes systemd do, and checks what it would be told."""
+"""notify.py CONFIG MOUNTPOINT: acts like systemd with sluice@.service, and checks the notifications of the daemon."""
 import os
 import signal
 import socket
@@ -26,14 +26,14 @@ def start(name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
     return daemon, manager
 
 
-# A stop with nothing open.
+# Stop without open files.
 daemon, manager = start("/tmp/notify")
 subprocess.run(["sluice", "umount", "--config", config], check=True)
 assert manager.recv(4096).startswith(b"STOPPING=1")
 assert daemon.wait(60) == 0
 assert not is_mounted()
 
-# A stop with a file open: unmounting fails, and SIGTERM ends it all the same.
+# Stop with an open file: unmounting fails, and SIGTERM ends the daemon anyway.
 daemon, manager = start("@sluice-packaging")
 with open(f"{mountpoint}/file") as file:
     failed = subprocess.run(["sluice", "umount", "--config", config], stderr=subprocess.PIPE)
@@ -44,7 +44,7 @@ with open(f"{mountpoint}/file") as file:
     assert not is_mounted()
 manager.close()
 
-# A daemon that is killed: the dead mount is cleared away although a file is open, and the next one mounts.
+# Killed daemon: the dead mount is removed although a file is open, and the next mount succeeds.
 daemon, manager = start("@sluice-packaging")
 with open(f"{mountpoint}/file") as file:
     daemon.kill()

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes the packages, installs them in fresh roots of this machine's Debian and of later ones, uses them there, removes them,
-# and looks for what is left behind.
+# Builds the packages, installs them in fresh roots of this Debian release and later ones, uses and removes them, and checks
+# that nothing is left.
 #
-#   SLUICE_PACKAGES=1 tests/packaging/run.sh [SUITE]...     default: of bookworm and trixie, this machine's own and later ones
+#   SLUICE_PACKAGES=1 tests/packaging/run.sh [SUITE]...     default: bookworm and trixie, but not older than this machine
 #
-# Needs root, debootstrap and the archive that this machine's apt uses. Exits with 77 (skipped) where one is missing.
+# Needs root, debootstrap and the archive of this machine's apt. Exits with 77 (skipped) if one of them is missing.
 # Environment:
-#   SLUICE_PACKAGES     without it nothing is done: it takes minutes, and makes roots for 600 MB in the cache
-#   SLUICE_DEPS_CACHE   where the fresh roots are kept for the next time (default /var/cache/sluice)
+#   SLUICE_PACKAGES     must be set, because the test takes minutes and 600 MB in the cache
+#   SLUICE_DEPS_CACHE   where the fresh roots are cached (default /var/cache/sluice)
 #   SLUICE_TEST_DIR     where the roots are unpacked (default /var/tmp)
 set -euo pipefail
 
@@ -18,21 +18,21 @@ say() { echo "packaging: $*"; }
 
 [[ ${SLUICE_PACKAGES:-} ]] || skip "it takes minutes and downloads; SLUICE_PACKAGES=1 or tools/test.sh --packages runs it"
 ((EUID == 0)) || skip "it must be root"
-[[ -e /dev/fuse ]] || skip "there is no /dev/fuse"
+[[ -e /dev/fuse ]] || skip "/dev/fuse does not exist"
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
 command -v dpkg-shlibdeps >/dev/null || skip "dpkg-dev is not installed"
 # shellcheck disable=SC1091
 . /etc/os-release
 [[ $ID == debian ]] || skip "the archive of this machine is not Debian's"
 
-# In namespaces of their own, mounts and processes go with the last of us, however we end.
+# In new namespaces, so that mounts and processes disappear when this script ends in any way.
 if [[ ! ${SLUICE_IN_NAMESPACE:-} ]]; then
   SLUICE_IN_NAMESPACE=1 exec unshare --mount --pid --fork --kill-child=TERM "$0" "$@"
 fi
 
 suites=("$@")
 if ((${#suites[@]} == 0)); then
-  # What is made on a release works on later ones, not on earlier ones.
+  # Packages built on a release work on later ones, not on earlier ones.
   for suite in bookworm trixie; do
     if [[ $suite == "$VERSION_CODENAME" ]] || ((${#suites[@]})); then suites+=("$suite"); fi
   done
@@ -43,14 +43,14 @@ finish() {
   local code=$?
   trap - EXIT
   umount -R --lazy "$scratch" 2>/dev/null || true
-  # The pool's own mount keeps a root from being removed until its daemon has gone.
+  # A root cannot be removed while its pool is mounted.
   rm -rf --one-file-system "$scratch" 2>/dev/null || { sleep 1; rm -rf --one-file-system "$scratch"; }
   exit "$code"
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-mount --bind "$scratch" "$scratch" # so that one umount -R finds all that is mounted below
+mount --bind "$scratch" "$scratch" # so that one umount -R unmounts everything below
 mount --make-rprivate "$scratch"
 
 "$repo/tools/package.sh"
@@ -61,7 +61,7 @@ packages=("$repo"/build/packages/*.deb)
 archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | grep -v security | head -n 1 || true)
 [[ $archive ]] || skip "no package archive is configured in /etc/apt"
 
-# make_root SUITE: unpacks a fresh system with what the packages need and the checks use: nothing is fetched after this.
+# make_root SUITE: unpacks a fresh system with everything that the packages and checks need. Nothing is downloaded later.
 make_root() {
   local suite=$1 root=$scratch/$1 tools=python3,mount,systemd kept
   if [[ $suite == "${suites[0]}" ]]; then tools+=,gcc,libc6-dev,pkgconf; fi
@@ -79,7 +79,7 @@ make_root() {
   fi
 }
 
-# try_service SUITE: boots the root where it has systemd, and tries the unit there.
+# try_service SUITE: boots the root if it has systemd, and tests the unit there.
 try_service() {
   local suite=$1 root=$scratch/$1
   [[ -x $root/lib/systemd/systemd ]] || return 0

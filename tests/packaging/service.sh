@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What boot.sh has systemd run: sluice@pool is started, killed, restarted with a file open, and removed while it runs. The
-# last line of /packages/result is "passed".
+# Run by systemd in boot.sh: starts, kills and restarts sluice@pool with a file open, and removes the package while it runs.
+# The last line of /packages/result is "passed".
 exec >/packages/result 2>&1
 trap 'systemctl exit --force --force || systemctl poweroff --force --force' EXIT
 set -euo pipefail
@@ -13,20 +13,20 @@ mkdir -p -m 700 /tiers
 sluice init --tier fast=/tiers/fast --mountpoint /mnt/pool
 
 systemctl enable --now sluice@pool
-# This shell is no part of the unit: it sees the mount because the sandbox does not hide it.
+# This shell is not part of the unit: it sees the mount only if the sandbox does not hide it.
 echo hello >/mnt/pool/file
 [[ $(cat /tiers/fast/file) == hello ]] || fail "the file is not on the tier"
 sluice top --once /mnt/pool >/dev/null
 [[ $(status StatusText) == "mounted at /mnt/pool" ]] || fail "the status is '$(status StatusText)'"
 
-# A mistake in the configuration is not tried again.
+# The unit is not restarted after a mistake in the configuration.
 sed 's/^mountpoint/mountpont/' /etc/sluice/pool.toml >/etc/sluice/typo.toml
 ! systemctl start sluice@typo || fail "a typo is mounted"
 systemctl is-failed --quiet sluice@typo || fail "a typo is tried again: $(systemctl is-active sluice@typo)"
 systemctl reset-failed sluice@typo
 rm /etc/sluice/typo.toml
 
-# Killed, with a file open: the dead mount is cleared away and the pool mounted again.
+# Killed with a file open: the dead mount is removed and the pool is mounted again.
 exec 7</mnt/pool/file
 first=$(status MainPID)
 kill -KILL "$first"
@@ -41,7 +41,7 @@ systemctl restart sluice@pool || fail "no restart while a file is open"
 exec 7<&-
 [[ $(cat /mnt/pool/file) == hello ]] || fail "not mounted again after a restart"
 
-# An upgrade leaves it alone, a removal ends it.
+# An upgrade keeps the pool mounted, a removal unmounts it.
 now=$(status MainPID)
 dpkg -i /packages/*.deb >/dev/null
 [[ $(status MainPID) == "$now" ]] || fail "an upgrade restarted the service"

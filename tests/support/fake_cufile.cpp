@@ -175,9 +175,11 @@ extern "C" {
 CUfileError_t cuFileDriverOpen() {
   if (const int code = state().faults.next("cuFileDriverOpen"); code != 0) return result(code);
   const MutexLock lock(state().mutex);
-  std::string why_not;
-  if (!state().cuda) state().cuda = CudaApi::load(why_not);
-  if (!state().cuda) return result(CU_FILE_NVFS_SETUP_ERROR);
+  if (!state().cuda) {
+    auto cuda = CudaApi::load();
+    if (!cuda) return result(CU_FILE_NVFS_SETUP_ERROR);
+    state().cuda = *std::move(cuda);
+  }
   ++state().opened;
   count(FakeCount::Drivers, 1);
   return result(CU_FILE_SUCCESS);

@@ -31,7 +31,7 @@ class Browser:
         self._input = b""
         theirs_in, self._out = self._pipe()
         self._in, theirs_out = self._pipe()
-        # It reads from descriptor 3 and writes to 4; the shell puts ours there.
+        # Chromium reads from descriptor 3 and writes to 4; the shell redirects our pipes there.
         arguments = [find(), "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={self._profile}",
                      "--no-first-run", "--no-default-browser-check", "--disable-gpu", "--disable-dev-shm-usage",
                      "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
@@ -57,7 +57,7 @@ class Browser:
 
     @staticmethod
     def _pipe():
-        """With descriptors well above those that the browser expects."""
+        """A pipe whose descriptors are well above those that the browser uses."""
         low = os.pipe()
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in low]
         for fd in low:
@@ -78,24 +78,24 @@ class Browser:
     def call(self, method, **parameters):
         return self._call(method, parameters, self._session)
 
-    def _call(self, method, parameters, session, patience=30):
+    def _call(self, method, parameters, session, timeout=30):
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": parameters}
         if session:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while True:
             answer = self._receive(deadline)
             if answer is None:
-                raise RuntimeError(f"Chromium did not answer {method} in {patience} s")
+                raise RuntimeError(f"Chromium did not answer {method} in {timeout} s")
             if answer.get("id") == self._last_id:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
     def _receive(self, deadline):
-        """The next message, with events noted; None at the deadline."""
+        """The next message; None at the deadline. Events are recorded."""
         while b"\0" not in self._input:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._in], [], [], left)[0]:
@@ -118,7 +118,7 @@ class Browser:
             self.problems.append(f"{about['entry'].get('source')}: {about['entry']['text']} {about['entry'].get('url', '')}")
         elif event == "Page.javascriptDialogOpening":
             self.problems.append("a dialog opened: " + about["message"])
-            # An answer to it would be waited for here; the page is broken anyway.
+            # Not answered, because waiting for the answer would block; the page is broken anyway.
         elif event == "Network.requestWillBeSent":
             self.requests.append(about["request"]["url"])
 
@@ -133,11 +133,11 @@ class Browser:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, condition, what=None, patience=15):
-        deadline = time.monotonic() + patience
+    def wait(self, condition, what=None, timeout=15):
+        deadline = time.monotonic() + timeout
         while not self.run(f"Boolean({condition})"):
             if time.monotonic() > deadline:
-                raise AssertionError(f"not in {patience} s: {what or condition}; the page says:\n"
+                raise AssertionError(f"not in {timeout} s: {what or condition}; the page says:\n"
                                      + self.run("document.body.innerText"))
             self._receive(time.monotonic() + 0.05)
 
@@ -145,7 +145,7 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def latency(self, milliseconds):
-        """Of each request from now on."""
+        """Delays each request from now on."""
         self.call("Network.emulateNetworkConditions", offline=False, latency=milliseconds, downloadThroughput=-1, uploadThroughput=-1)
 
     def scheme(self, name):
@@ -162,7 +162,7 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def click(self, selector):
-        """With the mouse, where it is."""
+        """Clicks the element with the mouse."""
         x, y = self.run(f"""(() => {{
             const node = document.querySelector({json.dumps(selector)});
             node.scrollIntoView({{block: 'center'}});
@@ -173,11 +173,11 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def screenshot(self, path, height=None):
-        """The whole page, or its first `height` pixels. Leaves the page."""
+        """A screenshot of the whole page, or of its first `height` pixels. Leaves the page."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
         image = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
-        # In 256 colours it has a third of the size. The page's own policy forbids this, an empty one's does not.
+        # Reduced to 256 colours, which is a third of the size. Done on an empty page, because the policy of our page forbids it.
         self.open("about:blank")
         picture = self.run(_QUANTIZE.replace("IMAGE", image))
         pixels, palette = base64.b64decode(picture["pixels"]), bytes(picture["palette"])
@@ -191,7 +191,7 @@ class Browser:
                       + chunk(b"PLTE", palette) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b""))
 
 
-# The most frequent colours that are not almost the same, at most 256, and for each pixel the nearest of them.
+# Chooses at most 256 frequent and distinct colours, and the nearest of them for each pixel.
 _QUANTIZE = """(async () => {
   const bitmap = await createImageBitmap(await (await fetch('data:image/png;base64,IMAGE')).blob());
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d');

@@ -1,5 +1,5 @@
-"""pictures.py SLUICE TRACE OUT: fills the pool at /mnt/pool with what somebody with a GPU server might have, uses it, and takes the
-pictures of the documentation; for tools/screenshots.sh."""
+"""pictures.py SLUICE TRACE OUT: fills the pool at /mnt/pool with typical files of a GPU server, uses it, and takes the
+screenshots of the documentation. Run by tools/screenshots.sh."""
 
 import base64
 import os
@@ -50,7 +50,7 @@ def fill():
         there = os.path.join("/mnt", tier, path)
         os.makedirs(os.path.dirname(there), exist_ok=True)
         fd = os.open(there, os.O_CREAT | os.O_WRONLY, 0o644)
-        # Room that nothing was written to is quick to get, and quick to read and to move, too: not for what is shown at it.
+        # Unwritten extents are fast to allocate, read and move. Files that are shown being moved must be written.
         written = 400 if path in WORKED_WITH else 0
         for _ in range(min(written, mib)):
             os.write(fd, block)
@@ -65,13 +65,13 @@ def use():
 
 
 def work(seconds):
-    """Some reading and writing, for the curves."""
+    """Reads and writes files, for the curves."""
     end, turn = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         turn += 1
         path, tier = (("models/llama-3-8b/model-00001-of-00002.safetensors", "nvme"),
                       ("models/mixtral/model-00001.safetensors", "ssd"))[turn % 2]
-        # Out of the page cache, so that the disk has something to do.
+        # Drop it from the page cache, so that the disk is used.
         fd = os.open(os.path.join("/mnt", tier, path), os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
@@ -88,7 +88,7 @@ def work(seconds):
 
 
 def terminal_page(text):
-    """A terminal's text with its colours as a page."""
+    """Converts the output of a terminal, with colours, to a page."""
     colors = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y"}
     body = ""
     for part in re.split(r"(\x1b\[[0-9;]*m)", text):
@@ -123,7 +123,7 @@ def main():
         work(16)
         os.setxattr(os.path.join(pool, "datasets/imagenet/val.tar"), "user.sluice.tier", b"nvme")
         work(6)
-        browser.wait("document.querySelector('#replay svg')", patience=60)
+        browser.wait("document.querySelector('#replay svg')", timeout=60)
         browser.run("[...document.querySelectorAll('#hottest .file')].find(n => n.title.includes('00001-of')).click()")
         browser.wait("document.querySelectorAll('#story dt').length > 2")
         top = subprocess.run([sluice, "top", "--once", "--color", "always", pool], check=True, capture_output=True, text=True,

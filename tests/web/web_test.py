@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""web_test.py SLUICE: the page of `sluice web` in a real Chromium, on a mount with names that are out to do harm.
+"""web_test.py SLUICE: tests the page of `sluice web` in a real Chromium, on a mount with hostile file names.
 
 Exit 77: this machine lacks root, /dev/fuse or Chromium (1 if SLUICE_REQUIRE names it)."""
 
@@ -19,7 +19,7 @@ import browser as chromium
 SLUICE = os.environ.get("SLUICE_BIN") or sys.argv[1]
 MIB = 1 << 20
 
-# Bytes: names are, and one of these is no UTF-8.
+# As bytes, because one of these names is not valid UTF-8.
 HOSTILE = [
     b"<img src=x onerror=window.pwned=1>.bin",
     b"\"><script>window.pwned=1<\\script>",
@@ -38,7 +38,7 @@ def skip(what, why):
     sys.exit(1 if what in os.environ.get("SLUICE_REQUIRE", "").split(",") else 77)
 
 
-# The contrast of each text that can be seen with what is behind it, where that is too little.
+# Lists visible texts whose contrast with their background is too low.
 POOR_CONTRAST = """(() => {
   const rgb = (text) => text.match(/[0-9.]+/g).map(Number);
   const light = (color) => {
@@ -52,7 +52,7 @@ POOR_CONTRAST = """(() => {
     }
     return [255, 255, 255];
   };
-  // What is see-through lets the page's own ground through.
+  // The background of the page shows through transparent elements.
   const behind = ground(document.body);
   const opacity = (node) => node ? getComputedStyle(node).opacity * opacity(node.parentElement) : 1;
   const poor = [];
@@ -103,7 +103,7 @@ class Pool:
                         "--state", f"{self.folder}/state", self.mountpoint], check=True)
 
     def umount(self):
-        # The page asks all the time: one of its requests may be in the way.
+        # Retried, because a request of the page may keep the mount busy.
         for _ in range(20):
             if subprocess.run([SLUICE, "umount", self.mountpoint], capture_output=True).returncode == 0:
                 return
@@ -119,9 +119,9 @@ def tile(label):
 
 
 def check_looks(page):
-    """Nothing sticks out and everything can be read, at both widths and in both schemes."""
+    """The page fits its width and has enough contrast, at both widths and in both colour schemes."""
     for width in (390, 1280):
-        page.resize(width, 900)  # as a phone it would make room for what sticks out
+        page.resize(width, 900)  # not as a mobile device, which would zoom out to fit the page
         for scheme in ("light", "dark"):
             page.scheme(scheme)
             page.wait(f"innerWidth === {width} && matchMedia('(prefers-color-scheme: {scheme})').matches")
@@ -142,7 +142,7 @@ def check_names(page):
 
 
 def check_map(page):
-    """By mouse and by keyboard, into directories of any name."""
+    """The map can be used with mouse and keyboard, for directories of any name."""
     for directory in DIRECTORIES:
         shown = directory.decode("utf-8", "replace")
         page.run(tile(shown + "/") + ".id = 'chosen'")
@@ -154,7 +154,7 @@ def check_map(page):
         page.wait("document.querySelectorAll('#crumbs button').length === 2", f"the map goes into {shown}")
         assert page.run("document.querySelector('#crumbs').innerText").endswith(shown)
         page.wait("document.querySelectorAll('#map .tile').length === 6")
-        page.wait("document.activeElement.classList.contains('tile')", "the keyboard goes on in the map")
+        page.wait("document.activeElement.classList.contains('tile')", "the keyboard focus stays in the map")
         page.run(tile("not-utf8-") + ".id = 'chosen'")
         page.click("#chosen")
         page.wait("document.querySelector('#story dl')?.innerText.includes('slow')", "a file in it has a story")
@@ -164,7 +164,7 @@ def check_map(page):
 
 
 def check_path(page):
-    """A hostile name is as harmless in the field as elsewhere, and means the same file when asked for again."""
+    """A hostile name is escaped in the input field, and asking again explains the same file."""
     for name, value in (("right", "/right\\xe2\\x80\\xaegnp.exe"), ("new", "/new\\x0aline\\x09and\\x1b[31mcolour"),
                         ("not-utf8-", "/not-utf8-\ufffd\ufffd")):
         page.run(tile(name) + f".id = '{name}'")
@@ -177,7 +177,7 @@ def check_path(page):
 
 
 def check_focus(pool, page):
-    """What is drawn anew does not take the keyboard away."""
+    """Updates keep the keyboard focus."""
     page.run("document.querySelector('#hottest .file').focus()")
     before = page.run("document.getElementById('hottest').innerText")
     pool.use(HOSTILE[2], 20)
@@ -186,7 +186,7 @@ def check_focus(pool, page):
 
 
 def check_receipts(pool, page):
-    """A receipt grows old, though nothing else moves."""
+    """The age of a receipt is updated even if nothing else changes."""
     subprocess.run([SLUICE, "move", "--to", "slow", "--wait", os.path.join(pool.mountpoint.encode(), HOSTILE[4])], check=True,
                    capture_output=True)
     page.wait("document.getElementById('receipts').innerText.includes(' ago')", "the receipt of a move")
@@ -203,7 +203,7 @@ def check_story(page, typed, expected):
 
 
 def check_parts(page, origin):
-    """A part that the daemon does not answer for says so, and takes no other with it."""
+    """If one request fails, the page reports it and the other parts still work."""
     script = page.call("Page.addScriptToEvaluateOnNewDocument", source="""
         window.broken = '/api/moves', window.status = 503, window.answer = fetch;
         window.fetch = (what, ...more) => what.startsWith(broken)
@@ -221,7 +221,7 @@ def check_parts(page, origin):
 
 
 def check_refusals(address):
-    """What no page asks for, so without one: nothing outside the mount has a story."""
+    """Requests that the page never sends: paths outside of the mount are refused."""
     place, token = address.split("#")
     for path, expected in (("/" + quote(HOSTILE[0]), 200), ("/none", 404), ("/../../etc/passwd", 403), ("/..", 403),
                            ("/link/passwd", 403), ("/plain%20dir/%2e%2e/%2e%2e/state", 403)):
@@ -245,7 +245,7 @@ def check_all(pool, page, address):
     check_names(page)
     check_looks(page)
     page.resize(1280, 900)
-    page.latency(250)  # a click must survive what the page asks meanwhile
+    page.latency(250)  # a click must work while the page sends requests
     check_map(page)
     page.latency(0)
     check_path(page)
@@ -254,8 +254,8 @@ def check_all(pool, page, address):
     check_story(page, "/" + HOSTILE[0].decode(), "opened 40 times")
     check_parts(page, origin)
     assert page.problems == [], page.problems
-    # From here on the server is made to refuse, which the browser notes.
-    check_story(page, "/no\\ne", "/no\\x5cne: there is no such file")
+    # From here on the server refuses requests, which the browser records as problems.
+    check_story(page, "/no\\ne", "/no\\x5cne: no such file")
 
     pool.umount()
     page.wait("document.getElementById('trouble').innerText.includes('does not answer')", "the page notices the end of the mount")
@@ -279,7 +279,7 @@ def main():
         skip("mount", "mounting needs root and /dev/fuse")
     pool = Pool()
     try:
-        # As by nohup, which would send the words on a terminal to where the address is read.
+        # With SIGHUP ignored, as nohup does. (nohup itself would redirect stderr to stdout.)
         web = subprocess.Popen([SLUICE, "web", "--port", "0", pool.mountpoint], stdout=subprocess.PIPE, text=True,
                                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
         try:

@@ -42,32 +42,33 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kVerb = "bundle";
 constexpr std::size_t kLogBytes = 1 << 20;
 constexpr std::size_t kLogLines = 2000;
-constexpr std::chrono::seconds kPatience{15};  // with a verb; a mount may answer nobody
+constexpr std::chrono::seconds kVerbTimeout{15};  // a mount that hangs never answers
 
 constexpr HelpText kHelp{
     .usage = "sluice bundle [--names] [-o FILE] [MOUNT]",
-    .options = R"(  -o, --output FILE  default ./sluice-bundle-DATE.tar; never replaced
-      --names        keep the names of files
-  -h, --help         this list; the whole description
+    .options = R"(  -o, --output FILE  default: ./sluice-bundle-DATE.tar; must not exist yet
+      --names        do not replace file names by hashes
+  -h, --help         short help (-h) or full help (--help)
 )",
     .details = R"(
-Collects what a report of a problem needs into one tar file, readable by its owner
-alone: versions, 'sluice doctor', 'status', 'moves' and 'top' as JSON, metrics, the
-configuration, the last 2,000 lines of the log, how the tiers are mounted. No content
-of a file is ever read.
+Collects the data that a problem report needs into one tar file, readable by its
+owner only: versions, 'sluice doctor', 'status', 'moves' and 'top' as JSON, metrics,
+the configuration, the last 2,000 lines of the log, and how the tiers are mounted. It
+never reads the content of files in the pool.
 
 Names of files and directories below the mount point and the tiers are replaced by
-hashes under a key that is thrown away: the same name has the same hash within the
-bundle, and nobody can find the name from it. Endings like .bin are kept. Comments
-of the configuration and the patterns of its rules are left out. The paths of tiers
-and mount point, the names of tiers, the sizes of files and the programs that
-heat_ignore names stay. --names keeps all.
+keyed hashes. The key is not stored: the same name has the same hash within the
+bundle, but the name cannot be recovered. Common extensions like .bin are kept.
+Comments and rule patterns of the configuration are removed. Paths of tiers and mount
+point, names of tiers, sizes of files, and the programs in heat_ignore are kept.
+--names keeps everything.
 
-It works for a mount whose daemon has died, without a mount, and without root, with
-what can be had then; what could not is said, here and in README.txt of the bundle.
-Look into it before you send it:  tar -xOf FILE | less
+It also works without root, without a mount, and for a mount whose daemon has died.
+The output and README.txt in the bundle list what could not be collected. Check the
+bundle before you send it:  tar -xOf FILE | less
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sudo sluice bundle
@@ -76,12 +77,12 @@ Examples:
 Exit status: 0 written, 1 failed, 2 wrong usage.
 )"};
 
-// What is known of the pool that it is about; empty where nothing is.
+// What is known about the pool; unknown members are empty.
 struct Subject {
-  std::string point;   // of the mount
+  std::string point;   // the mount point
   std::string config;  // the file
   std::string state;
-  std::optional<std::string> log_file;                     // empty: it has none; nothing: not known
+  std::optional<std::string> log_file;                     // empty: there is none; nothing: unknown
   std::string metrics;                                     // as in the configuration
   std::vector<std::pair<std::string, std::string>> tiers;  // name and path
 };
@@ -97,7 +98,7 @@ struct Bundle {
   }
 };
 
-// Where a pool that keeps its state in the usual place has it.
+// The default state directory of the pool that the tier belongs to.
 std::string usual_state(const std::string& tier_path) {
   const UniqueFd root(::open(tier_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root) return {};
@@ -105,7 +106,7 @@ std::string usual_state(const std::string& tier_path) {
   return marker && *marker ? "/var/lib/sluice/" + (*marker)->pool : std::string();
 }
 
-// From the daemon if it answers, else from the configuration that the mount table names.
+// Asks the daemon if it answers; otherwise reads the configuration that the mount table names.
 Subject find_subject(const std::string& point, const std::vector<MountLine>& lines,
                      const Json& status) {
   Subject subject;
@@ -114,7 +115,7 @@ Subject find_subject(const std::string& point, const std::vector<MountLine>& lin
   MountOptions options;
   if (mounted && mounted->source.starts_with('/')) {
     subject.config = mounted->source;
-    if (!apply_config_file(subject.config, options)) {
+    if (apply_config_file(subject.config, options)) {
       if (!options.log_file.empty()) subject.log_file = options.log_file;
       subject.metrics = options.metrics;
       subject.state = options.state;
@@ -138,18 +139,18 @@ Subject find_subject(const std::string& point, const std::vector<MountLine>& lin
 std::string system_text(const MachineView& machine) {
   utsname name{};
   ::uname(&name);
-  // Without its nodename: what the machine is called is nobody's business.
+  // Without the nodename, which may be confidential.
   return std::string("sluice " SLUICE_VERSION "\n") + name.sysname + " " + name.release + " " +
          name.version + " " + name.machine + "\n\n" +
          machine.text("/etc/os-release").value_or("no /etc/os-release") + "\n";
 }
 
-// The lines of the mount table that hold the tiers and the mount.
+// The lines of the mount table for the tiers and the mount.
 std::string mounts_text(const MachineView& machine, const std::vector<MountLine>& lines,
                         const Subject& subject, const Redactor* redactor) {
   std::vector<MountLine> wanted;
   const auto want = [&](const std::string& path) {
-    if (const auto held = mount_holding(lines, path)) wanted.push_back(*held);
+    if (const auto mounted = mount_holding(lines, path)) wanted.push_back(*mounted);
   };
   want(subject.point);
   for (const auto& tier : subject.tiers) want(real_path(tier.second));
@@ -163,7 +164,7 @@ std::string mounts_text(const MachineView& machine, const std::vector<MountLine>
   return out;
 }
 
-// The end of a file, from the beginning of a line. `written` gets the time of the last write.
+// The last kLogBytes of a file, starting at a line. Sets `written` to the time of the last write.
 std::optional<std::string> end_of_file(const std::string& path, std::int64_t& written) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
@@ -203,8 +204,8 @@ void add_log(const Subject& subject, const std::function<std::string(std::string
       subject.log_file.value_or(subject.state.empty() ? "" : subject.state + "/sluice.log");
   std::int64_t written = 0;
   if (file.empty()) {
-    bundle.leave_out("log.txt", subject.log_file ? "the daemon writes to no file"
-                                                 : "it is not known where it is");
+    bundle.leave_out("log.txt",
+                     subject.log_file ? "the daemon logs to no file" : "its location is unknown");
   } else if (const auto text = end_of_file(file, written)) {
     add("log.txt", *text);
     bundle.notes +=
@@ -212,23 +213,24 @@ void add_log(const Subject& subject, const std::function<std::string(std::string
   } else {
     bundle.leave_out("log.txt", file + ": " + std::strerror(errno));
   }
-  // A mount made by hand before, and one of the unit now, or the other way round, have one each.
+  // A mount made by hand logs to the file, one made by the unit to the journal. The pool may have
+  // been mounted both ways.
   const std::string unit = unit_of(subject.config);
   if (unit.empty()) return;
   const auto journal =
       run_program({"journalctl", "--unit", unit, "--lines", std::to_string(kLogLines), "--output",
                    "short-iso", "--no-hostname", "--no-pager"},
-                  kPatience);
+                  kVerbTimeout);
   if (journal.code == 0) add("journal.txt", journal.out);
 }
 
-// What a metrics server says; nothing if it does not.
+// The answer of a metrics server; nothing if there is none.
 std::optional<std::string> fetch_metrics(const sockaddr* address, socklen_t size) {
   const UniqueFd socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{.tv_sec = 5, .tv_usec = 0};
+  const timeval timeout{.tv_sec = 5, .tv_usec = 0};
   constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
   if (!socket ||
-      ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) < 0 ||
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) < 0 ||
       ::connect(socket.get(), address, size) < 0 ||
       ::send(socket.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0) {
     return std::nullopt;
@@ -254,13 +256,13 @@ void add_metrics(const Subject& subject, Bundle& bundle) {
     text = fetch_metrics(reinterpret_cast<const sockaddr*>(&local), sizeof local);
   }
   if (text) return bundle.add("metrics.txt", *text);
-  bundle.leave_out("metrics.txt", "no metrics are served, or not to this user");
+  bundle.leave_out("metrics.txt", "metrics are off, or this user may not read them");
 }
 
-// What a verb of ours says: asked in a process of its own, which may hang or crash.
-ProgramOutput ask_verb(std::vector<std::string> arguments) {
+// Runs a verb in its own process, because it may hang or crash.
+ProgramOutput run_verb(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "/proc/self/exe");
-  return run_program(arguments, kPatience);
+  return run_program(arguments, kVerbTimeout);
 }
 
 Json parsed(const ProgramOutput& said) {
@@ -279,7 +281,7 @@ void add_answer(const std::string& name, const ProgramOutput& said, const Redact
   bundle.add(name, answer.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-// `key` is for the names; nothing: they are kept.
+// `key` hashes the names; without a key names are kept.
 Bundle collect(const MountChoice& mount, const ProgramOutput& status,
                const std::optional<SipKey>& key) {
   const std::string& point = mount.point;
@@ -289,7 +291,7 @@ Bundle collect(const MountChoice& mount, const ProgramOutput& status,
   const Subject subject = point.empty() ? Subject{} : find_subject(point, lines, parsed(status));
   Redactor::Pool pool;
   if (!point.empty()) pool.roots.push_back(point);
-  // Bind mounts of it show the same names.
+  // Bind mounts of the pool show the same names.
   const auto whole = mount_holding(lines, point);
   for (const auto& line : lines) {
     const bool is_part = whole && line.major == whole->major && line.minor == whole->minor;
@@ -306,26 +308,27 @@ Bundle collect(const MountChoice& mount, const ProgramOutput& status,
   Bundle bundle;
   bundle.add("system.txt", system_text(machine));
   std::vector<std::string> doctor{"doctor", "--json"};
-  // "/" for the machine alone: a daemon that does not answer would hold it up.
+  // With "/" doctor checks the machine only: it would block on a daemon that does not answer.
   if (!point.empty()) doctor.push_back(is_stuck ? "/" : point);
-  add_answer("doctor.json", ask_verb(doctor), redactor, bundle);
+  add_answer("doctor.json", run_verb(doctor), redactor, bundle);
   if (point.empty()) {
-    bundle.leave_out("all that is of a mount", mount.problem);
+    bundle.leave_out("everything about a mount", mount.problem);
     return bundle;
   }
   add_answer("status.json", status, redactor, bundle);
   if (is_stuck) {
     bundle.leave_out("activity.json, moves.json, metrics.txt", "the daemon does not answer");
   } else {
-    add_answer("activity.json", ask_verb({"top", "--once", "--json", "--interval", "0.1", point}),
+    add_answer("activity.json", run_verb({"top", "--once", "--json", "--interval", "0.1", point}),
                redactor, bundle);
-    add_answer("moves.json", ask_verb({"moves", "--json", "--limit", "10000", point}), redactor,
+    add_answer("moves.json", run_verb({"moves", "--json", "--limit", "10000", point}), redactor,
                bundle);
     add_metrics(subject, bundle);
   }
   bundle.add("mounts.txt", mounts_text(machine, lines, subject, redactor));
   if (subject.config.empty()) {
-    bundle.leave_out("config.toml", "the mount was made with flags, not from a file");
+    bundle.leave_out("config.toml",
+                     "the pool was mounted with options, without a configuration file");
   } else if (const auto text = machine.text(subject.config)) {
     bundle.add("config.toml", redactor == nullptr ? *text : redactor->config(*text));
   } else {
@@ -341,19 +344,18 @@ Bundle collect(const MountChoice& mount, const ProgramOutput& status,
 }
 
 std::string readme(const Bundle& bundle, bool keeps_names) {
-  std::string out =
-      "Made by 'sluice bundle' for a report of a problem. It holds no content of any file.\n";
+  std::string out = "Made by 'sluice bundle' for a problem report. It contains no file contents.\n";
   out += keeps_names
-             ? "Names of files are as they are (--names).\n"
-             : "Names of files and directories in the pool are hashes in <>, under a key that was\n"
-               "thrown away: the same name has the same hash in here, and only in here.\n";
+             ? "File names were kept (--names).\n"
+             : "Names of files and directories in the pool were replaced by keyed hashes in <>.\n"
+               "The same name has the same hash in this bundle only; the key was not stored.\n";
   out += bundle.notes;
   if (!bundle.left_out.empty()) out += "\nLeft out:\n";
   for (const auto& each : bundle.left_out) out += "  " + each + "\n";
   return out;
 }
 
-// Under sudo the bundle is for whoever typed it.
+// Under sudo the bundle belongs to the user who ran sudo.
 void give_to_caller(int file) {
   const auto id = [](const char* name) {
     const char* text = ::getenv(name);
@@ -361,7 +363,7 @@ void give_to_caller(int file) {
   };
   const auto user = id("SUDO_UID"), group = id("SUDO_GID");
   if (::geteuid() != 0 || !user || !group) return;
-  // If it can't be, root has it.
+  // If this fails, root owns the file.
   [[maybe_unused]] const int ignored =
       ::fchown(file, static_cast<uid_t>(*user), static_cast<gid_t>(*group));
 }
@@ -394,23 +396,23 @@ int command_bundle(int argc, char** argv) {
     key.emplace();
     if (::getrandom(key->data(), sizeof *key, 0) != static_cast<ssize_t>(sizeof *key)) {
       return fail(kVerb,
-                  std::string("can't make a key to hide names with: ") + std::strerror(errno));
+                  std::string("cannot create a key to hash names with: ") + std::strerror(errno));
     }
   }
   if (output.empty()) output = usual_name();
   ProgramOutput status;
-  if (!mount.point.empty()) status = ask_verb({"status", "--json", mount.point});
+  if (!mount.point.empty()) status = run_verb({"status", "--json", mount.point});
   if (!mount.point.empty() && status.code < 0 &&
       sluice_mount_of(mount_table(), absolute_path(output))) {
     return fail(kVerb, "the daemon of " + log::escaped(mount.point) +
-                           " does not answer, and the bundle would be written there; choose a "
-                           "place elsewhere with --output");
+                           " does not answer, and the bundle would be written to this mount; "
+                           "choose another directory with --output");
   }
-  // Before all the rest, so that nobody waits for a bundle that can't be written.
+  // First, so that a bundle that cannot be written fails at once.
   UniqueFd file(::open(output.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) {
     return fail(kVerb, log::escaped(output) + ": " + std::strerror(errno) +
-                           "; choose another with --output");
+                           "; choose another file with --output");
   }
   give_to_caller(file.get());
   Bundle bundle = collect(mount, status, key);
@@ -429,9 +431,9 @@ int command_bundle(int argc, char** argv) {
   std::string out = table.text(style);
   for (const auto& each : bundle.left_out) out += safe_name(style, "left out: " + each) + "\n";
   const std::string shown = log::escaped(output);
-  out += "\nwrote " + shown + " (" + format_size(archive.size()) + "), for you alone to read. " +
-         (keeps_names ? "It has the names of files.\n" : "Names of files are hashes in it.\n") +
-         "Look into it before you send it: tar -xOf " + shell_word(output) + " | less\n";
+  out += "\nwrote " + shown + " (" + format_size(archive.size()) + "), readable by you only. " +
+         (keeps_names ? "It contains file names.\n" : "File names were replaced by hashes.\n") +
+         "Check it before you send it: tar -xOf " + shell_word(output) + " | less\n";
   std::fputs(out.c_str(), stdout);
   return kDone;
 }

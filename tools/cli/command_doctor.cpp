@@ -31,40 +31,40 @@ using Json = nlohmann::ordered_json;
 using Verdict = Check::Verdict;
 
 constexpr std::string_view kVerb = "doctor";
-constexpr int kFindings = 3;                   // it looked, and something does not work
-constexpr std::chrono::seconds kPatience{10};  // with a daemon
-// A file that every tier has.
+constexpr int kFindings = 3;  // exit status: all checks ran, and one of them failed
+constexpr std::chrono::seconds kDaemonTimeout{10};
+// Every tier has this file.
 constexpr const char* kMarker = "/.sluice/tier.json";
 
 constexpr HelpText kHelp{.usage = "sluice doctor [--json] [MOUNT] [PATH]",
                          .options = R"(      --json        one JSON object; its members are stable
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
                          .details = R"(
-Says what this machine can do for Sluice: the kernel's features and limits, the GPUs
-and what stands between them and GPUDirect Storage, and for each tier of the mount
-its filesystem, its disk and the routes that bytes can take from there to a GPU.
-Each line begins with 'ok', 'warn' (it works, but not as well as it could) or 'fail'
-(something does not work), and says the one thing to do about it. A machine without
-a GPU is not broken: it says so, and is 'ok'.
+Checks what this machine supports: the features and limits of the kernel, the GPUs
+and what they need for GPUDirect Storage, and for each tier of the mount its
+filesystem, its disk and the routes from there to a GPU. Each line begins with 'ok',
+'warn' (it works, but not as well as it could) or 'fail' (something does not work).
+'warn' and 'fail' lines also say what to do. A missing GPU is 'ok'.
 
-Without an argument it is about the mount that the current directory is in, or else
-all there are, or, if there is none, about the machine alone. MOUNT is any
-directory of a mount. PATH is a file, which is looked at where it really is, or a
-directory outside of Sluice, which is looked at like a tier.
+Without arguments it checks the mount that contains the current directory. Outside of
+a mount it checks all mounts, or only the machine if there are none. MOUNT is any
+directory in a mount. PATH is a file, which is checked at its place on its tier, or a
+directory outside of Sluice, which is checked like a tier.
 
   kernel   version, /dev/fuse, libfuse, rights (CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH,
            CAP_LEASE), passthrough, io_uring, cachestat(2), limits of locked memory
            and open files, leases (fs.leases-enable), size of requests
-  gpu      driver, nvidia-fs or P2PDMA with each of its gates, IOMMU, CUDA, cuFile
-  tier     who can enter it past the mount, filesystem, mount flags, disk, udev's entry (cuFile asks for it),
-           attributes (user.* and trusted.*), POSIX ACLs, leases, alignment of
-           O_DIRECT, routes
+  gpu      driver, nvidia-fs or P2PDMA with each of its requirements, IOMMU, CUDA,
+           cuFile
+  tier     whether users can bypass the mount, filesystem, mount flags, disk, udev's
+           entry (cuFile needs it), attributes (user.* and trusted.*), POSIX ACLs,
+           leases, alignment of O_DIRECT, routes
 
-It changes nothing and needs no root; tiers that only root can enter are looked at
-only for root. Leases and attributes are tried with a file that has no name
-(O_TMPFILE) and is gone at once.
+It changes nothing and does not need root, but only root can check tiers that only
+root can enter. Leases and attributes are tested with a file that has no name
+(O_TMPFILE) and exists only during the test.
 
 Examples:
   sluice doctor
@@ -72,8 +72,8 @@ Examples:
   sudo sluice doctor /mnt/pool /mnt/pool/model.safetensors
   sluice doctor --json | jq '.sections[].checks[] | select(.verdict == "fail")'
 
-Exit status: 0 nothing fails; 3 a line says 'fail'; 1 it could not look (no such
-path); 2 wrong usage.
+Exit status: 0 nothing fails; 3 a line says 'fail'; 1 the checks could not run (no
+such path); 2 wrong usage.
 )"};
 
 struct Section {
@@ -81,20 +81,19 @@ struct Section {
   std::vector<Check> checks;
 };
 
-// Opens and closes cuFile: whether it can be used is known only then.
+// Opens and closes cuFile, because only that shows whether it can be used.
 Check cufile_check(Device& device) {
   if (const auto entered = device.enter(); !entered) {
     return {Verdict::Fail, "cufile",
-            std::string("the GPU can't be used: ") + std::strerror(entered.error().code),
+            std::string("the GPU cannot be used: ") + std::strerror(entered.error().code),
             "see nvidia-smi and dmesg"};
   }
-  std::string why_not;
-  const auto cufile = CuFile::open(why_not);
+  const auto cufile = CuFile::open();
   if (!cufile) {
-    return {Verdict::Warn, "cufile", why_not,
-            "install libcufile (CUDA's GPUDirect Storage); only gds and cufile need it"};
+    return {Verdict::Warn, "cufile", cufile.error().text(),
+            "install libcufile (CUDA's GPUDirect Storage); only the routes gds and cufile need it"};
   }
-  const std::string version = cufile->version();
+  const std::string version = (*cufile)->version();
   return {Verdict::Ok, "cufile", version.empty() ? "usable, older than 1.14" : version};
 }
 
@@ -110,13 +109,14 @@ std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
                     ""});
   }
   auto checks = driver_checks(machine, pci_addresses);
-  // Without a driver there is nothing to say of CUDA.
+  // Without a driver there is no CUDA to check.
   const bool has_driver = checks.size() > 1;
   if (!gpus.empty()) {
     checks.push_back({Verdict::Ok, "cuda", devices.driver_version()});
   } else if (has_driver) {
-    checks.push_back({Verdict::Warn, "cuda", devices.why_none(),
-                      "give this container or user the GPU: nvidia-smi must see it"});
+    checks.push_back(
+        {Verdict::Warn, "cuda", devices.why_none(),
+         "give this container or user access to the GPU, so that nvidia-smi lists it"});
   }
   checks.insert(checks.end(), gpus.begin(), gpus.end());
   if (!gpus.empty()) checks.push_back(cufile_check(*devices.all()[0]));
@@ -125,15 +125,15 @@ std::vector<Check> gpu_checks(const MachineView& machine, Engine& engine) {
 
 Check route_check(const Engine::Possibility& route, Device* device, bool is_nvme) {
   const std::string name(name_of(route.route));
-  // Nobody does anything about a hard disk: it is served well by the other routes.
+  // Not a warning on a hard disk: there is nothing to fix, and the other routes work well.
   if (route.possible || (route.route == Route::Gds && !is_nvme)) {
     return {Verdict::Ok, name, (route.possible ? "" : "not possible: ") + route.words, ""};
   }
-  std::string fix = "free memory, and see the gpu lines above";
+  std::string fix = "free some memory; see the gpu lines above";
   if (device != nullptr && device->is_lost()) {
     fix = "see nvidia-smi and dmesg";
   } else if (route.route == Route::Gds || route.route == Route::CuFile) {
-    fix = "see the gpu lines above, and filesystem and udev here";
+    fix = "see the gpu lines above and the filesystem and udev lines here";
   }
   return {Verdict::Warn, name, route.words, fix};
 }
@@ -147,18 +147,18 @@ std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* de
   checks.push_back(
       {Verdict::Ok, "o_direct",
        preview.alignment > 1
-           ? "reads past the page cache in multiples of " + format_size(preview.alignment)
-           : "not possible, or not told: all reads go through the page cache",
+           ? "reads can bypass the page cache in multiples of " + format_size(preview.alignment)
+           : "not supported or unknown: all reads go through the page cache",
        ""});
   for (const auto& each : engine.possibilities(source, device)) {
-    // Without a GPU the routes to one are not missed.
+    // Without a GPU, missing routes to one are not a warning.
     if (!each.possible && device == nullptr) continue;
     checks.push_back(route_check(each, device, is_nvme));
   }
   return checks;
 }
 
-// Opens files only: a device may do something when it is opened. EINVAL for what is none.
+// Opens regular files only, because opening a device may have effects. EINVAL for others.
 UniqueFd open_file(const std::string& path) {
   const UniqueFd node(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
@@ -169,17 +169,17 @@ UniqueFd open_file(const std::string& path) {
   return UniqueFd(::open(same.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
 }
 
-// A directory, or a file, and what lies below it. `probe` is a file there that may be opened.
+// Checks a directory or file and its filesystem and disk. `probe` is a file there to open.
 Section place_section(const MachineView& machine, Engine& engine, const std::string& title,
                       const std::string& path, const std::string& probe) {
   Section section{title, {}};
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) {
-    // As it should be: users come by the mount.
+    // This is how it should be: users access files through the mount.
     const bool is_closed = errno == EACCES;
     section.checks.push_back(
         {is_closed ? Verdict::Ok : Verdict::Fail, "path",
-         is_closed ? "only root can enter it, and look at it here" : std::strerror(errno),
+         is_closed ? "only root can enter it; run this as root to check it" : std::strerror(errno),
          is_closed ? "" : "mount the tier"});
     return section;
   }
@@ -193,8 +193,8 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
   if (!file) {
     section.checks.push_back(
         {Verdict::Warn, "routes",
-         errno == ENOENT ? "can be told of a file only" : probe + ": " + std::strerror(errno),
-         errno == EACCES ? "run this as root" : "name a file of it"});
+         errno == ENOENT ? "need a file to check" : probe + ": " + std::strerror(errno),
+         errno == EACCES ? "run this as root" : "give the path of a file there"});
     return section;
   }
   const auto disk = disk_of(machine, major(status.st_dev), minor(status.st_dev));
@@ -205,9 +205,9 @@ Section place_section(const MachineView& machine, Engine& engine, const std::str
 
 Check access_check(const std::string& path, const std::vector<std::string>& tiers) {
   if (!closing_command(path, tiers))
-    return {Verdict::Ok, "access", "only root can enter it past the mount"};
+    return {Verdict::Ok, "access", "only root can bypass the mount"};
   return {Verdict::Warn, "access",
-          "users can enter it past the mount, and what they change there goes unnoticed",
+          "users can bypass the mount; Sluice does not see what they change there",
           "sluice tier close " + shell_word(path)};
 }
 
@@ -218,11 +218,11 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     const bool on = flag_of(feature, "on");
     const std::string why = text_of(feature, "why");
     const bool unwanted = why.starts_with("turned off");
-    sections[0].checks.push_back({on ? Verdict::Ok : Verdict::Warn, name,
-                                  why.empty() ? (on ? "in use" : "not in use") : why,
-                                  on         ? ""
-                                  : unwanted ? "set " + name + " = true, then mount again"
-                                             : "see the kernel lines above, then mount again"});
+    sections[0].checks.push_back(
+        {on ? Verdict::Ok : Verdict::Warn, name, why.empty() ? (on ? "in use" : "not in use") : why,
+         on         ? ""
+         : unwanted ? "set " + name + " = true in [debug], then mount again"
+                    : "see the kernel lines above, then mount again"});
   }
   std::vector<std::string> paths;
   for (const auto& tier : member_of(status, "tiers")) paths.push_back(text_of(tier, "path"));
@@ -232,22 +232,22 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     if (!flag_of(tier, "online")) {
       sections.push_back({title,
                           {{Verdict::Fail, "online", text_of(tier, "why"),
-                            "mount its disk: the pool takes it up by itself"}}});
+                            "mount its disk; the pool then uses it again by itself"}}});
       continue;
     }
     sections.push_back(place_section(machine, engine, title, path, path + kMarker));
     struct stat status_of_path {};
-    if (::stat(path.c_str(), &status_of_path) < 0) continue;  // said above
+    if (::stat(path.c_str(), &status_of_path) < 0) continue;  // reported above
     auto& checks = sections.back().checks;
     checks.insert(checks.begin(), access_check(path, paths));
   }
   return sections;
 }
 
-// A file or directory that was named. A file of Sluice is looked at where it really is.
+// Checks a given file or directory. A file in a mount is checked at its place on its tier.
 Section named_section(const MachineView& machine, Engine& engine, const std::string& path,
                       bool is_directory) {
-  // Elsewhere anybody may have written such an attribute.
+  // Outside of a mount any user may have set such an attribute.
   std::optional<std::string> location;
   if (sluice_mount_of(mount_table(), path)) {
     if (auto told = read_attribute(path, "user.sluice.location")) location = *told;
@@ -257,22 +257,22 @@ Section named_section(const MachineView& machine, Engine& engine, const std::str
                        is_directory ? place + kMarker : place);
 }
 
-// A mount, and what its daemon says.
+// A mount and the status that its daemon reports.
 struct Answer {
   std::string point;
-  Json status;              // null if it says nothing
-  std::vector<Check> dead;  // why
+  Json status;              // null if the daemon does not answer
+  std::vector<Check> dead;  // the reason
 };
 
-// Asked by a process of its own: whoever waits for a daemon that answers nobody can't be stopped.
+// Asks in a child process: a process that waits for a daemon that hangs cannot be interrupted.
 Answer ask(const std::string& point) {
-  const auto said = run_program({"/proc/self/exe", "status", "--json", point}, kPatience);
+  const auto said = run_program({"/proc/self/exe", "status", "--json", point}, kDaemonTimeout);
   if (said.code < 0) {
     return {point,
             {},
             {{Verdict::Fail, "daemon", "does not answer",
-              "see its log; to end it, kill its process, then sluice umount " + shell_word(point) +
-                  " and mount again"}}};
+              "see its log; to end it, kill its process, then run sluice umount " +
+                  shell_word(point) + " and mount again"}}};
   }
   Json status = Json::parse(said.out, nullptr, /*allow_exceptions=*/false);
   if (said.code == 0 && status.is_object()) return {point, std::move(status), {}};
@@ -285,10 +285,11 @@ Answer ask(const std::string& point) {
   return {point,
           {},
           {{Verdict::Fail, "daemon", said.err.substr(0, said.err.find('\n')),
-            "see its log, and run this as root"}}};
+            "see its log, or run this as root"}}};
 }
 
-// Of those that these paths are in, by their names alone, the ones that can't be asked.
+// The mounts among those that contain these paths whose daemons do not answer. Compares paths
+// only and does not access the mounts.
 std::vector<Answer> silent_mounts(const std::vector<std::string>& paths) {
   std::vector<Answer> out;
   for (const std::string& path : paths) {
@@ -358,12 +359,12 @@ int command_doctor(int argc, char** argv) {
   const auto style = style_for(kVerb, color);
   if (!style) return kUsage;
 
-  // One argument is whichever of the two it is: a directory of a mount, or something to look at.
+  // A single argument is MOUNT if it is a directory of a mount, otherwise PATH.
   std::string given = second.empty() ? first : second;
   std::vector<Answer> mounts = silent_mounts({first, second});
   bool is_directory = true, wants_mount = true;
   if (!mounts.empty()) {
-    given.clear();  // whoever looks at it, waits
+    given.clear();  // accessing it would block
   } else {
     const MountChoice mount = choose_mount(first);
     if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);

@@ -17,41 +17,41 @@ using Json = nlohmann::ordered_json;
 
 constexpr HelpText kHelp{
     .usage = "sluice explain [--json] PATH...",
-    .options = R"(      --json        one JSON object a path; its members are stable
+    .options = R"(      --json        one JSON object per path; its members are stable
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
     .details = R"(
-Says of each file where it is and why, how hot it is, and what would move it:
+Explains for each file where it is and why, how hot it is, and what would move it:
 
-  on       its tier, size, and how long it has been there
+  on       its tier, its size, and how long it has been there
   at       its path on the tier
   heat     its score: each access adds 1, and the score halves every half_life
-  why      why it is where it is
-  wants    where it should be instead; 'but' says what holds it back
-  pin      the pin that holds for it, and where that is set
+  why      why it is on this tier
+  wants    the tier it should be on; 'but' says why it does not move there
+  pin      the pin that applies to it, and where that pin is set
   rule     the rule of the configuration that matches it
-  up       the score at which a faster tier takes it
-  down     the score at which it leaves for a slower one
-  stays    how long it stays in any case
+  up       the score at which it moves to a faster tier
+  down     the score below which it moves to a slower tier
+  stays    how long it will not move because it arrived recently (min_stay)
   moving, waiting
-           a move under way, or one that something stands in the way of
+           a move in progress, or a move that cannot start yet and why
 
 Examples:
   sluice explain /mnt/pool/model.bin
   sluice explain --json /mnt/pool/* | jq -r 'select(.hold) | .path'
 
-Exit status: 0 shown, 1 failed for a path or more, 2 wrong usage.
+Exit status: 0 shown, 1 failed for at least one path, 2 wrong usage.
 )"};
 
-// Directories have no heat; they are wherever something in them is.
+// Directories have no heat. A directory is on every tier that has something in it.
 std::string directory_text(const Style& style, const Target& target) {
   std::string text = style.paint(Color::Bold, safe_name(style, target.path)) + "\n";
   if (const auto tiers = read_attribute(target.path, "user.sluice.tier")) {
     text += "  a directory, on " + safe_name(style, *tiers) + "\n";
   }
   if (const auto pin = read_attribute(target.path, "user.sluice.pin")) {
-    text += "  pinned to " + safe_name(style, *pin) + ", as is what is below it\n";
+    text += "  pinned to " + safe_name(style, *pin) + ", and so is everything below it\n";
   }
   return text;
 }
@@ -72,7 +72,7 @@ std::string describe_read_error(const Error& error, const Target& target) {
     case EOPNOTSUPP:
       return describe_attribute_error(error, target, "", 0);
     case EUCLEAN:
-      return where + "the daemon's answer can't be understood; is it of another version?";
+      return where + "cannot parse the daemon's answer; is it another version of sluice?";
     default:
       return where + std::strerror(error.code);
   }

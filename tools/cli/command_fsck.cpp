@@ -22,39 +22,42 @@ constexpr HelpText kHelp{
     .options = R"(  -c, --config FILE     read tiers and state from this TOML file
       --tier NAME=PATH  a tier, fastest first; these replace the file's tiers
       --state DIR       database (default /var/lib/sluice/<pool id>)
-      --repair          mend what can be mended without choosing for you
-      --degraded        check although a tier is missing
+      --repair          repair what needs no decision from you
+      --degraded        check even if a tier is missing
       --json            one JSON object; its members are stable
       --color WHEN      auto (default), always, never
-  -h, --help            this list; the whole description
+  -h, --help            short help (-h) or full help (--help)
 )",
     .details = R"(
-Checks a pool that is not mounted: that each path is on one tier only, that the
-copies of a directory agree and have one path, that no operation was left half done.
+Checks a pool that is not mounted: each path must be on one tier only, the copies of
+a directory must agree and have the same path, and no operation may be unfinished.
 
-  same-file-twice       one path on two tiers, equal bytes; --repair removes the
-                        slower tier's
-  two-files             one path on two tiers, different bytes; the faster tier's
-                        is seen in the mount; never repaired: choose one yourself
-  type-clash            a directory here, a file there; never repaired
-  directory-attributes  copies of a directory differ; --repair makes them like the
-                        fastest tier's
-  shared-identity       two files or directories with different paths have one inode
-                        number; --repair gives the second file, or an empty directory,
-                        its own. Of a directory that holds something only you know
-                        which name is right: the line says what to do
-  acl-alias             an ACL of XFS (trusted.SGI_ACL_FILE, trusted.SGI_ACL_DEFAULT) on
-                        a filesystem to which it is none; --repair removes it
+  same-file-twice       the same path on two tiers with equal bytes; --repair removes
+                        the file on the slower tier
+  two-files             the same path on two tiers with different bytes; the mount
+                        shows the file on the faster tier; not repaired: remove or
+                        rename one of them
+  type-clash            a path is a directory on one tier and a file on another; not
+                        repaired
+  directory-attributes  copies of a directory differ; --repair copies the attributes
+                        from the fastest tier
+  shared-identity       two files or directories with different paths have the same
+                        inode number; --repair gives the second file, or an empty
+                        directory, a new number. For a directory with entries you must
+                        decide which path is right; the line says what to do
+  acl-alias             an ACL in the format of XFS (trusted.SGI_ACL_FILE,
+                        trusted.SGI_ACL_DEFAULT) on another filesystem, where it has
+                        no effect; --repair removes it
   left-over             unfinished copies in .sluice/tmp; --repair removes them
-  unfinished            operations a crash interrupted; --repair completes them
-  unreadable            something could not be examined
+  unfinished            operations that a crash interrupted; --repair completes them
+  unreadable            something could not be checked
 
 Examples:
   sluice fsck --config /etc/sluice/pool.toml
   sluice fsck --repair --tier nvme=/nvme --tier hdd=/hdd
 
-Exit status: 0 nothing is left to do, 1 something is or the check failed, 2 wrong
-usage.
+Exit status: 0 no problems, or all were repaired; 1 problems remain, or the check
+failed; 2 wrong usage.
 )"};
 
 struct Request {
@@ -67,19 +70,18 @@ struct Request {
   bool degraded = false;
 };
 
-MaybeConfigError read_options(const Request& request, MountOptions& options) {
+Result<void> read_options(const Request& request, MountOptions& options) {
   if (!request.config.empty()) {
-    if (auto error = apply_config_file(request.config, options)) return error;
+    SLUICE_TRY(apply_config_file(request.config, options));
   }
-  if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options))
-    return error;
+  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options));
   if (!request.state.empty()) options.state = absolute_path(request.state);
   if (!request.tiers.empty()) options.tiers.clear();
   for (const std::string& tier : request.tiers) {
-    if (auto error = append_tier("--tier", tier, options)) return error;
+    SLUICE_TRY(append_tier("--tier", tier, options));
   }
   if (options.tiers.empty())
-    return ConfigError{"no tiers are given; name them with --config or --tier"};
+    return Error{EINVAL, "read options", "no tiers given; use --config or --tier"};
   return {};
 }
 
@@ -110,7 +112,7 @@ void print_json(const CheckReport& report) {
                                     {"files", report.files},
                                     {"directories", report.directories},
                                     {"findings", findings}};
-  // File names need not be UTF-8; JSON must.
+  // File names may not be valid UTF-8, but JSON must be.
   std::puts(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
@@ -133,23 +135,23 @@ int command_fsck(int argc, char** argv) {
     return kUsage;
   }
   MountOptions options;
-  if (const auto error = read_options(request, options)) return fail("fsck", error->message);
+  if (const auto read = read_options(request, options); !read)
+    return fail("fsck", read.error().text());
 
-  std::string why;
   const auto missing = request.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
-  const auto pool = Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse,
-                               "checked by sluice fsck", why);
-  if (!pool) return fail("fsck", why);
-  const std::string state = state_directory(options.state, pool->id(), why);
-  if (state.empty()) return fail("fsck", why);
-  auto store = RocksStore::open(state + "/db", std::chrono::seconds(0));
+  const auto pool =
+      Pool::open(tier_settings(options), missing, Pool::NewTiers::Refuse, "checked by sluice fsck");
+  if (!pool) return fail("fsck", pool.error().text());
+  const auto state = state_directory(options.state, (*pool)->id());
+  if (!state) return fail("fsck", state.error().text());
+  auto store = RocksStore::open(*state + "/db", std::chrono::seconds(0));
   if (!store)
     return fail("fsck",
-                "the database " + state + "/db can't be opened: " + ::strerror(store.error().code));
+                "cannot open the database " + *state + "/db: " + ::strerror(store.error().code));
 
   const bool show = ::isatty(STDERR_FILENO) == 1;
   const auto report = check_pool(
-      *pool, store->get(), request.repair ? Repair::Yes : Repair::No, [&](std::uint64_t files) {
+      **pool, store->get(), request.repair ? Repair::Yes : Repair::No, [&](std::uint64_t files) {
         if (show) std::fprintf(stderr, "\rchecked %s files\033[K", format_count(files).c_str());
       });
   if (show) std::fputs("\r\033[K", stderr);

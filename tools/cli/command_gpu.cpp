@@ -38,26 +38,26 @@ constexpr HelpText kReadHelp{
     .usage = "sluice gpu read [options] FILE...",
     .options =
         R"(      --gpu GPU      the GPU's number or UUID, as nvidia-smi -L shows them; default: the first
-      --host         into host memory instead
-      --offset SIZE  begin there; default: 0
-      --length SIZE  no more than this; default: to the end
+      --host         read into host memory instead
+      --offset SIZE  where to begin; default: 0
+      --length SIZE  the most to read; default: to the end
       --route ROUTE  auto (default), gds, cufile, mapped, staged, pageable or host
-      --check        compare what has arrived with what read(2) gives
-      --json         one JSON object a file; its members are stable
+      --check        compare the bytes in memory with those that read(2) returns
+      --json         one JSON object per file; its members are stable
       --color WHEN   auto (default), always, never
-  -h, --help         this list; the whole description
+  -h, --help         short help (-h) or full help (--help)
 )",
     .details = R"(
-Reads files into GPU memory as a program with libsluice would, and says of each how
-many bytes came, how fast, by which route, and why by that one. On a Sluice mount the
-daemon does the work; elsewhere, and where the daemon can't, this process does.
+Reads files into GPU memory with libsluice and prints for each file the number of
+bytes, the rate, the route, and why this route was taken. On a Sluice mount the daemon
+reads the file; elsewhere, or if the daemon cannot, this process does.
 
-The memory is a buffer of at most 256 MiB that is filled again and again: a file may
-be larger than the GPU's memory. Only the reads are timed; the first one includes what
-has to be set up. A route that is named is taken or the file fails. Without a GPU, and
-if none is named, everything goes to host memory, and says so.
+The bytes go to a buffer of at most 256 MiB that is reused, so a file may be larger
+than the memory of the GPU. Only the reads are timed; the first one includes the setup.
+With --route, a file that cannot take that route fails. If there is no GPU and --gpu
+is not given, files are read into host memory, and the command says so.
 
-Members of the JSON object: path, bytes, seconds, rate (bytes a second), route, why,
+Members of the JSON object: path, bytes, seconds, rate (bytes per second), route, why,
 by ("daemon" or "process"), gpu (its UUID; null for host memory), checked.
 
 Examples:
@@ -65,14 +65,14 @@ Examples:
   sluice gpu read --check --gpu 1 --length 1GiB /mnt/pool/models/*
   sluice gpu read --route staged --json /mnt/pool/model.safetensors | jq .rate
 
-Exit status: 0 all were read, 1 failed for a file or more, 2 wrong usage.
+Exit status: 0 all files were read, 1 failed for at least one file, 2 wrong usage.
 )"};
 
 constexpr std::uint64_t kBufferSize = 256 << 20;
 
 struct ReadOptions {
   std::vector<std::string> paths;
-  std::string gpu;  // empty: the first, or host memory where there is none
+  std::string gpu;  // empty: the first one, or host memory if there is no GPU
   bool host = false;
   std::uint64_t offset = 0;
   std::optional<std::uint64_t> length;
@@ -81,20 +81,20 @@ struct ReadOptions {
   bool json = false;
 };
 
-// The memory that is read into, made known to libsluice. A GPU's, or the host's.
+// The memory to read into, GPU or host memory, registered with libsluice.
 class Target {
  public:
-  // Complains and returns null if there is no such memory.
+  // Reports an error and returns null if the memory cannot be allocated.
   static std::unique_ptr<Target> create(Device* device, std::uint64_t size) {
     std::unique_ptr<Target> target(new Target(device, size));
     if (device != nullptr) {
       if (!device->enter()) {
-        fail(kVerb, "GPU " + to_string(device->uuid()) + " can't be used; see 'sluice doctor'");
+        fail(kVerb, "GPU " + to_string(device->uuid()) + " cannot be used; see 'sluice doctor'");
         return nullptr;
       }
       if (device->api().cuMemAlloc(&target->on_device_, size) != CUDA_SUCCESS) {
-        fail(kVerb, "GPU " + to_string(device->uuid()) + " has no " + format_size(size) +
-                        " of memory left; see 'nvidia-smi'");
+        fail(kVerb, "GPU " + to_string(device->uuid()) + " has less than " + format_size(size) +
+                        " of free memory; see 'nvidia-smi'");
         return nullptr;
       }
     } else {
@@ -121,7 +121,7 @@ class Target {
   std::uint64_t size() const { return size_; }
   sluice_buffer* buffer() const { return buffer_; }
 
-  // Copies what has arrived to `out`; false if the GPU does not give it.
+  // Copies the bytes that were read to `out`; false if the GPU memory cannot be copied.
   bool fetch(std::vector<std::byte>& out) const {
     if (device_ == nullptr) {
       std::memcpy(out.data(), on_host_.data(), out.size());
@@ -148,12 +148,12 @@ using OpenFile = std::unique_ptr<sluice_file, FileCloser>;
 struct Measured {
   std::uint64_t bytes = 0;
   double seconds = 0;
-  struct sluice_result last {};  // of the last read that brought something
+  struct sluice_result last {};  // of the last read that returned bytes
 
   double rate() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
 };
 
-// What all the files have in common: how much there is to do, and how far it is.
+// The progress over all files.
 struct Progress {
   ProgressLine line;
   RateMeter meter;
@@ -167,25 +167,25 @@ struct Progress {
   }
 };
 
-// Where the first `arrived` bytes of the target differ from the file's from `offset` on; a
-// sentence, or nothing.
+// Compares the first `arrived` bytes of the target with the file from `offset` on. Returns a
+// description of the first difference, or nothing.
 std::string compare(const UniqueFd& fd, const Target& target, std::uint64_t offset,
                     std::uint64_t arrived) {
   std::vector<std::byte> there(arrived), here(arrived);
-  if (!target.fetch(there)) return "the GPU's memory can't be read back";
+  if (!target.fetch(there)) return "cannot copy the bytes back from GPU memory";
   std::uint64_t have = 0;
   while (have < arrived) {
     const ssize_t got =
         ::pread(fd.get(), here.data() + have, arrived - have, static_cast<off_t>(offset + have));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return std::string("can't be read: ") + std::strerror(errno);
-    if (got == 0) return "has become shorter while it was read";
+    if (got < 0) return std::string("cannot read it: ") + std::strerror(errno);
+    if (got == 0) return "the file became shorter while it was read";
     have += static_cast<std::uint64_t>(got);
   }
   const auto differs = std::mismatch(there.begin(), there.end(), here.begin()).first;
   if (differs == there.end()) return "";
   return "byte " + std::to_string(offset + static_cast<std::uint64_t>(differs - there.begin())) +
-         " differs from what read(2) gives";
+         " differs from what read(2) returns";
 }
 
 class Reader {
@@ -193,13 +193,13 @@ class Reader {
   Reader(const ReadOptions& options, const Style& style, const Target& target, Progress& progress)
       : options_(options), style_(style), target_(target), progress_(progress) {}
 
-  // False if it failed, which has been complained about.
+  // Returns false after a failure, which it has reported.
   bool read(const std::string& path) {
     sluice_file* opened = nullptr;
-    if (sluice_open(path.c_str(), O_RDONLY, 0, &opened) < 0) return complain(sluice_error());
+    if (sluice_open(path.c_str(), O_RDONLY, 0, &opened) < 0) return report(sluice_error());
     const OpenFile file(opened);
     const UniqueFd fd(options_.check ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
-    if (options_.check && !fd) return complain(path + ": " + std::strerror(errno));
+    if (options_.check && !fd) return report(path + ": " + std::strerror(errno));
 
     Measured measured;
     const std::uint64_t wanted = options_.length.value_or(UINT64_MAX);
@@ -207,10 +207,10 @@ class Reader {
       const std::uint64_t offset = options_.offset + measured.bytes;
       const std::uint64_t length = std::min(target_.size(), wanted - measured.bytes);
       const auto done = read_once(file.get(), offset, length, measured);
-      if (!done) return complain(sluice_error());
+      if (!done) return report(sluice_error());
       if (options_.check && *done > 0) {
         const std::string problem = compare(fd, target_, offset, *done);
-        if (!problem.empty()) return complain(path + ": " + problem);
+        if (!problem.empty()) return report(path + ": " + problem);
       }
       progress_.bytes += *done;
       progress_.show();
@@ -222,13 +222,13 @@ class Reader {
   }
 
  private:
-  bool complain(const std::string& problem) {
+  bool report(const std::string& problem) {
     progress_.line.clear();
     fail(kVerb, log::escaped(problem));
     return false;
   }
 
-  // How many bytes came; nothing if it failed.
+  // The number of bytes read; nothing if it failed.
   std::optional<std::uint64_t> read_once(sluice_file* file, std::uint64_t offset,
                                          std::uint64_t length, Measured& measured) const {
     struct sluice_result result {};
@@ -276,12 +276,12 @@ class Reader {
   Progress& progress_;
 };
 
-// By its number or its UUID. Complains and returns null if there is no such GPU.
+// Finds a GPU by its number or UUID. Reports an error and returns null if there is none.
 Device* find_gpu(Devices& devices, const std::string& wanted) {
   const auto& all = devices.all();
   if (all.empty()) {
     fail(kVerb,
-         devices.why_none() + "; --host reads into host memory, and 'sluice doctor' tells more");
+         devices.why_none() + "; use --host to read into host memory, or see 'sluice doctor'");
     return nullptr;
   }
   unsigned number = 0;
@@ -298,16 +298,16 @@ Device* find_gpu(Devices& devices, const std::string& wanted) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     list += (i == 0 ? "" : ", ") + std::to_string(i) + " (" + to_string(all[i]->uuid()) + ")";
   }
-  fail(kVerb, "there is no GPU " + log::escaped(wanted) + "; there are: " + list);
+  fail(kVerb, "no GPU " + log::escaped(wanted) + "; available: " + list);
   return nullptr;
 }
 
-// The bytes that are to be read, as far as can be told beforehand, and the largest piece.
+// Sums up the bytes to read in `progress`, as far as known, and returns the largest single read.
 std::uint64_t plan(const ReadOptions& options, Progress& progress) {
   std::uint64_t largest = 1;
   for (const auto& path : options.paths) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) < 0) continue;  // opening it will tell
+    if (::stat(path.c_str(), &status) < 0) continue;  // opening it reports the error
     const auto size = static_cast<std::uint64_t>(status.st_size);
     const std::uint64_t bytes =
         std::min(size - std::min(size, options.offset), options.length.value_or(UINT64_MAX));
@@ -351,7 +351,7 @@ int gpu_read(int argc, char** argv) {
   Devices devices;
   Device* device = nullptr;
   if (!options.host && options.gpu.empty() && devices.all().empty()) {
-    std::fprintf(stderr, "sluice: gpu read: no GPU (%s): into host memory\n",
+    std::fprintf(stderr, "sluice: gpu read: no GPU (%s); reading into host memory\n",
                  devices.why_none().c_str());
   } else if (!options.host) {
     device = find_gpu(devices, options.gpu.empty() ? "0" : options.gpu);
@@ -370,7 +370,7 @@ int gpu_read(int argc, char** argv) {
 }
 
 constexpr std::array kSubverbs{
-    Verb{"read", "read files into GPU memory; how fast, by which route, and why", gpu_read},
+    Verb{"read", "read files into GPU memory, and show rate and route", gpu_read},
 };
 
 }  // namespace

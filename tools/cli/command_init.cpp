@@ -35,34 +35,34 @@ constexpr const char* kFolder = "/etc/sluice";
 constexpr HelpText kHelp{
     .usage = "sluice init [--yes] [--tier NAME=PATH]... [--mountpoint DIR] [--name NAME]",
     .options = R"(      --tier NAME=PATH[,KEY=VALUE]...
-                        a tier, fastest first, in place of those proposed
-      --mountpoint DIR  where the pool is to appear (/mnt/NAME)
-      --name NAME       of the pool (pool): the file is /etc/sluice/NAME.toml
-  -o, --output FILE     write there instead
-  -y, --yes             take what is proposed, ask nothing
-      --force           replace a file that is there
+                        a tier, fastest first; these replace the proposed tiers
+      --mountpoint DIR  where to mount the pool (/mnt/NAME)
+      --name NAME       name of the pool (pool); the file is /etc/sluice/NAME.toml
+  -o, --output FILE     write the configuration to this file instead
+  -y, --yes             accept the proposals without asking
+      --force           replace an existing file
       --dry-run         show what would be written, and write nothing
-      --json            what was found and is proposed; writes only with --yes
+      --json            print findings and proposals as JSON; write only with --yes
       --color WHEN      auto (default), always, never
-  -h, --help            this list; the whole description
+  -h, --help            short help (-h) or full help (--help)
 )",
     .details = R"(
-Looks at the filesystems of this machine and proposes tiers: NVMe before SSD before
-hard disks, and of two of a kind the smaller first. On each it makes a new directory,
-'sluice' or 'sluice2', that only root can enter, and the tier in it; what is there
-already stays outside of the pool. Left out, each with its reason,
-are the root filesystem (unless it is all there is), the system's own, what is
-read-only, removable, on the network, of FUSE, full, smaller than 8 GiB or a tier
-already.
+Examines the filesystems of this machine and proposes tiers: NVMe before SSD before
+hard disk, and the smaller of two disks of the same kind first. On each filesystem it
+creates a new directory, 'sluice' or 'sluice2', that only root can enter, and the tier
+inside it; existing files stay outside of the pool. It skips, and says why, the root
+filesystem (unless it is the only one), other filesystems of the system, and those
+that are read-only, removable, on the network, FUSE, full, smaller than 8 GiB, or
+already a tier.
 
-It asks three questions at a terminal: which tiers, the pool's name, where to mount
-it. Flags answer them before. Then it makes the directories that are missing and
-writes the configuration, checked by the same code that 'sluice mount' uses, and says
-how to mount it. It formats nothing and mounts nothing. Disks that nothing here uses
-are named, with what udev knows to be on them.
+At a terminal it asks three questions: the tiers, the name of the pool, and where to
+mount it. Options answer them in advance. Then it creates missing directories, checks
+the configuration with the same code as 'sluice mount', writes it, and says how to
+mount the pool. It formats nothing and mounts nothing. Unused disks are listed, with
+what udev knows about their content.
 
-A tier may be a directory that has files: they will be in the pool, where they are. A
-tier that users can enter by its path is told of, with the command that closes it.
+A tier may be a directory that has files already: they become part of the pool, at
+the same paths. If users can enter a tier directly, it prints the command to close it.
 
 Examples:
   sudo sluice init
@@ -88,12 +88,13 @@ std::optional<Room> room_at(const std::string& point) {
               std::uint64_t{room.f_bavail} * room.f_frsize};
 }
 
-// The tiers that the files in /etc/sluice name. A file that can't be read names none.
+// The tiers of the configurations in /etc/sluice. Files that cannot be read are skipped.
 std::vector<std::string> configured_tiers() {
   std::vector<std::string> paths;
   for (const auto& name : MachineView().names(kFolder)) {
     MountOptions options;
-    if (!name.ends_with(".toml") || apply_config_file(std::string(kFolder) + "/" + name, options)) {
+    if (!name.ends_with(".toml") ||
+        !apply_config_file(std::string(kFolder) + "/" + name, options)) {
       continue;
     }
     for (const auto& tier : options.tiers) paths.push_back(tier.path);
@@ -147,7 +148,8 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
-// One line from the terminal; what is proposed if it is empty, nothing at its end.
+// Reads one line from the terminal. Returns `proposed` for an empty line, nothing at the end of
+// input.
 std::optional<std::string> ask(const Style& style, const std::string& question,
                                const std::string& proposed) {
   std::fputs((style.paint(Color::Bold, question) +
@@ -160,7 +162,7 @@ std::optional<std::string> ask(const Style& style, const std::string& question,
   return line.empty() ? proposed : line;
 }
 
-// A name for which there is no file yet.
+// A pool name whose configuration file does not exist yet.
 std::string free_name() {
   std::string name = "pool";
   for (int i = 2; ::access(config_path(kFolder, name).c_str(), F_OK) == 0; ++i) {
@@ -169,45 +171,46 @@ std::string free_name() {
   return name;
 }
 
-// Fills in what was not said, by asking or from the proposals. An exit code if it ends here.
+// Completes `request` by asking or from the proposals. Returns an exit code if the verb ends here.
 std::optional<int> complete(const Style& style, const FoundDisks& found, bool may_ask,
                             Request& request) {
   const bool asks = may_ask && !request.yes;
-  const auto settle = [&](std::string& value, const std::string& question,
-                          const std::string& proposed) {
+  const auto complete_value = [&](std::string& value, const std::string& question,
+                                  const std::string& proposed) {
     if (!value.empty()) return true;
     const auto answer = asks ? ask(style, question, proposed) : proposed;
     if (!answer) return false;
     value = *answer;
     return true;
   };
-  constexpr const char* kNothing = "nothing was written";
+  constexpr const char* kNothing = "no answer; nothing was written";
   if (request.tiers.empty()) {
     std::string tiers;
-    if (!settle(tiers, "Tiers, fastest first, as NAME=DIRECTORY with spaces between",
-                joined(proposed_tiers(found)))) {
+    if (!complete_value(tiers, "Tiers, fastest first, as NAME=DIRECTORY separated by spaces",
+                        joined(proposed_tiers(found)))) {
       return fail(kVerb, kNothing);
     }
-    // Taken as they are: a proposed path may have spaces, which can't be typed.
+    // Not split: a proposed path may contain spaces, which the prompt does not accept.
     request.tiers =
         tiers == joined(proposed_tiers(found)) ? proposed_tiers(found) : parts_of(tiers, ' ');
   }
   if (request.tiers.empty()) {
-    return fail(kVerb, "no filesystem here would do as a tier; name directories: --tier NAME=PATH");
+    return fail(kVerb,
+                "found no filesystem that can be a tier; give directories with --tier NAME=PATH");
   }
-  if (!settle(request.name, "Name of the pool", request.output.empty() ? free_name() : "pool")) {
+  if (!complete_value(request.name, "Name of the pool",
+                      request.output.empty() ? free_name() : "pool")) {
     return fail(kVerb, kNothing);
   }
   if (!is_pool_name(request.name)) {
-    return misuse(kVerb,
-                  "'" + log::escaped(request.name) +
-                      "' is no name for a pool; letters, digits, '_', '-' and '.' are allowed");
+    return misuse(kVerb, "'" + log::escaped(request.name) +
+                             "' is not a valid pool name; use letters, digits, '_', '-' and '.'");
   }
-  if (!settle(request.mountpoint, "Where to mount it", "/mnt/" + request.name)) {
+  if (!complete_value(request.mountpoint, "Where to mount it", "/mnt/" + request.name)) {
     return fail(kVerb, kNothing);
   }
   if (request.output.ends_with('/')) {
-    return misuse(kVerb, "--output " + log::escaped(request.output) + " is to be a file: " +
+    return misuse(kVerb, "--output " + log::escaped(request.output) + " must be a file, such as " +
                              log::escaped(config_path(request.output, request.name)));
   }
   request.mountpoint = absolute_path(request.mountpoint);
@@ -216,7 +219,7 @@ std::optional<int> complete(const Style& style, const FoundDisks& found, bool ma
   return std::nullopt;
 }
 
-// What is in a directory that becomes a tier. Counting ends after a second.
+// Describes the files in a directory that becomes a tier. Counts for at most a second.
 std::string adoption(const TierOptions& tier) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   const TierCount count = count_tier(tier.path, deadline, [](const TierCount&) {});
@@ -224,8 +227,8 @@ std::string adoption(const TierOptions& tier) {
   return "tier " + tier.name + ": " + (count.complete ? "" : "at least ") +
          format_files(count.files) + " (" + format_size(count.bytes) + ") in " +
          log::escaped(tier.path) +
-         " will be in the pool, where they are. Mounting adds only .sluice there; later, files "
-         "move to other tiers by their use, unless the configuration says migrate = false.\n";
+         " will be part of the pool. Mounting adds only the directory .sluice; later, files move "
+         "to other tiers by heat, unless the configuration has migrate = false.\n";
 }
 
 Json to_json(const FoundDisks& found, const Request& request, const std::string& text,
@@ -272,11 +275,12 @@ int command_init(int argc, char** argv) {
   const auto style = style_for(kVerb, request.color);
   if (!style) return kUsage;
   const bool may_ask = ::isatty(STDIN_FILENO) != 0 && !request.json;
-  const bool is_said = !request.tiers.empty() && !request.mountpoint.empty();
-  if (!may_ask && !request.yes && !request.json && !request.dry_run && !is_said) {
-    return misuse(kVerb,
-                  "there is no terminal to ask at; give --tier and --mountpoint, or --yes to take "
-                  "what is proposed ('sluice init --dry-run' shows it)");
+  const bool has_answers = !request.tiers.empty() && !request.mountpoint.empty();
+  if (!may_ask && !request.yes && !request.json && !request.dry_run && !has_answers) {
+    return misuse(
+        kVerb,
+        "standard input is not a terminal; give --tier and --mountpoint, or --yes to accept "
+        "the proposals ('sluice init --dry-run' shows them)");
   }
 
   const FoundDisks found = find_disks(MachineView(), room_at, configured_tiers());
@@ -290,16 +294,16 @@ int command_init(int argc, char** argv) {
   for (const auto& each : found.filesystems) {
     if (!each.tier.empty()) config.new_parents.push_back(each.parent);
   }
-  auto problem = prepare_config(config);
-  if (!problem) problem = check_places(config);
-  if (problem) return fail(kVerb, *problem);
+  auto usable = prepare_config(config);
+  if (usable) usable = check_places(config);
+  if (!usable) return fail(kVerb, usable.error().text());
   std::string adopted;
   for (const auto& tier : config.options.tiers) adopted += adoption(tier);
   if (writes) {
     const auto made = write_config(config, request.force);
-    if (!made.problem.empty()) return fail(kVerb, made.problem);
-    for (const auto& path : made.directories) {
-      if (!request.json) std::printf("made %s\n", log::escaped(path).c_str());
+    if (!made) return fail(kVerb, made.error().text());
+    for (const auto& path : *made) {
+      if (!request.json) std::printf("created %s\n", log::escaped(path).c_str());
     }
   }
   if (request.json) {
@@ -309,14 +313,14 @@ int command_init(int argc, char** argv) {
     return kDone;
   }
   if (!writes) {
-    std::printf("%s would be:\n\n%s", log::escaped(request.output).c_str(), config.text.c_str());
+    std::printf("would write %s:\n\n%s", log::escaped(request.output).c_str(), config.text.c_str());
     if (!adopted.empty()) std::printf("\n%s", adopted.c_str());
     return kDone;
   }
   std::vector<NamedTier> named;
   for (const auto& tier : config.options.tiers) named.push_back({tier.name, tier.path});
   if (const std::string warning = open_tiers_warning(named); !warning.empty()) {
-    adopted += "warning: " + warning + " (once it is mounted)\n";
+    adopted += "warning: " + warning + " (after the pool is mounted)\n";
   }
   std::printf(
       "wrote %s\n%s\n%s", log::escaped(request.output).c_str(), adopted.c_str(),

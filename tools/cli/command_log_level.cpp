@@ -13,14 +13,15 @@ namespace sluice {
 namespace {
 
 constexpr HelpText kHelp{.usage = "sluice log-level LEVEL [MOUNT]",
-                         .options = R"(  -h, --help  this list; the whole description
+                         .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                          .details = R"(
-Changes how much the daemon of a mount logs, until it ends or that is changed again.
-LEVEL is trace, debug, info, warn or error. log_level in the configuration is what a
-mount begins with; 'sluice status' says where its state, and there the log, is.
+Changes the log level of a mount until it is changed again or the daemon ends. LEVEL
+is trace, debug, info, warn or error. The option log_level sets the level at mount.
+'sluice status' shows the state directory, which contains the log.
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sluice log-level debug
@@ -39,16 +40,16 @@ int command_log_level(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   if (std::find(log::kLevels.begin(), log::kLevels.end(), level) == log::kLevels.end()) {
     const auto close = closest_word(level, log::kLevels);
-    return misuse("log-level", "'" + log::escaped(level) + "' is no level; " +
+    return misuse("log-level", "'" + log::escaped(level) + "' is not a log level; " +
                                    (close ? "did you mean '" + std::string(*close) + "'?"
                                           : "allowed: trace, debug, info, warn, error"));
   }
   const auto mount = mount_for("log-level", given);
   if (!mount) return kFailed;
   const auto answer = ask_daemon(*mount, {{"verb", "log-level"}, {"level", level}});
-  if (!answer.problem.empty()) return fail("log-level", answer.problem);
-  std::printf("log level %s (it was %s)\n", level.c_str(),
-              log::escaped(text_of(answer.last, "before")).c_str());
+  if (!answer) return fail("log-level", answer.error().text());
+  std::printf("log level is now %s (was %s)\n", level.c_str(),
+              log::escaped(text_of(answer->last, "before")).c_str());
   return kDone;
 }
 

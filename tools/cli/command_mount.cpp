@@ -13,74 +13,38 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
+#include "fs/control/option_table.hpp"
 #include "fs/control/options.hpp"
 #include "fs/daemon.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/tier_access.hpp"
+#include "tools/common/option_texts.hpp"
 
 namespace sluice {
 namespace {
 
-constexpr HelpText kHelp{
-    .usage = "sluice mount [--config FILE] [--tier NAME=PATH]... [options] MOUNTPOINT",
-    .options = R"(  -c, --config FILE        read options and tiers from this TOML file
-      --tier NAME=PATH[,KEY=VALUE]...
-                           a tier, fastest first; these replace the file's tiers
-                           keys: capacity, reserve, high_watermark, low_watermark,
-                           threshold, moves
-      --state DIR          database and log (default /var/lib/sluice/<pool id>)
-  -o, --mount-options WORDS
-                           for the kernel: ro, noatime, noexec, nosuid, nodev, ...
-      --small-file SIZE    keep files up to this size in the page cache (128KiB)
-      --half-life DURATION the score of a file halves in this time (7d); or never
-      --heat-ignore NAMES  programs whose opens are no use of a file
-      --heat-sample TIME   count use of a file that stays open this often (10min)
-      --no-migrate         move files only when asked to
-      --interval DURATION  between two passes that look for files to move (15min)
-      --min-stay DURATION  of a file on a tier before heat may move it again (1h)
-      --windows TIMES      when files may move by themselves: 22:00-06:00,12:00-13:00
-      --bandwidth SIZE     that moves may write in a second (no limit)
-      --verify             read each copy back before the original goes
-      --no-gpu             serve host memory only, never load CUDA
-      --gpu-max-concurrent-ops N
-                           GPU requests on their way at once (32)
-      --gpu-chunk SIZE     one piece of a large GPU request (4MiB)
-      --gpu-threads N      that copy for GPUs (0: as many as fill the bus)
-      --gpu-mapped-memory SHARE
-                           page cache that GPUs may read themselves (25%)
-      --gpu-host-memory SHARE
-                           memory that clients may share with the daemon (50%)
-      --no-gpu-cufile      never load libcufile
-      --no-passthrough     serve every byte from the daemon
-      --no-io-uring        take requests from /dev/fuse only
-      --degraded           mount although a tier is missing
-  -f, --foreground         stay attached to the terminal and log there
-      --log-level LEVEL    trace, debug, info (default), warn, error
-      --log-format FORMAT  text (default), json: an object a line
-      --log-file FILE      default <state>/sluice.log
-      --metrics WHERE      for Prometheus: off (default), unix, or 127.0.0.1:PORT
-  -h, --help               this list; the whole description
-)",
-    .details = R"(
+constexpr std::string_view kDetails = R"(
 Presents the tiers as one namespace at MOUNTPOINT, and returns when the mount
-answers (0) or has failed (1). It must be root: files are made in the name of
-whoever asks. MOUNTPOINT may be left out if the config file names it.
+answers (0) or has failed (1). Only root can mount, because the daemon creates files
+as the user who asks for them. MOUNTPOINT may be omitted if the config file names it.
 
-Tiers belong below a directory that only root can enter (mode 0700): users reach the
-files through the mount alone. Where they can enter a tier by its path, a warning says
-so, with the command that closes it.
+Tiers belong below a directory that only root can enter (mode 0700), so that users
+reach the files through the mount alone. If users can enter a tier by its path, a
+warning names the command that closes it.
 
 Each option is also SLUICE_<NAME> in the environment (SLUICE_SMALL_FILE) and
 <name> in the file (small_file). Flags win over the environment, which wins over
-the file. SLUICE_TIER holds tiers separated by ';'; SLUICE_CONFIG names the file.
-Durations are numbers with a unit: s, min, h, d, w. Rules, which send files to a
-tier by name, size and age, are in the file alone: see sluice.toml(5).
+the file. SLUICE_TIER holds tiers separated by ';'; SLUICE_CONFIG names the file;
+SLUICE_DEBUG holds what --debug takes, separated by commas. Durations are numbers
+with a unit: s, min, h, d, w. sluice.toml(5) describes all options, and the rules,
+which send files to a tier by name, size and age and are in the file alone.
 
 Examples:
   sluice mount --tier nvme=/nvme --tier ssd=/ssd --tier hdd=/hdd /mnt/pool
@@ -89,52 +53,78 @@ Examples:
   sluice mount --config /etc/sluice/pool.toml
 
 Exit status: 0 mounted, 1 failed, 2 wrong usage or configuration.
-)"};
+)";
 
-// What the command line said, before it is laid over file and environment.
+// The lines that are not in the table of options, around those that are.
+std::string option_lines() {
+  return R"(  -c, --config FILE        read options and tiers from this TOML file
+      --tier NAME=PATH[,KEY=VALUE]...
+                           a tier, fastest first; these replace the file's tiers
+)" + tier_setting_lines() +
+         mount_option_lines() +
+         R"(      --debug NAME=VALUE   for comparisons and measurements; see sluice.toml(5)
+  -h, --help               this list; the whole description
+)";
+}
+
+// The command line, before it is laid over file and environment.
 struct Flags {
   std::string config;
   std::string mountpoint;
   std::vector<std::string> tiers;
   std::vector<std::string> mount_options;
+  std::vector<std::string> debug;
   std::map<std::string_view, std::string> values;  // of those given, by the name in the file
+  std::optional<Error> moved;                      // a flag that has another spelling now
 };
 
-std::string flag_name(std::string_view option) {
-  std::string flag(option);
-  for (char& c : flag) c = c == '_' ? '-' : c;
-  return flag;
+void add_flag(Arguments& arguments, Flags& flags, const OptionSpec& spec) {
+  const std::string flag = flag_name(spec);
+  const auto take = [&flags, &spec](const std::string& value) { flags.values[spec.name] = value; };
+  if (spec.name == "mountpoint") return;
+  if (spec.name == "mount_options") {
+    arguments.option("-o," + flag, flags.mount_options);
+  } else if (spec.kind == OptionSpec::Kind::Switch) {
+    arguments.flag((spec.name == "foreground" ? "-f," : "") + flag, [take] { take("true"); });
+    arguments.flag("--no-" + flag.substr(2), [take] { take("false"); });
+  } else {
+    arguments.option_call(flag, take);
+  }
+}
+
+// Options of the group `debug` once had flags of their own.
+void add_moved_flag(Arguments& arguments, Flags& flags, const OptionSpec& spec) {
+  const auto refuse = [&flags, &spec](const std::string& flag, const std::string& value) {
+    flags.moved = moved_to_debug(flag, "--debug " + std::string(spec.name) + "=" + value);
+  };
+  const std::string flag = flag_name(spec);
+  if (spec.kind != OptionSpec::Kind::Switch) {
+    arguments.option_call(flag, [=](const std::string& value) { refuse(flag, value); });
+    return;
+  }
+  const std::string off = "--no-" + flag.substr(2);
+  arguments.flag(flag, [=] { refuse(flag, "on"); });
+  arguments.flag(off, [=] { refuse(off, "off"); });
 }
 
 void add_flags(Arguments& arguments, Flags& flags) {
   arguments.option("-c,--config", flags.config);
   arguments.option("--tier", flags.tiers);
   arguments.option("MOUNTPOINT", flags.mountpoint);
-  for (const auto& spec : option_specs()) {
-    const std::string name = flag_name(spec.name);
-    const auto take = [&flags, &spec](const std::string& value) {
-      flags.values[spec.name] = value;
-    };
-    if (spec.name == "mountpoint") continue;
-    if (spec.name == "mount_options") {
-      arguments.option("-o,--" + name, flags.mount_options);
-    } else if (spec.kind == OptionSpec::Kind::Switch) {
-      const std::string shorthand = spec.name == "foreground" ? "-f," : "";
-      arguments.flag(shorthand + "--" + name, [take] { take("true"); });
-      arguments.flag("--no-" + name, [take] { take("false"); });
-    } else {
-      arguments.option_call("--" + name, take);
-    }
+  arguments.option("--debug", flags.debug);
+  for (const auto& spec : option_table()) {
+    if (is_of_mount(spec)) add_flag(arguments, flags, spec);
+    if (spec.group == OptionSpec::Group::Debug) add_moved_flag(arguments, flags, spec);
   }
 }
 
-MaybeConfigError apply_flags(const Flags& flags, MountOptions& options) {
-  for (const auto& spec : option_specs()) {
+Result<void> apply_flags(const Flags& flags, MountOptions& options) {
+  for (const auto& spec : option_table()) {
     const auto given = flags.values.find(spec.name);
-    if (given == flags.values.end()) continue;
-    const std::string flag = "--" + flag_name(spec.name);
-    if (auto error = apply_option(spec, flag, given->second, options)) return error;
+    if (!is_of_mount(spec) || given == flags.values.end()) continue;
+    SLUICE_TRY(apply_option(spec, flag_name(spec), given->second, options));
   }
+  for (const auto& setting : flags.debug) SLUICE_TRY(apply_debug("--debug", setting, options));
   if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint);
   if (!flags.mount_options.empty()) {
     options.mount_options.clear();
@@ -142,24 +132,23 @@ MaybeConfigError apply_flags(const Flags& flags, MountOptions& options) {
   }
   if (!flags.tiers.empty()) options.tiers.clear();
   for (const auto& tier : flags.tiers) {
-    if (auto error = append_tier("--tier", tier, options)) return error;
+    SLUICE_TRY(append_tier("--tier", tier, options));
   }
   return {};
 }
 
-MaybeConfigError read_options(const Flags& flags, MountOptions& options) {
+Result<void> read_options(const Flags& flags, MountOptions& options) {
+  if (flags.moved) return *flags.moved;
   std::string config = flags.config;
   if (const char* named = std::getenv("SLUICE_CONFIG"); config.empty() && named != nullptr) {
     config = named;
   }
   if (!config.empty()) {
-    if (auto error = apply_config_file(config, options)) return error;
+    SLUICE_TRY(apply_config_file(config, options));
     // As in fstab, so that `mount -a` knows what is mounted already.
     options.source = absolute_path(config);
   }
-  if (auto error = apply_environment([](const char* name) { return std::getenv(name); }, options)) {
-    return error;
-  }
+  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options));
   return apply_flags(flags, options);
 }
 
@@ -194,8 +183,8 @@ int serve_in_background(const MountOptions& options, UniqueFd report) {
   std::signal(SIGPIPE, SIG_IGN);
   if (::chdir("/") < 0) return kFailed;
   replace_with_null({STDIN_FILENO, STDOUT_FILENO});
-  return run_daemon(options, [&](const std::string& failure) {
-    const std::string word = failure.empty() ? "+" : "-" + failure;
+  return run_daemon(options, [&](const Result<void>& mounted) {
+    const std::string word = mounted ? "+" : "-" + mounted.error().text();
     // The reader may be gone; then there is nobody to tell.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
     report.reset();
@@ -257,9 +246,9 @@ int mount_in_background(const MountOptions& options) {
 
 int mount_in_foreground(const MountOptions& options) {
   // No look from outside here: the thread that reports may be the one that would have to answer.
-  return run_daemon(options, [&](const std::string& failure) {
-    if (!failure.empty()) {
-      fail("mount", failure);
+  return run_daemon(options, [&](const Result<void>& mounted) {
+    if (!mounted) {
+      fail("mount", mounted.error().text());
     } else {
       std::fprintf(stderr, "sluice: mounted at %s\n", log::escaped(options.mountpoint).c_str());
     }
@@ -280,21 +269,29 @@ int command_mount(int argc, char** argv) {
   Arguments arguments;
   Flags flags;
   add_flags(arguments, flags);
-  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  const std::string lines = option_lines();
+  const HelpText help{
+      .usage = "sluice mount [--config FILE] [--tier NAME=PATH]... [options] MOUNTPOINT",
+      .options = lines,
+      .details = kDetails};
+  if (const auto code = arguments.parse(argc, argv, help)) return *code;
 
   MountOptions options;
   // What trying again does not change is misuse, which the service is not restarted for.
-  if (const auto error = read_options(flags, options)) return misuse("mount", error->message);
+  if (const auto read = read_options(flags, options); !read)
+    return misuse("mount", read.error().text());
   if (options.mountpoint.empty()) {
     return misuse("mount", "MOUNTPOINT is required; see 'sluice mount --help'");
   }
-  if (const auto error = check_options(options)) return misuse("mount", error->message);
+  if (const auto checked = check_options(options); !checked)
+    return misuse("mount", checked.error().text());
   if (::geteuid() != 0) {
     return fail("mount",
                 "only root can mount, because files are made in the name of whoever asks; "
                 "try: sudo sluice mount ...");
   }
-  if (const auto error = check_tiers(options)) return fail("mount", error->message);
+  if (const auto checked = check_tiers(options); !checked)
+    return fail("mount", checked.error().text());
   warn_of_open_tiers(options);
   return options.foreground ? mount_in_foreground(options) : mount_in_background(options);
 }

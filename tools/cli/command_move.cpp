@@ -24,28 +24,29 @@ using std::chrono::steady_clock;
 
 constexpr HelpText kHelp{.usage = "sluice move --to TIER [--wait] PATH...",
                          .options = R"(      --to TIER  the tier to move to
-      --wait     until all have moved, or it is known what they wait for
-  -h, --help     this list; the whole description
+      --wait     wait until each file has moved or its move is blocked
+  -h, --help     short help (-h) or full help (--help)
 )",
                          .details = R"(
-Sends files to a tier now; of a directory, every regular file below it. The moves
-are made in the background: --wait stays until they are done. Heat may move a file
-again later, after min_stay; 'sluice pin' makes it stay.
+Moves files to a tier now; for a directory, every regular file below it. The daemon
+makes the moves in the background; --wait waits for them. Automatic migration may move
+a file again after min_stay; use 'sluice pin' to keep it on the tier.
 
 Examples:
   sluice move --to nvme /mnt/pool/datasets/today
   sluice move --to hdd --wait /mnt/pool/old.tar && eject-the-shelf
 
-Exit status: 0 asked for, or with --wait all moved; 1 failed for a path or more;
-2 wrong usage.
+Exit status: 0 all moves were requested, or with --wait made; 1 failed for at least
+one path; 2 wrong usage.
 )"};
 
 constexpr const char* kTier = "user.sluice.tier";
-constexpr milliseconds kLookFor{100};  // asking about files, then
-constexpr milliseconds kRestFor{100};  // nothing, so that the daemon can work
-constexpr seconds kPatience{30};       // without any of them moving
+// While waiting, ask about files for kLookFor, then leave the daemon alone for kRestFor.
+constexpr milliseconds kLookFor{100};
+constexpr milliseconds kRestFor{100};
+constexpr seconds kStallTimeout{30};  // give up if no file moves for this long
 
-// Asks for the moves, and keeps what it asked for.
+// Requests moves and remembers them, to wait for them.
 class Mover {
  public:
   Mover(std::string tier, bool keeps) : tier_(std::move(tier)), keeps_(keeps) {}
@@ -53,11 +54,11 @@ class Mover {
   void ask(const Target& target) {
     each_file(
         target.path, [&](const FoundFile& file) { ask_one(target, file); },
-        [&](const std::string& problem) { complain(problem); });
+        [&](const std::string& problem) { report(problem); });
     line_.clear();
   }
 
-  // Until each file has moved or something stands in its way.
+  // Waits until each file has moved or its move is blocked.
   void wait();
 
   std::uint64_t asked() const { return asked_; }
@@ -70,14 +71,14 @@ class Mover {
     const auto set = set_attribute(file.path, kTier, tier_);
     if (!set) {
       const Target one{file.path, target.mount, false};
-      return complain(describe_attribute_error(set.error(), one, tier_, file.bytes));
+      return report(describe_attribute_error(set.error(), one, tier_, file.bytes));
     }
     ++asked_;
     if (keeps_) waiting_.push_back(file);
-    if (line_.is_due()) line_.show("asked for " + format_files(asked_));
+    if (line_.is_due()) line_.show("requested moves of " + format_files(asked_));
   }
 
-  void complain(const std::string& problem) {
+  void report(const std::string& problem) {
     line_.clear();
     code_ = fail("move", problem);
   }
@@ -85,15 +86,16 @@ class Mover {
   State look_at(const FoundFile& file) {
     const auto explanation = read_explanation(file.path);
     if (!explanation) {
-      complain(log::escaped(file.path) + ": " + std::strerror(explanation.error().code));
+      report(log::escaped(file.path) + ": " + std::strerror(explanation.error().code));
       return State::Stuck;
     }
     if (text_of(*explanation, "tier") == tier_) return State::There;
     if (member_of(*explanation, "moving").is_object()) return State::Moving;
     if (const Json& pending = member_of(*explanation, "pending"); pending.is_object()) {
       const std::string why = text_of(pending, "why");
-      complain(log::escaped(file.path) + ": waits" + (why.empty() ? "" : ": " + log::escaped(why)) +
-               "; it moves when it can, see 'sluice moves'");
+      report(log::escaped(file.path) + ": cannot move now" +
+             (why.empty() ? "" : ": " + log::escaped(why)) +
+             "; it will be retried, see 'sluice moves'");
       return State::Stuck;
     }
     return State::Queued;
@@ -141,10 +143,11 @@ void Mover::wait() {
       line_.show(transfer_text(bytes, total_bytes, files, total_files, meter, line_.is_terminal()));
     }
     if (waiting_.empty()) break;
-    // All of them were looked at since anything last happened.
-    if (quiet >= waiting_.size() && steady_clock::now() - last_sign > kPatience) {
-      complain(format_files(waiting_.size()) + " did not move for " + format_duration(kPatience) +
-               ", " + log::escaped(waiting_.front().path) + " is one; 'sluice moves' may tell why");
+    // Every file has been asked about since a file last moved.
+    if (quiet >= waiting_.size() && steady_clock::now() - last_sign > kStallTimeout) {
+      report(format_files(waiting_.size()) + " did not move for " + format_duration(kStallTimeout) +
+             ", such as " + log::escaped(waiting_.front().path) +
+             "; see 'sluice moves' for the reason");
       break;
     }
     std::this_thread::sleep_for(kRestFor);
@@ -172,7 +175,7 @@ int command_move(int argc, char** argv) {
   for (const auto& path : paths) {
     std::string problem;
     const auto target = find_target(mounts, path, problem);
-    // Once, before a directory of a million files is walked for nothing.
+    // Checked once, before walking a directory that may have a million files.
     if (target && !known.contains(target->mount)) {
       problem = unknown_tier(target->mount, tier);
       if (problem.empty()) known.insert(target->mount);
@@ -186,7 +189,7 @@ int command_move(int argc, char** argv) {
   if (waits) {
     if (mover.asked() > 0) mover.wait();
   } else if (mover.asked() > 0) {
-    std::fprintf(stderr, "asked for %s; 'sluice moves' shows how it goes\n",
+    std::fprintf(stderr, "requested moves of %s; 'sluice moves' shows their progress\n",
                  format_files(mover.asked()).c_str());
   }
   return code == kDone ? mover.code() : code;

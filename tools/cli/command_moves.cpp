@@ -15,16 +15,17 @@ using Json = nlohmann::ordered_json;
 
 constexpr HelpText kHelp{
     .usage = "sluice moves [--limit N] [--json] [MOUNT]",
-    .options = R"(      --limit N     the newest N moves, and N of those waiting (20)
+    .options = R"(      --limit N     show the newest N moves and N waiting ones (20)
       --json        one JSON object; its members are stable
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
     .details = R"(
-Shows the moves that wait, each with what it waits for, and then the newest that were
-made or failed. The log of moves holds the last 100,000.
+Shows the waiting moves, each with its reason, and then the newest moves that were
+made or failed. The daemon keeps records of the last 100,000 moves.
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sluice moves --limit 100
@@ -100,7 +101,7 @@ int command_moves(int argc, char** argv) {
     return true;
   };
   const auto answer = ask_daemon(*mount, {{"verb", "moves"}, {"most", limit}}, listener);
-  if (!answer.problem.empty()) return fail("moves", answer.problem);
+  if (!answer) return fail("moves", answer.error().text());
 
   if (as_json) {
     const Json out = {

@@ -14,48 +14,49 @@ namespace {
 constexpr const char* kPin = "user.sluice.pin";
 
 constexpr HelpText kPinHelp{.usage = "sluice pin TIER PATH...",
-                            .options = R"(  -h, --help  this list; the whole description
+                            .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                             .details = R"(
-Keeps files on a tier, whatever their heat and whatever the rules say. The pin of a
-directory holds for everything below it that has no pin nearer by. Files that are
-elsewhere move there in the background.
+Keeps files on a tier, whatever their heat and the rules. The pin of a directory
+applies to everything below it, unless a file or a directory in between has its own
+pin. Files on other tiers move to the pinned tier in the background.
 
-The pin is kept with the file, as the attribute user.sluice.pin.
+The pin is stored with the file as the attribute user.sluice.pin.
 
 Examples:
   sluice pin nvme /mnt/pool/models
   sluice pin hdd /mnt/pool/archive/*.tar
 
-Exit status: 0 done, 1 failed for a path or more, 2 wrong usage.
+Exit status: 0 done, 1 failed for at least one path, 2 wrong usage.
 )"};
 
 constexpr HelpText kUnpinHelp{.usage = "sluice unpin PATH...",
-                              .options = R"(  -h, --help  this list; the whole description
+                              .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                               .details = R"(
-Takes the pin of files and directories away: heat and rules decide again. A pin that
-a file inherits is taken away where it is set; 'sluice explain' tells where.
+Removes the pins of files and directories, so that heat and rules decide again. An
+inherited pin must be removed from the directory that has it; 'sluice explain' shows
+which one that is.
 
 Examples:
   sluice unpin /mnt/pool/models
 
-Exit status: 0 done, 1 failed for a path or more, 2 wrong usage.
+Exit status: 0 done, 1 failed for at least one path, 2 wrong usage.
 )"};
 
 std::string describe_unpin_error(const Error& error, const Target& target) {
   if (error.code != ENODATA) return describe_attribute_error(error, target, "", 0);
-  std::string text = log::escaped(target.path) + ": it has no pin of its own";
+  std::string text = log::escaped(target.path) + ": it has no pin";
   if (const auto explanation = read_explanation(target.path)) {
     const auto& pin = member_of(*explanation, "pin");
     if (const std::string from = text_of(pin, "from"); !from.empty()) {
-      text += "; it has that of " + log::escaped(from) + ", tier " + text_of(pin, "tier");
+      text += "; it inherits the pin of " + log::escaped(from) + " to tier " + text_of(pin, "tier");
     }
   }
   return text;
 }
 
-// Calls `act(target)`, which says what went wrong, for each path; one that fails stops no other.
+// Calls `act(target)`, which returns the problem, for each path. Continues after a failure.
 template <typename Act>
 int for_each_path(std::string_view verb, const std::vector<std::string>& paths, Act act) {
   const auto mounts = mount_table();

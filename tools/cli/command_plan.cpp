@@ -20,14 +20,15 @@ constexpr HelpText kHelp{.usage = "sluice plan [--json] [--limit N] [--bytes] [M
       --json        one JSON object with all moves; its members are stable
       --bytes       exact numbers of bytes in the table
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
                          .details = R"(
-Shows what a pass would move now, and why, without moving anything. Moves are in
-the order in which they would be made. Files that want to move and are held back
-are counted by what holds them. 'sluice tier run' makes such a pass.
+Shows what a pass would move now, and why, without moving anything. Moves are listed
+in the order in which they would be made. Files that should move but cannot yet are
+counted by reason. 'sluice tier run' makes such a pass.
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sluice plan
@@ -49,7 +50,7 @@ struct Sum {
   std::uint64_t bytes = 0;
 };
 
-// A plan as it comes in. The moves beyond the limit are counted, not kept: there may be millions.
+// A plan as it arrives. Moves beyond the limit are counted but not kept: there may be millions.
 struct Plan {
   Json list = Json::array();
   std::map<std::pair<std::string, std::string>, Sum> sums;  // by tiers, from and to
@@ -62,13 +63,14 @@ struct Plan {
   }
 };
 
-std::string held_text(const std::string& reason) {
+// Completes "not moved yet: 3 files that ...".
+std::string waiting_text(const std::string& reason) {
   std::string word = reason;
   std::replace(word.begin(), word.end(), '-', '_');
-  if (word == "min_stay") return "came to their tier not long ago (min_stay)";
-  if (word == "only_once") return "were used only once, which may have been all";
-  if (word == "no_room") return "find no room, and nothing there ranks lower";
-  if (word == "offline") return "belong on a tier that is not there";
+  if (word == "min_stay") return "arrived on their tier recently (min_stay)";
+  if (word == "only_once") return "were used only once so far";
+  if (word == "no_room") return "do not fit, and nothing on the faster tier is colder";
+  if (word == "offline") return "belong on a tier that is offline";
   return reason;
 }
 
@@ -80,9 +82,9 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
   const auto looked_at = format_files(number_of(last, "files"));
   std::string out;
   if (moves == 0) {
-    out = "nothing to move: " + looked_at + ", each where it should be or held back\n";
+    out = "nothing to move: " + looked_at + ", each on the right tier or not to be moved yet\n";
     if (member_of(last, "held").empty()) {
-      out = "nothing to move: " + looked_at + ", each where it should be\n";
+      out = "nothing to move: " + looked_at + ", each on the right tier\n";
     }
   } else {
     if (plan.list.size() < moves) {
@@ -101,12 +103,12 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
   for (const auto& [reason, count] : member_of(last, "held").items()) {
     const auto number = count.is_number_unsigned() ? count.get<std::uint64_t>() : 0;
     if (number == 0) continue;
-    out += "held back: " + format_files(number) + " that " + safe_name(style, held_text(reason)) +
-           "\n";
+    out += "not moved yet: " + format_files(number) + " that " +
+           safe_name(style, waiting_text(reason)) + "\n";
   }
   if (const auto deep = number_of(last, "too_deep"); deep > 0) {
-    out += "left out: " + format_count(deep) +
-           " directories whose path is longer than 4096 bytes; their files stay where they are\n";
+    out += "skipped: " + format_count(deep) +
+           " directories whose path is longer than 4096 bytes; their files do not move\n";
   }
   return out;
 }
@@ -142,7 +144,7 @@ int command_plan(int argc, char** argv) {
 
   const std::uint64_t keep = request.limit.value_or(request.json ? 0 : 20);
   Plan plan;
-  ControlAnswer answer;
+  Result<ControlAnswer> answer = ControlAnswer{};
   {
     ProgressLine line;
     ControlListener listener;
@@ -150,16 +152,16 @@ int command_plan(int argc, char** argv) {
       if (const Json& move = member_of(each, "move"); move.is_object()) plan.add(move, keep);
       const Json& progress = member_of(each, "progress");
       if (progress.is_object() && line.is_terminal() && line.is_due()) {
-        line.show("looking at files: " + format_count(number_of(progress, "files")));
+        line.show("examining files: " + format_count(number_of(progress, "files")));
       }
       return true;
     };
     answer = ask_daemon(*mount, {{"verb", "plan"}}, listener);
   }
-  if (!answer.problem.empty()) return fail("plan", answer.problem);
+  if (!answer) return fail("plan", answer.error().text());
 
   if (request.json) {
-    Json out = answer.last;
+    Json out = answer->last;
     out.erase("done");
     out["list"] = std::move(plan.list);
     std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
@@ -167,7 +169,7 @@ int command_plan(int argc, char** argv) {
   }
   std::string out;
   if (!plan.list.empty()) out = move_table(*style, plan, request.bytes);
-  out += totals(*style, plan, answer.last, request);
+  out += totals(*style, plan, answer->last, request);
   std::fputs(out.c_str(), stdout);
   return kDone;
 }

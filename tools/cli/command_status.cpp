@@ -21,21 +21,23 @@ using std::chrono::steady_clock;
 constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [--limits] [MOUNT]",
                          .options = R"(      --json        one JSON object; its members are stable
       --bytes       exact numbers of bytes in the table
-      --count       count every file, however long that takes
+      --count       count all files, even if that takes long
       --limits      show every limit, not only those in use
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
                          .details = R"(
-Shows each tier's fill, the features in use (or why they are not), and what lives
-where. Files and bytes are counted by walking the tiers, for two seconds unless
---count is given; a count that was cut short is marked '>=', or "complete": false
-in JSON.
+Shows how full each tier is, the number of files on it, and the features in use, or
+why they are off. Files and bytes are counted by walking the tiers, for two seconds
+unless --count is given. An incomplete count is marked '>=', or "complete": false in
+JSON.
 
-A limit is shown while something of it is in use: how much, how much may be, and
-the error beyond. PER user is the share of the user who has most.
+A limit is shown while part of it is in use: the amount in use, the most allowed, and
+the error when it is exceeded. For a limit per user, USED is that of the user with the
+most.
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sluice status
@@ -57,8 +59,7 @@ struct Request {
   bool limits = false;
 };
 
-// Adds "files", "bytes" and "complete" to each tier. Each gets an equal part of the time that is
-// left.
+// Adds "files", "bytes" and "complete" to each tier. Each gets an equal part of the remaining time.
 void add_counts(Json& tiers, bool to_the_end) {
   const auto end = steady_clock::now() + kCountBudget;
   ProgressLine line;
@@ -147,14 +148,14 @@ std::string migration_line(const Style& style, const Json& migration) {
   const bool paused = flag_of(migration, "paused"), automatic = flag_of(migration, "automatic");
   std::string out = "migration   ";
   if (paused) {
-    out += style.paint(Color::Yellow, "paused") + " ('sluice tier resume' lets it go on)";
+    out += style.paint(Color::Yellow, "paused") + " (run 'sluice tier resume' to continue)";
   } else if (automatic) {
     const auto left =
         static_cast<std::int64_t>(number_of(migration, "next_pass")) - real_clock().seconds();
     out += style.paint(Color::Green, "on") + ", next pass " +
            (left > 0 ? "in " + format_duration(std::chrono::seconds(left)) : "now");
   } else {
-    out += style.paint(Color::Yellow, "off") + " (only what is asked for moves)";
+    out += style.paint(Color::Yellow, "off") + " (only requested moves are made)";
   }
   out += "; " + format_count(number_of(migration, "moved")) + " moved, " +
          format_count(number_of(migration, "active")) + " under way, " +
@@ -171,7 +172,7 @@ std::string micros(const Json& route, const char* name) {
   return text.data();
 }
 
-// Nothing on a mount that nobody has asked for such reads.
+// Empty on a mount that has no GPU and has served no GPU reads.
 std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
   using Align = Table::Align;
   const auto size = [&](std::uint64_t bytes) {
@@ -184,7 +185,7 @@ std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
   for (const auto& device : devices) {
     out += "gpu         " + safe_name(style, text_of(device, "name")) + ", " +
            size(number_of(device, "memory")) + ", " + text_of(device, "uuid") +
-           (flag_of(device, "lost") ? style.paint(Color::Red, " (lost: remount)") : "") + "\n";
+           (flag_of(device, "lost") ? style.paint(Color::Red, " (lost; mount again)") : "") + "\n";
   }
   if (devices.empty() && !text_of(gpu, "why").empty())
     out += "gpu         none (" + safe_name(style, text_of(gpu, "why")) + ")\n";
@@ -275,7 +276,7 @@ int command_status(int argc, char** argv) {
     add_counts(*tiers, request.count);
   }
   if (request.json) {
-    // Names are bytes; JSON is not. What is no UTF-8 is replaced rather than refused.
+    // File names may not be valid UTF-8; invalid bytes are replaced.
     std::puts(status->dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     print_for_people(*style, *status, request.bytes, request.limits);

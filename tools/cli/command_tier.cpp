@@ -28,70 +28,71 @@ using Json = nlohmann::ordered_json;
 using std::chrono::steady_clock;
 
 constexpr HelpText kRunHelp{.usage = "sluice tier run [--verbose] [MOUNT]",
-                            .options = R"(  -v, --verbose     a line on stdout for each file moved
+                            .options = R"(  -v, --verbose     print a line for each file that moves
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
                             .details = R"(
-Makes one pass now, whatever the time of day: looks at every file, and moves those
-that should be elsewhere. Interrupting it ends the pass after the moves that are
-under way. 'sluice plan' shows beforehand what it would do.
+Makes one pass now, even outside of the configured hours: examines every file and
+moves those that belong on another tier. If interrupted, the pass ends after the moves
+in progress. 'sluice plan' shows in advance what it would move.
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
-Exit status: 0 done, 1 failed or some moves did, 2 wrong usage.
+Exit status: 0 done, 1 the pass or some of its moves failed, 2 wrong usage.
 )"};
 
 constexpr HelpText kPauseHelp{.usage = "sluice tier pause [MOUNT]",
-                              .options = R"(  -h, --help  this list; the whole description
+                              .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                               .details = R"(
-Stops files from moving by themselves until 'sluice tier resume'. Moves under way are
-finished; what is asked for by name still moves.
+Stops automatic migration until 'sluice tier resume'. Moves in progress are finished,
+and 'sluice move' still works.
 
 Exit status: 0 done, 1 failed, 2 wrong usage.
 )"};
 
 constexpr HelpText kResumeHelp{.usage = "sluice tier resume [MOUNT]",
-                               .options = R"(  -h, --help  this list; the whole description
+                               .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                                .details = R"(
-Lets files move by themselves again after 'sluice tier pause'.
+Resumes automatic migration after 'sluice tier pause'.
 
 Exit status: 0 done, 1 failed, 2 wrong usage.
 )"};
 
 constexpr HelpText kDrainHelp{
     .usage = "sluice tier drain NAME [--cancel|--lost] [--verbose] [MOUNT]",
-    .options = R"(      --cancel      take the tier into use again
-      --lost        give up a tier that will not come back, with the files on it
-  -v, --verbose     a line on stdout for each file moved
+    .options = R"(      --cancel      allow new files on the tier again
+      --lost        give up a tier that is gone for good, and the files on it
+  -v, --verbose     print a line for each file that moves
       --color WHEN  auto (default), always, never
-  -h, --help        this list; the whole description
+  -h, --help        short help (-h) or full help (--help)
 )",
     .details = R"(
-Moves every file off the tier, and puts no new ones there, so that it can be taken
-out of the configuration. Says at the end that it is empty, or what is left and why:
-files that are open for writing, say. Run it again for those. The tier stays closed to
-new files until --cancel.
+Moves every file off the tier and puts no new files there, so that the tier can be
+removed from the configuration. At the end it says that the tier is empty, or lists
+the files that are left and why, such as files that are open for writing. Run it again
+to move those. The tier gets no new files until --cancel.
 
-A tier whose disk died can't be emptied. With --lost the pool goes on without it: the
-next mount does not miss it. Should it turn up after all, put it back into the
-configuration and its files are there again.
+A tier whose disk has failed cannot be emptied. With --lost the pool continues without
+it, and the next mount does not require it. If the disk works again later, add the
+tier to the configuration again, and its files are back.
 
 Examples:
   sluice tier drain ssd
   sluice tier drain ssd --cancel
 
-Exit status: 0 the tier is empty, 1 something is left or it failed, 2 wrong usage.
+Exit status: 0 the tier is empty, 1 failed or files are left, 2 wrong usage.
 )"};
 
 constexpr HelpText kAddHelp{.usage = "sluice tier add NAME=PATH[,KEY=VALUE]... [MOUNT]",
-                            .options = R"(  -h, --help  this list; the whole description
+                            .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                             .details = R"(
-Adds a tier to a running mount; keys are those of 'sluice mount --tier'. Prints the
-lines to put into the configuration, so that the next mount has it, too.
+Adds a tier to a running mount. The keys are those of 'sluice mount --tier'. Prints the
+lines to add to the configuration, so that the next mount has the tier, too.
 
 Example:
   sluice tier add archive=/archive,capacity=8T >> /etc/sluice/pool.toml
@@ -100,20 +101,20 @@ Exit status: 0 added, 1 failed, 2 wrong usage.
 )"};
 
 constexpr HelpText kCloseHelp{.usage = "sluice tier close [--dry-run] PATH...",
-                              .options = R"(      --dry-run   show the commands, and run none
-  -h, --help      this list; the whole description
+                              .options = R"(      --dry-run   show the commands without running them
+  -h, --help      short help (-h) or full help (--help)
 )",
                               .details = R"(
-Makes tiers, given by their directories, reachable for root alone: users come by the
-mount, and can't change files behind it. Works while the pool is mounted, which goes
-on undisturbed, and while it is not. Each command is shown, then run:
+Makes the given tier directories accessible to root only, so that users cannot change
+files without Sluice noticing. Works whether the pool is mounted or not; a mounted pool
+is not disturbed. Prints each command, then runs it:
 
-  - If the directory above holds nothing but tiers, it gets mode 0700.
-  - Else the tier goes into a new directory beside it, PATH.private, that only root
-    can enter, and a link takes its place: configuration and fstab stay valid. A tier
-    that is a whole filesystem is mounted there instead.
+  - If the parent directory contains nothing but tiers, it gets mode 0700.
+  - Otherwise the tier is moved into a new directory beside it, PATH.private, that
+    only root can enter, and a symbolic link replaces it, so that configuration and
+    fstab stay valid. A tier that is a whole filesystem is mounted there instead.
 
-The directory of a tier itself keeps its mode: it is that of the mount's root.
+The tier directory itself keeps its mode, because that is the mode of the mount's root.
 
 Examples:
   sluice tier close /nvme /hdd
@@ -122,7 +123,7 @@ Examples:
 Exit status: 0 only root can enter them now, 1 failed, 2 wrong usage.
 )"};
 
-constexpr std::size_t kMostShown = 10;  // of what is left, each with its reason
+constexpr std::size_t kMostShown = 10;  // files left on a tier
 
 struct Request {
   std::string tier;
@@ -133,7 +134,7 @@ struct Request {
   bool lost = false;
 };
 
-// Shows a pass while it runs: its progress, and what failed.
+// Shows a pass while it runs: progress and failures.
 class PassView {
  public:
   PassView(const Style& style, std::string_view verb, bool verbose)
@@ -156,7 +157,7 @@ class PassView {
     if (is_moving) meter_.add(steady_clock::now(), bytes);
     if (!line_.is_due()) return;
     if (!is_moving) {
-      line_.show("looking at files: " + format_count(number_of(progress, "files")));
+      line_.show("examining files: " + format_count(number_of(progress, "files")));
       return;
     }
     std::string text =
@@ -170,7 +171,7 @@ class PassView {
     const std::string result = text_of(receipt, "result");
     if (result == "failed" || (result == "gave way" && verbose_)) {
       line_.clear();
-      fail(verb_, log::escaped(text_of(receipt, "path")) + ": did not move to " +
+      fail(verb_, log::escaped(text_of(receipt, "path")) + ": cannot move to " +
                       text_of(receipt, "to") + ": " + log::escaped(text_of(receipt, "reason")));
     } else if (verbose_) {
       line_.clear();
@@ -206,9 +207,9 @@ std::string summary(const Json& last, steady_clock::duration took) {
   return text;
 }
 
-// Sends `request`, shows the pass that it starts, and prints what came of it.
-ControlAnswer make_pass(const Style& style, const Request& request, std::string_view verb,
-                        const Json& message) {
+// Sends `message`, shows the pass that it starts, and prints the result.
+Result<ControlAnswer> make_pass(const Style& style, const Request& request, std::string_view verb,
+                                const Json& message) {
   const auto began = steady_clock::now();
   PassView view(style, verb, request.verbose);
   ControlListener listener;
@@ -216,10 +217,10 @@ ControlAnswer make_pass(const Style& style, const Request& request, std::string_
     view.take(line);
     return true;
   };
-  ControlAnswer answer = ask_daemon(request.mount, message, listener);
+  auto answer = ask_daemon(request.mount, message, listener);
   view.end();
-  if (answer.problem.empty()) {
-    std::puts(summary(answer.last, steady_clock::now() - began).c_str());
+  if (answer) {
+    std::puts(summary(answer->last, steady_clock::now() - began).c_str());
   }
   return answer;
 }
@@ -238,8 +239,8 @@ int tier_run(int argc, char** argv) {
   request.mount = *mount;
 
   const auto answer = make_pass(*style, request, "tier run", {{"verb", "run"}});
-  if (!answer.problem.empty()) return fail("tier run", answer.problem);
-  return number_of(answer.last, "failed") > 0 ? kFailed : kDone;
+  if (!answer) return fail("tier run", answer.error().text());
+  return number_of(answer->last, "failed") > 0 ? kFailed : kDone;
 }
 
 int pause_or_resume(int argc, char** argv, const HelpText& help, const char* verb,
@@ -252,21 +253,21 @@ int pause_or_resume(int argc, char** argv, const HelpText& help, const char* ver
   const auto mount = mount_for(name, given);
   if (!mount) return kFailed;
   const auto answer = ask_daemon(*mount, {{"verb", verb}});
-  if (!answer.problem.empty()) return fail(name, answer.problem);
+  if (!answer) return fail(name, answer.error().text());
   std::fprintf(stderr, "%s: %s\n", log::escaped(*mount).c_str(), said);
   return kDone;
 }
 
 int tier_pause(int argc, char** argv) {
   return pause_or_resume(argc, argv, kPauseHelp, "pause",
-                         "files no longer move by themselves; 'sluice tier resume' ends that");
+                         "automatic migration is paused; continue with 'sluice tier resume'");
 }
 
 int tier_resume(int argc, char** argv) {
-  return pause_or_resume(argc, argv, kResumeHelp, "resume", "files move by themselves again");
+  return pause_or_resume(argc, argv, kResumeHelp, "resume", "automatic migration continues");
 }
 
-// The files that are still to move, each with what it waits for.
+// Prints the files that have not moved yet, each with the reason.
 void print_pending(const Style& style, const std::string& mount, std::uint64_t left) {
   std::size_t shown = 0;
   ControlListener listener;
@@ -279,13 +280,14 @@ void print_pending(const Style& style, const std::string& mount, std::uint64_t l
     }
     return shown < kMostShown;
   };
-  // Best effort: that something is left has been said.
-  ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener);
-  if (left > shown) std::puts("  'sluice moves' shows what stood in the way of the others");
+  // Best effort: the caller has reported that files are left.
+  static_cast<void>(ask_daemon(mount, {{"verb", "moves"}, {"most", 0}}, listener));
+  if (left > shown) std::puts("  see 'sluice moves' for the others");
 }
 
-void print_farewell(const std::string& mount, const std::string& name, const char* how) {
-  std::fprintf(stderr, "tier %s is %s. Before the next mount, take it out of the configuration:\n",
+void print_removal_steps(const std::string& mount, const std::string& name, const char* how) {
+  std::fprintf(stderr,
+               "tier %s is %s. Before the next mount, remove these lines from the configuration:\n",
                name.c_str(), how);
   TierOptions tier;
   tier.name = name;
@@ -310,7 +312,7 @@ int tier_drain(int argc, char** argv) {
   const auto style = style_for("tier drain", request.color);
   if (!style) return kUsage;
   if (request.cancel && request.lost)
-    return misuse("tier drain", "--cancel and --lost exclude each other");
+    return misuse("tier drain", "--cancel and --lost cannot be used together");
   const auto mount = mount_for("tier drain", request.mount);
   if (!mount) return kFailed;
   request.mount = *mount;
@@ -323,25 +325,26 @@ int tier_drain(int argc, char** argv) {
                         {"cancel", request.cancel}};
   if (request.cancel || request.lost) {
     const auto answer = ask_daemon(*mount, message);
-    if (!answer.problem.empty()) return fail("tier drain", answer.problem);
+    if (!answer) return fail("tier drain", answer.error().text());
     if (request.lost) {
-      print_farewell(*mount, request.tier, "given up, and the files on it");
+      print_removal_steps(*mount, request.tier, "given up, with the files on it");
       return kDone;
     }
-    std::fprintf(stderr, "tier %s takes files again\n", request.tier.c_str());
+    std::fprintf(stderr, "tier %s is in use again\n", request.tier.c_str());
     return kDone;
   }
   const auto answer = make_pass(*style, request, "tier drain", message);
-  if (!answer.problem.empty()) return fail("tier drain", answer.problem);
-  if (flag_of(answer.last, "empty")) {
-    print_farewell(*mount, request.tier, "empty");
+  if (!answer) return fail("tier drain", answer.error().text());
+  if (flag_of(answer->last, "empty")) {
+    print_removal_steps(*mount, request.tier, "empty");
     return kDone;
   }
-  const auto left = number_of(answer.last, "left");
+  const auto left = number_of(answer->last, "left");
   std::fflush(stdout);
-  fail("tier drain", format_files(left) + ", " + format_size(number_of(answer.last, "left_bytes")) +
-                         ", " + (left == 1 ? "is" : "are") + " left on " + request.tier +
-                         "; run it again when what holds them is over:");
+  fail("tier drain", format_files(left) + ", " +
+                         format_size(number_of(answer->last, "left_bytes")) + ", " +
+                         (left == 1 ? "is" : "are") + " left on " + request.tier +
+                         "; run it again when they can move:");
   print_pending(*style, *mount, left);
   return kFailed;
 }
@@ -353,10 +356,10 @@ int tier_add(int argc, char** argv) {
   arguments.option("NAME=PATH", tier, Arguments::Need::Required);
   arguments.option("MOUNT", given);
   if (const auto code = arguments.parse(argc, argv, kAddHelp)) return *code;
-  // The daemon checks it all again; this finds slips before anything is asked.
+  // The daemon checks it again; this reports mistakes before the daemon is asked.
   MountOptions options;
-  if (const auto error = append_tier("NAME=PATH", tier, options)) {
-    return misuse("tier add", error->message);
+  if (const auto read = append_tier("NAME=PATH", tier, options); !read) {
+    return misuse("tier add", read.error().text());
   }
   // The daemon's current directory is not ours.
   TierOptions& added = options.tiers[0];
@@ -368,8 +371,9 @@ int tier_add(int argc, char** argv) {
   if (!mount) return kFailed;
 
   const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
-  if (!answer.problem.empty()) return fail("tier add", answer.problem);
-  std::fprintf(stderr, "tier %s is in use; for the next mount, put into the configuration:\n",
+  if (!answer) return fail("tier add", answer.error().text());
+  std::fprintf(stderr,
+               "tier %s is in use; for the next mount, add these lines to the configuration:\n",
                added.name.c_str());
   std::fputs(tier_text(added, tier).c_str(), stdout);
   if (const auto warning = open_tiers_warning({{added.name, added.path}}); !warning.empty()) {
@@ -387,12 +391,13 @@ int tier_close(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kCloseHelp)) return *code;
   constexpr std::string_view kName = "tier close";
   if (!dry_run && ::geteuid() != 0)
-    return fail(kName, "only root can do that; try: sudo sluice " + std::string(kName) + " ...");
+    return fail(kName, "only root can do this; try: sudo sluice " + std::string(kName) + " ...");
   for (std::string& path : paths) {
     path = absolute_path(path);
     if (::access((path + "/.sluice").c_str(), F_OK) < 0) {
-      return fail(kName, log::escaped(path) +
-                             " is not a tier: it has no .sluice; was its pool mounted once?");
+      return fail(kName,
+                  log::escaped(path) +
+                      " is not a tier: it has no .sluice directory; was its pool ever mounted?");
     }
   }
   for (const std::string& path : paths) {
@@ -407,18 +412,18 @@ int tier_close(int argc, char** argv) {
     const auto ran = run_program({"/bin/sh", "-c", *command}, std::chrono::seconds(60));
     if (ran.code != 0) return fail(kName, log::escaped(path) + ": " + ran.err);
     if (closing_command(path, paths))
-      return fail(kName, log::escaped(path) + " can still be entered");
+      return fail(kName, log::escaped(path) + " is still accessible to users");
   }
   return kDone;
 }
 
 constexpr std::array kSubverbs{
-    Verb{"run", "make one pass now: move what should be elsewhere", tier_run},
-    Verb{"pause", "stop files from moving by themselves", tier_pause},
-    Verb{"resume", "let files move by themselves again", tier_resume},
-    Verb{"drain", "empty a tier, so that it can be taken away", tier_drain},
+    Verb{"run", "make one pass of automatic migration now", tier_run},
+    Verb{"pause", "pause automatic migration", tier_pause},
+    Verb{"resume", "resume automatic migration", tier_resume},
+    Verb{"drain", "empty a tier, so that it can be removed", tier_drain},
     Verb{"add", "add a tier to a running mount", tier_add},
-    Verb{"close", "keep users from entering a tier past the mount", tier_close},
+    Verb{"close", "keep users from bypassing the mount", tier_close},
 };
 
 }  // namespace

@@ -20,23 +20,26 @@ using Json = nlohmann::ordered_json;
 using std::chrono::duration;
 using std::chrono::steady_clock;
 
-constexpr HelpText kHelp{.usage = "sluice top [--once] [--json] [--interval SECONDS] [MOUNT]",
-                         .options = R"(      --interval SECONDS  between two frames (1); 0.1 or more
+constexpr HelpText kHelp{
+    .usage = "sluice top [--once] [--json] [--interval SECONDS] [MOUNT]",
+    .options = R"(      --interval SECONDS  time between two frames (1); at least 0.1
       --once              print one frame, after one interval, and end
-      --json              a JSON object a line, an interval apart; with --once, one
+      --json              print one JSON object per interval, each on a line
       --color WHEN        auto (default), always, never
-  -h, --help              this list; the whole description
+  -h, --help              short help (-h) or full help (--help)
 )",
-                         .details = R"(
-Shows what the mount is doing, and again every second: how full each tier is and what
-its disk reads and writes (passthrough included; where there is no disk to ask, what
-the daemon does), requests by kind, reads into GPUs by route, moves under way with
-their rate and time left, and the hottest files. q ends it.
+    .details = R"(
+Shows the activity of the mount, updated every second: how full each tier is, what its
+disk reads and writes (including passthrough; without disk statistics, what the daemon
+reads and writes), requests by kind, GPU reads by route, moves in progress with their
+rate and remaining time, and the hottest files. Press q to quit.
 
---json prints what the daemon answers, as docs/control.md describes it under activity:
-counts since the mount, so that a rate is a difference over that of "uptime_s".
+--json prints the daemon's answer to the request "activity" (docs/control.md). Counts
+are totals since the mount: for a rate, divide the difference of two counts by the
+difference of "uptime_s".
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sluice top
@@ -48,7 +51,7 @@ Exit status: 0 ended or shown, 1 failed, 2 wrong usage.
 
 constexpr double kShortest = 0.1, kLongest = 3600;
 
-// For a frame that goes to no terminal: as wide as the environment says, and as long as it gets.
+// Frame size if the output is not a terminal: width from the environment, unlimited height.
 FrameSize paper_size() {
   FrameSize size{80, 1000};
   if (const auto terminal = terminal_size(STDOUT_FILENO)) {
@@ -64,37 +67,37 @@ struct Watched {
   std::string mount;
   std::string state;  // the directory with its socket
 
-  ControlAnswer ask(const ControlListener& listener = {}) const {
+  Result<ControlAnswer> ask(const ControlListener& listener = {}) const {
     return ask_socket(state, mount, {{"verb", "activity"}}, listener);
   }
 };
 
 int stream_json(const Watched& watched, duration<double> interval, bool once) {
   for (;;) {
-    ControlAnswer answer = watched.ask();
-    if (!answer.problem.empty()) return fail("top", answer.problem);
-    answer.last.erase("done");
-    std::puts(answer.last.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-    // A reader that has gone away is the usual end of this.
+    auto answer = watched.ask();
+    if (!answer) return fail("top", answer.error().text());
+    answer->last.erase("done");
+    std::puts(answer->last.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    // This usually ends when the reader of the pipe closes it.
     if (std::fflush(stdout) != 0 || once) return kDone;
     std::this_thread::sleep_for(interval);
   }
 }
 
 int print_once(const Watched& watched, duration<double> interval, const Style& style) {
-  const ControlAnswer before = watched.ask();
-  if (!before.problem.empty()) return fail("top", before.problem);
+  const auto before = watched.ask();
+  if (!before) return fail("top", before.error().text());
   std::this_thread::sleep_for(interval);
-  const ControlAnswer now = watched.ask();
-  if (!now.problem.empty()) return fail("top", now.problem);
+  const auto now = watched.ask();
+  if (!now) return fail("top", now.error().text());
   for (const std::string& line :
-       top_frame(before.last, now.last, real_clock().seconds(), paper_size(), style)) {
+       top_frame(before->last, now->last, real_clock().seconds(), paper_size(), style)) {
     std::puts(line.c_str());
   }
   return kDone;
 }
 
-// Until somebody ends it. Returns what to complain of, once the terminal is as it was.
+// Runs until the user quits. Returns the problem, if any, after it has restored the terminal.
 std::string watch(const Watched& watched, duration<double> interval, const Style& style) {
   Screen screen;
   const auto step = std::chrono::duration_cast<steady_clock::duration>(interval);
@@ -102,10 +105,10 @@ std::string watch(const Watched& watched, duration<double> interval, const Style
   listener.tick = [&] { return !screen.is_over(); };
   Json before, now;
   for (auto next = steady_clock::now();; next = std::max(next + step, steady_clock::now())) {
-    ControlAnswer answer = watched.ask(listener);
-    if (answer.was_ended) return "";
-    if (!answer.problem.empty()) return answer.problem;
-    before = std::exchange(now, std::move(answer.last));
+    auto answer = watched.ask(listener);
+    if (!answer) return answer.error().text();
+    if (answer->was_ended) return "";
+    before = std::exchange(now, std::move(answer->last));
     for (auto event = Screen::Event::Resize; event != Screen::Event::Time;) {
       screen.draw(top_frame(before, now, real_clock().seconds(), screen.size(), style));
       const auto waited = screen.wait(next + step);
@@ -136,7 +139,7 @@ int command_top(int argc, char** argv) {
   if (!(interval >= kShortest && interval <= kLongest))
     return misuse("top", "--interval must be a number of seconds from 0.1 to 3600");
   if (!once && !as_json && ::isatty(STDOUT_FILENO) != 1)
-    return misuse("top", "the output is no terminal; use --once or --json");
+    return misuse("top", "the output is not a terminal; use --once or --json");
   const auto mount = mount_for("top", given);
   if (!mount) return kFailed;
   const auto status = mount_status(*mount);

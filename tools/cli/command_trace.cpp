@@ -24,22 +24,23 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr HelpText kRecordHelp{.usage = "sluice trace record -o FILE [--for DURATION] [MOUNT]",
-                               .options = R"(  -o, --output FILE   write there; - is stdout
+                               .options = R"(  -o, --output FILE   write to this file; - is stdout
       --for DURATION  end after this time: 30s, 15min, 12h, 7d
-  -h, --help          this list; the whole description
+  -h, --help          short help (-h) or full help (--help)
 )",
                                .details = R"(
-Writes the accesses to the mount's files as they happen, a line each, until it is
-interrupted or the time is over. The file is CSV with a header:
+Writes a line for each access to a file of the mount, until it is interrupted or the
+time is over. The file is CSV with a header:
 
   time,id,size,path
   1763186848.123456,281474976710657,1048576,/models/llama.bin
 
-The time is in seconds since the epoch, the id stays with a file when it moves or is
-renamed, the size is in bytes. A trace tells what would have moved under other
-settings, without trying them on the mount.
+The time is in seconds since the epoch and the size in bytes. A file keeps its id when
+it is moved or renamed. 'sluice-lab simulate' replays a trace to show what would have
+moved with other settings.
 
-MOUNT may be left out inside a mount, or where there is only one.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
 
 Examples:
   sluice trace record -o week.csv --for 7d /mnt/pool
@@ -48,14 +49,14 @@ Examples:
 Exit status: 0 recorded, 1 failed, 2 wrong usage.
 )"};
 
-// A signal is asked for, not acted on: what was recorded must reach the file.
+// The handler only sets a flag, because recorded lines must still be written to the file.
 volatile std::sig_atomic_t g_interrupted = 0;
 
 void end_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { g_interrupted = 1; };
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-  // `| head` is a way to end it, too; the failing write tells.
+  // `| head` ends it through a failing write.
   std::signal(SIGPIPE, SIG_IGN);
 }
 
@@ -65,7 +66,7 @@ struct FileCloser {
   }
 };
 
-// As RFC 4180 has it: quotes where they are needed, doubled inside.
+// RFC 4180: quoted where needed, quotes inside are doubled.
 std::string csv_text(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string out = "\"";
@@ -114,7 +115,7 @@ int trace_record(int argc, char** argv) {
 
   const auto began = steady_clock::now();
   std::uint64_t accesses = 0;
-  int write_error = 0;  // the first, which later calls would hide
+  int write_error = 0;  // of the first failure; later calls would overwrite errno
   const auto note = [&](bool was_written) {
     if (!was_written && write_error == 0) write_error = errno;
   };
@@ -134,9 +135,9 @@ int trace_record(int argc, char** argv) {
   listener.tick = [&] {
     if (line.is_terminal() && line.is_due()) {
       line.show("recorded " + format_count(accesses) + " accesses in " +
-                format_duration(elapsed()) + "; Ctrl-C ends it");
+                format_duration(elapsed()) + "; press Ctrl-C to end");
     }
-    // A reader of the file, or of the pipe, sees what came.
+    // Flush, so that readers of the file or pipe see the lines at once.
     note(std::fflush(file.get()) == 0);
     return g_interrupted == 0 && write_error == 0 && !(limit && elapsed() >= *limit);
   };
@@ -146,15 +147,15 @@ int trace_record(int argc, char** argv) {
   note(std::fflush(file.get()) == 0);
   std::fprintf(stderr, "recorded %s accesses in %s\n", format_count(accesses).c_str(),
                format_duration(elapsed()).c_str());
-  if (!answer.problem.empty()) return fail(kVerb, answer.problem);
+  if (!answer) return fail(kVerb, answer.error().text());
   if (write_error != 0 && !(output == "-" && write_error == EPIPE)) {
-    return fail(kVerb, log::escaped(output) + ": can't be written: " + std::strerror(write_error));
+    return fail(kVerb, "cannot write " + log::escaped(output) + ": " + std::strerror(write_error));
   }
   return kDone;
 }
 
 constexpr std::array kSubverbs{
-    Verb{"record", "write accesses to a file as they happen", trace_record},
+    Verb{"record", "write accesses to a trace file as they happen", trace_record},
 };
 
 }  // namespace

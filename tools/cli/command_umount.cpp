@@ -29,33 +29,33 @@ namespace {
 constexpr HelpText kHelp{
     .usage = "sluice umount [--lazy] [--timeout TIME] MOUNTPOINT | --config FILE",
     .options =
-        R"(  -l, --lazy         detach now, although files are open; the daemon ends after the last
-      --timeout TIME the most to wait for the daemon: 30s, 5min (1min if the mount is held
-                     elsewhere, else no limit)
-  -c, --config FILE  the mount point that this TOML file names
-  -h, --help         this list; the whole description
+        R"(  -l, --lazy         detach now even if files are open; the daemon ends when they are closed
+      --timeout TIME how long to wait for the daemon: 30s, 5min (1min if the mount is in use
+                     in another mount namespace, otherwise no limit)
+  -c, --config FILE  unmount the mount point of this TOML file
+  -h, --help         short help (-h) or full help (--help)
 )",
     .details = R"(
-Unmounts, then waits until the daemon has written and closed everything. What is
-on the tiers stays there, as ordinary files. A mount whose daemon has died is
-cleared away too.
+Unmounts the pool, then waits until the daemon has written and closed everything. The
+files stay on the tiers as ordinary files. It also removes a mount whose daemon has
+died.
 
-A container, a service or 'unshare -m' may have the mount in a mount namespace of its
-own, where it stays, and the daemon with it. After 5 s the command says which
-processes those are and what they have open, and how to unmount it there. It fails if
-they still have the mount after --timeout: it is unmounted here then, and the daemon
-ends by itself when the last of them is gone. With --lazy it does not wait.
+A container, a service or 'unshare -m' may have a copy of the mount in its own mount
+namespace. The daemon runs until these copies are unmounted, too. After 5 s the command
+lists the processes and their open files, and how to unmount the copies. After
+--timeout it fails: the pool is unmounted here, and the daemon ends when the last copy
+is gone. With --lazy it does not wait.
 
 Examples:
   sluice umount /mnt/pool
   sluice umount --timeout 5min /mnt/pool
-  fuser -vm /mnt/pool      who keeps it busy
+  fuser -vm /mnt/pool      list the processes that use the mount
 
 Exit status: 0 unmounted, 1 failed, 2 wrong usage.
 )"};
 
-// A handle on process `pid` that a reused number can't confuse. Empty if it is gone, or if it is
-// not one of ours: a daemon in another PID namespace tells a number that means nothing here.
+// A pidfd of the daemon `pid`, safe against reuse of the number. Empty if the process is gone or is
+// not sluice: a daemon in another PID namespace reports a number that is not valid here.
 UniqueFd open_daemon(pid_t pid) {
   if (pid <= 0) return {};
   UniqueFd daemon = open_process(pid);
@@ -68,9 +68,9 @@ UniqueFd open_daemon(pid_t pid) {
   return daemon;
 }
 
-// Whether the daemon has ended but for threads that wait for a filesystem that never answers
-// (DescriptorTaker): they have nothing open of its files, and can't be ended.
-bool only_hangs(pid_t pid) {
+// Whether the daemon has ended except for threads that are blocked in a filesystem that does not
+// answer (DescriptorTaker). They have no files of the pool open and cannot be killed.
+bool has_only_blocked_threads(pid_t pid) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task/";
   DIR* const directory = ::opendir(tasks.c_str());
   if (directory == nullptr) return false;
@@ -86,35 +86,37 @@ bool only_hangs(pid_t pid) {
   return result;
 }
 
-// What is to be waited for after the unmount.
-struct Waiting {
+// The daemon and mount to wait for after the unmount.
+struct Unmounted {
   UniqueFd daemon;
   pid_t pid = 0;
-  unsigned major = 0, minor = 0;  // the mount's device number; 0: not known
+  unsigned major = 0, minor = 0;  // the mount's device number; 0: unknown
 };
 
-std::string held_by(const Waiting& waiting) {
-  if (waiting.minor == 0) return {};
+// Describes the processes that still use the mount in other mount namespaces.
+std::string holders_text(const Unmounted& unmounted) {
+  if (unmounted.minor == 0) return {};
   std::string out;
-  for (const auto& holder : mount_holders(waiting.major, waiting.minor)) out += to_text(holder);
+  for (const auto& holder : mount_holders(unmounted.major, unmounted.minor)) out += to_text(holder);
   return out;
 }
 
-// Returns why it gave up; nothing if the daemon has ended.
-std::optional<std::string> wait_for_exit(const Waiting& waiting,
+// Waits for the daemon. Returns why it gave up; nothing if the daemon has ended.
+std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
                                          std::optional<std::chrono::seconds> limit) {
   using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::seconds kPatience{5}, kHeldLimit{60};
+  constexpr std::chrono::seconds kReportAfter{5}, kInUseLimit{60};
   const bool show = ::isatty(STDERR_FILENO) == 1;
   const auto start = Clock::now();
-  pollfd ended{.fd = waiting.daemon.get(), .events = POLLIN, .revents = 0};
+  pollfd ended{.fd = unmounted.daemon.get(), .events = POLLIN, .revents = 0};
   bool shown = false;
   std::string holders, told;
   std::optional<std::string> problem;
   while (!problem && ::poll(&ended, 1, 500) == 0) {
-    if (only_hangs(waiting.pid)) break;
+    if (has_only_blocked_threads(unmounted.pid)) break;
     const auto waited = Clock::now() - start;
-    if (waited >= std::min(kPatience, limit.value_or(kPatience))) holders = held_by(waiting);
+    if (waited >= std::min(kReportAfter, limit.value_or(kReportAfter)))
+      holders = holders_text(unmounted);
     if (!holders.empty() && holders != told) {
       if (shown) std::fputc('\n', stderr);
       shown = false;
@@ -122,14 +124,15 @@ std::optional<std::string> wait_for_exit(const Waiting& waiting,
                    holders.c_str());
       told = holders;
     }
-    if (waited >= limit.value_or(holders.empty() ? std::chrono::hours(24 * 365) : kHeldLimit)) {
-      problem = "the daemon (process " + std::to_string(waiting.pid) + ") has not ended within " +
-                format_duration(std::chrono::duration_cast<std::chrono::seconds>(waited)) + ": " +
-                (holders.empty() ? "it is still writing, see its log; wait for it with a longer "
-                                   "--timeout, or let it end by itself"
-                                 : "the mount is gone here but held elsewhere, see above; it ends "
-                                   "when that is over, or at once by: kill " +
-                                       std::to_string(waiting.pid));
+    if (waited >= limit.value_or(holders.empty() ? std::chrono::hours(24 * 365) : kInUseLimit)) {
+      problem =
+          "the daemon (process " + std::to_string(unmounted.pid) + ") has not ended within " +
+          format_duration(std::chrono::duration_cast<std::chrono::seconds>(waited)) + ": " +
+          (holders.empty() ? "it is still writing, see its log; use a longer --timeout, or let "
+                             "it end by itself"
+                           : "the pool is unmounted here but still in use elsewhere, see above; "
+                             "the daemon ends after that, or at once with: kill " +
+                                 std::to_string(unmounted.pid));
     } else if (show) {
       std::fputs(shown ? "." : "waiting for the daemon to finish .", stderr);
       shown = true;
@@ -144,7 +147,7 @@ std::string describe_failure(int code, const std::string& mountpoint) {
   switch (code) {
     case EBUSY:
       return where + " is busy; 'fuser -vm " + where +
-             "' shows who uses it, --lazy detaches it all the same";
+             "' shows the processes that use it, --lazy detaches it anyway";
     case EPERM:
       return where + ": only root can unmount; try: sudo sluice umount " + where;
     case EINVAL:
@@ -175,15 +178,15 @@ int command_umount(int argc, char** argv) {
     // A number alone is seconds, as for timeout(1).
     const bool has_unit = timeout.find_first_not_of("0123456789.") != std::string::npos;
     limit = parse_duration(has_unit ? timeout : timeout + "s");
-    if (!limit) return misuse("umount", "--timeout takes a time: 30s, 5min");
+    if (!limit) return misuse("umount", "--timeout must be a time like 30s or 5min");
   }
   if (!config.empty()) {
     MountOptions options;
-    if (const auto error = apply_config_file(config, options)) {
-      return fail("umount", error->message);
+    if (const auto read = apply_config_file(config, options); !read) {
+      return fail("umount", read.error().text());
     }
     if (options.mountpoint.empty())
-      return fail("umount", log::escaped(config) + " names no mountpoint");
+      return fail("umount", log::escaped(config) + " has no mountpoint");
     path = options.mountpoint;
   }
 
@@ -192,24 +195,24 @@ int command_umount(int argc, char** argv) {
   if (!status && status.error().code != ENOTCONN) {
     return fail("umount", describe_status_error(status.error(), mountpoint));
   }
-  // Looked at before the unmount, which is what makes the daemon go.
-  Waiting waiting;
-  waiting.pid = status ? static_cast<pid_t>(number_of(*status, "pid")) : 0;
-  if (status) waiting.daemon = open_daemon(waiting.pid);
+  // Before the unmount, which makes the daemon end.
+  Unmounted unmounted;
+  unmounted.pid = status ? static_cast<pid_t>(number_of(*status, "pid")) : 0;
+  if (status) unmounted.daemon = open_daemon(unmounted.pid);
   const std::string point = status ? real_path(mountpoint) : mountpoint;
   for (const auto& mount : mount_table()) {
     if (mount.point != point) continue;
-    waiting.major = mount.major;
-    waiting.minor = mount.minor;
+    unmounted.major = mount.major;
+    unmounted.minor = mount.minor;
   }
 
   if (::umount2(mountpoint.c_str(), lazy ? MNT_DETACH : 0) < 0) {
     return fail("umount", describe_failure(errno, mountpoint));
   }
-  // Only when the daemon is gone are its database and the tiers' files closed. A lazy unmount may
-  // take days.
-  if (waiting.daemon && !lazy) {
-    if (const auto problem = wait_for_exit(waiting, limit)) return fail("umount", *problem);
+  // The database and the files on the tiers are closed only when the daemon has ended. A lazy
+  // unmount may take days.
+  if (unmounted.daemon && !lazy) {
+    if (const auto problem = wait_for_exit(unmounted, limit)) return fail("umount", *problem);
   }
   return kDone;
 }

@@ -20,38 +20,39 @@ namespace {
 
 constexpr HelpText kHelp{
     .usage = "sluice web [--port N] [--trace FILE] [MOUNT]",
-    .options = R"(      --port N      listen on this port (9465); 0 is any that is free
-      --trace FILE  compare policies on this trace, and show the chart
-  -h, --help        this list; the whole description
+    .options = R"(      --port N      listen on this port (9465); 0: any free port
+      --trace FILE  replay this trace and show how policies compare
+  -h, --help        short help (-h) or full help (--help)
 )",
     .details = R"(
-Serves a page to watch the mount in a browser: how full the tiers are and what they
-do, moves as they happen, reads into GPUs by route, the hottest files, what takes the
-room and how hot it is, and the story of any file, as 'sluice explain' tells it.
+Serves a web page that shows the mount: how full the tiers are and their activity,
+moves as they happen, GPU reads by route, the hottest files, which directories use the
+space and how hot they are, and for any file what 'sluice explain' says.
 
-It prints the page's address and serves it until Ctrl-C. It listens on 127.0.0.1
-only. The address ends with a token, new each time, without which nothing is told;
-the page can look and change nothing. From another machine use a tunnel:
+It prints the address of the page and serves it until Ctrl-C. It listens on 127.0.0.1
+only. The address contains a new random token, without which no data is sent. The page
+is read-only. From another machine use a tunnel, then open the same address there:
 
-  ssh -L 9465:127.0.0.1:9465 HOST     and open the same address here
+  ssh -L 9465:127.0.0.1:9465 HOST
 
-With a trace that 'sluice trace record' wrote, the page also shows how much a larger
-or smaller fastest tier would serve, by Sluice's policy and others (docs/simulator.md).
+With a trace from 'sluice trace record', the page also shows how many accesses a larger
+or smaller fastest tier would serve, with Sluice's policy and others
+(docs/simulator.md).
 
-MOUNT may be left out inside a mount, or where there is only one. docs/web.md says more.
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount. docs/web.md has details.
 
 Examples:
   sluice web
   sluice web --port 0 --trace week.csv /mnt/pool
 
-Exit status: 0 ended, 1 failed (the port is taken), 2 wrong usage.
+Exit status: 0 ended, 1 failed (port in use), 2 wrong usage.
 )"};
 
 std::string describe_listen(int code, unsigned port) {
   const std::string where = "127.0.0.1:" + std::to_string(port) + ": ";
-  if (code == EADDRINUSE)
-    return where + "somebody listens there already; '--port 0' takes a free one";
-  if (code == EACCES) return where + "not permitted; ports below 1024 are root's";
+  if (code == EADDRINUSE) return where + "the port is in use; '--port 0' takes a free one";
+  if (code == EACCES) return where + "not permitted; ports below 1024 need root";
   return where + std::strerror(code);
 }
 
@@ -68,19 +69,19 @@ int command_web(int argc, char** argv) {
   if (port > 65535) return misuse("web", "--port must be a number from 0 to 65535");
   const auto mount = mount_for("web", given);
   if (!mount) return kFailed;
-  // Who may not ask should hear it now, and not from a page.
-  const ControlAnswer answer = ask_daemon(*mount, {{"verb", "activity"}});
-  if (!answer.problem.empty()) return fail("web", answer.problem);
-  const auto& tiers = member_of(answer.last, "tiers");
+  // A user without permission gets the error now, and not on the page.
+  const auto answer = ask_daemon(*mount, {{"verb", "activity"}});
+  if (!answer) return fail("web", answer.error().text());
+  const auto& tiers = member_of(answer->last, "tiers");
   const std::string fastest = tiers.is_array() && !tiers.empty() ? text_of(tiers[0], "name") : "";
   if (!trace.empty() && ::access(trace.c_str(), R_OK) < 0)
     return fail("web", "--trace " + log::escaped(trace) + ": " + std::strerror(errno));
   if (!trace.empty()) trace = real_path(trace);
-  // A mount that is somebody's current directory can't be unmounted.
+  // A mount that contains the current directory of a process cannot be unmounted.
   if (::chdir("/") < 0) return fail("web", std::string("/: ") + std::strerror(errno));
 
-  // Before there are threads, which inherit it: the signals that end this wait for sigwait(). It
-  // would take those that nohup had ignored, too.
+  // Block the signals for sigwait() before threads are created, which inherit the mask. Signals
+  // that nohup ignores are not blocked, because sigwait() would receive them.
   sigset_t ends;
   ::sigemptyset(&ends);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -96,16 +97,17 @@ int command_web(int argc, char** argv) {
   const auto server =
       HttpServer::listen_on(loopback_address(static_cast<std::uint16_t>(port)), "sluice-web",
                             [&](const HttpRequest& request) { return handler.answer(request); });
-  // Here, too, at once: the replay's end would wait for all of a large trace to be read.
+  // Exit at once: the destructor of the replay would first read all of a large trace.
   if (!server) std::_Exit(fail("web", describe_listen(server.error().code, port)));
-  std::fprintf(stderr, "sluice: web: watching %s; open this in a browser, Ctrl-C ends it\n",
+  std::fprintf(stderr,
+               "sluice: web: serving %s; open this address in a browser, press Ctrl-C to end\n",
                log::escaped(*mount).c_str());
   std::printf("http://127.0.0.1:%u/#%s\n", unsigned{(*server)->port()}, token.c_str());
   std::fflush(stdout);
   int number = 0;
   ::sigwait(&ends, &number);
-  // At once: a thread may be waiting for a mount that hangs, and nothing here needs an end in
-  // order.
+  // Without destructors: a thread may be blocked by a mount that hangs, and nothing here needs
+  // cleanup.
   std::_Exit(kDone);
 }
 

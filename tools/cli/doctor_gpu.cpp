@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What stands between this machine's GPUs and GPUDirect Storage.
+// Checks the requirements of GPUDirect Storage: driver, nvidia-fs or P2PDMA, IOMMU.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +15,7 @@ using Verdict = Check::Verdict;
 bool has_nvidia_gpu(const MachineView& machine) {
   for (const auto& address : machine.names("/sys/bus/pci/devices")) {
     const std::string folder = "/sys/bus/pci/devices/" + address;
-    // PCI class 3 is display; GPUs without a plug for a monitor are in it, too.
+    // PCI class 3 is display; it includes GPUs without a display output.
     if (machine.text(folder + "/vendor") == "0x10de" &&
         machine.text(folder + "/class").value_or("").starts_with("0x03")) {
       return true;
@@ -41,32 +41,33 @@ std::string cufile_configuration(const MachineView& machine) {
   return machine.text(path != nullptr ? path : "/etc/cufile.json").value_or("");
 }
 
-// All gates must be open; the first that is not is the one thing to fix.
+// All requirements must be met. Reports the first one that is not.
 Check p2pdma(const MachineView& machine, const NvidiaDriver& driver,
              const std::vector<std::string>& pci_addresses) {
   const auto no = [](std::string words, std::string fix) {
     return Check{Verdict::Warn, "p2pdma", std::move(words), std::move(fix)};
   };
   if (kernel_has(machine, "pci_p2pdma_") == false) {
-    return no("the kernel can't", "use a kernel of 6.2 or newer with CONFIG_PCI_P2PDMA");
+    return no("the kernel does not support it", "use kernel 6.2 or newer with CONFIG_PCI_P2PDMA");
   }
   if (!driver.is_open) {
-    return no("the NVIDIA driver is the closed one",
+    return no("the NVIDIA driver uses the closed kernel modules",
               "install the open kernel modules, 570 or newer");
   }
   for (const auto& address : pci_addresses) {
     const auto size = machine.text("/sys/bus/pci/devices/" + address + "/p2pmem/size");
     if (size && *size != "0") continue;
-    return no("the driver offers no memory of the GPU at " + address + " for it",
-              "options nvidia NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1\" "
-              "in /etc/modprobe.d/nvidia.conf; a virtual machine also needs a BAR1 as large as the "
-              "GPU's memory");
+    return no(
+        "the driver provides no P2PDMA memory of the GPU at " + address,
+        "add: options nvidia NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1\" "
+        "to /etc/modprobe.d/nvidia.conf; a virtual machine also needs a BAR1 as large as the "
+        "GPU's memory");
   }
   const char* asked = std::getenv("CUFILE_USE_PCIP2PDMA");
   const bool by_environment = asked != nullptr && std::strcmp(asked, "true") == 0;
   if (!by_environment && !asks_for_p2pdma(cufile_configuration(machine))) {
-    return no("cuFile is not told to use it",
-              "\"properties\": {\"use_pci_p2pdma\": true} in /etc/cufile.json");
+    return no("cuFile is not configured to use it",
+              "set \"properties\": {\"use_pci_p2pdma\": true} in /etc/cufile.json");
   }
   return {Verdict::Ok, "p2pdma", "kernel, driver and cuFile's configuration allow it"};
 }
@@ -76,11 +77,12 @@ Check iommu(const MachineView& machine) {
   for (const auto& group : machine.names("/sys/kernel/iommu_groups")) {
     const auto type = machine.text("/sys/kernel/iommu_groups/" + group + "/type").value_or("");
     if (type.starts_with("DMA")) {
-      return {Verdict::Warn, "iommu", "translates addresses: disks can't reach the GPU directly",
-              "iommu=pt on the kernel's command line"};
+      return {Verdict::Warn, "iommu",
+              "translates addresses: disks cannot access GPU memory directly",
+              "add iommu=pt to the kernel command line"};
     }
   }
-  return {Verdict::Ok, "iommu", "on, and lets addresses through"};
+  return {Verdict::Ok, "iommu", "on, in passthrough mode"};
 }
 
 }  // namespace
@@ -116,7 +118,7 @@ std::vector<Check> driver_checks(const MachineView& machine,
                                  const std::vector<std::string>& pci_addresses) {
   const auto driver = parse_driver(machine.text("/proc/driver/nvidia/version").value_or(""));
   if (!driver && !pci_addresses.empty()) {
-    return {{Verdict::Ok, "driver", "works, but says nothing of itself (/proc/driver/nvidia)"}};
+    return {{Verdict::Ok, "driver", "works; its version is unknown (no /proc/driver/nvidia)"}};
   }
   if (!driver && has_nvidia_gpu(machine)) {
     return {{Verdict::Fail, "driver", "there is an NVIDIA GPU, but its driver is not loaded",
@@ -124,14 +126,15 @@ std::vector<Check> driver_checks(const MachineView& machine,
   }
   if (!driver) {
     return {
-        {Verdict::Ok, "driver", "no NVIDIA GPU: bytes go to host memory, all else is the same"}};
+        {Verdict::Ok, "driver", "no NVIDIA GPU: GPU reads use host memory, everything else works"}};
   }
   Check module = nvidia_fs(machine);
   Check direct = p2pdma(machine, *driver, pci_addresses);
   // GPUDirect Storage needs one of the two.
   const auto waive = [](Check& lacking, const Check& other) {
     if (lacking.verdict == Verdict::Ok || other.verdict != Verdict::Ok) return;
-    lacking = {Verdict::Ok, lacking.what, lacking.words + "; " + other.what + " does its work"};
+    lacking = {Verdict::Ok, lacking.what,
+               lacking.words + "; not needed, because " + other.what + " works"};
   };
   waive(module, direct);
   waive(direct, module);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernel, its limits and the rights of whoever mounts.
+// Checks the kernel, its limits and the rights of the daemon or of the user who would mount.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,51 +26,52 @@ Check kernel(const MachineView& machine, pid_t) {
   if (version >= KernelVersion{6, 14}) return {Verdict::Ok, "kernel", release};
   const bool has_passthrough = version >= KernelVersion{6, 9};
   return {Verdict::Warn, "kernel",
-          release + (has_passthrough ? ": older than 6.14, so requests do not go by io_uring"
-                                     : ": older than 6.9, so the daemon copies all bytes itself"),
+          release + (has_passthrough
+                         ? ": older than 6.14, so FUSE requests do not use io_uring"
+                         : ": older than 6.9, so the daemon copies all data (no passthrough)"),
           "use kernel 6.14 or newer"};
 }
 
 Check fuse(const MachineView& machine, pid_t) {
-  if (machine.has("/dev/fuse")) return {Verdict::Ok, "fuse", "/dev/fuse is there"};
+  if (machine.has("/dev/fuse")) return {Verdict::Ok, "fuse", "/dev/fuse exists"};
   const auto known = machine.text("/proc/filesystems").value_or("");
   if (known.find("\tfuse\n") != std::string::npos) {
-    return {Verdict::Fail, "fuse", "the kernel has it, but there is no /dev/fuse",
+    return {Verdict::Fail, "fuse", "the kernel supports it, but /dev/fuse does not exist",
             "give the container the device: docker run --device /dev/fuse"};
   }
-  return {Verdict::Fail, "fuse", "the kernel has no FUSE loaded", "modprobe fuse"};
+  return {Verdict::Fail, "fuse", "the kernel module is not loaded", "modprobe fuse"};
 }
 
 Check passthrough(const MachineView& machine, pid_t) {
   const auto has = kernel_has(machine, "fuse_passthrough_");
   if (!has) {
-    return {Verdict::Warn, "passthrough",
-            "the kernel does not say whether it can read tiers itself",
-            "mount a pool: sluice status says"};
+    return {Verdict::Warn, "passthrough", "unknown: /proc/kallsyms is not readable",
+            "mount a pool and see sluice status"};
   }
-  if (*has) return {Verdict::Ok, "passthrough", "the kernel can read tiers itself"};
-  return {Verdict::Warn, "passthrough", "the kernel, or the fuse module if loaded, has none",
-          "use a kernel of 6.9 or newer with CONFIG_FUSE_PASSTHROUGH"};
+  if (*has) return {Verdict::Ok, "passthrough", "the kernel can read and write tiers directly"};
+  return {Verdict::Warn, "passthrough", "the kernel, or its fuse module, does not support it",
+          "use kernel 6.9 or newer with CONFIG_FUSE_PASSTHROUGH"};
 }
 
 Check io_uring(const MachineView& machine, pid_t) {
   const auto enabled = machine.text(kUring);
   if (!enabled) {
-    return {Verdict::Warn, "io_uring", "FUSE of this kernel can't: small requests take 10 us more",
-            "use a kernel of 6.14 or newer with CONFIG_FUSE_IO_URING"};
+    return {Verdict::Warn, "io_uring",
+            "not supported by FUSE in this kernel: small requests take 10 us longer",
+            "use kernel 6.14 or newer with CONFIG_FUSE_IO_URING"};
   }
   if (*enabled != "Y") {
     return {Verdict::Warn, "io_uring",
-            "off for FUSE; a mount turns it on where it may write to /sys, else small requests "
-            "take 10 us more",
-            std::string("echo Y > ") + kUring + " before mounting; for good: options fuse " +
+            "off for FUSE; a mount turns it on if it can write to /sys, otherwise small requests "
+            "take 10 us longer",
+            std::string("echo Y > ") + kUring + " before mounting; permanently: options fuse " +
                 "enable_uring=Y in /etc/modprobe.d/fuse.conf"};
   }
   if (machine.text("/proc/sys/kernel/io_uring_disabled").value_or("0") == "2") {
-    return {Verdict::Warn, "io_uring", "forbidden to all processes",
+    return {Verdict::Warn, "io_uring", "disabled for all processes",
             "sysctl kernel.io_uring_disabled=0"};
   }
-  return {Verdict::Ok, "io_uring", "FUSE requests can go by io_uring"};
+  return {Verdict::Ok, "io_uring", "FUSE requests can use io_uring"};
 }
 
 Check cachestat(const MachineView&, pid_t) {
@@ -79,18 +80,19 @@ Check cachestat(const MachineView&, pid_t) {
 #else
   constexpr long kNumber = 451;  // the same on every architecture
 #endif
-  // A descriptor that is none: whoever has the call says EBADF.
+  // With an invalid descriptor a kernel that has the call returns EBADF.
   if (::syscall(kNumber, -1, nullptr, nullptr, 0) < 0 && errno == EBADF) {
-    return {Verdict::Ok, "cachestat", "what the page cache has can be asked"};
+    return {Verdict::Ok, "cachestat", "works: the content of the page cache is known"};
   }
   return {
       Verdict::Warn, "cachestat",
-      errno == ENOSYS ? "the kernel can't tell what the page cache has (6.5 and newer can)"
-                      : "refused here: the page cache's content can't be asked",
+      errno == ENOSYS ? "the kernel does not have it: the content of the page cache is unknown"
+                      : "refused: the content of the page cache is unknown",
       errno == ENOSYS ? "use kernel 6.5 or newer" : "allow cachestat(2) in the seccomp profile"};
 }
 
-// Of the daemon, or of this process, which has those that a daemon started from here would have.
+// A file of the daemon in /proc, or of this process, whose limits and rights a daemon started from
+// here would inherit.
 std::string process_file(const MachineView& machine, pid_t daemon, const std::string& name) {
   const std::string who = daemon > 0 ? std::to_string(daemon) : "self";
   return machine.text("/proc/" + who + "/" + name).value_or("");
@@ -98,7 +100,7 @@ std::string process_file(const MachineView& machine, pid_t daemon, const std::st
 
 std::string whose(pid_t daemon) { return daemon > 0 ? "the daemon" : "this process"; }
 
-// What helps where process_file() has nothing: the daemon's may be hidden, one's own are not.
+// The fix if process_file() is empty: only the files of other processes may be hidden.
 std::string to_read_it(pid_t daemon) {
   return daemon > 0 ? "run this as root, outside of containers" : "mount -t proc proc /proc";
 }
@@ -106,7 +108,7 @@ std::string to_read_it(pid_t daemon) {
 Check memlock(const MachineView& machine, pid_t daemon) {
   const auto limit = parse_limit(process_file(machine, daemon, "limits"), "Max locked memory");
   if (!limit) {
-    return {Verdict::Warn, "memlock", "the limit of " + whose(daemon) + " can't be read",
+    return {Verdict::Warn, "memlock", "cannot read the limit of " + whose(daemon),
             to_read_it(daemon)};
   }
   if (limit->soft == kUnlimited) {
@@ -115,7 +117,7 @@ Check memlock(const MachineView& machine, pid_t daemon) {
   const bool enough = limit->soft >= kEnoughLocked;
   const std::string words = whose(daemon) + " may lock " + format_size(limit->soft);
   if (enough || (daemon == 0 && ::geteuid() == 0)) {
-    return {Verdict::Ok, "memlock", words + (enough ? "" : "; root any amount")};
+    return {Verdict::Ok, "memlock", words + (enough ? "" : "; root may lock any amount")};
   }
   return {Verdict::Warn, "memlock", words,
           "ulimit -l unlimited; for a container --ulimit memlock=-1; for a service "
@@ -125,16 +127,16 @@ Check memlock(const MachineView& machine, pid_t daemon) {
 Check open_files(const MachineView& machine, pid_t daemon) {
   const auto limit = parse_limit(process_file(machine, daemon, "limits"), "Max open files");
   if (!limit) {
-    return {Verdict::Warn, "nofile", "the limit of " + whose(daemon) + " can't be read",
+    return {Verdict::Warn, "nofile", "cannot read the limit of " + whose(daemon),
             to_read_it(daemon)};
   }
-  // A daemon raises its own to the hard limit.
+  // A daemon raises its soft limit to the hard limit.
   const std::uint64_t most = daemon > 0 ? limit->soft : limit->hard;
   const std::string words =
       (daemon > 0 ? "the daemon" : "a daemon started from here") + std::string(" may have ") +
       (most == kUnlimited ? "any number of" : std::to_string(most)) + " descriptors";
   if (most < kEnoughFiles) {
-    return {Verdict::Warn, "nofile", words + ": each file that is open takes one",
+    return {Verdict::Warn, "nofile", words + ": each open file needs one",
             "ulimit -Hn 1048576; for a service LimitNOFILE=1048576"};
   }
   const auto all = parts_of(machine.text("/proc/sys/fs/file-nr").value_or(""), '\t');
@@ -151,11 +153,11 @@ Check open_files(const MachineView& machine, pid_t daemon) {
 
 Check leases(const MachineView& machine, pid_t) {
   if (machine.text("/proc/sys/fs/leases-enable").value_or("1") != "0") {
-    return {Verdict::Ok, "leases", "moves can see who uses a file"};
+    return {Verdict::Ok, "leases", "enabled: moves notice when a file is in use"};
   }
   return {Verdict::Fail, "leases",
-          "switched off: a file moves only after a minute without use, and a program that has it "
-          "mapped is not seen",
+          "disabled: a file moves only after a minute without use, and programs that have it "
+          "mapped are not noticed",
           "sysctl fs.leases-enable=1"};
 }
 
@@ -165,9 +167,9 @@ Check request_size(const MachineView& machine, pid_t) {
   const auto size = format_size(pages.value_or(kUsualPages) *
                                 static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
   if (pages.value_or(kUsualPages) >= kUsualPages) {
-    return {Verdict::Ok, "requests", "of up to " + size};
+    return {Verdict::Ok, "requests", "up to " + size};
   }
-  return {Verdict::Warn, "requests", "of at most " + size + ": large reads come in more pieces",
+  return {Verdict::Warn, "requests", "at most " + size + ": large reads are split",
           "sysctl fs.fuse.max_pages_limit=" + std::to_string(kUsualPages)};
 }
 
@@ -176,7 +178,7 @@ Check libfuse(const MachineView&, pid_t) { return {Verdict::Ok, "libfuse", libfu
 Check rights(const MachineView& machine, pid_t daemon) {
   constexpr unsigned kReadSearch = 2, kSysAdmin = 21, kLease = 28;  // capabilities(7)
   if (daemon == 0 && ::geteuid() != 0) {
-    return {Verdict::Ok, "rights", "not root: this user can look, but not mount"};
+    return {Verdict::Ok, "rights", "not root: this user cannot mount"};
   }
   for (const auto& line : parts_of(process_file(machine, daemon, "status"), '\n')) {
     if (!line.starts_with("CapEff:")) continue;
@@ -186,20 +188,23 @@ Check rights(const MachineView& machine, pid_t daemon) {
       return std::string("give it CAP_") + name + "; for a container --cap-add " + name;
     };
     if (lacks(kSysAdmin)) {
-      return {Verdict::Fail, "rights",
-              "root here may not mount, nor let the kernel read tiers itself", add("SYS_ADMIN")};
+      return {Verdict::Fail, "rights", "no CAP_SYS_ADMIN: cannot mount or use passthrough",
+              add("SYS_ADMIN")};
     }
     if (lacks(kReadSearch)) {
-      return {Verdict::Warn, "rights", "files can't be opened by handle: a descriptor each",
-              add("DAC_READ_SEARCH")};
+      return {
+          Verdict::Warn, "rights",
+          "no CAP_DAC_READ_SEARCH: cannot open files by handle; each known file needs a descriptor",
+          add("DAC_READ_SEARCH")};
     }
     if (lacks(kLease)) {
-      return {Verdict::Warn, "rights", "no leases on files of others: these hardly ever move",
+      return {Verdict::Warn, "rights",
+              "no CAP_LEASE: no leases on files of other users, so these rarely move",
               add("LEASE")};
     }
-    return {Verdict::Ok, "rights", "to mount, to open by handle, to take leases"};
+    return {Verdict::Ok, "rights", "may mount, open files by handle and take leases"};
   }
-  return {Verdict::Warn, "rights", "those of " + whose(daemon) + " can't be read",
+  return {Verdict::Warn, "rights", "cannot read the capabilities of " + whose(daemon),
           to_read_it(daemon)};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The filesystem and disk of a tier, and what its files can do.
+// Checks the filesystem and disk of a tier, and the features that its files support.
 #include <fcntl.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -28,21 +28,21 @@ bool is_one_of(const std::string& word, std::initializer_list<std::string_view> 
 Check filesystem(const MountLine& mounted, Gpus gpus) {
   const std::string& type = mounted.type;
   if (is_one_of(type, {"tmpfs", "ramfs"})) {
-    return {Verdict::Warn, "filesystem", type + ": memory, its files are gone after a restart",
+    return {Verdict::Warn, "filesystem", type + ": in memory; its files are lost after a restart",
             "put the tier on a disk"};
   }
   if (is_one_of(type, {"overlay", "ecryptfs"}) || type.starts_with("fuse")) {
     return {Verdict::Warn, "filesystem",
-            type + ": stacked on another, so the kernel can't read its files past the daemon",
-            "put the tier on the filesystem below"};
+            type + ": stacked on another filesystem, so passthrough is not possible",
+            "put the tier on the underlying filesystem"};
   }
   if (gpus == Gpus::None) return {Verdict::Ok, "filesystem", type};
   if (type != "ext4" && type != "xfs") {
-    return {Verdict::Warn, "filesystem", type + ": GPUDirect Storage takes ext4 and xfs",
+    return {Verdict::Warn, "filesystem", type + ": GPUDirect Storage needs ext4 or xfs",
             "put the tier on ext4 or xfs"};
   }
   if (has_word(mounted.options, "data=journal") || has_word(mounted.options, "data=writeback")) {
-    return {Verdict::Warn, "filesystem", "ext4 without data=ordered: cuFile refuses it",
+    return {Verdict::Warn, "filesystem", "ext4 without data=ordered: cuFile does not accept it",
             "mount it with -o data=ordered"};
   }
   return {Verdict::Ok, "filesystem", type};
@@ -51,21 +51,21 @@ Check filesystem(const MountLine& mounted, Gpus gpus) {
 Check mount_flags(const MountLine& mounted) {
   const std::string remount = "mount -o remount,";
   if (has_word(mounted.flags, "ro") || has_word(mounted.options, "ro")) {
-    return {Verdict::Fail, "flags", "read-only: nothing can be written or moved there",
+    return {Verdict::Fail, "flags", "read-only: files cannot be written or moved there",
             "see dmesg for why, then " + remount + "rw " + shell_word(mounted.point)};
   }
   if (has_word(mounted.flags, "sync") || has_word(mounted.options, "sync")) {
     return {Verdict::Warn, "flags", "sync: each write waits for the disk",
             remount + "async " + shell_word(mounted.point)};
   }
-  // nosuid, nodev and noexec of a tier are no concern of ours: the kernel asks those of the mount
-  // that a file was opened by.
+  // nosuid, nodev and noexec of a tier do not matter: the kernel uses the flags of the mount
+  // through which a file was opened.
   return {Verdict::Ok, "flags", mounted.flags};
 }
 
 Check disk(const MachineView& machine, dev_t device, Gpus gpus) {
   const auto found = disk_of(machine, major(device), minor(device));
-  // Not the fastest is no fault: nobody does anything about a hard disk.
+  // A slow disk is not a warning: there is nothing to fix.
   if (!found) {
     return {
         Verdict::Ok, "disk",
@@ -79,31 +79,32 @@ Check disk(const MachineView& machine, dev_t device, Gpus gpus) {
   if (gpus == Gpus::None || (found->is_nvme && found->raid.empty())) {
     return {Verdict::Ok, "disk", words};
   }
-  return {Verdict::Ok, "disk",
-          words + (found->raid.empty()
-                       ? "; a direct path to the GPU takes NVMe, the other routes any"
-                       : "; P2PDMA takes no RAID, nvidia-fs takes RAID 0 and 1 of NVMe")};
+  return {
+      Verdict::Ok, "disk",
+      words + (found->raid.empty()
+                   ? "; the route gds needs NVMe, the other routes work"
+                   : "; P2PDMA does not support RAID, nvidia-fs supports RAID 0 and 1 of NVMe")};
 }
 
 Check udev(const MachineView& machine, dev_t device) {
   const std::string entry =
       "/run/udev/data/b" + std::to_string(major(device)) + ":" + std::to_string(minor(device));
   if (machine.has(entry)) return {Verdict::Ok, "udev", entry};
-  return {Verdict::Warn, "udev", "no " + entry + ": cuFile refuses the tier's files",
+  return {Verdict::Warn, "udev", "no " + entry + ": cuFile does not accept files of this tier",
           machine.has("/run/udev/data") ? "udevadm trigger"
                                         : "start udev; for a container -v /run/udev:/run/udev:ro"};
 }
 
 Check lease_check(UniqueFd file) {
-  // As the mover takes it: by a descriptor for reading, while there is no other.
+  // As the mover does: on the only descriptor, open for reading.
   const std::string name = "/proc/self/fd/" + std::to_string(file.get());
   const UniqueFd reader(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   file.reset();
   if (reader && ::fcntl(reader.get(), F_SETLEASE, F_WRLCK) == 0) {
-    return {Verdict::Ok, "leases", "can be had"};
+    return {Verdict::Ok, "leases", "supported"};
   }
   return {Verdict::Warn, "leases",
-          std::string("none (") + std::strerror(errno) +
+          std::string("not supported (") + std::strerror(errno) +
               "): a file moves only after a minute without use",
           "sysctl fs.leases-enable=1, or put the tier on a local filesystem"};
 }
@@ -111,23 +112,23 @@ Check lease_check(UniqueFd file) {
 Check attribute_check(const UniqueFd& file) {
   const auto sets = [&](const char* name) { return ::fsetxattr(file.get(), name, "x", 1, 0) == 0; };
   if (!sets("user.sluice.doctor")) {
-    return {Verdict::Warn, "xattr", "files have no attributes of users' own (user.*)",
+    return {Verdict::Warn, "xattr", "no user.* attributes",
             "mount the tier with -o user_xattr, or put it on ext4 or xfs"};
   }
   if (::geteuid() == 0 && !sets("trusted.sluice.doctor")) {
     return {Verdict::Fail, "xattr",
-            "no trusted.* attributes: files can't be moved there, nor pinned",
+            "no trusted.* attributes: files cannot be moved there or pinned",
             "put the tier on ext4 or xfs"};
   }
   return {Verdict::Ok, "xattr", ::geteuid() == 0 ? "user.* and trusted.*" : "user.*"};
 }
 
 Check acl_check(const UniqueFd& file) {
-  // ENODATA or a value: there are ACLs. EOPNOTSUPP: there are none.
+  // ENODATA or a value: ACLs are supported. EOPNOTSUPP: they are not.
   if (::fgetxattr(file.get(), "system.posix_acl_access", nullptr, 0) >= 0 || errno == ENODATA) {
     return {Verdict::Ok, "acl", "POSIX ACLs"};
   }
-  return {Verdict::Warn, "acl", "none: setfacl on such files fails",
+  return {Verdict::Warn, "acl", "not supported: setfacl fails",
           "mount the tier with -o acl, or put it on ext4 or xfs"};
 }
 
@@ -142,13 +143,13 @@ std::vector<Check> ability_checks(const std::string& path) {
   }
   if (errno == EACCES || errno == EPERM) {
     return {
-        {Verdict::Warn, "abilities", "leases and attributes were not tried", "run this as root"}};
+        {Verdict::Warn, "abilities", "leases and attributes were not tested", "run this as root"}};
   }
-  if (errno == EROFS) return {};  // said of its flags
+  if (errno == EROFS) return {};  // the check of the mount flags reports it
   const bool is_full = errno == ENOSPC || errno == EDQUOT;
   return {{Verdict::Warn, "abilities",
-           std::string("leases and attributes can't be tried: ") + std::strerror(errno),
-           is_full        ? "make room there"
+           std::string("cannot test leases and attributes: ") + std::strerror(errno),
+           is_full        ? "free some space there"
            : errno == EIO ? "see dmesg"
                           : "put the tier on ext4 or xfs"}};
 }

@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// A TOML string. What is no UTF-8 can't be one; reading it back says so.
+// A TOML string. Invalid UTF-8 is not detected here, but when the text is parsed again.
 std::string toml_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -39,22 +39,26 @@ std::string toml_string(const std::string& text) {
   return out + '"';
 }
 
-std::string problem_with(const std::string& path, int code) {
-  return log::escaped(path) + ": " + std::strerror(code) +
-         (code == EACCES || code == EPERM ? "; try: sudo sluice init" : "");
+Error unwritten(int code, std::string text) {
+  return {code, "write the configuration", std::move(text)};
 }
 
-// Takes back what was made, unless it is kept.
+Error failed_at(const std::string& path, int code) {
+  return unwritten(code, log::escaped(path) + ": " + std::strerror(code) +
+                             (code == EACCES || code == EPERM ? "; try: sudo sluice init" : ""));
+}
+
+// Creates directories. The destructor removes them unless keep() was called.
 class MadeDirectories {
  public:
   ~MadeDirectories() {
     for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
   }
   bool make(const std::string& path) {
-    // Whatever the umask: the mode of a tier is that of the pool's root.
+    // Independent of the umask: the mode of a tier is the mode of the pool's root.
     return make_new(path, 0755) || errno == EEXIST;
   }
-  // Fails with EEXIST if there is something.
+  // Fails with EEXIST if the path exists.
   bool make_new(const std::string& path, mode_t mode) {
     if (::mkdir(path.c_str(), mode) < 0) return false;
     made_.push_back(path);
@@ -70,23 +74,23 @@ class MadeDirectories {
   std::vector<std::string> made_;
 };
 
-bool is_promised(const InitConfig& config, const std::string& directory) {
+bool must_be_new(const InitConfig& config, const std::string& directory) {
   return std::find(config.new_parents.begin(), config.new_parents.end(), directory) !=
          config.new_parents.end();
 }
 
-std::string no_parent(const TierOptions& tier) {
-  return "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
-         " does not exist; is its disk mounted?";
+Error no_parent(const TierOptions& tier) {
+  return unwritten(ENOENT, "tier " + tier.name + ": " + log::escaped(parent_path(tier.path)) +
+                               " does not exist; is its disk mounted?");
 }
 
-// The whole file or nothing of it. EEXIST if there is one that may not be replaced.
+// Writes the file atomically. EEXIST if it exists and may not be replaced.
 int write_whole(const std::string& file, const std::string& text, bool replaces) {
   const std::string draft = file + "." + std::to_string(::getpid()) + ".new";
   UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!fd) return errno;
   int code = 0;
-  // Readable by all, whatever the umask: verbs of users read it.
+  // Readable by all, independent of the umask: users run verbs that read it.
   if (::fchmod(fd.get(), 0644) < 0 ||
       ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
       ::fsync(fd.get()) < 0) {
@@ -95,7 +99,7 @@ int write_whole(const std::string& file, const std::string& text, bool replaces)
                       : ::link(draft.c_str(), file.c_str()) < 0) {
     code = errno;
   }
-  ::unlink(draft.c_str());  // gone already after a rename
+  ::unlink(draft.c_str());  // does not exist after a rename
   return code;
 }
 
@@ -105,7 +109,7 @@ std::string tier_text(const TierOptions& tier, const std::string& given) {
   std::string out =
       "[[tier]]\nname = " + toml_string(tier.name) + "\npath = " + toml_string(tier.path) + "\n";
   const auto parts = parts_of(given, ',');
-  // A path may hold commas: what ends in keys is the rest.
+  // A path may contain commas: only the last parts of the form KEY=VALUE are keys.
   std::size_t first = parts.size();
   while (first > 1 && parts[first - 1].find('=') != std::string::npos) --first;
   for (std::size_t i = first; i < parts.size(); ++i) {
@@ -128,67 +132,63 @@ bool is_pool_name(const std::string& name) {
          });
 }
 
-std::optional<std::string> prepare_config(InitConfig& config) {
+Result<void> prepare_config(InitConfig& config) {
   MountOptions given;
   config.text =
       "# Written by 'sluice init'. All options: sluice.toml(5), /usr/share/sluice/sluice.toml.\n"
       "mountpoint = " +
       toml_string(config.mountpoint) + "\n";
   for (const auto& tier : config.tiers) {
-    if (const auto error = append_tier("--tier", tier, given)) return error->message;
+    SLUICE_TRY(append_tier("--tier", tier, given));
     config.text += "\n" + tier_text(given.tiers.back(), tier);
   }
   config.options = {};
-  auto error = apply_config_text(config.text, config.file, config.options);
-  if (!error) error = check_options(config.options);
-  if (!error) return {};
-  return error->message;
+  SLUICE_TRY(apply_config_text(config.text, config.file, config.options));
+  return check_options(config.options);
 }
 
-std::optional<std::string> check_places(const InitConfig& config) {
+Result<void> check_places(const InitConfig& config) {
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
-    if (is_promised(config, parent)) continue;
+    if (must_be_new(config, parent)) continue;
     if (::access(parent.c_str(), F_OK) < 0 && errno == ENOENT) return no_parent(tier);
   }
-  const auto error = check_tiers(config.options, Directories::MayBeMissing);
-  if (!error) return {};
-  return error->message;
+  return check_tiers(config.options, Directories::MayBeMissing);
 }
 
-WrittenConfig write_config(const InitConfig& config, bool replaces) {
+Result<std::vector<std::string>> write_config(const InitConfig& config, bool replaces) {
   if (!replaces && ::access(config.file.c_str(), F_OK) == 0) {
-    return {log::escaped(config.file) +
-                " exists; --force replaces it, --name chooses another, --dry-run only shows",
-            {}};
+    return unwritten(
+        EEXIST, log::escaped(config.file) +
+                    " exists; replace it with --force, choose another with --name, or use --dry-run");
   }
   MadeDirectories made;
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);
-    if (is_promised(config, parent) && !made.make_new(parent, 0700)) {
-      if (errno != EEXIST) return {"tier " + tier.name + ": " + problem_with(parent, errno), {}};
-      return {"tier " + tier.name + ": " + log::escaped(parent) +
-                  " was to be new, and somebody has made it meanwhile; see what it is, then again",
-              {}};
+    if (must_be_new(config, parent) && !made.make_new(parent, 0700)) {
+      if (errno != EEXIST) return failed_at(parent, errno).at("tier " + tier.name);
+      return unwritten(EEXIST,
+                       "tier " + tier.name + ": " + log::escaped(parent) +
+                           " was created by another program meanwhile; check it, then run this again");
     }
     if (made.make(tier.path)) continue;
-    if (errno == ENOENT) return {no_parent(tier), {}};
-    return {"tier " + tier.name + ": " + problem_with(tier.path, errno), {}};
+    if (errno == ENOENT) return no_parent(tier);
+    return failed_at(tier.path, errno).at("tier " + tier.name);
   }
   for (const std::string& path : {config.mountpoint, parent_path(config.file)}) {
-    if (!made.make_all(path)) return {problem_with(path, errno), {}};
+    if (!made.make_all(path)) return failed_at(path, errno);
   }
-  if (const auto error = check_tiers(config.options)) return {error->message, {}};
+  SLUICE_TRY(check_tiers(config.options));
   if (const int code = write_whole(config.file, config.text, replaces); code != 0) {
-    return {problem_with(config.file, code), {}};
+    return failed_at(config.file, code);
   }
-  return {"", made.keep()};
+  return made.keep();
 }
 
 std::string next_steps(const InitConfig& config, const std::string& unit) {
-  std::string out = "Mount it, one of these ways:\n";
+  std::string out = "Mount it in one of these ways:\n";
   if (!unit.empty()) {
-    out += "  systemctl enable --now sluice@" + unit + "    # now and at each start\n";
+    out += "  systemctl enable --now sluice@" + unit + "    # now and at every boot\n";
   }
   const auto in_fstab = [](const std::string& path) {
     std::string field;
@@ -200,7 +200,7 @@ std::string next_steps(const InitConfig& config, const std::string& unit) {
     }
     return field;
   };
-  // Above it: behind a line, fstab knows no comments.
+  // On its own line: fstab has no comments at the end of a line.
   out += "  # a line for /etc/fstab:\n";
   out += "  " + in_fstab(config.file) + "  " + in_fstab(config.mountpoint) + "  sluice  nofail";
   for (const auto& tier : config.options.tiers) {

@@ -23,8 +23,8 @@ struct InitConfig {
   MountOptions options;
 };
 
-// The lines of a configuration for a tier. `given` is what append_tier() made it of, for its keys:
-// "NAME=PATH,KEY=VALUE"; empty: it has none.
+// The lines of a configuration for a tier. `given` is the text that append_tier() parsed,
+// "NAME=PATH,KEY=VALUE"; its keys are copied. Empty: there are none.
 std::string tier_text(const TierOptions& tier, const std::string& given);
 
 // "/etc/sluice", "pool" is "/etc/sluice/pool.toml".
@@ -33,23 +33,18 @@ std::string config_path(const std::string& folder, const std::string& name);
 // neither a dot nor a dash.
 bool is_pool_name(const std::string& name);
 
-// Creates the text, parses it again and checks it as `sluice mount` does. Returns the problem, if
-// there is one. Writes nothing.
-std::optional<std::string> prepare_config(InitConfig& config);
+// Creates the text, parses it again and checks it as `sluice mount` does. Writes nothing.
+Result<void> prepare_config(InitConfig& config);
 
 // Checks the machine before anything is created: reports what write_config() would report, as far
 // as that is known while directories are missing, or for another user.
-std::optional<std::string> check_places(const InitConfig& config);
+Result<void> check_places(const InitConfig& config);
 
 // Creates missing directories of tiers and mount point (a tier's only if its parent exists or is to
 // be created: otherwise its disk is not mounted), checks the result against the machine, and writes
-// the file atomically, readable by all. After a problem everything it created is removed.
-// REQUIRES: prepare_config() returned no problem.
-struct WrittenConfig {
-  std::string problem;
-  std::vector<std::string> directories;  // that were made
-};
-WrittenConfig write_config(const InitConfig& config, bool replaces);
+// the file atomically, readable by all. Returns the directories it created; after an error it has
+// removed them again. REQUIRES: prepare_config() succeeded.
+Result<std::vector<std::string>> write_config(const InitConfig& config, bool replaces);
 
 // Instructions to mount it: as a service if `unit` is not empty, by fstab, by hand.
 std::string next_steps(const InitConfig& config, const std::string& unit);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kLeastSize = std::uint64_t{8} << 30;
 constexpr std::uint64_t kLeastFree = std::uint64_t{1} << 30;
-constexpr const char* kOnRoot = "/srv";  // in place of a directory at the top of "/"
+constexpr const char* kOnRoot = "/srv";  // used instead of the top directory "/"
 constexpr const char* kTierName = "tier";
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
@@ -32,14 +32,14 @@ bool is_network(std::string_view type) {
                           "glusterfs", "beegfs", "afs"});
 }
 
-// Their device numbers name no disk.
+// Filesystems whose device numbers do not belong to a disk.
 bool is_many_disks(std::string_view type) { return is_one_of(type, {"btrfs", "zfs", "bcachefs"}); }
 
 struct Numbers {
   unsigned major = 0, minor = 0;
 };
 
-// Of "/dev/sda1"; the name may be a link of udev's.
+// The device number of "/dev/sda1"; the path may be a symbolic link made by udev.
 std::optional<Numbers> numbers_of(const MachineView& machine, const std::string& device) {
   const std::string real = machine.resolved(device);
   const std::string path = real.empty() ? device : real;
@@ -62,7 +62,7 @@ DiskKind kind_of(const Disk& disk) {
   return disk.is_rotational ? DiskKind::Hdd : DiskKind::Ssd;
 }
 
-// Also a link that leads nowhere.
+// True for a dangling symbolic link, too.
 bool has_entry(const MachineView& machine, const std::string& path, std::string_view name) {
   const auto names = machine.names(path);
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -79,57 +79,56 @@ bool is_empty(const MachineView& machine, const std::string& path) {
   return true;
 }
 
-// Why a filesystem is no tier; empty if it may be one.
+// Why a filesystem cannot be a tier; empty if it can.
 std::string why_not(const MachineView& machine, const MountLine& line,
                     const std::optional<Disk>& disk, const FoundFilesystem& found,
                     const std::vector<std::string>& taken) {
-  if (line.type.starts_with("fuse"))
-    return "another FUSE filesystem: the kernel can't pass reads through";
-  if (is_network(line.type)) return "on the network: no leases, so files would hardly ever move";
+  if (line.type.starts_with("fuse")) return "a FUSE filesystem: passthrough is not possible";
+  if (is_network(line.type)) return "on the network: no leases, so files would rarely move";
   if (is_one_of(line.type, {"vfat", "exfat", "ntfs", "ntfs3", "msdos", "udf"})) {
-    return line.type + " knows no owners, links and attributes";
+    return line.type + " has no owners, links and attributes";
   }
   if (has_word(line.flags, "ro") || has_word(line.options, "ro")) return "read-only";
-  if (disk && disk->is_removable) return "can be pulled out";
-  if (disk && disk->name.starts_with("loop")) return "a file that is mounted, not a disk";
+  if (disk && disk->is_removable) return "removable";
+  if (disk && disk->name.starts_with("loop")) return "a mounted image file, not a disk";
   if (line.root != "/" && line.type != "btrfs") {
-    return "only a directory of it is mounted here; --tier takes it nevertheless";
+    return "only a directory of it is mounted here; use --tier to take it anyway";
   }
-  if (!machine.listing(line.point)) return "can't be listed";
+  if (!machine.listing(line.point)) return "its directory cannot be read";
   if (is_tier(machine, line.point) || is_tier(machine, line.point + "/sluice") ||
       is_tier(machine, line.point + "/sluice/" + kTierName)) {
-    return "a tier of a pool already";
+    return "already a tier of a pool";
   }
   for (const auto& path : taken) {
     if (line.point != "/" && is_below(path, line.point)) return "in use by another pool: " + path;
   }
   if (is_one_of(line.point, {"/usr", "/var", "/tmp", "/home", "/opt", "/nix"}) ||
       is_below(line.point, "/boot") || is_below(line.point, "/var/lib")) {
-    return "the system's own; --tier takes it nevertheless";
+    return "belongs to the system; use --tier to take it anyway";
   }
   if (found.size < kLeastSize) return "smaller than " + format_size(kLeastSize);
   if (found.free < kLeastFree) return "full";
-  if (!disk) return "can't tell what disks it is on; --tier takes it nevertheless";
+  if (!disk) return "its disks are unknown; use --tier to take it anyway";
   return {};
 }
 
-// A directory that is not there yet: one that is may be anything, also a link to anywhere.
+// A directory that does not exist yet: an existing one may be in use, or a link to elsewhere.
 std::string new_directory(const MachineView& machine, const std::string& folder) {
   std::string name = "sluice";
   for (int i = 2; has_entry(machine, folder, name); ++i) name = "sluice" + std::to_string(i);
   return folder + "/" + name;
 }
 
-// Never the filesystem itself: its root has the mode of the pool's root, so that users could enter
-// the tier past the mount. The new directory is closed to them, the tier is one below it.
+// Never proposes the root of the filesystem: a tier has the mode of the pool's root, so users could
+// enter it and bypass the mount. Only root can enter the new directory that contains the tier.
 void propose_directory(const MachineView& machine, FoundFilesystem& found) {
   if (found.point == "/") {
     found.parent = new_directory(machine, kOnRoot);
-    found.why = "the only filesystem there is";
+    found.why = "the only filesystem";
   } else {
     found.parent = new_directory(machine, found.point);
-    found.why = is_empty(machine, found.point) ? "empty"
-                                               : "what is there already stays outside of the pool";
+    found.why =
+        is_empty(machine, found.point) ? "empty" : "existing files stay outside of the pool";
   }
   found.path = found.parent + "/" + kTierName;
 }
@@ -147,9 +146,9 @@ void name_tiers(std::vector<FoundFilesystem>& tiers) {
   }
 }
 
-// What is on a device that nothing here uses, and what one would do. Never a command that
-// formats it: what is not known of may be in use by a virtual machine, another host, or the host of
-// a container.
+// Describes the content of a device that is not in use here, and how to use it. Never suggests a
+// command that formats it, because a virtual machine, another host, or the host of a container may
+// use it.
 std::string advice_for(const MachineView& machine, const std::string& device,
                        const std::string& number) {
   const std::string name = device.substr(device.rfind('/') + 1);
@@ -163,17 +162,17 @@ std::string advice_for(const MachineView& machine, const std::string& device,
   const bool is_volume =
       is_one_of(name.substr(0, name.find_first_of("-0123456789")), {"dm", "zd", "rbd", "drbd"});
   if (!udev || is_volume || (content.empty() && !partitions.empty())) {
-    return "can't tell what is on it and who uses it; look with: wipefs -n " + device;
+    return "its content is unknown; to examine it: wipefs -n " + device;
   }
   if (content.empty()) {
-    return "no filesystem known; if nothing on it is needed, make one and mount it";
+    return "no known filesystem; if its content is not needed, create one and mount it";
   }
   if (content == "swap") return "swap space";
   if (is_one_of(content, {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})) {
     return content + ", not mounted; to use it: mkdir /" + name + " && mount " + device + " /" +
            name;
   }
-  return content + ": belongs to something else";
+  return content + ": used by another subsystem";
 }
 
 std::vector<IdleDevice> idle_devices(const MachineView& machine,
@@ -185,7 +184,8 @@ std::vector<IdleDevice> idle_devices(const MachineView& machine,
     const auto below = numbers_of(machine, line.source);
     if (below) in_use.insert(std::to_string(below->major) + ":" + std::to_string(below->minor));
   }
-  std::set<std::string> in_btrfs;  // also the second disk of one, which no line names
+  std::set<std::string>
+      in_btrfs;  // includes further disks of a btrfs, which the mount table does not name
   for (const auto& each : machine.names("/sys/fs/btrfs")) {
     for (auto& name : machine.names("/sys/fs/btrfs/" + each + "/devices")) in_btrfs.insert(name);
   }
@@ -194,7 +194,7 @@ std::vector<IdleDevice> idle_devices(const MachineView& machine,
   for (const auto& disk : machine.names("/sys/block")) {
     const bool is_none = is_one_of(disk.substr(0, disk.find_first_of("0123456789")),
                                    {"loop", "ram", "zram", "sr", "fd", "nbd"});
-    // A path to an NVMe disk that has several is hidden: the disk itself is listed, too.
+    // The paths of a multipath NVMe disk are hidden; the disk itself is listed, too.
     if (is_none || machine.text("/sys/block/" + disk + "/removable") == "1" ||
         machine.text("/sys/block/" + disk + "/hidden") == "1") {
       continue;
@@ -241,7 +241,7 @@ std::string_view name_of(DiskKind kind) {
 FoundDisks find_disks(const MachineView& machine, const RoomOf& room,
                       const std::vector<std::string>& taken) {
   const auto lines = parse_mount_lines(machine.text("/proc/self/mountinfo").value_or(""));
-  // A directory of a filesystem stands for it only where the whole is not mounted.
+  // A bind mount of a directory counts only if the whole filesystem is not mounted.
   auto ordered = lines;
   std::stable_partition(ordered.begin(), ordered.end(),
                         [](const MountLine& line) { return line.root == "/"; });
@@ -251,12 +251,13 @@ FoundDisks find_disks(const MachineView& machine, const RoomOf& room,
     const auto disk = disk_below(machine, line);
     const bool is_foreign = is_network(line.type) || line.type.starts_with("fuse.");
     if ((!disk && !is_many_disks(line.type) && !is_foreign) || line.type == "fuse.sluice") continue;
-    // Whatever is hidden below another mount can't be a tier.
+    // A filesystem that is hidden by another mount cannot be a tier.
     const auto visible = mount_holding(lines, line.point);
-    // A single file may be mounted, too: /etc/hosts of a container. Who is far is not asked.
+    // A single file may be mounted, such as /etc/hosts of a container. Network filesystems are not
+    // accessed, because they may hang.
     if (!is_foreign && !machine.is_directory(line.point)) continue;
     if (visible != line || !seen.emplace(line.major, line.minor).second) continue;
-    // Packages that are mounted images: dozens of them on some systems.
+    // Packages that are mounted images (snap); some systems have dozens.
     if (disk && disk->name.starts_with("loop") && has_word(line.flags, "ro")) continue;
     FoundFilesystem found;
     found.point = line.point;
@@ -281,10 +282,10 @@ FoundDisks find_disks(const MachineView& machine, const RoomOf& room,
     tiers = std::exchange(root, {});
   }
   for (auto& each : root) {
-    each.why = "the system is on it; --tier takes a directory of it nevertheless";
+    each.why = "has the operating system; use --tier to take a directory of it anyway";
     left_out.push_back(std::move(each));
   }
-  // Of two that are equally fast the smaller is for what is hotter.
+  // Of two equally fast disks, the smaller one is the faster tier.
   std::stable_sort(tiers.begin(), tiers.end(), [](const auto& a, const auto& b) {
     return std::tie(a.kind, a.size) < std::tie(b.kind, b.size);
   });

@@ -37,7 +37,7 @@ struct FoundFilesystem {
 struct IdleDevice {
   std::string device;  // "/dev/sdb"
   std::uint64_t size = 0;
-  std::string words;  // what is on it, as far as known, and what one would do
+  std::string words;  // its content, as far as known, and how to use it
 };
 
 struct FoundDisks {

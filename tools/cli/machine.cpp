@@ -110,7 +110,7 @@ std::optional<Disk> disk_of(const MachineView& machine, unsigned major_number,
   disk.name = folder.substr(folder.rfind('/') + 1);
   disk.raid = machine.text(folder + "/md/level").value_or("");
   disk.is_rotational = machine.text(folder + "/queue/rotational") == "1";
-  // A disk in a USB case does not call itself removable.
+  // A disk in a USB case does not report itself as removable.
   disk.is_removable =
       machine.text(folder + "/removable") == "1" || folder.find("/usb") != std::string::npos;
   disk.is_virtual = disk.name.starts_with("vd") || disk.name.starts_with("xvd");

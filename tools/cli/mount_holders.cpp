@@ -116,14 +116,15 @@ std::vector<MountHolder> mount_holders(unsigned major, unsigned minor) {
 std::string to_text(const MountHolder& holder) {
   std::string out;
   if (holder.is_here) {
-    out = "it is also mounted at " + log::escaped(holder.point) + "; there: umount " +
+    out = "it is also mounted at " + log::escaped(holder.point) + "; run: umount " +
           shell_word(holder.point) + "\n";
   } else {
     const std::string pid = std::to_string(holder.pid);
     out = "process " + pid + " (" + holder.command + ")" +
           (holder.others == 0 ? "" : " and " + std::to_string(holder.others) + " more") +
-          " in another mount namespace: at " + log::escaped(holder.point) +
-          " there; end it, or: nsenter -t " + pid + " -m umount " + shell_word(holder.point) + "\n";
+          " in another mount namespace, where it is mounted at " + log::escaped(holder.point) +
+          "; end the process, or run: nsenter -t " + pid + " -m umount " +
+          shell_word(holder.point) + "\n";
   }
   for (const std::string& each : holder.open) out += "  open by " + each + "\n";
   return out;

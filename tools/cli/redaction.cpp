@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "fs/control/options.hpp"
+#include "fs/control/option_table.hpp"
 #include "tiering/marker.hpp"
 #include "tools/cli/machine.hpp"
 
@@ -66,16 +66,12 @@ std::optional<std::pair<std::string, std::string>> toml_line(std::string_view li
 }
 
 bool is_harmless_key(std::string_view key) {
-  constexpr std::array<std::string_view, 13> kTables{
-      "name",  "path",   "capacity", "reserve", "high_watermark", "low_watermark", "threshold",
-      "moves", "larger", "smaller",  "older",   "newer",          "tier"};
-  const auto options = option_specs();
-  return std::find(kTables.begin(), kTables.end(), key) != kTables.end() ||
-         std::any_of(options.begin(), options.end(),
-                     [&](const OptionSpec& each) { return each.name == key; });
+  const auto names = names_of(option_table());
+  // A pattern of a rule says what files are called.
+  return key != "match" && std::find(names.begin(), names.end(), key) != names.end();
 }
 
-// What filesystems that may be tiers are mounted with, and says nothing of whose they are.
+// Mount options of possible tier filesystems that reveal nothing about users.
 bool is_harmless_option(std::string_view key) {
   constexpr std::array<std::string_view, 44> kOptions{
       "ro",         "rw",         "sync",      "dirsync",  "noatime",    "nodiratime",
@@ -149,7 +145,7 @@ std::string Redactor::text(std::string_view text) const {
     const auto begin = at + root.size() + 1;
     const auto end = std::min(text.find('\n', begin), text.size());
     const std::string_view rest = text.substr(begin, end - begin);
-    // Our own directory is nobody's secret, but what stands behind it on the line may be.
+    // Our own directory is not secret, but the rest of the line may be.
     const bool is_ours = rest.starts_with(kPrivateDirectory);
     return this->text(text.substr(0, at)) + root + "/" + (is_ours ? this->text(rest) : path(rest)) +
            this->text(text.substr(end));
@@ -158,8 +154,8 @@ std::string Redactor::text(std::string_view text) const {
 }
 
 std::string Redactor::message(std::string_view message) const {
-  // "path=VALUE from=nvme to=hdd why=...": the value may hold anything, also " from=". So what is
-  // known to come behind it is looked for from the end of the line.
+  // "path=VALUE from=nvme to=hdd why=...": the value may contain anything, even " from=". So the
+  // keys that follow it are searched from the end of the line.
   const auto key = std::min(message.find(" path="), message.find(" name="));
   if (key == std::string_view::npos) return text(message);
   const auto begin = key + std::string_view(" path=").size();
@@ -192,7 +188,7 @@ std::string Redactor::log_line(std::string_view line) const {
 }
 
 std::string Redactor::reason(std::string_view reason) const {
-  // "rule *.bin": a rule is called by its pattern.
+  // "rule *.bin": the pattern names the rule.
   constexpr std::string_view kRule = "rule ";
   if (!reason.starts_with(kRule)) return text(reason);
   return std::string(kRule) + component(reason.substr(kRule.size()));
@@ -223,7 +219,7 @@ Json Redactor::json(Json value) const {
     for (auto& each : value) each = json(std::move(each));
   } else if (value.is_object()) {
     for (auto& [key, each] : value.items()) {
-      // The checksum of a file tells it from others as well as its name does.
+      // The checksum of a file identifies it as well as its name does.
       if (key == "hash") {
         each = nullptr;
         continue;
@@ -248,6 +244,8 @@ std::string Redactor::config(std::string_view toml) const {
     const auto entry = toml_line(line);
     if (line.substr(begin).starts_with("[[tier]]") || line.substr(begin).starts_with("[[rule]]")) {
       out += "\n" + line.substr(begin, 8) + "\n";
+    } else if (line.substr(begin).starts_with("[debug]")) {
+      out += "\n[debug]\n";
     } else if (entry && entry->first == "match") {
       out += "match = \"" + component(entry->second) + "\"\n";
     } else if (entry && is_harmless_key(entry->first)) {

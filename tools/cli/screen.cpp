@@ -17,11 +17,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// The alternate screen; no cursor; no wrapping, should the terminal find a character wider than we.
+// The alternate screen, without cursor and line wrapping: the terminal may use more columns for a
+// character than we count.
 constexpr std::string_view kEnter = "\033[?1049h\033[?25l\033[?7l\033[H\033[2J";
 constexpr std::string_view kLeave = "\033[?7h\033[?25h\033[?1049l";
 
-// What the handlers need. Written before they are installed.
+// Used by the signal handlers; written before they are installed.
 termios g_before{};
 bool g_has_keys = false;
 volatile std::sig_atomic_t g_over = 0, g_resized = 0;
@@ -34,7 +35,7 @@ void put(std::string_view text) {
   }
 }
 
-// These two only call what a signal handler may.
+// enter() and leave() are async-signal-safe.
 void enter() {
   if (g_has_keys) {
     termios raw = g_before;
@@ -51,7 +52,7 @@ void leave() {
   if (g_has_keys) ::tcsetattr(STDIN_FILENO, TCSANOW, &g_before);
 }
 
-// Ctrl-Z: the shell gets its terminal back, and we take it again afterwards.
+// Ctrl-Z: restores the terminal for the shell, and takes it again when the process continues.
 void stop(int) {
   const int code = errno;
   leave();
@@ -61,7 +62,7 @@ void stop(int) {
   errno = code;
 }
 
-// A crash, or whatever else would end us at once.
+// For signals that end the process at once, such as a crash.
 void end_at_once(int signal) {
   leave();
   ::signal(signal, SIG_DFL);
@@ -70,7 +71,7 @@ void end_at_once(int signal) {
 
 void handle(std::initializer_list<int> signals, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = handler;  // without SA_RESTART: poll() shall return
+  action.sa_handler = handler;  // without SA_RESTART, so that poll() returns
   for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
@@ -95,8 +96,8 @@ Screen::~Screen() {
 FrameSize Screen::size() const { return terminal_size(STDOUT_FILENO).value_or(FrameSize{}); }
 
 void Screen::draw(const std::vector<std::string>& lines) {
-  // From the top over what is there, in one write, so that nothing flickers. Each line is erased
-  // first: behind a line that fills the width, erasing would take its last character.
+  // Overwrites the screen from the top in one write, to avoid flicker. Each line is erased before
+  // it is written: erasing after a line of full width would remove its last character.
   std::string out = "\033[H";
   for (std::size_t i = 0; i < lines.size(); ++i)
     out.append(i > 0 ? "\r\n" : "").append("\033[K").append(lines[i]);
@@ -116,7 +117,7 @@ Screen::Wait Screen::wait(steady_clock::time_point deadline) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
     if (left <= 0) return {Event::Time};
     pollfd keys{.fd = reads_keys_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0};
-    // Not for longer: a signal that comes just before poll() does not interrupt it.
+    // Limited, because a signal that arrives just before poll() does not interrupt it.
     if (::poll(&keys, 1, static_cast<int>(std::min<long>(left, 200))) <= 0) continue;
     char key = 0;
     if (::read(STDIN_FILENO, &key, 1) == 1) return {Event::Key, key};

@@ -22,7 +22,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  FrameSize size() const;  // now; it may change while we look
+  FrameSize size() const;  // the current size; it may change at any time
   void draw(const std::vector<std::string>& lines);
 
   enum class Event { Time, Key, Resize, End };

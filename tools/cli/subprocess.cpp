@@ -66,10 +66,11 @@ ProgramOutput run_program(const std::vector<std::string>& argv, std::chrono::sec
       std::array<char, 16384> piece{};
       const ssize_t got = ::read(ends[i].fd, piece.data(), piece.size());
       if (got > 0) into[i]->append(piece.data(), static_cast<std::size_t>(got));
-      if (got == 0 || (got < 0 && errno != EINTR)) ends[i].fd = -1;  // poll() passes it by
+      if (got == 0 || (got < 0 && errno != EINTR)) ends[i].fd = -1;  // poll() ignores it
     }
   }
-  // One that asks a daemon that answers nobody may not even die of SIGKILL: then it is left behind.
+  // A child that waits for a daemon that hangs may not even react to SIGKILL; then it is left
+  // behind.
   int status = 0;
   pid_t ended = 0;
   for (const auto last = end + kLastWait; ended <= 0 && steady_clock::now() < last;) {

@@ -46,7 +46,7 @@ std::string tar_archive(const std::vector<std::pair<std::string, std::string>>& 
     put_octal(header.gid, 0);
     put_octal(header.size, text.size());
     put_octal(header.time, static_cast<std::uint64_t>(time));
-    header.checksum.fill(' ');  // as which it counts in the sum
+    header.checksum.fill(' ');  // the checksum counts its own field as spaces
     std::array<unsigned char, kBlock> bytes{};
     std::memcpy(bytes.data(), &header, kBlock);
     unsigned sum = 0;

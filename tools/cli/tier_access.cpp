@@ -20,9 +20,9 @@
 namespace sluice {
 namespace {
 
-// Whether an ACL lets a user or group other than root search the directory, its mask aside.
+// Whether an ACL lets a user or group other than root search the directory, ignoring the mask.
 bool acl_lets_in(const std::string& directory) {
-  // As linux/posix_acl_xattr.h has it: a version, then tag, permissions and id of each entry.
+  // The format of linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry.
   struct Entry {
     std::uint16_t tag, permissions;
     std::uint32_t id;
@@ -31,7 +31,7 @@ bool acl_lets_in(const std::string& directory) {
   std::array<char, 4096> value{};
   const ssize_t size =
       ::getxattr(directory.c_str(), "system.posix_acl_access", value.data(), value.size());
-  if (size < 0) return errno == ERANGE;  // so long that somebody is in it
+  if (size < 0) return errno == ERANGE;  // so long that it has entries for users
   for (std::size_t at = sizeof(std::uint32_t); at + sizeof(Entry) <= static_cast<std::size_t>(size);
        at += sizeof(Entry)) {
     Entry entry{};
@@ -47,11 +47,11 @@ bool acl_lets_in(const std::string& directory) {
 bool lets_others_in(const std::string& directory, const struct stat& st) {
   if ((st.st_mode & S_IXOTH) != 0) return true;
   if ((st.st_mode & S_IXGRP) != 0 && st.st_gid != 0) return true;
-  // An owner can give himself the right at any time.
+  // The owner can add the permission at any time.
   return st.st_uid != 0 || ((st.st_mode & S_IXGRP) != 0 && acl_lets_in(directory));
 }
 
-// Whether a way leads there for somebody: each directory on it lets others in.
+// Whether users other than root can search every directory of the path.
 bool is_reachable(const std::string& path) {
   for (std::string at = path;; at = parent_path(at)) {
     struct stat st {};
@@ -60,7 +60,7 @@ bool is_reachable(const std::string& path) {
   }
 }
 
-// Whether nothing but tiers lies in a directory, so that nobody misses it.
+// Whether a directory contains only tiers, so that closing it affects nothing else.
 bool holds_tiers_only(const std::string& directory, const std::vector<std::string>& tiers) {
   const MachineView machine;
   const auto names = machine.listing(directory);
@@ -71,7 +71,7 @@ bool holds_tiers_only(const std::string& directory, const std::vector<std::strin
          });
 }
 
-// Where others put their things, too, sooner or later.
+// Directories that other programs use, now or later.
 bool is_for_all(const std::string& directory) {
   constexpr std::array<std::string_view, 12> kShared{"/",    "/home", "/media", "/mnt",
                                                      "/opt", "/root", "/run",   "/srv",
@@ -100,7 +100,7 @@ std::optional<std::string> closing_command(const std::string& path,
     return (above.st_uid == 0 ? "" : "chown root: " + shell_word(parent) + " && ") + "chmod 700 " +
            shell_word(parent);
   }
-  // A directory for it alone, beside it; a link keeps the configuration and fstab valid.
+  // A new directory beside it; a symbolic link keeps the configuration and fstab valid.
   const std::string name = real.substr(real.rfind('/') + 1);
   const std::string closed = real + ".private", inside = closed + "/" + name;
   if (!is_mount_point(real)) {
@@ -123,7 +123,8 @@ std::string open_tiers_warning(const std::vector<NamedTier>& tiers) {
     words += " " + shell_word(tier.path);
   }
   if (names.empty()) return {};
-  return "users can enter these tiers past the mount, and what they change there goes unnoticed: " +
+  return "users can enter these tiers directly and bypass the mount; Sluice does not see what they "
+         "change there: " +
          names + "; to close them: sluice tier close" + words;
 }
 

@@ -29,18 +29,18 @@ Directory open_directory(int parent, const char* name) {
   return directory;
 }
 
-constexpr std::uint64_t kEntriesBetweenLooks = 256;  // a look at the clock and at `progress`
+constexpr std::uint64_t kEntriesBetweenChecks = 256;  // of the clock and calls of `progress`
 
 }  // namespace
 
 TierCount count_tier(const std::string& path, std::chrono::steady_clock::time_point deadline,
                      const std::function<void(const TierCount&)>& progress) {
   TierCount count;
-  std::set<std::pair<dev_t, ino_t>> linked;  // hard-linked files that were counted
+  std::set<std::pair<dev_t, ino_t>> linked;  // hard-linked files that have been counted
   std::uint64_t seen = 0;
   bool skipped = false;
 
-  // Depth first with a descriptor for each level, not by path: a tree may be deeper than PATH_MAX.
+  // Depth first with a descriptor for each level, because a path may be longer than PATH_MAX.
   std::vector<Directory> open;
   open.push_back(open_directory(AT_FDCWD, (path + "/").c_str()));
   if (!open.back()) return count;
@@ -54,7 +54,7 @@ TierCount count_tier(const std::string& path, std::chrono::steady_clock::time_po
     const char* name = entry->d_name;
     if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
     if (open.size() == 1 && std::strcmp(name, ".sluice") == 0) continue;
-    if (++seen % kEntriesBetweenLooks == 0) {
+    if (++seen % kEntriesBetweenChecks == 0) {
       if (std::chrono::steady_clock::now() >= deadline) return count;
       progress(count);
     }

@@ -65,7 +65,7 @@ class Frame {
   }
 
  private:
-  // How fast a count grew; 0 if that can't be told, or the daemon is another one.
+  // The growth of a count per second; 0 if it is unknown or the daemon was restarted.
   double rate(double then, double count) const {
     return elapsed_ > 0 && count > then ? (count - then) / elapsed_ : 0;
   }
@@ -76,7 +76,8 @@ class Frame {
   std::size_t rows_left() const {
     return size_.rows > lines_.size() ? size_.rows - lines_.size() : 0;
   }
-  // `painted` may hold colours around a part that is cut off: whoever adds colours, cuts first.
+  // Does not cut `painted`, which may contain colours: callers cut the text before they add
+  // colours.
   void add(std::string painted) { lines_.push_back(std::move(painted)); }
   void add_plain(std::string_view text, Color color = Color::None) {
     add(style_.paint(color, cut_to(text, size_.columns)));
@@ -114,7 +115,7 @@ class Frame {
     add_plain(fitted("TIER", kTierName) + fitted(" FULL", kBar + 9) + padded_left("FREE", 11) +
                   padded_left("READ", 14) + padded_left("WRITE", 14) + padded_left("BUSY", 6),
               Color::Bold);
-    // Half of a small screen is for the rest.
+    // Leave half of a small screen for the other parts.
     const std::size_t most = std::max<std::size_t>(3, size_.rows / 2);
     std::size_t shown = 0;
     for (const Json& tier : tiers) {
@@ -144,7 +145,7 @@ class Frame {
     const std::string bar = cut_to(" " + fill_bar(percent, high, kBar), room);
     const Json& before = tier_before(text_of(tier, "name"));
     const Json& disk = member_of(tier, "disk");
-    // What the disk says includes passthrough; the daemon knows only its own part.
+    // Disk statistics include passthrough; those of the daemon do not.
     const bool has_disk = disk.is_object();
     const Json& now = has_disk ? disk : tier;
     const Json& then = has_disk ? member_of(before, "disk") : before;
@@ -161,7 +162,7 @@ class Frame {
     add(name + style_.paint(color, bar) + cut_to(rest, room > used ? room - used : 0));
   }
 
-  // The busiest kinds that fit a line.
+  // The most frequent kinds that fit on one line.
   void requests() {
     const Json& requests = member_of(now_, "requests");
     std::vector<std::pair<double, std::string>> kinds;
@@ -214,11 +215,11 @@ class Frame {
     if (copied >= 1) line += ", " + rate_text(copied);
     if (flag_of(migration, "paused")) line += ", paused";
     labelled("MOVES", line);
-    // Two lines for the hottest and a blank one, if that leaves anything.
+    // Leave half of the remaining rows for the hottest files, if there are enough rows.
     const std::size_t room = rows_left() > 8 ? rows_left() / 2 : rows_left();
     std::size_t shown = 0;
     for (const Json& move : moves) {
-      if (real_of(move, "since") <= 0) continue;  // its batch has not come to it yet
+      if (real_of(move, "since") <= 0) continue;  // not started yet
       if (++shown > room) break;
       add_move(move);
     }
@@ -241,7 +242,7 @@ class Frame {
     const unsigned percent = total > 0 ? percent_of(bytes, total) : 100;
     const Json& before = move_before(move);
     const double speed = before.is_object() ? rate(before, move, "bytes") : 0;
-    // The average so far: a guess from the last second would jump about.
+    // From the average so far: an estimate from the last second would fluctuate.
     const double took = static_cast<double>(time_) - real_of(move, "since");
     std::string left;
     if (took > 0 && bytes > 0 && total > bytes) {

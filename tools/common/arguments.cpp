@@ -54,7 +54,7 @@ void Arguments::option(const std::string& names, T& into, Need need) {
   CLI::Option* option = app_->add_option(names, into);
   option->required(need == Need::Required);
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    // An option's value must not swallow the arguments behind it.
+    // An option with a value must not take the arguments that follow it.
     if (names.starts_with('-')) option->allow_extra_args(false);
   }
 }
@@ -79,7 +79,7 @@ void Arguments::never_together(const std::string& one, const std::string& other)
 
 std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help) {
   const std::span arguments(argv, static_cast<std::size_t>(argc));
-  // Before CLI11 looks: a missing argument must not keep anyone from the help.
+  // Before CLI11 parses: help must work even if a required argument is missing.
   for (const std::string_view argument : arguments.subspan(1)) {
     if (argument == "--") break;
     if (argument == kCompletionMark) {

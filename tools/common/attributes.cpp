@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// No fts_open() but for one path, so that each failure has its place.
+// One path per fts_open(), so that a failure can be reported for that path.
 struct FtsCloser {
   void operator()(FTS* walk) const { ::fts_close(walk); }
 };
@@ -71,13 +71,13 @@ std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const s
   struct stat status {};
   if (::stat(path.c_str(), &status) < 0) {
     problem = where + ": " + std::strerror(errno);
-    if (errno == ENOTCONN) problem += "; the daemon of this mount has died: 'sluice umount' it";
+    if (errno == ENOTCONN)
+      problem += "; the daemon of this mount has died; run 'sluice umount', then mount again";
     return std::nullopt;
   }
   const auto mount = sluice_mount_of(mounts, real_path(path));
   if (!mount) {
-    problem =
-        where + ": it is not on a mount of sluice; 'findmnt -t fuse.sluice' lists those there are";
+    problem = where + ": not on a mount of sluice; 'findmnt -t fuse.sluice' lists the mounts";
     return std::nullopt;
   }
   return Target{path, *mount, S_ISDIR(status.st_mode)};
@@ -106,21 +106,21 @@ std::string describe_attribute_error(const Error& error, const Target& target,
   switch (error.code) {
     case EINVAL: {
       const std::string unknown = unknown_tier(target.mount, tier);
-      return where + (unknown.empty() ? "it can't go to tier " + log::escaped(tier) : unknown);
+      return where + (unknown.empty() ? "cannot be on tier " + log::escaped(tier) : unknown);
     }
     case EPERM:
     case EACCES:
-      return where + "not permitted; only who may write a file may say where it lives";
+      return where + "not permitted; moving or pinning a file needs write permission";
     case ENOSPC:
       return where + "no space on tier " + log::escaped(tier) + " (" +
              format_size(number_of(tier_status(target.mount, tier), "free")) + " free, " +
              format_size(bytes) + " needed); see 'sluice status'";
     case EAGAIN:
-      return where + "too many moves that you asked for are not done yet; see 'sluice moves'";
+      return where + "too many of your requested moves are still waiting; see 'sluice moves'";
     case ENODATA:
     case EOPNOTSUPP:
       return where + "the daemon of " + log::escaped(target.mount) +
-             " does not know this; is it of an older version?";
+             " does not support this; is it an older version?";
     default:
       return where + std::strerror(error.code);
   }
@@ -130,7 +130,7 @@ void each_file(const std::string& path, const std::function<void(const FoundFile
                const std::function<void(const std::string&)>& problem) {
   std::string root = path;
   std::array<char*, 2> roots{root.data(), nullptr};
-  // A link that was named is followed, as `chown` does; those that are met are not.
+  // A link given by the user is followed, as `chown` does; links found during the walk are not.
   const std::unique_ptr<FTS, FtsCloser> walk(
       ::fts_open(roots.data(), FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR | FTS_XDEV, nullptr));
   if (!walk) return problem(log::escaped(path) + ": " + std::strerror(errno));

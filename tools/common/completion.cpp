@@ -12,17 +12,17 @@
 namespace sluice {
 namespace {
 
-// The values of options that have few of them, by the word that help texts use for the value.
+// Possible values of an option, by the placeholder that help texts use for its value.
 constexpr std::array kValues{std::pair{"WHEN", "auto always never"},
                              std::pair{"LEVEL", "trace debug info warn error"}};
 
 struct Cursor {
-  std::string before;  // an option, if its value is to be completed
+  std::string before;  // the option whose value is completed, or empty
   std::string word;
   std::string kept;  // the beginning of the shell's word that is not `word`: "--color="
 };
 
-// Shells differ in what is one word: bash makes three of --color=auto.
+// Shells split words differently: bash makes three words of --color=auto.
 Cursor find_cursor(std::string before, std::string word) {
   if (word == "=") return {std::move(before), "", ""};
   const auto sign = word.find('=');
@@ -47,7 +47,7 @@ void offer_tiers(const Cursor& cursor) {
   }
 }
 
-// `kind` as in the help text; an unknown one is left to the shell, which offers files.
+// `kind` is the placeholder in the help text. For an unknown one the shell offers files.
 void offer_values(const Cursor& cursor, std::string_view kind) {
   if (kind == "TIER") return offer_tiers(cursor);
   for (const auto& [name, values] : kValues) {
@@ -95,7 +95,7 @@ std::vector<OptionLine> parse_options(std::string_view text) {
       return word;
     };
     option.name = take();
-    // The name of a value comes after one space, an explanation after more.
+    // One space precedes the placeholder of a value, several precede the meaning.
     if (rest.size() > 1 && rest[1] != ' ') {
       rest.remove_prefix(1);
       option.value = take();
@@ -109,7 +109,7 @@ int complete_verbs(std::span<char* const> arguments, std::span<const Verb> verbs
   if (arguments.size() < 3) return kUsage;
   const Cursor cursor{"", arguments[2], ""};
   for (const auto& verb : verbs) offer(cursor, verb.name, verb.summary);
-  offer(cursor, "--help", "what the verbs are");
+  offer(cursor, "--help", "list the verbs");
   return kDone;
 }
 
@@ -138,19 +138,19 @@ int command_complete(int argc, char** argv, std::span<const Verb> verbs) {
   if (words.empty()) words.emplace_back();
   std::string word = words.back();
   words.pop_back();
-  // "--color", "=", "au" is "--color", "au".
+  // Bash passes "--color", "=", "au" for --color=au.
   if (!words.empty() && words.back() == "=") words.pop_back();
   std::string before = words.empty() ? "" : words.back();
   std::string mark(kCompletionMark);
   if (words.empty()) {
-    offer({"", word, ""}, "--version", "the version");
+    offer({"", word, ""}, "--version", "print the version");
     const std::array<char*, 3> arguments{mark.data(), before.data(), word.data()};
     return complete_verbs(arguments, verbs);
   }
   for (const auto& verb : verbs) {
     if (verb.name != words[0]) continue;
     std::vector<char*> arguments{words[0].data()};
-    // Whether it is a verb's verb, the verb knows.
+    // The verb itself knows whether it has verbs.
     if (words.size() > 1 && !words[1].starts_with('-')) arguments.push_back(words[1].data());
     arguments.insert(arguments.end(), {mark.data(), before.data(), word.data()});
     const auto count = static_cast<int>(arguments.size());

@@ -25,14 +25,14 @@ constexpr std::size_t kLongestLine = 1 << 20;  // far more than two paths, each 
 std::string describe_connect(int code, const std::string& who) {
   switch (code) {
     case ENOENT:
-      return who + ": its daemon has no control socket; is it of an older version?";
+      return who + ": the daemon has no control socket; is it an older version?";
     case ECONNREFUSED:
-      return who + ": its daemon is gone or about to end; see 'sluice status'";
+      return who + ": the daemon has ended or is ending; see 'sluice status'";
     case EACCES:
     case EPERM:
-      return who + ": only root and the user who mounted it may ask this; try it with sudo";
+      return who + ": only root and the user who mounted it may do this; try sudo";
     default:
-      return who + ": its daemon can't be reached: " + std::strerror(code);
+      return who + ": cannot connect to the daemon: " + std::strerror(code);
   }
 }
 
@@ -45,13 +45,13 @@ bool send_all(const UniqueFd& socket, std::string_view text) {
   return true;
 }
 
-// Reads an answer to its end. Lives for one request.
+// Reads one answer to its end.
 class AnswerReader {
  public:
   AnswerReader(const UniqueFd& socket, const std::string& who, const ControlListener& listener)
       : socket_(socket), who_(who), listener_(listener) {}
 
-  ControlAnswer read() {
+  Result<ControlAnswer> read() {
     pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     for (;;) {
       if (listener_.tick && !listener_.tick()) return ended();
@@ -61,14 +61,14 @@ class AnswerReader {
       const ssize_t got =
           ready < 0 ? -1 : ::recv(socket_.get(), piece.data(), piece.size(), MSG_DONTWAIT);
       if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (got <= 0) return failed("its daemon ended before it had answered; see its log");
+      if (got <= 0) return failed("the daemon ended before it answered; see its log");
       if (auto answer = take({piece.data(), static_cast<std::size_t>(got)})) return *answer;
     }
   }
 
  private:
-  // Adds bytes, and deals with each line that they complete.
-  std::optional<ControlAnswer> take(std::string_view bytes) {
+  // Adds bytes and handles each complete line.
+  std::optional<Result<ControlAnswer>> take(std::string_view bytes) {
     while (!bytes.empty()) {
       const auto end = bytes.find('\n');
       pending_.append(bytes.substr(0, end));
@@ -79,20 +79,21 @@ class AnswerReader {
       Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) return misunderstood();
       if (flag_of(json, "done")) {
-        std::string problem = text_of(json, "error");
-        return ControlAnswer{std::move(json), log::escaped(problem), false};
+        const std::string problem = text_of(json, "error");
+        if (problem.empty()) return ControlAnswer{std::move(json), false};
+        return Error{EREMOTEIO, "ask the daemon", log::escaped(problem)};
       }
       if (listener_.line && !listener_.line(json)) return ended();
     }
     return std::nullopt;
   }
 
-  static ControlAnswer ended() { return {Json::object(), "", true}; }
-  ControlAnswer failed(const std::string& why) const {
-    return {Json::object(), who_ + ": " + why, false};
+  static ControlAnswer ended() { return {Json::object(), true}; }
+  Error failed(const std::string& why) const {
+    return {EPROTO, "ask the daemon", who_ + ": " + why};
   }
-  ControlAnswer misunderstood() const {
-    return failed("the daemon's answer can't be understood; is it of another version?");
+  Error misunderstood() const {
+    return failed("cannot parse the daemon's answer; is it another version of sluice?");
   }
 
   const UniqueFd& socket_;
@@ -103,22 +104,26 @@ class AnswerReader {
 
 }  // namespace
 
-ControlAnswer ask_socket(const std::string& directory, const std::string& who, const Json& request,
-                         const ControlListener& listener) {
+Result<ControlAnswer> ask_socket(const std::string& directory, const std::string& who,
+                                 const Json& request, const ControlListener& listener) {
   const auto socket = connect_unix(directory + "/control.sock");
-  if (!socket) return {Json::object(), describe_connect(socket.error().code, who), false};
-  // Names are bytes, JSON is not; one that is no UTF-8 can't be asked about.
+  if (!socket) {
+    const int code = socket.error().code;
+    return Error{code, "ask the daemon", describe_connect(code, who)};
+  }
+  // File names may not be valid UTF-8. A request cannot contain such a name.
   const std::string line = request.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  // A daemon that refuses may say why and hang up before it has read: the answer tells.
+  // Ignored: a daemon that refuses a client may answer and close before it reads the request.
   send_all(*socket, line);
   return AnswerReader(*socket, who, listener).read();
 }
 
-ControlAnswer ask_daemon(const std::string& mountpoint, const Json& request,
-                         const ControlListener& listener) {
+Result<ControlAnswer> ask_daemon(const std::string& mountpoint, const Json& request,
+                                 const ControlListener& listener) {
   const auto status = mount_status(mountpoint);
   if (!status) {
-    return {Json::object(), describe_status_error(status.error(), mountpoint), false};
+    return Error{status.error().code, "ask the daemon",
+                 describe_status_error(status.error(), mountpoint)};
   }
   return ask_socket(text_of(*status, "state"), log::escaped(mountpoint), request, listener);
 }

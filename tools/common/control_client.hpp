@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/result.hpp"
+
 namespace sluice {
 
 // Callbacks while an answer arrives. If one returns false, the connection is closed, which ends the
@@ -20,17 +22,18 @@ struct ControlListener {
 
 struct ControlAnswer {
   nlohmann::ordered_json last = nlohmann::ordered_json::object();  // the line that ended it
-  std::string problem;     // one line for a person; empty: the request succeeded
   bool was_ended = false;  // by the listener: there is no last line then
 };
 
-// Asks the daemon of the mount at `mountpoint`.
-ControlAnswer ask_daemon(const std::string& mountpoint, const nlohmann::ordered_json& request,
-                         const ControlListener& listener = {});
+// Asks the daemon of the mount at `mountpoint`. The error's text is one line for a person. Its code
+// is EREMOTEIO if the daemon refused the request.
+Result<ControlAnswer> ask_daemon(const std::string& mountpoint,
+                                 const nlohmann::ordered_json& request,
+                                 const ControlListener& listener = {});
 
-// Asks the process that listens at `directory`/control.sock; problems name it as `who`.
-ControlAnswer ask_socket(const std::string& directory, const std::string& who,
-                         const nlohmann::ordered_json& request,
-                         const ControlListener& listener = {});
+// Asks the process that listens at `directory`/control.sock; errors name it as `who`.
+Result<ControlAnswer> ask_socket(const std::string& directory, const std::string& who,
+                                 const nlohmann::ordered_json& request,
+                                 const ControlListener& listener = {});
 
 }  // namespace sluice

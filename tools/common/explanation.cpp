@@ -18,7 +18,7 @@ std::string duration_of(std::int64_t seconds) {
   return format_duration(std::chrono::seconds(std::max<std::int64_t>(seconds, 0)));
 }
 
-// Writes one explanation. Lives for one text.
+// Writes one explanation.
 class Writer {
  public:
   Writer(const Json& json, std::int64_t now) : json_(json), now_(now) {}
@@ -44,7 +44,7 @@ class Writer {
       text += ", there for " + duration_of(now_ - arrived);
     }
     if (const auto links = number_of(json_, "links"); links > 1) {
-      text += ", one of " + format_count(links) + " names (hard links)";
+      text += ", " + format_count(links) + " hard links";
     }
     line("on", text);
     const std::string location = text_of(json_, "location");
@@ -56,7 +56,7 @@ class Writer {
     std::string text = "score " + format_score(real_of(json_, "score"));
     const auto last = static_cast<std::int64_t>(number_of(json_, "last_use"));
     if (opens == 0 && last == 0) {
-      text += ": never opened here";
+      text += ": never opened";
     } else {
       text += ": opened " + (opens == 1 ? "once" : format_count(opens) + " times");
       if (last > 0) text += ", last used " + duration_of(now_ - last) + " ago";
@@ -71,7 +71,7 @@ class Writer {
       if (!why.empty()) line("why", why);
       return;
     }
-    line("wants", "to be on " + wants + (why.empty() ? "" : ": " + why));
+    line("wants", "to move to " + wants + (why.empty() ? "" : ": " + why));
     const std::string hold = text_of(json_, "hold");
     if (!hold.empty()) line("but", hold_text(hold), Color::Yellow);
   }
@@ -80,7 +80,7 @@ class Writer {
     if (const Json& pin = member_of(json_, "pin"); pin.is_object()) {
       const std::string from = text_of(pin, "from");
       const bool is_own = from.empty() || from == text_of(json_, "path");
-      line("pin", text_of(pin, "tier") + (is_own ? ", its own" : ", from " + from));
+      line("pin", text_of(pin, "tier") + (is_own ? ", set on this file" : ", from " + from));
     }
     if (const Json& rule = member_of(json_, "rule"); rule.is_object()) {
       const std::string tier = text_of(rule, "tier");
@@ -92,9 +92,9 @@ class Writer {
     const double score = real_of(json_, "score");
     if (const Json& promote = member_of(json_, "promote"); promote.is_object()) {
       const double at = real_of(promote, "at");
-      line("up", "to " + text_of(promote, "tier") + " from score " + format_score(at) + " on" +
-                     (score < at ? ", which takes " + format_score(at - score) + " more"
-                                 : ", which it has"));
+      line("up",
+           "to " + text_of(promote, "tier") + " at score " + format_score(at) +
+               (score < at ? ", " + format_score(at - score) + " more than now" : ", reached"));
     }
     if (const Json& demote = member_of(json_, "demote"); demote.is_object()) {
       line("down", "to " + text_of(demote, "tier") + " when its score falls below " +
@@ -102,7 +102,7 @@ class Writer {
     }
     const auto until = static_cast<std::int64_t>(number_of(json_, "stays_until"));
     if (until > now_) {
-      line("stays", "for another " + duration_of(until - now_) + ", whatever its heat (min_stay)");
+      line("stays", "for another " + duration_of(until - now_) + " (min_stay)");
     }
   }
 
@@ -142,10 +142,10 @@ std::string explanation_text(const Style& style, const std::string& path, const 
 std::string hold_text(std::string_view hold) {
   std::string word(hold);
   std::replace(word.begin(), word.end(), '-', '_');
-  if (word == "min_stay") return "it came not long ago (min_stay)";
-  if (word == "only_once") return "it was used only once, which may have been all";
-  if (word == "no_room") return "there is no room, and nothing there ranks lower";
-  if (word == "offline") return "that tier is not there";
+  if (word == "min_stay") return "it arrived recently (min_stay)";
+  if (word == "only_once") return "it was used only once so far";
+  if (word == "no_room") return "it does not fit, and nothing on that tier is colder";
+  if (word == "offline") return "that tier is offline";
   return std::string(hold);
 }
 

@@ -8,24 +8,26 @@
 #include <vector>
 
 #include "tools/common/completion.hpp"
+#include "tools/common/option_texts.hpp"
 
 namespace sluice {
 namespace {
 
 struct Section {
   const char* title;
-  const char* begin = "";  // around what the verb, or each verb of a verb, has to say
+  const char* begin = "";  // text at the beginning of the section
   const char* end = "";
 };
 constexpr std::array kSections{
     Section{"SYNOPSIS", ".nf\n", ".fi\n"},
     Section{"DESCRIPTION"},
-    Section{"OPTIONS", "\\fB\\-h\\fR prints these, \\fB\\-\\-help\\fR the whole description.\n"},
+    Section{"OPTIONS",
+            "\\fB\\-h\\fR prints the options, \\fB\\-\\-help\\fR also the description.\n"},
     Section{"EXAMPLES"},
     Section{"EXIT STATUS"},
 };
 
-// `text` for roff, as ASCII that can be copied from the page: without these, man shows typographic
+// Escapes `text` for roff so that it can be copied from the page: otherwise man shows typographic
 // quotes and hyphens.
 std::string escaped(std::string_view text) {
   std::string out;
@@ -56,14 +58,14 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// At the beginning of a line a dot would be a request.
+// A dot at the beginning of a line would be a roff request.
 std::string as_line(std::string text) {
   return (text.starts_with('.') ? "\\&" : "") + std::move(text) + "\n";
 }
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-'; }
 
-// What is typed as it is, is bold; what stands for something else is written in capitals.
+// Literal words become bold; placeholders, which are in capitals, do not.
 std::string painted_usage(std::string_view usage) {
   std::string out;
   while (!usage.empty()) {
@@ -84,7 +86,7 @@ std::string painted_usage(std::string_view usage) {
   return out;
 }
 
-// Commands ('sluice plan') lose their quotes and are bold, as options are.
+// Quoted commands ('sluice plan') and options become bold; the quotes are removed.
 std::string painted_text(std::string_view text) {
   constexpr std::string_view kCommand = "'sluice";
   std::string out;
@@ -130,8 +132,7 @@ std::string verbatim(Lines lines) {
   return out + ".fi\n.RE\n";
 }
 
-// "  on       its tier": a word, and what it means two spaces or more behind it or on the next
-// lines.
+// "  on       its tier": a word, then its meaning after two or more spaces or on the next lines.
 std::string definitions(Lines lines) {
   std::string out;
   for (const auto line : lines) {
@@ -154,7 +155,7 @@ bool defines(std::string_view line) {
   return rest.find("  ") != std::string_view::npos;
 }
 
-// A block is a paragraph, or indented: then a list of definitions, or lines to keep as they are.
+// A block is a paragraph, a list of definitions (indented), or preformatted lines (indented).
 std::string block_text(Lines block) {
   if (indent_of(block[0]) > 0) return defines(block[0]) ? definitions(block) : verbatim(block);
   std::string out = ".PP\n";
@@ -162,7 +163,7 @@ std::string block_text(Lines block) {
   return out;
 }
 
-// The details, cut into their parts at empty lines. "Examples:" and "Exit status:" begin sections.
+// Splits the details at empty lines. "Examples:" and "Exit status:" begin sections.
 std::string detail_section(std::string_view details, std::string_view title) {
   const auto lines = lines_of(details);
   std::string out;
@@ -184,14 +185,14 @@ std::string detail_section(std::string_view details, std::string_view title) {
     out += as_line(painted_text(block[0].substr(kExit.size())));
     for (const auto line : block.subspan(1)) out += as_line(painted_text(line));
   }
-  // A section begins with a paragraph by itself.
+  // The macro .SH begins a paragraph; the first .PP is not needed.
   return out.starts_with(".PP\n") ? out.substr(4) : out;
 }
 
 std::string option_section(std::string_view options) {
   std::string out;
   for (const auto& option : parse_options(options)) {
-    if (option.name == "--help") continue;  // once, at the head of the section
+    if (option.name == "--help") continue;  // described at the beginning of the section
     const std::string value = option.value.empty() ? "" : " " + option.value;
     const std::string letter = option.letter.empty() ? "" : option.letter + ", ";
     out += ".TP\n" + painted_usage(letter + option.name + value) + "\n" +
@@ -201,6 +202,8 @@ std::string option_section(std::string_view options) {
 }
 
 }  // namespace
+
+std::string painted(std::string_view text) { return painted_text(text); }
 
 std::string manual_section(const HelpText& help, std::string_view title) {
   if (title == "SYNOPSIS") return painted_usage(help.usage) + "\n";
@@ -230,6 +233,9 @@ int command_manual(int argc, char** argv, const Program& program) {
     }
     return kDone;
   }
+  if (argc > 2 && std::string_view(argv[1]) == "options") {
+    return print_options(argv[2], argc > 3 ? argv[3] : "");
+  }
   const auto verb = std::find_if(verbs.begin(), verbs.end(),
                                  [&](const Verb& each) { return each.name == argv[1]; });
   if (verb == verbs.end()) return kUsage;
@@ -252,7 +258,7 @@ int command_manual(int argc, char** argv, const Program& program) {
   if (program.name != "sluice") std::printf(".BR %s (1),\n", name_of_program.c_str());
   std::puts(
       ".BR libsluice (3),\n.BR sluice.toml (5)\n.PP\n"
-      "The documents in /usr/share/doc/sluice.");
+      "Further documentation is in /usr/share/doc/sluice.");
   return kDone;
 }
 

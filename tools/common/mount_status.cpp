@@ -17,8 +17,8 @@ Result<Json> mount_status(const std::string& path) {
   const ssize_t size = ::getxattr(path.c_str(), "user.sluice.status", value.data(), value.size());
   if (size < 0) {
     int code = errno == EOPNOTSUPP ? ENODATA : errno;
-    // The daemon died with our question in its queue: the kernel closes what io_uring had open of
-    // it a moment after the process has ended.
+    // The daemon died while it had our request: the kernel closes descriptors that io_uring uses
+    // shortly after the process has ended.
     if (code == ECONNABORTED) code = ENOTCONN;
     return Error(code, "read mount status");
   }
@@ -32,13 +32,12 @@ std::string describe_status_error(const Error& error, const std::string& path) {
   const std::string where = log::escaped(path);
   switch (error.code) {
     case ENODATA:
-      return where +
-             " is not a mount point of sluice; 'findmnt -t fuse.sluice' lists those there are";
+      return where + " is not a mount point of sluice; 'findmnt -t fuse.sluice' lists the mounts";
     case ENOTCONN:
       return where + ": the daemon of this mount has died; run 'sluice umount " + where +
              "', then mount again";
     case EUCLEAN:
-      return where + ": the mount's answer can't be understood; is its daemon of another version?";
+      return where + ": cannot parse the daemon's answer; is it another version of sluice?";
     default:
       return where + ": " + std::strerror(error.code);
   }

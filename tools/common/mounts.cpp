@@ -64,7 +64,7 @@ std::vector<std::string> whole_sluices(const std::vector<MountEntry>& mounts) {
   return points;
 }
 
-// The mount point of the whole of what is mounted at `point`.
+// The mount point of the whole filesystem of which `point` may be a bind mount.
 std::string whole_of(const std::vector<MountEntry>& mounts, const std::string& point) {
   const auto is_it = [&](const MountEntry& mount) { return mount.point == point; };
   const auto part = std::find_if(mounts.rbegin(), mounts.rend(), is_it);
@@ -142,7 +142,7 @@ std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts
   const MountEntry* innermost = nullptr;
   for (const auto& mount : mounts) {
     if (!holds(mount.point, path)) continue;
-    // Of two at one point the later hides the earlier.
+    // Of two mounts at the same point, the later one hides the earlier one.
     if (innermost == nullptr || mount.point.size() >= innermost->point.size()) innermost = &mount;
   }
   if (innermost == nullptr || !innermost->is_sluice) return std::nullopt;
@@ -155,18 +155,18 @@ MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::strin
   if (!given.empty()) {
     if (auto point = sluice_mount_of(mounts, given)) return {whole_of(mounts, *point), ""};
     return {"", log::escaped(given) + " is not on a mount of sluice; " +
-                    (points.empty() ? "there is none" : "there are: " + listed(points))};
+                    (points.empty() ? "there is no mount" : "mounts: " + listed(points))};
   }
   if (auto point = sluice_mount_of(mounts, directory)) return {whole_of(mounts, *point), ""};
   if (points.size() == 1) return {points[0], ""};
-  if (points.empty()) return {"", "no sluice is mounted; see 'sluice mount --help'"};
-  return {"", "several are mounted, say which: " + listed(points), points};
+  if (points.empty()) return {"", "no pool is mounted; see 'sluice mount --help'"};
+  return {"", "several pools are mounted; choose one: " + listed(points), points};
 }
 
 MountChoice choose_mount(const std::string& given) {
   const auto mounts = mount_table();
-  // Resolving links asks the daemon, who may not answer. The kernel names the current directory
-  // without any, and a mount point has none.
+  // Resolving links would access the mount, whose daemon may hang. The kernel reports the current
+  // directory without links, and a mount point contains none.
   const std::string place = given.empty() ? given : absolute_path(given);
   const bool is_point = !place.empty() && sluice_mount_of(mounts, place) == place;
   return choose_mount(mounts, place.empty() || is_point ? place : real_path(given),

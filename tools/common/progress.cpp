@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr seconds kMemory{10};      // of a RateMeter
-constexpr milliseconds kSoon{500};  // what ends before this shows no progress at all
+constexpr seconds kMemory{10};             // of a RateMeter
+constexpr milliseconds kFirstUpdate{500};  // work that ends earlier shows no progress
 constexpr milliseconds kOnTerminal{100};
 constexpr seconds kElsewhere{10};
 constexpr std::size_t kBarWidth = 16;
@@ -28,7 +28,7 @@ constexpr std::size_t kBarWidth = 16;
 }  // namespace
 
 void RateMeter::add(Time now, std::uint64_t total) {
-  // A count that falls is another one.
+  // A lower count is a new count: start again.
   if (!samples_.empty() && total < samples_.back().second) samples_.clear();
   samples_.emplace_back(now, total);
   while (samples_.size() > 2 && now - samples_[1].first >= kMemory) samples_.pop_front();
@@ -51,7 +51,7 @@ std::optional<seconds> RateMeter::time_to(std::uint64_t total) const {
 
 std::string transfer_text(std::uint64_t bytes, std::uint64_t total_bytes, std::uint64_t files,
                           std::uint64_t total_files, const RateMeter& meter, bool with_bar) {
-  // Empty files count, too: with nothing to copy the files are what is measured.
+  // If there are no bytes to copy, the share is that of the files.
   const auto ratio = total_bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(total_bytes)
                      : total_files > 0
                          ? static_cast<double>(files) / static_cast<double>(total_files)
@@ -59,7 +59,7 @@ std::string transfer_text(std::uint64_t bytes, std::uint64_t total_bytes, std::u
   const auto percent = static_cast<unsigned>(100 * std::min(ratio, 1.0));
   std::string text = std::to_string(percent) + "%";
   if (with_bar) text = fill_bar(percent, 100, kBarWidth) + std::string(5 - text.size(), ' ') + text;
-  // What matters most comes first: a narrow terminal shows no more.
+  // The most important parts come first, because a narrow terminal cuts the rest off.
   text += "  ";
   if (meter.rate() > 0) text += format_size(static_cast<std::uint64_t>(meter.rate())) + "/s, ";
   if (const auto left = meter.time_to(total_bytes)) text += format_duration(*left) + " left, ";
@@ -70,7 +70,7 @@ std::string transfer_text(std::uint64_t bytes, std::uint64_t total_bytes, std::u
 
 ProgressLine::ProgressLine()
     : is_terminal_(::isatty(STDERR_FILENO) == 1),
-      next_(steady_clock::now() + (is_terminal_ ? kSoon : milliseconds(kElsewhere))) {}
+      next_(steady_clock::now() + (is_terminal_ ? kFirstUpdate : milliseconds(kElsewhere))) {}
 
 void ProgressLine::show(const std::string& text) {
   if (is_terminal_) {

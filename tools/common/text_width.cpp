@@ -15,7 +15,7 @@ struct Range {
   std::uint32_t first, last;
 };
 
-// wcwidth() would need the locale to be set, and knows what the C library of the day knows.
+// Not wcwidth(): it needs the locale to be set and depends on the version of the C library.
 constexpr std::array kNoColumn{
     Range{0x0300, 0x036f},   Range{0x0483, 0x0489}, Range{0x0591, 0x05bd}, Range{0x0610, 0x061a},
     Range{0x064b, 0x065f},   Range{0x0e31, 0x0e31}, Range{0x0e34, 0x0e3a}, Range{0x0e47, 0x0e4e},
@@ -31,7 +31,7 @@ constexpr std::array kTwoColumns{
     Range{0xffe0, 0xffe6},   Range{0x1f300, 0x1f64f}, Range{0x1f680, 0x1f6ff},
     Range{0x1f900, 0x1f9ff}, Range{0x1fa70, 0x1faff}, Range{0x20000, 0x3fffd},
 };
-// Embedding, override and isolation, and the marks: a name must not write its neighbour backwards.
+// Direction marks, embeddings, overrides and isolates, which could reverse the text beside a name.
 constexpr std::array kDirection{Range{0x061c, 0x061c}, Range{0x200e, 0x200f}, Range{0x202a, 0x202e},
                                 Range{0x2066, 0x2069}};
 // C1 controls; the separators of lines and paragraphs.
@@ -78,7 +78,7 @@ std::string cut_front(std::string_view text, std::size_t width) {
   std::size_t used = display_width(text);
   if (used <= width) return std::string(text);
   if (width <= kMore.size()) return cut_to(kMore, width);
-  // A mark goes with the character that it belongs to.
+  // A combining mark is kept or cut together with its character.
   while (!text.empty() && (used > width - kMore.size() || width_of(first_character(text)) == 0)) {
     const Character character = first_character(text);
     used -= width_of(character);

@@ -28,8 +28,8 @@ void print_help(const Program& program, std::FILE* to) {
   std::fprintf(to, "usage: %s\n\n", std::string(program.usage).c_str());
   print_verbs(to, program.verbs);
   std::fprintf(to,
-               "\n  %s <verb> -h      the verb's options\n"
-               "  %s help <verb>    its whole description, as does man %s-<verb>\n"
+               "\n  %s <verb> -h      list the options of a verb\n"
+               "  %s help <verb>    describe a verb; also: man %s-<verb>\n"
                "  %s --version\n",
                name.c_str(), name.c_str(), name.c_str(), name.c_str());
 }
@@ -75,7 +75,7 @@ int run(const Program& program, int argc, char** argv) {
     std::printf("%s %s\n", std::string(program.name).c_str(), SLUICE_VERSION);
     return kDone;
   }
-  // For the shells and the build: not in the table, so not in the help.
+  // Used by shell completions and the build; not shown in the help.
   if (word == "complete") return command_complete(argc - 1, argv + 1, program.verbs);
   if (word == "manual") return command_manual(argc - 1, argv + 1, program);
   for (const auto& verb : program.verbs) {
@@ -119,7 +119,7 @@ int run_subverb(int argc, char** argv, std::span<const Verb> subverbs) {
     std::FILE* to = is_help ? stdout : stderr;
     std::fprintf(to, "usage: %s %s <verb> [options]\n\n", program.c_str(), argv[0]);
     print_verbs(to, subverbs);
-    std::fprintf(to, "\n  %s %s <verb> --help  its whole description\n", program.c_str(), argv[0]);
+    std::fprintf(to, "\n  %s %s <verb> --help  describe a verb\n", program.c_str(), argv[0]);
     return is_help ? kDone : kUsage;
   }
   for (const auto& each : subverbs) {

@@ -32,7 +32,7 @@ constexpr HelpText kHelp{
       --json FILE     write every sample, and percentiles of small reads; - is standard output
                       and suppresses the tables
       --color WHEN    auto (default), always, never
-  -h, --help          this list; the whole description
+  -h, --help          short help (-h) or full help (--help)
 )",
     .details = R"(
 Measures in one run, taking turns, how fast a file is read into GPU memory: by the
@@ -84,7 +84,7 @@ std::optional<std::vector<Route>> parse_routes(const std::string& text) {
   return routes;
 }
 
-// The GPU that is meant by a number or a UUID, with or without its "GPU-"; null if there is none.
+// Finds a GPU by number or UUID, with or without "GPU-"; null if there is none.
 Device* find_device(Devices& devices, const std::string& wanted) {
   std::size_t number = 0;
   for (const auto& device : devices.all()) {
@@ -99,12 +99,12 @@ Device* find_device(Devices& devices, const std::string& wanted) {
 std::string describe(const Error& error, const std::string& path) {
   if (error.code == EEXIST) {
     return log::escaped(path) +
-           " exists and is not a test file of this size; give another file or a directory";
+           " exists and is not a test file of this size; pass another file or a directory";
   }
   return log::escaped(path) + ": " + error.text();
 }
 
-// The report as text and as JSON, as asked for. Returns the exit status.
+// Prints the report as text and as JSON, as requested. Returns the exit status.
 int show(const Request& request, const Style& style, const Report& report) {
   if (request.json != "-") std::fputs(report_text(style, report).c_str(), stdout);
   if (!request.json.empty()) {
@@ -119,7 +119,7 @@ int show(const Request& request, const Style& style, const Report& report) {
   }
   const bool wrong = std::any_of(report.rows.begin(), report.rows.end(),
                                  [](const Row& r) { return r.wrong_words > 0; });
-  if (wrong) return fail(kVerb, "bytes arrived wrong; the rows with WRONG say where");
+  if (wrong) return fail(kVerb, "some bytes are wrong; see the rows with WRONG");
   return kDone;
 }
 
@@ -148,13 +148,14 @@ int command_gpu_bench(int argc, char** argv) {
   }
   const auto routes = parse_routes(request.routes);
   if (!routes)
-    return misuse(kVerb, "--routes must be of auto, gds, cufile, mapped, staged, pageable, host");
+    return misuse(kVerb,
+                  "--routes must be a list of auto, gds, cufile, mapped, staged, pageable, host");
   const std::vector<std::string> phases = split(request.phases);
   const bool are_known = std::all_of(phases.begin(), phases.end(), [](const std::string& phase) {
     return std::find(std::begin(kPhases), std::end(kPhases), phase) != std::end(kPhases);
   });
   if (phases.empty() || !are_known)
-    return misuse(kVerb, "--phases must be of cold, warm, sizes, write, register");
+    return misuse(kVerb, "--phases must be a list of cold, warm, sizes, write, register");
   const unsigned rounds = request.rounds > 0 ? request.rounds : request.quick ? 2 : 5;
 
   Bench bench;
@@ -169,7 +170,11 @@ int command_gpu_bench(int argc, char** argv) {
     if (const auto entered = bench.device->enter(); !entered) {
       return fail(kVerb, describe(entered.error(), bench.device->name()));
     }
-    bench.cufile = CuFile::open(bench.why_no_cufile);
+    if (auto cufile = CuFile::open()) {
+      bench.cufile = *std::move(cufile);
+    } else {
+      bench.why_no_cufile = cufile.error().text();
+    }
   }
   auto file = prepare_file(request.path, *size);
   if (!file) return fail(kVerb, describe(file.error(), request.path));
@@ -189,7 +194,7 @@ int command_gpu_bench(int argc, char** argv) {
   about.path = file->path, about.on_tier = file->on_tier, about.mount = file->mount;
   about.size = *size, about.rounds = rounds, about.quick = request.quick;
   about.memory = bench.device   ? bench.device->name()
-                 : request.host ? "host memory, as asked for"
+                 : request.host ? "host memory, as requested"
                                 : "host memory: " + bench.engine->devices().why_none();
   about.checked_on_gpu = bench.target->checks_on_gpu();
   about.has_gpu = bench.device != nullptr;

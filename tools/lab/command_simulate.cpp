@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -8,6 +6,7 @@
 
 #include "base/units.hpp"
 #include "tools/common/output.hpp"
+#include "tools/common/progress.hpp"
 #include "tools/lab/commands.hpp"
 #include "tools/lab/simulator/chart.hpp"
 #include "tools/lab/simulator/options.hpp"
@@ -17,7 +16,6 @@ namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using std::chrono::steady_clock;
 
 constexpr HelpText kHelp{
     .usage = "sluice-lab simulate --trace FILE --tiers NAME=SIZE,... [options]",
@@ -40,7 +38,7 @@ constexpr HelpText kHelp{
       --json                 one JSON object; its members are stable
       --bytes                exact numbers of bytes in the table
       --color WHEN           auto (default), always, never
-  -h, --help                 this list; the whole description
+  -h, --help                 short help (-h) or full help (--help)
 )",
     .details = R"(
 Replays a trace of file accesses against Sluice's planner and other policies that
@@ -62,7 +60,7 @@ Examples:
 Exit status: 0 replayed, 1 failed (the trace can't be read), 2 wrong usage.
 )"};
 
-// As they were typed.
+// The options as given.
 struct Request {
   std::string trace, tiers;
   std::string policies = "all";
@@ -76,21 +74,21 @@ struct Request {
   bool bytes = false;
 };
 
-// As they are meant.
+// The options after parsing.
 struct Job {
   std::vector<TierSpec> tiers;
-  std::vector<TierSize> sizes;  // of the fastest tier; empty: that of `tiers`
+  std::vector<TierSize> sizes;  // of the fastest tier; empty: use the size in `tiers`
   std::vector<std::string> policies;
   std::optional<TraceFormat> format;
   SimulationOptions options;
 };
 
-Complaint named(std::string_view option, Complaint complaint) {
-  if (complaint) complaint->insert(0, std::string(option) + ": ");
-  return complaint;
+Problem named(std::string_view option, Problem problem) {
+  if (problem) problem->insert(0, std::string(option) + ": ");
+  return problem;
 }
 
-Complaint understand(const Request& request, Job& job) {
+Problem understand(const Request& request, Job& job) {
   auto& options = job.options;
   if (auto wrong = named("--tiers", parse_tiers(request.tiers, job.tiers))) return wrong;
   if (auto wrong = named("--policy", parse_policies(request.policies, job.policies))) return wrong;
@@ -122,40 +120,20 @@ Complaint understand(const Request& request, Job& job) {
       request.low_watermark.value_or(request.high_watermark > 10 ? request.high_watermark - 10 : 0);
   if (options.high_watermark < 1 || options.high_watermark > 100 ||
       options.low_watermark > options.high_watermark) {
-    return "--high-watermark, --low-watermark: must be percents, the low one not above the high";
+    return "--high-watermark, --low-watermark: must be percentages, the low one not above the high "
+           "one";
   }
   return std::nullopt;
 }
 
-class ProgressLine {
- public:
-  ProgressLine() : enabled_(::isatty(STDERR_FILENO) == 1) {}
-  void show(const std::string& policy, double part) {
-    if (!enabled_ || steady_clock::now() < next_) return;
-    std::fprintf(stderr, "\rreplaying %s: %.0f%%\033[K", policy.c_str(), 100 * part);
-    next_ = steady_clock::now() + std::chrono::milliseconds(200);
-    shown_ = true;
-  }
-  ~ProgressLine() {
-    if (shown_) std::fputs("\r\033[K", stderr);
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
- private:
-  bool enabled_;
-  bool shown_ = false;
-  steady_clock::time_point next_ = steady_clock::now() + std::chrono::milliseconds(500);
-};
-
-// What the trace needs and the tiers don't have.
-Complaint check_room(const std::vector<SimulatedTier>& tiers, const Trace& trace) {
+// Returns the problem if the tiers are too small for the trace.
+Problem check_room(const std::vector<SimulatedTier>& tiers, const Trace& trace) {
   const auto needed = trace.total_bytes();
-  if (tiers.front().bytes == 0) return "the fastest tier holds no byte";
+  if (tiers.front().bytes == 0) return "the size of the fastest tier is 0";
   if (tiers.back().bytes >= needed) return std::nullopt;
   return "the slowest tier, " + tiers.back().name + ", has " + format_size(tiers.back().bytes) +
-         ", and the trace's files take " + format_size(needed) +
-         "; leave its size away to have it as large as it must be";
+         ", but the files of the trace need " + format_size(needed) +
+         "; omit its size to make it as large as needed";
 }
 
 std::vector<Outcome> replay_all(Job& job, const Trace& trace) {
@@ -166,7 +144,9 @@ std::vector<Outcome> replay_all(Job& job, const Trace& trace) {
     job.options.tiers.front().bytes = size.in(trace);
     for (const auto& policy : job.policies) {
       outcomes.push_back(replay(policy, trace, job.options, [&](std::size_t records) {
-        line.show(policy, static_cast<double>(records) / static_cast<double>(trace.records()));
+        if (!line.is_terminal() || !line.is_due()) return;
+        line.show("replaying " + policy + ": " + std::to_string(100 * records / trace.records()) +
+                  "%");
       }));
     }
   }
@@ -260,8 +240,8 @@ void print_json(const Job& job, const Trace& trace, std::span<const Outcome> out
   std::puts(all.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
-Complaint write_chart(const std::string& file, const Job& job, const Trace& trace,
-                      std::span<const Outcome> outcomes) {
+Problem write_chart(const std::string& file, const Job& job, const Trace& trace,
+                    std::span<const Outcome> outcomes) {
   const auto chart =
       job.sizes.size() > 1
           ? chart_over_sizes(outcomes, summary_of(trace))
@@ -271,7 +251,7 @@ Complaint write_chart(const std::string& file, const Job& job, const Trace& trac
   std::ofstream out(file, std::ios::binary);
   out << svg_of(chart);
   out.close();
-  if (!out) return "--chart " + file + ": can't be written";
+  if (!out) return "--chart: cannot write " + file;
   return std::nullopt;
 }
 
@@ -300,13 +280,13 @@ int command_simulate(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = Style::create(request.color);
   Job job;
-  auto complaint = understand(request, job);
-  if (!style) complaint = "--color: must be auto, always or never";
-  if (complaint) return misuse("simulate", *complaint);
+  auto problem = understand(request, job);
+  if (!style) problem = "--color: must be auto, always or never";
+  if (problem) return misuse("simulate", *problem);
 
   Trace trace;
-  if (const auto error = read_trace(request.trace, job.format, trace)) {
-    return fail("simulate", error->message);
+  if (const auto read = read_trace(request.trace, job.format, trace); !read) {
+    return fail("simulate", read.error().text());
   }
   job.options.tiers = resolve(job.tiers, trace);
   if (const auto missing = check_room(job.options.tiers, trace)) return fail("simulate", *missing);

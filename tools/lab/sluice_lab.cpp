@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // sluice-lab <verb> [options]: the table of verbs. The lab is for people who choose a policy or
-// measure Sluice; nobody needs it to run a pool.
+// measure Sluice; it is not needed to run a pool.
 #include <array>
 
 #include "gpu/cufile_api.hpp"
@@ -27,7 +27,7 @@ const std::string_view kProgramName = "sluice-lab";
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  sluice::keep_cufile_log_away();  // while there is one thread
+  sluice::keep_cufile_log_away();  // before threads start
   return sluice::run_program({sluice::kProgramName, "sluice-lab <verb> [options]", sluice::kVerbs},
                              argc, argv);
 }

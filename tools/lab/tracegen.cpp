@@ -32,11 +32,11 @@ constexpr HelpText kHelp{.usage = "sluice-lab tracegen [options]",
       --sigma N         standard deviation of the logarithm of sizes; 0: all are equal (2.3)
       --seed N          the same seed gives the same trace (1)
   -o, --output FILE     where to write the trace; '-' (default) is standard output
-  -h, --help            this list; the whole description
+  -h, --help            short help (-h) or full help (--help)
 )",
                          .details = R"(
 Generates a trace of file accesses for 'sluice-lab simulate': files drawn by Zipf's law,
-whose ranks may drift, with bursts and nightly scans. docs/simulator.md says more.
+whose ranks may drift, with bursts and nightly scans. docs/simulator.md has details.
 
 Examples:
   sluice-lab tracegen --days 7 --drift 0.05 --scan 1 -o week.csv
@@ -64,7 +64,8 @@ struct Options {
   std::string output = "-";
 };
 
-// SplitMix64. The standard's distributions differ between libraries; these are ours.
+// SplitMix64, with our own distributions: those of the standard library differ between
+// implementations.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -132,7 +133,7 @@ void add_sessions(const Options& options, Random& random, std::vector<Access>& a
   const auto sessions =
       static_cast<std::uint64_t>(static_cast<double>(options.accesses) / options.burst);
   double drifted_to = 0;
-  // A Poisson process: sorted uniform times, made one after the other.
+  // A Poisson process: generates sorted uniform times one after the other.
   std::vector<double> starts(sessions);
   for (auto& start : starts) start = random.uniform() * length;
   std::sort(starts.begin(), starts.end());
@@ -155,7 +156,7 @@ void add_sessions(const Options& options, Random& random, std::vector<Access>& a
   }
 }
 
-// Reads each night the same part of all objects, each once, as a backup or a search does.
+// Each night, reads the same part of all objects once, as a backup or a search does.
 void add_scans(const Options& options, std::vector<Access>& accesses) {
   const auto scanned = static_cast<std::uint32_t>(options.scan * options.objects);
   for (double night = kScanStart; night + kScanTime <= options.days * kDay; night += kDay) {
@@ -180,7 +181,7 @@ int write(const Options& options, const std::vector<Access>& accesses,
   }
   const bool failed = std::ferror(out) != 0;
   if ((to_stdout ? std::fflush(out) : std::fclose(out)) != 0 || failed) {
-    return fail(kVerb, options.output + ": can't be written");
+    return fail(kVerb, "cannot write " + options.output);
   }
   return kDone;
 }

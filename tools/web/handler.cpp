@@ -23,13 +23,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kDaemonPatience{5};
-constexpr std::int64_t kBetweenLooks = 5;  // seconds
+constexpr std::chrono::seconds kDaemonTimeout{5};
+constexpr std::int64_t kScanInterval = 5;  // seconds between two requests to scan the files
 constexpr std::size_t kMostReceipts = 50;
 
 constexpr const char* kNoToken =
-    "this needs the token: open the whole address that 'sluice web' printed, from 'http' to the "
-    "last letter";
+    "the token is missing or wrong; open the whole address that 'sluice web' printed";
 
 HttpResponse json_response(const Json& body, std::string_view status = "200 OK") {
   return {.status = std::string(status),
@@ -45,7 +44,7 @@ HttpResponse gone(const std::string& sentence) {
   return problem("503 Service Unavailable", sentence);
 }
 
-// In a time that does not tell how much of it is right.
+// Compares in constant time.
 bool is_same(std::string_view a, std::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
@@ -53,7 +52,7 @@ bool is_same(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// An attribute of `path` below the mount, leaving it through no link and no "..".
+// Reads an attribute of `path` below the mount. Refuses links and "..", which could leave it.
 Result<std::string> attribute_beneath(const std::string& mount, const std::string& path,
                                       const char* attribute) {
   const UniqueFd root(::open(mount.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -77,14 +76,14 @@ HttpResponse explain_problem(const Error& error, const std::string& path) {
   switch (error.code) {
     case ENOENT:
     case ENOTDIR:
-      return problem("404 Not Found", where + "there is no such file");
+      return problem("404 Not Found", where + "no such file");
     case EXDEV:
     case ELOOP:
-      return problem("403 Forbidden", where + "links and '..' are not followed here");
+      return problem("403 Forbidden", where + "symbolic links and '..' are not allowed");
     case ENODATA:
     case EOPNOTSUPP:
     case EPERM:
-      return problem("404 Not Found", where + "only files and directories have a story");
+      return problem("404 Not Found", where + "not a file or directory");
     default:
       return problem("404 Not Found", where + std::strerror(error.code));
   }
@@ -94,7 +93,7 @@ HttpResponse explain_problem(const Error& error, const std::string& path) {
 
 std::string make_token() {
   std::array<unsigned char, 16> bytes{};
-  // So few bytes come whole, or there is no entropy yet and it waits.
+  // Never short for so few bytes; blocks until there is entropy.
   while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
   }
   std::string out;
@@ -124,12 +123,13 @@ HttpResponse WebHandler::answer(const HttpRequest& request) {
 HttpResponse WebHandler::dispatch(const HttpRequest& request) {
   const std::string_view host = request.header("host"), origin = request.header("origin");
   if (!request.is_for_loopback()) {
-    return problem("403 Forbidden",
-                   "ask by 127.0.0.1 or localhost; for another machine use a tunnel, such as 'ssh "
-                   "-L 9465:127.0.0.1:9465 HOST'");
+    return problem(
+        "403 Forbidden",
+        "use the address 127.0.0.1 or localhost; from another machine use a tunnel, such as "
+        "'ssh -L 9465:127.0.0.1:9465 HOST'");
   }
   if (!origin.empty() && origin != "http://" + std::string(host))
-    return problem("403 Forbidden", "this is not for pages from elsewhere");
+    return problem("403 Forbidden", "requests from other origins are refused");
   for (const WebFile& file : web_files()) {
     if (request.path == file.path)
       return {.type = std::string(file.type), .body = std::string(file.content)};
@@ -148,8 +148,9 @@ HttpResponse WebHandler::dispatch(const HttpRequest& request) {
     const int number;
   } place(at_work_);
   if (place.number > kMostAtOnce) {
-    return gone(log::escaped(mount_) + ": it does not answer, and " + std::to_string(kMostAtOnce) +
-                " requests wait for it; see 'sluice status' and the daemon's log");
+    return gone(log::escaped(mount_) + ": the daemon does not answer, and " +
+                std::to_string(kMostAtOnce) +
+                " requests are waiting; see 'sluice status' and the daemon's log");
   }
   return api(request);
 }
@@ -162,30 +163,33 @@ HttpResponse WebHandler::api(const HttpRequest& request) {
   if (what != "explain" && what != "tree") return HttpResponse::error("404 Not Found");
   const auto path = request.parameter("path");
   if (!path || path->find('\0') != std::string::npos)
-    return problem("400 Bad Request", "there must be a path, percent-encoded: ?path=/a/b");
+    return problem("400 Bad Request", "the request needs a percent-encoded path: ?path=/a/b");
   return what == "tree" ? tree(*path) : explain(*path);
 }
 
-ControlAnswer WebHandler::ask(const Json& request, std::function<bool(const Json&)> line) const {
-  const auto deadline = steady_clock::now() + kDaemonPatience;
+Result<ControlAnswer> WebHandler::ask(const Json& request,
+                                      std::function<bool(const Json&)> line) const {
+  const auto deadline = steady_clock::now() + kDaemonTimeout;
   ControlListener listener;
   listener.line = std::move(line);
   listener.tick = [&] { return steady_clock::now() < deadline; };
-  ControlAnswer answer = ask_daemon(mount_, request, listener);
-  if (answer.was_ended) answer.problem = log::escaped(mount_) + ": its daemon takes too long";
+  auto answer = ask_daemon(mount_, request, listener);
+  if (answer && answer->was_ended) {
+    return Error{ETIMEDOUT, "ask the daemon", log::escaped(mount_) + ": the daemon does not answer in time"};
+  }
   return answer;
 }
 
 HttpResponse WebHandler::activity() const {
-  ControlAnswer answer = ask({{"verb", "activity"}});
-  if (!answer.problem.empty()) return gone(answer.problem);
-  answer.last["now"] = real_clock().seconds();
-  return json_response(answer.last);
+  auto answer = ask({{"verb", "activity"}});
+  if (!answer) return gone(answer.error().text());
+  answer->last["now"] = real_clock().seconds();
+  return json_response(answer->last);
 }
 
 HttpResponse WebHandler::moves() const {
   Json out{{"pending", Json::array()}, {"receipts", Json::array()}};
-  const ControlAnswer answer =
+  const auto answer =
       ask({{"verb", "moves"}, {"most", kMostReceipts}, {"most_pending", kMostReceipts}},
           [&](const Json& line) {
             if (const Json& pending = member_of(line, "pending"); pending.is_object()) {
@@ -195,7 +199,7 @@ HttpResponse WebHandler::moves() const {
             }
             return true;
           });
-  if (!answer.problem.empty()) return gone(answer.problem);
+  if (!answer) return gone(answer.error().text());
   return json_response(out);
 }
 
@@ -212,43 +216,43 @@ HttpResponse WebHandler::explain(const std::string& path) const {
     for (const auto& line : explanation_lines(explanation, real_clock().seconds()))
       add(line.label, line.text);
   } else {
-    // A directory has no story of its own, but it has these.
+    // A directory has no explanation, but tiers and maybe a pin.
     const auto tiers = attribute_beneath(mount_, path, "user.sluice.tier");
     if (!failed_with(text, ENODATA) || !tiers) return explain_problem(text.error(), path);
     add("is", "a directory, on " + *tiers);
     if (const auto pin = attribute_beneath(mount_, path, "user.sluice.pin"))
-      add("pin", *pin + ", as is what is below it");
+      add("pin", *pin + ", for everything below it, too");
   }
   return json_response({{"path", path}, {"lines", lines}});
 }
 
 HttpResponse WebHandler::tree(const std::string& path) {
-  const ControlAnswer answer = ask({{"verb", "tree"}, {"path", percent_encoded(path)}});
-  if (!answer.problem.empty()) {
-    return text_of(answer.last, "error").empty() ? gone(answer.problem)
-                                                 : problem("404 Not Found", answer.problem);
+  const auto answer = ask({{"verb", "tree"}, {"path", percent_encoded(path)}});
+  if (!answer) {
+    const std::string text = answer.error().text();
+    return failed_with(answer, EREMOTEIO) ? problem("404 Not Found", text) : gone(text);
   }
-  if (number_of(answer.last, "time") == 0) look_at_files();
-  return json_response(answer.last);
+  if (number_of(answer->last, "time") == 0) scan_files();
+  return json_response(answer->last);
 }
 
-// The daemon knows no tree until its first pass, which may be far; asking what would move makes it
-// look, too.
-void WebHandler::look_at_files() {
+// The daemon has no tree until its first pass, which may be hours away. Requesting a plan makes it
+// scan the files now.
+void WebHandler::scan_files() {
   const MutexLock lock(mutex_);
   const std::int64_t now = real_clock().seconds();
-  if (is_looking_ || now < looked_ + kBetweenLooks) return;
-  is_looking_ = true;
-  looked_ = now;
+  if (is_scanning_ || now < last_scan_ + kScanInterval) return;
+  is_scanning_ = true;
+  last_scan_ = now;
   try {
     looking_ = std::jthread([this](const std::stop_token& stop) {
       ControlListener listener;
       listener.tick = [&] { return !stop.stop_requested(); };
-      ask_daemon(mount_, {{"verb", "plan"}}, listener);
-      is_looking_ = false;
+      static_cast<void>(ask_daemon(mount_, {{"verb", "plan"}}, listener));
+      is_scanning_ = false;
     });
   } catch (const std::system_error&) {
-    is_looking_ = false;  // no thread to be had; the page asks again
+    is_scanning_ = false;  // cannot create a thread; the page retries
   }
 }
 

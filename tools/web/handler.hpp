@@ -43,17 +43,18 @@ class WebHandler {
   HttpResponse moves() const;
   HttpResponse explain(const std::string& path) const;
   HttpResponse tree(const std::string& path);
-  ControlAnswer ask(const nlohmann::ordered_json& request,
-                    std::function<bool(const nlohmann::ordered_json&)> line = nullptr) const;
-  void look_at_files();
+  Result<ControlAnswer> ask(
+      const nlohmann::ordered_json& request,
+      std::function<bool(const nlohmann::ordered_json&)> line = nullptr) const;
+  void scan_files();
 
   const std::string mount_;
   const std::string token_;
   const WebReplay& replay_;
   std::atomic<int> at_work_{0};
-  std::atomic<bool> is_looking_{false};  // the thread below, which sets it last
+  std::atomic<bool> is_scanning_{false};  // the thread below, which sets it last
   Mutex mutex_;
-  std::int64_t looked_ GUARDED_BY(mutex_) = 0;  // when look_at_files() last did
+  std::int64_t last_scan_ GUARDED_BY(mutex_) = 0;  // when scan_files() last ran
   std::jthread looking_ GUARDED_BY(mutex_);
 };
 

@@ -13,9 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Parts of the trace's bytes that the fastest tier could hold.
+// Sizes of the fastest tier, as parts of the trace's bytes.
 constexpr std::array kPercents{1.0, 2.0, 5.0, 10.0, 20.0, 40.0};
-// The planner, the classics, the tool that people know, and the oracle.
+// Sluice, classic cache policies, autotier, and the oracle.
 constexpr std::array<std::string_view, 7> kPolicies{"sluice", "lru",      "arc",        "s3fifo",
                                                     "gdsf",   "autotier", "belady-size"};
 
@@ -49,8 +49,8 @@ void WebReplay::set_state(Json state) {
 
 void WebReplay::run(const std::stop_token& stop) {
   Trace trace;
-  if (const auto error = read_trace(trace_file_, std::nullopt, trace)) {
-    set_state({{"state", "failed"}, {"error", error->message}});
+  if (const auto read = read_trace(trace_file_, std::nullopt, trace); !read) {
+    set_state({{"state", "failed"}, {"error", read.error().text()}});
     return;
   }
   const std::uint64_t bytes = trace.total_bytes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the functions that we export have in common.
+// Shared by all exported functions.
 #pragma once
 
 #include "gpu/cufile_api.hpp"
@@ -10,7 +10,7 @@ namespace sluice::dropin {
 
 inline constexpr CUfileError_t kFailed{CU_FILE_INTERNAL_ERROR, CUDA_SUCCESS};
 
-// Runs `work`. No exception, which could only be for want of memory, passes to a caller in C.
+// Runs `work`. No exception (only lack of memory can cause one) reaches a caller in C.
 template <typename Answer, typename Work>
 Answer guarded(Answer failed, Work work) noexcept {
   try {

@@ -15,10 +15,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As many as libsluice has threads for: what waits here can still be cancelled.
+// As many as libsluice has threads. Requests that wait here can still be cancelled.
 constexpr unsigned kAtOnce = 8;
-// Two libraries can't be waited for at once: while both have something under way, NVIDIA's is asked
-// this often.
+// It is not possible to wait for two libraries at once. While requests are in progress in both,
+// NVIDIA's is polled at this interval.
 constexpr std::chrono::microseconds kAskEvery{100};
 
 RealFunction<CUfileError_t(CUfileBatchHandle_t*, unsigned)> g_real_set_up("cuFileBatchIOSetUp");
@@ -37,7 +37,7 @@ timespec to_timespec(Clock::duration time) {
 
 }  // namespace
 
-// A request on a file of ours, with what it needs until it is done.
+// A request on a file of ours, with everything it needs until it is finished.
 struct Batch::Entry {
   std::shared_ptr<Batch> batch;
   std::shared_ptr<Handle> handle;
@@ -58,7 +58,7 @@ CUfileError_t Batch::submit(CUfileIOParams_t* requests, unsigned count, unsigned
     const auto& io = requests[i].u.batch;
     auto handle = handles_.find(requests[i].fh);
     if (handle == nullptr) {
-      memory_.settle(io.devPtr_base);
+      memory_.announce_to_real(io.devPtr_base);
       others.push_back(requests[i]);
       continue;
     }
@@ -132,7 +132,7 @@ void Batch::start() {
     if (code < 0) {
       finish(*entry, code);
     } else {
-      static_cast<void>(entry.release());  // on_done() has it
+      static_cast<void>(entry.release());  // on_done() owns it now
     }
   }
 }
@@ -140,7 +140,7 @@ void Batch::start() {
 void Batch::on_done(void* user, ssize_t done, const struct sluice_result*) noexcept {
   std::unique_ptr<Entry> entry(static_cast<Entry*>(user));
   const std::shared_ptr<Batch> batch = entry->batch;
-  // The memory and the file are let go of before anybody hears of it.
+  // Memory and file are released before the result becomes visible.
   const Entry told{nullptr, nullptr, {}, entry->request};
   entry.reset();
   batch->finish(told, done);
@@ -198,7 +198,7 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
     const bool is_over = end && Clock::now() >= *end;
     const bool ours_go_on = running_ > 0 || !waiting_.empty();
     if (in_real_ > 0 && got < *count) {
-      // Waits there only if there is nothing to wait for here.
+      // Waits in NVIDIA's library only if none of our requests is in progress.
       const bool waits = !is_enough && !is_over && !ours_go_on;
       const timespec left = waits && end ? to_timespec(*end - Clock::now()) : timespec{};
       lock.unlock();
@@ -207,7 +207,7 @@ CUfileError_t Batch::status(unsigned at_least, unsigned* count, CUfileIOEvents_t
           ask_real(waits ? at_least - got : 0, &now, events + got, waits && !end ? nullptr : &left);
       lock.lock();
       got += now;
-      if (waits && now == 0) break;  // the time is over there, or it has failed
+      if (waits && now == 0) break;  // timeout or failure there
       if (waits || now > 0) continue;
     }
     if (is_enough || is_over || (!ours_go_on && in_real_ == 0)) break;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Batch is cuFile's: requests that are submitted together and asked after later. Those on files
-// of Sluice mounts are carried out by libsluice's threads, some at a time; the others go to a batch
-// of NVIDIA's library, which exists once one is needed.
+// A Batch implements a batch of cuFile: requests that are submitted together, whose status is
+// queried later. Threads of libsluice execute the requests on files of Sluice mounts, a few at a
+// time. The others go to a batch of NVIDIA's library, which is created when first needed.
 //
-// Threads: thread-safe, but what NVIDIA's library allows for one batch at once is its affair.
+// Threads: thread-safe, as far as NVIDIA's library allows concurrent calls for one batch.
 #pragma once
 
 #include <deque>
@@ -24,17 +24,19 @@ class Batch : public std::enable_shared_from_this<Batch> {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  // All of them or, after an error, none. CU_FILE_BATCH_FULL if more would be under way, or done
-  // and not asked after, than the batch was made for.
+  // Submits all requests or, after an error, none. CU_FILE_BATCH_FULL: more requests than the batch
+  // was created for would be in progress, or finished but not yet reported.
   CUfileError_t submit(CUfileIOParams_t* requests, unsigned count, unsigned flags);
-  // Waits until `at_least` are done, or nothing is under way, or the time is over (null: never).
-  // `*count` is the room in `events` and then how many there are; each request is told of once.
-  // An error of NVIDIA's library comes when there is nothing else to tell.
+  // Waits until `at_least` requests are finished, none is in progress, or the timeout has passed
+  // (null: no timeout). `*count` is the size of `events`, and then the number of events. Each
+  // request is reported once. An error of NVIDIA's library is returned only if there is nothing
+  // else to report.
   CUfileError_t status(unsigned at_least, unsigned* count, CUfileIOEvents_t* events,
                        const timespec* timeout);
-  // What has not begun is not done, and says so (CUFILE_CANCELED).
+  // Drops requests that have not begun; they are reported as CUFILE_CANCELED.
   CUfileError_t cancel();
-  // Drops what has not begun, and waits for the rest: its memory may be freed afterwards.
+  // Drops requests that have not begun and waits for the rest. Afterwards their memory may be
+  // freed.
   void end();
 
  private:
@@ -57,7 +59,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   unsigned running_ GUARDED_BY(mutex_) = 0;
   std::deque<CUfileIOEvents_t> done_ GUARDED_BY(mutex_);
   CUfileBatchHandle_t real_ GUARDED_BY(mutex_) = nullptr;
-  unsigned in_real_ GUARDED_BY(mutex_) = 0;  // submitted there and not told of
+  unsigned in_real_ GUARDED_BY(mutex_) = 0;  // submitted there and not yet reported
 };
 
 // The batches of the process. Threads: thread-safe.
@@ -67,7 +69,7 @@ class BatchTable {
   std::shared_ptr<Batch> find(CUfileBatchHandle_t name);
   std::shared_ptr<Batch> remove(CUfileBatchHandle_t name);
 
-  // Around fork().
+  // For fork().
   void lock() ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() RELEASE(mutex_) { mutex_.unlock(); }
 

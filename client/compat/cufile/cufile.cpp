@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The functions of cufile.h that have to do with files, memory, batches and streams. forward.cpp
-// has the others.
+// The functions of cufile.h for files, memory, batches and streams. The others are in forward.cpp.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -33,7 +32,7 @@ RealFunction<StreamFunction> g_real_read_async("cuFileReadAsync");
 RealFunction<StreamFunction> g_real_write_async("cuFileWriteAsync");
 RealFunction<CUfileError_t(CUstream)> g_real_stream_deregister("cuFileStreamDeregister");
 
-// What a handle is that neither we nor anybody else knows.
+// The result for an unknown handle.
 constexpr ssize_t kNoHandle = -CU_FILE_HANDLE_NOT_REGISTERED;
 
 std::string path_of(int fd) {
@@ -50,7 +49,7 @@ ssize_t transfer_or_forward(CUfileOpcode_t operation, CUfileHandle_t name, const
   if (const auto handle = all.handles.find(name)) {
     return answer(transfer(all.memory, *handle, operation, range));
   }
-  all.memory.settle(range.base);
+  all.memory.announce_to_real(range.base);
   return real();
 }
 
@@ -62,7 +61,8 @@ ssize_t vectored(CUfileOpcode_t operation, CUfileHandle_t name, const IoVector* 
     return answer(transfer(all.memory, *handle, operation, vectors, count, file_offset));
   }
   if (!real) return kNoHandle;
-  for (std::size_t i = 0; vectors != nullptr && i < count; ++i) all.memory.settle(vectors[i].base);
+  for (std::size_t i = 0; vectors != nullptr && i < count; ++i)
+    all.memory.announce_to_real(vectors[i].base);
   return real(name, vectors, count, file_offset, flags);
 }
 
@@ -76,14 +76,14 @@ CUfileError_t in_stream(CUfileOpcode_t operation, CUfileHandle_t name, void* bas
                            all.streams.flags(stream));
   }
   if (!real) return result_of(kNoHandle);
-  all.memory.settle(base);
-  all.streams.settle(stream);
+  all.memory.announce_to_real(base);
+  all.streams.announce_to_real(stream);
   return real(name, base, size, file_offset, base_offset, done, stream);
 }
 
 }  // namespace
 
-// The engine asks (gpu/cufile_api.cpp), and tells us from NVIDIA's by it.
+// The engine calls it (gpu/cufile_api.cpp) to tell this library from NVIDIA's.
 CUFILE_API void* sluice_cufile_real() {
   return guarded<void*>(nullptr, [] { return Real::library(); });
 }
@@ -97,7 +97,7 @@ CUFILE_API CUfileError_t cuFileHandleRegister(CUfileHandle_t* name, CUfileDescr_
       return state().handles.add(description->handle.fd, name);
     }
     if (g_real_register) return g_real_register(name, description);
-    Real::complain(is_fd ? path_of(description->handle.fd).c_str() : "the file");
+    Real::report_missing(is_fd ? path_of(description->handle.fd).c_str() : "the file");
     return result(CU_FILE_IO_NOT_SUPPORTED);
   });
 }

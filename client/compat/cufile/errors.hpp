@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What cuFile's callers are told. Inside, a failure is a negative errno, as libsluice has it, or a
-// negative CUfileOpError: these begin at 5001, where no errno is.
+// Converts errors to cuFile's form. Internally a failure is a negative errno, as in libsluice, or a
+// negative CUfileOpError; these begin at 5001, above every errno.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ inline CUfileError_t result(CUfileOpError code) { return {code, CUDA_SUCCESS}; }
 
 inline bool is_cufile(ssize_t failure) { return failure < -5000; }
 
-// For calls that return a CUfileError_t.
+// For functions that return a CUfileError_t.
 inline CUfileError_t result_of(ssize_t failure) {
   if (failure >= 0) return result(CU_FILE_SUCCESS);
   if (is_cufile(failure)) return result(static_cast<CUfileOpError>(-failure));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The driver, and what has nothing to do with files: parameters, statistics, versions. That is for
-// NVIDIA's library to answer, where there is one.
+// Functions for the driver, parameters, statistics and versions. NVIDIA's library answers them if
+// there is one.
 #include <algorithm>
 #include <atomic>
 
@@ -18,10 +18,11 @@ RealFunction<long()> g_real_use_count("cuFileUseCount");
 RealFunction<CUfileError_t(CUfileDrvProps_t*)> g_real_properties("cuFileDriverGetProperties");
 RealFunction<CUfileError_t(int*)> g_real_version("cuFileGetVersion");
 
-// The newest cufile.h whose functions we have.
+// The version of the newest cufile.h whose functions we export.
 constexpr int kVersion = 1190;
 
-// How often the program has the driver open, and in how many of these NVIDIA's agreed.
+// How often the program has opened the driver, and how many of these calls succeeded in NVIDIA's
+// library.
 std::atomic<long> g_opens{0};
 std::atomic<long> g_real_opens{0};
 
@@ -33,13 +34,14 @@ CUfileError_t close_driver(RealFunction<CUfileError_t()>& real) {
   long real_opens = g_real_opens;
   while (real_opens > 0 && !g_real_opens.compare_exchange_weak(real_opens, real_opens - 1)) {
   }
-  // It may have opened by itself, when it first met a file.
+  // NVIDIA's library may have opened its driver by itself, at the first file.
   const bool is_open_there = real_opens > 0 || (opens == 0 && real);
   if (is_open_there && real) return real();
   return result(opens > 0 ? CU_FILE_SUCCESS : CU_FILE_DRIVER_NOT_INITIALIZED);
 }
 
-// What a machine with nothing of NVIDIA's storage has: sizes are in KiB, as NVIDIA's defaults.
+// The properties of a machine without NVIDIA's storage driver. Sizes are in KiB, with NVIDIA's
+// defaults.
 CUfileDrvProps_t own_properties() {
   constexpr unsigned kAllowCompatMode = 1u << 1;
   constexpr unsigned kBatches = 1u << 1, kStreams = 1u << 2, kParallel = 1u << 3;
@@ -57,8 +59,8 @@ CUfileDrvProps_t own_properties() {
 
 }  // namespace
 
-// A driver of NVIDIA's that is not there or does not open is no reason to refuse files of a mount;
-// others hear of it when they are registered.
+// Files of a mount work without NVIDIA's driver, so its absence is not an error here. It is
+// reported when other files are registered.
 CUFILE_API CUfileError_t cuFileDriverOpen() {
   return guarded(kFailed, [] {
     const CUfileError_t error =
@@ -103,8 +105,8 @@ CUFILE_API CUfileError_t cuFileGetVersion(int* version) {
   });
 }
 
-// The rest, as it is. Without NVIDIA's library there is nothing to set or to count; one that is too
-// old for a function says so. Structures that we do not look into are void.
+// All other functions are passed on. Without NVIDIA's library, or if it is too old, they return an
+// error. Structures whose content we do not need are declared as void.
 #define FORWARD(name, parameters, arguments)                                      \
   CUFILE_API CUfileError_t name parameters {                                      \
     static constinit RealFunction<CUfileError_t parameters> s_real(#name);        \

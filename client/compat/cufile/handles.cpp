@@ -33,7 +33,7 @@ CUfileError_t HandleTable::add(int fd, CUfileHandle_t* name) {
 }
 
 bool HandleTable::remove(CUfileHandle_t name) {
-  std::shared_ptr<Handle> handle;  // is closed without the lock
+  std::shared_ptr<Handle> handle;  // closed without the lock
   const MutexLock lock(mutex_);
   const auto found = handles_.find(name);
   if (found == handles_.end()) return false;

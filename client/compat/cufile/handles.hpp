@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The files of Sluice mounts that the program has registered. A handle that is not in the table is
-// NVIDIA's library's.
+// The registered files of Sluice mounts. A handle that is not in the table belongs to NVIDIA's
+// library.
 //
 // Threads: thread-safe.
 #pragma once
@@ -19,11 +19,11 @@
 
 namespace sluice::dropin {
 
-// A file, open for libsluice by a descriptor of our own: the program may close its one while
+// A file, opened for libsluice by our own descriptor: the program may close its descriptor while
 // requests are in a stream or a batch.
 class Handle {
  public:
-  // `fd` is the program's.
+  // `fd` is the program's descriptor.
   Handle(sluice_file* file, UniqueFd own, int fd, dev_t device, ino_t inode)
       : own_(std::move(own)), file_(file), fd_(fd), device_(device), inode_(inode) {}
   ~Handle() { Libsluice::get()->close(file_); }
@@ -31,13 +31,13 @@ class Handle {
   Handle& operator=(const Handle&) = delete;
 
   sluice_file* file() const { return file_; }
-  // Whether it was made of this very descriptor, which may since be another file's.
+  // True if it was made from this descriptor and the descriptor still refers to the same file.
   bool is_of(int fd, dev_t device, ino_t inode) const {
     return fd_ == fd && device_ == device && inode_ == inode;
   }
 
  private:
-  const UniqueFd own_;  // what file_ reads
+  const UniqueFd own_;  // the descriptor of file_
   sluice_file* const file_;
   const int fd_;
   const dev_t device_;
@@ -46,17 +46,17 @@ class Handle {
 
 class HandleTable {
  public:
-  // `fd` is a file on a mount. The name of its Handle is its address.
+  // Adds the file of `fd`, which is on a mount. The address of the Handle is its CUfileHandle_t.
   CUfileError_t add(int fd, CUfileHandle_t* name);
-  // False if it is not ours. Requests that are under way keep the file until they end.
+  // False if the handle is not ours. Requests in progress keep the file until they end.
   bool remove(CUfileHandle_t name);
-  // Null if it is not ours. Without files of ours it costs a load.
+  // Null if the handle is not ours. While there are no files of ours, this costs one load.
   std::shared_ptr<Handle> find(CUfileHandle_t name) {
     if (count_.load(std::memory_order_acquire) == 0) return nullptr;
     return find_it(name);
   }
 
-  // Around fork().
+  // For fork().
   void lock() ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() RELEASE(mutex_) { mutex_.unlock(); }
 
@@ -65,7 +65,7 @@ class HandleTable {
 
   Mutex mutex_;
   std::map<CUfileHandle_t, std::shared_ptr<Handle>> handles_ GUARDED_BY(mutex_);
-  std::atomic<std::size_t> count_{0};  // of handles_; read without the lock
+  std::atomic<std::size_t> count_{0};  // size of handles_; read without the lock
 };
 
 }  // namespace sluice::dropin

@@ -14,8 +14,10 @@ const Libsluice* load() {
   constexpr const char* kName = "libsluice.so.1";
   void* library = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    std::fprintf(stderr, "sluice: files of Sluice mounts are left to NVIDIA's libcufile: %s\n",
-                 ::dlerror());
+    std::fprintf(
+        stderr,
+        "sluice: cannot load libsluice; NVIDIA's libcufile serves files of Sluice mounts: %s\n",
+        ::dlerror());
     return nullptr;
   }
   static Libsluice s_functions{};
@@ -32,8 +34,8 @@ const Libsluice* load() {
   symbols.need(s_functions.read_stream, "sluice_read_stream_late");
   symbols.need(s_functions.write_stream, "sluice_write_stream_late");
   if (symbols.missing() == nullptr) return &s_functions;
-  std::fprintf(stderr, "sluice: %s lacks %s: it is of an older version than this libcufile\n",
-               kName, symbols.missing());
+  std::fprintf(stderr, "sluice: %s has no %s: it is older than this libcufile\n", kName,
+               symbols.missing());
   return nullptr;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// libsluice, loaded when the first file of a Sluice mount is met: programs that have none must not
-// pay for it, nor have its libraries loaded before their own.
+// libsluice, loaded when the program first registers a file of a Sluice mount. Other programs must
+// not pay for it, or find its libraries loaded before their own.
 #pragma once
 
 #include "client/include/sluice/sluice.h"
@@ -8,7 +8,7 @@
 namespace sluice::dropin {
 
 struct Libsluice {
-  // Null if it can't be loaded, and stderr says why, once.
+  // Null if it can't be loaded; the reason is printed to stderr once.
   static const Libsluice* get();
 
   decltype(&::sluice_open_fd) open_fd;

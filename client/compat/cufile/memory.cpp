@@ -16,11 +16,11 @@
 namespace sluice::dropin {
 namespace {
 
-// How many allocations are kept at most. Programs have one to some dozens of them; PyTorch's
-// allocator makes few and large ones.
+// The most allocations that are kept registered. Programs have between one and some dozens;
+// PyTorch's allocator makes few large ones.
 constexpr std::size_t kMaxAllocations = 64;
-// The daemon holds on to memory that it has imported. When the program frees it, it should be free
-// soon, also if no request comes that would notice.
+// The daemon keeps imported memory. After the program has freed it, the memory should become free
+// soon, even if no further request is made.
 constexpr std::chrono::seconds kSweepEvery{1};
 
 RealFunction<CUfileError_t(const void*, std::size_t, int)> g_real_register("cuFileBufRegister");
@@ -28,7 +28,7 @@ RealFunction<CUfileError_t(const void*)> g_real_deregister("cuFileBufDeregister"
 
 using PointerGetAttribute = CUresult(void*, CUpointer_attribute, CUdeviceptr);
 
-// Null while the program has not loaded CUDA: then all memory is the host's.
+// Null while the program has not loaded CUDA; then all memory is host memory.
 PointerGetAttribute* pointer_get_attribute() {
   static std::atomic<PointerGetAttribute*> s_function{nullptr};
   if (auto* function = s_function.load(std::memory_order_acquire)) return function;
@@ -40,7 +40,7 @@ PointerGetAttribute* pointer_get_attribute() {
   return function;
 }
 
-// Zero for what CUDA knows nothing of. Needs no context of the calling thread's.
+// Zero if CUDA does not know the address. The calling thread needs no context.
 template <typename T>
 T attribute_of(CUpointer_attribute which, CUdeviceptr address) {
   T value{};
@@ -58,10 +58,10 @@ struct Allocation {
   std::uint64_t id = 0;
 };
 
-// The allocation that has all of it, if it is one of cudaMalloc's. Only those are known to get a
-// new id when they are freed and allocated anew at the same address. Of memory of the virtual
-// memory API another piece may be mapped there and nobody would tell: it is registered for each
-// request, unless the program promises more (cuFileBufRegister).
+// The allocation that contains the whole range, if it is one of cudaMalloc. Only such allocations
+// get a new id when they are freed and allocated again at the same address. Memory of the virtual
+// memory API can be replaced at its address without notice, so it is registered for each request,
+// unless the program has called cuFileBufRegister().
 std::optional<Allocation> allocation_of(CUdeviceptr address, std::size_t length) {
   if (attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CU_MEMORYTYPE_DEVICE ||
       attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address) == 0) {
@@ -82,7 +82,8 @@ std::shared_ptr<Registration> Registration::create(CUdeviceptr address, std::siz
                                                    std::uint64_t id) {
   const Libsluice* api = Libsluice::get();
   sluice_buffer* buffer = nullptr;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): device and host memory alike are pointers there.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): libsluice takes addresses of both kinds of memory as
+  // pointers.
   if (api == nullptr || api->buffer_register(reinterpret_cast<void*>(address), length, &buffer) < 0)
     return nullptr;
   return std::shared_ptr<Registration>(new Registration(buffer, length, id));
@@ -108,7 +109,8 @@ Lease MemoryTable::lease(const void* pointer, std::size_t length) {
   if (const auto found = find(address, length); found != registered_.end()) {
     auto& [base, known] = *found;
     const std::uint64_t id = id_of(base);
-    // One that was freed all the same, against the rules, must not get bytes that are another's.
+    // If the program has freed the memory without deregistering it, the old registration must not
+    // be used: the address may belong to another allocation.
     if (known.ours == nullptr || known.ours->id() != id) {
       garbage.push_back(std::move(known.ours));
       known.ours = Registration::create(base, known.length, id);
@@ -138,7 +140,7 @@ CUfileError_t MemoryTable::add(const void* base, std::size_t length, int flags) 
   const MutexLock lock(mutex_);
   if (registered_.contains(address)) return result(CU_FILE_MEMORY_ALREADY_REGISTERED);
   registered_[address] = {length, flags, false, false, nullptr};
-  ++unsettled_;
+  ++unannounced_;
   return result(CU_FILE_SUCCESS);
 }
 
@@ -151,40 +153,40 @@ CUfileError_t MemoryTable::remove(const void* base) {
     const auto found = registered_.find(address);
     if (found == registered_.end()) return result(CU_FILE_MEMORY_NOT_REGISTERED);
     is_in_real = found->second.is_in_real;
-    if (!found->second.is_settled) --unsettled_;
+    if (!found->second.is_announced) --unannounced_;
     garbage.push_back(std::move(found->second.ours));
     registered_.erase(found);
   }
   return is_in_real ? g_real_deregister(base) : result(CU_FILE_SUCCESS);
 }
 
-void MemoryTable::settle_it(const void* pointer) {
+void MemoryTable::announce_registration(const void* pointer) {
   const void* base = nullptr;
   std::size_t length = 0;
   int flags = 0;
   {
     const MutexLock lock(mutex_);
-    // One byte: memory that begins where another registration ends is not that one's.
+    // Looks for one byte: the memory may begin exactly where another registration ends.
     const auto found = find(reinterpret_cast<CUdeviceptr>(pointer), 1);
-    if (found == registered_.end() || found->second.is_settled) return;
-    found->second.is_settled = true;
-    --unsettled_;
+    if (found == registered_.end() || found->second.is_announced) return;
+    found->second.is_announced = true;
+    --unannounced_;
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
     base = reinterpret_cast<const void*>(found->first);
     length = found->second.length;
     flags = found->second.flags;
   }
-  // If it does not take it, it reads into it by way of memory of its own.
+  // If NVIDIA's library refuses the memory, it copies through its own memory.
   if (!g_real_register || g_real_register(base, length, flags).err != CU_FILE_SUCCESS) return;
   {
     const MutexLock lock(mutex_);
     const auto found = registered_.find(reinterpret_cast<CUdeviceptr>(base));
-    if (found != registered_.end() && found->second.is_settled) {
+    if (found != registered_.end() && found->second.is_announced) {
       found->second.is_in_real = true;
       return;
     }
   }
-  g_real_deregister(base);  // the program removed it meanwhile, and may have added it anew
+  g_real_deregister(base);  // the program has removed it meanwhile, and may have added it again
 }
 
 void MemoryTable::sweep(Garbage& garbage) {
@@ -196,7 +198,7 @@ void MemoryTable::sweep(Garbage& garbage) {
       ++each;
     }
   }
-  // Requests that are under way have what they need.
+  // Requests in progress keep their registrations.
   if (allocations_.size() < kMaxAllocations) return;
   for (auto& [base, registration] : allocations_) garbage.push_back(std::move(registration));
   allocations_.clear();
@@ -211,7 +213,7 @@ void MemoryTable::start_sweeping() {
     std::thread([this] { keep_sweeping(); }).detach();
     is_sweeping_ = true;
   } catch (const std::system_error&) {
-    // Then what is freed is noticed when the next allocation is met.
+    // Then freed memory is noticed when the next allocation is registered.
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The memory that requests name, as libsluice wants it: registered. What the program registers with
-// cuFileBufRegister() is kept for as long as it says; any other memory of cudaMalloc's is kept by
-// its allocation, so that only the first request pays, until it is freed.
+// Registers the memory of requests with libsluice. Memory that the program registers with
+// cuFileBufRegister() stays registered until it is deregistered. Other memory of cudaMalloc is
+// registered by allocation until it is freed, so that only the first request pays.
 //
 // Threads: thread-safe. No lock is held while NVIDIA's library is called.
 #pragma once
@@ -18,10 +18,10 @@
 
 namespace sluice::dropin {
 
-// Memory that libsluice knows; it forgets it when this ends.
+// Memory that is registered with libsluice while this object lives.
 class Registration {
  public:
-  // Null if libsluice does not take it.
+  // Null if libsluice refuses the memory.
   static std::shared_ptr<Registration> create(CUdeviceptr address, std::size_t length,
                                               std::uint64_t id);
   ~Registration();
@@ -38,13 +38,13 @@ class Registration {
 
   sluice_buffer* const buffer_;
   const std::size_t length_;
-  const std::uint64_t id_;  // CUDA's, of the allocation: no other has the same. 0: not known
+  const std::uint64_t id_;  // CUDA's unique id of the allocation; 0: unknown
 };
 
-// Memory for one request. Empty if there is none such.
+// The registration that one request uses; empty if there is none.
 struct Lease {
   std::shared_ptr<Registration> registration;
-  std::size_t offset = 0;  // of what was asked for, in the registration
+  std::size_t offset = 0;  // of the requested address in the registration
 
   explicit operator bool() const { return registration != nullptr; }
   sluice_buffer* buffer() const { return registration->buffer(); }
@@ -52,18 +52,21 @@ struct Lease {
 
 class MemoryTable {
  public:
-  // All of [pointer, +length): device or host memory, registered or not.
+  // Finds or creates a registration for [pointer, +length): device or host memory, registered or
+  // not.
   Lease lease(const void* pointer, std::size_t length);
 
-  // cuFileBufRegister() and cuFileBufDeregister(). NVIDIA's library hears of it when it needs to.
+  // cuFileBufRegister() and cuFileBufDeregister(). The memory is registered with NVIDIA's library
+  // when that library first uses it.
   CUfileError_t add(const void* base, std::size_t length, int flags);
   CUfileError_t remove(const void* base);
-  // NVIDIA's library is about to use this memory. Costs nothing when nothing is registered.
-  void settle(const void* pointer) {
-    if (unsettled_.load(std::memory_order_relaxed) != 0) settle_it(pointer);
+  // Called before NVIDIA's library uses this memory. Registers it there if the program has
+  // registered it with us. Costs one load if there is nothing to register.
+  void announce_to_real(const void* pointer) {
+    if (unannounced_.load(std::memory_order_relaxed) != 0) announce_registration(pointer);
   }
 
-  // Around fork().
+  // For fork().
   void lock() ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() RELEASE(mutex_) { mutex_.unlock(); }
   void begin_anew_in_child() REQUIRES(mutex_) { is_sweeping_ = false; }
@@ -72,13 +75,13 @@ class MemoryTable {
   struct Registered {
     std::size_t length = 0;
     int flags = 0;
-    bool is_settled = false;  // NVIDIA's library was told
-    bool is_in_real = false;  // and took it
+    bool is_announced = false;  // NVIDIA's library was asked to register it
+    bool is_in_real = false;    // and has accepted it
     std::shared_ptr<Registration> ours;
   };
-  using Garbage = std::vector<std::shared_ptr<Registration>>;  // let go of without the lock
+  using Garbage = std::vector<std::shared_ptr<Registration>>;  // released without the lock
 
-  void settle_it(const void* pointer);
+  void announce_registration(const void* pointer);
   std::map<CUdeviceptr, Registered>::iterator find(CUdeviceptr address, std::size_t length)
       REQUIRES(mutex_);
   void sweep(Garbage& garbage) REQUIRES(mutex_);
@@ -88,8 +91,8 @@ class MemoryTable {
   Mutex mutex_;
   std::map<CUdeviceptr, Registered> registered_ GUARDED_BY(mutex_);
   std::map<CUdeviceptr, std::shared_ptr<Registration>> allocations_ GUARDED_BY(mutex_);
-  bool is_sweeping_ GUARDED_BY(mutex_) = false;  // there is a thread for it
-  std::atomic<unsigned> unsettled_{0};           // of registered_; read without the lock
+  bool is_sweeping_ GUARDED_BY(mutex_) = false;  // the sweeping thread runs
+  std::atomic<unsigned> unannounced_{0};         // number in registered_; read without the lock
 };
 
 }  // namespace sluice::dropin

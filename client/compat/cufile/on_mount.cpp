@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Apart from the rest, so that a test may say it of ordinary files.
+// In a file of its own, so that a test can replace it.
 #include "client/compat/cufile/on_mount.hpp"
 
 #include <linux/magic.h>
@@ -12,13 +12,13 @@
 namespace sluice::dropin {
 
 bool is_on_mount(int fd) {
-  // Only FUSE is asked: to a device the same number may mean something.
+  // Only FUSE files are asked: for a device, the same ioctl number may have another meaning.
   struct statfs volume {};
   struct stat status {};
   if (::fstatfs(fd, &volume) < 0 || volume.f_type != FUSE_SUPER_MAGIC) return false;
   if (::fstat(fd, &status) < 0 || !S_ISREG(status.st_mode)) return false;
   struct sluice_query query {};
-  query.kind = SLUICE_BUFFER_MEMFD;  // about host memory: the daemon needs no GPU for the answer
+  query.kind = SLUICE_BUFFER_MEMFD;  // for host memory, so that the daemon does not need its GPU
   return ::ioctl(fd, SLUICE_IOC_QUERY, &query) == 0 && query.abi_version != 0;
 }
 

@@ -3,7 +3,7 @@
 
 namespace sluice::dropin {
 
-// Whether the descriptor is of a file on a Sluice mount.
+// True if the descriptor refers to a file on a Sluice mount.
 bool is_on_mount(int fd);
 
 }  // namespace sluice::dropin

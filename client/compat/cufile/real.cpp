@@ -18,17 +18,17 @@ namespace sluice::dropin {
 namespace {
 
 constexpr const char* kVariable = "SLUICE_CUFILE_REAL";
-// By this name alone the loader would give us ourselves: it goes by SONAME.
+// dlopen() of this name would return our own library, because the loader compares SONAMEs.
 constexpr const char* kName = "libcufile.so.0";
 
-Mutex g_mutex;                             // of the search
-std::atomic<void*> g_library{nullptr};     // set once, under the lock
-unsigned long long g_searched_at = 0;      // how many libraries had been loaded by then
+Mutex g_mutex;                          // held during the search
+std::atomic<void*> g_library{nullptr};  // set once, under the lock
+unsigned long long g_searched_at = 0;   // number of libraries loaded by the time of the last search
 thread_local bool t_is_searching = false;  // a library that is being loaded may call us
 
 struct Loaded {
   std::vector<std::string> paths;
-  unsigned long long ever = 0;  // loaded, those that are gone included
+  unsigned long long ever = 0;  // loaded since the start, including those unloaded again
 };
 
 int note_loaded(dl_phdr_info* info, std::size_t size, void* user) {
@@ -42,7 +42,7 @@ int note_loaded(dl_phdr_info* info, std::size_t size, void* user) {
   return 0;
 }
 
-// Null if it is not there, no libcufile, or one of ours.
+// Null if the file does not exist, is not libcufile, or is ours.
 void* try_open(const std::string& path) {
   void* library = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return nullptr;
@@ -63,7 +63,8 @@ std::vector<std::string> files_like(const std::string& pattern) {
   return paths;
 }
 
-// "/x/site-packages/" of "/x/site-packages/torch/lib/libtorch.so"; empty of others.
+// For "/x/site-packages/torch/lib/libtorch.so" it returns "/x/site-packages/"; for other paths it
+// is empty.
 std::string packages_of(const std::string& path) {
   for (const char* folder : {"/site-packages/", "/dist-packages/"}) {
     const auto at = path.find(folder);
@@ -72,11 +73,11 @@ std::string packages_of(const std::string& path) {
   return {};
 }
 
-// What may name one, in the order in which to try.
+// Paths to try, in order.
 std::vector<std::string> patterns(const Loaded& loaded) {
   std::vector<std::string> all;
   for (const auto& path : loaded.paths) {
-    // Packages that bundle it put a checksum into its name.
+    // Packages that contain the library put a checksum into its name.
     if (path.find("/libcufile.so") != std::string::npos ||
         path.find("/libcufile-") != std::string::npos) {
       all.push_back(path);
@@ -126,7 +127,7 @@ void* search(const Loaded& loaded) {
       if (void* library = try_open(path)) return library;
     }
   }
-  // The loader's own cache of libraries, by the name that compilers use: not our SONAME.
+  // The loader's cache, by the name that compilers use, which is not our SONAME.
   return try_open("libcufile.so");
 }
 
@@ -145,7 +146,7 @@ void* Real::library() {
   t_is_searching = true;
   void* library = search(loaded);
   t_is_searching = false;
-  // The search itself may have loaded something.
+  // The search itself may have loaded libraries.
   Loaded after;
   ::dl_iterate_phdr(note_loaded, &after);
   g_searched_at = after.ever;
@@ -153,13 +154,14 @@ void* Real::library() {
   return library;
 }
 
-void Real::complain(const char* path) {
+void Real::report_missing(const char* path) {
   static std::atomic<bool> s_said{false};
   if (s_said.exchange(true)) return;
-  std::fprintf(stderr,
-               "sluice: %s is not on a Sluice mount, and NVIDIA's libcufile, which would serve it, "
-               "was not found; set %s=/path/to/libcufile.so.0\n",
-               path, kVariable);
+  std::fprintf(
+      stderr,
+      "sluice: %s is not on a Sluice mount, and NVIDIA's libcufile, which should serve it, "
+      "was not found; set %s=/path/to/libcufile.so.0\n",
+      path, kVariable);
 }
 
 void* find_in_real(const char* name) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// NVIDIA's own libcufile, which serves every file that is not on a Sluice mount. It is looked for
-// when a call first needs it, never found in ourselves, and never unloaded.
+// NVIDIA's own libcufile, which serves every file that is not on a Sluice mount. The search for it
+// starts with the first call that needs it. Our own library is never taken for it, and it is never
+// unloaded.
 //
-// Where, in this order: SLUICE_CUFILE_REAL, and then nowhere else; one that the process has loaded;
-// nvidia/*/lib beside the Python packages that are loaded; LD_LIBRARY_PATH; CUDA_HOME, CUDA_PATH
-// and CONDA_PREFIX; where CUDA's installer and the distributions put it. One that is not there is
-// looked for again only when the process has loaded more libraries.
+// Places, in this order: SLUICE_CUFILE_REAL (if set, nothing else is tried); a library that the
+// process has loaded; nvidia/*/lib beside the loaded Python packages; LD_LIBRARY_PATH; CUDA_HOME,
+// CUDA_PATH and CONDA_PREFIX; the directories of CUDA's installer and of distributions. If it is
+// not found, it is searched for again only after the process has loaded more libraries.
 //
 // Threads: thread-safe.
 #pragma once
@@ -17,13 +18,13 @@ namespace sluice::dropin {
 
 class Real {
  public:
-  // What dlopen() gave; null if there is none.
+  // The handle from dlopen(); null if there is no library.
   static void* library();
-  // A call of NVIDIA's library that ends up in one of ours, by the loader's rules, is its own
-  // affair: it goes back unseen.
+  // True during a call of NVIDIA's library. If that call reaches one of our functions through the
+  // dynamic loader, we pass it back unchanged.
   static bool is_calling() { return t_calls > 0; }
-  // No library: says what to do about it on stderr, once.
-  static void complain(const char* path);
+  // Prints to stderr, once, that there is no library for `path` and what to do.
+  static void report_missing(const char* path);
 
   class Call {
    public:
@@ -37,16 +38,16 @@ class Real {
   static thread_local int t_calls;
 };
 
-// One function of it, looked up when it is first called. Constant-initialized: costs nothing at the
-// start of a process.
+// A function of the library, looked up when first called. Constant-initialized, so that it costs
+// nothing when a process starts.
 template <typename Function>
 class RealFunction {
  public:
   constexpr explicit RealFunction(const char* name) : name_(name) {}
 
-  // Whether there is one.
+  // True if the function exists.
   explicit operator bool() { return get() != nullptr; }
-  // REQUIRES: there is one.
+  // REQUIRES: the function exists.
   template <typename... Arguments>
   auto operator()(Arguments... arguments) {
     const Real::Call call;
@@ -57,10 +58,10 @@ class RealFunction {
   Function* get();
 
   const char* const name_;
-  std::atomic<Function*> function_{nullptr};  // set to one value only
+  std::atomic<Function*> function_{nullptr};  // null, then one value
 };
 
-// dlsym() in it; null if there is no library, or it is too old for that.
+// dlsym() in the library; null if there is no library, or it is too old for this function.
 void* find_in_real(const char* name);
 
 template <typename Function>

@@ -15,14 +15,14 @@ const std::byte* at(const void* base, off_t offset) {
   return static_cast<const std::byte*>(base) + offset;
 }
 
-// Vectors of memory, one after the other in the file. Neighbours in the same registration are read
-// with one request. What comes after a short or failed part is left out.
+// Transfers vectors of memory that are adjacent in the file. Adjacent vectors in one registration
+// become one request. Everything after a short or failed part is skipped.
 class VectoredTransfer {
  public:
   VectoredTransfer(const Handle& handle, CUfileOpcode_t operation, off_t file_offset)
       : handle_(handle), operation_(operation), file_offset_(file_offset) {}
 
-  // False if it is of no use to go on.
+  // False if the transfer has ended.
   bool add(MemoryTable& memory, const IoVector& vector) {
     const off_t end = file_offset_ + wanted_;
     const bool is_right = vector.base != nullptr && vector.length <= SSIZE_MAX &&
@@ -31,28 +31,28 @@ class VectoredTransfer {
     Lease lease = memory.lease(vector.base, vector.length);
     if (!lease) return fail(-CU_FILE_CUDA_POINTER_INVALID);
     const bool goes_on = operation_ == CUFILE_READ && lease.registration == lease_.registration;
-    if (!goes_on && !carry_out()) return false;
+    if (!goes_on && !execute()) return false;
     segments_.push_back({lease.offset, static_cast<std::uint64_t>(end), vector.length});
     wanted_ += static_cast<ssize_t>(vector.length);
     lease_ = std::move(lease);
     return true;
   }
 
-  // Bytes, or why there are none.
+  // The number of bytes, or a failure if there are none.
   ssize_t finish() {
-    if (!has_ended_) carry_out();
+    if (!has_ended_) execute();
     return done_ > 0 ? done_ : failure_;
   }
 
  private:
   bool fail(ssize_t failure) {
-    if (carry_out()) failure_ = failure;
+    if (execute()) failure_ = failure;
     has_ended_ = true;
     return false;
   }
 
-  // What was added and not done yet.
-  bool carry_out() {
+  // Executes the segments that were added since the last call.
+  bool execute() {
     if (segments_.empty()) return true;
     const Libsluice& api = *Libsluice::get();
     const auto& first = segments_.front();
@@ -71,14 +71,14 @@ class VectoredTransfer {
   const Handle& handle_;
   const CUfileOpcode_t operation_;
   const off_t file_offset_;
-  Lease lease_;  // of the segments
+  Lease lease_;  // of all segments
   std::vector<struct sluice_segment> segments_;
   ssize_t wanted_ = 0, done_ = 0;
   ssize_t failure_ = 0;
   bool has_ended_ = false;
 };
 
-// A request that waits in a stream. It owns itself, and what it needs until it is done.
+// A request that waits in a stream. It owns itself and everything it needs until it is finished.
 class StreamRequest {
  public:
   StreamRequest(std::shared_ptr<Handle> handle, Lease lease, const StreamArguments& arguments,
@@ -100,7 +100,7 @@ class StreamRequest {
   static void tell_numbers(void* user, std::size_t* buffer_offset, std::size_t* length,
                            std::uint64_t* file_offset) {
     const auto& self = *static_cast<StreamRequest*>(user);
-    // Offsets below zero become ones beyond the end of everything, which libsluice refuses.
+    // Negative offsets become offsets beyond every limit, which libsluice refuses.
     *buffer_offset = self.lease_.offset + static_cast<std::size_t>(*self.arguments_.base_offset);
     if (*self.arguments_.base_offset < 0) *buffer_offset = SIZE_MAX;
     *length = *self.arguments_.size;
@@ -108,7 +108,7 @@ class StreamRequest {
   }
   static void finish(void* user, ssize_t done, const struct sluice_result*) {
     const std::unique_ptr<StreamRequest> self(static_cast<StreamRequest*>(user));
-    // errno is of a thread that the program does not know.
+    // This thread's errno is not visible to the program.
     if (self->arguments_.done != nullptr) *self->arguments_.done = answer(done);
   }
 
@@ -158,7 +158,7 @@ CUfileError_t put_into_stream(MemoryTable& memory, std::shared_ptr<Handle> handl
       arguments.base_offset == nullptr) {
     return result(CU_FILE_INVALID_VALUE);
   }
-  // Offsets may still change; the size now is the largest possible.
+  // Offsets may still change. The size is the largest possible one.
   const Range range{arguments.base, *arguments.size, *arguments.file_offset,
                     *arguments.base_offset};
   if (const ssize_t failure = check(range); failure < 0) return result_of(failure);
@@ -173,7 +173,7 @@ CUfileError_t put_into_stream(MemoryTable& memory, std::shared_ptr<Handle> handl
       function(request->handle().file(), request->lease().buffer(), &StreamRequest::tell_numbers,
                &StreamRequest::finish, request.get(), static_cast<void*>(stream));
   if (code < 0) return result_of(code);
-  static_cast<void>(request.release());  // it is on its way
+  static_cast<void>(request.release());  // the stream owns it now
   return result(CU_FILE_SUCCESS);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Requests on files of Sluice mounts, carried out by libsluice. Thread-safe.
+// Executes requests on files of Sluice mounts through libsluice. Thread-safe.
 #pragma once
 
 #include "client/compat/cufile/handles.hpp"
@@ -7,7 +7,7 @@
 
 namespace sluice::dropin {
 
-// Of a file's bytes, [file_offset, +size), and of memory, [base + base_offset, +size).
+// The range [file_offset, +size) of a file, and the memory [base + base_offset, +size).
 struct Range {
   const void* base = nullptr;
   std::size_t size = 0;
@@ -15,22 +15,22 @@ struct Range {
   off_t base_offset = 0;
 };
 
-// What CUfileIOVec_t is in cufile.h.
+// CUfileIOVec_t of cufile.h.
 struct IoVector {
   void* base;
   std::size_t length;
 };
 
-// Bytes, or a failure (errors.hpp).
+// Returns the number of bytes, or a failure (errors.hpp).
 ssize_t transfer(MemoryTable& memory, const Handle& handle, CUfileOpcode_t operation,
                  const Range& range);
 ssize_t transfer(MemoryTable& memory, const Handle& handle, CUfileOpcode_t operation,
                  const IoVector* vectors, std::size_t count, off_t file_offset);
 
-// Whether there can be such a range. 0, or a failure.
+// Checks the limits of the range. Returns 0 or a failure.
 ssize_t check(const Range& range);
 
-// In the order of a stream: what the pointers point to is looked at when the stream gets there.
+// A request in the order of a stream. The pointers are read when the stream reaches the request.
 struct StreamArguments {
   void* base = nullptr;
   const std::size_t* size = nullptr;
@@ -38,7 +38,7 @@ struct StreamArguments {
   const off_t* base_offset = nullptr;
   ssize_t* done = nullptr;
 };
-// But now, where `flags` say so (CU_FILE_STREAM_FIXED_*).
+// Flags (CU_FILE_STREAM_FIXED_*): these values are read at once.
 inline constexpr unsigned kFixedBaseOffset = 1;
 inline constexpr unsigned kFixedFileOffset = 2;
 inline constexpr unsigned kFixedSize = 4;

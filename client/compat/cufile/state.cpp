@@ -10,7 +10,7 @@ namespace {
 
 RealFunction<CUfileError_t(CUstream, unsigned)> g_real_register("cuFileStreamRegister");
 
-// No lock may be held by a thread that the child does not have.
+// No lock may be held by a thread that does not exist in the child.
 void before_fork() NO_THREAD_SAFETY_ANALYSIS {
   state().batches.lock();
   state().streams.lock();
@@ -40,11 +40,11 @@ void StreamTable::add(CUstream stream, unsigned flags) {
 bool StreamTable::remove(CUstream stream) {
   const MutexLock lock(mutex_);
   const auto found = streams_.find(stream);
-  // One that it was never told of may have had requests of its all the same.
+  // NVIDIA's library may have used a stream that was never registered.
   if (found == streams_.end()) return true;
-  const bool is_settled = found->second.is_settled;
+  const bool is_announced = found->second.is_announced;
   streams_.erase(found);
-  return is_settled;
+  return is_announced;
 }
 
 unsigned StreamTable::flags(CUstream stream) {
@@ -53,16 +53,16 @@ unsigned StreamTable::flags(CUstream stream) {
   return found != streams_.end() ? found->second.flags : 0;
 }
 
-void StreamTable::settle(CUstream stream) {
+void StreamTable::announce_to_real(CUstream stream) {
   unsigned flags = 0;
   {
     const MutexLock lock(mutex_);
     const auto found = streams_.find(stream);
-    if (found == streams_.end() || found->second.is_settled) return;
-    found->second.is_settled = true;
+    if (found == streams_.end() || found->second.is_announced) return;
+    found->second.is_announced = true;
     flags = found->second.flags;
   }
-  // It only makes requests faster: one that fails is one that is not registered.
+  // Registration only makes requests faster, so a failure is ignored.
   if (g_real_register) g_real_register(stream, flags);
 }
 

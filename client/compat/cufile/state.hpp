@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the library keeps in a process. It is made by the first call, and lasts until the process
-// ends: streams, and threads of libsluice's, may be at work when static destructors run.
+// The state of the library in a process. The first call creates it, and it lasts until the process
+// ends, because streams and threads of libsluice may still work when static destructors run.
 #pragma once
 
 #include <map>
@@ -15,20 +15,20 @@ namespace sluice::dropin {
 class StreamTable {
  public:
   void add(CUstream stream, unsigned flags);
-  // Whether NVIDIA's library was told of it.
+  // Returns whether the stream was registered with NVIDIA's library.
   bool remove(CUstream stream);
   unsigned flags(CUstream stream);
-  // NVIDIA's library is about to use this stream, and is told of it if it was not.
-  void settle(CUstream stream);
+  // Called before NVIDIA's library uses this stream. Registers it there if that has not been done.
+  void announce_to_real(CUstream stream);
 
-  // Around fork().
+  // For fork().
   void lock() ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() RELEASE(mutex_) { mutex_.unlock(); }
 
  private:
   struct Registered {
     unsigned flags = 0;
-    bool is_settled = false;
+    bool is_announced = false;
   };
   Mutex mutex_;
   std::map<CUstream, Registered> streams_ GUARDED_BY(mutex_);

@@ -26,13 +26,13 @@ int call(const char* what, Work work) noexcept {
 
 Result<void> copy_mount_point(char (&to)[256], const char* from) {
   if (from == nullptr || std::strlen(from) >= sizeof to) {
-    return Error{EINVAL, "no mount point, or too long a one"};
+    return Error{EINVAL, "the mount point is NULL or too long"};
   }
   std::strcpy(to, from);
   return {};
 }
 
-// Fills in what the caller sees.
+// Fills in the caller's structure.
 Result<int> hand_over(std::unique_ptr<Iov> made, struct hf3fs_iov* iov, const void* id,
                       const char* mount_point, std::size_t block_size, int numa) {
   *iov = {};
@@ -40,7 +40,7 @@ Result<int> hand_over(std::unique_ptr<Iov> made, struct hf3fs_iov* iov, const vo
   Memory& memory = made->buffer->memory();
   iov->base = memory.device() == nullptr
                   ? reinterpret_cast<std::uint8_t*>(memory.host())
-                  // NOLINTNEXTLINE(performance-no-int-to-ptr): so CUDA names its memory.
+                  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA programs use pointers.
                   : reinterpret_cast<std::uint8_t*>(memory.address());
   iov->size = memory.length();
   iov->block_size = block_size;
@@ -54,7 +54,7 @@ Iov* iov_of(const struct hf3fs_iov* iov) {
   return iov != nullptr ? static_cast<Iov*>(iov->iovh) : nullptr;
 }
 
-// The file that tells other processes of this user where the memory is.
+// The path of the file that describes the memory to other processes of this user.
 std::string name_of(const std::uint8_t* id) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string name = "/dev/shm/sluice-iov.";
@@ -71,7 +71,7 @@ void publish(Iov& iov, const std::uint8_t* id) {
   const std::string name = name_of(id);
   const UniqueFd file(
       ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  // Without it the memory is as good, but for this process alone.
+  // Without this file, the memory can be used only in this process.
   if (!file) return;
   iov.name = name;
   if (::write(file.get(), &*shared, sizeof *shared) != sizeof *shared) ::unlink(name.c_str());
@@ -81,13 +81,13 @@ Result<struct sluice_shared_buffer> look_up(const std::uint8_t* id) {
   const UniqueFd file(::open(name_of(id).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return Error::last("open memory by its id");
   struct stat status {};
-  // Anybody can put a file there.
+  // Any user can create a file there.
   if (::fstat(file.get(), &status) < 0 || status.st_uid != ::geteuid()) {
-    return Error{EACCES, "that memory is another user's"};
+    return Error{EACCES, "the memory belongs to another user"};
   }
   struct sluice_shared_buffer shared {};
   if (::read(file.get(), &shared, sizeof shared) != sizeof shared) {
-    return Error{EINVAL, "that is no memory"};
+    return Error{EINVAL, "the file does not describe a buffer"};
   }
   return shared;
 }
@@ -106,7 +106,7 @@ Result<Device*> device_of(int number) {
       return device.get();
     }
   }
-  return Error{ENODEV, "there is no such GPU"};
+  return Error{ENODEV, "unknown GPU"};
 }
 
 std::string unescaped(const std::string& field) {
@@ -122,8 +122,8 @@ std::string unescaped(const std::string& field) {
   return out;
 }
 
-// The Sluice mount with the longest mount point that `path` lies in; empty if that of another kind
-// is longer, or none.
+// The mount point of the Sluice mount that contains `path`; empty if there is none, or if a mount
+// of another kind below it contains `path`.
 std::string mount_point_of(const std::string& path) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::string longest;
@@ -147,11 +147,11 @@ std::string mount_point_of(const std::string& path) {
 
 int create_ior(struct hf3fs_ior* ior, const char* mount_point, int entries, bool for_read,
                int io_depth, int priority, int timeout, std::uint64_t flags) noexcept {
-  return call("make a ring", [&]() -> Result<std::int64_t> {
-    if (ior == nullptr) return Error{EINVAL, "no place for the ring was given"};
-    // Holes are read as zeros, and everything written can be read.
+  return call("create a ring", [&]() -> Result<std::int64_t> {
+    if (ior == nullptr) return Error{EINVAL, "ior must not be NULL"};
+    // Holes are read as zeros, and all written bytes can be read.
     if ((flags & ~std::uint64_t{HF3FS_IOR_ALLOW_READ_UNCOMMITTED}) != 0) {
-      return Error{EOPNOTSUPP, "such a ring"};
+      return Error{EOPNOTSUPP, "unknown or unsupported flags"};
     }
     *ior = {};
     SLUICE_TRY(copy_mount_point(ior->mount_point, mount_point));
@@ -169,11 +169,11 @@ int create_ior(struct hf3fs_ior* ior, const char* mount_point, int entries, bool
 }  // namespace
 }  // namespace sluice::hf3fs
 
-using namespace sluice;         // NOLINT(google-build-using-namespace): the C names stand outside.
+using namespace sluice;  // NOLINT(google-build-using-namespace): C functions have no namespace.
 using namespace sluice::hf3fs;  // NOLINT(google-build-using-namespace)
 
 SLUICE_API bool hf3fs_is_hf3fs(int fd) {
-  return call("look at a mount", [&]() -> Result<std::int64_t> {
+  return call("check for a mount", [&]() -> Result<std::int64_t> {
            const std::string link = "/proc/self/fd/" + std::to_string(fd);
            char path[PATH_MAX];
            const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
@@ -184,11 +184,11 @@ SLUICE_API bool hf3fs_is_hf3fs(int fd) {
 
 SLUICE_API int hf3fs_extract_mount_point(char* hf3fs_mount_point, int size, const char* path) {
   const int length = call("find a mount", [&]() -> Result<std::int64_t> {
-    if (path == nullptr) return Error{EINVAL, "no path was given"};
+    if (path == nullptr) return Error{EINVAL, "path must not be NULL"};
     const std::unique_ptr<char, void (*)(void*)> real(::realpath(path, nullptr), std::free);
-    if (!real) return Error::last("find the path");
+    if (!real) return Error::last("resolve the path");
     const std::string found = mount_point_of(real.get());
-    if (found.empty()) return Error{ENOENT, "the path is not on a mount of Sluice"};
+    if (found.empty()) return Error{ENOENT, "the path is not on a Sluice mount"};
     const auto needed = static_cast<std::int64_t>(found.size() + 1);
     if (hf3fs_mount_point != nullptr && needed <= size) {
       std::memcpy(hf3fs_mount_point, found.c_str(), found.size() + 1);
@@ -201,10 +201,11 @@ SLUICE_API int hf3fs_extract_mount_point(char* hf3fs_mount_point, int size, cons
 SLUICE_API int hf3fs_iovcreate(struct hf3fs_iov* iov, const char* hf3fs_mount_point, size_t size,
                                size_t block_size, int numa) {
   return call("create memory", [&]() -> Result<std::int64_t> {
-    if (iov == nullptr) return Error{EINVAL, "no place for the memory was given"};
+    if (iov == nullptr) return Error{EINVAL, "iov must not be NULL"};
     auto made = wrap(SLUICE_TRY(Buffer::create_shared(size)));
     std::uint8_t id[16];
-    if (::getrandom(id, sizeof id, 0) != sizeof id) return Error::last("name the memory");
+    if (::getrandom(id, sizeof id, 0) != sizeof id)
+      return Error::last("create an id for the memory");
     publish(*made, id);
     return std::int64_t{
         SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, block_size, numa))};
@@ -215,9 +216,9 @@ SLUICE_API int hf3fs_iovopen(struct hf3fs_iov* iov, const uint8_t id[16],
                              const char* hf3fs_mount_point, size_t size, size_t block_size,
                              int numa) {
   return call("open memory", [&]() -> Result<std::int64_t> {
-    if (iov == nullptr || id == nullptr) return Error{EINVAL, "no memory was given"};
+    if (iov == nullptr || id == nullptr) return Error{EINVAL, "iov and id must not be NULL"};
     const auto shared = SLUICE_TRY(look_up(id));
-    if (size > shared.length) return Error{EINVAL, "the memory is smaller"};
+    if (size > shared.length) return Error{EINVAL, "the memory is smaller than the requested size"};
     auto buffer = SLUICE_TRY(Buffer::import(Library::get(), shared));
     auto made = wrap(std::move(buffer));
     return std::int64_t{
@@ -246,7 +247,7 @@ SLUICE_API int hf3fs_iovwrap(struct hf3fs_iov* iov, void* base, const uint8_t id
                              const char* hf3fs_mount_point, size_t size, size_t block_size,
                              int numa) {
   return call("wrap memory", [&]() -> Result<std::int64_t> {
-    if (iov == nullptr || id == nullptr) return Error{EINVAL, "no memory was given"};
+    if (iov == nullptr || id == nullptr) return Error{EINVAL, "iov and id must not be NULL"};
     auto buffer = SLUICE_TRY(Buffer::create(Library::get(), base, size));
     auto made = wrap(std::move(buffer));
     return std::int64_t{
@@ -298,10 +299,11 @@ SLUICE_API int hf3fs_reg_fd(int fd, uint64_t) {
   const int code = call("register a file", [&]() -> Result<std::int64_t> {
     Registry& registry = Registry::get();
     const MutexLock lock(registry.mutex);
-    if (registry.files.contains(fd)) return Error{EINVAL, "the descriptor is registered already"};
+    if (registry.files.contains(fd)) return Error{EINVAL, "the descriptor is already registered"};
     auto made = std::make_shared<Registered>();
-    made->fd.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 1));  // its negative is the name: not 0
-    if (!made->fd) return Error::last("keep the file open");
+    made->fd.reset(
+        ::fcntl(fd, F_DUPFD_CLOEXEC, 1));  // 1 or more, so that the negative number is not 0
+    if (!made->fd) return Error::last("duplicate the descriptor");
     made->file = SLUICE_TRY(File::borrow(made->fd.get()));
     name = -made->fd.get();
     registry.files[fd] = made;
@@ -332,7 +334,7 @@ SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov
     if (ior == nullptr || ior->iorh == nullptr || iov_of(iov) == nullptr || len == 0 ||
         read != ior->for_read || to < iov->base || len > iov->size ||
         static_cast<std::size_t>(to - iov->base) > iov->size - len) {
-      return Error{EINVAL, "not for this ring, or not in this memory"};
+      return Error{EINVAL, "the request does not fit the ring or the memory"};
     }
     std::shared_ptr<Registered> file;
     {
@@ -343,7 +345,8 @@ SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov
       file = found->second;
     }
     const int mode = ::fcntl(file->fd.get(), F_GETFL) & O_ACCMODE;
-    if (mode == (read ? O_WRONLY : O_RDONLY)) return Error{EACCES, "the file is not open for that"};
+    if (mode == (read ? O_WRONLY : O_RDONLY))
+      return Error{EACCES, "the file is not open for this operation"};
     const Segment segment{static_cast<std::uint64_t>(to - iov->base), off, len};
     return std::int64_t{SLUICE_TRY(static_cast<Ior*>(ior->iorh)->put(
         read ? SLUICE_RING_READ : SLUICE_RING_WRITE, file, *iov_of(iov), segment, userdata))};
@@ -352,7 +355,7 @@ SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov
 
 SLUICE_API int hf3fs_submit_ios(const struct hf3fs_ior* ior) {
   return call("submit", [&]() -> Result<std::int64_t> {
-    if (ior == nullptr || ior->iorh == nullptr) return Error{EINVAL, "no ring was given"};
+    if (ior == nullptr || ior->iorh == nullptr) return Error{EINVAL, "ior must not be NULL"};
     SLUICE_TRY(static_cast<Ior*>(ior->iorh)->submit());
     return 0;
   });
@@ -362,7 +365,7 @@ SLUICE_API int hf3fs_wait_for_ios(const struct hf3fs_ior* ior, struct hf3fs_cqe*
                                   int min_results, const struct timespec* abs_timeout) {
   return call("wait for a ring", [&]() -> Result<std::int64_t> {
     if (ior == nullptr || ior->iorh == nullptr || cqes == nullptr || cqec <= 0) {
-      return Error{EINVAL, "no ring was given, or no place for results"};
+      return Error{EINVAL, "ior and cqes must not be NULL"};
     }
     return std::int64_t{
         SLUICE_TRY(static_cast<Ior*>(ior->iorh)->wait(cqes, cqec, min_results, abs_timeout))};
@@ -396,14 +399,15 @@ SLUICE_API bool hf3fs_gdr_available(void) { return hf3fs_gdr_device_count() > 0;
 SLUICE_API int hf3fs_iovcreate_gpu(struct hf3fs_iov* iov, const char* hf3fs_mount_point,
                                    size_t size, size_t block_size, int gpu_device_id) {
   return call("create GPU memory", [&]() -> Result<std::int64_t> {
-    if (iov == nullptr || size == 0) return Error{EINVAL, "no place for the memory was given"};
+    if (iov == nullptr || size == 0)
+      return Error{EINVAL, "iov must not be NULL, and size must not be 0"};
     Device* device = SLUICE_TRY(device_of(gpu_device_id));
     const ContextKeeper keeper(Library::get().cuda());
     SLUICE_TRY(device->enter());
     CUdeviceptr address = 0;
     const CUresult code = device->api().cuMemAlloc(&address, size);
     if (code != CUDA_SUCCESS) return device->failed(code, "allocate GPU memory");
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): so CUDA names its memory.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA programs use pointers.
     auto buffer = Buffer::create(Library::get(), reinterpret_cast<void*>(address), size);
     if (!buffer) {
       device->api().cuMemFree(address);
@@ -412,7 +416,8 @@ SLUICE_API int hf3fs_iovcreate_gpu(struct hf3fs_iov* iov, const char* hf3fs_moun
     auto made = wrap(*std::move(buffer));
     made->owned = address;
     std::uint8_t id[16];
-    if (::getrandom(id, sizeof id, 0) != sizeof id) return Error::last("name the memory");
+    if (::getrandom(id, sizeof id, 0) != sizeof id)
+      return Error::last("create an id for the memory");
     return std::int64_t{
         SLUICE_TRY(hand_over(std::move(made), iov, id, hf3fs_mount_point, block_size, -1))};
   });
@@ -427,7 +432,8 @@ SLUICE_API int hf3fs_iovwrap_gpu(struct hf3fs_iov* iov, void* gpu_ptr, const uin
 SLUICE_API int hf3fs_iov_export_gpu(const struct hf3fs_iov* iov, hf3fs_gpu_ipc_handle_t* handle) {
   return call("export GPU memory", [&]() -> Result<std::int64_t> {
     static_assert(sizeof(struct sluice_shared_buffer) <= sizeof(hf3fs_gpu_ipc_handle_t));
-    if (iov_of(iov) == nullptr || handle == nullptr) return Error{EINVAL, "no memory was given"};
+    if (iov_of(iov) == nullptr || handle == nullptr)
+      return Error{EINVAL, "iov and handle must not be NULL"};
     const ContextKeeper keeper(Library::get().cuda());
     const auto shared = SLUICE_TRY(iov_of(iov)->buffer->share());
     *handle = {};
@@ -439,7 +445,8 @@ SLUICE_API int hf3fs_iov_export_gpu(const struct hf3fs_iov* iov, hf3fs_gpu_ipc_h
 SLUICE_API int hf3fs_iov_import_gpu(struct hf3fs_iov* iov, const hf3fs_gpu_ipc_handle_t* handle,
                                     const char* hf3fs_mount_point) {
   return call("import GPU memory", [&]() -> Result<std::int64_t> {
-    if (iov == nullptr || handle == nullptr) return Error{EINVAL, "no memory was given"};
+    if (iov == nullptr || handle == nullptr)
+      return Error{EINVAL, "iov and handle must not be NULL"};
     struct sluice_shared_buffer shared {};
     std::memcpy(&shared, handle->bytes, sizeof shared);
     auto buffer = SLUICE_TRY(Buffer::import(Library::get(), shared));

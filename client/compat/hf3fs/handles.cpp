@@ -18,18 +18,18 @@ Iov::~Iov() {
   Device* const device = buffer ? buffer->device() : nullptr;
   if (device == nullptr) return;
   const ContextKeeper keeper(Library::get().cuda());
-  buffer.reset();  // memory of another process is unmapped
+  buffer.reset();  // unmaps memory of another process
   if (owned != 0 && device->enter()) device->api().cuMemFree(owned);
 }
 
 Registry& Registry::get() {
-  // Never destroyed: programs end with rings open.
+  // Never destroyed: programs end while rings are open.
   static Registry& s_registry = *new Registry();
   return s_registry;
 }
 
 Result<std::unique_ptr<Ior>> Ior::create(int entries) {
-  if (entries <= 0) return Error{EINVAL, "a ring needs entries"};
+  if (entries <= 0) return Error{EINVAL, "a ring must have at least one entry"};
   auto ring = SLUICE_TRY(Ring::create(Library::get(), static_cast<unsigned>(entries)));
   auto ior = std::unique_ptr<Ior>(new Ior(std::move(ring), entries));
   Registry& registry = Registry::get();
@@ -87,7 +87,7 @@ Result<int> Ior::wait(hf3fs_cqe* cqes, int most, int least, const timespec* abs_
     const auto need = static_cast<unsigned>(std::max(least - got, 0));
     const auto count = ring_->wait({done.data(), room}, need, left);
     if (failed_with(count, ETIMEDOUT)) break;
-    if (!count && got > 0) break;  // the error comes with the next call
+    if (!count && got > 0) break;  // the next call returns the error
     if (!count) return count.error();
     const MutexLock lock(mutex_);
     for (unsigned i = 0; i < *count; ++i) {
@@ -95,7 +95,7 @@ Result<int> Ior::wait(hf3fs_cqe* cqes, int most, int least, const timespec* abs_
       cqes[got++] = {index, 0, done[i].result, userdata_[done[i].user_data]};
       free_.push_back(index);
     }
-    if (*count < need && *count < room) break;  // time was over
+    if (*count < need && *count < room) break;  // the timeout has passed
     if (*count == 0) break;
   } while (got < least);
   return got;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What is behind the handles of hf3fs_usrbio.h.
+// The objects behind the handles of hf3fs_usrbio.h.
 //
 // Threads: thread-safe.
 #pragma once
@@ -19,15 +19,15 @@
 
 namespace sluice::hf3fs {
 
-// Memory, and who owns what of it.
+// Memory and its owners.
 struct Iov {
   std::unique_ptr<Buffer> buffer;
-  std::string name;       // a file that tells others of it; empty: none
-  CUdeviceptr owned = 0;  // GPU memory that is ours to free
+  std::string name;       // path of the file that describes it to other processes; empty: none
+  CUdeviceptr owned = 0;  // GPU memory that we must free
   ~Iov();
 };
 
-// A descriptor that was registered: the file stays open for us when the caller closes his.
+// A registered descriptor. We keep the file open even if the caller closes the descriptor.
 struct Registered {
   UniqueFd fd;
   std::unique_ptr<File> file;
@@ -41,12 +41,12 @@ class Ior {
   Ior& operator=(const Ior&) = delete;
 
   int entries() const { return entries_; }
-  // The index of the request.
+  // Returns the index of the request.
   Result<int> put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,
                   const Segment& segment, const void* userdata);
   Result<unsigned> submit() { return ring_->submit(); }
   Result<int> wait(hf3fs_cqe* cqes, int most, int least, const timespec* abs_timeout);
-  // These go.
+  // Called when the file or the memory goes away.
   void forget(const Registered& file);
   void forget(const Iov& iov);
 
@@ -56,8 +56,8 @@ class Ior {
   const std::unique_ptr<Ring> ring_;
   const int entries_;
   Mutex mutex_;
-  std::vector<const void*> userdata_ GUARDED_BY(mutex_);  // by index
-  std::vector<int> free_ GUARDED_BY(mutex_);              // indexes
+  std::vector<const void*> userdata_ GUARDED_BY(mutex_);  // by index of the request
+  std::vector<int> free_ GUARDED_BY(mutex_);              // free indexes
   struct FileUse {
     std::shared_ptr<Registered> file;
     unsigned number;
@@ -66,11 +66,11 @@ class Ior {
   std::unordered_map<const Iov*, unsigned> iovs_ GUARDED_BY(mutex_);
 };
 
-// All that a process has of these.
+// All objects of the process.
 struct Registry {
   Mutex mutex;
-  // By the caller's descriptor, and by the name that we gave, which is below 0: the caller may
-  // close his, and then a descriptor of ours may get its number.
+  // By the caller's descriptor, and by the negative number that hf3fs_reg_fd() returned. The caller
+  // may close the descriptor, and its number may then be reused for one of ours.
   std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);
   std::set<Ior*> iors GUARDED_BY(mutex);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The calls of 3FS's USRBIO, on files of a Sluice mount: programs that were written for them build
- * and run unchanged, with this directory in the include path and -lsluice. docs/rings.md says what
- * is different. An ior is a ring of ring.h, an iov a buffer that the daemon can use.
+ * The functions of 3FS's USRBIO, for files of a Sluice mount. Programs written for USRBIO build and
+ * run unchanged, with this directory in the include path and -lsluice. docs/rings.md lists the
+ * differences. An ior is a ring of ring.h; an iov is a buffer that the daemon can use.
  *
- * Threads: as in 3FS: one thread prepares and submits on an ior, one waits; the rest is
- * thread-safe.
+ * Threads: as in 3FS, one thread prepares and submits on an ior, and one waits. All other functions
+ * are thread-safe.
  */
 #ifndef SLUICE_HF3FS_USRBIO_H
 #define SLUICE_HF3FS_USRBIO_H
@@ -25,7 +25,8 @@ extern "C" {
 typedef void* hf3fs_iov_handle;
 typedef void* hf3fs_ior_handle;
 
-/* Memory that bytes are read to and written from. The caller's to allocate, ours to fill in. */
+/* Memory for reads and writes. The caller allocates the structure; hf3fs_iovcreate() and similar
+ * functions fill it in. */
 struct hf3fs_iov {
   uint8_t* base;
   hf3fs_iov_handle iovh;
@@ -38,7 +39,7 @@ struct hf3fs_iov {
 
 /* A ring of requests. */
 struct hf3fs_ior {
-  struct hf3fs_iov iov; /* of no use here: the ring's memory is the library's */
+  struct hf3fs_iov iov; /* unused: the library owns the ring's memory */
   hf3fs_ior_handle iorh;
   char mount_point[256];
   bool for_read;
@@ -55,25 +56,25 @@ struct hf3fs_cqe {
   const void* userdata;
 };
 
-/* Whether the file or directory is on a Sluice mount. */
+/* Tells whether the file or directory is on a Sluice mount. */
 bool hf3fs_is_hf3fs(int fd);
-/* Writes the mount point that the path lies in. Returns its length + 1, or -1 if it is in none; if
- * that is more than `size`, nothing was written. */
+/* Writes the mount point of `path`. Returns its length + 1, or -1 if the path is not on a mount. If
+ * the result is larger than `size`, nothing was written. */
 int hf3fs_extract_mount_point(char* hf3fs_mount_point, int size, const char* path);
 
-/* 0 or a negative errno. `id` is as much as a name by which another process of this user can open
- * the memory, until it is unlinked or this process ends. */
+/* These return 0 or a negative errno. Another process of this user can open the memory by `id`
+ * until it is unlinked or this process ends. */
 int hf3fs_iovcreate(struct hf3fs_iov* iov, const char* hf3fs_mount_point, size_t size,
                     size_t block_size, int numa);
 int hf3fs_iovopen(struct hf3fs_iov* iov, const uint8_t id[16], const char* hf3fs_mount_point,
                   size_t size, size_t block_size, int numa);
 void hf3fs_iovunlink(struct hf3fs_iov* iov);
 void hf3fs_iovdestroy(struct hf3fs_iov* iov);
-/* Any memory of the caller's, which stays it. */
+/* Uses memory of the caller, who still owns it. */
 int hf3fs_iovwrap(struct hf3fs_iov* iov, void* base, const uint8_t id[16],
                   const char* hf3fs_mount_point, size_t size, size_t block_size, int numa);
 
-/* How much memory a ring takes; it is allocated with the ring. */
+/* The memory that a ring needs. It is allocated with the ring. */
 size_t hf3fs_ior_size(int entries);
 
 #define HF3FS_IOR_ALLOW_READ_UNCOMMITTED 1
@@ -89,24 +90,25 @@ int hf3fs_iorcreate4(struct hf3fs_ior* ior, const char* hf3fs_mount_point, int e
 void hf3fs_iordestroy(struct hf3fs_ior* ior);
 int hf3fs_io_entries(const struct hf3fs_ior* ior);
 
-/* Below 0: a name for the file besides its descriptor; more: an errno. */
+/* Returns a negative number that can be used like the descriptor, or a positive errno. */
 int hf3fs_reg_fd(int fd, uint64_t flags);
 void hf3fs_dereg_fd(int fd);
 
-/* The request's index, 0 or more, or a negative errno: -EAGAIN if the ring is full. */
+/* Returns the index of the request, 0 or more, or a negative errno; -EAGAIN if the ring is full. */
 int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov* iov, bool read, void* ptr,
                   int fd, size_t off, uint64_t len, const void* userdata);
 int hf3fs_submit_ios(const struct hf3fs_ior* ior);
-/* How many results, or a negative errno; fewer than `min_results` once it is `abs_timeout`, which
- * is of CLOCK_REALTIME. */
+/* Returns the number of results, or a negative errno. It is less than `min_results` if
+ * `abs_timeout` (CLOCK_REALTIME) has passed. */
 int hf3fs_wait_for_ios(const struct hf3fs_ior* ior, struct hf3fs_cqe* cqes, int cqec,
                        int min_results, const struct timespec* abs_timeout);
 
-/* 0 or an errno. */
+/* These return 0 or an errno. */
 int hf3fs_hardlink(const char* target, const char* link_name);
 int hf3fs_punchhole(int fd, int n, const size_t* start, const size_t* end, size_t flags);
 
-/* GPU memory. `gpu_device_id` is CUDA's number of the GPU. 0 or a negative errno. */
+/* GPU memory. `gpu_device_id` is CUDA's number of the GPU. The functions return 0 or a negative
+ * errno. */
 typedef struct hf3fs_gpu_ipc_handle {
   uint8_t bytes[128];
 } hf3fs_gpu_ipc_handle_t;
@@ -123,9 +125,9 @@ int hf3fs_iov_import_gpu(struct hf3fs_iov* iov, const hf3fs_gpu_ipc_handle_t* ha
                          const char* hf3fs_mount_point);
 void hf3fs_iovdestroy_gpu(struct hf3fs_iov* iov);
 bool hf3fs_iov_is_gpu(const struct hf3fs_iov* iov);
-/* -1 if it is none. */
+/* Returns -1 if the memory is not on a GPU. */
 int hf3fs_iov_gpu_device(const struct hf3fs_iov* iov);
-/* Waits for what the GPU is at; after a completion nothing more is needed. */
+/* Waits for the work of the GPU. It is not needed after a completion. */
 int hf3fs_iovsync_gpu(const struct hf3fs_iov* iov, int direction);
 
 #ifdef __cplusplus

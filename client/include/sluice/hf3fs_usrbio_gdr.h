@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Where programs for 3FS's GPU calls look for them. */
+ * The header that programs include for 3FS's GPU functions. */
 #include "hf3fs_usrbio.h"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The ioctls of a file on a Sluice mount: its bytes to and from GPU memory, or host memory that is
- * shared with the daemon. docs/ioctl.md describes each, with its errors.
+ * The ioctls of a file on a Sluice mount. They copy the file's bytes to and from GPU memory, or to
+ * and from host memory that is shared with the daemon. docs/ioctl.md describes each ioctl and its
+ * errors.
  *
- * FUSE passes one flat structure of at most 16,383 bytes: there are no pointers here. Structures
- * grow at their end. The size is part of an ioctl's number; the daemon goes by _IOC_NR alone, takes
- * what is missing at the end of an older, shorter structure as zero, and refuses (EINVAL) anything
- * but zero in reserved fields.
+ * FUSE passes one flat structure of at most 16,383 bytes, so no structure contains a pointer.
+ * Structures grow at their end. The size is part of an ioctl's number, but the daemon selects the
+ * operation by _IOC_NR alone. It treats fields that an older, shorter structure lacks as zero. A
+ * reserved field that is not zero is an error (EINVAL).
  */
 #ifndef SLUICE_IOCTL_H
 #define SLUICE_IOCTL_H
@@ -19,87 +20,90 @@
 #define SLUICE_UUID_SIZE 16
 #define SLUICE_IPC_HANDLE_SIZE 64
 
-/* How bytes travel. In a request: the one to take, or none other (EOPNOTSUPP); AUTO lets the daemon
- * choose. In a reply: the one taken. ABI: never renumber. */
+/* How bytes travel. In a request: the route to take; if it can't be taken, the request fails with
+ * EOPNOTSUPP. AUTO lets the daemon choose. In a reply: the route that was taken. ABI: never
+ * renumber. */
 enum sluice_route {
   SLUICE_ROUTE_AUTO = 0,
   SLUICE_ROUTE_GDS = 1,      /* cuFile, from the disk to the GPU with no copy in host memory */
   SLUICE_ROUTE_CUFILE = 2,   /* cuFile in its compatibility mode */
   SLUICE_ROUTE_MAPPED = 3,   /* the GPU reads the page cache itself */
   SLUICE_ROUTE_STAGED = 4,   /* through pinned host memory, in pieces, by several threads */
-  SLUICE_ROUTE_PAGEABLE = 5, /* pread(2) into plain memory and a copy: where none can be pinned */
-  SLUICE_ROUTE_HOST = 6,     /* into host memory; no GPU has a part in it */
+  SLUICE_ROUTE_PAGEABLE = 5, /* pread(2) into plain memory and a copy: if none can be pinned */
+  SLUICE_ROUTE_HOST = 6,     /* into host memory, without a GPU */
 };
 
-/* Why that route. ABI: never renumber; sluice_why_text() in libsluice has the words. */
+/* Why that route was taken. ABI: never renumber; sluice_why_text() in libsluice returns the text.
+ */
 enum sluice_why {
-  SLUICE_WHY_ASKED = 0,           /* the request named it */
-  SLUICE_WHY_FASTEST = 1,         /* nothing speaks against the fastest one */
+  SLUICE_WHY_ASKED = 0,           /* the request asked for this route */
+  SLUICE_WHY_FASTEST = 1,         /* nothing prevents the fastest route */
   SLUICE_WHY_HOST_MEMORY = 2,     /* the buffer is in host memory */
-  SLUICE_WHY_SMALL = 3,           /* a request so small that it is not worth more */
+  SLUICE_WHY_SMALL = 3,           /* the request is too small for a faster route to pay off */
   SLUICE_WHY_CACHED = 4,          /* the page cache has the bytes: a copy beats the disk */
-  SLUICE_WHY_NOT_CACHED = 5,      /* the page cache lacks the bytes */
-  SLUICE_WHY_REGISTERED = 6,      /* the file's page cache is registered with the GPU already */
-  SLUICE_WHY_READ_ONCE = 7,       /* registering pays from the second reading on */
-  SLUICE_WHY_CHANGED = 8,         /* changed a moment ago: not registered */
-  SLUICE_WHY_NO_MEMORY_LEFT = 9,  /* the share of memory that may be pinned is taken */
+  SLUICE_WHY_NOT_CACHED = 5,      /* the page cache does not have the bytes */
+  SLUICE_WHY_REGISTERED = 6,      /* the file's page cache is already registered with the GPU */
+  SLUICE_WHY_READ_ONCE = 7,       /* registering pays off from the second read on */
+  SLUICE_WHY_CHANGED = 8,         /* the file changed recently, so it is not registered */
+  SLUICE_WHY_NO_MEMORY_LEFT = 9,  /* the share of memory that may be pinned is used up */
   SLUICE_WHY_NO_DIRECT_PATH = 10, /* no nvidia-fs and no PCIe P2PDMA to this disk */
-  SLUICE_WHY_NO_CUFILE = 11,      /* libcufile is not there, or not usable */
-  SLUICE_WHY_CUFILE_REFUSED = 12, /* cuFile does not take this file */
-  SLUICE_WHY_WRITING = 13,        /* this is how writes go */
+  SLUICE_WHY_NO_CUFILE = 11,      /* libcufile is missing or unusable */
+  SLUICE_WHY_CUFILE_REFUSED = 12, /* cuFile does not accept this file */
+  SLUICE_WHY_WRITING = 13,        /* all writes take this route */
   SLUICE_WHY_NOT_PINNED = 14,     /* no host memory could be pinned */
 };
 
-/* What a buffer is. ABI: never renumber. */
+/* The kind of a buffer. ABI: never renumber. */
 enum sluice_buffer_kind {
   SLUICE_BUFFER_CUDA_IPC = 1, /* cudaMalloc memory: the handle of cudaIpcGetMemHandle */
   SLUICE_BUFFER_CUDA_FD = 2,  /* memory of the virtual memory API, exported as a file descriptor */
   SLUICE_BUFFER_MEMFD = 3,    /* host memory: a memfd that is sealed with F_SEAL_SHRINK */
 };
 
-/* What the daemon is, and how a large read of this file would travel. */
+/* Asks what the daemon supports, and which route a large read of this file would take. */
 struct sluice_query {
-  __u32 abi_version;               /* out: the daemon's */
-  __u32 kind;                      /* in: of the buffer (enum sluice_buffer_kind); 0: a GPU's */
-  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: which; zero: any */
+  __u32 abi_version; /* out: the daemon's ABI version */
+  __u32 kind;        /* in: kind of the buffer (enum sluice_buffer_kind); 0: GPU memory */
+  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: the buffer's GPU; zero: any GPU */
   __u64 file_size;                 /* out */
   __u32 route;                     /* out */
   __u32 why;                       /* out */
-  __u32 alignment;    /* out: multiples of this need no more than is asked for from the disk */
-  __u32 max_segments; /* out: of SLUICE_IOC_READV */
-  __u32 gpus;         /* out: how many the daemon can use */
+  __u32 alignment;                 /* out: alignment of the disk; requests need none */
+  __u32 max_segments;              /* out: limit for SLUICE_IOC_READV */
+  __u32 gpus;                      /* out: number of GPUs that the daemon can use */
   __u32 reserved;
-  char tier[32];    /* out: where the file is */
-  char reason[192]; /* out: route and why in words, and why not a faster one */
+  char tier[32];    /* out: the file's tier */
+  char reason[192]; /* out: route and reason in words, and why not a faster route */
 };
 
-/* Makes a buffer known. It belongs to this open file and to the calling process: nobody else can
- * name it, and it ends with either. sluice.h declares a function of the same name: where both are
- * included, C++ needs the word `struct`, too. */
+/* Registers a buffer. The buffer belongs to this open file and to the calling process: no other
+ * process or open file can use it, and it ends when either ends. sluice.h declares a function with
+ * the same name, so C++ code that includes both headers must write `struct sluice_buffer_register`.
+ */
 struct sluice_buffer_register {
   __u32 kind;
   __u32 reserved;
-  __u64 offset;            /* of the buffer in what the handle or the descriptor stands for */
+  __u64 offset;            /* of the buffer in the allocation (CUDA_*) or the memfd */
   __u64 length;            /* of the buffer */
-  __u64 allocation_length; /* CUDA_FD: of all that the descriptor stands for; else 0 */
-  __s32 fd;                /* CUDA_FD and MEMFD: the caller's; may be closed afterwards */
+  __u64 allocation_length; /* CUDA_FD: size of the whole allocation; otherwise 0 */
+  __s32 fd; /* CUDA_FD, MEMFD: a descriptor of the caller; may be closed afterwards */
   __u32 reserved2;
   __u8 gpu_uuid[SLUICE_UUID_SIZE];
   __u8 ipc_handle[SLUICE_IPC_HANDLE_SIZE];
-  __u64 buffer; /* out: names it from now on; never 0 */
+  __u64 buffer; /* out: the buffer's id, never 0 */
 };
 
 struct sluice_buffer_unregister {
   __u64 buffer;
 };
 
-/* One request moves at most so many bytes. */
+/* The most bytes that one request transfers. */
 #define SLUICE_MAX_TRANSFER (256u << 20)
 
-/* Reads from the file into the buffer, or writes from the buffer to the file. Nothing need be
- * aligned. As with read(2) and write(2), fewer bytes than asked for may be done: at the end of the
- * file, beyond SLUICE_MAX_TRANSFER, and when other requests wait. Ask again for the rest; a READ
- * that does none is at the end of the file. */
+/* Reads from the file into the buffer, or writes from the buffer to the file. Offsets and lengths
+ * need no alignment. As with read(2) and write(2), `done` may be less than `length`: at the end of
+ * the file, for requests larger than SLUICE_MAX_TRANSFER, and when other requests are waiting. Call
+ * again for the rest. A READ with `done` 0 is at the end of the file. */
 struct sluice_transfer {
   __u64 buffer;
   __u64 buffer_offset;
@@ -118,19 +122,20 @@ struct sluice_segment {
 };
 
 #define SLUICE_MAX_SEGMENTS 512
-#define SLUICE_MAX_SEGMENT (16u << 20) /* bytes of one segment of READV; READ has no such limit */
+/* The most bytes of one segment of READV; READ has no such limit. */
+#define SLUICE_MAX_SEGMENT (16u << 20)
 
-/* Several reads of one file into one buffer. A segment that meets the end of the file is short, and
- * the others are read. Segments are read in their order; when other requests wait, or beyond
- * SLUICE_MAX_TRANSFER, the last ones are not read: `count` comes back smaller, but not 0. Ask again
- * for the rest. */
+/* Reads several ranges of one file into one buffer. A segment that reaches the end of the file is
+ * short; the others are still read. Segments are read in order. When other requests are waiting, or
+ * beyond SLUICE_MAX_TRANSFER, the last segments are not read: `count` then comes back smaller, but
+ * never 0. Call again for the rest. */
 struct sluice_readv {
   __u64 buffer;
-  __u32 count; /* in: of segments, at most SLUICE_MAX_SEGMENTS; out: of those that were read */
-  __u32 route; /* in and out: of the largest segment */
+  __u32 count; /* in: number of segments, at most SLUICE_MAX_SEGMENTS; out: number read */
+  __u32 route; /* in: as in sluice_transfer; out: route of the largest segment */
   __u32 why;   /* out */
   __u32 reserved;
-  __u64 done; /* out: bytes, all segments together */
+  __u64 done; /* out: bytes of all segments together */
   struct sluice_segment segments[SLUICE_MAX_SEGMENTS];
 };
 
@@ -140,43 +145,44 @@ struct sluice_readv {
 struct sluice_prefetch {
   __u64 offset;
   __u64 length; /* 0: to the end of the file */
-  __u32 flags;  /* SLUICE_PREFETCH_*; WARM if 0 */
+  __u32 flags;  /* SLUICE_PREFETCH_*; 0 means WARM */
   __u32 reserved;
 };
 
-/* One route's figures, of reads and writes together, since the mount or the last reset. */
+/* Statistics of one route, reads and writes together, since the mount or the last reset. */
 struct sluice_route_stats {
   __u64 operations;
   __u64 failures;
   __u64 bytes;
-  __u64 busy_ns; /* time in which at least one such request was under way */
+  __u64 busy_ns; /* time during which at least one such request was in progress */
   __u64 latency_sum_ns;
   __u64 latency_p50_ns;
   __u64 latency_p99_ns;
-  __u64 peak_bytes_per_second; /* of one request of a MiB or more */
+  __u64 peak_bytes_per_second; /* of a single request of at least 1 MiB */
 };
 
 #define SLUICE_STATS_ROUTES 8
 
 struct sluice_stats {
-  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: of requests to and from this GPU only; zero: of all */
+  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: only requests of this GPU; zero: all requests */
   __u32 flags;                     /* in: SLUICE_STATS_RESET */
-  __u32 buffers;                   /* out: registered now */
+  __u32 buffers;                   /* out: number registered now */
   __u64 buffer_bytes;              /* out */
   __u64 pinned_bytes;              /* out: host memory pinned for staging */
   __u64 mapped_bytes;              /* out: page cache registered with GPUs */
   struct sluice_route_stats routes[SLUICE_STATS_ROUTES]; /* out: by enum sluice_route; [0]: all */
 };
 
-#define SLUICE_STATS_RESET 1u /* after reading them; needs the rights of the mount's owner */
+/* Start from zero after this reply. Only root and the user who mounted may do this. */
+#define SLUICE_STATS_RESET 1u
 
-/* Rings: many requests without a system call each. A ring is memory that the process shares with
- * the daemon: a header, a queue of entries from the process, a queue of completions from the
- * daemon. docs/rings.md has the rules. ABI: never move or renumber. */
+/* Rings: many requests without a system call for each. A ring is memory that the process shares
+ * with the daemon. It has a header, a queue of entries written by the process, and a queue of
+ * completions written by the daemon. docs/rings.md has the rules. ABI: never move or renumber. */
 #define SLUICE_RING_MAGIC 0x52434c53u /* "SLCR" */
 #define SLUICE_RING_VERSION 1u
 #define SLUICE_RING_MAX_ENTRIES 32768u
-#define SLUICE_RING_HEADER_SIZE 4096u /* the entries come behind it, then the completions */
+#define SLUICE_RING_HEADER_SIZE 4096u /* the entries follow it, then the completions */
 
 enum sluice_ring_operation {
   SLUICE_RING_NOP = 0, /* completes with 0 */
@@ -185,15 +191,15 @@ enum sluice_ring_operation {
 };
 
 struct sluice_ring_entry {
-  __u64 user_data; /* comes back with the completion */
-  __u64 file;      /* of RING_ADD_FILE */
-  __u64 buffer;    /* of BUFFER_REGISTER on the open file that the ring was made on */
+  __u64 user_data; /* returned in the completion */
+  __u64 file;      /* a token from RING_ADD_FILE */
+  __u64 buffer;    /* id from BUFFER_REGISTER on the open file that the ring was created on */
   __u64 buffer_offset;
   __u64 file_offset;
   __u64 length;
   __u32 operation;
-  __u32 flags;    /* 0 */
-  __u64 reserved; /* 0 */
+  __u32 flags;    /* must be 0 */
+  __u64 reserved; /* must be 0 */
 };
 
 struct sluice_ring_completion {
@@ -204,53 +210,54 @@ struct sluice_ring_completion {
   __u64 flags;  /* SLUICE_RING_IN_PROCESS */
 };
 
-#define SLUICE_RING_IN_PROCESS 1u /* libsluice did it in this process, not the daemon */
+#define SLUICE_RING_IN_PROCESS 1u /* libsluice did it in this process, without the daemon */
 
-/* Each of these words has a cache line of its own. Indexes count up and wrap around; entry i is in
- * place i % entries. */
+/* Each of these words has its own cache line. Indexes count up and wrap around; entry i is in place
+ * i % entries. */
 struct sluice_ring_header {
   __u32 magic;
   __u32 version;
   __u32 entries;     /* a power of two, at most SLUICE_RING_MAX_ENTRIES */
-  __u32 completions; /* a power of two, at least as many */
+  __u32 completions; /* a power of two, at least `entries` */
   __u32 reserved[12];
-  __u32 submitted; /* the process's: entries before this index are there */
+  __u32 submitted; /* written by the process: entries before this index are ready */
   __u32 padding1[15];
-  __u32 taken; /* the daemon's: places of entries before this index are free again */
+  __u32 taken; /* written by the daemon: places of entries before this index are free */
   __u32 padding2[15];
-  __u32 completed; /* the daemon's: completions before this index are there */
+  __u32 completed; /* written by the daemon: completions before this index are ready */
   __u32 padding3[15];
-  __u32 reaped; /* the process's: places of completions before this index are free again */
+  __u32 reaped; /* written by the process: places of completions before this index are free */
   __u32 padding4[15];
-  __u32 sleeping; /* 1: the daemon sleeps; whoever sets it to 0 wakes it: a futex, shared */
+  __u32 sleeping; /* 1: the daemon sleeps; to wake it, set 0 and FUTEX_WAKE (shared futex) */
   __u32 padding5[15];
   __u32 waiting; /* 1: the process waits for completions */
   __u32 padding6[15];
-  __u32 bell; /* counts up when something came for one that waits: a futex, shared */
+  __u32 bell; /* counts up when a waiting process must look again; a shared futex */
   __u32 padding7[15];
-  __u32 ended; /* the daemon's: not 0: the errno for which it serves the ring no more */
+  __u32 ended; /* written by the daemon: if not 0, the errno with which it ended the ring */
   __u32 padding8[15];
 };
 
-/* Makes a ring of a memfd, sealed against shrinking, that begins with a filled in header. It
- * belongs to this open file and to the calling process, and ends with either. */
+/* Creates a ring in a memfd that is sealed against shrinking and begins with a filled-in header.
+ * The ring belongs to this open file and to the calling process, and ends when either ends. */
 struct sluice_ring_create {
-  __s32 fd; /* the caller's; may be closed afterwards */
+  __s32 fd; /* a descriptor of the caller; may be closed afterwards */
   __u32 reserved;
-  __u64 length; /* of all of it */
-  __u64 ring;   /* out: names it from now on; never 0 */
+  __u64 length; /* of the whole memory */
+  __u64 ring;   /* out: the ring's id, never 0 */
 };
 
-/* Returns when nothing of it is under way any more. */
+/* Ends a ring. Returns when none of its requests is in progress. */
 struct sluice_ring_destroy {
   __u64 ring;
 };
 
-/* Lets entries of the ring name the file that this is asked of, for what it is open for. Ends with
- * the open file, or by RING_DROP_FILE, which returns when nothing of it is under way any more. */
+/* RING_ADD_FILE returns a token for the file it is called on. Entries of the ring may use the file
+ * by this token, with the access mode of this open file. The token ends with the open file or with
+ * RING_DROP_FILE, which returns when no request with the token is in progress. */
 struct sluice_ring_file {
   __u64 ring;
-  __u64 file; /* RING_ADD_FILE: out, never 0 */
+  __u64 file; /* the token, never 0; RING_ADD_FILE: out */
 };
 
 #define SLUICE_IOC_TYPE 0xE6

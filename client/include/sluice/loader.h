@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Models and other collections of named pieces of files, into one piece of memory of the caller's.
+ * Loads models, and other collections of named ranges of files, into one piece of memory that the
+ * caller provides (the arena).
  *
- * A sluice_model is a list of tensors: of a safetensors file, of all files of an index, or named
- * ranges that the caller describes. It knows where each would lie in an arena, and fills one in
- * large reads, several at a time, with no copy in between. A part of a model is a model, too: that
- * is how layers and other subsets are loaded.
+ * A sluice_model is a list of tensors: those of a safetensors file, those of all files of an index,
+ * or named ranges that the caller describes. It has a place in the arena for each tensor, and fills
+ * the arena with large reads, several at a time, without intermediate copies. A part of a model is
+ * also a model; layers and other subsets are loaded that way.
  *
- * Headers are not trusted: what does not add up is EUCLEAN, and sluice_error() names the file, the
- * tensor and what is wrong. The other errors, and threads, are as in sluice.h.
+ * File headers are checked before use. An inconsistent file gives EUCLEAN, and sluice_error() tells
+ * the file, the tensor and what is wrong. Other errors and the rules for threads are those of
+ * sluice.h.
  */
 #ifndef SLUICE_LOADER_H
 #define SLUICE_LOADER_H
@@ -19,18 +21,18 @@
 extern "C" {
 #endif
 
-/* Where tensors begin in an arena. */
+/* In the arena, tensors begin at multiples of this. */
 #define SLUICE_ARENA_ALIGNMENT 256
 
 typedef struct sluice_model sluice_model;
 typedef struct sluice_layers sluice_layers;
 
-/* It, and what it points to, belong to the model. Rows are what shape[0] counts (a tensor without
- * dimensions is one row): those of an embedding, the records of a range. sluice_gather takes the
- * file, row_bytes and file_offset as they are here. */
+/* A tensor, and everything it points to, belongs to the model. shape[0] is the number of rows (a
+ * tensor without dimensions is one row): the rows of an embedding, the records of a range. `file`,
+ * `row_bytes` and `file_offset` can be passed to sluice_gather() as they are. */
 struct sluice_tensor {
   const char* name;
-  const char* dtype; /* as safetensors calls it: "BF16"; of a range "U8" */
+  const char* dtype; /* safetensors' name, such as "BF16"; "U8" for a range */
   const uint64_t* shape;
   uint32_t dimensions;
   uint32_t reserved;
@@ -42,64 +44,66 @@ struct sluice_tensor {
   uint64_t arena_offset;
 };
 
-/* Rows of one size at some place of a file. */
+/* Describes a range of a file: rows of one size. */
 struct sluice_range {
   const char* path;
-  const char* name; /* null: the path */
+  const char* name; /* NULL: the path */
   uint64_t offset;
-  uint64_t row_bytes; /* 0: 1 */
-  uint64_t rows;      /* 0: as many whole ones as the file has */
+  uint64_t row_bytes; /* 0 means 1 */
+  uint64_t rows;      /* 0: all complete rows up to the end of the file */
 };
 
-/* Opens a safetensors file, an index of several (*.json), or a folder that has either by its usual
- * name: model.safetensors.index.json, model.safetensors. */
+/* Opens a safetensors file, an index of several (*.json), or a folder that contains
+ * model.safetensors.index.json or model.safetensors. */
 int sluice_model_open(const char* path, sluice_model** model);
-/* A model of ranges: many whole files, or the kinds of data that one file has. */
+/* Makes a model of ranges, such as many whole files, or several kinds of data in one file. */
 int sluice_model_open_ranges(const struct sluice_range* ranges, size_t count, sluice_model** model);
-/* A model of some tensors of a model, with an arena of its own; either may be closed first. ENOENT
- * if there is no such tensor. */
+/* Makes a model of some tensors of a model, with its own arena. The two may be closed in any order.
+ * ENOENT: there is no tensor with that name. */
 int sluice_model_select(const sluice_model* model, const char* const* names, size_t count,
                         sluice_model** part);
-/* Not while it is being loaded, nor while layers of it are streamed. */
+/* Must not be called while the model is loaded or while layers of it are streamed. */
 void sluice_model_close(sluice_model* model);
 
-/* In the order of their bytes in the files. */
+/* The number of tensors. They are in the order of their bytes in the files. */
 size_t sluice_model_count(const sluice_model* model);
-/* Null if there is none. */
+/* These return NULL if there is no such tensor. */
 const struct sluice_tensor* sluice_model_tensor(const sluice_model* model, size_t index);
 const struct sluice_tensor* sluice_model_find(const sluice_model* model, const char* name);
-/* How large an arena has to be: a multiple of SLUICE_ARENA_ALIGNMENT, or 0. */
+/* The size of the arena in bytes: a multiple of SLUICE_ARENA_ALIGNMENT, or 0. */
 uint64_t sluice_model_arena(const sluice_model* model);
 
-/* Reads all tensors to buffer[buffer_offset + arena_offset]. Returns their bytes: all, or an error.
- * `progress`, which may be null, is called in the calling thread now and then, and at the end; if
- * it returns anything but 0, no further read is begun and the load is ECANCELED. */
+/* Reads every tensor to buffer[buffer_offset + arena_offset]. Returns the number of bytes of all
+ * tensors; a load that can't read them all fails. `progress` may be NULL. It is called in the
+ * calling thread from time to time, and at the end. If it returns a value other than 0, no further
+ * read is started and the load fails with ECANCELED. */
 typedef int (*sluice_progress)(void* user, uint64_t done, uint64_t total);
 ssize_t sluice_model_load(sluice_model* model, sluice_buffer* buffer, size_t buffer_offset,
                           sluice_progress progress, void* user, struct sluice_result* result);
 
-/* Reads `count` rows of a tensor from row `first` on. ERANGE if it has no such rows: what lies
- * behind them in the file is somebody else's. */
+/* Reads `count` rows of a tensor, starting with row `first`. ERANGE: the tensor has no such rows.
+ */
 ssize_t sluice_tensor_read(const struct sluice_tensor* tensor, uint64_t first, uint64_t count,
                            sluice_buffer* buffer, size_t buffer_offset,
                            struct sluice_result* result);
 
-/* Layers (parts of a model, each loaded as one) in turn, the next ones while one is worked with.
- * The buffer has `slots` places for them from `buffer_offset` on, each as large as the largest
- * arena. Loading begins with layer 0; after sluice_layers_acquire(i) it goes on with i + 1, and
- * with SLUICE_LAYERS_AGAIN from the last to the first. Models and buffer must outlive it. */
+/* Streams layers through a buffer. A layer is a model that is loaded as a whole. The buffer has
+ * `slots` slots, starting at `buffer_offset`, each as large as the largest arena. The next layers
+ * are loaded while the caller uses one. Loading begins with layer 0. After sluice_layers_acquire(i)
+ * it continues with i + 1; with SLUICE_LAYERS_AGAIN, layer 0 follows the last layer. Models and
+ * buffer must outlive the layers. */
 #define SLUICE_LAYERS_AGAIN 1u
 int sluice_layers_open(sluice_model* const* models, size_t count, sluice_buffer* buffer,
                        size_t buffer_offset, size_t slots, uint32_t flags, sluice_layers** layers);
-/* Waits until the layer is there, and returns where its arena begins in the buffer. It stays until
- * it is released. EBUSY if it is acquired already, or no slot is left. Any order is right; the next
- * one is fast. */
+/* Waits until the layer is loaded and returns the offset of its arena in the buffer. The layer
+ * stays until it is released. EBUSY: it is already acquired, or no slot is free. Layers may be
+ * acquired in any order, but only the next ones are loaded in advance. */
 int64_t sluice_layers_acquire(sluice_layers* layers, size_t layer);
-/* The slot may be filled anew: now, or once the CUDA stream has done what it was given so far.
- * EOPNOTSUPP while the stream is being captured into a graph. */
+/* These allow the slot to be filled again: at once, or when the CUDA stream has finished the work
+ * it has so far. EOPNOTSUPP: the stream is being captured into a graph. */
 int sluice_layers_release(sluice_layers* layers, size_t layer);
 int sluice_layers_release_stream(sluice_layers* layers, size_t layer, void* stream);
-/* Waits for reads that are under way, and for streams to come to the releases that they have. */
+/* Waits for reads in progress, and for streams to reach the releases that were put into them. */
 void sluice_layers_close(sluice_layers* layers);
 
 #ifdef __cplusplus

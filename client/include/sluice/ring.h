@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Rings of libsluice: many small requests on their way at once, without a system call each.
+ * Rings of libsluice: many small requests in progress at once, without a system call for each.
  *
- * A ring has a queue of requests and one of completions in memory that is shared with the daemon of
- * a Sluice mount, which does those of one file and buffer together. What the daemon can't do (a
- * file that is elsewhere, plain memory that it can't reach, a daemon without GPUs) a thread of this
- * process does, and the completion's flags say so: a program need not care.
+ * A ring has a queue of requests and a queue of completions in memory that is shared with the
+ * daemon of a Sluice mount. The daemon does the requests of one file and buffer together. A thread
+ * of this process does what the daemon can't: requests for files that are not on the mount, for
+ * plain memory, or for a GPU if the daemon has none. The flags of the completion tell which one did
+ * it.
  *
- * Functions return 0 or a count, or a negative errno; sluice_error() then has a sentence about it.
- * Threads: all functions may be called from any thread at once; a ring a thread is faster. A ring
- * belongs to its process: a child after fork() makes its own.
+ * Functions return 0 or a count on success and a negative errno on failure; sluice_error() then
+ * returns a description. Threads: all functions may be called from any thread at the same time, but
+ * one ring per thread is faster. A ring belongs to its process: a child creates its own after
+ * fork().
  */
 #ifndef SLUICE_RING_H
 #define SLUICE_RING_H
@@ -21,68 +23,69 @@
 #ifdef __cplusplus
 extern "C" {
 #pragma GCC diagnostic push
-/* Some functions are called as the structures of their ioctls: as stat() and struct stat. */
+/* Some functions have the names of ioctl structures, as stat() and struct stat do. */
 #pragma GCC diagnostic ignored "-Wshadow"
 #endif
 
 typedef struct sluice_ring sluice_ring;
 
-/* For at most `entries` requests under way at once (rounded up to a power of two, at most 32,768).
- */
+/* Creates a ring for at most `entries` requests at once (rounded up to a power of two, at most
+ * 32,768). */
 int sluice_ring_create(unsigned entries, sluice_ring** ring);
-/* Waits for what the servers are at; what they have not begun is not done. */
+/* Waits for requests in progress. Requests that have not started are dropped. */
 void sluice_ring_destroy(sluice_ring* ring);
 
-/* Make a file, or memory (sluice_buffer_register(), sluice_buffer_create()), known to the ring.
- * Return a number that requests name it by, 0 or more. They must outlive the ring, or be dropped
- * first, when none of their requests is under way. */
+/* These add a file, or a buffer (from sluice_buffer_register() or sluice_buffer_create()), to the
+ * ring and return its number there, 0 or more. Files and buffers must outlive the ring, or be
+ * dropped when none of their requests is in progress. */
 int sluice_ring_add_file(sluice_ring* ring, sluice_file* file);
 int sluice_ring_drop_file(sluice_ring* ring, int file);
 int sluice_ring_add_buffer(sluice_ring* ring, sluice_buffer* buffer);
 int sluice_ring_drop_buffer(sluice_ring* ring, int buffer);
 
-/* Put a request into the queue; it begins with the next sluice_ring_submit(). -EAGAIN: `entries`
- * are under way already, take completions first. Requests have no order among themselves. */
+/* These put a request into the queue. It starts with the next sluice_ring_submit(). -EAGAIN:
+ * `entries` requests are in progress; take completions first. Requests may be done in any order. */
 int sluice_ring_read(sluice_ring* ring, int file, int buffer, uint64_t buffer_offset,
                      uint64_t length, uint64_t file_offset, uint64_t user_data);
 int sluice_ring_write(sluice_ring* ring, int file, int buffer, uint64_t buffer_offset,
                       uint64_t length, uint64_t file_offset, uint64_t user_data);
-/* Begins what is in the queue, and returns how many that were. */
+/* Starts the requests in the queue and returns their number. */
 int sluice_ring_submit(sluice_ring* ring);
-/* Takes up to `most` completions, and waits until there are `least`; 0 does not wait. Returns how
- * many: fewer than `least` when `timeout` (null: none) was over and some had come; -ETIMEDOUT if
- * none had. -ESHUTDOWN, -ENOTCONN: the mount has ended, and what was under way with it; -EAGAIN,
- * -ENOMEM: this process had no thread or memory to go on with its part. */
+/* Takes up to `most` completions, waiting until there are at least `least`; with `least` 0 it does
+ * not wait. Returns the number of completions. It is less than `least` if `timeout` has passed
+ * (NULL: no timeout) and some had arrived; if none had, the result is -ETIMEDOUT. -ESHUTDOWN,
+ * -ENOTCONN: the mount has ended, and its requests with it. -EAGAIN, -ENOMEM: this process has no
+ * thread or memory for the requests that it does itself. */
 int sluice_ring_wait(sluice_ring* ring, struct sluice_ring_completion* completions, unsigned most,
                      unsigned least, const struct timespec* timeout);
-/* An eventfd that gets readable when completions came since it was last read; the ring's to close.
- */
+/* Returns an eventfd that becomes readable when completions have arrived since it was last read.
+ * The ring closes it. */
 int sluice_ring_eventfd(sluice_ring* ring);
 
-/* Host memory that the daemon and other processes can use as well: a memfd. */
+/* Allocates host memory that the daemon and other processes can also use: a memfd. */
 int sluice_buffer_create(size_t length, sluice_buffer** buffer);
-/* Where the buffer is: in host memory, or on its GPU. */
+/* The address of the buffer, in host memory or on its GPU. */
 void* sluice_buffer_memory(sluice_buffer* buffer);
 
-/* A buffer as another process finds it. Flat: send the bytes as they are. The buffer has to live,
- * in this process, until the other has imported it. Who gets a memfd by other ways (SCM_RIGHTS)
- * puts his own pid and descriptor there. */
+/* Describes a buffer to another process. The structure has no pointers and can be sent as it is.
+ * The buffer must exist in this process until the other one has imported it. A process that
+ * receives the memfd in another way (SCM_RIGHTS) fills in its own pid and descriptor. */
 struct sluice_shared_buffer {
   uint32_t version; /* 1 */
   uint32_t kind;    /* SLUICE_BUFFER_MEMFD or SLUICE_BUFFER_CUDA_IPC */
   uint64_t offset;
   uint64_t length;
   uint64_t allocation_length; /* 0 */
-  int32_t pid;                /* MEMFD: whose descriptor */
+  int32_t pid;                /* MEMFD: the process of `fd` */
   int32_t fd;
   uint64_t inode; /* MEMFD: st_ino */
   uint8_t gpu_uuid[SLUICE_UUID_SIZE];
   uint8_t ipc_handle[SLUICE_IPC_HANDLE_SIZE];
 };
-/* -EOPNOTSUPP for memory that can't be shared: plain host memory, a GPU's in several pieces, or of
- * CUDA's virtual memory API (cuMemCreate; PyTorch's expandable segments). */
+/* Fails with -EOPNOTSUPP if the memory can't be shared: plain host memory, GPU memory of several
+ * allocations, or CUDA's virtual memory API (cuMemCreate; PyTorch's expandable segments). */
 int sluice_buffer_export(sluice_buffer* buffer, struct sluice_shared_buffer* shared);
-/* Memory of another process, mapped here. Takes the right to look at that process (same user). */
+/* Maps memory of another process. This needs ptrace rights over that process (same user). */
 int sluice_buffer_import(const struct sluice_shared_buffer* shared, sluice_buffer** buffer);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""File bytes to and from GPU memory, on a Sluice mount and on any other file.
+"""Transfers file bytes to and from GPU memory, for files on a Sluice mount and for any other file.
 
     import sluice, torch
 
@@ -7,7 +7,7 @@
     with sluice.open("/mnt/pool/model.bin") as file:
         print(file.read_into(weights))
 
-Needs libsluice.so.1 and nothing else: PyTorch, CuPy and NumPy are used if you use them. docs/python.md is the guide.
+Needs only libsluice.so.1. PyTorch, CuPy and NumPy are used only if you use them. docs/python.md is the guide.
 """
 from ._control import Stat, pin, prefetch, stat, unpin
 from ._file import Buffer, File, Result, Route, open, register

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a file on a Sluice mount says of itself, and where it is told to be: the attributes user.sluice.*."""
+"""Tiers, pins and state of files on a Sluice mount: the attributes user.sluice.*."""
 import dataclasses
 import errno
 import os
@@ -13,13 +13,13 @@ Path = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """A file or directory of a mount."""
-    tier: str  # that it is on; of a directory, all that have a copy, separated by commas
-    pin: str | None  # the tier that it is pinned to, itself or by a directory above
+    """The state of a file or directory on a mount."""
+    tier: str  # its tier; of a directory, all tiers that have a copy, separated by commas
+    pin: str | None  # the tier that it, or a directory above it, is pinned to
     heat: float | None  # its score, decayed to now
     accesses: int | None  # how often it was opened
     location: str | None  # its path on its tier
-    gpu: str | None  # the route that a read into a GPU would take, and why
+    gpu: str | None  # the route a GPU read of this file would take, and why
 
 
 def _get(path: Path, name: str) -> str | None:
@@ -33,14 +33,15 @@ def _get(path: Path, name: str) -> str | None:
 
 def _tier_of(path: Path) -> str:
     tier = _get(path, "tier")
-    # Attributes of a mount are never listed; one that is was put there by somebody, on some other filesystem.
+    # The mount never lists its attributes. If this one is listed, a user has set it on another
+    # filesystem.
     if tier is None or _PREFIX + "tier" in os.listxattr(path):
-        raise Error(errno.EOPNOTSUPP, f"{path} is not on a Sluice mount: it has no tier")
+        raise Error(errno.EOPNOTSUPP, f"{path} is not on a Sluice mount")
     return tier
 
 
 def stat(path: Path) -> Stat:
-    """What a mount says about a file. Error (EOPNOTSUPP) for files elsewhere."""
+    """Returns the state of a file on a mount. Error (EOPNOTSUPP) for other files."""
     tier = _tier_of(path)
     heat, accesses = _get(path, "heat"), _get(path, "accesses")
     return Stat(tier, _get(path, "pin"), float(heat) if heat else None, int(accesses) if accesses else None,
@@ -48,8 +49,8 @@ def stat(path: Path) -> Stat:
 
 
 def pin(path: Path, tier: str) -> None:
-    """Keeps a file, or all below a directory, on a tier. What is elsewhere moves there in the background."""
-    _tier_of(path)  # elsewhere, this would be an attribute like any other
+    """Keeps a file, or everything below a directory, on a tier. Files on other tiers move there in the background."""
+    _tier_of(path)  # on another filesystem the attribute would simply be stored
     try:
         os.setxattr(path, _PREFIX + "pin", tier.encode())
     except OSError as error:
@@ -58,7 +59,7 @@ def pin(path: Path, tier: str) -> None:
 
 
 def unpin(path: Path) -> None:
-    """Takes the pin of a file or directory away. Error (ENODATA) if it has none of its own."""
+    """Removes the pin of a file or directory. Error (ENODATA) if it has no pin of its own."""
     _tier_of(path)
     try:
         os.removexattr(path, _PREFIX + "pin")

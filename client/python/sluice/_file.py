@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Files and the memory that their bytes go to."""
+"""Files, and the buffers they are read into and written from."""
 import asyncio
 import atexit
 import contextlib
@@ -26,21 +26,21 @@ _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_WRONLY | os.O_CREAT | os.
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a request did. `bytes` is less than asked for only at the end of the file."""
+    """The result of a request. `bytes` is less than requested only at the end of the file."""
     bytes: int
-    route: str  # how they travelled: "staged", "mapped", "host", ...
-    why: str  # why by that route, in words
-    in_process: bool  # by this process; else by the daemon of the mount
+    route: str  # how the bytes travelled: "staged", "mapped", "host", ...
+    why: str  # the reason for that route
+    in_process: bool  # True: by this process; False: by the daemon of the mount
 
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """How a large read would travel."""
+    """The route that a large read would take."""
     route: str
     why: str
-    reason: str  # a sentence: also why not by a faster route
-    tier: str | None  # where the file is; None if it is not on a Sluice mount
-    alignment: int  # multiples of this need no more than is asked for from the disk
+    reason: str  # a sentence, including why not a faster route
+    tier: str | None  # the file's tier; None if it is not on a Sluice mount
+    alignment: int  # of the disk; requests need none
 
 
 def _whole(value: Any, name: str) -> int:
@@ -60,13 +60,13 @@ def _result(done: int, struct: ResultStruct) -> Result:
 
 
 class Buffer:
-    """Memory that libsluice knows, made by register(). It may be given wherever a tensor or an array may."""
+    """Registered memory, returned by register(). It can be used wherever a tensor or an array can."""
 
     def __init__(self, memory: Memory, target: Any = None) -> None:
         raw = ctypes.c_void_p()
         if memory.length > 0:
             check(library().sluice_buffer_register(memory.address, memory.length, ctypes.byref(raw)))
-        # Until the last request is done, also after close(), the handle holds the memory.
+        # The handle keeps the memory until the last request is done, even after close().
         self._handle = Handle(raw.value or 0, _unregister, "the buffer", keep=memory)
         self._target = target
         self._place = memory.address, memory.length
@@ -82,7 +82,7 @@ class Buffer:
         self.close()
 
     def close(self) -> None:
-        """Gives the memory back. Requests that are under way keep it until they are done."""
+        """Releases the memory. Requests in progress keep it until they are done."""
         self._target = None
         self._handle.close()
 
@@ -91,7 +91,7 @@ class Buffer:
             self._handle.close()
 
     def _again(self) -> Memory:
-        """The memory for one more request, which has to wait for what the GPU has to do with it by now."""
+        """Returns the memory for one request, which must wait for the GPU work queued on it so far."""
         if self._target is None:
             return Memory(*self._place, owner=None)
         memory = memory_of(self._target, writable=True)
@@ -106,20 +106,20 @@ def _unregister(raw: int) -> None:
 
 
 def register(target: Any) -> Buffer:
-    """Makes a tensor or an array known once, for many requests:
+    """Registers a tensor or an array once, for many requests:
 
         with sluice.register(tensor) as buffer:
             for offset in offsets:
                 file.read_into(buffer, offset)
 
-    Without it each request registers its memory by itself, which costs from microseconds to a millisecond. The buffer
-    holds the tensor until it is closed.
+    Otherwise each request registers its memory, which takes between microseconds and a millisecond. The buffer keeps the
+    tensor until it is closed.
     """
     return Buffer(memory_of(target, writable=True), target)
 
 
 class File:
-    """An open file; see open(). Threads: any, at once."""
+    """An open file; see open(). Several threads may use it at once."""
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "r") -> None:
         flags = _MODES.get(mode.replace("b", ""))
@@ -149,53 +149,53 @@ class File:
         return self._handle.closed
 
     def close(self) -> None:
-        """No further requests; those under way are finished."""
+        """Closes the file. Requests in progress are finished."""
         self._handle.close()
 
     @property
     def size(self) -> int:
-        """In bytes, now."""
+        """The current size in bytes."""
         with self._handle as file:
             return check(library().sluice_size(file))
 
     def read_into(self, target: Any, offset: int = 0, length: int | None = None, *, target_offset: int = 0) -> Result:
-        """Fills `target` with the bytes from `offset` on.
+        """Fills `target` with the file's bytes, starting at `offset`.
 
-        `target` is a torch, cupy or numpy array, a bytearray, a memoryview or a registered Buffer, contiguous; all of it
-        is filled, or `length` bytes of it from its byte `target_offset` on. Waits until the GPU has done what the current
-        stream had for it to do.
+        `target` is a torch, cupy or numpy array, a bytearray, a memoryview or a registered Buffer. It must be contiguous.
+        All of it is filled, or `length` bytes starting at its byte `target_offset`. Waits until the GPU has finished the
+        work in the current stream.
         """
         return self._transfer(library().sluice_read, target, offset, length, target_offset, writable=True)
 
     def write_from(self, source: Any, offset: int = 0, length: int | None = None, *, source_offset: int = 0) -> Result:
-        """Writes the bytes of `source`, or `length` of them from its byte `source_offset` on, at `offset`. All are written,
-        or it is an Error."""
+        """Writes the bytes of `source`, or `length` bytes starting at its byte `source_offset`, to the file at `offset`.
+        Raises an Error unless all are written."""
         return self._transfer(library().sluice_write, source, offset, length, source_offset, writable=False)
 
     async def read_into_async(self, target: Any, offset: int = 0, length: int | None = None, *,
                               target_offset: int = 0) -> Result:
-        """As read_into(), while the event loop goes on.
+        """Like read_into(), without blocking the event loop.
 
-        A cancelled read has no result, but its bytes may still arrive: the memory is held until they have, so don't use it
-        for something else before."""
+        A cancelled read has no result, but its bytes may still arrive. The memory is kept until then; do not use it for
+        anything else before."""
         return await self._transfer_async(library().sluice_read_async, target, offset, length, target_offset, writable=True)
 
     async def write_from_async(self, source: Any, offset: int = 0, length: int | None = None, *,
                                source_offset: int = 0) -> Result:
-        """As write_from(), while the event loop goes on. A cancelled write may still be done."""
+        """Like write_from(), without blocking the event loop. A cancelled write may still be done."""
         return await self._transfer_async(library().sluice_write_async, source, offset, length, source_offset,
                                           writable=False)
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """The bytes themselves: for headers and the like."""
+        """Returns the bytes, for headers and other small parts."""
         offset = _whole(offset, "offset")
         left = max(self.size - offset, 0)
         data = bytearray(left if length is None else min(_whole(length, "length"), left))
         return bytes(memoryview(data)[:self.read_into(data, offset).bytes])
 
     def readv(self, target: Any, segments: Iterable[tuple[int, int, int]]) -> Result:
-        """Reads many ranges at once: (file_offset, target_offset, length) each. One that meets the end of the file is
-        short, and the others are read."""
+        """Reads many ranges at once. A segment is (file_offset, target_offset, length). A segment that reaches the end of
+        the file is short; the others are still read."""
         ranges = [tuple(_whole(number, "a number of a segment") for number in each) for each in segments]
         if any(len(each) != 3 for each in ranges):
             raise ValueError("a segment is (file_offset, target_offset, length)")
@@ -215,18 +215,18 @@ class File:
 
     def gather(self, index: Any, dim: int | Sequence[int] | None = None, dtype: Any = None, offset: int = 0,
                device: Any = None, out: Any = None) -> Any:
-        """As sluice.gather(): rows of this file by number."""
+        """Like sluice.gather(): reads rows of this file by number."""
         from ._gather import gather_rows
         return gather_rows(self, index, dim, dtype, offset, device, out)
 
     def scatter(self, index: Any, values: Any, offset: int = 0) -> Result:
-        """As sluice.scatter(): writes rows of this file by number."""
+        """Like sluice.scatter(): writes rows of this file by number."""
         from ._gather import scatter_rows
         return scatter_rows(self, index, values, offset)
 
     def prefetch(self, offset: int = 0, length: int | None = None, promote: bool = False) -> None:
-        """Reads the range, or all from `offset` on, into the page cache in the background. With `promote`, the file moves
-        to the fastest tier of its mount instead, also in the background."""
+        """Reads the range, or everything from `offset` on, into the page cache in the background. With `promote`, moves the
+        file to the fastest tier of its mount instead, also in the background."""
         offset = _whole(offset, "offset")
         length = None if length is None else _whole(length, "length")
         if length == 0:
@@ -235,7 +235,7 @@ class File:
             check(library().sluice_prefetch(file, offset, length or 0, _PREFETCH_PROMOTE if promote else _PREFETCH_WARM))
 
     def route(self, target: Any = None) -> Route:
-        """How a large read into `target` would travel, and why; None: into the memory of a GPU."""
+        """Returns the route that a large read into `target` would take, and why. None stands for GPU memory."""
         query = QueryStruct()
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(self._handle)
@@ -276,17 +276,17 @@ class File:
         return result if rest is None else _sum(result, await self._transfer_async(function, target, *rest, writable))
 
     def _rest(self, result: Result, arguments: list[int], is_read: bool) -> tuple[int, int, int] | None:
-        """What is left of a write that an error ended early, and that the next try will tell."""
+        """Writes the rest of a write that an error ended early. The next attempt raises the error."""
         _, _, start, length, offset = arguments
         if is_read or result.bytes == length:
             return None
         if result.bytes == 0:
-            raise Error(errno.EIO, f"write {self.path}: none of {length} bytes were written")
+            raise Error(errno.EIO, f"write {self.path}: no bytes of {length} were written")
         return offset + result.bytes, length - result.bytes, start + result.bytes
 
     def _arguments(self, stack: contextlib.ExitStack, target: Any, offset: int, length: int | None, target_offset: int,
                    writable: bool) -> tuple[list[int], Memory]:
-        """The first five of a transfer; what they name is there until `stack` is closed."""
+        """The first five arguments of a transfer. They are valid until `stack` is closed."""
         offset, target_offset = _whole(offset, "offset"), _whole(target_offset, "the offset in the memory")
         file = stack.enter_context(self._handle)
         memory, buffer = _enter(stack, target, writable)
@@ -303,11 +303,11 @@ def _sum(first: Result, rest: Result) -> Result:
 
 def _check_range(memory: Memory, offset: int, length: int) -> None:
     if offset + length > memory.length:
-        raise ValueError(f"{length} bytes at byte {offset} of the memory go past its end: it has {memory.length} bytes")
+        raise ValueError(f"{length} bytes at byte {offset} of the memory exceed its {memory.length} bytes")
 
 
 def _enter(stack: contextlib.ExitStack, target: Any, writable: bool) -> tuple[Memory, int]:
-    """The memory of `target` and its handle, which is valid until `stack` is closed; 0 for memory of no bytes."""
+    """The memory of `target` and its handle, which is valid until `stack` is closed; 0 for empty memory."""
     if isinstance(target, Buffer):
         raw = stack.enter_context(target._handle)
         return target._again(), raw
@@ -320,7 +320,7 @@ _Request = tuple[contextlib.ExitStack, asyncio.AbstractEventLoop, "asyncio.Futur
 
 
 class _Pending:
-    """The asynchronous requests that are under way, by number. What each uses is held here until its callback."""
+    """The asynchronous requests in progress, by number. Keeps the objects that each uses until its callback."""
 
     def __init__(self) -> None:
         self._forget()
@@ -340,13 +340,14 @@ class _Pending:
         return request
 
     def _forget(self) -> None:
-        # In a child of fork() too: callbacks of the parent's requests come to the parent.
+        # Also replaces the requests in a child after fork(): callbacks of the parent's requests run
+        # in the parent.
         self._requests: dict[int, _Request] = {}
-        self.threads: set[int] = set()  # that callbacks come from
+        self.threads: set[int] = set()  # threads that callbacks run in
         self._changed = threading.Condition()
 
     def _wait(self) -> None:
-        """Before the interpreter ends: a thread that comes back to it later would bring the process down."""
+        """Runs before the interpreter ends: a callback after that would crash the process."""
         with self._changed:
             self._changed.wait_for(lambda: not self._requests)
         while not self.threads.isdisjoint(sys._current_frames()):
@@ -367,19 +368,19 @@ def _begin(function: Callable[..., int], arguments: list[int], request: _Request
 
 @CALLBACK  # type: ignore[untyped-decorator,unused-ignore]
 def _callback(number: int, done: int, struct: Any) -> None:
-    """In a thread of libsluice's."""
+    """Runs in a thread of libsluice."""
     _pending.threads.add(threading.get_ident())
     outcome: Result | Error = last_error(done) if done < 0 else _result(done, struct.contents)
     stack, loop, future = _pending.take(number)
     stack.close()
-    del stack  # before anybody hears of it: they may want to resize a bytearray
+    del stack  # before the result is visible: the caller may then resize a bytearray
     try:
-        loop.call_soon_threadsafe(_settle, future, outcome)
+        loop.call_soon_threadsafe(_set_outcome, future, outcome)
     except RuntimeError:
-        pass  # the loop is closed: nobody waits
+        pass  # the loop is closed, so no one waits
 
 
-def _settle(future: asyncio.Future[Result], outcome: Result | Error) -> None:
+def _set_outcome(future: asyncio.Future[Result], outcome: Result | Error) -> None:
     if future.done():  # cancelled
         return
     if isinstance(outcome, Error):
@@ -389,6 +390,6 @@ def _settle(future: asyncio.Future[Result], outcome: Result | Error) -> None:
 
 
 def open(path: str | os.PathLike[str], mode: str = "r") -> File:
-    """Opens a file: "r" to read, "r+" to write too, "w" or "w+" makes it empty first, "x" or "x+" makes a new one."""
+    """Opens a file: "r" to read, "r+" to write too, "w" or "w+" truncates it first, "x" or "x+" creates it."""
     return File(path, mode)
 

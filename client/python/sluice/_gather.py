@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Records of one size by number: rows of an embedding table, samples of a batch."""
+"""Reads and writes records of one size by number: rows of an embedding table, samples of a batch."""
 import array
 import contextlib
 import ctypes
@@ -21,18 +21,18 @@ _BAD_INDEX = re.compile(r"index\[(\d+)\] is (\d+)")
 
 def gather(path_or_file: str | os.PathLike[str] | File, index: Any, dim: int | Sequence[int] | None = None,
            dtype: Any = None, offset: int = 0, device: Any = None, out: Any = None) -> Any:
-    """Rows of a file by number, in the order of `index`:
+    """Reads rows of a file by number, in the order of `index`:
 
         rows = sluice.gather("/mnt/pool/embeddings.bin", index, dim=768, dtype="float32")
 
-    Row 0 begins at byte `offset`. `index` has whole numbers, in any order and as often as you like: a torch, cupy or numpy
-    array, on the host or on a GPU, or any iterable. A row is `dim` elements of `dtype` (or of shape `dim`); without a dtype,
-    `dim` bytes.
+    Row 0 begins at byte `offset`. `index` contains integers, in any order and with duplicates: a torch, cupy or numpy array,
+    on the host or on a GPU, or any iterable. A row is `dim` elements of `dtype` (or has the shape `dim`); without a dtype it
+    is `dim` bytes.
 
-    The rows are of the library of `index`, and where it is, or on `device`: a tensor or an array of shape
-    index.shape and dim together. For plain numbers they are a NumPy array if a dtype is given, a tensor if a device is, else
-    a bytearray.
-    `out` is filled instead, if it is given, and returned. IndexError for a number that the file has no whole row for.
+    The result is a tensor or an array of the library of `index`, on the device of `index` or on `device`. Its shape is
+    index.shape followed by dim. For an index that is not an array, the result is a tensor if a device is given, a NumPy
+    array if a dtype is given, and a bytearray otherwise.
+    If `out` is given, it is filled instead and returned. IndexError: the file has no complete row with that number.
     """
     if isinstance(path_or_file, File):
         return path_or_file.gather(index, dim, dtype, offset, device, out)
@@ -41,8 +41,9 @@ def gather(path_or_file: str | os.PathLike[str] | File, index: Any, dim: int | S
 
 
 def scatter(path_or_file: str | os.PathLike[str] | File, index: Any, values: Any, offset: int = 0) -> Result:
-    """Writes rows by number: values[i] becomes row index[i] of the file; of the same number, the last one stays. A row has
-    as many bytes as there are for each number in `values`. The file does not grow: IndexError, and nothing was written."""
+    """Writes rows by number: values[i] becomes row index[i] of the file. If a number occurs twice, the last row stays. The
+    size of a row is the size of `values` divided by the length of `index`. The file does not grow: a number without a row
+    raises an IndexError, and then nothing has been written."""
     if isinstance(path_or_file, File):
         return path_or_file.scatter(index, values, offset)
     with File(path_or_file, "r+") as file:
@@ -60,7 +61,7 @@ def gather_rows(file: File, index: Any, dim: int | Sequence[int] | None, dtype: 
             raise ValueError("a row must have at least one byte")
         out = maker.make((*numbers.shape, *shape))
     elif device is not None:
-        raise TypeError("give either device or out: what is filled is where it is")
+        raise TypeError("pass device or out, not both: out already has a device")
     else:
         row_bytes = _row_bytes(numbers.count, _length(out, writable=True), "out")
         if dim is not None and dtype is not None:
@@ -103,7 +104,7 @@ def _index_error(error: Error) -> Exception:
         return error
     place, number = int(found[1]), int(found[2])
     if number >= 2**63:
-        return IndexError(f"index[{place}] is {number - 2**64}: rows are numbered from 0, and not from the end")
+        return IndexError(f"index[{place}] is {number - 2**64}: row numbers must not be negative")
     return IndexError(str(error.strerror))
 
 
@@ -113,18 +114,18 @@ def _length(target: Any, writable: bool) -> int:
 
 def _row_bytes(count: int, length: int, name: str) -> int:
     if count > 0 and (length == 0 or length % count != 0):
-        raise ValueError(f"{name} has {length} bytes, which is no whole number for each of {count} rows")
+        raise ValueError(f"{name} has {length} bytes, which is not a multiple of the {count} rows")
     return length // count if count > 0 else 0
 
 
 def _shape(dim: int | Sequence[int] | None) -> tuple[int, ...]:
     if dim is None:
-        raise TypeError("give dim: how many elements a row has (of bytes, without a dtype)")
+        raise TypeError("pass dim: the number of elements in a row (of bytes if there is no dtype)")
     return tuple(_whole(size, "dim") for size in (dim if isinstance(dim, Sequence) else (dim,)))
 
 
 class _Numbers:
-    """An index, as 64-bit numbers in a row, and the library that it is of: torch, cupy, numpy, or None."""
+    """An index as an array of 64-bit numbers, and its library: torch, cupy, numpy, or None."""
 
     def __init__(self, index: Any) -> None:
         torch = sys.modules.get("torch")
@@ -133,7 +134,7 @@ class _Numbers:
         if torch is not None and isinstance(index, torch.Tensor):
             self.module = torch
             if index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool:
-                raise TypeError(f"an index has whole numbers, not {index.dtype}; use index.long()")
+                raise TypeError(f"an index must contain integers, not {index.dtype}; use index.long()")
             if index.dtype not in (torch.int64, getattr(torch, "uint64", torch.int64)):
                 self.index = index.long()
             self.index = self.index.contiguous().flatten()
@@ -153,34 +154,34 @@ class _Numbers:
             self.module = sys.modules.get(type(index).__module__.partition(".")[0])
             self._take_array(index)
         elif index.__cuda_array_interface__["typestr"] not in ("<i8", "<u8"):
-            raise TypeError("an index on a GPU has 64-bit whole numbers, not "
+            raise TypeError("an index on a GPU must contain 64-bit integers, not "
                             f"{index.__cuda_array_interface__['typestr']}")
 
     def _take_array(self, index: Any) -> None:
         if index.dtype.kind not in "iu":
-            raise TypeError(f"an index has whole numbers, not {index.dtype}; use index.astype('int64')")
+            raise TypeError(f"an index must contain integers, not {index.dtype}; use index.astype('int64')")
         if index.dtype.itemsize != 8 or not index.dtype.isnative:
             index = index.astype("uint64" if index.dtype.kind == "u" else "int64")
-        self.index = index.ravel()  # a copy only if it must
+        self.index = index.ravel()  # a copy only if necessary
 
 
 def _plain(index: Iterable[int]) -> Any:
-    """Numbers of no library's."""
+    """An index that is not an array of a library."""
     if isinstance(index, Iterator):
-        index = list(index)  # to look again for the wrong one
+        index = list(index)  # to search it again for the wrong number
     try:
         return array.array("Q", index)
     except OverflowError:
         for place, number in enumerate(index):
             if not 0 <= number < 2**64:
-                raise IndexError(f"index[{place}] is {number}: rows are numbered from 0, and not from the end") from None
+                raise IndexError(f"index[{place}] is {number}: row numbers must not be negative") from None
         raise
     except TypeError as error:
-        raise TypeError(f"an index is an array or an iterable of whole numbers: {error}") from None
+        raise TypeError(f"an index must be an array or an iterable of integers: {error}") from None
 
 
 class _Maker:
-    """Makes what is to be filled, of the index's library and on its device unless another is named."""
+    """Allocates the result, with the index's library and on its device unless another device is given."""
 
     def __init__(self, numbers: _Numbers, dtype: Any, device: Any) -> None:
         torch = sys.modules.get("torch")

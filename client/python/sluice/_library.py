@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""libsluice.so.1 by ctypes: where it is, its functions, its errors, and handles that are closed when nobody uses them."""
+"""libsluice.so.1 through ctypes: finding it, its functions, its errors, and handles freed after their last use."""
 import ctypes
 import functools
 import os
@@ -13,7 +13,7 @@ NAME = "libsluice.so.1"
 
 
 class Error(OSError):
-    """What libsluice could not do: `errno`, and in `strerror` a sentence with what, where, why and what next."""
+    """An error of libsluice: `errno`, and in `strerror` what failed, where, why and what to do."""
 
 
 class ResultStruct(ctypes.Structure):
@@ -37,7 +37,7 @@ class TensorStruct(ctypes.Structure):
                 ("file_offset", c_uint64), ("arena_offset", c_uint64)]
 
 
-# The callback's user pointer is a number by which Python finds what the request was.
+# The callback's user pointer is a number by which Python finds the request.
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_ssize_t, POINTER(ResultStruct))
 PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
 
@@ -75,7 +75,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 def _candidates() -> list[str]:
     given = os.environ.get("SLUICE_LIBRARY")
     if given:
-        return [given]  # and no other: whoever names one wants that one
+        return [given]  # nothing else is tried
     package = pathlib.Path(__file__).parent
     folders = [package, package / "lib", pathlib.Path(sys.prefix) / "lib", pathlib.Path("/usr/local/lib")]
     return [str(folder / NAME) for folder in folders if (folder / NAME).exists()] + [NAME]
@@ -83,7 +83,7 @@ def _candidates() -> list[str]:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """libsluice, loaded when it is first needed."""
+    """Returns libsluice, which is loaded when first needed."""
     failures = []
     for path in _candidates():
         try:
@@ -116,8 +116,8 @@ def check(code: int) -> int:
 
 
 class Handle:
-    """A handle of libsluice's that any thread may use (`with handle as raw`) and any thread may close: it is freed when
-    the last use of it ends, and `keep` is let go."""
+    """A handle of libsluice. Any thread may use it (`with handle as raw`), and any thread may close it. It is freed when
+    its last use ends, and `keep` is released then."""
 
     def __init__(self, raw: int, free: Callable[[int], None], what: str, keep: object = None) -> None:
         self._raw, self._free, self._what, self._keep = raw, free, what, keep
@@ -128,7 +128,7 @@ class Handle:
 
     def __enter__(self) -> int:
         if self._process != os.getpid():
-            raise ValueError(f"{self._what} belongs to the process that made it; after a fork, make it anew")
+            raise ValueError(f"{self._what} belongs to the process that created it; create it again after a fork")
         with self._lock:
             if self._closed:
                 raise ValueError(f"{self._what} is closed")
@@ -148,7 +148,7 @@ class Handle:
 
     def close(self) -> None:
         if self._process != os.getpid():
-            return  # the parent's, and locks may be as they were in the middle of something
+            return  # it is the parent's, and locks may be held
         with self._lock:
             is_last = not self._closed and self._uses == 0
             self._closed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Where the bytes of a tensor or an array are: PyTorch's, by the CUDA array interface, the buffer protocol or DLPack."""
+"""Finds the memory of tensors and arrays: PyTorch, CUDA array interface, buffer protocol, DLPack."""
 import ctypes
 import math
 import sys
@@ -9,15 +9,15 @@ from typing import Any
 
 
 class Memory:
-    """A range of memory. `owner` keeps it allocated; `wait` returns when the GPU has done what was asked of it with this
-    memory so far, and may be called from any thread; None: there is nothing to wait for."""
+    """A range of memory. `owner` keeps it allocated. `wait` returns when the GPU has finished the work queued so far on
+    this memory, and may be called from any thread; None: there is nothing to wait for."""
 
     def __init__(self, address: int, length: int, owner: object, wait: Callable[[], object] | None = None) -> None:
         self.address, self.length, self.owner, self.wait = address, length, owner, wait
 
 
 def memory_of(target: Any, writable: bool) -> Memory:
-    """The memory of `target`. TypeError: it has none; ValueError: its bytes are not in a row, or read-only."""
+    """Returns the memory of `target`. TypeError: it has none. ValueError: it is not contiguous, or read-only."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.Tensor):
         return _of_torch(target)
@@ -28,7 +28,7 @@ def memory_of(target: Any, writable: bool) -> Memory:
     except TypeError:
         if hasattr(target, "__dlpack__"):
             return _of_dlpack(target, writable)
-        raise TypeError(f"{_name(target)} has no memory that can be used; pass a torch, cupy or numpy array, a bytearray, "
+        raise TypeError(f"{_name(target)} has no usable memory; pass a torch, cupy or numpy array, a bytearray, "
                         "a memoryview, or anything else with the buffer protocol, the CUDA array interface or DLPack"
                         ) from None
     return _of_buffer(target, view, writable)
@@ -39,7 +39,7 @@ def _name(target: object) -> str:
 
 
 def _not_contiguous(target: object, how: str) -> ValueError:
-    return ValueError(f"the bytes of this {_name(target)} are not in one row; {how}")
+    return ValueError(f"the bytes of this {_name(target)} are not contiguous; {how}")
 
 
 def _read_only(target: object) -> ValueError:
@@ -57,7 +57,7 @@ def _of_torch(tensor: Any) -> Memory:
         raise ValueError("the tensor is a conjugate or negative view; call resolve_conj() or resolve_neg() first")
     if not tensor.is_contiguous():
         raise _not_contiguous(tensor, "make a contiguous tensor (torch.empty(t.shape), t.contiguous()) and use that")
-    # detach(): an alias that keeps this storage, whatever becomes of `tensor`.
+    # detach() returns an alias that keeps this storage, whatever happens to `tensor`.
     length = tensor.numel() * tensor.element_size()
     wait = None
     if tensor.is_cuda:
@@ -72,11 +72,11 @@ def _of_cuda_array(target: Any, writable: bool) -> Memory:
     shape = described["shape"]
     address, read_only = described["data"]
     if described["typestr"][1] == "O":
-        raise TypeError(f"this {_name(target)} holds Python objects, which have no bytes of their own")
+        raise TypeError(f"this {_name(target)} contains Python objects, whose bytes can't be transferred")
     if read_only and writable:
         raise _read_only(target)
     if described.get("mask") is not None:
-        raise ValueError("arrays with a mask can't be used; pass the data and the mask one by one")
+        raise ValueError("arrays with a mask can't be used; pass the data and the mask separately")
     if not _in_a_row(shape, described.get("strides"), item):
         raise _not_contiguous(target, "use a C-contiguous array (cupy.ascontiguousarray(a))")
     stream = described.get("stream")
@@ -96,7 +96,7 @@ def _in_a_row(shape: tuple[int, ...], strides: tuple[int, ...] | None, item: int
 
 
 def _wait_for_stream(address: int, stream: int) -> None:
-    """Waits in the primary context of the GPU that has `address`: streams 1 and 2, the default ones, mean those of the
+    """Waits in the primary context of the GPU that has `address`: streams 1 and 2, the default streams, belong to the
     current context, and this thread may have none."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
@@ -135,7 +135,7 @@ _STRIDES, _FORMAT = 0x18, 0x4  # PyBUF_STRIDES, PyBUF_FORMAT
 
 
 class _View:
-    """A view of an object's buffer: while it lives, a bytearray can't be resized."""
+    """A view of an object's buffer. While it exists, a bytearray can't be resized."""
 
     def __init__(self, buffer: _PyBuffer) -> None:
         self.buffer = buffer
@@ -149,18 +149,18 @@ def _view(target: object) -> _View:
     try:
         _get_buffer(target, ctypes.byref(buffer), _STRIDES | _FORMAT)
     except (ValueError, BufferError):
-        # Types that the buffer protocol has no letter for, as the bfloat16 of ml_dtypes.
+        # Types for which the buffer protocol has no code, such as bfloat16 of ml_dtypes.
         try:
             _get_buffer(target, ctypes.byref(buffer), _STRIDES)
         except (ValueError, BufferError) as error:
-            raise ValueError(f"{_name(target)} does not give its memory away: {error}") from None
+            raise ValueError(f"{_name(target)} does not export its memory: {error}") from None
     return _View(buffer)
 
 
 def _of_buffer(target: object, view: _View, writable: bool) -> Memory:
     buffer = view.buffer
     if b"O" in (buffer.format or b"") or getattr(getattr(target, "dtype", None), "hasobject", False):
-        raise TypeError(f"this {_name(target)} holds Python objects, which have no bytes of their own")
+        raise TypeError(f"this {_name(target)} contains Python objects, whose bytes can't be transferred")
     if writable and buffer.readonly:
         raise _read_only(target)
     if not _is_contiguous(ctypes.byref(buffer), b"C"):
@@ -195,14 +195,14 @@ def _of_dlpack(target: Any, writable: bool) -> Memory:
     stream = _LEGACY_STREAM if device == _CUDA else None
     try:
         capsule = target.__dlpack__(stream=stream, max_version=(1, 0))
-    except TypeError:  # made before there were versions
+    except TypeError:  # an object from before DLPack 1.0
         capsule = target.__dlpack__(stream=stream)
-    # The capsule is not consumed, only held: its own destructor gives the memory back.
+    # The capsule is kept, not consumed: its destructor releases the memory.
     if _capsule_is(capsule, b"dltensor_versioned"):
         managed = _DLManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         tensor = managed.tensor
         if managed.major != 1:
-            raise ValueError(f"this {_name(target)} speaks DLPack {managed.major}; 1 is known here")
+            raise ValueError(f"this {_name(target)} uses DLPack {managed.major}; only version 1 is supported")
         if writable and managed.flags & _READ_ONLY_FLAG:
             raise _read_only(target)
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Safetensors files into tensors: libsluice reads the headers and fills the memory, and the tensors are views of it."""
+"""Loads safetensors files: libsluice reads the headers and fills the memory, and the tensors are views of it."""
 import collections
 import concurrent.futures
 import contextlib
@@ -19,7 +19,7 @@ from ._file import Buffer
 from ._library import PROGRESS, Handle, check, last_error, library
 from ._memory import memory_of
 
-# What the frameworks call them.
+# The names of the types in the frameworks.
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
@@ -38,14 +38,14 @@ class Tensor:
 
 
 def _check(code: int) -> int:
-    """What is wrong with a file is a ValueError."""
+    """Turns an error in a file into a ValueError."""
     if code == -errno.EUCLEAN:
         raise ValueError(last_error(code).strerror)
     return check(code)
 
 
 class Model:
-    """A model of libsluice's: a file, an index, or a folder; or a part of one."""
+    """A model of libsluice: a file, an index, a folder, or a part of one."""
 
     def __init__(self, raw: ctypes.c_void_p, what: str) -> None:
         self._handle = Handle(raw.value or 0, library().sluice_model_close, what)
@@ -76,7 +76,7 @@ class Model:
             self._handle.close()
 
     def tensors(self) -> list[Tensor]:
-        """In the order of their bytes."""
+        """The tensors, in the order of their bytes."""
         lib, found = library(), []
         with self._handle as model:
             for i in range(lib.sluice_model_count(model)):
@@ -90,13 +90,13 @@ class Model:
             return int(library().sluice_model_arena(model))
 
     def load(self, buffer: Buffer, progress: Callable[[int, int], None]) -> None:
-        """Fills the buffer. `progress` is called with the bytes that came so far and all; what it raises ends the load."""
+        """Fills the buffer. `progress` is called with the bytes so far and in total; an exception in it ends the load."""
         raised: list[BaseException] = []
 
         def tell(_: object, done: int, total: int) -> int:
             try:
                 progress(done, total)
-            except BaseException as error:  # also KeyboardInterrupt: ctypes would only print it
+            except BaseException as error:  # KeyboardInterrupt too: ctypes would only print it
                 raised.append(error)
             return len(raised)
 
@@ -108,7 +108,7 @@ class Model:
 
 
 class _Framework:
-    """Makes arenas and views of them."""
+    """Allocates arenas and makes views of them."""
 
     def __init__(self, name: str, device: str) -> None:
         if name not in ("pt", "np"):
@@ -164,7 +164,7 @@ class _Framework:
 
 
 class _Load:
-    """A model on its way into an arena. Made in the caller's thread, whose stream and GPU the memory is allocated for; run()
+    """A load of a model into an arena. Created in the caller's thread, for whose stream and GPU it allocates memory; run()
     may be called in another."""
 
     def __init__(self, model: Model, framework: _Framework) -> None:
@@ -182,12 +182,12 @@ class _Load:
                 self._wait()
             self._model.load(self._buffer, progress)
         views = {tensor.name: self._framework.view(self._arena, tensor) for tensor in self._tensors}
-        del self._arena  # it is the views' from now on
+        del self._arena  # the views own it from now on
         return views
 
 
 class _Progress:
-    """A line on stderr, when that is a terminal and the work takes long enough to wonder."""
+    """A progress line on stderr, if that is a terminal and the load takes long."""
     PATIENCE_S = 1.5
 
     def __init__(self) -> None:
@@ -211,9 +211,9 @@ class _Progress:
 def load_safetensors(path_or_index: str | os.PathLike[str], device: str = "cpu", framework: str = "pt") -> dict[str, Any]:
     """Loads a safetensors file, or all files of an index (model.safetensors.index.json, or the folder that has it).
 
-    The tensors are views of one piece of memory, filled by large reads with no copy in between; that memory is freed when the
-    last of them is. `device` is "cpu", "cuda", "cuda:1"; framework "pt" gives torch tensors, "np" NumPy arrays.
-    ValueError says what is wrong with a file, and where.
+    The tensors are views of one piece of memory, which is filled by large reads without intermediate copies and freed with
+    the last tensor. `device` is "cpu", "cuda", "cuda:1"; framework "pt" gives torch tensors, "np" NumPy arrays.
+    A ValueError tells what is wrong with a file, and where.
     """
     made = _Framework(framework, device)
     progress = _Progress()
@@ -240,14 +240,14 @@ def _natural(key: Hashable) -> list[tuple[int, int, str]]:
 
 def stream_layers(path_or_index: str | os.PathLike[str], groups: Callable[[str], Hashable | None] | None = None,
                   device: str = "cpu", ahead: int = 2, framework: str = "pt") -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Goes through a model layer by layer, as (key, tensors by name), with the next `ahead` layers being loaded meanwhile.
+    """Yields a model layer by layer, as (key, tensors by name), and loads the next `ahead` layers meanwhile.
 
-    A layer is what has the same name up to its first number: "model.layers.7". All that has no number (embeddings, the
-    head) comes first, as layer "". `groups` may say otherwise: it is given a tensor's name, and returns the layer's key, or
-    None to leave the tensor out. Layers come in the order of their keys, 2 before 10.
+    A layer is the set of tensors with the same name up to its first number: "model.layers.7". Tensors without a number
+    (embeddings, the head) come first, as layer "". To divide differently, pass `groups`: a function that takes a tensor's
+    name and returns the layer's key, or None to leave the tensor out. Layers come in the order of their keys, 2 before 10.
 
-    No more than `ahead` + 1 layers are in memory: the dict is emptied when the next layer is asked for. To keep tensors
-    longer, take them out of it.
+    At most `ahead` + 1 layers are in memory. The dict is emptied when the next layer is requested; take out the tensors
+    that you want to keep.
     """
     if ahead < 0:
         raise ValueError(f"ahead must be 0 or more, not {ahead}")
@@ -270,7 +270,7 @@ def _stream(framework: _Framework, path_or_index: str | os.PathLike[str], group_
             if key is not None:
                 layers.setdefault(key, []).append(tensor.name)
         waiting = collections.deque(sorted(layers, key=_natural))
-        # Two: the next one begins while the last reads of one are under way.
+        # Two threads: the next layer starts while the last reads of one are in progress.
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2, "sluice-layers"))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         stack.callback(stopped.set)

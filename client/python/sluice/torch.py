@@ -11,20 +11,20 @@ from ._file import File
 
 
 class RecordDataset(Dataset[torch.Tensor]):
-    """A file of records of one size, one after the other, as a map-style dataset.
+    """A map-style dataset of a file with records of one size.
 
         dataset = RecordDataset("/mnt/pool/train.bin", dtype=torch.int32, shape=(2048,))
         loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True)
 
     A record is `record_bytes` bytes (uint8), or a tensor of `dtype` and `shape`. A batch is one request for all of its
-    records. Workers of a DataLoader open the file by themselves. With a CUDA `device` use no workers: the bytes come
-    straight there.
+    records. Each worker of a DataLoader opens the file itself. With a CUDA `device` use no workers: the records are read
+    directly to the GPU.
     """
 
     def __init__(self, path: str | os.PathLike[str], record_bytes: int | None = None, *, dtype: torch.dtype | None = None,
                  shape: Sequence[int] | None = None, device: str | torch.device = "cpu") -> None:
         if (record_bytes is None) == (dtype is None) or (dtype is None) != (shape is None):
-            raise TypeError("give either record_bytes, or dtype and shape")
+            raise TypeError("pass record_bytes, or dtype and shape")
         self.dtype = dtype or torch.uint8
         self.shape = (int(record_bytes),) if record_bytes is not None else tuple(shape or ())
         self.path, self.device = os.fspath(path), torch.device(device)
@@ -37,7 +37,7 @@ class RecordDataset(Dataset[torch.Tensor]):
         self._process = 0
         size = self._open().size
         if size % self.record_bytes != 0:
-            raise ValueError(f"{self.path}: {size} bytes are no whole number of records of {self.record_bytes} bytes")
+            raise ValueError(f"{self.path}: {size} bytes are not a multiple of the record size {self.record_bytes}")
         self._length = size // self.record_bytes
 
     def _open(self) -> File:
@@ -58,15 +58,15 @@ class RecordDataset(Dataset[torch.Tensor]):
         return list(self.batch(indices).unbind(0))
 
     def batch(self, indices: Sequence[int]) -> torch.Tensor:
-        """The records as one tensor, of shape (len(indices), *shape)."""
+        """Returns the records as one tensor, of shape (len(indices), *shape)."""
         segments = []
         for place, index in enumerate(indices):
             number = int(index)
             if not -self._length <= number < self._length:
-                raise IndexError(f"record {number} of {self._length}")
+                raise IndexError(f"record {number} is out of range: the file has {self._length}")
             segments.append((number % self._length * self.record_bytes, place * self.record_bytes, self.record_bytes))
         records = torch.empty((len(segments), *self.shape), dtype=self.dtype, device=self.device)
         done = self._open().readv(records, segments).bytes
         if done != len(segments) * self.record_bytes:
-            raise ValueError(f"{self.path} has become shorter than its {self._length} records")
+            raise ValueError(f"{self.path} became shorter than its {self._length} records")
         return records

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests that take `folder` run in a plain folder, and again on the Sluice mount $SLUICE_TEST_MOUNT if that is given."""
+"""Tests that take `folder` run in a plain folder, and again on the Sluice mount $SLUICE_TEST_MOUNT if that is set."""
 import os
 import pathlib
 import random
@@ -32,7 +32,7 @@ def mount():
 
 @pytest.fixture
 def content():
-    """More than one chunk of the engine's, and no round number."""
+    """More than one chunk of the engine, and not a round number."""
     return random.Random(1).randbytes(9_000_001)
 
 

@@ -44,7 +44,7 @@ def main():
     there = GpuArray(array.array("Q", numbers).tobytes(), "<u8", 8)
     rows = GpuArray(bytes(len(expected)), "|u1", 1)
     with sluice.open(path, "r+") as file:
-        time.sleep(2.1)  # a file that was changed a moment ago is not registered
+        time.sleep(2.1)  # a recently changed file is not registered
         for index in (numbers, there):
             file.gather(index, out=rows)
             assert rows.content() == expected

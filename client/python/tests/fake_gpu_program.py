@@ -40,7 +40,7 @@ def main():
     check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
     array = GpuArray(len(expected), stream.value)
     with sluice.open(path) as file:
-        # What is in the stream comes first, and does not overwrite what was read.
+        # Work in the stream comes first, and must not overwrite the bytes that were read.
         check(cuda.cuMemsetD8Async(array.address, 77, ctypes.c_size_t(array.size), stream))
         result = file.read_into(array)
         print(result, file.route(array))

@@ -21,7 +21,7 @@ def test_many_reads_at_once(path, content):
             assert all(result.bytes == 10_000 and result.route == "host" for result in results)
             for i, target in enumerate(targets):
                 assert target == content[i * 777:i * 777 + 10_000]
-                target.append(1)  # not held any more
+                target.append(1)  # no longer locked
     asyncio.run(main())
 
 
@@ -33,7 +33,7 @@ def test_writing(folder):
     asyncio.run(main())
 
 
-def test_errors_arrive_where_they_are_awaited(path):
+def test_await_raises_the_error(path):
     async def main():
         with sluice.open(path) as file:
             with pytest.raises(sluice.Error) as error:
@@ -46,7 +46,7 @@ def test_errors_arrive_where_they_are_awaited(path):
     asyncio.run(main())
 
 
-def test_a_cancelled_read_holds_its_memory_until_it_is_done(path):
+def test_cancelled_read_keeps_its_memory_until_it_is_done(path):
     async def main():
         freed = []
         with sluice.open(path) as file:
@@ -60,7 +60,7 @@ def test_a_cancelled_read_holds_its_memory_until_it_is_done(path):
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 del task
-        # Closed in the middle of it: the reads are finished all the same, and then let everything go.
+        # Closed during the reads: they are finished, and then everything is released.
         for _ in range(1000):
             gc.collect()
             if len(freed) == 50:
@@ -70,7 +70,7 @@ def test_a_cancelled_read_holds_its_memory_until_it_is_done(path):
     asyncio.run(main())
 
 
-def test_closing_a_file_lets_reads_under_way_finish(path, content):
+def test_close_lets_reads_in_progress_finish(path, content):
     async def main():
         file = sluice.open(path)
         target = bytearray(len(content))
@@ -82,7 +82,7 @@ def test_closing_a_file_lets_reads_under_way_finish(path, content):
     asyncio.run(main())
 
 
-def test_a_program_may_end_with_reads_under_way(path):
+def test_program_may_end_with_reads_in_progress(path):
     program = f"""
 import asyncio, sluice
 async def main():
@@ -96,7 +96,7 @@ asyncio.run(main())
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_request_that_does_not_begin_is_an_error_and_no_hang(path):
+def test_request_that_cannot_start_raises_an_error(path):
     program = f"""
 import asyncio, errno, sluice
 async def main():

@@ -8,7 +8,7 @@ import pytest
 import sluice
 
 
-def test_files_elsewhere_are_told_apart(tmp_path):
+def test_files_outside_a_mount_raise_an_error(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     for use in (lambda: sluice.stat(path), lambda: sluice.pin(path, "a"), lambda: sluice.unpin(path)):
@@ -18,7 +18,7 @@ def test_files_elsewhere_are_told_apart(tmp_path):
     assert os.listxattr(path) == []
 
 
-def test_an_attribute_of_that_name_makes_no_mount(tmp_path):
+def test_attribute_with_that_name_is_not_a_mount(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     try:
@@ -29,13 +29,13 @@ def test_an_attribute_of_that_name_makes_no_mount(tmp_path):
         sluice.pin(path, "a")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file_raises_an_error(tmp_path):
     with pytest.raises(sluice.Error) as error:
         sluice.stat(tmp_path / "none")
     assert error.value.errno == errno.ENOENT
 
 
-def test_what_a_mount_says(mount):
+def test_stat_on_a_mount(mount):
     path = mount / "file"
     path.write_bytes(b"abc")
     stat = sluice.stat(path)
@@ -50,7 +50,7 @@ def test_what_a_mount_says(mount):
 
 
 def test_pins(mount):
-    """Of a mount whose tiers are a and b, the names that tests give them."""
+    """On a mount with tiers a and b."""
     path = mount / "file"
     path.write_bytes(b"abc")
     assert sluice.stat(path).tier == "a"

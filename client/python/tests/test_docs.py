@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The examples of docs/python.md and README.md, on the host: what they say of cuda is done with cpu."""
+"""Runs the examples of docs/python.md and README.md on the host, with "cpu" instead of "cuda"."""
 import json
 import pathlib
 import re

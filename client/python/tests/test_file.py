@@ -10,7 +10,7 @@ import pytest
 import sluice
 
 
-def test_reads_the_whole_file_and_says_how(path, content):
+def test_reads_the_whole_file_and_returns_the_route(path, content):
     target = bytearray(len(content))
     with sluice.open(path) as file:
         result = file.read_into(target)
@@ -18,7 +18,7 @@ def test_reads_the_whole_file_and_says_how(path, content):
     assert result == sluice.Result(len(content), "host", "the buffer is in host memory", True)
 
 
-def test_nothing_need_be_aligned(path, content):
+def test_offsets_need_no_alignment(path, content):
     target = bytearray(2_000_000)
     with sluice.open(path) as file:
         assert file.read_into(target, 777, 1_000_003, target_offset=13).bytes == 1_000_003
@@ -33,7 +33,7 @@ def test_a_read_is_short_only_at_the_end_of_the_file(path, content):
     assert target[:30] == content[-30:]
 
 
-def test_read_gives_bytes(path, content):
+def test_read_returns_bytes(path, content):
     with sluice.open(path) as file:
         assert file.size == len(content)
         assert file.read() == content
@@ -53,14 +53,14 @@ def test_readv_reads_many_ranges(path, content):
         assert target[to:to + length] == content[source:source + length]
 
 
-def test_readv_goes_on_after_a_range_that_meets_the_end(path, content):
+def test_readv_continues_after_a_range_at_the_end_of_the_file(path, content):
     target = bytearray(40)
     with sluice.open(path) as file:
         assert file.readv(target, [(len(content) - 5, 0, 20), (0, 20, 20)]).bytes == 25
     assert target == content[-5:] + bytes(15) + content[:20]
 
 
-def test_writes_what_a_plain_read_finds(folder, content):
+def test_written_bytes_are_in_the_file(folder, content):
     path = folder / "new"
     with sluice.open(path, "w") as file:
         assert file.write_from(content).bytes == len(content)
@@ -68,11 +68,11 @@ def test_writes_what_a_plain_read_finds(folder, content):
     assert path.read_bytes() == content[:10] + b"bc" + content[12:]
 
 
-def test_a_write_that_stops_early_goes_on_until_the_error(folder):
+def test_short_write_is_continued_until_the_error(folder):
     written = bytearray()
 
     def halves(file, buffer, start, length, offset, result):
-        """As the daemon, which returns what it has done before an error, and the error the next time."""
+        """Like the daemon, which returns the bytes before an error, and the error in the next call."""
         done = length if length < 3 else length // 2
         written.extend(range(start, start + done))
         assert offset == 7 + start
@@ -84,7 +84,7 @@ def test_a_write_that_stops_early_goes_on_until_the_error(folder):
     with sluice.open(folder / "new", "w") as file:
         assert file._transfer(halves, bytearray(100), 7, None, 0, writable=False).bytes == 100
         assert written == bytes(range(100))
-        with pytest.raises(sluice.Error, match="none of 100 bytes"):
+        with pytest.raises(sluice.Error, match="no bytes of 100"):
             file._transfer(none, bytearray(100), 0, None, 0, writable=False)
 
 
@@ -114,7 +114,7 @@ def test_a_directory_is_refused(folder):
 
 @pytest.mark.parametrize("arguments", [{"offset": -1}, {"length": -1}, {"offset": 2**63}, {"target_offset": -1},
                                        {"length": 101}, {"target_offset": 101}, {"target_offset": 50, "length": 51}])
-def test_numbers_that_are_wrong_are_refused(path, arguments):
+def test_wrong_numbers_are_refused(path, arguments):
     with sluice.open(path) as file, pytest.raises(ValueError):
         file.read_into(bytearray(100), **arguments)
 
@@ -123,7 +123,7 @@ def test_misuse_says_what_to_do(path):
     with sluice.open(path) as file:
         with pytest.raises(TypeError, match="whole number"):
             file.read_into(bytearray(10), 1.5)
-        with pytest.raises(ValueError, match="past its end: it has 10 bytes"):
+        with pytest.raises(ValueError, match="exceed its 10 bytes"):
             file.readv(bytearray(10), [(0, 5, 6)])
         with pytest.raises(ValueError, match="file_offset, target_offset, length"):
             file.readv(bytearray(10), [(0, 5)])
@@ -157,7 +157,7 @@ def test_a_registered_buffer_serves_many_requests(path, content):
             assert target == content[offset:offset + 1000]
     with sluice.open(path) as file, pytest.raises(ValueError, match="the buffer is closed"):
         file.read_into(buffer)
-    target.append(1)  # not held any more
+    target.append(1)  # no longer locked
 
 
 def test_a_bytearray_can_be_resized_after_a_read(path):
@@ -169,7 +169,7 @@ def test_a_bytearray_can_be_resized_after_a_read(path):
             target.append(1)
 
 
-def test_memory_of_no_bytes(path):
+def test_empty_memory(path):
     with sluice.open(path) as file:
         assert file.read_into(bytearray()).bytes == 0
         assert file.readv(bytearray(), [(0, 0, 0)]).bytes == 0
@@ -211,14 +211,14 @@ def test_promoting_needs_a_mount(tmp_path):
     assert error.value.errno == errno.EOPNOTSUPP
 
 
-def test_route_tells_beforehand(path):
+def test_route_predicts_a_read(path):
     with sluice.open(path) as file:
         route = file.route(bytearray(10))
     assert (route.route, route.why) == ("host", "the buffer is in host memory")
     assert "host" in route.reason
 
 
-def test_after_fork_the_child_opens_anew(path, content):
+def test_child_opens_files_again_after_fork(path, content):
     with sluice.open(path) as file:
         assert file.read() == content
         child = os.fork()

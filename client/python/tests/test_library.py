@@ -21,7 +21,7 @@ def test_importing_needs_no_library_and_no_framework():
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_library_that_is_missing_is_named():
+def test_error_names_the_missing_library():
     done = run("import sluice; sluice.open('/dev/null')", SLUICE_LIBRARY="/none/libsluice.so.1")
     assert "/none/libsluice.so.1" in done.stderr
     assert "set SLUICE_LIBRARY to the path of the library" in done.stderr

@@ -24,15 +24,15 @@ def test_memory_of_the_host(path, content, target):
     assert bytes(memoryview(target)) == content[123:123 + length]
 
 
-def test_what_is_not_in_a_row_is_refused(path):
+def test_non_contiguous_memory_is_refused(path):
     square = np.zeros((10, 10))
     with sluice.open(path) as file:
         for target in (square[:, 1:], square.T, square[::2], memoryview(bytearray(10))[::2]):
-            with pytest.raises(ValueError, match="not in one row; use .*ascontiguousarray"):
+            with pytest.raises(ValueError, match="not contiguous; use .*ascontiguousarray"):
                 file.read_into(target)
 
 
-def test_what_is_read_only_is_refused(path):
+def test_read_only_memory_is_refused(path):
     frozen = np.zeros(10)
     frozen.flags.writeable = False
     with sluice.open(path) as file:
@@ -41,10 +41,10 @@ def test_what_is_read_only_is_refused(path):
                 file.read_into(target)
 
 
-def test_what_has_no_memory_is_refused(path):
+def test_objects_without_memory_are_refused(path):
     with sluice.open(path) as file:
         for target in (None, 5, "text", [1, 2], object()):
-            with pytest.raises(TypeError, match="has no memory that can be used"):
+            with pytest.raises(TypeError, match="has no usable memory"):
                 file.read_into(target)
         for target in (np.array([None, 1]), np.zeros(2, [("a", "O"), ("b", "i4")])):
             with pytest.raises(TypeError, match="Python objects"):
@@ -68,7 +68,7 @@ def test_dlpack(path, content):
     target = np.zeros((10, 10), np.int16)
     with sluice.open(path) as file:
         assert file.read_into(OnlyDlpack(target), 5).bytes == 200
-        with pytest.raises(ValueError, match="not in one row"):
+        with pytest.raises(ValueError, match="not contiguous"):
             file.read_into(OnlyDlpack(target[:, 1:]))
     assert target.tobytes() == content[5:205]
 
@@ -84,7 +84,7 @@ def test_dlpack_with_versions(path, content):
             file.read_into(OnlyDlpack(target, versions=True))
 
 
-def test_types_without_a_letter_in_the_buffer_protocol(path, content):
+def test_types_without_a_code_in_the_buffer_protocol(path, content):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     target = np.zeros(100, ml_dtypes.bfloat16)
     with sluice.open(path) as file:
@@ -93,7 +93,7 @@ def test_types_without_a_letter_in_the_buffer_protocol(path, content):
 
 
 class CudaArray:
-    """Host memory that is said to be a GPU's: enough where only the description is looked at."""
+    """Host memory that is described as GPU memory, for tests that only use the description."""
 
     def __init__(self, array, **others):
         self.array = array
@@ -117,7 +117,7 @@ def test_the_description_of_a_cuda_array(path, content):
 
 
 def test_memory_of_a_gpu(path):
-    """Of the fake one that the other tests of Sluice use, in a process of its own: a CUDA that is loaded stays."""
+    """With the fake GPU of the other tests, in a separate process because CUDA can't be unloaded."""
     fake = os.environ.get("SLUICE_FAKE_CUDA")
     if not fake:
         pytest.skip("SLUICE_FAKE_CUDA, the path of the fake libcuda.so.1, is not given")

@@ -25,7 +25,7 @@ def pack(header, data=b""):
 
 
 def save(path, arrays, pad=0):
-    """Writes arrays one after the other, in the order given; `pad` spaces shift where the data begins."""
+    """Writes arrays in the given order; `pad` spaces shift the beginning of the data."""
     names = {value: key for key, value in NUMPY_TYPES.items()}
     header, data = {"__metadata__": {"format": "np"}}, b""
     for name, array in arrays.items():
@@ -57,12 +57,13 @@ def test_all_types(folder, pad):
     save(folder / "model.safetensors", arrays, pad)
     tensors = load(folder / "model.safetensors")
     same(tensors, arrays)
-    # One arena, no copies: neighbours in the file are neighbours in memory, each at a multiple of 256.
+    # One arena without copies: neighbours in the file are neighbours in memory, each at a multiple
+    # of 256.
     addresses = [tensors[name].ctypes.data for name in arrays]
     assert all(b - a == arrays[name].nbytes + -arrays[name].nbytes % 256 for a, b, name in zip(addresses, addresses[1:], arrays))
 
 
-def test_what_is_not_aligned_in_the_file_is_in_memory(folder):
+def test_unaligned_tensors_are_aligned_in_memory(folder):
     arrays = {"a": some("uint8", 3), "b": some("float64", 5), "c": some("int8", 1), "d": some("float32", 3),
               "e": some("float16", 3), "f": some("uint64", 1)}
     save(folder / "model.safetensors", arrays, pad=3)
@@ -71,7 +72,7 @@ def test_what_is_not_aligned_in_the_file_is_in_memory(folder):
     assert all(tensor.flags.aligned for tensor in tensors.values())
 
 
-def test_empty_ones(folder):
+def test_empty_tensors(folder):
     arrays = {"none": some("float32", (0, 4)), "scalar": some("float64", ()), "last": some("int64", 0)}
     save(folder / "model.safetensors", arrays)
     same(load(folder / "model.safetensors"), arrays)
@@ -79,7 +80,7 @@ def test_empty_ones(folder):
     assert load(folder / "nothing.safetensors") == {}
 
 
-def test_a_large_one(folder):
+def test_large_tensor(folder):
     arrays = {f"layer.{i}": some("float32", (1000, 1000), i) for i in range(8)}
     save(folder / "model.safetensors", arrays)
     same(load(folder), arrays)
@@ -89,7 +90,7 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8), **others):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets), **others}
 
 
-@pytest.mark.parametrize("content, complaint", [
+@pytest.mark.parametrize("content, message", [
     (b"", "at least 8 bytes"),
     (b"1234567", "at least 8 bytes"),
     (struct.pack("<Q", 2**64 - 1) + b"{}", "is more than the 100000000"),
@@ -102,12 +103,12 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8), **others):
     (pack(b'{"a": \xff}'), "from byte 8 on"),
     (pack(b'{"a":' * 100_000), "tensor 'a': must be an object with"),
     (pack(b'{"a": ' + b"9" * 5000 + b"}"), "from byte 8 on"),
-    (pack(b'{"a": {"dtype": "F32", "dtype": "F32"}}'), "'dtype' stands there twice"),
+    (pack(b'{"a": {"dtype": "F32", "dtype": "F32"}}'), "'dtype' occurs twice"),
     (pack({"a": 5}), "tensor 'a': must be an object"),
     (pack({"a": {"dtype": "F32"}}), "must be an object with"),
     (pack({"a": one(more=1)}, bytes(8)), "must be an object with"),
-    (pack({"a": one("F31")}, bytes(8)), "dtype 'F31' is not known"),
-    (pack({"a": one(["F32"])}, bytes(8)), "is not known"),
+    (pack({"a": one("F31")}, bytes(8)), "dtype 'F31' is unknown"),
+    (pack({"a": one(["F32"])}, bytes(8)), "dtype must be a string"),
     (pack({"a": one(shape=[2.0])}, bytes(8)), "the shape must be"),
     (pack({"a": one(shape=[True, 2])}, bytes(8)), "the shape must be"),
     (pack({"a": one(shape=[-2])}, bytes(8)), "the shape must be"),
@@ -123,23 +124,23 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8), **others):
     (pack({"a": one(offsets=[0, 2**63 - 1])}, bytes(8)), "not within"),
     (pack({"a": one(), "b": one(offsets=[4, 12])}, bytes(12)), "'b' overlaps the one before it"),
     (pack({"a": one(), "b": one()}, bytes(8)), "overlaps the one before it"),
-    (pack({"a": one(offsets=[1, 9])}, bytes(9)), "leaves a hole before it"),
+    (pack({"a": one(offsets=[1, 9])}, bytes(9)), "leaves a gap before it"),
     (pack({"a": one()}, bytes(9)), "the tensors end at byte"),
     (pack({"a": one("F32", [0, 2**62, 2**62], [0, 0])}), "tensor 'a' of shape"),
     (pack({"__metadata__": 5}), "__metadata__ must be"),
     (pack({"__metadata__": {"a": 5}}), "__metadata__ must be"),
 ])
-def test_what_is_wrong_is_named(folder, content, complaint):
+def test_error_says_what_is_wrong(folder, content, message):
     path = folder / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=complaint) as error:
+    with pytest.raises(ValueError, match=message) as error:
         load(path)
-    if "of shape" not in complaint:
+    if "of shape" not in message:
         assert str(path) in str(error.value)
 
 
-def test_any_byte_may_be_wrong(tmp_path):
-    """Never anything but a ValueError, or arrays."""
+def test_any_wrong_byte_is_a_value_error_or_harmless(tmp_path):
+    """The result is always a ValueError or arrays."""
     path = tmp_path / "model.safetensors"
     save(path, {"a": some("float32", (2, 3)), "b": some("int8", 5)})
     good = path.read_bytes()
@@ -178,19 +179,19 @@ def test_an_index_loads_all_its_files(sharded):
     same(load(folder), arrays)
 
 
-@pytest.mark.parametrize("index, complaint", [
-    ("{", "index.json: "), ("[]", "there is no weight_map"), ('{"weight_map": []}', "there is no weight_map"),
+@pytest.mark.parametrize("index, message", [
+    ("{", "index.json: "), ("[]", "weight_map is missing"), ('{"weight_map": []}', "weight_map is missing"),
     ('{"weight_map": {"a": "../model-0.safetensors"}}', "not the name of a file beside the index"),
     ('{"weight_map": {"a": "/etc/passwd"}}', "not the name of a file"), ('{"weight_map": {"a": 5}}', "not the name of a file"),
     ('{"weight_map": {"a": "model-0.safetensors"}}', "'a' is not in model-0.safetensors")])
-def test_an_index_that_is_wrong(sharded, index, complaint):
+def test_wrong_index_is_refused(sharded, index, message):
     path = sharded[0] / "model.safetensors.index.json"
     path.write_text(index)
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(ValueError, match=message):
         load(path)
 
 
-def test_a_shard_that_is_missing(sharded):
+def test_missing_shard_is_refused(sharded):
     os.unlink(sharded[0] / "model-3.safetensors")
     with pytest.raises(sluice.Error, match="model-3"):
         load(sharded[0])
@@ -205,7 +206,7 @@ def test_misuse_says_what_to_do(sharded):
         sluice.stream_layers(sharded[0], ahead=-1, framework="np")
 
 
-def test_types_that_numpy_lacks(folder):
+def test_types_that_numpy_does_not_have(folder):
     path = folder / "model.safetensors"
     path.write_bytes(pack({"a": one("BF16", [4])}, bytes(range(8))))
     try:
@@ -260,7 +261,7 @@ def test_no_more_layers_in_memory_than_promised(sharded, monkeypatch, ahead):
     assert living == []
 
 
-def test_leaving_early_closes_everything(sharded):
+def test_stopping_early_closes_everything(sharded):
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in sluice.stream_layers(sharded[0], framework="np"):
@@ -278,7 +279,7 @@ def test_a_load_can_be_interrupted(sharded, monkeypatch):
         load(sharded[0])
 
 
-def test_progress_is_for_terminals_and_long_work(sharded, monkeypatch, capsys):
+def test_progress_is_shown_only_on_terminals_for_long_loads(sharded, monkeypatch, capsys):
     monkeypatch.setattr(_safetensors._Progress, "PATIENCE_S", 0)
     load(sharded[0])
     assert capsys.readouterr().err == ""
@@ -287,7 +288,7 @@ def test_progress_is_for_terminals_and_long_work(sharded, monkeypatch, capsys):
         monkeypatch.setattr("sys.stderr", stderr)
         load(sharded[0])
     shown = ""
-    with contextlib.suppress(OSError):  # EIO: all is read
+    with contextlib.suppress(OSError):  # EIO: everything was read
         while True:
             shown += os.read(controller, 65536).decode()
     os.close(controller)

@@ -29,7 +29,7 @@ def test_tensors_of_all_types(path, content, device, dtype):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_the_stream_still_does_comes_first(path, content, device):
+def test_read_waits_for_work_in_the_stream(path, content, device):
     with sluice.open(path) as file:
         for _ in range(20):
             target = torch.empty(len(content), dtype=torch.uint8, device=device).fill_(7)
@@ -52,17 +52,17 @@ def test_writing(folder, device):
         assert file.read() == bytes_of(source)
 
 
-def test_what_can_not_be_used_is_refused(path):
+def test_unusable_tensors_are_refused(path):
     square = torch.zeros(10, 10)
     with sluice.open(path) as file:
-        for target, complaint in ((square.T, "not in one row"), (square[:, 1:], "not in one row"),
+        for target, message in ((square.T, "not contiguous"), (square[:, 1:], "not contiguous"),
                                   (square.to_sparse(), "to_dense"), (torch.zeros(3, device="meta"), "'meta'"),
                                   (torch.zeros(3, dtype=torch.complex64).conj(), "resolve_conj")):
-            with pytest.raises(ValueError, match=complaint):
+            with pytest.raises(ValueError, match=message):
                 file.read_into(target)
 
 
-def test_a_registered_tensor_that_moves_is_found_out(path):
+def test_registered_tensor_that_moves_is_detected(path):
     tensor = torch.zeros(10)
     with sluice.open(path) as file, sluice.register(tensor) as buffer:
         file.read_into(buffer)
@@ -152,11 +152,11 @@ def test_a_loader_with_workers(records, workers):
     assert torch.equal(rows[rows[:, 0].argsort()].flatten(), torch.arange(16_000, dtype=torch.int32))
 
 
-def test_records_that_are_wrong(records):
-    with pytest.raises(ValueError, match="no whole number of records"):
+def test_wrong_records_are_refused(records):
+    with pytest.raises(ValueError, match="not a multiple of the record size"):
         RecordDataset(records, 7)
     with pytest.raises(ValueError, match="at least one byte"):
         RecordDataset(records, 0)
     for arguments in ({}, {"record_bytes": 4, "dtype": torch.int8, "shape": (4,)}, {"dtype": torch.int8}):
-        with pytest.raises(TypeError, match="either record_bytes, or dtype and shape"):
+        with pytest.raises(TypeError, match="pass record_bytes, or dtype and shape"):
             RecordDataset(records, **arguments)

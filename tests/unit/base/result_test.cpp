@@ -48,6 +48,26 @@ TEST(ResultTest, HoldsAnErrorWithItsErrnoAndOperation) {
   EXPECT_STREQ(result.error().operation, "open tier");
 }
 
+TEST(ErrorTest, TextIsTheDetailOrElseTheOperationAndItsErrno) {
+  EXPECT_EQ(Error(ENOENT, "open tier").text(), "open tier: No such file or directory");
+  EXPECT_EQ(Error(ENOENT, "open tier", "tier a: /a is gone; mount its disk").text(),
+            "tier a: /a is gone; mount its disk");
+}
+
+TEST(ErrorTest, CopiesShareTheirDetail) {
+  const Error error(EIO, "read", std::string(100, 'x'));
+  const Result<int> result(error);
+  EXPECT_EQ(result.error().detail, error.detail);
+  EXPECT_EQ(Error(EIO, "read").detail, nullptr);
+}
+
+TEST(ErrorTest, AtPutsThePlaceInFrontOfTheText) {
+  const Error placed = Error(EINVAL, "parse", "unknown key").at("/etc/sluice.toml:3");
+  EXPECT_EQ(placed.text(), "/etc/sluice.toml:3: unknown key");
+  EXPECT_EQ(placed.code, EINVAL);
+  EXPECT_EQ(Error(EIO, "read").at("disk").text(), "disk: read: Input/output error");
+}
+
 TEST(ResultTest, AnErrorTypeOfErrnoIsNotTakenForAValue) {
   // An int is a value, not an error, although ENOENT is 2.
   const Result<int> result(ENOENT);

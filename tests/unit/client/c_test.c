@@ -13,12 +13,12 @@
 #include "sluice/loader.h"
 #include "sluice/sluice.h"
 
-#define CHECK(condition)                                                                    \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      fprintf(stderr, "line %d: " #condition " is not so: %s\n", __LINE__, sluice_error()); \
-      return 1;                                                                             \
-    }                                                                                       \
+#define CHECK(condition)                                                                   \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      fprintf(stderr, "line %d: " #condition " is false: %s\n", __LINE__, sluice_error()); \
+      return 1;                                                                            \
+    }                                                                                      \
   } while (0)
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the tests of libsluice share: files of a known content, and handles that close themselves.
+// Shared by the tests of libsluice: files with known content, and handles that close themselves.
 #pragma once
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ inline BufferHandle register_memory(void* memory, std::size_t length) {
   return BufferHandle(buffer);
 }
 
-// Bytes of which no part is like another.
+// Random bytes, so that no two parts are equal.
 inline std::string random_bytes(std::size_t size) {
   std::mt19937_64 random(size);
   std::string bytes(size + 8, '\0');

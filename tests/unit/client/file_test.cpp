@@ -12,7 +12,7 @@ namespace {
 using test::open_file;
 using test::register_memory;
 
-TEST(ClientFileTest, AMissingFileIsNamedInTheSentence) {
+TEST(ClientFileTest, ErrorTextNamesTheMissingFile) {
   sluice_file* file = nullptr;
   EXPECT_EQ(sluice_open("/no/such/file", O_RDONLY, 0, &file), -ENOENT);
   EXPECT_EQ(file, nullptr);
@@ -32,7 +32,7 @@ TEST(ClientFileTest, OnlyRegularFilesAreOpened) {
   sluice_close(nullptr);
 }
 
-TEST(ClientFileTest, SizeIsThatOfNow) {
+TEST(ClientFileTest, SizeIsTheCurrentSize) {
   test::TempDir dir;
   const std::string path = dir.make_file("f", "abc");
   const auto file = open_file(path);
@@ -42,7 +42,7 @@ TEST(ClientFileTest, SizeIsThatOfNow) {
   EXPECT_EQ(sluice_size(nullptr), -EINVAL);
 }
 
-TEST(ClientFileTest, ABorrowedDescriptorStaysOpenAndWhereItWas) {
+TEST(ClientFileTest, BorrowedDescriptorStaysOpenAndKeepsItsPosition) {
   test::TempDir dir;
   const UniqueFd fd(::open(dir.make_file("f", "abcdef").c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(::lseek(fd.get(), 2, SEEK_SET), 2);
@@ -56,7 +56,7 @@ TEST(ClientFileTest, ABorrowedDescriptorStaysOpenAndWhereItWas) {
   EXPECT_EQ(::lseek(fd.get(), 0, SEEK_CUR), 2);
 }
 
-TEST(ClientFileTest, AnAppendingDescriptorWritesWhereTheRequestSays) {
+TEST(ClientFileTest, DescriptorWithAppendWritesAtTheGivenOffset) {
   test::TempDir dir;
   const std::string path = dir.make_file("f", "abcdef");
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
@@ -73,7 +73,7 @@ TEST(ClientFileTest, AnAppendingDescriptorWritesWhereTheRequestSays) {
   }
 }
 
-TEST(ClientFileTest, AFileCanBeCreatedAndOnlyWritten) {
+TEST(ClientFileTest, FileCanBeCreatedAndOpenedWriteOnly) {
   test::TempDir dir;
   char memory[] = "bytes";
   const auto buffer = register_memory(memory, 5);

@@ -34,7 +34,7 @@ class ClientGatherTest : public ::testing::Test {
   }
 
   Device& device(std::size_t number = 0) { return *devices_.all().at(number); }
-  // An index in a GPU's memory.
+  // The bytes of an index, for GPU memory.
   static std::string bytes_of(const std::vector<std::uint64_t>& index) {
     return {reinterpret_cast<const char*>(index.data()), index.size() * 8};
   }
@@ -59,7 +59,7 @@ class ClientGatherTest : public ::testing::Test {
   std::vector<std::uint64_t> index_;
 };
 
-TEST_F(ClientGatherTest, RecordsComeToHostMemory) {
+TEST_F(ClientGatherTest, GatherReadsRecordsToHostMemory) {
   std::vector<char> memory(kBytes + 20, 'x');
   const auto buffer = register_memory(memory.data(), memory.size());
   struct sluice_result result {};
@@ -73,7 +73,7 @@ TEST_F(ClientGatherTest, RecordsComeToHostMemory) {
   EXPECT_EQ(result.in_process, 1u);
 }
 
-TEST_F(ClientGatherTest, RecordsComeToAGpuWithTheIndexAnywhere) {
+TEST_F(ClientGatherTest, GatherReadsRecordsToAGpuWithTheIndexAnywhere) {
   const GpuMemory memory(device(), kBytes), near(device(), kCount * 8), far(device(1), kCount * 8);
   ASSERT_TRUE(device().enter());
   near.fill(bytes_of(index_));
@@ -87,7 +87,7 @@ TEST_F(ClientGatherTest, RecordsComeToAGpuWithTheIndexAnywhere) {
     ASSERT_EQ(gather(buffer.get(), index), static_cast<ssize_t>(kBytes)) << sluice_error();
     EXPECT_TRUE(memory.bytes(0, kBytes) == expected());
   }
-  // To host memory, too.
+  // Also to host memory.
   std::vector<char> host(kBytes);
   const auto host_buffer = register_memory(host.data(), kBytes);
   ASSERT_EQ(gather(host_buffer.get(), index_at(far)), static_cast<ssize_t>(kBytes))
@@ -95,7 +95,7 @@ TEST_F(ClientGatherTest, RecordsComeToAGpuWithTheIndexAnywhere) {
   EXPECT_TRUE(std::string(host.data(), kBytes) == expected());
 }
 
-TEST_F(ClientGatherTest, RecordsAreWrittenBack) {
+TEST_F(ClientGatherTest, ScatterWritesRecords) {
   const std::string news = random_bytes(kBytes);
   std::string after = content_;
   for (std::size_t i = 0; i < kCount; ++i) {
@@ -116,7 +116,7 @@ TEST_F(ClientGatherTest, RecordsAreWrittenBack) {
   }
 }
 
-TEST_F(ClientGatherTest, TheFirstBadNumberIsNamed) {
+TEST_F(ClientGatherTest, ErrorNamesTheFirstBadIndex) {
   std::vector<char> memory(kBytes);
   const auto buffer = register_memory(memory.data(), kBytes);
   index_[77] = kRecords;
@@ -133,7 +133,7 @@ TEST_F(ClientGatherTest, TheFirstBadNumberIsNamed) {
   EXPECT_TRUE(test::read_file(path_) == content_);
 }
 
-TEST_F(ClientGatherTest, MisuseIsToldApart) {
+TEST_F(ClientGatherTest, WrongArgumentsHaveDistinctErrors) {
   std::vector<char> memory(kBytes);
   const auto buffer = register_memory(memory.data(), kBytes);
   const auto read_only = open_file(path_, O_RDONLY), write_only = open_file(path_, O_WRONLY);

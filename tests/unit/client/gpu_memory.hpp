@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// GPU memory of a test's own, and what is in it.
+// GPU memory of a test, and its content.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace sluice::test {
 
-// One allocation, or several of the virtual memory API side by side. Freed when it ends.
+// One allocation, or several adjacent ones of the virtual memory API. Freed by the destructor.
 class GpuMemory {
  public:
   GpuMemory(Device& device, std::size_t size) : device_(device), size_(size) {
@@ -61,7 +61,7 @@ class GpuMemory {
   }
   std::string bytes(std::size_t offset, std::size_t length) const {
     std::string out(length, '\0');
-    // Copies of this kind stay within an allocation.
+    // Such copies must not cross the end of an allocation.
     for (std::size_t done = 0; done < length;) {
       std::size_t here = length - done;
       if (!segments_.empty()) here = std::min(here, segments_[0] - (offset + done) % segments_[0]);

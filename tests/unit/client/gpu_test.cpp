@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Requests with GPU memory of the fake libcuda, on ordinary files: the engine of the process does
-// them. What the daemon does is in tests/mount/client_test.cpp.
+// Requests with GPU memory of the fake libcuda on ordinary files, executed by the engine of the
+// process. tests/mount/client_test.cpp tests the daemon.
 #include <unistd.h>
 
 #include <atomic>
@@ -60,9 +60,9 @@ TEST_F(ClientGpuTest, ReadsIntoAllocatedMemory) {
   EXPECT_EQ(result.in_process, 1u);
 }
 
-TEST_F(ClientGpuTest, AChildHasNoGpuButHostMemory) {
+TEST_F(ClientGpuTest, ChildHasHostMemoryButNoGpu) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer allows no threads in such a child";
+  GTEST_SKIP() << "ThreadSanitizer does not support threads in a forked child";
 #endif
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
@@ -89,20 +89,20 @@ TEST_F(ClientGpuTest, AChildHasNoGpuButHostMemory) {
       ::abort();
     dir_.make_file("said", said);
   });
-  EXPECT_TRUE(child.join()) << "it hangs";
-  EXPECT_EQ(test::read_file(dir_ / "said"),
-            "ENODEV ENODEV ENODEV EFAULT ENODEV read " + path_ +
-                ": GPU memory of the parent: CUDA does not work after fork(): No such device; see "
-                "'sluice doctor'");
+  EXPECT_TRUE(child.join()) << "the child hangs";
+  EXPECT_EQ(test::read_file(dir_ / "said"), "ENODEV ENODEV ENODEV EFAULT ENODEV read " + path_ +
+                                                ": the GPU memory belongs to the parent: CUDA does "
+                                                "not work after fork(): No such device; see "
+                                                "'sluice doctor'");
 }
 
-TEST_F(ClientGpuTest, AFileThatIsOpenedAgainIsStillRegisteredUnlessItChanged) {
+TEST_F(ClientGpuTest, ReopenedFileIsStillRegisteredUnlessItChanged) {
   constexpr std::size_t kLarge = 17 << 20;
   const auto registrations = [] { return FakeGpu::count(test::FakeCount::Registrations); };
   const GpuMemory memory(device(), kLarge);
   const auto buffer = register_memory(memory.pointer(), kLarge);
   const std::string path = dir_.make_file("large", random_bytes(kLarge));
-  // Opens, reads and closes: the route.
+  // Opens, reads and closes the file; returns the route.
   const auto route = [&](const std::string& content) {
     const auto file = open_file(path);
     struct sluice_result result {};
@@ -115,7 +115,7 @@ TEST_F(ClientGpuTest, AFileThatIsOpenedAgainIsStillRegisteredUnlessItChanged) {
   std::string content = test::read_file(path);
   EXPECT_EQ(route(content), "staged");
   const auto before = registrations();
-  // It may not have changed for two seconds.
+  // The file must not have changed for two seconds.
   const auto becomes_mapped = [&] {
     return test::eventually([&] { return route(content) == "mapped"; }, std::chrono::seconds(60));
   };
@@ -138,10 +138,10 @@ TEST_F(ClientGpuTest, AFileThatIsOpenedAgainIsStillRegisteredUnlessItChanged) {
   ASSERT_EQ(::unlink(path.c_str()), 0);
   EXPECT_EQ(registrations(), with);
   file.reset();
-  EXPECT_EQ(registrations(), with - 1) << "nobody can open it again";
+  EXPECT_EQ(registrations(), with - 1) << "a deleted file can't be opened again";
 }
 
-TEST_F(ClientGpuTest, ABufferMayBeginInTheMiddleOfAnAllocation) {
+TEST_F(ClientGpuTest, BufferMayBeginInTheMiddleOfAnAllocation) {
   const GpuMemory memory(device(), kSize + 5000);
   const auto buffer = register_memory(memory.pointer(1234), kSize);
   ASSERT_EQ(sluice_read(file_.get(), buffer.get(), 77, kSize - 77, 33, nullptr),
@@ -157,10 +157,10 @@ TEST_F(ClientGpuTest, MemoryThatEndsBeforeTheBufferIsRefused) {
   sluice_buffer* buffer = nullptr;
   EXPECT_EQ(sluice_buffer_register(memory.pointer(), std::size_t{64} << 20, &buffer), -EINVAL);
   EXPECT_STREQ(sluice_error(),
-               "register memory: the memory is not all allocated: Invalid argument");
+               "register memory: the memory is not completely allocated: Invalid argument");
 }
 
-TEST_F(ClientGpuTest, ABufferMaySpanAllocationsThatAreMappedSideBySide) {
+TEST_F(ClientGpuTest, BufferMaySpanAdjacentAllocations) {
   const GpuMemory memory(device(), 5, 2 << 20);
   const auto buffer = register_memory(memory.pointer(100), kSize);
   struct sluice_result result {};
@@ -202,7 +202,7 @@ TEST_F(ClientGpuTest, PinnedMemoryIsHostMemory) {
   std::free(page);
 }
 
-TEST_F(ClientGpuTest, WritesWhatIsInTheGpusMemory) {
+TEST_F(ClientGpuTest, WritesGpuMemoryToTheFile) {
   const std::string bytes = random_bytes(5'000'003);
   const GpuMemory memory(device(), bytes.size());
   memory.fill(bytes);
@@ -214,7 +214,7 @@ TEST_F(ClientGpuTest, WritesWhatIsInTheGpusMemory) {
               content_.substr(0, 1'000'001) + bytes + content_.substr(1'000'001 + bytes.size()));
 }
 
-TEST_F(ClientGpuTest, SegmentsGoWhereTheyBelong) {
+TEST_F(ClientGpuTest, SegmentsArriveAtTheirOffsets) {
   const GpuMemory memory(device(), 1 << 20);
   const auto buffer = register_memory(memory.pointer(), 1 << 20);
   std::vector<struct sluice_segment> segments;
@@ -228,7 +228,7 @@ TEST_F(ClientGpuTest, SegmentsGoWhereTheyBelong) {
   }
 }
 
-TEST_F(ClientGpuTest, ARouteThatIsNamedIsTakenOrRefused) {
+TEST_F(ClientGpuTest, RequestedRouteIsTakenOrRefused) {
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   for (const auto route : {SLUICE_ROUTE_STAGED, SLUICE_ROUTE_PAGEABLE}) {
@@ -244,7 +244,7 @@ TEST_F(ClientGpuTest, ARouteThatIsNamedIsTakenOrRefused) {
             -EOPNOTSUPP);
 }
 
-TEST_F(ClientGpuTest, AQueryTellsOfTheGpu) {
+TEST_F(ClientGpuTest, QueryDescribesTheGpu) {
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   struct sluice_query query {};
@@ -256,9 +256,9 @@ TEST_F(ClientGpuTest, AQueryTellsOfTheGpu) {
   EXPECT_EQ(any.route, query.route);
 }
 
-TEST_F(ClientGpuTest, TheCallersContextStaysAsItWas) {
+TEST_F(ClientGpuTest, ContextOfTheCallerIsRestored) {
   const GpuMemory memory(device(), kSize);
-  // As if the program were at work on its second GPU.
+  // As if the program were using its second GPU.
   CUcontext other = nullptr, now = nullptr;
   ASSERT_EQ(api().cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
   ASSERT_EQ(api().cuCtxSetCurrent(other), CUDA_SUCCESS);
@@ -280,7 +280,7 @@ TEST_F(ClientGpuTest, TheCallersContextStaysAsItWas) {
   api().cuDevicePrimaryCtxRelease(1);
 }
 
-TEST_F(ClientGpuTest, AnErrorOfTheGpuIsReturnedAndTheNextRequestWorks) {
+TEST_F(ClientGpuTest, GpuErrorIsReturnedAndTheNextRequestWorks) {
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   FakeGpu::fail_cuda("cuMemcpyHtoDAsync:1+:1");  // CUDA_ERROR_INVALID_VALUE
@@ -293,11 +293,11 @@ TEST_F(ClientGpuTest, AnErrorOfTheGpuIsReturnedAndTheNextRequestWorks) {
   EXPECT_TRUE(memory.bytes(0, kSize) == content_);
 }
 
-// What a stream does around our request, in the order that it should have.
+// Work in a stream before and after our request, which must run in order.
 class ClientStreamTest : public ClientGpuTest, public ::testing::WithParamInterface<bool> {
  protected:
   ClientStreamTest() {
-    // Without it the stream waits in a function of the host instead.
+    // Without this function the stream waits in a host function instead.
     if (!GetParam()) FakeGpu::fail_cuda("cuStreamWaitValue32:1+:801");  // CUDA_ERROR_NOT_SUPPORTED
     EXPECT_TRUE(device().enter());
     EXPECT_EQ(api().cuStreamCreate(&stream_, kStreamNonBlocking), CUDA_SUCCESS);
@@ -320,7 +320,7 @@ struct Step {
   }
 };
 
-TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
+TEST_P(ClientStreamTest, RequestKeepsItsPlaceInTheStream) {
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   Step before;
@@ -332,12 +332,12 @@ TEST_P(ClientStreamTest, ARequestKeepsItsPlaceInTheStream) {
   ASSERT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, kSize, 0, stream_, &done), 0)
       << sluice_error();
   ASSERT_EQ(api().cuMemcpyDtoHAsync(after.data(), memory.address(), kSize, stream_), CUDA_SUCCESS);
-  EXPECT_EQ(done, -1234) << "the request did not wait for what is before it";
+  EXPECT_EQ(done, -1234) << "the request did not wait for the work before it";
   before.allowed.set_value();
   ASSERT_EQ(api().cuStreamSynchronize(stream_), CUDA_SUCCESS);
   EXPECT_EQ(done, static_cast<ssize_t>(kSize));
   ASSERT_EQ(api().cuMemHostUnregister(after.data()), CUDA_SUCCESS);
-  EXPECT_TRUE(after == content_) << "what is after the request did not wait for it";
+  EXPECT_TRUE(after == content_) << "the work after the request did not wait for it";
 }
 
 // Numbers of a request that are set while it waits in its stream.
@@ -359,7 +359,7 @@ struct Late {
   }
 };
 
-TEST_P(ClientStreamTest, LateNumbersAreAskedForWhenTheStreamGetsThere) {
+TEST_P(ClientStreamTest, LateNumbersAreComputedWhenTheStreamReachesTheCall) {
   const GpuMemory memory(device(), kSize);
   const auto buffer = register_memory(memory.pointer(), kSize);
   Step before;
@@ -385,7 +385,7 @@ TEST_P(ClientStreamTest, LateNumbersAreAskedForWhenTheStreamGetsThere) {
   EXPECT_EQ(unread.done, -1234);
 }
 
-TEST_P(ClientStreamTest, AnErrorIsTheResultAndTheStreamGoesOn) {
+TEST_P(ClientStreamTest, ErrorIsTheResultAndTheStreamContinues) {
   const GpuMemory memory(device(), 1000);
   const auto buffer = register_memory(memory.pointer(), 1000);
   ssize_t done = 0, next = 0;
@@ -401,7 +401,7 @@ TEST_P(ClientStreamTest, AnErrorIsTheResultAndTheStreamGoesOn) {
   EXPECT_EQ(next, 500);
 }
 
-TEST_P(ClientStreamTest, WhatIsWrongFromTheBeginningIsSaidAtOnce) {
+TEST_P(ClientStreamTest, WrongArgumentsFailAtOnce) {
   const GpuMemory memory(device(), 1000);
   const auto buffer = register_memory(memory.pointer(), 1000);
   ssize_t done = 77;
@@ -413,13 +413,14 @@ TEST_P(ClientStreamTest, WhatIsWrongFromTheBeginningIsSaidAtOnce) {
   EXPECT_EQ(done, 77);
 }
 
-TEST_P(ClientStreamTest, AStreamThatCannotBeMadeToWaitIsLeftAsItWas) {
+TEST_P(ClientStreamTest, StreamIsUnchangedIfItCannotBeMadeToWait) {
   const GpuMemory memory(device(), 1000);
   const auto buffer = register_memory(memory.pointer(), 1000);
   Step before;
   ssize_t done = 77;
   ASSERT_EQ(api().cuLaunchHostFunc(stream_, &Step::run, &before), CUDA_SUCCESS);
-  // The first call is to begin; the second, to wait, is made only where there is no word for that.
+  // The first call starts the request. The second makes the stream wait, and is made only without
+  // cuStreamWaitValue32.
   FakeGpu::fail_cuda(GetParam() ? "cuLaunchHostFunc:2+:1"
                                 : "cuLaunchHostFunc:2+:1,cuStreamWaitValue32:1+:801");
   EXPECT_EQ(sluice_read_stream(file_.get(), buffer.get(), 0, 10, 0, stream_, &done),
@@ -452,7 +453,7 @@ TEST_P(ClientStreamTest, ManyRequestsInSeveralStreamsAllArrive) {
   EXPECT_TRUE(memory.bytes(0, done.size() * kPiece) == content_.substr(0, done.size() * kPiece));
 }
 
-TEST_P(ClientStreamTest, AWriteTakesWhatTheStreamHasMadeBefore) {
+TEST_P(ClientStreamTest, WriteUsesTheBytesOfEarlierStreamWork) {
   const std::string bytes = random_bytes(1'000'000);
   const GpuMemory memory(device(), bytes.size());
   const auto buffer = register_memory(memory.pointer(), bytes.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Requests with host memory: no CUDA has a part in them.
+// Requests with host memory, without CUDA.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -52,10 +52,10 @@ TEST_F(ClientHostTest, ReadsTheWholeFileAndSaysHow) {
   EXPECT_EQ(result.in_process, 1u);
 }
 
-// A child has none of the threads that share a large read.
-TEST_F(ClientHostTest, AChildReadsAfterAFork) {
+// The child does not have the threads that share a large read.
+TEST_F(ClientHostTest, ChildReadsAfterAFork) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer allows no threads in such a child";
+  GTEST_SKIP() << "ThreadSanitizer does not support threads in a forked child";
 #endif
   const auto size = static_cast<ssize_t>(content_.size());
   ASSERT_EQ(sluice_read(file_.get(), buffer_.get(), 0, content_.size(), 0, nullptr), size);
@@ -77,12 +77,12 @@ TEST_F(ClientHostTest, AChildReadsAfterAFork) {
       ::abort();
     dir_.make_file("done", "");
   });
-  EXPECT_TRUE(child.join()) << "it hangs";
+  EXPECT_TRUE(child.join()) << "the child hangs";
   EXPECT_TRUE(test::exists(dir_ / "done"));
   EXPECT_EQ(sluice_read(file_.get(), buffer_.get(), 0, content_.size(), 0, nullptr), size);
 }
 
-TEST_F(ClientHostTest, NothingNeedBeAligned) {
+TEST_F(ClientHostTest, OffsetsNeedNoAlignment) {
   EXPECT_EQ(sluice_read(file_.get(), buffer_.get(), 13, 1'000'003, 777, nullptr), 1'000'003);
   EXPECT_TRUE(memory(13, 1'000'003) == content_.substr(777, 1'000'003));
   EXPECT_EQ(memory(0, 13), std::string(13, '\0'));
@@ -97,7 +97,7 @@ TEST_F(ClientHostTest, AReadIsShortOnlyAtTheEndOfTheFile) {
   EXPECT_EQ(sluice_read(file_.get(), buffer_.get(), 0, 0, 0, nullptr), 0);
 }
 
-TEST_F(ClientHostTest, RangesThatDoNotExistAreRefused) {
+TEST_F(ClientHostTest, RangesOutsideTheBufferAreRefused) {
   const std::size_t size = memory_.size();
   EXPECT_EQ(sluice_read(file_.get(), buffer_.get(), 0, size + 1, 0, nullptr), -ERANGE);
   EXPECT_EQ(sluice_read(file_.get(), buffer_.get(), size, 1, 0, nullptr), -ERANGE);
@@ -108,12 +108,12 @@ TEST_F(ClientHostTest, RangesThatDoNotExistAreRefused) {
   EXPECT_EQ(sluice_write(file_.get(), buffer_.get(), size, 1, 0, nullptr), -ERANGE);
 }
 
-TEST_F(ClientHostTest, WhatIsMissingIsNamed) {
+TEST_F(ClientHostTest, ErrorNamesTheMissingArgument) {
   EXPECT_EQ(sluice_read(nullptr, buffer_.get(), 0, 1, 0, nullptr), -EINVAL);
-  EXPECT_STREQ(sluice_error(), "read: no file was given: Invalid argument");
+  EXPECT_STREQ(sluice_error(), "read: file must not be NULL: Invalid argument");
   EXPECT_EQ(sluice_write(file_.get(), nullptr, 0, 1, 0, nullptr), -EINVAL);
   EXPECT_EQ(std::string(sluice_error()),
-            "write " + path_ + ": no buffer was given: Invalid argument");
+            "write " + path_ + ": buffer must not be NULL: Invalid argument");
   EXPECT_EQ(sluice_readv(file_.get(), buffer_.get(), nullptr, 1, nullptr), -EINVAL);
   EXPECT_EQ(sluice_read_async(file_.get(), buffer_.get(), 0, 1, 0, nullptr, nullptr), -EINVAL);
   EXPECT_EQ(sluice_read_stream(file_.get(), buffer_.get(), 0, 1, 0, nullptr, nullptr), -EINVAL);
@@ -128,7 +128,7 @@ TEST_F(ClientHostTest, WhatIsMissingIsNamed) {
   sluice_buffer_unregister(nullptr);
 }
 
-TEST_F(ClientHostTest, ASentenceIsTheCallingThreadsOwn) {
+TEST_F(ClientHostTest, ErrorTextBelongsToTheCallingThread) {
   EXPECT_EQ(sluice_read(nullptr, nullptr, 0, 1, 0, nullptr), -EINVAL);
   const std::string here = sluice_error();
   std::thread([] {
@@ -138,7 +138,7 @@ TEST_F(ClientHostTest, ASentenceIsTheCallingThreadsOwn) {
   EXPECT_EQ(sluice_error(), here);
 }
 
-TEST_F(ClientHostTest, WritesWhatTheBufferHas) {
+TEST_F(ClientHostTest, WritesTheBuffer) {
   const std::string bytes = random_bytes(3'000'017);
   std::memcpy(memory_.data() + 5, bytes.data(), bytes.size());
   struct sluice_result result {};
@@ -149,7 +149,7 @@ TEST_F(ClientHostTest, WritesWhatTheBufferHas) {
   EXPECT_TRUE(test::read_file(path_) == content_.substr(0, 4'000'000) + bytes);
 }
 
-TEST_F(ClientHostTest, SegmentsAreReadInOneGo) {
+TEST_F(ClientHostTest, SegmentsAreReadInOneRequest) {
   const struct sluice_segment segments[] = {
       {1000, 0, 10}, {0, 4'000'000, 1000}, {2000, content_.size() - 4, 100}, {3000, 5, 0}};
   struct sluice_result result {};
@@ -165,7 +165,7 @@ TEST_F(ClientHostTest, SegmentsAreReadInOneGo) {
   EXPECT_EQ(sluice_readv(file_.get(), buffer_.get(), beyond, 2, nullptr), -ERANGE);
 }
 
-TEST_F(ClientHostTest, ARouteThatIsNamedIsTakenOrRefused) {
+TEST_F(ClientHostTest, RequestedRouteIsTakenOrRefused) {
   struct sluice_result result {};
   EXPECT_EQ(sluice_read_route(file_.get(), buffer_.get(), 0, 10, 0, SLUICE_ROUTE_HOST, &result),
             10);
@@ -176,7 +176,7 @@ TEST_F(ClientHostTest, ARouteThatIsNamedIsTakenOrRefused) {
   EXPECT_EQ(sluice_read_route(file_.get(), buffer_.get(), 0, 10, 0, 99, nullptr), -EINVAL);
 }
 
-TEST_F(ClientHostTest, AQueryTellsTheRouteBeforehand) {
+TEST_F(ClientHostTest, QueryReturnsTheRouteInAdvance) {
   struct sluice_query query {};
   ASSERT_EQ(sluice_query_file(file_.get(), buffer_.get(), &query), 0) << sluice_error();
   EXPECT_EQ(query.abi_version, SLUICE_ABI_VERSION);
@@ -213,7 +213,7 @@ struct Called {
   }
 };
 
-TEST_F(ClientHostTest, AnAsynchronousReadCallsBackWithItsResult) {
+TEST_F(ClientHostTest, AsynchronousReadCallsBackWithItsResult) {
   Called called;
   ASSERT_EQ(
       sluice_read_async(file_.get(), buffer_.get(), 0, content_.size(), 0, &Called::back, &called),
@@ -225,7 +225,7 @@ TEST_F(ClientHostTest, AnAsynchronousReadCallsBackWithItsResult) {
   EXPECT_TRUE(memory(0, content_.size()) == content_);
 }
 
-TEST_F(ClientHostTest, AnAsynchronousErrorReachesTheCallbackWithItsSentence) {
+TEST_F(ClientHostTest, AsynchronousErrorReachesTheCallbackWithItsText) {
   Called called;
   ASSERT_EQ(
       sluice_write_async(file_.get(), buffer_.get(), memory_.size(), 1, 0, &Called::back, &called),
@@ -233,10 +233,10 @@ TEST_F(ClientHostTest, AnAsynchronousErrorReachesTheCallbackWithItsSentence) {
   const auto [done, result] = called.promise.get_future().get();
   EXPECT_EQ(done, -ERANGE);
   EXPECT_EQ(result.bytes, 0u);
-  EXPECT_NE(called.sentence.find("the buffer ends before that"), std::string::npos);
+  EXPECT_NE(called.sentence.find("the range exceeds the buffer"), std::string::npos);
 }
 
-// A chain: each callback begins the next read, as a pipeline would.
+// A chain: each callback starts the next read, as a pipeline would.
 struct Chain {
   sluice_file* file;
   sluice_buffer* buffer;
@@ -251,7 +251,7 @@ struct Chain {
   }
 };
 
-TEST_F(ClientHostTest, CallbacksMayBeginFurtherRequests) {
+TEST_F(ClientHostTest, CallbacksMayStartRequests) {
   std::vector<std::unique_ptr<Chain>> chains;
   for (std::uint64_t i = 0; i < 20; ++i) {
     auto& chain = *chains.emplace_back(
@@ -262,7 +262,7 @@ TEST_F(ClientHostTest, CallbacksMayBeginFurtherRequests) {
   EXPECT_TRUE(memory(0, 2'000'000) == content_.substr(0, 2'000'000));
 }
 
-TEST(ClientWordsTest, NumbersThatAreNoneHaveAWordToo) {
+TEST(ClientWordsTest, UnknownNumbersHaveATextToo) {
   EXPECT_STREQ(sluice_route_name(SLUICE_ROUTE_MAPPED), "mapped");
   EXPECT_STREQ(sluice_route_name(77), "?");
   EXPECT_STREQ(sluice_why_text(77), "?");

@@ -38,7 +38,7 @@ TEST_F(LoaderGpuTest, LoadsAModelIntoGpuMemory) {
   EXPECT_TRUE(memory.bytes(tensor->arena_offset, second.size()) == second);
 }
 
-TEST_F(LoaderGpuTest, ASlotIsFilledAnewOnlyWhenTheStreamIsDoneWithIt) {
+TEST_F(LoaderGpuTest, SlotIsReusedOnlyAfterTheStreamHasReleasedIt) {
   const auto first = random_bytes(100'000), second = random_bytes(100'001);
   const auto model =
       test::open_model(dir_.make_file("m", test::pack_tensors({{"1", first}, {"2", second}})));
@@ -56,7 +56,7 @@ TEST_F(LoaderGpuTest, ASlotIsFilledAnewOnlyWhenTheStreamIsDoneWithIt) {
   ASSERT_EQ(device().api().cuStreamCreate(&stream, 0), CUDA_SUCCESS);
   std::promise<void> go;
   ASSERT_EQ(sluice_layers_acquire(opened, 0), 0) << sluice_error();
-  // Work of the stream's that goes on until we say so.
+  // Work in the stream that continues until the test ends it.
   std::shared_future<void> may_go = go.get_future().share();
   ASSERT_EQ(device().api().cuLaunchHostFunc(
                 stream, [](void* user) { static_cast<std::shared_future<void>*>(user)->wait(); },
@@ -74,7 +74,7 @@ TEST_F(LoaderGpuTest, ASlotIsFilledAnewOnlyWhenTheStreamIsDoneWithIt) {
   EXPECT_EQ(device().api().cuStreamDestroy(stream), CUDA_SUCCESS);
 }
 
-TEST_F(LoaderGpuTest, AReleaseDoesNotGoIntoAGraph) {
+TEST_F(LoaderGpuTest, ReleaseIsRefusedWhileAGraphIsCaptured) {
   const auto model = test::open_model(dir_.make_file("m", test::pack_tensors({{"1", "content"}})));
   sluice_model* const parts[] = {model.get()};
   const GpuMemory memory(device(), 4096);
@@ -86,11 +86,11 @@ TEST_F(LoaderGpuTest, AReleaseDoesNotGoIntoAGraph) {
   ASSERT_TRUE(test::FakeGpu::fail_cuda("cuStreamIsCapturing:1+:1"));
   EXPECT_EQ(sluice_layers_release_stream(opened, 0, nullptr), -EOPNOTSUPP);
   ASSERT_TRUE(test::FakeGpu::fail_cuda(""));
-  EXPECT_EQ(sluice_layers_release_stream(opened, 0, nullptr), 0) << "it is still held";
+  EXPECT_EQ(sluice_layers_release_stream(opened, 0, nullptr), 0) << "it is still acquired";
 }
 
-// In a process of its own: a GPU that is lost is lost for good.
-TEST_F(LoaderGpuTest, AReleaseThatNoStreamComesToHangsNobody) {
+// In a separate process, because a lost GPU stays lost.
+TEST_F(LoaderGpuTest, CloseDoesNotWaitForAReleaseOnALostGpu) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lose_it = [&] {
     const auto model =

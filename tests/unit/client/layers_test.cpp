@@ -46,7 +46,7 @@ class LayersTest : public ::testing::Test {
     layers_.reset(layers);
   }
 
-  // Acquires it and says whether it is all there.
+  // Acquires the layer; true if its content is correct.
   bool comes(std::size_t layer) {
     const auto at = sluice_layers_acquire(layers_.get(), layer);
     EXPECT_GE(at, 100) << sluice_error();
@@ -64,10 +64,10 @@ class LayersTest : public ::testing::Test {
   std::size_t slot_ = 0;
   std::string memory_;
   test::BufferHandle buffer_;
-  LayersHandle layers_;  // goes first
+  LayersHandle layers_;  // destroyed first
 };
 
-TEST_F(LayersTest, ComeInOrderThroughFewSlots) {
+TEST_F(LayersTest, LayersComeInOrderThroughFewSlots) {
   for (const std::size_t slots : {1u, 2u, 3u, 20u}) {
     open(slots);
     for (std::size_t i = 0; i < kLayers; ++i) {
@@ -78,7 +78,7 @@ TEST_F(LayersTest, ComeInOrderThroughFewSlots) {
   }
 }
 
-TEST_F(LayersTest, GoRoundAndRound) {
+TEST_F(LayersTest, LayersRepeatWithAgain) {
   open(3, SLUICE_LAYERS_AGAIN);
   for (std::size_t i = 0; i < 5 * kLayers; ++i) {
     EXPECT_TRUE(comes(i % kLayers)) << i;
@@ -86,7 +86,7 @@ TEST_F(LayersTest, GoRoundAndRound) {
   }
 }
 
-TEST_F(LayersTest, ComeInAnyOrder) {
+TEST_F(LayersTest, LayersCanBeAcquiredInAnyOrder) {
   open(2);
   for (const std::size_t i : {6u, 0u, 3u, 3u, 2u, 6u, 1u}) {
     EXPECT_TRUE(comes(i)) << i;
@@ -94,11 +94,10 @@ TEST_F(LayersTest, ComeInAnyOrder) {
   }
 }
 
-TEST_F(LayersTest, TheNextOneIsLoadedMeanwhile) {
+TEST_F(LayersTest, NextLayerIsLoadedInAdvance) {
   open(2);
   EXPECT_TRUE(comes(0));
-  // Nobody acquired it, so nothing says when it may be looked at: the kernel does, which no
-  // sanitizer takes for a race.
+  // The layer is not acquired, so a plain read would be a data race. Here the kernel reads it.
   const auto is_there = [&] {
     std::string seen(memory_.size(), '\0');
     const iovec to{seen.data(), seen.size()}, from{memory_.data(), memory_.size()};
@@ -108,7 +107,7 @@ TEST_F(LayersTest, TheNextOneIsLoadedMeanwhile) {
   EXPECT_TRUE(test::eventually(is_there));
 }
 
-TEST_F(LayersTest, AHeldLayerStaysAsItIs) {
+TEST_F(LayersTest, AcquiredLayerDoesNotChange) {
   open(3);
   EXPECT_TRUE(comes(0));
   for (std::size_t i = 1; i < kLayers; ++i) {
@@ -121,8 +120,8 @@ TEST_F(LayersTest, AHeldLayerStaysAsItIs) {
   EXPECT_EQ(release(0), 0);
 }
 
-// The slots that are left are fewer than the layers that are wanted.
-TEST_F(LayersTest, ComeInAnyOrderWhileOneIsHeld) {
+// Fewer slots are free than layers are needed.
+TEST_F(LayersTest, LayersComeInAnyOrderWhileOneIsAcquired) {
   open(2, SLUICE_LAYERS_AGAIN);
   EXPECT_TRUE(comes(0));
   for (const std::size_t i : {3u, 2u, 1u, 6u, 5u, 6u}) {
@@ -131,7 +130,7 @@ TEST_F(LayersTest, ComeInAnyOrderWhileOneIsHeld) {
   }
 }
 
-TEST_F(LayersTest, ThreadsFarFromEachOtherBothGetTheirs) {
+TEST_F(LayersTest, ThreadsWithDistantLayersBothGetTheirs) {
   open(2);
   const auto again_and_again = [&](std::size_t layer) {
     for (int i = 0; i < 200; ++i) {
@@ -144,7 +143,7 @@ TEST_F(LayersTest, ThreadsFarFromEachOtherBothGetTheirs) {
   other.join();
 }
 
-TEST_F(LayersTest, MisuseIsRefusedAndHangsNobody) {
+TEST_F(LayersTest, MisuseIsRefusedWithoutBlocking) {
   open(2);
   EXPECT_EQ(release(0), -EINVAL);
   EXPECT_TRUE(comes(0));
@@ -165,7 +164,7 @@ TEST_F(LayersTest, MisuseIsRefusedAndHangsNobody) {
             -ERANGE);
 }
 
-TEST_F(LayersTest, AFailureIsToldToWhoAsksForTheLayerAndTheNextTryLoadsAnew) {
+TEST_F(LayersTest, AcquireReturnsTheLoadErrorAndTheNextCallLoadsAgain) {
   const auto content = dir_.make_file("copy", "");
   ASSERT_EQ(::rename(path_.c_str(), content.c_str()), 0);
   model_ = test::open_model(content);
@@ -180,13 +179,14 @@ TEST_F(LayersTest, AFailureIsToldToWhoAsksForTheLayerAndTheNextTryLoadsAnew) {
   EXPECT_TRUE(comes(5));
   EXPECT_EQ(release(5), 0);
   EXPECT_EQ(sluice_layers_acquire(layers_.get(), 6), -EUCLEAN);
-  EXPECT_NE(std::string(sluice_error()).find("has become shorter"), std::string::npos);
+  EXPECT_NE(std::string(sluice_error()).find("became shorter while it was read"),
+            std::string::npos);
   ASSERT_EQ(::truncate(content.c_str(), static_cast<off_t>(size)), 0);
-  // A try that began before the file was long enough again may still fail.
+  // An attempt that began before the file was long enough again may still fail.
   EXPECT_TRUE(test::eventually([&] { return sluice_layers_acquire(layers_.get(), 6) >= 0; }));
 }
 
-TEST_F(LayersTest, MayBeClosedAtAnyTime) {
+TEST_F(LayersTest, LayersCanBeClosedAtAnyTime) {
   for (std::size_t i = 0; i < 20; ++i) {
     open(3, SLUICE_LAYERS_AGAIN);
     for (std::size_t k = 0; k < i % 4; ++k) EXPECT_TRUE(comes(k)) << i;

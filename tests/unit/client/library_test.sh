@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# library_test.sh LIBSLUICE SOURCE C_TEST EXAMPLE LOAD_EXAMPLE: what the shared library shows of itself, that it is quiet, and that the guide
-# has the example as it is compiled.
+# library_test.sh LIBSLUICE SOURCE C_TEST EXAMPLE LOAD_EXAMPLE: checks which symbols the shared
+# library exports, that it prints nothing, and that the guide contains the example as it is
+# compiled.
 set -euo pipefail
 library=$1 source=$2 c_test=$3 example=$4 load_example=$5
 failures=0
@@ -8,7 +9,8 @@ complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 
 declared=$(grep -hoE '\b(sluice|hf3fs)_[a-z0-9_]+\(' "$source"/client/include/sluice/*.h | tr -d '(' | grep -vx sluice_callback | sed 's/$/@@SLUICE_1/' | sort -u)
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
-# sluice_error() and such are in comments, too, so every name with a parenthesis is one that is declared.
+# Comments mention sluice_error() and others, so every name followed by a parenthesis must be
+# declared.
 [[ $exported == "$declared" ]] || complain "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
 readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || complain "the SONAME is another one"
 readelf -d "$library" | grep -q NODELETE || complain "dlclose() would take its threads' code away"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the tests of the loaders share: safetensors files, and handles that close themselves.
+// Shared by the tests of the loaders: safetensors files, and handles that close themselves.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ inline std::string pack(const std::string& header, const std::string& data = "")
   return length + header + data;
 }
 
-// A file of tensors of bytes, in the order given.
+// A safetensors file of byte tensors, in the given order.
 inline std::string pack_tensors(const std::vector<std::pair<std::string, std::string>>& tensors) {
   std::string header = "{\"__metadata__\":{\"format\":\"pt\"}", data;
   for (const auto& [name, bytes] : tensors) {

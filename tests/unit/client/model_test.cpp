@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Models on ordinary files and host memory, and headers that lie.
+// Models on ordinary files and host memory, and inconsistent headers.
 #include "tests/unit/client/model.hpp"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ using test::register_memory;
 
 class ModelTest : public ::testing::Test {
  protected:
-  // Loads all of it and returns the arena.
+  // Loads the whole model and returns the arena.
   static std::string load(const ModelHandle& model, std::size_t offset = 0) {
     std::string arena(offset + sluice_model_arena(model.get()), '\0');
     const auto buffer = register_memory(arena.data(), arena.size());
@@ -38,7 +38,7 @@ class ModelTest : public ::testing::Test {
     return arena.substr(tensor->arena_offset, tensor->bytes);
   }
 
-  std::string complaint_of(const std::string& path, int code = EUCLEAN) {
+  std::string error_of(const std::string& path, int code = EUCLEAN) {
     sluice_model* model = nullptr;
     EXPECT_EQ(sluice_model_open(path.c_str(), &model), -code) << sluice_error();
     return sluice_error();
@@ -47,7 +47,7 @@ class ModelTest : public ::testing::Test {
   test::TempDir dir_;
 };
 
-TEST_F(ModelTest, TellsWhatAFileHas) {
+TEST_F(ModelTest, ListsTheTensorsOfAFile) {
   const std::string header =
       R"({"b":{"dtype":"BF16","shape":[3,2],"data_offsets":[4,16]},"__metadata__":{"a":"b"},)"
       R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})";
@@ -75,7 +75,7 @@ TEST_F(ModelTest, TellsWhatAFileHas) {
 }
 
 TEST_F(ModelTest, LargeTensorsOfOddSizesArriveAndNothingElseIsTouched) {
-  // More than one read, and reads that end in the middle of a tensor.
+  // Several reads, some of which end in the middle of a tensor.
   const std::string first = random_bytes(70'000'001), second = random_bytes(3),
                     third = random_bytes(100'000'000);
   const auto model = open_model(dir_.make_file(
@@ -100,7 +100,7 @@ class IndexTest : public ModelTest {
         const std::string name = "layer." + std::to_string(file) + "." + std::to_string(i);
         tensors.emplace_back(name, random_bytes(100'000 + static_cast<std::size_t>(file * 7 + i)));
         all_.push_back(tensors.back());
-        // The last one of each file is not in the index.
+        // The last tensor of each file is not in the index.
         if (i == 2) all_.pop_back();
         if (i < 2)
           map_ += (map_.empty() ? "" : ",") + ('"' + name) + "\":\"f" + std::to_string(file) + "\"";
@@ -122,10 +122,10 @@ TEST_F(IndexTest, LoadsAllFilesIntoOneArena) {
   for (const auto& [name, bytes] : all_) EXPECT_TRUE(bytes_of(arena, model, name.c_str()) == bytes);
 }
 
-TEST_F(IndexTest, APartIsAModelOfItsOwn) {
+TEST_F(IndexTest, PartIsAModelWithItsOwnArena) {
   auto model = open_model(dir_ / "model.safetensors.index.json");
   const auto part = test::select(model, {"layer.4.0", "layer.1.1"});
-  model.reset();  // the part has the files, too
+  model.reset();  // the part keeps the files open
   ASSERT_EQ(sluice_model_count(part.get()), 2u);
   EXPECT_EQ(sluice_model_find(part.get(), "layer.1.1")->arena_offset, 0u);
   const auto arena = load(part);
@@ -139,36 +139,36 @@ TEST_F(IndexTest, APartIsAModelOfItsOwn) {
   EXPECT_EQ(sluice_model_select(part.get(), twice, 2, &other), -EINVAL);
 }
 
-TEST_F(IndexTest, AnIndexThatIsWrongIsRefused) {
+TEST_F(IndexTest, WrongIndexIsRefused) {
   const struct {
-    const char *text, *complaint;
+    const char *text, *message;
   } cases[] = {
       {"{", "parse error"},
-      {"[]", "there is no weight_map"},
-      {"5", "there is no weight_map"},
-      {R"({"weight_map":[]})", "there is no weight_map"},
-      {R"({"weight_map":5})", "there is no weight_map"},
-      {R"({"metadata":{"weight_map":{}}})", "there is no weight_map"},
+      {"[]", "weight_map is missing"},
+      {"5", "weight_map is missing"},
+      {R"({"weight_map":[]})", "weight_map is missing"},
+      {R"({"weight_map":5})", "weight_map is missing"},
+      {R"({"metadata":{"weight_map":{}}})", "weight_map is missing"},
       {R"({"weight_map":{"a":"../f0"}})", "'a': '../f0' is not the name of a file"},
       {R"({"weight_map":{"a":".."}})", "is not the name of a file"},
       {R"({"weight_map":{"a":""}})", "is not the name of a file"},
       {R"({"weight_map":{"a":"f0\u0000"}})", "is not the name of a file"},
       {R"({"weight_map":{"a":5}})", "'a': this is not the name of a file"},
       {R"({"weight_map":{"a":{}}})", "is not the name of a file"},
-      {R"({"weight_map":{"a":"f0","a":"f1"}})", "'a' stands there twice"},
-      {R"({"weight_map":{},"weight_map":{}})", "'weight_map' stands there twice"},
+      {R"({"weight_map":{"a":"f0","a":"f1"}})", "'a' occurs twice"},
+      {R"({"weight_map":{},"weight_map":{}})", "'weight_map' occurs twice"},
       {R"({"weight_map":{"a":"f0"}})", "'a' is not in f0"},
   };
   for (const auto& each : cases) {
-    const auto said = complaint_of(dir_.make_file("wrong.json", each.text));
-    EXPECT_NE(said.find(each.complaint), said.npos) << each.text << ": " << said;
+    const auto said = error_of(dir_.make_file("wrong.json", each.text));
+    EXPECT_NE(said.find(each.message), said.npos) << each.text << ": " << said;
     EXPECT_NE(said.find("wrong.json"), said.npos) << said;
   }
   dir_.make_file("none.json", R"({"weight_map":{"a":"f9"}})");
-  EXPECT_NE(complaint_of(dir_ / "none.json", ENOENT).find("f9"), std::string::npos);
+  EXPECT_NE(error_of(dir_ / "none.json", ENOENT).find("f9"), std::string::npos);
 }
 
-TEST_F(ModelTest, HeadersThatAreWrongAreRefusedWithAReason) {
+TEST_F(ModelTest, WrongHeadersAreRefusedWithAReason) {
   const std::string good = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   const auto one = [](const std::string& dtype, const std::string& shape,
                       const std::string& offsets) {
@@ -179,7 +179,7 @@ TEST_F(ModelTest, HeadersThatAreWrongAreRefusedWithAReason) {
   std::string deep = "{";
   for (int i = 0; i < 100'000; ++i) deep += R"("a":{)";
   const struct {
-    std::string content, complaint;
+    std::string content, message;
   } cases[] = {
       {"", "at least 8 bytes, this one 0"},
       {"1234567", "at least 8 bytes"},
@@ -193,16 +193,16 @@ TEST_F(ModelTest, HeadersThatAreWrongAreRefusedWithAReason) {
       {pack("{\"a\": \xff}"), "from byte 8 on"},
       {pack(deep), "must be an object with dtype"},
       {pack(R"({"a":)" + std::string(5000, '9') + "}"), "from byte 8 on"},
-      {pack("{" + good + "," + good + "}", eight), "'a' stands there twice"},
-      {pack(R"({"a":{"dtype":"F32","dtype":"F32"}})"), "'dtype' stands there twice"},
-      {pack(R"({"a\u0000b":{}})"), "its name has a zero byte"},
+      {pack("{" + good + "," + good + "}", eight), "'a' occurs twice"},
+      {pack(R"({"a":{"dtype":"F32","dtype":"F32"}})"), "'dtype' occurs twice"},
+      {pack(R"({"a\u0000b":{}})"), "the name contains a zero byte"},
       {pack(R"({"a":5})"), "tensor 'a': must be an object"},
       {pack(R"({"a":[]})"), "must be an object"},
       {pack(R"({"a":{}})"), "must be an object with"},
       {pack(R"({"a":{"dtype":"F32"}})"), "must be an object with"},
       {pack(R"({"a":{"more":1}})"), "must be an object with"},
-      {pack(one(R"("F31")", "[2]", "[0,8]"), eight), "dtype 'F31' is not known"},
-      {pack(one(R"(["F32"])", "[2]", "[0,8]"), eight), "dtype is not known"},
+      {pack(one(R"("F31")", "[2]", "[0,8]"), eight), "dtype 'F31' is unknown"},
+      {pack(one(R"(["F32"])", "[2]", "[0,8]"), eight), "dtype must be a string"},
       {pack(one(f32, "2", "[0,8]"), eight), "the shape must be"},
       {pack(one(f32, "[2.0]", "[0,8]"), eight), "the shape must be"},
       {pack(one(f32, "[true,2]", "[0,8]"), eight), "the shape must be"},
@@ -226,30 +226,30 @@ TEST_F(ModelTest, HeadersThatAreWrongAreRefusedWithAReason) {
       {pack("{" + good + R"(,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
             "0123456789ab"),
        "'b' overlaps the one before it"},
-      {pack(one(f32, "[2]", "[1,9]"), "012345678"), "leaves a hole before it"},
+      {pack(one(f32, "[2]", "[1,9]"), "012345678"), "leaves a gap before it"},
       {pack("{" + good + "}", "012345678"), "the tensors end at byte"},
       {pack(R"({"__metadata__":5})"), "__metadata__ must be an object of strings"},
       {pack(R"({"__metadata__":{"a":5}})"), "__metadata__ must be"},
       {pack(R"({"__metadata__":{"a":{}}})"), "__metadata__ must be"},
-      {pack(R"({"__metadata__":{"a":"1","a":"2"}})"), "'a' stands there twice"},
+      {pack(R"({"__metadata__":{"a":"1","a":"2"}})"), "'a' occurs twice"},
   };
   for (const auto& each : cases) {
-    const auto said = complaint_of(dir_.make_file("wrong.safetensors", each.content));
-    EXPECT_NE(said.find(each.complaint), said.npos) << each.complaint << ", but: " << said;
+    const auto said = error_of(dir_.make_file("wrong.safetensors", each.content));
+    EXPECT_NE(said.find(each.message), said.npos) << each.message << ", but: " << said;
     EXPECT_NE(said.find("wrong.safetensors: "), said.npos) << said;
   }
 }
 
-TEST_F(ModelTest, MoreDimensionsThanAnybodyHasAreRefused) {
+TEST_F(ModelTest, TooManyDimensionsAreRefused) {
   std::string shape = "1";
   for (int i = 0; i < 64; ++i) shape += ",1";
   const auto path =
       dir_.make_file("m", pack(R"({"a":{"dtype":"U8","shape":[)" + shape + R"(]}})", "x"));
-  EXPECT_NE(complaint_of(path).find("more than 64 dimensions"), std::string::npos);
+  EXPECT_NE(error_of(path).find("more than 64 dimensions"), std::string::npos);
 }
 
-// Whatever the bytes are: a model that holds together, or EUCLEAN.
-TEST_F(ModelTest, AnyByteOfAFileMayBeWrong) {
+// Any bytes give either a consistent model or EUCLEAN.
+TEST_F(ModelTest, AnyByteOfAFileMayBeWrongWithoutACrash) {
   const auto good = pack_tensors({{"first", "0123456789"}, {"second", ""}, {"third", "abc"}});
   std::mt19937 random(1);
   const auto below = [&](std::size_t limit) { return random() % limit; };
@@ -278,23 +278,24 @@ TEST_F(ModelTest, AnyByteOfAFileMayBeWrong) {
   EXPECT_LT(refused, 3000);
 }
 
-TEST_F(ModelTest, FilesAndFoldersThatAreNotThere) {
-  complaint_of(dir_ / "none", ENOENT);
-  EXPECT_NE(complaint_of(dir_.path(), ENOENT).find("model.safetensors"), std::string::npos);
-  complaint_of(dir_ / "none.json", ENOENT);
+TEST_F(ModelTest, MissingFilesAndFoldersAreErrors) {
+  error_of(dir_ / "none", ENOENT);
+  EXPECT_NE(error_of(dir_.path(), ENOENT).find("model.safetensors"), std::string::npos);
+  error_of(dir_ / "none.json", ENOENT);
 }
 
-TEST_F(ModelTest, AFileThatBecameShorterIsNamed) {
+TEST_F(ModelTest, ErrorNamesAFileThatBecameShorter) {
   const auto path = dir_.make_file("m", pack_tensors({{"a", random_bytes(100'000)}}));
   const auto model = open_model(path);
   ASSERT_EQ(::truncate(path.c_str(), 50'000), 0);
   std::string arena(sluice_model_arena(model.get()), '\0');
   const auto buffer = register_memory(arena.data(), arena.size());
   EXPECT_EQ(sluice_model_load(model.get(), buffer.get(), 0, nullptr, nullptr, nullptr), -EUCLEAN);
-  EXPECT_NE(std::string(sluice_error()).find("has become shorter"), std::string::npos);
+  EXPECT_NE(std::string(sluice_error()).find("became shorter while it was read"),
+            std::string::npos);
 }
 
-TEST_F(ModelTest, ABufferThatIsTooSmallIsRefused) {
+TEST_F(ModelTest, TooSmallBufferIsRefused) {
   const auto model = open_model(dir_.make_file("m", pack_tensors({{"a", "123"}})));
   std::string arena(256, '\0');
   const auto buffer = register_memory(arena.data(), arena.size());
@@ -303,13 +304,13 @@ TEST_F(ModelTest, ABufferThatIsTooSmallIsRefused) {
   EXPECT_EQ(sluice_model_load(model.get(), buffer.get(), 0, nullptr, nullptr, nullptr), 3);
 }
 
-TEST_F(ModelTest, AModelOfNothingNeedsNoMemory) {
+TEST_F(ModelTest, EmptyModelNeedsNoMemory) {
   const auto model = open_model(dir_.make_file("m", pack("{}")));
   EXPECT_EQ(sluice_model_arena(model.get()), 0u);
   EXPECT_EQ(sluice_model_load(model.get(), nullptr, 0, nullptr, nullptr, nullptr), 0);
 }
 
-TEST_F(ModelTest, ProgressIsToldAndMayEndTheLoad) {
+TEST_F(ModelTest, ProgressIsCalledAndCanCancelTheLoad) {
   const auto model =
       open_model(dir_.make_file("m", pack_tensors({{"a", random_bytes(300'000'000)}})));
   std::string arena(sluice_model_arena(model.get()), '\0');
@@ -332,7 +333,7 @@ TEST_F(ModelTest, ProgressIsToldAndMayEndTheLoad) {
   EXPECT_EQ(sluice_model_load(model.get(), buffer.get(), 0, progress, &seen, nullptr), -ECANCELED);
 }
 
-TEST_F(ModelTest, RangesAreKindsOfDataOfOneFile) {
+TEST_F(ModelTest, RangesDescribeSeveralKindsOfDataInOneFile) {
   const auto content = random_bytes(10'000);
   const auto path = dir_.make_file("data", content);
   const struct sluice_range ranges[] = {
@@ -363,10 +364,10 @@ TEST_F(ModelTest, RangesAreKindsOfDataOfOneFile) {
   EXPECT_STREQ(sluice_error(), "read rows 490 to 501: 'vectors' has 500");
   EXPECT_EQ(sluice_tensor_read(vectors, UINT64_MAX, 2, buffer.get(), 0, nullptr), -ERANGE);
   EXPECT_EQ(sluice_tensor_read(vectors, 0, 100, buffer.get(), 0, nullptr), -ERANGE);
-  EXPECT_NE(std::string(sluice_error()).find("the buffer ends before that"), std::string::npos);
+  EXPECT_NE(std::string(sluice_error()).find("the range exceeds the buffer"), std::string::npos);
 }
 
-TEST_F(ModelTest, RangesOfSeveralFilesAndWrongOnes) {
+TEST_F(ModelTest, RangesMaySpanFilesAndWrongOnesAreRefused) {
   const auto one = dir_.make_file("1", "first"), two = dir_.make_file("2", "second");
   sluice_model* opened = nullptr;
   const struct sluice_range files[] = {{two.c_str(), nullptr, 0, 0, 0},
@@ -389,7 +390,7 @@ TEST_F(ModelTest, RangesOfSeveralFilesAndWrongOnes) {
   EXPECT_EQ(sluice_model_open_ranges(twice, 2, &opened), -EINVAL);
 }
 
-TEST_F(ModelTest, NothingIsNoReasonToCrash) {
+TEST_F(ModelTest, NullArgumentsDoNotCrash) {
   sluice_model* model = nullptr;
   EXPECT_EQ(sluice_model_open(nullptr, &model), -EINVAL);
   EXPECT_EQ(sluice_model_open("x", nullptr), -EINVAL);

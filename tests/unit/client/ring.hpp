@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A ring's handle, and what tests ask of it.
+// A handle for a ring, and helpers of the tests.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ inline std::string_view text_of(const BufferHandle& buffer, std::size_t offset, 
   return {static_cast<const char*>(sluice_buffer_memory(buffer.get())) + offset, size};
 }
 
-// Waits for `count` completions, ten seconds at most. By user_data.
+// Waits at most ten seconds for `count` completions. Returns them by user_data.
 inline std::map<std::uint64_t, sluice_ring_completion> wait_for(const RingHandle& ring,
                                                                 unsigned count) {
   std::map<std::uint64_t, sluice_ring_completion> out;

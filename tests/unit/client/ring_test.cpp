@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Rings on ordinary files: a thread of the process serves them. What the daemon does is in
-// tests/mount/ring_library_test.cpp.
+// Rings on ordinary files, which a thread of the process serves. tests/mount/ring_library_test.cpp
+// tests the daemon.
 #include "tests/unit/client/ring.hpp"
 
 #include <poll.h>
@@ -75,7 +75,7 @@ TEST_F(ClientRingTest, ReadsAndWritesAnOrdinaryFileWithPlainMemory) {
   EXPECT_EQ(test::read_file(path_).substr(100, 7), "changed");
 }
 
-TEST_F(ClientRingTest, NoMoreAreUnderWayThanItHasEntries) {
+TEST_F(ClientRingTest, NoMoreRequestsAreInProgressThanItHasEntries) {
   const auto buffer = make_buffer(4096);
   const auto ring = make_ring(3);  // rounded up to 4
   const int file = sluice_ring_add_file(ring.get(), file_.get());
@@ -90,7 +90,7 @@ TEST_F(ClientRingTest, NoMoreAreUnderWayThanItHasEntries) {
   }
 }
 
-TEST_F(ClientRingTest, WaitingEndsWithTheTimeout) {
+TEST_F(ClientRingTest, WaitEndsWithTheTimeout) {
   const auto ring = make_ring(4);
   sluice_ring_completion done[2];
   const timespec limit{0, 20'000'000}, none{0, 0};
@@ -103,11 +103,12 @@ TEST_F(ClientRingTest, WaitingEndsWithTheTimeout) {
             0);
   sluice_ring_submit(ring.get());
   const timespec longer{0, 200'000'000};
-  EXPECT_EQ(sluice_ring_wait(ring.get(), done, 2, 2, &longer), 1) << "what came is returned";
+  EXPECT_EQ(sluice_ring_wait(ring.get(), done, 2, 2, &longer), 1)
+      << "the completions that arrived are returned";
   EXPECT_EQ(done[0].user_data, 5u);
 }
 
-TEST_F(ClientRingTest, NumbersThatAreNoneAreRefused) {
+TEST_F(ClientRingTest, UnknownFileAndBufferNumbersAreRefused) {
   const auto ring = make_ring(4);
   const auto buffer = make_buffer(4096);
   EXPECT_EQ(sluice_ring_read(ring.get(), 0, 0, 0, 1, 0, 0), -ENOENT);
@@ -127,7 +128,7 @@ TEST_F(ClientRingTest, NumbersThatAreNoneAreRefused) {
   EXPECT_EQ(sluice_ring_submit(nullptr), -EINVAL);
 }
 
-TEST_F(ClientRingTest, AnEventfdTellsOfCompletions) {
+TEST_F(ClientRingTest, EventfdSignalsCompletions) {
   const auto ring = make_ring(8);
   const auto buffer = make_buffer(4096);
   const int file = sluice_ring_add_file(ring.get(), file_.get());
@@ -136,7 +137,7 @@ TEST_F(ClientRingTest, AnEventfdTellsOfCompletions) {
   ASSERT_GE(event, 0);
   EXPECT_EQ(sluice_ring_eventfd(ring.get()), event);
   pollfd poll_it{event, POLLIN, 0};
-  EXPECT_EQ(::poll(&poll_it, 1, 20), 0) << "nothing has come";
+  EXPECT_EQ(::poll(&poll_it, 1, 20), 0) << "nothing has arrived";
   for (std::uint64_t round = 0; round < 20; ++round) {
     ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, 10, 0, round), 0);
     sluice_ring_submit(ring.get());
@@ -208,7 +209,7 @@ TEST_F(ClientRingTest, TwoProcessesShareOneBuffer) {
   EXPECT_EQ(sluice_buffer_import(&shared, &none), -EINVAL);
 }
 
-TEST_F(ClientRingTest, AnExportThatItsProcessLetGoOfIsStale) {
+TEST_F(ClientRingTest, ExportOfAClosedBufferIsStale) {
   struct sluice_shared_buffer shared {};
   {
     const auto buffer = make_buffer(8192);
@@ -216,12 +217,12 @@ TEST_F(ClientRingTest, AnExportThatItsProcessLetGoOfIsStale) {
   }
   sluice_buffer* none = nullptr;
   EXPECT_LT(sluice_buffer_import(&shared, &none), 0);
-  // Its number is another memory's now.
+  // The descriptor number is now reused for other memory.
   const auto other = make_buffer(8192);
   EXPECT_LT(sluice_buffer_import(&shared, &none), 0);
 }
 
-TEST_F(ClientRingTest, ARingEndsWithRequestsUnderWay) {
+TEST_F(ClientRingTest, RingCanEndWithRequestsInProgress) {
   const auto buffer = make_buffer(kSize);
   for (int round = 0; round < 20; ++round) {
     const auto ring = make_ring(64);
@@ -233,13 +234,13 @@ TEST_F(ClientRingTest, ARingEndsWithRequestsUnderWay) {
   }
 }
 
-TEST_F(ClientRingTest, WaitingAndSubmittingFailOnceItsOwnServerHasEnded) {
+TEST_F(ClientRingTest, WaitAndSubmitFailAfterItsOwnServerHasEnded) {
   const auto buffer = make_buffer(kSize);
   const auto ring = make_ring(8);
   const int file = sluice_ring_add_file(ring.get(), file_.get());
   const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
   const int event = sluice_ring_eventfd(ring.get());
-  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, kSize, 0, 1), 0);  // its server begins
+  ASSERT_EQ(sluice_ring_read(ring.get(), file, to, 0, kSize, 0, 1), 0);  // starts its own server
   const test::NoThreads none;
   EXPECT_EQ(sluice_ring_submit(ring.get()), 1);
   pollfd poll_it{event, POLLIN, 0};
@@ -250,7 +251,7 @@ TEST_F(ClientRingTest, WaitingAndSubmittingFailOnceItsOwnServerHasEnded) {
   EXPECT_EQ(sluice_ring_submit(ring.get()), -EAGAIN);
 }
 
-TEST_F(ClientRingTest, AnEventfdThatHasNoThreadIsNotGivenOut) {
+TEST_F(ClientRingTest, EventfdIsNotReturnedIfItsThreadCannotStart) {
   const auto buffer = make_buffer(10);
   const auto ring = make_ring(4);
   {
@@ -267,7 +268,7 @@ TEST_F(ClientRingTest, AnEventfdThatHasNoThreadIsNotGivenOut) {
   EXPECT_EQ(::poll(&poll_it, 1, 10'000), 1);
 }
 
-TEST_F(ClientRingTest, ARequestForWhatWasDroppedIsNotDoneWithWhatHasItsNumberNow) {
+TEST_F(ClientRingTest, RequestForADroppedNumberDoesNotUseItsSuccessor) {
   const auto ring = make_ring(8);
   const auto buffer = make_buffer(1'000), other_buffer = make_buffer(1'000);
   const auto other = open_file(dir_.make_file("other", random_bytes(1'000)), O_RDONLY);
@@ -287,8 +288,9 @@ TEST_F(ClientRingTest, ARequestForWhatWasDroppedIsNotDoneWithWhatHasItsNumberNow
   EXPECT_EQ(done[3].result, 1'000);
 }
 
-// By the names of 3FS. The number of a descriptor that the program has closed is soon one of ours.
-TEST(Hf3fsTest, ANameStandsForTheFileThatItWasGivenFor) {
+// With the functions of 3FS. The number of a descriptor that the program has closed is soon reused
+// for one of ours.
+TEST(Hf3fsTest, RegisteredNumberKeepsReferringToItsFile) {
   const test::TempDir dir;
   const std::string contents[] = {random_bytes(1'000), random_bytes(1'000)};
   UniqueFd first(::open(dir.make_file("1", contents[0]).c_str(), O_RDONLY | O_CLOEXEC));

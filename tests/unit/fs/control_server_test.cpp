@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the control socket does with clients that a mount's own tools are not like.
+// The control socket with clients that behave badly.
 #include "fs/control/control_server.hpp"
 
 #include <sys/socket.h>
@@ -38,13 +38,13 @@ class ControlServerTest : public FilesystemTest {
   }
 
   const std::string path_ = dir_ / "control.sock";
-  const std::string long_ = std::string(16 * kMiB, 'x');  // no socket holds this
+  const std::string long_ = std::string(16 * kMiB, 'x');  // more than any socket buffer holds
   HeatTree heat_tree_;
   std::promise<void> asked_;
   std::unique_ptr<ControlServer> server_;
 };
 
-TEST_F(ControlServerTest, EndsThoughAClientDoesNotReadItsAnswer) {
+TEST_F(ControlServerTest, EndsEvenIfAClientDoesNotReadItsAnswer) {
   UniqueFd client = ask("{\"verb\": \"activity\"}\n");
   asked_.get_future().wait();
   auto ended = std::async(std::launch::async, [&] { server_.reset(); });
@@ -52,7 +52,7 @@ TEST_F(ControlServerTest, EndsThoughAClientDoesNotReadItsAnswer) {
   client.reset();
 }
 
-TEST_F(ControlServerTest, ClientsThatSayNothingHoldUpNobody) {
+TEST_F(ControlServerTest, SilentClientsDoNotBlockOthers) {
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 40; ++i) silent.push_back(*connect_unix(path_));
   const UniqueFd client = ask("{\"verb\": \"dance\"}\n");
@@ -61,7 +61,7 @@ TEST_F(ControlServerTest, ClientsThatSayNothingHoldUpNobody) {
   EXPECT_NE(answer.find("unknown request"), std::string::npos) << answer;
 }
 
-TEST_F(ControlServerTest, AnswersWhatItDoesNotKnow) {
+TEST_F(ControlServerTest, AnUnknownVerbGetsAnError) {
   for (const char* line : {"{\"verb\": \"dance\"}\n", "[]\n", "nothing\n"}) {
     const UniqueFd client = ask(line);
     std::string answer(4096, '\0');

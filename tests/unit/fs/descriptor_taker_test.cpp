@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What hangs for ever is in tests/mount/gpu_buffer_test.cpp: it takes a FUSE mount.
+// tests/mount/gpu_buffer_test.cpp tests descriptors that hang forever, because that needs a FUSE
+// mount.
 #include "fs/gpu/descriptor_taker.hpp"
 
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// Threads of this process that have that name.
+// The ids of this process's threads with that name.
 std::set<std::string> threads(const std::string& name) {
   std::set<std::string> out;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -50,16 +51,16 @@ TEST_F(DescriptorTakerTest, TakesMemory) {
   EXPECT_NE(taken->get(), memory_.get());
 }
 
-TEST_F(DescriptorTakerTest, SaysWhatIsWrong) {
+TEST_F(DescriptorTakerTest, ReportsErrors) {
   EXPECT_TRUE(failed_with(taker_.take(self_, 100'000, 0), EBADF));
   const UniqueFd file(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
   EXPECT_TRUE(failed_with(taker_.take(self_, file.get(), 0), EINVAL)) << "its close may block";
   EXPECT_TRUE(test::eventually([&] { return taker_.hanging() == 0; }));
 }
 
-TEST_F(DescriptorTakerTest, OneThreadWithAnEmptyTableTakesThemAll) {
+TEST_F(DescriptorTakerTest, OneThreadWithAnEmptyTableTakesAllDescriptors) {
   ASSERT_TRUE(taker_.take(self_, memory_.get(), 0));
-  // Those of earlier tests may still be on their way out.
+  // Threads of earlier tests may still be ending.
   ASSERT_TRUE(test::eventually([] { return threads("sluice-taker").size() == 1; }));
   const auto before = threads("sluice-taker");
   std::vector<UniqueFd> many;
@@ -75,7 +76,7 @@ TEST_F(DescriptorTakerTest, OneThreadWithAnEmptyTableTakesThemAll) {
   EXPECT_LE(std::distance(begin(descriptors), end(descriptors)), 4);
 }
 
-TEST_F(DescriptorTakerTest, ItsThreadEndsWithIt) {
+TEST_F(DescriptorTakerTest, ThreadEndsWithTheTaker) {
   {
     DescriptorTaker taker;
     ASSERT_TRUE(taker.take(self_, memory_.get(), 0));

@@ -65,15 +65,16 @@ class StreamTest : public FilesystemTest {
   const NameList all_{".", "..", "a1", "a2", "a3", "b1", "b2", "b3", "both", "sub"};
 };
 
-TEST_F(StreamTest, OfFewNamesTakesNoTime) { EXPECT_FALSE(list().stream->may_take_long()); }
+TEST_F(StreamTest, ASmallDirectoryDoesNotTakeLong) { EXPECT_FALSE(list().stream->may_take_long()); }
 
-TEST_F(StreamTest, GoesOnAtAnyOffset) {
+TEST_F(StreamTest, ContinuesAtAnyOffset) {
   Reader whole = list();
   std::vector<off_t> offsets{0};
   while (whole.read(1)) offsets.push_back(whole.offset);
   ASSERT_EQ(whole.sorted(), all_);
   for (std::size_t i = offsets.size(); i-- > 0;) {
-    // One that has read it all goes back; another begins there, as the kernel has it do.
+    // One stream that has read everything goes back; a new one begins at that offset, as the kernel
+    // may do.
     Reader back{std::move(whole.stream), offsets[i]};
     Reader other = list();
     other.offset = offsets[i];
@@ -87,7 +88,7 @@ TEST_F(StreamTest, GoesOnAtAnyOffset) {
   }
 }
 
-TEST_F(StreamTest, ADirectoryThatGetsAFasterCopyIsShownOnce) {
+TEST_F(StreamTest, ADirectoryThatGetsAFasterCopyIsListedOnce) {
   for (std::size_t after = 1; after <= kItems; ++after) {
     Reader reader = list();
     reader.read(after);
@@ -97,7 +98,7 @@ TEST_F(StreamTest, ADirectoryThatGetsAFasterCopyIsShownOnce) {
   }
 }
 
-TEST_F(StreamTest, AChangeIsSeenByTheNextListingWhateverOthersHaveRead) {
+TEST_F(StreamTest, TheNextListingShowsAChangeEvenIfOtherStreamsAreOpen) {
   Reader first = list();
   first.read(3);
   for (int i = 0; i < 30; ++i) {
@@ -109,7 +110,7 @@ TEST_F(StreamTest, AChangeIsSeenByTheNextListingWhateverOthersHaveRead) {
   EXPECT_EQ(first.rest(), all_);
 }
 
-TEST_F(StreamTest, ManyOpenListingsOfALargeDirectoryTakeLittleMemory) {
+TEST_F(StreamTest, ManyOpenListingsOfALargeDirectoryNeedLittleMemory) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer has an allocator of its own";
   constexpr int kNames = 20'000;
   for (int i = 0; i < kNames; ++i) {

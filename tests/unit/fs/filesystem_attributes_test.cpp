@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Attributes and xattrs, asked for directly.
+// Attributes and Xattrs, called directly.
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -9,10 +9,10 @@
 #include "tests/unit/fs/test_filesystem.hpp"
 
 namespace {
-thread_local std::function<void()> g_after_listing;  // of xattrs, once
+thread_local std::function<void()> g_after_listing;  // called once, after the next listxattr
 }  // namespace
 
-// In place of libc's, to be there at the worst moment.
+// Replaces libc's function, so that a test can act just after it.
 extern "C" ssize_t listxattr(const char* path, char* list, std::size_t size) noexcept {
   const ssize_t found = ::syscall(SYS_listxattr, path, list, size);
   if (g_after_listing) std::exchange(g_after_listing, nullptr)();
@@ -24,18 +24,18 @@ namespace {
 
 class AttributesTest : public FilesystemTest {};
 
-TEST_F(AttributesTest, AnXattrThatIsSetWhileAnotherIsAskedForIsThere) {
+TEST_F(AttributesTest, AnXattrSetDuringAGetxattrIsFoundAfterwards) {
   dir_.make_file("a/f", "1");
   const InodeId f = id_of("f");
   g_after_listing = [&] { ASSERT_TRUE(fs_->xattrs().set(f, "user.k", "v", 1, 0, kRoot)); };
   EXPECT_TRUE(failed_with(fs_->xattrs().get(f, "security.capability"), ENODATA));
-  ASSERT_FALSE(g_after_listing) << "the moment never came";
+  ASSERT_FALSE(g_after_listing) << "the hook was never called";
   const auto value = fs_->xattrs().get(f, "user.k");
   ASSERT_TRUE(value);
   EXPECT_EQ(*value, "v");
 }
 
-TEST_F(AttributesTest, SluiceTellsWhereAFileIsAndHowOftenItWasOpened) {
+TEST_F(AttributesTest, VirtualXattrsShowTierLocationAndOpens) {
   dir_.make_file("b/d/f", "1");
   EXPECT_EQ(xattr("d/f", "user.sluice.tier"), "b");
   EXPECT_EQ(xattr("d/f", "user.sluice.location"), at("b", "d/f"));
@@ -54,14 +54,14 @@ TEST_F(AttributesTest, SluiceTellsWhereAFileIsAndHowOftenItWasOpened) {
   EXPECT_EQ(xattr("d/f", "user.sluice.nonsense"), "error: ENODATA");
 }
 
-TEST_F(AttributesTest, WhatSluiceTellsIsNotListedAndCannotBeSet) {
+TEST_F(AttributesTest, VirtualXattrsAreNotListedAndCannotBeSet) {
   dir_.make_file("a/f", "1");
   const InodeId id = id_of("f");
   EXPECT_EQ(*fs_->xattrs().list(id, kRoot), "");
   EXPECT_TRUE(failed_with(fs_->xattrs().set(id, "user.sluice.location", "b", 1, 0, kRoot), EPERM));
 }
 
-TEST_F(AttributesTest, TheCarriedIdentityIsInvisible) {
+TEST_F(AttributesTest, TheIdentityXattrIsHidden) {
   dir_.make_dir("c/d");
   const InodeId d = id_of("d");
   ASSERT_TRUE(fs_->files().create(d, "f", 0644, O_RDWR, kRoot));
@@ -73,7 +73,7 @@ TEST_F(AttributesTest, TheCarriedIdentityIsInvisible) {
   EXPECT_TRUE(test::xattr_of(at("a", "d"), kIdentityXattr));
 }
 
-TEST_F(AttributesTest, AliasesOfAclsAreInvisible) {
+TEST_F(AttributesTest, AliasesOfAclsAreHidden) {
   dir_.make_file("a/f", "x");
   const InodeId f = id_of("f");
   for (const char* alias : {"trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"}) {
@@ -86,7 +86,7 @@ TEST_F(AttributesTest, AliasesOfAclsAreInvisible) {
   }
 }
 
-TEST_F(AttributesTest, XattrsComeAndGo) {
+TEST_F(AttributesTest, XattrsCanBeSetAndRemoved) {
   dir_.make_file("a/f", "1");
   const InodeId id = id_of("f");
   EXPECT_TRUE(failed_with(fs_->xattrs().get(id, "user.k"), ENODATA));
@@ -101,7 +101,7 @@ TEST_F(AttributesTest, XattrsComeAndGo) {
   EXPECT_TRUE(failed_with(fs_->xattrs().get(id, "user.k"), ENODATA));
 }
 
-TEST_F(AttributesTest, OfADirectoryAreSetOnEveryCopy) {
+TEST_F(AttributesTest, DirectoryAttributesAreSetOnEveryCopy) {
   dir_.make_dir("a/d");
   dir_.make_dir("c/d");
   const InodeId d = id_of("d");
@@ -122,7 +122,7 @@ TEST_F(AttributesTest, OfADirectoryAreSetOnEveryCopy) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_F(AttributesTest, OfAFileAreSet) {
+TEST_F(AttributesTest, FileAttributesAreSet) {
   dir_.make_file("b/f", "123456");
   const InodeId id = id_of("f");
   AttributeChange change;
@@ -140,7 +140,7 @@ TEST_F(AttributesTest, OfAFileAreSet) {
   EXPECT_EQ(test::lstat_of(at("b", "f")).st_uid, 7u);
 }
 
-TEST_F(AttributesTest, TiersOnOneFilesystemShareItsRoom) {
+TEST_F(AttributesTest, TiersOnOneFilesystemShareItsSpace) {
   struct statvfs native {};
   ASSERT_EQ(::statvfs(dir_.path().c_str(), &native), 0);
   const auto ours = fs_->attributes().statfs();

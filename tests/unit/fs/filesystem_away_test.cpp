@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What is changed while a tier is away holds when it returns, and what the kernel means by a name
-// is what happens to it.
+// Changes made while a tier is offline stay after its return, and operations apply to the file that
+// the kernel knows under a name.
 #include <linux/fs.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ class AwayTest : public FilesystemTest {
         fs_->files().write(made->first.id, content.data(), content.size(), 0, std::nullopt));
     fs_->files().release(made->first.id, O_RDWR);
   }
-  // Everything that a tier has set aside, by the end of its path.
+  // The files that were set aside on a tier, by the end of their paths.
   NameList aside(const std::string& tier) {
     NameList out;
     const std::string top = at(tier, ".sluice/aside");
@@ -40,7 +40,7 @@ class AwayTest : public FilesystemTest {
   mode_t mode_of(const std::string& path) { return entry_of(path).st.st_mode & 07777; }
 };
 
-TEST_F(AwayTest, AFileSavedWhileTheFastTierIsAwayIsTheOneThatIsSeenAfterwards) {
+TEST_F(AwayTest, AFileReplacedWhileTheFastTierIsOfflineStaysAfterItsReturn) {
   dir_.make_file("a/d/f", "version 1");
   dir_.make_dir("b/d");
   const InodeId d = id_of("d");
@@ -57,7 +57,7 @@ TEST_F(AwayTest, AFileSavedWhileTheFastTierIsAwayIsTheOneThatIsSeenAfterwards) {
   EXPECT_EQ(read_path("d/f"), "version 2");
 }
 
-TEST_F(AwayTest, ThatHoldsAcrossARemountWithoutTheTier) {
+TEST_F(AwayTest, ReplacementsSurviveARemountWithoutTheTier) {
   dir_.make_file("a/d/f", "version 1");
   dir_.make_dir("b/d");
   const auto settings = make_tiers("abc");
@@ -75,7 +75,7 @@ TEST_F(AwayTest, ThatHoldsAcrossARemountWithoutTheTier) {
   EXPECT_EQ(aside("a"), NameList{"d/f"});
 }
 
-TEST_F(AwayTest, WhatWasNotReplacedIsAsItWas) {
+TEST_F(AwayTest, FilesThatWereNotReplacedAreUnchanged) {
   dir_.make_file("a/d/f", "version 1");
   dir_.make_dir("b/d");
   const InodeId d = id_of("d");
@@ -87,7 +87,7 @@ TEST_F(AwayTest, WhatWasNotReplacedIsAsItWas) {
   EXPECT_EQ(aside("a"), NameList{});
 }
 
-TEST_F(AwayTest, InAStickyDirectoryAForeignFileKeepsItsName) {
+TEST_F(AwayTest, InAStickyDirectoryAFileOfAnotherUserKeepsItsName) {
   for (const char* tier : {"a", "b"}) {
     dir_.make_dir(std::string(tier) + "/shared");
     ASSERT_EQ(::chmod(at(tier, "shared").c_str(), 01777), 0);
@@ -107,7 +107,7 @@ TEST_F(AwayTest, InAStickyDirectoryAForeignFileKeepsItsName) {
   EXPECT_EQ(aside("a"), NameList{"shared/notes"});
 }
 
-TEST_F(AwayTest, DirectoriesOfOneOwnerBecomeOneAndGrantNoMoreThanEither) {
+TEST_F(AwayTest, DirectoriesOfOneOwnerAreMergedWithTheStricterMode) {
   dir_.make_file("a/d/sub/f", "version 1");
   dir_.make_file("a/d/sub/other", "other");
   dir_.make_dir("b/d");
@@ -125,7 +125,7 @@ TEST_F(AwayTest, DirectoriesOfOneOwnerBecomeOneAndGrantNoMoreThanEither) {
   EXPECT_EQ(names(sub->id), (NameList{".", "..", "f", "other"}));
 }
 
-TEST_F(AwayTest, AForeignDirectoryOfThatNameLetsNobodyIn) {
+TEST_F(AwayTest, TheReturningDirectoryOfAnotherOwnerReplacesTheNewOne) {
   dir_.make_file("a/d/home/secret", "secret");
   dir_.make_dir("b/d");
   ASSERT_EQ(::chmod(at("a", "d/home").c_str(), 0700), 0);
@@ -140,11 +140,11 @@ TEST_F(AwayTest, AForeignDirectoryOfThatNameLetsNobodyIn) {
   EXPECT_EQ(now.st.st_uid, kAlice.uid);
   EXPECT_EQ(now.st.st_mode & 07777, 0700u);
   EXPECT_EQ(aside("b"), NameList{"d/home/his"});
-  // Who is still in the other one sees nothing of hers.
+  // A process that still uses the other directory does not see her files.
   EXPECT_FALSE(has(home->id, "secret"));
 }
 
-TEST_F(AwayTest, AttributesOfADirectoryThatChangedMeanwhileStay) {
+TEST_F(AwayTest, DirectoryAttributesChangedMeanwhileStay) {
   dir_.make_file("a/hr/f", "x");
   dir_.make_dir("b/hr");
   const InodeId hr = id_of("hr");
@@ -162,7 +162,7 @@ TEST_F(AwayTest, AttributesOfADirectoryThatChangedMeanwhileStay) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_F(AwayTest, ManyChangesNeedOneRecord) {
+TEST_F(AwayTest, ManyChangesNeedOneJournalRecord) {
   dir_.make_dir("a/d");
   dir_.make_dir("b/d");
   const InodeId d = id_of("d");
@@ -177,13 +177,13 @@ TEST_F(AwayTest, ManyChangesNeedOneRecord) {
   EXPECT_EQ(intents_in(store_), 2u);
 }
 
-TEST_F(AwayTest, ATierThatCanNotBeToldIsNotUsed) {
+TEST_F(AwayTest, ATierStaysOfflineUntilItsJournalIsApplied) {
   dir_.make_file("a/d/f", "version 1");
   dir_.make_dir("b/d");
   const InodeId d = id_of("d");
   take_away("a");
   make(d, "f", "version 2", kRoot);
-  // Nothing can be set aside there.
+  // Makes setting files aside fail.
   test::write_file(dir_ / "away-a/.sluice/aside", "");
   bring_back("a");
   EXPECT_EQ(read_path("d/f"), "version 2");
@@ -194,9 +194,9 @@ TEST_F(AwayTest, ATierThatCanNotBeToldIsNotUsed) {
   EXPECT_EQ(read_path("d/f"), "version 2");
 }
 
-class ToldTest : public FilesystemTest {};
+class KernelNameTest : public FilesystemTest {};
 
-TEST_F(ToldTest, UnlinkRemovesTheFileThatTheKernelKnows) {
+TEST_F(KernelNameTest, UnlinkRemovesTheFileThatTheKernelKnows) {
   dir_.make_file("b/f", "mine");
   const InodeId mine = id_of("f");
   dir_.make_file("a/f", "another's");
@@ -206,7 +206,7 @@ TEST_F(ToldTest, UnlinkRemovesTheFileThatTheKernelKnows) {
   EXPECT_EQ(fs_->attributes().get(mine)->st.st_nlink, 0u);
 }
 
-TEST_F(ToldTest, RenameTakesTheFileThatTheKernelKnows) {
+TEST_F(KernelNameTest, RenameTakesTheFileThatTheKernelKnows) {
   dir_.make_file("b/f", "mine");
   id_of("f");
   dir_.make_file("a/f", "another's");
@@ -215,7 +215,7 @@ TEST_F(ToldTest, RenameTakesTheFileThatTheKernelKnows) {
   EXPECT_EQ(test::read_file(at("b", "g")), "mine");
 }
 
-TEST_F(ToldTest, WhatTheKernelHasNotSeenIsNeitherRemovedNorReplaced) {
+TEST_F(KernelNameTest, AFileUnknownToTheKernelIsNeitherRemovedNorReplaced) {
   dir_.make_file("a/f", "1");
   dir_.make_file("a/g", "2");
   dir_.make_dir("a/d");
@@ -227,7 +227,7 @@ TEST_F(ToldTest, WhatTheKernelHasNotSeenIsNeitherRemovedNorReplaced) {
   EXPECT_EQ(test::read_file(at("a", "f")) + test::read_file(at("a", "g")), "12");
 }
 
-TEST_F(ToldTest, AFileCanBeOpenedAndReadByWhoFoundItBeforeItsNameWent) {
+TEST_F(KernelNameTest, AFileLookedUpBeforeItsUnlinkCanStillBeOpened) {
   for (const bool replaced : {false, true}) {
     dir_.make_file("a/f", "old");
     const InodeId id = id_of("f");
@@ -249,11 +249,11 @@ TEST_F(ToldTest, AFileCanBeOpenedAndReadByWhoFoundItBeforeItsNameWent) {
   }
 }
 
-TEST_F(ToldTest, ADeletedFileIsLetGoWithTheKernelsLastReference) {
+TEST_F(KernelNameTest, ADeletedFileIsClosedWithTheKernelsLastReference) {
   dir_.make_file("a/f", "old");
   const InodeId id = id_of("f");
   ASSERT_TRUE(
-      fs_->files().open(id, O_RDONLY, kOpener, std::nullopt));  // which the heat counts later
+      fs_->files().open(id, O_RDONLY, kOpener, std::nullopt));  // the heat counts this open later
   ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
   fs_->files().release(id, O_RDONLY);
   fs_->names().forget(id, 1);
@@ -273,8 +273,8 @@ class IdentityTest : public FilesystemTest {
   }
 };
 
-// As in the middle of an exchange, which goes from tier to tier.
-TEST_F(IdentityTest, CopiesOfTwoDirectoriesAreNeverTakenForOne) {
+// The state in the middle of an exchange, which runs tier by tier.
+TEST_F(IdentityTest, CopiesOfTwoDirectoriesAreNeverMerged) {
   for (const char* name : {"x", "y"}) {
     const std::string n = name;
     dir_.make_file("a/" + n + "/in-" + n + "-a", "");
@@ -292,20 +292,20 @@ TEST_F(IdentityTest, CopiesOfTwoDirectoriesAreNeverTakenForOne) {
   EXPECT_EQ(names(x), (NameList{".", "..", "in-x-a", "in-x-b"}));
 }
 
-TEST_F(IdentityTest, DirectoriesMadeSeparatelyBecomeOneForGood) {
+TEST_F(IdentityTest, DirectoriesMadeSeparatelyAreMergedForGood) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   dir_.make_file("c/d/h", "3");
   const InodeId d = id_of("d");
   EXPECT_EQ(names(d), (NameList{".", "..", "f", "g", "h"}));
-  // Without the fastest copy, which gave them their identity, they have it still.
+  // They keep the identity even without the fastest copy, from which it came.
   ASSERT_EQ(::unlink(at("a", "d/f").c_str()), 0);
   ASSERT_EQ(::rmdir(at("a", "d").c_str()), 0);
   mount(make_tiers("abc"));
   EXPECT_EQ(id_of("d"), d);
 }
 
-TEST_F(IdentityTest, ACopyMadePastUsIsFoundWhenOneIsNeeded) {
+TEST_F(IdentityTest, ACopyMadeDirectlyOnATierIsUsed) {
   dir_.make_file("a/x/f", "1");
   const InodeId x = id_of("x");
   dir_.make_dir("b/x");

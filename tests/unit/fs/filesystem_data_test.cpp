@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Opening, reading and writing, asked for directly.
+// Files: opening, reading and writing, called directly.
 #include <linux/magic.h>
 #include <stdio.h>
 #include <sys/vfs.h>
@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// What the kernel does itself (passthrough: a backing id) and what it asks us for.
+// Which opens get passthrough (a backing id) and which are served.
 class OpenTest : public FilesystemTest {
  protected:
   void prepare() override {
@@ -30,7 +30,7 @@ class OpenTest : public FilesystemTest {
   InodeId small_{}, large_{};
 };
 
-TEST_F(OpenTest, ASmallFileForReadingStaysInThePageCache) {
+TEST_F(OpenTest, ASmallFileOpenedForReadingIsServed) {
   const Opened opened = open(small_, O_RDONLY);
   EXPECT_EQ(opened.backing_id, 0);
   EXPECT_TRUE(opened.keep_pages);
@@ -39,7 +39,7 @@ TEST_F(OpenTest, ASmallFileForReadingStaysInThePageCache) {
   fs_->files().release(small_, O_RDONLY);
 }
 
-TEST_F(OpenTest, ALargeFileIsPassedThrough) {
+TEST_F(OpenTest, ALargeFileGetsPassthrough) {
   const Opened opened = open(large_, O_RDONLY);
   EXPECT_NE(opened.backing_id, 0);
   ASSERT_EQ(kernel_.live.size(), 1u);
@@ -48,7 +48,7 @@ TEST_F(OpenTest, ALargeFileIsPassedThrough) {
   EXPECT_TRUE(kernel_.live.empty());
 }
 
-TEST_F(OpenTest, AFileForWritingIsPassedThroughWhateverItsSize) {
+TEST_F(OpenTest, AWriterGetsPassthroughWhateverTheSize) {
   for (const int flags : {O_WRONLY, O_RDWR}) {
     EXPECT_NE(open(small_, flags).backing_id, 0);
     fs_->files().release(small_, flags);
@@ -61,7 +61,7 @@ TEST_F(OpenTest, AFileForWritingIsPassedThroughWhateverItsSize) {
   EXPECT_TRUE(kernel_.all_read_only) << "a writable backing file would defeat every lease";
 }
 
-TEST_F(OpenTest, TheSecondOpenSharesTheFirstOnesWay) {
+TEST_F(OpenTest, LaterOpensShareTheChoiceOfTheFirst) {
   EXPECT_EQ(open(small_, O_RDONLY).backing_id, 0);
   EXPECT_EQ(open(small_, O_RDWR).backing_id, 0) << "pages are cached already";
   fs_->files().release(small_, O_RDONLY);
@@ -91,7 +91,7 @@ TEST_F(OpenTest, PagesAreStaleAfterAPassthroughWriter) {
   fs_->files().release(small_, O_RDONLY);
 }
 
-TEST_F(OpenTest, AttributesOfAFileWithAPassthroughWriterAreNotRemembered) {
+TEST_F(OpenTest, AttributesOfAFileWithAPassthroughWriterAreNotCached) {
   EXPECT_GT(fs_->attributes().get(small_)->seconds, 0);
   open(small_, O_RDWR);
   EXPECT_EQ(fs_->attributes().get(small_)->seconds, 0);
@@ -99,7 +99,7 @@ TEST_F(OpenTest, AttributesOfAFileWithAPassthroughWriterAreNotRemembered) {
   EXPECT_GT(fs_->attributes().get(small_)->seconds, 0);
 }
 
-TEST_F(OpenTest, OnACrowdedTierWeSeeTheWrites) {
+TEST_F(OpenTest, WritersOnANearlyFullTierAreServed) {
   auto settings = make_tiers("abc");
   settings[0].reserve = UINT64_MAX;
   mount(settings);
@@ -113,7 +113,7 @@ TEST_F(OpenTest, OnACrowdedTierWeSeeTheWrites) {
   fs_->files().release(large_, O_RDONLY);
 }
 
-TEST_F(OpenTest, WithoutPassthroughWeServeEverything) {
+TEST_F(OpenTest, WithoutPassthroughEverythingIsServed) {
   kernel_.refuse = true;
   EXPECT_EQ(open(large_, O_RDONLY).backing_id, 0);
   EXPECT_EQ(read_all(large_), test::pattern(256 << 10, 1));
@@ -124,7 +124,7 @@ TEST_F(OpenTest, WithoutPassthroughWeServeEverything) {
   fs_->files().release(large_, O_RDWR);
 }
 
-TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesItsName) {
+TEST_F(OpenTest, AnOpenFileThatWasNeverReadSurvivesItsUnlink) {
   open(small_, O_RDONLY);
   ASSERT_TRUE(unlink(kRootId, "small"));
   EXPECT_FALSE(test::exists(at("a", "small")));
@@ -133,7 +133,7 @@ TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesItsName) {
   fs_->files().release(small_, O_RDONLY);
 }
 
-TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesBeingReplaced) {
+TEST_F(OpenTest, AnOpenFileThatWasNeverReadSurvivesBeingReplaced) {
   for (const char* tier : {"a", "b"}) {
     dir_.make_file("a/victim", "content");
     dir_.make_file(std::string(tier) + "/other", "other");
@@ -147,7 +147,7 @@ TEST_F(OpenTest, AFileThatIsOpenButWasNeverReadSurvivesBeingReplaced) {
   }
 }
 
-TEST_F(OpenTest, AnUnlinkedFileWorksUntilItIsClosed) {
+TEST_F(OpenTest, AnUnlinkedFileCanBeUsedUntilItIsClosed) {
   for (const bool passthrough : {true, false}) {
     kernel_.refuse = !passthrough;
     const auto made = fs_->files().create(kRootId, "f", 0644, O_RDWR, kRoot);
@@ -168,7 +168,7 @@ TEST_F(OpenTest, AnUnlinkedFileWorksUntilItIsClosed) {
   }
 }
 
-TEST_F(OpenTest, AnUnnamedFileCanBeUsedAndNamed) {
+TEST_F(OpenTest, AnUnnamedFileCanBeUsedAndLinked) {
   const auto made = fs_->files().create_unnamed(kRootId, 0600, O_RDWR, Caller{12, 34, 0});
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
@@ -181,7 +181,7 @@ TEST_F(OpenTest, AnUnnamedFileCanBeUsedAndNamed) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(OpenTest, TruncatingEmptiesAndDropsSetuid) {
+TEST_F(OpenTest, OpenWithTruncateEmptiesTheFileAndClearsSetuid) {
   ASSERT_EQ(::chmod(at("a", "small").c_str(), 06755), 0);
   ASSERT_TRUE(fs_->files().open(small_, O_WRONLY | O_TRUNC, kOpener, kUser));
   EXPECT_EQ(test::lstat_of(at("a", "small")).st_size, 0);
@@ -189,7 +189,7 @@ TEST_F(OpenTest, TruncatingEmptiesAndDropsSetuid) {
   fs_->files().release(small_, O_WRONLY);
 }
 
-TEST_F(OpenTest, OnATierThatIsAwayFails) {
+TEST_F(OpenTest, OpenFailsWhileTheTierIsOffline) {
   dir_.make_file("b/f", "1");
   const InodeId id = id_of("f");
   take_away("b");
@@ -211,7 +211,7 @@ class BytesTest : public FilesystemTest {
   }
 };
 
-TEST_F(BytesTest, AreReadBackAsWritten) {
+TEST_F(BytesTest, ReadReturnsWhatWasWritten) {
   const InodeId id = make("f");
   EXPECT_EQ(*fs_->files().write(id, "world", 5, 6, std::nullopt), 5u);
   EXPECT_EQ(*fs_->files().write(id, "hello ", 6, 0, std::nullopt), 6u);
@@ -225,7 +225,7 @@ TEST_F(BytesTest, AreReadBackAsWritten) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(BytesTest, WhoMustNotWaitForADiskIsToldSo) {
+TEST_F(BytesTest, AReadThatMustNotWaitReturnsWouldWait) {
   const InodeId id = make("cold");
   ASSERT_TRUE(fs_->files().write(id, "content", 7, 0, std::nullopt));
   {
@@ -248,7 +248,7 @@ TEST_F(BytesTest, WhoMustNotWaitForADiskIsToldSo) {
   EXPECT_TRUE(read()) << "it is in memory now";
 }
 
-TEST_F(BytesTest, AWriterWithoutPrivilegeDropsSetuid) {
+TEST_F(BytesTest, AnUnprivilegedWriteClearsSetuid) {
   const InodeId id = make("f");
   ASSERT_EQ(::chmod(at("a", "f").c_str(), 04755), 0);
   ASSERT_TRUE(fs_->files().write(id, "x", 1, 0, std::nullopt));
@@ -258,7 +258,7 @@ TEST_F(BytesTest, AWriterWithoutPrivilegeDropsSetuid) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(BytesTest, HolesAreFoundAndFilled) {
+TEST_F(BytesTest, SeekFindsHolesAndAllocateFillsThem) {
   const InodeId id = make("f");
   ASSERT_TRUE(fs_->files().write(id, "x", 1, kMiB, std::nullopt));
   EXPECT_EQ(*fs_->files().seek(id, 0, SEEK_DATA), static_cast<off_t>(kMiB));
@@ -268,7 +268,7 @@ TEST_F(BytesTest, HolesAreFoundAndFilled) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(BytesTest, AreCopiedBetweenFiles) {
+TEST_F(BytesTest, CopyRangeCopiesBetweenFiles) {
   const InodeId from = make("from"), to = make("to");
   ASSERT_TRUE(fs_->files().write(from, "0123456789", 10, 0, std::nullopt));
   EXPECT_EQ(*fs_->files().copy_range(from, 2, to, 0, 5), 5u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Trees that are deeper than a thread's stack is large and than a path may be long.
+// Trees that are too deep for recursion and for paths.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ class DeepTest : public FileMoveTest {
     FileMoveTest::TearDown();
     for (const char* tier : {"a", "b", "c"}) test::remove_chain(at(tier, ""));
   }
-  // Goes down a chain, as the kernel does.
+  // Looks up a chain of directories, as the kernel does.
   InodeId descend(InodeId from, int levels) {
     for (int i = 0; i < levels; ++i) {
       const auto next = fs_->names().lookup(from, "d");
@@ -31,7 +31,7 @@ class DeepTest : public FileMoveTest {
   }
 };
 
-TEST_F(DeepTest, APinReachesTheBottom) {
+TEST_F(DeepTest, APinIsInheritedByTheDeepestFile) {
   ASSERT_EQ(set_xattr("", "user.sluice.pin", "a"), 0);
   InodeId at = kRootId;
   for (int i = 0; i < test::kDeep; ++i) {
@@ -42,13 +42,13 @@ TEST_F(DeepTest, APinReachesTheBottom) {
   EXPECT_EQ(pin_of(at), "a");
   EXPECT_TRUE(fs_->files().create(at, "file", 0644, O_WRONLY, kRoot));
 
-  // One that changes is looked for so far and no further: see kMostLevels.
+  // After a change, a pin is searched for only a limited number of levels up: see kMostLevelsUp.
   ASSERT_EQ(set_xattr("", "user.sluice.pin", "b"), 0);
   EXPECT_EQ(pin_of(at), "a");
   EXPECT_EQ(pin_of(descend(kRootId, 4000)), "b");
 }
 
-TEST_F(DeepTest, ATierIsEmptiedOfOne) {
+TEST_F(DeepTest, ATierWithADeepTreeCanBeEmptied) {
   const UniqueFd bottom = test::make_chain(at("b", ""), test::kDeep);
   ASSERT_EQ(::symlinkat("target", bottom.get(), "link"), 0);
   ASSERT_TRUE((*pool_)[kB].set_draining(true));
@@ -65,7 +65,7 @@ TEST_F(DeepTest, ATierIsEmptiedOfOne) {
   EXPECT_EQ(fs_->known_inodes(), 1u) << "nothing of it stays in memory";
 }
 
-// What directories inherit is remembered; here is what must be noticed all the same.
+// Inherited pins are cached. These changes must make the cache invalid.
 class InheritedPinTest : public DeepTest {
  protected:
   void prepare() override {
@@ -83,7 +83,7 @@ class InheritedPinTest : public DeepTest {
   }
 };
 
-TEST_F(InheritedPinTest, FollowsThePinAbove) {
+TEST_F(InheritedPinTest, FollowsThePinOfTheParent) {
   EXPECT_EQ(place_of_new("p/d/e"), "a");
   ASSERT_EQ(set_xattr("p", "user.sluice.pin", "b"), 0);
   EXPECT_EQ(place_of_new("p/d/e"), "b");
@@ -94,7 +94,7 @@ TEST_F(InheritedPinTest, FollowsThePinAbove) {
   EXPECT_EQ(xattr("p/d/e", "user.sluice.pin"), "b");
 }
 
-TEST_F(InheritedPinTest, ChangesWithTheParent) {
+TEST_F(InheritedPinTest, ChangesAfterARenameToAnotherParent) {
   ASSERT_EQ(set_xattr("p", "user.sluice.pin", "b"), 0);
   EXPECT_EQ(place_of_new("p/d/e"), "b");
   ASSERT_TRUE(fs_->names().rename(id_of("p"), "d", id_of("q"), "d", 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the engine keeps of a file after a read into a GPU goes when the file does, or its tier.
+// The engine releases what it keeps for a file when the file is deleted or its tier goes away.
 #include "fs/core/filesystem.hpp"
 #include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/fs/quiet_kernel.hpp"
@@ -23,7 +23,7 @@ class FilesystemGpuTest : public test::PoolTest {
   void TearDown() override { EXPECT_EQ(handles(), 0u); }
   static std::uint64_t handles() { return FakeGpu::count(FakeCount::Handles); }
 
-  // Reads "f" as nobody has it open any more, nor knows it.
+  // Reads "f" with cuFile, then closes and forgets it.
   void read_with_cufile() {
     Device& gpu = *engine_.devices().all().at(0);
     ASSERT_TRUE(gpu.enter());
@@ -46,13 +46,13 @@ class FilesystemGpuTest : public test::PoolTest {
   std::unique_ptr<Filesystem> fs_;
 };
 
-TEST_F(FilesystemGpuTest, ADeletedFileIsLetGoThoughTheKernelHasForgottenIt) {
+TEST_F(FilesystemGpuTest, DeletedFileIsReleasedEvenIfTheKernelHasForgottenIt) {
   read_with_cufile();
   ASSERT_TRUE(fs_->names().lookup(kRootId, "f"));
   ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
 }
 
-TEST_F(FilesystemGpuTest, AReplacedFileIsLetGo) {
+TEST_F(FilesystemGpuTest, ReplacedFileIsReleased) {
   dir_.make_file("a/g", "g");
   read_with_cufile();
   ASSERT_TRUE(fs_->names().lookup(kRootId, "f"));
@@ -60,7 +60,7 @@ TEST_F(FilesystemGpuTest, AReplacedFileIsLetGo) {
   ASSERT_TRUE(fs_->names().rename(kRootId, "g", kRootId, "f", 0));
 }
 
-TEST_F(FilesystemGpuTest, AFileWithAnotherNameStays) {
+TEST_F(FilesystemGpuTest, FileWithAnotherNameStaysRegistered) {
   read_with_cufile();
   const InodeId file = fs_->names().lookup(kRootId, "f")->id;
   ASSERT_TRUE(fs_->names().link(file, kRootId, "g"));
@@ -69,13 +69,13 @@ TEST_F(FilesystemGpuTest, AFileWithAnotherNameStays) {
   ASSERT_TRUE(fs_->names().unlink(kRootId, "g"));
 }
 
-TEST_F(FilesystemGpuTest, ATierThatGoesAwayTakesItsFilesAlong) {
+TEST_F(FilesystemGpuTest, FilesOfATierThatGoesAwayAreReleased) {
   read_with_cufile();
   ASSERT_EQ(::rename((dir_ / "a").c_str(), (dir_ / "away").c_str()), 0);
   fs_->tick();
 }
 
-TEST_F(FilesystemGpuTest, ATierThatIsDrainedHoldsNothing) {
+TEST_F(FilesystemGpuTest, FilesOfADrainedTierAreReleased) {
   read_with_cufile();
   ASSERT_TRUE(fs_->relocator().vacate(pool_->placement().front()));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Files on which somebody has a lease, on the tier: nobody waits for it.
+// Files on which another process has a lease: requests fail instead of waiting for it.
 #include <csignal>
 
 #include "tests/unit/fs/test_filesystem.hpp"
@@ -13,7 +13,7 @@ class LeaseTest : public FilesystemTest {
     FilesystemTest::prepare();
     dir_.make_file("a/small", "content");
     test::write_file(at("a", "large"), test::pattern(256 << 10, 1));
-    ::signal(SIGIO, SIG_IGN);  // the kernel's word that the lease is in the way
+    ::signal(SIGIO, SIG_IGN);  // the kernel sends it when a lease is being broken
   }
   void TearDown() override {
     ::signal(SIGIO, SIG_DFL);
@@ -26,13 +26,14 @@ class LeaseTest : public FilesystemTest {
   }
 };
 
-TEST_F(LeaseTest, OpeningALeasedFileIsRefusedAndTheHolderIsTold) {
+TEST_F(LeaseTest, OpeningALeasedFileIsRefusedAndBreaksTheLease) {
   const InodeId large = id_of("large");
   const UniqueFd lease = take_lease("large", O_RDWR, F_WRLCK);
   const auto refused = fs_->files().open(large, O_RDONLY, kOpener, std::nullopt);
-  ASSERT_FALSE(refused) << "it was waited for";
+  ASSERT_FALSE(refused) << "the open waited for the lease";
   EXPECT_EQ(refused.error().code, EAGAIN);
-  EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_RDLCK) << "what the holder is asked to go down to";
+  EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_RDLCK)
+      << "the type to which the holder must downgrade";
 
   ASSERT_EQ(::fcntl(lease.get(), F_SETLEASE, F_UNLCK), 0);
   ASSERT_TRUE(fs_->files().open(large, O_RDONLY, kOpener, std::nullopt));
@@ -62,15 +63,15 @@ TEST_F(LeaseTest, ChangingAFileWithAReadLeaseIsRefused) {
   EXPECT_EQ(read_all(small), "content");
 }
 
-TEST_F(LeaseTest, StatAndRenameDoNotMind) {
+TEST_F(LeaseTest, StatAndRenameIgnoreLeases) {
   const InodeId small = id_of("small");
   const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);
   EXPECT_TRUE(fs_->attributes().get(small));
   EXPECT_TRUE(fs_->names().rename(kRootId, "small", kRootId, "other", 0));
-  EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_WRLCK) << "it was in nobody's way";
+  EXPECT_EQ(::fcntl(lease.get(), F_GETLEASE), F_WRLCK) << "the lease was not broken";
 }
 
-// A file that replaces one on another tier is opened, to be synced first.
+// A file that replaces one on another tier is opened first, to be synced.
 TEST_F(LeaseTest, ReplacingAFileOnAnotherTierByALeasedOneIsRefused) {
   dir_.make_file("b/target", "old");
   const UniqueFd lease = take_lease("small", O_RDWR, F_WRLCK);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Files that somebody changes while they are on their way to another tier.
+// Changes of files while they are being moved.
 #include <linux/fs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -20,12 +20,12 @@ using test::eventually;
 struct Change {
   const char* name;
   std::function<void(Filesystem& fs, InodeId f)> make;
-  std::string left;  // where f is afterwards
+  std::string left;  // the path of f afterwards
 
   friend void PrintTo(const Change& change, std::ostream* out) { *out << change.name; }
 };
 
-class ChangeMeanwhileTest : public FileMoveTest, public testing::WithParamInterface<Change> {
+class ChangeDuringMoveTest : public FileMoveTest, public testing::WithParamInterface<Change> {
  public:
   static std::vector<Change> all() {
     const auto opens = [](int flags) {
@@ -92,7 +92,7 @@ class ChangeMeanwhileTest : public FileMoveTest, public testing::WithParamInterf
   }
 };
 
-TEST_P(ChangeMeanwhileTest, CancelsTheMove) {
+TEST_P(ChangeDuringMoveTest, CancelsTheMove) {
   dir_.make_file("a/f", "content");
   dir_.make_file("a/other", "other");
   ASSERT_EQ(::setxattr(at("a", "f").c_str(), "user.old", "v", 1, 0), 0);
@@ -108,7 +108,7 @@ TEST_P(ChangeMeanwhileTest, CancelsTheMove) {
   EXPECT_EQ(intents_in(store_), 0u);
 }
 
-TEST_P(ChangeMeanwhileTest, DoesNotKeepTheFileFromMovingLater) {
+TEST_P(ChangeDuringMoveTest, DoesNotPreventALaterMove) {
   dir_.make_file("a/f", "content");
   dir_.make_file("a/other", "other");
   ASSERT_EQ(::setxattr(at("a", "f").c_str(), "user.old", "v", 1, 0), 0);
@@ -124,12 +124,13 @@ TEST_P(ChangeMeanwhileTest, DoesNotKeepTheFileFromMovingLater) {
   EXPECT_EQ(where("f"), "b");
 }
 
-INSTANTIATE_TEST_SUITE_P(Moves, ChangeMeanwhileTest, testing::ValuesIn(ChangeMeanwhileTest::all()),
+INSTANTIATE_TEST_SUITE_P(Moves, ChangeDuringMoveTest,
+                         testing::ValuesIn(ChangeDuringMoveTest::all()),
                          [](const testing::TestParamInfo<Change>& tested) {
                            return tested.param.name;
                          });
 
-TEST_F(FileMoveTest, LookingAtAFileDoesNotCancelItsMove) {
+TEST_F(FileMoveTest, ReadingAFileDoesNotCancelItsMove) {
   dir_.make_file("a/f", "content");
   auto flight = begun("f");
   const InodeId id = id_of("f");
@@ -143,7 +144,7 @@ TEST_F(FileMoveTest, LookingAtAFileDoesNotCancelItsMove) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(FileMoveTest, IsCancelledBySomebodyWhoWantsToWriteOnTheTierItself) {
+TEST_F(FileMoveTest, IsCancelledByAWriterThatUsesTheTierDirectly) {
   dir_.make_file("a/f", "content");
   auto flight = begun("f");
   const int fd = ::open(at("a", "f").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
@@ -156,7 +157,7 @@ TEST_F(FileMoveTest, IsCancelledBySomebodyWhoWantsToWriteOnTheTierItself) {
   EXPECT_EQ(read_all(id_of("f")), "CONTENT");
 }
 
-TEST_F(FileMoveTest, AFileChangedOnItsTierMeanwhileIsNotReplaced) {
+TEST_F(FileMoveTest, IsCancelledIfTheFileChangedDirectlyOnItsTier) {
   dir_.make_file("a/f", "content");
   id_of("f");
   const std::vector<std::function<void(const std::string&)>> changes{
@@ -179,7 +180,7 @@ TEST_F(FileMoveTest, AFileChangedOnItsTierMeanwhileIsNotReplaced) {
   EXPECT_EQ(test::read_file(at("a", "f")), "another");
 }
 
-TEST_F(FileMoveTest, ANameThatIsTakenOnTheOtherTierIsNotReplaced) {
+TEST_F(FileMoveTest, DoesNotReplaceAFileOnTheOtherTier) {
   dir_.make_file("a/f", "content");
   dir_.make_file("b/f", "hidden by it");
   EXPECT_TRUE(failed_with(move("f"), EEXIST));
@@ -188,7 +189,7 @@ TEST_F(FileMoveTest, ANameThatIsTakenOnTheOtherTierIsNotReplaced) {
   EXPECT_EQ(read_all(id_of("f")), "content");
 }
 
-TEST_F(FileMoveTest, TakesAllNamesOfAFileAlong) {
+TEST_F(FileMoveTest, MovesAllHardLinksOfAFile) {
   dir_.make_file("a/f", "content");
   dir_.make_dir("a/d");
   ASSERT_TRUE(fs_->names().link(id_of("f"), id_of("d"), "g"));
@@ -202,7 +203,7 @@ TEST_F(FileMoveTest, TakesAllNamesOfAFileAlong) {
   EXPECT_EQ(entry_of("f").st.st_nlink, 2u);
 }
 
-TEST_F(FileMoveTest, AFileWithANameOutsideStays) {
+TEST_F(FileMoveTest, AFileWithAnUnknownHardLinkIsNotMoved) {
   dir_.make_file("a/f", "content");
   ASSERT_EQ(::link(at("a", "f").c_str(), (dir_ / "outside").c_str()), 0);
   EXPECT_TRUE(failed_with(begin("f"), EMLINK));
@@ -210,7 +211,7 @@ TEST_F(FileMoveTest, AFileWithANameOutsideStays) {
   EXPECT_TRUE(test::names_in(at("b", ".sluice/tmp")).empty());
 }
 
-TEST_F(FileMoveTest, ThatFailedForItsNamesLeavesTheFileFree) {
+TEST_F(FileMoveTest, LeavesTheFileUnlockedIfItsNamesPreventTheMove) {
   dir_.make_file("a/f", "content");
   ASSERT_EQ(::link(at("a", "f").c_str(), (dir_ / "outside").c_str()), 0);
   ASSERT_TRUE(failed_with(begin("f"), EMLINK));
@@ -218,7 +219,7 @@ TEST_F(FileMoveTest, ThatFailedForItsNamesLeavesTheFileFree) {
   EXPECT_TRUE(move("f"));
 }
 
-TEST_F(FileMoveTest, SeveralFilesArriveTogether) {
+TEST_F(FileMoveTest, SeveralFilesCanBeSwitchedTogether) {
   std::vector<Flight> flights;
   for (const char* name : {"f", "g", "h"}) {
     dir_.make_file(std::string("a/") + name, name);
@@ -237,7 +238,7 @@ TEST_F(FileMoveTest, SeveralFilesArriveTogether) {
   EXPECT_EQ(where("f") + where("g") + where("h"), "bab");
 }
 
-TEST_F(FileMoveTest, LookupFindsTheFileAtEveryMoment) {
+TEST_F(FileMoveTest, LookupFindsTheFileAfterEveryStep) {
   dir_.make_file("a/d/f", "content");
   const InodeId id = id_of("d/f"), d = id_of("d");
   auto flight = begun("d/f");
@@ -249,7 +250,7 @@ TEST_F(FileMoveTest, LookupFindsTheFileAtEveryMoment) {
   EXPECT_FALSE(has(kRootId, "f"));
 }
 
-TEST_F(FileMoveTest, WhoLooksItUpWhileItMovesAlwaysFindsIt) {
+TEST_F(FileMoveTest, ConcurrentLookupsAlwaysFindTheFile) {
   dir_.make_file("a/d/f", "content");
   dir_.make_dir("b/d");
   const InodeId d = id_of("d"), f = id_of("d/f");
@@ -279,28 +280,28 @@ TEST_F(FileMoveTest, WhoLooksItUpWhileItMovesAlwaysFindsIt) {
   EXPECT_GT(moved, 0);
 }
 
-TEST_F(FileMoveTest, ALookupThatBeganBeforeFindsTheFileInADirectoryThatIsNewOnItsTier) {
+TEST_F(FileMoveTest, ALookupThatBeganBeforeTheSwitchFindsTheFileInANewDirectoryCopy) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
   auto flight = begun("d/f");
-  moment.calls = 1;
-  moment.before_naming = [&] { EXPECT_TRUE(end(flight)); };
+  syscall_hook.calls = 1;
+  syscall_hook.before_naming = [&] { EXPECT_TRUE(end(flight)); };
   const auto entry = fs_->names().lookup(d, "f");
-  ASSERT_FALSE(moment.before_naming) << "the moment never came";
+  ASSERT_FALSE(syscall_hook.before_naming) << "the hook was never called";
   ASSERT_EQ(where("d/f"), "b");
   ASSERT_TRUE(entry);
   EXPECT_EQ(entry->id, f) << "and the kernel remembers for " << entry->entry_seconds
                           << " s that it does not exist";
 }
 
-TEST_F(FileMoveTest, AReadThatBeganBeforeDoesNotTieTheFileToItsOldPlace) {
+TEST_F(FileMoveTest, AReadThatBeganBeforeTheSwitchDoesNotKeepTheOldCopy) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
   auto flight = begun("f");
-  moment.after_opening = [&] { EXPECT_TRUE(end(flight)); };
+  syscall_hook.after_opening = [&] { EXPECT_TRUE(end(flight)); };
   EXPECT_EQ(read_all(id), "content");
-  ASSERT_FALSE(moment.after_opening) << "the moment never came";
+  ASSERT_FALSE(syscall_hook.after_opening) << "the hook was never called";
   ASSERT_EQ(where("f"), "b");
   open_file(id, O_RDWR);
   ASSERT_TRUE(fs_->files().write(id, "CONTENT", 7, 0, std::nullopt));
@@ -309,14 +310,14 @@ TEST_F(FileMoveTest, AReadThatBeganBeforeDoesNotTieTheFileToItsOldPlace) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(FileMoveTest, AListingThatBeganJustBeforeDoesNotMissTheFile) {
-  constexpr int kFiles = 300;  // more than one call can list
+TEST_F(FileMoveTest, AListingThatBeganBeforeTheSwitchShowsTheFile) {
+  constexpr int kFiles = 300;  // more than one call lists
   for (int i = 0; i < kFiles; ++i) {
     dir_.make_file("a/d/" + std::to_string(i) + std::string(200, 'x'), "");
   }
   const InodeId d = id_of("d");
   std::vector<DirectoryStream::Item> items;
-  // Goes on where it was, for at most `count` names.
+  // Continues the listing, for at most `count` names.
   const auto list = [&](DirectoryStream& stream, std::size_t count) {
     const off_t offset = items.empty() ? 0 : items.back().next;
     EXPECT_TRUE(stream.read(offset, DirectoryStream::Numbers::NotWanted,
@@ -332,15 +333,15 @@ TEST_F(FileMoveTest, AListingThatBeganJustBeforeDoesNotMissTheFile) {
   items.clear();
   auto flight = begun("d/" + last);
   const auto stream = *fs_->names().open_directory(d);
-  moment.calls = 1;
-  moment.before_naming = [&] { list(*stream, 1); };
-  [[maybe_unused]] const auto moved = end(flight);  // or it waits for another time
-  ASSERT_FALSE(moment.before_naming) << "the moment never came";
+  syscall_hook.calls = 1;
+  syscall_hook.before_naming = [&] { list(*stream, 1); };
+  [[maybe_unused]] const auto moved = end(flight);  // it may also be postponed
+  ASSERT_FALSE(syscall_hook.before_naming) << "the hook was never called";
   list(*stream, kFiles + 2);
   EXPECT_EQ(items.size(), kFiles + 2u);
 }
 
-TEST_F(FileMoveTest, AListingShowsItOnceBeforeAndAfter) {
+TEST_F(FileMoveTest, AListingShowsTheFileOnceBeforeAndAfter) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/g", "other");
   const auto names = [&] {
@@ -359,7 +360,7 @@ TEST_F(FileMoveTest, AListingShowsItOnceBeforeAndAfter) {
   EXPECT_EQ(names(), before);
 }
 
-TEST_F(FileMoveTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
+TEST_F(FileMoveTest, IsAllOrNothingIfAnyCallOfTheStoreFails) {
   for (const auto failure : {MemoryStore::Failure::Once, MemoryStore::Failure::ForGood}) {
     for (std::uint64_t nth = 1;; ++nth) {
       ASSERT_LT(nth, 20u);
@@ -381,7 +382,7 @@ TEST_F(FileMoveTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
   }
 }
 
-TEST_F(FileMoveTest, WhoWantsToWriteGetsTheFileWithoutWaitingForTheCopy) {
+TEST_F(FileMoveTest, AWriterDoesNotWaitForTheCopy) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   auto flight = begun("f");
@@ -393,21 +394,21 @@ TEST_F(FileMoveTest, WhoWantsToWriteGetsTheFileWithoutWaitingForTheCopy) {
   EXPECT_EQ(test::read_file(at("a", "f")), "CONTENT");
 }
 
-TEST_F(FileMoveTest, DoesNotPutAFileIntoADirectoryWhoseNamingAPowerCutUndid) {
+TEST_F(FileMoveTest, DoesNotUseADirectoryCopyThatLostItsNameInAPowerFailure) {
   dir_.make_file("a/d/e/f", "f");
   dir_.make_file("a/d/e/g", "g");
   ASSERT_TRUE(move("d/e/f", kB));
   ASSERT_TRUE(move("d/e/f", kA));
-  // b/d and what is in it is where it was before it got its name. The daemon knows b/d/e by handle.
+  // b/d loses its name, as after a power failure. The daemon still has the handle of b/d/e.
   ASSERT_EQ(::rename(at("b", "d").c_str(), at("b", ".sluice/tmp/t1").c_str()), 0);
   const auto moved = move("d/e/g", kB);
-  EXPECT_EQ(moved ? where("d/e/g") : "b", "b") << "said to be there";
+  EXPECT_EQ(moved ? where("d/e/g") : "b", "b") << "the name must exist";
   EXPECT_EQ(read_path("d/e/g"), "g");
   mount();
   EXPECT_EQ(read_path("d/e/g"), "g");
 }
 
-TEST_F(FileMoveTest, ATierThatReturnsHasNoDirectoriesWithoutAName) {
+TEST_F(FileMoveTest, DirectoryCopiesWithoutANameAreForgottenWhenTheirTierReturns) {
   dir_.make_file("a/d/e/f", "f");
   ASSERT_TRUE(move("d/e/f", kB));
   ASSERT_TRUE(move("d/e/f", kA));
@@ -419,7 +420,7 @@ TEST_F(FileMoveTest, ATierThatReturnsHasNoDirectoriesWithoutAName) {
   EXPECT_EQ(where("d/e/f"), "b");
 }
 
-TEST_F(FileMoveTest, WhoMustNotWaitForItsEndIsToldSo) {
+TEST_F(FileMoveTest, AThreadThatMustNotWaitGetsWouldWaitDuringASwitch) {
   int waits = 0;
   for (int calls = 1;; ++calls) {
     const std::string name = "f" + std::to_string(calls);
@@ -427,8 +428,8 @@ TEST_F(FileMoveTest, WhoMustNotWaitForItsEndIsToldSo) {
     const InodeId id = id_of(name);
     auto flight = begun(name);
     int code = 0;
-    moment.calls = calls;
-    moment.before_naming = [&] {
+    syscall_hook.calls = calls;
+    syscall_hook.before_naming = [&] {
       std::jthread([&] {
         const NoWaiting now;
         AttributeChange change;
@@ -438,24 +439,24 @@ TEST_F(FileMoveTest, WhoMustNotWaitForItsEndIsToldSo) {
       });
     };
     const auto moved = end(flight);
-    if (std::exchange(moment.before_naming, nullptr)) break;  // there are no more such moments
+    if (std::exchange(syscall_hook.before_naming, nullptr)) break;  // the last call has been tried
     EXPECT_TRUE(code == 0 || code == kWouldWait) << code;
     waits += code == kWouldWait ? 1 : 0;
-    EXPECT_EQ(moved || code == 0, true) << "somebody who came back at once ended a move";
+    EXPECT_EQ(moved || code == 0, true) << "a request that returned at once cancelled the move";
     EXPECT_EQ(test::lstat_of(at(where(name), name)).st_mode & 07777, code == 0 ? 0600u : 0644u);
   }
-  EXPECT_GT(waits, 0) << "there is no moment in which anybody waits";
+  EXPECT_GT(waits, 0) << "no call had to wait";
 }
 
-TEST_F(FileMoveTest, ADirectoryThatIsRenamedWhileItIsCopiedHasOneName) {
+TEST_F(FileMoveTest, ADirectoryRenamedWhileItIsCopiedHasOneName) {
   ASSERT_TRUE((*pool_)[kA].set_draining(true));  // so that new files go to b
   for (int calls = 1; calls <= 4; ++calls) {
     const std::string old_name = "d" + std::to_string(calls), name = "e" + std::to_string(calls);
     dir_.make_file("a/" + old_name + "/keep", "content");
     const InodeId directory = id_of(old_name);
     std::jthread other;
-    moment.calls = calls;
-    moment.before_naming = [&] {
+    syscall_hook.calls = calls;
+    syscall_hook.before_naming = [&] {
       other = std::jthread([&] {
         EXPECT_TRUE(fs_->names().rename(kRootId, old_name.c_str(), kRootId, name.c_str(), 0));
       });
@@ -464,7 +465,7 @@ TEST_F(FileMoveTest, ADirectoryThatIsRenamedWhileItIsCopiedHasOneName) {
     const auto made = fs_->files().create(directory, "f", 0644, O_WRONLY, kRoot);
     EXPECT_TRUE(made) << "at " << calls;
     if (made) fs_->files().release(made->first.id, O_WRONLY);
-    if (std::exchange(moment.before_naming, nullptr)) break;  // there are no more such moments
+    if (std::exchange(syscall_hook.before_naming, nullptr)) break;  // the last call has been tried
     other.join();
     EXPECT_EQ(where(old_name), "") << "at " << calls;
     EXPECT_EQ(where(name), "ab") << "at " << calls;

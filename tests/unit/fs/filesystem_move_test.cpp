@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Moves between tiers as the filesystem sees them: what stays the same, who may go on, who is in
-// the way.
+// Moves between tiers: what stays the same, which users can continue, and which prevent a move.
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -8,10 +7,10 @@
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/moving_filesystem.hpp"
 
-// In place of libc's, so that tests can be at those moments.
+// Replace libc's functions, so that tests can act just before or after them.
 extern "C" int name_to_handle_at(int directory, const char* name, file_handle* handle,
                                  int* mount_id, int flags) noexcept {
-  auto& at = sluice::moment;
+  auto& at = sluice::syscall_hook;
   if (at.before_naming && --at.calls == 0) std::exchange(at.before_naming, nullptr)();
   return static_cast<int>(
       ::syscall(SYS_name_to_handle_at, directory, name, handle, mount_id, flags));
@@ -19,7 +18,7 @@ extern "C" int name_to_handle_at(int directory, const char* name, file_handle* h
 
 extern "C" int open_by_handle_at(int mount_fd, file_handle* handle, int flags) {
   const auto fd = static_cast<int>(::syscall(SYS_open_by_handle_at, mount_fd, handle, flags));
-  auto& at = sluice::moment;
+  auto& at = sluice::syscall_hook;
   if (at.after_opening && (flags & ~(O_CLOEXEC | O_NONBLOCK)) == O_RDONLY)
     std::exchange(at.after_opening, nullptr)();
   return fd;
@@ -30,7 +29,7 @@ namespace {
 
 using test::eventually;
 
-TEST_F(FileMoveTest, TakesAFileToAnotherTier) {
+TEST_F(FileMoveTest, MovesAFileToAnotherTier) {
   dir_.make_file("a/f", "content");
   ASSERT_TRUE(move("f"));
   EXPECT_EQ(where("f"), "b");
@@ -60,7 +59,7 @@ TEST_F(FileMoveTest, KeepsIdGenerationAndAttributes) {
   EXPECT_EQ(entry_of("f").generation, before.generation);
 }
 
-TEST_F(FileMoveTest, GoesThereAndBack) {
+TEST_F(FileMoveTest, AFileCanMoveThereAndBack) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   for (const TierIndex to : {kB, kC, kA, kC}) {
@@ -71,7 +70,7 @@ TEST_F(FileMoveTest, GoesThereAndBack) {
   }
 }
 
-TEST_F(FileMoveTest, BringsTheDirectoriesAlong) {
+TEST_F(FileMoveTest, MakesMissingDirectoryCopies) {
   dir_.make_file("a/d/e/f", "content");
   ASSERT_EQ(::chmod(at("a", "d").c_str(), 02750), 0);
   const InodeId d = id_of("d"), e = id_of("d/e");
@@ -82,14 +81,14 @@ TEST_F(FileMoveTest, BringsTheDirectoriesAlong) {
   EXPECT_EQ(id_of("d/e"), e);
 }
 
-TEST_F(FileMoveTest, MakesTheKernelAskForTheAttributesAgain) {
+TEST_F(FileMoveTest, DropsTheAttributesThatTheKernelCached) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   ASSERT_TRUE(move("f"));
   EXPECT_EQ(kernel_.dropped(), std::vector{id});
 }
 
-TEST_F(FileMoveTest, ForgetsWhatItLookedUp) {
+TEST_F(FileMoveTest, LeavesNoReferencesBehind) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
   const Move wanted{f, {"/d/f"}, kA, kB, 0, Reason::Requested, ""};
@@ -104,13 +103,13 @@ TEST_F(FileMoveTest, ForgetsWhatItLookedUp) {
   EXPECT_EQ(fs_->known_inodes(), before);
 }
 
-TEST_F(FileMoveTest, AFileThatIsThereAlreadyIsLeftAlone) {
+TEST_F(FileMoveTest, AFileThatIsOnTheTierAlreadyIsNotMoved) {
   dir_.make_file("b/f", "content");
   Move there = move_of("f", kB);
   EXPECT_TRUE(failed_with(fs_->relocator().begin_move(there), EALREADY));
 }
 
-TEST_F(FileMoveTest, AFileThatIsNotWhereThePlanSawItIsLeftAlone) {
+TEST_F(FileMoveTest, AFileThatLeftTheTierOfThePlanIsNotMoved) {
   dir_.make_file("b/f", "content");
   Move planned = move_of("f", kC);
   planned.from = kA;
@@ -118,7 +117,7 @@ TEST_F(FileMoveTest, AFileThatIsNotWhereThePlanSawItIsLeftAlone) {
   EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
 }
 
-TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
+TEST_F(FileMoveTest, AnotherFileWithThePlannedNameIsNotMoved) {
   dir_.make_file("a/f", "content");
   dir_.make_file("a/g", "other");
   Move planned = move_of("f");
@@ -131,7 +130,7 @@ TEST_F(FileMoveTest, AnotherFileByThatNameIsLeftAlone) {
   EXPECT_TRUE(failed_with(fs_->relocator().begin_move(planned), ESTALE));
 }
 
-TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
+TEST_F(FileMoveTest, ARequestedMoveMeansTheIdNotThePath) {
   dir_.make_file("a/f", "content");
   dir_.make_file("a/g", "other");
   Move asked = move_of("f");
@@ -142,14 +141,14 @@ TEST_F(FileMoveTest, WhoAsksMeansTheFileByWhateverNameItHas) {
   EXPECT_EQ((*held)->identity().id, asked.id);
 }
 
-TEST_F(FileMoveTest, IsMadeOnceAtATime) {
+TEST_F(FileMoveTest, AFileHasOneMoveAtATime) {
   dir_.make_file("a/f", "content");
   const Flight first = begun("f");
   EXPECT_TRUE(failed_with(fs_->relocator().begin_move(move_of("f", kC)), EBUSY));
   discard(first.copy, (*pool_)[kB]);
 }
 
-TEST_F(FileMoveTest, GivenUpLeavesTheFileFree) {
+TEST_F(FileMoveTest, AnAbandonedMoveLeavesTheFileUnlocked) {
   dir_.make_file("a/f", "content");
   {
     const Flight flight = begun("f");
@@ -158,15 +157,15 @@ TEST_F(FileMoveTest, GivenUpLeavesTheFileFree) {
   EXPECT_TRUE(move("f", kC));
 }
 
-TEST_F(FileMoveTest, BehindAnotherFileOfItsNameItDoesNotGo) {
+TEST_F(FileMoveTest, IsRefusedWhenAFasterTierHasTheSameName) {
   dir_.make_file("a/f", "content");
-  dir_.make_file("b/f", "another");  // as a tree that was adopted may have it
+  dir_.make_file("b/f", "another");  // an adopted tree may contain this
   EXPECT_TRUE(failed_with(move("f", kC), EEXIST));
   mount();
   EXPECT_EQ(read_all(id_of("f")), "content");
 }
 
-TEST_F(FileMoveTest, AReaderWeServeGoesOnReading) {
+TEST_F(FileMoveTest, AServedReaderContinuesReading) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   ASSERT_EQ(open_file(id, O_RDONLY).backing_id, 0);
@@ -195,7 +194,7 @@ TEST_F(FileMoveTest, AReaderSeesWhatIsWrittenAfterTheMove) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(FileMoveTest, AReaderIsNotInTheWayOnceTheWritersHaveClosed) {
+TEST_F(FileMoveTest, AReaderDoesNotPreventAMoveOnceTheWritersHaveClosed) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
@@ -211,7 +210,7 @@ TEST_F(FileMoveTest, AReaderIsNotInTheWayOnceTheWritersHaveClosed) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(FileMoveTest, WhoOpensALargeFileMeanwhileIsServedByUs) {
+TEST_F(FileMoveTest, AnOpenDuringAMoveIsServed) {
   dir_.make_file("a/f", test::pattern(kMiB, 1));
   const InodeId id = id_of("f");
   auto flight = begun("f");
@@ -224,7 +223,7 @@ TEST_F(FileMoveTest, WhoOpensALargeFileMeanwhileIsServedByUs) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(FileMoveTest, APassthroughReaderIsInTheWayUntilItCloses) {
+TEST_F(FileMoveTest, APassthroughReaderPreventsAMoveUntilItCloses) {
   dir_.make_file("a/f", test::pattern(kMiB, 1));
   const InodeId id = id_of("f");
   ASSERT_NE(open_file(id, O_RDONLY).backing_id, 0);
@@ -234,7 +233,7 @@ TEST_F(FileMoveTest, APassthroughReaderIsInTheWayUntilItCloses) {
   EXPECT_TRUE(move("f"));
 }
 
-TEST_F(FileMoveTest, WhoOpensAFileWhoseMoveWaitsIsServedByUs) {
+TEST_F(FileMoveTest, AnOpenOfAFileWhoseMoveWaitsIsServed) {
   dir_.make_file("a/f", test::pattern(kMiB, 1));
   const InodeId id = id_of("f");
   open_file(id, O_RDONLY);
@@ -245,7 +244,7 @@ TEST_F(FileMoveTest, WhoOpensAFileWhoseMoveWaitsIsServedByUs) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(FileMoveTest, AFileThatWasInUseMovesWhenItIsClosed) {
+TEST_F(FileMoveTest, AFileInUseMovesWhenItIsClosed) {
   dir_.make_file("a/f", test::pattern(kMiB, 1));
   migrate();
   const InodeId id = id_of("f");
@@ -257,7 +256,7 @@ TEST_F(FileMoveTest, AFileThatWasInUseMovesWhenItIsClosed) {
   EXPECT_TRUE(eventually([&] { return where("f") == "b"; }));
 }
 
-TEST_F(FileMoveTest, AGpuReadIsInTheWayWhileItRuns) {
+TEST_F(FileMoveTest, AMoveCannotBeginDuringAGpuRead) {
   dir_.make_file("a/f", "content");
   Engine engine({});
   attach(engine);
@@ -265,13 +264,13 @@ TEST_F(FileMoveTest, AGpuReadIsInTheWayWhileItRuns) {
   const auto memory = borrow_host(buffer.data(), buffer.size());
   const Segment all{0, 0, 7};
   const InodeId id = id_of("f");
-  moment.after_opening = [&] {  // the read has its descriptor, and no byte yet
+  syscall_hook.after_opening = [&] {  // the read has its descriptor but no bytes yet
     const auto flight = begin("f");
     ASSERT_FALSE(flight);
     EXPECT_EQ(flight.error().code, EBUSY);
   };
   ASSERT_TRUE(fs_->gpu().read(id, *memory, {&all, 1}, Route::Auto));
-  ASSERT_FALSE(moment.after_opening) << "the moment never came";
+  ASSERT_FALSE(syscall_hook.after_opening) << "the hook was never called";
   EXPECT_EQ(buffer, "content");
   EXPECT_TRUE(move("f"));
   EXPECT_EQ(where("f"), "b");
@@ -286,19 +285,19 @@ TEST_F(FileMoveTest, AFileThatAGpuReadsIsCopiedButNotSwitched) {
   const Segment all{0, 0, 7};
   const InodeId id = id_of("f");
   Flight flight = begun("f");
-  moment.after_opening = [&] {
+  syscall_hook.after_opening = [&] {
     const auto ended = end(flight);
     ASSERT_FALSE(ended);
     EXPECT_EQ(ended.error().code, EBUSY);
   };
   ASSERT_TRUE(fs_->gpu().read(id, *memory, {&all, 1}, Route::Auto));
-  ASSERT_FALSE(moment.after_opening) << "the moment never came";
+  ASSERT_FALSE(syscall_hook.after_opening) << "the hook was never called";
   EXPECT_EQ(buffer, "content");
   EXPECT_EQ(where("f"), "a");
   EXPECT_TRUE(move("f"));
 }
 
-TEST_F(FileMoveTest, AWriterIsInTheWay) {
+TEST_F(FileMoveTest, AWriterPreventsAMove) {
   for (const std::size_t size : {std::size_t{10}, kMiB}) {
     dir_.make_file("a/f", test::pattern(size, 1));
     const InodeId id = id_of("f");
@@ -311,7 +310,7 @@ TEST_F(FileMoveTest, AWriterIsInTheWay) {
   }
 }
 
-TEST_F(FileMoveTest, WhoWritesOnTheTierItselfIsInTheWay) {
+TEST_F(FileMoveTest, AWriterThatUsesTheTierDirectlyPreventsAMove) {
   dir_.make_file("a/f", "content");
   {
     const auto writer = test::open_file(at("a", "f"));

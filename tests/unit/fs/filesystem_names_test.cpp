@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// NameList and listings, asked for directly.
+// Names and listings, called directly.
 #include <dirent.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 class NamesTest : public FilesystemTest {};
 
-TEST_F(NamesTest, AreFoundOnEveryTier) {
+TEST_F(NamesTest, LookupFindsNamesOnEveryTier) {
   dir_.make_file("a/f", "1");
   dir_.make_file("b/g", "22");
   dir_.make_file("c/d/h", "333");
@@ -27,14 +27,14 @@ TEST_F(NamesTest, AreFoundOnEveryTier) {
   EXPECT_EQ(read_path("d/h"), "333");
 }
 
-TEST_F(NamesTest, ThatDoNotExistMayBeRemembered) {
+TEST_F(NamesTest, MissingNamesMayBeCached) {
   const auto entry = fs_->names().lookup(kRootId, "missing");
   ASSERT_TRUE(entry);
   EXPECT_EQ(entry->id, InodeId{});
   EXPECT_GT(entry->entry_seconds, 0);
 }
 
-TEST_F(NamesTest, ThatMayBeOnATierThatIsAwayAreNotRememberedAsMissing) {
+TEST_F(NamesTest, MissingNamesAreNotCachedWhileATierIsOffline) {
   dir_.make_file("b/f", "1");
   take_away("b");
   const auto entry = fs_->names().lookup(kRootId, "f");
@@ -45,7 +45,7 @@ TEST_F(NamesTest, ThatMayBeOnATierThatIsAwayAreNotRememberedAsMissing) {
   EXPECT_EQ(read_path("f"), "1");
 }
 
-TEST_F(NamesTest, OurOwnDirectoryIsHidden) {
+TEST_F(NamesTest, ThePrivateDirectoryIsHidden) {
   EXPECT_FALSE(has(kRootId, ".sluice"));
   EXPECT_TRUE(failed_with(fs_->names().mkdir(kRootId, ".sluice", 0755, kRoot), EPERM));
   EXPECT_TRUE(failed_with(fs_->files().create(kRootId, ".sluice", 0644, O_RDWR, kRoot), EPERM));
@@ -57,19 +57,19 @@ TEST_F(NamesTest, OurOwnDirectoryIsHidden) {
   EXPECT_TRUE(failed_with(rename(kRootId, "d", kRootId, ".sluice", 0), EPERM));
   EXPECT_TRUE(failed_with(rename(kRootId, ".sluice", kRootId, "x", 0), EPERM));
   EXPECT_TRUE(fs_->names().mkdir(id_of("d"), ".sluice", 0755, kRoot))
-      << "elsewhere it is a name like any";
+      << "below the root the name is not special";
   EXPECT_TRUE(has(id_of("d"), ".sluice"));
   EXPECT_TRUE(test::exists(at("a", ".sluice/tier.json")));
 }
 
-TEST_F(NamesTest, OfAFileOnTwoTiersTheFastestCounts) {
+TEST_F(NamesTest, OfTwoFilesWithOneNameTheFastestTierCounts) {
   dir_.make_file("b/f", "middle");
   dir_.make_file("c/f", "slow");
   EXPECT_EQ(read_path("f"), "middle");
   EXPECT_EQ(xattr("f", "user.sluice.tier"), "b");
 }
 
-TEST_F(NamesTest, OfADirectoryOnTwoTiersAreOne) {
+TEST_F(NamesTest, CopiesOfADirectoryAreOneDirectory) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("c/d/g", "2");
   EXPECT_EQ(id_of("d"), id_of("d"));
@@ -79,7 +79,7 @@ TEST_F(NamesTest, OfADirectoryOnTwoTiersAreOne) {
   EXPECT_EQ(entry_of("d").st.st_nlink, 1u);
 }
 
-TEST_F(NamesTest, ANewFileIsMadeOnTheFastestTierAsItsCaller) {
+TEST_F(NamesTest, ANewFileIsMadeOnTheFastestTierAndBelongsToItsCaller) {
   const auto made = fs_->files().create(kRootId, "f", 0666, O_RDWR, Caller{1234, 5678, 027});
   ASSERT_TRUE(made);
   const struct stat st = test::lstat_of(at("a", "f"));
@@ -92,8 +92,9 @@ TEST_F(NamesTest, ANewFileIsMadeOnTheFastestTierAsItsCaller) {
   EXPECT_EQ(fs_->files().open_files(), 0u);
 }
 
-// The kernel believed that the name is free and has checked no permission on what is there.
-TEST_F(NamesTest, CreatingWhatExistsOnAnyTierOpensNothing) {
+// The kernel assumed that the name was free, so it has not checked permissions on the existing
+// file.
+TEST_F(NamesTest, CreateFailsIfTheNameExistsOnAnyTier) {
   const std::size_t before = fs_->known_inodes();
   ASSERT_TRUE(fs_->names().mkdir(kRootId, "both", 0755, kRoot));
   dir_.make_file("b/both/f", "old");
@@ -113,7 +114,7 @@ TEST_F(NamesTest, CreatingWhatExistsOnAnyTierOpensNothing) {
   EXPECT_EQ(fs_->known_inodes(), before + 1);
 }
 
-TEST_F(NamesTest, EveryTypeOfFileCanBeMade) {
+TEST_F(NamesTest, EveryFileTypeCanBeMade) {
   ASSERT_TRUE(fs_->names().mkdir(kRootId, "dir", 0777, Caller{1, 2, 022}));
   ASSERT_TRUE(fs_->names().symlink("some/target", kRootId, "link", Caller{3, 4, 0}));
   ASSERT_TRUE(fs_->names().mknod(kRootId, "fifo", S_IFIFO | 0622, 0, Caller{5, 6, 0}));
@@ -135,7 +136,7 @@ TEST_F(NamesTest, ALinkIsMadeOnTheTierOfItsFile) {
   EXPECT_EQ(test::lstat_of(at("b", "d/g")).st_ino, test::lstat_of(at("b", "f")).st_ino);
 }
 
-TEST_F(NamesTest, ANewFileBringsItsDirectoriesToItsTier) {
+TEST_F(NamesTest, ANewFileMakesMissingDirectoryCopiesOnItsTier) {
   dir_.make_dir("c/d/e");
   ASSERT_EQ(::chown(at("c", "d").c_str(), 12, 34), 0);
   ASSERT_EQ(::chmod(at("c", "d").c_str(), 02771), 0);
@@ -149,7 +150,7 @@ TEST_F(NamesTest, ANewFileBringsItsDirectoriesToItsTier) {
   EXPECT_EQ(id_of("d"), d);
   EXPECT_EQ(id_of("d/e"), e);
   EXPECT_TRUE(test::names_in(at("a", ".sluice/tmp")).empty());
-  // The same after a remount, when only the disks remember.
+  // The same after a remount, from the disks alone.
   mount(make_tiers("abc"));
   EXPECT_EQ(id_of("d"), d);
   EXPECT_EQ(id_of("d/e"), e);
@@ -170,7 +171,7 @@ TEST_F(NamesTest, RmdirRemovesEveryCopy) {
   for (const char* tier : {"a", "b", "c"}) EXPECT_FALSE(test::exists(at(tier, "d"))) << tier;
 }
 
-TEST_F(NamesTest, RmdirLeavesADirectoryWithSomethingOnAnyTier) {
+TEST_F(NamesTest, RmdirFailsIfAnyCopyIsNotEmpty) {
   dir_.make_dir("a/d");
   dir_.make_dir("b/d");
   dir_.make_file("c/d/f", "1");
@@ -180,7 +181,7 @@ TEST_F(NamesTest, RmdirLeavesADirectoryWithSomethingOnAnyTier) {
   EXPECT_TRUE(failed_with(rmdir(kRootId, "missing"), ENOENT));
 }
 
-TEST_F(NamesTest, RmdirWaitsForATierThatIsAway) {
+TEST_F(NamesTest, RmdirFailsWhileATierIsOffline) {
   dir_.make_dir("a/d");
   dir_.make_file("b/d/f", "1");
   id_of("d");
@@ -189,15 +190,15 @@ TEST_F(NamesTest, RmdirWaitsForATierThatIsAway) {
   EXPECT_TRUE(test::exists(at("a", "d")));
 }
 
-TEST_F(NamesTest, RemovedDirectoriesCanStillBeAskedFor) {
+TEST_F(NamesTest, RemovedDirectoriesStillHaveAttributes) {
   dir_.make_dir("a/d");
   const InodeId d = id_of("d");
   ASSERT_TRUE(rmdir(kRootId, "d"));
-  EXPECT_TRUE(fs_->attributes().get(d)) << "somebody's working directory";
+  EXPECT_TRUE(fs_->attributes().get(d)) << "it may be a working directory";
   EXPECT_TRUE(failed_with(fs_->files().create(d, "f", 0644, O_RDWR, kRoot), ENOENT));
 }
 
-TEST_F(NamesTest, ForgottenInodesAreGoneFromMemory) {
+TEST_F(NamesTest, ForgottenInodesAreFreed) {
   dir_.make_file("a/f", "1");
   const std::size_t before = fs_->known_inodes();
   const InodeId id = id_of("f");
@@ -209,7 +210,7 @@ TEST_F(NamesTest, ForgottenInodesAreGoneFromMemory) {
   EXPECT_EQ(fs_->known_inodes(), before);
 }
 
-TEST_F(NamesTest, AForgottenIdStillNamesItsFile) {
+TEST_F(NamesTest, AForgottenIdStillLeadsToItsFile) {
   if (!test::require("unit", test::on_ext4(dir_.path()), "not on ext4")) return;
   dir_.make_file("b/d/f", "1");
   const InodeId d = id_of("d"), f = id_of("d/f");
@@ -236,7 +237,7 @@ TEST_F(NamesTest, AnIdDoesNotReachFilesOutsideTheTier) {
   }
 }
 
-TEST_F(NamesTest, ADirectoryLearnsOfItsCopyOnATierThatComesBack) {
+TEST_F(NamesTest, ADirectoryFindsItsCopyOnATierThatReturns) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away-b").c_str()), 0);
@@ -244,7 +245,7 @@ TEST_F(NamesTest, ADirectoryLearnsOfItsCopyOnATierThatComesBack) {
         Pool::Missing::Tolerate);
   const Entry d = entry_of("d");
   bring_back("b");
-  // The kernel asks for "d" again only if it was told not to remember it.
+  // The kernel looks "d" up again only if it was not allowed to cache it.
   if (d.entry_seconds == 0) entry_of("d");
   EXPECT_TRUE(has(d.id, "g"));
   EXPECT_EQ(names(d.id), (NameList{".", "..", "f", "g"}));
@@ -252,7 +253,7 @@ TEST_F(NamesTest, ADirectoryLearnsOfItsCopyOnATierThatComesBack) {
 
 class ListingTest : public FilesystemTest {};
 
-TEST_F(ListingTest, OfOneTierShowsEveryName) {
+TEST_F(ListingTest, ADirectoryOnOneTierListsEveryName) {
   NameList expected{".", ".."};
   for (int i = 0; i < 300; ++i) {
     expected.push_back("file" + std::to_string(i));
@@ -262,7 +263,7 @@ TEST_F(ListingTest, OfOneTierShowsEveryName) {
   for (const std::size_t batch : {1000u, 7u, 1u}) EXPECT_EQ(names(id_of("d"), batch), expected);
 }
 
-TEST_F(ListingTest, OfSeveralTiersShowsEveryNameOnce) {
+TEST_F(ListingTest, ADirectoryOnSeveralTiersListsEveryNameOnce) {
   NameList expected{".", ".."};
   for (int i = 0; i < 100; ++i) {
     const std::string name = "file" + std::to_string(i);
@@ -279,20 +280,20 @@ TEST_F(ListingTest, OfSeveralTiersShowsEveryNameOnce) {
   for (const std::size_t batch : {1000u, 7u, 1u}) EXPECT_EQ(names(id_of("d"), batch), expected);
 }
 
-TEST_F(ListingTest, OfTheRootHidesOurDirectory) {
+TEST_F(ListingTest, TheRootHidesThePrivateDirectory) {
   dir_.make_file("a/f", "");
   dir_.make_file("c/g", "");
   EXPECT_EQ(names(kRootId), (NameList{".", "..", "f", "g"}));
   EXPECT_EQ(names(kRootId, 1), (NameList{".", "..", "f", "g"}));
 }
 
-TEST_F(ListingTest, OfTheRootOfOneTierHidesOurDirectory) {
+TEST_F(ListingTest, TheRootOfASingleTierHidesThePrivateDirectory) {
   dir_.make_file("solo/f", "");
   mount({tier("solo", dir_ / "solo")});
   EXPECT_EQ(names(kRootId, 1), (NameList{".", "..", "f"}));
 }
 
-TEST_F(ListingTest, TellsTheNumbersThatStatTells) {
+TEST_F(ListingTest, InodeNumbersAreThoseOfStat) {
   dir_.make_file("a/d/f", "");
   dir_.make_file("b/d/g", "");
   dir_.make_dir("c/d/sub");
@@ -311,7 +312,7 @@ TEST_F(ListingTest, TellsTheNumbersThatStatTells) {
   }
 }
 
-TEST_F(ListingTest, FromTheStartSeesWhatIsNew) {
+TEST_F(ListingTest, RewindingShowsNewNames) {
   dir_.make_file("a/d/f", "");
   dir_.make_file("b/d/g", "");
   const auto stream = *fs_->names().open_directory(id_of("d"));
@@ -328,7 +329,7 @@ TEST_F(ListingTest, FromTheStartSeesWhatIsNew) {
   EXPECT_EQ(count(), 4);
 }
 
-TEST_F(ListingTest, OfADirectoryPartOfWhichIsAwayEndsInAnError) {
+TEST_F(ListingTest, ADirectoryWithAnOfflineCopyEndsWithAnError) {
   dir_.make_file("a/d/f", "");
   dir_.make_file("b/d/g", "");
   const InodeId d = id_of("d");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Renames, on one tier and over several, asked for directly.
+// Renames on one tier and on several, called directly.
 #include <linux/fs.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -12,7 +12,7 @@ namespace {
 thread_local int g_data_syncs = 0;
 }  // namespace
 
-// In place of libc's, to count.
+// Replaces libc's function, to count the calls.
 extern "C" int fdatasync(int fd) {
   ++g_data_syncs;
   return static_cast<int>(::syscall(SYS_fdatasync, fd));
@@ -23,7 +23,7 @@ namespace {
 
 class RenameTest : public FilesystemTest {};
 
-TEST_F(RenameTest, OnOneTierKeepsTheFileThere) {
+TEST_F(RenameTest, OnOneTierKeepsTheFileOnThatTier) {
   dir_.make_file("b/f", "1");
   const InodeId id = id_of("f");
   ASSERT_TRUE(rename(kRootId, "f", kRootId, "g", 0));
@@ -33,7 +33,7 @@ TEST_F(RenameTest, OnOneTierKeepsTheFileThere) {
   EXPECT_EQ(xattr("g", "user.sluice.location"), at("b", "g"));
 }
 
-TEST_F(RenameTest, IntoADirectoryOfAnotherTierBringsThatAlong) {
+TEST_F(RenameTest, IntoADirectoryOfAnotherTierMakesADirectoryCopy) {
   dir_.make_file("b/f", "1");
   dir_.make_dir("a/d");
   const InodeId d = id_of("d");
@@ -63,8 +63,9 @@ TEST_F(RenameTest, OverAFileOnAnotherTierReplacesIt) {
     id_of("dst");
     g_data_syncs = 0;
     ASSERT_TRUE(rename(kRootId, "src", kRootId, "dst", 0));
-    EXPECT_EQ(g_data_syncs, 2) << "once before others have to wait, and once for what came since: "
-                                  "the old one is gone for good, the new one must be there";
+    EXPECT_EQ(g_data_syncs, 2)
+        << "once without the lock and once with it: the old file is gone for "
+           "good, so the new one must be on disk";
     EXPECT_EQ(test::read_file(at(from, "dst")), "new");
     EXPECT_FALSE(test::exists(at(to, "dst")));
     EXPECT_EQ(id_of("dst"), id);
@@ -85,7 +86,7 @@ TEST_F(RenameTest, ExchangesAcrossTiers) {
   EXPECT_TRUE(failed_with(rename(kRootId, "x", kRootId, "nothing", RENAME_EXCHANGE), ENOENT));
 }
 
-TEST_F(RenameTest, RefusesWhatTheRulesForbid) {
+TEST_F(RenameTest, FollowsTheRulesOfPosix) {
   dir_.make_file("a/f", "1");
   dir_.make_file("b/g", "2");
   dir_.make_dir("a/empty");
@@ -112,7 +113,7 @@ TEST_F(RenameTest, OverAnEmptyMergedDirectoryReplacesEveryCopy) {
   EXPECT_FALSE(test::exists(at("b", "e")) || test::exists(at("c", "e")));
 }
 
-TEST_F(RenameTest, OfADirectoryPartOfWhichIsAwayIsRefused) {
+TEST_F(RenameTest, OfADirectoryWithAnOfflineCopyIsRefused) {
   dir_.make_file("a/d/f", "1");
   dir_.make_file("b/d/g", "2");
   id_of("d");
@@ -123,7 +124,7 @@ TEST_F(RenameTest, OfADirectoryPartOfWhichIsAwayIsRefused) {
       << "one directory has become two";
 }
 
-TEST_F(RenameTest, OverADirectoryPartOfWhichIsAwayIsRefused) {
+TEST_F(RenameTest, OverADirectoryWithAnOfflineCopyIsRefused) {
   dir_.make_file("a/d/f", "1");
   dir_.make_dir("a/e");
   dir_.make_file("b/e/hidden", "2");
@@ -133,7 +134,7 @@ TEST_F(RenameTest, OverADirectoryPartOfWhichIsAwayIsRefused) {
       << "it is not known to be empty";
 }
 
-TEST_F(RenameTest, IsAllOrNothingWhicheverCallOfTheStoreFails) {
+TEST_F(RenameTest, IsAllOrNothingIfAnyCallOfTheStoreFails) {
   for (std::uint64_t nth = 1;; ++nth) {
     ASSERT_LT(nth, 20u);
     const std::string from = "d" + std::to_string(nth), to = "e" + std::to_string(nth);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Spills, asked for directly: a file whose tier is full goes on in another.
+// Spills, called directly: a file whose tier is full moves to another while it is open.
 #include <sys/xattr.h>
 
 #include "tests/support/loop_fs.hpp"
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Small disks of their own, because only they can be full.
+// Small disks, because they can be filled quickly.
 class SpillTest : public FilesystemTest {
  protected:
   void prepare() override {
@@ -20,7 +20,7 @@ class SpillTest : public FilesystemTest {
       s.high_watermark = 100;
       s.reserve = 0;
     }
-    kernel_.refuse = true;  // we can move only what we serve
+    kernel_.refuse = true;  // only served files can spill
     mount(settings);
   }
   void TearDown() override {
@@ -28,7 +28,7 @@ class SpillTest : public FilesystemTest {
     pool_.reset();
     FilesystemTest::TearDown();
   }
-  // Leaves about `bytes` of room on a disk.
+  // Fills a disk, except for about `bytes`.
   static void fill(const test::LoopFs& disk, std::uint64_t bytes) {
     const std::string path = disk.path() + "/ballast";
     test::write_file(path, "");
@@ -43,7 +43,7 @@ class SpillTest : public FilesystemTest {
     if (!made) throw std::runtime_error(made.error().operation);
     return made->first.id;
   }
-  // Writes the pattern from `from` to `to` in pieces; how far it came.
+  // Writes the pattern from `from` to `to` in pieces. Returns the offset that it reached.
   std::size_t write(InodeId id, std::size_t from, std::size_t to) {
     constexpr std::size_t kPiece = 128 << 10;
     for (std::size_t at = from; at < to; at += kPiece) {
@@ -64,7 +64,7 @@ class SpillTest : public FilesystemTest {
   int code_ = 0;
 };
 
-TEST_F(SpillTest, AFileThatOutgrowsItsTierMovesOn) {
+TEST_F(SpillTest, AFileThatOutgrowsItsTierIsMoved) {
   fill(*fast_, 2 * kMiB);
   const InodeId id = make("f");
   ASSERT_TRUE(fs_->xattrs().set(id, "user.k", "v", 1, 0, kRoot));
@@ -91,7 +91,7 @@ TEST_F(SpillTest, AFileThatOutgrowsItsTierMovesOn) {
   fs_->files().release(id, O_RDONLY);
 }
 
-TEST_F(SpillTest, BringsTheDirectoryAlong) {
+TEST_F(SpillTest, MakesTheMissingDirectoryCopy) {
   ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0750, kRoot));
   fill(*fast_, kMiB);
   const InodeId d = id_of("d");
@@ -104,7 +104,7 @@ TEST_F(SpillTest, BringsTheDirectoryAlong) {
   fs_->files().release(made->first.id, O_RDWR);
 }
 
-TEST_F(SpillTest, WithoutRoomAnywhereIsEnospcAndLosesNothing) {
+TEST_F(SpillTest, FailsWithEnospcAndLosesNothingIfNoTierHasRoom) {
   fill(*fast_, 2 * kMiB);
   fill(*slow_, kMiB);
   const InodeId id = make("f");
@@ -120,7 +120,7 @@ TEST_F(SpillTest, WithoutRoomAnywhereIsEnospcAndLosesNothing) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AFileWithTwoNamesStays) {
+TEST_F(SpillTest, AFileWithTwoNamesIsNotSpilled) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
   ASSERT_TRUE(fs_->names().link(id, kRootId, "g"));
@@ -130,7 +130,7 @@ TEST_F(SpillTest, AFileWithTwoNamesStays) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AFileThatLostItsLastKnownNameMovesUnderTheOther) {
+TEST_F(SpillTest, AFileThatLostItsLastKnownNameSpillsUnderItsOtherName) {
   ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0750, kRoot));
   fill(*fast_, kMiB);
   const auto made = fs_->files().create(id_of("d"), "f", 0644, O_RDWR, kRoot);
@@ -144,7 +144,7 @@ TEST_F(SpillTest, AFileThatLostItsLastKnownNameMovesUnderTheOther) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
+TEST_F(SpillTest, AnUnlinkedFileCanSpill) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
   ASSERT_TRUE(unlink(kRootId, "f"));
@@ -155,7 +155,7 @@ TEST_F(SpillTest, AnUnlinkedFileMovesToo) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AFileWhoseDirectoryIsGoneMovesToo) {
+TEST_F(SpillTest, AFileInARemovedDirectoryCanSpill) {
   ASSERT_TRUE(fs_->names().mkdir(kRootId, "d", 0750, kRoot));
   fill(*fast_, kMiB);
   const InodeId d = id_of("d");
@@ -170,7 +170,7 @@ TEST_F(SpillTest, AFileWhoseDirectoryIsGoneMovesToo) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AFileMadeWithoutANameCanGetOneAfterwards) {
+TEST_F(SpillTest, AnUnnamedFileCanBeLinkedAfterASpill) {
   fill(*fast_, kMiB);
   const auto made = fs_->files().create_unnamed(kRootId, 0644, O_RDWR, kRoot);
   ASSERT_TRUE(made);
@@ -182,7 +182,7 @@ TEST_F(SpillTest, AFileMadeWithoutANameCanGetOneAfterwards) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AFileRenamedMeanwhileMovesUnderItsNewName) {
+TEST_F(SpillTest, AFileRenamedMeanwhileGetsItsNewName) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
   ASSERT_TRUE(rename(kRootId, "f", kRootId, "g", 0));
@@ -192,7 +192,7 @@ TEST_F(SpillTest, AFileRenamedMeanwhileMovesUnderItsNewName) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, AllocatingMovesToo) {
+TEST_F(SpillTest, AllocateCanSpill) {
   fill(*fast_, kMiB);
   const InodeId id = make("f");
   ASSERT_EQ(write(id, 0, 1000), 1000u);
@@ -202,7 +202,7 @@ TEST_F(SpillTest, AllocatingMovesToo) {
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(SpillTest, NothingWrittenIsLostWhicheverCallOfTheStoreFails) {
+TEST_F(SpillTest, LosesNothingIfAnyCallOfTheStoreFails) {
   fill(*fast_, kMiB);
   for (std::uint64_t nth = 1;; ++nth) {
     ASSERT_LT(nth, 20u);
@@ -214,7 +214,7 @@ TEST_F(SpillTest, NothingWrittenIsLostWhicheverCallOfTheStoreFails) {
     store_.fail_call(0);
     EXPECT_TRUE(read_all(id).substr(0, written) == head(written)) << "call " << nth;
     fs_->files().release(id, O_RDWR);
-    // The kernel still knows the inode and opens it again by its id.
+    // The kernel still has the inode and opens it again by its id.
     const auto again = fs_->files().open(id, O_RDONLY, kOpener, std::nullopt);
     EXPECT_TRUE(again) << "call " << nth;
     EXPECT_TRUE(read_all(id).substr(0, written) == head(written)) << "call " << nth;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What a move leaves of the times that users see: all of them, until somebody changes the file.
+// Moves do not change the times that users see.
 #include <sys/stat.h>
 
 #include <array>
@@ -15,7 +15,7 @@ std::int64_t ns(const statx_timestamp& time) { return time.tv_sec * 1'000'000'00
 
 class ShownTimesTest : public FileMoveTest {
  protected:
-  // Everything that stat(2) says of a file and a move may not change.
+  // The results of stat(2) that a move must not change.
   static auto facts(const struct stat& st) {
     return std::tuple(st.st_ino, st.st_mode, st.st_nlink, st.st_uid, st.st_gid, st.st_size,
                       ns(st.st_atim), ns(st.st_mtim), ns(st.st_ctim));
@@ -39,7 +39,7 @@ class ShownTimesTest : public FileMoveTest {
   void forget(const std::string& path) { fs_->names().forget(id_of(path), 1'000'000); }
 };
 
-TEST_F(ShownTimesTest, MovesChangeNothingThatStatSays) {
+TEST_F(ShownTimesTest, AMoveDoesNotChangeStat) {
   dir_.make_file("a/f", "content");
   const auto before = looked_up("f");
   const struct statx born = *fs_->attributes().statx(id_of("f"));
@@ -55,7 +55,7 @@ TEST_F(ShownTimesTest, MovesChangeNothingThatStatSays) {
   }
 }
 
-TEST_F(ShownTimesTest, AChangeAfterAMoveIsSeenAndKeptByTheNext) {
+TEST_F(ShownTimesTest, AChangeAfterAMoveIsShownAndSurvivesTheNextMove) {
   dir_.make_file("a/f", "content");
   const std::int64_t before = ctime_of("f");
   const std::int64_t born = ns(fs_->attributes().statx(id_of("f"))->stx_btime);
@@ -69,14 +69,14 @@ TEST_F(ShownTimesTest, AChangeAfterAMoveIsSeenAndKeptByTheNext) {
   EXPECT_EQ(ns(fs_->attributes().statx(id_of("f"))->stx_btime), born);
 }
 
-TEST_F(ShownTimesTest, AChangeOnTheTierItselfIsSeen) {
+TEST_F(ShownTimesTest, AChangeDirectlyOnTheTierIsShown) {
   dir_.make_file("a/f", "content");
   ASSERT_TRUE(move("f"));
   ASSERT_EQ(::chmod(at("b", "f").c_str(), 0600), 0);
   EXPECT_EQ(ctime_of("f"), own_ctime("b", "f"));
 }
 
-TEST_F(ShownTimesTest, ALinkMadeAfterAMoveIsSeen) {
+TEST_F(ShownTimesTest, ALinkMadeAfterAMoveIsShown) {
   dir_.make_file("a/f", "content");
   const std::int64_t before = ctime_of("f");
   ASSERT_TRUE(move("f"));
@@ -86,7 +86,7 @@ TEST_F(ShownTimesTest, ALinkMadeAfterAMoveIsSeen) {
   EXPECT_EQ(ctime_of("f"), ns(linked->st.st_ctim));
 }
 
-TEST_F(ShownTimesTest, OpeningToWriteWithoutWritingChangesNothing) {
+TEST_F(ShownTimesTest, OpeningForWritingChangesNothing) {
   dir_.make_file("a/f", "content");
   ASSERT_TRUE(move("f"));
   const auto before = asked("f");
@@ -96,7 +96,7 @@ TEST_F(ShownTimesTest, OpeningToWriteWithoutWritingChangesNothing) {
   EXPECT_EQ(asked("f"), before);
 }
 
-TEST_F(ShownTimesTest, TheKernelsForgettingAndARemountChangeNothing) {
+TEST_F(ShownTimesTest, ForgetAndRemountChangeNothing) {
   dir_.make_file("a/f", "content");
   const auto before = looked_up("f");
   const std::int64_t born = ns(fs_->attributes().statx(id_of("f"))->stx_btime);
@@ -113,7 +113,7 @@ TEST_F(ShownTimesTest, TheKernelsForgettingAndARemountChangeNothing) {
   EXPECT_EQ(ns(fs_->attributes().statx(id_of("f"))->stx_btime), born);
 }
 
-TEST_F(ShownTimesTest, AStoreThatLostThemCostsTheCtimeAlone) {
+TEST_F(ShownTimesTest, LosingTheStoredTimesChangesOnlyTheCtime) {
   dir_.make_file("a/f", "content");
   const InodeId id = id_of("f");
   ASSERT_TRUE(move("f"));
@@ -124,7 +124,7 @@ TEST_F(ShownTimesTest, AStoreThatLostThemCostsTheCtimeAlone) {
   EXPECT_EQ(read_all(id_of("f")), "content");
 }
 
-TEST_F(ShownTimesTest, AFileThatNeverMovedIsNotLookedFor) {
+TEST_F(ShownTimesTest, TheStoreIsNotAskedAboutAFileThatNeverMoved) {
   dir_.make_file("a/f", "content");
   dir_.make_file("a/g", "content");
   ASSERT_TRUE(move("g"));
@@ -135,7 +135,7 @@ TEST_F(ShownTimesTest, AFileThatNeverMovedIsNotLookedFor) {
   EXPECT_EQ(store_.calls(), 0u);
 }
 
-TEST_F(ShownTimesTest, EveryMomentOfAMoveShowsTheSame) {
+TEST_F(ShownTimesTest, EveryStepOfAMoveShowsTheSameTimes) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/old", "");
   ASSERT_EQ(::link(at("a", "d/f").c_str(), at("a", "d/g").c_str()), 0);
@@ -145,8 +145,8 @@ TEST_F(ShownTimesTest, EveryMomentOfAMoveShowsTheSame) {
   for (int call = 1; call <= 40; ++call, to = to == kB ? kA : kB) {
     Flight flight = begun("d/f", to);
     bool ran = false;
-    moment.calls = call;
-    moment.before_naming = [&] {
+    syscall_hook.calls = call;
+    syscall_hook.before_naming = [&] {
       ran = true;
       for (const char* name : {"d/f", "d/g"}) {
         EXPECT_EQ(looked_up(name), before) << name << " at call " << call;
@@ -155,13 +155,13 @@ TEST_F(ShownTimesTest, EveryMomentOfAMoveShowsTheSame) {
       EXPECT_EQ(times_of("d"), directory) << "at call " << call;
     };
     ASSERT_TRUE(end(flight));
-    moment = {};
+    syscall_hook = {};
     if (!ran) break;
   }
   EXPECT_EQ(looked_up("d/f"), before);
 }
 
-TEST_F(ShownTimesTest, ADirectoryDoesNotShowThatItsFilesMove) {
+TEST_F(ShownTimesTest, AMoveDoesNotChangeTheTimesOfTheDirectory) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/old", "");
   const auto before = times_of("d");
@@ -183,7 +183,7 @@ TEST_F(ShownTimesTest, ADirectoryDoesNotShowThatItsFilesMove) {
   EXPECT_EQ(std::get<1>(times_of("d")), std::get<1>(changed));
 }
 
-TEST_F(ShownTimesTest, ADirectoryIsNoYoungerForACopyOnAnotherTier) {
+TEST_F(ShownTimesTest, ANewDirectoryCopyDoesNotChangeTheTimes) {
   dir_.make_file("a/d/e/f", "content");
   const auto root = times_of(""), d = times_of("d"), e = times_of("d/e");
   const std::int64_t born = ns(fs_->attributes().statx(id_of("d"))->stx_btime);
@@ -196,7 +196,7 @@ TEST_F(ShownTimesTest, ADirectoryIsNoYoungerForACopyOnAnotherTier) {
   }
 }
 
-TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
+TEST_F(ShownTimesTest, ANameMadeDuringAMoveChangesTheTimesOfTheDirectory) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/old", "");
   TierIndex to = kB;
@@ -207,8 +207,8 @@ TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
     Flight flight = begun("d/f", to);
     struct stat made {};
     bool ran = false;
-    moment.calls = call;
-    moment.before_naming = [&] {
+    syscall_hook.calls = call;
+    syscall_hook.before_naming = [&] {
       ran = true;
       ASSERT_TRUE(fs_->names().mkdir(d, ("n" + std::to_string(call)).c_str(), 0755, kRoot));
       made = fs_->attributes().get(d)->st;
@@ -216,7 +216,7 @@ TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
       EXPECT_GT(ns(made.st_ctim), ns(before.st_ctim)) << call;
     };
     ASSERT_TRUE(end(flight));
-    moment = {};
+    syscall_hook = {};
     if (!ran) break;
     const struct stat after = fs_->attributes().get(d)->st;
     EXPECT_GE(ns(after.st_mtim), ns(made.st_mtim)) << call;
@@ -224,11 +224,11 @@ TEST_F(ShownTimesTest, ANameMadeInTheMiddleOfAMoveMakesItsDirectoryYounger) {
   }
 }
 
-TEST_F(ShownTimesTest, ARemovedDirectoryLeavesNothingInTheStore) {
+TEST_F(ShownTimesTest, ARemovedDirectoryLeavesNoTimesInTheStore) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/old", "");
   const InodeId d = id_of("d");
-  id_of("d/old");  // the kernel removes only what it knows
+  id_of("d/old");  // the kernel must know a file to remove it
   ASSERT_TRUE(move("d/f"));
   ASSERT_TRUE(fs_->flush());
   EXPECT_FALSE(store_.times(d)->copies.empty());
@@ -239,7 +239,7 @@ TEST_F(ShownTimesTest, ARemovedDirectoryLeavesNothingInTheStore) {
   EXPECT_TRUE(store_.times(d)->copies.empty());
 }
 
-TEST_F(ShownTimesTest, AReadWhileTheFileIsCopiedStaysInItsAtime) {
+TEST_F(ShownTimesTest, TheAtimeOfAReadDuringTheCopyIsKept) {
   const std::string path = dir_.make_file("a/f", "content");
   const std::array<timespec, 2> times{{{1'000'000'000, 0}, {1'000'000'001, 0}}};
   ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times.data(), 0), 0);

@@ -57,7 +57,7 @@ sluice_buffer_register good_register() {
   return out;
 }
 
-TEST(GpuRequestsTest, AReadHoldsWhatWasSent) {
+TEST(GpuRequestsTest, ReadIsDecoded) {
   const auto request =
       decode_gpu_request(SLUICE_IOC_READ, bytes_of(good_transfer()), sizeof(sluice_transfer));
   ASSERT_TRUE(request);
@@ -73,7 +73,7 @@ TEST(GpuRequestsTest, AReadHoldsWhatWasSent) {
   EXPECT_EQ(std::get<WriteRequest>(*write).buffer, 7u);
 }
 
-TEST(GpuRequestsTest, ARegistrationHoldsWhatWasSent) {
+TEST(GpuRequestsTest, RegistrationIsDecoded) {
   const auto request = decode_gpu_request(SLUICE_IOC_BUFFER_REGISTER, bytes_of(good_register()),
                                           sizeof(sluice_buffer_register));
   ASSERT_TRUE(request);
@@ -87,7 +87,7 @@ TEST(GpuRequestsTest, ARegistrationHoldsWhatWasSent) {
   EXPECT_EQ(made.handle[63], 8);
 }
 
-TEST(GpuRequestsTest, OnlyTheNumberTellsAnIoctl) {
+TEST(GpuRequestsTest, OnlyTheNumberSelectsTheIoctl) {
   const unsigned other_size = _IOC(_IOC_NONE, SLUICE_IOC_TYPE, _IOC_NR(SLUICE_IOC_READ), 1);
   EXPECT_EQ(code_of(other_size, good_transfer()), 0);
   EXPECT_EQ(code_of(_IOC(_IOC_READ, SLUICE_IOC_TYPE, 0, 56), good_transfer()), ENOTTY);
@@ -95,14 +95,14 @@ TEST(GpuRequestsTest, OnlyTheNumberTellsAnIoctl) {
   EXPECT_EQ(code_of(_IOC(_IOC_READ, 'f', 4, 56), good_transfer()), ENOTTY);
 }
 
-TEST(GpuRequestsTest, AStructureMayGrowByZeros) {
+TEST(GpuRequestsTest, StructureMayHaveExtraZeros) {
   Bytes longer = bytes_of(good_transfer(), sizeof(sluice_transfer) + 8);
   EXPECT_EQ(code_of(SLUICE_IOC_READ, longer), 0);
   longer.back() = std::byte{1};
   EXPECT_EQ(code_of(SLUICE_IOC_READ, longer), E2BIG);
 }
 
-TEST(GpuRequestsTest, NothingIsShorterThanTheFirstVersion) {
+TEST(GpuRequestsTest, StructureShorterThanTheFirstVersionIsRefused) {
   struct Case {
     unsigned command;
     std::size_t size;
@@ -127,7 +127,7 @@ TEST(GpuRequestsTest, NothingIsShorterThanTheFirstVersion) {
   }
 }
 
-TEST(GpuRequestsTest, RangesThatDontExistAreRefused) {
+TEST(GpuRequestsTest, ImpossibleRangesAreRefused) {
   const auto with = [](std::uint64_t buffer, std::uint64_t file, std::uint64_t length) {
     auto out = good_transfer();
     out.buffer_offset = buffer;
@@ -145,7 +145,7 @@ TEST(GpuRequestsTest, RangesThatDontExistAreRefused) {
   EXPECT_EQ(with(0, 0, ~0ull), EINVAL);
 }
 
-TEST(GpuRequestsTest, WhatIsReservedOrUnknownIsRefused) {
+TEST(GpuRequestsTest, ReservedOrUnknownValuesAreRefused) {
   auto transfer = good_transfer();
   transfer.reserved = 1;
   EXPECT_EQ(code_of(SLUICE_IOC_READ, transfer), EINVAL);
@@ -166,7 +166,7 @@ TEST(GpuRequestsTest, WhatIsReservedOrUnknownIsRefused) {
   EXPECT_EQ(code_of(SLUICE_IOC_STATS, stats), EINVAL);
 }
 
-TEST(GpuRequestsTest, RegistrationsThatCantBeAreRefused) {
+TEST(GpuRequestsTest, ImpossibleRegistrationsAreRefused) {
   const auto code = [](auto change) {
     auto out = good_register();
     change(out);
@@ -205,9 +205,9 @@ TEST(GpuRequestsTest, PrefetchWarmsUnlessToldOtherwise) {
   EXPECT_EQ(decode(3), std::pair(true, true));
 }
 
-TEST(GpuRequestsTest, ReadvTakesAsManySegmentsAsItSays) {
+TEST(GpuRequestsTest, ReadvTakesTheStatedNumberOfSegments) {
   auto from = std::make_unique<sluice_readv>();
-  std::memset(from.get(), 0xff, sizeof *from);  // what is behind the last one is of no meaning
+  std::memset(from.get(), 0xff, sizeof *from);  // bytes after the last segment are ignored
   from->buffer = 3;
   from->count = 2;
   from->route = 0;
@@ -250,8 +250,8 @@ TEST(GpuRequestsTest, ARingNeedsADescriptorAndRoomForItsHeader) {
   EXPECT_EQ(with(3, 0, std::uint64_t{1} << 40), EINVAL);
 }
 
-// The fuzzer's corpus, and what a few changed bytes make of it.
-TEST(GpuRequestsTest, TheKeptCorpusAndItsMutationsHold) {
+// Runs the corpus of the fuzzer, and mutations of it.
+TEST(GpuRequestsTest, CorpusAndItsMutationsDoNotCrash) {
   std::mt19937_64 random(test::test_seed());
   std::size_t inputs = 0;
   for (const auto& entry :

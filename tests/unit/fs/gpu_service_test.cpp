@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Who may name which buffer, where a mount can't show it: callers of other PID namespaces, other
-// users' shares. The rest is in tests/mount/gpu_buffer_test.cpp.
+// Permissions that can't be tested on a mount: callers in other PID namespaces, shares of other
+// users. The rest is in tests/mount/gpu_buffer_test.cpp.
 #include "fs/gpu/gpu_service.hpp"
 
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ class GpuServiceTest : public test::PoolTest {
   UniqueFd memory_;
 };
 
-TEST(OpenIdTest, RemembersWhatTheFileWasOpenedFor) {
+TEST(OpenIdTest, RemembersTheOpenMode) {
   const auto rights = [](int flags) {
     const OpenId open = OpenId::from_wire(OpenId(12345, flags).to_wire());
     return std::string(open.reads() ? "r" : "") + (open.writes() ? "w" : "") +
@@ -78,7 +78,7 @@ TEST(OpenIdTest, RemembersWhatTheFileWasOpenedFor) {
   EXPECT_NE(OpenId(1, O_RDONLY).to_wire(), OpenId(2, O_RDONLY).to_wire());
 }
 
-TEST_F(GpuServiceTest, ABufferEndsWithItsOpenFile) {
+TEST_F(GpuServiceTest, BufferEndsWithItsOpenFile) {
   const OpenId open = service_->opened(O_RDONLY), other = service_->opened(O_RDONLY);
   std::uint64_t buffer = 0;
   ASSERT_EQ(add(open, me(), &buffer), 0);
@@ -107,15 +107,15 @@ TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
   };
   const auto used = [&] { return service_->host_memory().used(); };
   for (int i = 0; i < 10; ++i) ASSERT_EQ(add(i % 2 == 0 ? open : other, me()), 0);
-  EXPECT_EQ(used(), 4096u) << "one memfd, whatever it was registered on";
+  EXPECT_EQ(used(), 4096u) << "one memfd counts once for all open files";
   const UniqueFd sparse = make_memory(1 << 30);
   EXPECT_EQ(add_part(open, sparse, 1 << 20, 8192), 0);
-  EXPECT_EQ(used(), 12288u) << "what was registered, not what there is";
+  EXPECT_EQ(used(), 12288u) << "the registered part counts, not the size";
   EXPECT_EQ(add_part(other, sparse, 0, 4097), ENOSPC);
   EXPECT_EQ(used(), 12288u);
   EXPECT_EQ(add_part(other, sparse, 0, 4096), 0);
   EXPECT_EQ(used(), kHostMemory);
-  EXPECT_EQ(add(other, me()), 0) << "which is no more memory";
+  EXPECT_EQ(add(other, me()), 0) << "this needs no additional memory";
   service_->released(open);
   EXPECT_EQ(used(), 8192u);
   EXPECT_EQ(add_part(other, sparse, 0, 8192), 0);
@@ -123,20 +123,20 @@ TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
   EXPECT_EQ(used(), 0u);
 }
 
-TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceCantBeHad) {
+TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceCannotBeTaken) {
   const Caller nobody_we_see{0, 0, 0, 0};
   EXPECT_EQ(add(service_->opened(O_RDONLY), nobody_we_see), EOPNOTSUPP);
   EXPECT_EQ(service_->buffers(), 0u);
 }
 
-TEST_F(GpuServiceTest, AProcessThatHasGoneRegistersNothing) {
+TEST_F(GpuServiceTest, EndedProcessRegistersNothing) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(add(service_->opened(O_RDONLY), {0, 0, 0, child}), ESRCH);
 }
 
-TEST_F(GpuServiceTest, OneUserDoesNotTakeThePlaceOfOthers) {
+TEST_F(GpuServiceTest, OneUserCannotUseTheShareOfOthers) {
   std::vector<OpenId> opens;
   for (std::size_t i = 0; i < GpuService::kMostOfUser; ++i) {
     if (i % GpuService::kMostOfFile == 0) opens.push_back(service_->opened(O_RDONLY));
@@ -149,7 +149,7 @@ TEST_F(GpuServiceTest, OneUserDoesNotTakeThePlaceOfOthers) {
   EXPECT_EQ(add(more, me(1000)), 0);
 }
 
-// Other requests wait all the time, and the disk is as fast as it is: a READ is done in parts.
+// Other requests wait all the time, so a READ is done in parts.
 class GpuServiceTurnTest : public GpuServiceTest {
  protected:
   static constexpr std::size_t kSize = 24 << 20;
@@ -180,7 +180,7 @@ class GpuServiceTurnTest : public GpuServiceTest {
   std::uint64_t buffer_ = 0;
 };
 
-TEST_F(GpuServiceTurnTest, AReadIsDoneInPartsWhileOthersWait) {
+TEST_F(GpuServiceTurnTest, ReadIsDoneInPartsWhileOthersWait) {
   std::uint64_t done = 0;
   unsigned parts = 0;
   for (; done < kSize; ++parts) {
@@ -202,7 +202,7 @@ TEST_F(GpuServiceTurnTest, AReadIsDoneInPartsWhileOthersWait) {
   EXPECT_EQ(request.done, 0u) << "the end of the file";
 }
 
-TEST_F(GpuServiceTurnTest, OfManySegmentsTheFirstAreReadWhileOthersWait) {
+TEST_F(GpuServiceTurnTest, OnlyTheFirstSegmentsAreReadWhileOthersWait) {
   constexpr std::size_t kSegment = kSize / 24;
   unsigned next = 0, parts = 0;
   for (; next < 24; ++parts) {
@@ -222,7 +222,7 @@ TEST_F(GpuServiceTurnTest, OfManySegmentsTheFirstAreReadWhileOthersWait) {
   EXPECT_EQ(memory(), content_);
 }
 
-TEST_F(GpuServiceTurnTest, AWriteIsDoneInPartsWhileOthersWait) {
+TEST_F(GpuServiceTurnTest, WriteIsDoneInPartsWhileOthersWait) {
   ASSERT_EQ(::pwrite(large_.get(), content_.data(), kSize, 0), static_cast<ssize_t>(kSize));
   std::uint64_t done = 0;
   unsigned parts = 0;
@@ -238,7 +238,7 @@ TEST_F(GpuServiceTurnTest, AWriteIsDoneInPartsWhileOthersWait) {
   EXPECT_GT(parts, 10u);
 }
 
-TEST_F(GpuServiceTurnTest, ARangeThatTheBufferLacksIsRefusedBeforeAnythingIsDone) {
+TEST_F(GpuServiceTurnTest, RangeOutsideTheBufferIsRefusedBeforeAnythingIsDone) {
   sluice_transfer request{};
   request.buffer = buffer_;
   request.length = kSize + 1;

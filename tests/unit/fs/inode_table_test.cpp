@@ -13,7 +13,7 @@ namespace {
 
 constexpr InodeId kFile{1000}, kDirectory{2000};
 
-// What a tier would say of a file or directory with these properties.
+// What a tier reports for a file or directory with these properties.
 Located located(TierIndex tier, InodeId id, const std::string& handle, mode_t mode = S_IFREG) {
   Located found;
   found.tier = tier;
@@ -43,7 +43,7 @@ class InodeTableTest : public test::PoolTest {
   std::unique_ptr<InodeTable> table_;
 };
 
-TEST_F(InodeTableTest, OneFileIsOneInodeHoweverOftenItIsFound) {
+TEST_F(InodeTableTest, OneFileHasOneInode) {
   const InodePtr first = table_->intern({located(1, kFile, "h")}, kRootId, "f");
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->id(), kFile);
@@ -54,7 +54,7 @@ TEST_F(InodeTableTest, OneFileIsOneInodeHoweverOftenItIsFound) {
   EXPECT_EQ(table_->size(), 1u);
 }
 
-TEST_F(InodeTableTest, WhatWasNeverFoundIsNotThere) {
+TEST_F(InodeTableTest, AnUnknownIdIsNotFound) {
   EXPECT_EQ(table_->find(kFile), nullptr);
   EXPECT_EQ(table_->size(), 0u);
 }
@@ -71,7 +71,7 @@ TEST_F(InodeTableTest, RemembersTheLastNameAndSize) {
   EXPECT_EQ(state->size_hint, 20u);
 }
 
-TEST_F(InodeTableTest, AnInodeGoesWithItsLastReference) {
+TEST_F(InodeTableTest, TheLastReferenceFreesAnInode) {
   std::weak_ptr<Inode> watched = table_->intern({located(0, kFile, "h")}, kRootId, "f");
   table_->intern({located(0, kFile, "h")}, kRootId, "f");
   table_->intern({located(0, kFile, "h")}, kRootId, "f");
@@ -83,7 +83,7 @@ TEST_F(InodeTableTest, AnInodeGoesWithItsLastReference) {
   EXPECT_EQ(table_->size(), 0u);
 }
 
-TEST_F(InodeTableTest, ForgettingTooMuchOrTheUnknownIsHarmless) {
+TEST_F(InodeTableTest, ForgettingTooOftenOrAnUnknownIdIsHarmless) {
   table_->intern({located(0, kFile, "h")}, kRootId, "f");
   table_->forget(kFile, 100);
   EXPECT_EQ(table_->find(kFile), nullptr);
@@ -99,7 +99,7 @@ TEST_F(InodeTableTest, TheRootIsNeverForgotten) {
   EXPECT_EQ(table_->find(kRootId), root);
 }
 
-TEST_F(InodeTableTest, AForgottenInodeOutlivesTheTableForWhoeverUsesIt) {
+TEST_F(InodeTableTest, AForgottenInodeStaysValidForItsUsers) {
   const InodePtr used = table_->intern({located(0, kFile, "h")}, kRootId, "f");
   table_->forget(kFile, 1);
   EXPECT_EQ(used->id(), kFile);
@@ -116,7 +116,7 @@ TEST_F(InodeTableTest, CopiesOfADirectoryAreMergedInTheOrderOfTheTiers) {
   EXPECT_EQ(handles(inode), (Handles{"0a", "1b", "2c"}));
 }
 
-TEST_F(InodeTableTest, ACopyThatWasMadeAnewReplacesTheOldOne) {
+TEST_F(InodeTableTest, ANewCopyReplacesTheOldOneOnItsTier) {
   const InodePtr inode = table_->intern(
       {located(0, kDirectory, "a", S_IFDIR), located(1, kDirectory, "b", S_IFDIR)}, kRootId, "d");
   table_->intern({located(0, kDirectory, "a", S_IFDIR), located(1, kDirectory, "new", S_IFDIR)},
@@ -139,7 +139,7 @@ TEST_F(InodeTableTest, AnotherFileWithTheSameIdentityIsDisplaced) {
   EXPECT_EQ(table_->size(), 2u);
 }
 
-TEST_F(InodeTableTest, AFileIsNotTakenForADirectoryWithItsIdentity) {
+TEST_F(InodeTableTest, AFileIsNotADirectoryWithTheSameIdentity) {
   const InodePtr directory = table_->intern({located(0, kFile, "h", S_IFDIR)}, kRootId, "d");
   const InodePtr file = table_->intern({located(0, kFile, "h", S_IFREG)}, kRootId, "f");
   ASSERT_NE(file, nullptr);
@@ -177,7 +177,7 @@ TEST_F(InodeTableTest, ReferencesOfManyThreadsAddUp) {
     }
   }
   EXPECT_EQ(table_->size(), 7u);
-  // Each inode has as many references as it was interned and not forgotten.
+  // Each inode has one reference per intern() without a forget().
   for (int k = 0; k < 7; ++k) {
     const InodeId id{static_cast<std::uint64_t>(100 + k)};
     const int rounds = (kRounds - k + 6) / 7;
@@ -222,7 +222,7 @@ class FdCacheTest : public testing::Test {
   std::uint64_t next_ = 10;
 };
 
-TEST_F(FdCacheTest, KeepsAllUpToItsLimit) {
+TEST_F(FdCacheTest, KeepsDescriptorsUpToItsLimit) {
   for (std::size_t i = 0; i < kLimit; ++i) add();
   EXPECT_EQ(held(), kLimit);
 }
@@ -237,7 +237,7 @@ TEST_F(FdCacheTest, NeverKeepsMoreThanItsLimit) {
   EXPECT_FALSE(holds(all_.front()));
 }
 
-TEST_F(FdCacheTest, OneInUseGetsASecondChance) {
+TEST_F(FdCacheTest, AUsedDescriptorGetsASecondChance) {
   const InodePtr favourite = add();
   for (std::size_t i = 0; i < 10 * kLimit; ++i) {
     use(favourite);
@@ -246,10 +246,10 @@ TEST_F(FdCacheTest, OneInUseGetsASecondChance) {
     EXPECT_LE(held(), kLimit);
   }
   for (std::size_t i = 0; i < 3 * kLimit; ++i) add();
-  EXPECT_FALSE(holds(favourite)) << "once nobody uses it any more";
+  EXPECT_FALSE(holds(favourite)) << "once it is no longer used";
 }
 
-TEST_F(FdCacheTest, TheOnlyWayToADirectoryIsKept) {
+TEST_F(FdCacheTest, ADescriptorWithoutAHandleIsKept) {
   const InodePtr without_handle = add("");
   const InodePtr removed = add();
   {
@@ -261,7 +261,7 @@ TEST_F(FdCacheTest, TheOnlyWayToADirectoryIsKept) {
   EXPECT_TRUE(holds(removed));
 }
 
-TEST_F(FdCacheTest, ForgottenDirectoriesCountNoLonger) {
+TEST_F(FdCacheTest, ForgottenDirectoriesDoNotCount) {
   for (std::size_t i = 0; i < 5 * kLimit; ++i) {
     const InodePtr forgotten = directory("h");
     cache_.added(forgotten);
@@ -270,7 +270,7 @@ TEST_F(FdCacheTest, ForgottenDirectoriesCountNoLonger) {
   EXPECT_EQ(held(), kLimit);
 }
 
-TEST_F(FdCacheTest, SomebodyWorkingWithADescriptorKeepsIt) {
+TEST_F(FdCacheTest, ADescriptorInUseStaysOpenForItsUser) {
   const InodePtr evicted = add();
   SharedFd mine;
   {
@@ -282,7 +282,7 @@ TEST_F(FdCacheTest, SomebodyWorkingWithADescriptorKeepsIt) {
   EXPECT_GE(::fcntl(mine->get(), F_GETFD), 0);
 }
 
-TEST_F(FdCacheTest, ManyDirectoriesInUseStillEndTheSearch) {
+TEST_F(FdCacheTest, TheSearchEndsEvenIfAllDirectoriesAreInUse) {
   for (std::size_t i = 0; i < 3 * kLimit; ++i) {
     for (const InodePtr& inode : all_) use(inode);
     add();

@@ -16,18 +16,18 @@ UniqueFd make_memory(off_t size) {
   return memory;
 }
 
-TEST(MemfdLimitTest, EachUserLeavesAsMuchAsHeHolds) {
+TEST(MemfdLimitTest, EachUserLeavesAsMuchFreeAsItUses) {
   MemfdLimit limit(1 << 20);
   std::vector<MemfdLimit::Share> held;
   for (uid_t user = 1000; user < 1008; ++user) {
     const std::uint64_t before = limit.used();
-    // As much as he can get, in smaller and smaller pieces.
+    // As much as possible, in smaller and smaller pieces.
     for (std::uint64_t bytes = 1 << 20; bytes >= 64; bytes /= 2) {
       const UniqueFd memory = make_memory(static_cast<off_t>(bytes));
       auto share = limit.take(user, memory, bytes);
       if (share) held.push_back(*std::move(share));
     }
-    EXPECT_GT(limit.used(), before) << "something was left for user " << user;
+    EXPECT_GT(limit.used(), before) << "something must be left for user " << user;
     EXPECT_LE(limit.used() - before, limit.most() - limit.used()) << "user " << user;
   }
   EXPECT_EQ(limit.largest_share(), 1u << 19);
@@ -41,7 +41,7 @@ TEST(MemfdLimitTest, RootMayHaveAllOfIt) {
   EXPECT_TRUE(failed_with(limit.take(0, memory, 1), ENOSPC));
 }
 
-TEST(MemfdLimitTest, WhatIsGivenBackCanBeTakenAgain) {
+TEST(MemfdLimitTest, ReleasedMemoryCanBeTakenAgain) {
   MemfdLimit limit(8192);
   const UniqueFd memory = make_memory(16384);
   for (int i = 0; i < 3; ++i) {
@@ -54,7 +54,7 @@ TEST(MemfdLimitTest, WhatIsGivenBackCanBeTakenAgain) {
   EXPECT_EQ(limit.largest_share(), 0u);
 }
 
-TEST(MemfdLimitTest, AMemfdThatIsWhollyCountedCanBeRegisteredAgain) {
+TEST(MemfdLimitTest, FullyCountedMemfdCanBeRegisteredAgain) {
   MemfdLimit limit(8192);
   const UniqueFd memory = make_memory(4096);
   const auto once = limit.take(1000, memory, 4096), again = limit.take(1000, memory, 4096);

@@ -97,7 +97,7 @@ NameList matches(const std::string& text, const std::string& pattern) {
   return out;
 }
 
-TEST(MetricsTest, SayWhatTheMountSays) {
+TEST(MetricsTest, ShowTheActivityOfTheMount) {
   const std::string text = metrics_text(activity());
   for (const char* line :
        {"sluice_info{version=\"0.1.0\",pool=\"p\",mountpoint=\"/mnt\"} 1",
@@ -116,10 +116,11 @@ TEST(MetricsTest, SayWhatTheMountSays) {
         "sluice_gpu_lost{gpu=\"GPU-1\",name=\"H200\"} 0"}) {
     EXPECT_TRUE(has_line(text, line)) << line << " is not in\n" << text;
   }
-  EXPECT_EQ(text.find("disk=\"\""), std::string::npos);  // of a tier without a disk: nothing
+  EXPECT_EQ(text.find("disk=\"\""),
+            std::string::npos);  // a tier without a disk has no disk metrics
 }
 
-TEST(MetricsTest, EveryLineIsOfTheFormat) {
+TEST(MetricsTest, EveryLineFollowsTheFormat) {
   const std::regex comment("# (HELP|TYPE) [a-z_]+ .+");
   const std::regex sample(R"re([a-z_]+(\{([a-z]+="([^"\\]|\\.)*",?)+\})? -?[0-9.e+-]+)re");
   std::istringstream lines(metrics_text(activity()));
@@ -137,7 +138,7 @@ TEST(MetricsTest, NamesCannotBreakOutOfTheirLabel) {
   EXPECT_NE(metrics_text(odd).find("mountpoint=\"/\xef\xbf\xbd\"}"), std::string::npos);
 }
 
-TEST(MetricsTest, AreAllDescribedAndTheDashboardAsksForNoOthers) {
+TEST(MetricsTest, AreAllDocumentedAndTheDashboardUsesNoOthers) {
   const NameList exported = matches(metrics_text(activity()), "# TYPE ([a-z_]+) ");
   const NameList described = matches(read_source("docs/metrics.md"), "\\| `(sluice_[a-z_]+)");
   EXPECT_EQ(described, exported);

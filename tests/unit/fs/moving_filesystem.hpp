@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A filesystem over three tiers whose files are moved by hand, step by step.
+// A filesystem with three tiers, whose files the test moves step by step.
 #pragma once
 
 #include <signal.h>
@@ -14,26 +14,26 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/fs/asked_filesystem.hpp"
+#include "tests/unit/fs/direct_filesystem.hpp"
 
 namespace sluice {
 
 constexpr TierIndex kA = 0, kB = 1, kC = 2;
 
-// What another thread does at the worst moment: run, once, inside a system call of this one.
-struct Moment {
+// Code that a test runs once inside a system call of the daemon, in place of another thread.
+struct SyscallHook {
   std::function<void()> before_naming;  // before the `calls`-th name_to_handle_at
   int calls = 1;
   std::function<void()> after_opening;  // after the next open_by_handle_at for reading
 };
-inline thread_local Moment moment;
+inline thread_local SyscallHook syscall_hook;
 
-// A kernel that passes everything through that it is asked to.
+// A kernel that allows passthrough for every file.
 class PassingKernel final : public KernelSide {
  public:
   std::atomic<int> backed{0};  // files registered now
   Result<std::int32_t> add_backing(int fd) override {
-    // As the kernel does, it keeps the file open.
+    // Like the kernel, it keeps the file open.
     UniqueFd kept(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     MutexLock lock(mutex_);
     files_[++last_] = std::move(kept);
@@ -64,9 +64,9 @@ class PassingKernel final : public KernelSide {
   std::int32_t last_ GUARDED_BY(mutex_) = 0;
 };
 
-class FileMoveTest : public AskedFilesystem<PassingKernel> {
+class FileMoveTest : public DirectFilesystem<PassingKernel> {
  protected:
-  // A move on its way, as the mover has it.
+  // A move that has begun, as the mover has it.
   struct Flight {
     std::unique_ptr<MovingFile> file;
     HiddenCopy copy;
@@ -74,7 +74,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
   };
 
   void prepare() override {
-    ::signal(SIGIO, SIG_IGN);  // as the daemon does: it tells of leases that somebody breaks
+    ::signal(SIGIO, SIG_IGN);  // as the daemon does; the signal means that a lease is being broken
     mount();
   }
   void TearDown() override { create_as(Caller{}); }
@@ -86,7 +86,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
     settings.migration = migration_;
     fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings), engine_);
   }
-  // Mounts again, with a mover that does only what it is asked for.
+  // Mounts again, with a mover that executes only requested moves.
   void migrate(Policy policy = {}) {
     migration_.emplace();
     migration_->policy = std::move(policy);
@@ -108,7 +108,7 @@ class FileMoveTest : public AskedFilesystem<PassingKernel> {
     if (!opened) throw std::runtime_error(opened.error().operation);
     return *opened;
   }
-  // The tiers that have it.
+  // The tiers that have the file.
   std::string where(const std::string& path) const {
     std::string out;
     for (const char* tier : {"a", "b", "c"}) {

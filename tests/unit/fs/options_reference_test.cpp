@@ -1,70 +1,81 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// packaging/sluice.toml, from which people learn the options.
+// The table of options, and packaging/sluice.toml, which is written from it.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <regex>
+#include <set>
 
+#include "fs/control/option_table.hpp"
 #include "fs/control/options.hpp"
 
 namespace sluice {
 namespace {
 
-TEST(ReferenceFileTest, IsValidAndHoldsEveryOption) {
-  std::ifstream in(SLUICE_SOURCE_DIR "/packaging/sluice.toml");
-  std::string text((std::istreambuf_iterator<char>(in)), {});
-  ASSERT_FALSE(text.empty());
-  MountOptions options;
-  auto error = apply_config_text(text, "sluice.toml", options);
-  ASSERT_FALSE(error) << error->message;
+using Group = OptionSpec::Group;
 
-  // "#key = value" is an option at its default or an example; with the '#' gone it must still
-  // parse.
-  text = std::regex_replace(text, std::regex(R"((^|\n)#([a-z_]+ = |\[\[))"), "$1$2");
-  error = apply_config_text(text, "sluice.toml", options);
-  ASSERT_FALSE(error) << error->message;
-  for (const auto& spec : option_specs()) {
-    EXPECT_NE(text.find("\n" + std::string(spec.name) + " = "), std::string::npos) << spec.name;
+// The file as it is, or with every example and default in effect: "#key = value" and "#[table]".
+std::string reference_file(bool in_effect) {
+  std::ifstream in(SLUICE_SOURCE_DIR "/packaging/sluice.toml");
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  if (!in_effect) return text;
+  return std::regex_replace(text, std::regex(R"((^|\n)#([a-z_]+ = |\[))"), "$1$2");
+}
+
+TEST(OptionTableTest, DefaultsAreThoseOfTheMembers) {
+  MountOptions options;
+  TierOptions tier;
+  for (const OptionSpec& spec : option_table()) {
+    if (!spec.example.empty()) continue;  // the default is not a value
+    const OptionTarget target =
+        spec.group == Group::Tier ? OptionTarget(&tier) : OptionTarget(&options);
+    const auto set = spec.set(spec, typed_value(spec, std::string(spec.fallback)), "", target);
+    EXPECT_TRUE(set) << spec.name << ": " << set.error().text();
+  }
+  EXPECT_TRUE(options == MountOptions{});
+  EXPECT_TRUE(tier == TierOptions{});
+}
+
+TEST(OptionTableTest, EveryExampleCanBeRead) {
+  MountOptions options;
+  TierOptions tier;
+  RuleOptions rule;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.example.empty()) continue;
+    const OptionTarget target = spec.group == Group::Tier   ? OptionTarget(&tier)
+                                : spec.group == Group::Rule ? OptionTarget(&rule)
+                                                            : OptionTarget(&options);
+    const auto set = spec.set(spec, typed_value(spec, std::string(spec.example)), "", target);
+    EXPECT_TRUE(set) << spec.name << ": " << set.error().text();
   }
 }
 
-TEST(ReferenceFileTest, ShowsTheDefaults) {
-  std::ifstream in(SLUICE_SOURCE_DIR "/packaging/sluice.toml");
-  std::string text((std::istreambuf_iterator<char>(in)), {});
-  text = std::regex_replace(text, std::regex(R"((^|\n)#([a-z_]+ = |\[\[))"), "$1$2");
+TEST(OptionTableTest, EveryRowIsDescribedAndGroupsAreContiguous) {
+  std::set<std::pair<Group, std::string_view>> names;
+  for (const OptionSpec& spec : option_table()) {
+    EXPECT_TRUE(names.emplace(spec.group, spec.name).second) << spec.name << " is there twice";
+    EXPECT_EQ(find_option(spec.group, spec.name), &spec);
+    EXPECT_FALSE(spec.fallback.empty() || spec.help.empty()) << spec.name;
+    EXPECT_TRUE(spec.details.ends_with('.')) << spec.name;
+  }
+}
+
+TEST(ReferenceFileTest, IsValidAndHoldsEveryOption) {
   MountOptions options;
-  ASSERT_FALSE(apply_config_text(text, "sluice.toml", options));
-  const MountOptions defaults;
-  EXPECT_EQ(options.small_file, defaults.small_file);
-  EXPECT_EQ(options.passthrough, defaults.passthrough);
-  EXPECT_EQ(options.io_uring, defaults.io_uring);
-  EXPECT_EQ(options.degraded, defaults.degraded);
-  EXPECT_EQ(options.foreground, defaults.foreground);
-  EXPECT_EQ(options.log_level, defaults.log_level);
-  EXPECT_EQ(options.mount_options, defaults.mount_options);
-  EXPECT_EQ(options.half_life, defaults.half_life);
-  EXPECT_EQ(options.interval, defaults.interval);
-  EXPECT_EQ(options.min_stay, defaults.min_stay);
-  EXPECT_EQ(options.migrate, defaults.migrate);
-  EXPECT_EQ(options.windows, defaults.windows);
-  EXPECT_EQ(options.bandwidth, defaults.bandwidth);
-  EXPECT_EQ(options.verify, defaults.verify);
-  EXPECT_EQ(options.gpu, defaults.gpu);
-  EXPECT_EQ(options.gpu_max_concurrent_ops, defaults.gpu_max_concurrent_ops);
-  EXPECT_EQ(options.gpu_chunk, defaults.gpu_chunk);
-  EXPECT_EQ(options.gpu_threads, defaults.gpu_threads);
-  EXPECT_EQ(options.gpu_mapped_memory, defaults.gpu_mapped_memory);
-  EXPECT_EQ(options.gpu_host_memory, defaults.gpu_host_memory);
-  EXPECT_EQ(options.gpu_cufile, defaults.gpu_cufile);
-  ASSERT_FALSE(options.tiers.empty());
-  EXPECT_EQ(options.tiers[0].high_watermark, TierOptions{}.high_watermark);
-  EXPECT_EQ(options.tiers[0].low_watermark, TierOptions{}.low_watermark);
-  EXPECT_EQ(options.tiers[0].moves, TierOptions{}.moves);
-  const double threshold = tier_threshold(options.tiers, 0);
-  options.tiers[0].threshold.reset();
-  EXPECT_EQ(threshold, tier_threshold(options.tiers, 0));
-  EXPECT_FALSE(check_options(options));
+  auto read = apply_config_text(reference_file(false), "sluice.toml", options);
+  ASSERT_TRUE(read) << read.error().text();
+  options.mountpoint.clear();
+  options.tiers.clear();
+  EXPECT_TRUE(options == MountOptions{}) << "without the comments, nothing but the tiers is set";
+
+  const std::string text = reference_file(true);
+  read = apply_config_text(text, "sluice.toml", options);
+  ASSERT_TRUE(read) << read.error().text();
+  EXPECT_TRUE(check_options(options));
   EXPECT_FALSE(options.rules.empty());
+  for (const OptionSpec& spec : option_table()) {
+    EXPECT_NE(text.find("\n" + std::string(spec.name) + " = "), std::string::npos) << spec.name;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A kernel without passthrough that takes whatever it is told.
+// A kernel without passthrough that ignores all notifications.
 #pragma once
 
 #include "fs/core/filesystem.hpp"

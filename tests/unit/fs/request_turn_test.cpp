@@ -13,14 +13,14 @@ class RequestTurnTest : public testing::Test {
   RequestTurn make() {
     return RequestTurn([this] { return others_; }, [this] { return now_; });
   }
-  // A disk that does so many bytes in a millisecond.
+  // Simulates a disk that transfers `speed` bytes in a millisecond.
   void work(std::uint64_t bytes, std::uint64_t speed) { now_ += milliseconds(bytes / speed); }
 
   unsigned others_ = 0;
   std::chrono::steady_clock::time_point now_{};
 };
 
-TEST_F(RequestTurnTest, WhileNobodyWaitsItGoesOn) {
+TEST_F(RequestTurnTest, ContinuesWhileNoOtherRequestWaits) {
   RequestTurn turn = make();
   for (int i = 0; i < 100; ++i) {
     now_ += milliseconds(50);
@@ -28,7 +28,7 @@ TEST_F(RequestTurnTest, WhileNobodyWaitsItGoesOn) {
   }
 }
 
-TEST_F(RequestTurnTest, SlicesAreAsLongAsATurnWhateverTheDisk) {
+TEST_F(RequestTurnTest, SlicesMatchTheSpeedOfTheDisk) {
   for (const std::uint64_t speed : {1u << 17, 1u << 20, 1u << 23}) {  // 128 MB/s to 8 GB/s
     RequestTurn turn = make();
     for (int i = 0; i < 10; ++i) {
@@ -43,7 +43,7 @@ TEST_F(RequestTurnTest, SlicesAreAsLongAsATurnWhateverTheDisk) {
   }
 }
 
-TEST_F(RequestTurnTest, AllThatWaitHaveOneTurnTogether) {
+TEST_F(RequestTurnTest, AllWaitingRequestsShareOneTurn) {
   for (const unsigned others : {1u, 10u, 100u}) {
     others_ = others;
     const auto begin = now_;
@@ -57,10 +57,10 @@ TEST_F(RequestTurnTest, AllThatWaitHaveOneTurnTogether) {
   }
 }
 
-TEST_F(RequestTurnTest, ASliceIsNotMuchLongerThanTheLast) {
+TEST_F(RequestTurnTest, SliceGrowsOnlyGradually) {
   RequestTurn turn = make();
   const std::uint64_t first = turn.slice();
-  now_ += std::chrono::microseconds(1);  // in no time
+  now_ += std::chrono::microseconds(1);  // takes almost no time
   turn.is_over(first);
   EXPECT_LE(turn.slice(), first * RequestTurn::kGrowth);
 }

@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// A service manager's end: `name` as in $NOTIFY_SOCKET.
+// The service manager's socket; `name` as in $NOTIFY_SOCKET.
 class Manager {
  public:
   explicit Manager(const std::string& name) : socket_(::socket(AF_UNIX, SOCK_DGRAM, 0)) {
@@ -54,19 +54,19 @@ TEST(ServiceNoticeTest, ReachesAnAbstractSocket) {
   EXPECT_EQ(manager.heard(), "STOPPING=1");
 }
 
-TEST(ServiceNoticeTest, WithoutAManagerThereIsNothingToDo) {
+TEST(ServiceNoticeTest, WithoutAServiceManagerItDoesNothing) {
   ::unsetenv("NOTIFY_SOCKET");
   EXPECT_TRUE(tell_service_manager("READY=1"));
 }
 
-TEST(ServiceNoticeTest, NamesThatCannotBeReachedAreErrors) {
+TEST(ServiceNoticeTest, AnUnreachableSocketIsAnError) {
   for (const auto& [name, code] : {std::pair{std::string("relative"), EINVAL},
                                    {"/" + std::string(200, 'x'), EINVAL},
                                    {"/no/such/socket", ENOENT}}) {
     ::setenv("NOTIFY_SOCKET", name.c_str(), 1);
-    const auto told = tell_service_manager("READY=1");
-    ASSERT_FALSE(told) << name;
-    EXPECT_EQ(told.error().code, code) << name;
+    const auto sent = tell_service_manager("READY=1");
+    ASSERT_FALSE(sent) << name;
+    EXPECT_EQ(sent.error().code, code) << name;
   }
   ::unsetenv("NOTIFY_SOCKET");
 }

@@ -12,13 +12,13 @@ namespace {
 
 constexpr uid_t kAnna = 1000, kBert = 1001;
 
-TEST(SlowRequestsTest, AUserWithManyLeavesThreadsToOthers) {
+TEST(SlowRequestsTest, AUserWithManyRequestsLeavesThreadsToOthers) {
   std::latch others(2), go(1);
   {
     SlowRequests slow(4);
     for (int i = 0; i < 10; ++i) slow.add(kAnna, [&] { go.wait(); });
     for (int i = 0; i < 2; ++i) slow.add(kBert, [&] { others.count_down(); });
-    others.wait();  // while all that may run of the first user's does not end
+    others.wait();  // the requests of the first user do not end meanwhile
     go.count_down();
   }
 }
@@ -49,7 +49,7 @@ TEST(SlowRequestsTest, UsersTakeTurns) {
   EXPECT_EQ(order, "ababaa");
 }
 
-TEST(SlowRequestsTest, AtTheEndWhatRunsIsWaitedFor) {
+TEST(SlowRequestsTest, DestructionWaitsForRunningRequests) {
   bool ran = false;
   std::latch begun(1);
   {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A filesystem that is asked directly: no mount, three directories for tiers.
+// A Filesystem for tests: no mount, three directories as tiers.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,18 @@
 #include <vector>
 
 #include "fs/core/directory_stream.hpp"
-#include "tests/unit/fs/asked_filesystem.hpp"
+#include "tests/unit/fs/direct_filesystem.hpp"
 
 namespace sluice {
 
 using NameList = std::vector<std::string>;
 
-// The kernel's side of the mount: its passthrough table and what it was told to ask again.
+// The kernel's side of the mount. It records its passthrough table and the attributes that it had
+// to drop.
 class FakeKernel final : public KernelSide {
  public:
   bool refuse = false;
-  std::map<std::int32_t, ino_t> live;  // inode numbers of what is registered
+  std::map<std::int32_t, ino_t> live;  // inode numbers of the registered files
   bool all_read_only = true;
   std::vector<InodeId> dropped_attributes, dropped_pages;
   int names_dropped = 0;
@@ -47,10 +48,10 @@ class FakeKernel final : public KernelSide {
   std::int32_t last_ = 0;
 };
 
-class FilesystemTest : public AskedFilesystem<FakeKernel> {
+class FilesystemTest : public DirectFilesystem<FakeKernel> {
  protected:
   void prepare() override { mount(make_tiers("abc")); }
-  void TearDown() override { create_as(Caller{}); }  // what comes next is made by root again
+  void TearDown() override { create_as(Caller{}); }  // later tests create files as root again
 
   void mount(const std::vector<TierSettings>& settings,
              Pool::Missing missing = Pool::Missing::Refuse) {
@@ -60,7 +61,7 @@ class FilesystemTest : public AskedFilesystem<FakeKernel> {
     fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, Filesystem::Settings{});
   }
 
-  // A listing in steps of `batch` items, each continued by offset as the kernel does.
+  // Lists a directory in steps of `batch` items, each continued by offset as the kernel does.
   std::vector<DirectoryStream::Item> list(InodeId id, std::size_t batch = 1000,
                                           int* code = nullptr) {
     auto stream = fs_->names().open_directory(id);

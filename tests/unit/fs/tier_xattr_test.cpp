@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What users say and ask about the place of their files: user.sluice.*.
+// The virtual xattrs user.sluice.*, with which users see and choose the tier of a file.
 
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,7 @@ using test::eventually;
 
 class TierXattrTest : public FileMoveTest {};
 
-TEST_F(TierXattrTest, TierCanBeSetAndTheFileMoves) {
+TEST_F(TierXattrTest, SettingTheTierMovesTheFile) {
   dir_.make_file("a/f", "content");
   migrate();
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "c"), 0);
@@ -24,7 +24,7 @@ TEST_F(TierXattrTest, TierCanBeSetAndTheFileMoves) {
   EXPECT_EQ(store_.receipts(1)->at(0).path, "/f");
 }
 
-TEST_F(TierXattrTest, TierThatTheFileIsOnChangesNothing) {
+TEST_F(TierXattrTest, SettingTheCurrentTierChangesNothing) {
   dir_.make_file("a/f", "content");
   migrate();
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "a"), 0);
@@ -32,20 +32,20 @@ TEST_F(TierXattrTest, TierThatTheFileIsOnChangesNothing) {
   EXPECT_EQ(where("f"), "a");
 }
 
-TEST_F(TierXattrTest, TierThatDoesNotExistIsRefused) {
+TEST_F(TierXattrTest, AnUnknownTierIsRefused) {
   dir_.make_file("a/f", "content");
   migrate();
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "d"), EINVAL);
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", ""), EINVAL);
 }
 
-TEST_F(TierXattrTest, TierOfADirectoryCannotBeSet) {
+TEST_F(TierXattrTest, TheTierOfADirectoryCannotBeSet) {
   dir_.make_file("a/d/f", "content");
   migrate();
   EXPECT_EQ(set_xattr("d", "user.sluice.tier", "b"), EISDIR);
 }
 
-TEST_F(TierXattrTest, TierThatIsAwayIsRefused) {
+TEST_F(TierXattrTest, AnOfflineTierIsRefused) {
   dir_.make_file("a/f", "content");
   migrate();
   ASSERT_EQ(::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()), 0);
@@ -53,12 +53,12 @@ TEST_F(TierXattrTest, TierThatIsAwayIsRefused) {
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EIO);
 }
 
-TEST_F(TierXattrTest, TierCannotBeSetWhereNothingMoves) {
+TEST_F(TierXattrTest, TheTierCannotBeSetWithoutMigration) {
   dir_.make_file("a/f", "content");
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EOPNOTSUPP);
 }
 
-TEST_F(TierXattrTest, PinComesAndGoes) {
+TEST_F(TierXattrTest, APinCanBeSetAndRemoved) {
   dir_.make_file("a/f", "content");
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
   ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
@@ -71,13 +71,13 @@ TEST_F(TierXattrTest, PinComesAndGoes) {
   EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.pin"), ENODATA));
 }
 
-TEST_F(TierXattrTest, PinToATierThatDoesNotExistIsRefused) {
+TEST_F(TierXattrTest, APinToAnUnknownTierIsRefused) {
   dir_.make_file("a/f", "content");
   EXPECT_EQ(set_xattr("f", "user.sluice.pin", "d"), EINVAL);
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
 }
 
-TEST_F(TierXattrTest, PinIsInheritedAndTheNearestWins) {
+TEST_F(TierXattrTest, TheNearestPinIsInherited) {
   dir_.make_file("a/d/e/f", "content");
   ASSERT_EQ(set_xattr("d", "user.sluice.pin", "b"), 0);
   EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "b");
@@ -87,14 +87,14 @@ TEST_F(TierXattrTest, PinIsInheritedAndTheNearestWins) {
       << "it has none of its own";
 }
 
-TEST_F(TierXattrTest, PinMovesWithTheFile) {
+TEST_F(TierXattrTest, APinMovesWithTheFile) {
   dir_.make_file("a/f", "content");
   ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
   ASSERT_TRUE(move("f"));
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "b");
 }
 
-TEST_F(TierXattrTest, PinIsInvisibleInItsOwnForm) {
+TEST_F(TierXattrTest, TheStoredPinXattrIsHidden) {
   dir_.make_file("a/f", "content");
   ASSERT_EQ(set_xattr("f", "user.sluice.pin", "b"), 0);
   EXPECT_EQ(*fs_->xattrs().list(id_of("f"), kRoot), "");
@@ -103,7 +103,7 @@ TEST_F(TierXattrTest, PinIsInvisibleInItsOwnForm) {
   EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), kPinXattr), ENODATA));
 }
 
-TEST_F(TierXattrTest, PinOfADirectoryIsOnEveryCopyOfIt) {
+TEST_F(TierXattrTest, APinIsSetOnEveryCopyOfADirectory) {
   dir_.make_dir("a/d");
   dir_.make_dir("b/d");
   ASSERT_EQ(set_xattr("d", "user.sluice.pin", "c"), 0);
@@ -111,7 +111,7 @@ TEST_F(TierXattrTest, PinOfADirectoryIsOnEveryCopyOfIt) {
   EXPECT_EQ(test::xattr_of(at("b", "d"), kPinXattr), "c");
 }
 
-TEST_F(TierXattrTest, PinDecidesWhereNewFilesGo) {
+TEST_F(TierXattrTest, APinDecidesWhereNewFilesAreMade) {
   dir_.make_dir("a/d/e");
   const InodeId e = id_of("d/e");
   ASSERT_TRUE(fs_->names().mknod(e, "before", S_IFREG | 0644, 0, kRoot));
@@ -126,7 +126,7 @@ TEST_F(TierXattrTest, PinDecidesWhereNewFilesGo) {
   EXPECT_EQ(where("d/e/again"), "a");
 }
 
-TEST_F(TierXattrTest, PinHoldsForWhatIsRenamedBelowIt) {
+TEST_F(TierXattrTest, APinAppliesToFilesRenamedBelowIt) {
   dir_.make_dir("a/pinned");
   dir_.make_dir("a/d");
   const InodeId d = id_of("d");
@@ -138,7 +138,7 @@ TEST_F(TierXattrTest, PinHoldsForWhatIsRenamedBelowIt) {
   EXPECT_EQ(where("pinned/d/after"), "b");
 }
 
-TEST_F(TierXattrTest, RulesDecideWhereNewFilesGo) {
+TEST_F(TierXattrTest, RulesDecideWhereNewFilesAreMade) {
   Policy policy;
   policy.rules = {{"*.bin", {}, {}, {}, {}, kC}, {"/d/**", {}, {}, {}, {}, kB}};
   migrate(policy);
@@ -151,7 +151,7 @@ TEST_F(TierXattrTest, RulesDecideWhereNewFilesGo) {
   EXPECT_EQ(where("d/x.txt"), "b");
 }
 
-TEST_F(TierXattrTest, APinComesBeforeARule) {
+TEST_F(TierXattrTest, APinTakesPrecedenceOverARule) {
   Policy policy;
   policy.rules = {{"", {}, {}, {}, {}, kC}};
   migrate(policy);
@@ -191,43 +191,43 @@ TEST_F(TierXattrTest, MovingAFileDoesNotHeatIt) {
   EXPECT_EQ(xattr("f", "user.sluice.accesses"), "0");
 }
 
-TEST_F(TierXattrTest, ExplainTellsWhereAFileBelongs) {
+TEST_F(TierXattrTest, ExplainShowsWhereAFileBelongs) {
   dir_.make_file("a/d/f", "content");
   migrate();
   ASSERT_EQ(set_xattr("d", "user.sluice.pin", "c"), 0);
-  const auto told = nlohmann::json::parse(xattr("d/f", "user.sluice.explain"));
-  EXPECT_EQ(told["path"], "/d/f");
-  EXPECT_EQ(told["tier"], "a");
-  EXPECT_EQ(told["location"], at("a", "d/f"));
-  EXPECT_EQ(told["bytes"], 7);
-  EXPECT_EQ(told["wants"], "c");
-  EXPECT_EQ(told["reason"], "pinned");
-  EXPECT_EQ(told["pin"]["tier"], "c");
-  EXPECT_EQ(told["pin"]["from"], "/d");
-  EXPECT_TRUE(told["pending"].is_null());
+  const auto explained = nlohmann::json::parse(xattr("d/f", "user.sluice.explain"));
+  EXPECT_EQ(explained["path"], "/d/f");
+  EXPECT_EQ(explained["tier"], "a");
+  EXPECT_EQ(explained["location"], at("a", "d/f"));
+  EXPECT_EQ(explained["bytes"], 7);
+  EXPECT_EQ(explained["wants"], "c");
+  EXPECT_EQ(explained["reason"], "pinned");
+  EXPECT_EQ(explained["pin"]["tier"], "c");
+  EXPECT_EQ(explained["pin"]["from"], "/d");
+  EXPECT_TRUE(explained["pending"].is_null());
 }
 
-TEST_F(TierXattrTest, ExplainTellsWhatAMoveWaitsFor) {
+TEST_F(TierXattrTest, ExplainShowsWhatAMoveWaitsFor) {
   dir_.make_file("a/f", "content");
   migrate();
   const InodeId id = id_of("f");
   open_file(id, O_RDWR);
   ASSERT_EQ(set_xattr("f", "user.sluice.tier", "b"), 0);
   ASSERT_TRUE(eventually([&] { return fs_->migration()->mover().is_waiting(id); }));
-  const auto told = nlohmann::json::parse(xattr("f", "user.sluice.explain"));
-  EXPECT_EQ(told["pending"]["to"], "b");
-  EXPECT_NE(told["pending"]["why"], "");
+  const auto explained = nlohmann::json::parse(xattr("f", "user.sluice.explain"));
+  EXPECT_EQ(explained["pending"]["to"], "b");
+  EXPECT_NE(explained["pending"]["why"], "");
   fs_->files().release(id, O_RDWR);
 }
 
-TEST_F(TierXattrTest, ExplainKnowsOnlyFilesAndOnlyWhereThingsMove) {
+TEST_F(TierXattrTest, ExplainExistsOnlyForFilesAndWithMigration) {
   dir_.make_file("a/d/f", "content");
   EXPECT_EQ(xattr("d/f", "user.sluice.explain"), "error: ENODATA");
   migrate();
   EXPECT_EQ(xattr("d", "user.sluice.explain"), "error: ENODATA");
 }
 
-TEST_F(TierXattrTest, OthersCannotBeSetOrRemoved) {
+TEST_F(TierXattrTest, OtherVirtualXattrsCannotBeSetOrRemoved) {
   dir_.make_file("a/f", "content");
   for (const char* name : {"heat", "location", "accesses", "explain", "nonsense"}) {
     const std::string full = std::string("user.sluice.") + name;

@@ -20,7 +20,7 @@ class VacateTest : public FileMoveTest {
   }
 };
 
-TEST_F(VacateTest, NothingNewComesByAPinOrByRequest) {
+TEST_F(VacateTest, ADrainingTierGetsNoFilesByPinOrRequest) {
   dir_.make_dir("a/d");
   dir_.make_file("a/f", "content");
   migrate();
@@ -33,7 +33,7 @@ TEST_F(VacateTest, NothingNewComesByAPinOrByRequest) {
   EXPECT_EQ(set_xattr("f", "user.sluice.tier", "b"), EBUSY);
 }
 
-TEST_F(VacateTest, TakesSymlinksToAnotherTier) {
+TEST_F(VacateTest, MovesSymlinksToAnotherTier) {
   dir_.make_dir("b/d");
   ASSERT_EQ(::symlink("some/target", at("b", "d/link").c_str()), 0);
   ASSERT_EQ(::lchown(at("b", "d/link").c_str(), 12, 34), 0);
@@ -49,7 +49,7 @@ TEST_F(VacateTest, TakesSymlinksToAnotherTier) {
   EXPECT_EQ(st.st_mtim.tv_sec, 2000);
 }
 
-TEST_F(VacateTest, TakesFifosToAnotherTier) {
+TEST_F(VacateTest, MovesFifosToAnotherTier) {
   ASSERT_EQ(::mkfifo(at("b", "fifo").c_str(), 0600), 0);
   ASSERT_EQ(::chmod(at("b", "fifo").c_str(), 0622), 0);
   vacate(kB);
@@ -60,7 +60,7 @@ TEST_F(VacateTest, TakesFifosToAnotherTier) {
 TEST_F(VacateTest, AFifoKeepsItsAcl) {
   const std::string fifo = at("b", "fifo");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  // Its group gets nothing, user 77 all: the mode says 0660.
+  // The group gets no access and user 77 gets all: the mode is 0660.
   ASSERT_TRUE(test::run_command({"setfacl", "-m", "u:77:rw,g::-", fifo}).ok());
   const auto acl = test::xattr_of(fifo, "system.posix_acl_access");
   ASSERT_TRUE(acl);
@@ -69,7 +69,7 @@ TEST_F(VacateTest, AFifoKeepsItsAcl) {
   EXPECT_EQ(test::xattr_of(at("a", "fifo"), "system.posix_acl_access"), acl);
 }
 
-TEST_F(VacateTest, WhoKnowsASymlinkCanStillReadIt) {
+TEST_F(VacateTest, AKnownSymlinkCanStillBeRead) {
   ASSERT_EQ(::symlink("target", at("b", "link").c_str()), 0);
   const InodeId known = id_of("link");
   vacate(kB);
@@ -77,19 +77,19 @@ TEST_F(VacateTest, WhoKnowsASymlinkCanStillReadIt) {
   EXPECT_TRUE(fs_->attributes().get(known));
 }
 
-TEST_F(VacateTest, ALookupThatBeganBeforeFindsTheSymlink) {
+TEST_F(VacateTest, ALookupThatBeganBeforeTheMoveFindsTheSymlink) {
   ASSERT_EQ(::symlink("target", at("b", "link").c_str()), 0);
-  moment.calls = 2;  // it has looked on a, and comes to b
-  moment.before_naming = [&] { vacate(kB); };
+  syscall_hook.calls = 2;  // it has searched a and is about to search b
+  syscall_hook.before_naming = [&] { vacate(kB); };
   const auto entry = fs_->names().lookup(kRootId, "link");
-  ASSERT_FALSE(moment.before_naming) << "the moment never came";
+  ASSERT_FALSE(syscall_hook.before_naming) << "the hook was never called";
   ASSERT_EQ(where("link"), "a");
   ASSERT_TRUE(entry);
   EXPECT_NE(entry->id, InodeId{}) << "and the kernel remembers for " << entry->entry_seconds
                                   << " s that it does not exist";
 }
 
-TEST_F(VacateTest, TakesDirectoriesToAnotherTier) {
+TEST_F(VacateTest, MovesDirectoriesToAnotherTier) {
   dir_.make_dir("b/d/empty");
   ASSERT_EQ(::chmod(at("b", "d/empty").c_str(), 02751), 0);
   const InodeId empty = id_of("d/empty");
@@ -109,7 +109,7 @@ TEST_F(VacateTest, CountsTheFilesThatAreLeft) {
   EXPECT_EQ(where("d/f"), "b");
 }
 
-TEST_F(VacateTest, LeavesATierThatThePoolCanDoWithout) {
+TEST_F(VacateTest, AnEmptiedTierCanBeRemovedFromThePool) {
   dir_.make_dir("b/d");
   ASSERT_EQ(::symlink("target", at("b", "d/link").c_str()), 0);
   dir_.make_file("b/d/f", "content");
@@ -132,7 +132,7 @@ TEST_F(VacateTest, NeedsAnotherTier) {
   EXPECT_TRUE(failed_with(fs_->relocator().vacate(kB), ENOSPC));
 }
 
-TEST_F(VacateTest, WhereASymlinkLiesInTheWayItStays) {
+TEST_F(VacateTest, ASymlinkStaysIfItsNameIsTakenOnTheOtherTier) {
   ASSERT_EQ(::symlink("hidden", at("b", "link").c_str()), 0);
   ASSERT_EQ(::symlink("shown", at("a", "link").c_str()), 0);
   EXPECT_EQ(vacate(kB).files, 1u);
@@ -141,10 +141,10 @@ TEST_F(VacateTest, WhereASymlinkLiesInTheWayItStays) {
   EXPECT_TRUE(test::names_in(at("a", ".sluice/tmp")).empty());
 }
 
-TEST_F(FileMoveTest, ATierThatIsAddedTakesFiles) {
+TEST_F(FileMoveTest, ANewTierGetsFiles) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
-  ASSERT_TRUE(pool_->add(tier("new", dir_.make_dir("new")), why_)) << why_;
+  ASSERT_TRUE(add(*pool_, tier("new", dir_.make_dir("new")))) << why_;
   fs_->tier_added(3);
   ASSERT_TRUE(move("d/f", 3));
   EXPECT_TRUE(test::exists(at("new", "d/f")));

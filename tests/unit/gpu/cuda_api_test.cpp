@@ -17,22 +17,22 @@
 namespace sluice {
 namespace {
 
-// Before main(), as it sets variables and the test framework starts threads.
+// Runs before main(), because it sets environment variables and the test framework starts threads.
 [[maybe_unused]] const bool installed = (test::FakeGpu::install(), true);
 
-// What gpu_peer says of the GPUs with these settings of the environment.
+// What gpu_peer prints about the GPUs with these environment variables.
 std::string gpus_with(const std::vector<std::string>& settings) {
   std::vector<std::string> command{"env"};
   command.insert(command.end(), settings.begin(), settings.end());
-  // The leak scan of a sanitized process takes seconds; the tests' own process has one.
+  // A leak scan takes seconds, and the process of the tests has one already.
   command.insert(command.end(), {"ASAN_OPTIONS=detect_leaks=0", SLUICE_GPU_PEER, "gpus"});
   return test::run_command(command).out;
 }
 
-TEST(CudaApiTest, LoadsWhatItCanUse) {
-  std::string why_not;
-  const auto api = CudaApi::load(why_not);
-  ASSERT_TRUE(api) << why_not;
+TEST(CudaApiTest, LoadsAUsableLibrary) {
+  const auto loaded = CudaApi::load();
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto& api = *loaded;
   EXPECT_TRUE(api->has_virtual_memory());
   EXPECT_NE(api->cuStreamWaitValue32, nullptr);
   int version = 0;
@@ -41,29 +41,29 @@ TEST(CudaApiTest, LoadsWhatItCanUse) {
 }
 
 TEST(CudaApiTest, NamesErrorsAsTheDriverDoes) {
-  std::string why_not;
-  const auto api = CudaApi::load(why_not);
-  ASSERT_TRUE(api) << why_not;
+  const auto loaded = CudaApi::load();
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto& api = *loaded;
   EXPECT_EQ(api->text_of(CUDA_ERROR_NO_DEVICE),
             "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
   EXPECT_EQ(api->text_of(static_cast<CUresult>(4711)), "CUDA error 4711");
 }
 
-TEST(CudaApiTest, SaysThatThereIsNoLibrary) {
+TEST(CudaApiTest, ReportsAMissingLibrary) {
   const std::string said = gpus_with({"-u", "LD_LIBRARY_PATH"});
   ASSERT_NE(said, "");
-  if (said.rfind("0 libcuda.so.1", 0) != 0) GTEST_SKIP() << "there is one: " << said;
+  if (said.rfind("0 libcuda.so.1", 0) != 0) GTEST_SKIP() << "this machine has a driver: " << said;
   EXPECT_EQ(said, "0 libcuda.so.1 is not installed\n");
 }
 
-TEST(CudaApiTest, SaysThatTheLibraryIsBroken) {
+TEST(CudaApiTest, ReportsABrokenLibrary) {
   const test::TempDir dir;
   dir.make_file("libcuda.so.1", "this is no library");
   const std::string said = gpus_with({"LD_LIBRARY_PATH=" + dir.path()});
   EXPECT_EQ(said.rfind("0 libcuda.so.1 can't be loaded: ", 0), 0u) << said;
 }
 
-TEST(CudaApiTest, SaysWhatALibraryThatIsTooOldLacks) {
+TEST(CudaApiTest, ReportsWhatATooOldLibraryLacks) {
   const test::TempDir dir;
   const std::string cufile = std::string(SLUICE_FAKE_DIR) + "/libcufile.so.0";
   ASSERT_EQ(::symlink(cufile.c_str(), (dir / "libcuda.so.1").c_str()), 0);
@@ -71,7 +71,7 @@ TEST(CudaApiTest, SaysWhatALibraryThatIsTooOldLacks) {
             "0 libcuda.so.1 lacks cuInit: the driver is too old\n");
 }
 
-TEST(CudaApiTest, SaysWhatTheDriverSays) {
+TEST(CudaApiTest, ReportsTheErrorOfTheDriver) {
   EXPECT_EQ(gpus_with({"SLUICE_FAKE_CUDA_GPUS=0"}),
             "0 the NVIDIA driver says: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is "
             "detected\n");
@@ -81,7 +81,7 @@ TEST(CudaApiTest, SaysWhatTheDriverSays) {
             "0 the NVIDIA driver says: CUDA error 999\n");
 }
 
-// What the other tests of the GPU part rely on: that the fake forgives no more than CUDA does.
+// The other tests of the GPU part rely on this: the fake is as strict as CUDA.
 class FakeCudaTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -103,8 +103,8 @@ class FakeCudaTest : public testing::Test {
   alignas(4096) char host_[4096] = {};
 };
 
-TEST_F(FakeCudaTest, WorkOfAStreamWaitsForWhatCameBefore) {
-  // The flag lies in memory that the stream waits on; nothing behind it may be done before.
+TEST_F(FakeCudaTest, StreamWorkWaitsForEarlierWork) {
+  // The stream waits for a word in memory; later work must not run before.
   void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_EQ(api().cuMemHostRegister(page, 4096, kHostRegisterPortable), CUDA_SUCCESS);
   CUdeviceptr flag = 0;
@@ -134,7 +134,7 @@ TEST_F(FakeCudaTest, CopiesBeyondTheEndOfMemoryAreRefused) {
   EXPECT_EQ(api().cuMemcpyDtoH(host_, memory_ - 1, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(FakeCudaTest, RegistrationFollowsTheRightsOfThePages) {
+TEST_F(FakeCudaTest, RegistrationRespectsPageProtection) {
   const test::TempDir dir;
   const std::string file = dir.make_file("f", std::string(4096, 'z'));
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -160,7 +160,7 @@ TEST_F(FakeCudaTest, WorkThatFailsLaterLosesTheGpu) {
   EXPECT_EQ(api().cuStreamSynchronize(stream_), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(api().cuMemcpyHtoDAsync(memory_, host_, 4096, stream_), CUDA_ERROR_LAUNCH_FAILED);
   test::FakeGpu::fail_cuda("");
-  memory_ = 0;  // gone with the context
+  memory_ = 0;  // freed with the context
   stream_ = nullptr;
 }
 

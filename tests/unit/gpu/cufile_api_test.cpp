@@ -29,9 +29,9 @@ class CuFileTest : public testing::Test {
     ASSERT_EQ(cuda().cuMemAlloc(&memory_, kSize), CUDA_SUCCESS);
     fd_ =
         UniqueFd(::open(dir_.make_file("f", std::string(kSize, 'f')).c_str(), O_RDWR | O_CLOEXEC));
-    std::string why_not;
-    cufile_ = CuFile::open(why_not);
-    ASSERT_TRUE(cufile_) << why_not;
+    auto cufile = CuFile::open();
+    ASSERT_TRUE(cufile) << cufile.error().text();
+    cufile_ = *std::move(cufile);
   }
   void TearDown() override {
     FakeGpu::fail_cufile("");
@@ -78,7 +78,7 @@ TEST_F(CuFileTest, ReadsAndWrites) {
   EXPECT_EQ(byte, '\0');
 }
 
-TEST_F(CuFileTest, TellsFailuresOfTransfersAsErrno) {
+TEST_F(CuFileTest, ReportsTransferFailuresAsErrno) {
   const auto file = handle();
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileRead:1:5,cuFileRead:2:5008,cuFileWrite:1:28"));
   EXPECT_TRUE(failed_with(file->read(memory_, 0, 10, 0), EIO));
@@ -92,26 +92,27 @@ TEST_F(CuFileTest, TellsFailuresOfTransfersAsErrno) {
   EXPECT_TRUE(failed_with(file->read(12345, 0, 10, 0), EINVAL)) << "no such memory";
 }
 
-TEST_F(CuFileTest, AFileThatItDoesNotTakeIsNotSupported) {
+TEST_F(CuFileTest, RefusedFileIsNotSupported) {
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileHandleRegister:1:5027"));
   EXPECT_TRUE(failed_with(CuFileHandle::create(*cufile_, fd_.get()), EOPNOTSUPP));
   const auto file = handle();
   EXPECT_TRUE(failed_with(CuFileHandle::create(*cufile_, fd_.get()), EEXIST));
 }
 
-TEST_F(CuFileTest, SaysWhyTheDriverCannotBeOpened) {
+TEST_F(CuFileTest, ReportsWhyTheDriverCannotBeOpened) {
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileDriverOpen:1:5001"));
-  std::string why_not;
-  EXPECT_EQ(CuFile::open(why_not), nullptr);
-  EXPECT_EQ(why_not, "cuFile's driver can't be opened: CU_FILE_DRIVER_NOT_INITIALIZED (5001)");
+  const auto cufile = CuFile::open();
+  ASSERT_FALSE(cufile);
+  EXPECT_EQ(cufile.error().text(),
+            "cuFile's driver can't be opened: CU_FILE_DRIVER_NOT_INITIALIZED (5001)");
 }
 
-TEST_F(CuFileTest, LeavesADriverOpenThatSomebodyElseOpened) {
+TEST_F(CuFileTest, LeavesADriverOpenThatOtherCodeOpened) {
   ASSERT_TRUE(FakeGpu::fail_cufile("cuFileDriverOpen:1:5026"));
-  std::string why_not;
-  auto second = CuFile::open(why_not);
-  ASSERT_TRUE(second) << why_not;
-  second.reset();
+  {
+    const auto second = CuFile::open();
+    ASSERT_TRUE(second) << second.error().text();
+  }
   EXPECT_EQ(FakeGpu::count(FakeCount::Drivers), 1u);
 }
 
@@ -121,13 +122,14 @@ TEST_F(CuFileTest, NothingIsDirectWithoutNvidiaFsAndP2p) {
   EXPECT_EQ(reason, "nvidia-fs is not loaded, and cuFile reports no PCIe P2PDMA to NVMe");
 }
 
-TEST_F(CuFileTest, WhatIsDirectDependsOnTheFile) {
+TEST_F(CuFileTest, DirectPathDependsOnTheFile) {
   for (const char* way : {"nvfs", "p2p"}) {
     ::setenv("SLUICE_FAKE_CUFILE_DIRECT", way, 1);
-    std::string why_not, reason;
-    const auto cufile = CuFile::open(why_not);
+    std::string reason;
+    const auto opened = CuFile::open();
     ::unsetenv("SLUICE_FAKE_CUFILE_DIRECT");
-    ASSERT_TRUE(cufile) << why_not;
+    ASSERT_TRUE(opened) << opened.error().text();
+    const auto& cufile = *opened;
     const UniqueFd shared_memory(::memfd_create("test", MFD_CLOEXEC));
     EXPECT_FALSE(cufile->is_direct(shared_memory.get(), reason));
     EXPECT_EQ(reason, "cuFile has a direct path to files on ext4 and XFS only");
@@ -139,11 +141,12 @@ TEST_F(CuFileTest, WhatIsDirectDependsOnTheFile) {
 TEST_F(CuFileTest, NothingIsDirectIfTheCompatibilityModeIsForced) {
   ::setenv("SLUICE_FAKE_CUFILE_DIRECT", "nvfs", 1);
   ::setenv("CUFILE_FORCE_COMPAT_MODE", "true", 1);
-  std::string why_not, reason;
-  const auto cufile = CuFile::open(why_not);
+  std::string reason;
+  const auto opened = CuFile::open();
   ::unsetenv("CUFILE_FORCE_COMPAT_MODE");
   ::unsetenv("SLUICE_FAKE_CUFILE_DIRECT");
-  ASSERT_TRUE(cufile) << why_not;
+  ASSERT_TRUE(opened) << opened.error().text();
+  const auto& cufile = *opened;
   EXPECT_FALSE(cufile->is_direct(fd_.get(), reason));
   EXPECT_EQ(reason, "cuFile is configured to use its compatibility mode (force_compat_mode)");
 }

@@ -28,7 +28,7 @@ TEST(DevicesTest, KnowsTheGpusByUuid) {
   EXPECT_EQ(*found, &second);
 }
 
-TEST(DevicesTest, NoUuidIsTheFirstGpuAndAForeignOneIsNone) {
+TEST(DevicesTest, ZeroUuidIsTheFirstGpuAndAnUnknownOneIsAnError) {
   Devices devices;
   const auto first = devices.by_uuid({});
   ASSERT_TRUE(first);
@@ -38,7 +38,7 @@ TEST(DevicesTest, NoUuidIsTheFirstGpuAndAForeignOneIsNone) {
   EXPECT_TRUE(failed_with(devices.by_uuid(foreign), ENODEV));
 }
 
-TEST(DeviceTest, HasAContextOnlyOnceItIsEntered) {
+TEST(DeviceTest, HasAContextOnlyAfterEnter) {
   {
     Devices devices;
     ASSERT_FALSE(devices.all().empty());
@@ -57,7 +57,7 @@ TEST(DeviceTest, HasAContextOnlyOnceItIsEntered) {
   EXPECT_EQ(FakeGpu::count(FakeCount::Contexts), 0u);
 }
 
-TEST(DeviceTest, EnteringFailsAsCudaDoesAndCanBeTriedAgain) {
+TEST(DeviceTest, EnterReturnsCudasErrorAndCanBeRetried) {
   Devices devices;
   Device& device = *devices.all()[0];
   ASSERT_TRUE(FakeGpu::fail_cuda("cuDevicePrimaryCtxRetain:1:2"));
@@ -66,7 +66,7 @@ TEST(DeviceTest, EnteringFailsAsCudaDoesAndCanBeTriedAgain) {
   FakeGpu::fail_cuda("");
 }
 
-TEST(DeviceTest, TranslatesWhatCudaSays) {
+TEST(DeviceTest, TranslatesCudaErrors) {
   Devices devices;
   Device& device = *devices.all()[0];
   const auto translated = [&](CUresult code) { return device.failed(code, "try").code; };
@@ -80,7 +80,7 @@ TEST(DeviceTest, TranslatesWhatCudaSays) {
   EXPECT_FALSE(device.is_lost());
 }
 
-TEST(DeviceTest, IsLostAfterAnErrorThatSticks) {
+TEST(DeviceTest, IsLostAfterAStickyError) {
   for (const CUresult code :
        {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_ECC_UNCORRECTABLE,
         CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_CONTEXT_IS_DESTROYED}) {
@@ -90,7 +90,7 @@ TEST(DeviceTest, IsLostAfterAnErrorThatSticks) {
     (void)device.failed(code, "try");
     EXPECT_TRUE(device.is_lost()) << code;
     EXPECT_TRUE(failed_with(device.enter(), ENODEV)) << code;
-    EXPECT_TRUE(devices.all()[1]->enter()) << "the other GPU is as it was";
+    EXPECT_TRUE(devices.all()[1]->enter()) << "the other GPU is not affected";
   }
 }
 

@@ -18,9 +18,9 @@ using test::pattern;
 
 class EngineBatchTest : public EngineTest {
  protected:
-  static constexpr std::uint64_t kSize = 17 * kMiB + 321;  // enough to be registered
+  static constexpr std::uint64_t kSize = 17 * kMiB + 321;  // large enough to be registered
 
-  // Segments of these lengths in turn, from anywhere in the file, `gap` bytes apart in the memory.
+  // Segments with these lengths in turn, from random file offsets, `gap` bytes apart in memory.
   static std::vector<Segment> some(std::size_t count, const std::vector<std::uint64_t>& lengths,
                                    std::uint64_t gap, std::uint64_t file = kSize) {
     std::mt19937_64 random(count);
@@ -59,7 +59,7 @@ class EngineBatchTest : public EngineTest {
   std::uint64_t launches_ = 0, copies_ = 0;  // of the last batch
 };
 
-TEST_F(EngineBatchTest, ABatchOfPagesIsOneLaunchAndNoCopy) {
+TEST_F(EngineBatchTest, BatchOfPagesNeedsOneLaunchAndNoCopy) {
   const UniqueFd fd = make_file("f", content_);
   expect_batch(fd, content_, some(128, {4096}, 512));
   EXPECT_EQ(launches_, 1u);
@@ -69,21 +69,21 @@ TEST_F(EngineBatchTest, ABatchOfPagesIsOneLaunchAndNoCopy) {
   EXPECT_EQ(copies_, 0u);
 }
 
-TEST_F(EngineBatchTest, WhatComesToLieSideBySideIsOneCopy) {
+TEST_F(EngineBatchTest, AdjacentSegmentsNeedOneCopy) {
   const UniqueFd fd = make_file("f", content_);
   expect_batch(fd, content_, some(100, {4096}, 0));
   EXPECT_EQ(launches_, 0u);
   EXPECT_EQ(copies_, 1u);
 }
 
-TEST_F(EngineBatchTest, ASingleSmallReadHasNoKernel) {
+TEST_F(EngineBatchTest, SingleSmallReadUsesNoKernel) {
   const UniqueFd fd = make_file("f", content_);
   expect_batch(fd, content_, {{3, 5, 4096}});
   EXPECT_EQ(launches_, 0u);
   EXPECT_EQ(copies_, 1u);
 }
 
-TEST_F(EngineBatchTest, AnyLengthsAndPlacesAreRight) {
+TEST_F(EngineBatchTest, AnyLengthsAndOffsetsAreCorrect) {
   const UniqueFd fd = make_file("f", content_);
   for (const std::uint64_t gap : {0, 1, 13, 4096}) {
     expect_batch(fd, content_, some(300, {1, 3, 512, 4097, 65536, 17, 4096}, gap));
@@ -94,7 +94,7 @@ TEST_F(EngineBatchTest, AnyLengthsAndPlacesAreRight) {
   }
 }
 
-TEST_F(EngineBatchTest, MoreThanABatchIsALaunchASlotByTheWorkers) {
+TEST_F(EngineBatchTest, LargerRequestsNeedOneLaunchPerSlotOfTheWorkers) {
   const UniqueFd fd = make_file("f", content_);
   expect_batch(fd, content_, some(2'000, {4096}, 512));
   EXPECT_GT(launches_, 10u);
@@ -102,9 +102,9 @@ TEST_F(EngineBatchTest, MoreThanABatchIsALaunchASlotByTheWorkers) {
   EXPECT_EQ(copies_, 0u);
 }
 
-TEST_F(EngineBatchTest, ARegisteredFileIsReadByTheKernelAlone) {
+TEST_F(EngineBatchTest, RegisteredFileIsReadOnlyByTheKernel) {
   const UniqueFd fd = make_file("f", content_);
-  settle(fd);
+  wait_until_registrable(fd);
   Target target(&gpu(), kSize);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->read({fd.get()}, *target, {0, 0, kSize}));
   ASSERT_EQ(engine->mapped_bytes(), kSize);
@@ -113,7 +113,7 @@ TEST_F(EngineBatchTest, ARegisteredFileIsReadByTheKernelAlone) {
   EXPECT_EQ(copies_, 0u);
   EXPECT_EQ(expect_batch(fd, content_, some(1'000, {4096, 17, 3}, 5)).route, Route::Mapped);
   EXPECT_EQ(launches_, 1u);
-  // Large ones are copied, the rest is the kernel's.
+  // Large segments are copied, the kernel copies the rest.
   EXPECT_EQ(expect_batch(fd, content_, some(20, {400'000, 100, 30}, 5)).route, Route::Mapped);
   EXPECT_EQ(launches_, 1u);
   EXPECT_EQ(copies_, 7u);
@@ -123,7 +123,7 @@ TEST_F(EngineBatchTest, ARegisteredFileIsReadByTheKernelAlone) {
 
 TEST_F(EngineBatchTest, BatchesCountAsReadingTheFile) {
   const UniqueFd fd = make_file("f", content_);
-  settle(fd);
+  wait_until_registrable(fd);
   Transfer went;
   for (int i = 0; i < 40 && went.route != Route::Mapped; ++i) {
     went = expect_batch(fd, content_, some(128, {4096}, 512));
@@ -131,7 +131,7 @@ TEST_F(EngineBatchTest, BatchesCountAsReadingTheFile) {
   EXPECT_EQ(went.route, Route::Mapped);
 }
 
-TEST_F(EngineBatchTest, WhatIsOnDiskIsReadToo) {
+TEST_F(EngineBatchTest, UncachedSegmentsAreRead) {
   const UniqueFd fd = make_file("f", content_);
   for (const std::size_t size : {9, 128}) {
     if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
@@ -139,7 +139,7 @@ TEST_F(EngineBatchTest, WhatIsOnDiskIsReadToo) {
   }
 }
 
-TEST_F(EngineBatchTest, WhatIsPartlyOnDiskIsOneLaunchToo) {
+TEST_F(EngineBatchTest, PartlyCachedBatchNeedsOneLaunch) {
   const UniqueFd fd = make_file("f", content_);
   if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
   std::string half(kSize / 2, 0);
@@ -162,7 +162,7 @@ TEST_F(EngineBatchTest, SegmentsAreShortAtTheEndOfTheFile) {
   }
 }
 
-TEST_F(EngineBatchTest, HostMemoryIsFilledWithoutAThread) {
+TEST_F(EngineBatchTest, HostMemoryIsFilledOnTheCallingThread) {
   const UniqueFd fd = make_file("f", content_);
   const auto threads = [] { return test::names_in("/proc/self/task").size(); };
   const auto before = threads();
@@ -184,7 +184,7 @@ TEST_F(EngineBatchTest, HostMemoryIsFilledWithoutAThread) {
   EXPECT_EQ(threads(), before) << "the workers were not needed";
 }
 
-TEST_F(EngineBatchTest, WithoutKernelsItIsTheSame) {
+TEST_F(EngineBatchTest, ResultIsTheSameWithoutKernels) {
   const UniqueFd fd = make_file("f", content_);
   log::get().set_level(spdlog::level::off);
   fail("cuModuleLoadData:1+:801");
@@ -192,13 +192,13 @@ TEST_F(EngineBatchTest, WithoutKernelsItIsTheSame) {
   EXPECT_EQ(launches_, 0u);
   EXPECT_EQ(copies_, 128u);
   expect_batch(fd, content_, some(2'000, {4096, 7}, 512));
-  settle(fd);
+  wait_until_registrable(fd);
   expect_batch(fd, content_, some(128, {4096}, 512), Route::Mapped);
   EXPECT_EQ(copies_, 128u);
   log::get().set_level(spdlog::level::warn);
 }
 
-TEST_F(EngineBatchTest, ManyThreadsHaveTheirBatchesAtOnce) {
+TEST_F(EngineBatchTest, ManyThreadsReadBatchesAtOnce) {
   const UniqueFd fd = make_file("f", content_);
   std::vector<std::jthread> threads;
   for (std::uint64_t i = 0; i < 24; ++i) {

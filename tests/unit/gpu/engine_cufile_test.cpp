@@ -36,7 +36,7 @@ TEST_F(EngineCuFileTest, ManyReadsOfAFileRegisterItOnce) {
   expect_read(*engine, fd, content, memory, {3, 5, 100}, Route::CuFile);
 }
 
-TEST_F(EngineCuFileTest, NoMoreThanSomeFilesStayRegistered) {
+TEST_F(EngineCuFileTest, NumberOfRegisteredFilesIsLimited) {
   Target memory(&gpu(), 1000);
   for (int i = 0; i < 40; ++i) {
     const std::string bytes = pattern(1000, static_cast<std::uint64_t>(i));
@@ -46,7 +46,7 @@ TEST_F(EngineCuFileTest, NoMoreThanSomeFilesStayRegistered) {
   EXPECT_EQ(count(FakeCount::Handles), 32u);
 }
 
-TEST_F(EngineCuFileTest, AFileThatNobodyReadsIsLetGo) {
+TEST_F(EngineCuFileTest, UnusedFileIsReleased) {
   Engine::Settings settings = test_settings();
   settings.cufile_idle = std::chrono::milliseconds(100);
   start(settings);
@@ -57,7 +57,7 @@ TEST_F(EngineCuFileTest, AFileThatNobodyReadsIsLetGo) {
   expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
 }
 
-TEST_F(EngineCuFileTest, AllFilesOfAFilesystemAreForgottenAtOnce) {
+TEST_F(EngineCuFileTest, ForgettingAFilesystemReleasesAllItsFiles) {
   const UniqueFd one = make_file("one", content), two = make_file("two", content);
   Target memory(&gpu(), content.size());
   for (const UniqueFd* fd : {&one, &two}) {
@@ -71,7 +71,7 @@ TEST_F(EngineCuFileTest, AllFilesOfAFilesystemAreForgottenAtOnce) {
   EXPECT_EQ(count(FakeCount::Handles), 0u);
 }
 
-TEST_F(EngineCuFileTest, ShortTransfersGoOn) {
+TEST_F(EngineCuFileTest, ShortTransfersAreContinued) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
   ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 1}, Route::CuFile));  // loads it
@@ -79,7 +79,7 @@ TEST_F(EngineCuFileTest, ShortTransfersGoOn) {
   expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
 }
 
-TEST_F(EngineCuFileTest, AnErrorInTheMiddleIsTheAnswer) {
+TEST_F(EngineCuFileTest, ErrorInTheMiddleIsReturned) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
   ASSERT_TRUE(engine->read({fd.get()}, *memory, {0, 0, 1}, Route::CuFile));
@@ -90,7 +90,7 @@ TEST_F(EngineCuFileTest, AnErrorInTheMiddleIsTheAnswer) {
   expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::CuFile);
 }
 
-TEST_F(EngineCuFileTest, AFileThatCuFileRefusesTakesAnotherRouteUnlessItIsAskedFor) {
+TEST_F(EngineCuFileTest, RefusedFileTakesAnotherRouteUnlessCuFileIsRequested) {
   const UniqueFd first = make_file("first", content), fd = make_file("f", content);
   Target memory(&gpu(), content.size());
   ASSERT_TRUE(engine->read({first.get()}, *memory, {0, 0, 1}, Route::CuFile));
@@ -104,7 +104,7 @@ TEST_F(EngineCuFileTest, AFileThatCuFileRefusesTakesAnotherRouteUnlessItIsAskedF
   EXPECT_EQ(went.route, Route::Staged);
 }
 
-TEST_F(EngineCuFileTest, WithoutADirectPathThereIsNoGds) {
+TEST_F(EngineCuFileTest, GdsIsRefusedWithoutADirectPath) {
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size());
   EXPECT_TRUE(failed_with(engine->read({fd.get()}, *memory, {0, 0, 1000}, Route::Gds), EOPNOTSUPP));
@@ -113,7 +113,7 @@ TEST_F(EngineCuFileTest, WithoutADirectPathThereIsNoGds) {
   EXPECT_NE(engine->preview({fd.get()}, kMiB, &gpu()).words.find("not gds: "), std::string::npos);
 }
 
-TEST_F(EngineCuFileTest, TurnedOffItIsNotLoaded) {
+TEST_F(EngineCuFileTest, LibraryIsNotLoadedWhenTurnedOff) {
   Engine::Settings settings = test_settings();
   settings.cufile = false;
   start(settings);

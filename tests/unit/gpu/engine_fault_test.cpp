@@ -15,15 +15,15 @@ using test::pattern;
 
 class EngineFaultTest : public EngineTest {
  protected:
-  // Hundreds of warnings are what is expected here.
+  // Hundreds of warnings are expected here.
   EngineFaultTest() { log::get().set_level(spdlog::level::off); }
   ~EngineFaultTest() override { log::get().set_level(spdlog::level::warn); }
 
   const std::string content = pattern(3 * kMiB + 17, 1);
 };
 
-// Every call that a request makes of the driver, made to fail the first time, the second, ... The
-// request gives right bytes or an error, the next one works, and nothing is left behind.
+// Fails every driver call of a request the first time, the second time, and so on. The request must
+// return correct bytes or an error, the next one must work, and nothing may be left behind.
 class EngineNthFaultTest : public EngineFaultTest, public testing::WithParamInterface<Route> {};
 
 INSTANTIATE_TEST_SUITE_P(Routes, EngineNthFaultTest,
@@ -31,9 +31,9 @@ INSTANTIATE_TEST_SUITE_P(Routes, EngineNthFaultTest,
                                          Route::Pageable),
                          [](const auto& route) { return std::string(name_of(route.param)); });
 
-TEST_P(EngineNthFaultTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
+TEST_P(EngineNthFaultTest, FailedDriverCallFailsAtMostThatRequest) {
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   for (const char* call :
        {"cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuCtxGetCurrent", "cuMemHostRegister",
         "cuStreamCreate", "cuEventCreate", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
@@ -59,7 +59,7 @@ TEST_P(EngineNthFaultTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
                                          GetParam() == Route::Mapped ? Route::Auto : GetParam());
         any |= !wrote;
         ASSERT_EQ(::ftruncate(fd.get(), static_cast<off_t>(content.size())), 0);
-        if (GetParam() == Route::Mapped) settle(fd);
+        if (GetParam() == Route::Mapped) wait_until_registrable(fd);
       }
       fail("");
       if (GetParam() == Route::Auto) {
@@ -72,16 +72,16 @@ TEST_P(EngineNthFaultTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
       EXPECT_EQ(count(test::FakeCount::Streams), 0u);
       EXPECT_EQ(count(test::FakeCount::Events), 0u);
       failures += any;
-      if (!any && nth > 3) break;  // it is not called as often as that
+      if (!any && nth > 3) break;  // there are no more calls
       if (HasFailure()) return;
     }
     if (GetParam() == Route::Staged && std::strcmp(call, "cuMemcpyHtoDAsync") == 0) {
-      EXPECT_GT(failures, 3) << "faults reach the engine";
+      EXPECT_GT(failures, 3) << "the faults must reach the engine";
     }
   }
 }
 
-TEST_F(EngineFaultTest, WithNothingPinnedItIsSlowAndRight) {
+TEST_F(EngineFaultTest, ReadsAreCorrectWithoutPinnedMemory) {
   const UniqueFd fd = make_file("f", content);
   auto memory = target(Route::Auto, content.size());
   fail("cuMemHostRegister:1+:2");
@@ -98,8 +98,8 @@ TEST_F(EngineFaultTest, WithNothingPinnedItIsSlowAndRight) {
   EXPECT_EQ(engine->pinned_bytes(), 0u);
 }
 
-// In a process of its own: a GPU that is lost is lost for good.
-TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
+// In a separate process, because a lost GPU stays lost.
+TEST_F(EngineFaultTest, LostGpuIsAnErrorAndHostMemoryKeepsWorking) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto lose_it = [&] {
     const UniqueFd fd = make_file("f", content);
@@ -108,7 +108,7 @@ TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
     EXPECT_FALSE(engine->read({fd.get()}, **memory, {0, 0, content.size()}, Route::Staged));
     EXPECT_TRUE(gpu().is_lost());
     for (const Route route : {Route::Auto, Route::Staged, Route::Pageable, Route::Mapped}) {
-      settle(fd);
+      wait_until_registrable(fd);
       for (const std::uint64_t length : {content.size(), std::size_t{100}}) {
         EXPECT_TRUE(failed_with(engine->read({fd.get()}, **memory, {0, 0, length}, route), ENODEV))
             << name_of(route);
@@ -124,7 +124,7 @@ TEST_F(EngineFaultTest, ALostGpuIsAnErrorAndHostMemoryGoesOn) {
   EXPECT_EXIT(lose_it(), testing::ExitedWithCode(0), "");
 }
 
-TEST_F(EngineFaultTest, AnErrorOfTheFileIsTheAnswer) {
+TEST_F(EngineFaultTest, ErrorOfTheFileIsReturned) {
   const UniqueFd directory(::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (const Route route : {Route::Auto, Route::Staged, Route::Pageable, Route::Host}) {
     auto memory = target(route, kMiB);

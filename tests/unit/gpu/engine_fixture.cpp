@@ -85,7 +85,7 @@ UniqueFd EngineTest::make_file(const std::string& name, const std::string& conte
   return UniqueFd(::open((dir / name).c_str(), O_RDWR | O_CLOEXEC));
 }
 
-void EngineTest::settle(const UniqueFd& fd) {
+void EngineTest::wait_until_registrable(const UniqueFd& fd) {
   EXPECT_TRUE(test::eventually([&] {
     struct stat stat {};
     timespec now{};
@@ -131,7 +131,7 @@ Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& cont
   if (wanted != Route::Auto) {
     EXPECT_EQ(transfer->route, wanted);
   }
-  // Not EXPECT_EQ, which would print both.
+  // Not EXPECT_EQ, which would print both strings.
   EXPECT_TRUE(target.bytes() == expected)
       << name_of(wanted) << " offset=" << segment.file_offset << " length=" << segment.length
       << " memory=" << segment.memory_offset;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What the tests of the engine share: files of known bytes, memory to read to, and the fake GPU's
-// books. Threads: caller locks.
+// Shared by the tests of the engine: files with known bytes, memory to read to, and the counters of
+// the fake GPU. Threads: caller locks.
 #pragma once
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace sluice {
 
 inline constexpr std::uint64_t kMiB = 1 << 20;
 
-// Small pieces, so that small files have many; times short enough to wait for.
+// Small pieces, so that small files have many of them, and times that are short enough to wait for.
 inline Engine::Settings test_settings() {
   Engine::Settings settings;
   settings.threads = 4;
@@ -52,36 +52,37 @@ class Target {
 class EngineTest : public testing::Test {
  protected:
   void SetUp() override;
-  // Nothing of the fake's is held any more.
+  // Checks that the fake has released everything.
   void TearDown() override;
 
   void start(const Engine::Settings& settings = test_settings());
   Device& gpu(std::size_t index = 0) { return *engine->devices().all().at(index); }
-  // The memory that a route reads to: host memory or the first GPU's.
+  // The memory that a route reads to: host memory or memory of the first GPU.
   std::unique_ptr<Target> target(Route route, std::uint64_t length);
 
   UniqueFd make_file(const std::string& name, const std::string& content);
-  // Has not been changed for as long as registering wants.
-  static void settle(const UniqueFd& fd);
+  // Waits until the file has been unchanged for long enough to be registered.
+  static void wait_until_registrable(const UniqueFd& fd);
   // False if the kernel keeps the pages.
   static bool drop_cache(const UniqueFd& fd);
 
-  // Which calls of the driver fail from now on, as tests/support/fake_control.hpp says.
+  // Selects the driver calls that fail from now on, see tests/support/fake_control.hpp.
   static void fail(const std::string& faults);
-  // What the engine holds, or has done, in this test.
+  // What the engine has allocated or done in this test.
   std::uint64_t count(test::FakeCount which) const;
 
   test::TempDir dir;
   std::unique_ptr<Engine> engine;
 
  private:
-  // Another user of the GPUs' contexts: without one, all that an engine forgot would go with it.
+  // Keeps the contexts of the GPUs; otherwise they would end with the engine, and hide what it has
+  // not released.
   Devices others_;
   std::array<std::uint64_t, static_cast<std::size_t>(test::FakeCount::kEnd)> before_{};
 };
 
-// EXPECTs that file[offset, +length) is read whole, to memory_offset, and nothing around it.
-// `content` is the file's; returns how it went.
+// EXPECTs that file[offset, +length) is read completely to memory_offset, and that nothing around
+// it changes. `content` is the content of the file. Returns the result.
 Transfer expect_read(Engine& engine, const UniqueFd& fd, const std::string& content, Target& target,
                      const Segment& segment, Route wanted);
 

@@ -20,7 +20,7 @@ using test::pattern;
 
 using Index = std::vector<std::uint64_t>;
 
-// An index in the memory of a GPU.
+// An index in GPU memory.
 class GpuIndex {
  public:
   GpuIndex(Device& device, const Index& index) : device_(device), count_(index.size()) {
@@ -47,7 +47,7 @@ class EngineGatherTest : public EngineTest {
  protected:
   static constexpr std::uint64_t kSize = 3 * kMiB + 1234;
 
-  // Numbers in no order, with duplicates, neighbours and the last one.
+  // Unsorted numbers with duplicates, neighbours and the last record.
   static Index some(std::size_t count, std::uint64_t records) {
     std::mt19937_64 random(count);
     Index index(count);
@@ -58,7 +58,7 @@ class EngineGatherTest : public EngineTest {
     index.front() = index[count / 2];
     return index;
   }
-  // With nothing registered: no file is old enough.
+  // Registers nothing, because no file is old enough.
   void start_unregistered() {
     Engine::Settings settings = test_settings();
     settings.mapped_after = std::chrono::hours(1);
@@ -68,7 +68,7 @@ class EngineGatherTest : public EngineTest {
     return (content.size() - records.offset) / records.size;
   }
 
-  // EXPECTs that the records arrive, in their places, and nothing around them is touched.
+  // EXPECTs that the records arrive at their offsets, and that nothing around them changes.
   Transfer expect_gather(const UniqueFd& fd, const std::string& content, Device* device,
                          const Engine::Records& records, const Index& index, bool by_gpu = false) {
     constexpr std::uint64_t kBefore = 13, kAfter = 77;
@@ -99,13 +99,13 @@ struct Shape {
   std::size_t count;
 };
 
-// Odd sizes and places, more records than a slot has room for, fewer than are worth a thread.
+// Odd sizes and offsets, more records than fit into a slot, and fewer than need a thread.
 const Shape kShapes[] = {{{512, 0}, 20'000}, {{4096, 0}, 2'000}, {{3, 1}, 30'000},
                          {{1, 0}, 700},      {{4097, 5}, 700},   {{1000, 4096}, 3'000},
                          {{65536, 7}, 50},   {{100'001, 3}, 40}, {{16, 16}, 5'000},
                          {{4096, 0}, 100},   {{kMiB, 100}, 5},   {{512, 9}, 1}};
 
-TEST_F(EngineGatherTest, RecordsComeFromThePageCacheInAnyOrder) {
+TEST_F(EngineGatherTest, CachedRecordsAreReadInAnyOrder) {
   start_unregistered();
   const UniqueFd fd = make_file("f", content_);
   for (const auto& [records, wanted] : kShapes) {
@@ -116,9 +116,9 @@ TEST_F(EngineGatherTest, RecordsComeFromThePageCacheInAnyOrder) {
   }
 }
 
-TEST_F(EngineGatherTest, AFileLeftAloneIsRegisteredAndTheGpuReadsItItself) {
+TEST_F(EngineGatherTest, UnchangedFileIsRegisteredAndReadByTheGpu) {
   const UniqueFd fd = make_file("f", content_);
-  settle(fd);
+  wait_until_registrable(fd);
   for (const auto& [records, wanted] : kShapes) {
     if (records.size > 65536) continue;
     const Index index = some(wanted, records_in(content_, records));
@@ -128,12 +128,12 @@ TEST_F(EngineGatherTest, AFileLeftAloneIsRegisteredAndTheGpuReadsItItself) {
     EXPECT_EQ(went.route, Route::Mapped);
     EXPECT_EQ(went.why, Why::Registered);
     EXPECT_GT(count(FakeCount::Launches), launches);
-    EXPECT_LE(count(FakeCount::Copies), copies + 3) << "the test's own";
+    EXPECT_LE(count(FakeCount::Copies), copies + 3) << "copies of the test itself";
     EXPECT_EQ(expect_gather(fd, content_, &gpu(), records, index, true).route, Route::Mapped);
   }
 }
 
-TEST_F(EngineGatherTest, ColdRecordsAreReadInTheOrderOfTheFile) {
+TEST_F(EngineGatherTest, UncachedRecordsAreReadInFileOrder) {
   start_unregistered();
   const UniqueFd fd = make_file("f", content_);
   for (const auto& [records, wanted] : kShapes) {
@@ -149,7 +149,7 @@ TEST_F(EngineGatherTest, ColdRecordsAreReadInTheOrderOfTheFile) {
   }
 }
 
-TEST_F(EngineGatherTest, ColdRecordsNeedOneLaunchASlot) {
+TEST_F(EngineGatherTest, UncachedRecordsNeedOneLaunchPerSlot) {
   start_unregistered();
   const UniqueFd fd = make_file("f", content_);
   if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
@@ -159,9 +159,9 @@ TEST_F(EngineGatherTest, ColdRecordsNeedOneLaunchASlot) {
   EXPECT_LT(count(FakeCount::Launches), launches + 50);
 }
 
-TEST_F(EngineGatherTest, WithoutKernelsItIsTheSame) {
+TEST_F(EngineGatherTest, ResultIsTheSameWithoutKernels) {
   const UniqueFd fd = make_file("f", content_);
-  settle(fd);
+  wait_until_registrable(fd);
   for (const char* fault :
        {"cuModuleLoadData:1+:801", "cuModuleGetFunction:2+:500", "cuDeviceGetAttribute:1+:1"}) {
     start();
@@ -178,7 +178,7 @@ TEST_F(EngineGatherTest, WithoutKernelsItIsTheSame) {
   }
 }
 
-TEST_F(EngineGatherTest, WithNothingPinnedItIsTheSame) {
+TEST_F(EngineGatherTest, ResultIsTheSameWithoutPinnedMemory) {
   const UniqueFd fd = make_file("f", content_);
   log::get().set_level(spdlog::level::off);
   fail("cuMemHostRegister:1+:2");
@@ -189,12 +189,12 @@ TEST_F(EngineGatherTest, WithNothingPinnedItIsTheSame) {
   log::get().set_level(spdlog::level::warn);
 }
 
-TEST_F(EngineGatherTest, TheFirstBadNumberIsNamedAndNothingIsWrittenBesideTheRecords) {
+TEST_F(EngineGatherTest, ErrorNamesTheFirstBadIndexAndOtherMemoryIsUntouched) {
   const UniqueFd fd = make_file("f", content_);
-  settle(fd);
+  wait_until_registrable(fd);
   constexpr Engine::Records kRecords{512, 100};
   const std::uint64_t records = records_in(content_, kRecords);
-  // First by the staged route, then from registered page cache.
+  // First with the staged route, then from registered page cache.
   for (const bool mapped : {false, true}) {
     if (mapped) expect_gather(fd, content_, &gpu(), kRecords, some(9'000, records));
     for (const bool by_gpu : {false, true}) {
@@ -220,7 +220,7 @@ TEST_F(EngineGatherTest, TheFirstBadNumberIsNamedAndNothingIsWrittenBesideTheRec
   }
 }
 
-TEST_F(EngineGatherTest, WhatCantBeIsRefused) {
+TEST_F(EngineGatherTest, ImpossibleRequestsAreRefused) {
   const UniqueFd fd = make_file("f", content_);
   const Index index(10, 0);
   for (Device* device : {static_cast<Device*>(nullptr), &gpu()}) {
@@ -234,28 +234,28 @@ TEST_F(EngineGatherTest, WhatCantBeIsRefused) {
     EXPECT_EQ(gather(2000, {1, 0}, on_host(index)), ERANGE);
     EXPECT_EQ(gather(0, {~std::uint64_t{0}, 0}, on_host(index)), ERANGE);
     EXPECT_EQ(gather(0, {0, 0}, on_host(index)), EINVAL);
-    EXPECT_EQ(gather(0, {100, kSize - 99}, on_host(index)), ERANGE) << "no whole record";
+    EXPECT_EQ(gather(0, {100, kSize - 99}, on_host(index)), ERANGE) << "no complete record";
     EXPECT_EQ(gather(0, {100, ~std::uint64_t{0}}, on_host(index)), ERANGE);
     EXPECT_EQ(gather(1000, {100, 0}, {}), 0) << "none";
     EXPECT_TRUE(failed_with(engine->gather({-1}, *target, 0, {100, 0}, on_host(index)), EBADF));
   }
 }
 
-TEST_F(EngineGatherTest, AFileThatChangedIsReadAnew) {
+TEST_F(EngineGatherTest, ChangedFileIsReadAgain) {
   std::string content = content_;
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   const Index index = some(4'000, records_in(content, {512, 0}));
   EXPECT_EQ(expect_gather(fd, content, &gpu(), {512, 0}, index).route, Route::Mapped);
   const std::string other = pattern(kSize, 4);
   ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
   ASSERT_EQ(::pwrite(fd.get(), other.data(), kSize, 0), static_cast<ssize_t>(kSize));
   expect_gather(fd, other, &gpu(), {512, 0}, index);
-  settle(fd);
+  wait_until_registrable(fd);
   EXPECT_EQ(expect_gather(fd, other, &gpu(), {512, 0}, index).route, Route::Mapped);
 }
 
-TEST_F(EngineGatherTest, AFileTruncatedWhileItIsReadEndsNothing) {
+TEST_F(EngineGatherTest, TruncationDuringAReadIsNotFatal) {
   Engine::Settings settings = test_settings();
   settings.mapped_after = std::chrono::milliseconds(0);
   start(settings);
@@ -283,11 +283,11 @@ TEST_F(EngineGatherTest, AFileTruncatedWhileItIsReadEndsNothing) {
   expect_gather(fd, content_, &gpu(), {512, 0}, index);
 }
 
-// Every call that a gathering makes of the driver, made to fail the first time, the second, ...
-TEST_F(EngineGatherTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
+// Fails every driver call of a gather the first time, the second time, and so on.
+TEST_F(EngineGatherTest, FailedDriverCallFailsAtMostThatRequest) {
   log::get().set_level(spdlog::level::off);
   const UniqueFd fd = make_file("f", content_);
-  settle(fd);
+  wait_until_registrable(fd);
   constexpr Engine::Records kRecords{512, 0};
   const Index index = some(3'000, records_in(content_, kRecords));
   std::string expected;
@@ -317,7 +317,7 @@ TEST_F(EngineGatherTest, AFailedCallOfTheDriverFailsThatRequestAtMost) {
 
 class EngineScatterTest : public EngineGatherTest {
  protected:
-  // EXPECTs that the file has the records, of duplicates the last, and is the same elsewhere.
+  // EXPECTs that the file has the records, the last of duplicates, and is unchanged elsewhere.
   Transfer expect_scatter(const UniqueFd& fd, std::string& content, Device* device,
                           const Engine::Records& records, const Index& index, bool by_gpu = false) {
     constexpr std::uint64_t kBefore = 7;
@@ -344,7 +344,7 @@ class EngineScatterTest : public EngineGatherTest {
   std::uint64_t seed_ = 100;
 };
 
-TEST_F(EngineScatterTest, RecordsAreWrittenAndTheLastOfDuplicatesStays) {
+TEST_F(EngineScatterTest, RecordsAreWrittenAndTheLastDuplicateStays) {
   std::string content = content_;
   const UniqueFd fd = make_file("f", content);
   for (const auto& [records, wanted] : kShapes) {
@@ -357,7 +357,7 @@ TEST_F(EngineScatterTest, RecordsAreWrittenAndTheLastOfDuplicatesStays) {
   }
 }
 
-TEST_F(EngineScatterTest, WithoutKernelsOrPinnedMemoryItIsTheSame) {
+TEST_F(EngineScatterTest, ResultIsTheSameWithoutKernelsOrPinnedMemory) {
   std::string content = content_;
   const UniqueFd fd = make_file("f", content);
   log::get().set_level(spdlog::level::off);
@@ -371,7 +371,7 @@ TEST_F(EngineScatterTest, WithoutKernelsOrPinnedMemoryItIsTheSame) {
   log::get().set_level(spdlog::level::warn);
 }
 
-TEST_F(EngineScatterTest, ABadNumberIsRefusedBeforeAnythingIsWritten) {
+TEST_F(EngineScatterTest, BadIndexIsRefusedBeforeAnythingIsWritten) {
   const UniqueFd fd = make_file("f", content_);
   Index index = some(500, records_in(content_, {512, 0}));
   index[400] = records_in(content_, {512, 0});
@@ -386,7 +386,7 @@ TEST_F(EngineScatterTest, ABadNumberIsRefusedBeforeAnythingIsWritten) {
   }
 }
 
-TEST_F(EngineScatterTest, TheFilesOwnerWritesAndItsErrorIsTheAnswer) {
+TEST_F(EngineScatterTest, WriteFunctionOfTheFileIsUsedAndItsErrorReturned) {
   const UniqueFd fd = make_file("f", content_);
   const Index index = some(500, records_in(content_, {512, 0}));
   for (Device* device : {static_cast<Device*>(nullptr), &gpu()}) {

@@ -17,27 +17,27 @@ using test::pattern;
 
 class EngineMappedTest : public EngineTest {
  protected:
-  static constexpr std::uint64_t kSize = 16 * kMiB + 12'345;  // enough to be registered
+  static constexpr std::uint64_t kSize = 16 * kMiB + 12'345;  // large enough to be registered
 
-  // Reads it all, as AUTO does.
+  // Reads the whole file with Route::Auto.
   Transfer read_all(const UniqueFd& fd, const std::string& content) {
     Target memory(&gpu(), content.size());
     return expect_read(*engine, fd, content, memory, {0, 0, content.size()}, Route::Auto);
   }
-  // A file that is registered.
+  // A registered file.
   UniqueFd registered(const std::string& content) {
     UniqueFd fd = make_file("registered", content);
-    settle(fd);
+    wait_until_registrable(fd);
     read_all(fd, content);
     EXPECT_EQ(read_all(fd, content).route, Route::Mapped);
     return fd;
   }
 };
 
-TEST_F(EngineMappedTest, AFileIsRegisteredWhenItIsReadAgain) {
+TEST_F(EngineMappedTest, FileIsRegisteredWhenItIsReadAgain) {
   const std::string content = pattern(kSize, 1);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   const auto first = read_all(fd, content);
   EXPECT_EQ(first.route, Route::Staged);
   EXPECT_EQ(first.why, Why::ReadOnce);
@@ -53,10 +53,10 @@ TEST_F(EngineMappedTest, AFileIsRegisteredWhenItIsReadAgain) {
   EXPECT_EQ(count(FakeCount::Registrations), registrations);
 }
 
-TEST_F(EngineMappedTest, OneReadingInManyRequestsIsOneReading) {
+TEST_F(EngineMappedTest, ManyRequestsCanBeOneCompleteRead) {
   const std::string content = pattern(kSize, 2);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   Target memory(&gpu(), kMiB);
   for (std::uint64_t at = 0; at < 15 * kMiB; at += kMiB) {  // nine tenths of it
     const auto went = expect_read(*engine, fd, content, memory, {0, at, kMiB}, Route::Auto);
@@ -66,7 +66,7 @@ TEST_F(EngineMappedTest, OneReadingInManyRequestsIsOneReading) {
             Route::Mapped);
 }
 
-TEST_F(EngineMappedTest, AFileThatChangedAMomentAgoIsNotRegistered) {
+TEST_F(EngineMappedTest, RecentlyChangedFileIsNotRegistered) {
   const std::string content = pattern(kSize, 3);
   Engine::Settings settings = test_settings();
   settings.mapped_after = std::chrono::hours(1);
@@ -81,10 +81,10 @@ TEST_F(EngineMappedTest, AFileThatChangedAMomentAgoIsNotRegistered) {
       failed_with(engine->read({fd.get()}, *memory, {0, 0, kMiB}, Route::Mapped), EOPNOTSUPP));
 }
 
-TEST_F(EngineMappedTest, SmallFilesAreNotWorthIt) {
+TEST_F(EngineMappedTest, SmallFilesAreNotRegistered) {
   const std::string content = pattern(kMiB, 4);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   for (int i = 0; i < 3; ++i) {
     const auto went = read_all(fd, content);
     EXPECT_EQ(went.route, Route::Staged);
@@ -92,10 +92,10 @@ TEST_F(EngineMappedTest, SmallFilesAreNotWorthIt) {
   }
 }
 
-TEST_F(EngineMappedTest, AFileThatIsNotInMemoryIsNotRegistered) {
+TEST_F(EngineMappedTest, UncachedFileIsNotRegistered) {
   const std::string content = pattern(kSize, 5);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   read_all(fd, content);
   if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
   const auto went = read_all(fd, content);
@@ -103,17 +103,17 @@ TEST_F(EngineMappedTest, AFileThatIsNotInMemoryIsNotRegistered) {
   EXPECT_EQ(went.why, Why::NotCached);
 }
 
-TEST_F(EngineMappedTest, WhatWasOverwrittenIsReadAnew) {
+TEST_F(EngineMappedTest, OverwrittenBytesAreReadAgain) {
   std::string content = pattern(kSize, 6);
   const UniqueFd fd = registered(content);
   const std::string change = pattern(3 * kMiB, 7);
   content.replace(kMiB + 5, change.size(), change);
   ASSERT_GT(::pwrite(fd.get(), change.data(), change.size(), kMiB + 5), 0);
   read_all(fd, content);
-  EXPECT_EQ(engine->mapped_bytes(), 0u) << "the old registration is of no more use";
+  EXPECT_EQ(engine->mapped_bytes(), 0u) << "the old registration is dropped";
 }
 
-TEST_F(EngineMappedTest, WhatWasAppendedIsReadToo) {
+TEST_F(EngineMappedTest, AppendedBytesAreRead) {
   std::string content = pattern(kSize, 8);
   const UniqueFd fd = registered(content);
   const std::string more = pattern(100'000, 9);
@@ -121,14 +121,14 @@ TEST_F(EngineMappedTest, WhatWasAppendedIsReadToo) {
   read_all(fd, content + more);
 }
 
-TEST_F(EngineMappedTest, AFileCutOffAndWrittenAnewHasItsNewBytes) {
+TEST_F(EngineMappedTest, TruncatedAndRewrittenFileHasItsNewBytes) {
   const std::string content = pattern(kSize, 10), other = pattern(kSize, 11);
   const UniqueFd fd = registered(content);
   ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
   ASSERT_EQ(::pwrite(fd.get(), other.data(), kSize, 0), static_cast<ssize_t>(kSize));
   read_all(fd, other);
-  // And once more when that is registered.
-  settle(fd);
+  // Again after the new content is registered.
+  wait_until_registrable(fd);
   read_all(fd, other);
   EXPECT_EQ(read_all(fd, other).route, Route::Mapped);
 }
@@ -152,14 +152,14 @@ TEST_F(EngineMappedTest, ManyReadersOfAFileThatChangesNeverSeeOldBytes) {
   }
 }
 
-TEST_F(EngineMappedTest, NoMoreIsRegisteredThanAllowed) {
+TEST_F(EngineMappedTest, RegisteredBytesAreLimited) {
   Engine::Settings settings = test_settings();
   settings.mapped_bytes = kSize + kMiB;
   start(settings);
   const std::string content = pattern(kSize, 13);
   const UniqueFd fd = registered(content);
   const UniqueFd other = make_file("other", content);
-  settle(other);
+  wait_until_registrable(other);
   read_all(other, content);
   const auto again = read_all(other, content);
   EXPECT_EQ(again.route, Route::Staged);
@@ -167,7 +167,7 @@ TEST_F(EngineMappedTest, NoMoreIsRegisteredThanAllowed) {
   EXPECT_EQ(engine->mapped_bytes(), kSize);
 }
 
-TEST_F(EngineMappedTest, AnIdleRegistrationMakesRoomForAnotherAndEndsByItself) {
+TEST_F(EngineMappedTest, IdleRegistrationMakesRoomAndEnds) {
   Engine::Settings settings = test_settings();
   settings.mapped_bytes = kSize + kMiB;
   settings.mapped_idle = std::chrono::milliseconds(1200);
@@ -175,14 +175,14 @@ TEST_F(EngineMappedTest, AnIdleRegistrationMakesRoomForAnotherAndEndsByItself) {
   const std::string content = pattern(kSize, 14);
   const UniqueFd fd = registered(content);
   const UniqueFd other = make_file("other", content);
-  settle(other);
+  wait_until_registrable(other);
   read_all(other, content);
   EXPECT_TRUE(test::eventually([&] { return read_all(other, content).route == Route::Mapped; }));
   EXPECT_EQ(engine->mapped_bytes(), kSize);
   EXPECT_TRUE(test::eventually([&] { return engine->mapped_bytes() == 0; }));
 }
 
-TEST_F(EngineMappedTest, ForgettingAFileLetsGoOfItsPages) {
+TEST_F(EngineMappedTest, ForgettingAFileReleasesItsPages) {
   const std::string content = pattern(kSize, 15);
   const UniqueFd fd = registered(content);
   engine->forget({fd.get()});
@@ -190,10 +190,10 @@ TEST_F(EngineMappedTest, ForgettingAFileLetsGoOfItsPages) {
   EXPECT_EQ(read_all(fd, content).why, Why::ReadOnce);
 }
 
-TEST_F(EngineMappedTest, AFileThatCantBeRegisteredIsNotTriedAgain) {
+TEST_F(EngineMappedTest, FailedRegistrationIsNotRetried) {
   const std::string content = pattern(kSize, 16);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   read_all(fd, content);
   fail("cuMemHostRegister:1:801");
   for (int i = 0; i < 2; ++i) {
@@ -203,7 +203,7 @@ TEST_F(EngineMappedTest, AFileThatCantBeRegisteredIsNotTriedAgain) {
   }
 }
 
-TEST_F(EngineMappedTest, AFileTruncatedWhileItIsReadEndsNothing) {
+TEST_F(EngineMappedTest, TruncationDuringAReadIsNotFatal) {
   const std::string content = pattern(kSize, 17);
   const UniqueFd fd = make_file("f", content);
   Engine::Settings settings = test_settings();
@@ -223,7 +223,7 @@ TEST_F(EngineMappedTest, AFileTruncatedWhileItIsReadEndsNothing) {
     EXPECT_TRUE(went) << went.error().operation;
     if (!went) break;
     EXPECT_GE(went->bytes, 4096u);
-    // Asked for, it may be impossible; then it says so.
+    // On request it may be impossible, and then fails.
     const auto asked = engine->read({fd.get()}, *memory, {0, 0, kSize}, Route::Mapped);
     if (!asked) {
       EXPECT_EQ(asked.error().code, EOPNOTSUPP);

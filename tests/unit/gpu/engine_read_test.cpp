@@ -17,7 +17,7 @@ namespace {
 
 using test::pattern;
 
-// All promises that hold for every route.
+// Promises that hold for every route.
 class EngineReadTest : public EngineTest, public testing::WithParamInterface<Route> {};
 
 INSTANTIATE_TEST_SUITE_P(Routes, EngineReadTest,
@@ -25,10 +25,10 @@ INSTANTIATE_TEST_SUITE_P(Routes, EngineReadTest,
                                          Route::Pageable, Route::Host),
                          [](const auto& route) { return std::string(name_of(route.param)); });
 
-TEST_P(EngineReadTest, ReadsAnyRangeToAnyPlaceAndNothingElse) {
+TEST_P(EngineReadTest, ReadsAnyRangeToAnyOffsetAndTouchesNothingElse) {
   const std::string content = pattern(5 * kMiB + 4321, 1);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   auto memory = target(GetParam(), content.size() + kMiB);
   std::mt19937_64 random(test::test_seed());
   for (int i = 0; i < test::samples(40, 1000); ++i) {
@@ -40,13 +40,13 @@ TEST_P(EngineReadTest, ReadsAnyRangeToAnyPlaceAndNothingElse) {
   }
 }
 
-TEST_P(EngineReadTest, ReadsWhatThePageCacheLacks) {
+TEST_P(EngineReadTest, ReadsUncachedBytes) {
   const std::string content = pattern(3 * kMiB + 77, 2);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   auto memory = target(GetParam(), content.size());
   for (const std::uint64_t offset : {0u, 1u, 4095u, 70'001u}) {
-    engine->forget({fd.get()});  // what is registered stays in memory
+    engine->forget({fd.get()});  // registered pages can't be dropped
     if (!drop_cache(fd)) GTEST_SKIP() << "the page cache can't be dropped here";
     const std::uint64_t length = content.size() - offset;
     const auto went = expect_read(*engine, fd, content, *memory, {0, offset, length}, GetParam());
@@ -61,7 +61,7 @@ TEST_P(EngineReadTest, ReadsFromAFilesystemWithoutDirectReads) {
   const UniqueFd fd(::memfd_create("f", MFD_CLOEXEC));
   ASSERT_EQ(::pwrite(fd.get(), content.data(), content.size(), 0),
             static_cast<ssize_t>(content.size()));
-  settle(fd);
+  wait_until_registrable(fd);
   auto memory = target(GetParam(), content.size());
   expect_read(*engine, fd, content, *memory, {0, 0, content.size()}, GetParam());
 }
@@ -69,7 +69,7 @@ TEST_P(EngineReadTest, ReadsFromAFilesystemWithoutDirectReads) {
 TEST_P(EngineReadTest, StopsAtTheEndOfTheFile) {
   const std::string content = pattern(300'000, 4);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   auto memory = target(GetParam(), kMiB);
   for (const Segment& segment : std::initializer_list<Segment>{{0, 0, kMiB},
                                                                {5, 299'999, 1000},
@@ -83,7 +83,7 @@ TEST_P(EngineReadTest, StopsAtTheEndOfTheFile) {
   }
 }
 
-TEST_P(EngineReadTest, RefusesRangesThatTheMemoryHasNot) {
+TEST_P(EngineReadTest, RefusesRangesOutsideTheMemory) {
   const UniqueFd fd = make_file("f", pattern(10'000, 5));
   auto memory = target(GetParam(), 10'000);
   for (const Segment& segment : std::initializer_list<Segment>{
@@ -96,7 +96,7 @@ TEST_P(EngineReadTest, RefusesRangesThatTheMemoryHasNot) {
 TEST_P(EngineReadTest, ReadsManySegmentsAtOnce) {
   const std::string content = pattern(4 * kMiB, 6);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   auto memory = target(GetParam(), 8 * kMiB);
   std::mt19937_64 random(test::test_seed());
   for (const std::size_t count : {0u, 1u, 7u, 512u}) {
@@ -119,7 +119,7 @@ TEST_P(EngineReadTest, ReadsManySegmentsAtOnce) {
   }
 }
 
-TEST_P(EngineReadTest, AFileThatShrinksMeanwhileGivesFewerBytesAndNoError) {
+TEST_P(EngineReadTest, FileThatShrinksGivesFewerBytesAndNoError) {
   const std::string content = pattern(4 * kMiB, 7);
   const UniqueFd fd = make_file("f", content);
   auto memory = target(GetParam(), content.size());
@@ -142,7 +142,7 @@ TEST_P(EngineReadTest, AFileThatShrinksMeanwhileGivesFewerBytesAndNoError) {
     }
     EXPECT_GE(went->bytes, 1'000'003u);
     const std::string bytes = memory->bytes();
-    // What was there all the time is right; what came and went is old, new, or a hole.
+    // Bytes that were always there are correct; the others are old, new or zero.
     EXPECT_TRUE(bytes.compare(0, 1'000'003, content, 0, 1'000'003) == 0);
     for (std::size_t at = 1'000'003; at < went->bytes; ++at) {
       if (bytes[at] != content[at] && bytes[at] != 0) {
@@ -159,7 +159,7 @@ TEST_P(EngineReadTest, AFileThatShrinksMeanwhileGivesFewerBytesAndNoError) {
 TEST_P(EngineReadTest, ServesManyThreadsAtOnce) {
   const std::string content = pattern(3 * kMiB, 8);
   const UniqueFd fd = make_file("f", content);
-  settle(fd);
+  wait_until_registrable(fd);
   Engine::Settings settings = test_settings();
   settings.max_concurrent_ops = 3;
   start(settings);
@@ -195,7 +195,7 @@ TEST_F(EngineTestOnGpu, RoutesAndMemoryMustFitEachOther) {
   }
 }
 
-TEST_F(EngineTestOnGpu, SmallReadsSaySoAndAgainAfterManyOfThem) {
+TEST_F(EngineTestOnGpu, SmallReadsReportSmallEvenAfterManyOfThem) {
   const std::string content = pattern(200'000, 9);
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), 4096);
@@ -205,7 +205,7 @@ TEST_F(EngineTestOnGpu, SmallReadsSaySoAndAgainAfterManyOfThem) {
     EXPECT_EQ(went.route, Route::Staged);
     EXPECT_EQ(went.why, Why::Small);
   }
-  // One lane serves one thread: no stream is made for each request.
+  // One lane serves one thread: not every request creates a stream.
   EXPECT_EQ(count(test::FakeCount::Streams), 1u);
 }
 
@@ -221,7 +221,7 @@ TEST_F(EngineTestOnGpu, EachGpuGetsItsOwnBytes) {
   }
 }
 
-TEST_F(EngineTestOnGpu, TheCallersContextStaysTheirs) {
+TEST_F(EngineTestOnGpu, ContextOfTheCallerIsRestored) {
   const std::string content = pattern(100'000, 11);
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(1), content.size());
@@ -234,7 +234,7 @@ TEST_F(EngineTestOnGpu, TheCallersContextStaysTheirs) {
   EXPECT_EQ(before, after);
 }
 
-TEST_F(EngineTestOnGpu, DisabledItServesHostMemoryAlone) {
+TEST_F(EngineTestOnGpu, DisabledEngineServesOnlyHostMemory) {
   const std::string content = pattern(kMiB, 12);
   const UniqueFd fd = make_file("f", content);
   Engine::Settings settings = test_settings();

@@ -72,7 +72,7 @@ TEST(StatsTest, PercentilesAreWithinFivePercent) {
   }
 }
 
-TEST(StatsTest, TimeIsBusyOnceHoweverManyAreUnderWay) {
+TEST(StatsTest, BusyTimeCountsOverlappingRequestsOnce) {
   Stats stats;
   const auto before = steady_clock::now();
   {
@@ -81,7 +81,7 @@ TEST(StatsTest, TimeIsBusyOnceHoweverManyAreUnderWay) {
     std::this_thread::sleep_for(milliseconds(20));
     two.take(Route::Staged);
     std::this_thread::sleep_for(milliseconds(20));
-    EXPECT_GE(of(stats.all(), Route::Staged).busy, milliseconds(39)) << "also before they end";
+    EXPECT_GE(of(stats.all(), Route::Staged).busy, milliseconds(39)) << "also while they run";
     one.finish({1, Route::Staged, Why::Small});
     two.finish({1, Route::Staged, Why::Small});
   }
@@ -93,7 +93,7 @@ TEST(StatsTest, TimeIsBusyOnceHoweverManyAreUnderWay) {
   EXPECT_LE(of(stats.of(GpuUuid{2}), Route::Staged).busy, took - milliseconds(19));
 }
 
-TEST(StatsTest, NothingIsLostAmongThreads) {
+TEST(StatsTest, ConcurrentCountsAreComplete) {
   Stats stats;
   std::vector<std::jthread> threads;
   for (unsigned i = 0; i < 4; ++i) {
@@ -109,7 +109,7 @@ TEST(StatsTest, NothingIsLostAmongThreads) {
   EXPECT_EQ(of(stats.all(), Route::Mapped).bytes, 20'000u);
   EXPECT_EQ(stats.gpus().size(), 3u);
   const auto busy = of(stats.all(), Route::Auto).busy;
-  EXPECT_EQ(of(stats.all(), Route::Auto).busy, busy) << "nothing is under way any more";
+  EXPECT_EQ(of(stats.all(), Route::Auto).busy, busy) << "nothing is in progress";
 }
 
 TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
@@ -138,17 +138,17 @@ TEST(CutterTest, PiecesCoverEverythingOnceAndFitTheirSlots) {
   EXPECT_EQ(cutter.bytes(), 12 * kMiB + (64 << 10) + 3);
 }
 
-TEST(CutterTest, WhoCanTakeLessGetsLess) {
+TEST(CutterTest, PieceIsNoLargerThanRequested) {
   const std::vector<Segment> segments = {{0, 0, 64 * kMiB}};
   Cutter cutter(segments, 4 * kMiB, 1);
   Cutter::Piece piece;
   ASSERT_TRUE(cutter.take(piece, kMiB));
   EXPECT_EQ(piece.parts[0].range.length, kMiB);
   ASSERT_TRUE(cutter.take(piece, 8 * kMiB));
-  EXPECT_EQ(piece.parts[0].range.length, 4 * kMiB) << "but never more than a slot holds";
+  EXPECT_EQ(piece.parts[0].range.length, 4 * kMiB) << "never more than fits into a slot";
 }
 
-TEST(CutterTest, AFileThatEndsEarlyCountsToItsEnd) {
+TEST(CutterTest, BytesCountUpToAnEarlyEndOfFile) {
   const std::vector<Segment> segments = {{0, 100, 4 * kMiB}, {4 * kMiB, 0, 10}};
   Cutter cutter(segments, kMiB, 1);
   Cutter::Piece piece;
@@ -162,7 +162,7 @@ TEST(CutterTest, AFileThatEndsEarlyCountsToItsEnd) {
 
 class EngineStatsTest : public EngineTest {};
 
-TEST_F(EngineStatsTest, RequestsAreCountedWhereTheyWent) {
+TEST_F(EngineStatsTest, RequestsAreCountedByRoute) {
   const std::string content = pattern(2 * kMiB, 1);
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), content.size()), host(nullptr, content.size());
@@ -181,7 +181,7 @@ TEST_F(EngineStatsTest, RequestsAreCountedWhereTheyWent) {
   EXPECT_EQ(of(engine->stats().all(), Route::Auto).failures, 1u);
 }
 
-TEST_F(EngineStatsTest, PreviewSaysWhatAReadWouldDo) {
+TEST_F(EngineStatsTest, PreviewPredictsTheRoute) {
   const std::string content = pattern(2 * kMiB, 1);
   const UniqueFd fd = make_file("f", content);
   const auto large = engine->preview({fd.get()}, content.size(), &gpu());
@@ -214,7 +214,7 @@ TEST_F(EngineStatsTest, PossibilitiesNameEveryRouteOnce) {
   }
 }
 
-TEST_F(EngineStatsTest, ResidencyIsWhatTheKernelHas) {
+TEST_F(EngineStatsTest, ResidencyMatchesThePageCache) {
   const UniqueFd fd = make_file("f", pattern(2 * kMiB, 1));
   const auto all = cached_share(fd.get(), 0, 2 * kMiB);
   if (!all) GTEST_SKIP() << "this kernel has no cachestat(2)";
@@ -228,13 +228,13 @@ TEST_F(EngineStatsTest, ResidencyIsWhatTheKernelHas) {
   EXPECT_EQ(direct_alignment(-1), 4096u);
 }
 
-TEST(RouteTest, NamesGoThereAndBack) {
+TEST(RouteTest, NamesRoundTrip) {
   for (std::uint32_t i = 0; i < kRoutes; ++i) {
     EXPECT_EQ(route_by_name(name_of(Route{i})), Route{i});
   }
   EXPECT_EQ(name_of(Route{99}), "?");
   EXPECT_EQ(route_by_name("warp"), std::nullopt);
-  EXPECT_EQ(text_of(Why::ReadOnce), "registering pays from the second reading on");
+  EXPECT_EQ(text_of(Why::ReadOnce), "registering pays off from the second read on");
   EXPECT_EQ(text_of(Why::NotPinned), "no host memory could be pinned");
   EXPECT_EQ(text_of(Why{99}), "?");
 }

@@ -44,7 +44,7 @@ TEST_P(EngineWriteTest, WritesAnyRangeOfMemoryAnywhere) {
   }
 }
 
-TEST_P(EngineWriteTest, TheFilesOwnerGetsTheBytesInOrderFromOneThread) {
+TEST_P(EngineWriteTest, WriteFunctionGetsTheBytesInOrderFromOneThread) {
   const std::string bytes = pattern(9 * kMiB + 1, 3);
   auto memory = target(GetParam(), bytes.size());
   memory->fill(bytes);
@@ -60,7 +60,7 @@ TEST_P(EngineWriteTest, TheFilesOwnerGetsTheBytesInOrderFromOneThread) {
   EXPECT_TRUE(got == bytes);
 }
 
-TEST_P(EngineWriteTest, WhatTheOwnerAnswersIsTheAnswer) {
+TEST_P(EngineWriteTest, ErrorOfTheWriteFunctionIsReturned) {
   auto memory = target(GetParam(), 20 * kMiB);
   int calls = 0;
   const EngineFile file{-1, [&](const std::byte*, std::size_t, std::uint64_t) -> Result<void> {
@@ -68,12 +68,12 @@ TEST_P(EngineWriteTest, WhatTheOwnerAnswersIsTheAnswer) {
                           return Error(EDQUOT, "write to the file");
                         }};
   const std::uint64_t length = GetParam() == Route::Host ? 1 : 20 * kMiB;
-  if (length == 1) calls = 1;  // host memory goes in one piece
+  if (length == 1) calls = 1;  // host memory is written in one piece
   EXPECT_TRUE(failed_with(engine->write(file, **memory, {0, 0, length}, GetParam()), EDQUOT));
   EXPECT_EQ(calls, 2);
 }
 
-TEST_P(EngineWriteTest, NoFileIsLongerThanFilesCanBe) {
+TEST_P(EngineWriteTest, WriteBeyondTheLargestOffsetIsRefused) {
   const UniqueFd fd = make_file("f", "");
   auto memory = target(GetParam(), 1000);
   EXPECT_TRUE(failed_with(engine->write({fd.get()}, **memory, {0, ~0ULL, 1}, GetParam()), EFBIG));
@@ -81,7 +81,7 @@ TEST_P(EngineWriteTest, NoFileIsLongerThanFilesCanBe) {
       engine->write({fd.get()}, **memory, {0, (1ULL << 63) - 10, 11}, GetParam()), EFBIG));
 }
 
-TEST_P(EngineWriteTest, ADescriptorForReadingSaysSo) {
+TEST_P(EngineWriteTest, WriteToAReadOnlyDescriptorFails) {
   make_file("f", "abc");
   const UniqueFd fd(::open((dir / "f").c_str(), O_RDONLY | O_CLOEXEC));
   auto memory = target(GetParam(), 1000);

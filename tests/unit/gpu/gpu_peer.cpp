@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The other process of the tests here. Commands:
-//   gpus                     says how many there are, or why there are none
-//   ipc GPU SIZE, fd GPU SIZE   allocates, fills with 'a', says by what to import it, and waits for
-//                            a line; then says what byte the memory is full of, or "mixed"
+// The other process of these tests. Commands:
+//
+// gpus: prints the number of GPUs, or why there are none
+//
+// ipc GPU SIZE, fd GPU SIZE: allocates memory, fills it with 'a', prints how to import it, and
+// waits for a line; then prints the byte that fills the memory, or "mixed"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The kernels' own source, compiled for the CPU: a warp is 32 threads that exchange values where
-// lanes do. What only a GPU can show is in tests/gpu/gather_test.cpp.
+// The source of the kernels, compiled for the CPU: a warp is 32 threads that exchange values as
+// lanes do. tests/gpu/gather_test.cpp tests what only a GPU can show.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ unsigned long long __shfl_sync(unsigned, unsigned long long value, unsigned lane
 namespace sluice {
 namespace {
 
-// Runs `kernel` with so many blocks of one warp each.
+// Runs `kernel` with this many blocks of one warp each.
 template <typename Kernel>
 void launch(unsigned blocks, const Kernel& kernel) {
   using namespace emulated;
@@ -91,7 +91,7 @@ TEST_F(KernelsTest, PiecesOfAnyLengthAndAlignmentAreCopied) {
   }
 }
 
-TEST_F(KernelsTest, RecordsOfAnySizeAreGatheredAndBadNumbersLeftOut) {
+TEST_F(KernelsTest, RecordsOfAnySizeAreGatheredAndBadNumbersSkipped) {
   for (const unsigned size : {1, 2, 3, 4, 8, 12, 16, 24, 100, 512, 513, 1000, 4096, 4097, 9000}) {
     for (const unsigned tile : {1, 5, 32}) {
       const unsigned count = std::clamp(20'000 / size, 3U, 150U);
@@ -101,7 +101,8 @@ TEST_F(KernelsTest, RecordsOfAnySizeAreGatheredAndBadNumbersLeftOut) {
       std::vector<unsigned long long> index(count);
       for (auto& number : index) number = random_() % records;
       const bool has_bad = tile != 1;
-      // One only: of two, lanes would set the word at once, which is right but a race.
+      // Only one bad number: with two, lanes would set the word at the same time, which is correct
+      // but a data race.
       if (has_bad) index[count / 2] = tile == 5 ? records : ~0ULL;
       std::string target(to + std::size_t{count} * size + 64, 'x'), expected = target;
       for (unsigned i = 0; i < count; ++i) {

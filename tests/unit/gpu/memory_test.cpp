@@ -31,7 +31,7 @@ class ImportTest : public testing::Test {
   }
   Device& device() { return *devices_.all()[0]; }
 
-  // The byte that all of `memory` has, or 0.
+  // The byte that fills `memory`, or 0.
   char content(const Memory& memory) {
     std::vector<char> bytes(memory.length());
     EXPECT_TRUE(device().enter());
@@ -48,7 +48,7 @@ class ImportTest : public testing::Test {
   Devices devices_;
 };
 
-TEST_F(ImportTest, IpcMemoryIsTheOtherProcesss) {
+TEST_F(ImportTest, IpcMemoryIsSharedWithTheOtherProcess) {
   Peer peer({"ipc", "0", std::to_string(kAllocation)});
   auto memory = import_ipc(device(), peer.handle(), 0, kAllocation);
   ASSERT_TRUE(memory) << memory.error().operation;
@@ -62,7 +62,7 @@ TEST_F(ImportTest, IpcMemoryIsTheOtherProcesss) {
   EXPECT_EQ(peer.line(), "b");
 }
 
-TEST_F(ImportTest, IpcMemoryIsMappedOnceAndHeldUntilTheLastIsGone) {
+TEST_F(ImportTest, IpcMemoryIsMappedOnceUntilItsLastUserEnds) {
   Peer peer({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = peer.handle();
   auto all = import_ipc(device(), handle, 0, kAllocation);
@@ -75,7 +75,7 @@ TEST_F(ImportTest, IpcMemoryIsMappedOnceAndHeldUntilTheLastIsGone) {
   EXPECT_EQ(content(**part), 'a');
 }
 
-TEST_F(ImportTest, OutlivesTheProcessThatLentIt) {
+TEST_F(ImportTest, OutlivesTheProcessThatExportedIt) {
   Peer peer({"ipc", "0", std::to_string(kAllocation)});
   auto memory = import_ipc(device(), peer.handle(), 0, kAllocation);
   ASSERT_TRUE(memory);
@@ -84,7 +84,7 @@ TEST_F(ImportTest, OutlivesTheProcessThatLentIt) {
   EXPECT_EQ(content(**memory), 'a');
 }
 
-TEST_F(ImportTest, IpcRangesThatTheMemoryLacksAreRefused) {
+TEST_F(ImportTest, IpcRangesOutsideTheMemoryAreRefused) {
   Peer peer({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = peer.handle();
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, kAllocation + 1), ERANGE));
@@ -96,7 +96,7 @@ TEST_F(ImportTest, IpcRangesThatTheMemoryLacksAreRefused) {
   EXPECT_TRUE(import_ipc(device(), handle, kAllocation - 1, 1));
 }
 
-TEST_F(ImportTest, IpcHandlesThatAreNoneAreRefused) {
+TEST_F(ImportTest, InvalidIpcHandlesAreRefused) {
   IpcHandle handle{};
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), EINVAL));
   handle.fill(0xff);
@@ -107,14 +107,14 @@ TEST_F(ImportTest, IpcHandlesThatAreNoneAreRefused) {
   EXPECT_TRUE(failed_with(import_ipc(device(), handle, 0, 1), EINVAL)) << "its owner is dead";
 }
 
-TEST_F(ImportTest, MemoryOfAnotherGpuThanNamedIsRefused) {
+TEST_F(ImportTest, MemoryOfADifferentGpuIsRefused) {
   Peer ipc({"ipc", "1", std::to_string(kAllocation)});
   EXPECT_TRUE(failed_with(import_ipc(device(), ipc.handle(), 0, 1), EINVAL));
   Peer fd({"fd", "1", std::to_string(kAllocation)});
   EXPECT_TRUE(failed_with(import_fd(device(), fd.descriptor(), kAllocation, 0, 1), EINVAL));
 }
 
-TEST_F(ImportTest, VirtualMemoryIsTheOtherProcesss) {
+TEST_F(ImportTest, VirtualMemoryIsSharedWithTheOtherProcess) {
   Peer peer({"fd", "0", std::to_string(kAllocation)});
   auto memory = import_fd(device(), peer.descriptor(), kAllocation, 4096, kAllocation - 4096);
   ASSERT_TRUE(memory) << memory.error().operation;
@@ -122,7 +122,7 @@ TEST_F(ImportTest, VirtualMemoryIsTheOtherProcesss) {
   EXPECT_EQ(content(**memory), 'a');
   fill(**memory, 'b');
   peer.go_on();
-  EXPECT_EQ(peer.line(), "mixed") << "the first page is not of the buffer";
+  EXPECT_EQ(peer.line(), "mixed") << "the first page does not belong to the buffer";
 }
 
 TEST_F(ImportTest, DescriptorsAndRangesThatDoNotFitAreRefused) {
@@ -139,7 +139,7 @@ TEST_F(ImportTest, DescriptorsAndRangesThatDoNotFitAreRefused) {
   EXPECT_TRUE(failed_with(import_fd(device(), UniqueFd(), kAllocation, 0, 1), EINVAL));
 }
 
-// TearDown() sees that nothing stays mapped, whichever call it is that fails.
+// TearDown() checks that nothing stays mapped, whichever call fails.
 TEST_F(ImportTest, FailuresOfTheDriverLeaveNothingBehind) {
   Peer ipc({"ipc", "0", std::to_string(kAllocation)});
   const IpcHandle handle = ipc.handle();
@@ -207,7 +207,7 @@ TEST(MapHostTest, RefusesWhatMayShrinkOrIsTooShort) {
   EXPECT_TRUE(failed_with(map_host(UniqueFd(), 0, 1), EBADF));
 }
 
-TEST(MapHostTest, IsReadOnlyWhereTheDescriptorOrTheSealSaysSo) {
+TEST(MapHostTest, IsReadOnlyIfTheDescriptorOrASealRequiresIt) {
   const UniqueFd sealed = make_memfd(4096, F_SEAL_SHRINK | F_SEAL_WRITE);
   auto memory = map_host(sealed, 0, 4096);
   ASSERT_TRUE(memory);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A running gpu_peer, killed and reaped by the destructor. Threads: caller locks.
+// A running gpu_peer; the destructor kills and reaps it. Threads: caller locks.
 #pragma once
 
 #include <sys/types.h>
@@ -20,12 +20,12 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  std::string line();  // the next that it says
-  void go_on();        // a line for it
+  std::string line();  // the next line that it prints
+  void go_on();        // sends it a line
   void kill();
   pid_t pid() const { return pid_; }
 
-  // What it says first, as a handle, or as a descriptor of its own that becomes one of ours.
+  // Its first line as a handle, or as a descriptor, which is taken into this process.
   IpcHandle handle();
   UniqueFd descriptor();
 

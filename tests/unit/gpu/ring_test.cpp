@@ -27,7 +27,7 @@ using test::eventually;
 
 constexpr std::uint64_t kFile = 7, kBuffer = 9, kFileSize = 1 << 20, kBufferSize = 4 << 20;
 
-// One file of 1 MiB and one buffer of 4 MiB: counts, and moves no bytes.
+// One file of 1 MiB and one buffer of 4 MiB. Counts requests and transfers nothing.
 class CountingTarget : public RingTarget {
  public:
   Result<Transfer> read(std::uint64_t file, std::uint64_t buffer,
@@ -57,7 +57,7 @@ class CountingTarget : public RingTarget {
   std::atomic<unsigned> calls{0}, writes{0};
 };
 
-// The client's side, as bare as can be.
+// The client's side, without a library.
 class RingTest : public ::testing::Test {
  protected:
   void make(std::uint32_t entries, std::uint32_t completions) {
@@ -110,10 +110,10 @@ class RingTest : public ::testing::Test {
   std::span<std::byte> memory_;
   std::uint32_t entries_ = 0, completions_ = 0, submitted_ = 0, reaped_ = 0;
   CountingTarget target_;
-  std::unique_ptr<RingServer> server_;  // last: it uses the rest
+  std::unique_ptr<RingServer> server_;  // declared last: it uses everything above
 };
 
-TEST_F(RingTest, AHeaderThatMakesNoSenseIsRefused) {
+TEST_F(RingTest, InvalidHeaderIsRefused) {
   const auto refused = [&](auto change) {
     make(8, 16);
     change(header());
@@ -156,7 +156,7 @@ TEST_F(RingTest, IndexesWrapAround) {
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(result_of(read_of(i, 0, 10)), 10) << i;
 }
 
-TEST_F(RingTest, NoMoreIsTakenThanCompletionsHaveRoomFor) {
+TEST_F(RingTest, EntriesAreTakenOnlyWithRoomForTheirCompletions) {
   serve_with(4, 4);
   for (std::uint64_t i = 0; i < 4; ++i) put(read_of(i, 0, 10));
   EXPECT_EQ(*server_->serve(), 4u);
@@ -169,7 +169,7 @@ TEST_F(RingTest, NoMoreIsTakenThanCompletionsHaveRoomFor) {
   EXPECT_EQ(reap()[0].user_data, 4u);
 }
 
-TEST_F(RingTest, OneThatFailsOrEndsEarlyDoesNotSpoilTheOthers) {
+TEST_F(RingTest, FailedOrShortEntryDoesNotAffectOthers) {
   serve_with(8, 8);
   put(read_of(0, 0, 100));
   put(read_of(1, kFileSize - 10, 100));
@@ -189,7 +189,7 @@ TEST_F(RingTest, OneThatFailsOrEndsEarlyDoesNotSpoilTheOthers) {
   EXPECT_EQ(results, (std::array<std::int64_t, 6>{100, 10, -ERANGE, -EBADF, -ENOENT, 0}));
 }
 
-TEST_F(RingTest, EntriesThatMakeNoSenseAreInvalid) {
+TEST_F(RingTest, InvalidEntriesFailWithEinval) {
   serve_with(8, 8);
   const auto changed = [&](auto change) {
     auto entry = read_of(1, 0, 10);
@@ -210,9 +210,9 @@ TEST_F(RingTest, EntriesThatMakeNoSenseAreInvalid) {
   EXPECT_EQ(target_.writes, 1u);
 }
 
-TEST_F(RingTest, AnEntryIsReadOnce) {
+TEST_F(RingTest, EntryIsReadOnce) {
   serve_with(4, 4);
-  // Changed between the copy and its use.
+  // The entry is changed after it was copied and before it is used.
   target_.before = [&](std::span<const Segment>) {
     auto* all = reinterpret_cast<sluice_ring_entry*>(memory_.data() + SLUICE_RING_HEADER_SIZE);
     all[0] = {99, 1, 1, UINT64_MAX, UINT64_MAX, UINT64_MAX, 77, 77, 77};
@@ -220,7 +220,7 @@ TEST_F(RingTest, AnEntryIsReadOnce) {
   EXPECT_EQ(result_of(read_of(5, 0, 123)), 123);
 }
 
-TEST_F(RingTest, IndexesThatMakeNoSenseEndTheRingOnly) {
+TEST_F(RingTest, InvalidIndexesEndOnlyThatRing) {
   serve_with(4, 4);
   header().submitted = 5;
   EXPECT_TRUE(failed_with(server_->serve(), EPROTO));
@@ -231,7 +231,7 @@ TEST_F(RingTest, IndexesThatMakeNoSenseEndTheRingOnly) {
   EXPECT_TRUE(eventually([&] { return std::atomic_ref(header().ended).load() == EPROTO; }));
 }
 
-TEST_F(RingTest, ALargeOneDoesNotHoldUpTheSmallOnesBehindIt) {
+TEST_F(RingTest, LargeRequestDoesNotDelaySmallOnes) {
   serve_with(8, 8);
   std::atomic<bool> go{false};
   target_.before = [&](std::span<const Segment> segments) {
@@ -251,11 +251,11 @@ TEST_F(RingTest, ALargeOneDoesNotHoldUpTheSmallOnesBehindIt) {
   EXPECT_EQ(done[0].result, std::int64_t{kFileSize});
 }
 
-TEST_F(RingTest, TheThreadSleepsAndIsWoken) {
+TEST_F(RingTest, ThreadSleepsAndIsWoken) {
   serve_with(64, 64);
   ASSERT_TRUE(server_->start());
   for (std::uint64_t i = 0; i < 200; ++i) {
-    // Now and then it has gone to sleep by now.
+    // From time to time, wait until the server sleeps.
     if (i % 50 == 0) {
       ASSERT_TRUE(eventually([&] { return std::atomic_ref(header().sleeping).load() == 1; }));
     }
@@ -268,12 +268,12 @@ TEST_F(RingTest, TheThreadSleepsAndIsWoken) {
   EXPECT_EQ(header().ended, static_cast<std::uint32_t>(ESHUTDOWN));
 }
 
-TEST_F(RingTest, WhoWaitsIsWokenByTheBell) {
+TEST_F(RingTest, BellWakesAWaitingClient) {
   serve_with(8, 8);
   const std::uint32_t bell = header().bell;
   put(read_of(1, 0, 10));
   EXPECT_EQ(*server_->serve(), 1u);
-  EXPECT_EQ(header().bell, bell) << "nobody waits";
+  EXPECT_EQ(header().bell, bell) << "no client waits";
   header().waiting = 1;
   put(read_of(2, 0, 10));
   EXPECT_EQ(*server_->serve(), 1u);
@@ -281,7 +281,7 @@ TEST_F(RingTest, WhoWaitsIsWokenByTheBell) {
   EXPECT_EQ(header().waiting, 0u);
 }
 
-// Nanoseconds that the threads of that name have run.
+// The CPU time, in nanoseconds, of all threads with that name.
 std::uint64_t time_of_threads(const std::string& name) {
   std::uint64_t sum = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -293,7 +293,7 @@ std::uint64_t time_of_threads(const std::string& name) {
   return sum;
 }
 
-TEST_F(RingTest, AClientThatWakesForNothingDoesNotKeepACoreBusy) {
+TEST_F(RingTest, NeedlessWakesDoNotKeepACoreBusy) {
   serve_with(8, 8);
   ASSERT_TRUE(server_->start());
   std::atomic<bool> stop{false};
@@ -303,7 +303,7 @@ TEST_F(RingTest, AClientThatWakesForNothingDoesNotKeepACoreBusy) {
       futex_wake(&header().sleeping);
     }
   });
-  // No event tells that a thread has not run: the time has to pass.
+  // That a thread does not run can't be observed as an event; time has to pass.
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   const std::uint64_t before = time_of_threads("sluice-ring");
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -315,7 +315,7 @@ TEST_F(RingTest, AClientThatWakesForNothingDoesNotKeepACoreBusy) {
   EXPECT_TRUE(eventually([&] { return !reap().empty(); })) << "it still serves";
 }
 
-TEST_F(RingTest, GarbageInEveryWordWhileItRunsHurtsNobodyElse) {
+TEST_F(RingTest, GarbageInEveryWordDoesNotHarmOthers) {
   std::mt19937_64 random(test::test_seed());
   for (int round = 0; round < 30; ++round) {
     submitted_ = reaped_ = 0;
@@ -335,7 +335,7 @@ TEST_F(RingTest, GarbageInEveryWordWhileItRunsHurtsNobodyElse) {
   }
 }
 
-TEST_F(RingTest, EndsAndComesToRestIfThereIsNoThreadForLargeOnes) {
+TEST_F(RingTest, EndsCleanlyIfTheThreadForLargeRequestsCannotStart) {
   serve_with(8, 8);
   ASSERT_TRUE(server_->start());
   const test::NoThreads none;
@@ -344,8 +344,8 @@ TEST_F(RingTest, EndsAndComesToRestIfThereIsNoThreadForLargeOnes) {
   EXPECT_TRUE(eventually([&] { return server_->is_at_rest(); }));
 }
 
-// The fuzzer's corpus, and what a few changed bytes make of it.
-TEST(RingFuzzTest, TheKeptCorpusAndItsMutationsHold) {
+// Runs the corpus of the fuzzer, and mutations of it.
+TEST(RingFuzzTest, CorpusAndItsMutationsDoNotCrash) {
   std::mt19937_64 random(test::test_seed());
   std::size_t inputs = 0;
   for (const auto& entry :

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Compares our declarations with NVIDIA's: compiled where its headers are, and then either right or
-// an error. cuda.h comes first, because its macros rename calls (cuMemAlloc is cuMemAlloc_v2), and
-// ours then with them.
+// Compares our declarations with NVIDIA's. It is compiled where NVIDIA's headers are installed, and
+// fails to compile if they differ. cuda.h comes first, because its macros rename functions
+// (cuMemAlloc is cuMemAlloc_v2), and must rename ours, too.
 #include <cuda.h>
 #include <cufile.h>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Types of different names that are passed alike.
+// Types with different names that are passed in the same way.
 template <typename Ours, typename Theirs>
 constexpr bool kAlike =
     sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> ==

@@ -47,7 +47,8 @@ TEST_F(WarmerTest, ReadsTheRange) {
   const UniqueFd fd = make("f", std::string(4 * kMiB, 'x'));
   ::fsync(fd.get());
   ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-  if (cached_share(fd.get(), 0, 4 * kMiB).value_or(1) > 0.5) GTEST_SKIP() << "it stays cached here";
+  if (cached_share(fd.get(), 0, 4 * kMiB).value_or(1) > 0.5)
+    GTEST_SKIP() << "the page cache can't be dropped here";
   ASSERT_TRUE(warmer_.add(0, fd.get(), 0, 4 * kMiB));
   EXPECT_TRUE(
       test::eventually([&] { return cached_share(fd.get(), 0, 4 * kMiB).value_or(0) == 1.0; }));
@@ -56,14 +57,15 @@ TEST_F(WarmerTest, ReadsTheRange) {
 TEST_F(WarmerTest, HolesCostNothing) {
   const UniqueFd fd = make("huge");
   constexpr std::uint64_t kHuge = 1ull << 40;
-  if (::ftruncate(fd.get(), kHuge) != 0) GTEST_SKIP() << "no such files here";
+  if (::ftruncate(fd.get(), kHuge) != 0)
+    GTEST_SKIP() << "files of this size are not supported here";
   ASSERT_TRUE(warmer_.add(1000, fd.get(), 0, kHuge));
   EXPECT_TRUE(is_idle()) << "it reads the zeros of a hole";
   EXPECT_EQ(cached_share(fd.get(), 512 * kMiB, kMiB).value_or(0), 0);
   EXPECT_EQ(::lseek(fd.get(), 0, SEEK_CUR), 0) << "the position is the caller's";
 }
 
-TEST_F(WarmerTest, OneUserDoesNotTakeThePlaceOfOthers) {
+TEST_F(WarmerTest, OneUserCannotUseTheShareOfOthers) {
   busy_ = true;
   std::vector<UniqueFd> files;
   for (std::size_t i = 0; i <= Warmer::kMostOfUser; ++i)
@@ -77,7 +79,7 @@ TEST_F(WarmerTest, OneUserDoesNotTakeThePlaceOfOthers) {
   EXPECT_TRUE(warmer_.add(1000, files.back().get(), 0, 1));
 }
 
-TEST_F(WarmerTest, WhatIsAskedForAgainIsDoneOnce) {
+TEST_F(WarmerTest, RepeatedRequestIsDoneOnce) {
   busy_ = true;
   const UniqueFd fd = make("f", std::string(100, 'x'));
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(warmer_.add(1000, fd.get(), 10, 100));
@@ -87,7 +89,7 @@ TEST_F(WarmerTest, WhatIsAskedForAgainIsDoneOnce) {
   EXPECT_EQ(warmer_.jobs(), 2u);
 }
 
-TEST_F(WarmerTest, AFileThatIsForgottenIsClosed) {
+TEST_F(WarmerTest, ForgottenFileIsClosed) {
   busy_ = true;
   const UniqueFd gone = make("gone"), stays = make("stays");
   const std::size_t before = descriptors();
@@ -100,7 +102,7 @@ TEST_F(WarmerTest, AFileThatIsForgottenIsClosed) {
   EXPECT_EQ(descriptors(), before + 1);
 }
 
-TEST_F(WarmerTest, EndsThoughItsWorkIsNotDone) {
+TEST_F(WarmerTest, DestructorStopsUnfinishedWork) {
   busy_ = true;
   const UniqueFd fd = make("f");
   ASSERT_TRUE(warmer_.add(1000, fd.get(), 0, 1));

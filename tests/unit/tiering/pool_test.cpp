@@ -249,7 +249,7 @@ TEST_F(PoolOpenTest, CanBeRepeatedAfterAFailureHalfway) {
 
 TEST_F(PoolOpenTest, AnAddedTierBecomesTheSlowest) {
   const auto pool = open(make_tiers("ab"));
-  ASSERT_TRUE(pool->add(tier("c", dir_.make_dir("c")), why_)) << why_;
+  ASSERT_TRUE(add(*pool, tier("c", dir_.make_dir("c")))) << why_;
   ASSERT_EQ(pool->size(), 3u);
   EXPECT_EQ((*pool)[2].name(), "c");
   EXPECT_EQ((*pool)[2].index(), 2);
@@ -261,7 +261,7 @@ TEST_F(PoolOpenTest, AnAddedTierBecomesTheSlowest) {
 
 TEST_F(PoolOpenTest, AnAddedTierIsLockedAndRecordedOnAllTiers) {
   auto pool = open(make_tiers("ab"));
-  ASSERT_TRUE(pool->add(tier("c", dir_.make_dir("c")), why_)) << why_;
+  ASSERT_TRUE(add(*pool, tier("c", dir_.make_dir("c")))) << why_;
   for (const char* name : {"a", "b", "c"}) EXPECT_EQ(marker(name).members.size(), 3u) << name;
   EXPECT_EQ(marker("c").pool, pool->id());
   EXPECT_EQ(try_open({tier("c", dir_ / "c")}, Missing::Tolerate), nullptr);
@@ -277,23 +277,23 @@ TEST_F(PoolOpenTest, AnAddedTierIsLockedAndRecordedOnAllTiers) {
 TEST_F(PoolOpenTest, ADirectoryThatBelongsToAPoolIsNotAdded) {
   made("x");
   const auto pool = open(make_tiers("ab"));
-  EXPECT_FALSE(pool->add(tier("x", dir_ / "x"), why_));
+  EXPECT_FALSE(add(*pool, tier("x", dir_ / "x")));
   EXPECT_TRUE(says("belongs to a pool already")) << why_;
-  EXPECT_FALSE(pool->add(tier("again", dir_ / "a"), why_));
+  EXPECT_FALSE(add(*pool, tier("again", dir_ / "a")));
   EXPECT_TRUE(says("belongs to a pool already")) << why_;
   EXPECT_EQ(pool->size(), 2u);
 }
 
 TEST_F(PoolOpenTest, AMissingDirectoryIsNotAdded) {
   const auto pool = open(make_tiers("ab"));
-  EXPECT_FALSE(pool->add(tier("c", dir_ / "nowhere"), why_));
+  EXPECT_FALSE(add(*pool, tier("c", dir_ / "nowhere")));
   EXPECT_TRUE(says("tier c")) << why_;
   EXPECT_EQ(pool->size(), 2u);
 }
 
 TEST_F(PoolOpenTest, ATierWithAKnownNameIsNotAdded) {
   const auto pool = open(make_tiers("ab"));
-  EXPECT_FALSE(pool->add(tier("b", dir_.make_dir("c")), why_));
+  EXPECT_FALSE(add(*pool, tier("b", dir_.make_dir("c"))));
   EXPECT_TRUE(says("another name")) << why_;
   EXPECT_TRUE(test::names_in(dir_ / "c").empty());
 }
@@ -305,7 +305,7 @@ TEST_F(PoolOpenTest, AddingATierBeyondTheLastSlotFailsWithAReason) {
     settings.push_back(tier(name, dir_.make_dir(name)));
   }
   const auto pool = open(settings);
-  EXPECT_FALSE(pool->add(tier("more", dir_.make_dir("more")), why_));
+  EXPECT_FALSE(add(*pool, tier("more", dir_.make_dir("more"))));
   EXPECT_NE(why_, "");
 }
 
@@ -352,8 +352,8 @@ TEST_F(PoolOpenTest, TheNameOfARetiredTierIsNotReused) {
   ASSERT_TRUE(pool->set_retired(1, true));
   pool.reset();
   pool = open({settings[0]});
-  EXPECT_FALSE(pool->add(tier("b", dir_.make_dir("c")), why_));
-  ASSERT_TRUE(pool->add(tier("c", dir_ / "c"), why_)) << why_;
+  EXPECT_FALSE(add(*pool, tier("b", dir_.make_dir("c"))));
+  ASSERT_TRUE(add(*pool, tier("c", dir_ / "c"))) << why_;
   EXPECT_EQ((*pool)[1].member().slot, 3u);
 }
 

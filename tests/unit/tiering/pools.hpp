@@ -76,8 +76,9 @@ class PoolTest : public testing::Test {
   std::unique_ptr<Pool> try_open(const std::vector<TierSettings>& settings,
                                  Pool::Missing missing = Pool::Missing::Refuse,
                                  Pool::NewTiers new_tiers = Pool::NewTiers::Adopt) {
-    why_.clear();
-    return Pool::open(settings, missing, new_tiers, "used by a test", why_);
+    auto pool = Pool::open(settings, missing, new_tiers, "used by a test");
+    why_ = pool ? "" : pool.error().text();
+    return pool ? *std::move(pool) : nullptr;
   }
 
   // Like try_open(), but throws on failure.
@@ -86,6 +87,13 @@ class PoolTest : public testing::Test {
     auto pool = try_open(settings, missing);
     if (!pool) throw std::runtime_error(why_);
     return pool;
+  }
+
+  // False, and why_ says why, if the tier can't be added.
+  bool add(Pool& pool, const TierSettings& settings) {
+    const auto added = pool.add(settings);
+    why_ = added ? "" : added.error().text();
+    return added.has_value();
   }
 
   static Identity identity_of(const Tier& tier, const std::string& path) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The parts of aibench: each makes its files, measures its ways in turns, and checks every byte."""
+"""The parts of aibench. Each creates its files, measures its ways in turn, and checks every byte."""
 import dataclasses
 import importlib.util
 import json
@@ -20,7 +20,7 @@ _LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
 
 
 class Runner:
-    """Measures ways of doing the same, one sample of each a round, another one first each time."""
+    """Measures several ways of doing the same: one sample of each per round, starting with a different one each time."""
 
     def __init__(self, rounds):
         self.rows, self._rounds = [], rounds
@@ -45,14 +45,14 @@ class Runner:
         say(f"{row.part}: {row.case}: {row.way}", is_step=True)
         try:
             sample(row)
-        except Exception as error:  # whatever others' libraries raise: that way is left out, and the others go on
+        except Exception as error:  # from another library: that way is skipped, and the others continue
             row.samples.clear()
             row.cpu.clear()
             row.skipped = (str(error).strip() or type(error).__name__).splitlines()[-1]
 
 
 def _timed(site, row, size, work, check):
-    """One sample in GB/s of `work`, which returns what `check` counts the mistakes of."""
+    """Adds one sample in GB/s of `work`. `check` counts the errors in its result."""
     site.synchronize()
     cpu, begin = site.cpu_seconds(), time.perf_counter()
     made = work()
@@ -87,7 +87,7 @@ def load(site, runner, options):
             _timed(site, row, model.size, lambda: _load_file(model, site.device),
                    lambda tensors: model.wrong(site.content, tensors))
 
-        # The first load is by copies, the second registers, the third is as all that follow.
+        # The first load copies, the second registers; the third is like all later ones.
         ways = [(ours, load_ours, 3), (theirs, load_theirs, 1)]
         if model is options.single:
             ways.append((mapped, lambda row: _torch_load(site, row, options), 1))
@@ -134,7 +134,7 @@ def gather(site, runner, options):
         return
     path = options.folder / "cold"
     with open(path, "wb", buffering=0) as file:
-        say("making the file for cold reads")
+        say("creating the file for cold reads")
         site.content.write(file, 0, options.cold // BLOCK)
         os.fsync(file.fileno())
     _gather_case(site, runner, path, 0, options.cold, 4096, 16384, "4 KiB, cold", cold=True)
@@ -161,7 +161,7 @@ def _gather_case(site, runner, path, offset, size, record, count, case, cold=Fal
 
     def ours(row, chosen):
         if not hasattr(sluice, "gather"):
-            raise Skip("this package sluice has no gather")
+            raise Skip("this version of the package sluice has no gather")
         dtype = torch.int64 if torch else numpy.int64
         sample(row, lambda: sluice.gather(path, chosen, dim=words, dtype=dtype, offset=offset, device=site.device))
 
@@ -199,7 +199,7 @@ def _run(command, limit, **arguments):
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit, **arguments)
     except subprocess.TimeoutExpired:
-        raise Skip(f"not done after {limit} s") from None
+        raise Skip(f"not finished after {limit} s") from None
     lines = done.stdout.strip().splitlines()
     try:
         answer = json.loads(lines[-1]) if lines else {}
@@ -217,7 +217,7 @@ def rings(site, runner, options):
     path = options.single.files[0]
     for threads in (1, 8):
         many = "1 thread" if threads == 1 else f"{threads} threads"
-        # Threads that wait for each read have no depth: measured once, shown beside every one.
+        # Threads that wait for each read have no queue depth: measured once, shown at every depth.
         sync = Row("rings", "", f"cuFile, {many}", "M reads/s")
         for depth in (8, 128) if options.quick else (1, 8, 32, 128, 256):
             case = f"depth {depth}, {many}"
@@ -241,13 +241,13 @@ def _ring(site, row, path, depth, threads):
 
 
 def _reads_a_second(answer):
-    """Of JSON with such a key, or of words as '1.25 M reads/s'."""
+    """The rate, from JSON with such a key or from text like '1.25 M reads/s'."""
     for key, value in answer.items():
         if re.fullmatch(r"reads(/s|_per_s(econd)?)", key) and isinstance(value, (int, float)):
             return float(value)
     found = re.search(r"([\d.,]+)\s*([kM]?)\s*reads/s|reads/s\W+([\d.,]+)", answer.get("text", ""))
     if not found:
-        raise Skip("it does not say how many reads/s there were")
+        raise Skip("the output has no reads/s")
     scale = {"k": 1e3, "M": 1e6}.get(found[2], 1)
     return float((found[1] or found[3]).replace(",", "")) * scale
 
@@ -291,7 +291,7 @@ def gds(site, runner, options):
                        options.gds, rounds], 120, env={**os.environ, **environment})
         if "GB/s" not in answer:
             raise Skip(answer.get("text", "no answer"))
-        # The first ones set things up.
+        # The first samples include the setup.
         row.samples += answer["GB/s"][rounds // 2:]
         row.wrong += answer["wrong"]
 
@@ -301,7 +301,7 @@ def gds(site, runner, options):
         sample(row, options.single.files[0], {"LD_PRELOAD": str(library)}, 6)
 
     def without(row):
-        # NVIDIA's does not take files of the mount.
+        # NVIDIA's library does not accept files of the mount.
         row.note = "on the tier itself" if site.mount else ""
         sample(row, site.below(options.single.files[0]), {}, 2)
 

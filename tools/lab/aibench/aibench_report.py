@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What aibench has measured: as a table, as bars to reach, as JSON and as a chart."""
+"""The results of aibench: as a table, as goals, as JSON and as a chart."""
 import dataclasses
 import statistics
 import xml.sax.saxutils
@@ -13,17 +13,18 @@ class Row:
     unit: str
     ours: bool = False
     samples: list[float] = dataclasses.field(default_factory=list)
-    cpu: list[float] = dataclasses.field(default_factory=list)  # core-seconds a GB
-    wrong: int = 0  # blocks or records that are not what they should be
+    cpu: list[float] = dataclasses.field(default_factory=list)  # core-seconds per GB
+    wrong: int = 0  # number of wrong blocks or records
     note: str = ""
-    skipped: str = ""  # why there are no samples
+    skipped: str = ""  # the reason if there are no samples
 
     @property
     def value(self):
         return statistics.median(self.samples) if self.samples else None
 
 
-# (what, part, case, way, least value, most core-seconds a GB). A case or way matches by how it begins.
+# (what, part, case, way, minimum, maximum core-seconds per GB). A case or way matches by its
+# beginning.
 BARS = [
     ("safetensors, one file, GB/s", "load", "one file", "sluice", 45, None),
     ("safetensors, several files, GB/s", "load", "several files", "sluice", 45, None),
@@ -53,7 +54,7 @@ def best(rows, ours):
 
 
 def table(rows):
-    """Each case with our best beside each way: how many times as fast it is."""
+    """A table of all cases, with the factor by which our best way is faster than each other way."""
     lines = [("", "", "", "SLUICE IS", "CPU s/GB", "")]
     for (part, case), group in cases(rows).items():
         lines.append((f"{part}: {case}, {group[0].unit}", "", "", "", "", ""))
@@ -98,7 +99,7 @@ def as_json(rows, machine):
 
 
 def svg(rows, title):
-    """Bars by case, each case to its own scale: what compares is the lengths within one."""
+    """A bar chart. Each case has its own scale, so only bars of one case can be compared."""
     width, left, line = 900, 300, 18
     out, y = [], 56
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Where aibench works: the machine, the files that it makes, and how their bytes are checked."""
+"""The environment of aibench: the machine, the files it creates, and how their bytes are checked."""
 import ctypes
 import json
 import os
@@ -18,15 +18,15 @@ except ImportError as error:
 
 BLOCK = 4096
 _WORDS = BLOCK // 8
-_PERIOD = 16384  # blocks after which the content repeats, but for the first word: that is the block's number
+_PERIOD = 16384  # number of blocks after which the content repeats, except for the first word, which is the block's number
 
 
 class Skip(Exception):
-    """Why something can't be measured here."""
+    """The reason why something can't be measured here."""
 
 
 def say(words, is_step=False):
-    """What is being done: on a terminal in one line that is overwritten, elsewhere in lines without the steps."""
+    """Reports progress: on a terminal in one line that is overwritten, otherwise in lines without the steps."""
     if sys.stderr.isatty():
         print(f"\r{f'aibench: {words}' if words else ''}\033[K", file=sys.stderr, end="", flush=True)
     elif words and not is_step:
@@ -41,7 +41,7 @@ def text_of_size(size):
 
 
 class Content:
-    """What is in the files: 4 KiB blocks of random words, each with its number as its first word."""
+    """The content of the files: 4 KiB blocks of random words, whose first word is the block's number."""
 
     def __init__(self, device):
         random = numpy.random.default_rng(7).integers(0, 2**63 - 1, (_PERIOD, _WORDS), dtype=numpy.int64)
@@ -50,7 +50,7 @@ class Content:
         self._base = torch.from_numpy(random.copy()).to(device) if torch else random.copy()
 
     def write(self, file, first, count):
-        """Blocks [first, +count) to an open file."""
+        """Writes blocks [first, +count) to an open file."""
         at = first
         while at < first + count:
             row = at % _PERIOD
@@ -61,7 +61,7 @@ class Content:
             at += rows
 
     def wrong(self, words, first):
-        """How many blocks of an array of 64-bit words, beginning with block `first`, are not as they were written."""
+        """The number of wrong blocks in an array of 64-bit words that begins with block `first`."""
         blocks = words.reshape(-1, _WORDS)
         return self.wrong_records(blocks, self._range(first, blocks.shape[0]))
 
@@ -88,7 +88,7 @@ class Content:
 
 
 class Model:
-    """A safetensors model of tensors of 32 MiB in one file or several, whose data begin at a multiple of 4 KiB."""
+    """A safetensors model with tensors of 32 MiB in one file or several. The data begin at a multiple of 4 KiB."""
     TENSOR = 32 << 20
 
     def __init__(self, folder, size, files):
@@ -123,7 +123,7 @@ class Model:
             (self.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
 
     def wrong(self, content, tensors):
-        """How many blocks of loaded tensors are wrong."""
+        """The number of wrong blocks in loaded tensors."""
         int64 = torch.int64 if torch else numpy.int64
         if sorted(tensors) != sorted(self.tensors):
             return self.size // BLOCK
@@ -139,22 +139,22 @@ class Site:
         self.mount, self.daemon = self._daemon()
 
     def notes(self):
-        """What is missing, in words."""
+        """Notes about missing parts."""
         if torch is None:
-            yield f"no PyTorch ({why_no_torch}): its rows are left out, and arrays are NumPy's"
+            yield f"no PyTorch ({why_no_torch}): its rows are skipped, and NumPy arrays are used"
         if self.gpu is None:
-            yield "no GPU that PyTorch can use: bytes go to host memory, and the bars say nothing"
+            yield "PyTorch finds no GPU: reads go to host memory, and the goals do not apply"
         if self.mount is None:
             yield f"{self.folder} is not on a Sluice mount: libsluice works in this process"
         elif self.daemon is None:
-            yield "the daemon's processor time is not known: only that of this process counts"
+            yield "the daemon's CPU time is unknown: only that of this process counts"
 
     def synchronize(self):
         if self.gpu:
             torch.cuda.synchronize()
 
     def cpu_seconds(self):
-        """Of this process and the daemon."""
+        """The CPU time of this process and the daemon."""
         total = time.process_time()
         if self.daemon:
             fields = pathlib.Path(f"/proc/{self.daemon}/stat").read_text().rpartition(")")[2].split()
@@ -162,7 +162,7 @@ class Site:
         return total
 
     def below(self, path):
-        """The file on its tier: what others than us read, as they do without Sluice."""
+        """The path of the file on its tier, which other libraries read."""
         try:
             location = os.getxattr(path, "user.sluice.location").decode()
         except OSError:
@@ -176,7 +176,7 @@ class Site:
         return str(path)
 
     def make_cold(self, path):
-        """Drops a file from the page cache; returns what part of it is still there."""
+        """Drops a file from the page cache. Returns the part that is still cached."""
         below = self.below(path)
         for each in (path, below):
             with open(each, "rb") as file:

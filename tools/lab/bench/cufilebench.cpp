@@ -40,7 +40,7 @@ constexpr HelpText kHelp{.usage = "sluice-lab cufilebench [options] FILE",
       --threads N  threads that read (16)
       --batch N    reads in a batch, for each thread, at most 64; 0: no batches (0)
       --direct     bypass the page cache, and measure once only
-  -h, --help       this list; the whole description
+  -h, --help       short help (-h) or full help (--help)
 )",
                          .details = R"(
 Reads records at random offsets of FILE into GPU memory through cuFile, and compares every
@@ -67,7 +67,7 @@ int end(int code, const char* key, const std::string& words) {
   return code;
 }
 
-// The file and the memory, as cuFile knows them.
+// The file and the memory, registered with cuFile.
 class Reader {
  public:
   Reader(const CuFileApi& api, Device& device, const Options& options)
@@ -95,7 +95,7 @@ class Reader {
     if (const auto code = device_.api().cuMemAlloc(&memory_, bytes); code != CUDA_SUCCESS) {
       return device_.failed(code, "allocate GPU memory");
     }
-    // Where the GPU's memory can't be registered, cuFile has memory of its own.
+    // If GPU memory cannot be registered, cuFile uses its own buffers.
     registered_ = api_.cuFileBufRegister(base(), bytes, 0).err == CU_FILE_SUCCESS;
     CUfileDescr_t description{};
     description.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
@@ -119,13 +119,13 @@ class Reader {
     return {};
   }
 
-  // The same with `depth` on their way at a time.
+  // The same with batches of `depth` reads.
   Result<void> read_in_batches(std::uint64_t first, std::uint64_t last, unsigned depth) {
     SLUICE_TRY(device_.enter());
     CUfileBatchHandle_t batch = nullptr;
     if (api_.cuFileBatchIOSetUp == nullptr ||
         api_.cuFileBatchIOSetUp(&batch, depth).err != CU_FILE_SUCCESS) {
-      return Error{EOPNOTSUPP, "set up a batch of cuFile's"};
+      return Error{EOPNOTSUPP, "set up a cuFile batch"};
     }
     std::vector<CUfileIOParams_t> requests(depth);
     std::vector<CUfileIOEvents_t> events(depth);
@@ -147,11 +147,11 @@ class Reader {
         unsigned got = count - done;
         if (api_.cuFileBatchIOGetStatus(batch, 1, &got, events.data(), nullptr).err !=
             CU_FILE_SUCCESS) {
-          error = Error{EIO, "wait for a batch of cuFile's"};
+          error = Error{EIO, "wait for a cuFile batch"};
         }
         for (unsigned i = 0; i < got && !error; ++i) {
           if (events[i].status != CUFILE_COMPLETE || events[i].ret != options_.size) {
-            error = Error{EIO, "read by a batch of cuFile's"};
+            error = Error{EIO, "read by a cuFile batch"};
           }
         }
         done += got;
@@ -170,7 +170,7 @@ class Reader {
     return {};
   }
 
-  // The number of records that are not what they should be.
+  // The number of records with wrong bytes.
   Result<std::uint64_t> wrong() {
     const UniqueFd plain(::open(options_.path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!plain) return Error::last("open the file");
@@ -236,17 +236,16 @@ int run(const Options& options) {
   Devices devices;
   if (devices.all().empty()) return end(kMissing, "skipped", "no GPU: " + devices.why_none());
   Device& device = *devices.all().front();
-  if (!device.enter()) return end(kMissing, "skipped", "the GPU can't be used");
-  std::string why_not;
-  const auto cufile = CuFile::open(why_not);
-  if (!cufile) return end(kMissing, "skipped", "no cuFile: " + why_not);
+  if (!device.enter()) return end(kMissing, "skipped", "the GPU cannot be used");
+  const auto cufile = CuFile::open();
+  if (!cufile) return end(kMissing, "skipped", "no cuFile: " + cufile.error().text());
 
-  Reader reader(cufile->api(), device, options);
+  Reader reader((*cufile)->api(), device, options);
   const auto opened = reader.open();
   if (!opened) {
     return end(kMissing, "skipped", opened.error().text());
   }
-  // The first pass sets things up; a cold one there is only once.
+  // The first pass includes setup and is not counted, except with --direct, which measures once.
   const auto seconds = options.direct ? measure(reader, options) : [&]() -> Result<double> {
     SLUICE_TRY(measure(reader, options));
     return measure(reader, options);

@@ -144,8 +144,8 @@ std::string Fixtures::tarball() {
   return file;
 }
 
-void Fixtures::settle() const {
-  // The lower filesystem last: writing back a FUSE mount's dirty pages dirties the one below.
+void Fixtures::write_back() const {
+  // The underlying filesystem last: writing back pages of a FUSE mount dirties pages below it.
   if (scope_ == SyncScope::Machine) {
     sync_machine();
     sync_machine();
@@ -156,11 +156,11 @@ void Fixtures::settle() const {
 }
 
 void Fixtures::forget_names() const {
-  settle();
+  write_back();
   drop_names();
-  // A FUSE daemon hears of the forgotten inodes in FORGET requests and only then lets go of what it
-  // holds on the filesystem below. Let it finish, so that those go too and none of that work falls
-  // into the timed part.
+  // A FUSE daemon gets FORGET requests for the dropped inodes and only then closes its files on the
+  // filesystem below. Wait for it, so that those inodes are dropped, too, and the work is not
+  // timed.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   drop_names();
 }

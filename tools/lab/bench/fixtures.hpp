@@ -64,12 +64,11 @@ std::vector<std::string> file_names(unsigned count);
 // Creates each name in `directory` as an empty file. Fails with EEXIST.
 void create_empty(const std::string& directory, const std::vector<std::string>& names);
 
-// What is written back so that none of our pages are dirty: everything on the machine, unless all
-// places keep their files on the reference's filesystem, where the work of other processes
-// disturbs less.
+// What Fixtures::write_back() writes back: all filesystems of the machine, or only the filesystem
+// of the reference if all places keep their files there. That is disturbed less by other processes.
 enum class SyncScope { Machine, ReferenceFilesystem };
 
-// The nouns return the path of a fixture, which they make on their first call.
+// Each function named after a fixture returns its path and creates it on the first call.
 class Fixtures {
  public:
   // `shared` is a directory on the reference filesystem for what all places read.
@@ -86,11 +85,11 @@ class Fixtures {
   // partly chance, and a file kept for the whole run would bias every sample.
   std::string fresh_large_file() const;
 
-  // A path for `name` in the place's scratch directory. Makes nothing.
+  // A path for `name` in the scratch directory of the place. Creates nothing.
   std::string path(const std::string& name) const { return place_.scratch + "/" + name; }
 
-  // Leaves nothing dirty, so that one measurement does not pay for the one before.
-  void settle() const;
+  // Writes back dirty pages, so that one measurement does not pay for the one before.
+  void write_back() const;
 
   // Makes the kernel, and so a FUSE daemon, forget names and inodes.
   void forget_names() const;

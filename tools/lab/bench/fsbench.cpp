@@ -43,7 +43,7 @@ constexpr HelpText kHelp{
       --workdir DIR         where --sluice creates them (/var/tmp)
       --variant NAME:FLAGS  measure one more sluice mount, with FLAGS added; repeatable
       --no-mergerfs         leave mergerfs out even if it is installed
-  -h, --help                this list; the whole description
+  -h, --help                short help (-h) or full help (--help)
 )",
     .details = R"(
 Measures the same filesystem work in several directories, side by side in one run. The
@@ -57,7 +57,7 @@ docs/benchmarks.md describes the rows.
 Examples:
   sluice-lab fsbench native=/data/plain sluice=/mnt/pool --pid sluice=4711
   sluice-lab fsbench --sluice /usr/bin/sluice --workdir /data --json result.json
-  sluice-lab fsbench --sluice /usr/bin/sluice --variant served:--no-passthrough \
+  sluice-lab fsbench --sluice /usr/bin/sluice --variant served:--debug=passthrough=off \
       --only seq-read,rand-read
 
 Exit status: 0 measured, whether goals were met or not; 1 failed; 2 wrong usage; 128+N
@@ -85,7 +85,7 @@ struct Options {
   bool mergerfs = true;
 };
 
-// What the command line says, before it is understood.
+// The options as given, before they are parsed.
 struct RawOptions {
   std::vector<std::string> directories, pids, variants;
   std::string only;
@@ -199,8 +199,8 @@ void declare(Arguments& arguments, RawOptions& raw, Options& options) {
   arguments.flag("--no-mergerfs", raw.no_mergerfs);
 }
 
-// Everything that has to go away at the end. Members go in reverse: scratch directories, mounts,
-// the work area.
+// Everything that is removed at the end, in reverse order of the members: scratch directories,
+// mounts, the work area.
 struct Site {
   std::unique_ptr<ScratchDirectory> area;
   std::vector<std::unique_ptr<Mount>> mounts;
@@ -209,7 +209,7 @@ struct Site {
 
   void add_mount(const std::string& name, std::unique_ptr<Mount> mount) {
     const std::string& directory = mount->mount_point();
-    // No ScratchDirectory: the whole area goes, and faster from below than through the mount.
+    // No ScratchDirectory: the whole work area is removed, which is faster than through the mount.
     places.push_back({name, directory, make_temp_directory(directory, "fsbench."), mount->daemon(),
                       to_string(mount->command())});
     mounts.push_back(std::move(mount));
@@ -222,11 +222,11 @@ struct Site {
   }
 };
 
-void stop_if_asked(HeldSignals& signals) {
+void stop_if_asked(BlockedSignals& signals) {
   if (signals.arrived() != 0) throw Failure("interrupted");
 }
 
-void set_up_mounts(const Options& options, HeldSignals& signals, Site& site) {
+void set_up_mounts(const Options& options, BlockedSignals& signals, Site& site) {
   site.area = std::make_unique<ScratchDirectory>(options.workdir);
   const std::string& area = site.area->path();
   make_directory(area + "/native");
@@ -247,7 +247,7 @@ void set_up_mounts(const Options& options, HeldSignals& signals, Site& site) {
   }
 }
 
-// Our own mounts keep their files beside the native directory; others might keep them anywhere.
+// Mounts made here keep their files on the filesystem of the native directory; others may not.
 SyncScope sync_scope(const std::vector<Place>& places) {
   struct stat reference;
   if (::stat(places.front().directory.c_str(), &reference) < 0) return SyncScope::Machine;
@@ -267,15 +267,16 @@ void write_text(const std::string& path, const std::string& text) {
   close_file(std::move(fd), path);
 }
 
-// Ratios of a few percent mean nothing while others compete for the cores.
+// Differences of a few percent mean nothing while other processes compete for the cores.
 void warn_if_busy() {
   double load = 0;
   const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   if (::getloadavg(&load, 1) != 1 || load < 0.5 * double(cores)) return;
-  std::fprintf(stderr,
-               "sluice-lab: fsbench: the machine is busy (load %.1f on %ld cores): expect noise; "
-               "see --best\n",
-               load, cores);
+  std::fprintf(
+      stderr,
+      "sluice-lab: fsbench: the machine is busy (load %.1f on %ld cores): results will be noisy; "
+      "see --best\n",
+      load, cores);
 }
 
 // The measuring process.
@@ -297,7 +298,7 @@ int measure_and_report(const Options& options, const std::vector<Place>& places)
 }
 
 int run_benchmark(const Options& options) {
-  HeldSignals signals;
+  BlockedSignals signals;
   int status = kFailed;
   try {
     Site site;
@@ -330,7 +331,7 @@ int command_fsbench(int argc, char** argv) {
   RawOptions raw;
   Options options;
   declare(arguments, raw, options);
-  // What follows "--" is for sluice mount; the parser would take it for directories.
+  // Arguments after "--" are for sluice mount; the parser would treat them as directories.
   char** const end = argv + argc;
   const bool completes =
       argc > 1 && argv[1] == kCompletionMark;  // "--" may be the word to complete

@@ -45,7 +45,7 @@ constexpr HelpText kHelp{.usage = "sluice-lab heatbench [options]",
       --only PART       one part only: updates, disk or scan
       --workdir DIR     where the stores are created and removed again (/var/tmp)
       --json FILE       also write the figures to FILE
-  -h, --help            this list; the whole description
+  -h, --help            short help (-h) or full help (--help)
 )",
                          .details = R"(
 Measures the cost of access statistics without a mount: counting accesses, storing the
@@ -87,11 +87,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Ids as ext4 tiers make them: a file's neighbours in the directory are nowhere near.
+// Spreads ids as on ext4 tiers, where files of the same directory have distant ids.
 InodeId id_of(std::uint64_t file) { return InodeId{(file + 1) * 0x9E3779B97F4A7C15}; }
 
-// Half of the accesses go to any file, half by rank as Zipf has it: a file of twice the rank gets
-// half as many.
+// Half of the accesses are uniform, half follow Zipf's law: a file of twice the rank gets half as
+// many.
 class Accesses {
  public:
   Accesses(std::uint64_t seed, std::uint64_t files) : state_(seed), files_(files) {
@@ -101,7 +101,7 @@ class Accesses {
   std::uint64_t next() {
     const std::uint64_t bits = random();
     if ((bits & 1) == 0) return (bits >> 1) % files_;
-    // As many accesses to each octave of ranks, and within one to any.
+    // Equally many accesses to each octave of ranks, uniform within an octave.
     const std::uint64_t first = std::uint64_t{1} << (bits >> 1) % (octaves_ + 1);
     return std::min(first + (bits >> 8) % first, files_) - 1;
   }
@@ -131,7 +131,7 @@ void must(const Result<void>& result, const std::string& where) {
   throw_failure(result.error().operation, where);
 }
 
-// What du would say, in bytes. Files that vanish meanwhile count as nothing.
+// The disk usage in bytes, as du prints it. Files that disappear meanwhile are ignored.
 double disk_usage(const std::string& directory) {
   double bytes = 0;
   std::error_code ignored;
@@ -142,8 +142,7 @@ double disk_usage(const std::string& directory) {
   return bytes;
 }
 
-// Of the calling thread, in seconds: unlike the clock on the wall, it knows nothing of others'
-// work.
+// The CPU time of the calling thread in seconds, which does not depend on other processes.
 double processor_time() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -156,7 +155,7 @@ double peak_memory() {
   return 1024.0 * double(usage.ru_maxrss);
 }
 
-// Counting, with a flusher at work.
+// Counts accesses while a thread flushes.
 Figures measure_updates(const Options& options, const std::string& directory) {
   struct alignas(64) Counter {
     std::atomic<std::uint64_t> updates{0};  // written by one thread; no order needed
@@ -169,7 +168,7 @@ Figures measure_updates(const Options& options, const std::string& directory) {
     for (const Counter& counter : counters) sum += counter.updates.load(std::memory_order_relaxed);
     return sum;
   };
-  std::atomic<bool> stop{false};     // asks the threads to end; no data goes with it
+  std::atomic<bool> stop{false};     // asks the threads to end; orders no data
   std::atomic<double> processor{0};  // a sum
   double longest_flush = 0;
   double slowest_second = 1e300;
@@ -231,7 +230,7 @@ Figures measure_updates(const Options& options, const std::string& directory) {
           {"peak_memory_bytes", "  peak memory of the process", peak_memory(), "B"}};
 }
 
-// Waits until RocksDB has done what it does by itself, as far as the size of its files tells.
+// Waits until RocksDB has finished its background work: until the size of its files stays the same.
 void wait_until_idle(const std::string& directory) {
   double size = -1;
   for (int i = 0, quiet = 0; i < 120 && quiet < 3; ++i) {
@@ -242,7 +241,7 @@ void wait_until_idle(const std::string& directory) {
   }
 }
 
-// Stands still between calls of advance().
+// A clock that changes only in advance().
 class SteppedClock final : public sluice::Clock {
  public:
   std::int64_t seconds() const override { return 1'700'000'000 + seconds_; }
@@ -255,7 +254,7 @@ class SteppedClock final : public sluice::Clock {
   std::int64_t seconds_ = 0;
 };
 
-// The heat of many files on disk: written once, then each a second time.
+// Writes the heat of many files to disk, then updates each of them.
 Figures measure_disk(const Options& options, const std::string& directory) {
   constexpr std::uint64_t kBetweenFlushes = 1'000'000;
   auto store = open_store(directory);
@@ -304,8 +303,7 @@ Figures measure_disk(const Options& options, const std::string& directory) {
           {"walk_per_second", "  walk over all", walk_rate, "/s"}};
 }
 
-// The processor time of a call, in nanoseconds, while each thread makes as many as it can for a
-// second.
+// The CPU time of a call in nanoseconds, measured while each thread makes calls for a second.
 double cost_of(unsigned threads, const std::function<void(unsigned thread, unsigned i)>& call) {
   std::atomic<std::uint64_t> calls{0};  // sums; no order needed
   std::atomic<double> nanoseconds{0};
@@ -330,7 +328,7 @@ double cost_of(unsigned threads, const std::function<void(unsigned thread, unsig
 Figures measure_scan_detector(const Options& options) {
   ScanDetector detector({});
   const pid_t self = ::getpid();
-  // One process with many threads meets on one entry; several processes do not.
+  // Threads of one process share one entry of the table; several processes do not.
   const double one = cost_of(1, [&](unsigned, unsigned i) { detector.counts(self, i % 2 == 0); });
   const double apart = cost_of(options.threads, [&](unsigned thread, unsigned i) {
     detector.counts(self + pid_t(thread), i % 2 == 0);
@@ -338,7 +336,8 @@ Figures measure_scan_detector(const Options& options) {
   const double together =
       cost_of(options.threads, [&](unsigned, unsigned i) { detector.counts(self, i % 2 == 0); });
   const double process = cost_of(1, [&](unsigned, unsigned) { detector.process_of(self); });
-  // Every call a new opener, so that /proc is read each time: what happens once a second.
+  // Each call is from a new process, so that /proc is read each time. Normally that happens once a
+  // second.
   SteppedClock clock;
   ScanDetector forgetful({}, clock);
   const double look_up = cost_of(1, [&](unsigned, unsigned) {
@@ -427,7 +426,7 @@ int measure_and_report(const Options& options, const std::string& scratch) {
 }
 
 int run_benchmark(const Options& options) {
-  HeldSignals signals;
+  BlockedSignals signals;
   int status = kFailed;
   try {
     const std::string scratch = make_temp_directory(options.workdir, "heatbench.");

@@ -27,7 +27,7 @@ struct MountEntry {
   std::string type;
 };
 
-// mountinfo writes a space as \040, and likewise tab, newline and backslash.
+// mountinfo escapes spaces, tabs, newlines and backslashes as \ooo.
 std::string unescape(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -105,8 +105,8 @@ pid_t sluice_pid(const std::string& binary, const std::string& mount_point) {
   return status["pid"].get<pid_t>();
 }
 
-// The process whose arguments end in `mount_point`. mergerfs's own user.mergerfs.pid is no help: it
-// names the process from before it went into the background.
+// The process whose arguments end in `mount_point`. user.mergerfs.pid cannot be used: it is the
+// process before mergerfs went into the background.
 std::optional<pid_t> mergerfs_pid(const std::string& mount_point) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
@@ -119,7 +119,7 @@ std::optional<pid_t> mergerfs_pid(const std::string& mount_point) {
   return std::nullopt;
 }
 
-// "mergerfs version: 2.33.5" is too old: it refuses to start with an option it does not know.
+// "mergerfs version: 2.33.5" is too old: it refuses to start with unknown options.
 bool mergerfs_has_passthrough() {
   const std::string answer = run_within({"mergerfs", "-V"}, kCommandLimit);
   const std::size_t digit = answer.find_first_of("0123456789");
@@ -137,7 +137,7 @@ std::string filesystem_type(const std::string& path) {
   const std::string real = std::filesystem::canonical(path, error).string();
   MountEntry best;
   for (const MountEntry& entry : mount_table()) {
-    // Not shorter is better: of two mounts on one point the later one hides the other.
+    // "Not shorter", because of two mounts at the same point the later one hides the other.
     if (is_below(real, entry.mount_point) && entry.mount_point.size() >= best.mount_point.size())
       best = entry;
   }
@@ -151,7 +151,7 @@ ScratchDirectory::~ScratchDirectory() {
   if (path_.empty()) return;
   for (const MountEntry& entry : mount_table()) {
     if (!is_below(entry.mount_point, path_)) continue;
-    std::fprintf(stderr, "fsbench: %s is left behind: %s is still mounted\n", path_.c_str(),
+    std::fprintf(stderr, "fsbench: cannot remove %s: %s is still mounted\n", path_.c_str(),
                  entry.mount_point.c_str());
     return;
   }
@@ -166,7 +166,8 @@ Mount::Mount(Command mount, Command unmount, std::string mount_point)
   try {
     run_within(mount_, kCommandLimit);
     for (int tries = 0; !is_mounted(mount_point_); ++tries) {
-      if (tries == 100) throw Failure(to_string(mount_) + ": succeeded, but nothing is mounted");
+      if (tries == 100)
+        throw Failure(to_string(mount_) + ": the command succeeded, but nothing is mounted");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   } catch (...) {
@@ -184,17 +185,18 @@ void Mount::set_daemon(pid_t pid) {
 
 void Mount::unmount() noexcept {
   try {
-    // A command of the measuring process that is just ending can keep the mount busy for a moment.
+    // A command of the measuring process that is ending can keep the mount busy for a short time.
     for (int tries = 0; is_mounted(mount_point_) && tries < 5; ++tries) {
       if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
       succeeds(unmount_);
     }
     if (is_mounted(mount_point_)) {
-      std::fprintf(stderr, "fsbench: %s does not unmount; detaching it\n", mount_point_.c_str());
+      std::fprintf(stderr, "fsbench: cannot unmount %s; detaching it\n", mount_point_.c_str());
       succeeds(lazy_unmount(mount_point_));
     }
     if (process_ && !process_->wait_ended(kDaemonExitLimit)) {
-      std::fprintf(stderr, "fsbench: the daemon of %s (pid %d) outlived its mount; killing it\n",
+      std::fprintf(stderr,
+                   "fsbench: the daemon of %s (pid %d) did not end after the unmount; killing it\n",
                    mount_point_.c_str(), static_cast<int>(*pid_));
       process_->kill();
     }

@@ -38,7 +38,7 @@ void make_files(const std::string& directory, const FileSet& set) {
     UniqueFd fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
     for (std::uint64_t done = 0; done < set.bytes; done += block.size()) {
       for (std::size_t i = 0; i < block.size(); i += 8) {
-        state = state * 6364136223846793005 + 1442695040888963407;  // so that nothing is all zero
+        state = state * 6364136223846793005 + 1442695040888963407;  // so that no block is all zero
         std::memcpy(&block[i], &state, sizeof state);
       }
       write_at(fd, block, static_cast<off_t>(done * set.stretch), path);

@@ -16,8 +16,8 @@ struct FileSet {
   std::string title;
   unsigned files;
   std::uint64_t bytes;    // of data in each
-  std::uint64_t stretch;  // 1: no holes; else each block of data is followed by holes, so that the
-                          // file is this often as long
+  std::uint64_t stretch;  // 1: no holes; otherwise each block of data is followed by a hole, and
+                          // the file is this many times longer
   double data() const { return double(files) * double(bytes); }
 };
 

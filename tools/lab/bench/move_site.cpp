@@ -28,14 +28,14 @@ constexpr std::chrono::seconds kCommandLimit{120};
 constexpr std::chrono::seconds kPassLimit{600};
 constexpr const char* kDropCaches = "/proc/sys/vm/drop_caches";
 
-// A filesystem of its own in a file. The loop device goes when it is unmounted.
+// Makes a filesystem in a file. Its loop device is removed when it is unmounted.
 std::unique_ptr<Mount> mount_disk(const std::string& directory, std::uint64_t bytes,
                                   bool direct_io) {
   const std::string image = directory + ".img";
   make_directory(directory);
   close_file(open_file(image, O_RDWR | O_CREAT | O_EXCL, 0600), image);
   if (::truncate(image.c_str(), static_cast<off_t>(bytes)) < 0) throw_failure("resize", image);
-  // All of it now: what is put off would be written while we measure.
+  // Initialize everything now: lazy initialization would write during the measurement.
   run_within(
       {"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", image},
       kCommandLimit);
@@ -52,7 +52,7 @@ std::unique_ptr<Mount> mount_disk(const std::string& directory, std::uint64_t by
     run_within({"losetup", "-d", device}, kCommandLimit);
     throw;
   }
-  run_within({"losetup", "-d", device}, kCommandLimit);  // once nobody uses it
+  run_within({"losetup", "-d", device}, kCommandLimit);  // takes effect when it is no longer in use
   return mount;
 }
 
@@ -63,7 +63,7 @@ std::uint64_t disk_fact(const std::string& directory, const std::string& name) {
   const std::string path = "/sys/dev/block/" + std::to_string(major(status.st_dev)) + ":" +
                            std::to_string(minor(status.st_dev)) + "/" + name;
   std::uint64_t number = 0;
-  if (!(std::ifstream(path) >> number)) throw Failure("read " + path + ": no number there");
+  if (!(std::ifstream(path) >> number)) throw Failure("read " + path + ": not a number");
   return number;
 }
 
@@ -98,8 +98,8 @@ bool MoveSite::has_direct_io() const {
 std::uint64_t MoveSite::fast_disk_reads() const { return disk_fact(fast(), "stat"); }
 
 void MoveSite::start_cold() const {
-  // Twice: a FUSE daemon lets go of the files below only once it hears that the kernel forgot those
-  // above.
+  // Twice: a FUSE daemon closes its files on the tiers only after the kernel has dropped the inodes
+  // of the mount.
   for (int i = 0; i < 2; ++i) {
     for (const std::string& each : {fast(), slow(), area()}) sync_filesystem(each);
     const UniqueFd fd = open_file(kDropCaches, O_WRONLY);
@@ -124,7 +124,7 @@ bool Pass::is_over(milliseconds limit) {
     if (::poll(&entry, 1, static_cast<int>(std::max<long>(left.count(), 0))) <= 0) return false;
     char piece[65536];
     const ssize_t got = ::read(socket_.get(), piece, sizeof piece);
-    if (got <= 0) throw Failure(path_ + ": the daemon hung up");
+    if (got <= 0) throw Failure(path_ + ": the daemon closed the connection");
     text_.append(piece, static_cast<std::size_t>(got));
     take_lines();
   }
@@ -141,7 +141,7 @@ void Pass::take_lines() {
     if (!line.is_object() || !line.value("done", false)) continue;
     if (line.contains("error")) throw Failure("the pass failed: " + line["error"].dump());
     if (line.value("failed", 0) > 0 || line.value("pending", 0) > 0) {
-      throw Failure("the pass left files where they were: " + line.dump());
+      throw Failure("the pass did not move all files: " + line.dump());
     }
     last_ = std::move(line);
   }

@@ -21,7 +21,7 @@ struct PoolPlace {
   std::string fast, slow;  // the tiers' directories
 };
 
-// Everything that has to go away at the end. Members go in reverse.
+// Everything that is removed at the end, in reverse order of the members.
 class MoveSite {
  public:
   // `direct_io`: I/O of the disks should bypass the page cache of the files that hold them.

@@ -37,7 +37,7 @@ constexpr seconds kCopyLimit{600};
 constexpr std::uint64_t kDiskBytes = 3 * kGiB;
 constexpr double kLeastRate = 0.9;     // the mover's, as a part of that of cp and fsync
 constexpr double kMostLatency = 1.3;   // the 99th percentile, as a multiple of that at rest
-constexpr double kNoisySpread = 0.15;  // rounds further apart than this are worth a word
+constexpr double kNoisySpread = 0.15;  // a larger spread of the rounds is reported
 
 constexpr HelpText kHelp{.usage = "sluice-lab movebench --sluice BINARY [options] [-- FLAG...]",
                          .options = R"(      --sluice BINARY   the sluice to measure
@@ -50,7 +50,7 @@ constexpr HelpText kHelp{.usage = "sluice-lab movebench --sluice BINARY [options
       --no-direct-io    do not bypass it
       --quick           small sizes, to see whether it runs; the numbers mean little
       --json FILE       also write every sample to FILE
-  -h, --help            this list; the whole description
+  -h, --help            short help (-h) or full help (--help)
 )",
                          .details = R"(
 Creates two disks (ext4 on loop devices), mounts pools with a tier on each, and measures
@@ -82,7 +82,7 @@ struct Options {
   }
 };
 
-// Where the measuring happens.
+// The disks and pools that are measured.
 struct Stage {
   const MoveSite& site;
   PoolPlace free, capped;  // pools without a bandwidth and with one
@@ -144,8 +144,8 @@ struct Row {
   double ratio_of(double r, double o) const { return amount > 0 ? r / o : o / r; }
   double ratio(Summary by) const { return ratio_of(by.of(reference), by.of(ours)); }
   bool meets_goal(Summary by) const { return amount > 0 ? ratio(by) >= goal : ratio(by) <= goal; }
-  // Whether the reference differs from itself, between its quartiles, by more than the goal lets
-  // ours differ from it. Nothing follows then, whatever the ratio is.
+  // Whether the quartiles of the reference differ by more than the goal allows the mover to differ
+  // from the reference. If so, the ratio proves nothing.
   bool is_undecided() const {
     std::vector<double> sorted = reference;
     std::sort(sorted.begin(), sorted.end());
@@ -176,7 +176,7 @@ void measure_throughput(const Stage& stage, const Options& options, std::vector<
     for (unsigned round = 0; round < options.rounds; ++round) {
       for (Row* row : {&down, &up}) {
         const Way way = row == &down ? Way::Down : Way::Up;
-        // Who begins changes, so that neither always finds the disks as the other left them.
+        // They take turns to begin, so that neither always runs after the other.
         if (round % 2 == 0) row->reference.push_back(time_cp(stage, set, way));
         row->ours.push_back(time_mover(stage, set, way));
         if (round % 2 != 0) row->reference.push_back(time_cp(stage, set, way));
@@ -189,7 +189,7 @@ void measure_throughput(const Stage& stage, const Options& options, std::vector<
   }
 }
 
-// 4 KiB reads at random places of one file, past the page cache.
+// 4 KiB reads at random offsets of one file, bypassing the page cache.
 class Reader {
  public:
   Reader(std::string path, std::uint64_t blocks) : path_(std::move(path)), blocks_(blocks) {
@@ -200,7 +200,7 @@ class Reader {
   }
   bool is_direct() const { return direct_; }
 
-  // Every block once, so that a disk with a cache has it in there before anything is timed.
+  // Reads every block once, so that all are in the cache of the disk, if it has one.
   void read_through() {
     for (std::uint64_t index = 0; index < blocks_; ++index) {
       read_at(fd_, std::as_writable_bytes(std::span(block_.get(), 1)),
@@ -208,7 +208,7 @@ class Reader {
     }
   }
 
-  // Microseconds of each read, until `is_over` says so, which is asked now and then.
+  // Reads until `is_over` returns true and returns the microseconds of each read.
   std::vector<double> read_until(const std::function<bool()>& is_over) {
     std::vector<double> times;
     while (times.size() % 16 != 0 || !is_over()) {
@@ -408,7 +408,7 @@ int measure_and_report(const Options& options, const Stage& stage) {
 }
 
 int run_benchmark(const Options& options) {
-  HeldSignals signals;
+  BlockedSignals signals;
   int status = kFailed;
   try {
     MoveSite site(options.workdir, kDiskBytes, options.direct_io);

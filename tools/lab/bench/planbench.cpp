@@ -29,7 +29,7 @@ constexpr HelpText kHelp{.usage = "sluice-lab planbench [options]",
       --rounds N   plans for each pool; the median time counts (3)
       --seed N     seed of the random files (1)
       --json FILE  also write every sample to FILE
-  -h, --help       this list; the whole description
+  -h, --help       short help (-h) or full help (--help)
 )",
                          .details = R"(
 Measures the time and memory of the planner over generated files on three tiers, for
@@ -74,8 +74,9 @@ World make_world(const Scene& scene, const Options& options) {
   const auto magnitude = [&](double least, double most) {
     return least * std::pow(most / least, part());
   };
-  constexpr double kScores[kTiers][2] = {{60, 2000}, {6, 90}, {0.001, 8}};  // of those that belong
-  constexpr double kShares[kTiers] = {0.05, 0.20, 0.75};                    // of the files
+  constexpr double kScores[kTiers][2] = {
+      {60, 2000}, {6, 90}, {0.001, 8}};                   // of files on the right tier
+  constexpr double kShares[kTiers] = {0.05, 0.20, 0.75};  // of the files
 
   World world;
   world.tiers.resize(kTiers);
@@ -145,8 +146,8 @@ Row measure(const Scene& scene, const Options& options) {
   const World world = make_world(scene, options);
   Row row{&scene, {}, 0};
   for (unsigned round = 0; round < options.rounds; ++round) {
-    // What the last round freed is given back, and the peak forgotten, so that each round starts
-    // even.
+    // Return freed memory to the system and reset the peak, so that all rounds start with the same
+    // state.
     ::malloc_trim(0);
     std::ofstream("/proc/self/clear_refs") << "5";
     const std::uint64_t before = memory("VmRSS:");
@@ -197,7 +198,7 @@ int run(const Options& options) {
   if (options.json_file.empty()) return 0;
   std::ofstream file(options.json_file);
   if (file << format_json(rows, options) << std::flush) return 0;
-  return fail(kVerb, "can't write " + options.json_file);
+  return fail(kVerb, "cannot write " + options.json_file);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ bool wait_readable(const UniqueFd& fd, std::chrono::milliseconds limit) {
   return ::poll(&entry, 1, static_cast<int>(limit.count())) > 0;
 }
 
-// What a child does first: it dies with us, and signals end it.
+// Called first in a child: it ends when its parent ends, and signals end it.
 void become_child() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   sigset_t none;
@@ -101,7 +101,7 @@ void run(const Command& command) {
 }
 
 std::string run_within(const Command& command, std::chrono::seconds limit) {
-  // A file, not a pipe: a daemon that keeps its parent's stdout would keep a pipe open for ever.
+  // A file, not a pipe: a daemon that inherits stdout would keep the pipe open.
   UniqueFd output(::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!output) throw_failure("make a temporary file in", "/tmp");
   const pid_t pid = start(command, output.get());
@@ -109,7 +109,8 @@ std::string run_within(const Command& command, std::chrono::seconds limit) {
   if (!ended) ::kill(pid, SIGKILL);
   const int status = wait_status(pid);
   if (!ended) {
-    throw Failure(to_string(command) + ": no end after " + std::to_string(limit.count()) + " s");
+    throw Failure(to_string(command) + ": not finished after " + std::to_string(limit.count()) +
+                  " s");
   }
   require_success(command, status);
   std::string text(static_cast<std::size_t>(::lseek(output.get(), 0, SEEK_END)), '\0');
@@ -127,16 +128,16 @@ void ProcessHandle::kill() const {
   if (pidfd_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
-HeldSignals::HeldSignals() {
-  sigset_t held;
-  sigemptyset(&held);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&held, signal);
-  ::sigprocmask(SIG_BLOCK, &held, nullptr);
-  signals_ = UniqueFd(::signalfd(-1, &held, SFD_CLOEXEC | SFD_NONBLOCK));
+BlockedSignals::BlockedSignals() {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&blocked, signal);
+  ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+  signals_ = UniqueFd(::signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) throw_failure("signalfd", "");
 }
 
-int HeldSignals::arrived() {
+int BlockedSignals::arrived() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (arrived_ == 0) arrived_ = static_cast<int>(info.ssi_signo);
@@ -144,7 +145,7 @@ int HeldSignals::arrived() {
   return arrived_;
 }
 
-int HeldSignals::supervise(const std::function<int()>& work) {
+int BlockedSignals::supervise(const std::function<int()>& work) {
   std::fflush(nullptr);
   const pid_t pid = ::fork();
   if (pid < 0) throw_failure("fork", "the measuring process");
@@ -152,7 +153,7 @@ int HeldSignals::supervise(const std::function<int()>& work) {
     become_child();
     const int status = work();
     std::fflush(nullptr);
-    ::_exit(status);  // no destructors: what they would remove belongs to the parent
+    ::_exit(status);  // without destructors: the parent removes the mounts and directories
   }
   const UniqueFd child = open_pidfd(pid);
   while (arrived() == 0) {

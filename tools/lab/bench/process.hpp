@@ -3,7 +3,7 @@
 //
 // The program is two processes. The first makes the mounts and scratch directories, waits, and
 // removes them; the second measures. So whatever happens to the measuring (a failure, SIGBUS in a
-// mapping, Ctrl-C), someone cleans up.
+// mapping, Ctrl-C), the first process cleans up.
 #pragma once
 
 #include <chrono>
@@ -43,11 +43,11 @@ class ProcessHandle {
   UniqueFd pidfd_;
 };
 
-// While one lives, SIGINT, SIGTERM and SIGHUP wait in a queue instead of ending this process, so
-// that cleaning up is always reached. Children start with the usual signals.
-class HeldSignals {
+// Blocks SIGINT, SIGTERM and SIGHUP during its life, so that they do not end this process before it
+// has cleaned up. Children start with the usual signals.
+class BlockedSignals {
  public:
-  HeldSignals();
+  BlockedSignals();
 
   // The first signal that arrived, or 0.
   int arrived();

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 using Cells = std::vector<std::string>;
 
-// Ratios of single rounds further apart than this part of the ratio are worth a warning.
+// If the ratios of single rounds differ by more than this part of the ratio, the report warns.
 constexpr double kNoisySpread = 0.15;
 
 bool is_noisy(const RowResult& result, std::size_t place) {
@@ -60,7 +60,7 @@ std::string ratio_cell(const RowResult& result, std::size_t place) {
   return format_ratio(result.row->unit, *ratio) + (is_noisy(result, place) ? " ~" : "");
 }
 
-// "yes", "no", or with several places to judge the names of those that miss: "no: a, b".
+// "yes" or "no"; with several places, "no" and the names of those that miss the goal: "no: a, b".
 std::string verdict_cell(const RowResult& result, const std::vector<Place>& places) {
   unsigned judged = 0;
   std::string missing;

@@ -97,7 +97,7 @@ unsigned count_entries(const std::string& directory, std::vector<std::byte>& buf
   }
 }
 
-// As find(1) does: every name is lstat'ed. Returns the number of regular files below.
+// Like find(1), calls lstat for every name. Returns the number of regular files below.
 unsigned walk(int parent, const char* name, const std::string& path) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) throw_failure("open", path);
@@ -125,7 +125,7 @@ unsigned walk(int parent, const char* name, const std::string& path) {
 
 Answer read_sequentially(const Sample& sample) {
   const std::string path = sample.fixtures.fresh_large_file();
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   warm(path);
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::vector<Block> buffer(kBlocksARead);
@@ -144,7 +144,7 @@ Answer write_sequentially(const Sample& sample) {
   const std::uint64_t blocks = sample.sizes.file_blocks;
   Stopwatch watch;
   for (unsigned pass = 0; pass < sample.passes; ++pass) {
-    sample.fixtures.settle();
+    sample.fixtures.write_back();
     watch.start();
     write_blocks(path, blocks);
     watch.stop();
@@ -158,7 +158,7 @@ Answer write_sequentially(const Sample& sample) {
 
 Answer read_randomly(const Sample& sample) {
   const std::string path = sample.fixtures.fresh_large_file();
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   warm(path);
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::vector<Block> buffer(1);
@@ -184,8 +184,7 @@ Answer write_randomly(const Sample& sample) {
   std::vector<Block> buffer(1, Block::make(0));
   Stopwatch watch;
   for (unsigned pass = 0; pass < sample.passes; ++pass) {
-    sample.fixtures
-        .settle();  // in each pass, or the kernel would begin to hold back whoever dirties so much
+    sample.fixtures.write_back();  // in each pass, or the kernel would throttle the writer
     warm(path);
     std::vector<std::uint64_t> written(operations);
     RandomBlocks random(sample.round * 1000 + pass, sample.sizes.file_blocks);
@@ -197,7 +196,7 @@ Answer write_randomly(const Sample& sample) {
       write_at(fd, std::as_bytes(std::span(buffer)), offset_of(written[i]), path);
     }
     watch.stop();
-    // The last write to a block is the one that counts: from the end, the first to be seen.
+    // The last write to a block determines its content, so the writes are checked from the end.
     std::set<std::uint64_t> seen;
     for (std::uint64_t i = operations; i > operations - std::min<std::uint64_t>(operations, 1000);
          --i) {
@@ -211,7 +210,7 @@ Answer write_randomly(const Sample& sample) {
 
 Answer read_mapped(const Sample& sample) {
   const std::string path = sample.fixtures.fresh_large_file();
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   warm(path);
   const UniqueFd fd = open_file(path, O_RDONLY);
   const std::uint64_t length = sample.sizes.file_blocks * sizeof(Block);
@@ -233,7 +232,7 @@ Answer read_mapped(const Sample& sample) {
 Answer stat_known(const Sample& sample) {
   const std::string directory = sample.fixtures.flat_directory();
   const auto names = file_names(sample.sizes.files);
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   const UniqueFd parent = open_directory(directory);
   stat_files(parent, names, directory);
   Stopwatch watch;
@@ -266,11 +265,11 @@ Answer create_and_unlink(const Sample& sample, Timed timed) {
   Stopwatch unlink;
   for (unsigned pass = 0; pass < sample.passes; ++pass) {
     make_directory(directory);
-    sample.fixtures.settle();
+    sample.fixtures.write_back();
     create.start();
     create_empty(directory, names);
     create.stop();
-    sample.fixtures.settle();
+    sample.fixtures.write_back();
     unlink.start();
     remove_files(directory, names);
     unlink.stop();
@@ -299,7 +298,7 @@ Answer list_cold(const Sample& sample) {
 Answer read_directory(const Sample& sample) {
   const std::string directory = sample.fixtures.flat_directory();
   std::vector<std::byte> buffer(32 * 1024);  // as glibc's readdir
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   unsigned entries = count_entries(directory, buffer);
   expect(entries == sample.sizes.files, "listed a wrong number of names", directory);
   entries = 0;
@@ -326,7 +325,7 @@ Answer read_small_files(const Sample& sample) {
       expect(buffer[0].words[0] == Block::stamp(0), "read wrong data", directory);
     }
   };
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   read_each();
   Stopwatch watch;
   watch.start();
@@ -343,7 +342,7 @@ Answer untar(const Sample& sample) {
   const std::string tarball = sample.fixtures.tarball();
   const std::string target = untar_target(sample);
   make_directory(target);
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   warm(tarball);
   Stopwatch watch;
   watch.start();
@@ -354,9 +353,9 @@ Answer untar(const Sample& sample) {
 
 Answer remove_tree(const Sample& sample) {
   const std::string target = untar_target(sample);
-  if (::access(target.c_str(), F_OK) != 0) untar(sample);  // else the untar row left it
-  sample.fixtures.settle();
-  // In the cache, wherever it was made and however long ago.
+  if (::access(target.c_str(), F_OK) != 0) untar(sample);  // otherwise left by the untar row
+  sample.fixtures.write_back();
+  // Read it into the cache, because it may have been made long ago.
   walk(AT_FDCWD, target.c_str(), target);
   Stopwatch watch;
   watch.start();
@@ -393,7 +392,7 @@ Answer daemon_memory(const Sample& sample) {
 
 Answer append_synced(const Sample& sample) {
   const std::string path = sample.fixtures.path("appended");
-  sample.fixtures.settle();
+  sample.fixtures.write_back();
   UniqueFd fd = open_file(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
   const std::vector<Block> buffer(1, Block::make(0));
   const unsigned appends = sample.passes * sample.sizes.appends;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The rows of the table: what is measured, in what unit, and how good is good enough.
+// The rows of the table: what is measured, its unit and its goal.
 #pragma once
 
 #include <optional>

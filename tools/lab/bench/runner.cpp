@@ -37,7 +37,7 @@ double in_unit(Unit unit, const Measured& measured, unsigned passes) {
   return 0;
 }
 
-// Words for whoever waits: a line that is rewritten on a terminal, else one line a row.
+// Progress on stderr: a line that is rewritten on a terminal, otherwise one line per row.
 class Progress {
  public:
   explicit Progress(std::size_t steps) : steps_(steps) {}
@@ -112,8 +112,8 @@ class Runner {
   }
 
  private:
-  // Does the work once everywhere, unrecorded: it makes the fixtures, and tells how often the
-  // reference must repeat the work for a sample that is long enough.
+  // Does the work once in every place without recording it: this creates the fixtures and shows how
+  // often the reference must repeat the work for a sample that is long enough.
   unsigned calibrate(const Row& row) {
     double seconds = plan_.sizes.least_seconds;
     for (std::size_t place = 0; place < places_.size(); ++place) {
@@ -131,7 +131,7 @@ class Runner {
     const std::string what =
         "round " + std::to_string(round + 1) + "/" + std::to_string(plan_.rounds);
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      // Another place begins each round, so that none always follows the same neighbour.
+      // Each round begins with another place, so that no place always follows the same one.
       const std::size_t place = (i + round) % places_.size();
       progress_.step(row, what, places_[place].name);
       const auto measured =

@@ -30,8 +30,8 @@ struct RowResult {
   std::optional<double> value(std::size_t place) const;  // the one that `summary` asks for
   // Value against value: a rate as a part of the reference's, a time as a multiple of it.
   std::optional<double> ratio(std::size_t place) const;
-  // The same of each round by itself: neighbours in time, so their spread is the noise of the
-  // machine.
+  // The same for each single round. Its samples are close in time, so the spread of these ratios is
+  // the noise of the machine.
   std::vector<double> round_ratios(std::size_t place) const;
   // Nothing if the row has no goal or the place no value.
   std::optional<bool> meets_goal(std::size_t place) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The system calls of the benchmark, each of which works or ends the run.
+// The system calls of the benchmark. Each either succeeds or ends the run.
 //
-// Failures are exceptions here, unlike in the daemon: no C frame calls us, no failure is an
-// everyday answer, and the timed loops stay free of code that passes errors along.
+// Failures are exceptions here, unlike in the daemon: no C code calls these functions, failures are
+// not expected, and the timed loops contain no code for error handling.
 #pragma once
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 
 namespace sluice::bench {
 
-// What went wrong, in a sentence fit for the user: "open /mnt/x: No space left on device (ENOSPC)".
+// A failure with a message for the user: "open /mnt/x: No space left on device (ENOSPC)".
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

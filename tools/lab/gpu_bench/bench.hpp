@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
 // Word `index` of the test file: splitmix64, so that no two words are the same.
 std::uint64_t pattern_word(std::uint64_t index);
-// How many of `words` are not those of the file from word `first` on.
+// The number of `words` that differ from the file's content, starting with word `first`.
 std::uint64_t count_wrong(const std::uint64_t* words, std::uint64_t count, std::uint64_t first);
 
 // The test file, created if it is missing: in the directory `path`, or at `path` itself. EEXIST if
@@ -45,7 +45,7 @@ double drop_from_cache(const TestFile& file);
 // offsets may be used at once.
 class Target {
  public:
-  // `device` null: host memory.
+  // A null `device` stands for host memory.
   static Result<std::unique_ptr<Target>> create(Device* device, std::uint64_t bytes);
   ~Target();
   Target(const Target&) = delete;
@@ -58,8 +58,8 @@ class Target {
 
   // Overwrites the memory, so that a read that does nothing is detected.
   Result<void> clear(std::uint64_t offset, std::uint64_t length);
-  // How many words there are not those of the file at `file_offset`; on the GPU by a kernel, or
-  // after copying them back if it can't be loaded. REQUIRES: all are multiples of 8.
+  // The number of words that differ from the file at `file_offset`. A GPU kernel counts them; if it
+  // can't be loaded, they are copied back. REQUIRES: all arguments are multiples of 8.
   Result<std::uint64_t> wrong_words(std::uint64_t offset, std::uint64_t length,
                                     std::uint64_t file_offset);
   bool checks_on_gpu() const { return kernel_ != nullptr; }
@@ -83,7 +83,7 @@ class Target {
   UniqueFd memfd_;
   CUmodule module_ = nullptr;
   CUfunction kernel_ = nullptr;
-  CUdeviceptr count_ = 0;  // where the kernel counts
+  CUdeviceptr count_ = 0;  // the kernel's counter
 };
 
 // A way from the file to a target. Threads: read() may be called from several at once.
@@ -94,16 +94,16 @@ class Way {
   Way(const Way&) = delete;
   Way& operator=(const Way&) = delete;
 
-  // "daemon staged"
+  // The name, such as "daemon staged".
   const std::string& name() const { return name_; }
-  // False: it moves bytes, but not from the file to the target.
+  // False: it transfers bytes, but not from the file to the target.
   bool is_checked() const { return is_checked_; }
   // Reads the whole range, or fails.
   virtual Result<void> read(std::uint64_t file_offset, std::uint64_t length,
                             std::uint64_t offset) = 0;
   // Unmaps the pages of the file that it has mapped: those can't be dropped.
   virtual void rest() {}
-  // Of the last read, "mapped: ..."; empty if there is nothing to say.
+  // The route of the last read, such as "mapped: ..."; empty if there is none.
   virtual std::string route() const { return {}; }
 
  private:
@@ -112,7 +112,7 @@ class Way {
 };
 using WayPtr = std::unique_ptr<Way>;
 
-// Everything that the ways share.
+// Shared by all ways.
 struct Bench {
   TestFile file;
   std::unique_ptr<Engine> engine;  // this process's own
@@ -121,24 +121,24 @@ struct Bench {
   std::string why_no_cufile;
   std::unique_ptr<Target> target;
   std::unique_ptr<PinnedMemory> pinned;  // null without a GPU
-  std::vector<std::byte> plain;          // in its place then
-  unsigned threads = 8;                  // for what is done by several
+  std::vector<std::byte> plain;          // used instead then
+  unsigned threads = 8;                  // for ways with several threads
 
   // 64 MiB of host memory, pinned if there is a GPU, aligned for O_DIRECT.
   std::byte* staging() const;
 };
 inline constexpr std::uint64_t kStaging = 64 << 20;
 
-// What others do. Each fails if it can't be done here.
+// Ways of other libraries. Each fails if it is not possible here.
 Result<WayPtr> copy_way(const Bench& bench,
                         std::uint64_t piece);  // from pinned memory: the ceiling
 Result<WayPtr> mmap_way(const Bench& bench);   // mmap and a plain copy
 // O_DIRECT preads to pinned memory, by several threads.
 Result<WayPtr> disk_way(const Bench& bench, std::uint64_t piece);
-// O_DIRECT in the flags is for what is not cached.
+// O_DIRECT in the flags is for uncached reads.
 Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t piece,
                           int open_flags = 0);
-// What we do: by the daemon's ioctls, and by the engine in this process.
+// Our ways: the daemon's ioctls, and the engine in this process.
 Result<WayPtr> daemon_way(const Bench& bench, Route route);
 Result<WayPtr> engine_way(const Bench& bench, Route route);
 
@@ -147,7 +147,7 @@ Result<void> write_by_daemon(const Bench& bench, const UniqueFd& file);
 Result<void> write_by_engine(const Bench& bench, const UniqueFd& file);
 Result<void> write_by_pwrite(const Bench& bench, const UniqueFd& file);
 
-// Runs `work(thread)` on `count` threads; the first error.
+// Runs `work(thread)` on `count` threads. Returns the first error.
 Result<void> in_parallel(unsigned count, const std::function<Result<void>(unsigned)>& work);
 
 }  // namespace sluice::gpu_bench

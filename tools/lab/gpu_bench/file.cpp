@@ -95,7 +95,7 @@ Result<void> write_pattern(const UniqueFd& fd, std::uint64_t size) {
     const std::uint64_t wanted = std::min(kPiece, size - at);
     const ssize_t wrote = ::pwrite(fd.get(), words.data(), wanted, static_cast<off_t>(at));
     if (wrote < 0) return Error::last("write the test file");
-    // Pieces begin at multiples of 8; a short write is done again from there.
+    // Pieces begin at multiples of 8, so a short write is repeated from there.
     at += static_cast<std::uint64_t>(wrote) & ~std::uint64_t{7};
     if (line.is_due()) {
       line.show("making the test file: " + format_size(at) + " of " + format_size(size));
@@ -105,7 +105,7 @@ Result<void> write_pattern(const UniqueFd& fd, std::uint64_t size) {
   return {};
 }
 
-// Whether the file begins and ends as one of ours of this size does.
+// True if the file begins and ends like a test file of this size.
 bool is_ours(const UniqueFd& fd, std::uint64_t size) {
   struct stat status {};
   if (::fstat(fd.get(), &status) < 0 || static_cast<std::uint64_t>(status.st_size) != size) {
@@ -149,17 +149,17 @@ std::uint64_t count_wrong(const std::uint64_t* words, std::uint64_t count, std::
 Result<TestFile> prepare_file(const std::string& given, std::uint64_t size) {
   struct stat status {};
   const bool exists = ::stat(given.c_str(), &status) == 0;
-  if (!exists && errno != ENOENT) return Error::last("look at the path");
+  if (!exists && errno != ENOENT) return Error::last("stat the path");
   TestFile file;
   file.path = real_path(given) + (exists && S_ISDIR(status.st_mode) ? kFileName : "");
   file.size = size;
   UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd && errno != ENOENT) return Error::last("open the test file");
   if (!fd || !is_ours(fd, size)) {
-    // Named as ours it may be one of another size; anything else is somebody's.
-    if (fd && !file.path.ends_with(kFileName)) return Error(EEXIST, "make the test file");
+    // A file with our name may have another size. Any other file belongs to the user.
+    if (fd && !file.path.ends_with(kFileName)) return Error(EEXIST, "create the test file");
     fd.reset(::open(file.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!fd) return Error::last("make the test file");
+    if (!fd) return Error::last("create the test file");
     SLUICE_TRY(write_pattern(fd, size));
   }
   const auto location = read_attribute(file.path, "user.sluice.location");
@@ -190,7 +190,7 @@ Result<std::unique_ptr<Target>> Target::create(Device* device, std::uint64_t byt
     target->memfd_.reset(::memfd_create("sluice-gpu-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!target->memfd_ || ::ftruncate(target->memfd_.get(), static_cast<off_t>(bytes)) < 0 ||
         ::fcntl(target->memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) < 0) {
-      return Error::last("make host memory");
+      return Error::last("allocate host memory");
     }
     void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, target->memfd_.get(), 0);
     if (at == MAP_FAILED) return Error::last("map host memory");

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Less than this is the page cache's own doing (a page of an index, a race with read-ahead).
+// Less than this is caused by the page cache itself (a page of an index, a race with read-ahead).
 constexpr double kStillCold = 0.01;
 
 std::string fixed(double value, int digits) {
@@ -26,7 +26,7 @@ double rate_of(const Row& row) {
   return seconds > 0 ? static_cast<double>(row.bytes) / seconds / 1e9 : 0;
 }
 
-// The fastest of a phase whose name begins so; 0 if there is none.
+// The fastest row of a phase whose name begins with `way`; 0 if there is none.
 double best_rate(const Report& report, const std::string& phase, const std::string& way) {
   double best = 0;
   for (const auto& row : report.rows) {
@@ -46,7 +46,7 @@ const Row* find_row(const Report& report, const std::string& phase, const std::s
   return nullptr;
 }
 
-// What the rows of a phase are compared with.
+// The value that the rows of a phase are compared with.
 double reference_of(const Report& report, const std::string& phase) {
   if (phase == "cold") return best_rate(report, phase, "disk");
   if (phase == "write") return best_rate(report, phase, "write(2)");
@@ -112,7 +112,7 @@ std::string small_table(const Style& style, const Report& report) {
                fixed(rate_of(row), 2),
                {remarks(row), row.wrong_words > 0 ? Color::Red : Color::None}});
   }
-  return style.paint(Color::Bold, "sizes, at random places") + "\n" + table.text(style) + "\n";
+  return style.paint(Color::Bold, "sizes, at random offsets") + "\n" + table.text(style) + "\n";
 }
 
 std::string register_line(const Report& report) {
@@ -193,8 +193,8 @@ std::string report_text(const Style& style, const Report& report) {
   const bool has_mark = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const Row& row) { return row.cached > kStillCold; });
   if (has_mark) out += "* not cold: part of the file could not be dropped from the page cache\n\n";
-  // What is promised is promised of GPUs.
-  if (!report.has_gpu) return out + "no GPU: these are figures of host memory\n";
+  // The goals are for GPUs only.
+  if (!report.has_gpu) return out + "no GPU: these figures are for host memory\n";
   for (const auto& bar : bars_of(report)) {
     out += style.paint(bar.is_met() ? Color::Green : Color::Red,
                        bar.is_met() ? "ok      " : "missed  ") +

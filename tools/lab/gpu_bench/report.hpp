@@ -11,7 +11,7 @@
 
 namespace sluice::gpu_bench {
 
-// At the end of a way's name: by a thread that is bound to a core.
+// Appended to the name of a way whose thread is bound to a core.
 inline constexpr const char* kOnOneCore = ", on one core";
 
 struct Row {
@@ -21,12 +21,12 @@ struct Row {
   unsigned threads = 1;
   std::vector<double> seconds = {};     // of one operation, each round
   std::vector<double> cpu_per_gb = {};  // each round
-  std::vector<double> latencies = {};   // of small reads, each
-  double first_seconds = 0;             // of one that is not counted
-  double cached = 0;                    // part that was cached where it should have been cold
+  std::vector<double> latencies = {};   // of each small read
+  double first_seconds = 0;             // of a first operation that is not counted
+  double cached = 0;                    // part that was cached although it should have been cold
   std::uint64_t wrong_words = 0;
   std::string route = {};
-  std::string skipped = {};  // why there are no figures
+  std::string skipped = {};  // the reason if there are no figures
 };
 
 struct Report {

@@ -22,7 +22,7 @@ namespace {
 using std::chrono::duration;
 using std::chrono::steady_clock;
 
-// Processor time of this process and of the daemon.
+// CPU time of this process and of the daemon.
 double cpu_seconds(pid_t daemon) {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -43,9 +43,9 @@ double cpu_seconds(pid_t daemon) {
   return total + (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Keeps the calling thread where it is. The kernel wakes a thread that waits for an answer on an
-// idle core, if the one it was on is at the answer still, and its next request then finds a
-// daemon's thread whose caches know nothing of it.
+// Binds the calling thread to its core. Otherwise, if its core is still busy with the reply, the
+// kernel wakes the thread on an idle core, and its next request goes to another thread of the
+// daemon, with cold caches.
 class OnOneCore {
  public:
   OnOneCore() {
@@ -72,7 +72,7 @@ class Runner {
     const auto is_wanted = [&](std::string_view phase) {
       return std::find(phases.begin(), phases.end(), phase) != phases.end();
     };
-    // Cold first: what the mapped route registers can't be dropped afterwards.
+    // Cold reads come first, because pages that the mapped route has registered can't be dropped.
     if (is_wanted("cold")) cold();
     if (is_wanted("warm")) warm();
     if (is_wanted("sizes")) small();
@@ -100,7 +100,7 @@ class Runner {
         is_missing ? bench_.why_no_cufile : error.text();
   }
 
-  // Makes a row for the way, unless it can't be had here.
+  // Adds a row for the way, unless it is not possible here.
   void enter(std::vector<Contender>& contenders, const std::string& phase, const std::string& name,
              Result<WayPtr> way) {
     if (!way) return skip(phase, name, way.error());
@@ -116,8 +116,8 @@ class Runner {
     }
   }
 
-  // All of them in each round, another one first each time: what a disk gives depends on what was
-  // asked of it a moment ago.
+  // Measures all of them in each round, starting with a different one each time: the speed of a
+  // disk depends on the requests before.
   template <typename Measure>
   void in_turns(std::vector<Contender>& contenders, Measure measure) {
     for (unsigned round = 0; round < rounds_; ++round) {
@@ -128,7 +128,8 @@ class Runner {
     }
   }
 
-  // One read of the whole file, timed and checked. False: it failed, and the row says why.
+  // Reads the whole file once, measures and checks it. False if it failed; the row then has the
+  // reason.
   bool sample(Way& way, Row& row, bool counts) {
     progress_.clear();
     if (progress_.is_terminal()) progress_.show(row.phase + ", " + way.name());
@@ -195,12 +196,12 @@ class Runner {
     enter(contenders, "warm", "mmap", mmap_way(bench_));
     enter_cufile(contenders);
     enter_ours(contenders, "warm", routes_);
-    // The first of each fills caches, and registers the file for the mapped route.
+    // The first read of each way fills caches, and registers the file for the mapped route.
     for (auto& [way, row] : contenders) sample(*way, rows_[row], false);
     in_turns(contenders, [&](Way& way, Row& row) { sample(way, row, true); });
   }
 
-  // cuFile with whichever of its settings is the fastest.
+  // cuFile with its fastest setting.
   void enter_cufile(std::vector<Contender>& contenders) {
     WayPtr best;
     double best_seconds = 0;
@@ -213,7 +214,7 @@ class Runner {
         auto way = cufile_way(bench_, threads, piece);
         if (!way) return skip("warm", "cuFile", way.error());
         Row row{};
-        // The first fills caches.
+        // The first read fills caches.
         if (!sample(**way, row, false) || !sample(**way, row, true)) {
           new_row("warm", (*way)->name(), bench_.file.size).skipped = row.skipped;
           return;
@@ -227,7 +228,7 @@ class Runner {
     enter(contenders, "warm", "cuFile", std::move(best));
   }
 
-  // Reads at random places, by several threads at once, each to its own part of the memory.
+  // Reads at random offsets, by several threads at once, each to its own part of the memory.
   void read_small(Way& way, Row& row, unsigned threads, std::size_t most, duration<double> limit) {
     constexpr std::uint64_t kSlots = 64;
     const std::uint64_t places = bench_.file.size / row.bytes;
@@ -235,7 +236,7 @@ class Runner {
         std::clamp<std::uint64_t>(bench_.target->size() / row.bytes / threads, 1, kSlots);
     struct Mine {
       std::vector<double> latencies;
-      std::vector<std::uint64_t> offsets;  // by slot, what it holds
+      std::vector<std::uint64_t> offsets;  // by slot: the offset that was read into it
     };
     std::vector<Mine> mine(threads);
     const double cpu = cpu_seconds(bench_.file.daemon);
@@ -327,7 +328,7 @@ class Runner {
     }
   }
 
-  // The target has the file's bytes from the reads before.
+  // The target has the file's bytes from earlier reads.
   void write_once(const std::string& path, Row& row,
                   Result<void> (*write)(const Bench&, const UniqueFd&), bool checks) {
     const auto failed = [&](const Error& error) { row.skipped = error.text(); };
@@ -337,7 +338,7 @@ class Runner {
       if (!filled) return failed(filled.error());
     }
     const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!file) return failed(Error::last("make a file to write to"));
+    if (!file) return failed(Error::last("create a file to write to"));
     ::sync();
     const double cpu = cpu_seconds(bench_.file.daemon);
     const auto begin = steady_clock::now();

@@ -14,9 +14,9 @@ namespace sluice::gpu_bench {
 
 inline constexpr std::string_view kPhases[] = {"cold", "warm", "sizes", "write", "register"};
 
-// A row for each phase and way; what can't be measured here has the reason in its row. `routes` are
-// those of ours that are measured warm. Shows its progress on a terminal. REQUIRES: `phases` are of
-// kPhases.
+// Returns a row for each phase and way. If something can't be measured here, the row has the
+// reason. `routes` are our routes that are measured warm. Shows its progress on a terminal.
+// REQUIRES: `phases` are in kPhases.
 std::vector<Row> measure(Bench bench, unsigned rounds, bool quick, std::vector<Route> routes,
                          const std::vector<std::string>& phases);
 

@@ -33,8 +33,8 @@ Result<void> by_pieces(std::uint64_t length, std::uint64_t piece, unsigned threa
   });
 }
 
-// Pinned memory to the GPU, again and again the same 64 MiB: as fast as the bus is. To host memory
-// it is memcpy, by several threads.
+// Copies the same 64 MiB of pinned memory to the GPU again and again, at the speed of the bus. To
+// host memory, several threads use memcpy.
 class CopyWay : public Way {
  public:
   CopyWay(const Bench& bench, std::uint64_t piece)
@@ -108,9 +108,9 @@ class DiskWay : public Way {
                        std::byte* slot = bench_.staging() + thread * piece_;
                        const auto from = static_cast<off_t>(file_offset + at);
                        const ssize_t got = ::pread(fd_.get(), slot, size, from);
-                       if (got < 0) return Error::last("read past the page cache");
+                       if (got < 0) return Error::last("read with O_DIRECT");
                        if (static_cast<std::uint64_t>(got) != size) {
-                         return Error(EIO, "read all of a piece past the page cache");
+                         return Error(EIO, "read a whole piece with O_DIRECT");
                        }
                        return {};
                      });
@@ -122,7 +122,7 @@ class DiskWay : public Way {
   const std::uint64_t piece_;
 };
 
-// cuFile as an application would use it, with threads and pieces of the given number and size.
+// cuFile as an application would use it, with this number of threads and size of pieces.
 class CuFileWay : public Way {
  public:
   CuFileWay(const Bench& bench, UniqueFd fd, std::unique_ptr<CuFileHandle> handle, unsigned threads,
@@ -144,7 +144,7 @@ class CuFileWay : public Way {
                          const auto got =
                              SLUICE_TRY(handle_->read(bench_.target->address(), offset + at + done,
                                                       size - done, file_offset + at + done));
-                         if (got == 0) return Error(EIO, "get all bytes from cuFile");
+                         if (got == 0) return Error(EIO, "cuFile returned fewer bytes");
                          done += got;
                        }
                        return {};
@@ -154,12 +154,12 @@ class CuFileWay : public Way {
  private:
   const Bench& bench_;
   const UniqueFd fd_;
-  const std::unique_ptr<CuFileHandle> handle_;  // before the descriptor goes
+  const std::unique_ptr<CuFileHandle> handle_;  // destroyed before the descriptor
   const unsigned threads_;
   const std::uint64_t piece_;
 };
 
-// A way of ours says which route it took.
+// A way of ours, which reports its route.
 class RoutedWay : public Way {
  public:
   using Way::Way;
@@ -173,16 +173,16 @@ class RoutedWay : public Way {
     Route route = Route::Auto;
     Why why = Why::Asked;
   };
-  std::atomic<Last> last_{};  // whichever thread came last
+  std::atomic<Last> last_{};  // of any thread
 };
 
-// One request may do less than it was asked for: see ioctl.h. Returns the last answer.
+// One request may transfer less than requested, see ioctl.h. Returns the last reply.
 Result<sluice_transfer> transfer_all(const UniqueFd& fd, unsigned long request,
                                      sluice_transfer rest) {
   for (;;) {
     sluice_transfer asked = rest;
-    if (::ioctl(fd.get(), request, &asked) < 0) return Error::last("ask the daemon");
-    if (asked.done == 0 && rest.length > 0) return Error(EIO, "get all bytes from the daemon");
+    if (::ioctl(fd.get(), request, &asked) < 0) return Error::last("request to the daemon");
+    if (asked.done == 0 && rest.length > 0) return Error(EIO, "the daemon returned fewer bytes");
     if (asked.done >= rest.length) return asked;
     rest.buffer_offset += asked.done;
     rest.file_offset += asked.done;
@@ -231,7 +231,7 @@ class EngineWay : public RoutedWay {
     const auto done = SLUICE_TRY(
         engine_.read({.fd = fd_.get()}, *memory_, {offset, file_offset, length}, wanted_));
     last_ = Last{done.route, done.why};
-    if (done.bytes != length) return Error(EIO, "get all bytes from the engine");
+    if (done.bytes != length) return Error(EIO, "the engine returned fewer bytes");
     return {};
   }
 
@@ -259,7 +259,7 @@ Result<std::uint64_t> register_with(const UniqueFd& fd, const Target& target) {
 }  // namespace
 
 std::byte* Bench::staging() const {
-  // The plain one has a page to spare for its alignment.
+  // The plain buffer has an extra page for alignment.
   if (pinned) return pinned->bytes().data();
   const auto at = reinterpret_cast<std::uintptr_t>(plain.data());
   return reinterpret_cast<std::byte*>((at + 4095) & ~std::uintptr_t{4095});
@@ -306,7 +306,7 @@ Result<WayPtr> cufile_way(const Bench& bench, unsigned threads, std::uint64_t pi
 }
 
 Result<WayPtr> daemon_way(const Bench& bench, Route route) {
-  if (bench.file.mount.empty()) return Error(ENOTTY, "find the daemon: not on a mount of sluice");
+  if (bench.file.mount.empty()) return Error(ENOTTY, "the file is not on a Sluice mount");
   auto fd = SLUICE_TRY(open_for_reading(bench.file.path));
   const auto buffer = SLUICE_TRY(register_with(fd, *bench.target));
   return WayPtr(std::make_unique<DaemonWay>(std::move(fd), buffer, route));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The paper's T1, T2, B1 and B2 are recent_, frequent_, recent_ghosts_ and frequent_ghosts_ here,
 // its p is target_. Where it compares a number of pages with a bound, we compare bytes with and
-// without the newcomer, which is the same for pages of size 1.
+// without the new object, which is the same for pages of size 1.
 #include <algorithm>
 
 #include "tools/lab/simulator/caches.hpp"
@@ -25,7 +25,7 @@ bool ArcCache::access(std::uint32_t record, Access kind) {
     insert(object, frequent_, Where::Frequent);
     return true;
   }
-  if (!can_hold(object)) return false;
+  if (!fits(object)) return false;
   if (where == Where::Nowhere) {
     bound_history(object);
     make_room(object, where);
@@ -40,7 +40,7 @@ bool ArcCache::access(std::uint32_t record, Access kind) {
   return false;
 }
 
-// A ghost that is asked for says which list was too short.
+// A request for a ghost shows which list was too short.
 void ArcCache::learn(std::uint32_t object, Where where) {
   const auto recent = static_cast<double>(recent_ghosts_.bytes());
   const auto frequent = static_cast<double>(frequent_ghosts_.bytes());

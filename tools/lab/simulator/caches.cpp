@@ -10,12 +10,12 @@ LruCache::LruCache(const Trace& trace, std::uint64_t capacity)
 
 bool LruCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
-  if (holds(object)) {
+  if (contains(object)) {
     list_.remove(object);
     list_.add_newest(object);
     return true;
   }
-  if (!can_hold(object)) return false;
+  if (!fits(object)) return false;
   while (!has_room_for(object)) put_out(list_.remove_oldest());
   list_.add_newest(object);
   take_in(object, kind);
@@ -28,11 +28,11 @@ LfuCache::LfuCache(const Trace& trace, std::uint64_t capacity)
 bool LfuCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
   auto& use = uses_[object];
-  const bool is_hit = holds(object);
+  const bool is_hit = contains(object);
   if (is_hit) {
     order_.erase({use.count, use.last, object});
   } else {
-    if (!can_hold(object)) return false;
+    if (!fits(object)) return false;
     while (!has_room_for(object)) {
       const auto victim = std::get<2>(*order_.begin());
       order_.erase(order_.begin());
@@ -53,11 +53,11 @@ GdsfCache::GdsfCache(const Trace& trace, std::uint64_t capacity)
 bool GdsfCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
   auto& standing = standings_[object];
-  const bool is_hit = holds(object);
+  const bool is_hit = contains(object);
   if (is_hit) {
     order_.erase({standing.worth, object});
   } else {
-    if (!can_hold(object)) return false;
+    if (!fits(object)) return false;
     while (!has_room_for(object)) {
       const auto victim = *order_.begin();
       order_.erase(order_.begin());
@@ -88,13 +88,13 @@ S3FifoCache::S3FifoCache(const Trace& trace, std::uint64_t capacity)
 bool S3FifoCache::access(std::uint32_t record, Access kind) {
   constexpr std::uint8_t kMostUses = 3;
   const auto object = object_of(record);
-  if (holds(object)) {
+  if (contains(object)) {
     if (uses_[object] < kMostUses) ++uses_[object];
     return true;
   }
-  if (!can_hold(object)) return false;
+  if (!fits(object)) return false;
   while (!has_room_for(object)) evict();
-  // Asked only now: its ghost may have made way for those of the evicted.
+  // Checked only now: its ghost may have been dropped to make room for those of evicted objects.
   const bool is_ghost = where_[object] == Where::Ghost;
   if (is_ghost) ghosts_.remove(object);
   (is_ghost ? main_ : small_).add_newest(object);
@@ -105,7 +105,7 @@ bool S3FifoCache::access(std::uint32_t record, Access kind) {
 }
 
 void S3FifoCache::evict() {
-  // With unequal sizes either queue may be the only one that has something.
+  // With unequal sizes either queue may be empty.
   if (main_.empty() || (!small_.empty() && small_.bytes() >= small_capacity_)) {
     evict_small();
   } else {
@@ -156,11 +156,11 @@ BeladyCache::BeladyCache(const Trace& trace, std::uint64_t capacity)
 bool BeladyCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
   const auto next = next_uses_[record];
-  const bool is_hit = holds(object);
+  const bool is_hit = contains(object);
   if (is_hit) {
     by_next_use_.erase({record, object});
   } else {
-    if (next == kNeverAgain || !can_hold(object)) return false;
+    if (next == kNeverAgain || !fits(object)) return false;
     if (!has_room_for(object) && !make_room(object, next)) return false;
     take_in(object, kind);
   }
@@ -168,7 +168,7 @@ bool BeladyCache::access(std::uint32_t record, Access kind) {
   return is_hit;
 }
 
-// Evicts nothing unless those that are used later than the newcomer are room enough.
+// Evicts only if the objects that are used later than the new one free enough space.
 bool BeladyCache::make_room(std::uint32_t object, std::uint32_t next) {
   auto first = by_next_use_.end();
   std::uint64_t freed = 0;
@@ -191,7 +191,7 @@ BeladySizeCache::BeladySizeCache(const Trace& trace, std::uint64_t capacity)
 
 double BeladySizeCache::cost(std::uint32_t object, std::uint32_t next_use,
                              std::uint32_t now) const {
-  // A distance that is beyond every other, so that what is never used again goes first.
+  // Larger than every other distance, so that objects that are never used again are evicted first.
   const double distance =
       next_use == kNeverAgain ? 1e18 : static_cast<double>(next_use) - static_cast<double>(now);
   return static_cast<double>(size_of(object)) * distance;
@@ -201,9 +201,9 @@ std::size_t BeladySizeCache::worst_of_sample(std::uint32_t now) {
   constexpr std::size_t kSample = 128;
   std::size_t worst = 0;
   double worst_cost = -1;
-  for (std::size_t i = 0; i < std::min(kSample, held_.size()); ++i) {
-    const std::size_t place = held_.size() <= kSample ? i : random_() % held_.size();
-    const double this_cost = cost(held_[place], next_use_of_[held_[place]], now);
+  for (std::size_t i = 0; i < std::min(kSample, cached_.size()); ++i) {
+    const std::size_t place = cached_.size() <= kSample ? i : random_() % cached_.size();
+    const double this_cost = cost(cached_[place], next_use_of_[cached_[place]], now);
     if (this_cost > worst_cost) {
       worst = place;
       worst_cost = this_cost;
@@ -213,29 +213,29 @@ std::size_t BeladySizeCache::worst_of_sample(std::uint32_t now) {
 }
 
 void BeladySizeCache::drop(std::size_t place) {
-  put_out(held_[place]);
-  held_[place] = held_.back();
-  place_of_[held_[place]] = static_cast<std::uint32_t>(place);
-  held_.pop_back();
+  put_out(cached_[place]);
+  cached_[place] = cached_.back();
+  place_of_[cached_[place]] = static_cast<std::uint32_t>(place);
+  cached_.pop_back();
 }
 
 bool BeladySizeCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
   const auto next = next_uses_[record];
-  if (holds(object)) {
+  if (contains(object)) {
     next_use_of_[object] = next;
     if (next == kNeverAgain) drop(place_of_[object]);
     return true;
   }
-  if (next == kNeverAgain || !can_hold(object)) return false;
+  if (next == kNeverAgain || !fits(object)) return false;
   const double own_cost = cost(object, next, record);
   while (!has_room_for(object)) {
     const auto place = worst_of_sample(record);
-    if (cost(held_[place], next_use_of_[held_[place]], record) <= own_cost) return false;
+    if (cost(cached_[place], next_use_of_[cached_[place]], record) <= own_cost) return false;
     drop(place);
   }
-  place_of_[object] = static_cast<std::uint32_t>(held_.size());
-  held_.push_back(object);
+  place_of_[object] = static_cast<std::uint32_t>(cached_.size());
+  cached_.push_back(object);
   next_use_of_[object] = next;
   take_in(object, kind);
   return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Contenders that are caches: they fetch on a miss, at once, and evict to make room. The fastest
-// tier is the cache, and filled to the last byte. An object larger than it is never taken in.
-// Threads: caller locks.
+// Contenders that are caches: they fetch an object at once on a miss, and evict others to make
+// room. The cache is the whole fastest tier. An object that is larger than the tier is never
+// cached. Threads: caller locks.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@
 
 namespace sluice {
 
-// What all caches share: how full they are, and which objects they hold.
+// Base of all caches: how full the cache is, and which objects are in it.
 class Cache : public Contender {
  protected:
   Cache(const Trace& trace, std::uint64_t capacity)
-      : Contender(trace), capacity_(capacity), is_held_(trace.sizes.size(), 0) {}
+      : Contender(trace), capacity_(capacity), is_cached_(trace.sizes.size(), 0) {}
 
-  bool holds(std::uint32_t object) const { return is_held_[object] != 0; }
-  bool can_hold(std::uint32_t object) const { return size_of(object) <= capacity_; }
+  bool contains(std::uint32_t object) const { return is_cached_[object] != 0; }
+  bool fits(std::uint32_t object) const { return size_of(object) <= capacity_; }
   std::uint64_t used() const { return used_; }
   bool has_room_for(std::uint32_t object) const { return used_ + size_of(object) <= capacity_; }
   void take_in(std::uint32_t object, Access kind) {
-    is_held_[object] = 1;
+    is_cached_[object] = 1;
     used_ += size_of(object);
     count_in(object, kind);
   }
   void put_out(std::uint32_t object) {
-    is_held_[object] = 0;
+    is_cached_[object] = 0;
     used_ -= size_of(object);
     count_out(object);
   }
@@ -41,10 +41,10 @@ class Cache : public Contender {
 
  private:
   std::uint64_t used_ = 0;
-  std::vector<std::uint8_t> is_held_;
+  std::vector<std::uint8_t> is_cached_;
 };
 
-// Evicts what was used least recently.
+// Evicts the least recently used object.
 class LruCache final : public Cache {
  public:
   LruCache(const Trace& trace, std::uint64_t capacity);
@@ -55,7 +55,8 @@ class LruCache final : public Cache {
   ObjectList list_;
 };
 
-// Evicts what was used least often since it came in; among equals, least recently.
+// Evicts the object with the fewest uses since it was cached; among equals, the least recently
+// used.
 class LfuCache final : public Cache {
  public:
   LfuCache(const Trace& trace, std::uint64_t capacity);
@@ -69,8 +70,9 @@ class LfuCache final : public Cache {
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> order_;  // count, last, object
 };
 
-// Greedy-Dual-Size-Frequency (Cherkasova 1998): evicts the least uses per byte, counted since it
-// came in, plus what the last victim had: what isn't used ages by standing still.
+// Greedy-Dual-Size-Frequency (Cherkasova 1998): the worth of an object is its uses per byte since
+// it was cached, plus the worth of the last victim at its last use. Evicts the object of least
+// worth.
 class GdsfCache final : public Cache {
  public:
   GdsfCache(const Trace& trace, std::uint64_t capacity);
@@ -86,8 +88,9 @@ class GdsfCache final : public Cache {
   double age_ = 0;
 };
 
-// Megiddo and Modha, FAST 2003: recent and frequent objects in two lists whose balance follows what
-// the ghosts of evicted ones say. Lengths are in bytes here; with equal sizes it is the original.
+// Megiddo and Modha, FAST 2003: two lists, of recent and of frequent objects. Requests for ghosts
+// of evicted objects shift the balance between them. Lengths are in bytes; for equal sizes this is
+// the original.
 class ArcCache final : public Cache {
  public:
   ArcCache(const Trace& trace, std::uint64_t capacity);
@@ -108,8 +111,8 @@ class ArcCache final : public Cache {
   double target_ = 0;  // bytes that `recent_` should have
 };
 
-// Yang et al., SOSP 2023: a small queue on probation, a main queue, and ghosts of those that did
-// not pass it.
+// Yang et al., SOSP 2023: a small queue for new objects, a main queue, and ghosts of the objects
+// that were evicted from the small queue.
 class S3FifoCache final : public Cache {
  public:
   S3FifoCache(const Trace& trace, std::uint64_t capacity);
@@ -127,10 +130,11 @@ class S3FifoCache final : public Cache {
   ObjectList::Links links_;
   ObjectList small_, main_, ghosts_;
   std::vector<Where> where_;
-  std::vector<std::uint8_t> uses_;  // since it came in or was last spared, 3 at most
+  std::vector<std::uint8_t> uses_;  // since it was cached or last kept, at most 3
 };
 
-// Belady's MIN: evicts what is used again last, and takes nothing in that would be the victim.
+// Belady's MIN: evicts the object whose next use is furthest away, and does not cache an object
+// that would be evicted at once.
 class BeladyCache final : public Cache {
  public:
   BeladyCache(const Trace& trace, std::uint64_t capacity);
@@ -140,11 +144,13 @@ class BeladyCache final : public Cache {
   bool make_room(std::uint32_t object, std::uint32_t next);
 
   const std::vector<std::uint32_t> next_uses_;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> by_next_use_;  // of what is held: use, object
+  std::set<std::pair<std::uint32_t, std::uint32_t>>
+      by_next_use_;  // of cached objects: next use, object
 };
 
-// The same for unequal sizes: evicts where size times distance to the next use is greatest, of a
-// random sample (the order of these products changes all the time, so no queue can hold it).
+// The same for unequal sizes: evicts the object of a random sample with the largest product of size
+// and distance to the next use. (The order of these products changes with every record, so they
+// cannot be kept in a queue.)
 class BeladySizeCache final : public Cache {
  public:
   BeladySizeCache(const Trace& trace, std::uint64_t capacity);
@@ -156,9 +162,9 @@ class BeladySizeCache final : public Cache {
   void drop(std::size_t place);
 
   const std::vector<std::uint32_t> next_uses_;
-  std::vector<std::uint32_t> next_use_of_;  // by object, if held
-  std::vector<std::uint32_t> held_;         // in any order, for sampling
-  std::vector<std::uint32_t> place_of_;     // in held_
+  std::vector<std::uint32_t> next_use_of_;  // by object, if cached
+  std::vector<std::uint32_t> cached_;       // in any order, for sampling
+  std::vector<std::uint32_t> place_of_;     // in cached_
   std::minstd_rand random_;                 // from a fixed seed: a run can be repeated
 };
 

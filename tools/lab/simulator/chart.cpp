@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 980, kHeight = 540;
 constexpr double kLeft = 72, kRight = 800, kTop = 76, kBottom = 472;
 
-// Okabe and Ito's colours, which people with any colour vision can tell apart; oracles are grey.
+// Okabe and Ito's colours, which remain distinct with colour blindness; oracles are grey.
 struct Look {
   std::string_view name, color, dashes;
   double width;
@@ -100,7 +100,7 @@ void draw_axes(Drawing& drawing, const Chart& chart, const std::function<double(
   for (const auto& [value, label] : chart.x_ticks) {
     const double x = x_of(value);
     drawing.line(x, kBottom, x, kBottom + 5, "stroke=\"#555555\"");
-    // Sizes that lie close together would print over each other.
+    // Labels of sizes that are close together would overlap.
     if (x - last_label < (chart.has_dots ? kLabelWidth : 0)) continue;
     last_label = x;
     drawing.text(x, kBottom + 20, label, "text-anchor=\"middle\"");
@@ -126,7 +126,7 @@ std::string svg_of(const Chart& chart) {
   drawing.text(kLeft, 52, chart.subtitle, "fill=\"#555555\"");
   draw_axes(drawing, chart, x_of);
 
-  // Ours last, so that it lies on top.
+  // Sluice last, so that its line is on top.
   auto lines = chart.lines;
   std::stable_partition(lines.begin(), lines.end(),
                         [](const Chart::Line& line) { return line.name != "sluice"; });
@@ -167,7 +167,7 @@ Chart chart_over_sizes(std::span<const Outcome> outcomes, const std::string& sub
               .x_label = "size of the fastest tier (logarithmic)",
               .y_label = "hit ratio",
               .has_dots = true};
-  // A logarithm, since interesting sizes double rather than grow by a step.
+  // Logarithmic, because sizes of interest span orders of magnitude.
   const auto x_of = [](const Outcome& outcome) {
     return std::log2(static_cast<double>(std::max<std::uint64_t>(outcome.fast_bytes, 1)));
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Draws outcomes as an SVG that needs nothing else: no script, no style sheet, no font file.
+// Draws outcomes as a self-contained SVG: no script, no style sheet, no font file.
 // Threads: pure functions.
 #pragma once
 

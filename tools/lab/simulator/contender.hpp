@@ -23,11 +23,11 @@ struct SimulatedTier {
   double threshold = 0;  // score that makes an object eligible
 };
 
-// Where objects are when the trace begins.
+// Where objects are at the beginning of the trace.
 enum class Placing {
   Slowest,  // all exist, on the slowest tier
-  Fastest,  // none does: its first record creates an object, on the fastest tier below its
-            // watermark
+  Fastest,  // none exists: the first record of an object creates it, on the fastest tier that is
+            // below its watermark
 };
 
 struct SimulationOptions {
@@ -41,7 +41,7 @@ struct SimulationOptions {
   std::chrono::seconds warmup{0};  // not counted
 };
 
-// What crossed the border of the fastest tier.
+// What was moved to and from the fastest tier.
 struct Traffic {
   std::uint64_t bytes_in = 0, bytes_out = 0, moves = 0;
 };
@@ -54,8 +54,8 @@ class Contender {
   Contender(const Contender&) = delete;
   Contender& operator=(const Contender&) = delete;
 
-  // Serves the next record. Returns whether the fastest tier held the object when it came; for a
-  // Creation the answer means nothing.
+  // Serves the next record. Returns whether the object was on the fastest tier before; for a
+  // Creation the result has no meaning.
   // REQUIRES: called once for each record, in order.
   virtual bool access(std::uint32_t record, Access kind) = 0;
 
@@ -66,7 +66,7 @@ class Contender {
 
   std::uint32_t object_of(std::uint32_t record) const { return trace_.objects[record]; }
   std::uint64_t size_of(std::uint32_t object) const { return trace_.sizes[object]; }
-  // What is created on a tier was not moved there.
+  // An object that was created on a tier was not moved there.
   void count_in(std::uint32_t object, Access kind) {
     if (kind == Access::Creation) return;
     traffic_.bytes_in += size_of(object);
@@ -85,7 +85,7 @@ class Contender {
 
 // Every name that make_contender() knows, in the order of tables.
 std::span<const std::string_view> contender_names();
-// Whether it is an oracle that knows the future.
+// Whether it is an oracle, which knows future accesses.
 bool is_oracle(std::string_view name);
 
 // REQUIRES: `name` is one of contender_names(); `trace` and `options` outlive the contender.

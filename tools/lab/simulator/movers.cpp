@@ -94,7 +94,7 @@ void PlannerMover::used(std::uint32_t object, std::int64_t now) {
 }
 
 void PlannerMover::tick(std::int64_t now) {
-  // A score that never decays has no half-life to remember ghosts for.
+  // Ghosts are kept for a half-life, which a score that never decays does not have.
   const auto ghost_life = options_.half_life.count() > 0 ? options_.half_life.count()
                                                          : SimulationOptions{}.half_life.count();
   facts_.clear();
@@ -127,8 +127,8 @@ AutotierMover::AutotierMover(const Trace& trace, const SimulationOptions& option
     : PeriodicMover(trace, options), memory_(trace.sizes.size()) {}
 
 void AutotierMover::used(std::uint32_t object, std::int64_t now) {
-  // A new file is taken to be used 0.238 times a second until it shows otherwise. Files that are
-  // there from the start all begin alike, so their first value changes no order.
+  // autotier assumes 0.238 uses per second for a new file. Files that exist from the start all have
+  // the same initial value, so it does not affect their order.
   constexpr double kAverageUse = 0.238 * 3600;
   auto& memory = memory_[object];
   if (memory.last_use == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Contenders that move files between all tiers, once every interval, and leave them where they are
-// in between. A move takes no time; what it would cost shows in the traffic.
+// Contenders that move files between all tiers once every interval. A simulated move takes no time;
+// its cost is counted as traffic.
 // Threads: caller locks.
 #pragma once
 
@@ -20,16 +20,17 @@ class PeriodicMover : public Contender {
  protected:
   PeriodicMover(const Trace& trace, const SimulationOptions& options);
 
-  // An interval is over. `now` is in seconds.
+  // Called at the end of each interval. `now` is in seconds.
   virtual void tick(std::int64_t now) = 0;
   virtual void used(std::uint32_t object, std::int64_t now) = 0;
 
   void move(std::uint32_t object, TierIndex to);
   TierIndex tier_of(std::uint32_t object) const { return tier_of_[object]; }
   std::uint64_t used_of(std::size_t tier) const { return used_[tier]; }
-  // Objects that the trace has named so far. Others can't be told from those that don't exist.
+  // Objects that have appeared in the trace so far. Others do not exist yet.
   const std::vector<std::uint32_t>& seen() const { return seen_; }
-  // Seconds since the epoch. Traces that count from 0 are put long after it, where 0 means never.
+  // Seconds since the epoch. Traces that count from 0 are shifted, because the planner reads 0 as
+  // "never".
   std::int64_t seconds_of(std::uint32_t record) const;
 
   const SimulationOptions& options_;
@@ -45,7 +46,7 @@ class PeriodicMover : public Contender {
   std::int64_t next_tick_ = 0;
 };
 
-// Sluice's own planner, fed as the filesystem feeds it.
+// Sluice's planner with the same input as in the filesystem.
 class PlannerMover final : public PeriodicMover {
  public:
   PlannerMover(const Trace& trace, const SimulationOptions& options);
@@ -68,8 +69,8 @@ class PlannerMover final : public PeriodicMover {
   std::vector<TierFacts> tiers_;
 };
 
-// 45Drives' autotier 1.2: popularity is an exponential average of opens an hour, updated once a
-// period; then all files, the most popular first, go to the first tier that has room for them.
+// 45Drives' autotier 1.2: popularity is an exponential average of opens per hour, updated once per
+// period. Then all files, the most popular first, move to the fastest tier that has room for them.
 class AutotierMover final : public PeriodicMover {
  public:
   AutotierMover(const Trace& trace, const SimulationOptions& options);

@@ -32,7 +32,7 @@ std::optional<double> positive_number(std::string_view text) {
   return value;
 }
 
-Complaint parse_tier_size(std::string_view text, TierSize& out) {
+Problem parse_tier_size(std::string_view text, TierSize& out) {
   if (text.ends_with('%')) {
     const auto percent = positive_number(text.substr(0, text.size() - 1));
     if (percent && *percent > 0) {
@@ -43,8 +43,7 @@ Complaint parse_tier_size(std::string_view text, TierSize& out) {
     out = {.bytes = *bytes};
     return std::nullopt;
   }
-  return in_quotes(text) + " is no size; expected one like 10GiB, or a part of the trace's bytes " +
-         "like 5%";
+  return in_quotes(text) + " is not a size; expected a size like 10GiB or a percentage like 5%";
 }
 
 double default_threshold(std::size_t tier, std::size_t tiers) {
@@ -58,13 +57,13 @@ double threshold_of(const std::vector<TierSpec>& tiers, std::size_t tier) {
 }  // namespace
 
 std::uint64_t TierSize::in(const Trace& trace) const {
-  // Half of what 64 bits can count, so that sums of sizes stay right.
+  // Half of the 64-bit range, so that sums of sizes do not overflow.
   if (is_unlimited) return std::numeric_limits<std::uint64_t>::max() / 2;
   if (percent == 0) return bytes;
   return static_cast<std::uint64_t>(static_cast<double>(trace.total_bytes()) * percent / 100);
 }
 
-Complaint parse_tiers(std::string_view text, std::vector<TierSpec>& out) {
+Problem parse_tiers(std::string_view text, std::vector<TierSpec>& out) {
   constexpr std::size_t kMostTiers = 16;
   out.clear();
   const auto parts = parts_of(text);
@@ -78,37 +77,37 @@ Complaint parse_tiers(std::string_view text, std::vector<TierSpec>& out) {
       if (other.name == tier.name) return "two tiers are named " + in_quotes(tier.name);
     }
     if (equals != std::string_view::npos) {
-      if (auto complaint = parse_tier_size(parts[i].substr(equals + 1), tier.size)) {
-        return "tier " + in_quotes(tier.name) + ": " + *complaint;
+      if (auto problem = parse_tier_size(parts[i].substr(equals + 1), tier.size)) {
+        return "tier " + in_quotes(tier.name) + ": " + *problem;
       }
     } else if (i + 1 == parts.size()) {
       tier.size.is_unlimited = true;
     } else {
-      return "tier " + in_quotes(tier.name) + " has no size; only the slowest may lack one";
+      return "tier " + in_quotes(tier.name) + " has no size; only the slowest tier may omit it";
     }
     out.push_back(std::move(tier));
   }
-  if (out.size() < 2) return "one tier leaves nothing to decide; expected nvme=10GiB,hdd or more";
+  if (out.size() < 2) return "at least two tiers are needed; expected nvme=10GiB,hdd or more";
   if (out.size() > kMostTiers) return "more than 16 tiers";
   return std::nullopt;
 }
 
-Complaint parse_sizes(std::string_view text, std::vector<TierSize>& out) {
+Problem parse_sizes(std::string_view text, std::vector<TierSize>& out) {
   out.clear();
   for (const auto part : parts_of(text)) {
-    if (auto complaint = parse_tier_size(part, out.emplace_back())) return complaint;
+    if (auto problem = parse_tier_size(part, out.emplace_back())) return problem;
   }
   return std::nullopt;
 }
 
-Complaint parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers) {
+Problem parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers) {
   for (const auto part : parts_of(text)) {
     const auto equals = std::min(part.find('='), part.size());
     const auto tier = std::find_if(tiers.begin(), tiers.end(), [&](const TierSpec& known) {
       return known.name == part.substr(0, equals);
     });
     if (tier == tiers.end()) {
-      return in_quotes(part) + " names no tier of --tiers; expected nvme=100,ssd=10";
+      return in_quotes(part) + " is not a tier of --tiers; expected nvme=100,ssd=10";
     }
     const auto value = positive_number(part.substr(std::min(equals + 1, part.size())));
     if (!value) return in_quotes(part) + " has no score; expected nvme=100,ssd=10";
@@ -122,12 +121,12 @@ Complaint parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers) 
   }
   if (threshold_of(tiers, tiers.size() - 1) != 0) {
     return "the slowest tier, " + in_quotes(tiers.back().name) +
-           ", must take every file: " + "its threshold is 0";
+           ", must accept every file: its threshold must be 0";
   }
   return std::nullopt;
 }
 
-Complaint parse_policies(std::string_view text, std::vector<std::string>& out) {
+Problem parse_policies(std::string_view text, std::vector<std::string>& out) {
   const auto known = contender_names();
   out.clear();
   if (text == "all") {
@@ -138,19 +137,19 @@ Complaint parse_policies(std::string_view text, std::vector<std::string>& out) {
     if (std::find(known.begin(), known.end(), part) == known.end()) {
       std::string list;
       for (const auto name : known) list.append(list.empty() ? "" : ", ").append(name);
-      return in_quotes(part) + " is no policy; expected 'all' or some of " + list;
+      return in_quotes(part) + " is not a policy; expected 'all' or some of " + list;
     }
     if (std::find(out.begin(), out.end(), part) == out.end()) out.emplace_back(part);
   }
   return std::nullopt;
 }
 
-Complaint parse_span(std::string_view text, std::string_view zero, std::chrono::seconds& out) {
+Problem parse_span(std::string_view text, std::string_view zero, std::chrono::seconds& out) {
   const auto parsed =
       !zero.empty() && text == zero ? std::optional(std::chrono::seconds(0)) : parse_duration(text);
   if (parsed) out = *parsed;
   if (parsed) return std::nullopt;
-  return in_quotes(text) + " is no time; expected one like 90s, 15min, 12h, 7d or 2w" +
+  return in_quotes(text) + " is not a time; expected a time like 90s, 15min, 12h, 7d or 2w" +
          (zero.empty() ? "" : ", or " + std::string(zero));
 }
 

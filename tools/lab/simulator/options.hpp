@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parses the values of `sluice-lab simulate`'s options. Each function returns nothing, or what is
-// wrong and what is allowed. Threads: pure functions.
+// Parses the values of the options of `sluice-lab simulate`. Each function returns nothing, or a
+// problem: what is wrong and what is allowed. Threads: pure functions.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@
 
 namespace sluice {
 
-using Complaint = std::optional<std::string>;
+using Problem = std::optional<std::string>;
 
-// A size in bytes, or a part of all the bytes that a trace names.
+// A size in bytes, or a percentage of the trace's bytes.
 struct TierSize {
   std::uint64_t bytes = 0;
-  double percent = 0;         // counts if not 0
-  bool is_unlimited = false;  // as large as it must be
+  double percent = 0;         // used if not 0
+  bool is_unlimited = false;  // as large as needed
 
   std::uint64_t in(const Trace& trace) const;
 };
@@ -32,19 +32,19 @@ struct TierSpec {
 };
 
 // "nvme=10GiB,ssd=5%,hdd": fastest first, two or more; the last may have no size.
-[[nodiscard]] Complaint parse_tiers(std::string_view text, std::vector<TierSpec>& out);
+[[nodiscard]] Problem parse_tiers(std::string_view text, std::vector<TierSpec>& out);
 // "1GiB,5%".
-[[nodiscard]] Complaint parse_sizes(std::string_view text, std::vector<TierSize>& out);
+[[nodiscard]] Problem parse_sizes(std::string_view text, std::vector<TierSize>& out);
 // "nvme=100,ssd=10", for tiers that are in `tiers`; thresholds may not rise towards slower tiers.
-[[nodiscard]] Complaint parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers);
+[[nodiscard]] Problem parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers);
 // Names of contender_names(), each once, or "all".
-[[nodiscard]] Complaint parse_policies(std::string_view text, std::vector<std::string>& out);
+[[nodiscard]] Problem parse_policies(std::string_view text, std::vector<std::string>& out);
 // "90s", "15min", "12h", "7d", "2w"; `zero`, if not empty, is a word for none.
-[[nodiscard]] Complaint parse_span(std::string_view text, std::string_view zero,
-                                   std::chrono::seconds& out);
+[[nodiscard]] Problem parse_span(std::string_view text, std::string_view zero,
+                                 std::chrono::seconds& out);
 
-// The tiers at work. Without a threshold of its own the slowest has 0, the one before it 10, and
-// those above 100, as in the configuration.
+// The tiers for a replay. The default thresholds are those of the configuration: 0 for the slowest
+// tier, 10 for the one before it, 100 for the others.
 std::vector<SimulatedTier> resolve(const std::vector<TierSpec>& specs, const Trace& trace);
 
 }  // namespace sluice

@@ -25,7 +25,7 @@ struct Outcome {
   std::string policy;
   std::uint64_t fast_bytes = 0;  // size of the fastest tier
   Count requests = {};
-  Count bytes = {};  // each request for as many as its object has
+  Count bytes = {};  // each request counts the size of its object
   Traffic traffic = {};
   std::vector<Count> slices = {};  // requests by equal parts of the trace's time
 
@@ -41,8 +41,8 @@ inline constexpr std::size_t kSlices =
 Outcome replay(std::string_view policy, const Trace& trace, const SimulationOptions& options,
                const std::function<void(std::size_t records)>& progress = {});
 
-// How far `outcome` stays below the best oracle among `all` with a fast tier of the same size, as a
-// difference of hit ratios. Nothing without an oracle.
+// The difference of hit ratios between the best oracle among `all`, with a fast tier of the same
+// size, and `outcome`. Nothing without an oracle.
 std::optional<double> gap_to_oracle(const Outcome& outcome, std::span<const Outcome> all);
 
 }  // namespace sluice

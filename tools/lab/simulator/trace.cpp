@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-using MaybeTraceError = std::optional<TraceError>;
+Error bad_trace(int code, std::string text) { return {code, "read a trace", std::move(text)}; }
 
 constexpr std::size_t kOracleRecord = 24;
 constexpr std::size_t kLongestLine = 1 << 20;
@@ -28,12 +28,12 @@ std::string quoted(std::string_view text) {
   return "'" + log::escaped(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "") + "'";
 }
 
-// A file with a look ahead, so that a pipe's beginning can be judged, too.
+// A file with lookahead, so that the format of a pipe can be detected.
 class Input {
  public:
   explicit Input(std::FILE* file) : file_(file) {}
 
-  // At least `wanted` bytes if there are as many, without consuming them.
+  // At least `wanted` bytes if the file has them, without consuming them.
   std::string_view peek(std::size_t wanted) {
     while (buffer_.size() - at_ < wanted && refill()) {
     }
@@ -85,12 +85,12 @@ class Input {
   std::size_t at_ = 0;
 };
 
-// Collects records; object numbers are given in the order of first appearance.
+// Collects records. Objects are numbered in the order of their first appearance.
 class Builder {
  public:
   explicit Builder(Trace& trace) : trace_(trace) { trace_ = {}; }
 
-  // False if there are more records than we can number.
+  // False if there are too many records for 32-bit numbers.
   bool add(std::int64_t time, std::uint64_t id, std::uint64_t size) {
     if (trace_.times.size() >= kNeverAgain) return false;
     const auto [found, is_new] =
@@ -111,7 +111,7 @@ class Builder {
 
 constexpr const char* kTooMany = "more than 4,294,967,294 records; split the trace";
 
-// Threads that record write their lines a little out of order: that's no mistake.
+// Not an error: recording threads may write lines slightly out of order.
 void sort_by_time(Trace& trace) {
   if (trace.out_of_order == 0) return;
   std::vector<std::uint32_t> order(trace.records());
@@ -170,7 +170,7 @@ std::optional<Number> number_in(std::string_view text) {
   return value;
 }
 
-// Ids may be any text; numbers are taken as they are.
+// An id may be any text. A number is used as it is, other texts are hashed.
 std::uint64_t id_of(std::string_view text) {
   if (const auto number = number_in<std::uint64_t>(text)) return *number;
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a
@@ -204,7 +204,7 @@ class CsvReader {
   CsvReader(const std::string& name, Input& input, Trace& trace)
       : name_(name), input_(input), builder_(trace) {}
 
-  MaybeTraceError read() {
+  Result<void> read() {
     std::vector<std::string_view> fields;
     std::string joined;
     while (const auto line = input_.line()) {
@@ -213,7 +213,7 @@ class CsvReader {
       if (text.size() > kLongestLine) return wrong("is longer than 1 MiB; expected text");
       const auto first = number_;
       if (!split(text, fields)) {
-        // A quoted path may hold line ends.
+        // A quoted path may contain newlines.
         joined = text;
         bool is_closed = false;
         while (!is_closed && joined.size() < kLongestLine) {
@@ -225,34 +225,34 @@ class CsvReader {
         }
         if (!is_closed) {
           number_ = first;
-          return wrong("a quote is opened and never closed");
+          return wrong("a quote is not closed");
         }
       }
       const auto last = number_;
       number_ = first;
-      if (auto error = take(fields)) return error;
+      SLUICE_TRY(take(fields));
       number_ = last;
     }
-    return std::nullopt;
+    return {};
   }
 
  private:
-  TraceError wrong(const std::string& what) const {
-    return {name_ + ":" + std::to_string(number_) + ": " + what};
+  Error wrong(const std::string& what) const {
+    return bad_trace(EINVAL, name_ + ":" + std::to_string(number_) + ": " + what);
   }
 
-  MaybeTraceError take(const std::vector<std::string_view>& fields) {
+  Result<void> take(const std::vector<std::string_view>& fields) {
     auto first = trimmed(fields.front());
     if (number_ == 1 && first.starts_with("\xef\xbb\xbf")) first.remove_prefix(3);
-    if (fields.size() == 1 && (first.empty() || first.front() == '#')) return std::nullopt;
-    if (first.starts_with('#')) return std::nullopt;
+    if (fields.size() == 1 && (first.empty() || first.front() == '#')) return {};
+    if (first.starts_with('#')) return {};
     if (!began_) {
       began_ = true;
       if (!number_in<double>(first)) return take_header(fields, first);
     }
     if (fields.size() < columns_.needed()) {
       return wrong(std::to_string(fields.size()) + " fields; expected " +
-                   (has_header_ ? "those that the header names" : "time,id,size"));
+                   (has_header_ ? "the columns of the header" : "time,id,size"));
     }
     const auto time = trimmed(fields[columns_.time]);
     const auto seconds = number_in<double>(columns_.time == 0 ? first : time);
@@ -267,10 +267,10 @@ class CsvReader {
     if (!builder_.add(static_cast<std::int64_t>(std::llround(*seconds * 1e6)), id_of(id), *size)) {
       return wrong(kTooMany);
     }
-    return std::nullopt;
+    return {};
   }
 
-  MaybeTraceError take_header(std::vector<std::string_view> fields, std::string_view first) {
+  Result<void> take_header(std::vector<std::string_view> fields, std::string_view first) {
     fields.front() = first;
     const auto found = columns_in(fields);
     if (!found) {
@@ -279,7 +279,7 @@ class CsvReader {
     }
     columns_ = *found;
     has_header_ = true;
-    return std::nullopt;
+    return {};
   }
 
   const std::string& name_;
@@ -300,26 +300,26 @@ Number little_endian(const char* bytes) {
   return value;
 }
 
-MaybeTraceError read_oracle(const std::string& name, Input& input, Trace& trace) {
+Result<void> read_oracle(const std::string& name, Input& input, Trace& trace) {
   Builder builder(trace);
   std::uint32_t before = 0;
   for (std::uint64_t number = 1;; ++number) {
     const auto record = input.take(kOracleRecord);
     const auto wrong = [&](const std::string& what) {
-      return TraceError{name + ": record " + std::to_string(number) + " (byte " +
-                        std::to_string((number - 1) * kOracleRecord) + "): " + what};
+      return bad_trace(EINVAL, name + ": record " + std::to_string(number) + " (byte " +
+                                   std::to_string((number - 1) * kOracleRecord) + "): " + what);
     };
-    if (record.empty()) return std::nullopt;
+    if (record.empty()) return {};
     if (record.size() < kOracleRecord) {
       return wrong("the file ends after " + std::to_string(record.size()) +
                    " of its bytes; expected records of 24 bytes");
     }
     const auto time = little_endian<std::uint32_t>(record.data());
-    // The fourth field, the next access, is not read: it counts the records of the original trace,
-    // which a part or a sample of it no longer has.
+    // The fourth field, the next access, is ignored: it is a record number of the original trace,
+    // which is wrong in a part or sample of it.
     if (time < before) {
       return wrong("time " + std::to_string(time) + " is before " + std::to_string(before) +
-                   ", that of the record before; expected times that never go back (is this "
+                   ", the time of the previous record; expected times in ascending order (is this "
                    "oracleGeneral? --format csv reads text)");
     }
     before = time;
@@ -337,7 +337,7 @@ TraceFormat guess_format(const std::string& path, std::string_view beginning) {
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (lower.ends_with(".csv")) return TraceFormat::Csv;
   if (lower.find("oraclegeneral") != lower.npos) return TraceFormat::Oracle;
-  // Every record of an oracleGeneral has zeros in it; no text has.
+  // Every oracleGeneral record contains zero bytes; text does not.
   const bool has_zero = beginning.substr(0, 4096).find('\0') != beginning.npos;
   return has_zero ? TraceFormat::Oracle : TraceFormat::Csv;
 }
@@ -367,29 +367,34 @@ std::optional<TraceFormat> trace_format(std::string_view word) {
   return std::nullopt;
 }
 
-MaybeTraceError read_trace(const std::string& path, std::optional<TraceFormat> forced,
-                           Trace& trace) {
+Result<void> read_trace(const std::string& path, std::optional<TraceFormat> forced, Trace& trace) {
   const std::string name = path == "-" ? "standard input" : path;
   const std::unique_ptr<std::FILE, CloseFile> file(path == "-" ? stdin
                                                                : std::fopen(path.c_str(), "rbe"));
-  if (!file) return TraceError{name + ": " + std::strerror(errno)};
+  if (!file) {
+    const int code = errno;
+    return bad_trace(code, name + ": " + std::strerror(code));
+  }
   Input input(file.get());
   const auto beginning = input.peek(4096);
   if (const char* tool = compression_of(beginning)) {
-    return TraceError{name + ": is compressed; decompress it first, or pipe it: '" + tool +
-                      " -dc FILE | sluice-lab simulate --trace - ...'"};
+    return bad_trace(EINVAL,
+                     name + ": the file is compressed; decompress it first, or pipe it: '" + tool +
+                         " -dc FILE | sluice-lab simulate --trace - ...'");
   }
   const auto format = forced.value_or(guess_format(path, beginning));
-  auto error = format == TraceFormat::Oracle ? read_oracle(name, input, trace)
-                                             : CsvReader(name, input, trace).read();
-  if (error) return error;
-  if (input.failed()) return TraceError{name + ": " + std::strerror(errno)};
+  SLUICE_TRY(format == TraceFormat::Oracle ? read_oracle(name, input, trace)
+                                           : CsvReader(name, input, trace).read());
+  if (input.failed()) {
+    const int code = errno;
+    return bad_trace(code, name + ": " + std::strerror(code));
+  }
   if (trace.times.empty()) {
-    return TraceError{name + ": holds no records; expected lines of time,id,size or binary " +
-                      "oracleGeneral records"};
+    return bad_trace(EINVAL, name + ": no records; expected lines of time,id,size or binary " +
+                                 "oracleGeneral records");
   }
   sort_by_time(trace);
-  return std::nullopt;
+  return {};
 }
 
 std::vector<std::uint32_t> next_uses(const Trace& trace) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.hpp"
+
 namespace sluice {
 
 struct Trace {
@@ -33,15 +35,10 @@ enum class TraceFormat {
 // "csv" or "oracle"; nothing for another word.
 std::optional<TraceFormat> trace_format(std::string_view word);
 
-// Why a trace can't be read: where, what is wrong and what is expected, in one line.
-struct TraceError {
-  std::string message;
-};
-
 // Fills `trace` from `path` ("-": standard input) in the format `forced`, or as detected from the
-// file's name and beginning. `trace` is unspecified after an error.
-[[nodiscard]] std::optional<TraceError> read_trace(const std::string& path,
-                                                   std::optional<TraceFormat> forced, Trace& trace);
+// file's name and beginning. After an error, which says where,
+// what is wrong and what is expected, `trace` is unspecified.
+Result<void> read_trace(const std::string& path, std::optional<TraceFormat> forced, Trace& trace);
 
 // For each record the number of the next one of the same object, or kNeverAgain.
 inline constexpr std::uint32_t kNeverAgain = 0xffffffff;

@@ -24,8 +24,8 @@ export function bar(percent, {label, marks = [], high = false, thin = false}) {
   return out;
 }
 
-// `samples` are {time, reads, writes} in seconds and bytes a second, the newest last; those of
-// `seconds` fit.
+// `samples` are {time, reads, writes} in seconds and bytes per second, the newest last. The curve
+// shows the last `seconds`.
 export function sparkline(samples, seconds, label) {
   const top = Math.max(1 << 20, ...samples.map((each) => Math.max(each.reads, each.writes)));
   const line = (key) => samples.map((each, i) => {
@@ -39,7 +39,7 @@ export function sparkline(samples, seconds, label) {
     svg('path', {class: 'reads', d: line('reads')}));
 }
 
-// Hit ratios over sizes of the fastest tier, a curve a policy. As wide as `width`.
+// Hit ratios over sizes of the fastest tier, one curve per policy, `width` pixels wide.
 export function replayChart(results, width) {
   const height = Math.round(Math.min(340, Math.max(240, width * 0.55)));
   const left = 40, right = 84, top = 10, bottom = 40;
@@ -66,7 +66,7 @@ export function replayChart(results, width) {
       d: points.map((each, i) => `${i ? 'L' : 'M'}${x(each.percent)} ${y(each.hit_ratio)}`).join('')}));
     labels.push({policy, style, y: y(points[points.length - 1].hit_ratio) + 4});
   }
-  // One below the other where curves end close together; then all up again if the last fell out.
+  // Labels of curves that end close together move down; if the last one leaves the chart, all move up.
   labels.sort((a, b) => a.y - b.y);
   labels.forEach((label, i) => { if (i) label.y = Math.max(label.y, labels[i - 1].y + 14); });
   const over = Math.max(0, labels[labels.length - 1].y - (height - bottom + 4));

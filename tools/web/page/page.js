@@ -1,30 +1,30 @@
-// Asks /api/ every second or so, and draws what it says. docs/web.md lists the requests.
+// Requests /api/ about every second and draws the answers. docs/web.md lists the requests.
 import {bar, replayChart, sparkline} from './charts.js';
 import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, sentence, shown,
   size} from './text.js';
 import {drawMap} from './treemap.js';
 
-const kSeconds = 120;  // of the tiers' curves
-const kInner = 6;  // directories of the map whose content shows; requests at once
+const kSeconds = 120;  // length of the curves of the tiers
+const kInner = 6;  // directories of the map that show their content; also the number of parallel requests
 const $ = (id) => document.getElementById(id);
 const words = (text) => element('p', {class: 'muted', text});
 
 let token = '';
 let before = null;              // the last answer
-let place = [];                 // the path of the map: {name, at}
-let level = null;               // what the map shows
-let inner = new Map();          // by `at`: what is in its larger directories
-let chosen = null;              // the file whose story was asked for last: {at, path}
+let place = [];                 // the path that the map shows: {name, at}
+let level = null;               // the answer of /api/tree that the map shows
+let inner = new Map();          // by `at`: the answers for its larger directories
+let chosen = null;              // the file that was explained last: {at, path}
 let replay = null;
-let goes = 0, tells = 0;        // numbers of the latest: an older one's answer comes too late
-let going = 0;                  // requests for the map under way
-let mapDue = 0;                 // when to ask for it again, as Date.now()
-let told = {};                  // the last answer of /api/moves, its counts and when to ask again
+let goes = 0, tells = 0;        // numbers of the latest requests: answers to older ones are dropped
+let going = 0;                  // running requests for the map
+let mapDue = 0;                 // when to request it again, as Date.now()
+let told = {};                  // the last answer of /api/moves, its counts and when to request it again
 const samples = new Map();      // by tier: {time, reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
 
-// The token comes behind the '#', which browsers send to nobody; it is kept for a reload of this
-// tab, and taken out of what the address shows.
+// The token follows the '#', which browsers never send. It is stored for reloads of this tab and
+// removed from the address bar.
 function takeToken() {
   const given = location.hash.slice(1);
   if (/^[0-9a-f]{32}$/.test(given)) {
@@ -48,8 +48,8 @@ async function ask(what) {
     answer = await fetch('/api/' + what, {headers: {Authorization: 'Bearer ' + token},
       signal: AbortSignal.timeout(8000), cache: 'no-store'});
   } catch (error) {
-    throw new Problem(0, error.name === 'TimeoutError' ? 'sluice web takes too long to answer.'
-      : 'sluice web has ended. Start it again, and open the new address that it prints.');
+    throw new Problem(0, error.name === 'TimeoutError' ? 'sluice web does not answer in time.'
+      : 'sluice web has ended. Start it again and open the new address that it prints.');
   }
   const body = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Problem(answer.status, body.error || answer.statusText);
@@ -61,11 +61,11 @@ function showTrouble(problem) {
   $('trouble').hidden = !problem;
   if (!problem) return;
   const text = problem.status === 401
-    ? 'This address lacks the token. Open the whole address that sluice web printed, from http to the last letter.'
-    : problem.status === 503 ? 'The mount does not answer. ' + sentence(problem.message) + '. This page goes on by itself once it is back.'
+    ? 'This address lacks the token. Open the whole address that sluice web printed.'
+    : problem.status === 503 ? 'The mount does not answer. ' + sentence(problem.message) + '. This page continues when the mount is back.'
       : sentence(problem.message);
   if ($('trouble').textContent !== text) $('trouble').textContent = text;
-  setState(problem.status === 503 ? 'gone' : 'no connection', 'bad');
+  setState(problem.status === 503 ? 'not responding' : 'no connection', 'bad');
 }
 
 function setState(text, kind) {
@@ -77,7 +77,7 @@ function drawHeader(now) {
   $('mount').textContent = shown(now.mountpoint);
   document.title = shown(now.mountpoint) + ' · Sluice';
   const m = now.migration;
-  const pass = m.paused ? 'moves are paused' : !m.automatic ? 'moves only what is asked for'
+  const pass = m.paused ? 'migration is paused' : !m.automatic ? 'automatic migration is off'
     : m.next_pass > now.now ? 'next pass in ' + duration(m.next_pass - now.now) : 'a pass is due';
   $('facts').textContent = `up ${duration(now.uptime_s)}, ${count(now.open_files)} open, ${pass}, version ${shown(now.version)}`;
   const offline = now.tiers.filter((tier) => !tier.online).length;
@@ -86,7 +86,7 @@ function drawHeader(now) {
   else setState('serving', 'good');
 }
 
-// What a tier's disk did, or where there is none, what the daemon did there.
+// The counters of the disk of a tier, or those of the daemon if there is no disk.
 const counters = (tier) => tier.disk ?? tier;
 
 function drawTiers(now) {
@@ -136,7 +136,7 @@ function drawMoves(now) {
     return item(file(move.path, tell),
       element('span', {class: 'number muted', text: `${shown(move.from)} → ${shown(move.to)}`}),
       bar(percent, {label: percent.toFixed(0) + '% copied', thin: true}),
-      element('span', {class: 'under muted', text: move.since === 0 ? 'waits for its turn'
+      element('span', {class: 'under muted', text: move.since === 0 ? 'waiting for its turn'
         : `${size(move.bytes)} of ${size(move.total)}${left}`}));
   }));
   for (const path of seenMoves.keys())
@@ -145,11 +145,11 @@ function drawMoves(now) {
 
 async function drawReceipts(now) {
   const of = [now.migration.moved, now.migration.failed, now.migration.pending].join();
-  // Counts stay the same where one that waits replaces another, or its reason changes.
+  // Counts do not change if one waiting move replaces another or if a reason changes.
   if (of !== told.of || Date.now() >= told.due)
     told = {...await ask('moves'), of, due: Date.now() + 10000};
   const rows = told.pending.slice(0, 5).map((each) => item(file(each.path, tell),
-    element('span', {class: 'number muted', text: 'waits for ' + shown(each.to)}),
+    element('span', {class: 'number muted', text: 'waiting, to ' + shown(each.to)}),
     element('span', {class: 'under muted', text: shown(each.why)})));
   rows.push(...told.receipts.slice(0, 8).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: `${shown(each.from)} → ${shown(each.to)}`}),
@@ -165,18 +165,18 @@ function drawHottest(now) {
     element('span', {class: 'number muted', text: `${shown(each.tier)}, ${score(each.score)}`}),
     bar(100 * each.score / most, {label: 'score ' + score(each.score), thin: true})));
   fill($('hottest'), ...(rows.length ? rows
-    : [words('No file has been used since the mount; a pass over the files finds those of earlier days.')]));
+    : [words('No file has been used since the mount. The next pass also finds files that were hot before.')]));
 }
 
 function drawGpu(now) {
   const routes = Object.entries(now.gpu.routes).filter(([name, each]) => name !== 'all' && each.operations > 0);
   if (!routes.length) {
-    fill($('gpu'), words(now.gpu.enabled ? 'Nothing has been read into GPU memory since the mount.'
-      : 'Reads into GPU memory are turned off for this mount.'));
+    fill($('gpu'), words(now.gpu.enabled ? 'No GPU reads since the mount.'
+      : 'GPU reads are turned off for this mount.'));
     return;
   }
   const seconds = before ? now.uptime_s - before.uptime_s : 0;
-  const head = element('tr', {}, ...['Route', 'Now', 'In all', 'Half within', '99% within'].map((text, i) =>
+  const head = element('tr', {}, ...['Route', 'Now', 'Total', 'p50', 'p99'].map((text, i) =>
     element('th', {text, class: i ? 'number' : '', scope: 'col'})));
   fill($('gpu'), element('table', {}, head, ...routes.map(([name, each]) => {
     const past = before?.gpu.routes[name]?.bytes ?? 0;
@@ -206,7 +206,7 @@ function redrawMap() {
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
   });
   const legend = [element('span', {text: `${files(level.files)}, ${size(level.bytes)}, ` +
-    `as of ${duration(before.now - level.time)} ago. Mean score:`})];
+    `scanned ${duration(before.now - level.time)} ago. Mean score:`})];
   kHeatWords.forEach((text, i) => legend.push(element('span', {}, element('span', {class: `key swatch heat${i}`}), text)));
   $('map-legend').replaceChildren(...legend);
 }
@@ -235,15 +235,15 @@ async function go(steps) {
     if (answer.time) {
       redrawMap();
     } else {
-      drawNoMap('The daemon is looking at all files for the first time since the mount. ' +
-        'The map comes when it has seen them.');
+      drawNoMap('The daemon is scanning all files for the first time since the mount. ' +
+        'The map appears when it is done.');
     }
     if (isMove) $('map').querySelector('button')?.focus({preventScroll: true});
   } catch (problem) {
     if (turn !== goes) return;
     if (problem.status !== 404) throw problem;
-    if (steps.length) return await go(steps.slice(0, -1));  // it is gone
-    // A daemon of an older version knows no map.
+    if (steps.length) return await go(steps.slice(0, -1));  // the directory no longer exists
+    // An older daemon does not support the map.
     mapDue = Date.now() + 30000;
     place = steps;
     level = null;
@@ -255,11 +255,11 @@ async function go(steps) {
 }
 
 async function refreshMap() {
-  // Not while somebody's click is on its way: the latest wins, and that should be the click.
+  // Not during the request of a click: only the latest request is drawn, and that must be the click.
   if (!going && Date.now() >= mapDue) await go(place);
 }
 
-// The story of the file at `at`, percent-encoded, which is called `path`.
+// Explains the file `path`; `at` is the path percent-encoded.
 async function tell(at, path) {
   chosen = {at, path};
   $('path').value = shown(path);
@@ -281,8 +281,8 @@ function drawReplay() {
   const box = $('replay');
   switch (replay.state) {
     case 'none':
-      box.replaceChildren(words('Record what is used for a day or a week, and this shows how many requests a larger ' +
-        'or smaller fastest tier would serve, by Sluice’s policy and by others:'),
+      box.replaceChildren(words('Record accesses for a day or a week to see how many requests a larger or smaller ' +
+        'fastest tier would serve, with Sluice’s policy and others:'),
         element('pre', {}, element('code', {text: 'sluice trace record -o week.csv\nsluice web --trace week.csv'})));
       return;
     case 'running':
@@ -298,10 +298,10 @@ function drawReplay() {
       const of = (policy, percent) => replay.results.find((each) => each.policy === policy && each.percent === percent);
       const t = replay.trace;
       box.replaceChildren(
-        words(`Requests that ${shown(replay.tier)} would serve if it held so much of the ${size(t.bytes)} in the trace: ` +
-          `${count(t.accesses)} accesses to ${files(t.files)} in ${duration(t.seconds)}. The oracle knows the future.`),
+        words(`Requests that ${shown(replay.tier)} would serve, by its size as a part of the trace’s ${size(t.bytes)}. The trace has ` +
+          `${count(t.accesses)} accesses to ${files(t.files)} in ${duration(t.seconds)}. The oracle knows future accesses.`),
         replayChart(replay.results, box.clientWidth),
-        element('details', {}, element('summary', {text: 'The figures'}),
+        element('details', {}, element('summary', {text: 'Table'}),
           element('table', {},
             element('tr', {}, element('th', {text: 'Policy', scope: 'col'}),
               ...sizes.map((percent) => element('th', {class: 'number', text: percent + '%', scope: 'col'}))),
@@ -321,7 +321,7 @@ async function refreshReplay() {
 
 async function refresh() {
   const now = await ask('activity');
-  // Another mount than before: what was counted belongs to the old one. `now` is in whole seconds.
+  // The pool was mounted again: the counts belong to the old mount. `now` is in whole seconds.
   const mounted = (answer) => answer.now - answer.uptime_s;
   if (before && Math.abs(mounted(now) - mounted(before)) > 2) {
     before = null;
@@ -362,7 +362,7 @@ addEventListener('hashchange', takeToken);
 $('ask').addEventListener('submit', (event) => {
   event.preventDefault();
   const typed = $('path').value;
-  // What shown() wrote there is not always the name, nor can each name be typed.
+  // The text of shown() may differ from the name, and not every name can be typed.
   if (chosen && typed === shown(chosen.path)) return tell(chosen.at, chosen.path);
   const path = '/' + typed.replace(/^\/+/, '');
   return tell(encoded(path), path);

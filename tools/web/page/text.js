@@ -1,7 +1,7 @@
-// Words and elements. All text goes in by textContent: a file's name is never markup.
+// Texts and elements. All text is set as textContent, so that a file name is never markup.
 
-// Control characters and those that turn the direction of writing, as the command line shows them:
-// each byte as \xNN.
+// Control characters and direction marks, which are shown as on the command line: each byte as
+// \xNN.
 const kUnsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 // For errors: `sluice web` has escaped the names in them.
@@ -11,7 +11,7 @@ export function sentence(text) {
       .map((byte) => '\\x' + byte.toString(16).padStart(2, '0')).join(''));
 }
 
-// For names, and what has some: backslashes, too.
+// For names and texts with names: also escapes backslashes.
 export const shown = (text) => sentence(String(text).replaceAll('\\', '\\x5c'));
 
 // element('p', {class: 'muted', text: 'words'}, child, ...)
@@ -26,8 +26,8 @@ export function element(name, attributes = {}, ...children) {
   return node;
 }
 
-// Fills `box` anew, unless that changes nothing, and leaves the keyboard where it was. Not while a
-// button in it is held down: a click must end on the node that it began on.
+// Replaces the content of `box` if it changes, and keeps the keyboard focus. Does nothing while a
+// button in it is pressed, because a click must end on the node where it began.
 export function fill(box, ...nodes) {
   const next = element(box.localName, {}, ...nodes);
   if (box.innerHTML === next.innerHTML || box.matches(':active')) return;
@@ -67,12 +67,12 @@ export function duration(seconds) {
 
 export const encoded = (path) => path.split('/').map(encodeURIComponent).join('/');
 
-// Of ten, a hundred and their like: as the default thresholds of the tiers.
+// The steps of the colours. They include the default thresholds of tiers.
 const kSteps = [0.05, 1, 10, 30, 100, 300];
 export const heatStep = (heat) => kSteps.filter((least) => heat >= least).length;
 export const kHeatWords = ['unused', 'below 1', 'below 10', 'below 30', 'below 100', 'below 300', 'above'];
 
-// A file's path as a button that tells its story.
+// A path as a button that explains the file.
 export function file(path, tell) {
   const at = path.lastIndexOf('/') + 1;
   return element('button', {class: 'file path', title: shown(path), click: () => tell(encoded(path), path)},

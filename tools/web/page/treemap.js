@@ -1,13 +1,13 @@
-// The map: rectangles as large as what they stand for, as near to squares as they get.
+// The map: the area of a rectangle is the size of its file or directory. A squarified treemap.
 import {element, files, heatStep, score, shown, size} from './text.js';
 
-const kMost = 60;  // smaller ones are drawn as one
+const kMost = 60;  // the others are drawn as one rectangle
 const kInner = 24;
 const kGap = 2;
-const kWords = 66;  // the height of a tile's words
+const kWords = 66;  // height of the text of a tile
 const kEdge = 6;
 
-// Rows along the shorter side, each filled as long as that makes its rectangles squarer.
+// Fills rows along the shorter side. A row grows as long as that makes its rectangles squarer.
 export function squarified(items, width, height) {
   const out = [];
   let left = 0, top = 0, rest = items.filter((item) => item.bytes > 0);
@@ -42,14 +42,14 @@ export function squarified(items, width, height) {
   return out;
 }
 
-// The tiers that hold most of it: "nvme", or "nvme 70%, hdd 30%".
+// The tiers with at least a percent of the bytes: "nvme", or "nvme 70%, hdd 30%".
 function tiersOf(item) {
   const parts = Object.entries(item.tiers).sort((a, b) => b[1] - a[1]);
   if (parts.length < 2) return parts.map(([name]) => shown(name)).join('');
   return parts.filter(([, bytes]) => bytes >= item.bytes / 100).map(([name, bytes]) => `${shown(name)} ${Math.round(100 * bytes / item.bytes)}%`).join(', ');
 }
 
-// The largest of a level's children, the others as one.
+// The largest children of a level, and one item for the others.
 function itemsOf(level, most) {
   const items = level.children.slice(0, most);
   const others = level.children.slice(most).concat(level.rest.files ? [level.rest] : []);
@@ -69,7 +69,7 @@ function put(node, {x, y, width, height}) {
   node.style.height = Math.max(1, height - kGap) + 'px';
 }
 
-// What is in a directory, below the words of its tile: for the eye only, it is opened as a whole.
+// The content of a directory, below the text of its tile. It is only decoration, not clickable.
 function drawInner(tile, level, width, height) {
   const box = element('div', {class: 'inner', 'aria-hidden': 'true'});
   for (const each of squarified(itemsOf(level, kInner), width - 2 * kEdge, height - kWords - kEdge)) {
@@ -80,14 +80,14 @@ function drawInner(tile, level, width, height) {
   tile.append(box);
 }
 
-// Draws `level`, an answer of /api/tree, into `box`; `inner` has those of some of its directories,
-// by their `at`. `open` is called with the child chosen.
+// Draws `level`, an answer of /api/tree, into `box`. `inner` has the answers for some of its
+// directories, by `at`. Calls `open` with the chosen child.
 export function drawMap(box, level, inner, open) {
   const focused = [...box.children].indexOf(document.activeElement);
   const children = itemsOf(level, kMost);
   box.replaceChildren();
   if (!children.some((item) => item.bytes > 0)) {
-    box.append(element('p', {class: 'muted', text: 'Nothing here takes any room.'}));
+    box.append(element('p', {class: 'muted', text: 'This directory takes no space.'}));
     return;
   }
   for (const each of squarified(children, box.clientWidth + kGap, box.clientHeight + kGap)) {

@@ -20,7 +20,7 @@ class CufileBatchTest : public CufileTest {
   CufileBatchTest() { EXPECT_EQ(cuFileBatchIOSetUp(&batch_, 64).err, CU_FILE_SUCCESS); }
   ~CufileBatchTest() override { cuFileBatchIODestroy(batch_); }
 
-  // Piece `number` of the file to the same place of the memory. The number is the cookie.
+  // Piece `number` of the file, to the same offset in memory. The number is the cookie.
   static CUfileIOParams_t piece(const File& file, const GpuMemory& memory, std::size_t number) {
     CUfileIOParams_t request{};
     request.mode = CUFILE_BATCH;
@@ -47,7 +47,7 @@ class CufileBatchTest : public CufileTest {
   CUfileBatchHandle_t batch_ = nullptr;
 };
 
-TEST_F(CufileBatchTest, FilesOfBothKindsAreOneBatch) {
+TEST_F(CufileBatchTest, OneBatchMayContainFilesOfBothKinds) {
   const File mine = ours(), other = others();
   const GpuMemory memory(device(), 40 * kPiece);
   const auto before = transfers();
@@ -64,15 +64,15 @@ TEST_F(CufileBatchTest, FilesOfBothKindsAreOneBatch) {
     for (const auto& event : events) {
       EXPECT_EQ(event.status, CUFILE_COMPLETE);
       EXPECT_EQ(event.ret, kPiece);
-      EXPECT_TRUE(seen.insert(event.cookie).second) << "told twice";
+      EXPECT_TRUE(seen.insert(event.cookie).second) << "reported twice";
     }
   }
   EXPECT_EQ(transfers(), before + 10);
   EXPECT_TRUE(memory.bytes(0, 40 * kPiece) == content_.substr(0, 40 * kPiece));
-  EXPECT_TRUE(status(1, 5).empty()) << "nothing is under way: nothing to wait for";
+  EXPECT_TRUE(status(1, 5).empty()) << "nothing is in progress, so there is nothing to wait for";
 }
 
-TEST_F(CufileBatchTest, ABatchIsFullUntilItsResultsAreFetched) {
+TEST_F(CufileBatchTest, BatchIsFullUntilItsResultsAreFetched) {
   const File file = ours();
   const GpuMemory memory(device(), 64 * kPiece);
   std::vector<CUfileIOParams_t> requests;
@@ -84,7 +84,7 @@ TEST_F(CufileBatchTest, ABatchIsFullUntilItsResultsAreFetched) {
   EXPECT_EQ(status(1, 1).size(), 1u);
 }
 
-TEST_F(CufileBatchTest, ARequestThatFailsIsAnEventOfItsOwn) {
+TEST_F(CufileBatchTest, FailedRequestHasItsOwnEvent) {
   const File unwritable = ours(O_RDONLY);
   const GpuMemory memory(device(), 2 * kPiece);
   auto write = piece(unwritable, memory, 0);
@@ -101,7 +101,7 @@ TEST_F(CufileBatchTest, ARequestThatFailsIsAnEventOfItsOwn) {
   wrong = piece(unwritable, memory, 0);
   wrong.u.batch.size = 1'000 * kPiece;
   EXPECT_EQ(submit({wrong}), CU_FILE_CUDA_POINTER_INVALID) << "beyond the allocation";
-  EXPECT_TRUE(status(0, 2).empty()) << "a batch that was refused was begun";
+  EXPECT_TRUE(status(0, 2).empty()) << "a refused batch was started";
 
   unsigned count = 1;
   CUfileIOEvents_t event;
@@ -110,7 +110,7 @@ TEST_F(CufileBatchTest, ARequestThatFailsIsAnEventOfItsOwn) {
   EXPECT_EQ(cuFileBatchIOSetUp(nullptr, 1).err, CU_FILE_INVALID_VALUE);
 }
 
-TEST_F(CufileBatchTest, AnErrorOfTheOtherLibraryIsToldUnlessThereAreEvents) {
+TEST_F(CufileBatchTest, ErrorOfTheOtherLibraryIsReturnedIfThereAreNoEvents) {
   const File mine = ours(), other = others();
   const GpuMemory memory(device(), 2 * kPiece);
   ASSERT_EQ(submit({piece(mine, memory, 0), piece(other, memory, 1)}), CU_FILE_SUCCESS);
@@ -130,7 +130,7 @@ TEST_F(CufileBatchTest, AnErrorOfTheOtherLibraryIsToldUnlessThereAreEvents) {
   EXPECT_EQ(status(1, 2).size(), 1u);
 }
 
-// Keeps all of libsluice's threads busy until it ends.
+// Keeps all threads of libsluice busy until it is destroyed.
 class BusyThreads {
  public:
   explicit BusyThreads(const std::string& path) : file_(test::open_file(path)) {
@@ -165,7 +165,7 @@ class BusyThreads {
   std::atomic<std::size_t> through_{0};
 };
 
-TEST_F(CufileBatchTest, WhatHasNotBegunCanBeCancelledAndTheRestIsWaitedFor) {
+TEST_F(CufileBatchTest, CancelDropsWaitingRequestsAndWaitsForTheRest) {
   const File file = ours();
   const GpuMemory memory(device(), 64 * kPiece);
   std::vector<CUfileIOParams_t> requests;
@@ -173,7 +173,7 @@ TEST_F(CufileBatchTest, WhatHasNotBegunCanBeCancelledAndTheRestIsWaitedFor) {
   BusyThreads busy(file.path);
   ASSERT_EQ(submit(requests), CU_FILE_SUCCESS);
   timespec short_time{0, 1'000'000};
-  EXPECT_TRUE(status(1, 64, &short_time).empty()) << "done by a thread that is busy";
+  EXPECT_TRUE(status(1, 64, &short_time).empty()) << "all threads were busy, but it was done";
   EXPECT_EQ(cuFileBatchIOCancel(batch_).err, CU_FILE_SUCCESS);
   const auto cancelled = status(64, 64, &short_time);
   EXPECT_EQ(cancelled.size(), 56u);
@@ -184,7 +184,7 @@ TEST_F(CufileBatchTest, WhatHasNotBegunCanBeCancelledAndTheRestIsWaitedFor) {
   for (const auto& event : rest) EXPECT_EQ(event.status, CUFILE_COMPLETE);
 }
 
-TEST_F(CufileBatchTest, ABatchThatIsDestroyedHasLetGoOfItsMemory) {
+TEST_F(CufileBatchTest, DestroyedBatchHasReleasedItsMemory) {
   const File file = ours();
   CUfileBatchHandle_t batch = nullptr;
   ASSERT_EQ(cuFileBatchIOSetUp(&batch, 64).err, CU_FILE_SUCCESS);
@@ -198,7 +198,7 @@ TEST_F(CufileBatchTest, ABatchThatIsDestroyedHasLetGoOfItsMemory) {
   EXPECT_EQ(cuFileBatchIOSubmit(batch, 64, requests.data(), 0).err, CU_FILE_INVALID_VALUE);
 }
 
-// A stream that is held up, and with it whatever waits for it.
+// Blocks a stream, and all work that waits for it.
 struct Gate {
   std::promise<void> opened;
   static void wait(void* user) { static_cast<Gate*>(user)->opened.get_future().wait(); }
@@ -226,7 +226,7 @@ class CufileStreamTest : public CufileTest {
   ssize_t done_ = -1234;
 };
 
-TEST_F(CufileStreamTest, NumbersAreLookedAtWhenTheStreamGetsThere) {
+TEST_F(CufileStreamTest, ArgumentsAreReadWhenTheStreamReachesTheCall) {
   const File mine = ours(), other = others();
   for (const File* file : {&mine, &other}) {
     const GpuMemory memory(device(), 10'000);
@@ -245,7 +245,7 @@ TEST_F(CufileStreamTest, NumbersAreLookedAtWhenTheStreamGetsThere) {
   }
 }
 
-TEST_F(CufileStreamTest, NumbersThatAStreamHasAsFixedAreLookedAtAtOnce) {
+TEST_F(CufileStreamTest, FixedArgumentsOfAStreamAreReadAtOnce) {
   const File file = ours();
   const GpuMemory memory(device(), 10'000);
   ASSERT_EQ(cuFileStreamRegister(stream_, 0xf).err, CU_FILE_SUCCESS);
@@ -261,7 +261,7 @@ TEST_F(CufileStreamTest, NumbersThatAStreamHasAsFixedAreLookedAtAtOnce) {
   EXPECT_EQ(cuFileStreamDeregister(stream_).err, CU_FILE_SUCCESS);
 }
 
-TEST_F(CufileStreamTest, ARequestOutlivesTheHandleAndTheDescriptor) {
+TEST_F(CufileStreamTest, RequestOutlivesTheHandleAndTheDescriptor) {
   const GpuMemory memory(device(), 10'000);
   hold();
   {
@@ -271,14 +271,14 @@ TEST_F(CufileStreamTest, ARequestOutlivesTheHandleAndTheDescriptor) {
                   .err,
               CU_FILE_SUCCESS);
   }
-  // May get the number that is free now.
+  // It may get the descriptor number that is now free.
   const UniqueFd other(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   go_on();
   EXPECT_EQ(done_, 5'000);
   EXPECT_TRUE(memory.bytes(0, 5'000) == content_.substr(100, 5'000));
 }
 
-TEST_F(CufileStreamTest, AWriteTakesWhatTheStreamHasPutThere) {
+TEST_F(CufileStreamTest, WriteUsesTheBytesOfEarlierStreamWork) {
   const File file = ours();
   const GpuMemory memory(device(), 10'000);
   hold();
@@ -292,7 +292,7 @@ TEST_F(CufileStreamTest, AWriteTakesWhatTheStreamHasPutThere) {
   EXPECT_EQ(test::read_file(file.path).substr(100, 5'000), std::string(5'000, 'z'));
 }
 
-TEST_F(CufileStreamTest, MistakesAreToldAtOnceOrByTheResult) {
+TEST_F(CufileStreamTest, WrongArgumentsFailAtOnceOrInTheResult) {
   const File file = ours(O_RDONLY);
   const GpuMemory memory(device(), 10'000);
   EXPECT_EQ(cuFileReadAsync(file.handle, memory.pointer(), nullptr, &file_offset_, &base_offset_,

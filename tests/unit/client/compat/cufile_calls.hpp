@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The functions of our libcufile that tests call, as cufile.h has them.
+// The functions of our libcufile that tests call, declared as in cufile.h.
 #pragma once
 
 #include "client/compat/cufile/requests.hpp"

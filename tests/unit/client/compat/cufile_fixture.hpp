@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Our libcufile in the test's own process, with ordinary files: those whose name ends in ".mount"
-// count as files of a Sluice mount. NVIDIA's library and the GPU are the fakes.
+// Our libcufile in the process of the test, with ordinary files. Files whose name ends in ".mount"
+// count as files of a Sluice mount. NVIDIA's library and the GPU are fakes.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class CufileTest : public ::testing::Test {
   static constexpr std::size_t kSize = 3'000'001;
 
   CufileTest() : content_(test::random_bytes(kSize)) {
-    // What of NVIDIA's library the process already holds is not this test's.
+    // Ignores what NVIDIA's library has registered before this test.
     EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
   }
   ~CufileTest() override {
@@ -40,7 +40,7 @@ class CufileTest : public ::testing::Test {
     EXPECT_EQ(FakeGpu::count(FakeCount::Buffers), 0u);
   }
 
-  // A file with the content, open, and registered.
+  // A file with the content, open and registered.
   struct File {
     File(const std::string& name, int flags)
         : path(name), fd(::open(path.c_str(), flags | O_CLOEXEC)) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cufile_library_test.sh LIBCUFILE [CUFILE_H]: what our libcufile shows of itself, and that a process which preloads it without
-# using it pays nothing. With NVIDIA's header: that every function it declares is there.
+# cufile_library_test.sh LIBCUFILE [CUFILE_H]: checks which symbols our libcufile exports, and that
+# a process which preloads it without using it pays nothing. With NVIDIA's header: that every
+# declared function is exported.
 set -euo pipefail
 library=$1 header=${2:-}
 failures=0
@@ -72,7 +73,7 @@ readelf -d "$library" | grep -q 'SONAME.*\[libcufile.so.0\]' || complain "the SO
 readelf -d "$library" | grep -q NODELETE || complain "dlclose() would take its threads' code away"
 readelf -d "$library" | grep -q 'RUNPATH.*\[$ORIGIN/\.\.\]' || complain "libsluice is looked for elsewhere"
 if readelf -V "$library" | grep -q 'Version definition'; then complain "NVIDIA's symbols have no versions, ours have"; fi
-# Preloaded it comes first: what it needs would be chosen before the program's own libraries are looked at.
+# Preloaded, it comes first: libraries it needs would be chosen before those of the program.
 if readelf -d "$library" | grep NEEDED | grep -vE '\[(libc\.so|libm\.so|ld-linux)'; then complain "it needs more than it should"; fi
 
 loaded=$(LD_PRELOAD=$library cat /proc/self/maps)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Our libcufile: whose files and memory are whose, and what callers are told.
+// Our libcufile: which library serves which files and memory, and errors.
 #include <sys/stat.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ bool is_on_mount(int fd) {
 
 namespace {
 
-TEST_F(CufileTest, FilesOfAMountAreOursAndOthersAreNvidias) {
+TEST_F(CufileTest, SluiceServesMountFilesAndNvidiaServesOthers) {
   const File mine = ours(), other = others();
   ASSERT_EQ(mine.error, CU_FILE_SUCCESS);
   ASSERT_EQ(other.error, CU_FILE_SUCCESS);
@@ -39,7 +39,7 @@ TEST_F(CufileTest, FilesOfAMountAreOursAndOthersAreNvidias) {
   EXPECT_EQ(transfers(), before + 1);
 }
 
-TEST_F(CufileTest, AnyOffsetsAndPlacesInTheMemoryWillDo) {
+TEST_F(CufileTest, OffsetsNeedNoAlignment) {
   const File file = ours();
   const GpuMemory memory(device(), kSize);
   EXPECT_EQ(cuFileRead(file.handle, memory.pointer(1'001), 70'001, 12'345, 77), 70'001);
@@ -54,7 +54,7 @@ TEST_F(CufileTest, AnyOffsetsAndPlacesInTheMemoryWillDo) {
   EXPECT_TRUE(test::read_file(file.path).substr(999, 5'001) == content_.substr(13, 5'001));
 }
 
-TEST_F(CufileTest, HostMemoryIsMemoryToo) {
+TEST_F(CufileTest, HostMemoryWorks) {
   const File file = ours();
   std::string memory(kSize, '\0');
   EXPECT_EQ(cuFileRead(file.handle, memory.data(), kSize, 0, 0), ssize_t{kSize});
@@ -72,7 +72,7 @@ TEST_F(CufileTest, MemoryOfTheVirtualMemoryApiMaySpanSeveralAllocations) {
   }
 }
 
-TEST_F(CufileTest, VectorsFollowEachOtherInTheFile) {
+TEST_F(CufileTest, VectorsAreContiguousInTheFile) {
   const File file = ours();
   const GpuMemory memory(device(), 100'000), second(device(), 100'000);
   std::string host(5'000, '\0');
@@ -96,7 +96,7 @@ TEST_F(CufileTest, VectorsFollowEachOtherInTheFile) {
       << "the fake is too old for it";
 }
 
-TEST_F(CufileTest, CallersAreToldWhatIsWrong) {
+TEST_F(CufileTest, ErrorsAreReportedToTheCaller) {
   const File unwritable = ours(O_RDONLY);
   std::string memory(1'000, 'x');
   errno = 0;
@@ -113,7 +113,7 @@ TEST_F(CufileTest, CallersAreToldWhatIsWrong) {
             -CU_FILE_CUDA_POINTER_INVALID)
       << "beyond the allocation";
   EXPECT_EQ(cuFileRead(&memory, memory.data(), 10, 0, 0), -CU_FILE_HANDLE_NOT_REGISTERED)
-      << "not a handle of anybody's: as NVIDIA's library says";
+      << "an unknown handle, as in NVIDIA's library";
 
   CUfileHandle_t handle = nullptr;
   CUfileDescr_t description{};
@@ -126,7 +126,7 @@ TEST_F(CufileTest, CallersAreToldWhatIsWrong) {
   EXPECT_EQ(cuFileHandleRegister(&handle, &description).err, CU_FILE_INVALID_FILE_TYPE);
 }
 
-TEST_F(CufileTest, ADescriptorOutlivesItsHandleAndMayBeRegisteredAgain) {
+TEST_F(CufileTest, DescriptorOutlivesItsHandleAndCanBeRegisteredAgain) {
   const std::string path = make("file.mount");
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
   ASSERT_TRUE(fd);
@@ -145,7 +145,7 @@ TEST_F(CufileTest, ADescriptorOutlivesItsHandleAndMayBeRegisteredAgain) {
   }
 }
 
-TEST_F(CufileTest, NvidiasLibraryHearsOfMemoryWhenItNeedsTo) {
+TEST_F(CufileTest, MemoryIsRegisteredWithNvidiasLibraryOnFirstUse) {
   const File mine = ours(), other = others();
   const GpuMemory memory(device(), kSize);
   ASSERT_EQ(cuFileBufRegister(memory.pointer(), kSize, 0).err, CU_FILE_SUCCESS);
@@ -153,7 +153,7 @@ TEST_F(CufileTest, NvidiasLibraryHearsOfMemoryWhenItNeedsTo) {
   EXPECT_EQ(cuFileRead(mine.handle, memory.pointer(), 1'000, 5, 100), 1'000);
   EXPECT_TRUE(memory.bytes(100, 1'000) == content_.substr(5, 1'000));
   EXPECT_EQ(FakeGpu::count(FakeCount::Buffers), 0u);
-  // Memory that begins where it ends is not it.
+  // Memory that begins at its end does not belong to it.
   const GpuMemory two(device(), 20'000);
   ASSERT_EQ(cuFileBufRegister(two.pointer(), 10'000, 0).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileRead(other.handle, two.pointer(10'000), 1'000, 5, 0), 1'000);
@@ -169,14 +169,14 @@ TEST_F(CufileTest, NvidiasLibraryHearsOfMemoryWhenItNeedsTo) {
   EXPECT_EQ(cuFileBufRegister(nullptr, kSize, 0).err, CU_FILE_INVALID_VALUE);
   EXPECT_EQ(cuFileBufRegister(memory.pointer(), 0, 0).err, CU_FILE_INVALID_VALUE);
 
-  // One that it does not take is read into all the same.
+  // Memory that NVIDIA's library refuses is read into anyway.
   ASSERT_EQ(cuFileBufRegister(memory.pointer(), kSize, 0).err, CU_FILE_SUCCESS);
   FakeGpu::fail_cufile("cuFileBufRegister:1+:5036");
   EXPECT_EQ(cuFileRead(other.handle, memory.pointer(), 1'000, 5, 100), 1'000);
   EXPECT_EQ(cuFileBufDeregister(memory.pointer()).err, CU_FILE_SUCCESS);
 }
 
-TEST_F(CufileTest, ADriverOfNvidiasThatDoesNotOpenIsNoMatterForAMount) {
+TEST_F(CufileTest, MountFilesWorkIfNvidiasDriverDoesNotOpen) {
   FakeGpu::fail_cufile("cuFileDriverOpen:1+:5001,cuFileDriverGetProperties:1+:5001");
   const long before = cuFileUseCount();
   EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
@@ -191,7 +191,7 @@ TEST_F(CufileTest, ADriverOfNvidiasThatDoesNotOpenIsNoMatterForAMount) {
   EXPECT_EQ(cuFileDriverClose_v2().err, CU_FILE_SUCCESS);
 }
 
-TEST_F(CufileTest, WhatIsNotOursIsForwarded) {
+TEST_F(CufileTest, OtherFunctionsAreForwarded) {
   bool value = false;
   EXPECT_EQ(cuFileGetParameterBool(CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE, &value).err,
             CU_FILE_SUCCESS);
@@ -204,7 +204,7 @@ TEST_F(CufileTest, WhatIsNotOursIsForwarded) {
   EXPECT_NE(sluice_cufile_real(), nullptr);
 }
 
-TEST_F(CufileTest, ThreadsMayDoAllOfItAtOnce) {
+TEST_F(CufileTest, ThreadsMayCallEverythingAtOnce) {
   const std::string path = make("file.mount"), other_path = make("file");
   const GpuMemory memory(device(), 8 * 10'000);
   std::atomic<int> wrong{0};
@@ -230,9 +230,9 @@ TEST_F(CufileTest, ThreadsMayDoAllOfItAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST_F(CufileTest, AChildMayGoOnWithHostMemory) {
+TEST_F(CufileTest, ChildCanUseHostMemory) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer allows no threads in such a child";
+  GTEST_SKIP() << "ThreadSanitizer does not support threads in a forked child";
 #endif
   const File file = ours();
   const std::string result = dir_ / "result";

@@ -36,14 +36,14 @@ class DoctorTest : public testing::Test {
     return find(driver_checks(machine(), {"0000:1a:00.0"}), what);
   }
 
-  // As the driver writes it.
+  // In the format of the driver.
   void put_driver(const std::string& kind) const {
     put("proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX " + kind +
             "  580.65.06  Release Build  (dvs-builder@U16)  Sun Jul 27 06:54:38 UTC 2026\n"
             "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n");
   }
-  // Everything that P2PDMA needs.
+  // All requirements of P2PDMA.
   void open_all_gates() const {
     put_driver("Open Kernel Module for x86_64");
     put("proc/kallsyms", "0000 T pci_p2pdma_add_resource\n");
@@ -54,7 +54,7 @@ class DoctorTest : public testing::Test {
   test::TempDir root_;
 };
 
-TEST_F(DoctorTest, AKernelVersionIsTwoNumbers) {
+TEST_F(DoctorTest, KernelVersionIsMajorAndMinor) {
   EXPECT_EQ(parse_kernel("6.18.44-fc"), (KernelVersion{6, 18}));
   EXPECT_EQ(parse_kernel("7.0"), (KernelVersion{7, 0}));
   EXPECT_EQ(parse_kernel("six"), KernelVersion{});
@@ -63,7 +63,7 @@ TEST_F(DoctorTest, AKernelVersionIsTwoNumbers) {
   EXPECT_LT((KernelVersion{6, 9}), (KernelVersion{6, 14}));
 }
 
-TEST_F(DoctorTest, ALimitIsSoftAndHard) {
+TEST_F(DoctorTest, ParsesSoftAndHardLimits) {
   const std::string before = "Limit                     Soft Limit   Hard Limit   Units\n";
   const auto locked = [&](const std::string& line) {
     return parse_limit(before + line, "Max locked memory");
@@ -76,7 +76,7 @@ TEST_F(DoctorTest, ALimitIsSoftAndHard) {
   EXPECT_EQ(locked("Max locked memory"), std::nullopt);
 }
 
-TEST_F(DoctorTest, ASmallMemlockLimitOfTheDaemonIsAWarning) {
+TEST_F(DoctorTest, SmallMemlockLimitOfTheDaemonIsAWarning) {
   put("proc/7/limits",
       "Max locked memory         65536                8388608              bytes\n");
   EXPECT_EQ(kernel_check("memlock").verdict, Verdict::Warn);
@@ -86,7 +86,7 @@ TEST_F(DoctorTest, ASmallMemlockLimitOfTheDaemonIsAWarning) {
   EXPECT_EQ(kernel_check("memlock").verdict, Verdict::Ok);
 }
 
-TEST_F(DoctorTest, AnOldKernelIsNamedWithWhatItLacks) {
+TEST_F(DoctorTest, OldKernelIsReportedWithItsMissingFeatures) {
   put("proc/sys/kernel/osrelease", "6.8.0-40-generic\n");
   EXPECT_EQ(kernel_check("kernel").verdict, Verdict::Warn);
   EXPECT_NE(kernel_check("kernel").words.find("6.9"), std::string::npos);
@@ -106,7 +106,7 @@ TEST_F(DoctorTest, FuseOverIoUringDependsOnTheModuleParameter) {
   EXPECT_NE(kernel_check("io_uring").fix.find("io_uring_disabled"), std::string::npos);
 }
 
-TEST_F(DoctorTest, AContainerWithoutTheFuseDeviceIsToldHowToGetIt) {
+TEST_F(DoctorTest, MissingFuseDeviceInAContainerHasAFix) {
   EXPECT_EQ(kernel_check("fuse").fix, "modprobe fuse");
   put("proc/filesystems", "nodev\tproc\nnodev\tfuse\n\text4\n");
   EXPECT_NE(kernel_check("fuse").fix.find("--device /dev/fuse"), std::string::npos);
@@ -114,7 +114,7 @@ TEST_F(DoctorTest, AContainerWithoutTheFuseDeviceIsToldHowToGetIt) {
   EXPECT_EQ(kernel_check("fuse").verdict, Verdict::Ok);
 }
 
-TEST_F(DoctorTest, PassthroughIsSeenInTheSymbolsOfTheKernel) {
+TEST_F(DoctorTest, PassthroughIsDetectedInTheKernelSymbols) {
   EXPECT_EQ(kernel_check("passthrough").verdict, Verdict::Warn);
   put("proc/kallsyms", "0000 t fuse_passthrough_read_iter\n");
   EXPECT_EQ(kernel_check("passthrough").verdict, Verdict::Ok);
@@ -122,7 +122,7 @@ TEST_F(DoctorTest, PassthroughIsSeenInTheSymbolsOfTheKernel) {
   EXPECT_NE(kernel_check("passthrough").fix, "");
 }
 
-TEST_F(DoctorTest, TheDriverIsToldOpenFromClosed) {
+TEST_F(DoctorTest, OpenAndClosedDriversAreDistinguished) {
   put_driver("x86_64 Kernel Module");
   EXPECT_EQ(driver_check("driver").words, "580.65.06, closed modules");
   put_driver("Open Kernel Module for x86_64");
@@ -130,15 +130,15 @@ TEST_F(DoctorTest, TheDriverIsToldOpenFromClosed) {
   EXPECT_EQ(parse_driver("something else"), std::nullopt);
 }
 
-TEST_F(DoctorTest, AMachineWithoutAGpuIsNotBroken) {
+TEST_F(DoctorTest, MachineWithoutAGpuIsOk) {
   const auto checks = driver_checks(machine(), {});
   ASSERT_EQ(checks.size(), 1u);
   EXPECT_EQ(checks[0].verdict, Verdict::Ok);
 }
 
-TEST_F(DoctorTest, AGpuWithoutItsDriverIs) {
+TEST_F(DoctorTest, GpuWithoutItsDriverIsAFailure) {
   put("sys/bus/pci/devices/0000:1a:00.0/vendor", "0x10de\n");
-  put("sys/bus/pci/devices/0000:1a:00.0/class", "0x040300\n");  // its sound
+  put("sys/bus/pci/devices/0000:1a:00.0/class", "0x040300\n");  // its audio function
   EXPECT_EQ(driver_checks(machine(), {})[0].verdict, Verdict::Ok);
   put("sys/bus/pci/devices/0000:1a:00.0/class", "0x030200\n");
   const auto checks = driver_checks(machine(), {});
@@ -147,7 +147,7 @@ TEST_F(DoctorTest, AGpuWithoutItsDriverIs) {
   EXPECT_NE(checks[0].fix.find("modprobe nvidia"), std::string::npos);
 }
 
-TEST_F(DoctorTest, WhoeverHasP2pdmaDoesNotMissNvidiaFs) {
+TEST_F(DoctorTest, NvidiaFsIsNotRequiredIfP2pdmaWorks) {
   open_all_gates();
   EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::Ok);
   EXPECT_EQ(driver_check("nvidia-fs").fix, "");
@@ -157,7 +157,7 @@ TEST_F(DoctorTest, WhoeverHasP2pdmaDoesNotMissNvidiaFs) {
   EXPECT_EQ(driver_check("p2pdma").verdict, Verdict::Ok);
 }
 
-TEST_F(DoctorTest, LeasesThatAreSwitchedOffAreAFailure) {
+TEST_F(DoctorTest, DisabledLeasesAreAFailure) {
   EXPECT_EQ(kernel_check("leases").verdict, Verdict::Ok);
   put("proc/sys/fs/leases-enable", "0\n");
   EXPECT_EQ(kernel_check("leases").verdict, Verdict::Fail);
@@ -168,7 +168,7 @@ TEST_F(DoctorTest, FewDescriptorsAreAWarning) {
   put("proc/7/limits",
       "Max open files            1024                 524288               files\n");
   EXPECT_EQ(kernel_check("nofile").verdict, Verdict::Warn);
-  // Without a daemon the hard limit counts: it takes that.
+  // Without a daemon the hard limit is checked, because a daemon raises its limit to it.
   put("proc/self/limits",
       "Max open files            1024                 524288               files\n");
   EXPECT_EQ(find(kernel_checks(machine(), 0), "nofile").verdict, Verdict::Ok);
@@ -180,12 +180,12 @@ TEST_F(DoctorTest, SmallRequestsAreAWarning) {
   EXPECT_EQ(kernel_check("requests").verdict, Verdict::Ok);
   put("proc/sys/fs/fuse/max_pages_limit", "256\n");
   EXPECT_EQ(kernel_check("requests").words,
-            "of up to " + format_size(256 * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))));
+            "up to " + format_size(256 * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))));
   put("proc/sys/fs/fuse/max_pages_limit", "32\n");
   EXPECT_EQ(kernel_check("requests").verdict, Verdict::Warn);
 }
 
-TEST_F(DoctorTest, ADaemonWithoutTheRightsOfRootIsTold) {
+TEST_F(DoctorTest, MissingCapabilitiesOfTheDaemonAreReported) {
   put("proc/7/status", "Name:\tsluice\nCapEff:\t000001ffffffffff\n");
   EXPECT_EQ(kernel_check("rights").verdict, Verdict::Ok);
   put("proc/7/status", "CapEff:\t000001ffffdfffff\n");
@@ -196,7 +196,7 @@ TEST_F(DoctorTest, ADaemonWithoutTheRightsOfRootIsTold) {
 }
 
 TEST_F(DoctorTest, EachWarningSaysWhatToDo) {
-  // Of an empty machine nothing can be read.
+  // On an empty machine no file can be read.
   for (const pid_t daemon : {0, 4}) {
     for (const auto& check : kernel_checks(machine(), daemon)) {
       EXPECT_EQ(check.fix.empty(), check.verdict == Verdict::Ok) << check.what << check.words;
@@ -208,11 +208,11 @@ TEST_F(DoctorTest, EachWarningSaysWhatToDo) {
   EXPECT_NE(find(ability_checks("/proc"), "abilities").fix, "");
 }
 
-TEST_F(DoctorTest, TheLibfuseInUseIsNamed) {
+TEST_F(DoctorTest, ReportsTheLibfuseVersion) {
   EXPECT_TRUE(kernel_check("libfuse").words.starts_with("3.")) << kernel_check("libfuse").words;
 }
 
-TEST_F(DoctorTest, WhatAFilesystemCanDoIsTriedWithoutATrace) {
+TEST_F(DoctorTest, FilesystemChecksLeaveNoFilesBehind) {
   const auto checks = ability_checks(root_.path());
   EXPECT_EQ(find(checks, "leases").verdict, Verdict::Ok);
   EXPECT_EQ(find(checks, "xattr").verdict, Verdict::Ok);
@@ -220,7 +220,7 @@ TEST_F(DoctorTest, WhatAFilesystemCanDoIsTriedWithoutATrace) {
   EXPECT_EQ(find(ability_checks("/proc"), "abilities").verdict, Verdict::Warn);
 }
 
-TEST_F(DoctorTest, OfTheGatesToP2pdmaTheFirstClosedOneIsNamed) {
+TEST_F(DoctorTest, P2pdmaReportsTheFirstMissingRequirement) {
   open_all_gates();
   EXPECT_EQ(driver_check("p2pdma").verdict, Verdict::Ok) << driver_check("p2pdma").words;
   put("etc/cufile.json", "{\"properties\": {\"use_pci_p2pdma\": false}}");
@@ -233,7 +233,7 @@ TEST_F(DoctorTest, OfTheGatesToP2pdmaTheFirstClosedOneIsNamed) {
   EXPECT_NE(driver_check("p2pdma").fix.find("CONFIG_PCI_P2PDMA"), std::string::npos);
 }
 
-TEST_F(DoctorTest, P2pdmaBelongsUnderProperties) {
+TEST_F(DoctorTest, P2pdmaSettingMustBeUnderProperties) {
   EXPECT_TRUE(asks_for_p2pdma("{\"properties\": {\"use_pci_p2pdma\": true}} // end"));
   EXPECT_FALSE(asks_for_p2pdma("{\"use_pci_p2pdma\": true}"));
   EXPECT_FALSE(asks_for_p2pdma("{\"properties\": {\"use_pci_p2pdma\": \"true\"}}"));
@@ -242,14 +242,14 @@ TEST_F(DoctorTest, P2pdmaBelongsUnderProperties) {
   EXPECT_FALSE(asks_for_p2pdma(""));
 }
 
-TEST_F(DoctorTest, NvidiaFsIsLoadedOrIsNot) {
+TEST_F(DoctorTest, ReportsWhetherNvidiaFsIsLoaded) {
   put_driver("Open Kernel Module for x86_64");
   EXPECT_EQ(driver_check("nvidia-fs").verdict, Verdict::Warn);
   put("proc/driver/nvidia-fs/version", "version: 2.26\n");
   EXPECT_EQ(driver_check("nvidia-fs"), (Check{Verdict::Ok, "nvidia-fs", "version: 2.26", ""}));
 }
 
-TEST_F(DoctorTest, AnIommuThatTranslatesIsAWarning) {
+TEST_F(DoctorTest, TranslatingIommuIsAWarning) {
   put_driver("Open Kernel Module for x86_64");
   EXPECT_EQ(driver_check("iommu").words, "off");
   root_.make_dir("sys/class/iommu/dmar0");
@@ -261,7 +261,7 @@ TEST_F(DoctorTest, AnIommuThatTranslatesIsAWarning) {
 
 class DiskTest : public DoctorTest {
  protected:
-  // A disk, or with `parent` a partition of one, under the number that sysfs knows it by.
+  // Adds a disk, or with `parent` a partition, under its device number in sysfs.
   void put_disk(const std::string& name, const std::string& number,
                 const std::string& parent = "") {
     const std::string folder = "sys/devices/block/" + (parent.empty() ? name : parent + "/" + name);
@@ -274,7 +274,7 @@ class DiskTest : public DoctorTest {
   }
 };
 
-TEST_F(DiskTest, APartitionIsOnItsDisk) {
+TEST_F(DiskTest, PartitionBelongsToItsDisk) {
   put_disk("nvme0n1", "259:0");
   put_disk("nvme0n1p1", "259:1", "nvme0n1");
   const auto disk = disk_of(machine(), 259, 1);
@@ -284,7 +284,7 @@ TEST_F(DiskTest, APartitionIsOnItsDisk) {
   EXPECT_EQ(disk->raid, "");
 }
 
-TEST_F(DiskTest, AHardDiskIsNoNvme) {
+TEST_F(DiskTest, HardDiskIsNotNvme) {
   put_disk("sda", "8:0");
   put("sys/devices/block/sda/queue/rotational", "1\n");
   const auto disk = disk_of(machine(), 8, 0);
@@ -293,7 +293,7 @@ TEST_F(DiskTest, AHardDiskIsNoNvme) {
   EXPECT_TRUE(disk->is_rotational);
 }
 
-TEST_F(DiskTest, AVolumeIsOfTheKindOfTheDisksBelowIt) {
+TEST_F(DiskTest, VolumeHasTheKindOfItsDisks) {
   put_disk("nvme0n1", "259:0");
   put_disk("nvme1n1", "259:5");
   put_disk("md0", "9:0");
@@ -312,9 +312,9 @@ TEST_F(DiskTest, AVolumeIsOfTheKindOfTheDisksBelowIt) {
   EXPECT_FALSE(disk_of(machine(), 253, 0)->is_nvme);
 }
 
-TEST_F(DiskTest, WhatIsNoBlockDeviceHasNoDisk) { EXPECT_FALSE(disk_of(machine(), 0, 40)); }
+TEST_F(DiskTest, OnlyBlockDevicesHaveADisk) { EXPECT_FALSE(disk_of(machine(), 0, 40)); }
 
-TEST_F(DiskTest, ATierOnNvmeWithExt4AndUdevIsReadyForCuFile) {
+TEST_F(DiskTest, NvmeTierWithExt4AndUdevSupportsCuFile) {
   put("proc/self/mountinfo", "30 22 259:1 / /nvme rw - ext4 /dev/nvme0n1p1 rw\n");
   put_disk("nvme0n1", "259:0");
   put_disk("nvme0n1p1", "259:1", "nvme0n1");
@@ -324,7 +324,7 @@ TEST_F(DiskTest, ATierOnNvmeWithExt4AndUdevIsReadyForCuFile) {
   }
 }
 
-TEST_F(DiskTest, WhatCuFileRefusesIsSaid) {
+TEST_F(DiskTest, ReportsWhatCuFileDoesNotAccept) {
   put("proc/self/mountinfo", "30 22 259:1 / /nvme rw - ext4 /dev/nvme0n1p1 rw,data=journal\n");
   const auto checks = disk_checks(machine(), "/nvme", makedev(259, 1), Gpus::Some);
   EXPECT_NE(find(checks, "filesystem").fix.find("data=ordered"), std::string::npos);
@@ -335,21 +335,21 @@ TEST_F(DiskTest, WhatCuFileRefusesIsSaid) {
             "udevadm trigger");
 }
 
-TEST_F(DiskTest, AHardDiskIsNoFault) {
+TEST_F(DiskTest, HardDiskIsNotAWarning) {
   put_disk("sda", "8:0");
   const auto checks = disk_checks(machine(), "/hdd", makedev(8, 0), Gpus::Some);
   EXPECT_EQ(find(checks, "disk").verdict, Verdict::Ok);
-  EXPECT_NE(find(checks, "disk").words.find("takes NVMe"), std::string::npos);
+  EXPECT_NE(find(checks, "disk").words.find("needs NVMe"), std::string::npos);
 }
 
-TEST_F(DiskTest, WhatOnlyCuFileAsksForIsNoMatterWithoutAGpu) {
+TEST_F(DiskTest, RequirementsOfCuFileAreIgnoredWithoutAGpu) {
   put("proc/self/mountinfo", "30 22 0:44 / /data rw - btrfs /dev/sda rw\n");
   for (const auto& check : disk_checks(machine(), "/data", makedev(0, 44), Gpus::None)) {
     EXPECT_EQ(check.verdict, Verdict::Ok) << check.what << ": " << check.words;
   }
 }
 
-TEST_F(DiskTest, AReadOnlyTierIsAFailureAndAStackedOneAWarning) {
+TEST_F(DiskTest, ReadOnlyTierIsAFailureAndStackedTierAWarning) {
   const auto check = [&](const std::string& line, const std::string& what) {
     put("proc/self/mountinfo", line);
     return find(disk_checks(machine(), "/nvme", makedev(259, 1), Gpus::Some), what);

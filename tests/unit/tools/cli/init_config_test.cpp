@@ -21,22 +21,22 @@ class InitConfigTest : public testing::Test {
   test::TempDir base_;
 };
 
-TEST_F(InitConfigTest, WhatIsWrittenIsReadByMount) {
+TEST_F(InitConfigTest, MountCanReadTheWrittenConfig) {
   base_.make_dir("disk \"a\"");
   auto wanted =
       config({"nvme=" + base_ / "disk \"a\"/sluice" + ",capacity=800GiB,high_watermark=85",
               "hdd=" + base_ / "b"});
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  ASSERT_TRUE(prepare_config(wanted));
   EXPECT_FALSE(exists(base_ / "b")) << "preparing touches nothing";
   const mode_t umask_before = ::umask(077);
   const auto written = write_config(wanted, false);
   ::umask(umask_before);
-  ASSERT_EQ(written.problem, "");
-  EXPECT_EQ(written.directories.size(), 4u);
+  ASSERT_TRUE(written) << written.error().text();
+  EXPECT_EQ(written->size(), 4u);
   EXPECT_EQ(test::lstat_of(wanted.file).st_mode & 07777, 0644u);
   EXPECT_EQ(test::lstat_of(base_ / "b").st_mode & 07777, 0755u);
   MountOptions read;
-  ASSERT_EQ(apply_config_file(wanted.file, read), std::nullopt);
+  ASSERT_TRUE(apply_config_file(wanted.file, read));
   ASSERT_EQ(read.tiers.size(), 2u);
   EXPECT_EQ(read.tiers[0].path, base_ / "disk \"a\"/sluice");
   EXPECT_EQ(read.tiers[0].capacity, std::uint64_t{800} << 30);
@@ -44,56 +44,59 @@ TEST_F(InitConfigTest, WhatIsWrittenIsReadByMount) {
   EXPECT_EQ(read.mountpoint, base_ / "mnt");
 }
 
-TEST_F(InitConfigTest, AFileThatIsThereIsReplacedOnlyOnDemand) {
+TEST_F(InitConfigTest, ExistingFileIsReplacedOnlyIfRequested) {
   base_.make_file("etc/pool.toml", "mine");
   auto wanted = config({"a=" + base_ / "a"});
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
-  EXPECT_NE(write_config(wanted, false).problem.find("--force"), std::string::npos);
+  ASSERT_TRUE(prepare_config(wanted));
+  EXPECT_NE(write_config(wanted, false).error().text().find("--force"), std::string::npos);
   EXPECT_EQ(test::read_file(wanted.file), "mine");
   EXPECT_FALSE(exists(base_ / "a"));
-  EXPECT_EQ(write_config(wanted, true).problem, "");
+  EXPECT_TRUE(write_config(wanted, true));
   EXPECT_EQ(test::read_file(wanted.file), wanted.text);
   EXPECT_EQ(test::names_in(base_ / "etc"), std::vector<std::string>{"pool.toml"});
 }
 
-TEST_F(InitConfigTest, AfterAProblemNothingIsLeft) {
+TEST_F(InitConfigTest, RemovesEverythingAfterAProblem) {
   // The second tier is inside the first.
   auto wanted = config({"a=" + base_ / "a", "b=" + base_ / "a/b"});
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
-  EXPECT_NE(write_config(wanted, false).problem.find("is inside"), std::string::npos);
+  ASSERT_TRUE(prepare_config(wanted));
+  EXPECT_NE(write_config(wanted, false).error().text().find("is inside"), std::string::npos);
   EXPECT_EQ(test::names_in(base_.path()), std::vector<std::string>{});
   wanted = config({"a=" + base_ / "unmounted/disk"});
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
-  EXPECT_NE(write_config(wanted, false).problem.find("is its disk mounted?"), std::string::npos);
+  ASSERT_TRUE(prepare_config(wanted));
+  EXPECT_NE(write_config(wanted, false).error().text().find("is its disk mounted?"),
+            std::string::npos);
 }
 
-TEST_F(InitConfigTest, ADirectoryThatWasToBeNewIsNotTakenFromSomebodyElse) {
+TEST_F(InitConfigTest, FailsIfANewParentDirectoryAlreadyExists) {
   const std::string elsewhere = base_.make_dir("elsewhere");
   ASSERT_EQ(::symlink(elsewhere.c_str(), (base_ / "sluice").c_str()), 0);
   auto wanted = config({"a=" + base_ / "sluice/tier"});
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  ASSERT_TRUE(prepare_config(wanted));
   wanted.new_parents = {base_ / "sluice"};
-  EXPECT_NE(write_config(wanted, false).problem.find("was to be new"), std::string::npos);
+  EXPECT_NE(write_config(wanted, false).error().text().find("was created by another program"),
+            std::string::npos);
   EXPECT_FALSE(exists(wanted.file));
   EXPECT_FALSE(exists(elsewhere + "/tier"));
 }
 
-TEST_F(InitConfigTest, ATierThatWasProposedIsBelowADirectoryThatOnlyRootEnters) {
+TEST_F(InitConfigTest, OnlyRootCanEnterTheParentOfAProposedTier) {
   auto wanted = config({"a=" + base_ / "sluice/tier"});
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  ASSERT_TRUE(prepare_config(wanted));
   wanted.new_parents = {base_ / "sluice"};
-  EXPECT_EQ(check_places(wanted), std::nullopt);
-  EXPECT_EQ(write_config(wanted, false).problem, "");
+  EXPECT_TRUE(check_places(wanted));
+  EXPECT_TRUE(write_config(wanted, false));
   EXPECT_EQ(test::lstat_of(base_ / "sluice").st_mode, S_IFDIR | 0700u);
   EXPECT_EQ(test::lstat_of(base_ / "sluice/tier").st_mode, S_IFDIR | 0755u);
 }
 
-TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {
+TEST_F(InitConfigTest, CheckPlacesReportsProblemsBeforeWriting) {
   base_.make_file("file", "x");
   const auto problem = [&](const std::string& path) {
     auto wanted = config({"a=" + path});
-    if (auto found = prepare_config(wanted)) return *found;
-    return check_places(wanted).value_or("");
+    auto usable = prepare_config(wanted);
+    if (usable) usable = check_places(wanted);
+    return usable ? "" : usable.error().text();
   };
   EXPECT_EQ(problem(base_ / "a"), "");
   EXPECT_NE(problem("/").find("is inside tier a"), std::string::npos) << problem("/");
@@ -102,25 +105,25 @@ TEST_F(InitConfigTest, WhatCantBeWrittenIsKnownBefore) {
   EXPECT_EQ(test::names_in(base_.path()), std::vector<std::string>{"file"});
 }
 
-TEST_F(InitConfigTest, MistakesAreNamedAsMountNamesThem) {
+TEST_F(InitConfigTest, ReportsMistakesWithTheWordsOfMount) {
   auto same = config({"a=/x", "a=/y"});
-  EXPECT_NE(prepare_config(same)->find("has that name already"), std::string::npos);
+  EXPECT_NE(prepare_config(same).error().text().find("has that name already"), std::string::npos);
   auto key = config({"a=/x,colour=red"});
-  EXPECT_NE(prepare_config(key)->find("colour"), std::string::npos);
+  EXPECT_NE(prepare_config(key).error().text().find("colour"), std::string::npos);
   auto none = config({"nonsense"});
-  EXPECT_TRUE(prepare_config(none));
+  EXPECT_FALSE(prepare_config(none));
 }
 
-TEST_F(InitConfigTest, ANameOfAPoolCanNameAUnit) {
+TEST_F(InitConfigTest, PoolNameMustBeValidForAUnit) {
   EXPECT_TRUE(is_pool_name("pool-2.main"));
   for (const char* name : {"", ".hidden", "-x", "a/b", "a b", "a@b", "\xc3\xa4"}) {
     EXPECT_FALSE(is_pool_name(name)) << name;
   }
 }
 
-TEST_F(InitConfigTest, TheLineForFstabEscapesSpaces) {
+TEST_F(InitConfigTest, FstabLineEscapesSpaces) {
   InitConfig wanted{"/etc/my pool.toml", "/mnt/p", {"a=/a b"}, {}, {}, {}};
-  ASSERT_EQ(prepare_config(wanted), std::nullopt);
+  ASSERT_TRUE(prepare_config(wanted));
   const std::string steps = next_steps(wanted, "");
   EXPECT_NE(steps.find("/etc/my\\040pool.toml  /mnt/p  sluice  nofail,"
                        "x-systemd.requires-mounts-for=/a\\040b  0 0\n"),

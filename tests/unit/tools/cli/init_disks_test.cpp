@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
-// A made-up machine: disks in /sys, and what is mounted from them.
+// A fake machine: disks in /sys and a mount table.
 class InitDisksTest : public testing::Test {
  protected:
   void put(const std::string& path, const std::string& text) const { root_.make_file(path, text); }
@@ -21,7 +21,7 @@ class InitDisksTest : public testing::Test {
     root_.make_dir(path.substr(0, path.rfind('/')));
     ASSERT_EQ(::symlink(target.c_str(), (root_ / path).c_str()), 0) << path;
   }
-  // A whole disk; `folder` is where the kernel has it.
+  // Adds a whole disk; `folder` is its directory in /sys.
   void put_disk(const std::string& name, const std::string& number, std::uint64_t size,
                 const std::string& rotational, const std::string& folder = "sys/devices/") const {
     put(folder + name + "/dev", number + "\n");
@@ -90,19 +90,19 @@ TEST_F(InitDisksTest, TiersAreRankedByKindAndThenBySize) {
   EXPECT_EQ(found.idle.size(), 0u);
 }
 
-TEST_F(InitDisksTest, WhatIsThereAlreadyStaysOutsideOfThePool) {
+TEST_F(InitDisksTest, ExistingFilesStayOutsideOfThePool) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   root_.make_dir("data/lost+found");
   EXPECT_EQ(find().filesystems.at(0).why, "empty");
   put("data/photo.jpg", "x");
   EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice/tier"});
-  // What is there already may be anybody's, or a link to anywhere.
+  // An existing directory may be in use, or a link to elsewhere.
   link("data/sluice", "/etc");
   EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice2/tier"});
 }
 
-TEST_F(InitDisksTest, WhatIsNoWholeFilesystemIsNoTier) {
+TEST_F(InitDisksTest, BindMountIsNotProposedAsATier) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   put("etc/hosts", "127.0.0.1 localhost");
   table_ += "30 22 8:0 /containers/7/hosts /etc/hosts rw - ext4 /dev/sda rw\n";
@@ -117,7 +117,7 @@ TEST_F(InitDisksTest, WhatIsNoWholeFilesystemIsNoTier) {
   EXPECT_EQ(why(found, "/volume"), "not shown");
 }
 
-TEST_F(InitDisksTest, TheRootIsTakenOnlyIfItIsAllThereIs) {
+TEST_F(InitDisksTest, RootFilesystemIsProposedOnlyIfItIsTheOnlyOne) {
   put_disk("vda", "254:0", 400 * kGiB, "1");
   mount("254:0", "/", "ext4", "/dev/vda", 400 * kGiB);
   auto found = find();
@@ -127,10 +127,10 @@ TEST_F(InitDisksTest, TheRootIsTakenOnlyIfItIsAllThereIs) {
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   found = find();
   EXPECT_EQ(tiers(found), Strings{"hdd=/data/sluice/tier"});
-  EXPECT_NE(why(found, "/").find("the system is on it"), std::string::npos);
+  EXPECT_NE(why(found, "/").find("has the operating system"), std::string::npos);
 }
 
-TEST_F(InitDisksTest, EachThatIsLeftOutHasItsReason) {
+TEST_F(InitDisksTest, EverySkippedFilesystemHasAReason) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   put_disk("sdb", "8:16", 400 * kGiB, "0", "sys/devices/pci/usb2/2-1/");
   put_disk("sdc", "8:32", 4 * kGiB, "0");
@@ -159,12 +159,12 @@ TEST_F(InitDisksTest, EachThatIsLeftOutHasItsReason) {
   const auto found = find({"/named/sluice"});
   EXPECT_EQ(tiers(found), Strings{});
   EXPECT_EQ(why(found, "/ro"), "read-only");
-  EXPECT_EQ(why(found, "/usb"), "can be pulled out");
+  EXPECT_EQ(why(found, "/usb"), "removable");
   EXPECT_EQ(why(found, "/tiny"), "smaller than 8.0 GiB");
-  EXPECT_NE(why(found, "/home").find("the system's own"), std::string::npos);
+  EXPECT_NE(why(found, "/home").find("belongs to the system"), std::string::npos);
   EXPECT_NE(why(found, "/windows").find("ntfs3"), std::string::npos);
-  EXPECT_EQ(why(found, "/pooled"), "a tier of a pool already");
-  EXPECT_EQ(why(found, "/pooled-inside"), "a tier of a pool already");
+  EXPECT_EQ(why(found, "/pooled"), "already a tier of a pool");
+  EXPECT_EQ(why(found, "/pooled-inside"), "already a tier of a pool");
   EXPECT_EQ(why(found, "/named"), "in use by another pool: /named/sluice");
   EXPECT_NE(why(found, "/net").find("network"), std::string::npos);
   EXPECT_NE(why(found, "/ssh").find("FUSE"), std::string::npos);
@@ -174,14 +174,14 @@ TEST_F(InitDisksTest, EachThatIsLeftOutHasItsReason) {
   }
 }
 
-TEST_F(InitDisksTest, AFilesystemThatIsMountedTwiceIsOneTier) {
+TEST_F(InitDisksTest, FilesystemMountedTwiceIsOneTier) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   mount("8:0", "/data", "ext4", "/dev/sda", 400 * kGiB);
   mount("8:0", "/srv/bound", "ext4", "/dev/sda", 400 * kGiB);
   EXPECT_EQ(tiers(find()), Strings{"hdd=/data/sluice/tier"});
 }
 
-TEST_F(InitDisksTest, BtrfsIsOnTheDiskOfItsSource) {
+TEST_F(InitDisksTest, DiskOfBtrfsIsThatOfItsSource) {
   put_disk("sda", "8:0", 400 * kGiB, "0");
   mount("0:45", "/data", "btrfs", "/dev/sda", 400 * kGiB);
   const auto found = find();
@@ -189,7 +189,7 @@ TEST_F(InitDisksTest, BtrfsIsOnTheDiskOfItsSource) {
   EXPECT_EQ(found.idle.size(), 0u);
 }
 
-TEST_F(InitDisksTest, DisksThatAreNotMountedAreNamedWithWhatOneWouldDo) {
+TEST_F(InitDisksTest, UnmountedDisksAreListedWithAdvice) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   put("run/udev/data/b8:0", "E:ID_BUS=ata\n");
   put_disk("sdb", "8:16", 400 * kGiB, "1");
@@ -206,17 +206,17 @@ TEST_F(InitDisksTest, DisksThatAreNotMountedAreNamedWithWhatOneWouldDo) {
   ASSERT_EQ(found.idle.size(), 3u);
   EXPECT_EQ(found.idle[0].device, "/dev/sda");
   EXPECT_EQ(found.idle[0].words,
-            "no filesystem known; if nothing on it is needed, make one and mount it");
+            "no known filesystem; if its content is not needed, create one and mount it");
   EXPECT_EQ(found.idle[1].words, "xfs, not mounted; to use it: mkdir /sdb && mount /dev/sdb /sdb");
-  EXPECT_EQ(found.idle[2].words, "LVM2_member: belongs to something else");
+  EXPECT_EQ(found.idle[2].words, "LVM2_member: used by another subsystem");
 }
 
-TEST_F(InitDisksTest, WhatIsOnADiskIsNotGuessed) {
-  put_disk("dm-0", "253:0", 400 * kGiB, "1");  // of a virtual machine, perhaps
+TEST_F(InitDisksTest, UnknownContentOfADiskIsNotGuessed) {
+  put_disk("dm-0", "253:0", 400 * kGiB, "1");  // may belong to a virtual machine
   put("run/udev/data/b253:0", "E:ID_FS_TYPE=ext4\n");
   put_disk("nvme0c0n1", "259:9", 400 * kGiB, "0");
   put("sys/devices/nvme0c0n1/hidden", "1\n");
-  put_disk("sda", "8:0", 400 * kGiB, "1");  // without udev's entry
+  put_disk("sda", "8:0", 400 * kGiB, "1");  // without an entry of udev
   put_disk("sdb", "8:16", 400 * kGiB, "1");
   put("run/udev/data/b8:16", "E:ID_PART_TABLE_TYPE=gpt\n");
   put_disk("sdc", "8:32", 400 * kGiB, "1");
@@ -227,12 +227,12 @@ TEST_F(InitDisksTest, WhatIsOnADiskIsNotGuessed) {
   const auto found = find();
   ASSERT_EQ(found.idle.size(), 4u);
   for (const auto i : {0u, 1u, 2u}) {
-    EXPECT_TRUE(found.idle[i].words.starts_with("can't tell what is on it")) << found.idle[i].words;
+    EXPECT_TRUE(found.idle[i].words.starts_with("its content is unknown")) << found.idle[i].words;
   }
-  EXPECT_EQ(found.idle[3].words, "BitLocker: belongs to something else");
+  EXPECT_EQ(found.idle[3].words, "BitLocker: used by another subsystem");
 }
 
-TEST_F(InitDisksTest, OfADiskWithPartitionsThesePartitionsAreIdle) {
+TEST_F(InitDisksTest, IdleDiskWithPartitionsListsItsPartitions) {
   put_disk("sda", "8:0", 400 * kGiB, "1");
   for (const auto* number : {"1", "2"}) {
     const std::string folder = std::string("sys/devices/sda/sda") + number;

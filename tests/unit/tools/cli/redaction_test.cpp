@@ -12,37 +12,37 @@ class RedactorTest : public testing::Test {
  protected:
   const Redactor redactor_{{1, 2}, {{"/mnt/pool", "/data/sluice"}, {"nvme", "hdd"}}};
 
-  // Whether nothing of a file called SECRET is left in a line of the log.
+  // Whether a line of the log, redacted, does not contain SECRET, the name of a file.
   void expect_hidden(const std::string& line) const {
     const std::string out = redactor_.log_line(line);
     EXPECT_EQ(out.find("SECRET"), std::string::npos) << out;
   }
 };
 
-TEST_F(RedactorTest, HashesAsThePaperOfSipHashDoes) {
+TEST_F(RedactorTest, SipHashMatchesTheTestVectorOfThePaper) {
   // Appendix A of "SipHash: a fast short-input PRF".
   std::string text;
   for (char c = 0; c < 15; ++c) text += c;
   EXPECT_EQ(sip_hash({0x0706050403020100, 0x0f0e0d0c0b0a0908}, text), 0xa129ca6149be45e5u);
 }
 
-TEST_F(RedactorTest, TheSameNameHasTheSameHashUnderOneKeyOnly) {
+TEST_F(RedactorTest, SameNameHasTheSameHashOnlyWithTheSameKey) {
   EXPECT_EQ(redactor_.path("/a/b"), redactor_.path("/a/b"));
   EXPECT_NE(redactor_.path("/a"), redactor_.path("/b"));
   EXPECT_NE(redactor_.path("/a"), Redactor({3, 4}, {}).path("/a"));
-  // One directory is one hash, whatever is in it.
+  // A directory has the same hash in all paths.
   const std::string one = redactor_.path("/dir/x"), other = redactor_.path("/dir/y");
   EXPECT_EQ(one.substr(0, one.rfind('/')), other.substr(0, other.rfind('/')));
 }
 
-TEST_F(RedactorTest, AnEndingThatManyFilesHaveIsKept) {
+TEST_F(RedactorTest, CommonExtensionsAreKept) {
   EXPECT_TRUE(redactor_.path("/m/SECRET.gguf").ends_with(">.gguf"));
   EXPECT_TRUE(redactor_.path("/m/x.SECRET").ends_with(">"));
   EXPECT_EQ(redactor_.path("/mnt/pool"), "/mnt/pool");
   EXPECT_TRUE(redactor_.path("/data/sluice/SECRET").starts_with("/data/sluice/<"));
 }
 
-TEST_F(RedactorTest, PathsInTheLogAreHiddenAndTheRestStays) {
+TEST_F(RedactorTest, PathsInTheLogAreRedacted) {
   const std::string line =
       "2026-11-15 06:07:28.123 info can't move now: path=/SECRET dir/SECRET.bin from=nvme to=hdd "
       "why=lease: Resource temporarily unavailable";
@@ -56,7 +56,7 @@ TEST_F(RedactorTest, PathsInTheLogAreHiddenAndTheRestStays) {
             "info mounted: mountpoint=/mnt/pool protocol=7.45");
 }
 
-TEST_F(RedactorTest, NamesThatLookLikeTheRestOfALineAreHiddenToo) {
+TEST_F(RedactorTest, NamesThatLookLikeKeysAreRedacted) {
   expect_hidden(
       "info can't move now: path=/a from=nvme to=hdd why=SECRET from=nvme to=hdd why=busy");
   expect_hidden("warn cannot spill a file: path=/SECRET to=hdd x to=hdd step=copy why=no space");
@@ -68,14 +68,14 @@ TEST_F(RedactorTest, NamesThatLookLikeTheRestOfALineAreHiddenToo) {
   EXPECT_EQ(redactor_.log_line(offline), offline);
 }
 
-TEST_F(RedactorTest, APathBelowARootIsHiddenWhereverItStands) {
+TEST_F(RedactorTest, PathBelowARootIsRedactedAnywhereInAText) {
   expect_hidden("error libfuse: can't open /data/sluice/SECRET file (SECRET)");
   expect_hidden("critical what(): '/mnt/pool/x' and '/data/sluice/SECRET'");
   EXPECT_EQ(redactor_.text("/data/sluice/.sluice/tier.json: Permission denied"),
             "/data/sluice/.sluice/tier.json: Permission denied");
 }
 
-TEST_F(RedactorTest, ALogOfJsonStaysOne) {
+TEST_F(RedactorTest, RedactedJsonLogIsValidJson) {
   const std::string out = redactor_.log_line(
       R"({"time":"t","level":"info","message":"moved: path=/SECRET from=nvme to=hdd bytes=7"})");
   EXPECT_EQ(out.find("SECRET"), std::string::npos) << out;
@@ -99,7 +99,7 @@ TEST_F(RedactorTest, ReasonsLoseThePatternsOfRules) {
   EXPECT_EQ(redactor_.json({{"reason", "hot enough"}}).at("reason"), "hot enough");
 }
 
-TEST_F(RedactorTest, MountsLoseDirectoriesServersAndWhoLogsIn) {
+TEST_F(RedactorTest, MountLinesLoseDirectoriesServersAndUsers) {
   const std::string tier = "30 22 8:1 / /data rw,noatime shared:1 - ext4 /dev/sda1 rw,data=ordered";
   EXPECT_EQ(redactor_.mount_line(tier), tier);
   for (const char* line :
@@ -111,7 +111,7 @@ TEST_F(RedactorTest, MountsLoseDirectoriesServersAndWhoLogsIn) {
   }
 }
 
-TEST_F(RedactorTest, AConfigurationLosesCommentsPatternsAndWhatIsNotUnderstood) {
+TEST_F(RedactorTest, ConfigLosesCommentsPatternsAndUnknownLines) {
   const std::string out = redactor_.config(
       "# SECRET\nmountpoint = \"/mnt/pool\"   # SECRET\nlog_file = \"/a#b\"\npassword = "
       "\"SECRET\"\n"

@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// A directory that everybody can enter: <tmp>/open.
+// The tests work in <tmp>/open, a directory that every user can enter.
 class TierAccessTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -33,13 +33,13 @@ class TierAccessTest : public testing::Test {
     tiers.push_back(tier);
     return closing_command(tier, tiers).value_or("");
   }
-  // Whether nobody can list a directory.
+  // Whether the user nobody can list a directory.
   static bool is_closed(const std::string& path) {
     return test::as_user(test::kNobody, [&]() -> std::string {
              return ::access(path.c_str(), F_OK) == 0 ? "open" : "closed";
            }) == "closed";
   }
-  // Runs the command that is given for `tier`, after which it is closed, and as it was for root.
+  // Runs the closing command for `tier`. Afterwards only root can enter it, at the same path.
   void close(const std::string& tier, std::vector<std::string> tiers = {}) const {
     test::write_file(tier + "/f", "content");
     EXPECT_FALSE(is_closed(tier + "/f"));
@@ -59,7 +59,7 @@ class TierAccessTest : public testing::Test {
   test::TempDir base_;
 };
 
-TEST_F(TierAccessTest, BelowADirectoryOfRootNothingIsToBeDone) {
+TEST_F(TierAccessTest, TierBelowAPrivateDirectoryNeedsNoCommand) {
   make("closed", 0700);
   EXPECT_EQ(command(make("closed/tier")), "");
   make("closed/deep", 0755);
@@ -67,7 +67,7 @@ TEST_F(TierAccessTest, BelowADirectoryOfRootNothingIsToBeDone) {
   EXPECT_EQ(command(base_ / "missing"), "");
 }
 
-TEST_F(TierAccessTest, AGroupAnOwnerOrAnAclIsSomebody) {
+TEST_F(TierAccessTest, GroupsOwnersAndAclsCountAsAccess) {
   const std::string above = make("above", 0700), tier = make("above/tier");
   make("above/other");
   EXPECT_EQ(command(tier), "");
@@ -84,7 +84,7 @@ TEST_F(TierAccessTest, AGroupAnOwnerOrAnAclIsSomebody) {
   EXPECT_NE(command(tier), "");
 }
 
-TEST_F(TierAccessTest, ADirectoryThatHoldsTiersOnlyIsClosed) {
+TEST_F(TierAccessTest, ParentWithOnlyTiersIsClosed) {
   make("disks");
   const std::string a = make("disks/a"), b = make("disks/b");
   EXPECT_EQ(command(a, {b}), "chmod 700 " + base_ / "disks");
@@ -92,7 +92,7 @@ TEST_F(TierAccessTest, ADirectoryThatHoldsTiersOnlyIsClosed) {
   EXPECT_EQ(command(b, {a}), "");
 }
 
-TEST_F(TierAccessTest, ATierBesideOtherThingsMovesIntoADirectoryOfItsOwn) {
+TEST_F(TierAccessTest, TierBesideOtherFilesMovesIntoANewDirectory) {
   make("disks");
   const std::string tier = make("disks/it's a tier");
   make("disks/other");
@@ -100,7 +100,7 @@ TEST_F(TierAccessTest, ATierBesideOtherThingsMovesIntoADirectoryOfItsOwn) {
   EXPECT_FALSE(is_closed(base_ / "disks/other"));
 }
 
-TEST_F(TierAccessTest, SoDoesAWholeFilesystem) {
+TEST_F(TierAccessTest, WholeFilesystemIsMountedInANewDirectory) {
   if (!test::require_loop("unit", "ext4")) return;
   make("top");
   make("top/other");

@@ -26,7 +26,7 @@ Json tier(const std::string& name, std::uint64_t read, std::uint64_t written) {
           {"disk", {{"read_bytes", read}, {"written_bytes", written}, {"busy_ms", read >> 20}}}};
 }
 
-// A mount at work, `second` seconds after the first look at it.
+// The answer of a busy mount, `second` seconds after the first one.
 Json at_work(unsigned second) {
   const std::uint64_t mib = 1 << 20;
   Json hottest = Json::array();
@@ -79,7 +79,7 @@ std::string text_of(const Lines& lines) {
   return out;
 }
 
-// Without the colours.
+// Removes the colours.
 std::string bare(const std::string& line) {
   std::string out;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -92,7 +92,7 @@ std::string bare(const std::string& line) {
   return out;
 }
 
-TEST(TopFrameTest, ShowsAMountAtWorkIn80Columns) {
+TEST(TopFrameTest, ShowsABusyMountIn80Columns) {
   const Lines lines = frame(at_work(0), at_work(1), {80, 14});
   EXPECT_EQ(text_of(lines),
             "/mnt/pool  up 2 h, 12 open files, 912/s requests\n"
@@ -111,7 +111,7 @@ TEST(TopFrameTest, ShowsAMountAtWorkIn80Columns) {
             "nvme          199.5  /models/1\n");
 }
 
-TEST(TopFrameTest, NoLineIsWiderAndNoFrameLongerThanTheScreen) {
+TEST(TopFrameTest, FrameFitsTheScreen) {
   for (const char* color : {"never", "always"}) {
     for (const std::size_t columns : {1, 2, 9, 20, 40, 79, 80, 132, 500}) {
       for (const std::size_t rows : {1, 2, 5, 10, 24, 60}) {
@@ -124,7 +124,7 @@ TEST(TopFrameTest, NoLineIsWiderAndNoFrameLongerThanTheScreen) {
   }
 }
 
-TEST(TopFrameTest, ColoursAreTheOnlyDifferenceThatColourMakes) {
+TEST(TopFrameTest, ColourChangesOnlyEscapeSequences) {
   const Lines plain = frame(at_work(0), at_work(1), {80, 24});
   const Lines painted = frame(at_work(0), at_work(1), {80, 24}, "always");
   ASSERT_EQ(plain.size(), painted.size());
@@ -132,7 +132,7 @@ TEST(TopFrameTest, ColoursAreTheOnlyDifferenceThatColourMakes) {
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(bare(painted[i]), plain[i]);
 }
 
-TEST(TopFrameTest, HostileNamesNeitherReachTheTerminalNorBreakTheFrame) {
+TEST(TopFrameTest, HostileNamesAreEscapedAndDoNotBreakTheFrame) {
   Json now = at_work(1);
   const std::string evil = "/\033[2J\n\r\u202e\u009b1;1H" + std::string(5000, 'x') + "/end\t";
   now["mountpoint"] = evil;
@@ -163,13 +163,13 @@ TEST(TopFrameTest, WideNamesAreCutByColumns) {
     EXPECT_LE(display_width(line), 80u) << line;
 }
 
-TEST(TopFrameTest, WithoutAnEarlierLookThereAreNoRates) {
+TEST(TopFrameTest, FirstFrameHasNoRates) {
   const std::string text = text_of(frame(Json(), at_work(1), {80, 24}));
   EXPECT_EQ(text.find("MiB/s"), std::string::npos) << text;
   EXPECT_NE(text.find("hdd -> nvme"), std::string::npos);
 }
 
-TEST(TopFrameTest, ADaemonThatStartedAnewHasNoNegativeRates) {
+TEST(TopFrameTest, RestartedDaemonHasNoNegativeRates) {
   Json now = at_work(0);
   now["uptime_s"] = 1;
   const std::string text = text_of(frame(at_work(5), now, {80, 24}));
@@ -177,7 +177,7 @@ TEST(TopFrameTest, ADaemonThatStartedAnewHasNoNegativeRates) {
   EXPECT_EQ(text.find('-' + std::string("1")), std::string::npos);
 }
 
-TEST(TopFrameTest, AnAnswerOfAnotherVersionIsShownAsFarAsItGoes) {
+TEST(TopFrameTest, ToleratesAnswersOfOtherVersions) {
   for (const Json& odd : {Json(), Json::object(), Json::array(), Json{{"tiers", "none"}},
                           Json{{"tiers", {1, "x", nullptr}}, {"moves", 3}, {"hottest", {{}, 7}}},
                           Json{{"uptime_s", "long"}, {"requests", {1, 2}}, {"gpu", false}}}) {

@@ -14,7 +14,7 @@ std::string text_for(const char* json) {
   return explanation_text(*Style::create("never"), "/mnt/a.bin", Json::parse(json), kNow);
 }
 
-TEST(ExplanationTest, TellsOfAFileThatStays) {
+TEST(ExplanationTest, ExplainsAFileThatStays) {
   EXPECT_EQ(text_for(R"({"path":"/a.bin","tier":"nvme","location":"/nvme/a.bin","bytes":1288490188,
       "score":132.44,"opens":214,"last_use":1699999700,"arrived":1699740800,"pin":null,"rule":null,
       "wants":"nvme","reason":"stays","why":"score 132 is 100 or more","hold":null,"promote":null,
@@ -27,7 +27,7 @@ TEST(ExplanationTest, TellsOfAFileThatStays) {
             "  down    to ssd when its score falls below 50\n");
 }
 
-TEST(ExplanationTest, TellsWhatHoldsAFileBack) {
+TEST(ExplanationTest, ExplainsWhyAFileDoesNotMove) {
   EXPECT_EQ(
       text_for(R"({"path":"/a.bin","tier":"hdd","location":"/hdd/a.bin","bytes":512,"score":12.5,
       "opens":1,"last_use":1699999999,"arrived":1699999000,"pin":{"tier":"ssd","from":"/"},
@@ -35,29 +35,29 @@ TEST(ExplanationTest, TellsWhatHoldsAFileBack) {
       "hold":"min_stay","promote":{"tier":"nvme","at":100},"demote":null,"stays_until":1700000600,
       "moving":{"to":"ssd"},"pending":{"to":"ssd","why":"it is open for writing"},"links":2})"),
       "/mnt/a.bin\n"
-      "  on      hdd, 512 B, there for 16 min, one of 2 names (hard links)\n"
+      "  on      hdd, 512 B, there for 16 min, 2 hard links\n"
       "  at      /hdd/a.bin\n"
       "  heat    score 12.5: opened once, last used 1 s ago\n"
-      "  wants   to be on ssd: its pin says so\n"
-      "  but     it came not long ago (min_stay)\n"
+      "  wants   to move to ssd: its pin says so\n"
+      "  but     it arrived recently (min_stay)\n"
       "  pin     ssd, from /\n"
       "  rule    *.bin -> nvme\n"
-      "  up      to nvme from score 100 on, which takes 87.5 more\n"
-      "  stays   for another 10 min, whatever its heat (min_stay)\n"
+      "  up      to nvme at score 100, 87.5 more than now\n"
+      "  stays   for another 10 min (min_stay)\n"
       "  moving  to ssd, now\n"
       "  waiting to move to ssd: it is open for writing\n");
 }
 
-TEST(ExplanationTest, ForgivesWhatAnotherDaemonLeavesOut) {
+TEST(ExplanationTest, ToleratesMissingMembers) {
   EXPECT_EQ(text_for(R"({"tier":"hdd","pin":7,"hold":"whim"})"),
             "/mnt/a.bin\n"
             "  on      hdd, 0 B\n"
-            "  heat    score 0: never opened here\n");
+            "  heat    score 0: never opened\n");
 }
 
-TEST(ExplanationTest, APinOfItsOwnIsCalledSo) {
+TEST(ExplanationTest, ReportsAPinOnTheFileItself) {
   EXPECT_NE(text_for(R"({"path":"/a.bin","pin":{"tier":"hdd","from":"/a.bin"}})")
-                .find("  pin     hdd, its own\n"),
+                .find("  pin     hdd, set on this file\n"),
             std::string::npos);
 }
 

@@ -29,18 +29,18 @@ Exit status: 0 seen,
 1 not.
 )"};
 
-TEST(ManualTest, WhatIsTypedIsBoldAndWhatStandsForSomethingIsNot) {
+TEST(ManualTest, LiteralWordsAreBoldAndPlaceholdersAreNot) {
   EXPECT_EQ(manual_section(kHelp, "SYNOPSIS"),
             "\\fBsluice\\fR \\fBlook\\fR [\\fB\\-\\-far\\fR] \\fINAME\\fR=\\fIPATH\\fR...\n");
 }
 
-TEST(ManualTest, OptionsKeepTheirLettersAndAllLinesOfTheirMeaning) {
+TEST(ManualTest, OptionsKeepTheirLettersAndWholeMeaning) {
   EXPECT_EQ(manual_section(kHelp, "OPTIONS"),
             ".TP\n\\fB\\-f\\fR, \\fB\\-\\-far\\fR\nbeyond the horizon\n"
             ".TP\n\\fB\\-\\-at\\fR \\fITIME\\fR\nwhen\n");
 }
 
-TEST(ManualTest, ADescriptionHasParagraphsListsAndLinesAsTheyAre) {
+TEST(ManualTest, DescriptionHasParagraphsListsAndPreformattedLines) {
   EXPECT_EQ(manual_section(kHelp, "DESCRIPTION"),
             "\\&.Looks, as \\fBsluice plan\\fR does, with \\fB\\-\\-far\\fR too.\n"
             ".TP\n\\fBup\\fR\nto the sky\nand further\n.TP\n\\fBdown\\fR\nto C:\\e\n"
@@ -52,7 +52,7 @@ TEST(ManualTest, ExamplesCanBeCopiedFromThePage) {
             ".RS 4\n.nf\nsluice look \\-\\-far | jq \\(aq.a\\(aq\n.fi\n.RE\n");
 }
 
-TEST(ManualTest, TheExitStatusIsASectionOfItsOwn) {
+TEST(ManualTest, ExitStatusIsASection) {
   EXPECT_EQ(manual_section(kHelp, "EXIT STATUS"), "0 seen,\n1 not.\n");
   EXPECT_EQ(
       manual_section({.usage = "", .options = "", .details = "\nJust words.\n"}, "EXIT STATUS"),

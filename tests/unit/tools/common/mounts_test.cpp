@@ -20,7 +20,7 @@ std::vector<MountEntry> one_mount() {
   return {{"/", false, true}, {"/mnt/pool", true, true}, {"/srv/bound", true, false}};
 }
 
-TEST(MountTableTest, IsReadAsTheKernelWritesIt) {
+TEST(MountTableTest, ParsesTheFormatOfTheKernel) {
   EXPECT_EQ(parse_mountinfo(kTable),
             (std::vector<MountEntry>{{"/", false, true, 8, 1},
                                      {"/mnt/pool", true, true, 0, 50},
@@ -29,7 +29,7 @@ TEST(MountTableTest, IsReadAsTheKernelWritesIt) {
                                      {"/srv/bound", true, false, 0, 50},
                                      {"/other", false, true, 0, 52},
                                      {"/home/eve/fake", false, true, 0, 53}}))
-      << "a filesystem of some user is none of ours";
+      << "mounts of other users must be ignored";
   EXPECT_EQ(parse_mountinfo(""), std::vector<MountEntry>{});
 }
 
@@ -38,7 +38,7 @@ TEST(MountTableTest, TheRootIsMounted) {
   EXPECT_FALSE(mounts.empty());
 }
 
-TEST(MountTableTest, TheInnermostAndLatestMountHoldsAPath) {
+TEST(MountTableTest, PathBelongsToTheInnermostAndLatestMount) {
   const auto lines = parse_mount_lines(
       "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
       "30 22 259:1 / /nvme rw shared:1 - xfs /dev/nvme0n1p1 rw,attr2\n"
@@ -54,7 +54,7 @@ TEST(MountTableTest, TheInnermostAndLatestMountHoldsAPath) {
   EXPECT_EQ(mount_holding({}, "/"), std::nullopt);
 }
 
-TEST(MountTableTest, AWordOfAListIsAWholeOne) {
+TEST(MountTableTest, HasWordMatchesWholeWords) {
   EXPECT_TRUE(has_word("rw,noatime,ro", "ro"));
   EXPECT_FALSE(has_word("rw,errors=remount-ro", "ro"));
   EXPECT_FALSE(has_word("", "ro"));
@@ -71,42 +71,42 @@ TEST(SluiceMountOfTest, IsTheInnermostMount) {
   EXPECT_EQ(sluice_mount_of({{"/", true, true}}, "/x"), "/");
 }
 
-TEST(SluiceMountOfTest, AMountHidesWhatWasAtItsPointBefore) {
+TEST(SluiceMountOfTest, LaterMountHidesAnEarlierOneAtTheSamePoint) {
   EXPECT_EQ(sluice_mount_of({{"/m", true, true}, {"/m", false, true}}, "/m/x"), std::nullopt);
   EXPECT_EQ(sluice_mount_of({{"/m", false, true}, {"/m", true, true}}, "/m/x"), "/m");
 }
 
-TEST(ChooseMountTest, TakesTheOneThatIsNamed) {
+TEST(ChooseMountTest, ChoosesTheGivenMount) {
   const auto mounts = parse_mountinfo(kTable);
   EXPECT_EQ(choose_mount(mounts, "/mnt/pool", "/").point, "/mnt/pool");
   EXPECT_EQ(choose_mount(mounts, "/mnt/pool/dir", "/").point, "/mnt/pool");
   EXPECT_EQ(choose_mount(mounts, "/home", "/mnt/pool").problem,
-            "/home is not on a mount of sluice; there are: /mnt/pool, /mnt/with space\\x5c");
+            "/home is not on a mount of sluice; mounts: /mnt/pool, /mnt/with space\\x5c");
   EXPECT_EQ(choose_mount({}, "/home", "/").problem,
-            "/home is not on a mount of sluice; there is none");
+            "/home is not on a mount of sluice; there is no mount");
 }
 
-TEST(ChooseMountTest, TakesTheOneThatHoldsTheCurrentDirectory) {
+TEST(ChooseMountTest, ChoosesTheMountOfTheCurrentDirectory) {
   EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/mnt/with space\\/a").point,
             "/mnt/with space\\");
 }
 
-TEST(ChooseMountTest, TakesTheWholeForAPartOfIt) {
+TEST(ChooseMountTest, ChoosesTheWholeMountForABindMount) {
   EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "/srv/bound/x", "/").point, "/mnt/pool");
   EXPECT_EQ(choose_mount({{"/srv/bound", true, false}}, "", "/srv/bound").point, "/srv/bound");
 }
 
-TEST(ChooseMountTest, TakesTheOnlyOne) {
+TEST(ChooseMountTest, ChoosesTheOnlyMount) {
   EXPECT_EQ(choose_mount(one_mount(), "", "/home").point, "/mnt/pool");
 }
 
-TEST(ChooseMountTest, AsksWhenThereAreSeveralOrNone) {
+TEST(ChooseMountTest, FailsIfThereAreSeveralMountsOrNone) {
   EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").several,
             (std::vector<std::string>{"/mnt/pool", "/mnt/with space\\"}));
   EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").problem,
-            "several are mounted, say which: /mnt/pool, /mnt/with space\\x5c");
+            "several pools are mounted; choose one: /mnt/pool, /mnt/with space\\x5c");
   EXPECT_EQ(choose_mount({{"/", false, true}}, "", "/home").problem,
-            "no sluice is mounted; see 'sluice mount --help'");
+            "no pool is mounted; see 'sluice mount --help'");
 }
 
 }  // namespace

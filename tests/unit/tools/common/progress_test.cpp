@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kMiB = 1 << 20;
 const RateMeter::Time kStart{};
 
-TEST(RateMeterTest, KnowsNothingAtFirst) {
+TEST(RateMeterTest, HasNoRateAtFirst) {
   RateMeter meter;
   EXPECT_EQ(meter.rate(), 0);
   EXPECT_EQ(meter.time_to(100), std::nullopt);
@@ -19,7 +19,7 @@ TEST(RateMeterTest, KnowsNothingAtFirst) {
   EXPECT_EQ(meter.rate(), 0);
 }
 
-TEST(RateMeterTest, ForgetsHowFastItWasLongAgo) {
+TEST(RateMeterTest, ForgetsOldRates) {
   RateMeter meter;
   for (int second = 0; second <= 60; ++second) meter.add(kStart + second * 1s, second * 1000u);
   EXPECT_DOUBLE_EQ(meter.rate(), 1000);
@@ -30,7 +30,7 @@ TEST(RateMeterTest, ForgetsHowFastItWasLongAgo) {
   EXPECT_EQ(meter.time_to(60300 + 105), 11s);
 }
 
-TEST(RateMeterTest, StartsAgainWithAnotherCount) {
+TEST(RateMeterTest, StartsAgainAfterALowerCount) {
   RateMeter meter;
   meter.add(kStart, 1000);
   meter.add(kStart + 1s, 5);

@@ -21,7 +21,7 @@ TEST(CutTest, NeverSplitsACharacter) {
   EXPECT_EQ(cut_to("e\u0301te", 1), "e\u0301");
 }
 
-TEST(CutTest, OfAPathTheEndIsKept) {
+TEST(CutTest, CutFrontKeepsTheEndOfAPath) {
   EXPECT_EQ(cut_front("/models/llama/weights.bin", 14), "...weights.bin");
   EXPECT_EQ(cut_front("/short", 6), "/short");
   EXPECT_EQ(cut_front("/日本語", 6), "...語");
@@ -40,16 +40,16 @@ TEST(PrintableTest, LeavesNamesOfAnyLanguageAlone) {
     EXPECT_EQ(printable(name), name);
 }
 
-TEST(PrintableTest, EscapesWhatWouldDoSomethingToTheTerminal) {
+TEST(PrintableTest, EscapesTerminalControlCharacters) {
   EXPECT_EQ(printable("a\033[2Jb"), "a\\x1b[2Jb");
   EXPECT_EQ(printable("a\nb\tc\r\x7f"), "a\\x0ab\\x09c\\x0d\\x7f");
   EXPECT_EQ(printable("\u009b2J"), "\\xc2\\x9b2J");           // CSI as one character
-  EXPECT_EQ(printable("x\u202efdp"), "x\\xe2\\x80\\xaefdp");  // the rest from right to left
+  EXPECT_EQ(printable("x\u202efdp"), "x\\xe2\\x80\\xaefdp");  // right-to-left override
   EXPECT_EQ(printable("a\u2028b"), "a\\xe2\\x80\\xa8b");
-  EXPECT_EQ(printable("\\x1b"), "\\x5cx1b");  // so that nobody mistakes it for an escape
+  EXPECT_EQ(printable("\\x1b"), "\\x5cx1b");  // so that it does not look like an escape
 }
 
-TEST(PrintableTest, EscapesWhatIsNoUtf8) {
+TEST(PrintableTest, EscapesInvalidUtf8) {
   EXPECT_EQ(printable("a\xff"), "a\\xff");
   EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");           // overlong
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // a surrogate

@@ -29,14 +29,14 @@ const Bar* find(const std::vector<Bar>& bars, const std::string& what, const std
   return nullptr;
 }
 
-TEST(GpuBenchReportTest, TheMedianIsTheMiddleOneAndPercentilesAreMembers) {
+TEST(GpuBenchReportTest, MedianAndPercentilesAreSamples) {
   EXPECT_EQ(median({}), 0);
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(percentile({4, 3, 2, 1}, 0.5), 2);
   EXPECT_EQ(percentile({4, 3, 2, 1}, 0.99), 4);
 }
 
-TEST(GpuBenchReportTest, ARateIsComparedWithTheFasterCeilingOfTheRun) {
+TEST(GpuBenchReportTest, RateIsComparedWithTheFasterUpperBound) {
   const auto bars = bars_of(report(
       {row("warm", "copy, 64 MiB pieces", {0.08}), row("warm", "copy, 4 MiB pieces", {0.1}),
        row("warm", "daemon auto", {0.09, 0.1, 0.08}), row("warm", "daemon mapped", {0.082})}));
@@ -49,7 +49,7 @@ TEST(GpuBenchReportTest, ARateIsComparedWithTheFasterCeilingOfTheRun) {
   EXPECT_EQ(find(bars, "warm, daemon auto", "of cuFile's best"), nullptr) << "there is no figure";
 }
 
-TEST(GpuBenchReportTest, WhatWasNotColdIsMarkedAndIsNoBar) {
+TEST(GpuBenchReportTest, SamplesThatWereNotColdAreMarkedAndNotCompared) {
   Row cold = row("cold", "daemon auto", {1.0});
   const Row disk = row("cold", "disk, O_DIRECT by 8 threads", {1.0});
   EXPECT_NE(find(bars_of(report({disk, cold})), "cold, daemon auto", "of the disk"), nullptr);
@@ -60,7 +60,7 @@ TEST(GpuBenchReportTest, WhatWasNotColdIsMarkedAndIsNoBar) {
   EXPECT_NE(text.find("4.00*"), std::string::npos) << text;
 }
 
-TEST(GpuBenchReportTest, WrongBytesAndWhatWasSkippedAreShown) {
+TEST(GpuBenchReportTest, WrongBytesAndSkippedRowsAreShown) {
   Row wrong = row("warm", "daemon staged", {0.1});
   wrong.wrong_words = 1234;
   Row skipped = row("warm", "daemon gds", {});
@@ -70,7 +70,7 @@ TEST(GpuBenchReportTest, WrongBytesAndWhatWasSkippedAreShown) {
   EXPECT_NE(text.find("skipped: no direct path"), std::string::npos) << text;
 }
 
-TEST(GpuBenchReportTest, WithoutAGpuNothingIsPromised) {
+TEST(GpuBenchReportTest, ReportWithoutAGpuMakesNoClaims) {
   auto host = report({row("warm", "copy, 64 MiB pieces", {0.08}), row("warm", "daemon auto", {1})});
   host.has_gpu = false;
   EXPECT_TRUE(report_json(host).at("bars").empty());
@@ -79,7 +79,7 @@ TEST(GpuBenchReportTest, WithoutAGpuNothingIsPromised) {
   EXPECT_EQ(report_json(host).at("bars").size(), 1u);
 }
 
-TEST(GpuBenchReportTest, TheJsonHasEverySample) {
+TEST(GpuBenchReportTest, JsonHasEverySample) {
   const auto json = report_json(report({row("warm", "daemon auto", {3, 1, 2})}));
   EXPECT_EQ(json.at("rows").at(0).at("seconds").size(), 3u);
   EXPECT_EQ(json.at("rows").at(0).at("median"), 2);

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// One access a second to objects named by letters, all of size 1 unless `sizes` says otherwise.
+// One access per second to objects named by letters, of size 1 unless `sizes` has another size.
 Trace trace_of(std::string_view letters, const std::map<char, std::uint64_t>& sizes = {}) {
   Trace trace;
   std::map<char, std::uint32_t> numbers;
@@ -35,7 +35,7 @@ SimulationOptions options_with(std::uint64_t fast_bytes) {
   return options;
 }
 
-// "0" a miss, "1" a hit, for each access.
+// For each access "0" for a miss, "1" for a hit.
 std::string hits_of(std::string_view policy, const Trace& trace, const SimulationOptions& options) {
   const auto contender = make_contender(policy, trace, options);
   std::string hits;
@@ -50,7 +50,7 @@ std::string hits_of(std::string_view policy, std::string_view letters, std::uint
 }
 
 TEST(LruCacheTest, EvictsTheLeastRecentlyUsed) {
-  // c pushes b out, since a was used after it.
+  // c evicts b, because a was used after b.
   EXPECT_EQ(hits_of("lru", "abacab", 2), "001010");
 }
 
@@ -59,14 +59,14 @@ TEST(LruCacheTest, EvictsAsManyAsALargeObjectNeeds) {
   EXPECT_EQ(hits_of("lru", trace, options_with(3)), "0000100");
 }
 
-TEST(CacheTest, AnObjectLargerThanTheTierIsNeverTakenInAndEvictsNothing) {
+TEST(CacheTest, ObjectLargerThanTheTierIsNotCachedAndEvictsNothing) {
   for (const auto policy : {"lru", "lfu", "arc", "s3fifo", "gdsf", "belady", "belady-size"}) {
     const auto trace = trace_of("aLLa", {{'L', 4}});
     EXPECT_EQ(hits_of(policy, trace, options_with(3)), "0001") << policy;
   }
 }
 
-TEST(CacheTest, ObjectsWithoutBytesTakeNoRoom) {
+TEST(CacheTest, EmptyObjectsTakeNoSpace) {
   for (const auto policy : {"lru", "lfu", "arc", "s3fifo", "gdsf", "belady", "belady-size"}) {
     const auto trace = trace_of("aEFaEF", {{'E', 0}, {'F', 0}});
     EXPECT_EQ(hits_of(policy, trace, options_with(1)), "000111") << policy;
@@ -74,29 +74,29 @@ TEST(CacheTest, ObjectsWithoutBytesTakeNoRoom) {
 }
 
 TEST(LfuCacheTest, EvictsTheLeastFrequentAndAmongEqualsTheLeastRecent) {
-  // c pushes b out (one use against two), then b pushes c out; a stays.
+  // c evicts b (one use, a has two), then b evicts c; a stays.
   EXPECT_EQ(hits_of("lfu", "aabcba", 2), "010001");
-  // b and c have one use each: d pushes b out, the older.
+  // b and c have one use each: d evicts b, which is older.
   EXPECT_EQ(hits_of("lfu", "aabcdcb", 3), "0100010");
 }
 
 TEST(GdsfCacheTest, EvictsTheFewestUsesPerByte) {
-  // L has two uses over three bytes: it goes before a, which has one over one byte.
+  // L has two uses for three bytes: it is evicted before a, which has one use for one byte.
   EXPECT_EQ(hits_of("gdsf", trace_of("LLabaL", {{'L', 3}}), options_with(4)), "010010");
 }
 
-TEST(GdsfCacheTest, WhatIsNotUsedAges) {
-  // a has two uses, b one. c pushes b out (worth 1, so newcomers begin at 2), d pushes a out: worth
-  // 2 like c, and a is the lower number.
+TEST(GdsfCacheTest, UnusedObjectsAge) {
+  // a has two uses, b one. c evicts b (worth 1, so new objects begin at 2). d evicts a, which is
+  // worth 2 like c and has the lower number.
   EXPECT_EQ(hits_of("gdsf", "aabcdca", 2), "0100010");
 }
 
-TEST(ArcCacheTest, AScanPassesByWhatWasUsedTwice) {
+TEST(ArcCacheTest, ScanDoesNotEvictObjectsThatWereUsedTwice) {
   EXPECT_EQ(hits_of("arc", "aabbcdefab", 3), "0101000011");
   EXPECT_EQ(hits_of("lru", "aabbcdefab", 3), "0101000000");
 }
 
-TEST(ArcCacheTest, GhostsMoveTheBalanceAsInThePaper) {
+TEST(ArcCacheTest, GhostsShiftTheBalanceAsInThePaper) {
   // After the scan: T1=f, T2=b,a (newest first), B1=e,d, p=0.
   // d: in B1, so p=1; T1 is not longer than p, so a goes to B2.  T1=f T2=d,b B1=e B2=a
   // f: hit.                                                      T1=  T2=f,d,b B1=e B2=a
@@ -106,7 +106,7 @@ TEST(ArcCacheTest, GhostsMoveTheBalanceAsInThePaper) {
   EXPECT_EQ(hits_of("arc", "aabbcdefabdfabf", 3), "010100001101001");
 }
 
-TEST(ArcCacheTest, ATieGoesToTheRecentListOnlyForAFrequentGhost) {
+TEST(ArcCacheTest, TieEvictsFromTheRecentListOnlyForAFrequentGhost) {
   // Capacity 2.                     newest first: T1, T2, B1, B2, p
   // a b: miss                       b,a - - - 0
   // a: hit                          b a - - 0
@@ -120,7 +120,7 @@ TEST(ArcCacheTest, ATieGoesToTheRecentListOnlyForAFrequentGhost) {
   EXPECT_EQ(hits_of("arc", "abacbacaba", 2), "0010000101");
 }
 
-TEST(S3FifoCacheTest, FollowsAHandWorkedExample) {
+TEST(S3FifoCacheTest, FollowsAWorkedExample) {
   // Capacity 3: the small queue's tenth is 0, the main queue and the ghosts have 3. Oldest first.
   // abc: S=a,b,c. aa: a has 2 uses.
   // d: a passes to the main queue, b is out.      S=c,d M=a     G=b
@@ -135,42 +135,42 @@ TEST(S3FifoCacheTest, FollowsAHandWorkedExample) {
   EXPECT_EQ(hits_of("s3fifo", "abcaadbceabcdfbcd", 3), "00011000001100110");
 }
 
-TEST(S3FifoCacheTest, OneMoreUseDoesNotPassTheProbation) {
-  // a has one use after it came in, b two: d and e push a out, not b.
+TEST(S3FifoCacheTest, OneMoreUseDoesNotReachTheMainQueue) {
+  // a has one use after it was cached, b two: d and e evict a, not b.
   EXPECT_EQ(hits_of("s3fifo", "abcabbdeba", 3), "0001110010");
 }
 
-TEST(BeladyCacheTest, LeavesOutWhatIsUsedLast) {
+TEST(BeladyCacheTest, DoesNotCacheTheObjectThatIsUsedLast) {
   EXPECT_EQ(hits_of("belady", "abcabc", 2), "000110");
   EXPECT_EQ(hits_of("lru", "abcabc", 2), "000000");
 }
 
-TEST(BeladyCacheTest, EvictsTheFarthestForWhatComesSooner) {
-  // c comes before b, so it takes b's place.
+TEST(BeladyCacheTest, EvictsTheObjectWithTheFarthestNextUse) {
+  // c is used before b, so it replaces b.
   EXPECT_EQ(hits_of("belady", "abcacb", 2), "000110");
 }
 
-TEST(BeladySizeCacheTest, PrefersManySmallOnesToALargeOneThatComesSooner) {
+TEST(BeladySizeCacheTest, PrefersManySmallObjectsToALargeOneThatIsUsedSooner) {
   const auto trace = trace_of("LabcLabc", {{'L', 3}});
   EXPECT_EQ(hits_of("belady", trace, options_with(3)), "00001000");
   EXPECT_EQ(hits_of("belady-size", trace, options_with(3)), "00000111");
 }
 
-TEST(AutotierMoverTest, ThePopularFillTheFastTierAfterEachPeriod) {
+TEST(AutotierMoverTest, PopularFilesFillTheFastTierAfterEachPeriod) {
   // One access a second, a tick before the eleventh: b had more uses than a.
   EXPECT_EQ(hits_of("autotier", "abbabbabbbabab", 1), "00000000000101");
 }
 
-TEST(AutotierMoverTest, WhatDoesNotFitIsPassedOverForTheNext) {
+TEST(AutotierMoverTest, FileThatDoesNotFitIsSkipped) {
   const auto trace = trace_of("LLLLLLabbbLabab", {{'L', 5}});
   EXPECT_EQ(hits_of("autotier", trace, options_with(2)), "000000000001111");
 }
 
-TEST(PlannerMoverTest, WhatIsUsedOftenIsOnTheFastTierAfterAnInterval) {
+TEST(PlannerMoverTest, FrequentlyUsedFilesAreOnTheFastTierAfterAnInterval) {
   EXPECT_EQ(hits_of("sluice", "aaaaaaaaabaa", 100), "000000000011");
 }
 
-TEST(PlannerMoverTest, ThresholdsDecideWhoMayComeIn) {
+TEST(PlannerMoverTest, ThresholdsDecideWhichFilesAreEligible) {
   auto options = options_with(100);
   options.tiers[0].threshold = 50;
   EXPECT_EQ(hits_of("sluice", "aaaaaaaaabaa", 100).back(), '1');
@@ -178,7 +178,7 @@ TEST(PlannerMoverTest, ThresholdsDecideWhoMayComeIn) {
 }
 
 TEST(PlannerMoverTest, NeverFillsATierBeyondItsSize) {
-  // Ten objects for a tier of three: whatever the plan, at most three can be hits in a round.
+  // Ten objects for a tier of three: at most three can be hits in a round.
   std::string letters;
   for (int round = 0; round < 20; ++round) letters += "abcdefghij";
   const auto hits = hits_of("sluice", letters, 3);
@@ -190,7 +190,7 @@ TEST(PlannerMoverTest, NeverFillsATierBeyondItsSize) {
   }
 }
 
-TEST(ReplayTest, CreationsAreNoRequestsAndPutFilesOnTheFastTier) {
+TEST(ReplayTest, CreationsPutFilesOnTheFastTierAndAreNotRequests) {
   auto options = options_with(100);
   options.placing = Placing::Fastest;
   for (const auto policy : contender_names()) {
@@ -201,7 +201,7 @@ TEST(ReplayTest, CreationsAreNoRequestsAndPutFilesOnTheFastTier) {
   }
 }
 
-TEST(ReplayTest, TheWarmupIsNotCounted) {
+TEST(ReplayTest, WarmupIsNotCounted) {
   auto options = options_with(1);
   options.warmup = std::chrono::seconds(3);
   const auto outcome = replay("lru", trace_of("abcaabb"), options);
@@ -221,7 +221,7 @@ TEST(ReplayTest, CountsBytesAndTraffic) {
   EXPECT_EQ(outcome.traffic.moves, 3u);
 }
 
-TEST(ReplayTest, TheGapIsToTheBestOracleOfTheSameSize) {
+TEST(ReplayTest, GapIsRelativeToTheBestOracleOfTheSameSize) {
   std::vector<Outcome> all(4);
   all[0] = {.policy = "sluice", .fast_bytes = 1, .requests = {10, 4}};
   all[1] = {.policy = "belady", .fast_bytes = 1, .requests = {10, 5}};
@@ -231,7 +231,7 @@ TEST(ReplayTest, TheGapIsToTheBestOracleOfTheSameSize) {
   EXPECT_FALSE(gap_to_oracle(all[0], std::span(all).first(1)));
 }
 
-TEST(ReplayTest, BeladyIsNeverBelowAnotherWithEqualSizes) {
+TEST(ReplayTest, NoPolicyBeatsBeladyWithEqualSizes) {
   std::mt19937_64 random(test::test_seed());
   for (int round = 0; round < test::rounds(40, 1000); ++round) {
     Trace trace;
@@ -251,7 +251,7 @@ TEST(ReplayTest, BeladyIsNeverBelowAnotherWithEqualSizes) {
   }
 }
 
-TEST(ReplayTest, ARunCanBeRepeated) {
+TEST(ReplayTest, RunsAreRepeatable) {
   std::mt19937_64 random(1);
   Trace trace;
   for (int i = 0; i < 500; ++i) trace.sizes.push_back(1 + random() % 1000);
@@ -266,7 +266,7 @@ TEST(ReplayTest, ARunCanBeRepeated) {
   }
 }
 
-TEST(SimulateOptionsTest, TiersHaveSizesOrPartsOfTheTrace) {
+TEST(SimulateOptionsTest, TierSizesAreBytesOrPercentages) {
   std::vector<TierSpec> specs;
   ASSERT_FALSE(parse_tiers("nvme=10%,ssd=1KiB,hdd", specs));
   const auto tiers = resolve(specs, trace_of("ab", {{'a', 500}, {'b', 1500}}));
@@ -279,7 +279,7 @@ TEST(SimulateOptionsTest, TiersHaveSizesOrPartsOfTheTrace) {
   EXPECT_EQ(tiers[2].threshold, 0);
 }
 
-TEST(SimulateOptionsTest, MistakesInTiersAreNamed) {
+TEST(SimulateOptionsTest, MistakesInTiersAreReported) {
   std::vector<TierSpec> specs;
   for (const auto* const text : {"", "nvme=1GiB", "nvme,hdd", "nvme=ten,hdd", "nvme=0,hdd",
                                  "a=1,a=2", "=1,hdd", "a=-5%,b", "a=1,,b"}) {
@@ -288,7 +288,7 @@ TEST(SimulateOptionsTest, MistakesInTiersAreNamed) {
   EXPECT_NE(parse_tiers("nvme=ten,hdd", specs)->find("'ten'"), std::string::npos);
 }
 
-TEST(SimulateOptionsTest, ThresholdsDontRiseTowardsSlowerTiers) {
+TEST(SimulateOptionsTest, ThresholdsMustNotRiseTowardsSlowerTiers) {
   std::vector<TierSpec> specs;
   ASSERT_FALSE(parse_tiers("nvme=1,ssd=1,hdd", specs));
   EXPECT_FALSE(parse_thresholds("nvme=20,ssd=5.5", specs));
@@ -369,7 +369,7 @@ TEST(ChartTest, IsWellFormedAndNamesEachLine) {
   }
 }
 
-TEST(ChartTest, OneSizeAndOneMomentStillMakeAChart) {
+TEST(ChartTest, DrawsAChartOfASinglePoint) {
   const auto trace = trace_of("a");
   const std::vector<Outcome> outcomes{replay("lru", trace, options_with(1))};
   EXPECT_TRUE(is_well_formed(svg_of(chart_over_sizes(outcomes, ""))));

@@ -18,8 +18,8 @@ Reading read(std::string_view content, std::string_view name = "t.csv",
   const test::TempDir dir;
   Reading reading;
   const auto path = dir.make_file(name, content);
-  if (const auto error = read_trace(path, forced, reading.trace)) {
-    reading.error = error->message;
+  if (const auto read = read_trace(path, forced, reading.trace); !read) {
+    reading.error = read.error().text();
     if (reading.error.starts_with(dir.path())) reading.error.erase(0, dir.path().size() + 1);
   }
   return reading;
@@ -90,14 +90,14 @@ TEST(TraceTest, ReadsOracleGeneral) {
   }
 }
 
-TEST(TraceTest, MistakesAreNamedByLine) {
+TEST(TraceTest, MistakesAreReportedWithTheirLine) {
   EXPECT_EQ(read("0,a,1\nnow,a,1\n").error,
             "t.csv:2: time is 'now'; expected seconds, such as 1700000000.25");
   EXPECT_EQ(read("0,a,1\n-1,a,1\n").error,
             "t.csv:2: time is '-1'; expected seconds, such as 1700000000.25");
   EXPECT_EQ(read("0,a,1\n1,a\n").error, "t.csv:2: 2 fields; expected time,id,size");
   EXPECT_EQ(read("time,id,size,path\n1,a\n").error,
-            "t.csv:2: 2 fields; expected those that the header names");
+            "t.csv:2: 2 fields; expected the columns of the header");
   EXPECT_EQ(read("0,a,big\n").error, "t.csv:1: size is 'big'; expected a number of bytes");
   EXPECT_EQ(read("0,a,-5\n").error, "t.csv:1: size is '-5'; expected a number of bytes");
   EXPECT_EQ(read("0,,5\n").error, "t.csv:1: the id is empty; expected a number or a word");
@@ -105,12 +105,12 @@ TEST(TraceTest, MistakesAreNamedByLine) {
             "t.csv:1: begins with 'when'; expected a header that names time, id and size, or a "
             "record of these three");
   EXPECT_EQ(read("time,id,size,path\n1,2,3,/a\n2,3,4,\"/b\n3,4,5,/c\n").error,
-            "t.csv:3: a quote is opened and never closed");
+            "t.csv:3: a quote is not closed");
   EXPECT_EQ(read("time,id,size,path\n1,2,3,\"/two\nlines\"\nx,2,3,/a\n").error,
             "t.csv:4: time is 'x'; expected seconds, such as 1700000000.25");
 }
 
-TEST(TraceTest, MistakesAreNamedByRecord) {
+TEST(TraceTest, MistakesAreReportedWithTheirRecord) {
   const auto first = oracle_record(100, 1, 1);
   EXPECT_EQ(read(first + first.substr(0, 10), "t.bin").error,
             "t.bin: record 2 (byte 24): the file ends after 10 of its bytes; expected records of "
@@ -119,31 +119,31 @@ TEST(TraceTest, MistakesAreNamedByRecord) {
   EXPECT_TRUE(back.starts_with("t.bin: record 2 (byte 24): time 99 is before 100")) << back;
 }
 
-TEST(TraceTest, CompressedTracesAreRefusedWithAWayOut) {
+TEST(TraceTest, CompressedTracesAreRefusedWithAdvice) {
   const auto error = read("\x28\xb5\x2f\xfd rest", "t.oracleGeneral.zst").error;
   EXPECT_NE(error.find("zstd -dc FILE | sluice-lab simulate --trace -"), std::string::npos)
       << error;
   EXPECT_NE(read("\x1f\x8b rest").error.find("gzip -dc"), std::string::npos);
 }
 
-TEST(TraceTest, AnEmptyOrMissingFileIsNamed) {
-  EXPECT_TRUE(read("").error.starts_with("t.csv: holds no records"));
-  EXPECT_TRUE(read("time,id,size,path\n").error.starts_with("t.csv: holds no records"));
+TEST(TraceTest, EmptyOrMissingFileIsReported) {
+  EXPECT_TRUE(read("").error.starts_with("t.csv: no records"));
+  EXPECT_TRUE(read("time,id,size,path\n").error.starts_with("t.csv: no records"));
   Trace trace;
-  EXPECT_EQ(read_trace("/no/such/trace", {}, trace)->message,
+  EXPECT_EQ(read_trace("/no/such/trace", {}, trace).error().text(),
             "/no/such/trace: No such file or directory");
-  EXPECT_EQ(read_trace("/", {}, trace)->message, "/: Is a directory");
+  EXPECT_EQ(read_trace("/", {}, trace).error().text(), "/: Is a directory");
 }
 
-TEST(TraceTest, AForcedFormatWins) {
+TEST(TraceTest, GivenFormatOverridesDetection) {
   EXPECT_NE(read("0,a,1\n", "t.csv", TraceFormat::Oracle).error.find("records of 24 bytes"),
             std::string::npos);
   EXPECT_NE(read(oracle_record(1, 2, 3), "t.bin", TraceFormat::Csv).error, "");
 }
 
-TEST(TraceTest, AnyBytesAreReadOrRefused) {
-  // A walk over every cut and every damaged byte of a small file: no crash, and a message if it
-  // fails.
+TEST(TraceTest, DamagedFilesAreReadOrRefused) {
+  // Tries every truncation and every damaged byte of a small file: it must not crash, and a failure
+  // must have a message.
   const std::string good = "time,id,size,path\n1,2,3,\"/a\"\n2.5,word,4,/b\n";
   for (std::size_t at = 0; at < good.size(); ++at) {
     for (const char byte : {'\0', '"', ',', '\n', '\xff', '9'}) {

@@ -28,13 +28,13 @@ class WebHandlerTest : public testing::Test {
     return Json::parse(response.body).at("error");
   }
 
-  test::TempDir dir_;  // stands for a mount, and is none
+  test::TempDir dir_;  // used as the mount point, but not mounted
   const std::string token_ = make_token();
   const WebReplay replay_{"", "nvme"};
   WebHandler handler_{dir_.path(), token_, replay_};
 };
 
-TEST_F(WebHandlerTest, TokensAreLongAndNoTwoAreAlike) {
+TEST_F(WebHandlerTest, TokensAreLongAndUnique) {
   std::set<std::string> seen;
   for (int i = 0; i < 100; ++i) seen.insert(make_token());
   EXPECT_EQ(seen.size(), 100u);
@@ -42,7 +42,7 @@ TEST_F(WebHandlerTest, TokensAreLongAndNoTwoAreAlike) {
   EXPECT_EQ(token_.find_first_not_of("0123456789abcdef"), std::string::npos);
 }
 
-TEST_F(WebHandlerTest, ThePageNeedsNoTokenAndForbidsWhatItDoesNotNeed) {
+TEST_F(WebHandlerTest, PageNeedsNoTokenAndHasAStrictPolicy) {
   ASSERT_GT(web_files().size(), 3u);
   for (const WebFile& file : web_files()) {
     const HttpResponse page = ask(std::string(file.path), {{"host", "localhost:1"}});
@@ -59,7 +59,7 @@ TEST_F(WebHandlerTest, ThePageNeedsNoTokenAndForbidsWhatItDoesNotNeed) {
   EXPECT_EQ(code(ask("/none.js", {{"host", "localhost"}})), "404");
 }
 
-TEST_F(WebHandlerTest, NothingIsToldWithoutTheToken) {
+TEST_F(WebHandlerTest, ApiNeedsTheToken) {
   const auto with = [&](HttpHeaders headers) {
     headers.emplace_back("host", "127.0.0.1:9465");
     return ask("/api/replay", std::move(headers));
@@ -73,11 +73,11 @@ TEST_F(WebHandlerTest, NothingIsToldWithoutTheToken) {
     EXPECT_EQ(code(with({{"authorization", wrong}})), "401") << wrong;
   }
   EXPECT_NE(error(with({})).find("address that 'sluice web' printed"), std::string::npos);
-  // In the address it would be in logs.
+  // Not accepted in the address, because addresses appear in logs.
   EXPECT_EQ(code(ask("/api/replay", {{"host", "localhost"}}, "token=" + token_)), "401");
 }
 
-TEST_F(WebHandlerTest, OnlyAnAddressOfThisMachineIsAHost) {
+TEST_F(WebHandlerTest, OnlyLoopbackHostsAreAccepted) {
   const auto by = [&](const std::string& host) { return code(ask("/", {{"host", host}})); };
   for (const char* good : {"127.0.0.1:9465", "127.1.2.3", "localhost:80", "[::1]:9465", "[::1]"})
     EXPECT_EQ(by(good), "200") << good;
@@ -87,7 +87,7 @@ TEST_F(WebHandlerTest, OnlyAnAddressOfThisMachineIsAHost) {
   EXPECT_EQ(code(ask("/", {})), "403");
 }
 
-TEST_F(WebHandlerTest, PagesFromElsewhereAreRefused) {
+TEST_F(WebHandlerTest, OtherOriginsAreRefused) {
   const auto from = [&](const std::string& origin) {
     return code(ask(
         "/api/replay",
@@ -99,7 +99,7 @@ TEST_F(WebHandlerTest, PagesFromElsewhereAreRefused) {
     EXPECT_EQ(from(bad), "403") << bad;
 }
 
-TEST_F(WebHandlerTest, AMountThatIsGoneIsSaidToBe) {
+TEST_F(WebHandlerTest, MissingMountIsReported) {
   for (const char* what : {"activity", "moves"}) {
     EXPECT_EQ(code(ask_api(what)), "503") << what;
     EXPECT_NE(error(ask_api(what)).find(dir_.path()), std::string::npos);
@@ -108,7 +108,7 @@ TEST_F(WebHandlerTest, AMountThatIsGoneIsSaidToBe) {
   EXPECT_EQ(code(ask_api("tree", "path=/a")), "503");
 }
 
-TEST_F(WebHandlerTest, APathMustBeOne) {
+TEST_F(WebHandlerTest, PathMustBeValid) {
   for (const char* what : {"tree", "explain"}) {
     for (const char* query : {"", "path", "path=%", "path=/a%00b", "other=/a"})
       EXPECT_EQ(code(ask_api(what, query)), "400") << what << "?" << query;
@@ -116,7 +116,7 @@ TEST_F(WebHandlerTest, APathMustBeOne) {
   EXPECT_EQ(code(ask_api("none")), "404");
 }
 
-TEST_F(WebHandlerTest, ATraceThatCantBeReadIsSaidToBe) {
+TEST_F(WebHandlerTest, UnreadableTraceIsReported) {
   const WebReplay replay(dir_ / "none.csv", "nvme");
   Json state;
   do {
@@ -126,7 +126,7 @@ TEST_F(WebHandlerTest, ATraceThatCantBeReadIsSaidToBe) {
   EXPECT_NE(state.at("error").get<std::string>().find("none.csv"), std::string::npos);
 }
 
-TEST_F(WebHandlerTest, ATraceIsReplayedAtEachSizeWithEachPolicy) {
+TEST_F(WebHandlerTest, TraceIsReplayedWithEachSizeAndPolicy) {
   std::string text = "time,id,size\n";
   for (int i = 0; i < 400; ++i)
     text += std::to_string(i * 60) + "," + std::to_string(i % 40) + ",1000\n";

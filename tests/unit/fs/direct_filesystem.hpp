@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A filesystem that is asked directly, as the kernel would: what its tests have in common.
+// The base of tests that call Filesystem directly, as the kernel would.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@ using test::MemoryStore;
 
 constexpr std::size_t kMiB = 1 << 20;
 constexpr Caller kRoot{0, 0, 022}, kUser{1000, 1000, 022};
-constexpr pid_t kOpener = 4711;  // nobody in particular
+constexpr pid_t kOpener = 4711;  // an arbitrary process id
 
 // `Kernel` is a KernelSide.
 template <typename Kernel>
-class AskedFilesystem : public test::PoolTest {
+class DirectFilesystem : public test::PoolTest {
  protected:
   // The id of a path, looked up name by name as the kernel does. Throws if it does not exist.
   InodeId id_of(const std::string& path) { return entry_of(path).id; }
@@ -44,7 +44,7 @@ class AskedFilesystem : public test::PoolTest {
     if (!entry) throw std::runtime_error(entry.error().operation);
     return entry->id != InodeId{};
   }
-  // The kernel asks for these only after it has looked the names up.
+  // Look the names up first, as the kernel does.
   Result<void> unlink(InodeId parent, const char* name) {
     [[maybe_unused]] const auto known = fs_->names().lookup(parent, name);
     return fs_->names().unlink(parent, name);
