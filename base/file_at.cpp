@@ -19,13 +19,19 @@
 namespace sluice {
 
 Result<UniqueFd> open_beneath(int root, const std::string& path) {
+  constexpr int kAttempts = 100;
   open_how how{};
   how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   const char* relative = path.c_str();
   while (*relative == '/') ++relative;
-  UniqueFd fd(static_cast<int>(
-      ::syscall(SYS_openat2, root, *relative == '\0' ? "." : relative, &how, sizeof how)));
+  UniqueFd fd;
+  // EAGAIN: a rename on the machine raced with "..", and the kernel cannot tell where that leads.
+  for (int attempt = 0; !fd && (attempt == 0 || (errno == EAGAIN && attempt < kAttempts));
+       ++attempt) {
+    fd.reset(static_cast<int>(
+        ::syscall(SYS_openat2, root, *relative == '\0' ? "." : relative, &how, sizeof how)));
+  }
   if (!fd) return Error::last("open directory");
   return fd;
 }

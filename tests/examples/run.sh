@@ -64,5 +64,5 @@ show ring_read.c "into GPU memory" gpu "$folder/ring_read" --gpu --threads 2 --s
 show load_checkpoint.py "3 tensors" "$python" "$repo/examples/load_checkpoint.py" "$mount/model.safetensors"
 show gather_rows.py "and wrote them back, halved" "$python" "$repo/examples/gather_rows.py" "$mount/table.bin"
 show pin_and_promote.sh "the content is unchanged" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
-show adopt.sh "both disks together are the tree as it was" "$repo/examples/adopt.sh" "$folder/adopted"
+show adopt.sh "both disks together contain the same tree" "$repo/examples/adopt.sh" "$folder/adopted"
 [[ ! ${left// /} ]] || { echo "FAILED: these examples are not tested:$left" >&2; exit 1; }

@@ -119,7 +119,7 @@ class Scene {
       disk(tier).vanish();
       // The daemon must notice and close the filesystem first; otherwise the same dead filesystem
       // would be mounted again.
-      if (!eventually([&] { return disk(tier).is_free(); }, seconds(20))) {
+      if (!eventually([&] { return disk(tier).is_free(); }, seconds(120))) {
         throw std::runtime_error("the daemon still uses a filesystem that is gone");
       }
     }

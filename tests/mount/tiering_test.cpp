@@ -200,7 +200,7 @@ TEST_F(PassTest, EveryMoveLeavesAReceipt) {
   EXPECT_EQ(passed.at("code"), 0);
   EXPECT_GE(passed.at("time"), before);
   EXPECT_LE(passed.at("time"), std::time(nullptr));
-  EXPECT_NE(passed.at("reason").get<std::string>().find("under 50"), std::string::npos) << passed;
+  EXPECT_NE(passed.at("reason").get<std::string>().find("below 50"), std::string::npos) << passed;
   EXPECT_EQ(asked.at("from"), "hdd");
   EXPECT_EQ(asked.at("to"), "ssd");
   EXPECT_EQ(asked.at("reason"), "asked for");
@@ -235,7 +235,7 @@ TEST_F(PassTest, ExplainGivesTierAndReasonAsText) {
   EXPECT_TRUE(cold.ok()) << cold.err;
   for (const std::string& words :
        {std::string("nvme, 5 B"), on("nvme", "d/f"), std::string("score 3"),
-        std::string("opened 3 times"), std::string("to move to hdd"), std::string("under 50")}) {
+        std::string("opened 3 times"), std::string("to move to hdd"), std::string("below 50")}) {
     EXPECT_NE(cold.out.find(words), std::string::npos) << words << " in:\n" << cold.out;
   }
   ASSERT_TRUE(sluice({"pin", "nvme", *this / "d"}).ok());

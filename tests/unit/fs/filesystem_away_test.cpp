@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-constexpr Caller kAlice{1001, 1001, 022}, kBob{1002, 1002, 022};
+constexpr Caller kFirstUser{1001, 1001, 022}, kSecondUser{1002, 1002, 022};
 
 class AwayTest : public FilesystemTest {
  protected:
@@ -92,18 +92,18 @@ TEST_F(AwayTest, InAStickyDirectoryAFileOfAnotherUserKeepsItsName) {
     dir_.make_dir(std::string(tier) + "/shared");
     ASSERT_EQ(::chmod(at(tier, "shared").c_str(), 01777), 0);
   }
-  dir_.make_file("a/shared/thesis", "Alice's");
-  dir_.make_file("a/shared/notes", "Bob's, old");
-  ASSERT_EQ(::chown(at("a", "shared/thesis").c_str(), kAlice.uid, kAlice.gid), 0);
-  ASSERT_EQ(::chown(at("a", "shared/notes").c_str(), kBob.uid, kBob.gid), 0);
+  dir_.make_file("a/shared/thesis", "the first user's");
+  dir_.make_file("a/shared/notes", "the second user's, old");
+  ASSERT_EQ(::chown(at("a", "shared/thesis").c_str(), kFirstUser.uid, kFirstUser.gid), 0);
+  ASSERT_EQ(::chown(at("a", "shared/notes").c_str(), kSecondUser.uid, kSecondUser.gid), 0);
   const InodeId shared = id_of("shared");
   take_away("a");
-  make(shared, "thesis", "Bob's", kBob);
-  make(shared, "notes", "Bob's, new", kBob);
+  make(shared, "thesis", "the second user's", kSecondUser);
+  make(shared, "notes", "the second user's, new", kSecondUser);
   bring_back("a");
-  EXPECT_EQ(read_path("shared/thesis"), "Alice's");
+  EXPECT_EQ(read_path("shared/thesis"), "the first user's");
   EXPECT_EQ(aside("b"), NameList{"shared/thesis"});
-  EXPECT_EQ(read_path("shared/notes"), "Bob's, new");
+  EXPECT_EQ(read_path("shared/notes"), "the second user's, new");
   EXPECT_EQ(aside("a"), NameList{"shared/notes"});
 }
 
@@ -129,15 +129,15 @@ TEST_F(AwayTest, TheReturningDirectoryOfAnotherOwnerReplacesTheNewOne) {
   dir_.make_file("a/d/home/secret", "secret");
   dir_.make_dir("b/d");
   ASSERT_EQ(::chmod(at("a", "d/home").c_str(), 0700), 0);
-  ASSERT_EQ(::chown(at("a", "d/home").c_str(), kAlice.uid, kAlice.gid), 0);
+  ASSERT_EQ(::chown(at("a", "d/home").c_str(), kFirstUser.uid, kFirstUser.gid), 0);
   const InodeId d = id_of("d");
   take_away("a");
-  const auto home = fs_->names().mkdir(d, "home", 0777, kBob);
+  const auto home = fs_->names().mkdir(d, "home", 0777, kSecondUser);
   ASSERT_TRUE(home);
-  make(home->id, "his", "his", kBob);
+  make(home->id, "his", "his", kSecondUser);
   bring_back("a");
   const Entry now = entry_of("d/home");
-  EXPECT_EQ(now.st.st_uid, kAlice.uid);
+  EXPECT_EQ(now.st.st_uid, kFirstUser.uid);
   EXPECT_EQ(now.st.st_mode & 07777, 0700u);
   EXPECT_EQ(aside("b"), NameList{"d/home/his"});
   // A process that still uses the other directory does not see her files.

@@ -4,27 +4,28 @@
 #include <gtest/gtest.h>
 
 #include <latch>
-#include <mutex>
 #include <string>
+
+#include "base/mutex.hpp"
 
 namespace sluice {
 namespace {
 
-constexpr uid_t kAnna = 1000, kBert = 1001;
+constexpr uid_t kFirst = 1000, kSecond = 1001;
 
 TEST(SlowRequestsTest, AUserWithManyRequestsLeavesThreadsToOthers) {
   std::latch others(2), go(1);
   {
     SlowRequests slow(4);
-    for (int i = 0; i < 10; ++i) slow.add(kAnna, [&] { go.wait(); });
-    for (int i = 0; i < 2; ++i) slow.add(kBert, [&] { others.count_down(); });
+    for (int i = 0; i < 10; ++i) slow.add(kFirst, [&] { go.wait(); });
+    for (int i = 0; i < 2; ++i) slow.add(kSecond, [&] { others.count_down(); });
     others.wait();  // the requests of the first user do not end meanwhile
     go.count_down();
   }
 }
 
 TEST(SlowRequestsTest, UsersTakeTurns) {
-  std::mutex mutex;
+  Mutex mutex;
   std::string order;
   std::latch done(6), begun(1), go(1);
   {
@@ -36,13 +37,13 @@ TEST(SlowRequestsTest, UsersTakeTurns) {
     begun.wait();
     const auto note = [&](char who) {
       return [&, who] {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         order += who;
         done.count_down();
       };
     };
-    for (int i = 0; i < 4; ++i) slow.add(kAnna, note('a'));
-    for (int i = 0; i < 2; ++i) slow.add(kBert, note('b'));
+    for (int i = 0; i < 4; ++i) slow.add(kFirst, note('a'));
+    for (int i = 0; i < 2; ++i) slow.add(kSecond, note('b'));
     go.count_down();
     done.wait();
   }
@@ -54,7 +55,7 @@ TEST(SlowRequestsTest, DestructionWaitsForRunningRequests) {
   std::latch begun(1);
   {
     SlowRequests slow(1);
-    slow.add(kAnna, [&] {
+    slow.add(kFirst, [&] {
       begun.count_down();
       ran = true;
     });

@@ -17,13 +17,13 @@ std::string text_for(const char* json) {
 TEST(ExplanationTest, ExplainsAFileThatStays) {
   EXPECT_EQ(text_for(R"({"path":"/a.bin","tier":"nvme","location":"/nvme/a.bin","bytes":1288490188,
       "score":132.44,"opens":214,"last_use":1699999700,"arrived":1699740800,"pin":null,"rule":null,
-      "wants":"nvme","reason":"stays","why":"score 132 is 100 or more","hold":null,"promote":null,
+      "wants":"nvme","reason":"stays","why":"score 132 is at least 100","hold":null,"promote":null,
       "demote":{"tier":"ssd","below":50},"stays_until":null,"moving":null,"pending":null,"links":1})"),
             "/mnt/a.bin\n"
             "  on      nvme, 1.2 GiB, there for 3 d\n"
             "  at      /nvme/a.bin\n"
             "  heat    score 132.4: opened 214 times, last used 5 min ago\n"
-            "  why     score 132 is 100 or more\n"
+            "  why     score 132 is at least 100\n"
             "  down    to ssd when its score falls below 50\n");
 }
 
