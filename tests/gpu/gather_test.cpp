@@ -64,6 +64,8 @@ class GpuMemory {
   void put(std::string_view bytes) {
     EXPECT_TRUE(device_.enter());
     EXPECT_EQ(api().cuMemcpyHtoD(address_, bytes.data(), bytes.size()), CUDA_SUCCESS);
+    // From pageable memory, the call may return before the bytes have arrived.
+    EXPECT_EQ(api().cuCtxSynchronize(), CUDA_SUCCESS);
   }
   std::string bytes() const {
     std::string bytes(size_, '\0');

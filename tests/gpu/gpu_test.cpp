@@ -151,6 +151,8 @@ class GpuMemory {
   }
   void put(std::size_t offset, const std::string& text) {
     check(device_.api().cuMemcpyHtoD(address_ + offset, text.data(), text.size()), "cuMemcpyHtoD");
+    // From pageable memory, the call may return before the bytes have arrived.
+    check(device_.api().cuCtxSynchronize(), "cuCtxSynchronize");
   }
   CUdeviceptr address() const { return address_; }
 
