@@ -2,11 +2,18 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # update-options.sh [--check] SLUICE: writes what people read about options from the table in fs/control/option_table.cpp:
 # packaging/sluice.toml, and in docs/configuration.md and docs/man/sluice.toml.5 the lines between "BEGIN options GROUP" and
-# "END options". --check only shows what differs. SLUICE is the program that was built.
+# "END options". --check only shows what differs. SLUICE is the program that was built (default build/release/bin/sluice).
 set -euo pipefail
 check=
-if [[ ${1:-} == --check ]]; then check=1; shift; fi
-sluice=$(realpath "$1")
+case ${1:-} in
+  --check) check=1; shift ;;
+  -h | --help) sed -n '3,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+esac
+sluice=$(realpath -m "${1:-$(dirname "$0")/../build/release/bin/sluice}")
+if ! "$sluice" manual options toml >/dev/null; then
+  echo "update-options: $sluice cannot print the options; build it, or give its path" >&2
+  exit 2
+fi
 cd "$(dirname "$0")/.."
 
 # filled FORMAT FILE: the file with the lines between its marks replaced.
