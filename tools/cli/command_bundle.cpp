@@ -282,9 +282,9 @@ void add_answer(const std::string& name, const ProgramOutput& said, const Redact
 }
 
 // `key` hashes the names; without a key names are kept.
-Bundle collect(const MountChoice& mount, const ProgramOutput& status,
+Bundle collect(const Result<std::string>& mount, const ProgramOutput& status,
                const std::optional<SipKey>& key) {
-  const std::string& point = mount.point;
+  const std::string point = mount ? *mount : "";
   const MachineView machine;
   const auto lines = parse_mount_lines(machine.text("/proc/self/mountinfo").value_or(""));
   const bool is_stuck = !point.empty() && status.code < 0;
@@ -312,7 +312,7 @@ Bundle collect(const MountChoice& mount, const ProgramOutput& status,
   if (!point.empty()) doctor.push_back(is_stuck ? "/" : point);
   add_answer("doctor.json", run_verb(doctor), redactor, bundle);
   if (point.empty()) {
-    bundle.leave_out("everything about a mount", mount.problem);
+    bundle.leave_out("everything about a mount", mount.error().text());
     return bundle;
   }
   add_answer("status.json", status, redactor, bundle);
@@ -388,8 +388,8 @@ int command_bundle(int argc, char** argv) {
   arguments.flag("--names", keeps_names);
   arguments.option("MOUNT", given);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
-  const MountChoice mount = choose_mount(given);
-  if (!given.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
+  const auto mount = choose_mount(given);
+  if (!given.empty() && !mount) return fail(kVerb, mount.error().text());
 
   std::optional<SipKey> key;
   if (!keeps_names) {
@@ -401,10 +401,9 @@ int command_bundle(int argc, char** argv) {
   }
   if (output.empty()) output = usual_name();
   ProgramOutput status;
-  if (!mount.point.empty()) status = run_verb({"status", "--json", mount.point});
-  if (!mount.point.empty() && status.code < 0 &&
-      sluice_mount_of(mount_table(), absolute_path(output))) {
-    return fail(kVerb, "the daemon of " + log::escaped(mount.point) +
+  if (mount) status = run_verb({"status", "--json", *mount});
+  if (mount && status.code < 0 && sluice_mount_of(mount_table(), absolute_path(output))) {
+    return fail(kVerb, "the daemon of " + log::escaped(*mount) +
                            " does not answer, and the bundle would be written to this mount; "
                            "choose another directory with --output");
   }

@@ -366,10 +366,12 @@ int command_doctor(int argc, char** argv) {
   if (!mounts.empty()) {
     given.clear();  // accessing it would block
   } else {
-    const MountChoice mount = choose_mount(first);
-    if (!second.empty() && !mount.problem.empty()) return fail(kVerb, mount.problem);
-    if (mount.problem.empty()) mounts.push_back(ask(mount.point));
-    for (const auto& point : mount.several) mounts.push_back(ask(point));
+    const auto mount = choose_mount(first);
+    if (!second.empty() && !mount) return fail(kVerb, mount.error().text());
+    if (mount) mounts.push_back(ask(*mount));
+    if (failed_with(mount, ENOTUNIQ)) {
+      for (const auto& point : sluice_mounts()) mounts.push_back(ask(point));
+    }
     struct stat status {};
     if (!given.empty() && ::stat(given.c_str(), &status) < 0)
       return fail(kVerb, log::escaped(given) + ": " + std::strerror(errno));

@@ -38,9 +38,9 @@ void offer(const Cursor& cursor, std::string_view word, std::string_view meaning
 }
 
 void offer_tiers(const Cursor& cursor) {
-  const MountChoice mount = choose_mount("");
-  if (!mount.problem.empty()) return;
-  const auto status = mount_status(mount.point);
+  const auto mount = choose_mount("");
+  if (!mount) return;
+  const auto status = mount_status(*mount);
   if (!status) return;
   for (const auto& tier : member_of(*status, "tiers")) {
     offer(cursor, text_of(tier, "name"), text_of(tier, "path"));

@@ -149,21 +149,24 @@ std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts
   return innermost->point;
 }
 
-MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
-                         const std::string& directory) {
+Result<std::string> choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
+                                 const std::string& directory) {
   const auto points = whole_sluices(mounts);
   if (!given.empty()) {
-    if (auto point = sluice_mount_of(mounts, given)) return {whole_of(mounts, *point), ""};
-    return {"", log::escaped(given) + " is not on a mount of sluice; " +
-                    (points.empty() ? "there is no mount" : "mounts: " + listed(points))};
+    if (auto point = sluice_mount_of(mounts, given)) return whole_of(mounts, *point);
+    return Error{EXDEV, "choose a mount",
+                 log::escaped(given) + " is not on a mount of sluice; " +
+                     (points.empty() ? "there is no mount" : "mounts: " + listed(points))};
   }
-  if (auto point = sluice_mount_of(mounts, directory)) return {whole_of(mounts, *point), ""};
-  if (points.size() == 1) return {points[0], ""};
-  if (points.empty()) return {"", "no pool is mounted; see 'sluice mount --help'"};
-  return {"", "several pools are mounted; choose one: " + listed(points), points};
+  if (auto point = sluice_mount_of(mounts, directory)) return whole_of(mounts, *point);
+  if (points.size() == 1) return points[0];
+  if (points.empty())
+    return Error{ENOENT, "choose a mount", "no pool is mounted; see 'sluice mount --help'"};
+  return Error{ENOTUNIQ, "choose a mount",
+               "several pools are mounted; choose one: " + listed(points)};
 }
 
-MountChoice choose_mount(const std::string& given) {
+Result<std::string> choose_mount(const std::string& given) {
   const auto mounts = mount_table();
   // Resolving links would access the mount, whose daemon may hang. The kernel reports the current
   // directory without links, and a mount point contains none.
@@ -172,5 +175,7 @@ MountChoice choose_mount(const std::string& given) {
   return choose_mount(mounts, place.empty() || is_point ? place : real_path(given),
                       absolute_path("."));
 }
+
+std::vector<std::string> sluice_mounts() { return whole_sluices(mount_table()); }
 
 }  // namespace sluice

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.hpp"
+
 namespace sluice {
 
 struct MountEntry {
@@ -53,17 +55,14 @@ std::optional<std::string> sluice_mount_of(const std::vector<MountEntry>& mounts
 
 // Chooses a mount: the one that contains `given`; if that is empty, the one that contains the
 // current `directory`, or else the only one. For a path in a bind mount of a subdirectory it is the
-// whole mount, if that is mounted here. `problem` says why there is no answer; `several` are the
-// mounts, if the problem is that there is more than one.
-struct MountChoice {
-  std::string point;
-  std::string problem;
-  std::vector<std::string> several = {};
-};
-MountChoice choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
-                         const std::string& directory);
+// whole mount, if that is mounted here. EXDEV if `given` is not on a mount, ENOENT if there is no
+// mount, ENOTUNIQ if there are several; sluice_mounts() lists them.
+Result<std::string> choose_mount(const std::vector<MountEntry>& mounts, const std::string& given,
+                                 const std::string& directory);
 // The same with the machine's table and current directory. Does not wait for the daemon of a mount
 // that is given by its mount point or contains the current directory.
-MountChoice choose_mount(const std::string& given);
+Result<std::string> choose_mount(const std::string& given);
+// The mount points of whole Sluices.
+std::vector<std::string> sluice_mounts();
 
 }  // namespace sluice

@@ -153,9 +153,9 @@ std::optional<Style> style_for(std::string_view verb, const std::string& when) {
 }
 
 std::optional<std::string> mount_for(std::string_view verb, const std::string& given) {
-  const MountChoice choice = choose_mount(given);
-  if (choice.problem.empty()) return choice.point;
-  fail(verb, choice.problem);
+  const auto mount = choose_mount(given);
+  if (mount) return *mount;
+  fail(verb, mount.error().text());
   return std::nullopt;
 }
 

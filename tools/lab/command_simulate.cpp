@@ -83,36 +83,31 @@ struct Job {
   SimulationOptions options;
 };
 
-Problem named(std::string_view option, Problem problem) {
-  if (problem) problem->insert(0, std::string(option) + ": ");
-  return problem;
+Error invalid(std::string detail) { return {EINVAL, "read options", std::move(detail)}; }
+
+template <typename T>
+Result<T> named(const char* option, Result<T> parsed) {
+  return parsed ? std::move(parsed) : Result<T>(parsed.error().at(option));
 }
 
-Problem understand(const Request& request, Job& job) {
+Result<void> understand(const Request& request, Job& job) {
   auto& options = job.options;
-  if (auto wrong = named("--tiers", parse_tiers(request.tiers, job.tiers))) return wrong;
-  if (auto wrong = named("--policy", parse_policies(request.policies, job.policies))) return wrong;
-  if (!request.sizes.empty()) {
-    if (auto wrong = named("--sizes", parse_sizes(request.sizes, job.sizes))) return wrong;
-  }
+  job.tiers = SLUICE_TRY(named("--tiers", parse_tiers(request.tiers)));
+  job.policies = SLUICE_TRY(named("--policy", parse_policies(request.policies)));
+  if (!request.sizes.empty()) job.sizes = SLUICE_TRY(named("--sizes", parse_sizes(request.sizes)));
   if (!request.threshold.empty()) {
-    if (auto wrong = named("--threshold", parse_thresholds(request.threshold, job.tiers))) {
-      return wrong;
-    }
+    SLUICE_TRY(named("--threshold", parse_thresholds(request.threshold, job.tiers)));
   }
   if (!request.format.empty() && !(job.format = trace_format(request.format))) {
-    return "--format: must be csv or oracle";
+    return invalid("--format: must be csv or oracle");
   }
-  if (auto wrong = named("--half-life", parse_span(request.half_life, "never", options.half_life)))
-    return wrong;
-  if (auto wrong = named("--interval", parse_span(request.interval, "", options.interval)))
-    return wrong;
-  if (options.interval.count() < 1) return "--interval: must be a second or more";
-  if (auto wrong = named("--min-stay", parse_span(request.min_stay, "", options.min_stay)))
-    return wrong;
-  if (auto wrong = named("--warmup", parse_span(request.warmup, "", options.warmup))) return wrong;
+  options.half_life = SLUICE_TRY(named("--half-life", parse_span(request.half_life, "never")));
+  options.interval = SLUICE_TRY(named("--interval", parse_span(request.interval, "")));
+  if (options.interval.count() < 1) return invalid("--interval: must be a second or more");
+  options.min_stay = SLUICE_TRY(named("--min-stay", parse_span(request.min_stay, "")));
+  options.warmup = SLUICE_TRY(named("--warmup", parse_span(request.warmup, "")));
   if (request.place != "slowest" && request.place != "fastest") {
-    return "--place: must be slowest or fastest";
+    return invalid("--place: must be slowest or fastest");
   }
   options.placing = request.place == "fastest" ? Placing::Fastest : Placing::Slowest;
   options.high_watermark = request.high_watermark;
@@ -120,20 +115,22 @@ Problem understand(const Request& request, Job& job) {
       request.low_watermark.value_or(request.high_watermark > 10 ? request.high_watermark - 10 : 0);
   if (options.high_watermark < 1 || options.high_watermark > 100 ||
       options.low_watermark > options.high_watermark) {
-    return "--high-watermark, --low-watermark: must be percentages, the low one not above the high "
-           "one";
+    return invalid(
+        "--high-watermark, --low-watermark: must be percentages, the low one not above the high "
+        "one");
   }
-  return std::nullopt;
+  return {};
 }
 
-// Returns the problem if the tiers are too small for the trace.
-Problem check_room(const std::vector<SimulatedTier>& tiers, const Trace& trace) {
+// ENOSPC if the tiers are too small for the trace.
+Result<void> check_room(const std::vector<SimulatedTier>& tiers, const Trace& trace) {
   const auto needed = trace.total_bytes();
-  if (tiers.front().bytes == 0) return "the size of the fastest tier is 0";
-  if (tiers.back().bytes >= needed) return std::nullopt;
-  return "the slowest tier, " + tiers.back().name + ", has " + format_size(tiers.back().bytes) +
-         ", but the files of the trace need " + format_size(needed) +
-         "; omit its size to make it as large as needed";
+  if (tiers.front().bytes == 0) return invalid("the size of the fastest tier is 0");
+  if (tiers.back().bytes >= needed) return {};
+  return Error{ENOSPC, "replay",
+               "the slowest tier, " + tiers.back().name + ", has " +
+                   format_size(tiers.back().bytes) + ", but the files of the trace need " +
+                   format_size(needed) + "; omit its size to make it as large as needed"};
 }
 
 std::vector<Outcome> replay_all(Job& job, const Trace& trace) {
@@ -240,8 +237,8 @@ void print_json(const Job& job, const Trace& trace, std::span<const Outcome> out
   std::puts(all.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
-Problem write_chart(const std::string& file, const Job& job, const Trace& trace,
-                    std::span<const Outcome> outcomes) {
+Result<void> write_chart(const std::string& file, const Job& job, const Trace& trace,
+                         std::span<const Outcome> outcomes) {
   const auto chart =
       job.sizes.size() > 1
           ? chart_over_sizes(outcomes, summary_of(trace))
@@ -251,8 +248,8 @@ Problem write_chart(const std::string& file, const Job& job, const Trace& trace,
   std::ofstream out(file, std::ios::binary);
   out << svg_of(chart);
   out.close();
-  if (!out) return "--chart: cannot write " + file;
-  return std::nullopt;
+  if (!out) return Error{EIO, "write a chart", "--chart: cannot write " + file};
+  return {};
 }
 
 }  // namespace
@@ -280,16 +277,17 @@ int command_simulate(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = Style::create(request.color);
   Job job;
-  auto problem = understand(request, job);
-  if (!style) problem = "--color: must be auto, always or never";
-  if (problem) return misuse("simulate", *problem);
+  if (!style) return misuse("simulate", "--color: must be auto, always or never");
+  if (const auto understood = understand(request, job); !understood)
+    return misuse("simulate", understood.error().text());
 
   Trace trace;
   if (const auto read = read_trace(request.trace, job.format, trace); !read) {
     return fail("simulate", read.error().text());
   }
   job.options.tiers = resolve(job.tiers, trace);
-  if (const auto missing = check_room(job.options.tiers, trace)) return fail("simulate", *missing);
+  if (const auto fits = check_room(job.options.tiers, trace); !fits)
+    return fail("simulate", fits.error().text());
   if (trace.out_of_order > 0) {
     std::fprintf(stderr,
                  "sluice-lab: simulate: %s records were out of order; they were sorted by time\n",
@@ -302,8 +300,8 @@ int command_simulate(int argc, char** argv) {
     print_for_people(*style, job, trace, outcomes, request.bytes);
   }
   if (!request.chart.empty()) {
-    if (const auto wrong = write_chart(request.chart, job, trace, outcomes)) {
-      return fail("simulate", *wrong);
+    if (const auto written = write_chart(request.chart, job, trace, outcomes); !written) {
+      return fail("simulate", written.error().text());
     }
   }
   return kDone;

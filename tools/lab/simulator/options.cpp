@@ -22,6 +22,8 @@ std::vector<std::string_view> parts_of(std::string_view text) {
   }
 }
 
+Error invalid(std::string detail) { return {EINVAL, "read options", std::move(detail)}; }
+
 std::string in_quotes(std::string_view text) { return "'" + log::escaped(text) + "'"; }
 
 std::optional<double> positive_number(std::string_view text) {
@@ -32,18 +34,15 @@ std::optional<double> positive_number(std::string_view text) {
   return value;
 }
 
-Problem parse_tier_size(std::string_view text, TierSize& out) {
+Result<TierSize> parse_tier_size(std::string_view text) {
   if (text.ends_with('%')) {
     const auto percent = positive_number(text.substr(0, text.size() - 1));
-    if (percent && *percent > 0) {
-      out = {.percent = *percent};
-      return std::nullopt;
-    }
+    if (percent && *percent > 0) return TierSize{.percent = *percent};
   } else if (const auto bytes = parse_size(text); bytes && *bytes > 0) {
-    out = {.bytes = *bytes};
-    return std::nullopt;
+    return TierSize{.bytes = *bytes};
   }
-  return in_quotes(text) + " is not a size; expected a size like 10GiB or a percentage like 5%";
+  return invalid(in_quotes(text) +
+                 " is not a size; expected a size like 10GiB or a percentage like 5%");
 }
 
 double default_threshold(std::size_t tier, std::size_t tiers) {
@@ -63,94 +62,94 @@ std::uint64_t TierSize::in(const Trace& trace) const {
   return static_cast<std::uint64_t>(static_cast<double>(trace.total_bytes()) * percent / 100);
 }
 
-Problem parse_tiers(std::string_view text, std::vector<TierSpec>& out) {
+Result<std::vector<TierSpec>> parse_tiers(std::string_view text) {
   constexpr std::size_t kMostTiers = 16;
-  out.clear();
+  std::vector<TierSpec> out;
   const auto parts = parts_of(text);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto equals = parts[i].find('=');
     TierSpec tier{.name = std::string(parts[i].substr(0, equals))};
     if (tier.name.empty()) {
-      return in_quotes(text) + " has a tier without a name; expected nvme=10GiB,ssd=100GiB,hdd";
+      return invalid(in_quotes(text) +
+                     " has a tier without a name; expected nvme=10GiB,ssd=100GiB,hdd");
     }
     for (const auto& other : out) {
-      if (other.name == tier.name) return "two tiers are named " + in_quotes(tier.name);
+      if (other.name == tier.name) return invalid("two tiers are named " + in_quotes(tier.name));
     }
     if (equals != std::string_view::npos) {
-      if (auto problem = parse_tier_size(parts[i].substr(equals + 1), tier.size)) {
-        return "tier " + in_quotes(tier.name) + ": " + *problem;
-      }
+      const auto size = parse_tier_size(parts[i].substr(equals + 1));
+      if (!size) return size.error().at("tier " + in_quotes(tier.name));
+      tier.size = *size;
     } else if (i + 1 == parts.size()) {
       tier.size.is_unlimited = true;
     } else {
-      return "tier " + in_quotes(tier.name) + " has no size; only the slowest tier may omit it";
+      return invalid("tier " + in_quotes(tier.name) +
+                     " has no size; only the slowest tier may omit it");
     }
     out.push_back(std::move(tier));
   }
-  if (out.size() < 2) return "at least two tiers are needed; expected nvme=10GiB,hdd or more";
-  if (out.size() > kMostTiers) return "more than 16 tiers";
-  return std::nullopt;
+  if (out.size() < 2)
+    return invalid("at least two tiers are needed; expected nvme=10GiB,hdd or more");
+  if (out.size() > kMostTiers) return invalid("more than 16 tiers");
+  return out;
 }
 
-Problem parse_sizes(std::string_view text, std::vector<TierSize>& out) {
-  out.clear();
-  for (const auto part : parts_of(text)) {
-    if (auto problem = parse_tier_size(part, out.emplace_back())) return problem;
-  }
-  return std::nullopt;
+Result<std::vector<TierSize>> parse_sizes(std::string_view text) {
+  std::vector<TierSize> out;
+  for (const auto part : parts_of(text)) out.push_back(SLUICE_TRY(parse_tier_size(part)));
+  return out;
 }
 
-Problem parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers) {
+Result<void> parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers) {
   for (const auto part : parts_of(text)) {
     const auto equals = std::min(part.find('='), part.size());
     const auto tier = std::find_if(tiers.begin(), tiers.end(), [&](const TierSpec& known) {
       return known.name == part.substr(0, equals);
     });
     if (tier == tiers.end()) {
-      return in_quotes(part) + " is not a tier of --tiers; expected nvme=100,ssd=10";
+      return invalid(in_quotes(part) + " is not a tier of --tiers; expected nvme=100,ssd=10");
     }
     const auto value = positive_number(part.substr(std::min(equals + 1, part.size())));
-    if (!value) return in_quotes(part) + " has no score; expected nvme=100,ssd=10";
+    if (!value) return invalid(in_quotes(part) + " has no score; expected nvme=100,ssd=10");
     tier->threshold = *value;
   }
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     if (i > 0 && threshold_of(tiers, i) > threshold_of(tiers, i - 1)) {
-      return "the threshold of " + in_quotes(tiers[i].name) + " is above that of the faster tier " +
-             in_quotes(tiers[i - 1].name);
+      return invalid("the threshold of " + in_quotes(tiers[i].name) +
+                     " is above that of the faster tier " + in_quotes(tiers[i - 1].name));
     }
   }
   if (threshold_of(tiers, tiers.size() - 1) != 0) {
-    return "the slowest tier, " + in_quotes(tiers.back().name) +
-           ", must accept every file: its threshold must be 0";
+    return invalid("the slowest tier, " + in_quotes(tiers.back().name) +
+                   ", must accept every file: its threshold must be 0");
   }
-  return std::nullopt;
+  return {};
 }
 
-Problem parse_policies(std::string_view text, std::vector<std::string>& out) {
+Result<std::vector<std::string>> parse_policies(std::string_view text) {
   const auto known = contender_names();
-  out.clear();
+  std::vector<std::string> out;
   if (text == "all") {
     out.assign(known.begin(), known.end());
-    return std::nullopt;
+    return out;
   }
   for (const auto part : parts_of(text)) {
     if (std::find(known.begin(), known.end(), part) == known.end()) {
       std::string list;
       for (const auto name : known) list.append(list.empty() ? "" : ", ").append(name);
-      return in_quotes(part) + " is not a policy; expected 'all' or some of " + list;
+      return invalid(in_quotes(part) + " is not a policy; expected 'all' or some of " + list);
     }
     if (std::find(out.begin(), out.end(), part) == out.end()) out.emplace_back(part);
   }
-  return std::nullopt;
+  return out;
 }
 
-Problem parse_span(std::string_view text, std::string_view zero, std::chrono::seconds& out) {
-  const auto parsed =
-      !zero.empty() && text == zero ? std::optional(std::chrono::seconds(0)) : parse_duration(text);
-  if (parsed) out = *parsed;
-  if (parsed) return std::nullopt;
-  return in_quotes(text) + " is not a time; expected a time like 90s, 15min, 12h, 7d or 2w" +
-         (zero.empty() ? "" : ", or " + std::string(zero));
+Result<std::chrono::seconds> parse_span(std::string_view text, std::string_view zero) {
+  if (!zero.empty() && text == zero) return std::chrono::seconds(0);
+  if (const auto parsed = parse_duration(text)) return *parsed;
+  return invalid(in_quotes(text) +
+                 " is not a time; expected a time like 90s, 15min, 12h, 7d or 2w" +
+                 (zero.empty() ? "" : ", or " + std::string(zero)));
 }
 
 std::vector<SimulatedTier> resolve(const std::vector<TierSpec>& specs, const Trace& trace) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Parses the values of the options of `sluice-lab simulate`. Each function returns nothing, or a
-// problem: what is wrong and what is allowed. Threads: pure functions.
+// Parses the values of the options of `sluice-lab simulate`. The detail of an error says what is
+// wrong and what is allowed. Threads: pure functions.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.hpp"
 #include "tools/lab/simulator/contender.hpp"
 
 namespace sluice {
-
-using Problem = std::optional<std::string>;
 
 // A size in bytes, or a percentage of the trace's bytes.
 struct TierSize {
@@ -32,16 +31,15 @@ struct TierSpec {
 };
 
 // "nvme=10GiB,ssd=5%,hdd": fastest first, two or more; the last may have no size.
-[[nodiscard]] Problem parse_tiers(std::string_view text, std::vector<TierSpec>& out);
+Result<std::vector<TierSpec>> parse_tiers(std::string_view text);
 // "1GiB,5%".
-[[nodiscard]] Problem parse_sizes(std::string_view text, std::vector<TierSize>& out);
+Result<std::vector<TierSize>> parse_sizes(std::string_view text);
 // "nvme=100,ssd=10", for tiers that are in `tiers`; thresholds may not rise towards slower tiers.
-[[nodiscard]] Problem parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers);
+Result<void> parse_thresholds(std::string_view text, std::vector<TierSpec>& tiers);
 // Names of contender_names(), each once, or "all".
-[[nodiscard]] Problem parse_policies(std::string_view text, std::vector<std::string>& out);
+Result<std::vector<std::string>> parse_policies(std::string_view text);
 // "90s", "15min", "12h", "7d", "2w"; `zero`, if not empty, is a word for none.
-[[nodiscard]] Problem parse_span(std::string_view text, std::string_view zero,
-                                 std::chrono::seconds& out);
+Result<std::chrono::seconds> parse_span(std::string_view text, std::string_view zero);
 
 // The tiers for a replay. The default thresholds are those of the configuration: 0 for the slowest
 // tier, 10 for the one before it, 100 for the others.

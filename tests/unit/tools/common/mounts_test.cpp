@@ -78,34 +78,32 @@ TEST(SluiceMountOfTest, LaterMountHidesAnEarlierOneAtTheSamePoint) {
 
 TEST(ChooseMountTest, ChoosesTheGivenMount) {
   const auto mounts = parse_mountinfo(kTable);
-  EXPECT_EQ(choose_mount(mounts, "/mnt/pool", "/").point, "/mnt/pool");
-  EXPECT_EQ(choose_mount(mounts, "/mnt/pool/dir", "/").point, "/mnt/pool");
-  EXPECT_EQ(choose_mount(mounts, "/home", "/mnt/pool").problem,
+  EXPECT_EQ(*choose_mount(mounts, "/mnt/pool", "/"), "/mnt/pool");
+  EXPECT_EQ(*choose_mount(mounts, "/mnt/pool/dir", "/"), "/mnt/pool");
+  EXPECT_EQ(choose_mount(mounts, "/home", "/mnt/pool").error().text(),
             "/home is not on a mount of sluice; mounts: /mnt/pool, /mnt/with space\\x5c");
-  EXPECT_EQ(choose_mount({}, "/home", "/").problem,
+  EXPECT_EQ(choose_mount({}, "/home", "/").error().text(),
             "/home is not on a mount of sluice; there is no mount");
 }
 
 TEST(ChooseMountTest, ChoosesTheMountOfTheCurrentDirectory) {
-  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/mnt/with space\\/a").point,
-            "/mnt/with space\\");
+  EXPECT_EQ(*choose_mount(parse_mountinfo(kTable), "", "/mnt/with space\\/a"), "/mnt/with space\\");
 }
 
 TEST(ChooseMountTest, ChoosesTheWholeMountForABindMount) {
-  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "/srv/bound/x", "/").point, "/mnt/pool");
-  EXPECT_EQ(choose_mount({{"/srv/bound", true, false}}, "", "/srv/bound").point, "/srv/bound");
+  EXPECT_EQ(*choose_mount(parse_mountinfo(kTable), "/srv/bound/x", "/"), "/mnt/pool");
+  EXPECT_EQ(*choose_mount({{"/srv/bound", true, false}}, "", "/srv/bound"), "/srv/bound");
 }
 
 TEST(ChooseMountTest, ChoosesTheOnlyMount) {
-  EXPECT_EQ(choose_mount(one_mount(), "", "/home").point, "/mnt/pool");
+  EXPECT_EQ(*choose_mount(one_mount(), "", "/home"), "/mnt/pool");
 }
 
 TEST(ChooseMountTest, FailsIfThereAreSeveralMountsOrNone) {
-  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").several,
-            (std::vector<std::string>{"/mnt/pool", "/mnt/with space\\"}));
-  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").problem,
+  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").error().code, ENOTUNIQ);
+  EXPECT_EQ(choose_mount(parse_mountinfo(kTable), "", "/home").error().text(),
             "several pools are mounted; choose one: /mnt/pool, /mnt/with space\\x5c");
-  EXPECT_EQ(choose_mount({{"/", false, true}}, "", "/home").problem,
+  EXPECT_EQ(choose_mount({{"/", false, true}}, "", "/home").error().text(),
             "no pool is mounted; see 'sluice mount --help'");
 }
 

@@ -267,9 +267,9 @@ TEST(ReplayTest, RunsAreRepeatable) {
 }
 
 TEST(SimulateOptionsTest, TierSizesAreBytesOrPercentages) {
-  std::vector<TierSpec> specs;
-  ASSERT_FALSE(parse_tiers("nvme=10%,ssd=1KiB,hdd", specs));
-  const auto tiers = resolve(specs, trace_of("ab", {{'a', 500}, {'b', 1500}}));
+  const auto specs = parse_tiers("nvme=10%,ssd=1KiB,hdd");
+  ASSERT_TRUE(specs);
+  const auto tiers = resolve(*specs, trace_of("ab", {{'a', 500}, {'b', 1500}}));
   ASSERT_EQ(tiers.size(), 3u);
   EXPECT_EQ(tiers[0].bytes, 200u);
   EXPECT_EQ(tiers[1].bytes, 1024u);
@@ -280,46 +280,37 @@ TEST(SimulateOptionsTest, TierSizesAreBytesOrPercentages) {
 }
 
 TEST(SimulateOptionsTest, MistakesInTiersAreReported) {
-  std::vector<TierSpec> specs;
   for (const auto* const text : {"", "nvme=1GiB", "nvme,hdd", "nvme=ten,hdd", "nvme=0,hdd",
                                  "a=1,a=2", "=1,hdd", "a=-5%,b", "a=1,,b"}) {
-    EXPECT_TRUE(parse_tiers(text, specs)) << text;
+    EXPECT_FALSE(parse_tiers(text)) << text;
   }
-  EXPECT_NE(parse_tiers("nvme=ten,hdd", specs)->find("'ten'"), std::string::npos);
+  EXPECT_NE(parse_tiers("nvme=ten,hdd").error().text().find("'ten'"), std::string::npos);
 }
 
 TEST(SimulateOptionsTest, ThresholdsMustNotRiseTowardsSlowerTiers) {
-  std::vector<TierSpec> specs;
-  ASSERT_FALSE(parse_tiers("nvme=1,ssd=1,hdd", specs));
-  EXPECT_FALSE(parse_thresholds("nvme=20,ssd=5.5", specs));
+  auto specs = *parse_tiers("nvme=1,ssd=1,hdd");
+  EXPECT_TRUE(parse_thresholds("nvme=20,ssd=5.5", specs));
   EXPECT_EQ(*specs[1].threshold, 5.5);
-  EXPECT_TRUE(parse_thresholds("ssd=30", specs));
-  ASSERT_FALSE(parse_tiers("nvme=1,ssd=1,hdd", specs));
-  EXPECT_TRUE(parse_thresholds("hdd=1", specs));
-  EXPECT_TRUE(parse_thresholds("tape=1", specs));
-  EXPECT_TRUE(parse_thresholds("nvme", specs));
+  EXPECT_FALSE(parse_thresholds("ssd=30", specs));
+  specs = *parse_tiers("nvme=1,ssd=1,hdd");
+  EXPECT_FALSE(parse_thresholds("hdd=1", specs));
+  EXPECT_FALSE(parse_thresholds("tape=1", specs));
+  EXPECT_FALSE(parse_thresholds("nvme", specs));
 }
 
 TEST(SimulateOptionsTest, TimesHaveUnits) {
-  std::chrono::seconds time{};
-  EXPECT_FALSE(parse_span("15min", "", time));
-  EXPECT_EQ(time.count(), 900);
-  EXPECT_FALSE(parse_span("1.5h", "", time));
-  EXPECT_EQ(time.count(), 5400);
-  EXPECT_FALSE(parse_span("never", "never", time));
-  EXPECT_EQ(time.count(), 0);
+  EXPECT_EQ(parse_span("15min", "")->count(), 900);
+  EXPECT_EQ(parse_span("1.5h", "")->count(), 5400);
+  EXPECT_EQ(parse_span("never", "never")->count(), 0);
   for (const auto* const text : {"", "5", "h", "-1h", "never", "1.2.3h", "9999999999999w"}) {
-    EXPECT_TRUE(parse_span(text, "", time)) << text;
+    EXPECT_FALSE(parse_span(text, "")) << text;
   }
 }
 
 TEST(SimulateOptionsTest, PoliciesAreKnownByName) {
-  std::vector<std::string> policies;
-  EXPECT_FALSE(parse_policies("lru,arc,lru", policies));
-  EXPECT_EQ(policies, (std::vector<std::string>{"lru", "arc"}));
-  EXPECT_FALSE(parse_policies("all", policies));
-  EXPECT_EQ(policies.size(), contender_names().size());
-  EXPECT_NE(parse_policies("lruu", policies)->find("s3fifo"), std::string::npos);
+  EXPECT_EQ(*parse_policies("lru,arc,lru"), (std::vector<std::string>{"lru", "arc"}));
+  EXPECT_EQ(parse_policies("all")->size(), contender_names().size());
+  EXPECT_NE(parse_policies("lruu").error().text().find("s3fifo"), std::string::npos);
 }
 
 // Whether tags close in the order in which they were opened, and attributes are quoted.
