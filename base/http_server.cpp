@@ -256,8 +256,8 @@ void HttpServer::serve(const std::stop_token& stop) {
     }
     const auto left = std::chrono::ceil<milliseconds>(first - steady_clock::now()).count();
     const bool has_deadline = first != steady_clock::time_point::max();
-    const int patience = has_deadline ? static_cast<int>(std::max<long>(left, 0)) : -1;
-    if (::poll(fds.data(), fds.size(), patience) < 0) continue;
+    const int timeout = has_deadline ? static_cast<int>(std::max<long>(left, 0)) : -1;
+    if (::poll(fds.data(), fds.size(), timeout) < 0) continue;
     if (eventfd_t woken = 0; fds[0].revents != 0) ::eventfd_read(wake_.get(), &woken);
     std::size_t at = 2;
     for (const ClientPtr& client : clients_) attend(*client, fds[at++].revents);

@@ -51,7 +51,7 @@ Engine::Settings engine_settings(const MountOptions& options) {
   out.threads = static_cast<unsigned>(options.gpu_threads);
   out.chunk = options.gpu_chunk;
   out.max_concurrent_ops = static_cast<unsigned>(options.gpu_max_concurrent_ops);
-  // 0 would leave it to the engine; one byte is as good as none.
+  // The engine takes 0 as "choose yourself"; one byte means practically none.
   out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
   out.cufile = options.gpu_cufile;
   return out;
@@ -196,7 +196,7 @@ class Daemon {
     control_ = *std::move(control);
   }
 
-  // A mount without metrics is better than none.
+  // Not fatal: the mount works without metrics.
   void start_metrics() {
     if (options_.metrics == "off") return;
     const auto address = loopback_address(options_.metrics);
@@ -279,13 +279,13 @@ Result<std::string> state_directory(const std::string& configured, const std::st
 
 int run_daemon(const MountOptions& options,
                const std::function<void(const Result<void>& mounted)>& ready) {
-  // An arena for each of dozens of threads would hold on to several times the memory in use.
+  // With an arena per thread, malloc would keep several times the memory in use.
   ::mallopt(M_ARENA_MAX, 4);
-  // Sent when somebody breaks a lease of ours, which we look at ourselves; it would end the
-  // process.
+  // The kernel sends SIGIO when a process breaks one of our leases, and its default is to end the
+  // process. FileMove polls the lease instead.
   std::signal(SIGIO, SIG_IGN);
   report_crashes();
-  // The usual soft limit, 1024, is for programs that use select().
+  // The default soft limit of 1024 exists for programs that use select().
   if (rlimit files{}; ::getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The composition root: builds pool, store, filesystem and session, joins them, and takes them down
-// in reverse.
+// The daemon: builds pool, store, filesystem and session, connects them, and destroys them in
+// reverse order.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 
 namespace sluice {
 
-// Serves the mount until it is unmounted. `ready` is called once: when the mount is there, or with
-// the error that prevents it. Returns the exit code. REQUIRES: called after any fork; it starts
-// threads.
+// Serves the mount until it is unmounted. Calls `ready` once: when the mount answers, or with the
+// error that prevents it. Returns the exit code. REQUIRES: the process does not fork afterwards,
+// because this starts threads.
 int run_daemon(const MountOptions& options,
                const std::function<void(const Result<void>& mounted)>& ready);
 
-// For whoever opens the pool without mounting it.
+// For commands that open the pool without mounting it.
 std::vector<TierSettings> tier_settings(const MountOptions& options);
 
 // Where the database of pool `id` is; created if it does not exist.

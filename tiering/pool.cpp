@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// A configured tier on its way into the pool.
+// A configured tier that is being opened.
 struct Candidate {
   const TierSettings* settings;
   UniqueFd root;
@@ -25,7 +25,7 @@ struct Candidate {
   UniqueFd lock;
 };
 
-// The error of opening a pool, whole for a person.
+// An error of opening a pool, with a complete sentence for the user.
 Error unusable(int code, std::string text) { return {code, "open the pool", std::move(text)}; }
 
 Result<void> open_candidate(Candidate& tier, Pool::Missing missing) {
@@ -65,7 +65,7 @@ Result<void> lock_candidate(Candidate& tier, const std::string& user) {
 
 using Roster = std::map<std::string, Member>;  // by name: every tier that a pool has had
 
-// What the markers that are there say of the pool.
+// What the markers on the present tiers say about the pool.
 Result<void> read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster& roster) {
   for (const Candidate& tier : tiers) {
     if (!tier.marker) continue;
@@ -83,7 +83,7 @@ Result<void> read_roster(const std::vector<Candidate>& tiers, std::string& pool,
     std::vector<Member> members = tier.marker->members;
     members.push_back(tier.marker->self);
     for (Member& m : members) {
-      // A tier that was away when another retired does not know it.
+      // A tier that was offline when another one retired does not know that.
       if (const auto known = roster.find(m.name); known != roster.end())
         m.retired = m.retired || known->second.retired;
       roster[m.name] = m;
@@ -92,7 +92,7 @@ Result<void> read_roster(const std::vector<Candidate>& tiers, std::string& pool,
   return {};
 }
 
-// Tells each tier who it is, in the roster or new to it.
+// Assigns each tier its entry of the roster, or a new one.
 Result<void> assign_members(std::vector<Candidate>& tiers, Pool::Missing missing,
                             Pool::NewTiers new_tiers, Roster& roster) {
   unsigned last_slot = 0;
@@ -151,9 +151,9 @@ Result<void> write_roster(const Candidate& tier, const std::string& pool, const 
                       "/.sluice: " + written.error().text() + "; make the directory writable");
 }
 
-// Makes new tiers members: first each learns of itself and of those before it, then all learn of
-// all. No tier is ever told of one that has no marker, so whatever fails half-way can simply be
-// tried again.
+// Writes the markers of new tiers: first each new tier gets a roster with itself and the tiers
+// before it, then every tier gets the whole roster. A roster never names a tier without a marker,
+// so after a failure half-way the same call can be repeated.
 Result<void> enrol(std::vector<Candidate>& tiers, const std::string& pool, const Roster& known,
                    const Roster& roster, const std::string& user) {
   if (known == roster) return {};
@@ -184,7 +184,7 @@ Result<std::unique_ptr<Pool>> Pool::open(const std::vector<TierSettings>& settin
   Roster roster;
   SLUICE_TRY(read_roster(tiers, pool->id_, roster));
   if (pool->id_.empty()) pool->id_ = new_uuid();
-  // Locked before anything is written: whoever is turned away leaves no trace.
+  // Lock first, so that a caller that is refused has changed nothing.
   for (Candidate& tier : tiers) {
     if (tier.marker) SLUICE_TRY(lock_candidate(tier, user));
   }
@@ -241,7 +241,7 @@ Result<void> Pool::add(const TierSettings& settings) {
   }
   roster_ = std::move(roster);
   append(std::move(fresh));
-  // It knows of the others; that they learn of it can wait for the next mount, should it fail.
+  // The new tier knows the others. If they cannot be told of it now, the next mount tells them.
   if (const auto told = tell_all(); !told)
     log::get().warn("not every tier could be told of the new one: why={}", told.error().text());
   return {};
@@ -306,7 +306,7 @@ std::vector<TierIndex> Pool::placement() const {
   }
   best.insert(best.end(), roomy.begin(), roomy.end());
   best.insert(best.end(), rest.begin(), rest.end());
-  // Nothing new goes where everything is leaving, unless there is no other place at all.
+  // A draining tier gets new files only if there is no other tier.
   return best.empty() ? leaving : best;
 }
 
@@ -321,7 +321,7 @@ bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) 
   if (here.low_on_space()) return true;
   const std::uint64_t room = here.room();
   if (room >= growth) return false;
-  // Where no other tier has more room than the file could have here, leaving would not help it.
+  // Moving helps only if another tier has more room than the file could get here.
   return std::any_of(begin(), end(), [&](const auto& tier) {
     return tier->online() && !tier->is_draining() && tier->device() != here.device() &&
            tier->room() > room + bytes;
@@ -350,7 +350,7 @@ void Pool::clear_temporaries() const {
     const auto names = names_in((*temp)->get());
     if (!names) continue;
     for (const std::string& name : *names) {
-      // A directory here is empty: it is renamed into place before anything is put in it.
+      // Directories here are empty, because they are renamed into place before they are filled.
       if (::unlinkat((*temp)->get(), name.c_str(), 0) < 0) {
         [[maybe_unused]] const int removed = ::unlinkat((*temp)->get(), name.c_str(), AT_REMOVEDIR);
       }

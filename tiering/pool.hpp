@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Pool is the ordered set of tiers behind one mount, locked against a second daemon, and the
-// choice of where new files go. Threads: every member may be called from any thread at once; tiers
-// are only ever added, behind those there are.
+// Pool is the ordered set of tiers of one mount. It locks them against a second daemon and chooses
+// where new files go. Threads: thread-safe. Tiers are only added, as the slowest, and never
+// removed.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ class Pool {
   enum class Missing { Refuse, Tolerate };
   enum class NewTiers { Adopt, Refuse };
 
-  // Opens and locks the tiers, making markers where a directory is new to the pool and that is
-  // allowed. An error says what, where and what to do. `user` is told to whoever finds the pool
-  // locked: "mounted at /mnt".
+  // Opens and locks the tiers. Makes markers in directories that are new to the pool, if allowed.
+  // An error says what, where and what to do. `user` describes the caller to other processes that
+  // find the pool locked: "mounted at /mnt".
   static Result<std::unique_ptr<Pool>> open(const std::vector<TierSettings>& settings,
                                             Missing missing, NewTiers new_tiers,
                                             const std::string& user);
@@ -42,27 +42,26 @@ class Pool {
   // reserve, then those with room, then the rest. Empty if none is online.
   std::vector<TierIndex> placement() const;
 
-  // The pool has a file of so many bytes. How much room a writer needs is judged by the largest.
+  // Records the size of a file of the pool. The largest one tells how much room a writer may need.
   void note_file_size(std::uint64_t bytes);
   std::uint64_t largest_file() const { return largest_.load(std::memory_order_relaxed); }
-  // Whether a file on the tier `at` that has `bytes` there, and may grow by `growth`, could meet
-  // the end of its tier while another has room for it. Always so below the tier's reserve.
+  // Whether a file with `bytes` on the tier `at` could fill that tier by growing by `growth`, while
+  // another tier has room for it. Always true below the tier's reserve.
   bool may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const;
-  // The tiers to which a file of `bytes` may go that has outgrown the tier `from`, best first. It
-  // may go on growing: tiers with room for several times as much come first, in the order of
-  // placement(), then those with most room.
+  // The tiers that can take a file of `bytes` that has outgrown the tier `from`, best first.
+  // Because the file may keep growing, tiers with room for several times its size come first, in
+  // the order of placement(), then those with the most room.
   std::vector<TierIndex> refuges(TierIndex from, std::uint64_t bytes) const;
 
-  // Makes one more directory a tier of the pool, the slowest. An error says what, where and what
-  // to do.
+  // Adds a directory to the pool as the slowest tier. An error says what, where and what to do.
   Result<void> add(const TierSettings& settings);
-  // Whether the pool may be mounted without this tier: it holds nothing any more, or is lost.
+  // Whether the pool may be mounted without this tier: it is empty, or lost.
   Result<void> set_retired(TierIndex index, bool retired);
-  // A tier that was given up as lost, is there all the same and not being emptied, may hold what
-  // is nowhere else: the pool is not whole without it any more.
+  // Makes a tier required again that was given up as lost, if it is present and not being drained:
+  // it may have files that are nowhere else.
   void welcome_back();
 
-  // Deletes what half-finished work left in .sluice/tmp of each tier. REQUIRES: intents have been
+  // Deletes what interrupted operations left in .sluice/tmp of each tier. REQUIRES: intents were
   // replayed.
   void clear_temporaries() const;
 

@@ -13,7 +13,7 @@ inline constexpr const char* kAsideDirectory = "aside";
 
 // Applies a step of the kind NameTaken. Nothing happens if the tier has no such name, or if the
 // newer file is gone again. Otherwise:
-// - The newer file keeps the name and the older one is set aside, if whoever owns the newer one
+// - The newer file keeps the name and the older one is set aside, if the owner of the newer one
 //   could have replaced the older: the directory is not sticky, or they own it or the older file.
 // - Two directories of one owner become one, with the permissions that both of them grant.
 // - In all other cases the older one keeps the name, and the newer one is set aside.

@@ -48,7 +48,7 @@ json to_json(const Receipt& receipt) {
           {"code", receipt.code},
           {"reason", receipt.reason},
           {"result", receipt.code == 0           ? "moved"
-                     : has_yielded(receipt.code) ? "gave way"
+                     : has_yielded(receipt.code) ? "yielded"
                                                  : "failed"}};
 }
 

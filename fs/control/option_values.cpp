@@ -71,7 +71,7 @@ std::optional<std::uint64_t> size_of(const OptionValue& value) {
   return text == nullptr ? std::nullopt : parse_size(*text);
 }
 
-// A size in a second; "/s" may say so.
+// A size per second; the suffix "/s" is optional.
 std::optional<std::uint64_t> rate_of(OptionValue value) {
   if (auto* text = std::get_if<std::string>(&value); text != nullptr && text->ends_with("/s")) {
     text->resize(text->size() - 2);
@@ -301,7 +301,7 @@ std::optional<std::string_view> closest_word(std::string_view word,
   std::optional<std::string_view> best;
   std::size_t best_distance = word.size() / 3 + 2;  // further than this is a guess, not a help
   for (const auto candidate : allowed) {
-    // Levenshtein's distance, one row at a time.
+    // The Levenshtein distance, one row at a time.
     std::vector<std::size_t> row(candidate.size() + 1);
     for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
     for (std::size_t i = 0; i < word.size(); ++i) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// One value of the configuration on its way into a member of MountOptions, TierOptions or
-// RuleOptions: its type, its range, and the text of the error. For fs/control/option*.cpp only.
-// Threads: pure functions.
+// Reads one value of the configuration into a member of MountOptions, TierOptions or RuleOptions,
+// and checks its type and range. For fs/control/option*.cpp only. Threads: pure functions.
 #pragma once
 
 #include <chrono>
@@ -26,10 +25,10 @@ struct OtherType {
 };
 using OptionValue = std::variant<std::string, std::int64_t, bool, double, OtherType>;
 
-// Text of a flag or a variable as the type that `spec` wants; text if it can't be read as that.
+// Converts the text of a flag or a variable to the type of `spec`; if that fails, it stays text.
 OptionValue typed_value(const OptionSpec& spec, const std::string& text);
 
-// EINVAL; the caller says where the value came from (Error::at).
+// EINVAL; the caller adds where the value came from (Error::at).
 Error bad_option(std::string text);
 
 // Reads `value` as spec.kind into `out`.
@@ -48,12 +47,12 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
 Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
                         Windows& out);
 
-// What must hold of a whole tier or rule. `has_low_watermark`: the key was given; else
-// low_watermark follows high_watermark.
+// Checks a whole tier or rule. `has_low_watermark`: the key was given; otherwise low_watermark is
+// derived from high_watermark.
 Result<void> finish_tier(TierOptions& tier, bool has_low_watermark);
 Result<void> finish_rule(const RuleOptions& rule);
 
-// "; did you mean 'size'?", or "; allowed: " and all of them.
+// Returns "; did you mean 'size'?", or "; allowed: " with all words.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> allowed);
 
 std::string in_quotes(std::string_view text);

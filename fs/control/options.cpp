@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Where options come from: the file, the environment, flags. The only home of toml++.
+// Reads options from the file, the environment and flags. Only this file uses toml++.
 #include "fs/control/options.hpp"
 
 #include <fcntl.h>
@@ -85,7 +85,7 @@ class TomlReader {
     return keys;
   }
 
-  // The first mistake is the one nearest to the top; toml++ sorts by name.
+  // So that the first mistake in the file is reported. toml++ sorts by name.
   static std::vector<Entry> in_file_order(const toml::table& table) {
     std::vector<Entry> entries;
     for (const auto& [key, node] : table) {
@@ -179,7 +179,7 @@ class TomlReader {
   MountOptions& options_;
 };
 
-// Sets an option from text, which has no types of its own.
+// Sets an option from text.
 Result<void> set_text(const OptionSpec& spec, const std::string& source, const std::string& text,
                       OptionTarget target) {
   if (const auto done = spec.set(spec, typed_value(spec, text), {}, target); !done) {
@@ -275,7 +275,7 @@ Result<void> append_tier(const std::string& source, const std::string& text,
   if (equals == std::string::npos || equals == 0) {
     return bad_option(who + ": must be NAME=PATH, like nvme=/nvme or nvme=/nvme,capacity=800GiB");
   }
-  // Only ",key=" with a known key ends the path, so that a path may hold commas.
+  // Only ",key=" with a known key ends the path, so a path may contain commas.
   TierOptions tier;
   bool has_low_watermark = false;
   tier.name = text.substr(0, equals);

@@ -30,17 +30,16 @@ struct TierOptions {
   unsigned high_watermark = 90;  // percent full above which new files go to the next tier
   unsigned low_watermark = 80;   // percent full down to which migration drains it
   // Free bytes below which files being written are served by the daemon, which can spill them to
-  // the next tier; the kernel's passthrough writes can't be redirected. Nothing: 2% of the tier, at
-  // most 4 GiB.
+  // the next tier; passthrough writes cannot be redirected. Absent: 2% of the tier, at most 4 GiB.
   std::optional<std::uint64_t> reserve;
-  // The score that makes a file eligible. Nothing: see tier_threshold().
+  // The score that a file needs for this tier. Absent: see tier_threshold().
   std::optional<double> threshold;
   unsigned moves = 2;  // that may read from it or write to it at once
 
   bool operator==(const TierOptions&) const = default;
 };
 
-// A [[rule]] of the file: it sends the files that it matches to a tier, whatever their heat.
+// A [[rule]] of the file. It sends matching files to a tier, independent of their heat.
 struct RuleOptions {
   std::string match;                                 // a glob, see glob_matches()
   std::optional<std::uint64_t> larger, smaller;      // than this many bytes
@@ -52,7 +51,7 @@ struct RuleOptions {
 };
 inline constexpr std::string_view kStay = "stay";  // in place of a tier: leave it where it is
 
-// So many percent of this machine's memory, in bytes.
+// That percentage of this machine's memory, in bytes.
 std::uint64_t share_of_memory(unsigned percent);
 
 struct MountOptions {
@@ -79,7 +78,7 @@ struct MountOptions {
   std::uint64_t bandwidth = 0;  // bytes a second that moves may write; 0: no limit
   bool verify = false;          // read each copy back and compare its checksum
   // Opens by these programs do not count as accesses: names, or prefixes of cgroup paths, separated
-  // by spaces. Nothing: the built-in list.
+  // by spaces. Absent: the built-in list.
   std::optional<std::string> heat_ignore;
   // How often a file that stays open and in use counts as accessed; 0: never.
   std::chrono::seconds heat_sample = std::chrono::minutes(10);
@@ -103,51 +102,51 @@ struct MountOptions {
 
 inline constexpr std::size_t kMostTiers = 16;
 
-// Each of these lays one source over what `options` already holds, and leaves it unspecified after
-// an error. The error's text is one line for a person: what, where, why, and what is allowed.
+// Each of these functions applies one source to `options`, over what is set already. After an
+// error, the content of `options` is unspecified. The error's text is one line for a person: what,
+// where, why, and what is allowed.
 //
-// The TOML of `file`; relative paths in it start at its folder. Tiers in it replace those in
-// `options`, and so do rules.
+// Applies the TOML file `file`. Relative paths in it are relative to its directory. Its tiers and
+// rules replace those in `options`.
 Result<void> apply_config_file(const std::string& file, MountOptions& options);
-// The same for TOML at hand; `file` is for messages and relative paths.
+// The same for TOML text; `file` is used for messages and relative paths.
 Result<void> apply_config_text(std::string_view text, const std::string& file,
                                MountOptions& options);
-// SLUICE_<NAME> for each option, SLUICE_DEBUG as for --debug, and SLUICE_TIER: tiers as for --tier,
-// separated by ';'. `variable` is getenv.
+// Applies SLUICE_<NAME> for each option, SLUICE_DEBUG like --debug, and SLUICE_TIER like --tier,
+// with tiers separated by ';'. `variable` is getenv.
 Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
                                MountOptions& options);
-// One option as text. `source` is for messages: "--small-file", "SLUICE_SMALL_FILE".
+// Applies one option given as text. `source` is for messages: "--small-file", "SLUICE_SMALL_FILE".
 Result<void> apply_option(const OptionSpec& spec, const std::string& source,
                           const std::string& value, MountOptions& options);
-// --debug NAME=VALUE[,NAME=VALUE]...: options of the group `debug`.
+// Applies --debug NAME=VALUE[,NAME=VALUE]...
 Result<void> apply_debug(const std::string& source, const std::string& text, MountOptions& options);
-// An option of the group `debug` that was given as one of the mount, as it once was: "SOURCE is now
+// The error for an option of the group `debug` that was given in its old form: "SOURCE is now
 // SPELLING".
 Error moved_to_debug(const std::string& source, const std::string& spelling);
-// --tier NAME=PATH[,KEY=VALUE]..., appended to the tiers; the keys are a [[tier]]'s.
+// Adds the tier of --tier NAME=PATH[,KEY=VALUE]...; the keys are those of [[tier]].
 Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options);
 
-// What must hold of the whole and needs no look at the machine: a mount point, 1 to kMostTiers
-// tiers of different names, thresholds that don't rise from a faster tier to a slower, rules that
-// name a tier, -o words that the kernel takes, a chunk that is a power of two,
-// metrics on a loopback address. Words meant for
-// fstab's other readers are dropped from mount_options.
+// Checks the options as a whole, without looking at the machine: there are a mount point and 1 to
+// kMostTiers tiers with different names; thresholds do not rise towards slower tiers; rules name an
+// existing tier; the kernel knows the -o options; the chunk is a power of two; metrics are on a
+// loopback address. Removes options that fstab has for other programs from mount_options.
 Result<void> check_options(MountOptions& options);
 
-// The threshold of the tier at `index`: what is configured, or else 0 for the last tier, 10 for the
-// one before it and 100 for those that are faster.
+// The threshold of the tier at `index`: the configured one, or else 0 for the last tier, 10 for the
+// one before it, and 100 for faster ones.
 double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index);
 
-// What the planner is told. REQUIRES: check_options() found nothing.
+// The options that the planner needs. REQUIRES: check_options() succeeded.
 Policy make_policy(const MountOptions& options);
 
-// What must hold of the machine before a daemon is worth starting: the tiers are separate writable
-// directories, the mount point is free, and none of these, nor the state directory, lies inside
-// another. MayBeMissing: they are not made yet, and another user will use them.
+// Checks the machine: the tiers are writable directories, the mount point is free, and none of
+// these and the state directory is inside another. MayBeMissing: the directories may not exist yet,
+// and need not be accessible to this user.
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
 
-// The allowed word that `word` most likely meant, if one is close.
+// The allowed word that is closest to `word`, if one is close enough.
 std::optional<std::string_view> closest_word(std::string_view word,
                                              std::span<const std::string_view> allowed);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What must hold of the options as a whole, check_options(), and of the machine, check_tiers().
+// Checks the options as a whole, check_options(), and the machine, check_tiers().
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@
 namespace sluice {
 namespace {
 
-// What libfuse hands to the kernel, and what fstab holds for others to read.
+// Options that libfuse passes to the kernel, and options that fstab has for other programs.
 constexpr std::string_view kKernelWords =
     "ro rw suid nosuid dev nodev exec noexec sync async dirsync noatime nodiratime symfollow "
     "nosymfollow fsname=NAME";
@@ -49,7 +49,7 @@ Result<void> check_names(const std::vector<TierOptions>& tiers) {
   return {};
 }
 
-// Files that are too cold for every tier have to be somewhere: on the last one.
+// The last tier must accept files that are too cold for all others.
 Result<void> check_thresholds(const std::vector<TierOptions>& tiers) {
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     const double threshold = tier_threshold(tiers, i);
@@ -92,7 +92,7 @@ Result<void> check_rules(const MountOptions& options) {
   return {};
 }
 
-// Each thread of the engine pins some pieces of this size.
+// Each thread of the engine pins several chunks.
 Result<void> check_chunk(std::uint64_t chunk) {
   constexpr std::uint64_t kLeast = 64 << 10, kMost = 64 << 20;
   if (chunk >= kLeast && chunk <= kMost && (chunk & (chunk - 1)) == 0) return {};
@@ -100,7 +100,7 @@ Result<void> check_chunk(std::uint64_t chunk) {
                     format_size(kMost) + ", not " + format_size(chunk));
 }
 
-// Whoever can connect can read: there are no passwords, so nobody from outside may.
+// Metrics have no password, so only this machine may connect.
 Result<void> check_metrics(const std::string& where) {
   if (where == "off" || where == "unix" || loopback_address(where)) return {};
   return bad_option(
@@ -110,7 +110,7 @@ Result<void> check_metrics(const std::string& where) {
       in_quotes(where));
 }
 
-// Leaves only what the kernel is to be told.
+// Keeps only the options for the kernel.
 Result<void> sort_mount_options(std::string& words) {
   std::string kept;
   for (const auto word : split(words, ',')) {
@@ -135,8 +135,7 @@ std::optional<std::pair<dev_t, ino_t>> file_id(const std::string& path) {
 
 enum class Relation { Apart, Same, Inside };
 
-// How `inner` lies to `outer`: by resolved name, and by identity for what bind mounts hide from
-// names.
+// Compares resolved paths, and identities too, because a bind mount gives a directory another path.
 Relation relation(const std::string& inner, const std::string& outer) {
   if (real_path(inner) == real_path(outer)) return Relation::Same;
   const auto outer_id = file_id(outer);
@@ -167,7 +166,7 @@ Result<void> check_mountpoint(const std::string& path, Directories directories) 
   const std::string who = "mount point " + log::escaped(path);
   struct stat status {};
   struct statfs filesystem {};
-  // Both are asked: the kernel answers stat for a dead mount from its cache, but never statfs.
+  // statfs too: for a dead mount, the kernel may answer stat from its cache.
   if (::stat(path.c_str(), &status) < 0 || ::statfs(path.c_str(), &filesystem) < 0) {
     const int code = errno;
     if (code == ENOENT && directories == Directories::MayBeMissing) return {};
@@ -282,8 +281,7 @@ Result<void> check_tiers(const MountOptions& options, Directories directories) {
   constexpr std::string_view kElsewhere = "choose a --state outside it";
   SLUICE_TRY(check_apart(who, options.state, "the mount point", options.mountpoint, kElsewhere));
   for (const auto& tier : options.tiers) {
-    // .sluice is hidden from the mount; anywhere else the database would be among the user's
-    // files.
+    // The mount does not show .sluice. Anywhere else the database would be visible to users.
     if (is_inside(tier.path + "/.sluice", options.state)) continue;
     SLUICE_TRY(check_apart(who, options.state, "tier " + tier.name, tier.path, kElsewhere));
   }

@@ -46,8 +46,8 @@ void forward_log(fuse_log_level level, const char* format, va_list arguments) {
   }
 }
 
-// FUSE-over-io_uring is off in the kernel until the administrator says so; whoever mounts with
-// io_uring = true just did.
+// FUSE over io_uring is off in the kernel until the administrator turns it on. Mounting with
+// io_uring = true does that.
 Feature enable_io_uring() {
   const UniqueFd fd(::open(kEnableUring, O_RDWR | O_CLOEXEC));
   if (!fd) {
@@ -62,17 +62,16 @@ Feature enable_io_uring() {
   return {true, ""};
 }
 
-// How many requests each io_uring queue can hold; there is a queue for each core. libfuse's 8 are
-// soon taken by users who wait for a disk, and then everybody else's requests from that core wait,
-// too. An entry takes a megabyte of address space, and memory only once it was used for a request
-// as large.
+// The entries of each io_uring queue; there is one queue per core. With libfuse's default of 8, a
+// few users who wait for a disk would block all other requests from that core. An entry takes a
+// megabyte of address space. It takes memory only when a large request first uses it.
 unsigned queue_depth() {
   constexpr unsigned kLeast = 16, kMost = 128, kTotal = 1024;
   const auto cores = static_cast<unsigned>(std::max(::get_nprocs_conf(), 1));
   return std::clamp(kTotal / cores, kLeast, kMost);
 }
 
-// One word of -o as libfuse reads it.
+// One option of -o in the syntax of libfuse.
 std::string option_value(std::string_view word) {
   std::string out;
   for (const char c : word) {
@@ -82,7 +81,8 @@ std::string option_value(std::string_view word) {
   return out;
 }
 
-// Where the kernel tells of the requests of the mount. Not by stat(): nobody answers yet.
+// The directory in which the kernel shows the requests of the mount. Not found by stat(), because
+// no thread answers requests yet.
 UniqueFd open_connection(const std::string& mountpoint) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::string device;
@@ -98,7 +98,7 @@ UniqueFd open_connection(const std::string& mountpoint) {
   UniqueFd found(
       ::open(("/sys/fs/fuse/connections/" + name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (found) return found;
-  // Not every machine has that filesystem mounted there; we can have it without a place.
+  // If fusectl is not mounted, mount it without a path.
   const UniqueFd control(::fsopen("fusectl", FSOPEN_CLOEXEC));
   if (!control || ::fsconfig(control.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) < 0)
     return {};
@@ -134,8 +134,8 @@ Result<std::unique_ptr<Session>> Session::mount(const Settings& settings) {
                                         : "turned off by debug option passthrough"};
   }
 
-  // suid,dev: as on any filesystem that root mounts; libfuse would forbid both. The user's options
-  // come last and win.
+  // suid,dev: as on any filesystem that root mounts; libfuse's default forbids both. The user's
+  // options come last and win.
   std::string options = "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" +
                         option_value(settings.name);
   if (session->io_uring().on) {
@@ -167,7 +167,7 @@ Result<std::unique_ptr<Session>> Session::mount(const Settings& settings) {
 
 unsigned Session::waiting() const {
   if (!connection_) return 0;
-  // Each time anew: an open one tells once only.
+  // Opened each time, because an open file returns the number only once.
   const UniqueFd file(::openat(connection_.get(), "waiting", O_RDONLY | O_CLOEXEC));
   std::array<char, 32> text{};
   const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : 0;
@@ -187,7 +187,7 @@ bool Session::run(Filesystem& filesystem, GpuService& gpu) {
   gpu_ = &gpu;
   if (fuse_set_signal_handlers(session_) != 0) return false;
   fuse_loop_config* config = fuse_loop_cfg_create();
-  // Requests that don't come by io_uring: enough threads that slow disks don't hold up the fast.
+  // For requests that do not come through io_uring: enough threads for slow and fast disks.
   fuse_loop_cfg_set_max_threads(config, 32);
   fuse_loop_cfg_set_idle_threads(config, 4);
   slow_requests_ = std::make_unique<SlowRequests>();
@@ -197,7 +197,7 @@ bool Session::run(Filesystem& filesystem, GpuService& gpu) {
   fuse_remove_signal_handlers(session_);
   fuse_session_unmount(session_);
   mounted_ = false;
-  // A positive result is the signal that ended us.
+  // A positive result is the signal that ended the session.
   return result >= 0;
 }
 
@@ -205,20 +205,20 @@ void Session::negotiate(fuse_conn_info& connection) {
   const auto want = [&](std::uint64_t capability) {
     return fuse_set_feature_flag(&connection, capability);
   };
-  // Permissions and ACLs are the kernel's to check; umask and default ACL are the tier's
-  // filesystem's to apply.
+  // The kernel checks permissions and ACLs. The filesystem of the tier applies umask and default
+  // ACLs.
   want(FUSE_CAP_POSIX_ACL);
   want(FUSE_CAP_DONT_MASK);
-  // We drop setuid bits ourselves: without this the kernel asks for security.capability before each
-  // write.
+  // The daemon removes setuid bits itself. Otherwise the kernel asks for security.capability before
+  // each write.
   want(FUSE_CAP_HANDLE_KILLPRIV_V2);
   want(FUSE_CAP_PARALLEL_DIROPS);
   want(FUSE_CAP_EXPORT_SUPPORT);
   want(FUSE_CAP_CACHE_SYMLINKS);
   want(FUSE_CAP_READDIRPLUS);
-  // The kernel's own guess (AUTO) asks for attributes with the first names of a listing only, and
-  // `ls -l`, `find` and rsync then look up the rest one by one. A listing that nobody stats is paid
-  // for once: the kernel keeps it.
+  // In its AUTO mode the kernel asks for attributes with the first names of a listing only, and
+  // `ls -l`, `find` and rsync then look up the rest one by one. If the attributes are not used,
+  // they cost something once, because the kernel caches the listing.
   fuse_unset_feature_flag(&connection, FUSE_CAP_READDIRPLUS_AUTO);
   MutexLock lock(mutex_);
   if (settings_.passthrough && want(FUSE_CAP_PASSTHROUGH)) {
@@ -276,7 +276,7 @@ void Session::remove_backing(std::int32_t id) {
 }
 
 void Session::drop_attributes(InodeId id) {
-  // A negative offset leaves the pages alone. ENOENT: the kernel had forgotten the inode anyway.
+  // A negative offset keeps the pages. ENOENT: the kernel has already forgotten the inode.
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), -1, 0);
 }
 
@@ -290,7 +290,7 @@ void Session::drop_name(InodeId parent, const std::string& name) {
 }
 
 void Session::drop_pages(InodeId id) {
-  // The kernel keeps a directory's listing in its pages.
+  // The kernel caches a directory's listing in its pages.
   fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A Session is our end of one FUSE mount: it mounts, answers requests until the mount is gone, and
-// says which of the kernel's features are in use. With fuse_ops.cpp, the only home of libfuse.
-// Threads: run() brings its own; features() may be called from any.
+// Session is the daemon's end of one FUSE mount. It mounts, answers requests until the mount is
+// removed, and reports which features of the kernel are in use.
+//
+// Threads: run() starts its own threads; features() is thread-safe.
 #pragma once
 
 #include <sched.h>
@@ -29,7 +30,7 @@ struct Feature {
   std::string why;  // why not, or what it rests on
 };
 
-// The libfuse in use and where it is: "3.18.2, linked in".
+// The version of libfuse in use and where it is: "3.18.2, linked in".
 std::string libfuse_version();
 
 class Session final : public KernelSide {
@@ -46,16 +47,16 @@ class Session final : public KernelSide {
   static Result<std::unique_ptr<Session>> mount(const Settings& settings);
   ~Session() override;
 
-  // Answers requests until the mount is unmounted or a signal (TERM, INT, HUP) asks us to; then
-  // unmounts. Returns false if the session broke.
+  // Answers requests until the mount is unmounted. The signals TERM, INT and HUP unmount it.
+  // Returns false if the session failed.
   bool run(Filesystem& filesystem, GpuService& gpu);
 
   Feature passthrough() const;
   Feature io_uring() const;
-  // Requests that the kernel waits for, those that are being answered included; 0 if it does not
-  // say.
+  // The number of requests that wait for an answer, including those in progress; 0 if the kernel
+  // does not report it.
   unsigned waiting() const;
-  // How many requests of each kind have come, by the kernel's name for it.
+  // The number of requests so far, by the kernel's name of their kind.
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
 
   // KernelSide.
@@ -66,7 +67,7 @@ class Session final : public KernelSide {
   bool drop_all_names() override;
   void drop_name(InodeId parent, const std::string& name) override;
 
-  // For fuse_ops.cpp.
+  // For operations.cpp.
   Filesystem& filesystem() { return *filesystem_; }
   GpuService& gpu() { return *gpu_; }
   void negotiate(fuse_conn_info& connection);
@@ -74,10 +75,10 @@ class Session final : public KernelSide {
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
   DirectoryStreams& directories() { return directories_; }
   SlowRequests& slow_requests() { return *slow_requests_; }
-  // How many requests of one io_uring queue may be away at a time: some entries of the queue must
-  // be left for requests that are quickly answered.
+  // How many requests of one io_uring queue other threads may answer at a time. The remaining
+  // entries of the queue are for requests that are answered quickly.
   unsigned most_lent() const { return most_lent_; }
-  // What the status xattr says; set by the daemon.
+  // Returns the value of the status xattr; set by the daemon.
   std::function<std::string()> status;
 
  private:

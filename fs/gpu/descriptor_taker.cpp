@@ -158,8 +158,8 @@ Result<DescriptorTaker::RequestsPtr> DescriptorTaker::requests() {
   }
   const auto ours = std::make_shared<UniqueFd>(ends[0]);
   UniqueFd theirs(ends[1]);
-  const timeval patience{.tv_sec = kAnswerTimeoutMs / 1000, .tv_usec = 0};
-  ::setsockopt(ours->get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const timeval timeout{.tv_sec = kAnswerTimeoutMs / 1000, .tv_usec = 0};
+  ::setsockopt(ours->get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
   // The thread's end stays open in our table until the thread has its own table.
   int started[2];
   if (::pipe2(started, O_CLOEXEC) < 0) return Error::last("take a descriptor");

@@ -185,7 +185,7 @@ int serve_in_background(const MountOptions& options, UniqueFd report) {
   replace_with_null({STDIN_FILENO, STDOUT_FILENO});
   return run_daemon(options, [&](const Result<void>& mounted) {
     const std::string word = mounted ? "+" : "-" + mounted.error().text();
-    // The reader may be gone; then there is nobody to tell.
+    // Ignored: the parent process may be gone.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
     report.reset();
     if (!log::take_over_stderr()) replace_with_null({STDERR_FILENO});
@@ -277,7 +277,7 @@ int command_mount(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, help)) return *code;
 
   MountOptions options;
-  // What trying again does not change is misuse, which the service is not restarted for.
+  // Exit code 2: trying again would not help, and systemd does not restart the service.
   if (const auto read = read_options(flags, options); !read)
     return misuse("mount", read.error().text());
   if (options.mountpoint.empty()) {
@@ -286,9 +286,10 @@ int command_mount(int argc, char** argv) {
   if (const auto checked = check_options(options); !checked)
     return misuse("mount", checked.error().text());
   if (::geteuid() != 0) {
-    return fail("mount",
-                "only root can mount, because files are made in the name of whoever asks; "
-                "try: sudo sluice mount ...");
+    return fail(
+        "mount",
+        "only root can mount, because the daemon creates files as the user who asks for them; "
+        "try: sudo sluice mount ...");
   }
   if (const auto checked = check_tiers(options); !checked)
     return fail("mount", checked.error().text());

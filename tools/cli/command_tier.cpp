@@ -169,7 +169,7 @@ class PassView {
 
   void take_receipt(const Json& receipt) {
     const std::string result = text_of(receipt, "result");
-    if (result == "failed" || (result == "gave way" && verbose_)) {
+    if (result == "failed" || (result == "yielded" && verbose_)) {
       line_.clear();
       fail(verb_, log::escaped(text_of(receipt, "path")) + ": cannot move to " +
                       text_of(receipt, "to") + ": " + log::escaped(text_of(receipt, "reason")));

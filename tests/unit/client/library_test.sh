@@ -5,38 +5,38 @@
 set -euo pipefail
 library=$1 source=$2 c_test=$3 example=$4 load_example=$5
 failures=0
-complain() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
+report() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 
 declared=$(grep -hoE '\b(sluice|hf3fs)_[a-z0-9_]+\(' "$source"/client/include/sluice/*.h | tr -d '(' | grep -vx sluice_callback | sed 's/$/@@SLUICE_1/' | sort -u)
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" {print $3}' | sort)
 # Comments mention sluice_error() and others, so every name followed by a parenthesis must be
 # declared.
-[[ $exported == "$declared" ]] || complain "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
-readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || complain "the SONAME is another one"
-readelf -d "$library" | grep -q NODELETE || complain "dlclose() would take its threads' code away"
-if readelf -d "$library" | grep -E 'NEEDED.*(cuda|cufile|rocksdb|fuse|boost)'; then complain "it needs more than it should"; fi
+[[ $exported == "$declared" ]] || report "exported and declared differ: $(diff <(echo "$exported") <(echo "$declared"))"
+readelf -d "$library" | grep -q 'SONAME.*\[libsluice.so.1\]' || report "the SONAME is another one"
+readelf -d "$library" | grep -q NODELETE || report "dlclose() would take its threads' code away"
+if readelf -d "$library" | grep -E 'NEEDED.*(cuda|cufile|rocksdb|fuse|boost)'; then report "it needs more than it should"; fi
 
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
-said=$("$c_test" "$directory/file" 2>&1) || complain "the C program failed: $said"
-[[ -z $said ]] || complain "the library prints: $said"
+said=$("$c_test" "$directory/file" 2>&1) || report "the C program failed: $said"
+[[ -z $said ]] || report "the library prints: $said"
 
 head -c 100000 /dev/urandom >"$directory/file"
-said=$("$example" "$directory/file" 2>&1) || complain "the example failed: $said"
-[[ $said == "100000 bytes to "* ]] || complain "the example says: $said"
-said=$("$example" "$directory/missing" 2>&1) && complain "the example reads what is not there"
-[[ $said == *"No such file"* ]] || complain "the example says of a missing file: $said"
+said=$("$example" "$directory/file" 2>&1) || report "the example failed: $said"
+[[ $said == "100000 bytes to "* ]] || report "the example says: $said"
+said=$("$example" "$directory/missing" 2>&1) && report "the example reads what is not there"
+[[ $said == *"No such file"* ]] || report "the example says of a missing file: $said"
 
 header='{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
 { printf "\\x$(printf %x ${#header})\\0\\0\\0\\0\\0\\0\\0"; printf %sdata "$header"; } >"$directory/model.safetensors"
-said=$("$load_example" "$directory" 2>&1) || complain "the example of loading failed: $said"
-[[ $said == "4 bytes to "*U8*w ]] || complain "the example of loading says: $said"
-said=$("$load_example" "$directory/file" 2>&1) && complain "the example loads what is no model"
-[[ $said == *"is it a safetensors file"* ]] || complain "the example of loading says of another file: $said"
+said=$("$load_example" "$directory" 2>&1) || report "the example of loading failed: $said"
+[[ $said == "4 bytes to "*U8*w ]] || report "the example of loading says: $said"
+said=$("$load_example" "$directory/file" 2>&1) && report "the example loads what is no model"
+[[ $said == *"is it a safetensors file"* ]] || report "the example of loading says of another file: $said"
 
 for program in gpu_read load_model; do
-  (($(wc -l <"$source/examples/$program.c") < 60)) || complain "the example $program has grown"
+  (($(wc -l <"$source/examples/$program.c") < 60)) || report "the example $program has grown"
 done
 sed -n '/^```c$/,/^```$/p' "$source/docs/libsluice.md" | sed '1d;/^```$/,$d' | diff "$source/examples/gpu_read.c" - ||
-  complain "docs/libsluice.md has another example"
+  report "docs/libsluice.md has another example"
 ((failures == 0))

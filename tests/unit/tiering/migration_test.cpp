@@ -174,7 +174,7 @@ TEST_F(MigrationTest, APendingMoveIsNotProposedAgain) {
   host_->refuse("/busy", EBUSY);
   start();
   run();
-  EXPECT_EQ(outcome_.failed, 0u) << "it gives way, and waits";
+  EXPECT_EQ(outcome_.failed, 0u) << "it yields and is retried";
   const Migration::Proposal proposal = propose();
   EXPECT_TRUE(proposal.moves.empty());
   EXPECT_EQ(proposal.blocked_pending, 1u);

@@ -105,7 +105,7 @@ TEST_F(TierTest, FindsAForgottenFileByItsIdentity) {
 
   const auto held = open_file(at("a", "renamed"), O_RDONLY);
   ASSERT_EQ(::unlink(at("a", "renamed").c_str()), 0);
-  EXPECT_TRUE(failed_with(a().find(id), ESTALE)) << "deleted, though somebody holds it open";
+  EXPECT_TRUE(failed_with(a().find(id), ESTALE)) << "deleted, but still open";
 }
 
 TEST_F(TierTest, DoesNotFindAFileWithAnotherGeneration) {
