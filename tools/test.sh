@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the tests. About 12 minutes on two cores, most of it compiling; --full takes 40.
+# Builds and runs the tests. About 13 minutes on two cores, most of it compiling; --full takes 40.
 #
 #   tools/test.sh             all tests on the release build
 #   tools/test.sh --full      also unit and fault tests with asan and tsan, the lock checks of clang, and clang-tidy
