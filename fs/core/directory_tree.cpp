@@ -201,7 +201,7 @@ Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex
 
 // The parent and the name of a directory, as they are on a tier. The last known name is nearly
 // always right; a lookup that ran at the same time as a rename can make it wrong. REQUIRES:
-// names_.lock and replicate_ are held.
+// names_.lock is held.
 Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& directory) {
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   const OpenCopy& original = originals.reachable[0];
@@ -240,7 +240,6 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
   return known;
 }
 
-// REQUIRES: replicate_ is held.
 Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex index) {
   // A limit, so that one request does not make thousands of directories while others wait.
   constexpr std::size_t kMostLevels = 256;
@@ -266,7 +265,6 @@ Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex i
   return copy;
 }
 
-// REQUIRES: replicate_ is held.
 Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const std::string& name,
                                                const InodePtr& parent, const OpenCopy& new_parent) {
   Tier& tier = *new_parent.tier;

@@ -106,11 +106,12 @@ class DirectoryTree {
   Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
   Result<std::vector<Located>> merge(const OpenCopies& directory, const char* name);
   bool take_identity(const Located& copy, const Identity& identity, const char* name);
-  Result<KnownName> current_name(const InodePtr& directory);
-  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier);
+  Result<KnownName> current_name(const InodePtr& directory) REQUIRES(replicate_);
+  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier) REQUIRES(replicate_);
   Result<OpenCopy> copy_directory(const InodePtr& directory, const std::string& name,
-                                  const InodePtr& parent, const OpenCopy& new_parent);
-  void rediscover(const InodePtr& directory, TierIndex tier);
+                                  const InodePtr& parent, const OpenCopy& new_parent)
+      REQUIRES(replicate_);
+  void rediscover(const InodePtr& directory, TierIndex tier) REQUIRES(replicate_);
 
   Pool& pool_;
   InodeTable& table_;

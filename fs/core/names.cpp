@@ -220,7 +220,6 @@ Result<void> Names::unlink(InodeId parent, const char* name) {
   }
 }
 
-// REQUIRES: parts_.names.lock is shared.
 Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
   const auto found =

@@ -87,7 +87,8 @@ class Names {
                      const std::function<Result<void>(int directory)>& make_it);
   void keep_open_after_unlink(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
-  Result<void> unlink_locked(const InodePtr& directory, const char* name);
+  Result<void> unlink_locked(const InodePtr& directory, const char* name)
+      REQUIRES_SHARED(parts_.names.lock);
 
   // names_rename.cpp
   struct RenameAttempt;

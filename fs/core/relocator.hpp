@@ -132,7 +132,8 @@ class Relocator final : public MoveHost {
   void log_no_room(const InodePtr& inode, const Error& why);
 
   // relocator_drain.cpp
-  Result<void> move_special(const InodePtr& parent, const std::string& name, Tier& from, Tier& to);
+  Result<void> move_special(const InodePtr& parent, const std::string& name, Tier& from, Tier& to)
+      REQUIRES(parts_.names.lock);
   Result<void> vacate_directory(const InodePtr& directory, Tier& from, Tier& to, Remainder& left,
                                 std::vector<std::string>& below);
   Result<void> vacate_tree(Tier& from, Tier& to, Remainder& left);

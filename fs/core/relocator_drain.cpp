@@ -12,7 +12,7 @@
 namespace sluice {
 
 // A symlink or special file gets another inode number, because it has no place for an xattr that
-// would keep the old one. REQUIRES: Namespace::lock is held exclusively.
+// would keep the old one.
 Result<void> Relocator::move_special(const InodePtr& parent, const std::string& name, Tier& from,
                                      Tier& to) {
   const auto found = SLUICE_TRY(
