@@ -70,7 +70,7 @@ class Daemon {
     start_reports();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
-    const bool ok = session_->run(*filesystem_, *gpu_);
+    const bool ok = session_->run(*filesystem_, *gpu_) != Session::End::Failed;
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
     metrics_.reset();
@@ -115,8 +115,9 @@ class Daemon {
     pool_->welcome_back();
 
     const Session::Settings settings{options_.mountpoint, options_.source, options_.mount_options,
-                                     options_.passthrough, options_.io_uring};
-    session_ = SLUICE_TRY(Session::mount(settings));
+                                     options_.passthrough};
+    handover_ = SLUICE_TRY(Handover::create(pool_->id()));
+    session_ = SLUICE_TRY(Session::mount(settings, *handover_));
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
@@ -173,7 +174,8 @@ class Daemon {
             .accesses = {.half_life = options_.half_life,
                          .ignored = ignored_openers(options_),
                          .sample_interval = options_.heat_sample},
-            .migration = std::move(migration)};
+            .migration = std::move(migration),
+            .handover = handover_.get()};
   }
 
   void start_reports() {
@@ -244,6 +246,7 @@ class Daemon {
   std::unique_ptr<Pool> pool_;
   std::string state_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<Handover> handover_;
   std::unique_ptr<Session> session_;
   HeatTree heat_tree_;              // told of each census by the filesystem's migration
   std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go

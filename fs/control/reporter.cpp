@@ -177,7 +177,7 @@ json Reporter::status() const {
   }
   out["uptime_s"] = static_cast<std::int64_t>(uptime());
   out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
-                     {"io_uring", to_json(parts_.session.io_uring())}};
+                     {"io_uring", to_json({false, "requests come through /dev/fuse"})}};
   out["limits"] = limits();
   out["tiers"] = json::array();
   for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));

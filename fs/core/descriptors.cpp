@@ -8,9 +8,10 @@
 
 namespace sluice {
 
-Descriptors::Descriptors(Pool& pool, DirectoryTree& tree)
+Descriptors::Descriptors(Pool& pool, DirectoryTree& tree, KernelSide& kernel)
     : pool_(pool),
       tree_(tree),
+      kernel_(kernel),
       // Half of the descriptors that a process may have.
       most_readers_(static_cast<std::uint64_t>(::sysconf(_SC_OPEN_MAX)) / 2) {}
 
@@ -80,6 +81,22 @@ Result<SharedFd> Descriptors::reader(const InodePtr& inode, Keep keep) {
     if (keep == Keep::Always || has_room_for_readers()) keep_reader(*state->open, fd);
     return fd;
   }
+}
+
+// The kernel's table of backing files belongs to the mount, not to the daemon.
+void Descriptors::keep_in_existence(Inode& file, int fd) {
+  if (!file.is_recorded()) return;
+  const auto readable = reopen(fd, O_RDONLY);
+  const auto id = readable ? kernel_.add_backing((*readable)->get()) : Result<std::int32_t>(0);
+  Inode::Locked state(file);
+  const std::int32_t before = file.record_keeper(id ? *id : 0);
+  if (before != 0) kernel_.remove_backing(before);
+}
+
+void Descriptors::let_go(Inode& file) {
+  Inode::Locked state(file);
+  const std::int32_t before = file.record_keeper(0);
+  if (before != 0) kernel_.remove_backing(before);
 }
 
 void Descriptors::keep_reader(OpenFile& file, SharedFd fd) {

@@ -11,13 +11,14 @@
 #include "base/result.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode.hpp"
+#include "fs/core/kernel_side.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {
 
 class Descriptors {
  public:
-  Descriptors(Pool& pool, DirectoryTree& tree);
+  Descriptors(Pool& pool, DirectoryTree& tree, KernelSide& kernel);
 
   // A descriptor for operations that need no access to the bytes. It is an O_PATH descriptor unless
   // a better one is open already. Works for directories too.
@@ -31,6 +32,11 @@ class Descriptors {
   Result<SharedFd> writer(const InodePtr& inode);
   // Opens the file of a descriptor again, with other flags.
   static Result<SharedFd> reopen(int fd, int flags);
+
+  // Makes the kernel keep an open file that has no name, also if this daemon dies: the descriptors
+  // die with it. `fd` is any descriptor of the file. Ended by let_go(), at the file's last close.
+  void keep_in_existence(Inode& file, int fd);
+  void let_go(Inode& file);
 
   // Sets and closes OpenFile::reader. REQUIRES: the inode is locked.
   void keep_reader(OpenFile& file, SharedFd fd);
@@ -46,6 +52,7 @@ class Descriptors {
 
   Pool& pool_;
   DirectoryTree& tree_;
+  KernelSide& kernel_;
   std::atomic<std::uint64_t> readers_{0};  // open files whose reader stays open
   const std::uint64_t most_readers_;
 };

@@ -100,10 +100,11 @@ class DirectoryStream {
 // Threads: thread-safe.
 class DirectoryStreams {
  public:
-  std::uint64_t add(std::shared_ptr<DirectoryStream> stream) {
+  // Returns the stream with this number: `stream`, unless there is one already.
+  std::shared_ptr<DirectoryStream> add(std::uint64_t number,
+                                       std::shared_ptr<DirectoryStream> stream) {
     MutexLock lock(mutex_);
-    streams_[++last_] = std::move(stream);
-    return last_;
+    return streams_.try_emplace(number, std::move(stream)).first->second;
   }
   // nullptr if no open directory has this number.
   std::shared_ptr<DirectoryStream> find(std::uint64_t number) const {
@@ -122,7 +123,6 @@ class DirectoryStreams {
 
  private:
   mutable Mutex mutex_;
-  std::uint64_t last_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<DirectoryStream>> streams_ GUARDED_BY(mutex_);
 };
 

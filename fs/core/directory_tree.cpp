@@ -307,7 +307,7 @@ Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const 
   if (filled) times_.directory_copied(*directory, fastest, originals.reachable[0].get(), there);
   {
     Inode::Locked state(*directory);
-    state->put_copy({tier.index(), there.handle, there.pinned});
+    table_.put_copy(*directory, *state, {tier.index(), there.handle, there.pinned});
   }
   return open_copy(directory, tier.index());
 }
@@ -317,10 +317,18 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
   std::vector<InodePtr> unsure;  // the deepest first
   for (InodePtr at = directory; at && at->id() != kRootId;) {
     InodeId up{};
+    bool has_name = true;
     {
       Inode::Locked state(*at);
-      if (state->has_copy_on(tier) || state->name.text.empty()) break;
+      if (state->has_copy_on(tier)) break;
       up = state->name.parent;
+      has_name = !state->name.text.empty();
+    }
+    // An inode that a predecessor left has no text of its name yet.
+    if (!has_name) {
+      const auto known = current_name(at);
+      if (!known) break;
+      up = known->parent->id();
     }
     unsure.push_back(at);
     at = table_.find(up);
@@ -342,7 +350,7 @@ void DirectoryTree::rediscover(const InodePtr& directory, TierIndex tier) {
         return;
     }
     Inode::Locked state(*at);
-    state->put_copy({tier, found->handle, found->pinned});
+    table_.put_copy(*at, *state, {tier, found->handle, found->pinned});
   }
 }
 
@@ -362,7 +370,7 @@ std::vector<InodeId> DirectoryTree::rediscover_all(TierIndex tier) {
     // After a power failure this copy lost its name: files that are put into it would be invisible.
     Inode::Locked state(*directory);
     if (state->copies.size() > 1)
-      std::erase_if(state->copies, [&](const Copy& each) { return each.tier == tier; });
+      table_.erase_copies(*state, [&](const Copy& each) { return each.tier == tier; });
   }
   const bool all_online =
       std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });

@@ -136,7 +136,7 @@ Result<std::vector<Located>> DirectoryTree::locate_for_kernel(const InodePtr& pa
     const InodePtr inode = table_.find(each);
     if (!inode) continue;
     Inode::Locked state(*inode);
-    const bool is_named = state->name.parent == parent->id() && state->name.text == name;
+    const bool is_named = inode->is_named(*state, parent->id(), name);
     // If a file has several names, the kernel may know others than the last one.
     const bool has_more = !inode->is_directory() && each.st.st_nlink > 1;
     if (state->name.kernel_knows_since == 0 || !(is_named || has_more)) continue;

@@ -146,21 +146,11 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
     state.open = std::move(file);
   }
   OpenFile& file = *state.open;
-  ++file.opens;
-  if (writes) ++file.writers;
-  if (can_map_to_write(flags)) ++file.mappers;
-  open_files_.fetch_add(1, std::memory_order_relaxed);
+  count_open(inode, state, flags);
   if (file.passthrough) {
     out.backing_id = file.backing_id;
-    if (writes) state.pages.stale = true;
-    if (writes && file.promised == 0) {
-      file.promised = std::max(kLeastPromise, parts_.pool.largest_file());
-      tier.promise(file.promised);
-    }
-    if (can_map_to_write(flags)) parts_.pages.watch(inode, state);
   } else {
     out.keep_pages = !std::exchange(state.pages.stale, false);
-    if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
     // Bypassing the page cache saves one of two copies. An open without read access cannot be
     // mapped, so it does not need the page cache; other readers ask for the times first and drop
     // older pages. An open with direct I/O cannot be mapped shared, which keeps stores out of
@@ -230,7 +220,11 @@ Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mo
       return copy.tier->identify(fd->get(), "");
     });
   };
-  return open_new(SLUICE_TRY(make()), directory, "", flags, fd);
+  auto opened = open_new(SLUICE_TRY(make()), directory, "", flags, fd);
+  const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr;
+  if (file && opened->second.backing_id == 0)
+    parts_.descriptors.keep_in_existence(*file, fd->get());
+  return opened;
 }
 
 Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
@@ -256,6 +250,40 @@ Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
   }
   parts_.accesses.note_open(file, opener);
   return opened;
+}
+
+void Files::inherit(InodeId id, int flags, std::int32_t backing_id, bool direct) {
+  const InodePtr inode = parts_.table.find(id);
+  if (!inode) return;
+  Inode::Locked state(*inode);
+  if (!state->open) state->open = std::make_unique<OpenFile>();
+  OpenFile& file = *state->open;
+  file.passthrough = backing_id != 0;
+  file.backing_id = backing_id;
+  file.direct = file.direct || direct;
+  count_open(inode, *state, flags);
+  // The predecessor may have died before it dropped them.
+  if (direct) parts_.pages.drop_pages_later(id);
+}
+
+// Counts one more open of the inode.
+void Files::count_open(const InodePtr& inode, InodeState& state, int flags) {
+  OpenFile& file = *state.open;
+  const bool writes = wants_to_write(flags);
+  ++file.opens;
+  if (writes) ++file.writers;
+  if (can_map_to_write(flags)) ++file.mappers;
+  open_files_.fetch_add(1, std::memory_order_relaxed);
+  if (!file.passthrough) {
+    if (writes && !file.moving) file.moving = std::make_shared<SharedMutex>();
+    return;
+  }
+  if (writes) state.pages.stale = true;
+  if (writes && file.promised == 0) {
+    file.promised = std::max(kLeastPromise, parts_.pool.largest_file());
+    parts_.pool[state.place().tier].promise(file.promised);
+  }
+  if (can_map_to_write(flags)) parts_.pages.watch(inode, state);
 }
 
 void Files::release(InodeId id, int flags) {
@@ -286,6 +314,7 @@ void Files::release(InodeId id, int flags) {
       if (::fcntl(last->reader->get(), F_SETLEASE, F_RDLCK) == 0) {
         ::fcntl(last->reader->get(), F_SETLEASE, F_UNLCK);
         state->pages.maybe_mapped = false;
+        file->record_mapped(false);
       }
     }
   }
@@ -298,6 +327,7 @@ void Files::release(InodeId id, int flags) {
       parts_.engine.forget(last->reader->get());
     }
     if (last->passthrough) parts_.kernel.remove_backing(last->backing_id);
+    parts_.descriptors.let_go(*file);
     parts_.descriptors.drop_reader(*last);
     last.reset();
   }

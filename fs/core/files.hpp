@@ -64,6 +64,9 @@ class Files {
   // `strip_suid`: the caller, if O_TRUNC must clear the file's setuid and setgid bits.
   Result<Opened> open(InodeId id, int flags, pid_t opener, const std::optional<Caller>& strip_suid);
   void release(InodeId id, int flags);
+  // Restores one open of a file, as open() left it in the predecessor. `backing_id`, `direct`: see
+  // Opened.
+  void inherit(InodeId id, int flags, std::int32_t backing_id, bool direct);
 
   // `flags` are those of the open file; only O_NOATIME matters.
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
@@ -90,6 +93,7 @@ class Files {
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
   Result<Opened> open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
                              bool mapped);
+  void count_open(const InodePtr& inode, InodeState& state, int flags);
   bool may_outgrow(const InodeState& state, int flags, const struct statx& st);
   Result<struct statx> statx_of(const InodeState& state);
   // Runs `change(writer)`. If the tier is full, spills the file and runs it again.

@@ -31,12 +31,12 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                        Engine* engine, const Clock& clock)
     : pool_(pool),
       kernel_(kernel),
-      table_(pool),
+      table_(pool, settings.handover),
       times_(pool, store),
       tree_(pool, table_, times_, namespace_),
       away_(pool, store, tree_),
       engine_(engine),
-      descriptors_(pool, tree_),
+      descriptors_(pool, tree_, kernel),
       pages_(pool, kernel, descriptors_),
       accesses_(store, table_, tree_, clock, settings.accesses),
       relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
@@ -64,6 +64,20 @@ Filesystem::~Filesystem() = default;
 // Before the migration starts and after it has ended, no move waits for a file.
 void Filesystem::file_is_free(InodeId id) {
   if (migration_) migration_->mover().file_closed(id);
+}
+
+void Filesystem::inherit() {
+  table_.inherit();
+  std::vector<InodeId> mapped;
+  table_.for_each([&](Inode& inode) {
+    Inode::Locked state(inode);
+    if (state->pages.maybe_mapped) mapped.push_back(inode.id());
+  });
+  for (const InodeId id : mapped) {
+    const InodePtr inode = table_.find(id);
+    Inode::Locked state(*inode);
+    pages_.watch(inode, *state);
+  }
 }
 
 Result<void> Filesystem::flush() {
@@ -137,7 +151,7 @@ void Filesystem::drop_names_and_listings(const std::vector<InodeId>& directories
     std::vector<std::pair<InodeId, std::string>> names;
     table_.for_each([&](Inode& inode) {
       Inode::Locked state(inode);
-      if (state->name.kernel_knows_since != 0)
+      if (state->name.kernel_knows_since != 0 && !state->name.text.empty())
         names.emplace_back(state->name.parent, state->name.text);
     });
     for (const auto& [parent, name] : names) kernel_.drop_name(parent, name);

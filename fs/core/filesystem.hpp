@@ -48,6 +48,7 @@ class Filesystem {
     std::uint64_t small_file = 128 << 10;  // see Files
     AccessTracker::Settings accesses = {};
     std::optional<Migration::Settings> migration = {};  // nothing: files are never moved
+    Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
   };
 
   // `engine` may be nullptr: then GPU requests fail with EOPNOTSUPP.
@@ -68,6 +69,9 @@ class Filesystem {
   // nullptr if files are never moved.
   Migration* migration() { return migration_.get(); }
 
+  // Restores the inodes and open files that a predecessor left. REQUIRES: no other member was
+  // called.
+  void inherit();
   // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,
   // and writes access counts to the store.
   void tick();

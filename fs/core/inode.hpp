@@ -27,6 +27,7 @@
 
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
+#include "fs/core/handover.hpp"
 #include "metadata/store.hpp"
 #include "tiering/identity.hpp"
 #include "tiering/tier.hpp"
@@ -41,6 +42,7 @@ struct Copy {
   // For directories, a cached O_RDONLY descriptor that FdCache may close. For others an O_PATH
   // descriptor: if there is no handle, or if the last name was removed and the handle is useless.
   SharedFd fd;
+  PlaceRecord* record = nullptr;  // for a successor; InodeTable sets it
 };
 
 // How a regular file is open. The first open chooses between passthrough and serving. All opens
@@ -190,15 +192,21 @@ struct InodeState {
     return std::any_of(copies.begin(), copies.end(),
                        [&](const Copy& copy) { return copy.tier == tier; });
   }
-  // Adds a copy of a directory, or replaces what is known of the copy on that tier.
-  void put_copy(Copy copy) {
+  // Adds a copy of a directory, or replaces what is known of the copy on that tier. Only for
+  // InodeTable::put_copy(), which also tells a successor.
+  struct Put {
+    bool changed = true;
+    std::vector<Copy> replaced = {};
+  };
+  Put put_copy(Copy copy) {
     const auto at = std::find_if(copies.begin(), copies.end(),
                                  [&](const Copy& c) { return c.tier >= copy.tier; });
     if (at == copies.end() || at->tier != copy.tier) {
       copies.insert(at, std::move(copy));
-    } else if (at->handle != copy.handle || copy.handle.empty()) {
-      *at = std::move(copy);
+      return {};
     }
+    if (at->handle == copy.handle && !copy.handle.empty()) return {false};
+    return {true, {std::exchange(*at, std::move(copy))}};
   }
   // Closes the descriptors that can be opened again.
   void close_descriptors() {
@@ -268,12 +276,31 @@ class Inode {
     Locked state(*this);
     state->name.parent = parent;
     state->name.text = std::move(text);
+    record_name(*state);
   }
   // Records that the kernel knows the inode by this name.
   void set_kernel_name(InodeId parent, std::string_view text) {
     Locked state(*this);
     state->name = {parent, std::string(text),
                    std::chrono::steady_clock::now().time_since_epoch().count()};
+    record_name(*state);
+  }
+  // Whether this is its last known name. A predecessor leaves only a hash of the name.
+  bool is_named(const InodeState& state, InodeId parent, std::string_view text) const {
+    if (state.name.parent != parent) return false;
+    if (!state.name.text.empty() || record_ == nullptr) return state.name.text == text;
+    return record_->name_hash == hash_of_name(text);
+  }
+  bool is_recorded() const { return record_ != nullptr; }
+  // Tells a successor whether a writable mapping may exist; see KernelPages.
+  void record_mapped(bool maybe_mapped) {
+    if (record_ == nullptr) return;
+    const std::uint32_t flag = maybe_mapped ? InodeRecord::kMaybeMapped : 0;
+    record_->type = (record_->type & S_IFMT) | flag;
+  }
+  // Tells a successor which backing id keeps the file in existence. Returns the one before.
+  std::int32_t record_keeper(std::int32_t backing_id) {
+    return record_ == nullptr ? 0 : std::exchange(record_->kept_by, backing_id);
   }
 
   // Accesses that AccessTracker has not passed on yet. The thread that raises new_opens from 0 puts
@@ -296,6 +323,14 @@ class Inode {
  private:
   friend class InodeTable;
 
+  void record_name(const InodeState& state) {
+    if (record_ == nullptr) return;
+    record_->parent = to_number(state.name.parent);
+    record_->name_hash = hash_of_name(state.name.text);
+    record_->kernel_knows_since = state.name.kernel_knows_since;
+  }
+
+  InodeRecord* record_ = nullptr;  // for a successor; set before others can see the inode
   std::uint64_t lookups_ = 0;  // references of the kernel; the lock of InodeTable's shard guards it
   Mutex mutex_;
   InodeState state_ GUARDED_BY(mutex_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/core/inode_table.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -16,17 +18,118 @@ bool is_same(const Inode& inode, const InodeState& state, const Located& found) 
 }
 
 // Updates a known inode with what was just found. False if it is a different file.
-bool refresh(Inode& inode, const std::vector<Located>& found) {
+bool refresh(InodeTable& table, Inode& inode, const std::vector<Located>& found) {
   Inode::Locked state(inode);
   if (!is_same(inode, *state, found[0])) return false;
   if (!inode.is_directory()) return true;
   for (const Located& f : found) {
-    if (f.identity == inode.identity) state->put_copy(copy_from(f));
+    if (f.identity == inode.identity) table.put_copy(inode, *state, copy_from(f));
   }
   return true;
 }
 
 }  // namespace
+
+void InodeTable::record(Inode& inode) {
+  if (handover_ == nullptr) return;
+  InodeRecord* record = handover_->inodes().allocate();
+  if (record == nullptr) return;
+  record->generation = inode.identity.generation;
+  record->type = inode.type;
+  inode.record_ = record;
+  Inode::Locked state(inode);
+  for (Copy& copy : state->copies) copy.record = record_place(inode.id(), copy);
+  // Last, so that a successor does not find an inode without a place.
+  publish(record->inode, to_number(inode.id()));
+}
+
+PlaceRecord* InodeTable::record_place(InodeId id, const Copy& place) {
+  const std::string& handle = place.handle.bytes;
+  if (handover_ == nullptr || handle.empty() || handle.size() > PlaceRecord::kLongestHandle)
+    return nullptr;
+  PlaceRecord* record = handover_->places().allocate();
+  if (record == nullptr) return nullptr;
+  record->slot = static_cast<std::uint8_t>(pool_[place.tier].member().slot);
+  record->handle_size = static_cast<std::uint8_t>(handle.size());
+  handle.copy(record->handle.data(), handle.size());
+  publish(record->inode, to_number(id));
+  return record;
+}
+
+void InodeTable::remove_record(PlaceRecord* record) {
+  if (record != nullptr) handover_->places().release(record);
+}
+
+void InodeTable::put_copy(Inode& inode, InodeState& state, Copy copy) {
+  const InodeState::Put put = state.put_copy(std::move(copy));
+  if (!put.changed) return;
+  for (Copy& each : state.copies) {
+    if (each.record == nullptr) each.record = record_place(inode.id(), each);
+  }
+  for (const Copy& each : put.replaced) remove_record(each.record);
+}
+
+void InodeTable::erase_copies(InodeState& state, const std::function<bool(const Copy&)>& which) {
+  std::erase_if(state.copies, [&](const Copy& copy) {
+    if (!which(copy)) return false;
+    remove_record(copy.record);
+    return true;
+  });
+}
+
+void InodeTable::inherit() {
+  if (handover_ == nullptr) return;
+  handover_->inodes().inherit([&](InodeRecord& record) {
+    const InodeId id{record.inode};
+    auto inode = std::make_shared<Inode>(Identity{id, record.generation}, record.type & S_IFMT);
+    inode->record_ = &record;
+    inode->lookups_ = record.lookups;
+    Inode::Locked state(*inode);
+    state->name = {InodeId{record.parent}, {}, record.kernel_knows_since};
+    // Unknown, so assume what is safe: large, and with old pages and attributes in the kernel.
+    state->size_hint = ~std::uint64_t{0};
+    state->pages.stale = true;
+    state->pages.maybe_mapped = (record.type & InodeRecord::kMaybeMapped) != 0;
+    state->pages.kernel_mtime = -1;
+    Shard& s = shard(id);
+    MutexLock lock(s.mutex);
+    s.inodes[record.inode] = inode;
+  });
+  inherit_places();
+  std::vector<InodeId> lost;
+  for_each([&](Inode& inode) {
+    Inode::Locked state(inode);
+    std::sort(state->copies.begin(), state->copies.end(),
+              [](const Copy& a, const Copy& b) { return a.tier < b.tier; });
+    if (state->copies.empty()) lost.push_back(inode.id());
+    if (inode.is_directory() || state->copies.size() < 2) return;
+    // The predecessor was moving the file. The move has been finished or undone since.
+    const std::vector<Copy> both = state->copies;
+    erase_copies(*state, [&](const Copy& copy) { return !is_there(inode, copy); });
+    if (state->copies.empty()) state->copies.push_back(both[0]);
+  });
+  for (const InodeId id : lost) forget(id, ~std::uint64_t{0});
+}
+
+void InodeTable::inherit_places() {
+  handover_->places().inherit([&](PlaceRecord& record) {
+    const Tier* tier = pool_.by_slot(record.slot);
+    const InodePtr inode = tier == nullptr ? nullptr : find(InodeId{record.inode});
+    if (!inode) return;  // unused until the mount ends
+    Copy copy{
+        tier->index(), {std::string(record.handle.data(), record.handle_size)}, nullptr, &record};
+    Inode::Locked state(*inode);
+    state->copies.push_back(std::move(copy));
+  });
+}
+
+bool InodeTable::is_there(const Inode& inode, const Copy& copy) const {
+  const Tier& tier = pool_[copy.tier];
+  const auto opened = tier.open(copy.handle, O_PATH);
+  if (!opened) return opened.error().code != ESTALE;
+  const auto there = tier.identify(opened->get(), "");
+  return there && there->identity == inode.identity;
+}
 
 InodePtr InodeTable::find(InodeId id) const {
   const Shard& s = shard(id);
@@ -58,7 +161,7 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
       Inode::Locked state(*slot);
       state->copies.reserve(found.size());
       for (const Located& f : found) state->copies.push_back(copy_from(f));
-    } else if (!refresh(*slot, found)) {
+    } else if (!refresh(*this, *slot, found)) {
       // Another file has this identity: it moved to another tier, and the inode number and
       // generation that it had here were reused. The new file gets a number of its own.
       const Identity displaced =
@@ -67,6 +170,7 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
       identity = displaced;
       continue;
     }
+    if (slot->lookups_ == 0) record(*slot);
     ++slot->lookups_;
     Inode::Locked state(*slot);
     const struct stat& st = found[0].st;
@@ -80,6 +184,10 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
     }
     if (who == LookupBy::Kernel)
       state->name.kernel_knows_since = std::chrono::steady_clock::now().time_since_epoch().count();
+    if (slot->record_ != nullptr) {
+      slot->record_->lookups = static_cast<std::uint32_t>(slot->lookups_);
+      slot->record_name(*state);
+    }
     return slot;
   }
 }
@@ -100,9 +208,15 @@ void InodeTable::forget(InodeId id, std::uint64_t count) {
     if (found == s.inodes.end() || id == kRootId) return;
     Inode& inode = *found->second;
     inode.lookups_ -= std::min(inode.lookups_, count);
+    if (inode.record_ != nullptr)
+      inode.record_->lookups = static_cast<std::uint32_t>(inode.lookups_);
     if (inode.lookups_ != 0) return;
     last = std::move(found->second);
     s.inodes.erase(found);
+    Inode::Locked state(*last);
+    if (inode.record_ != nullptr)
+      handover_->inodes().release(std::exchange(inode.record_, nullptr));
+    for (Copy& copy : state->copies) remove_record(std::exchange(copy.record, nullptr));
   }
   // Others may still refer to the inode, but a descriptor would keep the blocks of a deleted file.
   // `copies` closes the descriptors after the locks are released, because closing can take long.

@@ -16,7 +16,9 @@ namespace sluice {
 
 class InodeTable {
  public:
-  explicit InodeTable(const Pool& pool) : pool_(pool) {}
+  // `handover`: where a successor finds the inodes; may be nullptr.
+  explicit InodeTable(const Pool& pool, Handover* handover = nullptr)
+      : pool_(pool), handover_(handover) {}
 
   // nullptr if the kernel does not refer to `id`.
   InodePtr find(InodeId id) const;
@@ -28,6 +30,16 @@ class InodeTable {
   enum class LookupBy { Kernel, Daemon };  // only Kernel: the kernel learns this name
   InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
                   LookupBy who = LookupBy::Kernel);
+
+  // Restores the inodes that a predecessor left. REQUIRES: nobody uses the table yet.
+  void inherit();
+  // Change the copies of an inode, and tell a successor. REQUIRES: the inode is locked.
+  void put_copy(Inode& inode, InodeState& state, Copy copy);
+  void erase_copies(InodeState& state, const std::function<bool(const Copy&)>& which);
+  // Tells a successor that the file may soon be at `place`, too. Returns the record, to be removed
+  // or to become that of the copy.
+  PlaceRecord* record_place(InodeId id, const Copy& place);
+  void remove_record(PlaceRecord* record);
 
   // Adds the root. The kernel never looks it up and never forgets it.
   void add_root(const InodePtr& root);
@@ -48,7 +60,12 @@ class InodeTable {
   }
   Shard& shard(InodeId id) { return const_cast<Shard&>(std::as_const(*this).shard(id)); }
 
+  void record(Inode& inode);
+  void inherit_places();
+  bool is_there(const Inode& inode, const Copy& copy) const;
+
   const Pool& pool_;
+  Handover* const handover_;
   std::array<Shard, 64> shards_;
 };
 

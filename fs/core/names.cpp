@@ -188,9 +188,15 @@ void Names::keep_open_after_unlink(const Located& victim) {
   // If descriptors are scarce, none is kept. An open may then fail with ESTALE, and the kernel
   // looks the name up again.
   if (!fd || parts_.descriptors.is_scarce(fd->get())) return;
-  Inode::Locked state(*file);
-  if (state->place().handle == victim.handle)
-    state->copies[0].fd = std::make_shared<UniqueFd>(*std::move(fd));
+  const auto kept = std::make_shared<UniqueFd>(*std::move(fd));
+  bool is_served = false;
+  {
+    Inode::Locked state(*file);
+    if (state->place().handle != victim.handle) return;
+    state->copies[0].fd = kept;
+    is_served = state->open && !state->open->passthrough;
+  }
+  if (is_served) parts_.descriptors.keep_in_existence(*file, kept->get());
 }
 
 // A removed directory can still be the working directory of a process, and can then be reached only
@@ -262,7 +268,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
       if (const InodePtr known = parts_.table.find(copy->identity.id)) {
         Inode::Locked state(*known);
         // Forget the copies that were removed before this one failed.
-        std::erase_if(state->copies, [&](const Copy& c) {
+        parts_.table.erase_copies(*state, [&](const Copy& c) {
           return std::any_of(found.rbegin(), copy,
                              [&](const Located& gone) { return gone.tier == c.tier; });
         });

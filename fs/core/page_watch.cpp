@@ -10,6 +10,7 @@ namespace sluice {
 
 void PageWatch::watch(const InodePtr& inode, InodeState& state) {
   state.pages.maybe_mapped = true;
+  inode->record_mapped(true);
   if (std::exchange(state.pages.is_watched, true)) return;
   MutexLock lock(mutex_);
   mapped_.push_back(inode);
@@ -23,7 +24,10 @@ bool PageWatch::is_still_mapped(const InodePtr& inode) {
   // Without leases (no CAP_LEASE, or no support on the tier), assume that it is mapped.
   if (::fcntl((*fd)->get(), F_SETLEASE, F_RDLCK) < 0) return true;
   ::fcntl((*fd)->get(), F_SETLEASE, F_UNLCK);
-  if (!state->open || state->open->mappers == 0) state->pages.maybe_mapped = false;
+  if (!state->open || state->open->mappers == 0) {
+    state->pages.maybe_mapped = false;
+    inode->record_mapped(false);
+  }
   return false;
 }
 

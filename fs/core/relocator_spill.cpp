@@ -199,7 +199,11 @@ Result<void> Relocator::switch_open_file(Switch& change, bool named) {
     change.original = file->place();
     const Located& there = change.copy->located;
     parts_.times.moved_while_written(*file, change.original.tier, change.source->get(), change.to);
-    set_place(*file, Copy{change.to, there.handle, there.pinned}, change.reader, change.writer);
+    Copy place{change.to, there.handle, there.pinned};
+    place.record = parts_.table.record_place(file->id(), place);
+    set_place(*file, place, change.reader, change.writer);
+    parts_.table.remove_record(change.original.record);
+    parts_.descriptors.keep_in_existence(*file, change.reader->get());
     parts_.names.note_switch();
     return {};
   }

@@ -62,6 +62,13 @@ void Relocator::set_place(Inode& file, const Copy& place, SharedFd reader, Share
 std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& changes) {
   std::vector<std::vector<Step>> intents;
   for (const Switch* change : changes) intents.push_back(change->steps);
+  // A successor must know both places: it finishes the move and looks which file is left.
+  std::vector<PlaceRecord*> records;
+  for (const Switch* change : changes) {
+    const Located& there = change->copy->located;
+    records.push_back(
+        parts_.table.record_place(change->file->id(), {change->to, there.handle, {}}));
+  }
   const SharedLock no_replay(intents_);
   std::int64_t last_ctime = 0;
   const auto copy_has_names = [&](std::size_t i) {
@@ -75,7 +82,7 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
           last_ctime, parts_.times.moved(*change.file, change.original.tier, change.source->get(),
                                          change.to, change.copy->fd.get()));
     }
-    set_place(*change.file, Copy{change.to, there.handle, there.pinned}, change.reader,
+    set_place(*change.file, Copy{change.to, there.handle, there.pinned, records[i]}, change.reader,
               change.writer);
     parts_.names.note_switch();
   };
@@ -98,7 +105,11 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
     const Switch& change = *changes[i];
     results.push_back(ends ? (*ends)[i].result : ends.error());
     if (!results[i]) set_place(*change.file, change.original, nullptr, change.original_writer);
-    if (ends && !(*ends)[i].is_finished) remember_unfinished(change, (*ends)[i]);
+    if (ends && !(*ends)[i].is_finished) {
+      remember_unfinished(change, (*ends)[i]);
+    } else {
+      parts_.table.remove_record(results[i] ? change.original.record : records[i]);
+    }
     parts_.names.note_switch();
   }
   return results;

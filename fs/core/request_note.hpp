@@ -8,7 +8,8 @@
 //   remember(Fact::Victim, to_number(found.identity.id));
 //   ::unlinkat(...)
 //
-// Notes are kept in memory that outlives the daemon (fs/core/handover.hpp), so a fact costs a store.
+// Notes are kept in memory that outlives the daemon (fs/core/handover.hpp), so a fact costs a
+// store.
 //
 // Threads: a note belongs to the thread that answers the request. The functions use the note that
 // CurrentNote has set for the calling thread; without one, remember() does nothing.
@@ -41,6 +42,11 @@ namespace detail {
 inline thread_local RequestNote* current_note = nullptr;
 inline thread_local bool is_repeated = false;
 }  // namespace detail
+
+// The kernel's number of the request that the calling thread answers; 0: it is not known.
+inline std::uint64_t current_request() {
+  return detail::current_note == nullptr ? 0 : detail::current_note->unique;
+}
 
 // True if an earlier daemon took this request from the kernel and ended before it answered.
 inline bool is_repeated() { return detail::is_repeated; }

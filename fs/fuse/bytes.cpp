@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kMaxRead = 1 << 20;
 
-// The buffer for a read that does not come from a ring. A new one is allocated if another thread
-// still uses the last one for a request that had to wait.
+// The buffer for a read. A new one is allocated if another thread still uses the last one for a
+// request that had to wait.
 std::shared_ptr<char[]> read_buffer() noexcept {
   static thread_local std::shared_ptr<char[]> buffer;
   try {
@@ -27,27 +27,19 @@ std::shared_ptr<char[]> read_buffer() noexcept {
 
 void ll_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
              fuse_file_info* info) {
-  char* target = nullptr;
-  std::size_t room = 0;
-  std::shared_ptr<char[]> own;
-  // A request from a ring has its own buffer until it is answered; reading into it saves a copy.
-  if (!fuse_req_is_uring(request) || fuse_req_get_payload(request, &target, &room, nullptr) != 0 ||
-      room < size) {
-    own = read_buffer();
-    target = own.get();
-    if (target == nullptr || size > kMaxRead) {
-      fuse_reply_err(request, target == nullptr ? ENOMEM : EINVAL);
-      return;
-    }
+  const std::shared_ptr<char[]> buffer = read_buffer();
+  if (!buffer || size > kMaxRead) {
+    fuse_reply_err(request, buffer ? EINVAL : ENOMEM);
+    return;
   }
   Filesystem& fs = filesystem(request, FUSE_READ);
   answer_or_defer(
       request,
-      [&fs, inode, own, target, size, offset, flags = info->flags] {
-        return fs.files().read(InodeId{inode}, target, size, offset, flags);
+      [&fs, inode, buffer, size, offset, flags = info->flags] {
+        return fs.files().read(InodeId{inode}, buffer.get(), size, offset, flags);
       },
-      [request, own, target](const Result<std::size_t>& got) {
-        fuse_reply_buf(request, target, *got);
+      [request, buffer](const Result<std::size_t>& got) {
+        fuse_reply_buf(request, buffer.get(), *got);
       });
 }
 
@@ -57,17 +49,10 @@ void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std:
                   off_t offset, const std::optional<Caller>& strip_suid, WriteTo where) noexcept {
   try {
     Filesystem& fs = session(request).filesystem();
-    // The buffer of a ring request is valid until the reply. Any other is valid only until this
-    // callback returns.
-    std::string_view rest = data.substr(put);
-    std::shared_ptr<const std::string> own;
-    if (!fuse_req_is_uring(request)) {
-      own = std::make_shared<const std::string>(rest);
-      rest = *own;
-    }
-    const auto go_on = [&fs, inode, put, rest, own, offset, strip_suid,
-                        where]() -> Result<std::size_t> {
-      const auto more = fs.files().write(inode, rest.data(), rest.size(),
+    // The kernel's data is valid only until this callback returns.
+    const auto rest = std::make_shared<const std::string>(data.substr(put));
+    const auto go_on = [&fs, inode, put, rest, offset, strip_suid, where]() -> Result<std::size_t> {
+      const auto more = fs.files().write(inode, rest->data(), rest->size(),
                                          offset + static_cast<off_t>(put), strip_suid, where);
       if (!more && put == 0) return more.error();
       return put + (more ? *more : 0);
@@ -90,7 +75,6 @@ void ll_write(fuse_req_t request, fuse_ino_t inode, const char* data, std::size_
     appends = fs.files().is_append_only(InodeId{inode});
   const WriteTo where = appends ? WriteTo::End : WriteTo::Offset;
   const auto strip_suid = stripped(request, info->kill_suidgid != 0);
-  const NotCancelled whole;
   const auto write = [&] {
     const NoWaiting now;
     return fs.files().write(InodeId{inode}, data, size, offset, strip_suid, where);

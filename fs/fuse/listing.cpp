@@ -8,18 +8,42 @@
 namespace sluice {
 namespace {
 
+void close_directory(fuse_req_t request, std::uint64_t handle) {
+  session(request).open_handles().remove(OpenId::from_wire(handle));
+  session(request).directories().remove(handle);
+}
+
 void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   answer(
       request,
       [&] { return filesystem(request, FUSE_OPENDIR).names().open_directory(InodeId{inode}); },
       [&](Result<std::unique_ptr<DirectoryStream>>& stream) {
-        info->fh = session(request).directories().add(*std::move(stream));
+        const auto open =
+            session(request).open_handles().add({.inode = InodeId{inode}, .is_directory = true});
+        if (!open) {
+          fuse_reply_err(request, open.error().code);
+          return;
+        }
+        info->fh = open->to_wire();
+        session(request).directories().add(info->fh, *std::move(stream));
         // The kernel caches the listing and drops it when a name in the directory changes.
         info->cache_readdir = 1;
         info->keep_cache = 1;
-        if (fuse_reply_open(request, info) == -ENOENT)
-          session(request).directories().remove(info->fh);
+        if (fuse_reply_open(request, info) == -ENOENT) close_directory(request, info->fh);
       });
+}
+
+// The stream of an open directory. If a predecessor opened it, this daemon has none yet.
+std::shared_ptr<DirectoryStream> stream_of(fuse_req_t request, fuse_ino_t inode,
+                                           std::uint64_t handle) noexcept try {
+  Session& s = session(request);
+  if (auto stream = s.directories().find(handle)) return stream;
+  const auto open = s.open_handles().find(OpenId::from_wire(handle));
+  if (!open || !open->is_directory) return nullptr;
+  auto stream = s.filesystem().names().open_directory(InodeId{inode});
+  return stream ? s.directories().add(handle, *std::move(stream)) : nullptr;
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 // The reply to a readdir: a buffer of directory entries.
@@ -52,10 +76,10 @@ void answer_listing(fuse_req_t request, DirectoryStream* stream, List list) noex
   }
 }
 
-void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
+void ll_readdir(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
                 fuse_file_info* info) {
   session(request).count(FUSE_READDIR);
-  const auto stream = session(request).directories().find(info->fh);
+  const auto stream = stream_of(request, inode, info->fh);
   answer_listing(request, stream.get(), [request, stream, size, offset]() -> Result<Listing> {
     Listing out(size);
     const auto take = [&](const DirectoryStream::Item& item) {
@@ -79,7 +103,7 @@ void ll_readdir(fuse_req_t request, fuse_ino_t, std::size_t size, off_t offset,
 void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
                     fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
-  const auto stream = session(request).directories().find(info->fh);
+  const auto stream = stream_of(request, inode, info->fh);
   answer_listing(
       request, stream.get(), [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
         Listing out(size);
@@ -111,7 +135,7 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
 
 void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
   session(request).count(FUSE_RELEASEDIR);
-  session(request).directories().remove(info->fh);
+  close_directory(request, info->fh);
   fuse_reply_err(request, 0);
 }
 

@@ -12,14 +12,36 @@ namespace {
 
 constexpr auto kStatx = static_cast<fuse_opcode>(52);  // newer than Debian 12's linux/fuse.h
 
-void fill(fuse_req_t request, fuse_file_info& info, const Opened& opened) {
-  info.fh = session(request).gpu().opened(info.flags).to_wire();
+// Records the open and fills the reply. ENFILE if too many files are open.
+Result<void> fill(fuse_req_t request, InodeId inode, fuse_file_info& info, const Opened& opened) {
+  info.fh = SLUICE_TRY(session(request).open_handles().add({.inode = inode,
+                                                            .flags = info.flags,
+                                                            .backing_id = opened.backing_id,
+                                                            .direct = opened.direct}))
+                .to_wire();
   info.backing_id = opened.backing_id;
   info.keep_cache = opened.backing_id == 0 && opened.keep_pages;
   info.direct_io = opened.direct;
   // A close has nothing to wait for: the kernel keeps the locks itself, and the daemon delays no
   // writes.
   info.noflush = 1;
+  return {};
+}
+
+// Replies as the predecessor would have: it opened the file and died before the reply.
+bool fill_from_predecessor(fuse_req_t request, fuse_file_info& info) {
+  const auto known = session(request).open_handles().of_current_request();
+  if (!known) return false;
+  info.fh = known->first.to_wire();
+  info.backing_id = known->second.backing_id;
+  info.direct_io = known->second.direct;
+  info.noflush = 1;
+  return true;
+}
+
+void close_again(fuse_req_t request, InodeId inode, const fuse_file_info& info) {
+  session(request).open_handles().remove(OpenId::from_wire(info.fh));
+  session(request).filesystem().files().release(inode, info.flags);
 }
 
 void ll_init(void* userdata, fuse_conn_info* connection) {
@@ -191,40 +213,61 @@ void ll_rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino
 }
 
 void reply_created(fuse_req_t request, const std::pair<Entry, Opened>& made, fuse_file_info& info) {
-  fill(request, info, made.second);
+  const InodeId id = made.first.id;
+  Filesystem& fs = session(request).filesystem();
+  const bool is_known = fill_from_predecessor(request, info);
+  const auto filled = is_known ? Result<void>() : fill(request, id, info, made.second);
+  if (!filled) {
+    fs.files().release(id, info.flags);
+    fs.names().forget(id, 1);
+    fuse_reply_err(request, filled.error().code);
+    return;
+  }
   const fuse_entry_param out = to_wire(made.first);
   if (fuse_reply_create(request, &out, &info) == -ENOENT) {
     // The request was interrupted: the kernel has neither counted the lookup nor opened the file.
-    session(request).filesystem().files().release(made.first.id, info.flags);
-    session(request).filesystem().names().forget(made.first.id, 1);
+    close_again(request, id, info);
+    fs.names().forget(id, 1);
   }
+}
+
+// Creates a file by calling `create`, unless the predecessor has done that and recorded it.
+template <typename Create>
+void answer_created(fuse_req_t request, fuse_file_info* info, Create create) noexcept {
+  answer(
+      request,
+      [&]() -> Result<std::pair<Entry, Opened>> {
+        const auto known = session(request).open_handles().of_current_request();
+        if (!known) return create();
+        // Looking "." up counts a lookup, as the reply does.
+        return std::pair(
+            SLUICE_TRY(session(request).filesystem().names().lookup(known->second.inode, ".")),
+            Opened{});
+      },
+      [&](const auto& made) { reply_created(request, *made, *info); });
 }
 
 void ll_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
                fuse_file_info* info) {
-  answer(
-      request,
-      [&] {
-        return filesystem(request, FUSE_CREATE)
-            .files()
-            .create(InodeId{parent}, name, mode, info->flags, caller(request));
-      },
-      [&](const auto& made) { reply_created(request, *made, *info); });
+  Filesystem& fs = filesystem(request, FUSE_CREATE);
+  answer_created(request, info, [&] {
+    return fs.files().create(InodeId{parent}, name, mode, info->flags, caller(request));
+  });
 }
 
 void ll_tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* info) {
-  answer(
-      request,
-      [&] {
-        return filesystem(request, FUSE_TMPFILE)
-            .files()
-            .create_unnamed(InodeId{parent}, mode, info->flags, caller(request));
-      },
-      [&](const auto& made) { reply_created(request, *made, *info); });
+  Filesystem& fs = filesystem(request, FUSE_TMPFILE);
+  answer_created(request, info, [&] {
+    return fs.files().create_unnamed(InodeId{parent}, mode, info->flags, caller(request));
+  });
 }
 
 void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_OPEN);
+  if (fill_from_predecessor(request, *info)) {
+    fuse_reply_open(request, info);
+    return;
+  }
   answer_or_defer(
       request,
       [&fs, inode, flags = info->flags, opener = fuse_req_ctx(request)->pid,
@@ -232,15 +275,25 @@ void ll_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
         return fs.files().open(InodeId{inode}, flags, opener, strip_suid);
       },
       [request, &fs, inode, answer = *info](const Result<Opened>& opened) mutable {
-        fill(request, answer, *opened);
-        if (fuse_reply_open(request, &answer) == -ENOENT)
+        if (const auto filled = fill(request, InodeId{inode}, answer, *opened); !filled) {
           fs.files().release(InodeId{inode}, answer.flags);
+          fuse_reply_err(request, filled.error().code);
+        } else if (fuse_reply_open(request, &answer) == -ENOENT) {
+          close_again(request, InodeId{inode}, answer);
+        }
       });
 }
 
 void ll_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  session(request).gpu().released(OpenId::from_wire(info->fh));
-  filesystem(request, FUSE_RELEASE).files().release(InodeId{inode}, info->flags);
+  const OpenId id = OpenId::from_wire(info->fh);
+  session(request).gpu().released(id);
+  Filesystem& fs = filesystem(request, FUSE_RELEASE);
+  // The record goes first: a successor must not believe in a backing id that is gone. If there is
+  // no record, a predecessor has closed the file.
+  if (session(request).open_handles().find(id)) {
+    session(request).open_handles().remove(id);
+    fs.files().release(InodeId{inode}, info->flags);
+  }
   fuse_reply_err(request, 0);
 }
 

@@ -3,19 +3,24 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <cstdarg>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
+#include "fs/fuse/noted_request.hpp"
 #include "fs/fuse/operations.hpp"
 
 namespace sluice {
@@ -30,7 +35,12 @@ struct BackingMap {
 constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
 constexpr unsigned long kBackingClose = _IOW(229, 2, std::uint32_t);
 
-constexpr const char* kEnableUring = "/sys/module/fuse/parameters/enable_uring";
+// Also from Linux 6.9. The kernel sends the requests again that were taken and not answered.
+constexpr int kNotifyResend = 7;
+constexpr std::uint64_t kUniqueResend = std::uint64_t{1} << 63;
+
+// What a request may be at most: a write of 1 MiB and its headers.
+constexpr std::size_t kLargestRequest = (1 << 20) + 4096;
 
 void forward_log(fuse_log_level level, const char* format, va_list arguments) {
   std::array<char, 1024> text{};
@@ -46,31 +56,6 @@ void forward_log(fuse_log_level level, const char* format, va_list arguments) {
   }
 }
 
-// FUSE over io_uring is off in the kernel until the administrator turns it on. Mounting with
-// io_uring = true does that.
-Feature enable_io_uring() {
-  const UniqueFd fd(::open(kEnableUring, O_RDWR | O_CLOEXEC));
-  if (!fd) {
-    return {false, errno == ENOENT ? "the kernel has no FUSE-over-io_uring (Linux 6.14 and later)"
-                                   : std::string("can't enable it: ") + std::strerror(errno)};
-  }
-  char now = 0;
-  if (::pread(fd.get(), &now, 1, 0) == 1 && now == 'Y') return {true, ""};
-  if (::pwrite(fd.get(), "Y", 1, 0) != 1)
-    return {false, std::string("can't enable it: ") + std::strerror(errno)};
-  log::get().info("enabled FUSE-over-io_uring: parameter={}", kEnableUring);
-  return {true, ""};
-}
-
-// The entries of each io_uring queue; there is one queue per core. With libfuse's default of 8, a
-// few users who wait for a disk would block all other requests from that core. An entry takes a
-// megabyte of address space. It takes memory only when a large request first uses it.
-unsigned queue_depth() {
-  constexpr unsigned kLeast = 16, kMost = 128, kTotal = 1024;
-  const auto cores = static_cast<unsigned>(std::max(::get_nprocs_conf(), 1));
-  return std::clamp(kTotal / cores, kLeast, kMost);
-}
-
 // One option of -o in the syntax of libfuse.
 std::string option_value(std::string_view word) {
   std::string out;
@@ -80,6 +65,49 @@ std::string option_value(std::string_view word) {
   }
   return out;
 }
+
+// While it exists, SIGTERM, SIGINT and SIGHUP call a function, in a thread of its own.
+class ExitSignals {
+ public:
+  explicit ExitSignals(std::function<void()> call)
+      : wake_(::eventfd(0, EFD_CLOEXEC)), thread_([this, call = std::move(call)] {
+          begin_thread("sluice-signals");
+          std::uint64_t count = 0;
+          while (::read(wake_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+          }
+          if (!ends_) call();
+        }) {
+    wake_fd = wake_.get();
+    struct sigaction action {};
+    action.sa_handler = [](int) { wake(); };
+    action.sa_flags = SA_RESTART;
+    for (std::size_t i = 0; i < kSignals.size(); ++i)
+      ::sigaction(kSignals[i], &action, &before_[i]);
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+  ~ExitSignals() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i)
+      ::sigaction(kSignals[i], &before_[i], nullptr);
+    ends_ = true;
+    wake();
+    thread_.join();
+  }
+  ExitSignals(const ExitSignals&) = delete;
+  ExitSignals& operator=(const ExitSignals&) = delete;
+
+ private:
+  static constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
+  static void wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_fd, &one, sizeof one);
+  }
+
+  static inline std::atomic<int> wake_fd{-1};
+  UniqueFd wake_;
+  std::atomic<bool> ends_{false};
+  std::array<struct sigaction, kSignals.size()> before_{};
+  std::thread thread_;
+};
 
 // The directory in which the kernel shows the requests of the mount. Not found by stat(), because
 // no thread answers requests yet.
@@ -120,50 +148,64 @@ std::string libfuse_version() {
   return fuse_pkgversion() + where;
 }
 
-Result<std::unique_ptr<Session>> Session::mount(const Settings& settings) {
-  auto session = std::unique_ptr<Session>(new Session(settings));
+// libfuse's session: it decodes and encodes.
+Result<void> Session::make_session() {
   fuse_set_log_func(forward_log);
-  ::sched_getaffinity(0, sizeof(cpu_set_t), &session->allowed_cores_);
-
   {
-    MutexLock lock(session->mutex_);
-    session->io_uring_ = settings.io_uring ? enable_io_uring()
-                                           : Feature{false, "turned off by debug option io_uring"};
-    session->passthrough_ = {false, settings.passthrough
-                                        ? "the kernel has no FUSE passthrough (Linux 6.9 and later)"
-                                        : "turned off by debug option passthrough"};
+    MutexLock lock(mutex_);
+    passthrough_ = {false, settings_.passthrough
+                               ? "the kernel has no FUSE passthrough (Linux 6.9 and later)"
+                               : "turned off by debug option passthrough"};
   }
-
   // suid,dev: as on any filesystem that root mounts; libfuse's default forbids both. The user's
   // options come last and win.
   std::string options = "default_permissions,allow_other,suid,dev,subtype=sluice,fsname=" +
-                        option_value(settings.name);
-  if (session->io_uring().on) {
-    options += ",io_uring,io_uring_q_depth=" + std::to_string(queue_depth());
-    session->most_lent_ = queue_depth() * 7 / 8;
-  }
-  if (!settings.options.empty()) options += "," + settings.options;
+                        option_value(settings_.name);
+  if (!settings_.options.empty()) options += "," + settings_.options;
   std::vector<std::string> words{"sluice", "-o", options};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   fuse_args args = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
-
-  session->session_ =
-      fuse_session_new(&args, &fuse_operations(), sizeof(fuse_lowlevel_ops), session.get());
+  session_ = fuse_session_new(&args, &fuse_operations(), sizeof(fuse_lowlevel_ops), this);
   fuse_opt_free_args(&args);
-  if (session->session_ == nullptr) {
-    return Error{EINVAL, "mount", "the mount options are not understood: -o " + settings.options};
+  if (session_ == nullptr) {
+    return Error{EINVAL, "mount", "the mount options are not understood: -o " + settings_.options};
   }
-  if (fuse_session_mount(session->session_, settings.mountpoint.c_str()) != 0) {
+  return {};
+}
+
+// Mounts, or gets the /dev/fuse of an existing mount if `where` is /dev/fd/N. libfuse then writes
+// replies there.
+Result<void> Session::attach(const std::string& where) {
+  if (fuse_session_mount(session_, where.c_str()) != 0) {
     const int code = errno;
     return Error{code, "mount",
-                 "can't mount on " + settings.mountpoint + ": " + std::strerror(code) +
+                 "can't mount on " + settings_.mountpoint + ": " + std::strerror(code) +
                      "; is /dev/fuse there?"};
   }
-  session->mounted_ = true;
-  session->connection_ = open_connection(settings.mountpoint);
+  mounted_ = true;
+  loop_ = std::make_unique<DeviceLoop>(device(), kLargestRequest,
+                                       [this](std::span<std::byte> request) { take(request); });
+  connection_ = open_connection(settings_.mountpoint);
+  return {};
+}
+
+Result<std::unique_ptr<Session>> Session::mount(const Settings& settings, Handover& handover) {
+  auto session = std::unique_ptr<Session>(new Session(settings, handover));
+  SLUICE_TRY(session->make_session());
+  SLUICE_TRY(session->attach(settings.mountpoint));
   return session;
 }
+
+Result<std::unique_ptr<Session>> Session::take_over(const Settings& settings, Handover& handover,
+                                                    UniqueFd device) {
+  auto session = std::unique_ptr<Session>(new Session(settings, handover));
+  SLUICE_TRY(session->make_session());
+  SLUICE_TRY(session->attach("/dev/fd/" + std::to_string(device.release())));
+  return session;
+}
+
+int Session::device() const { return fuse_session_fd(session_); }
 
 unsigned Session::waiting() const {
   if (!connection_) return 0;
@@ -178,27 +220,59 @@ unsigned Session::waiting() const {
 
 Session::~Session() {
   if (session_ == nullptr) return;
-  if (mounted_) fuse_session_unmount(session_);
+  if (mounted_) ::umount2(settings_.mountpoint.c_str(), MNT_DETACH);
   fuse_session_destroy(session_);
 }
 
-bool Session::run(Filesystem& filesystem, GpuService& gpu) {
+// Brings libfuse to the state that INIT left in the predecessor, restores what was open, and asks
+// the kernel for the requests that the predecessor did not answer.
+void Session::inherit() {
+  // The kernel ignores the second reply to INIT. Empty: the predecessor died before the first.
+  std::vector<std::byte> init = handover_.init();
+  if (!init.empty()) take(init);
+  filesystem_->inherit();
+  open_handles_.inherit([this](const OpenHandles::Open& open) {
+    if (!open.is_directory)
+      filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
+  });
+  fuse_out_header resend{};
+  resend.len = sizeof resend;
+  resend.error = kNotifyResend;
+  if (::write(device(), &resend, sizeof resend) < 0)
+    log::get().error("requests of the last daemon are lost: why={}", std::strerror(errno));
+  drop_all_names();
+}
+
+void Session::take(std::span<std::byte> request) {
+  fuse_in_header header;
+  std::memcpy(&header, request.data(), sizeof header);
+  if (header.opcode == FUSE_INIT) handover_.set_init(request);
+  const NotedRequest noted(handover_, header.unique & ~kUniqueResend, header.opcode,
+                           (header.unique & kUniqueResend) != 0);
+  fuse_buf buffer{};
+  buffer.size = request.size();
+  buffer.mem = request.data();
+  fuse_session_process_buf(session_, &buffer);
+}
+
+Session::End Session::run(Filesystem& filesystem, GpuService& gpu) {
   filesystem_ = &filesystem;
   gpu_ = &gpu;
-  if (fuse_set_signal_handlers(session_) != 0) return false;
-  fuse_loop_config* config = fuse_loop_cfg_create();
-  // For requests that do not come through io_uring: enough threads for slow and fast disks.
-  fuse_loop_cfg_set_max_threads(config, 32);
-  fuse_loop_cfg_set_idle_threads(config, 4);
   slow_requests_ = std::make_unique<SlowRequests>();
-  const int result = fuse_session_loop_mt(session_, config);
-  fuse_loop_cfg_destroy(config);
+  if (handover_.is_inherited()) inherit();
+  const ExitSignals signals([this] { loop_->stop(); });
+  const bool ok = loop_->run();
   slow_requests_.reset();  // no request is answered any more
-  fuse_remove_signal_handlers(session_);
-  fuse_session_unmount(session_);
-  mounted_ = false;
-  // A positive result is the signal that ended the session.
-  return result >= 0;
+  if (hands_over_) {
+    mounted_ = false;  // it belongs to the successor
+    return End::HandedOver;
+  }
+  return ok ? End::Unmounted : End::Failed;
+}
+
+void Session::hand_over() {
+  hands_over_ = true;
+  loop_->stop();
 }
 
 void Session::negotiate(fuse_conn_info& connection) {
@@ -220,30 +294,27 @@ void Session::negotiate(fuse_conn_info& connection) {
   // `ls -l`, `find` and rsync then look up the rest one by one. If the attributes are not used,
   // they cost something once, because the kernel caches the listing.
   fuse_unset_feature_flag(&connection, FUSE_CAP_READDIRPLUS_AUTO);
+  // No request is ever interrupted, and libfuse then needs no list of all requests.
+  connection.no_interrupt = 1;
   MutexLock lock(mutex_);
-  if (settings_.passthrough && want(FUSE_CAP_PASSTHROUGH)) {
-    // Tiers are plain filesystems, and other filesystems (overlayfs) may be stacked on ours.
-    connection.max_backing_stack_depth = FUSE_BACKING_STACKED_UNDER;
+  // Also without passthrough, because backing files keep open files without names in existence.
+  const bool can_pass = want(FUSE_CAP_PASSTHROUGH);
+  // Tiers are plain filesystems, and other filesystems (overlayfs) may be stacked on ours.
+  if (can_pass) connection.max_backing_stack_depth = FUSE_BACKING_STACKED_UNDER;
+  if (can_pass && settings_.passthrough) {
     passthrough_ = {true, ""};
   } else {
     filesystem_->files().serve_everything();
   }
-  if (io_uring_.on && !(connection.capable_ext & FUSE_CAP_OVER_IO_URING)) {
-    io_uring_ = {false, "the kernel does not offer it"};
-  }
-  log::get().info("mounted: mountpoint={} protocol={}.{} passthrough={} io_uring={}",
+  log::get().info("{}: mountpoint={} protocol={}.{} passthrough={}",
+                  handover_.is_inherited() ? "took over the mount" : "mounted",
                   settings_.mountpoint, connection.proto_major, connection.proto_minor,
-                  passthrough_.on, io_uring_.on);
+                  passthrough_.on);
 }
 
 Feature Session::passthrough() const {
   MutexLock lock(mutex_);
   return passthrough_;
-}
-
-Feature Session::io_uring() const {
-  MutexLock lock(mutex_);
-  return io_uring_;
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Session::request_counts() const {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Session is the daemon's end of one FUSE mount. It mounts, answers requests until the mount is
-// removed, and reports which features of the kernel are in use.
+// Session is the daemon's end of one FUSE mount. It mounts, or takes over a mount from a daemon
+// that has ended, answers requests until the mount is removed, and reports which features of the
+// kernel are in use.
 //
-// Threads: run() starts its own threads; features() is thread-safe.
+// libfuse mounts, decodes requests and encodes replies. Session has its own loop that takes
+// requests from the kernel (DeviceLoop), because any thread may answer, and because a request must
+// not be lost if the daemon dies.
+//
+// Threads: run() starts its own threads; all other members are thread-safe.
 #pragma once
-
-#include <sched.h>
 
 #include <array>
 #include <atomic>
@@ -17,6 +20,9 @@
 
 #include "fs/core/directory_stream.hpp"
 #include "fs/core/filesystem.hpp"
+#include "fs/core/handover.hpp"
+#include "fs/fuse/device_loop.hpp"
+#include "fs/fuse/open_handles.hpp"
 #include "fs/fuse/slow_requests.hpp"
 #include "fs/gpu/gpu_service.hpp"
 
@@ -40,19 +46,25 @@ class Session final : public KernelSide {
     std::string name;     // shown as the mount's source
     std::string options;  // -o
     bool passthrough = true;
-    bool io_uring = true;
   };
 
   // Mounts. An error says what, where and what to do.
-  static Result<std::unique_ptr<Session>> mount(const Settings& settings);
+  static Result<std::unique_ptr<Session>> mount(const Settings& settings, Handover& handover);
+  // Continues the mount of a predecessor, which has ended. `device` is its /dev/fuse.
+  static Result<std::unique_ptr<Session>> take_over(const Settings& settings, Handover& handover,
+                                                    UniqueFd device);
   ~Session() override;
 
-  // Answers requests until the mount is unmounted. The signals TERM, INT and HUP unmount it.
-  // Returns false if the session failed.
-  bool run(Filesystem& filesystem, GpuService& gpu);
+  // Answers requests until the mount is unmounted or handed over. The signals TERM, INT and HUP
+  // unmount it.
+  enum class End { Unmounted, HandedOver, Failed };
+  End run(Filesystem& filesystem, GpuService& gpu);
+  // Makes run() return without unmounting, once all requests that were taken are answered.
+  void hand_over();
 
+  // The descriptor of /dev/fuse. As long as it is open in some process, the mount exists.
+  int device() const;
   Feature passthrough() const;
-  Feature io_uring() const;
   // The number of requests that wait for an answer, including those in progress; 0 if the kernel
   // does not report it.
   unsigned waiting() const;
@@ -71,32 +83,37 @@ class Session final : public KernelSide {
   Filesystem& filesystem() { return *filesystem_; }
   GpuService& gpu() { return *gpu_; }
   void negotiate(fuse_conn_info& connection);
-  const cpu_set_t& allowed_cores() const { return allowed_cores_; }
+  OpenHandles& open_handles() { return open_handles_; }
+  Handover& handover() { return handover_; }
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
   DirectoryStreams& directories() { return directories_; }
   SlowRequests& slow_requests() { return *slow_requests_; }
-  // How many requests of one io_uring queue other threads may answer at a time. The remaining
-  // entries of the queue are for requests that are answered quickly.
-  unsigned most_lent() const { return most_lent_; }
   // Returns the value of the status xattr; set by the daemon.
   std::function<std::string()> status;
 
  private:
-  explicit Session(Settings settings) : settings_(std::move(settings)) {}
+  Session(Settings settings, Handover& handover)
+      : settings_(std::move(settings)), handover_(handover), open_handles_(handover) {}
+
+  Result<void> make_session();
+  Result<void> attach(const std::string& where);
+  void inherit();
+  void take(std::span<std::byte> request);
 
   const Settings settings_;
-  cpu_set_t allowed_cores_{};  // of this process, when it mounted
+  Handover& handover_;
+  OpenHandles open_handles_;
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
-  UniqueFd connection_;  // a directory of the kernel's
+  std::atomic<bool> hands_over_{false};
+  std::unique_ptr<DeviceLoop> loop_;  // from construction to destruction
+  UniqueFd connection_;               // a directory of the kernel's
   Filesystem* filesystem_ = nullptr;
   GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;
   std::unique_ptr<SlowRequests> slow_requests_;  // while run() lasts
-  unsigned most_lent_ = 0;
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);
-  Feature io_uring_ GUARDED_BY(mutex_);
   std::array<std::atomic<std::uint64_t>, 64> counts_{};  // statistics
 };
 

@@ -56,8 +56,7 @@ class GpuService {
   GpuService(const GpuService&) = delete;
   GpuService& operator=(const GpuService&) = delete;
 
-  // Called for each open and each release.
-  OpenId opened(int flags) { return {last_open_.fetch_add(1, std::memory_order_relaxed), flags}; }
+  // Called for each release.
   void released(OpenId open);
 
   // Answers one ioctl on the file `id`, called on `open`. `caller.pid` is the calling thread, or 0
@@ -135,7 +134,6 @@ class GpuService {
   std::atomic<unsigned> at_work_{0};  // number of long requests in progress
   DescriptorTaker taker_;
   MemfdLimit host_memory_;
-  std::atomic<std::uint64_t> last_open_{1};    // a counter
   std::atomic<std::uint64_t> last_buffer_{1};  // a counter
   std::atomic<std::uint32_t> count_{
       0};  // number of buffers; for statistics, and checked before a release

@@ -17,6 +17,7 @@ class OpenId {
   static OpenId from_wire(std::uint64_t fh) { return OpenId(fh); }
 
   std::uint64_t to_wire() const { return value_; }
+  std::uint64_t number() const { return value_ >> 3; }
   bool reads() const { return access() == O_RDONLY || access() == O_RDWR; }
   bool writes() const { return access() == O_WRONLY || access() == O_RDWR; }
   bool appends() const { return (value_ & 4) != 0; }

@@ -29,6 +29,8 @@ class GpuServiceTest : public test::PoolTest {
     return memory;
   }
 
+  OpenId open_file() { return {++last_open_, O_RDONLY}; }
+
   template <typename Structure>
   int ask(OpenId open, unsigned command, Structure& structure, const Caller& caller) {
     const std::span in(reinterpret_cast<const std::byte*>(&structure), sizeof structure);
@@ -61,6 +63,7 @@ class GpuServiceTest : public test::PoolTest {
   Engine engine_{{}};
   std::unique_ptr<Filesystem> fs_;
   std::unique_ptr<GpuService> service_;
+  std::uint64_t last_open_ = 0;
   InodeId file_{};
   UniqueFd memory_;
 };
@@ -79,7 +82,7 @@ TEST(OpenIdTest, RemembersTheOpenMode) {
 }
 
 TEST_F(GpuServiceTest, BufferEndsWithItsOpenFile) {
-  const OpenId open = service_->opened(O_RDONLY), other = service_->opened(O_RDONLY);
+  const OpenId open = open_file(), other = open_file();
   std::uint64_t buffer = 0;
   ASSERT_EQ(add(open, me(), &buffer), 0);
   EXPECT_EQ(service_->buffers(), 1u);
@@ -95,7 +98,7 @@ TEST_F(GpuServiceTest, BufferEndsWithItsOpenFile) {
 }
 
 TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
-  const OpenId open = service_->opened(O_RDONLY), other = service_->opened(O_RDONLY);
+  const OpenId open = open_file(), other = open_file();
   const auto add_part = [&](OpenId to, const UniqueFd& memory, std::uint64_t offset,
                             std::uint64_t length) {
     sluice_buffer_register request{};
@@ -125,7 +128,7 @@ TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
 
 TEST_F(GpuServiceTest, DescriptorsOfAnotherPidNamespaceCannotBeTaken) {
   const Caller nobody_we_see{0, 0, 0, 0};
-  EXPECT_EQ(add(service_->opened(O_RDONLY), nobody_we_see), EOPNOTSUPP);
+  EXPECT_EQ(add(open_file(), nobody_we_see), EOPNOTSUPP);
   EXPECT_EQ(service_->buffers(), 0u);
 }
 
@@ -133,16 +136,16 @@ TEST_F(GpuServiceTest, EndedProcessRegistersNothing) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(add(service_->opened(O_RDONLY), {0, 0, 0, child}), ESRCH);
+  EXPECT_EQ(add(open_file(), {0, 0, 0, child}), ESRCH);
 }
 
 TEST_F(GpuServiceTest, OneUserCannotUseTheShareOfOthers) {
   std::vector<OpenId> opens;
   for (std::size_t i = 0; i < GpuService::kMostOfUser; ++i) {
-    if (i % GpuService::kMostOfFile == 0) opens.push_back(service_->opened(O_RDONLY));
+    if (i % GpuService::kMostOfFile == 0) opens.push_back(open_file());
     ASSERT_EQ(add(opens.back(), me(1000)), 0) << i;
   }
-  const OpenId more = service_->opened(O_RDONLY);
+  const OpenId more = open_file();
   EXPECT_EQ(add(more, me(1000)), ENOSPC);
   EXPECT_EQ(add(more, me(1001)), 0);
   service_->released(opens[0]);

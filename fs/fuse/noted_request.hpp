@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// A NotedRequest exists while a thread answers a request. Requests that a successor could not
+// simply repeat get a RequestNote, which exists until the reply is sent. If the reply is sent later
+// by another thread, that thread takes the note over.
+//
+// Threads: belongs to the thread that created it.
+#pragma once
+
+#include <linux/fuse.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "fs/core/handover.hpp"
+#include "fs/core/request_note.hpp"
+
+namespace sluice {
+
+class NotedRequest {
+ public:
+  NotedRequest(Handover& handover, std::uint64_t unique, std::uint32_t opcode, bool repeated)
+      : handover_(handover),
+        note_(needs_note(opcode) ? handover.begin_note(unique, opcode, repeated) : nullptr),
+        repeated_(repeated) {
+    if (note_ == nullptr) return;
+    begin();
+    current = this;
+  }
+  ~NotedRequest() {
+    if (current == this) current = nullptr;
+    now_.reset();
+    if (note_ != nullptr) handover_.end_note(note_);
+  }
+  NotedRequest(const NotedRequest&) = delete;
+  NotedRequest& operator=(const NotedRequest&) = delete;
+
+  // Takes over the calling thread's request, for another thread. nullptr if it has no note.
+  static std::shared_ptr<NotedRequest> take_current() {
+    if (current == nullptr) return nullptr;
+    NotedRequest& from = *std::exchange(current, nullptr);
+    from.now_.reset();
+    return std::shared_ptr<NotedRequest>(
+        new NotedRequest(from.handover_, std::exchange(from.note_, nullptr), from.repeated_));
+  }
+  // Makes it the request of the calling thread.
+  void begin() { now_.emplace(note_, repeated_); }
+  void end() { now_.reset(); }
+
+ private:
+  NotedRequest(Handover& handover, RequestNote* note, bool repeated)
+      : handover_(handover), note_(note), repeated_(repeated) {}
+
+  static bool needs_note(std::uint32_t opcode) {
+    switch (opcode) {
+      case FUSE_SYMLINK:
+      case FUSE_MKNOD:
+      case FUSE_MKDIR:
+      case FUSE_UNLINK:
+      case FUSE_RMDIR:
+      case FUSE_RENAME:
+      case FUSE_RENAME2:
+      case FUSE_LINK:
+      case FUSE_OPEN:
+      case FUSE_OPENDIR:
+      case FUSE_WRITE:
+      case FUSE_SETXATTR:
+      case FUSE_REMOVEXATTR:
+      case FUSE_CREATE:
+      case FUSE_TMPFILE:
+      case FUSE_FALLOCATE:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  static inline thread_local NotedRequest* current = nullptr;
+
+  Handover& handover_;
+  RequestNote* note_;
+  const bool repeated_;
+  std::optional<CurrentNote> now_;
+};
+
+}  // namespace sluice

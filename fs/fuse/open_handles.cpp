@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/fuse/open_handles.hpp"
+
+#include "fs/core/request_note.hpp"
+
+namespace sluice {
+namespace {
+
+// The number of an OpenId: the index of its record, and above it a count, so that a number is not
+// used again soon.
+constexpr unsigned kIndexBits = 24;
+constexpr unsigned kCountsPerDaemon = 26;  // bits
+constexpr unsigned kSlotShift = 24;
+constexpr std::uint32_t kSlotMask = 0x1fU << kSlotShift;  // free in the flags of a directory
+
+OpenHandles::Open to_open(const OpenRecord& record) {
+  OpenHandles::Open out;
+  out.inode = InodeId{record.inode};
+  out.is_directory = (record.flags & OpenRecord::kDirectory) != 0;
+  out.direct = (record.flags & OpenRecord::kDirectIo) != 0;
+  out.backing_id = record.backing_id;
+  const std::uint32_t own = OpenRecord::kDirectory | OpenRecord::kDirectIo;
+  if (out.is_directory) {
+    out.slot = (record.flags & kSlotMask) >> kSlotShift;
+  } else {
+    out.flags = static_cast<int>(record.flags & ~own);
+  }
+  return out;
+}
+
+}  // namespace
+
+OpenHandles::OpenHandles(Handover& handover)
+    : handover_(handover), last_(std::uint64_t{handover.epoch()} << kCountsPerDaemon) {}
+
+OpenRecord* OpenHandles::record_of(OpenId id) const {
+  OpenRecord* record = handover_.opens().at((id.number() & ((1U << kIndexBits) - 1)));
+  return record != nullptr && record->handle == id.to_wire() ? record : nullptr;
+}
+
+Result<OpenId> OpenHandles::add(const Open& open) {
+  OpenRecord* record = handover_.opens().allocate();
+  if (record == nullptr) return Error(ENFILE, "too many files are open");
+  const std::uint64_t count = last_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const OpenId id(count << kIndexBits | handover_.opens().index_of(record), open.flags);
+  record->inode = to_number(open.inode);
+  record->request = current_request();
+  record->backing_id = open.backing_id;
+  record->flags = open.is_directory ? OpenRecord::kDirectory | open.slot << kSlotShift
+                                    : static_cast<std::uint32_t>(open.flags) &
+                                          ~OpenRecord::kDirectory & ~OpenRecord::kDirectIo;
+  if (open.direct) record->flags |= OpenRecord::kDirectIo;
+  publish(record->handle, id.to_wire());
+  return id;
+}
+
+void OpenHandles::remove(OpenId id) {
+  OpenRecord* record = record_of(id);
+  if (record == nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    const auto found = inherited_.find(record->request);
+    if (found != inherited_.end() && found->second == record) inherited_.erase(found);
+  }
+  handover_.opens().release(record);
+}
+
+std::optional<OpenHandles::Open> OpenHandles::find(OpenId id) const {
+  const OpenRecord* record = record_of(id);
+  return record == nullptr ? std::nullopt : std::optional(to_open(*record));
+}
+
+void OpenHandles::set_slot(OpenId id, unsigned slot) {
+  OpenRecord* record = record_of(id);
+  if (record != nullptr) record->flags = OpenRecord::kDirectory | slot << kSlotShift;
+}
+
+std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_current_request() const {
+  if (!is_repeated()) return std::nullopt;
+  MutexLock lock(mutex_);
+  const auto found = inherited_.find(current_request());
+  if (found == inherited_.end()) return std::nullopt;
+  return std::pair(OpenId::from_wire(found->second->handle), to_open(*found->second));
+}
+
+void OpenHandles::inherit(const std::function<void(const Open&)>& visit) {
+  handover_.opens().inherit([&](OpenRecord& record) {
+    {
+      MutexLock lock(mutex_);
+      inherited_[record.request] = &record;
+    }
+    visit(to_open(record));
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// OpenHandles gives each open file and directory the number by which the kernel names it
+// (fuse_file_info::fh), and records it for a successor.
+//
+// Threads: thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+
+#include "base/ids.hpp"
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "fs/core/handover.hpp"
+#include "fs/gpu/open_id.hpp"
+
+namespace sluice {
+
+class OpenHandles {
+ public:
+  explicit OpenHandles(Handover& handover);
+
+  struct Open {
+    InodeId inode{};
+    int flags = 0;
+    std::int32_t backing_id = 0;  // see Opened
+    bool direct = false;          // see Opened
+    bool is_directory = false;
+    unsigned slot = 0;  // of a directory: see DirectoryStream::Mode
+  };
+  // Records that the current request opens `open`. ENFILE if there are too many.
+  Result<OpenId> add(const Open& open);
+  void remove(OpenId id);
+  // What is open by this number; nothing if it is unknown.
+  std::optional<Open> find(OpenId id) const;
+  // Changes Open::slot of a directory.
+  void set_slot(OpenId id, unsigned slot);
+
+  // The open that the predecessor recorded for the current request, if this is a repetition.
+  std::optional<std::pair<OpenId, Open>> of_current_request() const;
+  // Calls `visit` for everything that was open in the predecessor. REQUIRES: called once, first.
+  void inherit(const std::function<void(const Open&)>& visit);
+
+ private:
+  OpenRecord* record_of(OpenId id) const;
+
+  Handover& handover_;
+  std::atomic<std::uint64_t> last_;
+  mutable Mutex mutex_;
+  std::unordered_map<std::uint64_t, OpenRecord*> inherited_ GUARDED_BY(mutex_);  // by request
+};
+
+}  // namespace sluice

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What a daemon leaves to its successor. The kernel keeps its inode numbers, open files and backing
+// files; everything else is gone.
+#include "fs/core/handover.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "fs/fuse/open_handles.hpp"
+#include "tests/unit/fs/moving_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+class HandoverTest : public FileMoveTest {
+ protected:
+  void prepare() override {
+    FileMoveTest::prepare();
+    handover_ = *Handover::create(pool_->id());
+    mount_with_handover();
+  }
+
+  void mount_with_handover() {
+    fs_.reset();
+    pool_.reset();
+    pool_ = open(make_tiers("abc"));
+    Filesystem::Settings settings;
+    settings.handover = handover_.get();
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings));
+    handles_ = std::make_unique<OpenHandles>(*handover_);
+  }
+  // The daemon dies, and another one takes over.
+  void succeed() {
+    UniqueFd memory(::fcntl(handover_->fd(), F_DUPFD_CLOEXEC, 0));
+    handles_.reset();
+    fs_.reset();
+    handover_.reset();
+    auto inherited = Handover::open(std::move(memory), pool_->id());
+    ASSERT_TRUE(inherited) << inherited.error().text();
+    handover_ = *std::move(inherited);
+    mount_with_handover();
+    fs_->inherit();
+    handles_->inherit([&](const OpenHandles::Open& open) {
+      if (!open.is_directory)
+        fs_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
+    });
+  }
+  // As ll_open does.
+  OpenId open_recorded(InodeId id, int flags) {
+    const Opened opened = open_file(id, flags);
+    return *handles_->add({id, flags, opened.backing_id, opened.direct, false, 0});
+  }
+  void release(InodeId id, int flags, OpenId handle) {
+    handles_->remove(handle);
+    fs_->files().release(id, flags);
+  }
+  Entry make(const char* name, const std::string& content, int flags = O_RDWR) {
+    const auto made = fs_->files().create(kRootId, name, 0644, flags, kRoot);
+    EXPECT_TRUE(made);
+    EXPECT_TRUE(fs_->files().write(made->first.id, content.data(), content.size(), 0, {}));
+    fs_->files().release(made->first.id, flags);
+    return made->first;
+  }
+
+  std::unique_ptr<Handover> handover_;
+  std::unique_ptr<OpenHandles> handles_;
+};
+
+TEST_F(HandoverTest, InodesOfThePredecessorAreUsable) {
+  const InodeId id = make("f", "content").id;
+  succeed();
+  EXPECT_EQ(read_all(id), "content");
+  const auto attributes = fs_->attributes().get(id);
+  ASSERT_TRUE(attributes);
+  EXPECT_EQ(attributes->st.st_ino, to_number(id));
+}
+
+TEST_F(HandoverTest, AMovedFileIsFoundByItsOldNumber) {
+  const InodeId id = make("f", "content").id;
+  ASSERT_TRUE(move("f"));
+  ASSERT_EQ(where("f"), "b");
+  succeed();
+  EXPECT_EQ(read_all(id), "content");
+  succeed();
+  EXPECT_EQ(read_all(id), "content") << "the second successor";
+}
+
+// The kernel looked the name up before the daemon died, and removes it afterwards.
+TEST_F(HandoverTest, ANameThatThePredecessorToldTheKernelCanBeRemoved) {
+  make("f", "content");
+  succeed();
+  const auto removed = fs_->names().unlink(kRootId, "f");
+  EXPECT_TRUE(removed) << removed.error().text();
+  EXPECT_EQ(where("f"), "");
+}
+
+TEST_F(HandoverTest, AnotherFileUnderTheNameIsNotRemoved) {
+  make("f", "content");
+  ::rename(at("a", "f").c_str(), at("a", "g").c_str());
+  dir_.make_file("a/f", "another");
+  succeed();
+  const auto removed = fs_->names().unlink(kRootId, "f");
+  ASSERT_FALSE(removed);
+  EXPECT_EQ(removed.error().code, ESTALE);
+}
+
+TEST_F(HandoverTest, ADirectoryWithCopiesOnTwoTiersKeepsBoth) {
+  const InodeId d = fs_->names().mkdir(kRootId, "d", 0755, kRoot)->id;
+  ASSERT_TRUE(fs_->files().create(d, "f", 0644, O_RDONLY, kRoot));
+  ASSERT_TRUE(fs_->files().create(d, "g", 0644, O_RDONLY, kRoot));
+  fs_->files().release(id_of("d/f"), O_RDONLY);
+  ASSERT_TRUE(move("d/f"));
+  succeed();
+  EXPECT_NE(fs_->names().lookup(d, "f")->id, InodeId{});
+  EXPECT_NE(fs_->names().lookup(d, "g")->id, InodeId{});
+}
+
+TEST_F(HandoverTest, OpenFilesKeepTheirBackingFilesUntilTheLastClose) {
+  const InodeId id = make("f", std::string(kMiB, 'x')).id;
+  [[maybe_unused]] const auto known = fs_->names().lookup(kRootId, "f");
+  const OpenId first = open_recorded(id, O_RDONLY), second = open_recorded(id, O_RDONLY);
+  ASSERT_EQ(kernel_.backed, 1);
+  const auto backing = handles_->find(first)->backing_id;
+  succeed();
+  EXPECT_EQ(kernel_.backed, 1);
+  const OpenId third = open_recorded(id, O_RDONLY);
+  EXPECT_EQ(handles_->find(third)->backing_id, backing) << "the kernel refuses another one";
+  EXPECT_NE(third, first);
+  release(id, O_RDONLY, first);
+  release(id, O_RDONLY, second);
+  EXPECT_EQ(kernel_.backed, 1);
+  release(id, O_RDONLY, third);
+  EXPECT_EQ(kernel_.backed, 0);
+}
+
+TEST_F(HandoverTest, AnOpenFileWithoutANameOutlivesTheDaemon) {
+  fs_->files().serve_everything();
+  const InodeId id = make("f", "content").id;
+  const OpenId open = open_recorded(id, O_RDONLY);
+  ASSERT_TRUE(fs_->names().unlink(kRootId, "f"));
+  succeed();
+  EXPECT_EQ(read_all(id), "content");
+  release(id, O_RDONLY, open);
+  EXPECT_EQ(kernel_.backed, 0);
+}
+
+TEST_F(HandoverTest, AnUnnamedFileOutlivesTheDaemon) {
+  fs_->files().serve_everything();
+  const auto made = fs_->files().create_unnamed(kRootId, 0600, O_RDWR, kRoot);
+  ASSERT_TRUE(made);
+  const InodeId id = made->first.id;
+  const OpenId open = *handles_->add({id, O_RDWR, made->second.backing_id, false, false, 0});
+  ASSERT_TRUE(fs_->files().write(id, "content", 7, 0, {}));
+  succeed();
+  EXPECT_EQ(read_all(id), "content");
+  ASSERT_TRUE(fs_->files().write(id, "C", 1, 0, {}));
+  EXPECT_EQ(read_all(id), "Content");
+  release(id, O_RDWR, open);
+  EXPECT_EQ(kernel_.backed, 0);
+}
+
+TEST_F(HandoverTest, AnOpenWriterStillPreventsMoves) {
+  const InodeId id = make("f", "content").id;
+  const OpenId open = open_recorded(id, O_RDWR);
+  succeed();
+  EXPECT_EQ(move("f").error().code, EBUSY);
+  release(id, O_RDWR, open);
+  EXPECT_TRUE(move("f"));
+}
+
+TEST_F(HandoverTest, InodesThatTheKernelForgotAreNotInherited) {
+  const InodeId id = make("f", "content").id;
+  fs_->names().forget(id, 1);
+  succeed();
+  EXPECT_EQ(fs_->known_inodes(), 1u) << "the root";
+}
+
+TEST_F(HandoverTest, AnInterruptedMoveLeavesOnePlace) {
+  const InodeId id = make("f", "content").id;
+  auto flight = begun("f");
+  // What switch_all() notes before it begins.
+  const Located& there = flight.copy.located;
+  PlaceRecord* record = handover_->places().allocate();
+  record->slot = static_cast<std::uint8_t>((*pool_)[kB].member().slot);
+  record->handle_size = static_cast<std::uint8_t>(there.handle.bytes.size());
+  there.handle.bytes.copy(record->handle.data(), there.handle.bytes.size());
+  publish(record->inode, to_number(id));
+  discard(flight.copy, (*pool_)[kB]);
+  flight = {};
+  succeed();
+  EXPECT_EQ(read_all(id), "content");
+}
+
+TEST(HandoverMemory, NotesOfThePredecessorAreFoundByTheRequest) {
+  auto first = *Handover::create("pool");
+  RequestNote* note = first->begin_note(7, 1, false);
+  {
+    const CurrentNote current(note, false);
+    remember(Fact::Victim, 42);
+  }
+  first->end_note(first->begin_note(8, 1, false));
+  UniqueFd memory(::fcntl(first->fd(), F_DUPFD_CLOEXEC, 0));
+  first.reset();
+  const auto second = *Handover::open(std::move(memory), "pool");
+  {
+    const CurrentNote current(second->begin_note(7, 1, true), true);
+    EXPECT_EQ(remembered(Fact::Victim), 42u);
+    EXPECT_EQ(remembered(Fact::Source), std::nullopt);
+  }
+  const CurrentNote other(second->begin_note(8, 1, true), true);
+  EXPECT_EQ(remembered(Fact::Victim), std::nullopt);
+}
+
+TEST(HandoverMemory, ForeignMemoryIsRefused) {
+  auto first = *Handover::create("pool");
+  const auto open = [](int fd, const char* pool) {
+    return Handover::open(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), pool);
+  };
+  EXPECT_EQ(open(first->fd(), "other").error().code, EINVAL);
+  const UniqueFd empty(::memfd_create("empty", MFD_CLOEXEC));
+  EXPECT_EQ(open(empty.get(), "pool").error().code, EPROTONOSUPPORT);
+  const std::uint32_t version = 99;
+  ASSERT_EQ(::pwrite(first->fd(), &version, sizeof version, 8), 4);
+  const auto newer = open(first->fd(), "pool");
+  EXPECT_EQ(newer.error().code, EPROTONOSUPPORT);
+  EXPECT_NE(newer.error().text().find("version 99"), std::string::npos) << newer.error().text();
+}
+
+}  // namespace
+}  // namespace sluice
