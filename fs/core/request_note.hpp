@@ -8,7 +8,8 @@
 //   remember(Fact::Victim, to_number(found.identity.id));
 //   ::unlinkat(...)
 //
-// Notes are kept in memory that outlives the daemon (fs/core/handover.hpp), so a fact costs a store.
+// Notes are kept in memory that outlives the daemon (fs/core/handover.hpp), so a fact costs a
+// store.
 //
 // Threads: a note belongs to the thread that answers the request. The functions use the note that
 // CurrentNote has set for the calling thread; without one, remember() does nothing.
@@ -25,7 +26,7 @@ enum class Fact : std::uint8_t {
   Began,   // when the request was first begun: nanoseconds of CLOCK_REALTIME_COARSE
   Victim,  // the identity (InodeId) of what is removed, or was at the new name of a rename; 0: none
   Source,  // the identity of what is renamed
-  Size,    // the size of the file before it was changed
+  Size,    // the size of the file before an append; 0 after an open has truncated it
   Count,   // how many facts there are
 };
 
