@@ -16,6 +16,8 @@
 
 #include "fs/core/file_flags.hpp"
 #include "fs/core/guards.hpp"
+#include "fs/core/repetition.hpp"
+#include "fs/core/request_note.hpp"
 #include "tiering/intent.hpp"
 
 namespace sluice {
@@ -40,6 +42,10 @@ Error absent(std::string_view name) {
   static const bool has_selinux = ::access("/sys/fs/selinux/enforce", F_OK) == 0;
   if (name == "security.selinux" && !has_selinux) return Error(EOPNOTSUPP, "getxattr");
   return Error(ENODATA, "getxattr");
+}
+
+bool has_xattr(const ProcPath& path, const char* name) {
+  return ::getxattr(path.c_str(), name, nullptr, 0) >= 0;
 }
 
 Result<void> drop_setgid(int fd, const Caller& caller) {
@@ -282,7 +288,11 @@ Result<std::string> Attributes::xattr_names(const InodePtr& file) {
 Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::string_view value,
                                    int flags, const Caller& caller) {
   const auto set = [&](const SharedFd& fd) -> Result<void> {
-    if (::setxattr(ProcPath(fd->get()).c_str(), name, value.data(), value.size(), flags) < 0) {
+    const ProcPath path(fd->get());
+    // If the request is repeated and finds the xattr, the first attempt has set it.
+    if ((flags & XATTR_CREATE) && !has_xattr(path, name)) remember_beginning();
+    if (::setxattr(path.c_str(), name, value.data(), value.size(), flags) < 0 &&
+        !(errno == EEXIST && remembered(Fact::Began))) {
       return Error::last("setxattr");
     }
     {
@@ -301,7 +311,11 @@ Result<void> Attributes::set_xattr(const InodePtr& file, const char* name, std::
 
 Result<void> Attributes::remove_xattr(const InodePtr& file, const char* name) {
   const auto remove = [&](const SharedFd& fd) -> Result<void> {
-    if (::removexattr(ProcPath(fd->get()).c_str(), name) < 0) return Error::last("removexattr");
+    const ProcPath path(fd->get());
+    // If the request is repeated and finds no xattr, the first attempt has removed it.
+    if (has_xattr(path, name)) remember_beginning();
+    if (::removexattr(path.c_str(), name) < 0 && !(errno == ENODATA && remembered(Fact::Began)))
+      return Error::last("removexattr");
     return {};
   };
   if (file->is_directory()) return change_copies(file, remove);

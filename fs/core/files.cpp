@@ -10,6 +10,7 @@
 #include "fs/core/file_flags.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/no_waiting.hpp"
+#include "fs/core/request_note.hpp"
 
 namespace sluice {
 
@@ -180,10 +181,11 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
                                                int flags, const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(EPERM, "create");
-  SharedFd fd;
+  SharedFd fd;  // stays empty if the request is repeated and the first attempt created the file
   auto made = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);
-    return parts_.names.place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
+    const Names::NewFile what{name, S_IFREG, caller.uid};
+    return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
       create_as(caller);
       // O_RDONLY is enough: for passthrough, the kernel opens the file itself with the caller's
       // flags.
@@ -209,7 +211,8 @@ Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mo
   SharedFd fd;
   const auto make = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);
-    return parts_.names.place_new(directory, "", [&](const OpenCopy& copy) -> Result<Located> {
+    const Names::NewFile what{"", S_IFREG, caller.uid};
+    return parts_.names.place_new(directory, what, [&](const OpenCopy& copy) -> Result<Located> {
       create_as(caller);
       const UniqueFd writable(
           ::openat(copy.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC | (flags & O_EXCL), mode));
@@ -231,7 +234,9 @@ Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
                            const std::optional<Caller>& strip_suid) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
-  if (flags & O_TRUNC) {
+  // If the first attempt at this request has truncated the file, another process may have written
+  // to it since, by passthrough.
+  if ((flags & O_TRUNC) && !remembered(Fact::Size)) {
     const auto truncate = [&]() -> Result<void> {
       const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
       const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
@@ -240,6 +245,7 @@ Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
         return Error(kWouldWait, "truncate a large file");
       if (strip_suid) SLUICE_TRY(drop_suid(fd->get(), *strip_suid));
       if (::ftruncate(fd->get(), 0) < 0) return Error::last("truncate");
+      remember(Fact::Size, 0);
       return {};
     };
     const auto truncated = truncate();

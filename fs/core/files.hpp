@@ -72,9 +72,10 @@ class Files {
   Result<std::size_t> read(InodeId id, char* buffer, std::size_t size, off_t offset, int flags);
   // If the tier is full, the file is spilled to another one, which takes as long as copying it. In
   // a thread that must not wait, a full tier means ENOSPC, or fewer bytes written than `size`.
+  // `before` is how many bytes of the same request an earlier call has written.
   Result<std::size_t> write(InodeId id, const char* data, std::size_t size, off_t offset,
                             const std::optional<Caller>& strip_suid,
-                            WriteTo where = WriteTo::Offset);
+                            WriteTo where = WriteTo::Offset, std::size_t before = 0);
   Result<void> sync(InodeId id, bool data_only);
   Result<void> allocate(InodeId id, int mode, off_t offset, off_t length);
   Result<off_t> seek(InodeId id, off_t offset, int whence);

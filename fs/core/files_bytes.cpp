@@ -11,6 +11,7 @@
 #include "fs/core/files.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/no_waiting.hpp"
+#include "fs/core/request_note.hpp"
 
 namespace sluice {
 
@@ -21,6 +22,25 @@ constexpr std::size_t kMaxCopy = 32 << 20;
 
 // How often one request may find its tier full and be repeated after a spill.
 constexpr std::size_t kMaxSpills = 64;
+
+// What is left to do of a write to the end of a file.
+struct AppendRest {
+  off_t offset;      // where the first byte goes
+  std::size_t done;  // bytes that are written already
+};
+
+// `before`: see Files::write(). A repeated write goes where the first attempt put it.
+Result<AppendRest> append_rest(int fd, std::size_t before, std::size_t size) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  remember(Fact::Size, static_cast<std::uint64_t>(st.st_size) - before);
+  const auto began_at = remembered(Fact::Size);
+  if (!began_at) return AppendRest{st.st_size, 0};
+  const off_t offset = static_cast<off_t>(*began_at + before);
+  // With O_APPEND, pwrite(2) would ignore the offset and write the bytes again.
+  if (!(::fcntl(fd, F_GETFL) & O_APPEND) || st.st_size < offset) return AppendRest{offset, 0};
+  return AppendRest{offset, std::min(size, static_cast<std::size_t>(st.st_size - offset))};
+}
 
 }  // namespace
 
@@ -80,7 +100,8 @@ auto Files::with_room(const InodePtr& inode, off_t offset, std::uint64_t more, C
 }
 
 Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size, off_t offset,
-                                 const std::optional<Caller>& strip_suid, WriteTo where) {
+                                 const std::optional<Caller>& strip_suid, WriteTo where,
+                                 std::size_t before) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   if (must_not_wait) {
     Inode::Locked state(*file);
@@ -92,10 +113,10 @@ Result<std::size_t> Files::write(InodeId id, const char* data, std::size_t size,
   bool elsewhere = false;
   const auto put_all = [&](int fd) -> Result<void> {
     if (where == WriteTo::End && done == 0) {
-      struct stat st {};
-      if (::fstat(fd, &st) < 0) return Error::last("stat");
-      elsewhere = st.st_size != offset;
-      offset = st.st_size;
+      const AppendRest rest = SLUICE_TRY(append_rest(fd, before, size));
+      elsewhere = rest.offset != offset;
+      offset = rest.offset;
+      done = rest.done;
     }
     // With O_APPEND, pwrite(2) would ignore the offset.
     if (where == WriteTo::Offset && file->append_only && (::fcntl(fd, F_GETFL) & O_APPEND))

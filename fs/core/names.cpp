@@ -11,6 +11,8 @@
 #include "base/file_at.hpp"
 #include "fs/core/directory_stream.hpp"
 #include "fs/core/guards.hpp"
+#include "fs/core/repetition.hpp"
+#include "fs/core/request_note.hpp"
 
 namespace sluice {
 
@@ -78,10 +80,14 @@ Result<Entry> Names::lookup(InodeId parent, const char* name) {
   return missing;
 }
 
-Result<Located> Names::place_new(const InodePtr& parent, const char* name,
+Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
                                  const std::function<Result<Located>(const OpenCopy&)>& make) {
+  const char* const name = file.name;
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(parent));
   if (*name != '\0') {
+    auto made = SLUICE_TRY(made_by_first_attempt(known, name, file.type, file.owner));
+    if (made) return *std::move(made);
+    remember_beginning();
     // The name may have been created directly on a tier other than the one that is chosen below.
     struct stat st {};
     for (const OpenCopy& copy : known.reachable) {
@@ -113,17 +119,17 @@ Result<Located> Names::place_new(const InodePtr& parent, const char* name,
 }
 
 // Makes a name in `parent` by calling `make_it` with the copy of `parent` on the chosen tier.
-Result<Entry> Names::make(InodeId parent, const char* name,
+Result<Entry> Names::make(InodeId parent, const NewFile& file,
                           const std::function<Result<void>(int directory)>& make_it) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
-  if (is_private(*directory, name)) return Error(EPERM, "make a name");
+  if (is_private(*directory, file.name)) return Error(EPERM, "make a name");
   SharedLock lock(parts_.names.lock);
   const Located made =
-      SLUICE_TRY(place_new(directory, name, [&](const OpenCopy& copy) -> Result<Located> {
+      SLUICE_TRY(place_new(directory, file, [&](const OpenCopy& copy) -> Result<Located> {
         if (const auto done = make_it(copy.get()); !done) return done.error();
-        return copy.tier->identify(copy.get(), name);
+        return copy.tier->identify(copy.get(), file.name);
       }));
-  const Entry entry = SLUICE_TRY(entry_with_reference({made}, directory, name));
+  const Entry entry = SLUICE_TRY(entry_with_reference({made}, directory, file.name));
   if (S_ISDIR(made.st.st_mode) && parts_.away.has_offline_copy(directory))
     parts_.tree.set_partly_unknown(entry.id);
   return entry;
@@ -131,7 +137,9 @@ Result<Entry> Names::make(InodeId parent, const char* name,
 
 Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t device,
                            const Caller& caller) {
-  return make(parent, name, [&](int directory) -> Result<void> {
+  // mknod(2) makes a regular file if the mode has no type.
+  const mode_t type = mode & S_IFMT ? mode & S_IFMT : S_IFREG;
+  return make(parent, {name, type, caller.uid}, [&](int directory) -> Result<void> {
     create_as(caller);
     if (::mknodat(directory, name, mode, device) < 0) return Error::last("mknod");
     return {};
@@ -139,7 +147,7 @@ Result<Entry> Names::mknod(InodeId parent, const char* name, mode_t mode, dev_t 
 }
 
 Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const Caller& caller) {
-  return make(parent, name, [&](int directory) -> Result<void> {
+  return make(parent, {name, S_IFDIR, caller.uid}, [&](int directory) -> Result<void> {
     create_as(caller);
     if (::mkdirat(directory, name, mode) < 0) return Error::last("mkdir");
     return {};
@@ -148,7 +156,7 @@ Result<Entry> Names::mkdir(InodeId parent, const char* name, mode_t mode, const 
 
 Result<Entry> Names::symlink(const char* target, InodeId parent, const char* name,
                              const Caller& caller) {
-  return make(parent, name, [&](int directory) -> Result<void> {
+  return make(parent, {name, S_IFLNK, caller.uid}, [&](int directory) -> Result<void> {
     create_as(caller);
     if (::symlinkat(target, directory, name) < 0) return Error::last("symlink");
     return {};
@@ -166,11 +174,19 @@ Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) 
   const TierIndex tier = file->tier();
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(file));
   const OpenCopies known = SLUICE_TRY(parts_.tree.open_copies(directory));
-  if (!SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held)).empty())
+  const auto there = SLUICE_TRY(parts_.tree.locate(known, new_name, NamesLock::Held));
+  if (!there.empty()) {
+    struct stat st {};
+    if (::fstat(fd->get(), &st) < 0) return Error::last("stat");
+    const bool is_same = there[0].st.st_dev == st.st_dev && there[0].st.st_ino == st.st_ino;
+    // The first attempt found no such name, so it made this one.
+    if (is_same && remembered(Fact::Began)) return entry_with_reference(there, directory, new_name);
     return Error(EEXIST, "link");
+  }
   SLUICE_TRY(parts_.away.note_new_name(directory, known, new_name));
   const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier));
   const ShownTimes::NameChange changing(*directory);
+  remember_beginning();
   if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
   const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
   return entry_with_reference({made}, directory, new_name);
@@ -207,9 +223,25 @@ void Names::set_removed(const std::vector<Located>& directory, bool removed) {
   for (const Located& copy : directory) {
     [[maybe_unused]] const auto held = parts_.tree.open_copy(inode, copy.tier);
   }
-  if (removed) parts_.times.forget(inode->id());
-  Inode::Locked state(*inode);
+  set_removed(inode, removed);
+}
+
+void Names::set_removed(const InodePtr& directory, bool removed) {
+  if (removed) parts_.times.forget(directory->id());
+  Inode::Locked state(*directory);
   state->directory.removed = removed;
+}
+
+Result<bool> Names::was_removed(const OpenCopies& parent, const char* name) {
+  const auto victim = remembered(Fact::Victim);
+  if (!victim || SLUICE_TRY(has_identity(parent, name, InodeId{*victim}))) return false;
+  const InodePtr known = parts_.table.find(InodeId{*victim});
+  if (!parent.complete) {
+    // The victim may still be on a tier that is offline, unless its own tier is online.
+    if (!known || !parts_.pool[known->tier()].online()) return false;
+  }
+  if (known && known->is_directory()) set_removed(known, true);
+  return true;
 }
 
 Result<void> Names::unlink(InodeId parent, const char* name) {
@@ -228,12 +260,14 @@ Result<void> Names::unlink(InodeId parent, const char* name) {
 
 Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  if (SLUICE_TRY(was_removed(copies, name))) return {};
   const auto found =
       SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
   if (found.empty()) return Error(copies.complete ? ENOENT : EIO, "unlink");
   keep_open_after_unlink(found[0]);
   const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, found[0].tier));
   const ShownTimes::NameChange changing(*directory);
+  remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
   return {};
 }
@@ -243,6 +277,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
   if (is_private(*directory, name)) return Error(ENOENT, "rmdir");
   SharedLock lock(parts_.names.lock);
   const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(directory));
+  if (SLUICE_TRY(was_removed(copies, name))) return {};
   const auto found =
       SLUICE_TRY(parts_.tree.locate_for_kernel(directory, copies, name, NamesLock::Held));
   if (found.empty()) return Error(ENOENT, "rmdir");
@@ -260,6 +295,7 @@ Result<void> Names::rmdir(InodeId parent, const char* name) {
   // crash leaves some of the copies, they are still the same empty directory.
   set_removed(found, true);
   const ShownTimes::NameChange changing(*directory);
+  remember(Fact::Victim, to_number(found[0].identity.id));
   for (auto copy = found.rbegin(); copy != found.rend(); ++copy) {
     const OpenCopy at = SLUICE_TRY(parts_.tree.open_copy(directory, copy->tier));
     if (::unlinkat(at.get(), name, AT_REMOVEDIR) < 0) {

@@ -71,9 +71,16 @@ class Names {
   Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
   Result<void> sync_directory(InodeId id);
 
-  // Creates the file `name` in `parent`: calls `make(copy)` for one tier after the other, best
-  // first, until one has room. REQUIRES: Namespace::lock is held.
-  Result<Located> place_new(const InodePtr& parent, const char* name,
+  // A file to be made. An empty name means that it gets none.
+  struct NewFile {
+    const char* name;
+    mode_t type;  // S_IF*
+    uid_t owner;
+  };
+  // Creates a file in `parent`: calls `make(copy)` for one tier after the other, best first, until
+  // one has room. If the request is repeated and the first attempt has made the file, returns that
+  // one. REQUIRES: Namespace::lock is held.
+  Result<Located> place_new(const InodePtr& parent, const NewFile& file,
                             const std::function<Result<Located>(const OpenCopy&)>& make);
   // The entry for what was found. Adds a reference, because the kernel counts each entry as a
   // lookup.
@@ -83,10 +90,13 @@ class Names {
  private:
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
   Entry entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
-  Result<Entry> make(InodeId parent, const char* name,
+  Result<Entry> make(InodeId parent, const NewFile& file,
                      const std::function<Result<void>(int directory)>& make_it);
   void keep_open_after_unlink(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
+  void set_removed(const InodePtr& directory, bool removed);
+  // Whether the first attempt at this request has removed `name`.
+  Result<bool> was_removed(const OpenCopies& parent, const char* name);
   Result<void> unlink_locked(const InodePtr& directory, const char* name)
       REQUIRES_SHARED(parts_.names.lock);
 
@@ -98,6 +108,13 @@ class Names {
                               const std::vector<Located>& source, const InodePtr& to,
                               const char* new_name, const std::vector<Located>& target,
                               unsigned flags, RenameAttempt& attempt);
+  void renamed(const InodePtr& from, const char* name, const std::vector<Located>& source,
+               const InodePtr& to, const char* new_name, const std::vector<Located>& target,
+               unsigned flags);
+  // Whether the first attempt at this request has renamed the file. If so, records it in memory.
+  Result<bool> was_renamed(const InodePtr& from, const OpenCopies& from_copies, const char* name,
+                           const InodePtr& to, const OpenCopies& to_copies, const char* new_name,
+                           unsigned flags);
   Result<std::vector<Step>> rename_steps(const InodePtr& parent, const char* name,
                                          const std::vector<Located>& source,
                                          const InodePtr& new_parent, const char* new_name,

@@ -11,6 +11,8 @@
 #include "fs/core/guards.hpp"
 #include "fs/core/names.hpp"
 #include "fs/core/no_waiting.hpp"
+#include "fs/core/repetition.hpp"
+#include "fs/core/request_note.hpp"
 
 namespace sluice {
 
@@ -22,6 +24,13 @@ const Located* on_tier(const std::vector<Located>& found, TierIndex tier) {
   }
   return nullptr;
 }
+
+// Must be called before the first name changes; see Names::was_renamed().
+void remember_rename(const std::vector<Located>& source, const std::vector<Located>& target) {
+  remember(Fact::Victim, target.empty() ? 0 : to_number(target[0].identity.id));
+  remember(Fact::Source, to_number(source[0].identity.id));
+}
+
 }  // namespace
 
 Result<std::vector<Step>> Names::rename_steps(const InodePtr& parent, const char* name,
@@ -128,6 +137,7 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
                                   const char* new_name, unsigned flags, RenameAttempt& attempt) {
   const OpenCopies from_copies = SLUICE_TRY(parts_.tree.open_copies(from));
   const OpenCopies to_copies = SLUICE_TRY(parts_.tree.open_copies(to));
+  if (SLUICE_TRY(was_renamed(from, from_copies, name, to, to_copies, new_name, flags))) return {};
   const auto source =
       SLUICE_TRY(parts_.tree.locate_for_kernel(from, from_copies, name, NamesLock::Held));
   if (source.empty()) return Error(from_copies.complete ? ENOENT : EIO, "rename");
@@ -166,7 +176,15 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
-  const auto renamed = [&](const Located& what, const InodePtr& where, const char* as) {
+  renamed(from, name, source, to, new_name, target, flags);
+  return {};
+}
+
+// Updates what is known in memory after a rename.
+void Names::renamed(const InodePtr& from, const char* name, const std::vector<Located>& source,
+                    const InodePtr& to, const char* new_name, const std::vector<Located>& target,
+                    unsigned flags) {
+  const auto set_name = [&](const Located& what, const InodePtr& where, const char* as) {
     const InodePtr moved = parts_.table.find(what);
     if (moved) moved->set_kernel_name(where->id(), as);
   };
@@ -174,9 +192,32 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   if ((is_directory(source) || is_directory(target)) &&
       parts_.pins.inside(from) != parts_.pins.inside(to))
     parts_.pins.inheritance_changed();
-  renamed(source[0], to, new_name);
-  if (flags & RENAME_EXCHANGE) renamed(target[0], from, name);
-  return {};
+  set_name(source[0], to, new_name);
+  if (flags & RENAME_EXCHANGE) set_name(target[0], from, name);
+}
+
+Result<bool> Names::was_renamed(const InodePtr& from, const OpenCopies& from_copies,
+                                const char* name, const InodePtr& to, const OpenCopies& to_copies,
+                                const char* new_name, unsigned flags) {
+  const auto source = remembered(Fact::Source), victim = remembered(Fact::Victim);
+  if (!source || !victim) return false;
+  // A rename on several tiers is never half done: its intent was executed before this request.
+  if (!SLUICE_TRY(has_identity(to_copies, new_name, InodeId{*source}))) return false;
+  const bool exchanges = flags & RENAME_EXCHANGE;
+  // If the file has both names, they were and are hard links, and rename(2) does nothing.
+  const InodeId there_now{exchanges ? *victim : *source};
+  if (SLUICE_TRY(has_identity(from_copies, name, there_now)) != exchanges) return false;
+  std::vector<Located> target;
+  if (exchanges) {
+    target = SLUICE_TRY(parts_.tree.locate(from_copies, name, NamesLock::Held));
+  } else if (const InodePtr replaced = parts_.table.find(InodeId{*victim})) {
+    if (replaced->is_directory()) set_removed(replaced, true);
+  }
+  const auto found = SLUICE_TRY(parts_.tree.locate(to_copies, new_name, NamesLock::Held));
+  // Empty only if someone changed the tier directly meanwhile.
+  if (!found.empty() && target.empty() != exchanges)
+    renamed(from, name, found, to, new_name, target, flags);
+  return true;
 }
 
 Result<void> Names::rename_located(const InodePtr& from, const char* name,
@@ -190,6 +231,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
     const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier));
     const ShownTimes::NameChange leaving(*from), arriving(*to);
     const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
+    remember_rename(source, target);
     if (::renameat2(old_dir.get(), name, new_dir.get(), new_name, how) < 0)
       return Error::last("rename");
     return {};
@@ -212,6 +254,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
   }
   const auto steps = SLUICE_TRY(rename_steps(from, name, source, to, new_name, target, flags));
   const ShownTimes::NameChange leaving(*from), arriving(*to);
+  remember_rename(source, target);
   return execute(parts_.store, parts_.pool, steps);
 }
 

@@ -26,7 +26,7 @@ enum class Fact : std::uint8_t {
   Began,   // when the request was first begun: nanoseconds of CLOCK_REALTIME_COARSE
   Victim,  // the identity (InodeId) of what is removed, or was at the new name of a rename; 0: none
   Source,  // the identity of what is renamed
-  Size,    // the size of the file before it was changed
+  Size,    // the size of the file before an append; 0 after an open has truncated it
   Count,   // how many facts there are
 };
 

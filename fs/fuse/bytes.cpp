@@ -53,7 +53,7 @@ void write_slowly(fuse_req_t request, InodeId inode, std::string_view data, std:
     const auto rest = std::make_shared<const std::string>(data.substr(put));
     const auto go_on = [&fs, inode, put, rest, offset, strip_suid, where]() -> Result<std::size_t> {
       const auto more = fs.files().write(inode, rest->data(), rest->size(),
-                                         offset + static_cast<off_t>(put), strip_suid, where);
+                                         offset + static_cast<off_t>(put), strip_suid, where, put);
       if (!more && put == 0) return more.error();
       return put + (more ? *more : 0);
     };
