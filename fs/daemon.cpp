@@ -20,12 +20,13 @@
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/path.hpp"
+#include "base/service_notice.hpp"
 #include "fs/control/control_server.hpp"
 #include "fs/control/reporter.hpp"
-#include "fs/control/service_notice.hpp"
 #include "fs/core/filesystem.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/gpu/gpu_service.hpp"
+#include "fs/keeper/keeper_link.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
@@ -60,8 +61,8 @@ Engine::Settings engine_settings(const MountOptions& options) {
 // Everything a mount is made of, in the order in which it is built.
 class Daemon {
  public:
-  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options) {
-    auto daemon = std::unique_ptr<Daemon>(new Daemon(options));
+  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options, KeeperLink* keeper) {
+    auto daemon = std::unique_ptr<Daemon>(new Daemon(options, keeper));
     SLUICE_TRY(daemon->build());
     return daemon;
   }
@@ -70,7 +71,9 @@ class Daemon {
     start_reports();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
+    if (keeper_ != nullptr) keeper_->listen([this] { hand_over(); });
     const bool ok = session_->run(*filesystem_, *gpu_);
+    if (keeper_ != nullptr) keeper_->stop_listening();
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
     metrics_.reset();
@@ -87,9 +90,16 @@ class Daemon {
   }
 
  private:
-  explicit Daemon(const MountOptions& options) : options_(options) {}
+  Daemon(const MountOptions& options, KeeperLink* keeper) : options_(options), keeper_(keeper) {
+    if (keeper_ != nullptr) start_ = keeper_->take_start();
+  }
+
+  void hand_over() { keeper_->stay("this build cannot hand over"); }
 
   Result<void> build() {
+    if (start_.role != KeeperLink::Role::First) {
+      return Error{ENOTSUP, "take over", "this build cannot take over a mount"};
+    }
     const auto missing = options_.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
     pool_ = SLUICE_TRY(Pool::open(tier_settings(options_), missing, Pool::NewTiers::Adopt,
                                   "mounted at " + options_.mountpoint));
@@ -179,7 +189,7 @@ class Daemon {
   void start_reports() {
     reporter_ = std::make_unique<Reporter>(Reporter::Parts{options_, state_, *pool_, *session_,
                                                            *filesystem_, *engine_, *gpu_,
-                                                           *filesystem_->migration()});
+                                                           *filesystem_->migration(), keeper_});
     session_->status = [this] {
       return reporter_->status().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     };
@@ -241,6 +251,8 @@ class Daemon {
   }
 
   const MountOptions& options_;
+  KeeperLink* const keeper_;  // may be null
+  KeeperLink::Start start_;
   std::unique_ptr<Pool> pool_;
   std::string state_;
   std::unique_ptr<Store> store_;
@@ -278,7 +290,7 @@ Result<std::string> state_directory(const std::string& configured, const std::st
 }
 
 int run_daemon(const MountOptions& options,
-               const std::function<void(const Result<void>& mounted)>& ready) {
+               const std::function<void(const Result<void>& mounted)>& ready, KeeperLink* keeper) {
   // With an arena per thread, malloc would keep several times the memory in use.
   ::mallopt(M_ARENA_MAX, 4);
   // The kernel sends SIGIO when a process breaks one of our leases, and its default is to end the
@@ -290,7 +302,7 @@ int run_daemon(const MountOptions& options,
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
-  const auto daemon = Daemon::start(options);
+  const auto daemon = Daemon::start(options, keeper);
   if (!daemon) {
     ready(daemon.error());
     return 1;
