@@ -69,6 +69,7 @@ class Keeper {
   struct Process {
     pid_t pid = 0;
     UniqueFd socket;
+    UniqueFd program;  // if it is not executable_
     bool is_ready = false;
     bool is_prepared = false;
     std::string failure;  // its own words
@@ -153,9 +154,7 @@ class Keeper {
 
   void daemon_is_ready() {
     daemon_.is_ready = true;
-    const std::string program = "/proc/" + std::to_string(daemon_.pid) + "/exe";
-    if (UniqueFd now(::open(program.c_str(), O_PATH | O_CLOEXEC)); now)
-      executable_ = std::move(now);
+    if (daemon_.program) executable_ = std::move(daemon_.program);
     had_daemon_ = true;
     report({});
     if (signal_ != 0) ::kill(daemon_.pid, signal_);
@@ -232,10 +231,11 @@ class Keeper {
     }
     upgrade_failure_.clear();
     // By its path: there is a newer program now, if this is an upgrade.
-    const UniqueFd program(::open(settings_.executable.c_str(), O_PATH | O_CLOEXEC));
+    UniqueFd program(::open(settings_.executable.c_str(), O_PATH | O_CLOEXEC));
     if (!program || !start(successor_, program, "prepare")) {
       return fail_upgrade("can't start " + settings_.executable + ": " + std::strerror(errno));
     }
+    successor_.program = std::move(program);
     deadline_ = steady_clock::now() + kPrepareLimit;
   }
 

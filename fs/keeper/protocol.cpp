@@ -63,8 +63,9 @@ Result<Packet> receive_packet(int socket, Wait wait) {
   ssize_t got = 0;
   do {
     got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | (wait == Wait::No ? MSG_DONTWAIT : 0));
-  } while (got < 0 && errno == EINTR);
-  if (got < 0 && errno == ECONNRESET) return Error{EPIPE, "receive a packet"};
+    // ECONNRESET: the other side ended and had not read everything. The kernel says so once, before
+    // the packets that it had sent.
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0) return Error::last("receive a packet");
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
