@@ -20,12 +20,14 @@
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/path.hpp"
+#include "base/service_notice.hpp"
 #include "fs/control/control_server.hpp"
 #include "fs/control/reporter.hpp"
-#include "fs/control/service_notice.hpp"
 #include "fs/core/filesystem.hpp"
+#include "fs/core/handover.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/gpu/gpu_service.hpp"
+#include "fs/keeper/keeper_link.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
@@ -60,23 +62,32 @@ Engine::Settings engine_settings(const MountOptions& options) {
 // Everything a mount is made of, in the order in which it is built.
 class Daemon {
  public:
-  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options) {
-    auto daemon = std::unique_ptr<Daemon>(new Daemon(options));
+  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options, KeeperLink* keeper) {
+    auto daemon = std::unique_ptr<Daemon>(new Daemon(options, keeper));
     SLUICE_TRY(daemon->build());
     return daemon;
   }
 
-  bool serve() {
+  // Returns the exit code.
+  int serve() {
     start_reports();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
-    const bool ok = session_->run(*filesystem_, *gpu_) != Session::End::Failed;
+    if (keeper_ != nullptr) keeper_->listen([this] { session_->hand_over(); });
+    const Session::End end = session_->run();
+    if (keeper_ != nullptr) keeper_->stop_listening();
+    if (end == Session::End::HandedOver) {
+      log::get().info("hands over to a new daemon: mountpoint={}", options_.mountpoint);
+      leave_if_busy();
+      gpu_->end_rings();
+      return kHandedOver;
+    }
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
     metrics_.reset();
     control_.reset();
     log::get().info("unmounted: mountpoint={}", options_.mountpoint);
-    return ok;
+    return end == Session::End::Failed ? 1 : 0;
   }
 
   ~Daemon() {
@@ -87,10 +98,58 @@ class Daemon {
   }
 
  private:
-  explicit Daemon(const MountOptions& options) : options_(options) {}
+  Daemon(const MountOptions& options, KeeperLink* keeper) : options_(options), keeper_(keeper) {
+    if (keeper_ != nullptr) start_ = keeper_->take_start();
+  }
+
+  // Requests that take long, like spilling a large file, would delay the successor. It repeats
+  // them, as after a crash.
+  void leave_if_busy() {
+    constexpr std::chrono::milliseconds kLongest{500};
+    if (session_->wait_for_answers(kLongest)) return;
+    if (const auto flushed = filesystem_->flush(); !flushed)
+      log::get().warn("the last access counts are lost: why={}", flushed.error().text());
+    log::get().info("leaves running requests to the new daemon");
+    ::_exit(kHandedOver);
+  }
+
+  bool takes_over() const { return start_.role != KeeperLink::Role::First; }
+
+  // The memory that the predecessor left, checked before it ends.
+  Result<void> prepare_to_take_over() {
+    if (!start_.held.contains("fuse") || !start_.held.contains("state"))
+      return Error{EPROTO, "take over", "the keeper has no mount to take over"};
+    SLUICE_TRY(Handover::check(start_.held["state"].get()));
+    for (const std::string& tier : Handover::added_tiers(start_.held["state"].get())) {
+      SLUICE_TRY(append_tier("tier add", tier, options_));
+    }
+    if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(keeper_->prepared());
+    return {};
+  }
+
+  // Mounts, or continues the mount of the predecessor.
+  Result<void> make_session() {
+    const Session::Settings settings{options_.mountpoint, options_.source, options_.mount_options,
+                                     options_.passthrough};
+    if (takes_over()) {
+      handover_ = SLUICE_TRY(Handover::open(std::move(start_.held["state"]), pool_->id()));
+      session_ =
+          SLUICE_TRY(Session::take_over(settings, *handover_, std::move(start_.held["fuse"])));
+      return {};
+    }
+    handover_ = SLUICE_TRY(Handover::create(pool_->id()));
+    session_ = SLUICE_TRY(Session::mount(settings, *handover_));
+    if (keeper_ == nullptr) return {};
+    keeper_->hold("state", handover_->fd());
+    keeper_->hold("fuse", session_->device());
+    return {};
+  }
 
   Result<void> build() {
-    const auto missing = options_.degraded ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
+    if (takes_over()) SLUICE_TRY(prepare_to_take_over());
+    // The predecessor went on serving when a tier disappeared, and so does its successor.
+    const auto missing =
+        options_.degraded || takes_over() ? Pool::Missing::Tolerate : Pool::Missing::Refuse;
     pool_ = SLUICE_TRY(Pool::open(tier_settings(options_), missing, Pool::NewTiers::Adopt,
                                   "mounted at " + options_.mountpoint));
     state_ = SLUICE_TRY(state_directory(options_.state, pool_->id()));
@@ -114,15 +173,13 @@ class Daemon {
     pool_->clear_temporaries();
     pool_->welcome_back();
 
-    const Session::Settings settings{options_.mountpoint, options_.source, options_.mount_options,
-                                     options_.passthrough};
-    handover_ = SLUICE_TRY(Handover::create(pool_->id()));
-    session_ = SLUICE_TRY(Session::mount(settings, *handover_));
+    SLUICE_TRY(make_session());
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
     gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
                                         [this] { return session_->waiting(); });
+    session_->serve(*filesystem_, *gpu_);
     return {};
   }
 
@@ -181,7 +238,7 @@ class Daemon {
   void start_reports() {
     reporter_ = std::make_unique<Reporter>(Reporter::Parts{options_, state_, *pool_, *session_,
                                                            *filesystem_, *engine_, *gpu_,
-                                                           *filesystem_->migration()});
+                                                           *filesystem_->migration(), keeper_});
     session_->status = [this] {
       return reporter_->status().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     };
@@ -227,6 +284,7 @@ class Daemon {
       return Error{EEXIST, "add a tier", "the pool has a tier " + name + " already"};
     }
     SLUICE_TRY(pool_->add(tier_settings(probe).back()));
+    handover_->add_tier(text);
     filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
     return {};
   }
@@ -242,7 +300,9 @@ class Daemon {
     }
   }
 
-  const MountOptions& options_;
+  MountOptions options_;
+  KeeperLink* const keeper_;  // may be null
+  KeeperLink::Start start_;
   std::unique_ptr<Pool> pool_;
   std::string state_;
   std::unique_ptr<Store> store_;
@@ -281,7 +341,7 @@ Result<std::string> state_directory(const std::string& configured, const std::st
 }
 
 int run_daemon(const MountOptions& options,
-               const std::function<void(const Result<void>& mounted)>& ready) {
+               const std::function<void(const Result<void>& mounted)>& ready, KeeperLink* keeper) {
   // With an arena per thread, malloc would keep several times the memory in use.
   ::mallopt(M_ARENA_MAX, 4);
   // The kernel sends SIGIO when a process breaks one of our leases, and its default is to end the
@@ -293,13 +353,13 @@ int run_daemon(const MountOptions& options,
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
-  const auto daemon = Daemon::start(options);
+  const auto daemon = Daemon::start(options, keeper);
   if (!daemon) {
     ready(daemon.error());
     return 1;
   }
   ready({});
-  return (*daemon)->serve() ? 0 : 1;
+  return (*daemon)->serve();
 }
 
 }  // namespace sluice

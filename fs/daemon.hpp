@@ -13,11 +13,14 @@
 
 namespace sluice {
 
+class KeeperLink;
+
 // Serves the mount until it is unmounted. Calls `ready` once: when the mount answers, or with the
-// error that prevents it. Returns the exit code. REQUIRES: the process does not fork afterwards,
-// because this starts threads.
+// error that prevents it. `keeper` is null if there is none. Returns the exit code. REQUIRES: the
+// process does not fork afterwards, because this starts threads.
 int run_daemon(const MountOptions& options,
-               const std::function<void(const Result<void>& mounted)>& ready);
+               const std::function<void(const Result<void>& mounted)>& ready,
+               KeeperLink* keeper = nullptr);
 
 // For commands that open the pool without mounting it.
 std::vector<TierSettings> tier_settings(const MountOptions& options);

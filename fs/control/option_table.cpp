@@ -296,6 +296,26 @@ constexpr std::array kTable{
     },
     OptionSpec{
         .group = Group::Debug,
+        .name = "keeper",
+        .kind = Kind::Switch,
+        .set = into<&MountOptions::keeper>,
+        .fallback = "true",
+        .help = "a second process restarts the daemon after a crash; off: a crash ends the mount",
+        .details = "Leave a second process, the keeper, which starts the daemon again after a "
+                   "crash. If it is false, the mount is one process, and its crash ends the mount.",
+    },
+    OptionSpec{
+        .group = Group::Debug,
+        .name = "crash_limit",
+        .kind = Kind::Count,
+        .set = into<&MountOptions::crash_limit>,
+        .fallback = "5",
+        .help = "crashes of the daemon within a minute that end the mount; 0: no limit",
+        .details = "Crashes of the daemon within a minute that end the mount. 0: no limit.",
+        .most = 1000000,
+    },
+    OptionSpec{
+        .group = Group::Debug,
         .name = "gpu_max_concurrent_ops",
         .kind = Kind::Count,
         .set = into<&MountOptions::gpu_max_concurrent_ops>,

@@ -92,6 +92,8 @@ struct MountOptions {
   // The group `debug`: for comparisons and measurements.
   bool passthrough = true;
   bool io_uring = true;
+  bool keeper = true;             // a process of its own that survives crashes of the daemon
+  std::uint64_t crash_limit = 5;  // within a minute; the keeper then gives up
   std::uint64_t gpu_max_concurrent_ops = 32;  // requests in progress at once
   std::uint64_t gpu_chunk = 4 << 20;          // one piece of a large request
   std::uint64_t gpu_threads = 0;              // 0: as many as fill the bus

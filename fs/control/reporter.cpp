@@ -167,6 +167,10 @@ json Reporter::common() const {
 json Reporter::status() const {
   json out = common();
   out["pid"] = ::getpid();
+  const KeeperLink* const keeper = parts_.keeper;
+  out["keeper"] = keeper != nullptr ? keeper->keeper() : 0;
+  out["restarts"] = keeper != nullptr ? keeper->restarts() : 0;
+  out["restart_failure"] = keeper != nullptr ? keeper->restart_failure() : "";
   out["state"] = parts_.state;
   // null: stderr; for a systemd unit that is the journal.
   const std::string& log = parts_.options.log_file;

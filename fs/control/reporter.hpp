@@ -11,6 +11,7 @@
 
 #include "fs/control/options.hpp"
 #include "fs/fuse/session.hpp"
+#include "fs/keeper/keeper_link.hpp"
 #include "tiering/migration.hpp"
 
 namespace sluice {
@@ -26,6 +27,7 @@ class Reporter {
     Engine& engine;
     GpuService& gpu;
     Migration& migration;
+    const KeeperLink* keeper;  // may be null
   };
   explicit Reporter(const Parts& parts) : parts_(parts) {}
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 
 namespace sluice {
 namespace {
@@ -45,6 +46,8 @@ struct Handover::Header {
   std::uint64_t used_notes, used_opens, used_inodes, used_places;
   std::uint32_t init_size;
   std::array<std::byte, kLongestInit> init;
+  std::uint32_t tiers_size;
+  std::array<char, 32 << 10> tiers;  // lines
 };
 
 Handover::Handover(UniqueFd fd, void* memory)
@@ -78,19 +81,49 @@ Result<std::unique_ptr<Handover>> Handover::create(const std::string& pool) {
   return out;
 }
 
-Result<std::unique_ptr<Handover>> Handover::open(UniqueFd fd, const std::string& pool) {
+Result<void> Handover::check(int fd) {
   struct stat st {};
-  if (::fstat(fd.get(), &st) < 0) return Error::last("open the handover memory");
-  Header header{};
-  if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header || header.magic != kMagic)
+  if (::fstat(fd, &st) < 0) return Error::last("open the handover memory");
+  // Only the part that never changes.
+  std::array<char, 16> start{};
+  if (::pread(fd, start.data(), start.size(), 0) != static_cast<ssize_t>(start.size()) ||
+      !std::equal(kMagic.begin(), kMagic.end(), start.begin())) {
     return Error{EPROTONOSUPPORT, "open the handover memory",
                  "it is not handover memory of Sluice"};
-  if (header.version != kVersion || st.st_size != static_cast<off_t>(kSize)) {
-    return Error{EPROTONOSUPPORT, "open the handover memory",
-                 "the running daemon uses version " + std::to_string(header.version) +
-                     " of the handover format, this one reads version " + std::to_string(kVersion) +
-                     "; unmount and mount the pool to change versions"};
   }
+  std::uint32_t version = 0;
+  std::memcpy(&version, start.data() + offsetof(Header, version), sizeof version);
+  if (version == kVersion && st.st_size == static_cast<off_t>(kSize)) return {};
+  return Error{EPROTONOSUPPORT, "open the handover memory",
+               "the running daemon uses version " + std::to_string(version) +
+                   " of the handover format, this one reads version " + std::to_string(kVersion) +
+                   "; unmount and mount the pool to change versions"};
+}
+
+std::vector<std::string> Handover::added_tiers(int fd) {
+  Header header{};
+  std::vector<std::string> out;
+  if (::pread(fd, &header, sizeof header, 0) != sizeof header) return out;
+  const std::size_t size = std::min<std::size_t>(header.tiers_size, header.tiers.size());
+  std::istringstream lines(std::string(header.tiers.data(), size));
+  for (std::string line; std::getline(lines, line);) out.push_back(line);
+  return out;
+}
+
+void Handover::add_tier(const std::string& tier) {
+  MutexLock lock(mutex_);
+  const std::string line = tier + "\n";
+  const std::uint32_t at = header_->tiers_size;
+  if (at + line.size() > header_->tiers.size()) return;
+  line.copy(header_->tiers.data() + at, line.size());
+  __atomic_store_n(&header_->tiers_size, at + line.size(), __ATOMIC_RELEASE);
+}
+
+Result<std::unique_ptr<Handover>> Handover::open(UniqueFd fd, const std::string& pool) {
+  SLUICE_TRY(check(fd.get()));
+  Header header{};
+  if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header)
+    return Error::last("open the handover memory");
   header.pool.back() = '\0';
   if (header.pool.data() != pool) {
     return Error{EINVAL, "open the handover memory",

@@ -151,6 +151,12 @@ class Handover {
   Handover(const Handover&) = delete;
   Handover& operator=(const Handover&) = delete;
 
+  // EPROTONOSUPPORT if the memory `fd` cannot be read. Changes nothing: its owner may still serve.
+  static Result<void> check(int fd);
+  // The tiers that were added since the mount, as the user gave them.
+  static std::vector<std::string> added_tiers(int fd);
+  void add_tier(const std::string& tier);
+
   int fd() const { return fd_.get(); }
   // How many daemons served this mount before.
   std::uint32_t epoch() const { return epoch_; }

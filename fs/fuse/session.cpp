@@ -183,7 +183,6 @@ Result<void> Session::attach(const std::string& where) {
                  "can't mount on " + settings_.mountpoint + ": " + std::strerror(code) +
                      "; is /dev/fuse there?"};
   }
-  mounted_ = true;
   loop_ = std::make_unique<DeviceLoop>(device(), kLargestRequest,
                                        [this](std::span<std::byte> request) { take(request); });
   connection_ = open_connection(settings_.mountpoint);
@@ -194,6 +193,7 @@ Result<std::unique_ptr<Session>> Session::mount(const Settings& settings, Handov
   auto session = std::unique_ptr<Session>(new Session(settings, handover));
   SLUICE_TRY(session->make_session());
   SLUICE_TRY(session->attach(settings.mountpoint));
+  session->unmounts_ = true;
   return session;
 }
 
@@ -220,7 +220,7 @@ unsigned Session::waiting() const {
 
 Session::~Session() {
   if (session_ == nullptr) return;
-  if (mounted_) ::umount2(settings_.mountpoint.c_str(), MNT_DETACH);
+  if (unmounts_) ::umount2(settings_.mountpoint.c_str(), MNT_DETACH);
   fuse_session_destroy(session_);
 }
 
@@ -255,19 +255,26 @@ void Session::take(std::span<std::byte> request) {
   fuse_session_process_buf(session_, &buffer);
 }
 
-Session::End Session::run(Filesystem& filesystem, GpuService& gpu) {
+void Session::serve(Filesystem& filesystem, GpuService& gpu) {
   filesystem_ = &filesystem;
   gpu_ = &gpu;
   slow_requests_ = std::make_unique<SlowRequests>();
   if (handover_.is_inherited()) inherit();
+}
+
+Session::End Session::run() {
   const ExitSignals signals([this] { loop_->stop(); });
   const bool ok = loop_->run();
+  unmounts_ = !hands_over_;
+  if (hands_over_) return End::HandedOver;
   slow_requests_.reset();  // no request is answered any more
-  if (hands_over_) {
-    mounted_ = false;  // it belongs to the successor
-    return End::HandedOver;
-  }
   return ok ? End::Unmounted : End::Failed;
+}
+
+bool Session::wait_for_answers(std::chrono::milliseconds longest) {
+  if (!slow_requests_->end_within(longest)) return false;
+  slow_requests_.reset();
+  return true;
 }
 
 void Session::hand_over() {

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -55,12 +56,18 @@ class Session final : public KernelSide {
                                                     UniqueFd device);
   ~Session() override;
 
+  // Sets what answers the requests. If the mount was taken over, restores what the predecessor
+  // left.
+  void serve(Filesystem& filesystem, GpuService& gpu);
   // Answers requests until the mount is unmounted or handed over. The signals TERM, INT and HUP
-  // unmount it.
+  // unmount it. REQUIRES: serve() was called.
   enum class End { Unmounted, HandedOver, Failed };
-  End run(Filesystem& filesystem, GpuService& gpu);
-  // Makes run() return without unmounting, once all requests that were taken are answered.
+  End run();
+  // Makes run() return without unmounting.
   void hand_over();
+  // After run() has returned: waits for requests that other threads still answer. False if some
+  // are left.
+  bool wait_for_answers(std::chrono::milliseconds longest);
 
   // The descriptor of /dev/fuse. As long as it is open in some process, the mount exists.
   int device() const;
@@ -104,14 +111,14 @@ class Session final : public KernelSide {
   Handover& handover_;
   OpenHandles open_handles_;
   fuse_session* session_ = nullptr;
-  bool mounted_ = false;
+  bool unmounts_ = false;  // when it is destroyed
   std::atomic<bool> hands_over_{false};
   std::unique_ptr<DeviceLoop> loop_;  // from construction to destruction
   UniqueFd connection_;               // a directory of the kernel's
   Filesystem* filesystem_ = nullptr;
   GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;
-  std::unique_ptr<SlowRequests> slow_requests_;  // while run() lasts
+  std::unique_ptr<SlowRequests> slow_requests_;
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);
   std::array<std::atomic<std::uint64_t>, 64> counts_{};  // statistics

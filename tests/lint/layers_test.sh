@@ -26,6 +26,11 @@ if grep -rnE '#include "fs/(fuse|gpu|control|daemon)' fs/core; then
   echo "fs/core/ includes a folder that depends on it" >&2
   bad=1
 fi
+# The keeper must not fail, so it includes little.
+if grep -rnE '#include "' fs/keeper | grep -vE '#include "(base|fs/keeper)/'; then
+  echo "fs/keeper/ includes more than base/ and itself" >&2
+  bad=1
+fi
 # Inside tools/: common < web < cli, and common < lab. The programs share nothing else, except that the web page uses the simulator,
 # a library in the lab.
 refuse() { # FOLDER INCLUDE-REGEX [EXCEPT-REGEX]

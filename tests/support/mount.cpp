@@ -90,6 +90,7 @@ Mount::Mount(Pool pool) : pool_(std::move(pool)) {
 Mount::~Mount() {
   if (mounted_ && !sluice({"umount", path()}).ok()) {
     std::fprintf(stderr, "%s cannot be unmounted: aborting it\n", path().c_str());
+    if (keeper_ > 0) ::kill(keeper_, SIGKILL);
     abort_mount(path());
     if (pid_ > 0 && !eventually([&] { return has_ended(pid_); }, seconds(5))) {
       ::kill(pid_, SIGKILL);
@@ -111,7 +112,9 @@ void Mount::mount() {
                              result.err);
   }
   mounted_ = true;
-  pid_ = status().at("pid").get<pid_t>();
+  const nlohmann::json now = status();
+  pid_ = now.at("pid").get<pid_t>();
+  keeper_ = now.value("keeper", 0);
 }
 
 void Mount::umount() {
@@ -141,6 +144,11 @@ std::map<std::string, long> Mount::requests() const {
 std::string Mount::log() const { return read_file(pool_.state + "/sluice.log"); }
 
 void Mount::kill_daemon(int signal) {
+  // Otherwise it would start another daemon.
+  if (keeper_ > 0) ::kill(keeper_, SIGKILL);
+  if (keeper_ > 0 && !eventually([&] { return has_ended(keeper_); })) {
+    throw std::runtime_error("the keeper survives SIGKILL");
+  }
   ::kill(pid_, signal);
   if (!eventually([&] { return has_ended(pid_); })) {
     abort_mount(path());  // it may be blocked in the kernel on its own mount
@@ -149,6 +157,15 @@ void Mount::kill_daemon(int signal) {
     }
   }
   mounted_ = false;
+}
+
+void Mount::crash_daemon(int signal) {
+  const pid_t before = pid_;
+  ::kill(before, signal);
+  // The status waits for the successor; a daemon that is still ending may answer once more.
+  if (!eventually([&] { return (pid_ = status().at("pid").get<pid_t>()) != before; })) {
+    throw std::runtime_error("no other daemon serves the mount");
+  }
 }
 
 void Mount::detach() {

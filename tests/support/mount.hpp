@@ -51,6 +51,7 @@ class Mount {
   // The output of `sluice status --json`. Throws if that fails.
   nlohmann::json status() const;
   pid_t pid() const { return pid_; }
+  pid_t keeper() const { return keeper_; }  // 0: none
   // The daemon's log, including the report of a crash.
   std::string log() const;
 
@@ -62,14 +63,17 @@ class Mount {
   void mount();
   void remount();
 
-  // Kills the daemon with SIGKILL or another signal and waits for its end. The mount point then
-  // fails with ENOTCONN until detach().
+  // Kills the keeper, then the daemon with SIGKILL or another signal, and waits for their end. The
+  // mount point then fails with ENOTCONN until detach().
   void kill_daemon(int signal = SIGKILL);
+  // Kills the daemon alone and waits until the mount answers again, from a successor.
+  void crash_daemon(int signal = SIGKILL);
   void detach();
 
  private:
   Pool pool_;
   pid_t pid_ = 0;
+  pid_t keeper_ = 0;
   bool mounted_ = false;
 };
 

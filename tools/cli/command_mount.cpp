@@ -6,12 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,6 +25,8 @@
 #include "fs/control/option_table.hpp"
 #include "fs/control/options.hpp"
 #include "fs/daemon.hpp"
+#include "fs/keeper/keeper.hpp"
+#include "fs/keeper/keeper_link.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/tier_access.hpp"
 #include "tools/common/option_texts.hpp"
@@ -152,6 +156,14 @@ Result<void> read_options(const Flags& flags, MountOptions& options) {
   return apply_flags(flags, options);
 }
 
+Result<void> read_and_check(const Flags& flags, MountOptions& options) {
+  SLUICE_TRY(read_options(flags, options));
+  if (options.mountpoint.empty()) {
+    return Error{EINVAL, "read the options", "MOUNTPOINT is required; see 'sluice mount --help'"};
+  }
+  return check_options(options);
+}
+
 dev_t device_of(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 ? status.st_dev : 0;
@@ -170,25 +182,76 @@ std::string log_name(const MountOptions& options) {
   return "sluice.log in the pool's directory below /var/lib/sluice";
 }
 
+log::Format log_format(const MountOptions& options) {
+  return options.log_format == "json" ? log::Format::Json : log::Format::Text;
+}
+
 void replace_with_null(std::initializer_list<int> descriptors) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int descriptor : descriptors) ::dup2(null.get(), descriptor);
 }
 
-// The child's half: serves until unmounted. It says one thing to `report`: '+', or '-' and the
-// reason.
+// The daemon, started by a keeper.
+int serve_for_keeper(const MountOptions& options, KeeperLink& keeper) {
+  if (!options.foreground && ::chdir("/") < 0) return kFailed;
+  const auto ready = [&](const Result<void>& mounted) {
+    if (!mounted) return keeper.failed(mounted.error().text());
+    if (!options.foreground) {
+      if (log::take_over_stderr()) {
+        keeper.hold("log", STDERR_FILENO);
+      } else {
+        replace_with_null({STDERR_FILENO});
+      }
+    }
+    keeper.ready();
+  };
+  return run_daemon(options, ready, &keeper);
+}
+
+std::string own_executable() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  return {path.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
+}
+
+std::vector<std::string> own_arguments() {
+  std::vector<std::string> words;
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+using Started = std::function<void(const Result<void>& mounted)>;
+
+// Serves until unmounted, in this process or in that of a daemon.
+int serve(const MountOptions& options, const Started& started, NamedDescriptors stored = {}) {
+  if (!options.keeper) return run_daemon(options, started);
+  return run_keeper({
+      .executable = own_executable(),
+      .arguments = own_arguments(),
+      .crash_limit = static_cast<unsigned>(options.crash_limit),
+      .detached = !options.foreground,
+      .log_name = log_name(options),
+      .log_format = log_format(options),
+      .started = started,
+      .held = std::move(stored),
+  });
+}
+
+// The child's half. It says one thing to `report`: '+', or '-' and the reason.
 int serve_in_background(const MountOptions& options, UniqueFd report) {
   ::setsid();
   // A parent that was interrupted must not take the mount with it when we write to the pipe.
   std::signal(SIGPIPE, SIG_IGN);
-  if (::chdir("/") < 0) return kFailed;
+  // A keeper goes there by itself, after it has noted from where.
+  if (!options.keeper && ::chdir("/") < 0) return kFailed;
   replace_with_null({STDIN_FILENO, STDOUT_FILENO});
-  return run_daemon(options, [&](const Result<void>& mounted) {
+  return serve(options, [&](const Result<void>& mounted) {
     const std::string word = mounted ? "+" : "-" + mounted.error().text();
     // Ignored: the parent process may be gone.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
     report.reset();
-    if (!log::take_over_stderr()) replace_with_null({STDERR_FILENO});
+    if (!options.keeper && !log::take_over_stderr()) replace_with_null({STDERR_FILENO});
   });
 }
 
@@ -206,11 +269,7 @@ std::string describe_death(pid_t child) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (WIFSIGNALED(status)) {
-    const int signal = WTERMSIG(status);
-    return "signal " + std::to_string(signal) + ", " + ::strsignal(signal);
-  }
-  return "exit code " + std::to_string(WEXITSTATUS(status));
+  return describe_end(status);
 }
 
 int mount_in_background(const MountOptions& options) {
@@ -244,15 +303,21 @@ int mount_in_background(const MountOptions& options) {
   return kDone;
 }
 
-int mount_in_foreground(const MountOptions& options) {
-  // No look from outside here: the thread that reports may be the one that would have to answer.
-  return run_daemon(options, [&](const Result<void>& mounted) {
+int mount_in_foreground(const MountOptions& options, NamedDescriptors stored) {
+  if (options.keeper) {
+    // For the keeper's messages. If stderr can't be written to, nobody could be told.
+    [[maybe_unused]] const auto opened =
+        log::start("", spdlog::level::from_str(options.log_level), log_format(options));
+  }
+  const auto started = [&](const Result<void>& mounted) {
     if (!mounted) {
       fail("mount", mounted.error().text());
     } else {
       std::fprintf(stderr, "sluice: mounted at %s\n", log::escaped(options.mountpoint).c_str());
     }
-  });
+  };
+  // No look from outside here: the thread that reports may be the one that would have to answer.
+  return serve(options, started, std::move(stored));
 }
 
 void warn_of_open_tiers(const MountOptions& options) {
@@ -277,24 +342,29 @@ int command_mount(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, help)) return *code;
 
   MountOptions options;
+  const auto keeper = KeeperLink::from_environment();
   // Exit code 2: trying again would not help, and systemd does not restart the service.
-  if (const auto read = read_options(flags, options); !read)
-    return misuse("mount", read.error().text());
-  if (options.mountpoint.empty()) {
-    return misuse("mount", "MOUNTPOINT is required; see 'sluice mount --help'");
+  if (const auto read = read_and_check(flags, options); !read) {
+    if (keeper) keeper->failed(read.error().text());
+    return keeper ? kUsage : misuse("mount", read.error().text());
   }
-  if (const auto checked = check_options(options); !checked)
-    return misuse("mount", checked.error().text());
+  if (keeper) return serve_for_keeper(options, *keeper);
   if (::geteuid() != 0) {
     return fail(
         "mount",
         "only root can mount, because the daemon creates files as the user who asks for them; "
         "try: sudo sluice mount ...");
   }
-  if (const auto checked = check_tiers(options); !checked)
-    return fail("mount", checked.error().text());
+  NamedDescriptors stored = take_stored_descriptors();
+  if (!options.keeper || !stored.contains("fuse") || !stored.contains("state")) stored.clear();
+  // A mount without its daemon does not answer questions about its directory.
+  if (stored.empty()) {
+    if (const auto checked = check_tiers(options); !checked)
+      return fail("mount", checked.error().text());
+  }
   warn_of_open_tiers(options);
-  return options.foreground ? mount_in_foreground(options) : mount_in_background(options);
+  return options.foreground ? mount_in_foreground(options, std::move(stored))
+                            : mount_in_background(options);
 }
 
 }  // namespace sluice

@@ -89,6 +89,7 @@ bool has_only_blocked_threads(pid_t pid) {
 // The daemon and mount to wait for after the unmount.
 struct Unmounted {
   UniqueFd daemon;
+  UniqueFd keeper;  // ends right after the daemon
   pid_t pid = 0;
   unsigned major = 0, minor = 0;  // the mount's device number; 0: unknown
 };
@@ -198,7 +199,10 @@ int command_umount(int argc, char** argv) {
   // Before the unmount, which makes the daemon end.
   Unmounted unmounted;
   unmounted.pid = status ? static_cast<pid_t>(number_of(*status, "pid")) : 0;
-  if (status) unmounted.daemon = open_daemon(unmounted.pid);
+  if (status) {
+    unmounted.daemon = open_daemon(unmounted.pid);
+    unmounted.keeper = open_daemon(static_cast<pid_t>(number_of(*status, "keeper")));
+  }
   const std::string point = status ? real_path(mountpoint) : mountpoint;
   for (const auto& mount : mount_table()) {
     if (mount.point != point) continue;
@@ -213,6 +217,9 @@ int command_umount(int argc, char** argv) {
   // unmount may take days.
   if (unmounted.daemon && !lazy) {
     if (const auto problem = wait_for_exit(unmounted, limit)) return fail("umount", *problem);
+    constexpr int kKeeperLimitMs = 5000;
+    pollfd ended{.fd = unmounted.keeper.get(), .events = POLLIN, .revents = 0};
+    if (unmounted.keeper) ::poll(&ended, 1, kKeeperLimitMs);
   }
   return kDone;
 }

@@ -48,6 +48,8 @@ gpu_host_memory = "3GiB"
 [debug]
 passthrough = false
 io_uring = false
+keeper = false
+crash_limit = 9
 gpu_max_concurrent_ops = 8
 gpu_chunk = "1MiB"
 gpu_threads = 4
@@ -83,6 +85,8 @@ tier = "stay"
   EXPECT_EQ(options.small_file, 1u << 20);
   EXPECT_FALSE(options.passthrough);
   EXPECT_FALSE(options.io_uring);
+  EXPECT_FALSE(options.keeper);
+  EXPECT_EQ(options.crash_limit, 9u);
   EXPECT_TRUE(options.degraded);
   EXPECT_TRUE(options.foreground);
   EXPECT_EQ(options.log_level, "debug");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "fs/control/service_notice.hpp"
+#include "base/service_notice.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
