@@ -414,20 +414,39 @@ void DirectoryTree::tier_went_offline(TierIndex tier) {
   });
 }
 
-std::string DirectoryTree::path_of(const InodePtr& leaf) const {
+// Finds the text of the last known name. A predecessor left only the parent and a hash of the name:
+// the kernel does not look a name up again if the file is open, or if the request that needs the
+// name had been sent before.
+void DirectoryTree::learn_name(const InodePtr& inode) {
+  const InodeName known = inode->last_name();
+  // A file that was made without a name has none.
+  if (!known.text.empty() || inode->has_name(known.parent, "")) return;
+  const InodePtr parent = table_.find(known.parent);
+  const auto copies = parent ? open_copies(parent) : Error(ENOENT, "no parent");
+  if (!copies) return;
+  for (const OpenCopy& copy : copies->reachable) {
+    const auto names = names_in(copy.get());
+    if (!names) continue;
+    for (const std::string& name : *names) {
+      if (!inode->has_name(known.parent, name)) continue;
+      Inode::Locked state(*inode);
+      if (state->name.text.empty() && state->name.parent == known.parent) state->name.text = name;
+      return;
+    }
+  }
+}
+
+std::string DirectoryTree::path_of(const InodePtr& leaf) {
   // A limit, so that a loop (which would be a bug) does not hang the caller.
   constexpr int kDeepest = 1 << 16;
   std::vector<std::string> names;  // the last one first
   InodePtr at = leaf;
   for (int depth = 0; at && at->id() != kRootId && depth < kDeepest; ++depth) {
-    InodeId up{};
-    {
-      Inode::Locked state(*at);
-      if (state->name.text.empty()) return {};
-      names.push_back(state->name.text);
-      up = state->name.parent;
-    }
-    at = table_.find(up);
+    learn_name(at);
+    InodeName name = at->last_name();
+    if (name.text.empty()) return {};
+    names.push_back(std::move(name.text));
+    at = table_.find(name.parent);
   }
   if (!at || at->id() != kRootId) return {};
   std::string path = names.empty() ? "/" : "";

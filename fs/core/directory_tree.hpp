@@ -79,7 +79,7 @@ class DirectoryTree {
 
   // The path of the inode below a tier's root, made from the last known names. Empty if they do not
   // lead to the root.
-  std::string path_of(const InodePtr& inode) const;
+  std::string path_of(const InodePtr& inode);
   // The parent in the inode's last known name; nullptr if it is not in memory.
   InodePtr parent_of(const InodePtr& inode) const;
 
@@ -103,6 +103,7 @@ class DirectoryTree {
     std::string name;
   };
   Result<InodePtr> resolve_forgotten(InodeId id, NamesLock held);
+  void learn_name(const InodePtr& inode);
   Result<std::vector<Located>> locate_once(const OpenCopies& directory, const char* name);
   Result<std::vector<Located>> merge(const OpenCopies& directory, const char* name);
   bool take_identity(const Located& copy, const Identity& identity, const char* name);

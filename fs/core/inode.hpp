@@ -291,6 +291,10 @@ class Inode {
     if (!state.name.text.empty() || record_ == nullptr) return state.name.text == text;
     return record_->name_hash == hash_of_name(text);
   }
+  bool has_name(InodeId parent, std::string_view text) {
+    Locked state(*this);
+    return is_named(*state, parent, text);
+  }
   bool is_recorded() const { return record_ != nullptr; }
   // Tells a successor whether a writable mapping may exist; see KernelPages.
   void record_mapped(bool maybe_mapped) {
