@@ -94,6 +94,12 @@ class Daemon {
     if (keeper_ != nullptr) start_ = keeper_->take_start();
   }
 
+  Result<void> request_restart() {
+    if (keeper_ != nullptr) return keeper_->request_restart();
+    return Error{ENOTSUP, "restart",
+                 "the mount has no keeper (debug option keeper); unmount it and mount it again"};
+  }
+
   void hand_over() { keeper_->stay("this build cannot hand over"); }
 
   Result<void> build() {
@@ -197,7 +203,8 @@ class Daemon {
     auto control = ControlServer::listen(
         state_ + "/" + kControlSocket, {*pool_, *store_, *filesystem_, *filesystem_->migration(),
                                         [this](const std::string& tier) { return add_tier(tier); },
-                                        [this] { return reporter_->activity(); }, heat_tree_});
+                                        [this] { return reporter_->activity(); }, heat_tree_,
+                                        [this] { return request_restart(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
