@@ -2,6 +2,7 @@
 #include "base/service_notice.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -53,6 +54,19 @@ Result<void> tell_service_manager(std::string_view lines, int fd) {
     return Error::last("send to the service manager");
   }
   return {};
+}
+
+void wait_for_service_manager() {
+  constexpr int kLimitMs = 5000;
+  std::array<int, 2> ends{};
+  if (std::getenv("NOTIFY_SOCKET") == nullptr || ::pipe2(ends.data(), O_CLOEXEC) < 0) return;
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const auto told = tell_service_manager("BARRIER=1", writer.get());
+  writer.reset();
+  // The manager closes its copy when it gets there.
+  pollfd closed{reader.get(), 0, 0};
+  if (told) ::poll(&closed, 1, kLimitMs);
 }
 
 NamedDescriptors take_stored_descriptors() {

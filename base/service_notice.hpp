@@ -20,6 +20,10 @@ namespace sluice {
 // Threads: thread-safe.
 Result<void> tell_service_manager(std::string_view lines, int fd = -1);
 
+// Waits until the service manager has read what it was told, for a few seconds at most. It ignores
+// what a process has said that has ended meanwhile.
+void wait_for_service_manager();
+
 using NamedDescriptors = std::map<std::string, UniqueFd>;
 
 // The descriptors that the service manager stored for an earlier process of this service. They are

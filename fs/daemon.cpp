@@ -145,6 +145,12 @@ class Daemon {
     return {};
   }
 
+  Result<void> request_restart() {
+    if (keeper_ != nullptr) return keeper_->request_restart();
+    return Error{ENOTSUP, "restart",
+                 "the mount has no keeper (debug option keeper); unmount it and mount it again"};
+  }
+
   Result<void> build() {
     if (takes_over()) SLUICE_TRY(prepare_to_take_over());
     // The predecessor went on serving when a tier disappeared, and so does its successor.
@@ -246,7 +252,8 @@ class Daemon {
     auto control = ControlServer::listen(
         state_ + "/" + kControlSocket, {*pool_, *store_, *filesystem_, *filesystem_->migration(),
                                         [this](const std::string& tier) { return add_tier(tier); },
-                                        [this] { return reporter_->activity(); }, heat_tree_});
+                                        [this] { return reporter_->activity(); }, heat_tree_,
+                                        [this] { return request_restart(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());

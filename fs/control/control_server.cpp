@@ -90,6 +90,8 @@ class ControlServer::Handler {
       last = tree(request.value("path", ""));
     } else if (verb == "log-level") {
       last = log_level(request.value("level", ""));
+    } else if (verb == "restart") {
+      if (const auto asked = parts_.restart(); !asked) last = {{"error", asked.error().text()}};
     } else if (verb == "trace") {
       trace();
     } else {

@@ -36,6 +36,8 @@ class ControlServer {
     std::function<Result<void>(const std::string& tier)> add_tier;
     std::function<nlohmann::json()> activity;
     const HeatTree& heat_tree;
+    // Asks for a successor of this daemon; returns when it is about to hand over.
+    std::function<Result<void>()> restart;
   };
 
   // Listens at `path`; replaces a socket that an earlier daemon left there.

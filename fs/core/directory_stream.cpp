@@ -7,13 +7,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <unordered_set>
+#include <string_view>
+#include <tuple>
 
 namespace sluice {
+
+std::uint64_t detail::listing_hash_bits = (std::uint64_t{1} << 62) - 1;
+
 namespace {
 
 constexpr std::size_t kBuffer = 32 << 10;
@@ -54,6 +61,14 @@ struct Stamp {
   bool operator==(const Stamp&) const = default;
 };
 
+// The position of a name in a merged listing: a hash, but "." and ".." are first. Successors rely
+// on it, so it must not change. Fits off_t.
+std::uint64_t position_of(std::string_view name) {
+  if (name == ".") return 0;
+  if (name == "..") return 1;
+  return (XXH3_64bits(name.data(), name.size()) & detail::listing_hash_bits) + 2;
+}
+
 Result<Stamp> stamp_of(TierIndex tier, int fd) {
   struct stat st {};
   if (::fstat(fd, &st) < 0) return Error::last("stat");
@@ -62,16 +77,60 @@ Result<Stamp> stamp_of(TierIndex tier, int fd) {
 
 }  // namespace
 
-// Packed: each name needs its length and nine more bytes.
+// Packed: each name needs its length and 17 more bytes.
 struct DirectoryNames {
   struct Entry {
+    std::uint64_t position;
     std::uint32_t at;  // in text
     std::uint8_t type;
     TierIndex tier;
   };
-  std::string text;  // each name is followed by a zero byte
-  std::vector<Entry> entries;
-  std::vector<Stamp> stamps;  // taken before the names were read
+  std::string text;            // each name is followed by a zero byte
+  std::vector<Entry> entries;  // ordered by position after arrange()
+  std::vector<Stamp> stamps;   // taken before the names were read
+
+  const char* name(const Entry& entry) const { return &text[entry.at]; }
+  void add(std::string_view name, unsigned char type, TierIndex tier) {
+    entries.push_back({position_of(name), static_cast<std::uint32_t>(text.size()), type, tier});
+    text.append(name).push_back('\0');
+  }
+
+  // Orders the entries. Of those with the same name, only the first one that was added stays.
+  void arrange() {
+    std::sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
+      if (a.position != b.position) return a.position < b.position;
+      const int order = std::strcmp(name(a), name(b));
+      return order != 0 ? order < 0 : a.at < b.at;
+    });
+    const auto doubles =
+        std::unique(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
+          return a.position == b.position && std::strcmp(name(a), name(b)) == 0;
+        });
+    if (doubles == entries.end()) return;
+    entries.erase(doubles, entries.end());
+    std::string kept;
+    for (Entry& entry : entries) {
+      const std::string_view each = name(entry);
+      entry.at = static_cast<std::uint32_t>(kept.size());
+      kept.append(each).push_back('\0');
+    }
+    text = std::move(kept);
+  }
+
+  // The index of the first entry at `offset` or after it.
+  std::size_t find(off_t offset) const {
+    const auto found = std::partition_point(entries.begin(), entries.end(), [&](const Entry& e) {
+      return e.position < static_cast<std::uint64_t>(offset);
+    });
+    return static_cast<std::size_t>(found - entries.begin());
+  }
+  // The offset of the entry after `index`. Names with the same position have the same offset, so
+  // that none is lost.
+  off_t next_offset(std::size_t index) const {
+    const std::uint64_t here = entries[index].position;
+    const bool ties = index + 1 < entries.size() && entries[index + 1].position == here;
+    return static_cast<off_t>(ties ? here : here + 1);
+  }
 
   // Whether a later change would change the stamps. A change in the same clock tick as the reading
   // may have come before it or after it, so the last change must be some ticks old.
@@ -83,6 +142,14 @@ struct DirectoryNames {
                        [&](const Stamp& each) { return each.ctime + kTicks < now; });
   }
 };
+
+DirectoryStream::DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory,
+                                 Mode mode)
+    : tree_(tree), namespace_(names), directory_(std::move(directory)), mode_(mode) {
+  if (mode == Mode{}) return;
+  MutexLock lock(mutex_);
+  set_listing(true);
+}
 
 DirectoryStream::~DirectoryStream() {
   MutexLock lock(mutex_);
@@ -111,27 +178,42 @@ bool DirectoryStream::may_take_long() {
   return size_ == Size::Large;
 }
 
-Result<void> DirectoryStream::load(off_t offset) {
-  if (!loaded_ || offset == 0) {
-    auto open = SLUICE_TRY(tree_.open_copies(directory_));
-    copies_ = std::move(open.reachable);
-    complete_ = open.complete;
-    items_.clear();
-    names_ = nullptr;
-    at_ = 0;
-    position_ = 0;
-    single_.reset();
-    if (copies_.size() == 1) {
-      single_.reset(::openat(copies_[0].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (!single_) return Error::last("open directory");
-    } else {
-      SLUICE_TRY(load_merged());
-    }
-    loaded_ = true;
+// Opens the copies that are listed in this mode, and reads the names of a merged listing.
+Result<void> DirectoryStream::open_anew(Mode mode) {
+  loaded_ = false;
+  auto open = SLUICE_TRY(tree_.open_copies(directory_));
+  complete_ = open.complete;
+  items_.clear();
+  names_ = nullptr;
+  at_ = 0;
+  position_ = 0;
+  single_.reset();
+  const auto slot = [](const OpenCopy& copy) {
+    return static_cast<std::uint8_t>(copy.tier->member().slot);
+  };
+  if (mode.kind == Mode::Kind::OneTier) {
+    std::erase_if(open.reachable, [&](const OpenCopy& copy) { return slot(copy) != mode.slot; });
+    if (open.reachable.empty())
+      return Error(EIO, "the copy of the directory that was being listed is gone");
   }
+  copies_ = std::move(open.reachable);
+  if (copies_.size() == 1 && mode.kind != Mode::Kind::Merged) {
+    single_.reset(::openat(copies_[0].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!single_) return Error::last("open directory");
+    mode_ = Mode{Mode::Kind::OneTier, slot(copies_[0])};
+  } else {
+    SLUICE_TRY(load_merged());
+    mode_ = Mode{Mode::Kind::Merged};
+  }
+  loaded_ = true;
+  return {};
+}
+
+Result<void> DirectoryStream::load(off_t offset) {
+  if (!loaded_ || offset == 0) SLUICE_TRY(open_anew(offset == 0 ? Mode{} : mode_.load()));
   if (offset == position_) return {};
   if (!single_) {
-    at_ = std::min(static_cast<std::size_t>(offset), count());
+    at_ = names_->find(offset);
   } else {
     items_.clear();
     at_ = 0;
@@ -167,11 +249,10 @@ std::size_t DirectoryStream::count() const {
 DirectoryStream::Raw DirectoryStream::item() const {
   if (!names_) return items_[at_];
   const DirectoryNames::Entry& entry = names_->entries[at_];
-  return {&names_->text[entry.at], entry.type, static_cast<off_t>(at_ + 1), entry.tier};
+  return {names_->name(entry), entry.type, names_->next_offset(at_), entry.tier};
 }
 
 Result<void> DirectoryStream::read_names(DirectoryNames& names) {
-  std::unordered_set<std::string> seen;
   std::uint64_t switches = namespace_.switches();
   int rounds = 0;
   for (std::size_t i = 0; i < copies_.size(); ++i) {
@@ -179,13 +260,12 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
     if (!fd) return Error::last("open directory");
     const TierIndex tier = copies_[i].tier->index();
     const auto add = [&](const char* name, unsigned char type, off_t) {
-      if (!seen.emplace(name).second) return;
-      names.entries.push_back({static_cast<std::uint32_t>(names.text.size()), type, tier});
-      names.text.append(name).push_back('\0');
+      names.add(name, type, tier);
     };
     while (SLUICE_TRY(read_some(fd.get(), add))) {
     }
     if (i + 1 < copies_.size()) continue;
+    names.arrange();
     // A file that moved from a copy not yet read to one already read is still missing, so read
     // again after each switch. New moves in this directory wait for the listing, and moves that run
     // already end during the first rounds. The number of rounds is limited because moves in other

@@ -4,6 +4,11 @@
 // call, and each name is listed once, for the fastest tier that has it. Reading from offset 0
 // starts again with the current names.
 //
+// The names of several copies are ordered by a hash, and the hash is the offset. So a listing can
+// be continued at any offset by another stream that has read the names anew, in this daemon or in
+// its successor: each name that was there all the time is listed exactly once. (If two names have
+// the same hash, a listing that is continued between them lists the first one again.)
+//
 // Streams of the same directory share the names that were read completely, as long as the directory
 // does not change: a user may have hundreds of listings of a large directory open.
 //
@@ -26,8 +31,24 @@
 
 namespace sluice {
 
+// What the offsets of a listing mean. Plain data: it is handed over to a successor, which continues
+// the listing.
+struct ListingMode {
+  enum class Kind : std::uint8_t {
+    Undecided,  // nothing was read
+    OneTier,    // offsets of one tier: the directory had one copy when the listing began
+    Merged,     // hashes of the names
+  };
+  Kind kind = Kind::Undecided;
+  std::uint8_t slot = 0;  // of that tier
+
+  bool operator==(const ListingMode&) const = default;
+};
+
 class DirectoryStream {
  public:
+  using Mode = ListingMode;
+
   struct Item {
     std::string name;
     unsigned char type;  // DT_*
@@ -38,14 +59,15 @@ class DirectoryStream {
   // Whether the items need inode_number. readdirplus does not: it looks each name up anyway.
   enum class Numbers { Wanted, NotWanted };
 
-  DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory)
-      : tree_(tree), namespace_(names), directory_(std::move(directory)) {}
-
+  // `mode` is that of the stream whose listing is continued.
+  DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory, Mode mode = {});
   ~DirectoryStream();
   DirectoryStream(const DirectoryStream&) = delete;
   DirectoryStream& operator=(const DirectoryStream&) = delete;
 
   InodeId directory() const { return directory_->id(); }
+  // Changes only in read().
+  Mode mode() const { return mode_; }
 
   // Whether the directory is so large that read() should not run in a thread that takes requests
   // from the kernel. The first read of a directory with several copies reads all names, and looking
@@ -67,6 +89,7 @@ class DirectoryStream {
   };
 
   Result<void> load(off_t offset) REQUIRES(mutex_);
+  Result<void> open_anew(Mode mode) REQUIRES(mutex_);
   Result<bool> more() REQUIRES(mutex_);
   Result<void> load_merged() REQUIRES(mutex_);
   Result<void> read_names(DirectoryNames& names) REQUIRES(mutex_);
@@ -88,13 +111,19 @@ class DirectoryStream {
   // read().
   enum class Size { Unknown, Small, Large };
   std::atomic<Size> size_{Size::Unknown};
-  std::vector<OpenCopy> copies_ GUARDED_BY(mutex_);
-  UniqueFd single_ GUARDED_BY(mutex_);  // the only copy, opened for this stream's position
-  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // if there are several copies
-  std::vector<Raw> items_ GUARDED_BY(mutex_);  // of the only copy: from the last getdents64
+  std::atomic<Mode> mode_;                           // atomic, so that mode() need not wait, either
+  std::vector<OpenCopy> copies_ GUARDED_BY(mutex_);  // those that are read
+  UniqueFd single_ GUARDED_BY(mutex_);  // OneTier: that copy, opened for this stream's position
+  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // Merged
+  std::vector<Raw> items_ GUARDED_BY(mutex_);  // OneTier: from the last getdents64
   std::size_t at_ GUARDED_BY(mutex_) = 0;
   off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of item()
 };
+
+namespace detail {
+// The bits of a name's hash that are used. Tests set fewer, so that names have the same hash.
+extern std::uint64_t listing_hash_bits;
+}  // namespace detail
 
 // DirectoryStreams owns the open directories. The kernel refers to each by a number.
 // Threads: thread-safe.

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "base/file_at.hpp"
-#include "fs/core/directory_stream.hpp"
 #include "fs/core/guards.hpp"
 #include "fs/core/repetition.hpp"
 #include "fs/core/request_note.hpp"
@@ -333,9 +332,10 @@ Result<void> Names::sync_directory(InodeId id) {
   return {};
 }
 
-Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id) {
+Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id,
+                                                               DirectoryStream::Mode mode) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(id));
-  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory);
+  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory, mode);
 }
 
 }  // namespace sluice

@@ -18,6 +18,7 @@
 #include "fs/core/away_tiers.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
+#include "fs/core/directory_stream.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
 #include "fs/core/inode_table.hpp"
@@ -27,8 +28,6 @@
 #include "tiering/intent.hpp"
 
 namespace sluice {
-
-class DirectoryStream;
 
 // The reply to a lookup. If `id` is 0, the name does not exist; the kernel may cache that, too.
 struct Entry {
@@ -68,7 +67,9 @@ class Names {
   Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
                       unsigned flags);
   Result<std::string> readlink(InodeId id);
-  Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
+  // `mode`: see DirectoryStream; for a listing that is continued.
+  Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id,
+                                                          DirectoryStream::Mode mode = {});
   Result<void> sync_directory(InodeId id);
 
   // A file to be made. An empty name means that it gets none.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/fuse/device_loop.hpp"
 
-#include <linux/fuse.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,8 +18,11 @@
 namespace sluice {
 namespace {
 
-constexpr int kMostIdle = 4;
-constexpr std::size_t kMostThreads = 32;
+// The kernel wakes waiting threads in turn. Few of them stay in the caches of the CPU.
+const int kUsual = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+constexpr std::size_t kMostThreads = 64;
+// If no thread waits for a request for this long, another one is started.
+constexpr std::chrono::milliseconds kShortage{2};
 // Interrupts a thread that waits in read(2). Its handler does nothing.
 constexpr int kWakeSignal = SIGUSR1;
 
@@ -48,45 +50,48 @@ class Buffer {
   void* const memory_;
 };
 
-bool is_forget(const std::byte* request) {
-  fuse_in_header header;
-  std::memcpy(&header, request, sizeof header);
-  return header.opcode == FUSE_FORGET || header.opcode == FUSE_BATCH_FORGET;
-}
-
 }  // namespace
 
 bool DeviceLoop::run() {
   struct sigaction wake {};
   wake.sa_handler = [](int) {};  // without SA_RESTART: read(2) returns EINTR
   ::sigaction(kWakeSignal, &wake, nullptr);
-  {
-    MutexLock lock(mutex_);
-    add_thread();
-  }
   MutexLock lock(mutex_);
+  for (int i = 0; i < kUsual; ++i) add_thread();
   while (!threads_.empty()) {
-    for (const auto id : finished_) {
-      const auto at = std::find_if(threads_.begin(), threads_.end(),
-                                   [&](const std::thread& each) { return each.get_id() == id; });
-      at->join();
-      threads_.erase(at);
-    }
-    finished_.clear();
-    if (threads_.empty()) break;
-    // A signal that arrives just before read(2) has no effect, so it is sent again and again.
+    join_finished();
     if (stopping_) {
+      // A signal that arrives just before read(2) has no effect, so it is sent again and again.
       for (std::thread& thread : threads_) ::pthread_kill(thread.native_handle(), kWakeSignal);
+      changed_.wait_for(mutex_, std::chrono::milliseconds(2));
+    } else if (may_be_short_) {
+      changed_.wait_for(mutex_, kShortage);
+      if (idle_ == 0) {
+        add_thread();
+      } else {
+        may_be_short_ = false;
+      }
+    } else {
+      changed_.wait(mutex_);
     }
-    stopping_ ? (void)ended_.wait_for(mutex_, std::chrono::milliseconds(2)) : ended_.wait(mutex_);
   }
   return !failed_;
+}
+
+void DeviceLoop::join_finished() {
+  for (const auto id : finished_) {
+    const auto at = std::find_if(threads_.begin(), threads_.end(),
+                                 [&](const std::thread& each) { return each.get_id() == id; });
+    at->join();
+    threads_.erase(at);
+  }
+  finished_.clear();
 }
 
 void DeviceLoop::stop() {
   MutexLock lock(mutex_);
   stopping_ = true;
-  ended_.notify_all();
+  changed_.notify_all();
 }
 
 void DeviceLoop::add_thread() {
@@ -128,20 +133,20 @@ void DeviceLoop::work() {
       if (read_failed(errno)) break;
       continue;
     }
-    if (idle_.fetch_sub(1) == 1 && !is_forget(buffer.data())) {
-      MutexLock lock(mutex_);
-      if (idle_ == 0) add_thread();
-    }
     is_idle = false;
+    if (idle_.fetch_sub(1) == 1 && !may_be_short_.load() && !may_be_short_.exchange(true)) {
+      MutexLock lock(mutex_);
+      changed_.notify_all();
+    }
     take_({buffer.data(), static_cast<std::size_t>(got)});
-    if (idle_.load() >= kMostIdle) break;
+    if (idle_.load() >= kUsual) break;
     ++idle_;
     is_idle = true;
   }
   if (is_idle) --idle_;
   MutexLock lock(mutex_);
   finished_.push_back(std::this_thread::get_id());
-  ended_.notify_all();
+  changed_.notify_all();
 }
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // DeviceLoop takes requests from /dev/fuse and passes each to a function, in threads of its own. It
-// starts more threads while requests wait for a disk, and ends them when they have nothing to do.
-// Replies do not pass through it: any thread may write them to the device.
+// starts more threads while all of them wait for a disk, and ends them when they have nothing to
+// do. Replies do not pass through it: any thread may write them to the device.
 //
 // Threads: run() and stop() are called by different threads; the function must be thread-safe.
 #pragma once
@@ -34,7 +34,8 @@ class DeviceLoop {
 
  private:
   void work();
-  void add_thread();
+  void add_thread() REQUIRES(mutex_);
+  void join_finished() REQUIRES(mutex_);
   bool read_failed(int code);
 
   const int device_;
@@ -42,9 +43,10 @@ class DeviceLoop {
   const Take take_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
-  std::atomic<int> idle_{0};  // threads that wait for a request
+  std::atomic<int> idle_{0};              // threads that wait for a request
+  std::atomic<bool> may_be_short_{true};  // idle_ was 0; run() looks into it
   Mutex mutex_;
-  CondVar ended_;
+  CondVar changed_;
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // running, or in `finished_`
   std::vector<std::thread::id> finished_ GUARDED_BY(mutex_);
 };

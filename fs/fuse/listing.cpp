@@ -40,7 +40,7 @@ std::shared_ptr<DirectoryStream> stream_of(fuse_req_t request, fuse_ino_t inode,
   if (auto stream = s.directories().find(handle)) return stream;
   const auto open = s.open_handles().find(OpenId::from_wire(handle));
   if (!open || !open->is_directory) return nullptr;
-  auto stream = s.filesystem().names().open_directory(InodeId{inode});
+  auto stream = s.filesystem().names().open_directory(InodeId{inode}, open->listing);
   return stream ? s.directories().add(handle, *std::move(stream)) : nullptr;
 } catch (const std::bad_alloc&) {
   return nullptr;
@@ -59,13 +59,16 @@ struct Listing {
 
 // Answers one readdir, in another thread if it may take long.
 template <typename List>
-void answer_listing(fuse_req_t request, DirectoryStream* stream, List list) noexcept {
-  const auto reply = [request](const Result<Listing>& out) {
+void answer_listing(fuse_req_t request, const std::shared_ptr<DirectoryStream>& stream,
+                    std::uint64_t handle, List list) noexcept {
+  const auto reply = [request, stream, handle](const Result<Listing>& out) {
+    // A successor that continues the listing must know what the offsets mean.
+    session(request).open_handles().set_listing(OpenId::from_wire(handle), stream->mode());
     fuse_reply_buf(request, out->bytes.get(), out->used);
   };
   bool slowly = false;
   try {
-    slowly = stream != nullptr && stream->may_take_long();
+    slowly = stream && stream->may_take_long();
   } catch (const std::exception&) {
     // Out of memory: the listing itself will report that.
   }
@@ -80,7 +83,7 @@ void ll_readdir(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t of
                 fuse_file_info* info) {
   session(request).count(FUSE_READDIR);
   const auto stream = stream_of(request, inode, info->fh);
-  answer_listing(request, stream.get(), [request, stream, size, offset]() -> Result<Listing> {
+  answer_listing(request, stream, info->fh, [request, stream, size, offset]() -> Result<Listing> {
     Listing out(size);
     const auto take = [&](const DirectoryStream::Item& item) {
       struct stat st {};
@@ -105,7 +108,7 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
   Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
   const auto stream = stream_of(request, inode, info->fh);
   answer_listing(
-      request, stream.get(), [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
+      request, stream, info->fh, [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
         Listing out(size);
         const auto take = [&](const DirectoryStream::Item& item) {
           const char* name = item.name.c_str();

@@ -10,8 +10,24 @@ namespace {
 // used again soon.
 constexpr unsigned kIndexBits = 24;
 constexpr unsigned kCountsPerDaemon = 26;  // bits
-constexpr unsigned kSlotShift = 24;
-constexpr std::uint32_t kSlotMask = 0x1fU << kSlotShift;  // free in the flags of a directory
+
+// In the flags of a directory: how it is listed. 0: undecided, kMerged, or the tier's slot.
+constexpr unsigned kListingShift = 24;
+constexpr std::uint32_t kMerged = 31;
+
+std::uint32_t to_flags(ListingMode listing) {
+  const std::uint32_t how = listing.kind == ListingMode::Kind::Merged    ? kMerged
+                            : listing.kind == ListingMode::Kind::OneTier ? listing.slot
+                                                                         : 0;
+  return OpenRecord::kDirectory | how << kListingShift;
+}
+
+ListingMode listing_of(std::uint32_t flags) {
+  const std::uint32_t how = flags >> kListingShift & kMerged;
+  if (how == 0) return {};
+  if (how == kMerged) return {ListingMode::Kind::Merged};
+  return {ListingMode::Kind::OneTier, static_cast<std::uint8_t>(how)};
+}
 
 OpenHandles::Open to_open(const OpenRecord& record) {
   OpenHandles::Open out;
@@ -21,7 +37,7 @@ OpenHandles::Open to_open(const OpenRecord& record) {
   out.backing_id = record.backing_id;
   const std::uint32_t own = OpenRecord::kDirectory | OpenRecord::kDirectIo;
   if (out.is_directory) {
-    out.slot = (record.flags & kSlotMask) >> kSlotShift;
+    out.listing = listing_of(record.flags);
   } else {
     out.flags = static_cast<int>(record.flags & ~own);
   }
@@ -46,7 +62,7 @@ Result<OpenId> OpenHandles::add(const Open& open) {
   record->inode = to_number(open.inode);
   record->request = current_request();
   record->backing_id = open.backing_id;
-  record->flags = open.is_directory ? OpenRecord::kDirectory | open.slot << kSlotShift
+  record->flags = open.is_directory ? to_flags(open.listing)
                                     : static_cast<std::uint32_t>(open.flags) &
                                           ~OpenRecord::kDirectory & ~OpenRecord::kDirectIo;
   if (open.direct) record->flags |= OpenRecord::kDirectIo;
@@ -70,9 +86,9 @@ std::optional<OpenHandles::Open> OpenHandles::find(OpenId id) const {
   return record == nullptr ? std::nullopt : std::optional(to_open(*record));
 }
 
-void OpenHandles::set_slot(OpenId id, unsigned slot) {
+void OpenHandles::set_listing(OpenId id, ListingMode listing) {
   OpenRecord* record = record_of(id);
-  if (record != nullptr) record->flags = OpenRecord::kDirectory | slot << kSlotShift;
+  if (record != nullptr) record->flags = to_flags(listing);
 }
 
 std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_current_request() const {

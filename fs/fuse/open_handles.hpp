@@ -14,6 +14,7 @@
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "fs/core/directory_stream.hpp"
 #include "fs/core/handover.hpp"
 #include "fs/gpu/open_id.hpp"
 
@@ -29,15 +30,15 @@ class OpenHandles {
     std::int32_t backing_id = 0;  // see Opened
     bool direct = false;          // see Opened
     bool is_directory = false;
-    unsigned slot = 0;  // of a directory: see DirectoryStream::Mode
+    ListingMode listing = {};  // of a directory
   };
   // Records that the current request opens `open`. ENFILE if there are too many.
   Result<OpenId> add(const Open& open);
   void remove(OpenId id);
   // What is open by this number; nothing if it is unknown.
   std::optional<Open> find(OpenId id) const;
-  // Changes Open::slot of a directory.
-  void set_slot(OpenId id, unsigned slot);
+  // Changes Open::listing of a directory.
+  void set_listing(OpenId id, ListingMode listing);
 
   // The open that the predecessor recorded for the current request, if this is a repetition.
   std::optional<std::pair<OpenId, Open>> of_current_request() const;

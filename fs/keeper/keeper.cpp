@@ -62,6 +62,7 @@ class Keeper {
     }
     while (!exit_code_) step();
     for (const auto& [name, fd] : settings_.held) forget(name);
+    if (!settings_.held.empty()) wait_for_service_manager();
     return *exit_code_;
   }
 

@@ -72,6 +72,10 @@ Result<void> KeeperLink::prepared() {
 void KeeperLink::listen(std::function<void()> on_hand_over) {
   on_hand_over_ = std::move(on_hand_over);
   wake_.reset(::eventfd(0, EFD_CLOEXEC));
+  {
+    MutexLock lock(mutex_);
+    is_listening_ = true;
+  }
   thread_ = std::jthread([this] { run(); });
 }
 
@@ -79,6 +83,10 @@ void KeeperLink::stop_listening() {
   if (!thread_.joinable()) return;
   ::eventfd_write(wake_.get(), 1);
   thread_.join();
+  MutexLock lock(mutex_);
+  is_listening_ = false;
+  if (std::exchange(is_restarting_, false)) restart_failure_ = "the mount is ending";
+  changed_.notify_all();
 }
 
 void KeeperLink::run() {
@@ -109,7 +117,6 @@ void KeeperLink::take(const Packet& packet) {
 void KeeperLink::keeper_died() {
   MutexLock lock(mutex_);
   if (std::exchange(is_alone_, true)) return;
-  is_restarting_ = false;
   changed_.notify_all();
   log::get().warn("the keeper has died: the mount goes on, but not after a crash: pid={}", keeper_);
 }
@@ -120,13 +127,14 @@ Result<void> KeeperLink::request_restart() {
     if (is_restarting_) {
       return Error{EBUSY, "restart", "another restart is in progress"};
     }
+    if (!is_listening_) return Error{ECANCELED, "restart", "the mount is ending"};
     restart_failure_.clear();
-    is_restarting_ = !is_alone_;
+    is_restarting_ = true;
   }
   tell("restart");
   MutexLock lock(mutex_);
-  while (is_restarting_) changed_.wait(mutex_);
-  if (is_alone_) {
+  while (is_restarting_ && !is_alone_) changed_.wait(mutex_);
+  if (std::exchange(is_restarting_, false)) {
     return Error{EPIPE, "restart",
                  "the mount has no keeper any more; unmount it and mount it again"};
   }

@@ -56,7 +56,7 @@ class KeeperLink {
   void stay(const std::string& why);
 
   // Asks for a successor. Returns when this daemon is told to hand over, or with the reason why no
-  // successor can be started. REQUIRES: listening.
+  // successor can be started. Fails if not listening.
   Result<void> request_restart();
 
   int keeper() const;  // its process id; 0 if it has died
@@ -81,6 +81,7 @@ class KeeperLink {
   mutable Mutex mutex_;
   CondVar changed_;
   bool is_alone_ GUARDED_BY(mutex_) = false;  // the keeper has died
+  bool is_listening_ GUARDED_BY(mutex_) = false;
   bool is_restarting_ GUARDED_BY(mutex_) = false;
   std::string restart_failure_ GUARDED_BY(mutex_);
   std::jthread thread_;

@@ -106,8 +106,8 @@ exec 7</mnt/pool/file
 daemon=$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')
 # Installing the same version again runs the same scripts as an upgrade.
 dpkg -i /packages/*.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "dpkg -i"; }
-grep -q "these mounts go on with version" /tmp/dpkg.log || fail "it does not say that mounts go on"
-[[ $daemon == "$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')" ]] || fail "the daemon was restarted"
+grep -q "^/mnt/pool: sluice .* -> sluice " /tmp/dpkg.log || fail "the mount is not upgraded: $(cat /tmp/dpkg.log)"
+[[ $daemon != "$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')" ]] || fail "the daemon was not restarted"
 read -r line <&7
 [[ $line == "hello from a package" ]] || fail "an open file did not survive the upgrade: $line"
 exec 7<&-

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """notify.py CONFIG MOUNTPOINT: acts like systemd with sluice@.service, and checks the notifications of the daemon."""
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -14,14 +16,22 @@ def is_mounted() -> bool:
         return any(line.split()[1] == mountpoint for line in mounts)
 
 
+def heard(manager: socket.socket) -> list[str]:
+    """The next message that is not about stored descriptors. A descriptor that comes with one is dropped."""
+    while True:
+        lines = manager.recv(4096).decode().split("\n")
+        if not lines[0].startswith(("FDSTORE", "BARRIER")):
+            return lines
+
+
 def start(name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.settimeout(60)
     manager.bind("\0" + name[1:] if name.startswith("@") else name)
     daemon = subprocess.Popen(["sluice", "mount", "--foreground", "--config", config], stderr=subprocess.DEVNULL,
                               env={**os.environ, "NOTIFY_SOCKET": name})
-    heard = manager.recv(4096).decode().split("\n")
-    assert heard == ["READY=1", f"STATUS=mounted at {mountpoint}"], heard
+    lines = heard(manager)
+    assert lines == ["READY=1", f"STATUS=mounted at {mountpoint}"], lines
     assert is_mounted()
     return daemon, manager
 
@@ -29,7 +39,8 @@ def start(name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
 # Stop without open files.
 daemon, manager = start("/tmp/notify")
 subprocess.run(["sluice", "umount", "--config", config], check=True)
-assert manager.recv(4096).startswith(b"STOPPING=1")
+assert heard(manager)[0] == "STOPPING=1"
+manager.close()
 assert daemon.wait(60) == 0
 assert not is_mounted()
 
@@ -39,16 +50,20 @@ with open(f"{mountpoint}/file") as file:
     failed = subprocess.run(["sluice", "umount", "--config", config], stderr=subprocess.PIPE)
     assert failed.returncode == 1 and b"busy" in failed.stderr, failed
     daemon.send_signal(signal.SIGTERM)
-    assert manager.recv(4096).startswith(b"STOPPING=1")
+    assert heard(manager)[0] == "STOPPING=1"
+    manager.close()
     assert daemon.wait(60) == 0, daemon.returncode
     assert not is_mounted()
-manager.close()
 
-# Killed daemon: the dead mount is removed although a file is open, and the next mount succeeds.
+# Killed keeper and daemon: the dead mount is removed although a file is open, and the next mount succeeds.
 daemon, manager = start("@sluice-packaging")
 with open(f"{mountpoint}/file") as file:
+    served_by = json.loads(subprocess.check_output(["sluice", "status", "--json", mountpoint]))["pid"]
     daemon.kill()
     daemon.wait()
+    ended = os.pidfd_open(served_by)
+    os.kill(served_by, signal.SIGKILL)
+    assert select.select([ended], [], [], 60)[0]
     assert is_mounted()
     subprocess.run(["sluice", "umount", "--lazy", "--config", config], check=True)
     assert not is_mounted()
@@ -57,4 +72,5 @@ with open(f"{mountpoint}/file") as file:
     with open(f"{mountpoint}/file") as again:
         assert again.readline() == "hello from a package\n"
 subprocess.run(["sluice", "umount", "--config", config], check=True)
+manager.close()
 assert daemon.wait(60) == 0

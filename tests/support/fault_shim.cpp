@@ -39,12 +39,15 @@ FaultShim::~FaultShim() {
   ::munmap(control_, sizeof(FaultControl));
 }
 
-std::vector<std::string> FaultShim::environment() const {
+std::vector<std::string> FaultShim::environment(Afterwards afterwards) const {
   const char* asan = std::getenv("ASAN_OPTIONS");
-  return {std::string("LD_PRELOAD=") + SLUICE_FAULT_SHIM,
-          std::string(FaultControl::kVariable) + "=" + path_,
-          // ASan demands to be loaded first, but does not need to be.
-          std::string("ASAN_OPTIONS=") + (asan ? asan : "") + ":verify_asan_link_order=0"};
+  std::vector<std::string> out{
+      std::string("LD_PRELOAD=") + SLUICE_FAULT_SHIM,
+      std::string(FaultControl::kVariable) + "=" + path_,
+      // ASan demands to be loaded first, but does not need to be.
+      std::string("ASAN_OPTIONS=") + (asan ? asan : "") + ":verify_asan_link_order=0"};
+  if (afterwards == Afterwards::DeadMount) out.emplace_back("SLUICE_DEBUG=keeper=off");
+  return out;
 }
 
 void FaultShim::arm(const Fault& fault) {

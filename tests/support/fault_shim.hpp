@@ -41,8 +41,10 @@ class FaultShim {
   FaultShim(const FaultShim&) = delete;
   FaultShim& operator=(const FaultShim&) = delete;
 
-  // The environment variables that the daemon needs.
-  std::vector<std::string> environment() const;
+  // What a killed daemon leaves: a dead mount, or one that its keeper starts another daemon for.
+  enum class Afterwards { DeadMount, Successor };
+  // The environment variables that `sluice mount` needs.
+  std::vector<std::string> environment(Afterwards afterwards = Afterwards::DeadMount) const;
 
   // arm() starts to count from zero. disarm() lets blocked calls continue and keeps counting.
   void arm(const Fault& fault);

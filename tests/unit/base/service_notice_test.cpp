@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/service_notice.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -69,6 +71,30 @@ TEST(ServiceNoticeTest, AnUnreachableSocketIsAnError) {
     EXPECT_EQ(sent.error().code, code) << name;
   }
   ::unsetenv("NOTIFY_SOCKET");
+}
+
+// In a process of its own, because the descriptors have fixed numbers.
+TEST(ServiceNoticeTest, StoredDescriptorsAreTakenOnce) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    UniqueFd null(::open("/dev/null", O_RDWR));
+    ::dup2(null.get(), 60);
+    ::dup2(60, 3);
+    ::dup2(60, 4);
+    ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+    ::setenv("LISTEN_FDS", "2", 1);
+    ::setenv("LISTEN_FDNAMES", "fuse:state", 1);
+    const NamedDescriptors taken = take_stored_descriptors();
+    const bool ok = taken.size() == 2 && taken.at("fuse").get() == 3 &&
+                    taken.at("state").get() == 4 && ::fcntl(4, F_GETFD) == FD_CLOEXEC &&
+                    std::getenv("LISTEN_FDS") == nullptr && take_stored_descriptors().empty();
+    ::setenv("LISTEN_PID", "1", 1);
+    ::setenv("LISTEN_FDS", "1", 1);
+    ::_exit(ok && take_stored_descriptors().empty() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class ControlServerTest : public FilesystemTest {
       return nlohmann::json{{"long", long_}};
     };
     auto server = ControlServer::listen(
-        path_, {*pool_, store_, *fs_, *fs_->migration(), {}, activity, heat_tree_});
+        path_, {*pool_, store_, *fs_, *fs_->migration(), {}, activity, heat_tree_, {}});
     ASSERT_TRUE(server) << server.error().text();
     server_ = *std::move(server);
   }

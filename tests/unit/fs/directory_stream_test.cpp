@@ -5,13 +5,15 @@
 #include <malloc.h>
 #include <stdio.h>
 
+#include <filesystem>
+
 #include "base/sanitizers.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
 
 namespace sluice {
 namespace {
 
-constexpr TierIndex kFast = 0, kSlow = 1;
+constexpr TierIndex kSlow = 1;
 
 class StreamTest : public FilesystemTest {
  protected:
@@ -47,6 +49,10 @@ class StreamTest : public FilesystemTest {
     }
   };
 
+  void TearDown() override {
+    detail::listing_hash_bits = all_bits_;
+    FilesystemTest::TearDown();
+  }
   void prepare() override {
     FilesystemTest::prepare();
     for (const char* name : {"a1", "a2", "a3", "both"})
@@ -55,12 +61,19 @@ class StreamTest : public FilesystemTest {
       dir_.make_file(std::string("b/d/") + name, "2");
     dir_.make_dir("b/d/sub");
   }
-  Reader list() { return Reader{*fs_->names().open_directory(id_of("d"))}; }
+  Reader list(const char* path = "d") { return Reader{*fs_->names().open_directory(id_of(path))}; }
+  // The same listing in another daemon.
+  Reader successor(const Reader& reader) {
+    const InodeId directory = reader.stream->directory();
+    const auto mode = reader.stream->mode();
+    return Reader{*fs_->names().open_directory(directory, mode), reader.offset, reader.names};
+  }
   void move(const char* name, const char* from, const char* to) {
     const std::string path = std::string("d/") + name;
     ASSERT_EQ(::rename(at(from, path).c_str(), at(to, path).c_str()), 0);
   }
 
+  const std::uint64_t all_bits_ = detail::listing_hash_bits;
   static constexpr std::size_t kItems = 10;
   const NameList all_{".", "..", "a1", "a2", "a3", "b1", "b2", "b3", "both", "sub"};
 };
@@ -85,6 +98,109 @@ TEST_F(StreamTest, ContinuesAtAnyOffset) {
     EXPECT_EQ(back.names, expected) << i;
     EXPECT_EQ(other.names, expected) << i;
     whole.stream = std::move(back.stream);
+  }
+}
+
+TEST_F(StreamTest, AnotherStreamContinuesThoughNamesCameAndWent) {
+  for (std::size_t after = 1; after <= kItems; ++after) {
+    Reader reader = list();
+    reader.read(after);
+    for (int i = 0; i < 50; ++i) dir_.make_file("a/d/new" + std::to_string(i), "");
+    ASSERT_EQ(::unlink(at("a", "d/a2").c_str()), 0);
+    Reader next = successor(reader);
+    NameList listed = next.rest();
+    // What changed meanwhile may be listed or not, but not twice.
+    ASSERT_EQ(std::ranges::adjacent_find(listed), listed.end()) << after;
+    std::erase_if(listed, [](const std::string& n) { return n.starts_with("new") || n == "a2"; });
+    NameList expected = all_;
+    std::erase(expected, "a2");
+    EXPECT_EQ(listed, expected) << after;
+    for (int i = 0; i < 50; ++i) ::unlink(at("a", "d/new" + std::to_string(i)).c_str());
+    dir_.make_file("a/d/a2", "1");
+  }
+}
+
+TEST_F(StreamTest, AnotherStreamContinuesThoughFilesMoved) {
+  for (std::size_t after = 1; after <= kItems; ++after) {
+    Reader reader = list();
+    reader.read(after);
+    for (const char* name : {"a1", "a2", "a3"}) move(name, "a", "b");
+    for (const char* name : {"b1", "b2", "b3"}) move(name, "b", "a");
+    Reader next = successor(reader);
+    EXPECT_EQ(next.rest(), all_) << after;
+    for (const char* name : {"a1", "a2", "a3"}) move(name, "b", "a");
+    for (const char* name : {"b1", "b2", "b3"}) move(name, "a", "b");
+  }
+}
+
+TEST_F(StreamTest, OffsetsArePositiveAndIncrease) {
+  Reader reader = list();
+  for (off_t before = 0; reader.read(1); before = reader.offset)
+    EXPECT_GT(reader.offset, before) << reader.names.back();
+  EXPECT_EQ((NameList{reader.names[0], reader.names[1]}), (NameList{".", ".."}));
+}
+
+TEST_F(StreamTest, NamesWithTheSameHashAreAllListed) {
+  for (const std::uint64_t bits : {0, 1, 3}) {
+    detail::listing_hash_bits = bits;
+    EXPECT_EQ(list().rest(), all_) << bits;
+    Reader slow = list();
+    while (slow.read(1)) {
+    }
+    EXPECT_EQ(slow.sorted(), all_) << "one at a time, bits " << bits;
+    for (std::size_t after = 1; after <= kItems; ++after) {
+      Reader reader = list();
+      reader.read(after);
+      NameList listed = successor(reader).rest();
+      const auto doubles = std::ranges::unique(listed);
+      listed.erase(doubles.begin(), doubles.end());
+      EXPECT_EQ(listed, all_) << after << ", bits " << bits;
+    }
+  }
+}
+
+TEST_F(StreamTest, AListingOfOneTierGoesOnThereUntilItIsBegunAgain) {
+  const NameList before{".", "..", "f0", "f1", "f2", "f3", "f4"};
+  NameList all = before;
+  all.emplace_back("new");
+  for (std::size_t i = 2; i < before.size(); ++i) dir_.make_file("b/one/" + before[i], "");
+  for (std::size_t after = 1; after <= before.size(); ++after) {
+    Reader reader = list("one");
+    EXPECT_EQ(reader.stream->mode(), DirectoryStream::Mode{});
+    reader.read(after);
+    EXPECT_EQ(reader.stream->mode().kind, DirectoryStream::Mode::Kind::OneTier);
+    EXPECT_EQ(reader.stream->mode().slot, (*pool_)[kSlow].member().slot);
+    dir_.make_file("a/one/new", "");
+    id_of("one");  // the directory is known to have two copies now
+    Reader next = successor(reader);
+    EXPECT_EQ(next.stream->mode(), reader.stream->mode());
+    EXPECT_EQ(next.rest(), before) << after;
+    next.offset = 0;
+    next.names.clear();
+    EXPECT_EQ(next.rest(), all) << after;
+    EXPECT_EQ(next.stream->mode().kind, DirectoryStream::Mode::Kind::Merged);
+    std::filesystem::remove_all(at("a", "one"));
+    mount(make_tiers("abc"));
+  }
+}
+
+TEST_F(StreamTest, AMergedListingGoesOnWithOneCopy) {
+  for (std::size_t after = 1; after <= kItems; ++after) {
+    Reader reader = list();
+    reader.read(after);
+    EXPECT_EQ(reader.stream->mode(),
+              (DirectoryStream::Mode{DirectoryStream::Mode::Kind::Merged, 0}));
+    ASSERT_EQ(::unlink(at("a", "d/both").c_str()), 0);
+    for (const char* name : {"a1", "a2", "a3"}) move(name, "a", "b");
+    ASSERT_EQ(::rmdir(at("a", "d").c_str()), 0);
+    const auto mode = reader.stream->mode();
+    reader.stream = nullptr;
+    mount(make_tiers("abc"));
+    Reader next{*fs_->names().open_directory(id_of("d"), mode), reader.offset, reader.names};
+    EXPECT_EQ(next.rest(), all_) << after;
+    dir_.make_dir("a/d");
+    for (const char* name : {"a1", "a2", "a3"}) move(name, "b", "a");
+    dir_.make_file("a/d/both", "1");
   }
 }
 

@@ -49,7 +49,7 @@ class HandoverTest : public FileMoveTest {
   // As ll_open does.
   OpenId open_recorded(InodeId id, int flags) {
     const Opened opened = open_file(id, flags);
-    return *handles_->add({id, flags, opened.backing_id, opened.direct, false, 0});
+    return *handles_->add({id, flags, opened.backing_id, opened.direct});
   }
   void release(InodeId id, int flags, OpenId handle) {
     handles_->remove(handle);
@@ -150,7 +150,7 @@ TEST_F(HandoverTest, AnUnnamedFileOutlivesTheDaemon) {
   const auto made = fs_->files().create_unnamed(kRootId, 0600, O_RDWR, kRoot);
   ASSERT_TRUE(made);
   const InodeId id = made->first.id;
-  const OpenId open = *handles_->add({id, O_RDWR, made->second.backing_id, false, false, 0});
+  const OpenId open = *handles_->add({id, O_RDWR, made->second.backing_id});
   ASSERT_TRUE(fs_->files().write(id, "content", 7, 0, {}));
   succeed();
   EXPECT_EQ(read_all(id), "content");

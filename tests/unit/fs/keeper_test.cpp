@@ -408,6 +408,7 @@ TEST_F(KeeperTest, DescriptorsAreStoredWithTheServiceManager) {
   EXPECT_EQ(heard(), "FDSTORE=1\nFDNAME=fuse with a descriptor");
   daemon.tell("exit 0");
   EXPECT_EQ(heard(), "FDSTOREREMOVE=1\nFDNAME=fuse");
+  EXPECT_EQ(heard(), "BARRIER=1 with a descriptor");
   EXPECT_EQ(exit_code(), 0);
 }
 

@@ -65,7 +65,7 @@ expect_code 1 unpin /proc/version
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086
-for verb in plan moves web 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
+for verb in plan moves web restart 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
 expect_code 2 gpu
