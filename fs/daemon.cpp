@@ -139,7 +139,9 @@ class Daemon {
     }
     handover_ = SLUICE_TRY(Handover::create(pool_->id()));
     session_ = SLUICE_TRY(Session::mount(settings, *handover_));
-    if (keeper_ == nullptr) return {};
+    // If the keeper does not hold the mount, it ends with its daemon. Otherwise requests that the
+    // kernel cannot send again would never be answered.
+    if (keeper_ == nullptr || !Session::kernel_resends()) return {};
     keeper_->hold("state", handover_->fd());
     keeper_->hold("fuse", session_->device());
     return {};

@@ -61,7 +61,7 @@ TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
 INSTANTIATE_TEST_SUITE_P(
     With, MoveStormTest,
     testing::Values(Case{"Defaults", {}}, Case{"EveryFileInPassthrough", {"--small-file", "0"}},
-                    Case{"EveryFileServed", {"--debug=passthrough=off", "--debug=io_uring=off"}}),
+                    Case{"EveryFileServed", {"--debug=passthrough=off"}}),
     [](const auto& given) { return given.param.name; });
 
 }  // namespace

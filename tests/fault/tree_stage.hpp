@@ -36,7 +36,7 @@ inline void PrintTo(const TreeCase& given, std::ostream* out) { *out << given.na
 inline auto tree_cases() {
   return testing::Values(
       TreeCase{"Defaults", {}},
-      TreeCase{"EveryFileServed", {"--debug=passthrough=off", "--debug=io_uring=off"}});
+      TreeCase{"EveryFileServed", {"--debug=passthrough=off"}});
 }
 
 class TreeStage {
