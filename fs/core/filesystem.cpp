@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/core/filesystem.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/log.hpp"
@@ -66,8 +67,8 @@ void Filesystem::file_is_free(InodeId id) {
   if (migration_) migration_->mover().file_closed(id);
 }
 
-void Filesystem::inherit() {
-  table_.inherit();
+bool Filesystem::inherit() {
+  const bool all_restored = table_.inherit();
   std::vector<InodeId> mapped;
   table_.for_each([&](Inode& inode) {
     Inode::Locked state(inode);
@@ -78,6 +79,13 @@ void Filesystem::inherit() {
     Inode::Locked state(*inode);
     pages_.watch(inode, *state);
   }
+  if (std::all_of(pool_.begin(), pool_.end(), [](const auto& tier) { return tier->online(); }))
+    return all_restored;
+  table_.for_each([](Inode& inode) {
+    Inode::Locked state(inode);
+    if (inode.is_directory()) state->directory.partly_unknown = true;
+  });
+  return false;
 }
 
 Result<void> Filesystem::flush() {

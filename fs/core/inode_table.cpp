@@ -77,8 +77,8 @@ void InodeTable::erase_copies(InodeState& state, const std::function<bool(const 
   });
 }
 
-void InodeTable::inherit() {
-  if (handover_ == nullptr) return;
+bool InodeTable::inherit() {
+  if (handover_ == nullptr) return true;
   handover_->inodes().inherit([&](InodeRecord& record) {
     const InodeId id{record.inode};
     auto inode = std::make_shared<Inode>(Identity{id, record.generation}, record.type & S_IFMT);
@@ -109,6 +109,7 @@ void InodeTable::inherit() {
     if (state->copies.empty()) state->copies.push_back(both[0]);
   });
   for (const InodeId id : lost) forget(id, ~std::uint64_t{0});
+  return lost.empty();
 }
 
 void InodeTable::inherit_places() {

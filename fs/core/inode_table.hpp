@@ -31,8 +31,9 @@ class InodeTable {
   InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
                   LookupBy who = LookupBy::Kernel);
 
-  // Restores the inodes that a predecessor left. REQUIRES: nobody uses the table yet.
-  void inherit();
+  // Restores the inodes that a predecessor left. False if some could not be restored. REQUIRES:
+  // nobody uses the table yet.
+  bool inherit();
   // Change the copies of an inode, and tell a successor. REQUIRES: the inode is locked.
   void put_copy(Inode& inode, InodeState& state, Copy copy);
   void erase_copies(InodeState& state, const std::function<bool(const Copy&)>& which);
