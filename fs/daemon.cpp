@@ -185,8 +185,9 @@ class Daemon {
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
-    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
-                                        [this] { return session_->waiting(); });
+    gpu_ = std::make_unique<GpuService>(
+        *engine_, *filesystem_, options_.gpu_host_memory, [this] { return session_->waiting(); },
+        DaemonEpoch(handover_->epoch()));
     session_->serve(*filesystem_, *gpu_);
     return {};
   }
