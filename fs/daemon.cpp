@@ -79,7 +79,7 @@ class Daemon {
     if (end == Session::End::HandedOver) {
       log::get().info("hands over to a new daemon: mountpoint={}", options_.mountpoint);
       leave_if_busy();
-      gpu_->end_rings();
+      gpu_->end_rings(ESTALE);
       return kHandedOver;
     }
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");

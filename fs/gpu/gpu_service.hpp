@@ -72,8 +72,9 @@ class GpuService {
   const MemfdLimit& host_memory() const { return host_memory_; }
   std::size_t rings() const { return rings_.count(); }
   std::vector<LimitUse> limits() const;
-  // Ends all rings when the mount ends: they read and write without requests of the kernel.
-  void end_rings() { rings_.end(); }
+  // Ends all rings when the mount ends, or when another daemon takes over (ESTALE): they read and
+  // write without requests of the kernel.
+  void end_rings(int why = ESHUTDOWN) { rings_.end(why); }
 
  private:
   struct Buffer;

@@ -51,7 +51,7 @@ class RingService::Ring final : public RingTarget {
   }
   void request_stop() { server_->request_stop(); }
   bool is_at_rest() const { return server_->is_at_rest(); }
-  void stop() { server_->stop(ESHUTDOWN); }
+  void stop(int why) { server_->stop(why); }
 
   OpenId anchor() const { return anchor_; }
   ClientProcess& client() const { return *client_; }
@@ -214,8 +214,9 @@ void RingService::reap(const std::stop_token& stop) {
       continue;
     }
     const RingPtr ring = *ready;
+    const int why = why_;
     lock.unlock();
-    ring->stop();
+    ring->stop(why);
     lock.lock();
     // Removed only now: until here it may have had requests, which released() must see.
     std::erase(dead_, ring);
@@ -292,10 +293,11 @@ void RingService::drop_rings_of(pid_t process) {
   });
 }
 
-void RingService::end() {
+void RingService::end(int why) {
   std::jthread reaper;
   {
     MutexLock lock(mutex_);
+    if (!ended_) why_ = why;
     ended_ = true;
     reaper = std::move(reaper_);
   }

@@ -74,8 +74,9 @@ class RingService {
   // Ends the rings of a process with that id that has ended. A new process may already have the
   // same id.
   void drop_rings_of(pid_t process);
-  // Ends all rings; no new ring can be created afterwards.
-  void end();
+  // Ends all rings; no new ring can be created afterwards. `why`: ESTALE if another daemon takes
+  // over.
+  void end(int why = ESHUTDOWN);
 
   std::size_t count() const { return count_.load(std::memory_order_relaxed); }
   std::vector<LimitUse> limits() const;
@@ -106,6 +107,7 @@ class RingService {
   std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> rings_by_open_
       GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;
+  int why_ GUARDED_BY(mutex_) = ESHUTDOWN;  // told to clients whose rings end
   std::jthread reaper_ GUARDED_BY(mutex_);
 };
 

@@ -3,6 +3,7 @@
 // write is right, no error reaches the program, and the daemon still does the work.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 #include "tests/unit/client/client.hpp"
 #include "tests/unit/client/gpu_memory.hpp"
 #include "tests/unit/client/model.hpp"
+#include "tests/unit/client/ring.hpp"
 
 namespace sluice::test {
 namespace {
@@ -231,6 +233,167 @@ TEST_F(ClientTakeoverTest, ReadsByTheCufileDropin) {
   });
   EXPECT_EQ(buffers(), 1u) << "not read by the daemon";
   api.cuFileHandleDeregister(handle);
+}
+
+// A ring with one file and one buffer.
+struct RingStage {
+  RingStage(FileHandle opened, BufferHandle to, unsigned entries = 64)
+      : file(std::move(opened)),
+        buffer(std::move(to)),
+        ring(make_ring(entries)),
+        file_number(sluice_ring_add_file(ring.get(), file.get())),
+        buffer_number(sluice_ring_add_buffer(ring.get(), buffer.get())) {}
+  int read(std::uint64_t to, std::uint64_t length, std::uint64_t from, std::uint64_t user) {
+    return sluice_ring_read(ring.get(), file_number, buffer_number, to, length, from, user);
+  }
+  int write(std::uint64_t from, std::uint64_t length, std::uint64_t to, std::uint64_t user) {
+    return sluice_ring_write(ring.get(), file_number, buffer_number, from, length, to, user);
+  }
+
+  FileHandle file;
+  BufferHandle buffer;
+  RingHandle ring;
+  int file_number, buffer_number;
+};
+
+// Puts 60 small reads and one large one, takes their completions with `take` and checks that each
+// came once.
+std::string ring_round(RingStage& stage, std::mt19937_64& random, const std::string& content,
+                       const std::function<std::string(std::size_t, std::size_t)>& bytes,
+                       const std::function<int(sluice_ring_completion*, unsigned)>& take) {
+  constexpr std::size_t kReads = 60, kEach = 4096, kLarge = 1'500'000;
+  std::array<std::uint64_t, kReads + 1> offsets{};
+  for (std::size_t i = 0; i <= kReads; ++i) {
+    const std::size_t length = i < kReads ? kEach : kLarge;
+    offsets[i] = random() % (content.size() - length);
+    if (stage.read(i * kEach, length, offsets[i], 1000 + i) != 0) return sluice_error();
+  }
+  if (sluice_ring_submit(stage.ring.get()) != kReads + 1) return sluice_error();
+  std::array<int, kReads + 1> came{};
+  for (std::size_t got = 0; got <= kReads;) {
+    std::array<sluice_ring_completion, 16> done{};
+    const int count = take(done.data(), done.size());
+    if (count < 0) return sluice_error();
+    for (int i = 0; i < count; ++i, ++got) {
+      const auto& each = done[static_cast<std::size_t>(i)];
+      const std::size_t number = each.user_data - 1000;
+      if (number > kReads || ++came[number] > 1) return "a completion came twice";
+      if (each.flags != 0) return "not by the daemon";
+      if (each.result != static_cast<std::int64_t>(number < kReads ? kEach : kLarge))
+        return "result " + std::to_string(each.result);
+    }
+  }
+  for (std::size_t i = 0; i <= kReads; ++i) {
+    const std::size_t length = i < kReads ? kEach : kLarge;
+    if (bytes(i * kEach, length) != content.substr(offsets[i], length)) return "bytes";
+  }
+  return "";
+}
+
+TEST_F(ClientTakeoverTest, RingIntoHostMemory) {
+  RingStage stage(open_file(*this / "file"), make_buffer(kSize));
+  std::mt19937_64 random(1);
+  survive(1, [&](unsigned) {
+    return ring_round(
+        stage, random, content_,
+        [&](auto offset, auto size) { return std::string(text_of(stage.buffer, offset, size)); },
+        [&](auto* done, unsigned most) {
+          return sluice_ring_wait(stage.ring.get(), done, most, 1, nullptr);
+        });
+  });
+  EXPECT_EQ(mount().status().at("gpu").at("rings"), 1);
+  EXPECT_EQ(buffers(), 1u);
+}
+
+TEST_F(ClientTakeoverTest, RingIntoGpuMemoryByCallersThatPoll) {
+  const GpuMemory memory(device(), kSize);
+  RingStage stage(open_file(*this / "file"), register_memory(memory.pointer(), kSize));
+  std::mt19937_64 random(2);
+  survive(1, [&](unsigned) {
+    return ring_round(
+        stage, random, content_, [&](auto offset, auto size) { return memory.bytes(offset, size); },
+        [&](auto* done, unsigned most) {
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+          return sluice_ring_wait(stage.ring.get(), done, most, 0, nullptr);
+        });
+  });
+}
+
+TEST_F(ClientTakeoverTest, RingWithAnEventfd) {
+  RingStage stage(open_file(*this / "file"), make_buffer(kSize));
+  const int event = sluice_ring_eventfd(stage.ring.get());
+  ASSERT_GE(event, 0);
+  std::mt19937_64 random(3);
+  survive(1, [&](unsigned) {
+    return ring_round(
+        stage, random, content_,
+        [&](auto offset, auto size) { return std::string(text_of(stage.buffer, offset, size)); },
+        [&](auto* done, unsigned most) {
+          // Nothing but the event makes this caller look.
+          if (const int count = sluice_ring_wait(stage.ring.get(), done, most, 0, nullptr))
+            return count;
+          pollfd ready{event, POLLIN, 0};
+          ::poll(&ready, 1, 10'000);
+          std::uint64_t ignored = 0;
+          [[maybe_unused]] const ssize_t got = ::read(event, &ignored, sizeof ignored);
+          return 0;
+        });
+  });
+}
+
+TEST_F(ClientTakeoverTest, RingWrites) {
+  RingStage stage(open_file(*this / "file", O_RDWR), make_buffer(kSize));
+  auto* const memory = static_cast<char*>(sluice_buffer_memory(stage.buffer.get()));
+  int round = 0;
+  survive(1, [&](unsigned) -> std::string {
+    const std::string bytes = random_bytes(2'000'000 - static_cast<std::size_t>(++round % 1'000));
+    bytes.copy(memory, bytes.size());
+    constexpr std::size_t kEach = 50'000;
+    unsigned count = 0;
+    for (std::size_t at = 0; at < bytes.size(); at += kEach, ++count)
+      stage.write(at, std::min(kEach, bytes.size() - at), at, count);
+    sluice_ring_submit(stage.ring.get());
+    for (const auto& [user_data, each] : wait_for(stage.ring, count)) {
+      if (each.result <= 0) return "result " + std::to_string(each.result);
+    }
+    return read_file(*this / "file").substr(0, bytes.size()) == bytes ? "" : "bytes";
+  });
+}
+
+TEST_F(ClientTakeoverTest, StaleRingIsNoticedSoonAndBeginsNothingBeforeItIsSubmitted) {
+  RingStage stage(open_file(*this / "file"), make_buffer(8192));
+  ASSERT_EQ(stage.read(0, 4096, 7, 1), 0);
+  mount().crash_daemon();
+  ASSERT_EQ(sluice_ring_submit(stage.ring.get()), 1);
+  ASSERT_EQ(stage.read(4096, 4096, 9, 2), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(wait_for(stage.ring, 1).count(1), 1u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_EQ(text_of(stage.buffer, 0, 4096), content_.substr(7, 4096));
+
+  sluice_ring_completion none{};
+  const timespec limit{0, 50'000'000};
+  EXPECT_EQ(sluice_ring_wait(stage.ring.get(), &none, 1, 1, &limit), -ETIMEDOUT);
+  EXPECT_EQ(text_of(stage.buffer, 4096, 4096), std::string(4096, '\0'));
+  ASSERT_EQ(sluice_ring_submit(stage.ring.get()), 1);
+  EXPECT_EQ(wait_for(stage.ring, 1).count(2), 1u);
+  EXPECT_EQ(text_of(stage.buffer, 4096, 4096), content_.substr(9, 4096));
+}
+
+TEST_F(ClientTakeoverTest, RingTakesFilesAndBuffersAfterATakeover) {
+  RingStage stage(open_file(*this / "file"), make_buffer(4096));
+  mount().crash_daemon();
+  const auto other = open_file(*this / "file");
+  const auto late = make_buffer(4096);
+  stage.file_number = sluice_ring_add_file(stage.ring.get(), other.get());
+  ASSERT_GE(stage.file_number, 0) << sluice_error();
+  stage.buffer_number = sluice_ring_add_buffer(stage.ring.get(), late.get());
+  ASSERT_EQ(stage.read(0, 4096, 7, 1), 0);
+  sluice_ring_submit(stage.ring.get());
+  EXPECT_EQ(wait_for(stage.ring, 1)[1].flags, 0u) << "not by the daemon";
+  EXPECT_EQ(text_of(late, 0, 4096), content_.substr(7, 4096));
+  stage.ring.reset();
+  EXPECT_EQ(buffers(), 0u);
 }
 
 // A daemon whose every answer is ESTALE. Each registration is with a new daemon if `dies`.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/mount/gpu_mount.hpp"
+#include "tests/mount/ring_client.hpp"
 #include "tests/support/seed.hpp"
 
 namespace sluice::test {
@@ -88,6 +89,42 @@ TEST_F(TakeoverTest, EachTakeoverIsToldOnceAndNoReadIsCutShort) {
   EXPECT_EQ(stale, kills());
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(failed, 0);
+}
+
+TEST_F(TakeoverTest, RingOfADeadDaemonIsStaleAndItsMemoryCanBeUsedAgain) {
+  start();
+  const std::string content = pattern(kBig, 2);
+  const UniqueFd file = open_file("big");
+  SharedMemory memory(kBig);
+  BareRing ring;
+  ASSERT_EQ(named(ring.create(file.get())), "ok");
+  std::uint64_t buffer = register_memory(file.get(), memory, kBig);
+  std::uint64_t token = ring.add(file.get());
+  EXPECT_EQ(ring.result_of(ring_entry(SLUICE_RING_READ, token, buffer, 0, 7, 100)), 100);
+  const auto ask = [&] {
+    sluice_ring_file nothing{ring.name(), 0};
+    return named(ioctl_code(file.get(), SLUICE_IOC_RING_DROP_FILE, &nothing));
+  };
+  EXPECT_EQ(ask(), "ENOENT");
+  const std::uint64_t old_buffer = buffer, old_token = token;
+
+  mount().crash_daemon();
+
+  ring.put(ring_entry(SLUICE_RING_READ, token, buffer, 0, 9, 100));
+  EXPECT_EQ(ask(), "ESTALE");
+  EXPECT_TRUE(ring.reap().empty());
+  ASSERT_EQ(named(ring.create(file.get())), "ok");
+  buffer = register_memory(file.get(), memory, kBig);
+  token = ring.add(file.get());
+  const auto result = [&](std::uint64_t of_file, std::uint64_t to) {
+    return ring.result_of(ring_entry(SLUICE_RING_READ, of_file, to, 0, 9, 100));
+  };
+  EXPECT_EQ(result(old_token, buffer), -ESTALE);
+  EXPECT_EQ(result(token, old_buffer), -ESTALE);
+  EXPECT_EQ(result(token + 1, buffer), -EBADF);
+  EXPECT_EQ(result(token, buffer + 1), -ENOENT);
+  EXPECT_EQ(result(token, buffer), 100) << "or the entry of before was taken";
+  EXPECT_EQ(memory.text(100), content.substr(9, 100));
 }
 
 }  // namespace
