@@ -79,7 +79,7 @@ class Daemon {
     if (end == Session::End::HandedOver) {
       log::get().info("hands over to a new daemon: mountpoint={}", options_.mountpoint);
       leave_if_busy();
-      gpu_->end_rings();
+      gpu_->end_rings(ESTALE);
       return kHandedOver;
     }
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
@@ -185,8 +185,9 @@ class Daemon {
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
-    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
-                                        [this] { return session_->waiting(); });
+    gpu_ = std::make_unique<GpuService>(
+        *engine_, *filesystem_, options_.gpu_host_memory, [this] { return session_->waiting(); },
+        DaemonEpoch(handover_->epoch()));
     session_->serve(*filesystem_, *gpu_);
     return {};
   }

@@ -424,15 +424,21 @@ void DirectoryTree::learn_name(const InodePtr& inode) {
   const InodePtr parent = table_.find(known.parent);
   const auto copies = parent ? open_copies(parent) : Error(ENOENT, "no parent");
   if (!copies) return;
+  const auto is_it = [&](const std::string& name) {
+    if (!inode->has_name(known.parent, name)) return false;
+    Inode::Locked state(*inode);
+    if (state->name.text.empty() && state->name.parent == known.parent) state->name.text = name;
+    return true;
+  };
+  // The tier's filesystem usually knows the path, if the file was used lately.
+  const Copy place = inode->place();
+  const auto fd =
+      place.handle.empty() ? Error(EIO, "no handle") : pool_[place.tier].open(place.handle, O_PATH);
+  const auto path = fd ? current_path(fd->get()) : fd.error();
+  if (path && is_it(path->substr(path->rfind('/') + 1))) return;
   for (const OpenCopy& copy : copies->reachable) {
     const auto names = names_in(copy.get());
-    if (!names) continue;
-    for (const std::string& name : *names) {
-      if (!inode->has_name(known.parent, name)) continue;
-      Inode::Locked state(*inode);
-      if (state->name.text.empty() && state->name.parent == known.parent) state->name.text = name;
-      return;
-    }
+    if (names && std::any_of(names->begin(), names->end(), is_it)) return;
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/core/filesystem.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/log.hpp"
@@ -66,18 +67,21 @@ void Filesystem::file_is_free(InodeId id) {
   if (migration_) migration_->mover().file_closed(id);
 }
 
-void Filesystem::inherit() {
-  table_.inherit();
-  std::vector<InodeId> mapped;
-  table_.for_each([&](Inode& inode) {
-    Inode::Locked state(inode);
-    if (state->pages.maybe_mapped) mapped.push_back(inode.id());
-  });
-  for (const InodeId id : mapped) {
+bool Filesystem::inherit() {
+  const auto inherited = table_.inherit();
+  for (const InodeId id : inherited.mapped) {
     const InodePtr inode = table_.find(id);
+    if (!inode) continue;
     Inode::Locked state(*inode);
     pages_.watch(inode, *state);
   }
+  if (std::all_of(pool_.begin(), pool_.end(), [](const auto& tier) { return tier->online(); }))
+    return inherited.complete;
+  table_.for_each([](Inode& inode) {
+    Inode::Locked state(inode);
+    if (inode.is_directory()) state->directory.partly_unknown = true;
+  });
+  return false;
 }
 
 Result<void> Filesystem::flush() {

@@ -69,9 +69,9 @@ class Filesystem {
   // nullptr if files are never moved.
   Migration* migration() { return migration_.get(); }
 
-  // Restores the inodes and open files that a predecessor left. REQUIRES: no other member was
-  // called.
-  void inherit();
+  // Restores the inodes that a predecessor left. False if names that the kernel has cached may mean
+  // other files now. REQUIRES: no other member was called.
+  bool inherit();
   // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,
   // and writes access counts to the store.
   void tick();

@@ -239,7 +239,7 @@ void Session::inherit() {
   // The kernel ignores the second reply to INIT. Empty: the predecessor died before the first.
   std::vector<std::byte> init = handover_.init();
   if (!init.empty()) take(init);
-  filesystem_->inherit();
+  const bool names_are_right = filesystem_->inherit();
   open_handles_.inherit([this](const OpenHandles::Open& open) {
     if (!open.is_directory)
       filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
@@ -249,7 +249,9 @@ void Session::inherit() {
   resend.error = kNotifyResend;
   if (::write(device(), &resend, sizeof resend) < 0)
     log::get().error("requests of the last daemon are lost: why={}", std::strerror(errno));
-  drop_all_names();
+  // Only if it must be: dropping a directory's name unmounts what is mounted there, and while the
+  // kernel looks it up again, getcwd(2) fails there.
+  if (!names_are_right) drop_all_names();
 }
 
 void Session::take(std::span<std::byte> request) {

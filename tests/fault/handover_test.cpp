@@ -133,7 +133,7 @@ class HandoverTest : public testing::TestWithParam<HandoverCase> {
 TEST_P(HandoverTest, NoProgramNoticesThatTheDaemonIsKilled) {
   std::vector<std::string> flags = GetParam().flags;
   flags.insert(flags.end(), {"--debug=crash_limit=0", "--no-migrate"});
-  const TreeStage stage(flags);
+  const TreeStage stage(flags, FaultShim::Afterwards::Successor);
   Mount mount(stage.pool());
   const std::uint64_t seed = test_seed();
   std::mt19937_64 random(seed);

@@ -41,12 +41,14 @@ inline auto tree_cases() {
 
 class TreeStage {
  public:
-  explicit TreeStage(std::vector<std::string> flags = {})
+  explicit TreeStage(std::vector<std::string> flags = {},
+                     FaultShim::Afterwards afterwards = FaultShim::Afterwards::DeadMount)
       : stage_(base_.path()), pool_(stage_.pool()) {
     pool_.flags = std::move(flags);
 #ifndef __SANITIZE_THREAD__  // its runtime must be loaded before the shim
     shim_ = std::make_unique<FaultShim>(base_ / "faults");
-    for (const std::string& each : shim_->environment()) pool_.environment.push_back(each);
+    for (const std::string& each : shim_->environment(afterwards))
+      pool_.environment.push_back(each);
     shim_->arm({.action = FaultAction::Skip,
                 .for_good = true,
                 .kinds = static_cast<std::uint32_t>(CallKind::Sync)});

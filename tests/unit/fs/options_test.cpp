@@ -48,7 +48,6 @@ gpu_host_memory = "3GiB"
 [debug]
 passthrough = false
 keeper = false
-keeper = false
 crash_limit = 9
 gpu_max_concurrent_ops = 8
 gpu_chunk = "1MiB"
@@ -84,7 +83,6 @@ tier = "stay"
   EXPECT_EQ(options.mount_options, "noatime");
   EXPECT_EQ(options.small_file, 1u << 20);
   EXPECT_FALSE(options.passthrough);
-  EXPECT_FALSE(options.keeper);
   EXPECT_FALSE(options.keeper);
   EXPECT_EQ(options.crash_limit, 9u);
   EXPECT_TRUE(options.degraded);
