@@ -330,18 +330,17 @@ TEST(ConfigFileTest, AnEmptyFileIsAnEmptyConfiguration) {
 }
 
 TEST(EnvironmentTest, NamesEveryOptionInCapitals) {
-  const std::map<std::string, const char*> environment{
-      {"SLUICE_SMALL_FILE", "64K"},
-      {"SLUICE_DEBUG", "passthrough=off,keeper=0"},
-      {"SLUICE_DEGRADED", "yes"},
-      {"SLUICE_STATE", "/s"},
-      {"SLUICE_LOG_LEVEL", "warn"},
-      {"SLUICE_HALF_LIFE", "never"},
-      {"SLUICE_MIGRATE", "no"},
-      {"SLUICE_WINDOWS", "1:00-2:00"},
-      {"SLUICE_BANDWIDTH", "0"},
-      {"SLUICE_HEAT_IGNORE", ""},
-      {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
+  const std::map<std::string, const char*> environment{{"SLUICE_SMALL_FILE", "64K"},
+                                                       {"SLUICE_DEBUG", "passthrough=off,keeper=0"},
+                                                       {"SLUICE_DEGRADED", "yes"},
+                                                       {"SLUICE_STATE", "/s"},
+                                                       {"SLUICE_LOG_LEVEL", "warn"},
+                                                       {"SLUICE_HALF_LIFE", "never"},
+                                                       {"SLUICE_MIGRATE", "no"},
+                                                       {"SLUICE_WINDOWS", "1:00-2:00"},
+                                                       {"SLUICE_BANDWIDTH", "0"},
+                                                       {"SLUICE_HEAT_IGNORE", ""},
+                                                       {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
   MountOptions options;
   options.tiers.resize(3);  // the variable has all of them
   const auto read = apply_environment(
