@@ -68,9 +68,10 @@ class ClientTakeoverTest : public TieringTest {
   Device& device() { return *devices_.all()[0]; }
   std::uint64_t buffers() { return mount().status().at("gpu").at("buffers"); }
 
-  // Calls `round(thread)` in a loop by some threads while the daemon is killed. Each thread gets on
-  // after each kill. A round returns what went wrong, or "".
-  void survive(unsigned threads, const std::function<std::string(unsigned)>& round) {
+  // Calls `round(thread)` in a loop by some threads while the daemon is killed, or ended in another
+  // way. Each thread gets on after each end. A round returns what went wrong, or "".
+  void survive(unsigned threads, const std::function<std::string(unsigned)>& round,
+               const std::function<void()>& end_daemon = nullptr) {
     std::vector<std::atomic<int>> done(threads);
     std::vector<std::string> wrong(threads);
     std::vector<std::jthread> all;
@@ -93,7 +94,7 @@ class ClientTakeoverTest : public TieringTest {
     };
     for (int kill = 0; kill < rounds(10, 200); ++kill) {
       ASSERT_TRUE(get_on()) << "hangs before kill " << kill;
-      mount().crash_daemon();
+      end_daemon ? end_daemon() : mount().crash_daemon();
     }
     ASSERT_TRUE(get_on()) << "hangs after the last kill";
     for (auto& each : all) each.request_stop();
@@ -303,6 +304,33 @@ TEST_F(ClientTakeoverTest, RingIntoHostMemory) {
   });
   EXPECT_EQ(mount().status().at("gpu").at("rings"), 1);
   EXPECT_EQ(buffers(), 1u);
+}
+
+TEST_F(ClientTakeoverTest, RingAndReadsWhileTheDaemonIsUpgraded) {
+  RingStage stage(open_file(*this / "file"), make_buffer(kSize));
+  const GpuMemory memory(device(), kSize);
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  const auto file = open_file(*this / "file");
+  std::mt19937_64 random(4);
+  const auto by_ring = [&] {
+    return ring_round(
+        stage, random, content_,
+        [&](auto offset, auto size) { return std::string(text_of(stage.buffer, offset, size)); },
+        [&](auto* done, unsigned most) {
+          return sluice_ring_wait(stage.ring.get(), done, most, 1, nullptr);
+        });
+  };
+  const auto by_ioctl = [&]() -> std::string {
+    if (sluice_read(file.get(), buffer.get(), 0, kSize, 0, nullptr) != ssize_t{kSize})
+      return sluice_error();
+    return memory.bytes(0, kSize) == content_ ? "" : "bytes";
+  };
+  survive(
+      2, [&](unsigned thread) { return thread == 0 ? by_ring() : by_ioctl(); },
+      [&] {
+        const auto said = tell({"restart"});
+        EXPECT_TRUE(said.ok()) << said.err;
+      });
 }
 
 TEST_F(ClientTakeoverTest, RingIntoGpuMemoryByCallersThatPoll) {
