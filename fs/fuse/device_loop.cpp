@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/fuse/device_loop.hpp"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,11 +19,20 @@
 namespace sluice {
 namespace {
 
-// The kernel wakes waiting threads in turn. Few of them stay in the caches of the CPU.
-const int kUsual = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+using std::chrono::steady_clock;
+
 constexpr std::size_t kMostThreads = 64;
-// If no thread waits for a request for this long, another one is started.
-constexpr std::chrono::milliseconds kShortage{2};
+constexpr std::size_t kFewThreads = 2;
+// If no thread takes a request for this long and none waits for one, another thread is needed.
+constexpr std::chrono::milliseconds kStuck{2};
+// read(2) takes longer than this if it had to wait for a request.
+constexpr std::chrono::microseconds kNotAsleep{3};
+// A thread that is not needed for this long ends.
+constexpr std::chrono::seconds kUnused{10};
+// With many cores, a thread looks for the next request for a while before it sleeps: waking it up
+// on a core that sleeps, too, would take longer than most requests do.
+constexpr std::chrono::microseconds kSpin{50};
+const bool kSpins = std::thread::hardware_concurrency() >= 8;
 // Interrupts a thread that waits in read(2). Its handler does nothing.
 constexpr int kWakeSignal = SIGUSR1;
 
@@ -52,30 +62,42 @@ class Buffer {
 
 }  // namespace
 
+struct DeviceLoop::Parked {
+  CondVar wake;
+  bool is_woken = false;
+};
+
 bool DeviceLoop::run() {
   struct sigaction wake {};
   wake.sa_handler = [](int) {};  // without SA_RESTART: read(2) returns EINTR
   ::sigaction(kWakeSignal, &wake, nullptr);
   MutexLock lock(mutex_);
-  for (int i = 0; i < kUsual; ++i) add_thread();
+  add_thread();
   while (!threads_.empty()) {
     join_finished();
-    if (stopping_) {
-      // A signal that arrives just before read(2) has no effect, so it is sent again and again.
-      for (std::thread& thread : threads_) ::pthread_kill(thread.native_handle(), kWakeSignal);
-      changed_.wait_for(mutex_, std::chrono::milliseconds(2));
-    } else if (may_be_short_) {
-      changed_.wait_for(mutex_, kShortage);
-      if (idle_ == 0) {
-        add_thread();
-      } else {
-        may_be_short_ = false;
-      }
-    } else {
-      changed_.wait(mutex_);
-    }
+    look_after_threads();
   }
   return !failed_;
+}
+
+void DeviceLoop::look_after_threads() {
+  if (stopping_) {
+    while (wake_one()) {
+    }
+    // A signal that arrives just before read(2) has no effect, so it is sent again and again.
+    for (std::thread& thread : threads_) ::pthread_kill(thread.native_handle(), kWakeSignal);
+    changed_.wait_for(mutex_, kStuck);
+  } else if (is_watched_) {
+    const std::uint64_t before = taken_;
+    changed_.wait_for(mutex_, kStuck);
+    if (waiting_ > 0) {
+      is_watched_ = false;
+    } else if (taken_ == before && !stopping_ && !wake_one()) {
+      add_thread();
+    }
+  } else {
+    changed_.wait(mutex_);
+  }
 }
 
 void DeviceLoop::join_finished() {
@@ -96,15 +118,52 @@ void DeviceLoop::stop() {
 
 void DeviceLoop::add_thread() {
   if (threads_.size() - finished_.size() >= kMostThreads) return;
-  ++idle_;
   try {
+    ++waiting_;
     threads_.emplace_back([this] { work(); });
   } catch (const std::system_error& e) {
-    --idle_;  // the existing threads do the work
+    --waiting_;  // the existing threads do the work
     if (threads_.empty()) {
       log::get().error("cannot start a thread for requests: why={}", e.what());
       failed_ = true;
     }
+  }
+}
+
+bool DeviceLoop::wake_one() {
+  if (parked_.empty()) return false;
+  Parked* last = parked_.back();
+  parked_.pop_back();
+  ++waiting_;
+  last->is_woken = true;
+  last->wake.notify_one();
+  return true;
+}
+
+bool DeviceLoop::park() {
+  Parked self;
+  const auto until = steady_clock::now() + kUnused;
+  MutexLock lock(mutex_);
+  if (stopping_) return false;
+  parked_.push_back(&self);
+  while (!self.is_woken) {
+    if (self.wake.wait_until(mutex_, until) || self.is_woken) continue;
+    std::erase(parked_, &self);
+    if (threads_.size() - finished_.size() > kFewThreads) return false;
+    ++waiting_;
+    return true;
+  }
+  return true;
+}
+
+bool DeviceLoop::has_request() const {
+  pollfd device{device_, POLLIN, 0};
+  return ::poll(&device, 1, 0) > 0;
+}
+
+void DeviceLoop::spin() const {
+  for (const auto end = steady_clock::now() + kSpin; steady_clock::now() < end;) {
+    if (has_request()) return;
   }
 }
 
@@ -125,25 +184,36 @@ bool DeviceLoop::read_failed(int code) {
 void DeviceLoop::work() {
   begin_thread("sluice-fuse");
   const Buffer buffer(largest_);
-  bool is_idle = true;  // counted in idle_
   if (!buffer) log::get().error("no memory for requests: bytes={}", largest_);
+  bool waits = true;  // counted in waiting_
   while (buffer && !stopping_) {
+    const auto before = steady_clock::now();
     const ssize_t got = ::read(device_, buffer.data(), buffer.size());
     if (got < 0) {
       if (read_failed(errno)) break;
       continue;
     }
-    is_idle = false;
-    if (idle_.fetch_sub(1) == 1 && !may_be_short_.load() && !may_be_short_.exchange(true)) {
-      MutexLock lock(mutex_);
-      changed_.notify_all();
+    taken_.fetch_add(1, std::memory_order_relaxed);
+    waits = false;
+    if (waiting_.fetch_sub(1) == 1) {
+      // If the request was there already, there may be more.
+      const bool more = steady_clock::now() - before < kNotAsleep && has_request();
+      if (more || !is_watched_.exchange(true)) {
+        MutexLock lock(mutex_);
+        changed_.notify_all();
+        if (more && waiting_ == 0 && !wake_one()) add_thread();
+      }
     }
     take_({buffer.data(), static_cast<std::size_t>(got)});
-    if (idle_.load() >= kUsual) break;
-    ++idle_;
-    is_idle = true;
+    if (waiting_ > 0 && !has_request()) {
+      if (!park()) break;
+    } else {
+      ++waiting_;
+    }
+    waits = true;
+    if (kSpins) spin();
   }
-  if (is_idle) --idle_;
+  if (waits) --waiting_;
   MutexLock lock(mutex_);
   finished_.push_back(std::this_thread::get_id());
   changed_.notify_all();

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// DeviceLoop takes requests from /dev/fuse and passes each to a function, in threads of its own. It
-// starts more threads while all of them wait for a disk, and ends them when they have nothing to
-// do. Replies do not pass through it: any thread may write them to the device.
+// DeviceLoop takes requests from /dev/fuse and passes each to a function, in threads of its own.
+// Replies do not pass through it: any thread may write them to the device.
+//
+// Usually one thread waits for requests and answers what it takes. That is the fastest way for a
+// program that sends one request after another, because the thread stays on a warm core: the kernel
+// would wake several waiting threads in turn. If more requests are there, the thread wakes another
+// one first, the one that was active last. If all active threads are busy for some milliseconds,
+// one more is woken or started.
 //
 // Threads: run() and stop() are called by different threads; the function must be thread-safe.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <thread>
@@ -33,9 +39,17 @@ class DeviceLoop {
   void stop();
 
  private:
+  struct Parked;
+
   void work();
+  // Waits until wake_one() chooses this thread. False if it should end.
+  bool park();
+  bool wake_one() REQUIRES(mutex_);
   void add_thread() REQUIRES(mutex_);
   void join_finished() REQUIRES(mutex_);
+  void look_after_threads() REQUIRES(mutex_);
+  bool has_request() const;
+  void spin() const;
   bool read_failed(int code);
 
   const int device_;
@@ -43,12 +57,14 @@ class DeviceLoop {
   const Take take_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
-  std::atomic<int> idle_{0};              // threads that wait for a request
-  std::atomic<bool> may_be_short_{true};  // idle_ was 0; run() looks into it
+  std::atomic<int> waiting_{0};          // threads that wait for a request
+  std::atomic<std::uint64_t> taken_{0};  // requests
+  std::atomic<bool> is_watched_{true};   // run() looks whether all threads are stuck
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // running, or in `finished_`
   std::vector<std::thread::id> finished_ GUARDED_BY(mutex_);
+  std::vector<Parked*> parked_ GUARDED_BY(mutex_);  // the one that was active last is at the end
 };
 
 }  // namespace sluice
