@@ -97,8 +97,15 @@ Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
     known.request.fd = fd_.get();
     return known;
   }
-  SLUICE_TRY(device()->enter());
   Export out;
+  {
+    const MutexLock lock(mutex_);
+    if (const auto known = exported_.find(piece.offset); known != exported_.end()) {
+      out.request = known->second;
+      return out;
+    }
+  }
+  SLUICE_TRY(device()->enter());
   auto& request = out.request;
   request.offset = memory_->address() + piece.offset - piece.allocation;
   request.length = piece.length;
@@ -108,6 +115,8 @@ Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
   if (device()->api().cuIpcGetMemHandle(&handle, piece.allocation) == CUDA_SUCCESS) {
     request.kind = SLUICE_BUFFER_CUDA_IPC;
     std::memcpy(request.ipc_handle, handle.reserved, sizeof request.ipc_handle);
+    const MutexLock lock(mutex_);
+    exported_[piece.offset] = request;
     return out;
   }
   // Memory of the virtual memory API has no such handle. Memory of cudaMallocAsync has no
@@ -121,8 +130,9 @@ Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {
 
 Result<std::vector<std::uint64_t>> Buffer::register_with_daemon(int file) const {
   std::vector<std::uint64_t> ids;
-  for (const auto& piece : pieces_) {
-    auto exported = export_piece(piece);
+  int takeovers = 0;
+  while (ids.size() < pieces_.size()) {
+    auto exported = export_piece(pieces_[ids.size()]);
     if (exported && ::ioctl(file, SLUICE_IOC_BUFFER_REGISTER, &exported->request) < 0) {
       exported = Error::last("register the memory with the daemon");
     }
@@ -130,9 +140,21 @@ Result<std::vector<std::uint64_t>> Buffer::register_with_daemon(int file) const 
       unregister_from_daemon(file, ids);
       return exported.error();
     }
-    ids.push_back(exported->request.buffer);
+    const std::uint64_t id = exported->request.buffer;
+    if (!ids.empty() && epoch_of(ids[0]) != epoch_of(id)) {
+      // Another daemon has taken over, and does not know the pieces before.
+      unregister_from_daemon(file, {&id, 1});
+      ids.clear();
+      if (++takeovers > kMostTakeovers) return too_many_takeovers();
+      continue;
+    }
+    ids.push_back(id);
   }
   return ids;
+}
+
+Error too_many_takeovers() {
+  return {ECONNABORTED, "the mount's daemon has ended again and again during this request"};
 }
 
 void unregister_from_daemon(int file, std::span<const std::uint64_t> ids) {

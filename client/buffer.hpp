@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "client/include/sluice/ioctl.h"
 #include "client/library.hpp"
 #include "gpu/memory.hpp"
 
@@ -53,14 +55,15 @@ class Buffer {
   const std::vector<Piece>& pieces() const { return pieces_; }
 
   // The arguments with which the daemon imports a piece, and the descriptor they refer to, if any.
-  // EOPNOTSUPP: the allocation can't be exported.
+  // EOPNOTSUPP: the allocation can't be exported. The next export of a piece of cudaMalloc memory
+  // makes no CUDA call.
   struct Export {
     struct sluice_buffer_register request {};
     UniqueFd fd;
   };
   Result<Export> export_piece(const Piece& piece) const;
   // Registers all pieces with the daemon on an open file of its mount, and returns the ids of the
-  // registrations.
+  // registrations, which are all of one daemon.
   Result<std::vector<std::uint64_t>> register_with_daemon(int file) const;
 
  private:
@@ -79,7 +82,17 @@ class Buffer {
   const std::optional<struct sluice_buffer_register> handle_;  // of shared memory
   const UniqueFd fd_;                 // the descriptor of handle_, if it needs one
   std::atomic<bool> refused_{false};  // never becomes false again
+  mutable Mutex mutex_;
+  // By offset: the pieces that were exported by CUDA IPC.
+  mutable std::map<std::uint64_t, struct sluice_buffer_register> exported_ GUARDED_BY(mutex_);
 };
+
+// If another daemon takes over this often during one request, the request fails.
+inline constexpr int kMostTakeovers = 16;
+Error too_many_takeovers();
+
+// Which daemon of a mount gave out this id of a buffer or a ring; see ioctl.h.
+inline std::uint64_t epoch_of(std::uint64_t id) { return id >> SLUICE_EPOCH_SHIFT; }
 
 // Undoes Buffer::register_with_daemon().
 void unregister_from_daemon(int file, std::span<const std::uint64_t> ids);

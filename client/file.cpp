@@ -114,6 +114,24 @@ Result<std::shared_ptr<const File::BufferIds>> File::daemon_ids(const Buffer& bu
   return std::shared_ptr<const BufferIds>(std::move(ids));
 }
 
+Result<std::shared_ptr<const File::BufferIds>> File::renewed_ids(const Buffer& buffer,
+                                                                 const BufferIds& stale) {
+  const MutexLock lock(mutex_);
+  const auto is_newer = [&](const BufferIds& ids) {
+    return epoch_of(ids.front()) > epoch_of(stale.front());
+  };
+  // Another thread may have met the same error before.
+  const auto known = buffers_.find(&buffer);
+  if (known != buffers_.end() && is_newer(*known->second)) return known->second;
+  auto ids = std::make_shared<BufferIds>(SLUICE_TRY(buffer.register_with_daemon(fd_)));
+  if (!is_newer(*ids)) {
+    unregister_from_daemon(fd_, *ids);
+    return Error{ESTALE, "the file is gone from its tier"};
+  }
+  buffers_[&buffer] = ids;
+  return std::shared_ptr<const BufferIds>(std::move(ids));
+}
+
 void File::forget(const Buffer& buffer) {
   std::shared_ptr<const BufferIds> ids;
   {

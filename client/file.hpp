@@ -46,6 +46,10 @@ class File {
   // that the daemon can't use the buffer.
   using BufferIds = std::vector<std::uint64_t>;
   Result<std::shared_ptr<const BufferIds>> daemon_ids(const Buffer& buffer);
+  // The same after the daemon has answered ESTALE to a request with `stale`: the ids of the daemon
+  // that serves the mount now. ESTALE: it is still the same daemon, so it meant something else.
+  Result<std::shared_ptr<const BufferIds>> renewed_ids(const Buffer& buffer,
+                                                       const BufferIds& stale);
   // Unregisters the buffer from the daemon.
   void forget(const Buffer& buffer);
 

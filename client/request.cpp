@@ -113,8 +113,21 @@ std::size_t batch_size(std::span<const Part> parts) {
   return std::max<std::size_t>(count, 1);
 }
 
-Result<Transfer> by_daemon(const Request& request, const File::BufferIds& ids) {
+// After a request with `ids` has failed with ESTALE. EOPNOTSUPP: the new daemon can't use the
+// buffer.
+Result<void> renew(const Request& request, std::shared_ptr<const File::BufferIds>& ids) {
+  auto renewed = request.file.renewed_ids(request.buffer, *ids);
+  if (failed_with(renewed, ESTALE) || failed_with(renewed, ECONNABORTED)) return renewed.error();
+  if (!renewed) return Error{EOPNOTSUPP, "register the memory with the mount's new daemon"};
+  ids = *std::move(renewed);
+  return {};
+}
+
+// If another daemon takes over the mount, what it has to do begins with the part that the earlier
+// one has not answered: bytes that were answered have arrived, or are in the file.
+Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::BufferIds> ids) {
   auto parts = parts_of(request);
+  int takeovers = 0;
   const bool is_write = request.direction == Direction::Write;
   Transfer sum;
   std::uint64_t largest = 0;
@@ -122,8 +135,15 @@ Result<Transfer> by_daemon(const Request& request, const File::BufferIds& ids) {
     std::size_t count = is_write ? 1 : batch_size(std::span<const Part>(parts).subspan(i));
     Part& first = parts[i];
     const bool is_one = count == 1;
-    const auto answer = is_one ? ask_one(request, first, ids[first.piece])
-                               : ask_many(request, {&first, count}, ids[first.piece], count);
+    const std::uint64_t id = (*ids)[first.piece];
+    const auto answer =
+        is_one ? ask_one(request, first, id) : ask_many(request, {&first, count}, id, count);
+    if (failed_with(answer, ESTALE)) {
+      if (++takeovers > kMostTakeovers) return too_many_takeovers();
+      SLUICE_TRY(renew(request, ids));
+      continue;
+    }
+    takeovers = 0;
     if (!answer) {
       // Report the bytes that were written; the next call returns the error.
       if (is_write && sum.bytes > 0) break;
@@ -226,7 +246,7 @@ Result<Outcome> execute(Library& library, const Request& request) {
   if (request.segments.empty()) return Outcome{};
   const ContextKeeper keeper(request.buffer.device() != nullptr ? library.cuda() : nullptr);
   if (const auto ids = ids_at_daemon(request.file, request.buffer)) {
-    const auto done = by_daemon(request, *ids);
+    const auto done = by_daemon(request, ids);
     if (done) return Outcome{*done, false};
     if (!means_cannot(done.error().code)) return done.error();
     // If a certain route was requested, the buffer itself may still be fine for the daemon.

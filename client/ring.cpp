@@ -22,8 +22,6 @@ using std::chrono::steady_clock;
 
 // How long wait() polls before it sleeps. Small reads take less.
 constexpr std::chrono::microseconds kSpin{20};
-// How often a sleeping wait() checks whether the daemon still runs.
-constexpr std::chrono::nanoseconds kNap = std::chrono::seconds(1);
 
 template <typename Slot>
 unsigned free_slot(std::vector<Slot>& slots, bool (*is_free)(const Slot&)) {
@@ -51,7 +49,8 @@ Ring::Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<
       entries_(entries),
       shared_(std::move(shared)),
       own_(std::move(own)),
-      bell_{&shared_->header().waiting, &shared_->header().bell} {}
+      bell_{&shared_->header().waiting, &shared_->header().bell},
+      outstanding_(entries) {}
 
 Ring::~Ring() {
   std::jthread notifier;
@@ -83,19 +82,15 @@ Ring::~Ring() {
 Result<unsigned> Ring::add(File& file) {
   const MutexLock lock(mutex_);
   bind(file);
-  std::uint64_t token = 0;
-  struct stat status {};
-  // The daemon of another mount may have a ring with the same id.
-  if (ring_id_ != 0 && ::fstat(file.fd(), &status) == 0 && status.st_dev == mount_) {
-    struct sluice_ring_file request {
-      ring_id_, 0
-    };
-    if (::ioctl(file.fd(), SLUICE_IOC_RING_ADD_FILE, &request) == 0) token = request.file;
+  auto token = token_of(file);
+  while (!token) {
+    SLUICE_TRY(take_over(ring_id_));
+    token = token_of(file);
   }
   const unsigned index = free_slot<FileSlot>(
       files_, [](auto& each) { return each.file == nullptr && each.uses.under_way == 0; });
   files_[index].file = &file;
-  files_[index].token = token;
+  files_[index].token = *token;
   return index;
 }
 
@@ -104,23 +99,15 @@ void Ring::bind(File& file) {
   struct stat status {};
   UniqueFd anchor(::fcntl(file.fd(), F_DUPFD_CLOEXEC, 0));
   if (!anchor || ::fstat(anchor.get(), &status) < 0) return;
-  struct sluice_ring_create request {};
-  request.fd = shared_->fd().get();
-  request.length = shared_->memory().size();
-  if (::ioctl(anchor.get(), SLUICE_IOC_RING_CREATE, &request) < 0) {
+  mount_ = status.st_dev;
+  if (!introduce_again(anchor.get())) {
     // For example an old daemon, another PID namespace or too many rings. This process serves the
     // ring.
     is_refused_ = true;
+    ring_id_ = 0;
     return;
   }
-  ring_id_ = request.ring;
-  mount_ = status.st_dev;
   anchor_ = std::move(anchor);
-  const ContextKeeper keeper(library_.cuda());
-  for (BufferSlot& slot : buffers_) {
-    if (slot.buffer == nullptr) continue;
-    if (auto ids = slot.buffer->register_with_daemon(anchor_.get())) slot.ids = *std::move(ids);
-  }
 }
 
 Result<unsigned> Ring::add(Buffer& buffer) {
@@ -170,22 +157,43 @@ Result<void> Ring::drop_buffer(unsigned buffer) {
   return {};
 }
 
-std::optional<sluice_ring_entry> Ring::for_daemon(const Request& request) {
-  const FileSlot& file = files_[request.file];
-  const BufferSlot& buffer = buffers_[request.buffer];
-  if (file.token == 0 || buffer.ids.empty()) return std::nullopt;
-  const auto& pieces = buffer.buffer->pieces();
+std::optional<sluice_ring_entry> Ring::for_daemon(const sluice_ring_entry& entry) {
+  const FileSlot* file = slot_with_id(files_, entry.file);
+  const BufferSlot* buffer = slot_with_id(buffers_, entry.buffer);
+  if (file == nullptr || file->token == 0 || buffer == nullptr || buffer->ids.empty())
+    return std::nullopt;
+  const auto& pieces = buffer->buffer->pieces();
   // The last piece that begins at or before the request.
-  const auto next = std::upper_bound(pieces.begin(), pieces.end(), request.segment.memory_offset,
+  const auto next = std::upper_bound(pieces.begin(), pieces.end(), entry.buffer_offset,
                                      [](auto offset, auto& each) { return offset < each.offset; });
   const auto piece = next - 1;
-  const std::uint64_t offset = request.segment.memory_offset - piece->offset;
+  sluice_ring_entry out = entry;
+  out.buffer_offset -= piece->offset;
   // A request that spans two pieces is executed in this process.
-  if (next != pieces.end() && request.segment.length > piece->length - offset) return std::nullopt;
-  const auto id = buffer.ids[static_cast<std::size_t>(piece - pieces.begin())];
-  return sluice_ring_entry{
-      request.user_data,      file.token,        id, offset, request.segment.file_offset,
-      request.segment.length, request.operation, 0,  0};
+  if (next != pieces.end() && entry.length > piece->length - out.buffer_offset) return std::nullopt;
+  out.file = file->token;
+  out.buffer = buffer->ids[static_cast<std::size_t>(piece - pieces.begin())];
+  return out;
+}
+
+void Ring::hand_over(const Pending& request) {
+  if (request.is_for_daemon) {
+    if (auto entry = for_daemon(request.entry)) {
+      entry->user_data = outstanding_.add(request.entry);
+      shared_->put(*entry);
+      return;
+    }
+    // Its file or buffer was dropped, or a new daemon does not accept it.
+    with_daemon_.fetch_sub(1);
+    with_own_.fetch_add(1);
+  }
+  if (const auto started = start_own(); !started) {
+    with_own_.fetch_sub(1);
+    early_.push_back(
+        {request.entry.user_data, -started.error().code, 0, 0, SLUICE_RING_IN_PROCESS});
+    return;
+  }
+  own_->put(request.entry);
 }
 
 Result<void> Ring::start_own() {
@@ -218,50 +226,52 @@ Result<void> Ring::put(const Request& request) {
     return Error{ENOENT, "the ring has no such buffer"};
   }
   if (with_daemon_.load() + with_own_.load() >= entries_) return Error{EAGAIN, "the ring is full"};
-  if (const auto entry = for_daemon(request)) {
-    with_daemon_.fetch_add(1);
-    shared_->put(*entry);
-  } else {
-    SLUICE_TRY(start_own());
-    const Segment& segment = request.segment;
-    own_->put({request.user_data, id_in(files_, request.file), id_in(buffers_, request.buffer),
-               segment.memory_offset, segment.file_offset, segment.length, request.operation, 0,
-               0});
-    with_own_.fetch_add(1);
-  }
+  const Segment& segment = request.segment;
+  const sluice_ring_entry entry{request.user_data,
+                                id_in(files_, request.file),
+                                id_in(buffers_, request.buffer),
+                                segment.memory_offset,
+                                segment.file_offset,
+                                segment.length,
+                                request.operation,
+                                0,
+                                0};
+  const bool is_for_daemon = for_daemon(entry).has_value();
+  if (!is_for_daemon) SLUICE_TRY(start_own());
+  pending_.push_back({entry, is_for_daemon});
+  (is_for_daemon ? with_daemon_ : with_own_).fetch_add(1);
   return {};
 }
 
 Result<unsigned> Ring::submit() {
-  SLUICE_TRY(check_servers(false));
+  SLUICE_TRY(check_servers());
   const MutexLock lock(mutex_);
-  return shared_->submit() + own_->submit();
+  {
+    const MutexLock reaping(reaping_);
+    for (const Pending& each : pending_) hand_over(each);
+  }
+  const auto count = static_cast<unsigned>(pending_.size());
+  pending_.clear();
+  shared_->submit();
+  own_->submit();
+  return count;
 }
 
 unsigned Ring::reap(std::span<sluice_ring_completion> out) {
   const MutexLock lock(reaping_);
+  unsigned early = 0;
+  for (; early < out.size() && !early_.empty(); early_.pop_front()) out[early++] = early_.front();
+  out = out.subspan(early);
   const unsigned daemons = shared_->reap(out);
+  for (sluice_ring_completion& each : out.first(daemons)) outstanding_.complete(each);
   const unsigned ours = own_->reap(out.subspan(daemons));
   with_daemon_.fetch_sub(daemons);
   with_own_.fetch_sub(ours);
-  return daemons + ours;
-}
-
-Result<void> Ring::check_servers(bool ask) {
-  if (const int why = own_->ended(); why != 0 && with_own_.load() > 0) {
-    return Error{why, "this process no longer serves the ring"};
+  if (daemons > 0) {
+    silent_since_ = 0;
+    takeovers_ = 0;
   }
-  if (with_daemon_.load() == 0) return {};
-  if (const int why = shared_->ended(); why != 0) {
-    return Error{why, "the daemon no longer serves the ring"};
-  }
-  if (!ask) return {};
-  // There is no buffer 0, so a running daemon replies ENOENT.
-  struct sluice_buffer_unregister request {};
-  if (::ioctl(anchor_.get(), SLUICE_IOC_BUFFER_UNREGISTER, &request) < 0 && errno != ENOENT) {
-    return Error::last("check that the daemon runs");
-  }
-  return {};
+  return early + daemons + ours;
 }
 
 Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned least,
@@ -269,6 +279,7 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
   least = std::min(least, static_cast<unsigned>(out.size()));
   const auto begin = steady_clock::now();
   unsigned got = reap(out);
+  if (got == 0 && least == 0) SLUICE_TRY(check_servers());  // for callers that only poll
   auto progress = begin;
   while (got < least) {
     const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
@@ -282,14 +293,14 @@ Result<unsigned> Ring::wait(std::span<sluice_ring_completion> out, unsigned leas
       continue;
     }
     const bool is_over = timeout && now - begin >= *timeout;
-    const auto alive = check_servers(now - progress > kNap);
+    const auto alive = check_servers();
     if (is_over || !alive) {
       if (got > 0) break;  // the next call returns the error
       if (!alive) return alive.error();
       return Error{ETIMEDOUT, "no completion arrived before the timeout"};
     }
     if (now - progress <= kSpin) continue;
-    const auto limit = timeout ? std::min(kNap, *timeout - (now - begin)) : kNap;
+    const auto limit = timeout ? std::min(kSilence, *timeout - (now - begin)) : kSilence;
     futex_wait(bell_.bell, bell, limit);
   }
   return got;
@@ -304,12 +315,13 @@ Result<int> Ring::event_fd() {
   const auto notify = [this, fd = event.get()](const std::stop_token& stop) {
     begin_thread("sluice-ring-evt");
     std::uint32_t seen = 0;
-    int ends_told = 0;  // number of queues whose end was reported
+    int ends_told = 0;  // number of queues whose end was reported, and whether wait() will fail
     while (!stop.stop_requested()) {
       const std::uint32_t bell = std::atomic_ref(*bell_.bell).load();
       std::atomic_ref(*bell_.waiting).store(1);
       const std::uint32_t now = shared_->completed() + own_->completed();
-      const int ends = (shared_->ended() != 0 ? 1 : 0) + (own_->ended() != 0 ? 1 : 0);
+      const int ends = (shared_->ended() != 0 ? 1 : 0) + (own_->ended() != 0 ? 1 : 0) +
+                       (check_servers() ? 0 : 1);
       if (now != seen || ends != ends_told) {
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
@@ -317,7 +329,7 @@ Result<int> Ring::event_fd() {
         ends_told = ends;
         continue;
       }
-      futex_wait(bell_.bell, bell, kNap);
+      futex_wait(bell_.bell, bell, kSilence);
     }
   };
   try {

@@ -3,6 +3,9 @@
 // the first, as soon as a file of that mount was added. A thread of this process serves the second.
 // A request goes to the daemon if it can use both file and buffer. Both servers ring the same bell.
 //
+// If the daemon dies and another one takes over the mount, the ring notices it while requests are
+// in progress, creates itself again with the new daemon and repeats what has no completion.
+//
 // Ownership: files and buffers belong to the caller, who drops or destroys them only after their
 // requests have completed.
 // Threads: thread-safe.
@@ -11,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -22,6 +26,7 @@
 #include "client/buffer.hpp"
 #include "client/file.hpp"
 #include "client/library.hpp"
+#include "client/ring_outstanding.hpp"
 #include "client/ring_queue.hpp"
 #include "gpu/ring.hpp"
 
@@ -73,6 +78,14 @@ class Ring final : private RingTarget {
     std::vector<std::uint64_t> ids;  // the daemon's ids of its pieces
     Uses uses;
   };
+  // A request that was put. Its entry is as for the queue of this process.
+  struct Pending {
+    sluice_ring_entry entry;
+    bool is_for_daemon;
+  };
+
+  // How long the daemon may complete nothing before it is asked whether it still serves the ring.
+  static constexpr std::chrono::nanoseconds kSilence = std::chrono::milliseconds(100);
 
   Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<RingQueue> own,
        std::uint32_t entries);
@@ -85,7 +98,9 @@ class Ring final : private RingTarget {
   // Asks the daemon of the file's mount to serve the shared queue, if this is the first such file.
   void bind(File& file) REQUIRES(mutex_);
   // The entry for the daemon, if the daemon can do the request.
-  std::optional<sluice_ring_entry> for_daemon(const Request& request) REQUIRES(mutex_);
+  std::optional<sluice_ring_entry> for_daemon(const sluice_ring_entry& entry) REQUIRES(mutex_);
+  // Puts a request into the queue of the daemon or of this process.
+  void hand_over(const Pending& request) REQUIRES(mutex_, reaping_);
   Result<void> start_own() REQUIRES(mutex_);
   // The id by which entries of this process's queue refer to the current content of a slot.
   template <typename Slot>
@@ -94,9 +109,21 @@ class Ring final : private RingTarget {
   template <typename Slot>
   static Slot* slot_with_id(std::vector<Slot>& slots, std::uint64_t id);
   unsigned reap(std::span<sluice_ring_completion> out);
-  // An error if some requests in progress will never be completed. With `ask`, it also asks the
-  // daemon, instead of only looking at the shared memory.
-  Result<void> check_servers(bool ask);
+
+  // An error if some requests in progress will never be completed. If the daemon is silent, asks
+  // whether it still serves the ring, and goes to another one that serves the mount now.
+  Result<void> check_servers();
+  Result<void> ask_daemon();
+  // The daemon's token for the file; 0: this process executes its requests. ESTALE: the ring
+  // belongs to an earlier daemon.
+  Result<std::uint64_t> token_of(const File& file) REQUIRES(mutex_);
+  // Creates the ring with the daemon of the open file `anchor`, and its buffers and files. ESTALE:
+  // another daemon took over meanwhile.
+  Result<void> introduce(int anchor) REQUIRES(mutex_);
+  Result<void> introduce_again(int anchor) REQUIRES(mutex_);
+  // Gives the requests of the ring `stale` to the daemon that serves the mount now.
+  Result<void> take_over(std::uint64_t stale) REQUIRES(mutex_);
+  void salvage() REQUIRES(reaping_);
 
   Library& library_;
   const std::uint32_t entries_;
@@ -107,14 +134,21 @@ class Ring final : private RingTarget {
   Mutex mutex_;  // guards files and buffers; put() and submit() hold it
   std::vector<FileSlot> files_ GUARDED_BY(mutex_);
   std::vector<BufferSlot> buffers_ GUARDED_BY(mutex_);
-  bool is_refused_ GUARDED_BY(mutex_) = false;    // the daemon accepts no ring
-  std::uint64_t ring_id_ GUARDED_BY(mutex_) = 0;  // the daemon's id; 0: none
+  std::vector<Pending> pending_ GUARDED_BY(mutex_);  // put and not submitted
+  bool is_refused_ GUARDED_BY(mutex_) = false;       // the daemon accepts no ring
+  std::uint64_t ring_id_ GUARDED_BY(mutex_) = 0;     // the daemon's id; 0: none
   dev_t mount_ GUARDED_BY(mutex_) = 0;
   CondVar idle_;     // signalled when a request of this process has ended
   UniqueFd anchor_;  // set once, before with_daemon_ becomes nonzero
   std::unique_ptr<RingServer> server_ GUARDED_BY(mutex_);
 
-  Mutex reaping_;
+  Mutex reaping_;  // locked after mutex_
+  RingOutstanding outstanding_ GUARDED_BY(reaping_);
+  std::deque<sluice_ring_completion> early_ GUARDED_BY(reaping_);  // returned before others
+  // The steady time at which a silent daemon was last seen or asked; 0: it has completed something.
+  std::atomic<std::int64_t> silent_since_{0};
+  std::atomic<int> takeovers_{0};  // since a daemon completed something
+
   UniqueFd event_ GUARDED_BY(mutex_);
   std::jthread notifier_ GUARDED_BY(mutex_);
 };

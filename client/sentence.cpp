@@ -39,6 +39,8 @@ const char* next_step(int code) {
       return "; open it for that";
     case ENOTCONN:
       return "; the mount's daemon has died: 'sluice umount', then mount again";
+    case ECONNABORTED:
+      return "; see its log";
     case ENOMEM:
       return "; free some GPU or host memory";
     default:

@@ -6,6 +6,7 @@
  *   cc ioctl_read.c -o ioctl_read -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
  */
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sluice/ioctl.h>
 #include <stdio.h>
@@ -49,7 +50,12 @@ int main(int argc, char** argv) {
                                        .buffer_offset = done,
                                        .file_offset = done,
                                        .length = buffer.length - done};
-    if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) return fail("read");
+    if (ioctl(fd, SLUICE_IOC_READ, &transfer) < 0) {
+      /* ESTALE: another daemon serves the mount now, and does not know the buffer. */
+      if (errno != ESTALE || ioctl(fd, SLUICE_IOC_BUFFER_REGISTER, &buffer) < 0)
+        return fail("read");
+      continue;
+    }
     if (transfer.done == 0) break;
     printf("%llu bytes by route %u, for reason %u\n", transfer.done, transfer.route, transfer.why);
     done += transfer.done;
@@ -68,7 +74,9 @@ int main(int argc, char** argv) {
 
   /* Must be done before the memory is freed, because the daemon has mapped it. */
   struct sluice_buffer_unregister unregister = {.buffer = buffer.buffer};
-  if (ioctl(fd, SLUICE_IOC_BUFFER_UNREGISTER, &unregister) < 0) return fail("unregister");
+  if (ioctl(fd, SLUICE_IOC_BUFFER_UNREGISTER, &unregister) < 0 && errno != ESTALE) {
+    return fail("unregister");
+  }
   cudaFree(memory);
   close(fd);
   return 0;

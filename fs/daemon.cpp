@@ -79,7 +79,7 @@ class Daemon {
     if (end == Session::End::HandedOver) {
       log::get().info("hands over to a new daemon: mountpoint={}", options_.mountpoint);
       leave_if_busy();
-      gpu_->end_rings();
+      gpu_->end_rings(ESTALE);
       return kHandedOver;
     }
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
@@ -139,7 +139,9 @@ class Daemon {
     }
     handover_ = SLUICE_TRY(Handover::create(pool_->id()));
     session_ = SLUICE_TRY(Session::mount(settings, *handover_));
-    if (keeper_ == nullptr) return {};
+    // If the keeper does not hold the mount, it ends with its daemon. Otherwise requests that the
+    // kernel cannot send again would never be answered.
+    if (keeper_ == nullptr || !Session::kernel_resends()) return {};
     keeper_->hold("state", handover_->fd());
     keeper_->hold("fuse", session_->device());
     return {};
@@ -183,8 +185,9 @@ class Daemon {
     engine_ = std::make_unique<Engine>(engine_settings(options_));
     filesystem_ = std::make_unique<Filesystem>(*pool_, *store_, *session_, filesystem_settings(),
                                                engine_.get());
-    gpu_ = std::make_unique<GpuService>(*engine_, *filesystem_, options_.gpu_host_memory,
-                                        [this] { return session_->waiting(); });
+    gpu_ = std::make_unique<GpuService>(
+        *engine_, *filesystem_, options_.gpu_host_memory, [this] { return session_->waiting(); },
+        DaemonEpoch(handover_->epoch()));
     session_->serve(*filesystem_, *gpu_);
     return {};
   }

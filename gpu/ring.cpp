@@ -385,10 +385,10 @@ void RingServer::execute_large(const sluice_ring_entry& entry, const std::stop_t
     sum = {sum.bytes + done->bytes, done->route, done->why};
     if (done->bytes < slice.length) return post(entry, sum, 1);
   }
-  // Stopped half-way. A short read would mean the end of the file, so it is an error; a short write
-  // is reported.
-  const bool is_cut = sum.bytes < entry.length && (is_read || sum.bytes == 0);
-  post(entry, is_cut ? Result<Transfer>(Error(ESHUTDOWN, "the ring ended")) : sum, 1);
+  // A request that was stopped half-way has no completion, like those that have not begun: it may
+  // be repeated as a whole by another daemon.
+  const bool is_stopped = stop.stop_requested() && sum.bytes < entry.length;
+  if (!is_stopped) post(entry, sum, 1);
 }
 
 void RingServer::post(const sluice_ring_entry& entry, const Result<Transfer>& done,

@@ -78,6 +78,7 @@ class RingServer {
   // EAGAIN: no thread can be started.
   Result<void> start();
   // Takes no more entries, waits until all taken ones are done, and stores `why` in the header.
+  // Large requests are stopped half-way, without a completion.
   void stop(int why);
   // Starts to stop, without waiting. stop() must follow.
   void request_stop();

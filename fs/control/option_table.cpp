@@ -285,17 +285,6 @@ constexpr std::array kTable{
     },
     OptionSpec{
         .group = Group::Debug,
-        .name = "io_uring",
-        .kind = Kind::Switch,
-        .set = into<&MountOptions::io_uring>,
-        .fallback = "true",
-        .help = "receive requests by io_uring if the kernel offers it; off: from /dev/fuse only",
-        .details =
-            "Receive requests by io_uring if the kernel offers it. If it is false, they come "
-            "from /dev/fuse only.",
-    },
-    OptionSpec{
-        .group = Group::Debug,
         .name = "keeper",
         .kind = Kind::Switch,
         .set = into<&MountOptions::keeper>,

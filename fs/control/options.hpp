@@ -91,7 +91,6 @@ struct MountOptions {
 
   // The group `debug`: for comparisons and measurements.
   bool passthrough = true;
-  bool io_uring = true;
   bool keeper = true;             // a process of its own that survives crashes of the daemon
   std::uint64_t crash_limit = 5;  // within a minute; the keeper then gives up
   std::uint64_t gpu_max_concurrent_ops = 32;  // requests in progress at once

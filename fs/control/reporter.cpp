@@ -19,6 +19,19 @@ using std::chrono::steady_clock;
 constexpr std::size_t kMostShown = 16;
 constexpr std::size_t kMostHotFiles = 20;
 
+// Whether the mount outlives a crash of the daemon.
+Feature keeper_feature(const KeeperLink* keeper) {
+  if (!Session::kernel_resends()) {
+    return {false,
+            "the kernel can't send requests again (Linux 6.9 and later): a crash of the "
+            "daemon ends the mount"};
+  }
+  if (keeper == nullptr) return {false, "turned off by debug option keeper"};
+  if (keeper->keeper() == 0)
+    return {false, "the keeper has died: a crash of the daemon ends the mount"};
+  return {true, ""};
+}
+
 json to_json(const Feature& feature) { return {{"on", feature.on}, {"why", feature.why}}; }
 
 json to_json(const Tier& tier) {
@@ -181,7 +194,7 @@ json Reporter::status() const {
   }
   out["uptime_s"] = static_cast<std::int64_t>(uptime());
   out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
-                     {"io_uring", to_json({false, "requests come through /dev/fuse"})}};
+                     {"keeper", to_json(keeper_feature(keeper))}};
   out["limits"] = limits();
   out["tiers"] = json::array();
   for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));

@@ -68,19 +68,15 @@ void Filesystem::file_is_free(InodeId id) {
 }
 
 bool Filesystem::inherit() {
-  const bool all_restored = table_.inherit();
-  std::vector<InodeId> mapped;
-  table_.for_each([&](Inode& inode) {
-    Inode::Locked state(inode);
-    if (state->pages.maybe_mapped) mapped.push_back(inode.id());
-  });
-  for (const InodeId id : mapped) {
+  const auto inherited = table_.inherit();
+  for (const InodeId id : inherited.mapped) {
     const InodePtr inode = table_.find(id);
+    if (!inode) continue;
     Inode::Locked state(*inode);
     pages_.watch(inode, *state);
   }
   if (std::all_of(pool_.begin(), pool_.end(), [](const auto& tier) { return tier->online(); }))
-    return all_restored;
+    return inherited.complete;
   table_.for_each([](Inode& inode) {
     Inode::Locked state(inode);
     if (inode.is_directory()) state->directory.partly_unknown = true;

@@ -77,51 +77,78 @@ void InodeTable::erase_copies(InodeState& state, const std::function<bool(const 
   });
 }
 
-bool InodeTable::inherit() {
-  if (handover_ == nullptr) return true;
+InodeTable::Inherited InodeTable::inherit() {
+  Inherited out;
+  if (handover_ == nullptr) return out;
   handover_->inodes().inherit([&](InodeRecord& record) {
-    const InodeId id{record.inode};
-    auto inode = std::make_shared<Inode>(Identity{id, record.generation}, record.type & S_IFMT);
-    inode->record_ = &record;
-    inode->lookups_ = record.lookups;
-    Inode::Locked state(*inode);
-    state->name = {InodeId{record.parent}, {}, record.kernel_knows_since};
-    // Unknown, so assume what is safe: large, and with old pages and attributes in the kernel.
-    state->size_hint = ~std::uint64_t{0};
-    state->pages.stale = true;
-    state->pages.maybe_mapped = (record.type & InodeRecord::kMaybeMapped) != 0;
-    state->pages.kernel_mtime = -1;
-    Shard& s = shard(id);
+    Shard& s = shard(InodeId{record.inode});
     MutexLock lock(s.mutex);
-    s.inodes[record.inode] = inode;
+    s.left[record.inode].record = &record;
+    if (record.type & InodeRecord::kMaybeMapped) out.mapped.push_back(InodeId{record.inode});
   });
-  inherit_places();
-  std::vector<InodeId> lost;
-  for_each([&](Inode& inode) {
-    Inode::Locked state(inode);
-    std::sort(state->copies.begin(), state->copies.end(),
-              [](const Copy& a, const Copy& b) { return a.tier < b.tier; });
-    if (state->copies.empty()) lost.push_back(inode.id());
-    if (inode.is_directory() || state->copies.size() < 2) return;
-    // The predecessor was moving the file. The move has been finished or undone since.
-    const std::vector<Copy> both = state->copies;
-    erase_copies(*state, [&](const Copy& copy) { return !is_there(inode, copy); });
-    if (state->copies.empty()) state->copies.push_back(both[0]);
+  handover_->places().inherit([&](PlaceRecord& record) {
+    Shard& s = shard(InodeId{record.inode});
+    MutexLock lock(s.mutex);
+    const auto found = s.left.find(record.inode);
+    // A place without an inode stays unused until the mount ends.
+    if (found != s.left.end() && pool_.by_slot(record.slot) != nullptr)
+      found->second.places.push_back(&record);
   });
-  for (const InodeId id : lost) forget(id, ~std::uint64_t{0});
-  return lost.empty();
+  for (Shard& s : shards_) {
+    MutexLock lock(s.mutex);
+    std::erase_if(s.left, [&](const auto& entry) {
+      if (!entry.second.places.empty()) return false;
+      out.complete = false;
+      handover_->inodes().release(entry.second.record);
+      return true;
+    });
+  }
+  return out;
 }
 
-void InodeTable::inherit_places() {
-  handover_->places().inherit([&](PlaceRecord& record) {
-    const Tier* tier = pool_.by_slot(record.slot);
-    const InodePtr inode = tier == nullptr ? nullptr : find(InodeId{record.inode});
-    if (!inode) return;  // unused until the mount ends
-    Copy copy{
-        tier->index(), {std::string(record.handle.data(), record.handle_size)}, nullptr, &record};
-    Inode::Locked state(*inode);
-    state->copies.push_back(std::move(copy));
-  });
+InodePtr InodeTable::restore(const Left& left) const {
+  InodeRecord& record = *left.record;
+  auto inode = std::make_shared<Inode>(Identity{InodeId{record.inode}, record.generation},
+                                       record.type & S_IFMT);
+  inode->record_ = &record;
+  inode->lookups_ = record.lookups;
+  Inode::Locked state(*inode);
+  state->name = {InodeId{record.parent}, {}, record.kernel_knows_since};
+  // Unknown, so assume what is safe: large, and with old pages and attributes in the kernel.
+  state->size_hint = ~std::uint64_t{0};
+  state->pages.stale = true;
+  state->pages.maybe_mapped = (record.type & InodeRecord::kMaybeMapped) != 0;
+  state->pages.kernel_mtime = -1;
+  for (PlaceRecord* place : left.places) {
+    const Tier& tier = *pool_.by_slot(place->slot);
+    Copy copy{tier.index(), {std::string(place->handle.data(), place->handle_size)}, {}, place};
+    // A file with two places was being moved. The move has been finished or undone since.
+    const bool may_be_gone = left.places.size() > 1 && !inode->is_directory();
+    if (!may_be_gone || is_there(*inode, copy)) {
+      state->copies.push_back(std::move(copy));
+    } else {
+      handover_->places().release(place);
+    }
+  }
+  if (state->copies.empty()) return nullptr;
+  std::sort(state->copies.begin(), state->copies.end(),
+            [](const Copy& a, const Copy& b) { return a.tier < b.tier; });
+  return inode;
+}
+
+InodePtr InodeTable::find_in(Shard& s, InodeId id) const {
+  const auto found = s.inodes.find(to_number(id));
+  if (found != s.inodes.end()) return found->second;
+  const auto left = s.left.find(to_number(id));
+  if (left == s.left.end()) return nullptr;
+  InodePtr inode = restore(left->second);
+  if (inode) {
+    s.inodes[to_number(id)] = inode;
+  } else {
+    handover_->inodes().release(left->second.record);
+  }
+  s.left.erase(left);
+  return inode;
 }
 
 bool InodeTable::is_there(const Inode& inode, const Copy& copy) const {
@@ -133,10 +160,9 @@ bool InodeTable::is_there(const Inode& inode, const Copy& copy) const {
 }
 
 InodePtr InodeTable::find(InodeId id) const {
-  const Shard& s = shard(id);
+  Shard& s = shard(id);
   MutexLock lock(s.mutex);
-  const auto found = s.inodes.find(to_number(id));
-  return found == s.inodes.end() ? nullptr : found->second;
+  return find_in(s, id);
 }
 
 InodePtr InodeTable::find(const Located& found) const {
@@ -156,6 +182,7 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
   for (;;) {
     Shard& s = shard(identity.id);
     MutexLock lock(s.mutex);
+    find_in(s, identity.id);  // restores it
     InodePtr& slot = s.inodes[to_number(identity.id)];
     if (!slot) {
       slot = std::make_shared<Inode>(identity, found[0].st.st_mode);
@@ -205,8 +232,8 @@ void InodeTable::forget(InodeId id, std::uint64_t count) {
   {
     Shard& s = shard(id);
     MutexLock lock(s.mutex);
+    if (id == kRootId || !find_in(s, id)) return;
     const auto found = s.inodes.find(to_number(id));
-    if (found == s.inodes.end() || id == kRootId) return;
     Inode& inode = *found->second;
     inode.lookups_ -= std::min(inode.lookups_, count);
     if (inode.record_ != nullptr)
@@ -231,14 +258,15 @@ std::size_t InodeTable::size() const {
   std::size_t count = 0;
   for (const Shard& s : shards_) {
     MutexLock lock(s.mutex);
-    count += s.inodes.size();
+    count += s.inodes.size() + s.left.size();
   }
   return count;
 }
 
 void InodeTable::for_each(const std::function<void(Inode&)>& visit) const {
-  for (const Shard& s : shards_) {
+  for (Shard& s : shards_) {
     MutexLock lock(s.mutex);
+    while (!s.left.empty()) find_in(s, InodeId{s.left.begin()->first});
     for (const auto& entry : s.inodes) visit(*entry.second);
   }
 }

@@ -31,9 +31,13 @@ class InodeTable {
   InodePtr intern(const std::vector<Located>& found, InodeId parent, std::string_view name,
                   LookupBy who = LookupBy::Kernel);
 
-  // Restores the inodes that a predecessor left. False if some could not be restored. REQUIRES:
-  // nobody uses the table yet.
-  bool inherit();
+  // Takes over the inodes that a predecessor left. Each is restored when it is first needed,
+  // because there may be a million. REQUIRES: nobody uses the table yet.
+  struct Inherited {
+    bool complete = true;         // false: some cannot be restored
+    std::vector<InodeId> mapped;  // see KernelPages::maybe_mapped
+  };
+  Inherited inherit();
   // Change the copies of an inode, and tell a successor. REQUIRES: the inode is locked.
   void put_copy(Inode& inode, InodeState& state, Copy copy);
   void erase_copies(InodeState& state, const std::function<bool(const Copy&)>& which);
@@ -49,25 +53,33 @@ class InodeTable {
   void forget(InodeId id, std::uint64_t count);
 
   std::size_t size() const;
+  // Restores all.
   void for_each(const std::function<void(Inode&)>& visit) const;
 
  private:
+  // What a predecessor left of an inode that was not needed yet.
+  struct Left {
+    InodeRecord* record = nullptr;
+    std::vector<PlaceRecord*> places = {};
+  };
   struct Shard {
     mutable Mutex mutex;
     std::unordered_map<std::uint64_t, InodePtr> inodes GUARDED_BY(mutex);
+    std::unordered_map<std::uint64_t, Left> left GUARDED_BY(mutex);
   };
-  const Shard& shard(InodeId id) const {
+  Shard& shard(InodeId id) const {
     return shards_[(to_number(id) ^ to_number(id) >> 29) % shards_.size()];
   }
-  Shard& shard(InodeId id) { return const_cast<Shard&>(std::as_const(*this).shard(id)); }
 
   void record(Inode& inode);
-  void inherit_places();
+  // The inode, restored if necessary; nullptr if there is none.
+  InodePtr find_in(Shard& s, InodeId id) const REQUIRES(s.mutex);
+  InodePtr restore(const Left& left) const;
   bool is_there(const Inode& inode, const Copy& copy) const;
 
   const Pool& pool_;
   Handover* const handover_;
-  std::array<Shard, 64> shards_;
+  mutable std::array<Shard, 64> shards_;  // find() may restore an inode
 };
 
 }  // namespace sluice

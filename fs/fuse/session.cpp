@@ -7,12 +7,14 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -203,6 +205,13 @@ Result<std::unique_ptr<Session>> Session::take_over(const Settings& settings, Ha
   SLUICE_TRY(session->make_session());
   SLUICE_TRY(session->attach("/dev/fd/" + std::to_string(device.release())));
   return session;
+}
+
+bool Session::kernel_resends() {
+  utsname name{};
+  int major = 0, minor = 0;
+  return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
+         std::pair(major, minor) >= std::pair(6, 9);
 }
 
 int Session::device() const { return fuse_session_fd(session_); }

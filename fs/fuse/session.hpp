@@ -69,6 +69,9 @@ class Session final : public KernelSide {
   // are left.
   bool wait_for_answers(std::chrono::milliseconds longest);
 
+  // Whether the kernel can give a successor the requests that this daemon took and did not answer.
+  static bool kernel_resends();
+
   // The descriptor of /dev/fuse. As long as it is open in some process, the mount exists.
   int device() const;
   Feature passthrough() const;

@@ -73,7 +73,7 @@ Result<Route> to_route(std::uint32_t number) {
 
 Result<GpuRequest> query(Bytes in, std::size_t out_size) {
   const auto from = SLUICE_TRY(structure<sluice_query>(in, out_size, kFirstQuery));
-  if (from.reserved != 0 || from.kind > SLUICE_BUFFER_MEMFD) return Error(EINVAL, "ioctl query");
+  if (from.kind > SLUICE_BUFFER_MEMFD) return Error(EINVAL, "ioctl query");
   return GpuRequest(QueryRequest{from.kind, to_array(from.gpu_uuid)});
 }
 

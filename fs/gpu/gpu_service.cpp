@@ -34,16 +34,20 @@ sluice_route_stats stats_of(const RouteFigures& figures) {
 }  // namespace
 
 GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
-                       std::function<unsigned()> waiting)
+                       std::function<unsigned()> waiting, DaemonEpoch epoch)
     : engine_(engine),
       filesystem_(filesystem),
       waiting_(std::move(waiting)),
+      epoch_(epoch),
       host_memory_(host_memory),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
-      rings_(filesystem, [this](OpenId open, std::uint64_t buffer, const ClientProcess& client) {
-        return memory_for_ring(open, buffer, client);
-      }) {
+      rings_(
+          filesystem,
+          [this](OpenId open, std::uint64_t buffer, const ClientProcess& client) {
+            return memory_for_ring(open, buffer, client);
+          },
+          epoch) {
   epoll_event event{};
   event.events = EPOLLIN;  // data 0: not a process
   ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
@@ -155,9 +159,9 @@ Result<GpuService::BufferPtr> GpuService::find(OpenId open, std::uint64_t buffer
   Shard& s = shard(open);
   MutexLock lock(s.mutex);
   const auto buffers = s.opens.find(open.to_wire());
-  if (buffers == s.opens.end()) return Error(ENOENT, "no such buffer");
+  if (buffers == s.opens.end()) return epoch_.unknown(buffer, "no such buffer");
   const auto entry = buffers->second.find(buffer);
-  if (entry == buffers->second.end()) return Error(ENOENT, "no such buffer");
+  if (entry == buffers->second.end()) return epoch_.unknown(buffer, "no such buffer");
   return entry->second;
 }
 
@@ -226,7 +230,7 @@ Result<void> GpuService::handle(const From& from, const RegisterRequest& request
   count_.fetch_add(1);
   bytes_.fetch_add(request.length);
   auto out = reply.start<sluice_buffer_register>();
-  out.buffer = last_buffer_.fetch_add(1);
+  out.buffer = epoch_.number(last_buffer_.fetch_add(1));
   {
     Shard& s = shard(from.open);
     MutexLock lock(s.mutex);
@@ -292,6 +296,7 @@ Result<void> GpuService::handle(const From& from, const QueryRequest& request, G
   out.gpus = engine_.is_enabled() && request.kind != SLUICE_BUFFER_MEMFD
                  ? static_cast<std::uint32_t>(engine_.devices().all().size())
                  : 0;
+  out.epoch = epoch_.value();
   copy_text(out.tier, file.tier);
   copy_text(out.reason,
             file.preview.words + (why_no_gpu.empty() ? "" : "; no usable GPU: " + why_no_gpu));

@@ -4,9 +4,10 @@
 //
 // A buffer belongs to one open file and to one process (RingService manages rings). A buffer is
 // looked up only among those of the request's open file, so buffers of others are not found
-// (ENOENT) rather than forbidden. The process must also be the one that registered it, so a child
-// that inherited the descriptor finds nothing either. A buffer ends with UNREGISTER, with the last
-// close of the open file, or with the process, after all requests that use it.
+// (ENOENT) rather than forbidden; those that an earlier daemon of the mount knew are stale
+// (ESTALE). The process must also be the one that registered it, so a child that inherited the
+// descriptor finds nothing either. A buffer ends with UNREGISTER, with the last close of the open
+// file, or with the process, after all requests that use it.
 //
 // Threads: thread-safe. Its own thread, "sluice-clients", is started with the first buffer and
 // waits for processes to end.
@@ -32,6 +33,7 @@
 #include "fs/core/caller.hpp"
 #include "fs/core/filesystem.hpp"
 #include "fs/gpu/client_process.hpp"
+#include "fs/gpu/daemon_epoch.hpp"
 #include "fs/gpu/descriptor_taker.hpp"
 #include "fs/gpu/gpu_requests.hpp"
 #include "fs/gpu/memfd_limit.hpp"
@@ -48,10 +50,11 @@ class GpuService {
   static constexpr std::size_t kMostOfFile = 4096, kMostOfUser = 8192, kMostOfAll = 32768;
 
   // `host_memory`: the most bytes of memfds that may be registered at once. `waiting`: returns how
-  // many requests of the mount are not answered yet, including those in progress.
+  // many requests of the mount are not answered yet, including those in progress. `epoch`: of this
+  // daemon.
   GpuService(
       Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
-      std::function<unsigned()> waiting = [] { return 1u; });
+      std::function<unsigned()> waiting = [] { return 1u; }, DaemonEpoch epoch = DaemonEpoch(0));
   ~GpuService();
   GpuService(const GpuService&) = delete;
   GpuService& operator=(const GpuService&) = delete;
@@ -69,8 +72,9 @@ class GpuService {
   const MemfdLimit& host_memory() const { return host_memory_; }
   std::size_t rings() const { return rings_.count(); }
   std::vector<LimitUse> limits() const;
-  // Ends all rings when the mount ends: they read and write without requests of the kernel.
-  void end_rings() { rings_.end(); }
+  // Ends all rings when the mount ends, or when another daemon takes over (ESTALE): they read and
+  // write without requests of the kernel.
+  void end_rings(int why = ESHUTDOWN) { rings_.end(why); }
 
  private:
   struct Buffer;
@@ -131,6 +135,7 @@ class GpuService {
   Engine& engine_;
   Filesystem& filesystem_;
   const std::function<unsigned()> waiting_;
+  const DaemonEpoch epoch_;
   std::atomic<unsigned> at_work_{0};  // number of long requests in progress
   DescriptorTaker taker_;
   MemfdLimit host_memory_;

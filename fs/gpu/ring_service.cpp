@@ -51,7 +51,7 @@ class RingService::Ring final : public RingTarget {
   }
   void request_stop() { server_->request_stop(); }
   bool is_at_rest() const { return server_->is_at_rest(); }
-  void stop() { server_->stop(ESHUTDOWN); }
+  void stop(int why) { server_->stop(why); }
 
   OpenId anchor() const { return anchor_; }
   ClientProcess& client() const { return *client_; }
@@ -60,15 +60,16 @@ class RingService::Ring final : public RingTarget {
   Result<std::uint64_t> add(InodeId file, OpenId open, const Caller& caller) {
     MutexLock lock(mutex_);
     if (tokens_.size() >= kMostFiles) return Error(ENOSPC, "too many files of one ring");
-    tokens_.emplace(++last_, std::shared_ptr<Token>(new Token{file, open, caller, {}, true}));
-    return last_;
+    const std::uint64_t token = service_.epoch_.number(++last_);
+    tokens_.emplace(token, std::shared_ptr<Token>(new Token{file, open, caller, {}, true}));
+    return token;
   }
   Result<void> drop(std::uint64_t token) {
     std::shared_ptr<Token> found;
     {
       MutexLock lock(mutex_);
       const auto entry = tokens_.find(token);
-      if (entry == tokens_.end()) return Error(ENOENT, "unknown file token");
+      if (entry == tokens_.end()) return service_.epoch_.unknown(token, "unknown file token");
       found = std::move(entry->second);
       tokens_.erase(entry);
     }
@@ -124,8 +125,9 @@ class RingService::Ring final : public RingTarget {
   Result<std::shared_ptr<Token>> find(std::uint64_t file) {
     MutexLock lock(mutex_);
     const auto found = tokens_.find(file);
-    if (found == tokens_.end()) return Error(EBADF, "unknown file token");
-    return found->second;
+    if (found != tokens_.end()) return found->second;
+    const Error why = service_.epoch_.unknown(file, "unknown file token");
+    return why.code == ESTALE ? why : Error(EBADF, "unknown file token");
   }
 
   RingService& service_;
@@ -165,8 +167,9 @@ Result<std::uint64_t> RingService::create(OpenId anchor, std::shared_ptr<ClientP
   SLUICE_TRY(ring->start());
   ++of_user_[user];
   ++count_;
-  rings_.emplace(++last_, ring);
-  return last_;
+  const std::uint64_t id = epoch_.number(++last_);
+  rings_.emplace(id, ring);
+  return id;
 }
 
 Result<RingService::RingPtr> RingService::find(std::uint64_t ring, const Caller& caller) {
@@ -174,7 +177,7 @@ Result<RingService::RingPtr> RingService::find(std::uint64_t ring, const Caller&
   {
     MutexLock lock(mutex_);
     const auto entry = rings_.find(ring);
-    if (entry == rings_.end()) return Error(ENOENT, "no such ring");
+    if (entry == rings_.end()) return epoch_.unknown(ring, "no such ring");
     found = entry->second;
   }
   if (!found->client().has(caller.pid)) return Error(ENOENT, "the ring belongs to another process");
@@ -211,8 +214,9 @@ void RingService::reap(const std::stop_token& stop) {
       continue;
     }
     const RingPtr ring = *ready;
+    const int why = why_;
     lock.unlock();
-    ring->stop();
+    ring->stop(why);
     lock.lock();
     // Removed only now: until here it may have had requests, which released() must see.
     std::erase(dead_, ring);
@@ -289,10 +293,11 @@ void RingService::drop_rings_of(pid_t process) {
   });
 }
 
-void RingService::end() {
+void RingService::end(int why) {
   std::jthread reaper;
   {
     MutexLock lock(mutex_);
+    if (!ended_) why_ = why;
     ended_ = true;
     reaper = std::move(reaper_);
   }

@@ -29,6 +29,7 @@
 #include "fs/core/caller.hpp"
 #include "fs/core/filesystem.hpp"
 #include "fs/gpu/client_process.hpp"
+#include "fs/gpu/daemon_epoch.hpp"
 #include "fs/gpu/memfd_limit.hpp"
 #include "fs/gpu/open_id.hpp"
 #include "gpu/ring.hpp"
@@ -45,8 +46,8 @@ class RingService {
   using FindMemory = std::function<Result<std::shared_ptr<Memory>>(
       OpenId anchor, std::uint64_t buffer, const ClientProcess& client)>;
 
-  RingService(Filesystem& filesystem, FindMemory find_memory)
-      : filesystem_(filesystem), find_memory_(std::move(find_memory)) {}
+  RingService(Filesystem& filesystem, FindMemory find_memory, DaemonEpoch epoch)
+      : filesystem_(filesystem), find_memory_(std::move(find_memory)), epoch_(epoch) {}
   ~RingService() { end(); }
   RingService(const RingService&) = delete;
   RingService& operator=(const RingService&) = delete;
@@ -59,9 +60,10 @@ class RingService {
   // Returns the ring's id. EINVAL: the memory is not a valid ring. EACCES: it is not writable.
   Result<std::uint64_t> create(OpenId anchor, std::shared_ptr<ClientProcess> client, uid_t user,
                                RingMemory memory);
-  // ENOENT: the caller has no such ring. Waits for requests in progress.
+  // ENOENT: the caller has no such ring. ESTALE: an earlier daemon had it. Waits for requests in
+  // progress.
   Result<void> destroy(std::uint64_t ring, const Caller& caller);
-  // Returns a token for the file. ENOENT as for destroy().
+  // Returns a token for the file. ENOENT and ESTALE as for destroy().
   Result<std::uint64_t> add_file(std::uint64_t ring, InodeId file, OpenId open,
                                  const Caller& caller);
   Result<void> drop_file(std::uint64_t ring, std::uint64_t file, const Caller& caller);
@@ -72,8 +74,9 @@ class RingService {
   // Ends the rings of a process with that id that has ended. A new process may already have the
   // same id.
   void drop_rings_of(pid_t process);
-  // Ends all rings; no new ring can be created afterwards.
-  void end();
+  // Ends all rings; no new ring can be created afterwards. `why`: ESTALE if another daemon takes
+  // over.
+  void end(int why = ESHUTDOWN);
 
   std::size_t count() const { return count_.load(std::memory_order_relaxed); }
   std::vector<LimitUse> limits() const;
@@ -90,6 +93,7 @@ class RingService {
 
   Filesystem& filesystem_;
   const FindMemory find_memory_;
+  const DaemonEpoch epoch_;
   std::atomic<std::size_t> count_{0};  // number of served rings; checked before a release
   mutable Mutex mutex_;
   StopCondVar died_;
@@ -103,6 +107,7 @@ class RingService {
   std::unordered_map<std::uint64_t, std::vector<std::weak_ptr<Ring>>> rings_by_open_
       GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;
+  int why_ GUARDED_BY(mutex_) = ESHUTDOWN;  // told to clients whose rings end
   std::jthread reaper_ GUARDED_BY(mutex_);
 };
 

@@ -21,6 +21,7 @@
 #include <optional>
 
 #include "base/clock.hpp"
+#include "base/process.hpp"
 #include "base/service_notice.hpp"
 #include "fs/keeper/protocol.hpp"
 
@@ -29,7 +30,6 @@ namespace {
 
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-
 constexpr seconds kCrashWindow{60};
 constexpr seconds kPrepareLimit{60};
 constexpr const char* kOomAdjustment = "/proc/self/oom_score_adj";
@@ -83,12 +83,17 @@ class Keeper {
     const bool is_preparing = successor_.pid != 0 && !successor_.is_prepared;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - steady_clock::now());
     const auto timeout = std::max<std::int64_t>(left.count(), 0);
-    ::poll(fds, std::size(fds), is_preparing ? static_cast<int>(timeout) : -1);
+    const bool is_ending = !daemon_.socket;  // its descriptors are closed
+    ::poll(fds, std::size(fds), is_ending ? 100 : is_preparing ? static_cast<int>(timeout) : -1);
     read_packets(daemon_);
     read_packets(successor_);
     if (is_preparing && timeout == 0)
       fail_upgrade("the new daemon was not prepared within a minute");
     handle_signals();
+    if (exit_code_ || daemon_.socket || !has_only_blocked_threads(daemon_.pid)) return;
+    int status = SIGKILL;  // for waitpid() it has not ended yet
+    ::waitpid(daemon_.pid, &status, WNOHANG);
+    daemon_ended(status);
   }
 
   void handle_signals() {
@@ -194,7 +199,6 @@ class Keeper {
   static std::string why(const Process& process, int status) {
     return process.failure.empty() ? "the daemon ended: " + describe_end(status) : process.failure;
   }
-
   // Starts a successor of a daemon that has ended without unmounting.
   void take_over(const std::string& reason) {
     discard(successor_);

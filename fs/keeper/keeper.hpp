@@ -4,8 +4,7 @@
 // keeps its requests, because /dev/fuse is still open here, and the keeper starts a successor that
 // takes over. protocol.hpp lists what the two say to each other.
 //
-// The keeper must not fail: it has no threads, loads no library, allocates little and does nothing
-// that can wait for the mount.
+// The keeper must not fail: it has no threads, loads no library and never waits for the mount.
 #pragma once
 
 #include <functional>

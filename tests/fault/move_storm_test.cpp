@@ -58,11 +58,11 @@ TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
   EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    With, MoveStormTest,
-    testing::Values(Case{"Defaults", {}}, Case{"EveryFileInPassthrough", {"--small-file", "0"}},
-                    Case{"EveryFileServed", {"--debug=passthrough=off", "--debug=io_uring=off"}}),
-    [](const auto& given) { return given.param.name; });
+INSTANTIATE_TEST_SUITE_P(With, MoveStormTest,
+                         testing::Values(Case{"Defaults", {}},
+                                         Case{"EveryFileInPassthrough", {"--small-file", "0"}},
+                                         Case{"EveryFileServed", {"--debug=passthrough=off"}}),
+                         [](const auto& given) { return given.param.name; });
 
 }  // namespace
 }  // namespace sluice::test

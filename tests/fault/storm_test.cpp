@@ -119,7 +119,7 @@ TEST_F(StormTest, HasTheSameResultWithEveryFileInPassthrough) {
 }
 
 TEST_F(StormTest, HasTheSameResultWithEveryFileServed) {
-  mount({"--debug=passthrough=off", "--debug=io_uring=off"});
+  mount({"--debug=passthrough=off"});
   expect_the_same({});
 }
 

@@ -34,9 +34,8 @@ struct TreeCase {
 inline void PrintTo(const TreeCase& given, std::ostream* out) { *out << given.name; }
 
 inline auto tree_cases() {
-  return testing::Values(
-      TreeCase{"Defaults", {}},
-      TreeCase{"EveryFileServed", {"--debug=passthrough=off", "--debug=io_uring=off"}});
+  return testing::Values(TreeCase{"Defaults", {}},
+                         TreeCase{"EveryFileServed", {"--debug=passthrough=off"}});
 }
 
 class TreeStage {

@@ -158,9 +158,8 @@ TEST_F(GpuBufferTest, PoolMountsAgainWhileADescriptorOfTheOldDaemonHangs) {
   EXPECT_TRUE(eventually([&] { return ::kill(before, 0) < 0; }));
 }
 
-// Without io_uring, whose rings belong to the memory that the hanging thread keeps.
 TEST_F(GpuBufferTest, KilledDaemonKeepsNothingOpenWhileADescriptorHangs) {
-  start({"--debug=io_uring=off"});
+  start({"--debug=keeper=off"});
   SilentFile silent(base_ / "silent");
   const SilentClient client(base_ / "silent", *this / "small");
   ::kill(mount().pid(), SIGKILL);
@@ -169,6 +168,18 @@ TEST_F(GpuBufferTest, KilledDaemonKeepsNothingOpenWhileADescriptorHangs) {
   EXPECT_EQ(::kill(mount().pid(), 0), 0) << "no descriptor hangs, so nothing is tested";
   silent.end();
   mount().kill_daemon(SIGKILL);
+}
+
+TEST_F(GpuBufferTest, KilledDaemonGetsASuccessorWhileADescriptorHangs) {
+  start();
+  const pid_t before = mount().pid();
+  SilentFile silent(base_ / "silent");
+  const SilentClient client(base_ / "silent", *this / "small");
+  ::kill(before, SIGKILL);
+  EXPECT_EQ(read_file(*this / "small"), pattern(kSmall, 1));
+  EXPECT_EQ(::kill(before, 0), 0) << "no descriptor hangs, so nothing is tested";
+  EXPECT_NE(mount().status().at("pid"), before);
+  silent.end();
 }
 
 TEST_F(GpuBufferTest, BuffersEndWithTheProcessEvenIfAChildKeepsTheFileOpen) {

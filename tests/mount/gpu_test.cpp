@@ -465,8 +465,8 @@ TEST_F(GpuTest, HostMemoryWorksWithoutGpus) {
   EXPECT_EQ(gpu().at("cuda"), Json()) << "CUDA was loaded";
 }
 
-TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutIoUring) {
-  for (const char* flag : {"--debug=passthrough=off", "--debug=io_uring=off"}) {
+TEST_F(GpuTest, EverythingWorksWithoutPassthroughAndWithoutKeeper) {
+  for (const char* flag : {"--debug=passthrough=off", "--debug=keeper=off"}) {
     start({flag});
     {
       const UniqueFd file = open_file("big", O_RDWR);

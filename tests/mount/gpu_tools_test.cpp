@@ -113,12 +113,12 @@ TEST_F(GpuToolsTest, DoctorChecksEachTierAndAFile) {
 }
 
 TEST_F(GpuToolsTest, DoctorSaysHowToTurnAFeatureOn) {
-  start({"--debug=passthrough=off", "--debug=io_uring=off"});
+  start({"--debug=passthrough=off", "--debug=keeper=off"});
   const CommandResult said = sluice({"doctor", root()});
   EXPECT_NE(said.out.find("-> set passthrough = true in [debug], then mount again"),
             std::string::npos)
       << said.out;
-  EXPECT_NE(said.out.find("-> set io_uring = true in [debug], then mount again"), std::string::npos)
+  EXPECT_NE(said.out.find("-> set keeper = true in [debug], then mount again"), std::string::npos)
       << said.out;
 }
 

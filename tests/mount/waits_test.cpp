@@ -113,11 +113,6 @@ TEST_F(WaitsTest, SlowRequestsDoNotDelayOthers) {
   check_slow_requests();
 }
 
-TEST_F(WaitsTest, SlowRequestsDoNotDelayOthersWithoutIoUring) {
-  start_all({"--debug=io_uring=off"});
-  check_slow_requests();
-}
-
 TEST_F(WaitsTest, UnmountWaitsForSlowFiles) {
   start_all({});
   const std::string name = *this / "f";

@@ -2,7 +2,7 @@
 // The part of FaultShim that is preloaded into the daemon. It interposes libc's file calls, counts
 // those that match and affects the chosen one.
 //
-// I/O that the kernel does by itself (passthrough, io_uring) does not pass here. It is built
+// I/O that the kernel does by itself (passthrough) does not pass here. It is built
 // without sanitizers, because it must run before they do. Each function is defined under a
 // different name and given libc's name as its symbol, because libc's headers declare some with
 // other attributes.

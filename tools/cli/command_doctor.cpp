@@ -54,8 +54,8 @@ directory in a mount. PATH is a file, which is checked at its place on its tier,
 directory outside of Sluice, which is checked like a tier.
 
   kernel   version, /dev/fuse, libfuse, rights (CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH,
-           CAP_LEASE), passthrough, io_uring, cachestat(2), limits of locked memory
-           and open files, leases (fs.leases-enable), size of requests
+           CAP_LEASE), passthrough, cachestat(2), limits of locked memory and
+           open files, leases (fs.leases-enable), size of requests
   gpu      driver, nvidia-fs or P2PDMA with each of its requirements, IOMMU, CUDA,
            cuFile
   tier     whether users can bypass the mount, filesystem, mount flags, disk, udev's
@@ -218,11 +218,13 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     const bool on = flag_of(feature, "on");
     const std::string why = text_of(feature, "why");
     const bool unwanted = why.starts_with("turned off");
+    const bool is_keeper = name == "keeper";
     sections[0].checks.push_back(
         {on ? Verdict::Ok : Verdict::Warn, name, why.empty() ? (on ? "in use" : "not in use") : why,
-         on         ? ""
-         : unwanted ? "set " + name + " = true in [debug], then mount again"
-                    : "see the kernel lines above, then mount again"});
+         on          ? ""
+         : unwanted  ? "set " + name + " = true in [debug], then mount again"
+         : is_keeper ? "unmount, then mount again"
+                     : "see the kernel lines above, then mount again"});
   }
   std::vector<std::string> paths;
   for (const auto& tier : member_of(status, "tiers")) paths.push_back(text_of(tier, "path"));

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <dirent.h>
 #include <poll.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -9,11 +8,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <optional>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "fs/control/options.hpp"
@@ -66,24 +65,6 @@ UniqueFd open_daemon(pid_t pid) {
   const std::string_view exe(target, static_cast<std::size_t>(length));
   if (!exe.substr(exe.rfind('/') + 1).starts_with("sluice")) return {};
   return daemon;
-}
-
-// Whether the daemon has ended except for threads that are blocked in a filesystem that does not
-// answer (DescriptorTaker). They have no files of the pool open and cannot be killed.
-bool has_only_blocked_threads(pid_t pid) {
-  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/";
-  DIR* const directory = ::opendir(tasks.c_str());
-  if (directory == nullptr) return false;
-  bool result = true;
-  while (const dirent* task = ::readdir(directory)) {
-    std::ifstream file(tasks + task->d_name + "/stat");
-    std::string stat;
-    if (task->d_name[0] == '.' || !std::getline(file, stat)) continue;
-    const bool has_ended = stat.find(") Z ") != std::string::npos;
-    result = result && (has_ended || stat.find("(sluice-take)") != std::string::npos);
-  }
-  ::closedir(directory);
-  return result;
 }
 
 // The daemon and mount to wait for after the unmount.

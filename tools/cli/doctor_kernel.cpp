@@ -16,20 +16,18 @@ namespace {
 
 using Verdict = Check::Verdict;
 
-constexpr const char* kUring = "/sys/module/fuse/parameters/enable_uring";
 constexpr std::uint64_t kEnoughLocked = 64 << 20;
 constexpr std::uint64_t kEnoughFiles = 16384;
 
 Check kernel(const MachineView& machine, pid_t) {
   const auto release = machine.text("/proc/sys/kernel/osrelease").value_or("");
   const KernelVersion version = parse_kernel(release);
-  if (version >= KernelVersion{6, 14}) return {Verdict::Ok, "kernel", release};
-  const bool has_passthrough = version >= KernelVersion{6, 9};
+  if (version >= KernelVersion{6, 9}) return {Verdict::Ok, "kernel", release};
   return {Verdict::Warn, "kernel",
-          release + (has_passthrough
-                         ? ": older than 6.14, so FUSE requests do not use io_uring"
-                         : ": older than 6.9, so the daemon copies all data (no passthrough)"),
-          "use kernel 6.14 or newer"};
+          release +
+              ": older than 6.9, so the daemon copies all data (no passthrough), and a crash "
+              "of the daemon ends the mount",
+          "use kernel 6.9 or newer"};
 }
 
 Check fuse(const MachineView& machine, pid_t) {
@@ -51,27 +49,6 @@ Check passthrough(const MachineView& machine, pid_t) {
   if (*has) return {Verdict::Ok, "passthrough", "the kernel can read and write tiers directly"};
   return {Verdict::Warn, "passthrough", "the kernel, or its fuse module, does not support it",
           "use kernel 6.9 or newer with CONFIG_FUSE_PASSTHROUGH"};
-}
-
-Check io_uring(const MachineView& machine, pid_t) {
-  const auto enabled = machine.text(kUring);
-  if (!enabled) {
-    return {Verdict::Warn, "io_uring",
-            "not supported by FUSE in this kernel: small requests take 10 us longer",
-            "use kernel 6.14 or newer with CONFIG_FUSE_IO_URING"};
-  }
-  if (*enabled != "Y") {
-    return {Verdict::Warn, "io_uring",
-            "off for FUSE; a mount turns it on if it can write to /sys, otherwise small requests "
-            "take 10 us longer",
-            std::string("echo Y > ") + kUring + " before mounting; permanently: options fuse " +
-                "enable_uring=Y in /etc/modprobe.d/fuse.conf"};
-  }
-  if (machine.text("/proc/sys/kernel/io_uring_disabled").value_or("0") == "2") {
-    return {Verdict::Warn, "io_uring", "disabled for all processes",
-            "sysctl kernel.io_uring_disabled=0"};
-  }
-  return {Verdict::Ok, "io_uring", "FUSE requests can use io_uring"};
 }
 
 Check cachestat(const MachineView&, pid_t) {
@@ -224,7 +201,7 @@ std::string_view name_of(Check::Verdict verdict) {
 
 std::vector<Check> kernel_checks(const MachineView& machine, pid_t daemon) {
   constexpr Check (*kChecks[])(const MachineView&, pid_t) = {
-      kernel,    fuse,    libfuse,    rights, passthrough,  io_uring,
+      kernel,    fuse,    libfuse,    rights, passthrough,
       cachestat, memlock, open_files, leases, request_size,
   };
   std::vector<Check> checks;

@@ -17,6 +17,12 @@
 
 #define SLUICE_ABI_VERSION 1u
 
+/* The upper bits of the number of a buffer, a ring or a ring's file (number >> SLUICE_EPOCH_SHIFT)
+ * are the epoch of the daemon that gave it out: how many daemons served the mount before. A request
+ * with a number of an earlier daemon fails with ESTALE: another daemon serves the mount now.
+ * Register buffers, rings and files again, and repeat the request. */
+#define SLUICE_EPOCH_SHIFT 40
+
 #define SLUICE_UUID_SIZE 16
 #define SLUICE_IPC_HANDLE_SIZE 64
 
@@ -71,9 +77,9 @@ struct sluice_query {
   __u32 alignment;                 /* out: alignment of the disk; requests need none */
   __u32 max_segments;              /* out: limit for SLUICE_IOC_READV */
   __u32 gpus;                      /* out: number of GPUs that the daemon can use */
-  __u32 reserved;
-  char tier[32];    /* out: the file's tier */
-  char reason[192]; /* out: route and reason in words, and why not a faster route */
+  __u32 epoch;                     /* out: of the daemon; see SLUICE_EPOCH_SHIFT */
+  char tier[32];                   /* out: the file's tier */
+  char reason[192];                /* out: route and reason in words, and why not a faster route */
 };
 
 /* Registers a buffer. The buffer belongs to this open file and to the calling process: no other

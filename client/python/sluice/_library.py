@@ -24,7 +24,7 @@ class ResultStruct(ctypes.Structure):
 class QueryStruct(ctypes.Structure):
     _fields_ = [("abi_version", c_uint32), ("kind", c_uint32), ("gpu_uuid", c_char * 16), ("file_size", c_uint64),
                 ("route", c_uint32), ("why", c_uint32), ("alignment", c_uint32), ("max_segments", c_uint32),
-                ("gpus", c_uint32), ("reserved", c_uint32), ("tier", c_char * 32), ("reason", c_char * 192)]
+                ("gpus", c_uint32), ("epoch", c_uint32), ("tier", c_char * 32), ("reason", c_char * 192)]
 
 
 class SegmentStruct(ctypes.Structure):

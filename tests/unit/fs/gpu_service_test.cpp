@@ -97,6 +97,33 @@ TEST_F(GpuServiceTest, BufferEndsWithItsOpenFile) {
   EXPECT_EQ(service_->buffer_bytes(), 0u);
 }
 
+TEST_F(GpuServiceTest, NumbersOfAnEarlierDaemonAreStale) {
+  const OpenId open = open_file();
+  std::uint64_t old = 0;
+  ASSERT_EQ(add(open, me(), &old), 0);
+  service_.reset();
+  service_ = std::make_unique<GpuService>(
+      engine_, *fs_, kHostMemory, [] { return 1u; }, DaemonEpoch(3));
+  EXPECT_EQ(read(open, me(), old), ESTALE);
+  sluice_buffer_unregister end{old};
+  EXPECT_EQ(ask(open, SLUICE_IOC_BUFFER_UNREGISTER, end, me()), ESTALE);
+  sluice_ring_file ring{old, old};
+  EXPECT_EQ(ask(open, SLUICE_IOC_RING_ADD_FILE, ring, me()), ESTALE);
+  EXPECT_EQ(ask(open, SLUICE_IOC_RING_DROP_FILE, ring, me()), ESTALE);
+  EXPECT_EQ(ask(open, SLUICE_IOC_RING_DESTROY, end, me()), ESTALE);
+
+  std::uint64_t now = 0;
+  ASSERT_EQ(add(open, me(), &now), 0);
+  EXPECT_EQ(now >> SLUICE_EPOCH_SHIFT, 3u);
+  EXPECT_EQ(read(open, me(), now), 0);
+  EXPECT_EQ(read(open, me(), now + 1), ENOENT) << "never given out";
+  EXPECT_EQ(read(open, me(), now + (std::uint64_t{1} << SLUICE_EPOCH_SHIFT)), ENOENT);
+  EXPECT_EQ(read(open, me(), 0), ENOENT);
+  sluice_query query{};
+  ASSERT_EQ(ask(open, SLUICE_IOC_QUERY, query, me()), 0);
+  EXPECT_EQ(query.epoch, 3u);
+}
+
 TEST_F(GpuServiceTest, HostMemoryHasALimitAndCountsOnce) {
   const OpenId open = open_file(), other = open_file();
   const auto add_part = [&](OpenId to, const UniqueFd& memory, std::uint64_t offset,

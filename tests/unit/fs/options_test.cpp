@@ -47,7 +47,6 @@ gpu_mapped_memory = "2GiB"
 gpu_host_memory = "3GiB"
 [debug]
 passthrough = false
-io_uring = false
 keeper = false
 crash_limit = 9
 gpu_max_concurrent_ops = 8
@@ -84,7 +83,6 @@ tier = "stay"
   EXPECT_EQ(options.mount_options, "noatime");
   EXPECT_EQ(options.small_file, 1u << 20);
   EXPECT_FALSE(options.passthrough);
-  EXPECT_FALSE(options.io_uring);
   EXPECT_FALSE(options.keeper);
   EXPECT_EQ(options.crash_limit, 9u);
   EXPECT_TRUE(options.degraded);
@@ -332,18 +330,17 @@ TEST(ConfigFileTest, AnEmptyFileIsAnEmptyConfiguration) {
 }
 
 TEST(EnvironmentTest, NamesEveryOptionInCapitals) {
-  const std::map<std::string, const char*> environment{
-      {"SLUICE_SMALL_FILE", "64K"},
-      {"SLUICE_DEBUG", "passthrough=off,io_uring=0"},
-      {"SLUICE_DEGRADED", "yes"},
-      {"SLUICE_STATE", "/s"},
-      {"SLUICE_LOG_LEVEL", "warn"},
-      {"SLUICE_HALF_LIFE", "never"},
-      {"SLUICE_MIGRATE", "no"},
-      {"SLUICE_WINDOWS", "1:00-2:00"},
-      {"SLUICE_BANDWIDTH", "0"},
-      {"SLUICE_HEAT_IGNORE", ""},
-      {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
+  const std::map<std::string, const char*> environment{{"SLUICE_SMALL_FILE", "64K"},
+                                                       {"SLUICE_DEBUG", "passthrough=off,keeper=0"},
+                                                       {"SLUICE_DEGRADED", "yes"},
+                                                       {"SLUICE_STATE", "/s"},
+                                                       {"SLUICE_LOG_LEVEL", "warn"},
+                                                       {"SLUICE_HALF_LIFE", "never"},
+                                                       {"SLUICE_MIGRATE", "no"},
+                                                       {"SLUICE_WINDOWS", "1:00-2:00"},
+                                                       {"SLUICE_BANDWIDTH", "0"},
+                                                       {"SLUICE_HEAT_IGNORE", ""},
+                                                       {"SLUICE_TIER", "a=/a;b=/b,reserve=1M"}};
   MountOptions options;
   options.tiers.resize(3);  // the variable has all of them
   const auto read = apply_environment(
@@ -355,7 +352,7 @@ TEST(EnvironmentTest, NamesEveryOptionInCapitals) {
   ASSERT_TRUE(read) << read.error().text();
   EXPECT_EQ(options.small_file, 64u << 10);
   EXPECT_FALSE(options.passthrough);
-  EXPECT_FALSE(options.io_uring);
+  EXPECT_FALSE(options.keeper);
   EXPECT_TRUE(options.degraded);
   EXPECT_EQ(options.state, "/s");
   EXPECT_EQ(options.log_level, "warn");
@@ -378,12 +375,12 @@ TEST(EnvironmentTest, ErrorsNameTheVariable) {
   };
   EXPECT_EQ(message("SLUICE_DEGRADED", "maybe"),
             "SLUICE_DEGRADED: degraded must be true or false, not \"maybe\"");
-  EXPECT_EQ(message("SLUICE_DEBUG", "io_uring=maybe"),
-            "SLUICE_DEBUG \"io_uring=maybe\": io_uring must be true or false, not \"maybe\"");
-  EXPECT_EQ(message("SLUICE_DEBUG", "io_uring"),
-            "SLUICE_DEBUG \"io_uring\": must be NAME=VALUE, like passthrough=off");
-  EXPECT_EQ(message("SLUICE_DEBUG", "io_urin=0"),
-            "SLUICE_DEBUG \"io_urin=0\": unknown name 'io_urin'; did you mean 'io_uring'?");
+  EXPECT_EQ(message("SLUICE_DEBUG", "keeper=maybe"),
+            "SLUICE_DEBUG \"keeper=maybe\": keeper must be true or false, not \"maybe\"");
+  EXPECT_EQ(message("SLUICE_DEBUG", "keeper"),
+            "SLUICE_DEBUG \"keeper\": must be NAME=VALUE, like passthrough=off");
+  EXPECT_EQ(message("SLUICE_DEBUG", "keepe=0"),
+            "SLUICE_DEBUG \"keepe=0\": unknown name 'keepe'; did you mean 'keeper'?");
   EXPECT_EQ(message("SLUICE_GPU_CHUNK", "1M"), "SLUICE_GPU_CHUNK is now SLUICE_DEBUG=gpu_chunk=1M");
   EXPECT_EQ(message("SLUICE_TIER", "nvme"),
             "SLUICE_TIER \"nvme\": must be NAME=PATH, like nvme=/nvme or "

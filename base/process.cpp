@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "base/process.hpp"
+
+#include <dirent.h>
+
+#include <fstream>
+#include <string>
+
+namespace sluice {
+
+bool has_only_blocked_threads(pid_t pid) {
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/";
+  DIR* const directory = ::opendir(tasks.c_str());
+  if (directory == nullptr) return false;
+  bool result = true;
+  while (const dirent* task = ::readdir(directory)) {
+    std::ifstream file(tasks + task->d_name + "/stat");
+    std::string stat;
+    if (task->d_name[0] == '.' || !std::getline(file, stat)) continue;
+    const bool has_ended = stat.find(") Z ") != std::string::npos;
+    result = result && (has_ended || stat.find("(sluice-take)") != std::string::npos);
+  }
+  ::closedir(directory);
+  return result;
+}
+
+}  // namespace sluice
