@@ -13,9 +13,11 @@ Result<void> MoveRequests::request(const InodePtr& inode, TierIndex to, uid_t us
   move.to = to;
   move.why = "asked for";
   move.user = user;
-  move.bytes = static_cast<std::uint64_t>(SLUICE_TRY(attributes_.stat_of(inode)).st_blocks) * 512;
+  const struct stat st = SLUICE_TRY(attributes_.stat_of(inode));
+  if (st.st_nlink == 0) return Error(ENOENT, "move");
+  move.bytes = static_cast<std::uint64_t>(st.st_blocks) * 512;
+  // Empty if the last known name is gone and the file has another one. The mover looks for it.
   move.paths.push_back(tree_.path_of(inode));
-  if (move.paths[0].empty()) return Error(ENOENT, "move");
   move.from = inode->tier();
   if (move.from == to) {
     migration_->mover().forget_pending(move.id);

@@ -99,13 +99,13 @@ std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_current_requ
   return std::pair(OpenId::from_wire(found->second->handle), to_open(*found->second));
 }
 
-void OpenHandles::inherit(const std::function<void(const Open&)>& visit) {
+void OpenHandles::inherit(const std::function<void(OpenId, const Open&)>& visit) {
   handover_.opens().inherit([&](OpenRecord& record) {
     {
       MutexLock lock(mutex_);
       inherited_[record.request] = &record;
     }
-    visit(to_open(record));
+    visit(OpenId::from_wire(record.handle), to_open(record));
   });
 }
 

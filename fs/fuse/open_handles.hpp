@@ -43,7 +43,7 @@ class OpenHandles {
   // The open that the predecessor recorded for the current request, if this is a repetition.
   std::optional<std::pair<OpenId, Open>> of_current_request() const;
   // Calls `visit` for everything that was open in the predecessor. REQUIRES: called once, first.
-  void inherit(const std::function<void(const Open&)>& visit);
+  void inherit(const std::function<void(OpenId, const Open&)>& visit);
 
  private:
   OpenRecord* record_of(OpenId id) const;

@@ -240,9 +240,12 @@ void Session::inherit() {
   std::vector<std::byte> init = handover_.init();
   if (!init.empty()) take(init);
   const bool names_are_right = filesystem_->inherit();
-  open_handles_.inherit([this](const OpenHandles::Open& open) {
+  open_handles_.inherit([this](OpenId id, const OpenHandles::Open& open) {
     if (!open.is_directory)
-      filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
+      return filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
+    // A listing that has begun delays moves from now on, not only once it goes on.
+    auto stream = filesystem_->names().open_directory(open.inode, open.listing);
+    if (stream) directories_.add(id.to_wire(), *std::move(stream));
   });
   fuse_out_header resend{};
   resend.len = sizeof resend;

@@ -239,11 +239,11 @@ std::multiset<std::string> list_slowly(const std::string& directory, Load& load)
 }  // namespace
 
 void list_names(Load& load) {
-  constexpr int kStable = 1500;
+  constexpr int kStable = 2000;
   const std::string directory = load.directory + "/many";
   Load::check(::mkdir(directory.c_str(), 0755), "mkdir " + directory);
   std::set<std::string> stable;
-  for (int i = 0; i < kStable && load.next(); ++i) {
+  for (int i = 0; i < kStable; ++i) {
     const std::string name = "stable" + std::to_string(i);
     write_file(directory + "/" + name, "");
     stable.insert(name);
@@ -286,8 +286,11 @@ void move_files(Load& load, const std::string& root, const std::vector<std::stri
       const std::string path = at->path();
       struct stat st {};
       if (::lstat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
-      const int code = send_to(path, tiers[load.below(tiers.size())]);
-      // The file may have been removed or replaced meanwhile.
+      const std::string& tier = tiers[load.below(tiers.size())];
+      int code = send_to(path, tier);
+      // The name may be removed and made again meanwhile, but not each time.
+      for (int tries = 0; code == ENOENT && exists(path) && tries < 20; ++tries)
+        code = send_to(path, tier);
       const bool may_be_gone = code == ENOENT && !exists(path);
       constexpr std::array kFine{0, ENOTDIR, EISDIR, EBUSY, ELOOP};
       Load::expect(may_be_gone || std::ranges::find(kFine, code) != kFine.end(),

@@ -26,6 +26,7 @@ namespace sluice::test {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 std::int64_t nanoseconds(steady_clock::time_point time) {
@@ -46,12 +47,11 @@ void ask(Load& load, Pauses& pauses) {
     const std::int64_t began = nanoseconds(steady_clock::now());
     struct stat st {};
     Load::expect(::lstat(path.c_str(), &st) < 0 && errno == ENOENT, "lstat " + path);
-    const std::int64_t killed = pauses.killed;
+    std::int64_t killed = pauses.killed;
     if (killed != 0 && began >= killed) {
-      pauses.lengths[pauses.count % pauses.lengths.size()] =
-          nanoseconds(steady_clock::now()) - killed;
-      ++pauses.count;
-      pauses.killed = 0;
+      const std::int64_t length = nanoseconds(steady_clock::now()) - killed;
+      if (pauses.killed.compare_exchange_strong(killed, 0))
+        pauses.lengths[pauses.count++ % pauses.lengths.size()] = length;
     }
     std::this_thread::sleep_for(milliseconds(1));
   }
@@ -69,6 +69,11 @@ void print_pauses(const Pauses& pauses) {
   std::printf(
       "no answer after a kill, in ms: p50 %.1f, p90 %.1f, p99 %.1f, worst %.1f (%zu kills)\n",
       at(0.5), at(0.9), at(0.99), at(1), lengths.size());
+}
+
+std::string last_part(const std::string& text) {
+  constexpr std::size_t kMost = 3000;
+  return text.substr(text.size() > kMost ? text.size() - kMost : 0);
 }
 
 struct NamedLoad {
@@ -117,7 +122,8 @@ class HandoverTest : public testing::TestWithParam<HandoverCase> {
     [[maybe_unused]] const bool able = require_mounts("fault");
   }
 
-  // Waits until a kill has come between two kills, or a load has failed.
+  // Waits until a request was answered after the last kill, or a load has failed. Returns the
+  // problem.
   static std::string wait_for_answer(LoadGroup& loads, const Pauses& pauses) {
     std::string problem;
     const bool answered = eventually(
@@ -125,7 +131,7 @@ class HandoverTest : public testing::TestWithParam<HandoverCase> {
           problem = loads.problem();
           return pauses.killed == 0 || !problem.empty();
         },
-        std::chrono::seconds(60));
+        seconds(60));
     return answered || !problem.empty() ? problem : "the mount does not answer";
   }
 };
@@ -149,6 +155,8 @@ TEST_P(HandoverTest, NoProgramNoticesThatTheDaemonIsKilled) {
       loads.add("move", [&](Load& load) { move_files(load, mount.path(), MoveStage::tiers()); });
     DaemonKiller killer(mount.keeper());
     const int count = samples(25, 1000);
+    const bool started = eventually([&] { return loads.least_steps() > 0; }, seconds(60));
+    problem = started ? loads.problem() : "a load does not start: " + loads.progress();
     while (problem.empty() && killer.kills() < count) {
       // Waits for nothing: the moment of the kill is random. A fifth of them come while a successor
       // starts, some within milliseconds.
@@ -164,9 +172,7 @@ TEST_P(HandoverTest, NoProgramNoticesThatTheDaemonIsKilled) {
     if (problem.empty()) problem = loads.stop();
     std::printf("%d kills; steps: %s\n", killer.kills(), loads.progress().c_str());
     print_pauses(*pauses);
-    if (!problem.empty())
-      problem += "the log ends:\n" +
-                 mount.log().substr(mount.log().size() > 3000 ? mount.log().size() - 3000 : 0);
+    if (!problem.empty()) problem += "the log ends:\n" + last_part(mount.log());
   }
   ASSERT_TRUE(no_problem(problem));
   mount.umount();
