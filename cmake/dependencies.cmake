@@ -10,7 +10,7 @@ foreach(package "spdlog" "nlohmann_json;3.10" "RocksDB" "Boost;COMPONENTS;filesy
   endif()
 endforeach()
 
-# libfuse before 3.18 knows neither passthrough as we use it nor io_uring. tools/setup.sh builds a static one into
+# libfuse before 3.18 lacks what we use: passthrough, statx. tools/setup.sh builds a static one into
 # .deps/fuse when the distribution's is older; its fuse3.pc then names liburing and numa as Requires, so that
 # PkgConfig::FUSE3 carries them. A shared libfuse carries its own.
 list(PREPEND CMAKE_PREFIX_PATH ${CMAKE_SOURCE_DIR}/.deps/fuse)
@@ -19,8 +19,6 @@ if(NOT FUSE3_FOUND)
   message(FATAL_ERROR "libfuse 3.18 or newer was not found. Run tools/setup.sh: it builds one into .deps/fuse.")
 endif()
 message(STATUS "libfuse ${FUSE3_VERSION}: ${FUSE3_LINK_LIBRARIES}")
-# fs/fuse/ring_answers.cpp takes a part in libfuse's use of it.
-pkg_check_modules(LIBURING REQUIRED IMPORTED_TARGET liburing)
 
 # Header-only both, and without CMake packages on some of the systems we build on.
 find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h)

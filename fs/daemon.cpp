@@ -120,10 +120,30 @@ class Daemon {
     if (!start_.held.contains("fuse") || !start_.held.contains("state"))
       return Error{EPROTO, "take over", "the keeper has no mount to take over"};
     SLUICE_TRY(Handover::check(start_.held["state"].get()));
-    for (const std::string& tier : Handover::added_tiers(start_.held["state"].get())) {
+    const Handover::Mount mount = Handover::mount_of(start_.held["state"].get());
+    for (const std::string& tier : mount.added) {
       SLUICE_TRY(append_tier("tier add", tier, options_));
     }
+    if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(check_same_mount(mount));
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(keeper_->prepared());
+    return {};
+  }
+
+  // What cannot change while mounted. After a crash nobody could be told.
+  Result<void> check_same_mount(const Handover::Mount& mount) const {
+    constexpr const char* kRemount = "; to change that, unmount and mount the pool";
+    if (mount.mountpoint != options_.mountpoint) {
+      return Error{EINVAL, "take over",
+                   "the pool is mounted at " + mount.mountpoint + ", and the configuration says " +
+                       options_.mountpoint + kRemount};
+    }
+    for (const std::string& name : mount.tiers) {
+      const bool is_given = std::any_of(options_.tiers.begin(), options_.tiers.end(),
+                                        [&](const TierOptions& tier) { return tier.name == name; });
+      if (is_given) continue;
+      return Error{EINVAL, "take over",
+                   "the mount has a tier " + name + ", and the configuration has none" + kRemount};
+    }
     return {};
   }
 
@@ -138,6 +158,8 @@ class Daemon {
       return {};
     }
     handover_ = SLUICE_TRY(Handover::create(pool_->id()));
+    handover_->set_mountpoint(options_.mountpoint);
+    for (const TierOptions& tier : options_.tiers) handover_->add_tier(tier.name);
     session_ = SLUICE_TRY(Session::mount(settings, *handover_));
     // If the keeper does not hold the mount, it ends with its daemon. Otherwise requests that the
     // kernel cannot send again would never be answered.
@@ -294,7 +316,7 @@ class Daemon {
       return Error{EEXIST, "add a tier", "the pool has a tier " + name + " already"};
     }
     SLUICE_TRY(pool_->add(tier_settings(probe).back()));
-    handover_->add_tier(text);
+    handover_->add_tier(name, text);
     filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
     return {};
   }

@@ -184,6 +184,7 @@ json Reporter::status() const {
   out["keeper"] = keeper != nullptr ? keeper->keeper() : 0;
   out["restarts"] = keeper != nullptr ? keeper->restarts() : 0;
   out["restart_failure"] = keeper != nullptr ? keeper->restart_failure() : "";
+  if (const auto pause = parts_.session.handover_pause()) out["handover_ms"] = pause->count();
   out["state"] = parts_.state;
   // null: stderr; for a systemd unit that is the journal.
   const std::string& log = parts_.options.log_file;

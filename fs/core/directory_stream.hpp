@@ -33,7 +33,7 @@ namespace sluice {
 
 // What the offsets of a listing mean. Plain data: it is handed over to a successor, which continues
 // the listing.
-struct ListingMode {
+struct alignas(2) ListingMode {  // so that it can be an atomic
   enum class Kind : std::uint8_t {
     Undecided,  // nothing was read
     OneTier,    // offsets of one tier: the directory had one copy when the listing began

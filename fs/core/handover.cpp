@@ -7,8 +7,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -32,12 +34,16 @@ static_assert(sizeof(RequestNote) <= 64);
 
 constexpr std::size_t kLongestInit = 256;
 
+// RequestNote::opcode counts in its upper bits how many successors have inherited the note.
+constexpr std::uint32_t kOneSuccessor = 1 << 24;
+constexpr std::uint32_t kMostSuccessors = 32 * kOneSuccessor;
+
 }  // namespace
 
 std::uint64_t hash_of_name(std::string_view name) { return XXH3_64bits(name.data(), name.size()); }
 
-// At the start of the memory. The first four members never change their places, so that every
-// version can tell that it cannot read another one.
+// At the start of the memory. The first 16 bytes never change their meaning, so that every version
+// can tell that it cannot read another one.
 struct Handover::Header {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -48,7 +54,32 @@ struct Handover::Header {
   std::array<std::byte, kLongestInit> init;
   std::uint32_t tiers_size;
   std::array<char, 32 << 10> tiers;  // lines
+  std::int64_t stopped;  // when a daemon stopped taking requests to hand over; 0: it did not
+  std::array<char, 4096> mountpoint;
+  std::uint32_t names_size;
+  std::array<char, 4096> names;  // of the tiers, each on a line
 };
+
+namespace {
+
+// Appends a line to a text in the memory. Lines that do not fit are left out.
+template <std::size_t Size>
+void append_line(std::array<char, Size>& text, std::uint32_t& used, const std::string& line) {
+  if (used + line.size() + 1 > Size) return;
+  line.copy(text.data() + used, line.size());
+  text[used + line.size()] = '\n';
+  __atomic_store_n(&used, used + line.size() + 1, __ATOMIC_RELEASE);
+}
+
+template <std::size_t Size>
+std::vector<std::string> lines_of(const std::array<char, Size>& text, std::uint32_t used) {
+  std::vector<std::string> out;
+  std::istringstream lines(std::string(text.data(), std::min<std::size_t>(used, Size)));
+  for (std::string line; std::getline(lines, line);) out.push_back(line);
+  return out;
+}
+
+}  // namespace
 
 Handover::Handover(UniqueFd fd, void* memory)
     : fd_(std::move(fd)), memory_(memory), header_(static_cast<Header*>(memory)) {}
@@ -100,34 +131,37 @@ Result<void> Handover::check(int fd) {
                    "; unmount and mount the pool to change versions"};
 }
 
-std::vector<std::string> Handover::added_tiers(int fd) {
-  Header header{};
-  std::vector<std::string> out;
-  if (::pread(fd, &header, sizeof header, 0) != sizeof header) return out;
-  const std::size_t size = std::min<std::size_t>(header.tiers_size, header.tiers.size());
-  std::istringstream lines(std::string(header.tiers.data(), size));
-  for (std::string line; std::getline(lines, line);) out.push_back(line);
-  return out;
+Handover::Mount Handover::mount_of(int fd) {
+  const auto header = std::make_unique<Header>();
+  if (::pread(fd, header.get(), sizeof(Header), 0) != sizeof(Header)) return {};
+  header->mountpoint.back() = '\0';
+  return {header->mountpoint.data(), lines_of(header->names, header->names_size),
+          lines_of(header->tiers, header->tiers_size)};
 }
 
-void Handover::add_tier(const std::string& tier) {
+void Handover::set_mountpoint(const std::string& mountpoint) {
+  mountpoint.copy(header_->mountpoint.data(), header_->mountpoint.size() - 1);
+}
+
+void Handover::add_tier(const std::string& name, const std::string& added) {
   MutexLock lock(mutex_);
-  const std::string line = tier + "\n";
-  const std::uint32_t at = header_->tiers_size;
-  if (at + line.size() > header_->tiers.size()) return;
-  line.copy(header_->tiers.data() + at, line.size());
-  __atomic_store_n(&header_->tiers_size, at + line.size(), __ATOMIC_RELEASE);
+  append_line(header_->names, header_->names_size, name);
+  if (!added.empty()) append_line(header_->tiers, header_->tiers_size, added);
+}
+
+void Handover::set_stopped() {
+  header_->stopped = std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
 Result<std::unique_ptr<Handover>> Handover::open(UniqueFd fd, const std::string& pool) {
   SLUICE_TRY(check(fd.get()));
-  Header header{};
-  if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header)
+  std::array<char, sizeof(Header::pool)> owner{};
+  if (::pread(fd.get(), owner.data(), owner.size(), offsetof(Header, pool)) < 0)
     return Error::last("open the handover memory");
-  header.pool.back() = '\0';
-  if (header.pool.data() != pool) {
+  owner.back() = '\0';
+  if (owner.data() != pool) {
     return Error{EINVAL, "open the handover memory",
-                 "the mount belongs to the pool " + std::string(header.pool.data()) +
+                 "the mount belongs to the pool " + std::string(owner.data()) +
                      ", but the tiers belong to the pool " + pool};
   }
   void* memory =
@@ -135,11 +169,20 @@ Result<std::unique_ptr<Handover>> Handover::open(UniqueFd fd, const std::string&
   if (memory == MAP_FAILED) return Error::last("map the handover memory");
   auto out = std::unique_ptr<Handover>(new Handover(std::move(fd), memory));
   out->epoch_ = ++out->header_->epoch;
+  out->predecessor_stopped_ = std::exchange(out->header_->stopped, 0);
   out->set_tables();
-  MutexLock lock(out->mutex_);
-  out->notes_.inherit([&](RequestNote& note) NO_THREAD_SAFETY_ANALYSIS {
+  std::vector<RequestNote*> old;
+  out->notes_.inherit([&](RequestNote& note) {
+    // A request whose caller was killed never comes again.
+    note.opcode += kOneSuccessor;
+    if (note.opcode > kMostSuccessors) {
+      old.push_back(&note);
+      return;
+    }
+    MutexLock lock(out->mutex_);
     out->inherited_notes_[note.unique] = &note;
   });
+  for (RequestNote* note : old) out->notes_.release(note);
   return out;
 }
 

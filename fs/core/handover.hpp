@@ -153,9 +153,21 @@ class Handover {
 
   // EPROTONOSUPPORT if the memory `fd` cannot be read. Changes nothing: its owner may still serve.
   static Result<void> check(int fd);
-  // The tiers that were added since the mount, as the user gave them.
-  static std::vector<std::string> added_tiers(int fd);
-  void add_tier(const std::string& tier);
+  // What the mount was made of. A successor must be given the same.
+  struct Mount {
+    std::string mountpoint;
+    std::vector<std::string> tiers;  // names
+    std::vector<std::string> added;  // those that were added since, as the user gave them
+  };
+  static Mount mount_of(int fd);
+  void set_mountpoint(const std::string& mountpoint);
+  // `added`: as the user gave it; empty if it was there from the start.
+  void add_tier(const std::string& name, const std::string& added = {});
+
+  // Notes that this daemon takes no more requests, because it hands over.
+  void set_stopped();
+  // When the predecessor did, in nanoseconds of the monotonic clock; 0 if it crashed.
+  std::int64_t predecessor_stopped() const { return predecessor_stopped_; }
 
   int fd() const { return fd_.get(); }
   // How many daemons served this mount before.
@@ -184,6 +196,7 @@ class Handover {
   void* const memory_;
   Header* const header_;
   std::uint32_t epoch_ = 0;
+  std::int64_t predecessor_stopped_ = 0;
   RecordTable<InodeRecord> inodes_;
   RecordTable<PlaceRecord> places_;
   RecordTable<OpenRecord> opens_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A thread that takes requests from the kernel must not wait for a disk or for the end of a move,
-// because all requests of one CPU core are queued behind it. An operation that would wait in such a
-// thread returns kWouldWait before it changes anything. SlowRequests then runs it again in another
-// thread.
+// A thread that takes requests from the kernel must not wait for a disk or for the end of a move:
+// usually one thread takes all requests, and the next one would wait, too. An operation that would
+// wait in such a thread returns kWouldWait before it changes anything. SlowRequests then runs it
+// again in another thread.
 //
 // Threads: the flag is thread-local.
 #pragma once

@@ -33,8 +33,8 @@ enum class Fact : std::uint8_t {
 // Plain data in shared memory.
 struct RequestNote {
   std::uint64_t unique = 0;  // the kernel's number of the request; 0: the note is free
-  std::uint32_t opcode = 0;
-  std::uint32_t known = 0;  // bit n: facts[n] is set
+  std::uint32_t opcode = 0;  // and how many successors have inherited it; see handover.cpp
+  std::uint32_t known = 0;   // bit n: facts[n] is set
   std::array<std::uint64_t, static_cast<std::size_t>(Fact::Count)> facts{};
 };
 

@@ -14,6 +14,11 @@ void close_directory(fuse_req_t request, std::uint64_t handle) {
 }
 
 void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
+  if (const auto known = session(request).open_handles().of_current_request()) {
+    info->fh = known->first.to_wire();
+    fuse_reply_open(request, info);
+    return;
+  }
   answer(
       request,
       [&] { return filesystem(request, FUSE_OPENDIR).names().open_directory(InodeId{inode}); },

@@ -273,7 +273,13 @@ void Session::serve(Filesystem& filesystem, GpuService& gpu) {
   filesystem_ = &filesystem;
   gpu_ = &gpu;
   slow_requests_ = std::make_unique<SlowRequests>();
-  if (handover_.is_inherited()) inherit();
+  if (!handover_.is_inherited()) return;
+  inherit();
+  if (const std::int64_t stopped = handover_.predecessor_stopped(); stopped != 0) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    handover_pause_ = std::chrono::duration_cast<std::chrono::milliseconds>(
+        now - std::chrono::nanoseconds(stopped));
+  }
 }
 
 Session::End Session::run() {
@@ -293,6 +299,7 @@ bool Session::wait_for_answers(std::chrono::milliseconds longest) {
 
 void Session::hand_over() {
   hands_over_ = true;
+  handover_.set_stopped();
   loop_->stop();
 }
 

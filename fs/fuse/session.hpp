@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,8 @@ class Session final : public KernelSide {
   // The descriptor of /dev/fuse. As long as it is open in some process, the mount exists.
   int device() const;
   Feature passthrough() const;
+  // How long requests waited when the predecessor handed over; nothing if it did not, or crashed.
+  std::optional<std::chrono::milliseconds> handover_pause() const { return handover_pause_; }
   // The number of requests that wait for an answer, including those in progress; 0 if the kernel
   // does not report it.
   unsigned waiting() const;
@@ -116,6 +119,7 @@ class Session final : public KernelSide {
   fuse_session* session_ = nullptr;
   bool unmounts_ = false;  // when it is destroyed
   std::atomic<bool> hands_over_{false};
+  std::optional<std::chrono::milliseconds> handover_pause_;
   std::unique_ptr<DeviceLoop> loop_;  // from construction to destruction
   UniqueFd connection_;               // a directory of the kernel's
   Filesystem* filesystem_ = nullptr;

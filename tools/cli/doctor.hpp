@@ -19,7 +19,7 @@ struct Check {
   // Warn: it works, but not as well as it could. Fail: something does not work.
   enum class Verdict { Ok, Warn, Fail };
   Verdict verdict = Verdict::Ok;
-  std::string what;      // "io_uring"
+  std::string what;      // "passthrough"
   std::string words;     // what was found
   std::string fix = {};  // the one thing to do; empty: nothing, or nothing that can be done here
 

@@ -17,8 +17,7 @@ Result<Json> mount_status(const std::string& path) {
   const ssize_t size = ::getxattr(path.c_str(), "user.sluice.status", value.data(), value.size());
   if (size < 0) {
     int code = errno == EOPNOTSUPP ? ENODATA : errno;
-    // The daemon died while it had our request: the kernel closes descriptors that io_uring uses
-    // shortly after the process has ended.
+    // The daemon died while it had our request, and no keeper holds the mount.
     if (code == ECONNABORTED) code = ENOTCONN;
     return Error(code, "read mount status");
   }
