@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.hpp"
 #include "tests/support/files.hpp"
@@ -99,6 +100,72 @@ TEST_P(RestartTest, FileWithAnOldWriterIsNotMoved) {
   file.reset();
   EXPECT_TRUE(sluice({"move", "--wait", "--to", "b", *mount_ / "big"}).ok());
   EXPECT_TRUE(exists(dir_ / "b/big"));
+}
+
+// `sluice restart` replaces the daemon. Nothing changes for programs.
+class UpgradeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!require_mounts("mount")) return;
+    for (const char* tier : {"a", "b"}) dir_.make_dir(tier);
+    config_ = dir_ / "pool.toml";
+    configure({"a", "b"});
+    mount_ = std::make_unique<Mount>(
+        Pool{{}, dir_.make_dir("state"), dir_.make_dir("mnt"), {"--config", config_}});
+  }
+  void configure(const std::vector<std::string>& tiers) {
+    std::string text = "migrate = false\n" + more_;
+    for (const std::string& tier : tiers)
+      text += "[[tier]]\nname = \"" + tier + "\"\npath = \"" + (dir_ / tier) + "\"\n";
+    write_file(config_, text);
+  }
+  // Restarts, which must fail with this text, and checks that the same daemon goes on.
+  void expect_refusal(const std::string& why) {
+    const pid_t before = mount_->status().at("pid");
+    const CommandResult result = sluice({"restart", mount_->path()});
+    EXPECT_FALSE(result.ok());
+    EXPECT_NE(result.err.find(why), std::string::npos) << result.err;
+    EXPECT_EQ(mount_->status().at("pid"), before);
+    EXPECT_EQ(read_file(*mount_ / "f"), "content");
+  }
+
+  TempDir dir_;
+  std::string config_, more_;
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_F(UpgradeTest, OpenFilesAndAddedTiersComeAlong) {
+  write_file(*mount_ / "f", "content");
+  const UniqueFd file(::open((*mount_ / "f").c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
+  ASSERT_TRUE(sluice({"tier", "add", "c=" + dir_.make_dir("c"), mount_->path()}).ok());
+  const pid_t before = mount_->status().at("pid");
+  const CommandResult result = sluice({"restart", mount_->path()});
+  ASSERT_TRUE(result.ok()) << result.err;
+  EXPECT_NE(result.out.find("requests waited"), std::string::npos) << result.out;
+  const nlohmann::json after = mount_->status();
+  EXPECT_NE(after.at("pid"), before);
+  EXPECT_EQ(after.at("tiers").size(), 3u);
+  EXPECT_EQ(after.at("open_files"), 1);
+  ASSERT_EQ(::write(file.get(), "!", 1), 1);
+  EXPECT_EQ(read_file(*mount_ / "f"), "content!");
+}
+
+TEST_F(UpgradeTest, OptionsOfTheFileAreReadAgain) {
+  write_file(*mount_ / "f", "content");
+  more_ = "log_level = \"debug\"\n";
+  configure({"a", "b"});
+  ASSERT_TRUE(sluice({"restart", mount_->path()}).ok());
+  EXPECT_EQ(read_file(*mount_ / "f"), "content");
+  EXPECT_EQ(sluice({"log-level", mount_->path()}).out, "debug\n");
+}
+
+TEST_F(UpgradeTest, WhatCannotChangeIsRefusedAndTheOldDaemonGoesOn) {
+  write_file(*mount_ / "f", "content");
+  configure({"a"});
+  expect_refusal("the mount has a tier b");
+  more_ = "no_such_option = 1\n";
+  configure({"a", "b"});
+  expect_refusal("no_such_option");
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, testing::Values(SIGTERM, SIGKILL),
