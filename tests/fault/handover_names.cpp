@@ -261,10 +261,16 @@ void list_names(Load& load) {
   }
   while (load.next()) {
     const auto listed = list_slowly(directory, load);
+    std::string wrong;
+    std::size_t missing = 0;
     for (const std::string& name : stable) {
-      Load::expect(listed.count(name) == 1, directory + "/" + name + " is listed " +
-                                                std::to_string(listed.count(name)) + " times");
+      if (listed.count(name) != 1 && wrong.size() < 500)
+        wrong += " " + name + ":" + std::to_string(listed.count(name));
+      missing += !listed.contains(name);
     }
+    Load::expect(wrong.empty(), directory + ", " + std::to_string(listed.size()) +
+                                    " names listed, " + std::to_string(missing) +
+                                    " missing:" + wrong);
     for (const std::string& name : listed) {
       Load::expect(name[0] == '.' || name.starts_with("stable") || name.starts_with("other"),
                    directory + " lists " + name);
@@ -289,8 +295,10 @@ void move_files(Load& load, const std::string& root, const std::vector<std::stri
       const std::string& tier = tiers[load.below(tiers.size())];
       int code = send_to(path, tier);
       // The name may be removed and made again meanwhile, but not each time.
-      for (int tries = 0; code == ENOENT && exists(path) && tries < 20; ++tries)
+      for (int tries = 0; code == ENOENT && exists(path) && tries < 20; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
         code = send_to(path, tier);
+      }
       const bool may_be_gone = code == ENOENT && !exists(path);
       constexpr std::array kFine{0, ENOTDIR, EISDIR, EBUSY, ELOOP};
       Load::expect(may_be_gone || std::ranges::find(kFine, code) != kFine.end(),

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The loads that are other people's programs.
+#include <poll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cstdio>
+#include <csignal>
+#include <memory>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "tests/fault/handover_loads.hpp"
 #include "tests/support/command.hpp"
 #include "tests/support/files.hpp"
@@ -20,9 +25,7 @@ constexpr const char* kWriter = R"(
 import select, sqlite3, sys
 path, me = sys.argv[1], int(sys.argv[2])
 db = sqlite3.connect(path, timeout=120, isolation_level=None)
-db.execute('pragma journal_mode=wal')
 db.execute('pragma synchronous=normal')
-db.execute('create table if not exists t(writer, number, text, unique(writer, number))')
 number = 0
 while not select.select([sys.stdin], [], [], 0)[0]:
     db.execute('begin immediate')
@@ -32,6 +35,14 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     db.execute('commit')
     number += 1
     print(number, flush=True)
+)";
+
+// By one process: SQLite lets nobody wait for a change of the mode.
+constexpr const char* kCreator = R"(
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+db.execute('pragma journal_mode=wal')
+db.execute('create table t(writer, number, text, unique(writer, number))')
 )";
 
 constexpr const char* kChecker = R"(
@@ -65,71 +76,94 @@ class Program {
     }
     ::close(in[0]);
     ::close(out[1]);
-    end_ = in[1];
-    out_ = ::fdopen(out[0], "r");
-  }
-  Program(Program&& from) noexcept = delete;
-  ~Program() {
-    ::close(end_);
-    ::fclose(out_);
+    end_.reset(in[1]);
+    out_.reset(out[0]);
   }
 
-  // The next line; empty at the end of the output.
-  std::string line() {
-    std::array<char, 4000> text{};
-    return std::fgets(text.data(), text.size(), out_) == nullptr ? "" : text.data();
+  int output() const { return out_.get(); }
+  // Some of its output, once there is any; empty at the end.
+  std::string read_some() {
+    std::array<char, 4096> text;
+    const ssize_t got = ::read(out_.get(), text.data(), text.size());
+    return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
   }
-  // Tells it to end. Returns the rest of its output; `status` is that of waitpid(2).
-  std::string end(int& status) {
-    [[maybe_unused]] const ssize_t told = ::write(end_, "\n", 1);
+  // Tells it to end. Returns the rest of its output.
+  std::string end() {
+    [[maybe_unused]] const ssize_t told = ::write(end_.get(), "\n", 1);
     std::string rest;
-    for (std::string next = line(); !next.empty(); next = line()) rest += next;
-    ::waitpid(pid_, &status, 0);
+    for (std::string next = read_some(); !next.empty(); next = read_some()) rest += next;
     return rest;
+  }
+  // Waits for its end. False if it failed.
+  bool succeeded() const {
+    int status = 0;
+    return ::waitpid(pid_, &status, 0) == pid_ && status == 0;
   }
 
  private:
   pid_t pid_ = 0;
-  int end_ = -1;
-  FILE* out_ = nullptr;
+  UniqueFd end_, out_;
+};
+
+// A writer of the database, and what is known of it.
+class Writer {
+ public:
+  Writer(const std::string& path, int number)
+      : program_({"python3", "-c", kWriter, path, std::to_string(number)}) {}
+
+  int output() const { return program_.output(); }
+  long rows() const { return rows_; }
+  // Takes what it wrote. Throws if that is not the number of its next row.
+  void take() {
+    const std::string text = program_.read_some();
+    Load::expect(!text.empty(), "sqlite: a writer ended");
+    take(text);
+  }
+  void end() {
+    take(program_.end());
+    Load::expect(program_.succeeded() && unread_.empty(), "sqlite: a writer failed: " + unread_);
+  }
+
+ private:
+  void take(const std::string& text) {
+    unread_ += text;
+    for (std::size_t end = 0; (end = unread_.find('\n')) != std::string::npos;) {
+      const bool is_next = unread_.substr(0, end) == std::to_string(rows_ + 1);
+      Load::expect(is_next, "sqlite: " + unread_ + (is_next ? "" : program_.end()));
+      unread_.erase(0, end + 1);
+      ++rows_;
+    }
+  }
+
+  Program program_;
+  long rows_ = 0;
+  std::string unread_;
 };
 
 }  // namespace
 
 void use_sqlite(Load& load) {
   constexpr int kWriters = 4;
+  std::signal(SIGPIPE, SIG_IGN);  // a writer may have ended
   const std::string path = load.directory + "/db";
-  std::vector<std::unique_ptr<Program>> writers;
-  std::vector<long> rows(kWriters, 0);
+  const CommandResult created = run_command({"python3", "-c", kCreator, path});
+  Load::expect(created.ok(), "sqlite: " + created.err);
+  std::vector<std::unique_ptr<Writer>> writers;
+  std::vector<pollfd> outputs;
   for (int i = 0; i < kWriters; ++i) {
-    writers.push_back(std::make_unique<Program>(
-        std::vector<std::string>{"python3", "-c", kWriter, path, std::to_string(i)}));
+    writers.push_back(std::make_unique<Writer>(path, i));
+    outputs.push_back({writers.back()->output(), POLLIN, 0});
   }
-  const auto take = [&](std::size_t writer, const std::string& text) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      const bool is_next = line == std::to_string(rows[writer] + 1);
-      Load::expect(is_next, "sqlite: " + line);
-      ++rows[writer];
-    }
-  };
   while (load.next()) {
+    ::poll(outputs.data(), outputs.size(), -1);
     for (std::size_t i = 0; i < writers.size(); ++i) {
-      const std::string line = writers[i]->line();
-      Load::expect(!line.empty(), "sqlite: a writer ended");
-      if (line == "Traceback (most recent call last):\n") {
-        int status = 0;
-        Load::expect(false, "sqlite: " + writers[i]->end(status));
-      }
-      take(i, line);
+      if (outputs[i].revents != 0) writers[i]->take();
     }
   }
   std::vector<std::string> check{"python3", "-c", kChecker, path};
-  for (std::size_t i = 0; i < writers.size(); ++i) {
-    int status = 0;
-    take(i, writers[i]->end(status));
-    Load::expect(status == 0, "sqlite: a writer failed");
-    check.push_back(std::to_string(rows[i]));
+  for (const auto& writer : writers) {
+    writer->end();
+    check.push_back(std::to_string(writer->rows()));
   }
   const CommandResult result = run_command(check);
   Load::expect(result.ok(), "sqlite: " + result.err);
