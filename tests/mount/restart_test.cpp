@@ -116,7 +116,7 @@ class UpgradeTest : public testing::Test {
   void configure(const std::vector<std::string>& tiers) {
     std::string text = "migrate = false\n" + more_;
     for (const std::string& tier : tiers)
-      text += "[[tier]]\nname = \"" + tier + "\"\npath = \"" + (dir_ / tier) + "\"\n";
+      text += "[[tier]]\nname = \"" + tier + "\"\npath = \"" + (dir_ / tier) + "\"\n" + each_tier_;
     write_file(config_, text);
   }
   // Restarts, which must fail with this text, and checks that the same daemon goes on.
@@ -130,7 +130,7 @@ class UpgradeTest : public testing::Test {
   }
 
   TempDir dir_;
-  std::string config_, more_;
+  std::string config_, more_, each_tier_;
   std::unique_ptr<Mount> mount_;
 };
 
@@ -152,11 +152,11 @@ TEST_F(UpgradeTest, OpenFilesAndAddedTiersComeAlong) {
 
 TEST_F(UpgradeTest, OptionsOfTheFileAreReadAgain) {
   write_file(*mount_ / "f", "content");
-  more_ = "log_level = \"debug\"\n";
+  each_tier_ = "capacity = \"50MiB\"\n";
   configure({"a", "b"});
   ASSERT_TRUE(sluice({"restart", mount_->path()}).ok());
   EXPECT_EQ(read_file(*mount_ / "f"), "content");
-  EXPECT_EQ(sluice({"log-level", mount_->path()}).out, "debug\n");
+  EXPECT_EQ(mount_->status().at("tiers").at(0).at("capacity"), 50 << 20);
 }
 
 TEST_F(UpgradeTest, WhatCannotChangeIsRefusedAndTheOldDaemonGoesOn) {
