@@ -40,8 +40,9 @@ inline auto tree_cases() {
 
 class TreeStage {
  public:
-  explicit TreeStage(std::vector<std::string> flags = {},
-                     FaultShim::Afterwards afterwards = FaultShim::Afterwards::DeadMount)
+  explicit TreeStage(
+      std::vector<std::string> flags = {},
+      [[maybe_unused]] FaultShim::Afterwards afterwards = FaultShim::Afterwards::DeadMount)
       : stage_(base_.path()), pool_(stage_.pool()) {
     pool_.flags = std::move(flags);
 #ifndef __SANITIZE_THREAD__  // its runtime must be loaded before the shim
