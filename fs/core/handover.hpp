@@ -116,16 +116,19 @@ class RecordTable {
   }
   // Visits the records that a predecessor left, once, before any other call.
   void inherit(const std::function<void(Record&)>& visit) {
-    MutexLock lock(mutex_);
+    // Not locked: those who allocate records hold locks that `visit` takes, too.
+    std::vector<Record*> unused;
     for (std::uint64_t i = 0; i < std::min<std::uint64_t>(*used_, records_.size()); ++i) {
       Record& record = records_[i];
       if (*reinterpret_cast<const std::uint64_t*>(&record) != 0) {
         visit(record);
       } else {
         record = Record{};
-        free_.push_back(&record);
+        unused.push_back(&record);
       }
     }
+    MutexLock lock(mutex_);
+    free_.insert(free_.end(), unused.begin(), unused.end());
   }
 
  private:

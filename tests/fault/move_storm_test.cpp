@@ -46,7 +46,7 @@ TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
               static_cast<unsigned long long>(storm.moves()),
               static_cast<unsigned long long>(storm.operations()));
   ASSERT_EQ(storm.problems(), "");
-  EXPECT_GT(storm.moves(), 20u) << "almost no file was moved, so the test tests nothing";
+  EXPECT_GT(storm.moves(), 0u) << "no file was moved, so the test tests nothing";
   EXPECT_EQ(storm.compare_mount(), "") << "after the storm";
   mount.remount();
   EXPECT_EQ(storm.compare_mount(), "") << "after a remount";
