@@ -73,15 +73,13 @@ class Daemon {
     start_reports();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
-    if (keeper_ != nullptr) keeper_->listen([this] { session_->hand_over(); });
+    if (keeper_ != nullptr) keeper_->listen([this] { hand_over(); });
     const Session::End end = session_->run();
-    if (keeper_ != nullptr) keeper_->stop_listening();
     if (end == Session::End::HandedOver) {
-      log::get().info("hands over to a new daemon: mountpoint={}", options_.mountpoint);
-      leave_if_busy();
       gpu_->end_rings(ESTALE);
-      return kHandedOver;
+      leave("handed over to a new daemon");
     }
+    if (keeper_ != nullptr) keeper_->stop_listening();
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
     metrics_.reset();
@@ -102,14 +100,23 @@ class Daemon {
     if (keeper_ != nullptr) start_ = keeper_->take_start();
   }
 
-  // Requests that take long, like spilling a large file, would delay the successor. It repeats
-  // them, as after a crash.
-  void leave_if_busy() {
-    constexpr std::chrono::milliseconds kLongest{500};
-    if (session_->wait_for_answers(kLongest)) return;
+  // Runs beside serve(), which ends the process unless requests take long, like spilling a large
+  // file. The successor repeats those, as after a crash.
+  void hand_over() {
+    // Ending moves may take long, too, but requests are served meanwhile.
+    filesystem_->migration()->mover().stop(seconds(2));
+    session_->hand_over();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    leave("leaves running requests to a new daemon");
+  }
+
+  // Without closing the database and the tiers: a new daemon is waiting, and a crash is no
+  // different.
+  [[noreturn]] void leave(const char* message) {
+    const MutexLock lock(leaving_);  // never unlocked: one of two threads leaves
     if (const auto flushed = filesystem_->flush(); !flushed)
       log::get().warn("the last access counts are lost: why={}", flushed.error().text());
-    log::get().info("leaves running requests to the new daemon");
+    log::get().info("{}: mountpoint={}", message, options_.mountpoint);
     ::_exit(kHandedOver);
   }
 
@@ -332,6 +339,7 @@ class Daemon {
     }
   }
 
+  Mutex leaving_;
   MountOptions options_;
   KeeperLink* const keeper_;  // may be null
   KeeperLink::Start start_;

@@ -60,9 +60,15 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const 
   }
 }
 
-Mover::~Mover() {
+Mover::~Mover() { stop(milliseconds(0)); }
+
+void Mover::stop(milliseconds longest) {
   for (auto& thread : threads_) thread.request_stop();
   wake_.notify_all();
+  const auto deadline = steady_clock::now() + longest;
+  const MutexLock lock(mutex_);
+  while (!under_way_.empty() && idle_.wait_until(mutex_, deadline)) {
+  }
 }
 
 void Mover::add(std::vector<Move> moves, Where where, const Report& report) {

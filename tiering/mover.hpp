@@ -79,6 +79,9 @@ class Mover {
         const Clock& clock = real_clock());
   ~Mover();  // cancels the running moves
 
+  // Cancels the running moves, starts no others, and waits for them, but not longer than that.
+  void stop(std::chrono::milliseconds longest);
+
   // Queues moves in the given order, before or behind all others. A file's new move replaces one
   // that is still queued. The mover's threads call `report`, if there is one.
   enum class Where { Front, Back };

@@ -15,7 +15,6 @@
 #include <chrono>
 #include <cstring>
 #include <string_view>
-#include <tuple>
 
 namespace sluice {
 
@@ -26,12 +25,8 @@ namespace {
 constexpr std::size_t kBuffer = 32 << 10;
 constexpr int kMostRounds = 8;
 constexpr off_t kLarge = 128 << 10;  // st_size of a directory with some thousand names
-// How long an unfinished listing delays moves after its last call: a program may work on each name
-// for some time.
-constexpr std::chrono::seconds kListingLasts{60};
 
-// One getdents64. Calls `found(name, type, next)` for each entry; false at the end of the
-// directory.
+// One getdents64. Calls `found(name, type)` for each entry; false at the end of the directory.
 template <typename Found>
 Result<bool> read_some(int fd, Found found) {
   struct Entry {
@@ -46,7 +41,7 @@ Result<bool> read_some(int fd, Found found) {
   if (got < 0) return Error::last("read directory");
   for (long at = 0; at < got;) {
     const auto* entry = reinterpret_cast<const Entry*>(buffer.data() + at);
-    found(entry->name, entry->type, static_cast<off_t>(entry->next));
+    found(entry->name, entry->type);
     at += entry->size;
   }
   return got > 0;
@@ -61,7 +56,7 @@ struct Stamp {
   bool operator==(const Stamp&) const = default;
 };
 
-// The position of a name in a merged listing: a hash, but "." and ".." are first. Successors rely
+// The position of a name in a listing: a hash, but "." and ".." are first. Successors rely
 // on it, so it must not change. Fits off_t.
 std::uint64_t position_of(std::string_view name) {
   if (name == ".") return 0;
@@ -143,28 +138,6 @@ struct DirectoryNames {
   }
 };
 
-DirectoryStream::DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory,
-                                 Mode mode)
-    : tree_(tree), namespace_(names), directory_(std::move(directory)), mode_(mode) {
-  if (mode == Mode{}) return;
-  MutexLock lock(mutex_);
-  set_listing(true);
-}
-
-DirectoryStream::~DirectoryStream() {
-  MutexLock lock(mutex_);
-  set_listing(false);
-}
-
-void DirectoryStream::set_listing(bool listing) {
-  if (listing) {
-    const auto until = std::chrono::steady_clock::now().time_since_epoch() + kListingLasts;
-    directory_->listings.until = std::chrono::nanoseconds(until).count();
-  }
-  if (std::exchange(listing_, listing) != listing)
-    directory_->listings.count.fetch_add(listing ? 1 : -1);
-}
-
 bool DirectoryStream::may_take_long() {
   if (size_ == Size::Unknown) {
     const auto copies = tree_.open_copies(directory_);
@@ -178,78 +151,52 @@ bool DirectoryStream::may_take_long() {
   return size_ == Size::Large;
 }
 
-// Opens the copies that are listed in this mode, and reads the names of a merged listing.
-Result<void> DirectoryStream::open_anew(Mode mode) {
-  loaded_ = false;
-  auto open = SLUICE_TRY(tree_.open_copies(directory_));
-  complete_ = open.complete;
-  items_.clear();
-  names_ = nullptr;
-  at_ = 0;
-  position_ = 0;
-  single_.reset();
-  const auto slot = [](const OpenCopy& copy) {
-    return static_cast<std::uint8_t>(copy.tier->member().slot);
-  };
-  if (mode.kind == Mode::Kind::OneTier) {
-    std::erase_if(open.reachable, [&](const OpenCopy& copy) { return slot(copy) != mode.slot; });
-    if (open.reachable.empty())
-      return Error(EIO, "the copy of the directory that was being listed is gone");
-  }
-  copies_ = std::move(open.reachable);
-  if (copies_.size() == 1 && mode.kind != Mode::Kind::Merged) {
-    single_.reset(::openat(copies_[0].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!single_) return Error::last("open directory");
-    mode_ = Mode{Mode::Kind::OneTier, slot(copies_[0])};
-  } else {
-    SLUICE_TRY(load_merged());
-    mode_ = Mode{Mode::Kind::Merged};
-  }
-  loaded_ = true;
-  return {};
-}
-
+// Goes to `offset`. Reads the names if nothing was read yet, and anew for offset 0.
 Result<void> DirectoryStream::load(off_t offset) {
-  if (!loaded_ || offset == 0) SLUICE_TRY(open_anew(offset == 0 ? Mode{} : mode_.load()));
-  if (offset == position_) return {};
-  if (!single_) {
-    at_ = names_->find(offset);
-  } else {
-    items_.clear();
+  if (!names_ || offset == 0) {
+    // Moves wait meanwhile: a file that moved to a tier that is not read would be missing.
+    struct Listing {
+      explicit Listing(std::atomic<int>& running) : count(running) { ++count; }
+      ~Listing() { --count; }
+      std::atomic<int>& count;
+    };
+    const Listing listing(directory_->listings);
+    names_ = nullptr;
+    SLUICE_TRY(read_copies());
     at_ = 0;
-    if (::lseek(single_.get(), offset, SEEK_SET) < 0) return Error::last("seek directory");
+    position_ = 0;
   }
+  if (offset == position_) return {};
+  at_ = names_->find(offset);
   position_ = offset;
   return {};
 }
 
-Result<void> DirectoryStream::load_merged() {
+// Opens the directory's copies and reads their names, unless another stream has the same ones.
+Result<void> DirectoryStream::read_copies() {
+  auto open = SLUICE_TRY(tree_.open_copies(directory_));
+  complete_ = open.complete;
+  copies_ = std::move(open.reachable);
   auto names = std::make_shared<DirectoryNames>();
   for (const auto& copy : copies_)
     names->stamps.push_back(SLUICE_TRY(stamp_of(copy.tier->index(), copy.get())));
+  std::shared_ptr<const DirectoryNames> shared;
   {
     Inode::Locked state(*directory_);
-    names_ = state->directory.listed_names.lock();
+    shared = state->directory.listed_names.lock();
   }
-  if (names_ && names_->stamps == names->stamps) return {};
-  const bool is_shared = names->can_be_shared();
+  if (shared && shared->stamps == names->stamps) {
+    names_ = std::move(shared);
+    return {};
+  }
+  const bool can_be_shared = names->can_be_shared();
   SLUICE_TRY(read_names(*names));
   names->text.shrink_to_fit();
   names->entries.shrink_to_fit();
   names_ = std::move(names);
   Inode::Locked state(*directory_);
-  if (is_shared) state->directory.listed_names = names_;
+  if (can_be_shared) state->directory.listed_names = names_;
   return {};
-}
-
-std::size_t DirectoryStream::count() const {
-  return names_ ? names_->entries.size() : items_.size();
-}
-
-DirectoryStream::Raw DirectoryStream::item() const {
-  if (!names_) return items_[at_];
-  const DirectoryNames::Entry& entry = names_->entries[at_];
-  return {names_->name(entry), entry.type, names_->next_offset(at_), entry.tier};
 }
 
 Result<void> DirectoryStream::read_names(DirectoryNames& names) {
@@ -259,9 +206,7 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
     const UniqueFd fd(::openat(copies_[i].get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return Error::last("open directory");
     const TierIndex tier = copies_[i].tier->index();
-    const auto add = [&](const char* name, unsigned char type, off_t) {
-      names.add(name, type, tier);
-    };
+    const auto add = [&](const char* name, unsigned char type) { names.add(name, type, tier); };
     while (SLUICE_TRY(read_some(fd.get(), add))) {
     }
     if (i + 1 < copies_.size()) continue;
@@ -277,56 +222,41 @@ Result<void> DirectoryStream::read_names(DirectoryNames& names) {
   return {};
 }
 
-// Whether there is an item(); reads the next items of the only copy if necessary.
-Result<bool> DirectoryStream::more() {
-  if (at_ < count()) return true;
-  if (!single_) return false;
-  items_.clear();
-  at_ = 0;
-  std::vector<Raw> items;
-  const TierIndex tier = copies_[0].tier->index();
-  auto read = read_some(single_.get(), [&](const char* name, unsigned char type, off_t next) {
-    items.push_back({name, type, next, tier});
-  });
-  items_ = std::move(items);
-  return read;
-}
-
-std::uint64_t DirectoryStream::number_of(const Raw& raw) {
-  if (raw.name == ".") return to_number(directory_->id());
-  if (raw.name == "..") {
+std::uint64_t DirectoryStream::number_of(const char* name, TierIndex tier) {
+  if (name == std::string_view(".")) return to_number(directory_->id());
+  if (name == std::string_view("..")) {
     Inode::Locked state(*directory_);
     return to_number(state->name.parent);
   }
   for (const auto& copy : copies_) {
-    if (copy.tier->index() != raw.tier) continue;
-    if (const auto identity = copy.tier->identity_of(copy.get(), raw.name.c_str()))
+    if (copy.tier->index() != tier) continue;
+    if (const auto identity = copy.tier->identity_of(copy.get(), name))
       return to_number(identity->id);
   }
   // It was deleted or moved to another tier after its name was read.
   const auto now = tree_.open_copies(directory_);
-  const auto found = now ? tree_.locate(*now, raw.name.c_str(), NamesLock::Free) : now.error();
+  const auto found = now ? tree_.locate(*now, name, NamesLock::Free) : now.error();
   return found && !found->empty() ? to_number((*found)[0].identity.id) : 0;
 }
 
 Result<void> DirectoryStream::read(off_t offset, Numbers numbers,
                                    const std::function<bool(const Item&)>& take) {
   MutexLock lock(mutex_);
-  set_listing(true);
   SLUICE_TRY(load(offset));
-  while (SLUICE_TRY(more())) {
-    const Raw raw = item();
-    const bool hidden = directory_->id() == kRootId && raw.name == kPrivateDirectory;
+  for (; at_ < names_->entries.size(); ++at_) {
+    const DirectoryNames::Entry& entry = names_->entries[at_];
+    const std::string_view name = names_->name(entry);
+    const off_t next = names_->next_offset(at_);
+    const bool hidden = directory_->id() == kRootId && name == kPrivateDirectory;
     if (!hidden) {
-      const bool own = raw.name == "." || raw.name == "..";
-      const std::uint64_t number = numbers == Numbers::Wanted || own ? number_of(raw) : 1;
+      const bool own = name == "." || name == "..";
+      const std::uint64_t number =
+          numbers == Numbers::Wanted || own ? number_of(name.data(), entry.tier) : 1;
       // 0: it was deleted after its name was read.
-      if (number != 0 && !take({raw.name, raw.type, raw.next, number})) return {};
+      if (number != 0 && !take({name.data(), entry.type, next, number})) return {};
     }
-    position_ = raw.next;
-    ++at_;
+    position_ = next;
   }
-  set_listing(false);
   if (!complete_) return Error(EIO, "part of the directory is on a tier that is offline");
   return {};
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// A DirectoryStream lists one open directory. A directory with one copy is read piece by piece,
-// with the offsets of its tier. A directory with several copies is read completely by the first
-// call, and each name is listed once, for the fastest tier that has it. Reading from offset 0
-// starts again with the current names.
+// A DirectoryStream lists one open directory. The first call reads the names of all its copies, and
+// each name is listed once, for the fastest tier that has it. Reading from offset 0 starts again
+// with the current names.
 //
-// The names of several copies are ordered by a hash, and the hash is the offset. So a listing can
-// be continued at any offset by another stream that has read the names anew, in this daemon or in
-// its successor: each name that was there all the time is listed exactly once. (If two names have
-// the same hash, a listing that is continued between them lists the first one again.)
+// The names are ordered by a hash, and the hash is the offset. So a listing can be continued at any
+// offset by another stream that has read the names anew, in this daemon or in its successor, and
+// also where the kernel has listed the names before that offset from its cache: each name that was
+// there all the time is listed exactly once. (If two names have the same hash, a listing that is
+// continued between them lists the first one again.)
 //
 // Streams of the same directory share the names that were read completely, as long as the directory
 // does not change: a user may have hundreds of listings of a large directory open.
@@ -31,24 +31,8 @@
 
 namespace sluice {
 
-// What the offsets of a listing mean. Plain data: it is handed over to a successor, which continues
-// the listing.
-struct alignas(2) ListingMode {  // so that it can be an atomic
-  enum class Kind : std::uint8_t {
-    Undecided,  // nothing was read
-    OneTier,    // offsets of one tier: the directory had one copy when the listing began
-    Merged,     // hashes of the names
-  };
-  Kind kind = Kind::Undecided;
-  std::uint8_t slot = 0;  // of that tier
-
-  bool operator==(const ListingMode&) const = default;
-};
-
 class DirectoryStream {
  public:
-  using Mode = ListingMode;
-
   struct Item {
     std::string name;
     unsigned char type;  // DT_*
@@ -59,19 +43,13 @@ class DirectoryStream {
   // Whether the items need inode_number. readdirplus does not: it looks each name up anyway.
   enum class Numbers { Wanted, NotWanted };
 
-  // `mode` is that of the stream whose listing is continued.
-  DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory, Mode mode = {});
-  ~DirectoryStream();
-  DirectoryStream(const DirectoryStream&) = delete;
-  DirectoryStream& operator=(const DirectoryStream&) = delete;
+  DirectoryStream(DirectoryTree& tree, Namespace& names, InodePtr directory)
+      : tree_(tree), namespace_(names), directory_(std::move(directory)) {}
 
   InodeId directory() const { return directory_->id(); }
-  // Changes only in read().
-  Mode mode() const { return mode_; }
 
   // Whether the directory is so large that read() should not run in a thread that takes requests
-  // from the kernel. The first read of a directory with several copies reads all names, and looking
-  // up names may wait for a disk.
+  // from the kernel. The first read reads all names, and looking up names may wait for a disk.
   bool may_take_long();
 
   // Calls `take` with the items from `offset` on, until it returns false or there are no more. An
@@ -81,43 +59,24 @@ class DirectoryStream {
   Result<void> read(off_t offset, Numbers numbers, const std::function<bool(const Item&)>& take);
 
  private:
-  struct Raw {
-    std::string name;
-    unsigned char type;
-    off_t next;
-    TierIndex tier;  // the tier that has it
-  };
-
   Result<void> load(off_t offset) REQUIRES(mutex_);
-  Result<void> open_anew(Mode mode) REQUIRES(mutex_);
-  Result<bool> more() REQUIRES(mutex_);
-  Result<void> load_merged() REQUIRES(mutex_);
+  Result<void> read_copies() REQUIRES(mutex_);
   Result<void> read_names(DirectoryNames& names) REQUIRES(mutex_);
-  Raw item() const REQUIRES(mutex_);
-  std::size_t count() const REQUIRES(mutex_);
-  std::uint64_t number_of(const Raw& raw) REQUIRES(mutex_);
-  // Delays moves while a listing that takes several calls is running: it would miss a file that
-  // moves to a tier that it does not read.
-  void set_listing(bool listing) REQUIRES(mutex_);
+  std::uint64_t number_of(const char* name, TierIndex tier) REQUIRES(mutex_);
 
   DirectoryTree& tree_;
   Namespace& namespace_;
   const InodePtr directory_;
   Mutex mutex_;
-  bool loaded_ GUARDED_BY(mutex_) = false;
-  bool listing_ GUARDED_BY(mutex_) = false;
   bool complete_ GUARDED_BY(mutex_) = true;
   // Determined by may_take_long(). Atomic, because may_take_long() must not wait for a thread in
   // read().
   enum class Size { Unknown, Small, Large };
   std::atomic<Size> size_{Size::Unknown};
-  std::atomic<Mode> mode_;                           // atomic, so that mode() need not wait, either
-  std::vector<OpenCopy> copies_ GUARDED_BY(mutex_);  // those that are read
-  UniqueFd single_ GUARDED_BY(mutex_);  // OneTier: that copy, opened for this stream's position
-  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // Merged
-  std::vector<Raw> items_ GUARDED_BY(mutex_);  // OneTier: from the last getdents64
-  std::size_t at_ GUARDED_BY(mutex_) = 0;
-  off_t position_ GUARDED_BY(mutex_) = 0;  // the offset of item()
+  std::vector<OpenCopy> copies_ GUARDED_BY(mutex_);
+  std::shared_ptr<const DirectoryNames> names_ GUARDED_BY(mutex_);  // null: nothing is read yet
+  std::size_t at_ GUARDED_BY(mutex_) = 0;                           // the next one of names_
+  off_t position_ GUARDED_BY(mutex_) = 0;                           // its offset
 };
 
 namespace detail {

@@ -314,12 +314,7 @@ class Inode {
     std::atomic<std::uint64_t> gpu_bytes{0};
     std::atomic<pid_t> last_opener{0};  // tells a walk over many files from use; a guess
   } accesses;
-  // Listings of this directory that are running, and until when they can delay a move, in
-  // nanoseconds of the monotonic clock.
-  struct Listings {
-    std::atomic<int> count{0};
-    std::atomic<std::int64_t> until{0};
-  } listings;
+  std::atomic<int> listings{0};  // of this directory that are reading its names
   // chattr +a, as of the last open for writing or change of flags. A hint: the tier's filesystem
   // enforces the flag.
   std::atomic<bool> append_only{false};

@@ -332,10 +332,9 @@ Result<void> Names::sync_directory(InodeId id) {
   return {};
 }
 
-Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id,
-                                                               DirectoryStream::Mode mode) {
+Result<std::unique_ptr<DirectoryStream>> Names::open_directory(InodeId id) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(id));
-  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory, mode);
+  return std::make_unique<DirectoryStream>(parts_.tree, parts_.names, directory);
 }
 
 }  // namespace sluice

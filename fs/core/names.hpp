@@ -67,9 +67,7 @@ class Names {
   Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
                       unsigned flags);
   Result<std::string> readlink(InodeId id);
-  // `mode`: see DirectoryStream; for a listing that is continued.
-  Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id,
-                                                          DirectoryStream::Mode mode = {});
+  Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
   Result<void> sync_directory(InodeId id);
 
   // A file to be made. An empty name means that it gets none.

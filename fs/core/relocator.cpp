@@ -58,14 +58,13 @@ Lease take_lease(int fd) {
   return ::fcntl(fd, F_SETLEASE, F_RDLCK) < 0 ? Lease::Refused : Lease::Granted;
 }
 
-// Waits until nobody lists the directory, because a listing could miss a file that changes tiers.
+// Waits until nobody reads the names of the directory, because a listing could miss a file that
+// changes tiers.
 bool wait_for_listings(const InodePtr& directory) {
-  const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
-  const std::int64_t deadline =
-      now() + std::chrono::duration_cast<std::chrono::nanoseconds>(kLongestListing).count();
-  while (directory->listings.count.load() > 0 && directory->listings.until.load() > now()) {
-    if (now() > deadline) return false;
-    std::this_thread::sleep_for(milliseconds(10));
+  const auto deadline = std::chrono::steady_clock::now() + kLongestListing;
+  while (directory->listings.load() > 0) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(milliseconds(1));
   }
   return true;
 }

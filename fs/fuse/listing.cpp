@@ -45,7 +45,7 @@ std::shared_ptr<DirectoryStream> stream_of(fuse_req_t request, fuse_ino_t inode,
   if (auto stream = s.directories().find(handle)) return stream;
   const auto open = s.open_handles().find(OpenId::from_wire(handle));
   if (!open || !open->is_directory) return nullptr;
-  auto stream = s.filesystem().names().open_directory(InodeId{inode}, open->listing);
+  auto stream = s.filesystem().names().open_directory(InodeId{inode});
   return stream ? s.directories().add(handle, *std::move(stream)) : nullptr;
 } catch (const std::bad_alloc&) {
   return nullptr;
@@ -65,10 +65,8 @@ struct Listing {
 // Answers one readdir, in another thread if it may take long.
 template <typename List>
 void answer_listing(fuse_req_t request, const std::shared_ptr<DirectoryStream>& stream,
-                    std::uint64_t handle, List list) noexcept {
-  const auto reply = [request, stream, handle](const Result<Listing>& out) {
-    // A successor that continues the listing must know what the offsets mean.
-    session(request).open_handles().set_listing(OpenId::from_wire(handle), stream->mode());
+                    List list) noexcept {
+  const auto reply = [request](const Result<Listing>& out) {
     fuse_reply_buf(request, out->bytes.get(), out->used);
   };
   bool slowly = false;
@@ -88,7 +86,7 @@ void ll_readdir(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t of
                 fuse_file_info* info) {
   session(request).count(FUSE_READDIR);
   const auto stream = stream_of(request, inode, info->fh);
-  answer_listing(request, stream, info->fh, [request, stream, size, offset]() -> Result<Listing> {
+  answer_listing(request, stream, [request, stream, size, offset]() -> Result<Listing> {
     Listing out(size);
     const auto take = [&](const DirectoryStream::Item& item) {
       struct stat st {};
@@ -112,33 +110,30 @@ void ll_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
                     fuse_file_info* info) {
   Filesystem& fs = filesystem(request, FUSE_READDIRPLUS);
   const auto stream = stream_of(request, inode, info->fh);
-  answer_listing(
-      request, stream, info->fh, [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
-        Listing out(size);
-        const auto take = [&](const DirectoryStream::Item& item) {
-          const char* name = item.name.c_str();
-          // Check the size first: a name that does not fit must not be counted as looked up.
-          if (fuse_add_direntry_plus(request, nullptr, 0, name, nullptr, 0) > out.left())
-            return false;
-          fuse_entry_param entry{};
-          if (item.name != "." && item.name != "..") {
-            const auto found = fs.names().lookup(InodeId{inode}, name);
-            if (found && found->id == InodeId{}) return true;  // deleted meanwhile
-            if (found) entry = to_wire(*found);
-          }
-          if (entry.ino == 0) {
-            entry.attr.st_ino = item.inode_number;
-            entry.attr.st_mode = static_cast<mode_t>(item.type) << 12;
-          }
-          out.used +=
-              fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
-          return true;
-        };
-        if (!stream) return Error(EBADF, "readdir");
-        const auto read = stream->read(offset, DirectoryStream::Numbers::NotWanted, take);
-        if (!read && out.used == 0) return read.error();
-        return out;
-      });
+  answer_listing(request, stream, [request, &fs, stream, inode, size, offset]() -> Result<Listing> {
+    Listing out(size);
+    const auto take = [&](const DirectoryStream::Item& item) {
+      const char* name = item.name.c_str();
+      // Check the size first: a name that does not fit must not be counted as looked up.
+      if (fuse_add_direntry_plus(request, nullptr, 0, name, nullptr, 0) > out.left()) return false;
+      fuse_entry_param entry{};
+      if (item.name != "." && item.name != "..") {
+        const auto found = fs.names().lookup(InodeId{inode}, name);
+        if (found && found->id == InodeId{}) return true;  // deleted meanwhile
+        if (found) entry = to_wire(*found);
+      }
+      if (entry.ino == 0) {
+        entry.attr.st_ino = item.inode_number;
+        entry.attr.st_mode = static_cast<mode_t>(item.type) << 12;
+      }
+      out.used += fuse_add_direntry_plus(request, out.end(), out.left(), name, &entry, item.next);
+      return true;
+    };
+    if (!stream) return Error(EBADF, "readdir");
+    const auto read = stream->read(offset, DirectoryStream::Numbers::NotWanted, take);
+    if (!read && out.used == 0) return read.error();
+    return out;
+  });
 }
 
 void ll_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {

@@ -11,24 +11,6 @@ namespace {
 constexpr unsigned kIndexBits = 24;
 constexpr unsigned kCountsPerDaemon = 26;  // bits
 
-// In the flags of a directory: how it is listed. 0: undecided, kMerged, or the tier's slot.
-constexpr unsigned kListingShift = 24;
-constexpr std::uint32_t kMerged = 31;
-
-std::uint32_t to_flags(ListingMode listing) {
-  const std::uint32_t how = listing.kind == ListingMode::Kind::Merged    ? kMerged
-                            : listing.kind == ListingMode::Kind::OneTier ? listing.slot
-                                                                         : 0;
-  return OpenRecord::kDirectory | how << kListingShift;
-}
-
-ListingMode listing_of(std::uint32_t flags) {
-  const std::uint32_t how = flags >> kListingShift & kMerged;
-  if (how == 0) return {};
-  if (how == kMerged) return {ListingMode::Kind::Merged};
-  return {ListingMode::Kind::OneTier, static_cast<std::uint8_t>(how)};
-}
-
 OpenHandles::Open to_open(const OpenRecord& record) {
   OpenHandles::Open out;
   out.inode = InodeId{record.inode};
@@ -36,11 +18,7 @@ OpenHandles::Open to_open(const OpenRecord& record) {
   out.direct = (record.flags & OpenRecord::kDirectIo) != 0;
   out.backing_id = record.backing_id;
   const std::uint32_t own = OpenRecord::kDirectory | OpenRecord::kDirectIo;
-  if (out.is_directory) {
-    out.listing = listing_of(record.flags);
-  } else {
-    out.flags = static_cast<int>(record.flags & ~own);
-  }
+  out.flags = static_cast<int>(record.flags & ~own);
   return out;
 }
 
@@ -62,9 +40,9 @@ Result<OpenId> OpenHandles::add(const Open& open) {
   record->inode = to_number(open.inode);
   record->request = current_request();
   record->backing_id = open.backing_id;
-  record->flags = open.is_directory ? to_flags(open.listing)
-                                    : static_cast<std::uint32_t>(open.flags) &
-                                          ~OpenRecord::kDirectory & ~OpenRecord::kDirectIo;
+  record->flags =
+      static_cast<std::uint32_t>(open.flags) & ~OpenRecord::kDirectory & ~OpenRecord::kDirectIo;
+  if (open.is_directory) record->flags |= OpenRecord::kDirectory;
   if (open.direct) record->flags |= OpenRecord::kDirectIo;
   publish(record->handle, id.to_wire());
   return id;
@@ -86,11 +64,6 @@ std::optional<OpenHandles::Open> OpenHandles::find(OpenId id) const {
   return record == nullptr ? std::nullopt : std::optional(to_open(*record));
 }
 
-void OpenHandles::set_listing(OpenId id, ListingMode listing) {
-  OpenRecord* record = record_of(id);
-  if (record != nullptr) record->flags = to_flags(listing);
-}
-
 std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_current_request() const {
   if (!is_repeated()) return std::nullopt;
   MutexLock lock(mutex_);
@@ -99,13 +72,13 @@ std::optional<std::pair<OpenId, OpenHandles::Open>> OpenHandles::of_current_requ
   return std::pair(OpenId::from_wire(found->second->handle), to_open(*found->second));
 }
 
-void OpenHandles::inherit(const std::function<void(OpenId, const Open&)>& visit) {
+void OpenHandles::inherit(const std::function<void(const Open&)>& visit) {
   handover_.opens().inherit([&](OpenRecord& record) {
     {
       MutexLock lock(mutex_);
       inherited_[record.request] = &record;
     }
-    visit(OpenId::from_wire(record.handle), to_open(record));
+    visit(to_open(record));
   });
 }
 

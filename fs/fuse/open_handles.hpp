@@ -14,7 +14,6 @@
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
-#include "fs/core/directory_stream.hpp"
 #include "fs/core/handover.hpp"
 #include "fs/gpu/open_id.hpp"
 
@@ -30,20 +29,17 @@ class OpenHandles {
     std::int32_t backing_id = 0;  // see Opened
     bool direct = false;          // see Opened
     bool is_directory = false;
-    ListingMode listing = {};  // of a directory
   };
   // Records that the current request opens `open`. ENFILE if there are too many.
   Result<OpenId> add(const Open& open);
   void remove(OpenId id);
   // What is open by this number; nothing if it is unknown.
   std::optional<Open> find(OpenId id) const;
-  // Changes Open::listing of a directory.
-  void set_listing(OpenId id, ListingMode listing);
 
   // The open that the predecessor recorded for the current request, if this is a repetition.
   std::optional<std::pair<OpenId, Open>> of_current_request() const;
   // Calls `visit` for everything that was open in the predecessor. REQUIRES: called once, first.
-  void inherit(const std::function<void(OpenId, const Open&)>& visit);
+  void inherit(const std::function<void(const Open&)>& visit);
 
  private:
   OpenRecord* record_of(OpenId id) const;

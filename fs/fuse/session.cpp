@@ -240,12 +240,9 @@ void Session::inherit() {
   std::vector<std::byte> init = handover_.init();
   if (!init.empty()) take(init);
   const bool names_are_right = filesystem_->inherit();
-  open_handles_.inherit([this](OpenId id, const OpenHandles::Open& open) {
-    if (!open.is_directory)
-      return filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
-    // A listing that has begun delays moves from now on, not only once it goes on.
-    auto stream = filesystem_->names().open_directory(open.inode, open.listing);
-    if (stream) directories_.add(id.to_wire(), *std::move(stream));
+  open_handles_.inherit([this](const OpenHandles::Open& open) {
+    if (open.is_directory) return;
+    filesystem_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
   });
   fuse_out_header resend{};
   resend.len = sizeof resend;
@@ -286,15 +283,9 @@ Session::End Session::run() {
   const ExitSignals signals([this] { loop_->stop(); });
   const bool ok = loop_->run();
   unmounts_ = !hands_over_;
-  if (hands_over_) return End::HandedOver;
   slow_requests_.reset();  // no request is answered any more
+  if (hands_over_) return End::HandedOver;
   return ok ? End::Unmounted : End::Failed;
-}
-
-bool Session::wait_for_answers(std::chrono::milliseconds longest) {
-  if (!slow_requests_->end_within(longest)) return false;
-  slow_requests_.reset();
-  return true;
 }
 
 void Session::hand_over() {

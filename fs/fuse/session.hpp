@@ -64,11 +64,8 @@ class Session final : public KernelSide {
   // unmount it. REQUIRES: serve() was called.
   enum class End { Unmounted, HandedOver, Failed };
   End run();
-  // Makes run() return without unmounting.
+  // Makes run() return without unmounting, once it has answered the requests that it took.
   void hand_over();
-  // After run() has returned: waits for requests that other threads still answer. False if some
-  // are left.
-  bool wait_for_answers(std::chrono::milliseconds longest);
 
   // Whether the kernel can give a successor the requests that this daemon took and did not answer.
   static bool kernel_resends();

@@ -19,17 +19,6 @@ SlowRequests::~SlowRequests() {
   for (std::thread& thread : threads) thread.join();
 }
 
-bool SlowRequests::end_within(std::chrono::milliseconds time) {
-  const auto end = std::chrono::steady_clock::now() + time;
-  MutexLock lock(mutex_);
-  ends_ = true;
-  wake_.notify_all();
-  while (running_ > 0) {
-    if (!ended_.wait_until(mutex_, end)) return running_ == 0;
-  }
-  return true;
-}
-
 void SlowRequests::add(uid_t user, std::function<void()> work) {
   {
     MutexLock lock(mutex_);
@@ -74,11 +63,9 @@ void SlowRequests::work() {
     user->second.waiting.pop_front();
     --waiting_;
     ++user->second.running;
-    ++running_;
     lock.unlock();
     work();
     lock.lock();
-    if (--running_ == 0) ended_.notify_all();
     user = users_.find(uid);
     if (--user->second.running == 0 && user->second.waiting.empty()) users_.erase(user);
     // A user who had the most threads allowed may start the next one.

@@ -8,7 +8,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -27,10 +26,6 @@ class SlowRequests {
   SlowRequests(const SlowRequests&) = delete;
   SlowRequests& operator=(const SlowRequests&) = delete;
 
-  // Starts no more requests, and waits for those that are running. The others stay unanswered.
-  // False if some still run after that time.
-  bool end_within(std::chrono::milliseconds time);
-
   // Queues `work`, which must not throw, for `user`. Throws std::bad_alloc or std::system_error if
   // there is no memory or no thread; then `work` is not queued.
   void add(uid_t user, std::function<void()> work);
@@ -48,12 +43,10 @@ class SlowRequests {
   const unsigned most_threads_;
   Mutex mutex_;
   CondVar wake_;
-  CondVar ended_;                                   // no request is running
   std::map<uid_t, User> users_ GUARDED_BY(mutex_);  // users with queued or running work
   uid_t last_ GUARDED_BY(mutex_) = 0;
   std::size_t waiting_ GUARDED_BY(mutex_) = 0;  // of all users
   unsigned idle_ GUARDED_BY(mutex_) = 0;        // threads
-  unsigned running_ GUARDED_BY(mutex_) = 0;     // requests
   bool ends_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);  // at most most_threads_
 };

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -33,11 +34,15 @@ std::int64_t nanoseconds(steady_clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
 
-// How long the mount does not answer after a kill.
+// How long the mount does not answer after a kill or during an upgrade.
 struct Pauses {
   std::atomic<std::int64_t> killed{0};  // 0: a request has been answered since
+  std::atomic<std::uint64_t> asked{0};
+  std::atomic<std::int64_t> longest{0};  // of the answers since it was set to 0; nanoseconds
   std::atomic<std::size_t> count{0};
   std::array<std::int64_t, 20'000> lengths{};  // nanoseconds
+
+  void add(std::int64_t length) { lengths[count++ % lengths.size()] = length; }
 };
 
 // Asks for names that do not exist, so that every question is a request.
@@ -47,17 +52,19 @@ void ask(Load& load, Pauses& pauses) {
     const std::int64_t began = nanoseconds(steady_clock::now());
     struct stat st {};
     Load::expect(::lstat(path.c_str(), &st) < 0 && errno == ENOENT, "lstat " + path);
+    const std::int64_t took = nanoseconds(steady_clock::now()) - began;
+    if (took > pauses.longest) pauses.longest = took;
+    ++pauses.asked;
     std::int64_t killed = pauses.killed;
     if (killed != 0 && began >= killed) {
       const std::int64_t length = nanoseconds(steady_clock::now()) - killed;
-      if (pauses.killed.compare_exchange_strong(killed, 0))
-        pauses.lengths[pauses.count++ % pauses.lengths.size()] = length;
+      if (pauses.killed.compare_exchange_strong(killed, 0)) pauses.add(length);
     }
     std::this_thread::sleep_for(milliseconds(1));
   }
 }
 
-void print_pauses(const Pauses& pauses) {
+void print_pauses(const Pauses& pauses, const char* when) {
   std::vector<std::int64_t> lengths(pauses.lengths.begin(),
                                     pauses.lengths.begin() + static_cast<long>(pauses.count));
   if (lengths.empty()) return;
@@ -66,9 +73,8 @@ void print_pauses(const Pauses& pauses) {
     const auto index = static_cast<std::size_t>(part * static_cast<double>(lengths.size() - 1));
     return static_cast<double>(lengths[index]) / 1e6;
   };
-  std::printf(
-      "no answer after a kill, in ms: p50 %.1f, p90 %.1f, p99 %.1f, worst %.1f (%zu kills)\n",
-      at(0.5), at(0.9), at(0.99), at(1), lengths.size());
+  std::printf("no answer %s, in ms: p50 %.1f, p90 %.1f, p99 %.1f, worst %.1f (%zu times)\n", when,
+              at(0.5), at(0.9), at(0.99), at(1), lengths.size());
 }
 
 std::string last_part(const std::string& text) {
@@ -134,49 +140,73 @@ class HandoverTest : public testing::TestWithParam<HandoverCase> {
         seconds(60));
     return answered || !problem.empty() ? problem : "the mount does not answer";
   }
+
+  // Runs the loads of the case. `disturb` is called as long as kills or upgrades are left; it
+  // counts them down and returns the problem that it saw.
+  using Disturb =
+      std::function<std::string(Mount& mount, LoadGroup& loads, Pauses& pauses, int& left)>;
+  static void run_loads(int left, const char* when, const Disturb& disturb) {
+    std::vector<std::string> flags = GetParam().flags;
+    flags.insert(flags.end(), {"--debug=crash_limit=0", "--no-migrate"});
+    const TreeStage stage(flags, FaultShim::Afterwards::Successor);
+    Mount mount(stage.pool());
+    const Shared<Pauses> pauses;
+    std::string problem;
+    {
+      LoadGroup loads(mount.path(), test_seed());
+      for (const NamedLoad& load : GetParam().loads()) {
+        if (is_chosen(load.name)) loads.add(load.name, load.work);
+      }
+      loads.add("ask", [&](Load& load) { ask(load, *pauses); });
+      if (is_chosen("move"))
+        loads.add("move", [&](Load& load) { move_files(load, mount.path(), MoveStage::tiers()); });
+      const bool started = eventually([&] { return loads.least_steps() > 0; }, seconds(60));
+      problem = started ? loads.problem() : "a load does not start: " + loads.progress();
+      while (problem.empty() && left > 0) problem = disturb(mount, loads, *pauses, left);
+      if (problem.empty()) problem = loads.stop();
+      std::printf("steps: %s\n", loads.progress().c_str());
+      print_pauses(*pauses, when);
+      if (!problem.empty()) problem += "the log ends:\n" + last_part(mount.log());
+    }
+    ASSERT_TRUE(no_problem(problem));
+    mount.umount();
+    EXPECT_TRUE(no_problem(stage.problems_unmounted()));
+  }
 };
 
 TEST_P(HandoverTest, NoProgramNoticesThatTheDaemonIsKilled) {
-  std::vector<std::string> flags = GetParam().flags;
-  flags.insert(flags.end(), {"--debug=crash_limit=0", "--no-migrate"});
-  const TreeStage stage(flags, FaultShim::Afterwards::Successor);
-  Mount mount(stage.pool());
-  const std::uint64_t seed = test_seed();
-  std::mt19937_64 random(seed);
-  const Shared<Pauses> pauses;
-  std::string problem;
-  {
-    LoadGroup loads(mount.path(), seed);
-    for (const NamedLoad& load : GetParam().loads()) {
-      if (is_chosen(load.name)) loads.add(load.name, load.work);
-    }
-    loads.add("ask", [&](Load& load) { ask(load, *pauses); });
-    if (is_chosen("move"))
-      loads.add("move", [&](Load& load) { move_files(load, mount.path(), MoveStage::tiers()); });
-    DaemonKiller killer(mount.keeper());
-    const int count = samples(25, 1000);
-    const bool started = eventually([&] { return loads.least_steps() > 0; }, seconds(60));
-    problem = started ? loads.problem() : "a load does not start: " + loads.progress();
-    while (problem.empty() && killer.kills() < count) {
-      // Waits for nothing: the moment of the kill is random. A fifth of them come while a successor
-      // starts, some within milliseconds.
-      std::this_thread::sleep_for(milliseconds(random() % 1200));
-      const int burst = random() % 5 == 0 ? 1 + static_cast<int>(random() % 4) : 1;
-      for (int i = 0; i < burst; ++i) {
-        if (i > 0) std::this_thread::sleep_for(milliseconds(random() % 60));
-        pauses->killed = 0;
-        pauses->killed = nanoseconds(killer.kill());
-      }
-      problem = wait_for_answer(loads, *pauses);
-    }
-    if (problem.empty()) problem = loads.stop();
-    std::printf("%d kills; steps: %s\n", killer.kills(), loads.progress().c_str());
-    print_pauses(*pauses);
-    if (!problem.empty()) problem += "the log ends:\n" + last_part(mount.log());
-  }
-  ASSERT_TRUE(no_problem(problem));
-  mount.umount();
-  EXPECT_TRUE(no_problem(stage.problems_unmounted()));
+  std::mt19937_64 random(test_seed());
+  run_loads(samples(25, 1000), "after a kill",
+            [&](Mount& mount, LoadGroup& loads, Pauses& pauses, int& left) {
+              DaemonKiller killer(mount.keeper());
+              // Waits for nothing: the moment of the kill is random. A fifth of them come while a
+              // successor starts, some within milliseconds.
+              std::this_thread::sleep_for(milliseconds(random() % 1200));
+              const int burst = random() % 5 == 0 ? 1 + static_cast<int>(random() % 4) : 1;
+              for (int i = 0; i < burst && left > 0; ++i, --left) {
+                if (i > 0) std::this_thread::sleep_for(milliseconds(random() % 60));
+                pauses.killed = 0;
+                pauses.killed = nanoseconds(killer.kill());
+              }
+              return wait_for_answer(loads, pauses);
+            });
+}
+
+TEST_P(HandoverTest, NoProgramNoticesAnUpgrade) {
+  run_loads(samples(5, 100), "in an upgrade",
+            [&](Mount& mount, LoadGroup& loads, Pauses& pauses, int& left) {
+              pauses.longest = 0;
+              --left;
+              const CommandResult result = sluice({"restart", mount.path()});
+              if (!result.ok()) return "sluice restart: " + result.err;
+              // The question that waited has been answered when two more have been.
+              const std::uint64_t asked = pauses.asked;
+              const bool answered =
+                  eventually([&] { return pauses.asked > asked + 1 || !loads.problem().empty(); },
+                             seconds(60));
+              pauses.add(pauses.longest);
+              return answered ? loads.problem() : "the mount does not answer after an upgrade";
+            });
 }
 
 INSTANTIATE_TEST_SUITE_P(

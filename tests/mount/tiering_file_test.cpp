@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "base/unique_fd.hpp"
@@ -362,6 +363,77 @@ TEST_F(BusyTest, ListingDuringMovesShowsEachFileOnce) {
   EXPECT_EQ(wrong, 0) << "of " << listings;
   EXPECT_GT(listings, 4);
   EXPECT_GE(receipts().size(), 300u) << "else nothing was shown";
+}
+
+// An open directory that is listed in pieces.
+class SlowListing {
+ public:
+  explicit SlowListing(const std::string& directory)
+      : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {}
+
+  // Lists at most `bytes` of entries. False at the end.
+  bool go_on(std::size_t bytes) {
+    std::vector<char> piece(bytes);
+    const long got = ::syscall(SYS_getdents64, fd_.get(), piece.data(), piece.size());
+    for (long at = 0; at < got;) {
+      std::uint16_t length = 0;
+      std::memcpy(&length, piece.data() + at + 16, sizeof length);
+      names.push_back(piece.data() + at + 19);
+      at += length;
+    }
+    return got > 0;
+  }
+
+  std::vector<std::string> names;
+
+ private:
+  const UniqueFd fd_;
+};
+
+class CachedListingTest : public TieringTest {
+ protected:
+  static constexpr int kFiles = 300;
+
+  void prepare() {
+    for (int i = 0; i < kFiles; ++i) put("nvme", "d/f" + std::to_string(i), "");
+    start();
+    names_in(*this / "d");  // now the kernel has the names in its cache
+  }
+  // Lists the rest, and compares with all names.
+  void expect_all(SlowListing& listing) {
+    while (listing.go_on(2048)) {
+    }
+    const std::set<std::string> listed(listing.names.begin(), listing.names.end());
+    EXPECT_EQ(listed.size(), listing.names.size()) << "a name was listed twice";
+    for (int i = 0; i < kFiles; ++i) {
+      const std::string name = "f" + std::to_string(i);
+      EXPECT_TRUE(listed.contains(name) || removed_ == name) << name;
+    }
+  }
+
+  std::string removed_;
+};
+
+TEST_F(CachedListingTest, GoesOnWhenTheDirectoryGetsASecondCopyAndTheCacheIsDropped) {
+  prepare();
+  SlowListing listing(*this / "d");
+  ASSERT_TRUE(listing.go_on(2048));
+  move("d/f7", "hdd");
+  write_file(*this / "d/new", "");
+  names_in(*this / "d");  // drops the names that the kernel had
+  expect_all(listing);
+}
+
+TEST_F(CachedListingTest, GoesOnAfterANameThatIsNoLongerInTheCache) {
+  prepare();
+  write_file(*this / "d/new", "");  // the kernel reads the names anew
+  SlowListing listing(*this / "d");
+  ASSERT_TRUE(listing.go_on(2048));
+  removed_ = listing.names.back();
+  ASSERT_EQ(::unlink((*this / ("d/" + removed_)).c_str()), 0);
+  names_in(*this / "d");
+  names_in(*this / "d");
+  expect_all(listing);
 }
 
 class PaceTest : public TieringTest {

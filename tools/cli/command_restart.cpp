@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -79,9 +80,9 @@ int command_restart(int argc, char** argv) {
   if (!before) return fail("restart", describe_status_error(before.error(), *mount));
 
   const std::string where = log::escaped(*mount);
-  // It answers when the old daemon is about to hand over.
+  // It answers when the old daemon is about to hand over, if that one does not end first.
   const auto asked = ask_daemon(*mount, {{"verb", "restart"}});
-  if (!asked) return fail("restart", asked.error().text());
+  if (!asked && asked.error().code != ECONNRESET) return fail("restart", asked.error().text());
   const auto after = wait_for_successor(*mount, *before);
   if (!after) return fail("restart", where + ": " + log::escaped(after.error().text()));
   std::string waited;

@@ -61,7 +61,10 @@ class AnswerReader {
       const ssize_t got =
           ready < 0 ? -1 : ::recv(socket_.get(), piece.data(), piece.size(), MSG_DONTWAIT);
       if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (got <= 0) return failed("the daemon ended before it answered; see its log");
+      if (got <= 0) {
+        return Error{ECONNRESET, "ask the daemon",
+                     who_ + ": the daemon ended before it answered; see its log"};
+      }
       if (auto answer = take({piece.data(), static_cast<std::size_t>(got)})) return *answer;
     }
   }

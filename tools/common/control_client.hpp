@@ -26,7 +26,7 @@ struct ControlAnswer {
 };
 
 // Asks the daemon of the mount at `mountpoint`. The error's text is one line for a person. Its code
-// is EREMOTEIO if the daemon refused the request.
+// is EREMOTEIO if the daemon refused the request, ECONNRESET if it ended before it answered.
 Result<ControlAnswer> ask_daemon(const std::string& mountpoint,
                                  const nlohmann::ordered_json& request,
                                  const ControlListener& listener = {});

@@ -341,16 +341,6 @@ TEST_F(FileMoveTest, AListingThatBeganBeforeTheSwitchShowsTheFile) {
   EXPECT_EQ(items.size(), kFiles + 2u);
 }
 
-TEST_F(FileMoveTest, AListingThatASuccessorContinuesDelaysTheSwitch) {
-  dir_.make_file("a/d/f", "");
-  using Mode = DirectoryStream::Mode;
-  const Mode mode{Mode::Kind::OneTier, static_cast<std::uint8_t>((*pool_)[kA].member().slot)};
-  auto stream = *fs_->names().open_directory(id_of("d"), mode);
-  EXPECT_TRUE(failed_with(move("d/f"), EBUSY)) << "before the first call";
-  stream = nullptr;
-  EXPECT_TRUE(move("d/f"));
-}
-
 TEST_F(FileMoveTest, AListingShowsTheFileOnceBeforeAndAfter) {
   dir_.make_file("a/d/f", "content");
   dir_.make_file("b/d/g", "other");

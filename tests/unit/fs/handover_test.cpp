@@ -41,7 +41,7 @@ class HandoverTest : public FileMoveTest {
     handover_ = *std::move(inherited);
     mount_with_handover();
     fs_->inherit();
-    handles_->inherit([&](OpenId, const OpenHandles::Open& open) {
+    handles_->inherit([&](const OpenHandles::Open& open) {
       if (!open.is_directory)
         fs_->files().inherit(open.inode, open.flags, open.backing_id, open.direct);
     });
