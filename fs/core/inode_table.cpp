@@ -2,6 +2,7 @@
 #include "fs/core/inode_table.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -121,15 +122,10 @@ InodePtr InodeTable::restore(const Left& left) const {
   state->pages.kernel_mtime = -1;
   for (PlaceRecord* place : left.places) {
     const Tier& tier = *pool_.by_slot(place->slot);
-    Copy copy{tier.index(), {std::string(place->handle.data(), place->handle_size)}, {}, place};
-    // A file with two places was being moved. The move has been finished or undone since.
-    const bool may_be_gone = left.places.size() > 1 && !inode->is_directory();
-    if (!may_be_gone || is_there(*inode, copy)) {
-      state->copies.push_back(std::move(copy));
-    } else {
-      handover_->places().release(place);
-    }
+    state->copies.push_back(
+        {tier.index(), {std::string(place->handle.data(), place->handle_size)}, {}, place});
   }
+  if (state->copies.size() > 1 && !inode->is_directory()) keep_named_copy(*inode, state->copies);
   if (state->copies.empty()) return nullptr;
   std::sort(state->copies.begin(), state->copies.end(),
             [](const Copy& a, const Copy& b) { return a.tier < b.tier; });
@@ -151,12 +147,29 @@ InodePtr InodeTable::find_in(Shard& s, InodeId id) const {
   return inode;
 }
 
-bool InodeTable::is_there(const Inode& inode, const Copy& copy) const {
-  const Tier& tier = pool_[copy.tier];
-  const auto opened = tier.open(copy.handle, O_PATH);
-  if (!opened) return opened.error().code != ESTALE;
-  const auto there = tier.identify(opened->get(), "");
-  return there && there->identity == inode.identity;
+// A file with two places was being moved. The move has been finished or undone since. The one that
+// lost its name may still exist, because somebody has it open.
+void InodeTable::keep_named_copy(const Inode& inode, std::vector<Copy>& copies) const {
+  enum class State { Gone, Nameless, Named };
+  const auto state_of = [&](const Copy& copy) {
+    const Tier& tier = pool_[copy.tier];
+    const auto opened = tier.open(copy.handle, O_PATH);
+    if (!opened) return opened.error().code == ESTALE ? State::Gone : State::Named;
+    const auto there = tier.identify(opened->get(), "");
+    if (!there || there->identity != inode.identity) return State::Gone;
+    struct stat st {};
+    const bool nameless = ::fstat(opened->get(), &st) == 0 && st.st_nlink == 0;
+    return nameless ? State::Nameless : State::Named;
+  };
+  std::vector<State> states;
+  for (const Copy& copy : copies) states.push_back(state_of(copy));
+  const State best = *std::max_element(states.begin(), states.end());
+  std::size_t at = 0;
+  std::erase_if(copies, [&](const Copy& copy) {
+    const bool kept = states[at++] == best && best != State::Gone;
+    if (!kept) handover_->places().release(copy.record);
+    return !kept;
+  });
 }
 
 InodePtr InodeTable::find(InodeId id) const {

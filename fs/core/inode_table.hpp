@@ -75,7 +75,7 @@ class InodeTable {
   // The inode, restored if necessary; nullptr if there is none.
   InodePtr find_in(Shard& s, InodeId id) const REQUIRES(s.mutex);
   InodePtr restore(const Left& left) const;
-  bool is_there(const Inode& inode, const Copy& copy) const;
+  void keep_named_copy(const Inode& inode, std::vector<Copy>& copies) const;
 
   const Pool& pool_;
   Handover* const handover_;

@@ -63,6 +63,15 @@ class HandoverTest : public FileMoveTest {
     return made->first;
   }
 
+  // A second place of a file, as a predecessor leaves it that was killed during a move.
+  void add_place(InodeId id, TierIndex tier, const FileHandle& handle) {
+    PlaceRecord* record = handover_->places().allocate();
+    record->slot = static_cast<std::uint8_t>((*pool_)[tier].member().slot);
+    record->handle_size = static_cast<std::uint8_t>(handle.bytes.size());
+    handle.bytes.copy(record->handle.data(), handle.bytes.size());
+    publish(record->inode, to_number(id));
+  }
+
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<OpenHandles> handles_;
 };
@@ -179,17 +188,24 @@ TEST_F(HandoverTest, InodesThatTheKernelForgotAreNotInherited) {
 TEST_F(HandoverTest, AnInterruptedMoveLeavesOnePlace) {
   const InodeId id = make("f", "content").id;
   auto flight = begun("f");
-  // What switch_all() notes before it begins.
-  const Located& there = flight.copy.located;
-  PlaceRecord* record = handover_->places().allocate();
-  record->slot = static_cast<std::uint8_t>((*pool_)[kB].member().slot);
-  record->handle_size = static_cast<std::uint8_t>(there.handle.bytes.size());
-  there.handle.bytes.copy(record->handle.data(), there.handle.bytes.size());
-  publish(record->inode, to_number(id));
+  add_place(id, kB, flight.copy.located.handle);  // as switch_all() does before it begins
   discard(flight.copy, (*pool_)[kB]);
   flight = {};
   succeed();
   EXPECT_EQ(read_all(id), "content");
+}
+
+TEST_F(HandoverTest, TheOriginalOfAFinishedMoveIsNotUsedThoughItExists) {
+  const InodeId id = make("f", "content").id;
+  const UniqueFd original(::open(at("a", "f").c_str(), O_PATH | O_CLOEXEC));
+  const FileHandle handle = (*pool_)[kA].identify(original.get(), "")->handle;
+  ASSERT_TRUE(move("f"));
+  add_place(id, kA, handle);  // the daemon was killed before it forgot that place
+  succeed();
+  const auto attributes = fs_->attributes().get(id);
+  ASSERT_TRUE(attributes);
+  EXPECT_EQ(attributes->st.st_nlink, 1u);
+  EXPECT_EQ(where("f"), "b");
 }
 
 TEST(HandoverMemory, NotesOfThePredecessorAreFoundByTheRequest) {
