@@ -118,6 +118,12 @@ std::string LoadGroup::problem_of(Member& member, std::chrono::seconds longest) 
          where_it_waits(std::to_string(member.pid)) + waiting_requests();
 }
 
+bool LoadGroup::is_held_up() const {
+  const auto before = steady_clock::now() - std::chrono::seconds(2);
+  return std::ranges::any_of(members_,
+                             [&](const Member& each) { return each.last_progress < before; });
+}
+
 std::string LoadGroup::problem(std::chrono::seconds longest) {
   std::string out;
   for (Member& member : members_) {

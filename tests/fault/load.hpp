@@ -64,7 +64,9 @@ class LoadGroup {
 
   // The first load that failed, died or made no progress for `longest`; empty if there is none. For
   // a load that hangs, the text says where its processes wait.
-  std::string problem(std::chrono::seconds longest = std::chrono::seconds(20));
+  std::string problem(std::chrono::seconds longest = std::chrono::seconds(60));
+  // Whether a load has made no progress for two seconds, as far as problem() has seen.
+  bool is_held_up() const;
   // Tells the loads to end, waits for them and returns problem().
   std::string stop();
   // "bytes 123, names 456": how many steps each load has made.
