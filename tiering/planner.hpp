@@ -20,6 +20,7 @@
 
 #include "base/ids.hpp"
 #include "tiering/policy.hpp"
+#include "tiering/tier_speed.hpp"
 
 namespace sluice {
 
@@ -46,6 +47,7 @@ struct TierFacts {
   unsigned high_watermark = 90;
   unsigned low_watermark = 80;
   double threshold = 0;  // the score at which a file is eligible
+  TierSpeed speed;
   bool online = true;
   bool draining = false;  // files leave, none arrive
 };
