@@ -3,7 +3,9 @@
 // after that. The planner compares tiers by it. Threads: plain values and pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace sluice {
 
@@ -17,5 +19,20 @@ struct TierSpeed {
   }
   bool operator==(const TierSpeed&) const = default;
 };
+
+// The user lists tiers from fast to slow, and that order holds whatever was measured: a tier counts
+// as at least a quarter slower than the one before it. `speeds` is in the order of the tiers.
+inline void obey_order(std::vector<TierSpeed>& speeds) {
+  constexpr double kStep = 1.25;
+  for (std::size_t i = 1; i < speeds.size(); ++i) {
+    const TierSpeed& faster = speeds[i - 1];
+    TierSpeed& speed = speeds[i];
+    if (speed.latency < faster.latency * kStep) speed.latency = faster.latency * kStep;
+    if (faster.bandwidth > 0 &&
+        (speed.bandwidth <= 0 || speed.bandwidth > faster.bandwidth / kStep)) {
+      speed.bandwidth = faster.bandwidth / kStep;
+    }
+  }
+}
 
 }  // namespace sluice
