@@ -194,6 +194,8 @@ class Daemon {
       return Error{code, "open the log",
                    "can't write the log " + log_file + ": " + std::strerror(code)};
     }
+    if (const auto unused = unused_thresholds(options_); !unused.empty())
+      log::get().warn("{}", unused);
     SLUICE_TRY(open_store());
 
     const auto replayed = replay_intents(*store_, *pool_);
@@ -255,6 +257,7 @@ class Daemon {
     migration.windows = options_.windows;
     migration.mover.bandwidth = options_.bandwidth;
     migration.mover.verify = options_.verify;
+    migration.speeds = SpeedMeter::Mode::Observe;
     migration.census_taken = [this](const Census& census, std::int64_t time) {
       heat_tree_.take(census, time);
     };

@@ -27,6 +27,7 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
       flush_heat_(std::move(flush_heat)),
       settings_(std::move(settings)),
       clock_(clock),
+      speeds_(pool, settings_.speeds),
       mover_(pool, store, host, settings_.mover, clock) {
   if (settings_.automatic) next_pass_ = clock_.seconds() + settings_.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
@@ -50,7 +51,9 @@ bool Migration::is_open_now() const {
 
 std::vector<TierFacts> Migration::tier_facts() const {
   std::vector<TierFacts> facts;
+  const std::vector<TierSpeed> speeds = speeds_.speeds();
   for (const auto& tier : pool_) {
+    if (facts.size() == speeds.size()) break;  // a tier was added meanwhile
     const Space space = tier->space();
     const TierSettings& s = tier->settings();
     facts.push_back({.total = space.total,
@@ -58,7 +61,7 @@ std::vector<TierFacts> Migration::tier_facts() const {
                      .high_watermark = s.high_watermark,
                      .low_watermark = s.low_watermark,
                      .threshold = s.threshold,
-                     .speed = {},
+                     .speed = speeds[facts.size()],
                      .online = tier->online(),
                      .draining = tier->is_draining()});
   }

@@ -20,6 +20,7 @@
 #include "base/result.hpp"
 #include "tiering/census.hpp"
 #include "tiering/mover.hpp"
+#include "tiering/speed_meter.hpp"
 #include "tiering/window.hpp"
 
 namespace sluice {
@@ -33,6 +34,8 @@ class Migration {
     bool automatic = true;  // run passes automatically
     Windows windows;        // when automatic passes may run
     Mover::Settings mover;
+    // Observe: measure how fast the tiers are.
+    SpeedMeter::Mode speeds = SpeedMeter::Mode::Load;
     // Called with each census and its time, before the census is discarded.
     std::function<void(const Census& census, std::int64_t time)> census_taken;
   };
@@ -80,6 +83,7 @@ class Migration {
   void tick();
 
   Mover& mover() { return mover_; }
+  const SpeedMeter& speeds() const { return speeds_; }
   const Policy& policy() const { return settings_.policy; }
   std::chrono::seconds half_life() const { return settings_.half_life; }
   std::chrono::seconds interval() const { return settings_.interval; }
@@ -105,6 +109,7 @@ class Migration {
   // Atomic because tick() and the status read it without a lock.
   std::atomic<std::int64_t> next_pass_{0};
   std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
+  SpeedMeter speeds_;
   Mover mover_;
   std::jthread planner_;
 };

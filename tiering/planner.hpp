@@ -47,7 +47,7 @@ struct TierFacts {
   unsigned high_watermark = 90;
   unsigned low_watermark = 80;
   double threshold = 0;  // the score at which a file is eligible
-  TierSpeed speed;
+  TierSpeed speed = {};
   bool online = true;
   bool draining = false;  // files leave, none arrive
 };

@@ -34,7 +34,7 @@ Feature keeper_feature(const KeeperLink* keeper) {
 
 json to_json(const Feature& feature) { return {{"on", feature.on}, {"why", feature.why}}; }
 
-json to_json(const Tier& tier) {
+json to_json(const Tier& tier, const SpeedMeter::Reading& reading) {
   const Space space = tier.space();
   const TierSettings& s = tier.settings();
   return {{"name", tier.name()},
@@ -50,6 +50,10 @@ json to_json(const Tier& tier) {
           {"low_watermark", s.low_watermark},
           {"reserve", tier.reserve()},
           {"threshold", s.threshold},
+          {"speed",
+           {{"latency_us", reading.speed.latency * 1e6},
+            {"bytes_per_s", reading.speed.bandwidth},
+            {"source", name_of(reading.source)}}},
           {"draining", tier.is_draining()}};
 }
 
@@ -104,6 +108,8 @@ json Reporter::migration() const {
   Mover& mover = parts_.migration.mover();
   const Mover::Progress now = mover.progress();
   return {{"automatic", parts_.options.migrate},
+          {"policy", parts_.options.policy},
+          {"optimize", parts_.options.optimize},
           {"paused", mover.is_paused()},
           {"next_pass", parts_.migration.next_pass()},
           {"moved", now.moved},
@@ -198,7 +204,8 @@ json Reporter::status() const {
                      {"keeper", to_json(keeper_feature(keeper))}};
   out["limits"] = limits();
   out["tiers"] = json::array();
-  for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));
+  for (const auto& tier : parts_.pool)
+    out["tiers"].push_back(to_json(*tier, parts_.migration.speeds().reading(tier->index())));
   return out;
 }
 
@@ -229,7 +236,7 @@ json Reporter::figures() const {
   out["tiers"] = json::array();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(*tier);
+    json each = to_json(*tier, parts_.migration.speeds().reading(tier->index()));
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);
