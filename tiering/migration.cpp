@@ -53,10 +53,21 @@ std::vector<TierFacts> Migration::tier_facts() const {
   for (const auto& tier : pool_) {
     const Space space = tier->space();
     const TierSettings& s = tier->settings();
-    facts.push_back({space.total, space.used(), s.high_watermark, s.low_watermark, s.threshold,
-                     tier->online(), tier->is_draining()});
+    facts.push_back({.total = space.total,
+                     .used = space.used(),
+                     .high_watermark = s.high_watermark,
+                     .low_watermark = s.low_watermark,
+                     .threshold = s.threshold,
+                     .speed = {},
+                     .online = tier->online(),
+                     .draining = tier->is_draining()});
   }
   return facts;
+}
+
+Market Migration::market() const {
+  const MutexLock lock(mutex_);
+  return market_;
 }
 
 std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
@@ -99,6 +110,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   if (settings_.census_taken) settings_.census_taken(out.census, now);
   out.tiers = tier_facts(out.census);
   out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);
+  {
+    const MutexLock lock(mutex_);
+    market_ = out.plan.market;
+  }
   std::vector<std::string> names;
   for (const auto& tier : pool_) names.push_back(tier->name());
   for (const PlannedMove& planned : out.plan.moves) {
