@@ -252,6 +252,7 @@ class Daemon {
     Migration::Settings migration;
     migration.policy = make_policy(options_);
     migration.half_life = options_.half_life;
+    migration.policy.half_life = options_.half_life;
     migration.interval = options_.interval;
     migration.automatic = options_.migrate;
     migration.windows = options_.windows;

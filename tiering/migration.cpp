@@ -68,6 +68,11 @@ std::vector<TierFacts> Migration::tier_facts() const {
   return facts;
 }
 
+Market Migration::market() const {
+  const MutexLock lock(mutex_);
+  return market_;
+}
+
 std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
   std::vector<TierFacts> facts = tier_facts();
   // Tiers on the same filesystem share its free space, and a move between them does not change
@@ -108,6 +113,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   if (settings_.census_taken) settings_.census_taken(out.census, now);
   out.tiers = tier_facts(out.census);
   out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);
+  {
+    const MutexLock lock(mutex_);
+    market_ = out.plan.market;
+  }
   std::vector<std::string> names;
   for (const auto& tier : pool_) names.push_back(tier->name());
   for (const PlannedMove& planned : out.plan.moves) {

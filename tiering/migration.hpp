@@ -91,6 +91,8 @@ class Migration {
   std::int64_t next_pass() const { return next_pass_.load(std::memory_order_relaxed); }
   // The tiers as the planner sees them, except for the facts that need a census.
   std::vector<TierFacts> tier_facts() const;
+  // The market of the last plan. Without prices before the first one.
+  Market market() const;
 
  private:
   bool is_open_now() const;  // Settings::windows
@@ -103,13 +105,14 @@ class Migration {
   const Settings settings_;
   const Clock& clock_;
   Mutex pass_;  // held for the length of a pass
-  Mutex mutex_;
+  mutable Mutex mutex_;
   StopCondVar wake_;
   std::atomic<std::uint64_t> deep_before_{0};  // previous Census::too_deep(), to log changes only
   // Atomic because tick() and the status read it without a lock.
   std::atomic<std::int64_t> next_pass_{0};
   std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
   SpeedMeter speeds_;
+  Market market_ GUARDED_BY(mutex_);
   Mover mover_;
   std::jthread planner_;
 };

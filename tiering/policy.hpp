@@ -37,6 +37,7 @@ enum class Method : std::uint8_t {
 struct Policy {
   Method method = Method::Value;
   Objective objective = Objective::Time;
+  std::chrono::seconds half_life = std::chrono::hours(7 * 24);  // of the score; 0: never
   // Minimum time on a tier before automatic migration.
   std::chrono::seconds min_stay = std::chrono::hours(1);
   std::vector<Rule> rules;  // the first rule that matches applies

@@ -84,23 +84,4 @@ StorageKind storage_kind(std::string_view filesystem, dev_t device, const std::s
   return kind_of_disk(std::to_string(major(device)) + ":" + std::to_string(minor(device)), sysfs);
 }
 
-TierSpeed usual_speed(StorageKind kind) {
-  switch (kind) {
-    case StorageKind::Memory:
-      return {.latency = 5e-6, .bandwidth = 4e9};
-    case StorageKind::Nvme:
-      return {.latency = 100e-6, .bandwidth = 2e9};
-    case StorageKind::Ssd:
-      return {.latency = 200e-6, .bandwidth = 450e6};
-    case StorageKind::Hdd:
-      return {.latency = 10e-3, .bandwidth = 150e6};
-    case StorageKind::Network:
-      return {.latency = 2e-3, .bandwidth = 100e6};
-    case StorageKind::Virtual:
-    case StorageKind::Unknown:
-      break;
-  }
-  return {.latency = 1e-3, .bandwidth = 200e6};
-}
-
 }  // namespace sluice

@@ -17,6 +17,7 @@ struct TierSpeed {
   double seconds_for(std::uint64_t bytes) const {
     return latency + (bandwidth > 0 ? static_cast<double>(bytes) / bandwidth : 0);
   }
+  bool is_known() const { return bandwidth > 0; }
   bool operator==(const TierSpeed&) const = default;
 };
 
@@ -34,5 +35,23 @@ inline void obey_order(std::vector<TierSpeed>& speeds) {
     }
   }
 }
+
+// From fast to slow, as far as the kind tells.
+enum class StorageKind : std::uint8_t {
+  Memory,
+  Nvme,
+  Ssd,
+  Virtual,  // a disk of a virtual machine or a loop device; it may call itself rotational
+  Hdd,
+  Network,
+  Unknown,
+};
+
+// What storage of this kind usually does.
+TierSpeed usual_speed(StorageKind kind);
+
+// What tier number `tier` of `tiers` usually does, if nothing else is known about it: the fastest
+// is an NVMe disk, the slowest a hard disk, and those between them are between.
+TierSpeed usual_speed(std::size_t tier, std::size_t tiers);
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "metadata/decay.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/pin.hpp"
 
@@ -132,6 +133,9 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   facts.last_use = heat.last_access;
   facts.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
   facts.score = static_cast<float>(SLUICE_TRY(parts_.accesses.score(inode)));
+  facts.recent = static_cast<float>(
+      decayed(heat.recent, heat.last_access, parts_.clock.seconds(), kRecentHalfLife));
+  facts.since = heat.since;
   facts.opens = static_cast<std::uint32_t>(heat.opens);
   facts.pin = parts_.pins.effective(inode);
   facts.tier = inode->tier();
@@ -150,7 +154,8 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
   const Policy& policy = parts_.migration->policy();
   const std::vector<TierFacts> tiers = parts_.migration->tier_facts();
-  const Verdict verdict = judge(facts, tiers, policy, parts_.clock.seconds());
+  const Verdict verdict =
+      judge(facts, tiers, policy, parts_.migration->market(), parts_.clock.seconds());
   std::vector<std::string> names;
   for (const auto& tier : parts_.pool) names.push_back(tier->name());
 

@@ -66,7 +66,7 @@ struct Request {
   std::string policies = "all";
   std::string sizes, format, threshold, chart;
   std::string half_life = "7d", interval = "15min", min_stay = "1h", warmup = "0s";
-  std::string place = "slowest";
+  std::string place = "slowest", optimize = "time";
   std::string color = "auto";
   unsigned high_watermark = 90;
   std::optional<unsigned> low_watermark;
@@ -109,6 +109,10 @@ Result<void> understand(const Request& request, Job& job) {
   if (request.place != "slowest" && request.place != "fastest") {
     return invalid("--place: must be slowest or fastest");
   }
+  if (request.optimize != "time" && request.optimize != "hits")
+    return invalid("--optimize: must be time or hits");
+  options.objective = request.optimize == "hits" ? Objective::Hits : Objective::Time;
+  options.method = request.threshold.empty() ? Method::Value : Method::Thresholds;
   options.placing = request.place == "fastest" ? Placing::Fastest : Placing::Slowest;
   options.high_watermark = request.high_watermark;
   options.low_watermark =
@@ -269,6 +273,7 @@ int command_simulate(int argc, char** argv) {
   arguments.option("--high-watermark", request.high_watermark);
   arguments.option("--low-watermark", request.low_watermark);
   arguments.option("--place", request.place);
+  arguments.option("--optimize", request.optimize);
   arguments.option("--warmup", request.warmup);
   arguments.option("--chart", request.chart);
   arguments.flag("--json", request.json);

@@ -31,7 +31,7 @@ using test::kSsd;
 
 class JudgeTest : public testing::Test {
  protected:
-  Verdict judge() const { return sluice::judge(file_, tiers_, policy_, kNow); }
+  Verdict judge() const { return sluice::judge(file_, tiers_, policy_, {}, kNow); }
   void add_rule(TierIndex tier) {
     policy_.rules.resize(1);
     policy_.rules[0].tier = tier;

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tiering/policy.hpp"
+#include "tiering/tier_speed.hpp"
 #include "tools/lab/simulator/trace.hpp"
 
 namespace sluice {
@@ -21,6 +23,7 @@ struct SimulatedTier {
   std::string name;
   std::uint64_t bytes = 0;
   double threshold = 0;  // score that makes an object eligible
+  TierSpeed speed = {};
 };
 
 // Where objects are at the beginning of the trace.
@@ -37,6 +40,8 @@ struct SimulationOptions {
   std::chrono::seconds half_life = std::chrono::hours(7 * 24);  // 0: never
   std::chrono::seconds interval = std::chrono::minutes(15);
   std::chrono::seconds min_stay = std::chrono::hours(1);
+  Method method = Method::Value;
+  Objective objective = Objective::Time;
   Placing placing = Placing::Slowest;
   std::chrono::seconds warmup{0};  // not counted
 };

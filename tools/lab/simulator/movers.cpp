@@ -77,17 +77,23 @@ void PeriodicMover::move(std::uint32_t object, TierIndex to) {
 PlannerMover::PlannerMover(const Trace& trace, const SimulationOptions& options)
     : PeriodicMover(trace, options), memory_(trace.sizes.size()) {
   policy_.min_stay = options.min_stay;
+  policy_.half_life = options.half_life;
+  policy_.method = options.method;
+  policy_.objective = options.objective;
   for (const auto& tier : options.tiers) {
     tiers_.push_back({.total = tier.bytes,
                       .high_watermark = options.high_watermark,
                       .low_watermark = options.low_watermark,
-                      .threshold = tier.threshold});
+                      .threshold = tier.threshold,
+                      .speed = tier.speed});
   }
 }
 
 void PlannerMover::used(std::uint32_t object, std::int64_t now) {
   auto& memory = memory_[object];
   if (memory.opens == 0 && options_.placing == Placing::Fastest) memory.arrived = now;
+  if (memory.opens == 0) memory.since = now;
+  memory.recent = decayed(memory.recent, memory.last_use, now, kRecentHalfLife) + 1;
   memory.score = decayed(memory.score, memory.last_use, now, options_.half_life) + 1;
   memory.last_use = now;
   ++memory.opens;
@@ -105,8 +111,11 @@ void PlannerMover::tick(std::int64_t now) {
                       .bytes = size_of(object),
                       .last_use = memory.last_use,
                       .arrived = memory.arrived,
+                      .since = memory.since,
                       .score = static_cast<float>(
                           decayed(memory.score, memory.last_use, now, options_.half_life)),
+                      .recent = static_cast<float>(
+                          decayed(memory.recent, memory.last_use, now, kRecentHalfLife)),
                       .opens = memory.opens,
                       .tier = tier_of(object),
                       .ghost_of = memory.ghost_of});

@@ -53,8 +53,9 @@ class PlannerMover final : public PeriodicMover {
 
  private:
   struct Memory {
-    double score = 0;  // as of last_use
+    double score = 0, recent = 0;  // as of last_use
     std::int64_t last_use = 0;
+    std::int64_t since = 0;
     std::int64_t arrived = 0;
     std::uint32_t opens = 0;
     TierIndex ghost_of = kNoTier;
