@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
+#include "tiering/worth.hpp"
 
 namespace sluice {
 namespace {
@@ -100,6 +101,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   flush_heat_();
   const std::int64_t now = clock_.seconds();
   Proposal out;
+  out.time = now;
   out.census = SLUICE_TRY(
       Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
   if (const std::uint64_t deep = out.census.too_deep();
@@ -117,6 +119,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
     const MutexLock lock(mutex_);
     market_ = out.plan.market;
   }
+  if (!out.plan.market.prices.empty()) prices_.add({now, out.plan.market.prices});
   std::vector<std::string> names;
   for (const auto& tier : pool_) names.push_back(tier->name());
   for (const PlannedMove& planned : out.plan.moves) {
@@ -129,9 +132,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
       ++out.blocked_pending;
       continue;
     }
-    out.moves.push_back(
-        {file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes, planned.reason,
-         explain_move(file, planned.reason, planned.to, out.tiers, names, settings_.policy)});
+    out.moves.push_back({file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes,
+                         planned.reason,
+                         explain_worth(file, planned.reason, planned.to, out.tiers, names,
+                                       settings_.policy, out.plan.market, now)});
     out.files.push_back(planned.file);
   }
   return out;

@@ -20,6 +20,7 @@
 #include "base/result.hpp"
 #include "tiering/census.hpp"
 #include "tiering/mover.hpp"
+#include "tiering/price_history.hpp"
 #include "tiering/speed_meter.hpp"
 #include "tiering/window.hpp"
 
@@ -48,6 +49,7 @@ class Migration {
 
   // The moves that a pass would make now.
   struct Proposal {
+    std::int64_t time = 0;  // of the census, in seconds since the epoch
     Census census;
     std::vector<TierFacts> tiers;
     Plan plan;
@@ -84,6 +86,7 @@ class Migration {
 
   Mover& mover() { return mover_; }
   const SpeedMeter& speeds() const { return speeds_; }
+  const PriceHistory& prices() const { return prices_; }
   const Policy& policy() const { return settings_.policy; }
   std::chrono::seconds half_life() const { return settings_.half_life; }
   std::chrono::seconds interval() const { return settings_.interval; }
@@ -111,6 +114,7 @@ class Migration {
   // Atomic because tick() and the status read it without a lock.
   std::atomic<std::int64_t> next_pass_{0};
   std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
+  PriceHistory prices_;  // of each plan
   SpeedMeter speeds_;
   Market market_ GUARDED_BY(mutex_);
   Mover mover_;

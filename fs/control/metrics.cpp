@@ -112,6 +112,11 @@ void add_tiers(std::string& out, const json& tiers) {
                  {{"tier", tier.at("name")}});
     }
   }
+  Metric price(out, "sluice_tier_price", "gauge",
+               "What room on the tier is worth: seconds of waiting (or hits) per GB and day.");
+  for (const json& tier : tiers) {
+    if (tier.at("price").is_number()) price.add(tier.at("price"), {{"tier", tier.at("name")}});
+  }
   constexpr std::array kDiskFigures{
       Figure{"sluice_tier_disk_reads_total", "counter",
              "Reads from the disk under the tier, by any program.", "reads"},

@@ -439,7 +439,7 @@ constexpr std::array kTable{
         .kind = Kind::Score,
         .set = into<&TierOptions::threshold>,
         .fallback = "0 on the last tier, 10 on the one before, else 100",
-        .help = "score that makes a file eligible, with `policy = \"thresholds\"` only",
+        .help = "score a file needs here, with policy thresholds",
         .details =
             "The score that makes a file eligible for this tier. It is used only with "
             "policy = \"thresholds\". It must not rise from a tier to a slower one, and is 0 "

@@ -28,6 +28,7 @@ constexpr HelpText kHelp{.usage = "sluice-lab planbench [options]",
                          .options = R"(      --files N    number of files (1000000)
       --rounds N   plans for each pool; the median time counts (3)
       --seed N     seed of the random files (1)
+      --policy P   value (default) or thresholds
       --json FILE  also write every sample to FILE
   -h, --help       short help (-h) or full help (--help)
 )",
@@ -45,6 +46,7 @@ struct Options {
   std::uint32_t files = 1'000'000;
   unsigned rounds = 3;
   std::uint64_t seed = 1;
+  std::string policy = "value";
   std::string json_file;
 };
 
@@ -82,6 +84,9 @@ World make_world(const Scene& scene, const Options& options) {
   world.tiers.resize(kTiers);
   world.tiers[0].threshold = 100;
   world.tiers[1].threshold = 10;
+  constexpr TierSpeed kSpeeds[kTiers] = {{80e-6, 3e9}, {150e-6, 500e6}, {8e-3, 180e6}};
+  for (TierIndex i = 0; i < kTiers; ++i) world.tiers[i].speed = kSpeeds[i];
+  world.policy.method = options.policy == "value" ? Method::Value : Method::Thresholds;
   world.policy.rules.resize(2);
   world.policy.rules[0].tier = 2;
   world.files.resize(options.files);
@@ -96,6 +101,8 @@ World make_world(const Scene& scene, const Options& options) {
     file.bytes = static_cast<std::uint64_t>(magnitude(4096, 1 << 30));
     file.opens = static_cast<std::uint32_t>(random() % 20);
     file.last_use = kNow - static_cast<std::int64_t>(magnitude(60, kMonth));
+    file.since = file.last_use - static_cast<std::int64_t>(magnitude(60, kMonth));
+    file.recent = file.score / 4;
     file.arrived = kNow - static_cast<std::int64_t>(magnitude(kHour / 10, kMonth));
     if (part() < 0.01) file.pin = part() < 0.9 ? file.tier : any_tier();
     if (part() < 0.01) file.rule = static_cast<std::uint16_t>(random() % 2);
@@ -178,6 +185,7 @@ std::string format_json(const std::vector<Row>& rows, const Options& options) {
   json["files"] = options.files;
   json["rounds"] = options.rounds;
   json["seed"] = options.seed;
+  json["policy"] = options.policy;
   json["rows"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     nlohmann::ordered_json entry{{"pool", row.scene->name},
@@ -209,10 +217,13 @@ int command_planbench(int argc, char** argv) {
   arguments.option("--files", options.files);
   arguments.option("--rounds", options.rounds);
   arguments.option("--seed", options.seed);
+  arguments.option("--policy", options.policy);
   arguments.option("--json", options.json_file);
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   if (options.files < 1 || options.files > 1'000'000'000)
     return misuse(kVerb, "--files must be from 1 to 1000000000");
+  if (options.policy != "value" && options.policy != "thresholds")
+    return misuse(kVerb, "--policy must be value or thresholds");
   if (options.rounds < 1 || options.rounds > 100)
     return misuse(kVerb, "--rounds must be from 1 to 100");
   return run(options);
