@@ -53,7 +53,7 @@ struct Sum {
 };
 
 // A plan as it arrives. Moves beyond the limit are counted but not kept: there may be millions.
-struct Plan {
+struct ShownPlan {
   Json list = Json::array();
   std::map<std::pair<std::string, std::string>, Sum> sums;  // by tiers, from and to
 
@@ -99,7 +99,8 @@ std::string worth_lines(const Style& style, const Json& last, std::uint64_t move
   return out;
 }
 
-std::string totals(const Style& style, const Plan& plan, const Json& last, const Request& request) {
+std::string totals(const Style& style, const ShownPlan& plan, const Json& last,
+                   const Request& request) {
   const auto size = [&](std::uint64_t bytes) {
     return request.bytes ? std::to_string(bytes) + " B" : format_size(bytes);
   };
@@ -139,7 +140,7 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
   return out;
 }
 
-std::string move_table(const Style& style, const Plan& plan, bool exact) {
+std::string move_table(const Style& style, const ShownPlan& plan, bool exact) {
   using Align = Table::Align;
   Table table({{"FROM -> TO"}, {"SIZE", Align::Right}, {"SCORE", Align::Right}, {"WHY"}, {"PATH"}});
   for (const auto& move : plan.list) {
@@ -169,7 +170,7 @@ int command_plan(int argc, char** argv) {
   if (!mount) return kFailed;
 
   const std::uint64_t keep = request.limit.value_or(request.json ? 0 : 20);
-  Plan plan;
+  ShownPlan plan;
   Result<ControlAnswer> answer = ControlAnswer{};
   {
     ProgressLine line;

@@ -3,10 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
-#include "tests/unit/tiering/plans.hpp"
-
 namespace sluice {
 namespace {
 
