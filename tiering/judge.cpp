@@ -81,7 +81,8 @@ std::uint64_t high_mark(const TierFacts& tier) {
 }
 
 double Judge::rate_of(const FileFacts& file) const {
-  return by_value() ? market_.rates.rate_of(file, now_) : 0;
+  // As precise as the planner keeps it, so that both decide alike.
+  return by_value() ? static_cast<float>(market_.rates.rate_of(file, now_)) : 0;
 }
 
 double Judge::rank(const FileFacts& file, double rate, std::size_t tier) const {

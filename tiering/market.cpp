@@ -93,27 +93,23 @@ Market learn_market(std::span<const FileFacts> files, std::span<const TierFacts>
     if (!tiers[file.tier].online || home == file.tier) continue;
     firm[file.tier] -= std::min(firm[file.tier], file.bytes);
     // A file that its pin or rule will bring to a tier takes its room there already now.
+    // One that was used only once can't go up, so it does not bid.
     if (home != kNoTier)
       firm[home] += file.bytes;
-    else
+    else if (file.opens >= 2)
       bids.push_back({static_cast<float>(market.rates.rate_of(file, now)), 0, i});
   }
   const Savings savings(tiers, policy.objective);
   for (std::size_t tier = 0; tier + 1 < tiers.size(); ++tier) {
     if (!is_usable(tiers[tier])) continue;
-    const auto end = std::partition(bids.begin(), bids.end(), [&](const Bid& bid) {
-      return files[bid.file].opens >= 2 || files[bid.file].tier <= tier;
-    });
-    for (auto bid = bids.begin(); bid != end; ++bid) {
-      const FileFacts& file = files[bid->file];
-      bid->per_byte =
-          static_cast<float>(bid->rate * savings.at_border(tier, file.bytes) / priced_bytes(file));
+    for (Bid& bid : bids) {
+      const FileFacts& file = files[bid.file];
+      bid.per_byte =
+          static_cast<float>(bid.rate * savings.at_border(tier, file.bytes) / priced_bytes(file));
     }
     const std::uint64_t high = high_mark(tiers[tier]);
-    const std::span<Bid> bidding(bids.begin(), end);
-    const std::size_t taken =
-        take_highest(bidding, files, high > firm[tier] ? high - firm[tier] : 0);
-    if (taken < bidding.size()) market.prices[tier] = bidding[taken].per_byte;
+    const std::size_t taken = take_highest(bids, files, high > firm[tier] ? high - firm[tier] : 0);
+    if (taken < bids.size()) market.prices[tier] = bids[taken].per_byte;
     bids.erase(bids.begin(), bids.begin() + static_cast<std::ptrdiff_t>(taken));
   }
   return market;

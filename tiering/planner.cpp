@@ -11,7 +11,8 @@ namespace {
 
 // A newcomer replaces a resident only if it ranks higher by this factor. Otherwise bytes would be
 // copied back and forth for little gain.
-constexpr float kClearly = 1.5F;
+constexpr float kClearlyByScore = 1.5F;
+constexpr float kClearlyByValue = 1.2F;  // a rate is known better than a score tells
 
 // Prefix sums of an array whose elements change one at a time (a Fenwick tree).
 class PrefixSums {
@@ -99,7 +100,7 @@ class Planner {
   void sort_down(std::vector<File>& list, TierIndex tier) const;
   void sort_down_by_wish(std::vector<File>& list) const;
   bool is_clearly_above(TierIndex tier, File file, File resident) const {
-    return rank(resident, tier) * kClearly < rank(file, tier);
+    return rank(resident, tier) * clearly_ < rank(file, tier);
   }
   void emit(File file, TierIndex to, Reason reason);
   void emit_up(File file, TierIndex to) {
@@ -132,6 +133,7 @@ class Planner {
 
   const Market market_;
   const Judge judge_;
+  const float clearly_;
 
   std::vector<Tier> tiers_;
   std::vector<Verdict> verdicts_;
@@ -150,6 +152,7 @@ Planner::Planner(std::span<const FileFacts> files, std::span<const TierFacts> ti
       now_(now),
       market_(policy.method == Method::Value ? learn_market(files, tiers, policy, now) : Market{}),
       judge_(tiers, policy, market_, now),
+      clearly_(policy.method == Method::Value ? kClearlyByValue : kClearlyByScore),
       tiers_(tiers.size()) {
   std::size_t slower = tiers.size();
   for (std::size_t i = tiers.size(); i-- > 0;) {
@@ -315,6 +318,7 @@ bool Planner::replace(TierIndex index, File newcomer, std::uint64_t limit) {
     const double gain = judge_.gain(files_[newcomer], rate_[newcomer], index) -
                         judge_.gain(files_[newcomer], rate_[newcomer], tier.slower);
     if (!extend(exchange, index, newcomer, gain) || exchange.gain <= 0) return false;
+    exchange.in.clear();  // the caller moves it
     execute(exchange, index);
     return tier.fits(bytes, limit);
   }
@@ -453,7 +457,7 @@ bool Planner::enter(TierIndex index, File file) {
 void Planner::promote_to(TierIndex index) {
   Tier& tier = tiers_[index];
   if (!tier.usable) return;
-  constexpr int kMostTries = 8;
+  constexpr int kMostTries = 1000;
   for (int tries = 0; tries < kMostTries; ++tries) {
     Exchange exchange;
     for (const File i : climbers_to(index)) {
@@ -507,11 +511,12 @@ bool Planner::extend(Exchange& exchange, TierIndex index, File newcomer, double 
 void Planner::execute(Exchange& exchange, TierIndex index) {
   Tier& tier = tiers_[index];
   for (const File victim : exchange.out) {
-    if (!place_down(victim, index + 1U, Reason::Outranked)) spare(victim);
+    if (!(flags_[victim] & kMoved) && !place_down(victim, index + 1U, Reason::Outranked))
+      spare(victim);
   }
   for (const File i : exchange.in) {
-    // None does that goes down itself: its caller has it in hand.
-    if (files_[i].tier > index && tier.fits(files_[i].bytes, tier.high)) emit_up(i, index);
+    // It may have had to make room on its own tier for what left this one.
+    if (!(flags_[i] & kMoved) && tier.fits(files_[i].bytes, tier.high)) emit_up(i, index);
   }
   exchange = {};
 }
@@ -541,7 +546,7 @@ Plan Planner::make() {
   judge_all();
   // A file that found no room may find it after others have moved. Rarely more than two rounds are
   // needed.
-  constexpr int kMostRounds = 8;
+  constexpr int kMostRounds = 64;
   for (int round = 0; round < kMostRounds; ++round) {
     const std::size_t before = plan_.moves.size();
     one_round();

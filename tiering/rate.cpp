@@ -29,9 +29,11 @@ struct Evidence {
   double accesses = 0, seconds = 0;
 };
 
+// The access that began the observation is left out: there is always one, however rare they are.
 Evidence evidence(double count, double time, double half_life) {
-  if (half_life <= 0) return {count, time};
+  if (half_life <= 0) return {std::max(0.0, count - 1), time};
   const double left = std::exp2(-time / half_life);
+  count = std::max(0.0, count - left);
   const double calm = (1 + left) / 2;
   return {count / calm, half_life / std::log(2.0) * (1 - left) / calm};
 }
@@ -44,12 +46,12 @@ std::size_t RateModel::class_of(const FileFacts& file) {
   return static_cast<std::size_t>(std::bit_width(file.bytes)) / 2;
 }
 
-// How long the file's accesses have been counted. A file that was on its tier before it was first
-// accessed could have been accessed earlier, so that time counts, too.
+// How long the file's accesses have been counted. A file without any was there, or could have been,
+// as long as the others were watched. It must not depend on where the file is: moving it would
+// change its value.
 double RateModel::observed(const FileFacts& file, std::int64_t now) const {
-  if (file.opens > 0 && file.since == 0) return kLongAgo;
-  std::int64_t start = std::max(since_, file.arrived);
-  if (file.since > 0) start = std::min(start, file.since);
+  const std::int64_t start = file.opens > 0 ? file.since : since_;
+  if (start == 0) return kLongAgo;
   return std::clamp(static_cast<double>(now) - static_cast<double>(start), 0.0, kLongAgo);
 }
 

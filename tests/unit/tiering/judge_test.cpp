@@ -39,7 +39,7 @@ class JudgeTest : public testing::Test {
   }
 
   std::vector<TierFacts> tiers_ = test::three_tiers();
-  Policy policy_;
+  Policy policy_{.method = Method::Thresholds};
   FileFacts file_ = file_on(kHdd, 0);
 };
 
