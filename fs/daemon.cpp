@@ -201,6 +201,8 @@ class Daemon {
       return Error{code, "open the log",
                    "can't write the log " + log_file + ": " + std::strerror(code)};
     }
+    if (const auto unused = unused_thresholds(options_); !unused.empty())
+      log::get().warn("{}", unused);
     SLUICE_TRY(open_store());
 
     const auto replayed = replay_intents(*store_, *pool_);
@@ -257,11 +259,13 @@ class Daemon {
     Migration::Settings migration;
     migration.policy = make_policy(options_);
     migration.half_life = options_.half_life;
+    migration.policy.half_life = options_.half_life;
     migration.interval = options_.interval;
     migration.automatic = options_.migrate;
     migration.windows = options_.windows;
     migration.mover.bandwidth = options_.bandwidth;
     migration.mover.verify = options_.verify;
+    migration.speeds = SpeedMeter::Mode::Observe;
     migration.census_taken = [this](const Census& census, std::int64_t time) {
       heat_tree_.take(census, time);
     };

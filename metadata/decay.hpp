@@ -13,15 +13,20 @@
 
 namespace sluice {
 
+// The half-life of Heat::recent. The score's own is the user's, a week by default: what is busy
+// today and what is busy every week are both worth knowing.
+inline constexpr std::chrono::seconds kRecentHalfLife = std::chrono::hours(24);
+
 // Converts `score` from time `from` to time `to` (seconds since the epoch). If `to` is before
 // `from` (the clock was set back), the score is unchanged: scores never grow by themselves.
 double decayed(double score, std::int64_t from, std::int64_t to, std::chrono::seconds half_life);
 
-// The sum of both heats as of the later last_access. Associative and commutative (the score up to
-// rounding), so deltas may be added in any order. Counts saturate instead of wrapping.
+// The sum of both heats as of the later last_access, seen since the earlier of both. Associative
+// and commutative (the score up to rounding), so deltas may be added in any order. Counts saturate
+// instead of wrapping.
 Heat sum(const Heat& a, const Heat& b, std::chrono::seconds half_life);
 
-// Whether `heat` can be stored: its score is finite and not negative.
+// Whether `heat` can be stored: its score and its recent count are finite and not negative.
 bool is_storable(const Heat& heat);
 
 }  // namespace sluice

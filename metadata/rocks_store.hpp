@@ -31,7 +31,7 @@ enum class Family : std::size_t;  // a column family, see rocks_database.hpp
 class RocksStore final : public Store {
  public:
   // On disk: never renumber. Raise it with any change that this version would misunderstand.
-  static constexpr std::uint32_t kSchemaVersion = 2;
+  static constexpr std::uint32_t kSchemaVersion = 3;
 
   // What open() found, also if it failed.
   struct OpenReport {

@@ -26,6 +26,8 @@ struct Heat {
   std::int64_t last_access = 0;  // seconds since the epoch; 0: never
   std::uint64_t opens = 0;
   std::uint64_t gpu_bytes = 0;
+  double recent = 0;       // like the score, but halved every day (kRecentHalfLife)
+  std::int64_t since = 0;  // when the first of the accesses was seen; 0: unknown, long ago
 
   bool operator==(const Heat&) const = default;
 };

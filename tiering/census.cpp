@@ -232,7 +232,10 @@ Result<void> Census::join_heat(const Request& request) {
     FileFacts& file = files_[at];
     file.score =
         static_cast<float>(decayed(heat.score, heat.last_access, request.now, request.half_life));
+    file.recent =
+        static_cast<float>(decayed(heat.recent, heat.last_access, request.now, kRecentHalfLife));
     file.last_use = heat.last_access;
+    file.since = heat.since;
     file.opens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(heat.opens, std::numeric_limits<std::uint32_t>::max()));
     return true;

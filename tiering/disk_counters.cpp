@@ -27,8 +27,10 @@ std::optional<DiskCounters> parse_disk_counters(std::string_view text) {
   DiskCounters out;
   out.reads = fields[0];
   out.read_bytes = fields[2] * kSector;
+  out.read_ms = fields[3];
   out.writes = fields[4];
   out.written_bytes = fields[6] * kSector;
+  out.write_ms = fields[7];
   out.busy_ms = fields[9];
   return out;
 }

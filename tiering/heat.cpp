@@ -27,10 +27,14 @@ void HeatRecorder::add(InodeId id, const Heat& delta) {
 }
 
 void HeatRecorder::record(InodeId id, const Access& access) {
-  add(id, {.score = access.opens + (access.gpu_bytes > 0 ? 1.0 : 0.0),
-           .last_access = clock_.seconds(),
+  const double count = access.opens + (access.gpu_bytes > 0 ? 1.0 : 0.0);
+  const std::int64_t now = clock_.seconds();
+  add(id, {.score = count,
+           .last_access = now,
            .opens = access.opens,
-           .gpu_bytes = access.gpu_bytes});
+           .gpu_bytes = access.gpu_bytes,
+           .recent = count,
+           .since = now});
 }
 
 Result<Heat> HeatRecorder::heat(InodeId id) const {

@@ -28,7 +28,9 @@ void HeatTable::add(InodeId id, const Heat& delta, std::chrono::seconds half_lif
           .score = total.score,
           .gpu_bytes = total.gpu_bytes,
           .opens = clamped(total.opens),
-          .last_access = clamped(total.last_access)};
+          .last_access = clamped(total.last_access),
+          .recent = static_cast<float>(total.recent),
+          .since = clamped(total.since)};
 }
 
 std::optional<Heat> HeatTable::find(InodeId id) const {

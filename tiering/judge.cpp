@@ -10,6 +10,12 @@ namespace {
 
 // The part of a threshold that a returning file needs, and below which a file leaves.
 constexpr double kHalf = 0.5;
+// No plan fills a tier above this percentage: nearly full filesystems are slow, and writers need
+// some space.
+constexpr unsigned kBrim = 98;
+// The time, in seconds, in which a move must earn what it costs: as long as the score remembers, by
+// default. A file's habits can hardly be known for longer.
+constexpr double kHorizon = 7 * 86'400;
 
 TierIndex nearest_usable(TierIndex from, std::span<const TierFacts> tiers) {
   for (std::size_t distance = 0; distance < tiers.size(); ++distance) {
@@ -19,56 +25,6 @@ TierIndex nearest_usable(TierIndex from, std::span<const TierFacts> tiers) {
       return static_cast<TierIndex>(from - distance);
   }
   return kNoTier;
-}
-
-// The fastest usable tier, starting at `first`, whose threshold the score reaches; otherwise the
-// slowest usable tier.
-TierIndex fitting_tier(const FileFacts& file, std::size_t first, std::span<const TierFacts> tiers) {
-  TierIndex slowest = kNoTier;
-  for (std::size_t i = first; i < tiers.size(); ++i) {
-    if (!is_usable(tiers[i])) continue;
-    slowest = static_cast<TierIndex>(i);
-    if (file.score >= tiers[i].threshold) break;
-  }
-  return slowest;
-}
-
-Verdict judge_heat(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy,
-                   std::int64_t now) {
-  const Blocker stay = is_new(file, policy, now) ? Blocker::MinStay : Blocker::None;
-  for (TierIndex i = 0; i < file.tier; ++i) {
-    if (!is_eligible(file, i, tiers)) continue;
-    return {i, file.ghost_of == i ? Reason::Returning : Reason::Hot,
-            file.opens < 2 ? Blocker::OnlyOnce : stay};
-  }
-  if (file.score < tiers[file.tier].threshold * kHalf) {
-    const TierIndex slower = fitting_tier(file, file.tier + 1U, tiers);
-    if (slower != kNoTier) return {slower, Reason::Cold, stay};
-  }
-  return {file.tier, Reason::Stays, Blocker::None};
-}
-
-// Where a file goes when its tier is emptied: the tier it would be on if its own did not exist.
-TierIndex refuge_of(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers) {
-  if (home.tier != kNoTier) return nearest_usable(home.tier, tiers);
-  for (TierIndex i = 0; i < file.tier && file.opens >= 2; ++i) {
-    if (is_eligible(file, i, tiers)) return i;
-  }
-  const TierIndex slower = fitting_tier(file, file.tier + 1U, tiers);
-  return slower != kNoTier ? slower : nearest_usable(file.tier, tiers);
-}
-
-// The verdict if the file's own tier is online.
-Verdict judge_online(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers,
-                     const Policy& policy, std::int64_t now) {
-  if (tiers[file.tier].draining) {
-    const TierIndex refuge = refuge_of(file, home, tiers);
-    if (refuge == kNoTier) return {file.tier, Reason::Draining, Blocker::Offline};
-    return {refuge, Reason::Draining, Blocker::None};
-  }
-  if (home.tier == kNoTier) return judge_heat(file, tiers, policy, now);
-  const bool is_there = home.tier == file.tier || is_usable(tiers[home.tier]);
-  return {home.tier, home.reason, is_there ? Blocker::None : Blocker::Offline};
 }
 
 // Formats a score with the fewest digits that do not contradict the explanation: 4.96 is below 5,
@@ -114,18 +70,103 @@ bool is_new(const FileFacts& file, const Policy& policy, std::int64_t now) {
          to - from < static_cast<std::uint64_t>(policy.min_stay.count());
 }
 
-bool is_eligible(const FileFacts& file, TierIndex tier, std::span<const TierFacts> tiers) {
-  if (!is_usable(tiers[tier])) return false;
-  if (file.ghost_of != tier) return file.score >= tiers[tier].threshold;
-  // A file that left this tier for lack of room returns at half the threshold, but only after a new
-  // access. Without that condition, it would return as soon as there is room and leave again.
-  return file.last_use > file.arrived && file.score >= tiers[tier].threshold * kHalf;
+std::uint64_t percent_of(std::uint64_t total, unsigned percent) {
+  return total / 100 * percent + total % 100 * percent / 100;
 }
 
-Verdict judge_with_home(const FileFacts& file, const Home& home, std::span<const TierFacts> tiers,
-                        const Policy& policy, std::int64_t now) {
-  Verdict verdict = judge_online(file, home, tiers, policy, now);
-  if (verdict.wants != file.tier && !tiers[file.tier].online) verdict.blocker = Blocker::Offline;
+std::uint64_t brim_of(const TierFacts& tier) { return percent_of(tier.total, kBrim); }
+
+std::uint64_t high_mark(const TierFacts& tier) {
+  return std::min(percent_of(tier.total, tier.high_watermark), brim_of(tier));
+}
+
+double Judge::rate_of(const FileFacts& file) const {
+  // As precise as the planner keeps it, so that both decide alike.
+  return by_value() ? static_cast<float>(market_.rates.rate_of(file, now_)) : 0;
+}
+
+double Judge::rank(const FileFacts& file, double rate, std::size_t tier) const {
+  if (!by_value()) return rank_of(file);
+  return rate * savings_.at_border(tier, file.bytes) / priced_bytes(file);
+}
+
+double Judge::gain(const FileFacts& file, double rate, std::size_t to) const {
+  return kHorizon * rate *
+         (savings_.in_all(to, file.bytes) - savings_.in_all(file.tier, file.bytes));
+}
+
+double Judge::cost(const FileFacts& file, std::size_t to) const {
+  return savings_.of_not_copying(file.bytes, file.tier, to);
+}
+
+// Whether the file is worth the price of the tier, or reaches its threshold.
+bool Judge::belongs(const FileFacts& file, double rate, std::size_t tier) const {
+  if (!by_value()) return file.score >= tiers_[tier].threshold;
+  return tier < market_.prices.size() && rank(file, rate, tier) > market_.prices[tier];
+}
+
+bool Judge::is_eligible(const FileFacts& file, double rate, TierIndex tier) const {
+  if (!is_usable(tiers_[tier])) return false;
+  // A file that left this tier for lack of room returns only after a new access. Otherwise it would
+  // return as soon as there is room and leave again.
+  const bool is_ghost = file.ghost_of == tier;
+  if (is_ghost && file.last_use <= file.arrived) return false;
+  if (!by_value()) return file.score >= tiers_[tier].threshold * (is_ghost ? kHalf : 1);
+  return belongs(file, rate, tier) && gain(file, rate, tier) > cost(file, tier);
+}
+
+// The fastest usable tier, starting at `first`, where the file belongs; otherwise the slowest
+// usable tier.
+TierIndex Judge::fitting_tier(const FileFacts& file, double rate, std::size_t first) const {
+  TierIndex slowest = kNoTier;
+  for (std::size_t i = first; i < tiers_.size(); ++i) {
+    if (!is_usable(tiers_[i])) continue;
+    slowest = static_cast<TierIndex>(i);
+    if (belongs(file, rate, i)) break;
+  }
+  return slowest;
+}
+
+Verdict Judge::by_heat(const FileFacts& file, double rate) const {
+  const Blocker stay = is_new(file, policy_, now_) ? Blocker::MinStay : Blocker::None;
+  for (TierIndex i = 0; i < file.tier; ++i) {
+    if (!is_eligible(file, rate, i)) continue;
+    return {i, file.ghost_of == i ? Reason::Returning : Reason::Hot,
+            file.opens < 2 ? Blocker::OnlyOnce : stay};
+  }
+  // By value, a file leaves only when its room is needed.
+  if (!by_value() && file.score < tiers_[file.tier].threshold * kHalf) {
+    const TierIndex slower = fitting_tier(file, rate, file.tier + 1U);
+    if (slower != kNoTier) return {slower, Reason::Cold, stay};
+  }
+  return {file.tier, Reason::Stays, Blocker::None};
+}
+
+// Where a file goes when its tier is emptied: the tier it would be on if its own did not exist.
+TierIndex Judge::refuge_of(const FileFacts& file, double rate, const Home& home) const {
+  if (home.tier != kNoTier) return nearest_usable(home.tier, tiers_);
+  for (TierIndex i = 0; i < file.tier && file.opens >= 2; ++i) {
+    if (is_eligible(file, rate, i)) return i;
+  }
+  const TierIndex slower = fitting_tier(file, rate, file.tier + 1U);
+  return slower != kNoTier ? slower : nearest_usable(file.tier, tiers_);
+}
+
+// The verdict if the file's own tier is online.
+Verdict Judge::if_online(const FileFacts& file, double rate, const Home& home) const {
+  if (tiers_[file.tier].draining) {
+    const TierIndex refuge = refuge_of(file, rate, home);
+    if (refuge == kNoTier) return {file.tier, Reason::Draining, Blocker::Offline};
+    return {refuge, Reason::Draining, Blocker::None};
+  }
+  if (home.tier == kNoTier) return by_heat(file, rate);
+  const bool is_there = home.tier == file.tier || is_usable(tiers_[home.tier]);
+  return {home.tier, home.reason, is_there ? Blocker::None : Blocker::Offline};
+}
+
+Verdict Judge::verdict(const FileFacts& file, double rate, const Home& home) const {
+  Verdict verdict = if_online(file, rate, home);
+  if (verdict.wants != file.tier && !tiers_[file.tier].online) verdict.blocker = Blocker::Offline;
   return verdict;
 }
 
@@ -172,8 +213,9 @@ const char* name_of(Blocker blocker) {
 }
 
 Verdict judge(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy,
-              std::int64_t now) {
-  return judge_with_home(file, home_of(file, tiers, policy), tiers, policy, now);
+              const Market& market, std::int64_t now) {
+  const Judge judge(tiers, policy, market, now);
+  return judge.verdict(file, judge.rate_of(file), home_of(file, tiers, policy));
 }
 
 double rank_of(const FileFacts& file) {

@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
+#include "tiering/worth.hpp"
 
 namespace sluice {
 namespace {
@@ -27,6 +28,7 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
       flush_heat_(std::move(flush_heat)),
       settings_(std::move(settings)),
       clock_(clock),
+      speeds_(pool, settings_.speeds),
       mover_(pool, store, host, settings_.mover, clock) {
   if (settings_.automatic) next_pass_ = clock_.seconds() + settings_.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
@@ -50,13 +52,26 @@ bool Migration::is_open_now() const {
 
 std::vector<TierFacts> Migration::tier_facts() const {
   std::vector<TierFacts> facts;
+  const std::vector<TierSpeed> speeds = speeds_.speeds();
   for (const auto& tier : pool_) {
+    if (facts.size() == speeds.size()) break;  // a tier was added meanwhile
     const Space space = tier->space();
     const TierSettings& s = tier->settings();
-    facts.push_back({space.total, space.used(), s.high_watermark, s.low_watermark, s.threshold,
-                     tier->online(), tier->is_draining()});
+    facts.push_back({.total = space.total,
+                     .used = space.used(),
+                     .high_watermark = s.high_watermark,
+                     .low_watermark = s.low_watermark,
+                     .threshold = s.threshold,
+                     .speed = speeds[facts.size()],
+                     .online = tier->online(),
+                     .draining = tier->is_draining()});
   }
   return facts;
+}
+
+Market Migration::market() const {
+  const MutexLock lock(mutex_);
+  return market_;
 }
 
 std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
@@ -86,6 +101,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   flush_heat_();
   const std::int64_t now = clock_.seconds();
   Proposal out;
+  out.time = now;
   out.census = SLUICE_TRY(
       Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
   if (const std::uint64_t deep = out.census.too_deep();
@@ -99,6 +115,11 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   if (settings_.census_taken) settings_.census_taken(out.census, now);
   out.tiers = tier_facts(out.census);
   out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);
+  {
+    const MutexLock lock(mutex_);
+    market_ = out.plan.market;
+  }
+  if (!out.plan.market.prices.empty()) prices_.add({now, out.plan.market.prices});
   std::vector<std::string> names;
   for (const auto& tier : pool_) names.push_back(tier->name());
   for (const PlannedMove& planned : out.plan.moves) {
@@ -111,9 +132,10 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
       ++out.blocked_pending;
       continue;
     }
-    out.moves.push_back(
-        {file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes, planned.reason,
-         explain_move(file, planned.reason, planned.to, out.tiers, names, settings_.policy)});
+    out.moves.push_back({file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes,
+                         planned.reason,
+                         explain_worth(file, planned.reason, planned.to, out.tiers, names,
+                                       settings_.policy, out.plan.market, now)});
     out.files.push_back(planned.file);
   }
   return out;

@@ -20,6 +20,8 @@
 #include "base/result.hpp"
 #include "tiering/census.hpp"
 #include "tiering/mover.hpp"
+#include "tiering/price_history.hpp"
+#include "tiering/speed_meter.hpp"
 #include "tiering/window.hpp"
 
 namespace sluice {
@@ -33,6 +35,8 @@ class Migration {
     bool automatic = true;  // run passes automatically
     Windows windows;        // when automatic passes may run
     Mover::Settings mover;
+    // Observe: measure how fast the tiers are.
+    SpeedMeter::Mode speeds = SpeedMeter::Mode::Load;
     // Called with each census and its time, before the census is discarded.
     std::function<void(const Census& census, std::int64_t time)> census_taken;
   };
@@ -45,6 +49,7 @@ class Migration {
 
   // The moves that a pass would make now.
   struct Proposal {
+    std::int64_t time = 0;  // of the census, in seconds since the epoch
     Census census;
     std::vector<TierFacts> tiers;
     Plan plan;
@@ -80,6 +85,8 @@ class Migration {
   void tick();
 
   Mover& mover() { return mover_; }
+  const SpeedMeter& speeds() const { return speeds_; }
+  const PriceHistory& prices() const { return prices_; }
   const Policy& policy() const { return settings_.policy; }
   std::chrono::seconds half_life() const { return settings_.half_life; }
   std::chrono::seconds interval() const { return settings_.interval; }
@@ -87,6 +94,8 @@ class Migration {
   std::int64_t next_pass() const { return next_pass_.load(std::memory_order_relaxed); }
   // The tiers as the planner sees them, except for the facts that need a census.
   std::vector<TierFacts> tier_facts() const;
+  // The market of the last plan. Without prices before the first one.
+  Market market() const;
 
  private:
   bool is_open_now() const;  // Settings::windows
@@ -99,12 +108,15 @@ class Migration {
   const Settings settings_;
   const Clock& clock_;
   Mutex pass_;  // held for the length of a pass
-  Mutex mutex_;
+  mutable Mutex mutex_;
   StopCondVar wake_;
   std::atomic<std::uint64_t> deep_before_{0};  // previous Census::too_deep(), to log changes only
   // Atomic because tick() and the status read it without a lock.
   std::atomic<std::int64_t> next_pass_{0};
   std::int64_t last_pass_ GUARDED_BY(mutex_) = 0;
+  PriceHistory prices_;  // of each plan
+  SpeedMeter speeds_;
+  Market market_ GUARDED_BY(mutex_);
   Mover mover_;
   std::jthread planner_;
 };

@@ -9,16 +9,10 @@
 namespace sluice {
 namespace {
 
-// No plan fills a tier above this percentage: nearly full filesystems are slow, and writers need
-// some space.
-constexpr unsigned kBrim = 98;
 // A newcomer replaces a resident only if it ranks higher by this factor. Otherwise bytes would be
 // copied back and forth for little gain.
-constexpr float kClearly = 1.5F;
-
-std::uint64_t percent_of(std::uint64_t total, unsigned percent) {
-  return total / 100 * percent + total % 100 * percent / 100;
-}
+constexpr float kClearlyByScore = 1.5F;
+constexpr float kClearlyByValue = 1.2F;  // a rate is known better than a score tells
 
 // Prefix sums of an array whose elements change one at a time (a Fenwick tree).
 class PrefixSums {
@@ -75,7 +69,10 @@ class Planner {
     std::uint64_t used, high, low, brim;
     std::uint64_t incoming = 0, outgoing = 0;  // bytes of the files that are kLeaving
     bool usable = false, has_slower = false;   // has_slower: a slower tier is usable
+    std::size_t slower = 0;                    // the next one that is
     std::vector<File> cold;                    // highest rank first, as are the lists below
+    std::vector<File> climbers;                // eligible for this tier; sorted when first needed
+    bool has_climbers = false;                 // whether that list was made
     Residents residents;
 
     std::uint64_t projected() const {
@@ -87,16 +84,32 @@ class Planner {
     }
   };
 
+  // Files that enter a tier together, and those that leave it for them.
+  struct Exchange {
+    std::vector<File> in, out;
+    std::uint64_t bytes_in = 0, bytes_out = 0;
+    double gain = 0;  // of all moves together, within the horizon, less what they cost
+  };
+
   void judge_all();
-  void sort_up(std::vector<File>& list) const;
-  void sort_down(std::vector<File>& list) const;
-  bool is_clearly_above(File file, File resident) const {
-    return rank_[resident] * kClearly < rank_[file];
+  float rank(File file, std::size_t tier) const {
+    return static_cast<float>(judge_.rank(files_[file], rate_[file], tier));
+  }
+  template <typename TierOf>
+  void sort_up(std::vector<File>& list, TierOf tier_of) const;
+  void sort_down(std::vector<File>& list, TierIndex tier) const;
+  void sort_down_by_wish(std::vector<File>& list) const;
+  bool is_clearly_above(TierIndex tier, File file, File resident) const {
+    return rank(resident, tier) * clearly_ < rank(file, tier);
   }
   void emit(File file, TierIndex to, Reason reason);
+  void emit_up(File file, TierIndex to) {
+    emit(file, to, files_[file].ghost_of == to ? Reason::Returning : Reason::Hot);
+  }
   Residents& residents_of(TierIndex tier);
   void set_evictable(File file, bool evictable);
   void set_leaving(File file, bool leaving);
+  void spare(File file);
 
   bool place_down(File file, std::size_t first, Reason reason);
   bool replace(TierIndex tier, File newcomer, std::uint64_t limit);
@@ -106,7 +119,11 @@ class Planner {
   void go_home();
   void shed(TierIndex tier);
   void take_in(File file, std::uint64_t Tier::*limit);
+  const std::vector<File>& climbers_to(TierIndex tier);
+  bool enter(TierIndex tier, File file);
   void promote_to(TierIndex tier);
+  bool extend(Exchange& exchange, TierIndex tier, File newcomer, double gain);
+  void execute(Exchange& exchange, TierIndex tier);
   void one_round();
 
   const std::span<const FileFacts> files_;
@@ -114,41 +131,53 @@ class Planner {
   const Policy& policy_;
   const std::int64_t now_;
 
+  const Market market_;
+  const Judge judge_;
+  const float clearly_;
+
   std::vector<Tier> tiers_;
   std::vector<Verdict> verdicts_;
-  std::vector<float> rank_;
+  std::vector<float> rate_;
   std::vector<std::uint8_t> flags_;
   std::vector<File> position_;  // index in the `order` of its tier's residents
-  std::vector<File> homebound_, climbers_, drained_;
+  std::vector<File> homebound_, drained_;
   Plan plan_;
 };
 
 Planner::Planner(std::span<const FileFacts> files, std::span<const TierFacts> tiers,
                  const Policy& policy, std::int64_t now)
-    : files_(files), facts_(tiers), policy_(policy), now_(now), tiers_(tiers.size()) {
-  bool has_slower = false;
+    : files_(files),
+      facts_(tiers),
+      policy_(policy),
+      now_(now),
+      market_(policy.method == Method::Value ? learn_market(files, tiers, policy, now) : Market{}),
+      judge_(tiers, policy, market_, now),
+      clearly_(policy.method == Method::Value ? kClearlyByValue : kClearlyByScore),
+      tiers_(tiers.size()) {
+  std::size_t slower = tiers.size();
   for (std::size_t i = tiers.size(); i-- > 0;) {
     Tier& tier = tiers_[i];
     tier.used = tiers[i].used;
-    tier.brim = percent_of(tiers[i].total, kBrim);
-    tier.high = std::min(percent_of(tiers[i].total, tiers[i].high_watermark), tier.brim);
+    tier.brim = brim_of(tiers[i]);
+    tier.high = high_mark(tiers[i]);
     tier.low = std::min(percent_of(tiers[i].total, tiers[i].low_watermark), tier.high);
     tier.usable = is_usable(tiers[i]);
-    tier.has_slower = has_slower;
-    has_slower |= tier.usable;
+    tier.has_slower = slower < tiers.size();
+    tier.slower = slower;
+    if (tier.usable) slower = i;
   }
 }
 
 void Planner::judge_all() {
   verdicts_.resize(files_.size());
-  rank_.resize(files_.size());
+  rate_.resize(files_.size());
   flags_.resize(files_.size());
   for (File i = 0; i < files_.size(); ++i) {
     const FileFacts& file = files_[i];
     const Home home = home_of(file, facts_, policy_);
-    const Verdict verdict = judge_with_home(file, home, facts_, policy_, now_);
+    rate_[i] = static_cast<float>(judge_.rate_of(file));
+    const Verdict verdict = judge_.verdict(file, rate_[i], home);
     verdicts_[i] = verdict;
-    rank_[i] = static_cast<float>(rank_of(file));
     if (is_new(file, policy_, now_)) flags_[i] |= kNew;
     if (home.tier == file.tier) flags_[i] |= kAtHome;
     if (verdict.wants == file.tier || verdict.blocker != Blocker::None) continue;
@@ -158,21 +187,20 @@ void Planner::judge_all() {
     }
     if (verdict.reason == Reason::Draining) drained_.push_back(i);
     if (verdict.reason == Reason::Cold) tiers_[file.tier].cold.push_back(i);
-    if (verdict.reason == Reason::Hot || verdict.reason == Reason::Returning)
-      climbers_.push_back(i);
   }
-  sort_down(homebound_);
+  sort_down_by_wish(homebound_);
   // Pins take precedence over rules if there is not enough room for both.
   std::stable_partition(homebound_.begin(), homebound_.end(),
                         [&](File i) { return files_[i].pin < tiers_.size(); });
-  sort_down(drained_);
-  sort_down(climbers_);
-  for (Tier& tier : tiers_) sort_down(tier.cold);
+  sort_down_by_wish(drained_);
+  for (std::size_t i = 0; i < tiers_.size(); ++i)
+    sort_down(tiers_[i].cold, static_cast<TierIndex>(i));
 }
 
 // Lowest rank first; among equals, the least recently used first. The sort keys are copied into one
 // array, because looking up a million files many times would be slow.
-void Planner::sort_up(std::vector<File>& list) const {
+template <typename TierOf>
+void Planner::sort_up(std::vector<File>& list, TierOf tier_of) const {
   struct Key {
     float rank;
     File file;
@@ -180,7 +208,7 @@ void Planner::sort_up(std::vector<File>& list) const {
   };
   std::vector<Key> keys;
   keys.reserve(list.size());
-  for (const File i : list) keys.push_back({rank_[i], i, files_[i].last_use});
+  for (const File i : list) keys.push_back({rank(i, tier_of(i)), i, files_[i].last_use});
   std::sort(keys.begin(), keys.end(), [&](const Key& a, const Key& b) {
     if (a.rank != b.rank) return a.rank < b.rank;
     if (a.last_use != b.last_use) return a.last_use < b.last_use;
@@ -189,8 +217,14 @@ void Planner::sort_up(std::vector<File>& list) const {
   for (std::size_t i = 0; i < list.size(); ++i) list[i] = keys[i].file;
 }
 
-void Planner::sort_down(std::vector<File>& list) const {
-  sort_up(list);
+void Planner::sort_down(std::vector<File>& list, TierIndex tier) const {
+  sort_up(list, [tier](File) { return tier; });
+  std::reverse(list.begin(), list.end());
+}
+
+// By the rank of each file on the tier that it wants.
+void Planner::sort_down_by_wish(std::vector<File>& list) const {
+  sort_up(list, [this](File i) { return verdicts_[i].wants; });
   std::reverse(list.begin(), list.end());
 }
 
@@ -214,7 +248,7 @@ Planner::Residents& Planner::residents_of(TierIndex tier) {
     if (files_[i].tier == tier && files_[i].bytes > 0 && !(flags_[i] & (kMoved | kAtHome)))
       residents.order.push_back(i);
   }
-  sort_up(residents.order);
+  sort_up(residents.order, [tier](File) { return tier; });
   residents.evictable = PrefixSums(residents.order.size());
   position_.resize(files_.size());
   for (std::size_t i = 0; i < residents.order.size(); ++i) {
@@ -248,6 +282,12 @@ void Planner::set_leaving(File file, bool leaving) {
     set_evictable(file, true);
 }
 
+// Keeps a file from making room for others in this round.
+void Planner::spare(File file) {
+  set_evictable(file, false);
+  tiers_[files_[file].tier].residents.stranded.push_back(file);
+}
+
 // Moves `file` to the first tier, starting at `first`, that has room or whose lower-ranked files
 // can make room.
 bool Planner::place_down(File file, std::size_t first, Reason reason) {
@@ -272,18 +312,27 @@ bool Planner::replace(TierIndex index, File newcomer, std::uint64_t limit) {
   Tier& tier = tiers_[index];
   const std::uint64_t bytes = files_[newcomer].bytes;
   if (!tier.has_slower || bytes > limit) return false;
+  if (policy_.method == Method::Value) {
+    // What the file is worth here, and not on the next tier where it would go instead.
+    Exchange exchange;
+    const double gain = judge_.gain(files_[newcomer], rate_[newcomer], index) -
+                        judge_.gain(files_[newcomer], rate_[newcomer], tier.slower);
+    if (!extend(exchange, index, newcomer, gain) || exchange.gain <= 0) return false;
+    exchange.in.clear();  // the caller moves it
+    execute(exchange, index);
+    return tier.fits(bytes, limit);
+  }
   Residents& residents = residents_of(index);
-  const auto end = std::partition_point(residents.order.begin(), residents.order.end(),
-                                        [&](File i) { return is_clearly_above(newcomer, i); });
+  const auto end =
+      std::partition_point(residents.order.begin(), residents.order.end(),
+                           [&](File i) { return is_clearly_above(index, newcomer, i); });
   const auto most = static_cast<std::size_t>(end - residents.order.begin());
   while (!tier.fits(bytes, limit)) {
     const std::uint64_t missing = std::max(tier.used, tier.projected()) - (limit - bytes);
     if (residents.evictable.before(most) < missing) return false;
     while (!(flags_[residents.order[residents.lowest]] & kEvictable)) ++residents.lowest;
     const File victim = residents.order[residents.lowest];
-    if (place_down(victim, index + 1U, Reason::Outranked)) continue;
-    set_evictable(victim, false);
-    residents.stranded.push_back(victim);
+    if (!place_down(victim, index + 1U, Reason::Outranked)) spare(victim);
   }
   return true;
 }
@@ -295,7 +344,8 @@ bool Planner::may_enter_above_low(TierIndex tier, File newcomer) {
   std::size_t& bottom = residents.bottom;
   while (bottom < residents.order.size() && flags_[residents.order[bottom]] & (kMoved | kNew))
     ++bottom;
-  return bottom == residents.order.size() || is_clearly_above(newcomer, residents.order[bottom]);
+  return bottom == residents.order.size() ||
+         is_clearly_above(tier, newcomer, residents.order[bottom]);
 }
 
 // Decides which of the files that a pin or a rule sends to another tier will find room there, so
@@ -373,20 +423,102 @@ void Planner::take_in(File file, std::uint64_t Tier::*limit) {
   }
 }
 
-// The highest ranks come first. If a file finds no room on the tier it wants, it tries slower tiers
-// that are still faster than its own.
+// The files on slower tiers that are eligible for this one, highest rank first.
+const std::vector<Planner::File>& Planner::climbers_to(TierIndex index) {
+  Tier& tier = tiers_[index];
+  if (std::exchange(tier.has_climbers, true)) return tier.climbers;
+  for (File i = 0; i < files_.size(); ++i) {
+    const Verdict& verdict = verdicts_[i];
+    if (verdict.blocker != Blocker::None || verdict.wants > index || files_[i].tier <= index)
+      continue;
+    if (verdict.reason != Reason::Hot && verdict.reason != Reason::Returning) continue;
+    if (judge_.is_eligible(files_[i], rate_[i], index)) tier.climbers.push_back(i);
+  }
+  sort_down(tier.climbers, index);
+  return tier.climbers;
+}
+
+// Lets a climber in if nothing has to leave for it.
+bool Planner::enter(TierIndex index, File file) {
+  Tier& tier = tiers_[index];
+  const std::uint64_t bytes = files_[file].bytes;
+  if (!tier.fits(bytes, tier.low) &&
+      !(tier.fits(bytes, tier.high) && may_enter_above_low(index, file)))
+    return false;
+  emit_up(file, index);
+  return true;
+}
+
+// If a file finds no room on the tier it wants, it tries slower tiers that are still faster than
+// its own.
+//
+// By value, files are exchanged: a small file that is worth more per byte than a large one does not
+// make up for the large one's value, but several of them may.
 void Planner::promote_to(TierIndex index) {
   Tier& tier = tiers_[index];
   if (!tier.usable) return;
-  for (const File i : climbers_) {
-    const FileFacts& file = files_[i];
-    if (flags_[i] & kMoved || file.tier <= index || !is_eligible(file, index, facts_)) continue;
-    if (!tier.fits(file.bytes, tier.low)) {
-      if (!may_enter_above_low(index, i)) continue;
-      if (!tier.fits(file.bytes, tier.high) && !replace(index, i, tier.high)) continue;
+  constexpr int kMostTries = 1000;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    Exchange exchange;
+    for (const File i : climbers_to(index)) {
+      if (flags_[i] & kMoved || enter(index, i) || !may_enter_above_low(index, i)) continue;
+      if (policy_.method == Method::Thresholds) {
+        if (replace(index, i, tier.high)) emit_up(i, index);
+      } else if (extend(exchange, index, i,
+                        judge_.gain(files_[i], rate_[i], index) - judge_.cost(files_[i], index)) &&
+                 exchange.gain > 0) {
+        execute(exchange, index);
+      }
     }
-    emit(i, index, file.ghost_of == index ? Reason::Returning : Reason::Hot);
+    if (exchange.out.empty()) return;
+    // What wants to enter is not worth what would have to leave, but it may be without the largest
+    // file among that.
+    spare(*std::max_element(exchange.out.begin(), exchange.out.end(),
+                            [&](File a, File b) { return files_[a].bytes < files_[b].bytes; }));
   }
+}
+
+// Adds a file that wants to enter, and as many of the lowest ranks as have to leave for it. Returns
+// false, and changes nothing, if there are not enough that are clearly below it.
+bool Planner::extend(Exchange& exchange, TierIndex index, File newcomer, double gain) {
+  const Tier& tier = tiers_[index];
+  if (!tier.has_slower || files_[newcomer].bytes > tier.high) return false;
+  const Residents& residents = residents_of(index);
+  const std::uint64_t bytes = exchange.bytes_in + files_[newcomer].bytes;
+  const std::uint64_t most = std::max(tier.used, tier.projected());
+  const std::size_t leaving_before = exchange.out.size();
+  const std::uint64_t bytes_before = exchange.bytes_out;
+  std::size_t at = exchange.out.empty() ? residents.lowest : position_[exchange.out.back()] + 1;
+  while (most - std::min(exchange.bytes_out, most) + bytes > tier.high) {
+    while (at < residents.order.size() && !(flags_[residents.order[at]] & kEvictable)) ++at;
+    if (at == residents.order.size() || !is_clearly_above(index, newcomer, residents.order[at])) {
+      exchange.out.resize(leaving_before);
+      exchange.bytes_out = bytes_before;
+      return false;
+    }
+    const File victim = residents.order[at++];
+    exchange.out.push_back(victim);
+    exchange.bytes_out += files_[victim].bytes;
+    gain += judge_.gain(files_[victim], rate_[victim], tier.slower) -
+            judge_.cost(files_[victim], tier.slower);
+  }
+  exchange.in.push_back(newcomer);
+  exchange.bytes_in = bytes;
+  exchange.gain += gain;
+  return true;
+}
+
+void Planner::execute(Exchange& exchange, TierIndex index) {
+  Tier& tier = tiers_[index];
+  for (const File victim : exchange.out) {
+    if (!(flags_[victim] & kMoved) && !place_down(victim, index + 1U, Reason::Outranked))
+      spare(victim);
+  }
+  for (const File i : exchange.in) {
+    // It may have had to make room on its own tier for what left this one.
+    if (!(flags_[i] & kMoved) && tier.fits(files_[i].bytes, tier.high)) emit_up(i, index);
+  }
+  exchange = {};
 }
 
 // Downward moves start at the slowest tier and upward moves at the fastest, because each makes room
@@ -414,7 +546,7 @@ Plan Planner::make() {
   judge_all();
   // A file that found no room may find it after others have moved. Rarely more than two rounds are
   // needed.
-  constexpr int kMostRounds = 8;
+  constexpr int kMostRounds = 64;
   for (int round = 0; round < kMostRounds; ++round) {
     const std::size_t before = plan_.moves.size();
     one_round();
@@ -443,6 +575,7 @@ Plan Planner::make() {
         break;
     }
   }
+  plan_.market = market_;
   return std::move(plan_);
 }
 

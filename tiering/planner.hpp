@@ -3,10 +3,13 @@
 // the tiers, the policy and the time. The mover, `sluice plan`, `sluice explain` and the simulator
 // all use it.
 //
-// In short: first a pin, then a rule, then heat decides which tier a file wants; rank and free
-// space decide whether it gets there. A file is *eligible* for a tier if its score reaches the
-// tier's threshold. A file leaves a tier when its score falls below half of that threshold
-// (hysteresis), but not before min_stay. A tier above its high watermark evicts its lowest-ranked
+// In short: first a pin, then a rule, then the policy's method decides which tier a file wants; rank
+// and free space decide whether it gets there.
+// - By value (tiering/market.hpp), a file wants the fastest tier whose price it is worth, provided
+//   that the move earns what it costs. It leaves when others are worth clearly more.
+// - By thresholds, a file wants the fastest tier whose threshold its score reaches. It leaves when
+//   its score falls below half of its tier's (hysteresis).
+// Neither moves a file before min_stay. A tier above its high watermark evicts its lowest-ranked
 // files until it is at its low watermark. A file that finds no room on the tier it wants replaces
 // files that rank clearly lower. No plan fills a tier above 98%. docs/tiering.md has the details.
 // Threads: pure functions.
@@ -19,18 +22,22 @@
 #include <vector>
 
 #include "base/ids.hpp"
+#include "tiering/market.hpp"
 #include "tiering/policy.hpp"
+#include "tiering/tier_speed.hpp"
 
 namespace sluice {
 
 // One file as the planner sees it. It is small, because there may be ten million.
 struct FileFacts {
   InodeId id{};
-  std::uint64_t bytes = 0;      // allocated; what a move frees or needs
-  std::int64_t last_use = 0;    // seconds since the epoch; 0: never
-  std::int64_t arrived = 0;     // when it arrived on its tier
-  float score = 0;              // as of now
-  std::uint32_t opens = 0;      // since it was created
+  std::uint64_t bytes = 0;    // allocated; what a move frees or needs
+  std::int64_t last_use = 0;  // seconds since the epoch; 0: never
+  std::int64_t arrived = 0;   // when it arrived on its tier
+  std::int64_t since = 0;     // when the first access was seen; 0: never, or long ago if opens > 0
+  float score = 0;            // as of now
+  float recent = 0;           // accesses as of now, each halved every day
+  std::uint32_t opens = 0;    // since it was created
   std::uint16_t rule = 0xffff;  // index of the rule that matches it; kNoRule: none
   TierIndex tier = kNoTier;
   TierIndex pin = kNoTier;  // its own pin or an inherited one
@@ -46,6 +53,7 @@ struct TierFacts {
   unsigned high_watermark = 90;
   unsigned low_watermark = 80;
   double threshold = 0;  // the score at which a file is eligible
+  TierSpeed speed = {};
   bool online = true;
   bool draining = false;  // files leave, none arrive
 };
@@ -54,7 +62,7 @@ enum class Reason : std::uint8_t {
   Stays,      // it is on the right tier, or a rule keeps it there
   Pinned,     // its pin names the tier
   Ruled,      // a rule names the tier
-  Hot,        // its score makes it eligible for a faster tier
+  Hot,        // its value or its score makes it eligible for a faster tier
   Returning,  // it left that tier for lack of room and was accessed again since
   Cold,       // its score is too low for its tier
   Crowded,    // its tier is above the high watermark, and it ranks lowest
@@ -75,7 +83,8 @@ enum class Blocker : std::uint8_t {
 };
 const char* name_of(Blocker blocker);
 
-// The tier that one file wants, without regard to free space. If that is its own tier, the reason
+// The tier that one file wants, without regard to free space; by value, `market` is the one of the
+// last plan. If that is its own tier, the reason
 // is Stays, Pinned or Ruled, or Draining if no other tier is usable. A pin or a rule for a tier
 // that is not in the pool is ignored.
 struct Verdict {
@@ -84,7 +93,7 @@ struct Verdict {
   Blocker blocker = Blocker::None;
 };
 Verdict judge(const FileFacts& file, std::span<const TierFacts> tiers, const Policy& policy,
-              std::int64_t now);
+              const Market& market, std::int64_t now);
 
 struct PlannedMove {
   std::uint32_t file = 0;  // index into the files
@@ -95,6 +104,7 @@ struct PlannedMove {
 struct Plan {
   std::vector<PlannedMove> moves;  // in an order in which each finds room; at most one per file
   std::vector<std::uint64_t> used_after;  // bytes per tier after all moves
+  Market market;                          // by value only: what it was made with
   // The number of files that want to move and cannot, by blocker.
   std::uint64_t blocked_min_stay = 0, blocked_only_once = 0, blocked_no_room = 0,
                 blocked_offline = 0;

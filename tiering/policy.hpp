@@ -22,7 +22,22 @@ struct Rule {
   TierIndex tier = kNoTier;                          // kNoTier: the files stay where they are
 };
 
+// What the planner maximises.
+enum class Objective : std::uint8_t {
+  Time,  // the time that users do not wait, because a file is on a faster tier
+  Hits,  // the accesses that the fastest tier serves
+};
+
+// How the planner decides where a file wants to be.
+enum class Method : std::uint8_t {
+  Value,       // what a file is worth on a tier, against what room there is worth
+  Thresholds,  // the score that each tier asks for
+};
+
 struct Policy {
+  Method method = Method::Value;
+  Objective objective = Objective::Time;
+  std::chrono::seconds half_life = std::chrono::hours(7 * 24);  // of the score; 0: never
   // Minimum time on a tier before automatic migration.
   std::chrono::seconds min_stay = std::chrono::hours(1);
   std::vector<Rule> rules;  // the first rule that matches applies

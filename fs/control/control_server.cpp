@@ -18,6 +18,7 @@
 #include "base/mutex.hpp"
 #include "base/thread.hpp"
 #include "base/unix_socket.hpp"
+#include "tiering/worth.hpp"
 
 namespace sluice {
 namespace {
@@ -86,6 +87,8 @@ class ControlServer::Handler {
                    request.value("most_pending", std::numeric_limits<std::size_t>::max()));
     } else if (verb == "activity") {
       last = parts_.activity();
+    } else if (verb == "prices") {
+      last = prices();
     } else if (verb == "tree") {
       last = tree(request.value("path", ""));
     } else if (verb == "log-level") {
@@ -161,22 +164,43 @@ class ControlServer::Handler {
   json plan() {
     auto proposal = parts_.migration.propose(census_progress());
     if (!proposal) return {{"error", proposal.error().text()}};
+    const Plan& plan = proposal->plan;
+    const Policy& policy = parts_.migration.policy();
     std::uint64_t bytes = 0;
+    double saves = 0;  // per day
     for (std::size_t i = 0; i < proposal->moves.size(); ++i) {
       const Move& move = proposal->moves[i];
       bytes += move.bytes;
+      json gain;
+      if (policy.method == Method::Value) {
+        const Appraisal worth = appraise(proposal->census.files()[proposal->files[i]],
+                                         proposal->tiers, policy, plan.market, proposal->time);
+        gain = (worth.value[move.to] - worth.value[move.from]) * kSecondsPerDay;
+        saves += gain.get<double>();
+      }
       const bool sent = send({{"move",
                                {{"path", move.paths[0]},
                                 {"from", parts_.pool[move.from].name()},
                                 {"to", parts_.pool[move.to].name()},
                                 {"bytes", move.bytes},
                                 {"score", proposal->census.files()[proposal->files[i]].score},
+                                {"saves", gain},
                                 {"reason", name_of(move.reason)},
                                 {"why", move.why}}}});
       if (!sent) break;
     }
-    const Plan& plan = proposal->plan;
-    return {{"moves", proposal->moves.size()},
+    json tiers = json::array();
+    for (const auto& tier : parts_.pool) {
+      const TierIndex at = tier->index();
+      const bool is_known = at < plan.market.prices.size();
+      tiers.push_back(
+          {{"name", tier->name()},
+           {"price", is_known ? json(plan.market.prices[at] * kPerGigabyteDay) : json()}});
+    }
+    return {{"tiers", tiers},
+            {"optimize", policy.objective == Objective::Hits ? "hits" : "time"},
+            {"saves", policy.method == Method::Value ? json(saves) : json()},
+            {"moves", proposal->moves.size()},
             {"bytes", bytes},
             {"files", proposal->census.files().size()},
             {"too_deep", proposal->census.too_deep()},
@@ -284,6 +308,21 @@ class ControlServer::Handler {
         tiers[parts_.pool[static_cast<TierIndex>(i)].name()] = of.tier_bytes[i];
     }
     return {{"files", of.files}, {"bytes", of.bytes}, {"heat", of.heat()}, {"tiers", tiers}};
+  }
+
+  json prices() const {
+    const Policy& policy = parts_.migration.policy();
+    json last = {{"policy", policy.method == Method::Value ? "value" : "thresholds"},
+                 {"optimize", policy.objective == Objective::Hits ? "hits" : "time"},
+                 {"tiers", json::array()},
+                 {"samples", json::array()}};
+    for (const auto& tier : parts_.pool) last["tiers"].push_back(tier->name());
+    for (const PriceHistory::Sample& sample : parts_.migration.prices().samples()) {
+      json by_tier = json::array();
+      for (const double price : sample.prices) by_tier.push_back(price * kPerGigabyteDay);
+      last["samples"].push_back({{"time", sample.time}, {"prices", std::move(by_tier)}});
+    }
+    return last;
   }
 
   json tree(const std::string& encoded) {

@@ -98,6 +98,25 @@ void add_tiers(std::string& out, const json& tiers) {
                  {{"tier", tier.at("name")}});
     }
   }
+  constexpr std::array kSpeedFigures{
+      Figure{"sluice_tier_read_latency_seconds", "gauge",
+             "Time until the first byte of a read, as the planner assumes it.", "latency_us", 1e-6},
+      Figure{"sluice_tier_read_bandwidth_bytes", "gauge",
+             "Bytes per second of a large read, as the planner assumes it.", "bytes_per_s"},
+  };
+  for (const Figure& figure : kSpeedFigures) {
+    Metric metric(out, figure.name, figure.type, figure.help);
+    for (const json& tier : tiers) {
+      const json& value = tier.at("speed").at(figure.member);
+      metric.add(figure.scale > 0 ? json(value.get<double>() * figure.scale) : value,
+                 {{"tier", tier.at("name")}});
+    }
+  }
+  Metric price(out, "sluice_tier_price", "gauge",
+               "What room on the tier is worth: seconds of waiting (or hits) per GB and day.");
+  for (const json& tier : tiers) {
+    if (tier.at("price").is_number()) price.add(tier.at("price"), {{"tier", tier.at("name")}});
+  }
   constexpr std::array kDiskFigures{
       Figure{"sluice_tier_disk_reads_total", "counter",
              "Reads from the disk under the tier, by any program.", "reads"},

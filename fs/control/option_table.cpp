@@ -144,6 +144,32 @@ constexpr std::array kTable{
 
     OptionSpec{
         .group = Group::Heat,
+        .name = "policy",
+        .kind = Kind::Text,
+        .set = into<&MountOptions::policy>,
+        .fallback = "value",
+        .help = "how files are chosen for a tier: value, or thresholds of their score",
+        .details = "How files are chosen for a tier. \"value\": by the time that they would save "
+                   "there, against what the room is worth. \"thresholds\": by their score alone; "
+                   "each tier has a threshold.",
+        .words = "value thresholds",
+        .placeholder = "POLICY",
+    },
+    OptionSpec{
+        .group = Group::Heat,
+        .name = "optimize",
+        .kind = Kind::Text,
+        .set = into<&MountOptions::optimize>,
+        .fallback = "time",
+        .help = "what the policy value maximizes: time saved, or hits on the fastest tier",
+        .details = "What the policy \"value\" maximizes. \"time\": the time that users do not "
+                   "wait. \"hits\": the accesses that the fastest tier serves, whatever each "
+                   "saves.",
+        .words = "time hits",
+        .placeholder = "GOAL",
+    },
+    OptionSpec{
+        .group = Group::Heat,
         .name = "half_life",
         .kind = Kind::Duration,
         .set = into<&MountOptions::half_life>,
@@ -413,9 +439,11 @@ constexpr std::array kTable{
         .kind = Kind::Score,
         .set = into<&TierOptions::threshold>,
         .fallback = "0 on the last tier, 10 on the one before, else 100",
-        .help = "score that makes a file eligible for this tier",
-        .details = "The score that makes a file eligible for this tier. It must not rise from a "
-                   "tier to a slower one, and is 0 on the last.",
+        .help = "score a file needs here, with policy thresholds",
+        .details =
+            "The score that makes a file eligible for this tier. It is used only with "
+            "policy = \"thresholds\". It must not rise from a tier to a slower one, and is 0 "
+            "on the last.",
         .example = "100",
     },
     OptionSpec{

@@ -32,7 +32,8 @@ struct TierOptions {
   // Free bytes below which files being written are served by the daemon, which can spill them to
   // the next tier; passthrough writes cannot be redirected. Absent: 2% of the tier, at most 4 GiB.
   std::optional<std::uint64_t> reserve;
-  // The score that a file needs for this tier. Absent: see tier_threshold().
+  // The score that a file needs for this tier with policy "thresholds". Absent: see
+  // tier_threshold().
   std::optional<double> threshold;
   unsigned moves = 2;  // that may read from it or write to it at once
 
@@ -70,6 +71,8 @@ struct MountOptions {
   std::string metrics = "off";  // unix: a socket in the state directory; or a loopback HOST:PORT
 
   // Heat and migration.
+  std::string policy = "value";   // value thresholds: how files are chosen; see Method
+  std::string optimize = "time";  // time hits: what is maximised; see Objective
   std::chrono::seconds half_life = std::chrono::days(7);     // of the score; 0: never, it counts up
   std::chrono::seconds interval = std::chrono::minutes(15);  // between two passes
   std::chrono::seconds min_stay = std::chrono::hours(1);     // on a tier before automatic migration
@@ -129,14 +132,18 @@ Error moved_to_debug(const std::string& source, const std::string& spelling);
 Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options);
 
 // Checks the options as a whole, without looking at the machine: there are a mount point and 1 to
-// kMostTiers tiers with different names; thresholds do not rise towards slower tiers; rules name an
-// existing tier; the kernel knows the -o options; the chunk is a power of two; metrics are on a
-// loopback address. Removes options that fstab has for other programs from mount_options.
+// kMostTiers tiers with different names; thresholds, where they are used, do not rise towards
+// slower tiers; rules name an existing tier; the kernel knows the -o options; the chunk is a power
+// of two; metrics are on a loopback address. Removes options that fstab has for other programs from
+// mount_options.
 Result<void> check_options(MountOptions& options);
 
 // The threshold of the tier at `index`: the configured one, or else 0 for the last tier, 10 for the
 // one before it, and 100 for faster ones.
 double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index);
+
+// A sentence for users whose thresholds are not used, because the policy is "value"; else empty.
+std::string unused_thresholds(const MountOptions& options);
 
 // The options that the planner needs. REQUIRES: check_options() succeeded.
 Policy make_policy(const MountOptions& options);

@@ -49,6 +49,10 @@ Result<void> check_names(const std::vector<TierOptions>& tiers) {
   return {};
 }
 
+Method method_of(const MountOptions& options) {
+  return options.policy == "thresholds" ? Method::Thresholds : Method::Value;
+}
+
 // The last tier must accept files that are too cold for all others.
 Result<void> check_thresholds(const std::vector<TierOptions>& tiers) {
   for (std::size_t i = 0; i < tiers.size(); ++i) {
@@ -229,7 +233,7 @@ Result<void> check_options(MountOptions& options) {
                       std::to_string(kMostTiers));
   }
   SLUICE_TRY(check_names(options.tiers));
-  SLUICE_TRY(check_thresholds(options.tiers));
+  if (method_of(options) == Method::Thresholds) SLUICE_TRY(check_thresholds(options.tiers));
   SLUICE_TRY(check_rules(options));
   SLUICE_TRY(check_chunk(options.gpu_chunk));
   SLUICE_TRY(check_metrics(options.metrics));
@@ -248,8 +252,22 @@ double tier_threshold(const std::vector<TierOptions>& tiers, std::size_t index) 
   }
 }
 
+std::string unused_thresholds(const MountOptions& options) {
+  if (method_of(options) == Method::Thresholds) return {};
+  std::string names;
+  for (const TierOptions& tier : options.tiers) {
+    if (tier.threshold) names += (names.empty() ? "" : ", ") + tier.name;
+  }
+  if (names.empty()) return {};
+  return "the threshold of " + names +
+         " is not used: files are chosen by their value now; remove it, or set policy = "
+         "\"thresholds\" to go on with thresholds";
+}
+
 Policy make_policy(const MountOptions& options) {
   Policy policy;
+  policy.method = method_of(options);
+  policy.objective = options.optimize == "hits" ? Objective::Hits : Objective::Time;
   policy.min_stay = options.min_stay;
   for (const auto& rule : options.rules) {
     const auto tier =

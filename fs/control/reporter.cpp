@@ -8,6 +8,7 @@
 #include "fs/control/metrics.hpp"
 #include "gpu/warmer.hpp"
 #include "tiering/disk_counters.hpp"
+#include "tiering/worth.hpp"
 
 namespace sluice {
 namespace {
@@ -34,7 +35,13 @@ Feature keeper_feature(const KeeperLink* keeper) {
 
 json to_json(const Feature& feature) { return {{"on", feature.on}, {"why", feature.why}}; }
 
-json to_json(const Tier& tier) {
+// The price of a tier per GB and day; null if there is none yet.
+json price_of(const Market& market, TierIndex tier) {
+  if (tier >= market.prices.size()) return nullptr;
+  return market.prices[tier] * kPerGigabyteDay;
+}
+
+json to_json(const Tier& tier, const SpeedMeter::Reading& reading, const Market& market) {
   const Space space = tier.space();
   const TierSettings& s = tier.settings();
   return {{"name", tier.name()},
@@ -50,6 +57,11 @@ json to_json(const Tier& tier) {
           {"low_watermark", s.low_watermark},
           {"reserve", tier.reserve()},
           {"threshold", s.threshold},
+          {"speed",
+           {{"latency_us", reading.speed.latency * 1e6},
+            {"bytes_per_s", reading.speed.bandwidth},
+            {"source", name_of(reading.source)}}},
+          {"price", price_of(market, tier.index())},
           {"draining", tier.is_draining()}};
 }
 
@@ -104,6 +116,8 @@ json Reporter::migration() const {
   Mover& mover = parts_.migration.mover();
   const Mover::Progress now = mover.progress();
   return {{"automatic", parts_.options.migrate},
+          {"policy", parts_.options.policy},
+          {"optimize", parts_.options.optimize},
           {"paused", mover.is_paused()},
           {"next_pass", parts_.migration.next_pass()},
           {"moved", now.moved},
@@ -198,7 +212,11 @@ json Reporter::status() const {
                      {"keeper", to_json(keeper_feature(keeper))}};
   out["limits"] = limits();
   out["tiers"] = json::array();
-  for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));
+  const Market market = parts_.migration.market();
+  for (const auto& tier : parts_.pool) {
+    out["tiers"].push_back(
+        to_json(*tier, parts_.migration.speeds().reading(tier->index()), market));
+  }
   return out;
 }
 
@@ -227,9 +245,10 @@ json Reporter::figures() const {
   json out = common();
   out["uptime_s"] = uptime();
   out["tiers"] = json::array();
+  const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(*tier);
+    json each = to_json(*tier, parts_.migration.speeds().reading(tier->index()), market);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

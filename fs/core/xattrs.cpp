@@ -5,8 +5,10 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "metadata/decay.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/pin.hpp"
+#include "tiering/worth.hpp"
 
 namespace sluice {
 
@@ -132,6 +134,9 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   facts.last_use = heat.last_access;
   facts.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;
   facts.score = static_cast<float>(SLUICE_TRY(parts_.accesses.score(inode)));
+  facts.recent = static_cast<float>(
+      decayed(heat.recent, heat.last_access, parts_.clock.seconds(), kRecentHalfLife));
+  facts.since = heat.since;
   facts.opens = static_cast<std::uint32_t>(heat.opens);
   facts.pin = parts_.pins.effective(inode);
   facts.tier = inode->tier();
@@ -143,6 +148,26 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   return facts;
 }
 
+namespace {
+
+// What the file is worth on each tier but the slowest, per day.
+void add_worth(nlohmann::json& out, const Appraisal& file, const Market& market,
+               const std::vector<std::string>& names) {
+  using nlohmann::json;
+  out["uses_per_day"] = file.rate * kSecondsPerDay;
+  for (std::size_t i = 0; i + 1 < names.size(); ++i) {
+    const bool is_known = i < market.prices.size();
+    out["worth"].push_back(
+        {{"tier", names[i]},
+         {"against", names[i + 1]},
+         {"saves", (file.value[i] - file.value[i + 1]) * kSecondsPerDay},
+         {"per_gb", file.per_byte[i] * kPerGigabyteDay},
+         {"price", is_known ? json(market.prices[i] * kPerGigabyteDay) : json()}});
+  }
+}
+
+}  // namespace
+
 Result<std::string> Xattrs::explain(const InodePtr& inode) {
   using nlohmann::json;
   const struct statx st =
@@ -150,7 +175,9 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
   const Policy& policy = parts_.migration->policy();
   const std::vector<TierFacts> tiers = parts_.migration->tier_facts();
-  const Verdict verdict = judge(facts, tiers, policy, parts_.clock.seconds());
+  const Market market = parts_.migration->market();
+  const std::int64_t now = parts_.clock.seconds();
+  const Verdict verdict = judge(facts, tiers, policy, market, now);
   std::vector<std::string> names;
   for (const auto& tier : parts_.pool) names.push_back(tier->name());
 
@@ -166,10 +193,14 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"links", st.stx_nlink},
             {"wants", names[verdict.wants]},
             {"reason", name_of(verdict.reason)},
-            {"why", explain_move(facts, verdict.reason, verdict.wants, tiers, names, policy)},
+            {"why", explain_worth(facts, verdict.reason, verdict.wants, tiers, names, policy,
+                                  market, now)},
             {"hold", verdict.blocker == Blocker::None ? json() : json(name_of(verdict.blocker))},
             {"pin", json()},
             {"rule", json()},
+            {"uses_per_day", json()},
+            {"worth", json::array()},
+            {"optimize", policy.objective == Objective::Hits ? "hits" : "time"},
             {"promote", json()},
             {"demote", json()},
             {"stays_until", json()},
@@ -184,12 +215,14 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
     const Rule& rule = policy.rules[facts.rule];
     j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};
   }
-  if (facts.tier > 0)
+  const bool by_value = policy.method == Method::Value;
+  if (by_value) add_worth(j, appraise(facts, tiers, policy, market, now), market, names);
+  if (!by_value && facts.tier > 0)
     j["promote"] = {{"tier", names[facts.tier - 1U]}, {"at", tiers[facts.tier - 1U].threshold}};
-  if (facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
+  if (!by_value && facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
     j["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
   const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
-  if (stays_until > parts_.clock.seconds()) j["stays_until"] = stays_until;
+  if (stays_until > now) j["stays_until"] = stays_until;
   if (const auto to = parts_.migration->mover().destination(inode->id()))
     j["moving"] = {{"to", names[*to]}};
   if (const auto pending = parts_.migration->mover().pending(inode->id()))

@@ -48,7 +48,7 @@ Pool TieringTest::pool() const {
 void TieringTest::start(Strings flags, Passes passes) {
   Pool wanted = pool();
   wanted.flags = std::move(flags);
-  wanted.flags.insert(wanted.flags.end(), {"--min-stay", min_stay_});
+  wanted.flags.insert(wanted.flags.end(), {"--min-stay", min_stay_, "--policy", policy_});
   if (passes == Passes::OnlyWhenAsked) wanted.flags.push_back("--no-migrate");
   mount_.reset();  // before the next mount starts
   mount_ = std::make_unique<Mount>(wanted);

@@ -73,6 +73,8 @@ class TieringTest : public testing::Test {
 
   TempDir base_;
   std::string min_stay_ = "0s";  // of the next start()
+  // The same. Most tests choose files by the number of their accesses, which thresholds go by.
+  std::string policy_ = "thresholds";
 
  private:
   struct Tier {

@@ -360,5 +360,37 @@ TEST_F(PassTest, FileStaysForMinStay) {
   EXPECT_EQ(tiers_with("cold"), "nvme");
 }
 
+TEST_F(PassTest, ByValueAFileMovesToWhereItSavesWaitingAndTheWordsSayHowMuch) {
+  policy_ = "value";
+  put("hdd", "hot", pattern(kMiB, 1));
+  put("hdd", "cold", pattern(kMiB, 2));
+  start();
+  read_often("hot", 50);
+  const Json plan = ask({"plan"});
+  ASSERT_EQ(moves_of(plan.at("list")), (Moves{{"/hot", "hdd", "nvme"}})) << plan;
+  const std::string why = plan.at("list")[0].at("why");
+  EXPECT_TRUE(why.starts_with("saves about ")) << why;
+  EXPECT_NE(why.find(" of waiting a day on nvme"), std::string::npos) << why;
+  EXPECT_GT(plan.at("saves").get<double>(), 0);
+  EXPECT_EQ(plan.at("tiers")[0].at("price"), 0) << "everything has room";
+  const CommandResult text = tell({"plan"});
+  EXPECT_NE(text.out.find("they save about "), std::string::npos) << text.out;
+
+  run_pass();
+  EXPECT_EQ(tier_of("hot"), "nvme");
+  EXPECT_EQ(tier_of("cold"), "hdd");
+  const Json hot = explain("hot");
+  EXPECT_GT(hot.at("uses_per_day").get<double>(), 1);
+  EXPECT_EQ(hot.at("promote"), nullptr) << "thresholds have no part in it";
+  EXPECT_EQ(hot.at("demote"), nullptr);
+  ASSERT_EQ(hot.at("worth").size(), 2u);
+  EXPECT_EQ(hot.at("worth")[0].at("tier"), "nvme");
+  EXPECT_EQ(hot.at("worth")[0].at("against"), "ssd");
+  EXPECT_GT(hot.at("worth")[0].at("saves").get<double>(), 0);
+  const std::string words = sluice({"explain", *this / "hot"}).out;
+  EXPECT_NE(words.find(" of waiting a day on nvme against ssd"), std::string::npos) << words;
+  EXPECT_EQ(mount().status().at("tiers")[0].at("price"), 0);
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -29,10 +29,11 @@ Explains for each file where it is and why, how hot it is, and what would move i
   heat     its score: each access adds 1, and the score halves every half_life
   why      why it is on this tier
   wants    the tier it should be on; 'but' says why it does not move there
+  value    how often it is used, and for each border between two tiers the waiting
+           that it saves on the faster one, and what room there is worth
   pin      the pin that applies to it, and where that pin is set
   rule     the rule of the configuration that matches it
-  up       the score at which it moves to a faster tier
-  down     the score below which it moves to a slower tier
+  up, down the scores at which it moves, with policy = "thresholds"
   stays    how long it will not move because it arrived recently (min_stay)
   moving, waiting
            a move in progress, or a move that cannot start yet and why

@@ -363,6 +363,9 @@ int command_mount(int argc, char** argv) {
       return fail("mount", checked.error().text());
   }
   warn_of_open_tiers(options);
+  // In the foreground the daemon's log says it.
+  if (const auto unused = unused_thresholds(options); !unused.empty() && !options.foreground)
+    std::fprintf(stderr, "sluice: mount: note: %s\n", log::escaped(unused).c_str());
   return options.foreground ? mount_in_foreground(options, std::move(stored))
                             : mount_in_background(options);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "tiering/worth.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
@@ -25,7 +26,8 @@ constexpr HelpText kHelp{.usage = "sluice plan [--json] [--limit N] [--bytes] [M
                          .details = R"(
 Shows what a pass would move now, and why, without moving anything. Moves are listed
 in the order in which they would be made. Files that should move but cannot yet are
-counted by reason. 'sluice tier run' makes such a pass.
+counted by reason. Below are the waiting that the moves save, and what room on each
+tier is worth (its price). 'sluice tier run' makes such a pass.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.
@@ -51,7 +53,7 @@ struct Sum {
 };
 
 // A plan as it arrives. Moves beyond the limit are counted but not kept: there may be millions.
-struct Plan {
+struct ShownPlan {
   Json list = Json::array();
   std::map<std::pair<std::string, std::string>, Sum> sums;  // by tiers, from and to
 
@@ -74,7 +76,31 @@ std::string waiting_text(const std::string& reason) {
   return reason;
 }
 
-std::string totals(const Style& style, const Plan& plan, const Json& last, const Request& request) {
+// What the moves save, and what room is worth; nothing if thresholds decide.
+std::string worth_lines(const Style& style, const Json& last, std::uint64_t moves) {
+  const Objective objective =
+      text_of(last, "optimize") == "hits" ? Objective::Hits : Objective::Time;
+  std::string out;
+  if (const Json& saves = member_of(last, "saves"); saves.is_number() && moves > 0) {
+    const double value = saves.get<double>();
+    out += value < 0
+               ? "they cost about " + value_text(-value, objective) + " a day, for lack of room\n"
+               : "they save about " + value_text(value, objective) + " a day\n";
+  }
+  const Json& tiers = member_of(last, "tiers");
+  for (std::size_t i = 0; i + 1 < tiers.size(); ++i) {
+    const Json& price = member_of(tiers[i], "price");
+    if (!price.is_number()) continue;
+    out += safe_name(style, text_of(tiers[i], "name")) +
+           (price.get<double>() > 0 ? " is worth " + price_text(price.get<double>(), objective) +
+                                          ": files that save less do not go there\n"
+                                    : " has room for every file that saves something there\n");
+  }
+  return out;
+}
+
+std::string totals(const Style& style, const ShownPlan& plan, const Json& last,
+                   const Request& request) {
   const auto size = [&](std::uint64_t bytes) {
     return request.bytes ? std::to_string(bytes) + " B" : format_size(bytes);
   };
@@ -100,6 +126,7 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
              format_files(sum.files) + ", " + size(sum.bytes) + "\n";
     }
   }
+  out += worth_lines(style, last, moves);
   for (const auto& [reason, count] : member_of(last, "held").items()) {
     const auto number = count.is_number_unsigned() ? count.get<std::uint64_t>() : 0;
     if (number == 0) continue;
@@ -113,7 +140,7 @@ std::string totals(const Style& style, const Plan& plan, const Json& last, const
   return out;
 }
 
-std::string move_table(const Style& style, const Plan& plan, bool exact) {
+std::string move_table(const Style& style, const ShownPlan& plan, bool exact) {
   using Align = Table::Align;
   Table table({{"FROM -> TO"}, {"SIZE", Align::Right}, {"SCORE", Align::Right}, {"WHY"}, {"PATH"}});
   for (const auto& move : plan.list) {
@@ -143,7 +170,7 @@ int command_plan(int argc, char** argv) {
   if (!mount) return kFailed;
 
   const std::uint64_t keep = request.limit.value_or(request.json ? 0 : 20);
-  Plan plan;
+  ShownPlan plan;
   Result<ControlAnswer> answer = ControlAnswer{};
   {
     ProgressLine line;

@@ -6,6 +6,7 @@
 
 #include "base/clock.hpp"
 #include "base/units.hpp"
+#include "tiering/worth.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/tier_count.hpp"
 #include "tools/common/mount_status.hpp"
@@ -27,8 +28,10 @@ constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [-
   -h, --help        short help (-h) or full help (--help)
 )",
                          .details = R"(
-Shows how full each tier is, the number of files on it, and the features in use, or
-why they are off. Files and bytes are counted by walking the tiers, for two seconds
+Shows how full each tier is, the number of files on it, how fast it reads (the time
+until the first byte, and the rate after it), what a GB of room there is worth (the
+waiting it saves a day; '-': everything fits), and the features in use, or why they
+are off. Files and bytes are counted by walking the tiers, for two seconds
 unless --count is given. An incomplete count is marked '>=', or "complete": false in
 JSON.
 
@@ -98,7 +101,23 @@ Table::Cell fill_cell(const Style& style, const Json& tier) {
   return {text, percent >= high ? Color::Red : percent >= low ? Color::Yellow : Color::Green};
 }
 
-std::string tier_table(const Style& style, const Json& tiers, bool exact) {
+// "0.12 ms, 1.9 GiB/s": until the first byte, and after it.
+std::string speed_text(const Json& speed) {
+  if (!speed.is_object()) return "";
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2g ms, ", real_of(speed, "latency_us") / 1e3);
+  return text.data() + format_size(static_cast<std::uint64_t>(real_of(speed, "bytes_per_s"))) +
+         "/s";
+}
+
+// "0.2 s/GB"; "-" if everything fits or nothing is known.
+std::string price_cell(const Json& price, Objective objective) {
+  if (!price.is_number() || price.get<double>() <= 0) return "-";
+  std::string text = price_text(price.get<double>(), objective);
+  return text.substr(0, text.find(" a day"));
+}
+
+std::string tier_table(const Style& style, const Json& tiers, Objective objective, bool exact) {
   using Align = Table::Align;
   const auto size = [&](std::uint64_t bytes) {
     return exact ? std::to_string(bytes) : format_size(bytes);
@@ -110,6 +129,8 @@ std::string tier_table(const Style& style, const Json& tiers, bool exact) {
                {"SIZE", Align::Right},
                {"FILES", Align::Right},
                {"HOLDS", Align::Right},
+               {"READS", Align::Right},
+               {"WORTH/DAY", Align::Right},
                {"ON"},
                {"PATH"}});
   for (const auto& tier : tiers) {
@@ -127,7 +148,8 @@ std::string tier_table(const Style& style, const Json& tiers, bool exact) {
                size(number_of(tier, "free")),
                size(capacity > 0 ? capacity : number_of(tier, "total")),
                mark + format_count(number_of(tier, "files")), mark + size(number_of(tier, "bytes")),
-               text_of(tier, "filesystem"), path});
+               speed_text(member_of(tier, "speed")),
+               price_cell(member_of(tier, "price"), objective), text_of(tier, "filesystem"), path});
   }
   return table.text(style);
 }
@@ -243,9 +265,12 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
                     ", pid " + std::to_string(number_of(status, "pid")) + ", sluice " +
                     text_of(status, "version") + "\n" + "state in " +
                     safe_name(style, text_of(status, "state")) + "\n\n";
-  out += tier_table(style, member_of(status, "tiers"), exact) + "\n";
+  const Json& migration = member_of(status, "migration");
+  const Objective objective =
+      text_of(migration, "optimize") == "hits" ? Objective::Hits : Objective::Time;
+  out += tier_table(style, member_of(status, "tiers"), objective, exact) + "\n";
   out += feature_lines(style, member_of(status, "features"));
-  out += migration_line(style, member_of(status, "migration"));
+  out += migration_line(style, migration);
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";

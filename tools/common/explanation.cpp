@@ -2,9 +2,12 @@
 #include "tools/common/explanation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 
 #include "base/units.hpp"
+#include "tiering/worth.hpp"
 #include "tools/common/mount_status.hpp"
 
 namespace sluice {
@@ -27,6 +30,7 @@ class Writer {
     write_where();
     write_heat();
     write_why();
+    write_worth();
     write_choices();
     write_changes();
     write_work();
@@ -74,6 +78,29 @@ class Writer {
     line("wants", "to move to " + wants + (why.empty() ? "" : ": " + why));
     const std::string hold = text_of(json_, "hold");
     if (!hold.empty()) line("but", hold_text(hold), Color::Yellow);
+  }
+
+  // What the file is worth on each tier, against what room there is worth.
+  void write_worth() {
+    const Json& uses = member_of(json_, "uses_per_day");
+    if (!uses.is_number()) return;
+    const Objective objective =
+        text_of(json_, "optimize") == "hits" ? Objective::Hits : Objective::Time;
+    std::array<char, 64> text{};
+    std::snprintf(text.data(), text.size(), "used about %.2g times a day", uses.get<double>());
+    line("value", text.data());
+    for (const auto& each : member_of(json_, "worth")) {
+      std::string words = "saves about " + value_text(real_of(each, "saves"), objective) +
+                          " a day on " + text_of(each, "tier") + " against " +
+                          text_of(each, "against") + ", " +
+                          price_text(real_of(each, "per_gb"), objective);
+      if (const Json& price = member_of(each, "price"); price.is_number()) {
+        words += price.get<double>() > 0
+                     ? "; room there is worth " + price_text(price.get<double>(), objective)
+                     : "; everything has room there";
+      }
+      line("", words);
+    }
   }
 
   void write_choices() {

@@ -28,7 +28,8 @@ constexpr HelpText kHelp{
       --half-life TIME       half-life of the score: 7d (default), or never
       --interval TIME        between two passes of sluice and autotier (15min)
       --min-stay TIME        minimum time on a tier before heat moves a file (1h)
-      --threshold TIER=N,... score that makes a file eligible
+      --optimize WHAT        time (default) or hits: what sluice values files by
+      --threshold TIER=N,... sluice goes by these scores instead of by value
       --high-watermark N     percent (90)
       --low-watermark N      percent (10 below the high one)
       --place WHERE          slowest (default): all files start on the slowest tier; fastest:
@@ -43,9 +44,11 @@ constexpr HelpText kHelp{
     .details = R"(
 Replays a trace of file accesses against Sluice's planner and other policies that
 choose what the fastest tier holds. Prints for each policy how many requests and
-bytes that tier served, and how much was moved to and from it. GAP is the distance
-in percentage points of requests to an oracle that knows the future: the better of
-belady and belady-size, if one of them is among the policies.
+bytes that tier served, how long a request took, and how much was moved to and from
+that tier. GAP is the distance in percentage points of requests to an oracle that knows
+the future: the better of belady and belady-size, if one of them is among the policies.
+Tiers whose names begin with nvme, ssd or hdd are as fast as such disks usually are,
+others as their position suggests.
 
 A trace is either text with the columns time (seconds), id and size (bytes), as
 'sluice trace record' writes it, or libCacheSim's binary format oracleGeneral,
@@ -66,7 +69,7 @@ struct Request {
   std::string policies = "all";
   std::string sizes, format, threshold, chart;
   std::string half_life = "7d", interval = "15min", min_stay = "1h", warmup = "0s";
-  std::string place = "slowest";
+  std::string place = "slowest", optimize = "time";
   std::string color = "auto";
   unsigned high_watermark = 90;
   std::optional<unsigned> low_watermark;
@@ -109,6 +112,10 @@ Result<void> understand(const Request& request, Job& job) {
   if (request.place != "slowest" && request.place != "fastest") {
     return invalid("--place: must be slowest or fastest");
   }
+  if (request.optimize != "time" && request.optimize != "hits")
+    return invalid("--optimize: must be time or hits");
+  options.objective = request.optimize == "hits" ? Objective::Hits : Objective::Time;
+  options.method = request.threshold.empty() ? Method::Value : Method::Thresholds;
   options.placing = request.place == "fastest" ? Placing::Fastest : Placing::Slowest;
   options.high_watermark = request.high_watermark;
   options.low_watermark =
@@ -163,6 +170,12 @@ std::string points(std::optional<double> difference) {
   return text;
 }
 
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f ms", 1000 * seconds);
+  return text;
+}
+
 std::string summary_of(const Trace& trace) {
   return format_count(trace.records()) + " accesses to " + format_count(trace.sizes.size()) +
          " files of " + format_size(trace.total_bytes()) + " in " +
@@ -180,6 +193,8 @@ void print_for_people(const Style& style, const Job& job, const Trace& trace,
                {"HITS", Align::Right},
                {"BYTE HITS", Align::Right},
                {"GAP", Align::Right},
+               {"MEAN", Align::Right},
+               {"P99", Align::Right},
                {"MOVED IN", Align::Right},
                {"MOVED OUT", Align::Right},
                {"MOVES", Align::Right}});
@@ -189,6 +204,8 @@ void print_for_people(const Style& style, const Job& job, const Trace& trace,
                percent(outcome.hit_ratio()),
                percent(outcome.byte_hit_ratio()),
                points(gap_to_oracle(outcome, outcomes)),
+               milliseconds(outcome.service_mean),
+               milliseconds(outcome.service_p99),
                size(outcome.traffic.bytes_in),
                size(outcome.traffic.bytes_out),
                format_count(outcome.traffic.moves)});
@@ -200,7 +217,11 @@ void print_for_people(const Style& style, const Job& job, const Trace& trace,
 void print_json(const Job& job, const Trace& trace, std::span<const Outcome> outcomes) {
   Json tiers = Json::array();
   for (const auto& tier : job.options.tiers) {
-    tiers.push_back({{"name", tier.name}, {"bytes", tier.bytes}, {"threshold", tier.threshold}});
+    tiers.push_back({{"name", tier.name},
+                     {"bytes", tier.bytes},
+                     {"threshold", tier.threshold},
+                     {"latency_s", tier.speed.latency},
+                     {"bandwidth", tier.speed.bandwidth}});
   }
   Json results = Json::array();
   for (const auto& outcome : outcomes) {
@@ -214,6 +235,8 @@ void print_json(const Job& job, const Trace& trace, std::span<const Outcome> out
                        {"hit_bytes", outcome.bytes.hits},
                        {"byte_hit_ratio", outcome.byte_hit_ratio()},
                        {"gap", gap ? Json(*gap) : Json()},
+                       {"service_mean_s", outcome.service_mean},
+                       {"service_p99_s", outcome.service_p99},
                        {"moved_in_bytes", outcome.traffic.bytes_in},
                        {"moved_out_bytes", outcome.traffic.bytes_out},
                        {"moves", outcome.traffic.moves}});
@@ -226,7 +249,9 @@ void print_json(const Job& job, const Trace& trace, std::span<const Outcome> out
                    {"seconds", static_cast<double>(trace.span_us()) / 1e6}}},
                  {"tiers", tiers},
                  {"options",
-                  {{"half_life_s", options.half_life.count()},
+                  {{"method", options.method == Method::Value ? "value" : "thresholds"},
+                   {"optimize", options.objective == Objective::Time ? "time" : "hits"},
+                   {"half_life_s", options.half_life.count()},
                    {"interval_s", options.interval.count()},
                    {"min_stay_s", options.min_stay.count()},
                    {"high_watermark", options.high_watermark},
@@ -269,6 +294,7 @@ int command_simulate(int argc, char** argv) {
   arguments.option("--high-watermark", request.high_watermark);
   arguments.option("--low-watermark", request.low_watermark);
   arguments.option("--place", request.place);
+  arguments.option("--optimize", request.optimize);
   arguments.option("--warmup", request.warmup);
   arguments.option("--chart", request.chart);
   arguments.flag("--json", request.json);

@@ -159,6 +159,7 @@ HttpResponse WebHandler::api(const HttpRequest& request) {
   const std::string_view what = std::string_view(request.path).substr(std::strlen("/api/"));
   if (what == "activity") return activity();
   if (what == "moves") return moves();
+  if (what == "prices") return prices();
   if (what == "replay") return json_response(replay_.state());
   if (what != "explain" && what != "tree") return HttpResponse::error("404 Not Found");
   const auto path = request.parameter("path");
@@ -202,6 +203,13 @@ HttpResponse WebHandler::moves() const {
           });
   if (!answer) return gone(answer.error().text());
   return json_response(out);
+}
+
+HttpResponse WebHandler::prices() const {
+  const auto answer = ask({{"verb", "prices"}});
+  if (answer) return json_response(answer->last);
+  const std::string text = answer.error().text();
+  return failed_with(answer, EREMOTEIO) ? problem("404 Not Found", text) : gone(text);
 }
 
 HttpResponse WebHandler::explain(const std::string& path) const {

@@ -41,6 +41,7 @@ class WebHandler {
   HttpResponse api(const HttpRequest& request);
   HttpResponse activity() const;
   HttpResponse moves() const;
+  HttpResponse prices() const;
   HttpResponse explain(const std::string& path) const;
   HttpResponse tree(const std::string& path);
   Result<ControlAnswer> ask(

@@ -37,6 +37,8 @@ json activity() {
              {"free", 60},
              {"high_watermark", 90},
              {"low_watermark", 80},
+             {"speed", {{"latency_us", 120}, {"bytes_per_s", 2e9}, {"source", "probe"}}},
+             {"price", 0.25},
              {"read_bytes", 5},
              {"written_bytes", 18446744073709551615u},
              {"disk",
@@ -54,6 +56,8 @@ json activity() {
              {"free", 0},
              {"high_watermark", 90},
              {"low_watermark", 80},
+             {"speed", {{"latency_us", 5}, {"bytes_per_s", 4e9}, {"source", "kind"}}},
+             {"price", nullptr},
              {"read_bytes", 0},
              {"written_bytes", 0},
              {"disk", nullptr}}}},
@@ -101,12 +105,18 @@ TEST(MetricsTest, ShowTheActivityOfTheMount) {
   const std::string text = metrics_text(activity());
   for (const char* line :
        {"sluice_info{version=\"0.1.0\",pool=\"p\",mountpoint=\"/mnt\"} 1",
-        "sluice_uptime_seconds 12.5", "sluice_requests_total{kind=\"LOOKUP\"} 7",
-        "sluice_tier_online{tier=\"nvme\"} 1", "sluice_tier_online{tier=\"tmp\"} 0",
+        "sluice_uptime_seconds 12.5",
+        "sluice_requests_total{kind=\"LOOKUP\"} 7",
+        "sluice_tier_online{tier=\"nvme\"} 1",
+        "sluice_tier_online{tier=\"tmp\"} 0",
         "sluice_tier_high_watermark_ratio{tier=\"nvme\"} 0.9",
+        "sluice_tier_read_latency_seconds{tier=\"nvme\"} 0.00012",
+        "sluice_tier_read_bandwidth_bytes{tier=\"nvme\"} 2e+09",
+        "sluice_tier_price{tier=\"nvme\"} 0.25",
         "sluice_tier_written_bytes_total{tier=\"nvme\"} 18446744073709551615",
         "sluice_tier_disk_busy_seconds_total{tier=\"nvme\",disk=\"nvme0n1\"} 1.5",
-        "sluice_moves_waiting 1", "sluice_migration_paused 1",
+        "sluice_moves_waiting 1",
+        "sluice_migration_paused 1",
         "sluice_gpu_bytes_total{route=\"mapped\"} 4096",
         "sluice_gpu_failures_total{route=\"mapped\"} 1",
         "sluice_gpu_failures_total{route=\"none\"} 2",
@@ -116,6 +126,7 @@ TEST(MetricsTest, ShowTheActivityOfTheMount) {
         "sluice_gpu_lost{gpu=\"GPU-1\",name=\"H200\"} 0"}) {
     EXPECT_TRUE(has_line(text, line)) << line << " is not in\n" << text;
   }
+  EXPECT_EQ(text.find("sluice_tier_price{tier=\"tmp\"}"), std::string::npos) << "not known";
   EXPECT_EQ(text.find("disk=\"\""),
             std::string::npos);  // a tier without a disk has no disk metrics
 }

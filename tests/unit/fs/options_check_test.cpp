@@ -67,6 +67,7 @@ TEST(CheckOptionsTest, ThresholdsDefaultByTheTiersPlace) {
 
 TEST(CheckOptionsTest, ThresholdsDontRiseTowardsSlowerTiers) {
   MountOptions options = two_tiers();
+  options.policy = "thresholds";
   options.tiers.emplace_back().name = "hdd";
   options.tiers[0].threshold = 5;
   EXPECT_EQ(option_error(options),
@@ -78,6 +79,31 @@ TEST(CheckOptionsTest, ThresholdsDontRiseTowardsSlowerTiers) {
   EXPECT_EQ(option_error(options),
             "tier hdd: threshold 0.5 must be 0, or left out: the last tier takes what is too cold "
             "for the others");
+}
+
+TEST(CheckOptionsTest, ThresholdsThatAreNotUsedAreNoMistakeButAreReported) {
+  MountOptions options = two_tiers();
+  EXPECT_EQ(unused_thresholds(options), "");
+  options.tiers[0].threshold = 5;
+  options.tiers[1].threshold = 10;
+  EXPECT_EQ(option_error(options), "");
+  EXPECT_EQ(unused_thresholds(options),
+            "the threshold of nvme, ssd is not used: files are chosen by their value now; remove "
+            "it, or set policy = \"thresholds\" to go on with thresholds");
+  options.policy = "thresholds";
+  EXPECT_EQ(unused_thresholds(options), "");
+}
+
+TEST(CheckOptionsTest, PolicyAndObjectiveReachThePlanner) {
+  MountOptions options = two_tiers();
+  EXPECT_EQ(make_policy(options).method, Method::Value);
+  EXPECT_EQ(make_policy(options).objective, Objective::Time);
+  ASSERT_TRUE(apply_config_text("policy = \"thresholds\"\noptimize = \"hits\"", "/c", options));
+  EXPECT_EQ(make_policy(options).method, Method::Thresholds);
+  EXPECT_EQ(make_policy(options).objective, Objective::Hits);
+  const auto wrong = apply_config_text("optimize = \"speed\"", "/c", options);
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().text(), "/c:1: optimize must be one of time, hits, not \"speed\"");
 }
 
 TEST(CheckOptionsTest, RulesNameTiersThatThereAre) {

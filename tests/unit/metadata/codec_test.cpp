@@ -13,17 +13,44 @@ namespace {
 
 std::string text(const auto& bytes) { return {bytes.data(), bytes.size()}; }
 
-constexpr Heat kSample{.score = 1.5, .last_access = 0x0102030405060708, .opens = 9, .gpu_bytes = 1};
+constexpr Heat kSample{.score = 1.5,
+                       .last_access = 0x0102030405060708,
+                       .opens = 9,
+                       .gpu_bytes = 1,
+                       .recent = 1.5,
+                       .since = 0x0102030405060707};
 
 TEST(CodecTest, HeatHasTheDocumentedBytes) {
   const std::string expected(
-      "\x01"
+      "\x02"
       "\x00\x00\x00\x00\x00\x00\xf8\x3f"  // 1.5
+      "\x08\x07\x06\x05\x04\x03\x02\x01"
+      "\x09\x00\x00\x00\x00\x00\x00\x00"
+      "\x01\x00\x00\x00\x00\x00\x00\x00"
+      "\x00\x00\x00\x00\x00\x00\xf8\x3f"
+      "\x07\x07\x06\x05\x04\x03\x02\x01",
+      49);
+  EXPECT_EQ(text(encode_heat(kSample)), expected);
+}
+
+TEST(CodecTest, HeatOfTheFirstVersionIsReadAsEvenAccesses) {
+  const std::string first(
+      "\x01"
+      "\x00\x00\x00\x00\x00\x00\x1c\x40"  // 7
       "\x08\x07\x06\x05\x04\x03\x02\x01"
       "\x09\x00\x00\x00\x00\x00\x00\x00"
       "\x01\x00\x00\x00\x00\x00\x00\x00",
       33);
-  EXPECT_EQ(text(encode_heat(kSample)), expected);
+  const auto heat = decode_heat(first);
+  ASSERT_TRUE(heat);
+  EXPECT_EQ(*heat, (Heat{.score = 7,
+                         .last_access = 0x0102030405060708,
+                         .opens = 9,
+                         .gpu_bytes = 1,
+                         .recent = 1,
+                         .since = 0}));
+  EXPECT_TRUE(failed_with(decode_heat(first + '\0'), EUCLEAN));
+  EXPECT_TRUE(failed_with(decode_heat(first.substr(0, 32)), EUCLEAN));
 }
 
 TEST(CodecTest, HeatSurvivesEncoding) {
@@ -58,13 +85,14 @@ TEST(CodecTest, ImpossibleScoresAreRejected) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double score : {-1.0, kInfinity, -kInfinity, std::nan("")}) {
     EXPECT_TRUE(failed_with(decode_heat(text(encode_heat({.score = score}))), EUCLEAN)) << score;
+    EXPECT_TRUE(failed_with(decode_heat(text(encode_heat({.recent = score}))), EUCLEAN)) << score;
   }
 }
 
 TEST(CodecTest, RandomBytesNeverDecodeToAnImpossibleHeat) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 100'000; ++round) {
-    std::string bytes(random() % 40, '\0');
+    std::string bytes(random() % 60, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     if (!bytes.empty() && round % 2 == 0) bytes[0] = static_cast<char>(kHeatVersion);
     auto heat = decode_heat(bytes);

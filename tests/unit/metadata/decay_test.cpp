@@ -19,7 +19,9 @@ Heat random_heat(std::mt19937_64& random) {
   return {.score = static_cast<double>(random() % 1'000'000) / 1000,
           .last_access = static_cast<std::int64_t>(random() % 100'000),
           .opens = random() % 1000,
-          .gpu_bytes = random() >> (random() % 64)};
+          .gpu_bytes = random() >> (random() % 64),
+          .recent = static_cast<double>(random() % 1'000'000) / 1000,
+          .since = static_cast<std::int64_t>(random() % 100'000)};
 }
 
 void expect_same(const Heat& a, const Heat& b) {
@@ -27,6 +29,8 @@ void expect_same(const Heat& a, const Heat& b) {
   EXPECT_EQ(a.last_access, b.last_access);
   EXPECT_EQ(a.opens, b.opens);
   EXPECT_EQ(a.gpu_bytes, b.gpu_bytes);
+  EXPECT_NEAR(a.recent, b.recent, 1e-12 * (a.recent + b.recent));
+  EXPECT_EQ(a.since, b.since);
 }
 
 TEST(DecayTest, AScoreHalvesEveryHalfLife) {
@@ -53,6 +57,18 @@ TEST(DecayTest, TheSumIsAsOfTheLaterAccess) {
   const Heat total = sum({.score = 8, .last_access = 100, .opens = 3, .gpu_bytes = 5},
                          {.score = 1, .last_access = 110, .opens = 1, .gpu_bytes = 7}, seconds(10));
   EXPECT_EQ(total, (Heat{.score = 5, .last_access = 110, .opens = 4, .gpu_bytes = 12}));
+}
+
+TEST(DecayTest, TheRecentCountHalvesEveryDayAndTheFirstAccessStaysTheFirst) {
+  const Heat total = sum({.last_access = 1000, .opens = 4, .recent = 4, .since = 900},
+                         {.last_access = 87'400, .opens = 1, .recent = 1, .since = 87'400}, kNever);
+  EXPECT_DOUBLE_EQ(total.recent, 3);
+  EXPECT_EQ(total.since, 900);
+}
+
+TEST(DecayTest, AFileThatWasNeverAccessedHasNoFirstAccess) {
+  EXPECT_EQ(sum({}, {.opens = 1, .since = 900}, kNever).since, 900);
+  EXPECT_EQ(sum({.opens = 1, .since = 900}, {}, kNever).since, 900);
 }
 
 TEST(DecayTest, TheSumDoesNotDependOnGroupingOrOrder) {

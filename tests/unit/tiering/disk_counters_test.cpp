@@ -14,8 +14,10 @@ TEST(DiskCountersTest, AreInBytesWhateverTheSectorSizeIs) {
   ASSERT_TRUE(disk);
   EXPECT_EQ(disk->reads, 7541u);
   EXPECT_EQ(disk->read_bytes, 603280u * 512);
+  EXPECT_EQ(disk->read_ms, 1204u);
   EXPECT_EQ(disk->writes, 5512u);
   EXPECT_EQ(disk->written_bytes, 440960u * 512);
+  EXPECT_EQ(disk->write_ms, 9321u);
   EXPECT_EQ(disk->busy_ms, 5400u);
 }
 

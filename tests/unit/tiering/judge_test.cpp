@@ -31,7 +31,7 @@ using test::kSsd;
 
 class JudgeTest : public testing::Test {
  protected:
-  Verdict judge() const { return sluice::judge(file_, tiers_, policy_, kNow); }
+  Verdict judge() const { return sluice::judge(file_, tiers_, policy_, {}, kNow); }
   void add_rule(TierIndex tier) {
     policy_.rules.resize(1);
     policy_.rules[0].tier = tier;
@@ -39,7 +39,7 @@ class JudgeTest : public testing::Test {
   }
 
   std::vector<TierFacts> tiers_ = test::three_tiers();
-  Policy policy_;
+  Policy policy_{.method = Method::Thresholds};
   FileFacts file_ = file_on(kHdd, 0);
 };
 

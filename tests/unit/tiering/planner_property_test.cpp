@@ -53,6 +53,8 @@ FileFacts random_file(Random& random, const World& world) {
   file.opens = static_cast<std::uint32_t>(random.whole(0, 6));
   file.last_use = kNow - static_cast<std::int64_t>(random.magnitude(1, 30 * kDay));
   file.arrived = kNow - static_cast<std::int64_t>(random.magnitude(1, 30 * kDay));
+  file.since = file.last_use - static_cast<std::int64_t>(random.magnitude(1, 30 * kDay));
+  file.recent = file.score * static_cast<float>(random.magnitude(0.01, 1));
   file.tier = random.tier(world);
   if (random.chance(0.1)) file.pin = random.tier(world);
   if (random.chance(0.1)) file.rule = static_cast<std::uint16_t>(random.whole(0, 3));
@@ -60,15 +62,26 @@ FileFacts random_file(Random& random, const World& world) {
   return file;
 }
 
-World random_world(Random& random, Pool kind) {
+struct Kind {
+  Pool pool;
+  Method method;
+  Objective objective = Objective::Time;
+};
+
+World random_world(Random& random, const Kind& kind) {
   World world;
-  const bool is_ordinary = kind == Pool::Ordinary;
+  world.policy.method = kind.method;
+  world.policy.objective = kind.objective;
+  const bool is_ordinary = kind.pool == Pool::Ordinary;
   world.tiers.assign(random.whole(is_ordinary ? 2 : 1, 5), TierFacts{});
   for (TierFacts& tier : world.tiers) {
     tier.threshold = random.chance(0.2) ? 0 : random.magnitude(0.1, 300);
     tier.high_watermark = static_cast<unsigned>(random.whole(40, 100));
     tier.low_watermark =
         static_cast<unsigned>(random.whole(20, is_ordinary ? tier.high_watermark : 100));
+    if (random.chance(0.5))
+      tier.speed = {.latency = random.magnitude(1e-5, 1e-2),
+                    .bandwidth = random.magnitude(1e7, 1e10)};
     if (is_ordinary) continue;
     tier.online = !random.chance(0.1);
     tier.draining = random.chance(0.1);
@@ -116,7 +129,7 @@ std::vector<NamedMove> named_moves(const World& world, const Plan& plan) {
   return moves;
 }
 
-class PlannerPropertyTest : public testing::TestWithParam<Pool> {
+class PlannerPropertyTest : public testing::TestWithParam<Kind> {
  protected:
   // Calls `check` with random worlds and their plans.
   template <typename Check>
@@ -260,7 +273,7 @@ TEST_P(PlannerPropertyTest, TheOrderOfTheFilesDoesNotMatter) {
 
 // In a pool without room, a plan may use what an earlier plan freed, but this must end.
 TEST_P(PlannerPropertyTest, RepeatedPlansAtTheSameTimeSoonMoveNothing) {
-  const int most = GetParam() == Pool::Ordinary ? 1 : 3;
+  const int most = GetParam().pool == Pool::Ordinary ? 1 : 3;
   for_each_world([most](World& world, Plan plan, Random&) {
     for (int plans = 0; plans < most; ++plans) {
       world.execute(plan);
@@ -289,10 +302,49 @@ TEST_P(PlannerPropertyTest, NothingMovesBackAndForthWithoutAccesses) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Pools, PlannerPropertyTest, testing::Values(Pool::Ordinary, Pool::Any),
-                         [](const auto& pool) {
-                           return pool.param == Pool::Ordinary ? "Ordinary" : "Any";
-                         });
+// By its own measure: what the files save within the horizon, less what the moves cost. Moves that
+// a pin, a rule or a watermark demands may cost more than they gain.
+TEST_P(PlannerPropertyTest, WhatIsMovedByValueGains) {
+  if (GetParam().method != Method::Value) return;
+  for_each_world([](const World& world, const Plan& plan, Random&) {
+    const Savings savings(world.tiers, world.policy.objective);
+    constexpr double kHorizon = 7 * kDay;
+    double gain = 0;
+    for (const PlannedMove& move : plan.moves) {
+      if (!is_by_heat(move.reason) && move.reason != Reason::Outranked) return;
+      const FileFacts& file = world.files[move.file];
+      gain += kHorizon * plan.market.rates.rate_of(file, kNow) *
+              (savings.in_all(move.to, file.bytes) - savings.in_all(file.tier, file.bytes));
+      gain -= savings.of_not_copying(file.bytes, file.tier, move.to);
+    }
+    EXPECT_GE(gain, -1e-6 * std::abs(gain));
+  });
+}
+
+TEST_P(PlannerPropertyTest, OnlyFilesAboveThePriceGoUp) {
+  if (GetParam().method != Method::Value) return;
+  for_each_world([](const World& world, const Plan& plan, Random&) {
+    for (const PlannedMove& move : plan.moves) {
+      if (move.reason != Reason::Hot && move.reason != Reason::Returning) continue;
+      const auto worth =
+          appraise(world.files[move.file], world.tiers, world.policy, plan.market, kNow);
+      EXPECT_GE(worth.per_byte[move.to], plan.market.prices[move.to] * (1 - 1e-6));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pools, PlannerPropertyTest,
+    testing::Values(Kind{Pool::Ordinary, Method::Thresholds}, Kind{Pool::Any, Method::Thresholds},
+                    Kind{Pool::Ordinary, Method::Value}, Kind{Pool::Any, Method::Value},
+                    Kind{Pool::Ordinary, Method::Value, Objective::Hits},
+                    Kind{Pool::Any, Method::Value, Objective::Hits}),
+    [](const auto& kind) {
+      return std::string(kind.param.pool == Pool::Ordinary ? "Ordinary" : "Any") +
+             (kind.param.method == Method::Thresholds   ? "ByThresholds"
+              : kind.param.objective == Objective::Time ? "ByTime"
+                                                        : "ByHits");
+    });
 
 }  // namespace
 }  // namespace sluice

@@ -41,7 +41,7 @@ inline FileFacts file_on(TierIndex tier, float score) {
 struct World {
   std::vector<FileFacts> files;
   std::vector<TierFacts> tiers = three_tiers();
-  Policy policy;
+  Policy policy{.method = Method::Thresholds};
 
   // Returns its index.
   std::uint32_t add(FileFacts file) {
@@ -59,7 +59,8 @@ struct World {
 
   Plan plan() const { return make_plan(files, tiers, policy, kNow); }
   Verdict judge(std::uint32_t file) const {
-    return sluice::judge(files[file], tiers, policy, kNow);
+    return sluice::judge(files[file], tiers, policy, learn_market(files, tiers, policy, kNow),
+                         kNow);
   }
 
   // Changes the world as the mover would.

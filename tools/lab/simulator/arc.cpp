@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-ArcCache::ArcCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity),
+ArcCache::ArcCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options),
       links_(trace.sizes.size()),
       recent_(links_, trace),
       frequent_(links_, trace),

@@ -5,8 +5,47 @@
 
 namespace sluice {
 
-LruCache::LruCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity), links_(trace.sizes.size()), list_(links_, trace) {}
+Cache::Cache(const Trace& trace, const SimulationOptions& options)
+    : Contender(trace, options),
+      capacity_(options.tiers.front().bytes),
+      tier_of_(trace.sizes.size(), static_cast<TierIndex>(options.tiers.size() - 1)),
+      links_(trace.sizes.size()),
+      between_(options.tiers.size() - 2, ObjectList(links_, trace)) {}
+
+TierIndex Cache::locate(std::uint32_t record) {
+  now_ = time_of(record);
+  return tier_of_[object_of(record)];
+}
+
+void Cache::take_in(std::uint32_t object, Access kind) {
+  const auto from = tier_of_[object];
+  if (from <= between_.size()) between_[from - 1U].remove(object);
+  // The request has read the object already, so only the fastest disk has to work.
+  if (kind == Access::Use) disks_.copy(0, 0, size_of(object), now_);
+  tier_of_[object] = 0;
+  used_ += size_of(object);
+  count_in(object, kind);
+}
+
+void Cache::put_out(std::uint32_t object) {
+  used_ -= size_of(object);
+  count_out(object);
+  demote(object, 0);
+}
+
+void Cache::demote(std::uint32_t object, std::size_t from) {
+  std::size_t to = from + 1;
+  while (to <= between_.size() && size_of(object) > options_.tiers[to].bytes) ++to;
+  disks_.copy(from, to, size_of(object), now_);
+  tier_of_[object] = static_cast<TierIndex>(to);
+  if (to > between_.size()) return;
+  ObjectList& list = between_[to - 1];
+  list.add_newest(object);
+  while (list.bytes() > options_.tiers[to].bytes) demote(list.remove_oldest(), to);
+}
+
+LruCache::LruCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options), links_(trace.sizes.size()), list_(links_, trace) {}
 
 bool LruCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
@@ -22,8 +61,8 @@ bool LruCache::access(std::uint32_t record, Access kind) {
   return false;
 }
 
-LfuCache::LfuCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity), uses_(trace.sizes.size()) {}
+LfuCache::LfuCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options), uses_(trace.sizes.size()) {}
 
 bool LfuCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
@@ -47,8 +86,8 @@ bool LfuCache::access(std::uint32_t record, Access kind) {
   return is_hit;
 }
 
-GdsfCache::GdsfCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity), standings_(trace.sizes.size()) {}
+GdsfCache::GdsfCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options), standings_(trace.sizes.size()) {}
 
 bool GdsfCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
@@ -74,10 +113,10 @@ bool GdsfCache::access(std::uint32_t record, Access kind) {
   return is_hit;
 }
 
-S3FifoCache::S3FifoCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity),
-      small_capacity_(capacity / 10),
-      main_capacity_(capacity - small_capacity_),
+S3FifoCache::S3FifoCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options),
+      small_capacity_(capacity_ / 10),
+      main_capacity_(capacity_ - small_capacity_),
       links_(trace.sizes.size()),
       small_(links_, trace),
       main_(links_, trace),
@@ -150,8 +189,8 @@ void S3FifoCache::remember(std::uint32_t object) {
   while (ghosts_.bytes() > main_capacity_) where_[ghosts_.remove_oldest()] = Where::Nowhere;
 }
 
-BeladyCache::BeladyCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity), next_uses_(next_uses(trace)) {}
+BeladyCache::BeladyCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options), next_uses_(next_uses(trace)) {}
 
 bool BeladyCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
@@ -183,8 +222,8 @@ bool BeladyCache::make_room(std::uint32_t object, std::uint32_t next) {
   return true;
 }
 
-BeladySizeCache::BeladySizeCache(const Trace& trace, std::uint64_t capacity)
-    : Cache(trace, capacity),
+BeladySizeCache::BeladySizeCache(const Trace& trace, const SimulationOptions& options)
+    : Cache(trace, options),
       next_uses_(next_uses(trace)),
       next_use_of_(trace.sizes.size(), kNeverAgain),
       place_of_(trace.sizes.size(), 0) {}

@@ -17,37 +17,40 @@
 namespace sluice {
 
 // Base of all caches: how full the cache is, and which objects are in it.
+//
+// An object is on one tier at a time, as in a mount: what leaves the cache is written to the next
+// tier (demotion). The tiers between the cache and the slowest one send the objects on that they
+// got first.
 class Cache : public Contender {
- protected:
-  Cache(const Trace& trace, std::uint64_t capacity)
-      : Contender(trace), capacity_(capacity), is_cached_(trace.sizes.size(), 0) {}
+ public:
+  TierIndex locate(std::uint32_t record) final;
 
-  bool contains(std::uint32_t object) const { return is_cached_[object] != 0; }
+ protected:
+  Cache(const Trace& trace, const SimulationOptions& options);
+
+  bool contains(std::uint32_t object) const { return tier_of_[object] == 0; }
   bool fits(std::uint32_t object) const { return size_of(object) <= capacity_; }
   std::uint64_t used() const { return used_; }
   bool has_room_for(std::uint32_t object) const { return used_ + size_of(object) <= capacity_; }
-  void take_in(std::uint32_t object, Access kind) {
-    is_cached_[object] = 1;
-    used_ += size_of(object);
-    count_in(object, kind);
-  }
-  void put_out(std::uint32_t object) {
-    is_cached_[object] = 0;
-    used_ -= size_of(object);
-    count_out(object);
-  }
+  void take_in(std::uint32_t object, Access kind);
+  void put_out(std::uint32_t object);
 
   const std::uint64_t capacity_;
 
  private:
+  void demote(std::uint32_t object, std::size_t from);
+
   std::uint64_t used_ = 0;
-  std::vector<std::uint8_t> is_cached_;
+  double now_ = 0;
+  std::vector<TierIndex> tier_of_;
+  ObjectList::Links links_;
+  std::vector<ObjectList> between_;  // by tier - 1
 };
 
 // Evicts the least recently used object.
 class LruCache final : public Cache {
  public:
-  LruCache(const Trace& trace, std::uint64_t capacity);
+  LruCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:
@@ -59,7 +62,7 @@ class LruCache final : public Cache {
 // used.
 class LfuCache final : public Cache {
  public:
-  LfuCache(const Trace& trace, std::uint64_t capacity);
+  LfuCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:
@@ -75,7 +78,7 @@ class LfuCache final : public Cache {
 // worth.
 class GdsfCache final : public Cache {
  public:
-  GdsfCache(const Trace& trace, std::uint64_t capacity);
+  GdsfCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:
@@ -93,7 +96,7 @@ class GdsfCache final : public Cache {
 // the original.
 class ArcCache final : public Cache {
  public:
-  ArcCache(const Trace& trace, std::uint64_t capacity);
+  ArcCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:
@@ -115,7 +118,7 @@ class ArcCache final : public Cache {
 // that were evicted from the small queue.
 class S3FifoCache final : public Cache {
  public:
-  S3FifoCache(const Trace& trace, std::uint64_t capacity);
+  S3FifoCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:
@@ -137,7 +140,7 @@ class S3FifoCache final : public Cache {
 // that would be evicted at once.
 class BeladyCache final : public Cache {
  public:
-  BeladyCache(const Trace& trace, std::uint64_t capacity);
+  BeladyCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:
@@ -153,7 +156,7 @@ class BeladyCache final : public Cache {
 // cannot be kept in a queue.)
 class BeladySizeCache final : public Cache {
  public:
-  BeladySizeCache(const Trace& trace, std::uint64_t capacity);
+  BeladySizeCache(const Trace& trace, const SimulationOptions& options);
   bool access(std::uint32_t record, Access kind) override;
 
  private:

@@ -13,12 +13,7 @@ namespace {
 using Maker = std::unique_ptr<Contender> (*)(const Trace&, const SimulationOptions&);
 
 template <typename Kind>
-std::unique_ptr<Contender> make_cache(const Trace& trace, const SimulationOptions& options) {
-  return std::make_unique<Kind>(trace, options.tiers.front().bytes);
-}
-
-template <typename Kind>
-std::unique_ptr<Contender> make_mover(const Trace& trace, const SimulationOptions& options) {
+std::unique_ptr<Contender> make(const Trace& trace, const SimulationOptions& options) {
   return std::make_unique<Kind>(trace, options);
 }
 
@@ -26,15 +21,15 @@ struct Entry {
   std::string_view name;
   Maker make;
 };
-constexpr std::array kEntries{Entry{"sluice", make_mover<PlannerMover>},
-                              Entry{"lru", make_cache<LruCache>},
-                              Entry{"lfu", make_cache<LfuCache>},
-                              Entry{"arc", make_cache<ArcCache>},
-                              Entry{"s3fifo", make_cache<S3FifoCache>},
-                              Entry{"gdsf", make_cache<GdsfCache>},
-                              Entry{"autotier", make_mover<AutotierMover>},
-                              Entry{"belady", make_cache<BeladyCache>},
-                              Entry{"belady-size", make_cache<BeladySizeCache>}};
+constexpr std::array kEntries{Entry{"sluice", make<PlannerMover>},
+                              Entry{"lru", make<LruCache>},
+                              Entry{"lfu", make<LfuCache>},
+                              Entry{"arc", make<ArcCache>},
+                              Entry{"s3fifo", make<S3FifoCache>},
+                              Entry{"gdsf", make<GdsfCache>},
+                              Entry{"autotier", make<AutotierMover>},
+                              Entry{"belady", make<BeladyCache>},
+                              Entry{"belady-size", make<BeladySizeCache>}};
 
 constexpr auto kNames = [] {
   std::array<std::string_view, kEntries.size()> names;
@@ -42,7 +37,19 @@ constexpr auto kNames = [] {
   return names;
 }();
 
+std::vector<TierSpeed> speeds_of(const SimulationOptions& options) {
+  std::vector<TierSpeed> speeds;
+  for (std::size_t i = 0; i < options.tiers.size(); ++i) {
+    const TierSpeed& speed = options.tiers[i].speed;
+    speeds.push_back(speed.is_known() ? speed : usual_speed(i, options.tiers.size()));
+  }
+  return speeds;
+}
+
 }  // namespace
+
+Contender::Contender(const Trace& trace, const SimulationOptions& options)
+    : trace_(trace), options_(options), disks_(speeds_of(options)) {}
 
 std::span<const std::string_view> contender_names() { return kNames; }
 

@@ -13,6 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ids.hpp"
+#include "tiering/policy.hpp"
+#include "tiering/tier_speed.hpp"
+#include "tools/lab/simulator/disks.hpp"
 #include "tools/lab/simulator/trace.hpp"
 
 namespace sluice {
@@ -21,6 +25,7 @@ struct SimulatedTier {
   std::string name;
   std::uint64_t bytes = 0;
   double threshold = 0;  // score that makes an object eligible
+  TierSpeed speed = {};
 };
 
 // Where objects are at the beginning of the trace.
@@ -37,6 +42,8 @@ struct SimulationOptions {
   std::chrono::seconds half_life = std::chrono::hours(7 * 24);  // 0: never
   std::chrono::seconds interval = std::chrono::minutes(15);
   std::chrono::seconds min_stay = std::chrono::hours(1);
+  Method method = Method::Value;
+  Objective objective = Objective::Time;
   Placing placing = Placing::Slowest;
   std::chrono::seconds warmup{0};  // not counted
 };
@@ -54,15 +61,24 @@ class Contender {
   Contender(const Contender&) = delete;
   Contender& operator=(const Contender&) = delete;
 
+  // The tier that has the record's object when it is requested.
+  // REQUIRES: called for each record before access().
+  virtual TierIndex locate(std::uint32_t record) = 0;
   // Serves the next record. Returns whether the object was on the fastest tier before; for a
   // Creation the result has no meaning.
   // REQUIRES: called once for each record, in order.
   virtual bool access(std::uint32_t record, Access kind) = 0;
 
   const Traffic& traffic() const { return traffic_; }
+  const Disks& disks() const { return disks_; }
 
  protected:
-  explicit Contender(const Trace& trace) : trace_(trace) {}
+  Contender(const Trace& trace, const SimulationOptions& options);
+
+  // Seconds.
+  double time_of(std::uint32_t record) const {
+    return static_cast<double>(trace_.times[record]) / 1e6;
+  }
 
   std::uint32_t object_of(std::uint32_t record) const { return trace_.objects[record]; }
   std::uint64_t size_of(std::uint32_t object) const { return trace_.sizes[object]; }
@@ -78,6 +94,8 @@ class Contender {
   }
 
   const Trace& trace_;
+  const SimulationOptions& options_;
+  Disks disks_;
 
  private:
   Traffic traffic_;

@@ -2,6 +2,7 @@
 #include "tools/lab/simulator/movers.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "metadata/decay.hpp"
 
@@ -17,8 +18,7 @@ std::uint64_t percent_of(std::uint64_t bytes, unsigned percent) {
 }  // namespace
 
 PeriodicMover::PeriodicMover(const Trace& trace, const SimulationOptions& options)
-    : Contender(trace),
-      options_(options),
+    : Contender(trace, options),
       tier_of_(trace.sizes.size(), static_cast<TierIndex>(options.tiers.size() - 1)),
       is_seen_(trace.sizes.size(), 0),
       used_(options.tiers.size(), 0) {
@@ -34,13 +34,35 @@ std::int64_t PeriodicMover::seconds_of(std::uint32_t record) const {
   return trace_.times[record] / kMicroseconds + shift_;
 }
 
+TierIndex PeriodicMover::locate(std::uint32_t record) {
+  const auto now = seconds_of(record);
+  while (now >= next_tick_) {
+    now_ = static_cast<double>(next_tick_ - shift_);
+    finish_moves(now_);
+    // A pass begins only after the moves of the one before.
+    if (moving_.empty()) tick(next_tick_);
+    next_tick_ += options_.interval.count();
+  }
+  now_ = time_of(record);
+  finish_moves(now_);
+  return tier_of_[object_of(record)];
+}
+
+void PeriodicMover::finish_moves(double now) {
+  for (; !moving_.empty() && moving_.front().end <= now; moving_.pop_front()) {
+    const auto [object, to, end] = moving_.front();
+    const auto from = tier_of_[object];
+    used_[from] -= size_of(object);
+    used_[to] += size_of(object);
+    tier_of_[object] = to;
+    if (to == 0) count_in(object, Access::Use);
+    if (from == 0) count_out(object);
+  }
+}
+
 bool PeriodicMover::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
   const auto now = seconds_of(record);
-  while (now >= next_tick_) {
-    tick(next_tick_);
-    next_tick_ += options_.interval.count();
-  }
   if (is_seen_[object] == 0) {
     is_seen_[object] = 1;
     seen_.push_back(object);
@@ -67,27 +89,32 @@ void PeriodicMover::place_new(std::uint32_t object) {
 void PeriodicMover::move(std::uint32_t object, TierIndex to) {
   const auto from = tier_of_[object];
   if (from == to) return;
-  used_[from] -= size_of(object);
-  used_[to] += size_of(object);
-  tier_of_[object] = to;
-  if (to == 0) count_in(object, Access::Use);
-  if (from == 0) count_out(object);
+  const double start = moving_.empty() ? now_ : moving_.back().end;
+  moving_.push_back({object, to, disks_.copy(from, to, size_of(object), start)});
 }
 
 PlannerMover::PlannerMover(const Trace& trace, const SimulationOptions& options)
     : PeriodicMover(trace, options), memory_(trace.sizes.size()) {
+  all_.resize(trace.sizes.size());
+  std::iota(all_.begin(), all_.end(), 0U);
   policy_.min_stay = options.min_stay;
+  policy_.half_life = options.half_life;
+  policy_.method = options.method;
+  policy_.objective = options.objective;
   for (const auto& tier : options.tiers) {
     tiers_.push_back({.total = tier.bytes,
                       .high_watermark = options.high_watermark,
                       .low_watermark = options.low_watermark,
-                      .threshold = tier.threshold});
+                      .threshold = tier.threshold,
+                      .speed = tier.speed});
   }
 }
 
 void PlannerMover::used(std::uint32_t object, std::int64_t now) {
   auto& memory = memory_[object];
   if (memory.opens == 0 && options_.placing == Placing::Fastest) memory.arrived = now;
+  if (memory.opens == 0) memory.since = now;
+  memory.recent = decayed(memory.recent, memory.last_use, now, kRecentHalfLife) + 1;
   memory.score = decayed(memory.score, memory.last_use, now, options_.half_life) + 1;
   memory.last_use = now;
   ++memory.opens;
@@ -98,22 +125,26 @@ void PlannerMover::tick(std::int64_t now) {
   const auto ghost_life = options_.half_life.count() > 0 ? options_.half_life.count()
                                                          : SimulationOptions{}.half_life.count();
   facts_.clear();
-  for (const auto object : seen()) {
+  const auto& files = options_.placing == Placing::Slowest ? all_ : seen();
+  for (const auto object : files) {
     auto& memory = memory_[object];
     if (now - memory.arrived > ghost_life) memory.ghost_of = kNoTier;
     facts_.push_back({.id = InodeId{std::uint64_t{object} + 2},
                       .bytes = size_of(object),
                       .last_use = memory.last_use,
                       .arrived = memory.arrived,
+                      .since = memory.since,
                       .score = static_cast<float>(
                           decayed(memory.score, memory.last_use, now, options_.half_life)),
+                      .recent = static_cast<float>(
+                          decayed(memory.recent, memory.last_use, now, kRecentHalfLife)),
                       .opens = memory.opens,
                       .tier = tier_of(object),
                       .ghost_of = memory.ghost_of});
   }
   for (std::size_t tier = 0; tier < tiers_.size(); ++tier) tiers_[tier].used = used_of(tier);
   for (const auto& planned : make_plan(facts_, tiers_, policy_, now).moves) {
-    const auto object = seen()[planned.file];
+    const auto object = files[planned.file];
     auto& memory = memory_[object];
     const bool was_pushed =
         planned.reason == Reason::Crowded || planned.reason == Reason::Outranked;

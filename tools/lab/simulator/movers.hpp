@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Contenders that move files between all tiers once every interval. A simulated move takes no time;
-// its cost is counted as traffic.
+// Contenders that move files between all tiers once every interval. Moves take the time that the
+// disks need, one after the other, and a file is where it was until its move has ended.
 // Threads: caller locks.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "base/ids.hpp"
@@ -15,15 +16,17 @@ namespace sluice {
 
 class PeriodicMover : public Contender {
  public:
+  TierIndex locate(std::uint32_t record) final;
   bool access(std::uint32_t record, Access kind) final;
 
  protected:
   PeriodicMover(const Trace& trace, const SimulationOptions& options);
 
-  // Called at the end of each interval. `now` is in seconds.
+  // Called at the end of each interval, unless moves are still going on. `now` is in seconds.
   virtual void tick(std::int64_t now) = 0;
   virtual void used(std::uint32_t object, std::int64_t now) = 0;
 
+  // Begins a move, which ends after the ones that began before.
   void move(std::uint32_t object, TierIndex to);
   TierIndex tier_of(std::uint32_t object) const { return tier_of_[object]; }
   std::uint64_t used_of(std::size_t tier) const { return used_[tier]; }
@@ -33,10 +36,15 @@ class PeriodicMover : public Contender {
   // "never".
   std::int64_t seconds_of(std::uint32_t record) const;
 
-  const SimulationOptions& options_;
-
  private:
+  struct Moving {
+    std::uint32_t object;
+    TierIndex to;
+    double end;
+  };
+
   void place_new(std::uint32_t object);
+  void finish_moves(double now);
 
   std::vector<TierIndex> tier_of_;
   std::vector<std::uint8_t> is_seen_;
@@ -44,6 +52,8 @@ class PeriodicMover : public Contender {
   std::vector<std::uint64_t> used_;
   std::int64_t shift_ = 0;
   std::int64_t next_tick_ = 0;
+  std::deque<Moving> moving_;  // the first to end first
+  double now_ = 0;             // seconds
 };
 
 // Sluice's planner with the same input as in the filesystem.
@@ -53,8 +63,9 @@ class PlannerMover final : public PeriodicMover {
 
  private:
   struct Memory {
-    double score = 0;  // as of last_use
+    double score = 0, recent = 0;  // as of last_use
     std::int64_t last_use = 0;
+    std::int64_t since = 0;
     std::int64_t arrived = 0;
     std::uint32_t opens = 0;
     TierIndex ghost_of = kNoTier;
@@ -64,6 +75,7 @@ class PlannerMover final : public PeriodicMover {
   void used(std::uint32_t object, std::int64_t now) override;
 
   Policy policy_;
+  std::vector<std::uint32_t> all_;  // objects: a mount sees files that were never used, too
   std::vector<Memory> memory_;
   std::vector<FileFacts> facts_;
   std::vector<TierFacts> tiers_;

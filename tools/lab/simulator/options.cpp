@@ -53,6 +53,14 @@ double threshold_of(const std::vector<TierSpec>& tiers, std::size_t tier) {
   return tiers[tier].threshold.value_or(default_threshold(tier, tiers.size()));
 }
 
+// By the kind of disk that a tier is named after, otherwise by its position.
+TierSpeed speed_of(std::string_view name, std::size_t tier, std::size_t tiers) {
+  if (name.starts_with("nvme")) return usual_speed(StorageKind::Nvme);
+  if (name.starts_with("ssd")) return usual_speed(StorageKind::Ssd);
+  if (name.starts_with("hdd")) return usual_speed(StorageKind::Hdd);
+  return usual_speed(tier, tiers);
+}
+
 }  // namespace
 
 std::uint64_t TierSize::in(const Trace& trace) const {
@@ -157,7 +165,8 @@ std::vector<SimulatedTier> resolve(const std::vector<TierSpec>& specs, const Tra
   for (std::size_t i = 0; i < specs.size(); ++i) {
     tiers.push_back({.name = specs[i].name,
                      .bytes = specs[i].size.in(trace),
-                     .threshold = threshold_of(specs, i)});
+                     .threshold = threshold_of(specs, i),
+                     .speed = speed_of(specs[i].name, i, specs.size())});
   }
   return tiers;
 }

@@ -2,6 +2,7 @@
 #include "tools/lab/simulator/replay.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace sluice {
 
@@ -17,6 +18,8 @@ Outcome replay(std::string_view policy, const Trace& trace, const SimulationOpti
   const double slice_us = static_cast<double>(trace.span_us() + 1) / kSlices;
   std::vector<std::uint8_t> exists(trace.sizes.size(), options.placing == Placing::Slowest);
   Traffic before_counting;
+  std::vector<float> services;
+  services.reserve(trace.records());
   bool is_counting = false;
 
   for (std::size_t record = 0; record < trace.records(); ++record) {
@@ -29,10 +32,14 @@ Outcome replay(std::string_view policy, const Trace& trace, const SimulationOpti
     }
     const bool is_creation = exists[object] == 0;
     exists[object] = 1;
+    const auto tier = contender->locate(static_cast<std::uint32_t>(record));
+    const double service =
+        contender->disks().serve(tier, trace.sizes[object], static_cast<double>(time) / 1e6);
     const bool is_hit =
         contender->access(static_cast<std::uint32_t>(record),
                           is_creation ? Contender::Access::Creation : Contender::Access::Use);
     if (is_creation || !is_counting) continue;
+    services.push_back(static_cast<float>(service));
     auto& slice =
         outcome.slices[static_cast<std::size_t>(static_cast<double>(time - start) / slice_us)];
     ++slice.requests;
@@ -42,6 +49,13 @@ Outcome replay(std::string_view policy, const Trace& trace, const SimulationOpti
     ++slice.hits;
     ++outcome.requests.hits;
     outcome.bytes.hits += trace.sizes[object];
+  }
+  if (!services.empty()) {
+    const auto count = static_cast<double>(services.size());
+    outcome.service_mean = std::accumulate(services.begin(), services.end(), 0.0) / count;
+    const auto p99 = services.begin() + static_cast<std::ptrdiff_t>(services.size() * 99 / 100);
+    std::nth_element(services.begin(), p99, services.end());
+    outcome.service_p99 = *p99;
   }
   const auto& traffic = contender->traffic();
   if (is_counting) {

@@ -27,7 +27,8 @@ struct Outcome {
   Count requests = {};
   Count bytes = {};  // each request counts the size of its object
   Traffic traffic = {};
-  std::vector<Count> slices = {};  // requests by equal parts of the trace's time
+  double service_mean = 0, service_p99 = 0;  // seconds per request
+  std::vector<Count> slices = {};            // requests by equal parts of the trace's time
 
   double hit_ratio() const { return requests.ratio(); }
   double byte_hit_ratio() const { return bytes.ratio(); }

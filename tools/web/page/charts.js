@@ -39,6 +39,19 @@ export function sparkline(samples, seconds, label) {
     svg('path', {class: 'reads', d: line('reads')}));
 }
 
+// `points` are {time, value}, the oldest first. A value holds until the next one.
+export function history(points, label) {
+  const first = points[0].time, span = Math.max(1, points[points.length - 1].time - first);
+  const top = Math.max(...points.map((each) => each.value)) || 1;
+  const y = (value) => 38 - 36 * value / top;
+  const d = points.map((each, i) => {
+    const x = 120 * (each.time - first) / span;
+    return i ? `H${x}V${y(each.value)}` : `M${x} ${y(each.value)}`;
+  }).join('') + 'H120';
+  return svg('svg', {class: 'spark', viewBox: '0 0 120 40', preserveAspectRatio: 'none', role: 'img', 'aria-label': label},
+    svg('path', {class: 'base', d: 'M0 39H120'}), svg('path', {class: 'reads', d}));
+}
+
 // Hit ratios over sizes of the fastest tier, one curve per policy, `width` pixels wide.
 export function replayChart(results, width) {
   const height = Math.round(Math.min(340, Math.max(240, width * 0.55)));

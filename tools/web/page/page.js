@@ -1,6 +1,6 @@
 // Requests /api/ about every second and draws the answers. docs/web.md lists the requests.
-import {bar, replayChart, sparkline} from './charts.js';
-import {count, duration, element, encoded, file, files, fill, kHeatWords, rate, score, sentence, shown,
+import {bar, history as historyChart, replayChart, sparkline} from './charts.js';
+import {count, duration, element, encoded, file, files, fill, kHeatWords, price, rate, score, sentence, shown,
   size} from './text.js';
 import {drawMap} from './treemap.js';
 
@@ -19,6 +19,7 @@ let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest requests: answers to older ones are dropped
 let going = 0;                  // running requests for the map
 let mapDue = 0;                 // when to request it again, as Date.now()
+let pricesDue = 0;              // when to request the prices again
 let told = {};                  // the last answer of /api/moves, its counts and when to request it again
 const samples = new Map();      // by tier: {time, reads, writes}
 const seenMoves = new Map();    // by path: {bytes, time}, for their rates
@@ -103,8 +104,9 @@ function drawTiers(now) {
     const last = history[history.length - 1] ?? {reads: 0, writes: 0};
     const percent = tier.total ? 100 * tier.used / tier.total : 0;
     const full = `${size(tier.used)} of ${size(tier.total)}, ${percent.toFixed(0)}% full`;
+    const reads = tier.speed ? `; reads: ${Number((tier.speed.latency_us / 1000).toPrecision(2))} ms, then ${rate(tier.speed.bytes_per_s)}` : '';
     const note = !tier.online ? 'offline: ' + shown(tier.why) : tier.draining ? 'being emptied'
-      : 'files leave at ' + tier.high_watermark + '%';
+      : 'files leave at ' + tier.high_watermark + '%' + reads;
     return element('div', {class: 'tier'},
       element('span', {class: 'name', text: shown(tier.name)}),
       bar(percent, {label: full + ', ' + note, marks: [tier.high_watermark], high: percent >= tier.high_watermark}),
@@ -166,6 +168,33 @@ function drawHottest(now) {
     bar(100 * each.score / most, {label: 'score ' + score(each.score), thin: true})));
   fill($('hottest'), ...(rows.length ? rows
     : [words('No file has been used since the mount. The next pass also finds files that were hot before.')]));
+}
+
+// The price of each tier but the slowest, over time.
+async function drawPrices(now) {
+  if (Date.now() < pricesDue) return;
+  const {tiers, optimize, policy, samples: seen} = await ask('prices').catch((problem) => {
+    if (problem.status !== 404) throw problem;
+    return {policy: 'older'};  // an older daemon
+  });
+  pricesDue = Date.now() + 15000;
+  if (policy !== 'value' || !seen.length) {
+    fill($('prices'), words(policy === 'value' ? 'The first pass finds it out.'
+      : 'This mount places files by the thresholds of their score, not by value.'));
+    return;
+  }
+  const rows = tiers.slice(0, -1).map((name, i) => {
+    const points = seen.filter((each) => i < each.prices.length).map((each) => ({time: each.time, value: each.prices[i]}));
+    if (!points.length) return '';
+    const last = points[points.length - 1].value;
+    const text = last > 0 ? price(last, optimize) : 'has room for everything';
+    return element('div', {class: 'item'}, element('span', {text: shown(name)}),
+      element('span', {class: 'number muted', text}),
+      historyChart(points, `${shown(name)}: ${text}`));
+  });
+  const what = optimize === 'hits' ? 'accesses served' : 'waiting saved';
+  fill($('prices'), ...rows, words(`A file belongs on a tier if its ${what} per GB and day is above the price of the tier. ` +
+    `In the last ${duration(now.now - seen[0].time)}.`));
 }
 
 function drawGpu(now) {
@@ -328,6 +357,7 @@ async function refresh() {
     samples.clear();
     seenMoves.clear();
     mapDue = 0;
+    pricesDue = 0;
     told = {};
   }
   drawHeader(now);
@@ -337,7 +367,7 @@ async function refresh() {
   drawGpu(now);
   before = now;
   let trouble = null;
-  for (const part of [() => drawReceipts(now), refreshMap, refreshReplay])
+  for (const part of [() => drawReceipts(now), () => drawPrices(now), refreshMap, refreshReplay])
     await part().catch((problem) => { trouble ??= problem; });
   if (trouble) throw trouble;
 }

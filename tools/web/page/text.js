@@ -65,6 +65,12 @@ export function duration(seconds) {
   return rest ? text + ' ' + rest + ' ' + less : text;
 }
 
+// A value per GB and day, as 'sluice status' shows it.
+export function price(number, optimize) {
+  const text = number === 0 ? '0' : number < 99.5 ? String(Number(number.toPrecision(2))) : count(number);
+  return text + (optimize === 'hits' ? ' hits/GB a day' : ' s/GB a day');
+}
+
 export const encoded = (path) => path.split('/').map(encodeURIComponent).join('/');
 
 // The steps of the colours. They include the default thresholds of tiers.

@@ -48,6 +48,20 @@ TEST(ExplanationTest, ExplainsWhyAFileDoesNotMove) {
       "  waiting to move to ssd: it is open for writing\n");
 }
 
+TEST(ExplanationTest, SaysWhatAFileIsWorth) {
+  const std::string text = text_for(R"({"path":"/a.bin","tier":"hdd","uses_per_day":3.21,
+      "optimize":"time","worth":[
+      {"tier":"nvme","against":"ssd","saves":0.5,"per_gb":0.05,"price":0.2},
+      {"tier":"ssd","against":"hdd","saves":14.2,"per_gb":3.5,"price":0}]})");
+  EXPECT_NE(text.find("  value   used about 3.2 times a day\n"
+                      "          saves about 0.5 s of waiting a day on nvme against ssd, "
+                      "0.05 s/GB a day; room there is worth 0.2 s/GB a day\n"
+                      "          saves about 14 s of waiting a day on ssd against hdd, "
+                      "3.5 s/GB a day; everything has room there\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST(ExplanationTest, ToleratesMissingMembers) {
   EXPECT_EQ(text_for(R"({"tier":"hdd","pin":7,"hold":"whim"})"),
             "/mnt/a.bin\n"

@@ -40,6 +40,7 @@ std::string hits_of(std::string_view policy, const Trace& trace, const Simulatio
   const auto contender = make_contender(policy, trace, options);
   std::string hits;
   for (std::uint32_t record = 0; record < trace.records(); ++record) {
+    contender->locate(record);
     hits += contender->access(record, Contender::Access::Use) ? '1' : '0';
   }
   return hits;
@@ -167,12 +168,14 @@ TEST(AutotierMoverTest, FileThatDoesNotFitIsSkipped) {
 }
 
 TEST(PlannerMoverTest, FrequentlyUsedFilesAreOnTheFastTierAfterAnInterval) {
-  EXPECT_EQ(hits_of("sluice", "aaaaaaaaabaa", 100), "000000000011");
+  // The pass begins with the eleventh access, which comes before the move has ended.
+  EXPECT_EQ(hits_of("sluice", "aaaaaaaaabaa", 100), "000000000001");
 }
 
 TEST(PlannerMoverTest, ThresholdsDecideWhichFilesAreEligible) {
   auto options = options_with(100);
   options.tiers[0].threshold = 50;
+  options.method = Method::Thresholds;
   EXPECT_EQ(hits_of("sluice", "aaaaaaaaabaa", 100).back(), '1');
   EXPECT_EQ(hits_of("sluice", trace_of("aaaaaaaaabaa"), options).back(), '0');
 }
@@ -199,6 +202,29 @@ TEST(ReplayTest, CreationsPutFilesOnTheFastTierAndAreNotRequests) {
     EXPECT_EQ(outcome.requests.hits, 2u) << policy;
     EXPECT_EQ(outcome.traffic.bytes_in, 0u) << policy;
   }
+}
+
+TEST(ReplayTest, ARequestTakesTheTimeOfItsTier) {
+  auto options = options_with(1);
+  options.tiers[0].speed = {.latency = 1, .bandwidth = 1e9};
+  options.tiers[1].speed = {.latency = 5, .bandwidth = 1e9};
+  // A miss and three hits; the write that follows the miss has ended before the next request.
+  auto trace = trace_of("aaaa");
+  for (auto& time : trace.times) time *= 10;
+  EXPECT_NEAR(replay("lru", trace, options).service_mean, 2, 1e-6);
+}
+
+TEST(CacheTest, WhatLeavesTheCacheGoesToTheNextTier) {
+  auto options = options_with(1);
+  options.tiers.insert(options.tiers.begin() + 1, {"middle", 1, 1});
+  const auto trace = trace_of("abcb");
+  const auto contender = make_contender("lru", trace, options);
+  std::string tiers;
+  for (std::uint32_t record = 0; record < trace.records(); ++record) {
+    tiers += static_cast<char>('0' + contender->locate(record));
+    contender->access(record, Contender::Access::Use);
+  }
+  EXPECT_EQ(tiers, "2221");
 }
 
 TEST(ReplayTest, WarmupIsNotCounted) {

@@ -100,7 +100,7 @@ TEST_F(WebHandlerTest, OtherOriginsAreRefused) {
 }
 
 TEST_F(WebHandlerTest, MissingMountIsReported) {
-  for (const char* what : {"activity", "moves"}) {
+  for (const char* what : {"activity", "moves", "prices"}) {
     EXPECT_EQ(code(ask_api(what)), "503") << what;
     EXPECT_NE(error(ask_api(what)).find(dir_.path()), std::string::npos);
   }
