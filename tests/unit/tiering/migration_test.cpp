@@ -36,6 +36,7 @@ class MigrationTest : public test::PoolTest {
   void start() { start_every(seconds(0), 0); }
   void start_every(seconds interval, std::uint64_t bandwidth) {
     Migration::Settings settings;
+    settings.policy.method = Method::Thresholds;
     settings.policy.min_stay = {};
     settings.half_life = hours(24);
     settings.automatic = interval > seconds(0);
