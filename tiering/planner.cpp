@@ -12,7 +12,7 @@ namespace {
 // A newcomer replaces a resident only if it ranks higher by this factor. Otherwise bytes would be
 // copied back and forth for little gain.
 constexpr float kClearlyByScore = 1.5F;
-constexpr float kClearlyByValue = 1.2F;  // a rate is known better than a score tells
+constexpr float kClearlyByValue = 1.1F;  // a rate is known better than a score tells
 
 // Prefix sums of an array whose elements change one at a time (a Fenwick tree).
 class PrefixSums {
@@ -442,7 +442,9 @@ const std::vector<Planner::File>& Planner::climbers_to(TierIndex index) {
 bool Planner::enter(TierIndex index, File file) {
   Tier& tier = tiers_[index];
   const std::uint64_t bytes = files_[file].bytes;
-  if (!tier.fits(bytes, tier.low) &&
+  // By value, the files above the price are those that fill the tier to its high watermark.
+  const bool by_value = policy_.method == Method::Value;
+  if (!tier.fits(bytes, by_value ? tier.high : tier.low) &&
       !(tier.fits(bytes, tier.high) && may_enter_above_low(index, file)))
     return false;
   emit_up(file, index);
