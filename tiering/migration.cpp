@@ -53,8 +53,14 @@ std::vector<TierFacts> Migration::tier_facts() const {
   for (const auto& tier : pool_) {
     const Space space = tier->space();
     const TierSettings& s = tier->settings();
-    facts.push_back({space.total, space.used(), s.high_watermark, s.low_watermark, s.threshold,
-                     tier->online(), tier->is_draining()});
+    facts.push_back({space.total,
+                     space.used(),
+                     s.high_watermark,
+                     s.low_watermark,
+                     s.threshold,
+                     {},
+                     tier->online(),
+                     tier->is_draining()});
   }
   return facts;
 }
