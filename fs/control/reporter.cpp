@@ -8,6 +8,7 @@
 #include "fs/control/metrics.hpp"
 #include "gpu/warmer.hpp"
 #include "tiering/disk_counters.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 namespace {
@@ -34,8 +35,9 @@ Feature keeper_feature(const KeeperLink* keeper) {
 
 json to_json(const Feature& feature) { return {{"on", feature.on}, {"why", feature.why}}; }
 
-json to_json(const Tier& tier) {
+json to_json(const Pool& pool, const Tier& tier) {
   const Space space = tier.space();
+  const Twins::Figures twins = pool.twins().figures(tier.index());
   const TierSettings& s = tier.settings();
   return {{"name", tier.name()},
           {"path", tier.path()},
@@ -45,6 +47,8 @@ json to_json(const Tier& tier) {
           {"total", space.total},
           {"free", space.free},
           {"used", space.used()},
+          {"twins", twins.files},
+          {"twin_bytes", twins.bytes},
           {"capacity", s.capacity ? json(*s.capacity) : json(nullptr)},
           {"high_watermark", s.high_watermark},
           {"low_watermark", s.low_watermark},
@@ -103,6 +107,7 @@ json Reporter::requests() const {
 json Reporter::migration() const {
   Mover& mover = parts_.migration.mover();
   const Mover::Progress now = mover.progress();
+  const Twins::Totals twins = parts_.pool.twins().totals();
   return {{"automatic", parts_.options.migrate},
           {"paused", mover.is_paused()},
           {"next_pass", parts_.migration.next_pass()},
@@ -110,6 +115,12 @@ json Reporter::migration() const {
           {"moved_bytes", now.moved_bytes},
           {"failed", now.failed},
           {"copied_bytes", now.copied_bytes},
+          {"twins",
+           {{"on", parts_.options.twins},
+            {"kept", twins.kept},
+            {"used", twins.used},
+            {"used_bytes", twins.used_bytes},
+            {"dropped", twins.dropped}}},
           {"queued", now.queued},
           {"queued_bytes", now.queued_bytes},
           {"active", now.active},
@@ -198,7 +209,7 @@ json Reporter::status() const {
                      {"keeper", to_json(keeper_feature(keeper))}};
   out["limits"] = limits();
   out["tiers"] = json::array();
-  for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(*tier));
+  for (const auto& tier : parts_.pool) out["tiers"].push_back(to_json(parts_.pool, *tier));
   return out;
 }
 
@@ -229,7 +240,7 @@ json Reporter::figures() const {
   out["tiers"] = json::array();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(*tier);
+    json each = to_json(parts_.pool, *tier);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

@@ -156,7 +156,8 @@ bool InodeTable::is_there(const Inode& inode, const Copy& copy) const {
   const auto opened = tier.open(copy.handle, O_PATH);
   if (!opened) return opened.error().code != ESTALE;
   const auto there = tier.identify(opened->get(), "");
-  return there && there->identity == inode.identity;
+  return there && there->identity == inode.identity &&
+         !tier.is_twin(inode.identity, there->st.st_ino);
 }
 
 InodePtr InodeTable::find(InodeId id) const {

@@ -34,6 +34,7 @@ Explains for each file where it is and why, how hot it is, and what would move i
   up       the score at which it moves to a faster tier
   down     the score below which it moves to a slower tier
   stays    how long it will not move because it arrived recently (min_stay)
+  twin     the tier with an old copy that takes the file's place if it goes back unchanged
   moving, waiting
            a move in progress, or a move that cannot start yet and why
 
