@@ -2,12 +2,14 @@
 #include "tiering/relocate.hpp"
 
 #include <fcntl.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <climits>
 
+#include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/steps.hpp"
@@ -201,6 +203,15 @@ Result<void> remove_originals(const Pool& pool, const std::vector<Step>& steps,
   return {};
 }
 
+// A twin that has become the file has no note any more. If it still has one, nobody would heed it,
+// but somebody might wonder.
+void remove_note(const Pool& pool, const Place& place) {
+  const auto target = open_target(pool, place);
+  if (!target) return;
+  const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (file) ::removexattr(proc_path(file.get()).c_str(), kTwinXattr);
+}
+
 Result<void> sync_all(Syncer& syncer, const std::vector<Step>& steps) {
   for (const Step& step : steps) SLUICE_TRY(syncer.sync(step));
   return {};
@@ -283,6 +294,7 @@ Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, Serve
     SLUICE_TRY(undo_move(pool, steps));
     return false;
   }
+  remove_note(pool, first.to);
   SLUICE_TRY(remove_originals(pool, steps, keeping_times(pool, steps), removed));
   SLUICE_TRY(sync_all(after, steps));
   return true;
