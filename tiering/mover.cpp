@@ -41,7 +41,7 @@ struct Mover::Flight {
   TierIndex from = kNoTier;  // kNoTier: its move never began
   std::uint64_t reserved = 0;
   bool is_comparing = false;  // with its twin: the file is read, and nothing is written
-  steady_clock::time_point begun;
+  steady_clock::time_point begun, ended;
 };
 
 Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const Clock& clock)
@@ -430,6 +430,8 @@ void Mover::run(const std::stop_token& stop, Batch& batch) {
     const auto& copy = flights[i].copy;
     if (!outcomes[i] && copy) discard(*copy, to);
     if (copy && copy->is_twin) pool_.twins().taken(copy->original, to, outcomes[i].has_value());
+    // The room of a large original is freed here, which users need not wait for.
+    flights[i].ended = clock_.monotonic();
     flights[i].file.reset();
     finish(flights[i], outcomes[i]);
   }
@@ -444,7 +446,7 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   receipt.from = pool_[flight.from == kNoTier ? move.from : flight.from].name();
   receipt.to = pool_[move.to].name();
   receipt.milliseconds = static_cast<std::uint32_t>(
-      std::chrono::duration_cast<milliseconds>(clock_.monotonic() - flight.begun).count());
+      std::chrono::duration_cast<milliseconds>(flight.ended - flight.begun).count());
   receipt.reason = move.why;
   if (flight.copy) {
     receipt.bytes = flight.copy->copied.bytes;
