@@ -28,9 +28,11 @@
 #include "fs/fuse/session.hpp"
 #include "fs/gpu/gpu_service.hpp"
 #include "fs/keeper/keeper_link.hpp"
+#include "metadata/decay.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 namespace {
@@ -70,6 +72,7 @@ class Daemon {
 
   // Returns the exit code.
   int serve() {
+    start_twins();
     start_reports();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
@@ -90,6 +93,7 @@ class Daemon {
 
   ~Daemon() {
     if (!filesystem_) return;
+    pool_->twins().stop();
     if (const auto flushed = filesystem_->close(); !flushed) {
       log::get().warn("the last access counts are lost: why={}", flushed.error().text());
     }
@@ -275,6 +279,16 @@ class Daemon {
                          .sample_interval = options_.heat_sample},
             .migration = std::move(migration),
             .handover = handover_.get()};
+  }
+
+  void start_twins() {
+    pool_->twins().start(options_.twins ? Twins::Mode::Keep : Twins::Mode::DropAll,
+                         [this](InodeId id) {
+                           const auto heat = store_->heat(id);
+                           if (!heat) return 0.0;
+                           return decayed(heat->score, heat->last_access, real_clock().seconds(),
+                                          options_.half_life);
+                         });
   }
 
   void start_reports() {

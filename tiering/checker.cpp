@@ -15,6 +15,7 @@
 #include "base/file_at.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/intent.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 namespace {
@@ -51,6 +52,7 @@ class Checker {
     std::vector<Copy> roots;
     for (const auto& tier : pool_) {
       check_leftovers(*tier);
+      check_twins(*tier);
       if (auto root = tier->root()) roots.push_back({tier.get(), *root, {}});
     }
     for (const Copy& root : roots) check_aliases(root, "", "", nullptr);
@@ -111,6 +113,15 @@ class Checker {
       const auto left = names_in((*temp)->get());
       finding.repaired = left && left->empty();
     }
+  }
+
+  void check_twins(Tier& tier) {
+    if (!tier.online()) return;
+    const Twins::Check found = pool_.twins().check(tier, repair_ == Repair::Yes);
+    report_.twins += found.good.files;
+    report_.twin_bytes += found.good.bytes;
+    report_.stale_twins += found.stale.files;
+    report_.stale_twin_bytes += found.stale.bytes;
   }
 
   // One directory on the path to the current directory.

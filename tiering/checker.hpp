@@ -41,6 +41,10 @@ struct CheckReport {
   std::vector<Finding> findings;
   std::uint64_t files = 0;
   std::uint64_t directories = 0;
+  // Twins that can still take their file's place, and others. The latter are no fault: a mount
+  // removes them, and so does a repair.
+  std::uint64_t twins = 0, twin_bytes = 0;
+  std::uint64_t stale_twins = 0, stale_twin_bytes = 0;
   bool clean() const;  // no findings are left
 };
 

@@ -22,6 +22,7 @@
 #include "base/file_at.hpp"
 #include "base/unique_fd.hpp"
 #include "tiering/identity.hpp"
+#include "tiering/twin.hpp"
 
 namespace sluice {
 namespace {
@@ -183,7 +184,7 @@ bool is_acl_alias(std::string_view name) {
 
 bool is_copied_xattr(std::string_view name) {
   const auto is_prefix = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  return name != kIdentityXattr && !is_acl_alias(name) &&
+  return name != kIdentityXattr && name != kTwinXattr && !is_acl_alias(name) &&
          std::none_of(kStoragePrefixes.begin(), kStoragePrefixes.end(), is_prefix);
 }
 
@@ -241,6 +242,40 @@ Result<Copied> copy_data(int from, int to, const Pace& pace) {
   if (::ftruncate(to, st.st_size) < 0) return Error::last("set size of copy");
   copied.hash = hash.value();
   return copied;
+}
+
+Result<Copied> hash_data(int fd, const Pace& pace) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat source");
+  const Buffer buffer = make_buffer();
+  if (!buffer) return Error(ENOMEM, "allocate a buffer to compare a file");
+  Copied read;
+  read.size = st.st_size;
+  read.ranges = SLUICE_TRY(data_ranges(fd, st.st_size));
+  Hash hash;
+  const auto hash_range = [&](off_t offset, off_t end) -> Result<void> {
+    while (offset < end) {
+      const auto want =
+          static_cast<std::size_t>(std::min<off_t>(end - offset, static_cast<off_t>(kChunk)));
+      const ssize_t got = uncached(::preadv2, fd, buffer.get(), want, offset);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::last("read source");
+      if (got == 0) return {};  // truncated meanwhile; the caller checks for that
+      hash.data(buffer.get(), static_cast<std::size_t>(got));
+      offset += got;
+      if (pace) SLUICE_TRY(pace(static_cast<std::uint64_t>(got)));
+    }
+    return {};
+  };
+  SLUICE_TRY(for_each_range(read, hash, hash_range));
+  read.hash = hash.value();
+  return read;
+}
+
+Result<std::vector<Copied::Range>> ranges_of(int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return Error::last("stat");
+  return data_ranges(fd, st.st_size);
 }
 
 Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace) {

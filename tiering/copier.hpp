@@ -32,6 +32,12 @@ using Pace = std::function<Result<void>(std::uint64_t bytes)>;
 // cache are cached for the copy afterwards; other ranges are not.
 Result<Copied> copy_data(int from, int to, const Pace& pace = {});
 
+// Reads the data of `fd` without copying it: `bytes` of the result is 0. For the same bytes and
+// holes the hash is that of copy_data().
+Result<Copied> hash_data(int fd, const Pace& pace = {});
+// The ranges of `fd` that contain data.
+Result<std::vector<Copied::Range>> ranges_of(int fd);
+
 // The hash of `copy` as stored on the disk, not as cached. It equals `copied.hash` if the copy is
 // intact.
 Result<std::uint64_t> hash_on_disk(int copy, const Copied& copied, const Pace& pace = {});

@@ -44,14 +44,15 @@ struct Step {
     MirrorDir = 6,  // the attributes of directory `from` to its copy `to`
     Link = 7,       // another name `to` for the file `from`
     NameTaken = 8,  // another file got the name `from` while its tier was away; taken_name.hpp
+    Keep = 9,       // a moved file's original `from` becomes its twin `to`, over an older one
   };
   Kind kind{};
   Place from, to;
   // The file at `from` before the step. MirrorDir: the directory that must be at `to`, or else the
   // step does nothing; empty: any. NameTaken does not use it.
   Identity subject;
-  // For the Unlink of a moved file's original: its state when it was copied. If that differs now,
-  // the original was changed on its tier and is kept.
+  // For the Unlink or Keep of a moved file's original: its state when it was copied. If that
+  // differs now, the original was changed on its tier and is kept.
   struct Original {
     std::int64_t size = -1;  // -1: no such step
     std::int64_t mtime = 0;  // nanoseconds

@@ -97,7 +97,7 @@ Result<std::vector<Step>> decode_steps(std::string_view bytes) {
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Step step;
     const auto kind = in.byte();
-    if (kind < 1 || kind > 8) return Error(EUCLEAN, "decode intent: unknown kind of step");
+    if (kind < 1 || kind > 9) return Error(EUCLEAN, "decode intent: unknown kind of step");
     step.kind = static_cast<Step::Kind>(kind);
     step.from = in.place();
     step.to = in.place();

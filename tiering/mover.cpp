@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "tiering/idle_priority.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 namespace {
@@ -39,7 +40,8 @@ struct Mover::Flight {
   std::optional<HiddenCopy> copy;
   TierIndex from = kNoTier;  // kNoTier: its move never began
   std::uint64_t reserved = 0;
-  steady_clock::time_point begun;
+  bool is_comparing = false;  // with its twin: the file is read, and nothing is written
+  steady_clock::time_point begun, ended;
 };
 
 Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const Clock& clock)
@@ -304,13 +306,19 @@ void Mover::work(const std::stop_token& stop) {
 }
 
 Result<void> Mover::reserve(const Move& move) {
-  const Tier& to = pool_[move.to];
+  Tier& to = pool_[move.to];
   if (!to.online() || !pool_[move.from].online()) return Error(EIO, "a tier is offline");
   to.refresh_space();
-  const MutexLock lock(mutex_);
-  if (to.space().free < reserved_[move.to] + move.bytes + kMargin)
-    return Error(ENOSPC, "the tier has no room");
-  reserved_[move.to] += move.bytes;
+  std::uint64_t needed = 0;
+  {
+    const MutexLock lock(mutex_);
+    needed = reserved_[move.to] + move.bytes + kMargin;
+    if (to.space().free < needed) return Error(ENOSPC, "the tier has no room");
+    reserved_[move.to] += move.bytes;
+  }
+  // If that is not enough, the copy fails with ENOSPC.
+  if (const std::uint64_t free = to.space().free_now(); free < needed)
+    pool_.twins().make_room(to, needed - free);
   return {};
 }
 
@@ -318,10 +326,12 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
   steady_clock::time_point until = steady_clock::now();
   {
     const MutexLock lock(mutex_);
-    progress_.copied_bytes += bytes;
+    if (!flight.is_comparing) progress_.copied_bytes += bytes;
     // Once the copy is complete, only verification reads it.
     const bool is_copying = !flight.copy;
-    if (is_copying) {
+    if (flight.is_comparing) {
+      pool_[flight.from].count_read(bytes);
+    } else if (is_copying) {
       pool_[flight.from].count_read(bytes);
       pool_[flight.job->move.to].count_written(bytes);
       under_way_[flight.job->move.id].copied += bytes;
@@ -359,6 +369,7 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   }
   flight.file = SLUICE_TRY(host_.begin_move(move));
   flight.from = flight.file->tier();
+  if (SLUICE_TRY(take_twin(stop, flight))) return {};
   SLUICE_TRY(reserve(move));
   flight.reserved = move.bytes;
   const Pace pace_it = [&](std::uint64_t bytes) { return pace(stop, flight, bytes); };
@@ -367,6 +378,19 @@ Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   // Start writing it to disk while the rest of the batch is copied.
   ::sync_file_range(flight.copy->fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
   return {};
+}
+
+Result<bool> Mover::take_twin(const std::stop_token& stop, Flight& flight) {
+  Tier& to = pool_[flight.job->move.to];
+  if (!to.online() || !pool_[flight.from].online()) return false;
+  flight.is_comparing = true;
+  auto twin =
+      pool_.twins().take(flight.file->identity(), flight.file->source(), pool_[flight.from], to,
+                         [&](std::uint64_t bytes) { return pace(stop, flight, bytes); });
+  flight.is_comparing = false;
+  if (!twin) return twin.error();
+  flight.copy = *std::move(twin);
+  return flight.copy.has_value();
 }
 
 void Mover::run(const std::stop_token& stop, Batch& batch) {
@@ -393,6 +417,7 @@ void Mover::run(const std::stop_token& stop, Batch& batch) {
         outcomes[i] = on_disk.error();
       } else if (*on_disk != flight.copy->copied.hash) {
         outcomes[i] = Error(EIO, "the copy differs from the original when read back");
+        if (flight.copy->is_twin) pool_.twins().drop(to, flight.file->identity());
       }
     }
   }
@@ -408,7 +433,11 @@ void Mover::run(const std::stop_token& stop, Batch& batch) {
     for (std::size_t k = 0; k < which.size(); ++k) outcomes[which[k]] = std::move(switched[k]);
   }
   for (std::size_t i = 0; i < flights.size(); ++i) {
-    if (!outcomes[i] && flights[i].copy) discard(*flights[i].copy, to);
+    const auto& copy = flights[i].copy;
+    if (!outcomes[i] && copy) discard(*copy, to);
+    if (copy && copy->is_twin) pool_.twins().taken(copy->original, to, outcomes[i].has_value());
+    // The room of a large original is freed here, which users need not wait for.
+    flights[i].ended = clock_.monotonic();
     flights[i].file.reset();
     finish(flights[i], outcomes[i]);
   }
@@ -423,11 +452,13 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
   receipt.from = pool_[flight.from == kNoTier ? move.from : flight.from].name();
   receipt.to = pool_[move.to].name();
   receipt.milliseconds = static_cast<std::uint32_t>(
-      std::chrono::duration_cast<milliseconds>(clock_.monotonic() - flight.begun).count());
+      std::chrono::duration_cast<milliseconds>(flight.ended - flight.begun).count());
   receipt.reason = move.why;
   if (flight.copy) {
     receipt.bytes = flight.copy->copied.bytes;
     receipt.hash = flight.copy->copied.hash;
+    if (flight.copy->is_twin)
+      receipt.reason += std::string(receipt.reason.empty() ? "" : "; ") + "twin: nothing copied";
   }
   if (!outcome) {
     receipt.code = outcome.error().code;

@@ -166,6 +166,8 @@ class Mover {
   bool take(Batch& batch) REQUIRES(mutex_);
   void run(const std::stop_token& stop, Batch& batch);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
+  // Uses the file's twin on the destination instead of a copy. False if there is none.
+  Result<bool> take_twin(const std::stop_token& stop, Flight& flight);
   void finish(const Flight& flight, const Result<void>& outcome);
   Result<void> reserve(const Move& move);
   // Sleeps as long as the bandwidth limit or a pause requires; a pause does not affect requested

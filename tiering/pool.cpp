@@ -11,6 +11,7 @@
 #include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/tier_lock.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 namespace {
@@ -172,6 +173,10 @@ Result<void> enrol(std::vector<Candidate>& tiers, const std::string& pool, const
 
 }  // namespace
 
+Pool::Pool() : twins_(std::make_unique<Twins>(*this)) {}
+
+Pool::~Pool() = default;
+
 Result<std::unique_ptr<Pool>> Pool::open(const std::vector<TierSettings>& settings, Missing missing,
                                          NewTiers new_tiers, const std::string& user) {
   std::vector<Candidate> tiers;
@@ -318,9 +323,12 @@ void Pool::note_file_size(std::uint64_t bytes) {
 
 bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const {
   const Tier& here = *tiers_[at];
-  if (here.low_on_space()) return true;
+  const Space space = here.space();
+  if (space.free_now() < here.reserve()) return true;
   const std::uint64_t room = here.room();
   if (room >= growth) return false;
+  // Twins may have to go for the file, and the kernel does not ask us before it answers ENOSPC.
+  if (space.twins > 0) return true;
   // Moving helps only if another tier has more room than the file could get here.
   return std::any_of(begin(), end(), [&](const auto& tier) {
     return tier->online() && !tier->is_draining() && tier->device() != here.device() &&

@@ -16,8 +16,12 @@
 
 namespace sluice {
 
+class Twins;
+
 class Pool {
  public:
+  ~Pool();
+
   enum class Missing { Refuse, Tolerate };
   enum class NewTiers { Adopt, Refuse };
 
@@ -37,6 +41,9 @@ class Pool {
   Tier* by_slot(unsigned slot) const;
   // nullptr if no configured tier has this name.
   Tier* by_name(std::string_view name) const;
+
+  // The copies that files left behind; nothing keeps any before Twins::start().
+  Twins& twins() const { return *twins_; }
 
   // The tiers to try for a new file, best first: the fastest below its high watermark and above its
   // reserve, then those with room, then the rest. Empty if none is online.
@@ -66,7 +73,7 @@ class Pool {
   void clear_temporaries() const;
 
  private:
-  Pool() = default;
+  Pool();
   void append(std::unique_ptr<Tier> tier);
   Result<void> tell_all() const REQUIRES(roster_mutex_);
 
@@ -77,6 +84,7 @@ class Pool {
   std::array<std::unique_ptr<Tier>, kMaxSlot> tiers_;
   std::atomic<std::uint64_t> largest_{0};  // only ever grows
   std::atomic<std::size_t> size_{0};       // raised after the tier is in its place
+  std::unique_ptr<Twins> twins_;           // its thread uses the tiers
 };
 
 }  // namespace sluice

@@ -2,15 +2,18 @@
 #include "tiering/relocate.hpp"
 
 #include <fcntl.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <climits>
 
+#include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/steps.hpp"
+#include "tiering/twin.hpp"
 
 namespace sluice {
 
@@ -101,7 +104,7 @@ Result<HiddenCopy> make_hidden_special(int from_dir, const char* name, const Tie
 }
 
 void discard(const HiddenCopy& copy, const Tier& tier) {
-  if (copy.name.empty()) return;
+  if (copy.name.empty() || copy.is_twin) return;
   // If it can't be removed now, the next mount clears .sluice/tmp.
   if (const auto temp = tier.temp_directory()) ::unlinkat((*temp)->get(), copy.name.c_str(), 0);
 }
@@ -113,8 +116,9 @@ Result<void> sync_copy(const HiddenCopy& copy) {
 }
 
 Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& from, const Tier& to,
-                                           const std::vector<NamePlaces>& names) {
-  const SharedFd temp = SLUICE_TRY(to.temp_directory());
+                                           const std::vector<NamePlaces>& names,
+                                           Original original) {
+  const SharedFd hidden = SLUICE_TRY(copy.is_twin ? to.twins_directory() : to.temp_directory());
   std::vector<Step> steps, removals;
   for (const NamePlaces& each : names) {
     Step step;
@@ -122,7 +126,7 @@ Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& f
     step.to = SLUICE_TRY(place_at(to, each.to_dir, each.name));
     if (steps.empty()) {
       step.kind = Step::Kind::Rename;
-      step.from = SLUICE_TRY(place_at(to, temp->get(), copy.name));
+      step.from = SLUICE_TRY(place_at(to, hidden->get(), copy.name));
     } else {
       step.kind = Step::Kind::Link;
       step.from = steps[0].to;
@@ -130,6 +134,11 @@ Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& f
     steps.push_back(std::move(step));
     Step removal;
     removal.kind = Step::Kind::Unlink;
+    if (original == Original::KeepAsTwin && removals.empty()) {
+      removal.kind = Step::Kind::Keep;
+      const SharedFd twins = SLUICE_TRY(from.twins_directory());
+      removal.to = SLUICE_TRY(place_at(from, twins->get(), twin_name(copy.original)));
+    }
     removal.from = SLUICE_TRY(place_at(from, each.from_dir, each.name));
     removal.subject = copy.original;
     // The copy has the original's.
@@ -146,7 +155,8 @@ namespace {
 constexpr int kAttempts = 3;  // many disk errors are transient
 
 bool removes_original(const Step& step) {
-  return step.kind == Step::Kind::Unlink && step.original.size >= 0;
+  return (step.kind == Step::Kind::Unlink || step.kind == Step::Kind::Keep) &&
+         step.original.size >= 0;
 }
 
 std::size_t first_removal(const std::vector<Step>& steps) {
@@ -191,6 +201,15 @@ Result<void> remove_originals(const Pool& pool, const std::vector<Step>& steps,
     ++removed;
   }
   return {};
+}
+
+// A twin that has become the file has no note any more. If it still has one, nobody would heed it,
+// but somebody might wonder.
+void remove_note(const Pool& pool, const Place& place) {
+  const auto target = open_target(pool, place);
+  if (!target) return;
+  const UniqueFd file(::openat(target->dir.get(), target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (file) ::removexattr(proc_path(file.get()).c_str(), kTwinXattr);
 }
 
 Result<void> sync_all(Syncer& syncer, const std::vector<Step>& steps) {
@@ -275,6 +294,7 @@ Result<bool> finish_move(const Pool& pool, const std::vector<Step>& steps, Serve
     SLUICE_TRY(undo_move(pool, steps));
     return false;
   }
+  remove_note(pool, first.to);
   SLUICE_TRY(remove_originals(pool, steps, keeping_times(pool, steps), removed));
   SLUICE_TRY(sync_all(after, steps));
   return true;

@@ -15,11 +15,12 @@
 
 namespace sluice {
 
-// A copy of a file in a tier's .sluice/tmp.
+// A copy of a file in a tier's .sluice/tmp, or the file's twin there.
 struct HiddenCopy {
-  std::string name;   // empty if the original has no name
-  Identity original;  // of the file that was copied
-  UniqueFd fd;        // O_RDWR; O_PATH if it is not a regular file
+  std::string name;      // empty if the original has no name
+  bool is_twin = false;  // it is in .sluice/twins, and nothing was copied
+  Identity original;     // of the file that was copied
+  UniqueFd fd;           // O_RDWR; O_PATH if it is not a regular file
   Located located;
   Copied copied;
 };
@@ -37,6 +38,7 @@ Result<HiddenCopy> make_hidden_special(int from_dir, const char* name, const Tie
 // Makes the copy durable. After an error the caller must discard the copy.
 Result<void> sync_copy(const HiddenCopy& copy);
 
+// Removes the copy. A twin stays what it was.
 void discard(const HiddenCopy& copy, const Tier& tier);
 
 // One name of a file, and its directory on both tiers.
@@ -46,9 +48,12 @@ struct NamePlaces {
   std::string name;
 };
 
-// The steps that give the copy all the names and remove the original's on the tier `from`.
+// The steps that give the copy all the names and remove the original's on the tier `from`, where
+// the original may stay as a twin.
+enum class Original { Remove, KeepAsTwin };
 Result<std::vector<Step>> relocation_steps(const HiddenCopy& copy, const Tier& from, const Tier& to,
-                                           const std::vector<NamePlaces>& names);
+                                           const std::vector<NamePlaces>& names,
+                                           Original original = Original::Remove);
 
 // Whether the steps are the switch of a move.
 bool is_move(const std::vector<Step>& steps);

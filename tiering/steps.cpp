@@ -114,6 +114,11 @@ Result<void> apply(const Pool& pool, const Step& step, DirectoryTimes times) {
   }
   if (there != step.subject) return {};  // already removed
   const KeepTimes kept(from.dir.get(), times);
+  if (step.kind == Step::Kind::Keep) {
+    const auto to = open_target(pool, step.to);
+    if (to && ::renameat(from.dir.get(), from.name, to->dir.get(), to->name) == 0) return {};
+    // Without its twin, the file is merely copied when it goes back.
+  }
   if (::unlinkat(from.dir.get(), from.name, step.kind == Step::Kind::Rmdir ? AT_REMOVEDIR : 0) <
       0) {
     return Error::last("unlink");

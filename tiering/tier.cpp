@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,11 +16,13 @@
 #include "base/file_at.hpp"
 #include "base/log.hpp"
 #include "tiering/tier_lock.hpp"
+#include "tiering/twin.hpp"
 
 namespace sluice {
 namespace {
 
 constexpr const char* kTempDirectory = "tmp";
+constexpr const char* kTwinsDirectory = "twins";
 constexpr const char* kCarriesFlag = "carries";    // in .sluice: some copy here carries an identity
 constexpr const char* kDrainingFlag = "draining";  // in .sluice: the tier is being emptied
 constexpr std::uint64_t kMaxDefaultReserve = std::uint64_t{4} << 30;
@@ -46,6 +49,37 @@ Result<UniqueFd> without_atime(UniqueFd fd) {
   UniqueFd root(::openat(tree.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root) return Error::last("open tier");
   return root;
+}
+
+// The kernel's number of the mount that `fd` is on, which no later mount gets, and of this boot of
+// the machine. Zero where the kernel has no such number (before Linux 6.8).
+std::uint64_t session_of(int fd) {
+  constexpr unsigned kUniqueMountId = 0x4000;  // STATX_MNT_ID_UNIQUE, which older headers lack
+  struct statx st {};
+  if (::statx(fd, "", AT_EMPTY_PATH, kUniqueMountId, &st) < 0) return 0;
+  if (!(st.stx_mask & kUniqueMountId)) return 0;
+  // Newer than Debian 12's headers: stx_mnt_id follows stx_dev_minor.
+  std::uint64_t mount = 0;
+  std::memcpy(&mount, reinterpret_cast<const char*>(&st) + 0x90, sizeof mount);
+  std::array<char, 64> boot{};
+  const UniqueFd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  const ssize_t size = file ? ::read(file.get(), boot.data(), boot.size()) : -1;
+  if (size <= 0) return 0;
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
+  for (ssize_t i = 0; i < size; ++i)
+    add(static_cast<unsigned char>(boot[static_cast<std::size_t>(i)]));
+  for (unsigned shift = 0; shift < 64; shift += 8) add(static_cast<unsigned char>(mount >> shift));
+  return hash;
+}
+
+Result<SharedFd> open_private(int directory, const char* name) {
+  if (::mkdirat(directory, name, 0700) < 0 && errno != EEXIST)
+    return Error::last("make a directory in .sluice");
+  auto fd = std::make_shared<UniqueFd>(
+      ::openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!*fd) return Error::last("open a directory in .sluice");
+  return SharedFd(std::move(fd));
 }
 
 const char* filesystem_name(std::uint64_t magic) {
@@ -120,8 +154,9 @@ Result<void> Tier::set_draining(bool draining) {
 
 Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock) const {
   // Passthrough uses the mount that our descriptors are on, and a private mount can be noatime.
-  if (settings_.noatime) fd = SLUICE_TRY(without_atime(std::move(fd)));
   auto root = std::make_shared<Root>();
+  root->session = session_of(fd.get());
+  if (settings_.noatime) fd = SLUICE_TRY(without_atime(std::move(fd)));
   root->lock = std::move(lock);
   struct statfs fs {};
   if (::fstatfs(fd.get(), &fs) < 0) return Error::last("statfs tier");
@@ -139,11 +174,8 @@ Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock
   const UniqueFd dir(
       ::openat(fd.get(), kPrivateDirectory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir) return Error::last("open .sluice");
-  if (::mkdirat(dir.get(), kTempDirectory, 0700) < 0 && errno != EEXIST)
-    return Error::last("make .sluice/tmp");
-  root->temp = std::make_shared<UniqueFd>(
-      ::openat(dir.get(), kTempDirectory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!*root->temp) return Error::last("open .sluice/tmp");
+  root->temp = SLUICE_TRY(open_private(dir.get(), kTempDirectory));
+  if (auto twins = open_private(dir.get(), kTwinsDirectory)) root->twins = *std::move(twins);
   root->fd = std::make_shared<UniqueFd>(std::move(fd));
   return std::shared_ptr<const Root>(std::move(root));
 }
@@ -167,6 +199,30 @@ std::string Tier::why_offline() const {
 Result<SharedFd> Tier::root() const { return SLUICE_TRY(current())->fd; }
 
 Result<SharedFd> Tier::temp_directory() const { return SLUICE_TRY(current())->temp; }
+
+Result<SharedFd> Tier::twins_directory() const {
+  SharedFd twins = SLUICE_TRY(current())->twins;
+  if (!twins) return Error(EROFS, "the tier has no .sluice/twins");
+  return twins;
+}
+
+bool Tier::is_twin(const Identity& identity, ino_t number) const {
+  const auto twins = twins_directory();
+  struct stat st {};
+  return twins &&
+         ::fstatat((*twins)->get(), twin_name(identity).c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+         st.st_ino == number;
+}
+
+std::uint64_t Tier::session() const {
+  const auto root = current();
+  return root ? (*root)->session : 0;
+}
+
+bool Tier::has_handles() const {
+  const auto root = current();
+  return root && (*root)->kind != HandleKind::None;
+}
 
 void Tier::count_written(std::uint64_t bytes, std::chrono::nanoseconds took) {
   constexpr std::chrono::milliseconds kLong{5};
@@ -298,6 +354,8 @@ Result<Located> Tier::find(InodeId id) const {
   // A deleted file that is still open can be opened by handle, but it has no name any more.
   if (found.identity.id != id || found.st.st_nlink == 0)
     return Error(ESTALE, "find file by identity");
+  if (is_twin(found.identity, found.st.st_ino))
+    return Error(ESTALE, "the file with this identity is on another tier");
   return found;
 }
 
@@ -335,14 +393,17 @@ void Tier::refresh_space() const {
     total_ = 0;
     free_ = 0;
     over_ = 0;
+    twins_ = 0;
     return;
   }
   const auto unit = static_cast<std::uint64_t>(fs.f_bsize);
   std::uint64_t total = fs.f_blocks * unit;
-  std::uint64_t free = fs.f_bavail * unit;
+  const std::uint64_t all_used = total - fs.f_bfree * unit;
+  const std::uint64_t twins = std::min(twin_bytes_.load(std::memory_order_relaxed), all_used);
+  std::uint64_t free = fs.f_bavail * unit + twins;
   std::uint64_t over = 0;
   if (settings_.capacity && *settings_.capacity < total) {
-    const std::uint64_t used = total - fs.f_bfree * unit;
+    const std::uint64_t used = all_used - twins;
     total = *settings_.capacity;
     free = std::min(free, total > used ? total - used : 0);
     over = used > total ? used - total : 0;
@@ -350,6 +411,7 @@ void Tier::refresh_space() const {
   total_ = total;
   free_ = free;
   over_ = over;
+  twins_ = std::min(twins, free);
   space_read_at_ = monotonic_ns();
 }
 
@@ -357,11 +419,12 @@ Space Tier::space() const {
   if (monotonic_ns() - space_read_at_.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
     refresh_space();
   return {total_.load(std::memory_order_relaxed), free_.load(std::memory_order_relaxed),
-          over_.load(std::memory_order_relaxed)};
+          over_.load(std::memory_order_relaxed), twins_.load(std::memory_order_relaxed)};
 }
 
 std::uint64_t Tier::room() const {
-  const std::uint64_t free = space().free, promised = promised_.load(std::memory_order_relaxed);
+  const std::uint64_t free = space().free_now();
+  const std::uint64_t promised = promised_.load(std::memory_order_relaxed);
   return free > promised ? free - promised : 0;
 }
 

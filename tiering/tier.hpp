@@ -51,9 +51,11 @@ struct Located {
 
 struct Space {
   std::uint64_t total = 0;  // size of the filesystem, or the configured capacity if that is less
-  std::uint64_t free = 0;   // bytes that can still be written
+  std::uint64_t free = 0;   // bytes that can still be written, once the twins have gone
   std::uint64_t over = 0;   // bytes used in excess of a configured capacity
+  std::uint64_t twins = 0;  // bytes of twins, a part of `free`
   std::uint64_t used() const { return total - free + over; }
+  std::uint64_t free_now() const { return free > twins ? free - twins : 0; }
 };
 
 class Tier {
@@ -87,6 +89,15 @@ class Tier {
   // the tier is not present.
   Result<SharedFd> temp_directory() const;
   static std::string new_temp_name();
+  // .sluice/twins; see twin.hpp. Fails with EIO while the tier is not present.
+  Result<SharedFd> twins_directory() const;
+  // Whether the inode `number` is the twin of the file `identity`: it has the file's identity, but
+  // is not the file.
+  bool is_twin(const Identity& identity, ino_t number) const;
+  // Identifies the time from one mounting of the tier's filesystem to the next. Zero: unknown.
+  std::uint64_t session() const;
+  // Whether files can be found by handles here.
+  bool has_handles() const;
   // Whether the file or directory is below temp_directory(), as far as the kernel knows its path.
   bool is_hidden(int fd) const;
 
@@ -115,12 +126,16 @@ class Tier {
   void take_back_promise(std::uint64_t bytes) {
     promised_.fetch_sub(bytes, std::memory_order_relaxed);
   }
-  // Free bytes that are not promised.
+  // Bytes that are free now, without dropping twins, and are not promised.
   std::uint64_t room() const;
 
   // Whether the tier is being emptied, to be retired. Stored on the tier itself.
   bool is_draining() const { return draining_.load(std::memory_order_relaxed); }
   Result<void> set_draining(bool draining);
+
+  // How many bytes its twins take; Twins counts them.
+  void set_twin_bytes(std::uint64_t bytes) { twin_bytes_.store(bytes, std::memory_order_relaxed); }
+  std::uint64_t promised() const { return promised_.load(std::memory_order_relaxed); }
 
   // Bytes that this process has read and written here, to serve requests and for moves. Passthrough
   // I/O is not included; see disk_counters().
@@ -142,12 +157,13 @@ class Tier {
 
  private:
   struct Root {
-    SharedFd fd, temp;
+    SharedFd fd, temp, twins;
     UniqueFd lock;
     dev_t device = 0;
     int mount_id = 0;
     HandleKind kind = HandleKind::None;
     std::uint64_t magic = 0;
+    std::uint64_t session = 0;
   };
 
   Result<std::shared_ptr<const Root>> current() const;
@@ -172,9 +188,10 @@ class Tier {
   std::string why_ GUARDED_BY(mutex_);
   std::atomic<dev_t> device_{0};  // of the last root
   // Independent values; no consistency between them is needed.
-  mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0};
+  mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0}, twins_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};
   std::atomic<std::uint64_t> promised_{0};           // a sum that nothing waits for
+  std::atomic<std::uint64_t> twin_bytes_{0};         // the same
   std::atomic<std::uint64_t> read_{0}, written_{0};  // statistics
   std::atomic<std::chrono::steady_clock::rep> writes_wait_until_{0};
 };

@@ -284,7 +284,29 @@ class ControlServer::Handler {
                             "; run the command without --lost to move its files to other tiers"}};
     }
     const auto retired = parts_.pool.set_retired(tier->index(), true);
-    return retired ? json::object() : json{{"error", retired.error().text()}};
+    if (!retired) return {{"error", retired.error().text()}};
+    return {{"recovered", recover_twins(*tier)}};
+  }
+
+  // Files on the tier that have a twin elsewhere. Nobody can know whether they were changed since
+  // the twin was made, so the time of that is part of the answer.
+  std::uint64_t recover_twins(const Tier& lost) {
+    std::uint64_t count = 0;
+    for (const Twins::Survivor& twin : parts_.pool.twins().survivors(lost.member().slot)) {
+      const auto path = parts_.filesystem.names().bring_back(twin);
+      const std::string name = path                      ? *path
+                               : twin.note.names.empty() ? ""
+                                                         : twin.note.names[0].text;
+      send({{"twin",
+             {{"path", name},
+              {"tier", twin.tier->name()},
+              {"as_of", twin.note.made},
+              {"bytes", twin.note.size},
+              {"error", path ? json() : json(path.error().text())}}}});
+      if (path) ++count;
+    }
+    if (count > 0) parts_.filesystem.names_changed();
+    return count;
   }
 
   json moves(std::size_t most, std::size_t most_pending) {

@@ -81,6 +81,9 @@ void add_tiers(std::string& out, const json& tiers) {
       Figure{"sluice_tier_used_bytes", "gauge", "Bytes in use on the tier.", "used"},
       Figure{"sluice_tier_free_bytes", "gauge", "Bytes that can still be written to the tier.",
              "free"},
+      Figure{"sluice_tier_twins", "gauge", "Twins on the tier.", "twins"},
+      Figure{"sluice_tier_twin_bytes", "gauge", "Bytes of twins on the tier, which count as free.",
+             "twin_bytes"},
       Figure{"sluice_tier_high_watermark_ratio", "gauge",
              "Fill above which new files go to the next tier.", "high_watermark", 0.01},
       Figure{"sluice_tier_low_watermark_ratio", "gauge",
@@ -152,6 +155,14 @@ void add_moves(std::string& out, const json& migration) {
       "Moves that failed; moves that yielded to a user do not count.", "failed");
   one("sluice_move_copied_bytes_total", "counter",
       "Bytes copied, including moves that did not succeed.", "copied_bytes");
+  const auto twins = [&](std::string_view name, std::string_view help, const char* member) {
+    Metric(out, name, "counter", help).add(migration.at("twins").at(member));
+  };
+  twins("sluice_twins_kept_total", "Promoted files whose old copy was kept.", "kept");
+  twins("sluice_twins_used_total", "Moves in which a twin took its file's place.", "used");
+  twins("sluice_twins_used_bytes_total", "Bytes that did not have to be copied.", "used_bytes");
+  twins("sluice_twins_dropped_total", "Twins removed: changed files, or their room was needed.",
+        "dropped");
   one("sluice_moves_active", "gauge", "Moves in progress.", "active");
   one("sluice_moves_queued", "gauge", "Moves that have not begun yet.", "queued");
   one("sluice_moves_queued_bytes", "gauge", "Bytes of the queued moves.", "queued_bytes");

@@ -265,6 +265,18 @@ constexpr std::array kTable{
         .details = "Read each copy back from the disk and compare its checksum before the original "
                    "is removed. It costs a read of every file moved.",
     },
+    OptionSpec{
+        .group = Group::Heat,
+        .name = "twins",
+        .kind = Kind::Switch,
+        .set = into<&MountOptions::twins>,
+        .fallback = "true",
+        .help = "keep the old copies of promoted files while their room is not needed",
+        .details = "Keep the old copy of a file that moves to a faster tier, as its twin, while "
+                   "its room is not needed. If the file goes back unchanged, the twin takes its "
+                   "place and nothing is copied. Twins count as free room. If it is false, twins "
+                   "that exist are removed.",
+    },
 
     OptionSpec{
         .group = Group::Gpu,

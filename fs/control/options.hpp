@@ -80,6 +80,7 @@ struct MountOptions {
   Windows windows;              // local times at which they may move automatically
   std::uint64_t bandwidth = 0;  // bytes a second that moves may write; 0: no limit
   bool verify = false;          // read each copy back and compare its checksum
+  bool twins = true;            // leave promoted files' old copies behind while there is room
   // Opens by these programs do not count as accesses: names, or prefixes of cgroup paths, separated
   // by spaces. Absent: the built-in list.
   std::optional<std::string> heat_ignore;

@@ -8,6 +8,7 @@
 #include "fs/control/metrics.hpp"
 #include "gpu/warmer.hpp"
 #include "tiering/disk_counters.hpp"
+#include "tiering/twins.hpp"
 #include "tiering/worth.hpp"
 
 namespace sluice {
@@ -41,8 +42,10 @@ json price_of(const Market& market, TierIndex tier) {
   return market.prices[tier] * kPerGigabyteDay;
 }
 
-json to_json(const Tier& tier, const SpeedMeter::Reading& reading, const Market& market) {
+json to_json(const Pool& pool, const Tier& tier, const SpeedMeter::Reading& reading,
+             const Market& market) {
   const Space space = tier.space();
+  const Twins::Figures twins = pool.twins().figures(tier.index());
   const TierSettings& s = tier.settings();
   return {{"name", tier.name()},
           {"path", tier.path()},
@@ -52,6 +55,8 @@ json to_json(const Tier& tier, const SpeedMeter::Reading& reading, const Market&
           {"total", space.total},
           {"free", space.free},
           {"used", space.used()},
+          {"twins", twins.files},
+          {"twin_bytes", twins.bytes},
           {"capacity", s.capacity ? json(*s.capacity) : json(nullptr)},
           {"high_watermark", s.high_watermark},
           {"low_watermark", s.low_watermark},
@@ -115,6 +120,7 @@ json Reporter::requests() const {
 json Reporter::migration() const {
   Mover& mover = parts_.migration.mover();
   const Mover::Progress now = mover.progress();
+  const Twins::Totals twins = parts_.pool.twins().totals();
   return {{"automatic", parts_.options.migrate},
           {"policy", parts_.options.policy},
           {"optimize", parts_.options.optimize},
@@ -124,6 +130,12 @@ json Reporter::migration() const {
           {"moved_bytes", now.moved_bytes},
           {"failed", now.failed},
           {"copied_bytes", now.copied_bytes},
+          {"twins",
+           {{"on", parts_.options.twins},
+            {"kept", twins.kept},
+            {"used", twins.used},
+            {"used_bytes", twins.used_bytes},
+            {"dropped", twins.dropped}}},
           {"queued", now.queued},
           {"queued_bytes", now.queued_bytes},
           {"active", now.active},
@@ -215,7 +227,7 @@ json Reporter::status() const {
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     out["tiers"].push_back(
-        to_json(*tier, parts_.migration.speeds().reading(tier->index()), market));
+        to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()), market));
   }
   return out;
 }
@@ -248,7 +260,7 @@ json Reporter::figures() const {
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(*tier, parts_.migration.speeds().reading(tier->index()), market);
+    json each = to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()), market);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

@@ -79,6 +79,8 @@ class Filesystem {
   Result<void> flush();
   // Ends all moves and writes unsaved data to the store. No other member may be called afterwards.
   Result<void> close();
+  // Must be called after names have changed that the kernel may remember.
+  void names_changed() { drop_names_and_listings({}); }
   // Must be called after a tier was added to the pool.
   void tier_added(TierIndex tier);
   std::size_t known_inodes() const { return table_.size(); }

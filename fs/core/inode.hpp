@@ -72,6 +72,7 @@ class FileMove {
 
   int source() const { return source_->get(); }
   TierIndex to() const { return to_; }
+  bool is_leased() const { return leased_; }
   bool is_cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // True if a process that uses the tier directly wants to write to the file. It waits for the
   // lease.

@@ -157,6 +157,7 @@ void InodeTable::keep_named_copy(const Inode& inode, std::vector<Copy>& copies) 
     if (!opened) return opened.error().code == ESTALE ? State::Gone : State::Named;
     const auto there = tier.identify(opened->get(), "");
     if (!there || there->identity != inode.identity) return State::Gone;
+    if (tier.is_twin(inode.identity, there->st.st_ino)) return State::Gone;
     struct stat st {};
     const bool nameless = ::fstat(opened->get(), &st) == 0 && st.st_nlink == 0;
     return nameless ? State::Nameless : State::Named;

@@ -2,6 +2,8 @@
 #include "fs/core/names.hpp"
 
 #include <fcntl.h>
+#include <stdio.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include "fs/core/guards.hpp"
 #include "fs/core/repetition.hpp"
 #include "fs/core/request_note.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
@@ -106,6 +109,10 @@ Result<Located> Names::place_new(const InodePtr& parent, const NewFile& file,
     auto copy = parts_.tree.ensure_copy(parent, index);
     const ShownTimes::NameChange changing(*parent);
     Result<Located> made = copy ? make(*copy) : Result<Located>(copy.error());
+    if (failed_with(made, ENOSPC) && parts_.pool.twins().make_room(parts_.pool[index], 0)) {
+      if (!copy) copy = parts_.tree.ensure_copy(parent, index);
+      if (copy) made = make(*copy);
+    }
     if (made) return made;
     // ENAMETOOLONG: the directory is too deep to be copied to that tier.
     const bool may_go_elsewhere =
@@ -268,7 +275,60 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   const ShownTimes::NameChange changing(*directory);
   remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
+  if (found[0].st.st_nlink == 1) parts_.pool.twins().forget(found[0].identity.id);
   return {};
+}
+
+Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
+  const Tier& tier = *twin.tier;
+  const SharedFd twins = SLUICE_TRY(tier.twins_directory());
+  const SharedFd root = SLUICE_TRY(tier.root());
+  std::string base = SLUICE_TRY(current_path(root->get()));
+  if (base.ends_with('/')) base.pop_back();  // a private mount's root
+  const std::string hidden = twin_name(twin.note.file);
+  const UniqueFd file(
+      ::openat(twins->get(), hidden.c_str(), O_RDONLY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC));
+  if (!file) return Error::last("open a twin");
+  if (::fchown(file.get(), twin.note.uid, twin.note.gid) < 0 ||
+      ::fchmod(file.get(), twin.note.mode) < 0 || ::fsync(file.get()) < 0)
+    return Error::last("restore the attributes of a twin");
+  ExclusiveLock lock(parts_.names.lock);
+  std::string path;
+  Error failure(ESTALE, "its directory is gone");
+  UniqueFd first;
+  for (const TwinNote::Name& name : twin.note.names) {
+    auto directory = tier.open(name.directory, O_RDONLY | O_DIRECTORY);
+    const auto above = directory ? current_path(directory->get()) : directory.error();
+    if (!above || !above->starts_with(base)) continue;
+    std::vector<InodeId> references;
+    const auto parent = parts_.tree.walk(above->substr(base.size()), references, NamesLock::Held);
+    const auto place = [&]() -> Result<void> {
+      const InodePtr inode = SLUICE_TRY(parent);
+      const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(inode));
+      if (!SLUICE_TRY(parts_.tree.locate(copies, name.text.c_str(), NamesLock::Held)).empty())
+        return Error(EEXIST, "another file has its name");
+      SLUICE_TRY(parts_.away.note_new_name(inode, copies, name.text.c_str()));
+      const int from = first ? first.get() : twins->get();
+      const char* const as = first ? path.c_str() + path.rfind('/') + 1 : hidden.c_str();
+      const int done =
+          first ? ::linkat(from, as, directory->get(), name.text.c_str(), 0)
+                : ::renameat2(from, as, directory->get(), name.text.c_str(), RENAME_NOREPLACE);
+      if (done < 0 || ::fsync(directory->get()) < 0) return Error::last("name a twin");
+      return {};
+    }();
+    for (const InodeId id : references) parts_.table.forget(id, 1);
+    if (!place) {
+      failure = place.error();
+    } else if (!first) {
+      path = above->substr(base.size()) + "/" + name.text;
+      first = *std::move(directory);
+      ::fremovexattr(file.get(), kTwinXattr);
+    }
+  }
+  if (!first) return failure;
+  parts_.pool.twins().taken(twin.note.file, tier, true);
+  parts_.names.note_switch();
+  return path;
 }
 
 Result<void> Names::rmdir(InodeId parent, const char* name) {

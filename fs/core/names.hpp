@@ -26,6 +26,7 @@
 #include "fs/core/pins.hpp"
 #include "fs/core/shown_times.hpp"
 #include "tiering/intent.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
@@ -69,6 +70,11 @@ class Names {
   Result<std::string> readlink(InodeId id);
   Result<std::unique_ptr<DirectoryStream>> open_directory(InodeId id);
   Result<void> sync_directory(InodeId id);
+
+  // Gives the twin of a file that was on a lost tier the names that the file had when it was moved
+  // there, and its owner and mode of that time. Returns one of its paths. EEXIST if other files
+  // have the names, ESTALE if the directories are gone.
+  Result<std::string> bring_back(const Twins::Survivor& twin);
 
   // A file to be made. An empty name means that it gets none.
   struct NewFile {

@@ -13,6 +13,7 @@
 #include "fs/core/no_waiting.hpp"
 #include "fs/core/repetition.hpp"
 #include "fs/core/request_note.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
@@ -176,6 +177,8 @@ Result<void> Names::rename_locked(const InodePtr& from, const char* name, const 
   const auto done = rename_located(from, name, source, to, new_name, target, flags, attempt);
   if (!done && replaces && is_directory(target)) set_removed(target, false);
   if (!done || attempt.next != RenameAttempt::Next::Finish) return done;
+  if (replaces && !is_directory(target) && target[0].st.st_nlink == 1)
+    parts_.pool.twins().forget(target[0].identity.id);
   renamed(from, name, source, to, new_name, target, flags);
   return {};
 }

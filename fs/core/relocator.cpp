@@ -25,6 +25,7 @@
 #include "tiering/census.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/relocate.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
@@ -254,6 +255,17 @@ Result<void> Relocator::begin_switch(Moving& moving) {
   return check_names(moving.change);
 }
 
+// Whether the original stays as a twin. Its bytes may have been written a moment ago, so they must
+// be on the disk before anybody relies on them. Without a lease, a process that uses the tier
+// directly might still write to it.
+void Relocator::consider_twin(Moving& moving) {
+  Switch& change = moving.change;
+  const Tier& from = parts_.pool[change.original.tier];
+  const bool may_stay = moving.move->is_leased() && !change.copy->is_twin &&
+                        parts_.pool.twins().may_keep(from, parts_.pool[change.to], moving.before);
+  if (may_stay && ::fsync(moving.source()) == 0) change.keep = Original::KeepAsTwin;
+}
+
 std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& copies) {
   std::vector<Result<void>> results(copies.size());
   const auto moving = [&](std::size_t i) -> Moving& {
@@ -262,6 +274,7 @@ std::vector<Result<void>> Relocator::switch_files(const std::vector<ReadyCopy>& 
   for (std::size_t i = 0; i < copies.size(); ++i) {
     Switch& change = moving(i).change;
     change.copy = copies[i].copy;
+    consider_twin(moving(i));
     results[i] = prepare(change);
     if (!results[i]) continue;
     // Listings that begin from here on read the new tier too.

@@ -91,6 +91,7 @@ class Relocator final : public MoveHost {
     SharedFd source;                   // the original, open
     std::vector<Name> names;           // empty: the file has none, and only the inode changes
     std::vector<Step> steps;           // prepare() computes them
+    Original keep = Original::Remove;  // whether the original stays as a twin
     NamesLock lock = NamesLock::Free;  // whether the caller holds Namespace::lock
     // For a file that is being written: the writers' descriptor of the original, and descriptors of
     // the copy, with which they continue. Opened before the switch, after which nothing may fail.
@@ -111,6 +112,7 @@ class Relocator final : public MoveHost {
   Result<void> check_names(const Switch& change);
   std::vector<Result<void>> switch_all(const std::vector<Switch*>& changes);
   void set_place(Inode& file, const Copy& place, SharedFd reader, SharedFd writer);
+  void note_twin(const Switch& change);
   void remember_unfinished(const Switch& change, const MoveEnd& end);
 
   // relocator.cpp: moves.
@@ -118,6 +120,7 @@ class Relocator final : public MoveHost {
   Result<std::vector<std::string>> all_names(const Move& move, const Moving& moving);
   Result<void> open_for_move(Moving& moving, const Move& move);
   Result<void> begin_switch(Moving& moving);
+  void consider_twin(Moving& moving);
   void forget_in_engine(const InodePtr& file);
 
   // relocator_spill.cpp

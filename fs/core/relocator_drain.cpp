@@ -8,6 +8,7 @@
 #include "base/file_at.hpp"
 #include "fs/core/relocator.hpp"
 #include "tiering/relocate.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
@@ -113,6 +114,7 @@ Result<void> Relocator::vacate_tree(Tier& from, Tier& to, Remainder& left) {
 Result<Relocator::Remainder> Relocator::vacate(TierIndex index) {
   Tier& from = parts_.pool[index];
   parts_.engine.forget_filesystem(from.device());
+  parts_.pool.twins().drop_all(from);
   for (const TierIndex other : parts_.pool.placement()) {
     if (other == index || parts_.pool[other].is_draining()) continue;
     Remainder left;

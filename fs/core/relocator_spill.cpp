@@ -11,11 +11,17 @@
 #include "base/units.hpp"
 #include "fs/core/relocator.hpp"
 #include "tiering/relocate.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
 Result<void> Relocator::spill(const InodePtr& inode, const SharedFd& full, off_t offset,
                               std::uint64_t more) {
+  // Twins go before anything else has to. They do not help against a quota.
+  Tier& tier = parts_.pool[inode->tier()];
+  tier.refresh_space();
+  const bool is_full = tier.space().free_now() < more + tier.reserve();
+  if (is_full && parts_.pool.twins().make_room(tier, more)) return {};
   const auto moved = try_spill(inode, full, offset, more);
   if (moved || wait_for_deleted()) return {};
   log_no_room(inode, moved.error());
@@ -72,7 +78,7 @@ Result<void> Relocator::try_spill(const InodePtr& inode, const SharedFd& full, o
       }
     }
     parts_.pool[old.tier].refresh_space();
-    if (parts_.pool[old.tier].space().free > more) return {};
+    if (parts_.pool[old.tier].space().free_now() > more) return {};
   }
 }
 
@@ -81,6 +87,8 @@ Result<void> Relocator::spill_from(const InodePtr& inode, const SharedFd& full, 
                                    const struct stat& st, std::uint64_t needed) {
   for (const TierIndex index : parts_.pool.refuges(from, needed)) {
     Tier& to = parts_.pool[index];
+    if (const std::uint64_t free = to.space().free_now(); free < needed)
+      parts_.pool.twins().make_room(to, needed - free);
     const auto moved = move_open_file(inode, full, st.st_nlink > 0, to);
     if (moved) {
       log::get().info("spilled a file that outgrew its tier: path={} from={} to={} bytes={}",

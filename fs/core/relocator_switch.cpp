@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The switch: a file's copy on another tier gets the file's names, and the original loses them.
 // Moves, spills and the emptying of a tier all end here.
+#include <sys/xattr.h>
+
 #include <algorithm>
 #include <optional>
 
 #include "base/log.hpp"
 #include "fs/core/relocator.hpp"
 #include "tiering/relocate.hpp"
+#include "tiering/twins.hpp"
 
 namespace sluice {
 
@@ -30,7 +33,7 @@ Result<void> Relocator::prepare(Switch& change) {
     name.to = *std::move(opened);
     places.push_back({name.from.get(), name.to.get(), name.text});
   }
-  change.steps = SLUICE_TRY(relocation_steps(*change.copy, from, to, places));
+  change.steps = SLUICE_TRY(relocation_steps(*change.copy, from, to, places, change.keep));
   return {};
 }
 
@@ -74,6 +77,8 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
   const auto copy_has_names = [&](std::size_t i) {
     Switch& change = *changes[i];
     const Located& there = change.copy->located;
+    // It is the file now. Before its ctime is noted, because this changes it.
+    if (change.copy->is_twin) ::fremovexattr(change.copy->fd.get(), kTwinXattr);
     if (change.writer) {
       parts_.times.moved_while_written(*change.file, change.original.tier, change.source->get(),
                                        change.to);
@@ -104,6 +109,8 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
   for (std::size_t i = 0; i < changes.size(); ++i) {
     const Switch& change = *changes[i];
     results.push_back(ends ? (*ends)[i].result : ends.error());
+    if (results[i] && (*ends)[i].is_finished && change.keep == Original::KeepAsTwin)
+      note_twin(change);
     if (!results[i]) set_place(*change.file, change.original, nullptr, change.original_writer);
     if (ends && !(*ends)[i].is_finished) {
       remember_unfinished(change, (*ends)[i]);
@@ -113,6 +120,20 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
     parts_.names.note_switch();
   }
   return results;
+}
+
+// REQUIRES: users still cannot change the file, and its next change gets another ctime. If the
+// daemon dies before this, the twin has no note, and is dropped.
+void Relocator::note_twin(const Switch& change) {
+  Twins::Departed file{.from = parts_.pool[change.original.tier],
+                       .to = parts_.pool[change.to],
+                       .file = change.file->identity,
+                       .original = change.source->get(),
+                       .copy = change.copy->fd.get(),
+                       .hash = change.copy->copied.hash,
+                       .names = {}};
+  for (const Switch::Name& name : change.names) file.names.push_back({name.from.get(), name.text});
+  parts_.pool.twins().note(file);
 }
 
 // Both files have the name until the move is finished. Until then the inode stays in the table, and

@@ -8,13 +8,16 @@
 #include "metadata/decay.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/pin.hpp"
+#include "tiering/twins.hpp"
 #include "tiering/worth.hpp"
 
 namespace sluice {
 
 namespace {
 
-bool is_ours(std::string_view name) { return name == kIdentityXattr || name == kPinXattr; }
+bool is_ours(std::string_view name) {
+  return name == kIdentityXattr || name == kTwinXattr || name == kPinXattr;
+}
 
 // Whether the mount hides the xattr. rsync -X would copy an alias of an ACL as if it were another
 // xattr, and it would become the ACL of a file that moves to XFS later.
@@ -204,6 +207,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"promote", json()},
             {"demote", json()},
             {"stays_until", json()},
+            {"twin", json()},
             {"moving", json()},
             {"pending", json()}};
   if (facts.pin != kNoTier) {
@@ -221,6 +225,10 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
     j["promote"] = {{"tier", names[facts.tier - 1U]}, {"at", tiers[facts.tier - 1U].threshold}};
   if (!by_value && facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
     j["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
+  if (const auto twin = parts_.pool.twins().of(inode->identity)) {
+    j["twin"] = {{"tier", names[twin->tier]},
+                 {"state", twin->state == TwinState::Same ? "same" : "to be compared"}};
+  }
   const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
   if (stays_until > now) j["stays_until"] = stays_until;
   if (const auto to = parts_.migration->mover().destination(inode->id()))

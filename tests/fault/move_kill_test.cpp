@@ -34,8 +34,12 @@ struct Outcome {
 
 using LayOut = void (MoveStage::*)();
 
+// Which moves are interrupted: the first ones of all files, or those back, in which the files that
+// went up have twins.
+enum class Way { There, Back };
+
 // One run: lays out a pool, kills the daemon once and checks the pool.
-Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action) {
+Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = Way::There) {
   TempDir base;
   MoveStage stage(base.path());
   (stage.*lay_out)();
@@ -45,8 +49,12 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action) {
   Mount mount(pool);
   stage.remember();
 
+  if (way == Way::Back) {
+    stage.send_all();
+    if (!stage.wait_for_moves(mount)) return {false, false, 0, "", "the first moves do not end\n"};
+  }
   shim.arm({.at = n, .action = action, .thread = kMoverThread});
-  stage.send_all();
+  way == Way::Back ? stage.send_all_back() : stage.send_all();
   const bool ended = stage.wait_for_moves(mount);
   Outcome outcome{shim.reached(), false, shim.calls(), shim.where(), ""};
   shim.disarm();
@@ -115,8 +123,9 @@ class MoveKillTest : public testing::Test {
   void SetUp() override { [[maybe_unused]] const bool able = require_mounts("fault"); }
 
   // Kills at every call of a run, or at `most` calls at equal distances.
-  void kill_everywhere(LayOut lay_out, FaultAction action, std::uint64_t most) {
-    const Outcome whole = run_once(lay_out, 0, action);
+  void kill_everywhere(LayOut lay_out, FaultAction action, std::uint64_t most,
+                       Way way = Way::There) {
+    const Outcome whole = run_once(lay_out, 0, action, way);
     ASSERT_EQ(whole.problems, "") << "without any fault";
     ASSERT_GT(whole.calls, 0u) << "no call of a thread named " << kMoverThread << " was seen";
     // The order of calls varies a little, so some runs are longer than the first.
@@ -126,7 +135,7 @@ class MoveKillTest : public testing::Test {
     const auto wrong =
         in_parallel(kPools, (last + stride - 1) / stride, kEnough, [&](std::uint64_t i) {
           const std::uint64_t n = 1 + i * stride;
-          const Outcome outcome = run_once(lay_out, n, action);
+          const Outcome outcome = run_once(lay_out, n, action, way);
           *kills += outcome.reached;
           *halfway += outcome.left_debris;
           if (outcome.problems.empty()) return std::string();
@@ -150,6 +159,15 @@ TEST_F(MoveKillTest, FilesOfEveryKindSurviveAKillBeforeAnyCall) {
 
 TEST_F(MoveKillTest, FilesOfEveryKindSurviveAKillAfterAnyCall) {
   kill_everywhere(&MoveStage::lay_out, FaultAction::KillAfter, samples(12, 100'000));
+}
+
+TEST_F(MoveKillTest, AFewFilesWithTwinsSurviveAKillBeforeEveryCall) {
+  kill_everywhere(&MoveStage::lay_out_few, FaultAction::KillBefore, samples(200, 100'000),
+                  Way::Back);
+}
+
+TEST_F(MoveKillTest, FilesOfEveryKindWithTwinsSurviveAKillAfterAnyCall) {
+  kill_everywhere(&MoveStage::lay_out, FaultAction::KillAfter, samples(20, 100'000), Way::Back);
 }
 
 TEST_F(MoveKillTest, RecoveryMayBeKilledToo) {

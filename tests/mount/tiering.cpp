@@ -29,6 +29,13 @@ void TieringTest::set_options(const std::string& tier, const std::string& option
   }
 }
 
+LoopFs& TieringTest::disk(const std::string& tier) {
+  for (Tier& each : tiers_) {
+    if (each.name == tier) return *each.disk;
+  }
+  throw std::runtime_error("no tier " + tier);
+}
+
 void TieringTest::leave_out(const std::string& tier) {
   for (Tier& each : tiers_) {
     if (each.name == tier) each.used = false;

@@ -37,6 +37,7 @@ class TieringTest : public testing::Test {
   void set_options(const std::string& tier, const std::string& options);
   LoopFs& add_disk(const std::string& name, std::uint64_t bytes);
   void leave_out(const std::string& tier);
+  LoopFs& disk(const std::string& tier);
   void put(const std::string& tier, const std::string& name, std::string_view content);
 
   // OnlyWhenAsked: --no-migrate.

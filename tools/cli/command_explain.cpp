@@ -35,6 +35,7 @@ Explains for each file where it is and why, how hot it is, and what would move i
   rule     the rule of the configuration that matches it
   up, down the scores at which it moves, with policy = "thresholds"
   stays    how long it will not move because it arrived recently (min_stay)
+  twin     the tier with an old copy that takes the file's place if it goes back unchanged
   moving, waiting
            a move in progress, or a move that cannot start yet and why
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/path.hpp"
+#include "base/units.hpp"
 #include "fs/control/options.hpp"
 #include "fs/daemon.hpp"
 #include "metadata/rocks_store.hpp"
@@ -85,7 +86,7 @@ Result<void> read_options(const Request& request, MountOptions& options) {
   return {};
 }
 
-void print_for_people(const Style& style, const CheckReport& report) {
+void print_for_people(const Style& style, const CheckReport& report, bool repaired) {
   std::string out;
   for (const Finding& f : report.findings) {
     out += style.paint(f.repaired ? Color::Green : Color::Red, name_of(f.kind)) + "  " +
@@ -97,6 +98,14 @@ void print_for_people(const Style& style, const CheckReport& report) {
          (report.directories == 1 ? " directory: " : " directories: ") +
          (found == 0 ? "clean" : format_count(found) + (found == 1 ? " finding" : " findings")) +
          "\n";
+  if (report.twins > 0)
+    out += format_count(report.twins) + (report.twins == 1 ? " twin, " : " twins, ") +
+           format_size(report.twin_bytes) + "\n";
+  if (report.stale_twins > 0)
+    out += format_count(report.stale_twins) +
+           (report.stale_twins == 1 ? " twin is of no use, " : " twins are of no use, ") +
+           format_size(report.stale_twin_bytes) +
+           (repaired ? " (removed)\n" : " (a mount or --repair removes such twins)\n");
   std::fputs(out.c_str(), stdout);
 }
 
@@ -111,6 +120,10 @@ void print_json(const CheckReport& report) {
   const nlohmann::ordered_json j = {{"clean", report.clean()},
                                     {"files", report.files},
                                     {"directories", report.directories},
+                                    {"twins", report.twins},
+                                    {"twin_bytes", report.twin_bytes},
+                                    {"stale_twins", report.stale_twins},
+                                    {"stale_twin_bytes", report.stale_twin_bytes},
                                     {"findings", findings}};
   // File names may not be valid UTF-8, but JSON must be.
   std::puts(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
@@ -155,7 +168,7 @@ int command_fsck(int argc, char** argv) {
         if (show) std::fprintf(stderr, "\rchecked %s files\033[K", format_count(files).c_str());
       });
   if (show) std::fputs("\r\033[K", stderr);
-  request.json ? print_json(report) : print_for_people(*style, report);
+  request.json ? print_json(report) : print_for_people(*style, report, request.repair);
   return report.clean() ? kDone : kFailed;
 }
 

@@ -188,6 +188,22 @@ std::string migration_line(const Style& style, const Json& migration) {
   return out + "\n";
 }
 
+// Empty if there are no twins.
+std::string twins_line(const Json& tiers, const Json& migration, bool exact) {
+  std::string out;
+  for (const auto& tier : tiers) {
+    const auto files = number_of(tier, "twins"), bytes = number_of(tier, "twin_bytes");
+    if (files == 0) continue;
+    out += (out.empty() ? "" : ", ") + format_count(files) + " on " + text_of(tier, "name") + " (" +
+           (exact ? std::to_string(bytes) : format_size(bytes)) + ", counted as free)";
+  }
+  const Json& since = member_of(migration, "twins");
+  if (out.empty() && number_of(since, "used") == 0) return "";
+  return "twins       " + (out.empty() ? "none" : out) + "; " +
+         format_count(number_of(since, "used")) + " used, " +
+         format_count(number_of(since, "dropped")) + " dropped\n";
+}
+
 std::string micros(const Json& route, const char* name) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f us", real_of(route, name));
@@ -271,6 +287,7 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
   out += tier_table(style, member_of(status, "tiers"), objective, exact) + "\n";
   out += feature_lines(style, member_of(status, "features"));
   out += migration_line(style, migration);
+  out += twins_line(member_of(status, "tiers"), migration, exact);
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";

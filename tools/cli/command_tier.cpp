@@ -77,8 +77,11 @@ the files that are left and why, such as files that are open for writing. Run it
 to move those. The tier gets no new files until --cancel.
 
 A tier whose disk has failed cannot be emptied. With --lost the pool continues without
-it, and the next mount does not require it. If the disk works again later, add the
-tier to the configuration again, and its files are back.
+it, and the next mount does not require it. Files of that tier that have a twin on
+another tier come back as of the time when they were moved; each is listed with that
+time, because nobody can know whether it was changed since. If the disk works again
+later, add the tier to the configuration again, and its files are back; files that came
+back from twins keep their names.
 
 Examples:
   sluice tier drain ssd
@@ -299,6 +302,27 @@ void print_removal_steps(const std::string& mount, const std::string& name, cons
   std::fputs(tier_text(tier, "").c_str(), stdout);
 }
 
+// Prints the files that came back from twins, and those that could not.
+ControlListener twin_printer(const Style& style) {
+  ControlListener listener;
+  listener.line = [&style](const Json& line) {
+    const Json& twin = member_of(line, "twin");
+    if (!twin.is_object()) return true;
+    const std::string path = safe_name(style, text_of(twin, "path"));
+    const std::string error = text_of(twin, "error");
+    const std::string as_of = format_time(static_cast<std::int64_t>(number_of(twin, "as_of")));
+    if (error.empty()) {
+      std::printf("recovered from its twin on %s, as of %s: %s\n",
+                  safe_name(style, text_of(twin, "tier")).c_str(), as_of.c_str(), path.c_str());
+    } else {
+      std::printf("not recovered, as of %s: %s: %s\n", as_of.c_str(), path.c_str(),
+                  safe_name(style, error).c_str());
+    }
+    return true;
+  };
+  return listener;
+}
+
 int tier_drain(int argc, char** argv) {
   Arguments arguments;
   Request request;
@@ -324,7 +348,7 @@ int tier_drain(int argc, char** argv) {
                         {"tier", request.tier},
                         {"cancel", request.cancel}};
   if (request.cancel || request.lost) {
-    const auto answer = ask_daemon(*mount, message);
+    const auto answer = ask_daemon(*mount, message, twin_printer(*style));
     if (!answer) return fail("tier drain", answer.error().text());
     if (request.lost) {
       print_removal_steps(*mount, request.tier, "given up, with the files on it");

@@ -134,6 +134,12 @@ class Writer {
   }
 
   void write_work() {
+    if (const Json& twin = member_of(json_, "twin"); twin.is_object()) {
+      line("twin", "on " + text_of(twin, "tier") +
+                       (text_of(twin, "state") == "same"
+                            ? ": going back there copies nothing"
+                            : ": going back there copies nothing, if its bytes are the same"));
+    }
     if (const Json& moving = member_of(json_, "moving"); moving.is_object()) {
       line("moving", "to " + text_of(moving, "to") + ", now", Color::Green);
     }

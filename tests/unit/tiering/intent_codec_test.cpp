@@ -14,8 +14,8 @@ using Kind = Step::Kind;
 
 std::vector<Step> sample() {
   std::vector<Step> steps;
-  for (const Kind kind :
-       {Kind::Rename, Kind::Replace, Kind::Exchange, Kind::Unlink, Kind::Rmdir, Kind::MirrorDir}) {
+  for (const Kind kind : {Kind::Rename, Kind::Replace, Kind::Exchange, Kind::Unlink, Kind::Rmdir,
+                          Kind::Keep, Kind::MirrorDir}) {
     Step step;
     step.kind = kind;
     step.from = {1, {std::string("\x01\0\xff", 3)}, "", "name\n\0x"};
@@ -60,7 +60,7 @@ TEST(IntentCodecTest, AnotherFormatOrKindIsDamage) {
     other[0] = static_cast<char>(format);
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << format;
   }
-  for (const int kind : {0, 9, 255}) {
+  for (const int kind : {0, 10, 255}) {
     std::string other = whole;
     other[9] = static_cast<char>(kind);  // the first step's, after format and count
     EXPECT_TRUE(failed_with(decode_steps(other), EUCLEAN)) << kind;
