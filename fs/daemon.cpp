@@ -71,6 +71,8 @@ class Daemon {
   // Returns the exit code.
   int serve() {
     start_reports();
+    if (("," + options_.mount_options + ",").find(",ro,") == std::string::npos)
+      filesystem_->keep_budgets();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     if (keeper_ != nullptr) keeper_->listen([this] { session_->hand_over(); });
@@ -263,6 +265,8 @@ class Daemon {
                          .ignored = ignored_openers(options_),
                          .sample_interval = options_.heat_sample},
             .migration = std::move(migration),
+            .budgets = budget_rules(options_),
+            .budget_rest = options_.budget_rest,
             .handover = handover_.get()};
   }
 
