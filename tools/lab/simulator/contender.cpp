@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tools/lab/simulator/budget_cache.hpp"
 #include "tools/lab/simulator/caches.hpp"
 #include "tools/lab/simulator/movers.hpp"
 
@@ -34,7 +35,8 @@ constexpr std::array kEntries{Entry{"sluice", make_mover<PlannerMover>},
                               Entry{"gdsf", make_cache<GdsfCache>},
                               Entry{"autotier", make_mover<AutotierMover>},
                               Entry{"belady", make_cache<BeladyCache>},
-                              Entry{"belady-size", make_cache<BeladySizeCache>}};
+                              Entry{"belady-size", make_cache<BeladySizeCache>},
+                              Entry{"budget", make_cache<BudgetCache>}};
 
 constexpr auto kNames = [] {
   std::array<std::string_view, kEntries.size()> names;
