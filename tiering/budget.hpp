@@ -46,8 +46,8 @@ struct Expendable {
   double written = 0;  // its generation: when it was last written
 };
 
-// What it is worth to keep a byte of the file: the accesses to expect per second and byte. A file
-// that was used n times and then left alone for t seconds is expected n/t times a second.
+// What it is worth to keep a byte of the file: the longer it was left alone, the later its next use
+// is expected; many uses make up for some of that.
 double value_of(const Expendable& file, double now);
 
 // Indexes of the files to delete, first to go first, until `bytes` are freed or no file is left.

@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kBlock = 512;  // unit of st_blocks
+constexpr std::size_t kStatBlock = 512;  // unit of st_blocks
 
 struct CloseDirectory {
   void operator()(DIR* directory) const { ::closedir(directory); }
@@ -38,32 +38,32 @@ OpenDirectory open_directory(const Tier& tier, const std::string& path) {
 }
 
 // A directory that the walk will visit, and the tiers that have it.
-struct Visit {
+struct TreeVisit {
   std::string path;  // below the directory where the walk begins
   std::vector<TierIndex> tiers;
 };
 
 // What the walk calls. `directory` is called before what it contains, once for each tier that has
 // the directory; `file` for each regular file.
-struct Visitor {
+struct TreeVisitor {
   std::function<void(const std::string& path, int dirfd, bool is_first)> directory;
   std::function<void(const Tier& tier, int dirfd, const char* name)> file;  // may be empty
 };
 
-class Walk {
+class TreeWalk {
  public:
-  Walk(const Pool& pool, std::string begin, const GoOn& go_on, const Visitor& visitor)
+  TreeWalk(const Pool& pool, std::string begin, const GoOn& go_on, const TreeVisitor& visitor)
       : pool_(pool), begin_(std::move(begin)), go_on_(go_on), visitor_(visitor) {}
 
   Result<void> run() {
-    Visit first;
+    TreeVisit first;
     for (const auto& tier : pool_) {
       if (tier->online()) first.tiers.push_back(tier->index());
     }
     stack_.push_back(std::move(first));
     while (!stack_.empty()) {
       if (go_on_ && !go_on_()) return Error(ECANCELED, "list a tree");
-      const Visit visit = std::move(stack_.back());
+      const TreeVisit visit = std::move(stack_.back());
       stack_.pop_back();
       look_into(visit);
     }
@@ -71,9 +71,9 @@ class Walk {
   }
 
  private:
-  void look_into(const Visit& visit) {
+  void look_into(const TreeVisit& visit) {
     std::unordered_set<std::string> seen;  // names of non-directories on faster tiers
-    std::map<std::string, Visit> below;
+    std::map<std::string, TreeVisit> below;
     bool is_first = true;
     for (const TierIndex index : visit.tiers) {
       const OpenDirectory stream = open_directory(pool_[index], begin_ + visit.path);
@@ -84,8 +84,8 @@ class Walk {
     for (auto& [name, child] : below) stack_.push_back(std::move(child));
   }
 
-  void look_into(const Visit& visit, TierIndex index, DIR* stream,
-                 std::unordered_set<std::string>& seen, std::map<std::string, Visit>& below) {
+  void look_into(const TreeVisit& visit, TierIndex index, DIR* stream,
+                 std::unordered_set<std::string>& seen, std::map<std::string, TreeVisit>& below) {
     while (const dirent* entry = ::readdir(stream)) {
       const std::string name = entry->d_name;
       if (name == "." || name == "..") continue;
@@ -98,7 +98,7 @@ class Walk {
       }
       if (type == DT_DIR) {
         if (seen.contains(name)) continue;
-        Visit& child = below[name];
+        TreeVisit& child = below[name];
         child.path = visit.path + "/" + name;
         child.tiers.push_back(index);
         continue;
@@ -113,15 +113,15 @@ class Walk {
   const Pool& pool_;
   const std::string begin_;
   const GoOn& go_on_;
-  const Visitor& visitor_;
-  std::vector<Visit> stack_;
+  const TreeVisitor& visitor_;
+  std::vector<TreeVisit> stack_;
 };
 
 }  // namespace
 
 Result<TreeList> list_tree(const Pool& pool, const std::string& path, const GoOn& go_on) {
   TreeList list;
-  Visitor visitor;
+  TreeVisitor visitor;
   visitor.directory = [&](const std::string& directory, int, bool is_first) {
     if (is_first) list.directories.push_back(directory);
   };
@@ -131,9 +131,10 @@ Result<TreeList> list_tree(const Pool& pool, const std::string& path, const GoOn
     const auto identity = tier.identity_of(dirfd, name);
     if (!identity) return;
     list.files.push_back({identity->id, static_cast<std::uint32_t>(list.directories.size() - 1),
-                          name, static_cast<std::uint64_t>(st.st_blocks) * kBlock, st.st_mtime});
+                          name, static_cast<std::uint64_t>(st.st_blocks) * kStatBlock,
+                          st.st_mtime});
   };
-  SLUICE_TRY(Walk(pool, path, go_on, visitor).run());
+  SLUICE_TRY(TreeWalk(pool, path, go_on, visitor).run());
   return list;
 }
 
@@ -157,7 +158,7 @@ std::optional<Budget> budget_of(const std::optional<Budget>& own,
 Result<std::vector<std::pair<std::string, Budget>>> find_budgets(
     const Pool& pool, const std::vector<BudgetRule>& rules, const GoOn& go_on) {
   std::vector<std::pair<std::string, Budget>> found;
-  Visitor visitor;
+  TreeVisitor visitor;
   visitor.directory = [&](const std::string& path, int dirfd, bool is_first) {
     // Every copy has the same xattrs; see Attributes::change_copies().
     if (!is_first || path.empty()) return;
@@ -165,7 +166,7 @@ Result<std::vector<std::pair<std::string, Budget>>> find_budgets(
       found.emplace_back(path, *budget);
     }
   };
-  SLUICE_TRY(Walk(pool, "", go_on, visitor).run());
+  SLUICE_TRY(TreeWalk(pool, "", go_on, visitor).run());
   return found;
 }
 

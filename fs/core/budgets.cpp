@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::size_t kBlock = 512;              // unit of st_blocks
-constexpr std::size_t kMostLevelsUp = 4096;      // above that, the next listing counts the file
+constexpr std::size_t kStatBlock = 512;          // unit of st_blocks
+constexpr std::size_t kMostAncestors = 4096;     // above that, the next listing counts the file
 constexpr std::chrono::seconds kLongestWait{2};  // of a new file for room
 constexpr std::chrono::minutes kBetweenListings{10};
 constexpr int kListingShare = 20;  // at most 1/20 of the time is spent on listing a tree
@@ -30,7 +30,7 @@ Size size_of(Descriptors& descriptors, const InodePtr& file) {
   struct stat st {};
   const auto fd = descriptors.any(file);
   if (!fd || ::fstatat((*fd)->get(), "", &st, AT_EMPTY_PATH) < 0) return {0, false};
-  return {static_cast<std::uint64_t>(st.st_blocks) * kBlock, st.st_nlink > 0};
+  return {static_cast<std::uint64_t>(st.st_blocks) * kStatBlock, st.st_nlink > 0};
 }
 
 bool has_writers(Inode& file) {
@@ -80,7 +80,7 @@ struct Budgets::Tree {
 
 std::vector<Budgets::Ancestor> Budgets::climb(const InodePtr& directory) {
   std::vector<Ancestor> out;
-  for (InodePtr at = directory; at && at->id() != kRootId && out.size() < kMostLevelsUp;) {
+  for (InodePtr at = directory; at && at->id() != kRootId && out.size() < kMostAncestors;) {
     InodeName name = at->last_name();
     // A predecessor leaves only a hash of the name; path_of() finds the name.
     if (name.text.empty() && !parts_.tree.path_of(at).empty()) name = at->last_name();

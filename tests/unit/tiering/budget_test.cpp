@@ -36,7 +36,7 @@ TEST(ChooseVictimsTest, LongestUnusedGoesFirst) {
 }
 
 TEST(ChooseVictimsTest, OftenUsedStaysLonger) {
-  const std::vector<Expendable> files{{10, 8, kNow - 300, 0}, {10, 1, kNow - 100, 0}};
+  const std::vector<Expendable> files{{10, 8, kNow - 110, 0}, {10, 1, kNow - 100, 0}};
   EXPECT_EQ(choose_victims(files, 1, kNow), (Victims{1}));
 }
 
