@@ -74,6 +74,8 @@ class Daemon {
   int serve() {
     start_twins();
     start_reports();
+    if (("," + options_.mount_options + ",").find(",ro,") == std::string::npos)
+      filesystem_->keep_budgets();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     if (keeper_ != nullptr) keeper_->listen([this] { hand_over(); });
@@ -278,6 +280,8 @@ class Daemon {
                          .ignored = ignored_openers(options_),
                          .sample_interval = options_.heat_sample},
             .migration = std::move(migration),
+            .budgets = budget_rules(options_),
+            .budget_rest = options_.budget_rest,
             .handover = handover_.get()};
   }
 

@@ -48,7 +48,7 @@ json to_json(const Receipt& receipt) {
           {"ms", receipt.milliseconds},
           {"code", receipt.code},
           {"reason", receipt.reason},
-          {"result", receipt.code == 0           ? "moved"
+          {"result", receipt.code == 0           ? (receipt.to.empty() ? "deleted" : "moved")
                      : has_yielded(receipt.code) ? "yielded"
                                                  : "failed"}};
 }
@@ -85,6 +85,8 @@ class ControlServer::Handler {
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}),
                    request.value("most_pending", std::numeric_limits<std::size_t>::max()));
+    } else if (verb == "budgets") {
+      last = budgets();
     } else if (verb == "activity") {
       last = parts_.activity();
     } else if (verb == "prices") {
@@ -189,6 +191,7 @@ class ControlServer::Handler {
                                 {"why", move.why}}}});
       if (!sent) break;
     }
+    budgets();
     json tiers = json::array();
     for (const auto& tier : parts_.pool) {
       const TierIndex at = tier->index();
@@ -211,6 +214,35 @@ class ControlServer::Handler {
               {name_of(Blocker::Offline), plan.blocked_offline},
               {"hard-links", proposal->blocked_links},
               {"pending", proposal->blocked_pending}}}};
+  }
+
+  // Each tree, and what would be deleted from it first: what is above the budget, or the next
+  // tenth of it.
+  json budgets() {
+    constexpr std::size_t kMostVictims = 10;
+    Budgets& budgets = parts_.filesystem.budgets();
+    for (const Budgets::Report& each : budgets.reports()) {
+      send({{"budget",
+             {{"path", each.path},
+              {"budget", each.budget.bytes},
+              {"used", each.used},
+              {"files", each.files},
+              {"known", each.is_known},
+              {"stuck", each.is_stuck},
+              {"deleted", each.deleted},
+              {"deleted_bytes", each.deleted_bytes}}}});
+      const std::uint64_t left = each.budget.bytes > each.used ? each.budget.bytes - each.used : 0;
+      for (const Budgets::Next& next :
+           budgets.next_victims(each.directory, left + each.budget.bytes / 10, kMostVictims)) {
+        send({{"victim",
+               {{"tree", each.path},
+                {"path", each.path + next.path},
+                {"bytes", next.bytes},
+                {"uses", next.uses},
+                {"last_use", static_cast<std::int64_t>(next.last_use)}}}});
+      }
+    }
+    return json::object();
   }
 
   json run_pass() {

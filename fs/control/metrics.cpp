@@ -171,6 +171,22 @@ void add_moves(std::string& out, const json& migration) {
   one("sluice_migration_paused", "gauge", "1 while automatic migration is paused.", "paused");
 }
 
+void add_budgets(std::string& out, const json& budgets) {
+  const auto one = [&](std::string_view name, std::string_view type, std::string_view help,
+                       const char* member) {
+    Metric(out, name, type, help).add(budgets.at(member));
+  };
+  one("sluice_budget_trees", "gauge", "Directories that have a budget.", "trees");
+  one("sluice_budget_bytes", "gauge", "The budgets of all of them.", "budget");
+  one("sluice_budget_used_bytes", "gauge", "Bytes of the files in them.", "used");
+  one("sluice_budget_trees_over", "gauge", "Directories that are above their budget.", "over");
+  one("sluice_budget_trees_stuck", "gauge",
+      "Directories that are full and of which nothing may be deleted.", "stuck");
+  one("sluice_budget_deleted_total", "counter", "Files deleted for a budget.", "deleted");
+  one("sluice_budget_deleted_bytes_total", "counter", "Bytes of the deleted files.",
+      "deleted_bytes");
+}
+
 void add_gpu(std::string& out, const json& gpu) {
   const json& routes = gpu.at("routes");
   const auto each = [&](Metric metric, const char* member) {
@@ -245,6 +261,7 @@ std::string metrics_text(const json& activity) {
     requests.add(count, {{"kind", kind}});
   add_tiers(out, activity.at("tiers"));
   add_moves(out, activity.at("migration"));
+  add_budgets(out, activity.at("budgets"));
   add_gpu(out, activity.at("gpu"));
   return out;
 }

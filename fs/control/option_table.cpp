@@ -343,6 +343,15 @@ constexpr std::array kTable{
     },
     OptionSpec{
         .group = Group::Debug,
+        .name = "budget_rest",
+        .kind = Kind::Duration,
+        .set = into<&MountOptions::budget_rest>,
+        .fallback = "1min",
+        .help = "how long a budget spares a file after it was written",
+        .details = "How long a file is not deleted for a budget after it was written.",
+    },
+    OptionSpec{
+        .group = Group::Debug,
         .name = "gpu_max_concurrent_ops",
         .kind = Kind::Count,
         .set = into<&MountOptions::gpu_max_concurrent_ops>,
@@ -533,6 +542,17 @@ constexpr std::array kTable{
         .details = "The name of a tier, or \"stay\": the files stay where they are, regardless of "
                    "heat.",
         .example = "hdd",
+    },
+    OptionSpec{
+        .group = Group::Rule,
+        .name = "budget",
+        .kind = Kind::Size,
+        .set = into<&RuleOptions::budget>,
+        .fallback = "none",
+        .help = "bytes for each directory that matches; beyond, files in it are deleted",
+        .details = "What is below each directory that matches may take this many bytes. Beyond "
+                   "that, files of least value are deleted. A rule with a budget may have no tier.",
+        .example = "200GiB",
     },
 };
 

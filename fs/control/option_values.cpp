@@ -272,9 +272,11 @@ Result<void> finish_rule(const RuleOptions& rule) {
     return bad_option(R"(a rule has no match; say which files it is for, like match = "*.iso")");
   }
   const std::string who = "rule " + in_quotes(rule.match) + ": ";
-  if (rule.tier.empty()) {
-    return bad_option(
-        who + R"(it has no tier; say where the files belong, like tier = "hdd", or "stay")");
+  if (rule.budget && *rule.budget == 0) return bad_option(who + "a budget must be more than 0");
+  if (rule.tier.empty() && !rule.budget) {
+    return bad_option(who +
+                      "it has no tier; say where the files belong, like tier = \"hdd\", or "
+                      "\"stay\", or give the directories a budget");
   }
   if (rule.larger && rule.smaller && *rule.larger >= *rule.smaller) {
     return bad_option(who + "no file is both larger than " + format_size(*rule.larger) +

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "tiering/budget.hpp"
 #include "tiering/policy.hpp"
 #include "tiering/window.hpp"
 
@@ -40,12 +41,14 @@ struct TierOptions {
   bool operator==(const TierOptions&) const = default;
 };
 
-// A [[rule]] of the file. It sends matching files to a tier, independent of their heat.
+// A [[rule]] of the file. It sends matching files to a tier, independent of their heat, or gives
+// matching directories a budget.
 struct RuleOptions {
   std::string match;                                 // a glob, see glob_matches()
   std::optional<std::uint64_t> larger, smaller;      // than this many bytes
   std::optional<std::chrono::seconds> older, newer;  // since the last use
-  std::string tier;                                  // a tier's name, or kStay
+  std::string tier;                                  // a tier's name, or kStay; may be empty
+  std::optional<std::uint64_t> budget;               // bytes, for directories that match
   std::string place;                                 // "/etc/sluice.toml:12", for messages
 
   bool operator==(const RuleOptions&) const = default;
@@ -97,10 +100,11 @@ struct MountOptions {
   bool passthrough = true;
   bool keeper = true;             // a process of its own that survives crashes of the daemon
   std::uint64_t crash_limit = 5;  // within a minute; the keeper then gives up
-  std::uint64_t gpu_max_concurrent_ops = 32;  // requests in progress at once
-  std::uint64_t gpu_chunk = 4 << 20;          // one piece of a large request
-  std::uint64_t gpu_threads = 0;              // 0: as many as fill the bus
-  bool gpu_cufile = true;                     // use libcufile if it is installed
+  std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
+  std::uint64_t gpu_max_concurrent_ops = 32;                   // requests in progress at once
+  std::uint64_t gpu_chunk = 4 << 20;                           // one piece of a large request
+  std::uint64_t gpu_threads = 0;                               // 0: as many as fill the bus
+  bool gpu_cufile = true;                                      // use libcufile if it is installed
 
   bool operator==(const MountOptions&) const = default;
 };
@@ -148,6 +152,9 @@ std::string unused_thresholds(const MountOptions& options);
 
 // The options that the planner needs. REQUIRES: check_options() succeeded.
 Policy make_policy(const MountOptions& options);
+
+// The rules that give budgets to directories.
+std::vector<BudgetRule> budget_rules(const MountOptions& options);
 
 // Checks the machine: the tiers are writable directories, the mount point is free, and none of
 // these and the state directory is inside another. MayBeMissing: the directories may not exist yet,

@@ -79,7 +79,9 @@ std::size_t tier_named(const std::vector<TierOptions>& tiers, std::string_view n
 
 Result<void> check_rules(const MountOptions& options) {
   for (const auto& rule : options.rules) {
-    if (rule.tier == kStay || tier_named(options.tiers, rule.tier) < options.tiers.size()) continue;
+    if (rule.budget || rule.tier == kStay ||
+        tier_named(options.tiers, rule.tier) < options.tiers.size())
+      continue;
     std::vector<std::string_view> names;
     std::string list;
     for (const auto& tier : options.tiers) {
@@ -270,11 +272,20 @@ Policy make_policy(const MountOptions& options) {
   policy.objective = options.optimize == "hits" ? Objective::Hits : Objective::Time;
   policy.min_stay = options.min_stay;
   for (const auto& rule : options.rules) {
+    if (rule.tier.empty()) continue;  // see budget_rules()
     const auto tier =
         rule.tier == kStay ? kNoTier : static_cast<TierIndex>(tier_named(options.tiers, rule.tier));
     policy.rules.push_back({rule.match, rule.larger, rule.smaller, rule.older, rule.newer, tier});
   }
   return policy;
+}
+
+std::vector<BudgetRule> budget_rules(const MountOptions& options) {
+  std::vector<BudgetRule> out;
+  for (const auto& rule : options.rules) {
+    if (rule.budget) out.push_back({rule.match, *rule.budget});
+  }
+  return out;
 }
 
 Result<void> check_tiers(const MountOptions& options, Directories directories) {

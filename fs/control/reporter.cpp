@@ -142,6 +142,22 @@ json Reporter::migration() const {
           {"pending", mover.pending_count()}};
 }
 
+// All trees together: their number is not limited, and a report is.
+json Reporter::budgets() const {
+  std::uint64_t trees = 0, budget = 0, used = 0, over = 0, stuck = 0, deleted = 0, bytes = 0;
+  for (const Budgets::Report& each : parts_.filesystem.budgets().reports()) {
+    ++trees;
+    budget += each.budget.bytes;
+    used += each.used;
+    if (each.used > each.budget.bytes) ++over;
+    if (each.is_stuck) ++stuck;
+    deleted += each.deleted;
+    bytes += each.deleted_bytes;
+  }
+  return {{"trees", trees}, {"budget", budget},   {"used", used},          {"over", over},
+          {"stuck", stuck}, {"deleted", deleted}, {"deleted_bytes", bytes}};
+}
+
 json Reporter::gpu() const {
   Engine& engine = parts_.engine;
   json devices = json::array();
@@ -196,6 +212,7 @@ json Reporter::common() const {
           {"pool", parts_.pool.id()},
           {"mountpoint", parts_.options.mountpoint},
           {"migration", migration()},
+          {"budgets", budgets()},
           {"gpu", gpu()},
           {"inodes", parts_.filesystem.known_inodes()},
           {"open_files", parts_.filesystem.files().open_files()},

@@ -43,6 +43,7 @@ class Reporter {
   nlohmann::json common() const;
   nlohmann::json figures() const;
   nlohmann::json migration() const;
+  nlohmann::json budgets() const;
   nlohmann::json gpu() const;
   nlohmann::json limits() const;
   nlohmann::json requests() const;

@@ -38,6 +38,12 @@ void AccessTracker::note_open(const InodePtr& inode, pid_t opener) {
   opened_.push_back(inode);
 }
 
+void AccessTracker::record(InodeId file, const Access& access) {
+  heat_.record(file, access);
+  if (settings_.accessed)
+    settings_.accessed(file, access.opens + (access.gpu_bytes > 0 ? 1.0 : 0.0));
+}
+
 void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes) {
   const std::uint64_t sum =
       file->accesses.gpu_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -53,7 +59,7 @@ void AccessTracker::note_gpu_read(const InodePtr& file, const SharedFd& fd, std:
     if (sum < state->size_hint) return;
   }
   if (const std::uint64_t counted = file->accesses.gpu_bytes.exchange(0); counted > 0) {
-    heat_.record(file->id(), {.gpu_bytes = counted});
+    record(file->id(), {.gpu_bytes = counted});
     if (tracing_.load(std::memory_order_relaxed)) record_trace(file);
   }
 }
@@ -104,7 +110,7 @@ Result<void> AccessTracker::flush() {
     opened.swap(opened_);
   }
   for (const InodePtr& inode : opened) {
-    heat_.record(inode->id(), {.opens = inode->accesses.new_opens.exchange(0)});
+    record(inode->id(), {.opens = inode->accesses.new_opens.exchange(0)});
   }
   const auto flushed = heat_.flush();
   offer_hot_files();
@@ -161,7 +167,7 @@ std::vector<AccessTracker::HotFile> AccessTracker::hottest(std::size_t most) {
 void AccessTracker::tick() {
   if (settings_.sample_interval.count() == 0) return;
   if (sampler_) {
-    for (const InodeId id : sampler_->used()) heat_.record(id, {.opens = 1});
+    for (const InodeId id : sampler_->used()) record(id, {.opens = 1});
   }
   const auto now = std::chrono::steady_clock::now();
   if (now < next_sample_) return;

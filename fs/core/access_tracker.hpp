@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ class AccessTracker {
     std::chrono::seconds half_life{};
     std::vector<std::string> ignored = {};   // programs whose opens do not count
     std::chrono::seconds sample_interval{};  // for files that stay open; 0: they are not sampled
+    std::function<void(InodeId file, double uses)> accessed = {};  // called some seconds later
   };
   AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree, const Clock& clock,
                 Settings settings);
@@ -73,6 +75,7 @@ class AccessTracker {
   Result<void> flush();
 
  private:
+  void record(InodeId file, const Access& access);
   void record_trace(const InodePtr& inode);
   void offer_hot_files();
 

@@ -240,6 +240,7 @@ Result<FileAttributes> Attributes::set(InodeId id, const AttributeChange& change
   if (change.size) {
     const SharedFd fd = SLUICE_TRY(parts_.descriptors.writer(file));
     if (::ftruncate(fd->get(), *change.size) < 0) return Error::last("truncate");
+    parts_.budgets.written(file);
     Inode::Locked state(*file);
     if (!state->open || state->open->passthrough) state->pages.stale = true;
   }

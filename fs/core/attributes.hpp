@@ -16,6 +16,7 @@
 
 #include "base/result.hpp"
 #include "fs/core/away_tiers.hpp"
+#include "fs/core/budgets.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
@@ -60,6 +61,7 @@ class Attributes {
     ShownTimes& times;
     PageWatch& pages;
     AwayTiers& away;
+    Budgets& budgets;
   };
   explicit Attributes(const Parts& parts) : parts_(parts) {}
 

@@ -101,6 +101,8 @@ Result<Opened> Files::open_locked(const InodePtr& inode, InodeState& state, int 
   const bool writes = wants_to_write(flags);
   Tier& tier = parts_.pool[state.place().tier];
   if (!tier.online()) return Error(EIO, "tier is offline");
+  // The kernel looks the name up again.
+  if (state.is_doomed) return Error(ESTALE, "the file is being deleted");
   Opened out;
   struct statx st {};  // all zero for a new file
   if (writes && !fd) {
@@ -181,6 +183,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
                                                int flags, const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(EPERM, "create");
+  SLUICE_TRY(parts_.budgets.admit(directory));
   SharedFd fd;  // stays empty if the request is repeated and the first attempt created the file
   auto made = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);
@@ -200,14 +203,17 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
   if (failed_with(made, EEXIST) && !(flags & O_EXCL)) return Error(ESTALE, "create");
   if (!made) return made.error();
   const auto opened = open_new(*made, directory, name, flags, fd);
-  if (const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr)
+  if (const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr) {
     parts_.accesses.note_open(file, caller.pid);
+    parts_.budgets.name_came(directory, name, file, Budgets::Growth::Growing);
+  }
   return opened;
 }
 
 Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mode, int flags,
                                                        const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
+  SLUICE_TRY(parts_.budgets.admit(directory));
   SharedFd fd;
   const auto make = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);
@@ -234,6 +240,7 @@ Result<Opened> Files::open(InodeId id, int flags, pid_t opener,
                            const std::optional<Caller>& strip_suid) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const Opened opened = SLUICE_TRY(open_inode(file, flags, nullptr));
+  if (wants_to_write(flags)) parts_.budgets.opened_for_writing(file);
   // If the first attempt at this request has truncated the file, another process may have written
   // to it since, by passthrough.
   if ((flags & O_TRUNC) && !remembered(Fact::Size)) {
@@ -325,6 +332,7 @@ void Files::release(InodeId id, int flags) {
     }
   }
   open_files_.fetch_sub(1, std::memory_order_relaxed);
+  if (wants_to_write(flags)) parts_.budgets.written(file);
   if (written) parts_.pages.notice_change(file, written, can_map_to_write(flags));
   if (served) parts_.pages.notice_change(file, served, false);
   if (last) {

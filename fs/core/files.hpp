@@ -17,6 +17,7 @@
 #include "base/result.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
+#include "fs/core/budgets.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/engine_link.hpp"
@@ -51,6 +52,7 @@ class Files {
     AccessTracker& accesses;
     Relocator& relocator;
     EngineLink& engine;
+    Budgets& budgets;
     std::uint64_t small_file;  // bytes; files up to this size that are only read are served
     // Called when a file that was in use can be moved again.
     std::function<void(InodeId)> file_is_free;

@@ -28,6 +28,11 @@ Migration::Settings Filesystem::with_census(Migration::Settings settings) {
   return settings;
 }
 
+AccessTracker::Settings Filesystem::with_budgets(AccessTracker::Settings settings) {
+  settings.accessed = [this](InodeId file, double uses) { budgets_.accessed(file, uses); };
+  return settings;
+}
+
 Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
                        Engine* engine, const Clock& clock)
     : pool_(pool),
@@ -39,15 +44,18 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       engine_(engine),
       descriptors_(pool, tree_, kernel),
       pages_(pool, kernel, descriptors_),
-      accesses_(store, table_, tree_, clock, settings.accesses),
+      budgets_({pool, store, table_, tree_, descriptors_, clock, settings.budgets,
+                settings.budget_rest}),
+      accesses_(store, table_, tree_, clock, with_budgets(std::move(settings.accesses))),
       relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
                   clock, [this](InodeId id) { file_is_free(id); }}),
       pins_(pool, table_, tree_, descriptors_, namespace_, rules_of(settings.migration)),
-      attributes_({pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_}),
+      attributes_(
+          {pool, store, kernel, namespace_, tree_, descriptors_, times_, pages_, away_, budgets_}),
       names_({pool, store, table_, namespace_, tree_, descriptors_, times_, away_, attributes_,
-              pins_, engine_}),
+              pins_, engine_, budgets_}),
       files_({pool, kernel, table_, namespace_, tree_, descriptors_, attributes_, names_, pages_,
-              accesses_, relocator_, engine_, settings.small_file,
+              accesses_, relocator_, engine_, budgets_, settings.small_file,
               [this](InodeId id) { file_is_free(id); }}),
       // The result is ignored: a plan that lacks the accesses of the last seconds is good enough.
       migration_(settings.migration ? std::make_unique<Migration>(
@@ -57,14 +65,21 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                                     : nullptr),
       moves_(pool, tree_, attributes_, migration_.get()),
       gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_}),
-      xattrs_({pool, tree_, attributes_, pins_, accesses_, gpu_, moves_, clock, migration_.get()}) {
-}
+      xattrs_({pool, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_, budgets_,
+               clock, migration_.get()}),
+      budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
+                      std::move(settings.budgets), settings.budget_rest,
+                      [this](InodeId id) { file_is_gone(id); }}) {}
 
 Filesystem::~Filesystem() = default;
 
 // Before the migration starts and after it has ended, no move waits for a file.
 void Filesystem::file_is_free(InodeId id) {
   if (migration_) migration_->mover().file_closed(id);
+}
+
+void Filesystem::file_is_gone(InodeId id) {
+  if (migration_) migration_->mover().forget_pending(id);
 }
 
 bool Filesystem::inherit() {
@@ -90,6 +105,7 @@ Result<void> Filesystem::flush() {
 }
 
 Result<void> Filesystem::close() {
+  budget_keeper_.stop();
   relocator_.finish_moves();
   migration_.reset();
   return flush();
@@ -117,6 +133,7 @@ void Filesystem::tier_went_offline(Tier& tier) {
   engine_.forget_filesystem(tier.device());
   tree_.tier_went_offline(tier.index());
   pins_.tiers_changed();
+  budgets_.search_again();
 }
 
 // Intents that waited for the tier are executed before any request can see it.
@@ -134,6 +151,7 @@ void Filesystem::tier_returned(Tier& tier) {
     changed = tree_.rediscover_all(tier.index());
   }
   pins_.tiers_changed();
+  budgets_.search_again();
   pool_.welcome_back();
   drop_names_and_listings(changed);
 }
@@ -147,6 +165,7 @@ void Filesystem::tier_added(TierIndex tier) {
   }
   drop_names_and_listings(changed);
   pins_.tiers_changed();  // a pin may name the new tier
+  budgets_.search_again();
 }
 
 // Names that the kernel has cached may mean other files now.

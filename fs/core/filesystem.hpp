@@ -20,6 +20,8 @@
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
 #include "fs/core/away_tiers.hpp"
+#include "fs/core/budget_keeper.hpp"
+#include "fs/core/budgets.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/engine_link.hpp"
@@ -48,6 +50,8 @@ class Filesystem {
     std::uint64_t small_file = 128 << 10;  // see Files
     AccessTracker::Settings accesses = {};
     std::optional<Migration::Settings> migration = {};  // nothing: files are never moved
+    std::vector<BudgetRule> budgets = {};
+    std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
     Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
   };
 
@@ -66,12 +70,15 @@ class Filesystem {
   MoveRequests& moves() { return moves_; }
   AccessTracker& accesses() { return accesses_; }
   Relocator& relocator() { return relocator_; }
+  Budgets& budgets() { return budgets_; }
   // nullptr if files are never moved.
   Migration* migration() { return migration_.get(); }
 
   // Restores the inodes that a predecessor left. False if names that the kernel has cached may mean
   // other files now. REQUIRES: no other member was called.
   bool inherit();
+  // Begins to keep directories within their budgets. REQUIRES: called once, after inherit().
+  void keep_budgets() { budget_keeper_.start(); }
   // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,
   // and writes access counts to the store.
   void tick();
@@ -90,6 +97,8 @@ class Filesystem {
   void tier_returned(Tier& tier);
   void drop_names_and_listings(const std::vector<InodeId>& directories);
   void file_is_free(InodeId id);
+  void file_is_gone(InodeId id);
+  AccessTracker::Settings with_budgets(AccessTracker::Settings settings);
   Migration::Settings with_census(Migration::Settings settings);
 
   Pool& pool_;
@@ -102,6 +111,7 @@ class Filesystem {
   EngineLink engine_;
   Descriptors descriptors_;
   PageWatch pages_;
+  Budgets budgets_;
   AccessTracker accesses_;
   Relocator relocator_;
   Pins pins_;
@@ -112,6 +122,7 @@ class Filesystem {
   MoveRequests moves_;
   GpuFiles gpu_;
   Xattrs xattrs_;
+  BudgetKeeper budget_keeper_;
   unsigned ticks_ = 0;
 };
 

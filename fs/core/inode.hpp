@@ -175,6 +175,8 @@ struct InodeState {
   bool has_duplicate = false;
   // A move waits for the file to be closed. The next open is served, so that the move can run.
   bool move_waits = false;
+  // A budget is deleting the file, or has. It cannot be opened: see BudgetKeeper.
+  bool is_doomed = false;
   InodeName name;               // for reports, and to find the parent of a directory
   std::uint64_t size_hint = 0;  // st_size when last seen: small files are opened differently
   KernelPages pages;

@@ -136,8 +136,10 @@ Result<Entry> Names::make(InodeId parent, const NewFile& file,
         return copy.tier->identify(copy.get(), file.name);
       }));
   const Entry entry = SLUICE_TRY(entry_with_reference({made}, directory, file.name));
-  if (S_ISDIR(made.st.st_mode) && parts_.away.has_offline_copy(directory))
-    parts_.tree.set_partly_unknown(entry.id);
+  if (S_ISDIR(made.st.st_mode)) {
+    if (parts_.away.has_offline_copy(directory)) parts_.tree.set_partly_unknown(entry.id);
+    parts_.budgets.directory_made(directory, file.name);
+  }
   return entry;
 }
 
@@ -195,6 +197,7 @@ Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) 
   remember_beginning();
   if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");
   const Located made = SLUICE_TRY(copy.tier->identify(copy.get(), new_name));
+  parts_.budgets.name_came(directory, new_name, file, Budgets::Growth::None);
   return entry_with_reference({made}, directory, new_name);
 }
 
@@ -276,6 +279,36 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
   remember(Fact::Victim, to_number(found[0].identity.id));
   if (::unlinkat(at.get(), name, 0) < 0) return Error::last("unlink");
   if (found[0].st.st_nlink == 1) parts_.pool.twins().forget(found[0].identity.id);
+  parts_.budgets.name_gone(directory, name, found[0].identity.id);
+  return {};
+}
+
+Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>& names,
+                                  const Agree& agree) {
+  // The kernel does not know of this change, so it does not keep users away from the directory.
+  const ExclusiveLock lock(parts_.names.lock);
+  {
+    Inode::Locked state(*file);
+    if (state->is_moving() || state->may_be_in_two_places())
+      return Error(EBUSY, "the file is being moved");
+  }
+  std::vector<OpenCopy> directories;
+  for (const Place& each : names) {
+    const OpenCopies copies = SLUICE_TRY(parts_.tree.open_copies(each.parent));
+    const auto found = SLUICE_TRY(parts_.tree.locate(copies, each.name.c_str(), NamesLock::Held));
+    if (found.size() != 1 || found[0].identity.id != file->id())
+      return Error(ESTALE, "the name is that of another file");
+    directories.push_back(SLUICE_TRY(parts_.tree.open_copy(each.parent, found[0].tier)));
+    SLUICE_TRY(agree(found[0], directories.back()));
+    if (&each == &names.back())
+      parts_.engine.forget(FileId{found[0].st.st_dev, found[0].st.st_ino});
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const ShownTimes::NameChange changing(*names[i].parent);
+    if (::unlinkat(directories[i].get(), names[i].name.c_str(), 0) < 0)
+      return Error::last("unlink");
+  }
+  parts_.pool.twins().forget(file->id());
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "base/result.hpp"
 #include "fs/core/attributes.hpp"
 #include "fs/core/away_tiers.hpp"
+#include "fs/core/budgets.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_stream.hpp"
@@ -53,6 +54,7 @@ class Names {
     Attributes& attributes;
     Pins& pins;
     EngineLink& engine;
+    Budgets& budgets;
   };
   explicit Names(const Parts& parts) : parts_(parts) {}
 
@@ -64,6 +66,17 @@ class Names {
   Result<Entry> symlink(const char* target, InodeId parent, const char* name, const Caller& caller);
   Result<Entry> link(InodeId id, InodeId new_parent, const char* new_name);
   Result<void> unlink(InodeId parent, const char* name);
+  // Removes all names of a file, for a budget, not for a user. `agree` is called for each name with
+  // what was found and the copy of the directory, before the first name is removed. ESTALE if a
+  // name is not that of the file any more. The kernel must be told afterwards. REQUIRES: nobody can
+  // open the file (InodeState::is_doomed); it has no other names.
+  struct Place {
+    InodePtr parent;
+    std::string name;
+  };
+  using Agree = std::function<Result<void>(const Located& found, const OpenCopy& directory)>;
+  Result<void> remove_unused(const InodePtr& file, const std::vector<Place>& names,
+                             const Agree& agree);
   Result<void> rmdir(InodeId parent, const char* name);
   Result<void> rename(InodeId parent, const char* name, InodeId new_parent, const char* new_name,
                       unsigned flags);
@@ -116,6 +129,9 @@ class Names {
   void renamed(const InodePtr& from, const char* name, const std::vector<Located>& source,
                const InodePtr& to, const char* new_name, const std::vector<Located>& target,
                unsigned flags);
+  void count_renamed(const InodePtr& from, const char* name, const std::vector<Located>& source,
+                     const InodePtr& to, const char* new_name, const std::vector<Located>& target,
+                     unsigned flags);
   // Whether the first attempt at this request has renamed the file. If so, records it in memory.
   Result<bool> was_renamed(const InodePtr& from, const OpenCopies& from_copies, const char* name,
                            const InodePtr& to, const OpenCopies& to_copies, const char* new_name,

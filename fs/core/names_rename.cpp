@@ -197,6 +197,31 @@ void Names::renamed(const InodePtr& from, const char* name, const std::vector<Lo
     parts_.pins.inheritance_changed();
   set_name(source[0], to, new_name);
   if (flags & RENAME_EXCHANGE) set_name(target[0], from, name);
+  count_renamed(from, name, source, to, new_name, target, flags);
+}
+
+// Tells the budgets of the directories.
+void Names::count_renamed(const InodePtr& from, const char* name,
+                          const std::vector<Located>& source, const InodePtr& to,
+                          const char* new_name, const std::vector<Located>& target,
+                          unsigned flags) {
+  Budgets& budgets = parts_.budgets;
+  if (is_directory(source) || is_directory(target)) budgets.directory_renamed(from, to);
+  const auto gone = [&](const std::vector<Located>& what, const InodePtr& where, const char* as) {
+    if (!what.empty() && S_ISREG(what[0].st.st_mode))
+      budgets.name_gone(where, as, what[0].identity.id);
+  };
+  const auto came = [&](const std::vector<Located>& what, const InodePtr& where, const char* as) {
+    const InodePtr file = what.empty() ? nullptr : parts_.table.find(what[0]);
+    if (file) budgets.name_came(where, as, file, Budgets::Growth::None);
+  };
+  // A file whose new name counts before the old one is gone keeps what is known of it.
+  if (!(flags & RENAME_EXCHANGE)) gone(target, to, new_name);
+  came(source, to, new_name);
+  gone(source, from, name);
+  if (!(flags & RENAME_EXCHANGE)) return;
+  came(target, from, name);
+  gone(target, to, new_name);
 }
 
 Result<bool> Names::was_renamed(const InodePtr& from, const OpenCopies& from_copies,

@@ -5,6 +5,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/units.hpp"
 #include "metadata/decay.hpp"
 #include "tiering/copier.hpp"
 #include "tiering/pin.hpp"
@@ -16,7 +17,7 @@ namespace sluice {
 namespace {
 
 bool is_ours(std::string_view name) {
-  return name == kIdentityXattr || name == kTwinXattr || name == kPinXattr;
+  return name == kIdentityXattr || name == kTwinXattr || name == kPinXattr || name == kBudgetXattr;
 }
 
 // Whether the mount hides the xattr. rsync -X would copy an alias of an ACL as if it were another
@@ -60,10 +61,10 @@ Result<void> Xattrs::set(InodeId id, const char* name, const char* value, std::s
   return parts_.attributes.set_xattr(file, name, {value, size}, flags, caller);
 }
 
-Result<void> Xattrs::remove(InodeId id, const char* name) {
+Result<void> Xattrs::remove(InodeId id, const char* name, const Caller& caller) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   if (is_hidden(name)) return Error(ENODATA, "removexattr");
-  if (is_virtual(name)) return remove_virtual(file, without_prefix(name));
+  if (is_virtual(name)) return remove_virtual(file, without_prefix(name), caller.uid);
   return parts_.attributes.remove_xattr(file, name);
 }
 
@@ -90,6 +91,7 @@ Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_vie
     if (pin == kNoTier) return Error(ENODATA, "pin");
     return parts_.pool[pin].name();
   }
+  if (name == "budget") return budget_of(inode);
   if (!S_ISREG(inode->type)) return Error(ENODATA, "getxattr");
   if (name == "accesses") {
     return std::to_string(SLUICE_TRY(parts_.accesses.heat(inode)).opens);
@@ -107,6 +109,7 @@ Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_vie
 Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
                                  std::string_view value, uid_t user) {
   if (name == "prefetch") return parts_.gpu.prefetch(inode, value, user);
+  if (name == "budget") return set_budget(inode, value, user);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = parts_.pool.by_name(value);
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier with that name");
@@ -116,7 +119,13 @@ Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
   return {};
 }
 
-Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name) {
+Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name, uid_t user) {
+  if (name == "budget") {
+    SLUICE_TRY(check_budget(inode, user));
+    SLUICE_TRY(parts_.attributes.remove_xattr(inode, kBudgetXattr));
+    parts_.budgets.changed(inode);
+    return {};
+  }
   if (name != "pin") return Error(EPERM, "removexattr");
   SLUICE_TRY(parts_.attributes.remove_xattr(inode, kPinXattr));
   pin_changed(inode);
@@ -125,7 +134,40 @@ Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name
 
 void Xattrs::pin_changed(const InodePtr& inode) {
   parts_.pins.changed(inode);
+  const InodePtr directory = inode->is_directory() ? inode : parts_.tree.parent_of(inode);
+  if (directory) parts_.budgets.changed(directory);
   if (parts_.migration != nullptr) parts_.migration->replan_soon();
+}
+
+Result<void> Xattrs::check_budget(const InodePtr& directory, uid_t user) {
+  if (!directory->is_directory()) return Error(ENOTDIR, "only a directory can have a budget");
+  if (directory->id() == kRootId) return Error(EINVAL, "the whole mount cannot have a budget");
+  const struct statx st = SLUICE_TRY(parts_.attributes.statx_on_tier(directory));
+  if (user != 0 && user != st.stx_uid)
+    return Error(EPERM, "only the owner of the directory and root can set its budget");
+  return {};
+}
+
+Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view value, uid_t user) {
+  if (value == "none") return remove_virtual(directory, "budget", user);
+  SLUICE_TRY(check_budget(directory, user));
+  const auto bytes = parse_size(value);
+  if (!bytes || *bytes == 0) return Error(EINVAL, "not a size");
+  SLUICE_TRY(parts_.attributes.set_xattr(directory, kBudgetXattr, encode_budget({*bytes, user}), 0,
+                                         Caller{}));
+  parts_.budgets.changed(directory);
+  return {};
+}
+
+Result<std::string> Xattrs::budget_of(const InodePtr& inode) {
+  if (inode->is_directory()) {
+    const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(inode));
+    if (const auto own = own_budget(fd->get())) return std::to_string(own->bytes);
+  }
+  const InodePtr directory = inode->is_directory() ? inode : parts_.tree.parent_of(inode);
+  const auto above = directory ? parts_.budgets.above(directory) : std::vector<Budgets::Above>{};
+  if (above.empty()) return Error(ENODATA, "budget");
+  return std::to_string(above[0].budget.bytes);
 }
 
 // What the planner knows about the file.
@@ -204,6 +246,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"uses_per_day", json()},
             {"worth", json::array()},
             {"optimize", policy.objective == Objective::Hits ? "hits" : "time"},
+            {"budgets", json::array()},
             {"promote", json()},
             {"demote", json()},
             {"stays_until", json()},
@@ -218,6 +261,13 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   if (facts.rule != kNoRule) {
     const Rule& rule = policy.rules[facts.rule];
     j["rule"] = {{"match", rule.match}, {"tier", rule.tier == kNoTier ? "stay" : names[rule.tier]}};
+  }
+  for (const Budgets::Standing& each : parts_.budgets.standing(inode->id())) {
+    const auto directory = parts_.tree.inode(each.directory);
+    j["budgets"].push_back({{"directory", directory ? parts_.tree.path_of(*directory) : ""},
+                            {"budget", each.budget.bytes},
+                            {"used", each.used},
+                            {"before", each.before}});
   }
   const bool by_value = policy.method == Method::Value;
   if (by_value) add_worth(j, appraise(facts, tiers, policy, market, now), market, names);

@@ -13,6 +13,7 @@
 #include "base/result.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
+#include "fs/core/budgets.hpp"
 #include "fs/core/caller.hpp"
 #include "fs/core/gpu_files.hpp"
 #include "fs/core/move_requests.hpp"
@@ -28,11 +29,13 @@ class Xattrs {
   struct Parts {
     Pool& pool;
     DirectoryTree& tree;
+    Descriptors& descriptors;
     Attributes& attributes;
     Pins& pins;
     AccessTracker& accesses;
     GpuFiles& gpu;
     MoveRequests& moves;
+    Budgets& budgets;
     const Clock& clock;
     Migration* migration;  // nullptr: files are never moved
   };
@@ -42,14 +45,18 @@ class Xattrs {
   Result<std::string> list(InodeId id, const Caller& caller);
   Result<void> set(InodeId id, const char* name, const char* value, std::size_t size, int flags,
                    const Caller& caller);
-  Result<void> remove(InodeId id, const char* name);
+  Result<void> remove(InodeId id, const char* name, const Caller& caller);
 
  private:
   // REQUIRES: `name` does not have the prefix.
   Result<std::string> virtual_value(const InodePtr& inode, std::string_view name);
   Result<void> set_virtual(const InodePtr& inode, std::string_view name, std::string_view value,
                            uid_t user);
-  Result<void> remove_virtual(const InodePtr& inode, std::string_view name);
+  Result<void> remove_virtual(const InodePtr& inode, std::string_view name, uid_t user);
+  Result<void> set_budget(const InodePtr& directory, std::string_view value, uid_t user);
+  // Whether this user may change the budget of the directory.
+  Result<void> check_budget(const InodePtr& directory, uid_t user);
+  Result<std::string> budget_of(const InodePtr& inode);
   void pin_changed(const InodePtr& inode);
   // The value of user.sluice.explain, as JSON.
   Result<std::string> explain(const InodePtr& inode);

@@ -349,8 +349,8 @@ void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const c
 
 void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) try {
   Filesystem& fs = filesystem(request, FUSE_REMOVEXATTR);
-  answer_done_or_defer(request, [&fs, inode, name = std::string(name)] {
-    return fs.xattrs().remove(InodeId{inode}, name.c_str());
+  answer_done_or_defer(request, [&fs, inode, name = std::string(name), who = caller(request)] {
+    return fs.xattrs().remove(InodeId{inode}, name.c_str(), who);
   });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);

@@ -22,7 +22,8 @@ constexpr HelpText kHelp{
 )",
     .details = R"(
 Shows the waiting moves, each with its reason, and then the newest moves that were
-made or failed. The daemon keeps records of the last 100,000 moves.
+made or failed, and the files that were deleted because their directory has a budget.
+The daemon keeps records of the last 100,000 of them.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.
@@ -45,6 +46,11 @@ std::string pending_table(const Style& style, const Json& pending, std::int64_t 
   return table.text(style);
 }
 
+std::string tiers_of(const Json& receipt) {
+  const std::string to = text_of(receipt, "to");
+  return text_of(receipt, "from") + (to.empty() ? "" : " -> " + to);
+}
+
 std::string receipt_table(const Style& style, const Json& receipts) {
   using Align = Table::Align;
   Table table({{"TIME"},
@@ -58,13 +64,13 @@ std::string receipt_table(const Style& style, const Json& receipts) {
     const std::string result = text_of(each, "result");
     const auto took = number_of(each, "ms");
     table.add({format_time(static_cast<std::int64_t>(number_of(each, "time"))),
-               safe_name(style, text_of(each, "from") + " -> " + text_of(each, "to")),
+               safe_name(style, tiers_of(each)),
                format_size(number_of(each, "bytes")),
                took < 1000 ? std::to_string(took) + " ms"
                            : format_duration(std::chrono::seconds(took / 1000)),
-               {result, result == "moved"    ? Color::Green
-                        : result == "failed" ? Color::Red
-                                             : Color::Yellow},
+               {result, result == "moved" || result == "deleted" ? Color::Green
+                        : result == "failed"                     ? Color::Red
+                                                                 : Color::Yellow},
                safe_name(style, text_of(each, "reason")),
                safe_name(style, text_of(each, "path"))});
   }

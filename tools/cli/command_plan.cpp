@@ -27,7 +27,8 @@ constexpr HelpText kHelp{.usage = "sluice plan [--json] [--limit N] [--bytes] [M
 Shows what a pass would move now, and why, without moving anything. Moves are listed
 in the order in which they would be made. Files that should move but cannot yet are
 counted by reason. Below are the waiting that the moves save, and what room on each
-tier is worth (its price). 'sluice tier run' makes such a pass.
+tier is worth (its price). Of directories with a budget, the files that would be
+deleted next are shown. 'sluice tier run' makes such a pass.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.
@@ -55,6 +56,7 @@ struct Sum {
 // A plan as it arrives. Moves beyond the limit are counted but not kept: there may be millions.
 struct ShownPlan {
   Json list = Json::array();
+  Json victims = Json::array();                             // files that a budget deletes next
   std::map<std::pair<std::string, std::string>, Sum> sums;  // by tiers, from and to
 
   void add(const Json& move, std::uint64_t limit) {
@@ -153,6 +155,19 @@ std::string move_table(const Style& style, const ShownPlan& plan, bool exact) {
   return table.text(style);
 }
 
+std::string victim_table(const Style& style, const Plan& plan, bool exact) {
+  using Align = Table::Align;
+  Table table({{"DELETED NEXT FROM"}, {"SIZE", Align::Right}, {"LAST USED"}, {"PATH"}});
+  for (const auto& victim : plan.victims) {
+    const auto bytes = number_of(victim, "bytes");
+    table.add({safe_name(style, text_of(victim, "tree")),
+               exact ? std::to_string(bytes) : format_size(bytes),
+               format_time(static_cast<std::int64_t>(number_of(victim, "last_use"))),
+               safe_name(style, text_of(victim, "path"))});
+  }
+  return table.text(style);
+}
+
 }  // namespace
 
 int command_plan(int argc, char** argv) {
@@ -177,6 +192,8 @@ int command_plan(int argc, char** argv) {
     ControlListener listener;
     listener.line = [&](const Json& each) {
       if (const Json& move = member_of(each, "move"); move.is_object()) plan.add(move, keep);
+      if (const Json& victim = member_of(each, "victim"); victim.is_object())
+        plan.victims.push_back(victim);
       const Json& progress = member_of(each, "progress");
       if (progress.is_object() && line.is_terminal() && line.is_due()) {
         line.show("examining files: " + format_count(number_of(progress, "files")));
@@ -191,12 +208,14 @@ int command_plan(int argc, char** argv) {
     Json out = answer->last;
     out.erase("done");
     out["list"] = std::move(plan.list);
+    out["victims"] = std::move(plan.victims);
     std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
     return kDone;
   }
   std::string out;
   if (!plan.list.empty()) out = move_table(*style, plan, request.bytes);
   out += totals(*style, plan, answer->last, request);
+  if (!plan.victims.empty()) out += "\n" + victim_table(*style, plan, request.bytes);
   std::fputs(out.c_str(), stdout);
   return kDone;
 }

@@ -204,6 +204,20 @@ std::string twins_line(const Json& tiers, const Json& migration, bool exact) {
          format_count(number_of(since, "dropped")) + " dropped\n";
 }
 
+// Empty if no directory has a budget.
+std::string budget_line(const Style& style, const Json& budgets) {
+  const auto trees = number_of(budgets, "trees");
+  if (trees == 0) return "";
+  std::string out =
+      "budgets     " + format_count(trees) + (trees == 1 ? " directory, " : " directories, ") +
+      format_size(number_of(budgets, "used")) + " of " + format_size(number_of(budgets, "budget")) +
+      " used; " + format_files(number_of(budgets, "deleted")) + " deleted, " +
+      format_size(number_of(budgets, "deleted_bytes"));
+  if (const auto stuck = number_of(budgets, "stuck"); stuck > 0)
+    out += ", " + style.paint(Color::Yellow, format_count(stuck) + " full");
+  return out + " (see 'sluice budget')\n";
+}
+
 std::string micros(const Json& route, const char* name) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f us", real_of(route, name));
@@ -288,6 +302,7 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
   out += feature_lines(style, member_of(status, "features"));
   out += migration_line(style, migration);
   out += twins_line(member_of(status, "tiers"), migration, exact);
+  out += budget_line(style, member_of(status, "budgets"));
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";

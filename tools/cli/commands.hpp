@@ -6,6 +6,7 @@
 
 namespace sluice {
 
+int command_budget(int argc, char** argv);
 int command_bundle(int argc, char** argv);
 int command_doctor(int argc, char** argv);
 int command_explain(int argc, char** argv);

@@ -32,6 +32,7 @@ class Writer {
     write_why();
     write_worth();
     write_choices();
+    write_budgets();
     write_changes();
     write_work();
     return std::move(lines_);
@@ -112,6 +113,19 @@ class Writer {
     if (const Json& rule = member_of(json_, "rule"); rule.is_object()) {
       const std::string tier = text_of(rule, "tier");
       line("rule", text_of(rule, "match") + " -> " + (tier.empty() ? "stay" : tier));
+    }
+  }
+
+  void write_budgets() {
+    const Json& budgets = member_of(json_, "budgets");
+    if (!budgets.is_array()) return;
+    for (const Json& each : budgets) {
+      const std::uint64_t budget = number_of(each, "budget");
+      const std::uint64_t used = number_of(each, "used");
+      const std::uint64_t left = budget > used ? budget - used : 0;
+      line("budget", text_of(each, "directory") + " may hold " + format_size(budget) +
+                         " and holds " + format_size(used) + "; this file is deleted after " +
+                         format_size(left + number_of(each, "before")) + " more are written there");
     }
   }
 

@@ -22,9 +22,9 @@ constexpr HelpText kHelp{
     .options = R"(      --trace FILE           accesses to replay; '-' is standard input
       --tiers NAME=SIZE,...  fastest first; SIZE is 10GiB, or 5% of the trace's bytes
       --policy NAME,...      all (default), or some of sluice, lru, lfu, arc, s3fifo,
-                             gdsf, autotier, belady, belady-size
+                             gdsf, autotier, belady, belady-size; not in all: budget
       --sizes SIZE,...       replay with each of these as the fastest tier's size
-      --format NAME          csv or oracle; default: detected
+      --format NAME          csv, oracle or kv; default: detected
       --half-life TIME       half-life of the score: 7d (default), or never
       --interval TIME        between two passes of sluice and autotier (15min)
       --min-stay TIME        minimum time on a tier before heat moves a file (1h)
@@ -52,12 +52,15 @@ others as their position suggests.
 
 A trace is either text with the columns time (seconds), id and size (bytes), as
 'sluice trace record' writes it, or libCacheSim's binary format oracleGeneral,
-uncompressed. docs/simulator.md describes formats and policies.
+uncompressed, or JSON lines of requests to an inference server with timestamp and
+hash_ids, whose blocks are files of one size. docs/simulator.md describes formats and
+policies.
 
 Examples:
   sluice-lab simulate --trace week.csv --tiers nvme=200GiB,ssd=2TiB,hdd
   sluice-lab simulate --trace week.csv --tiers nvme=5%,hdd --sizes 1%,2%,5%,10%,20% \
       --chart sizes.svg
+  sluice-lab simulate --trace kv.jsonl --tiers budget=20%,slow --policy budget,lru,belady
   zstd -dc w01.oracleGeneral.zst | sluice-lab simulate --trace - --tiers fast=10%,slow
 
 Exit status: 0 replayed, 1 failed (the trace can't be read), 2 wrong usage.
@@ -102,7 +105,7 @@ Result<void> understand(const Request& request, Job& job) {
     SLUICE_TRY(named("--threshold", parse_thresholds(request.threshold, job.tiers)));
   }
   if (!request.format.empty() && !(job.format = trace_format(request.format))) {
-    return invalid("--format: must be csv or oracle");
+    return invalid("--format: must be csv, oracle or kv");
   }
   options.half_life = SLUICE_TRY(named("--half-life", parse_span(request.half_life, "never")));
   options.interval = SLUICE_TRY(named("--interval", parse_span(request.interval, "")));

@@ -69,7 +69,7 @@ TEST_F(AttributesTest, TheIdentityXattrIsHidden) {
   EXPECT_EQ(*fs_->xattrs().list(d, kRoot), "");
   EXPECT_TRUE(failed_with(fs_->xattrs().get(d, kIdentityXattr), ENODATA));
   EXPECT_TRUE(failed_with(fs_->xattrs().set(d, kIdentityXattr, "x", 1, 0, kRoot), EPERM));
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(d, kIdentityXattr), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(d, kIdentityXattr, {}), ENODATA));
   EXPECT_TRUE(test::xattr_of(at("a", "d"), kIdentityXattr));
 }
 
@@ -81,7 +81,7 @@ TEST_F(AttributesTest, AliasesOfAclsAreHidden) {
     EXPECT_EQ(*fs_->xattrs().list(f, kRoot), "");
     EXPECT_TRUE(failed_with(fs_->xattrs().get(f, alias), ENODATA));
     EXPECT_TRUE(failed_with(fs_->xattrs().set(f, alias, "y", 1, 0, kRoot), EOPNOTSUPP));
-    EXPECT_TRUE(failed_with(fs_->xattrs().remove(f, alias), ENODATA));
+    EXPECT_TRUE(failed_with(fs_->xattrs().remove(f, alias, {}), ENODATA));
     EXPECT_EQ(test::xattr_of(at("a", "f"), alias), "x");
   }
 }
@@ -97,7 +97,7 @@ TEST_F(AttributesTest, XattrsCanBeSetAndRemoved) {
   const std::string large = test::pattern(2000, 1);
   ASSERT_TRUE(fs_->xattrs().set(id, "user.large", large.data(), large.size(), 0, kRoot));
   EXPECT_EQ(*fs_->xattrs().get(id, "user.large"), large);
-  ASSERT_TRUE(fs_->xattrs().remove(id, "user.k"));
+  ASSERT_TRUE(fs_->xattrs().remove(id, "user.k", {}));
   EXPECT_TRUE(failed_with(fs_->xattrs().get(id, "user.k"), ENODATA));
 }
 
@@ -116,9 +116,9 @@ TEST_F(AttributesTest, DirectoryAttributesAreSetOnEveryCopy) {
     EXPECT_EQ(test::lstat_of(at(tier, "d")).st_uid, 12u) << tier;
     EXPECT_EQ(test::xattr_of(at(tier, "d"), "user.k"), "v") << tier;
   }
-  ASSERT_TRUE(fs_->xattrs().remove(d, "user.k"));
+  ASSERT_TRUE(fs_->xattrs().remove(d, "user.k", {}));
   EXPECT_EQ(test::xattr_of(at("c", "d"), "user.k"), std::nullopt);
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(d, "user.k"), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(d, "user.k", {}), ENODATA));
   EXPECT_EQ(intents_in(store_), 0u);
 }
 

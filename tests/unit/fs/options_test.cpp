@@ -253,12 +253,14 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "\"*.iso\""},
       {"[[rule]]\nmatch = \"*\"",
        "/etc/sluice.toml:1: rule \"*\": it has no tier; say where the files belong, like tier = "
-       "\"hdd\", or \"stay\""},
+       "\"hdd\", or \"stay\", or give the directories a budget"},
+      {"[[rule]]\nmatch = \"*\"\nbudget = 0",
+       "/etc/sluice.toml:1: rule \"*\": a budget must be more than 0"},
       {"[[rule]]\nmatch = \"*\"\nlager = 1",
        "/etc/sluice.toml:3: unknown key 'lager' in a rule; did you mean 'larger'?"},
       {"[[rule]]\nmatch = \"*\"\nshininess = 1",
        "/etc/sluice.toml:3: unknown key 'shininess' in a rule; allowed: match, larger, smaller, "
-       "older, newer, tier"},
+       "older, newer, tier, budget"},
       {"[[rule]]\nmatch = \"*\"\nmin_stay = \"1h\"",
        "/etc/sluice.toml:3: unknown key 'min_stay' in a rule; it belongs to the mount: put it "
        "above the first [[rule]]"},

@@ -66,9 +66,9 @@ TEST_F(TierXattrTest, APinCanBeSetAndRemoved) {
   EXPECT_EQ(test::xattr_of(at("a", "f"), kPinXattr), "b");
   ASSERT_EQ(set_xattr("f", "user.sluice.pin", "c"), 0);
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "c");
-  ASSERT_TRUE(fs_->xattrs().remove(id_of("f"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->xattrs().remove(id_of("f"), "user.sluice.pin", {}));
   EXPECT_EQ(xattr("f", "user.sluice.pin"), "error: ENODATA");
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.pin"), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.pin", {}), ENODATA));
 }
 
 TEST_F(TierXattrTest, APinToAnUnknownTierIsRefused) {
@@ -83,7 +83,7 @@ TEST_F(TierXattrTest, TheNearestPinIsInherited) {
   EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "b");
   ASSERT_EQ(set_xattr("d/e", "user.sluice.pin", "c"), 0);
   EXPECT_EQ(xattr("d/e/f", "user.sluice.pin"), "c");
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("d/e/f"), "user.sluice.pin"), ENODATA))
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("d/e/f"), "user.sluice.pin", {}), ENODATA))
       << "it has none of its own";
 }
 
@@ -100,7 +100,7 @@ TEST_F(TierXattrTest, TheStoredPinXattrIsHidden) {
   EXPECT_EQ(*fs_->xattrs().list(id_of("f"), kRoot), "");
   EXPECT_EQ(xattr("f", kPinXattr), "error: ENODATA");
   EXPECT_EQ(set_xattr("f", kPinXattr, "c"), EPERM);
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), kPinXattr), ENODATA));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), kPinXattr, {}), ENODATA));
 }
 
 TEST_F(TierXattrTest, APinIsSetOnEveryCopyOfADirectory) {
@@ -121,7 +121,7 @@ TEST_F(TierXattrTest, APinDecidesWhereNewFilesAreMade) {
   EXPECT_EQ(where("d/e/before"), "a");
   EXPECT_EQ(where("d/e/after"), "c");
   EXPECT_EQ(where("d/e/created"), "c");
-  ASSERT_TRUE(fs_->xattrs().remove(id_of("d"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->xattrs().remove(id_of("d"), "user.sluice.pin", {}));
   ASSERT_TRUE(fs_->names().mknod(e, "again", S_IFREG | 0644, 0, kRoot));
   EXPECT_EQ(where("d/e/again"), "a");
 }
@@ -232,9 +232,9 @@ TEST_F(TierXattrTest, OtherVirtualXattrsCannotBeSetOrRemoved) {
   for (const char* name : {"heat", "location", "accesses", "explain", "nonsense"}) {
     const std::string full = std::string("user.sluice.") + name;
     EXPECT_EQ(set_xattr("f", full.c_str(), "x"), EPERM) << name;
-    EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), full.c_str()), EPERM)) << name;
+    EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), full.c_str(), {}), EPERM)) << name;
   }
-  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.tier"), EPERM));
+  EXPECT_TRUE(failed_with(fs_->xattrs().remove(id_of("f"), "user.sluice.tier", {}), EPERM));
 }
 
 }  // namespace

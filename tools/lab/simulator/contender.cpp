@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tools/lab/simulator/budget_cache.hpp"
 #include "tools/lab/simulator/caches.hpp"
 #include "tools/lab/simulator/movers.hpp"
 
@@ -29,7 +30,8 @@ constexpr std::array kEntries{Entry{"sluice", make<PlannerMover>},
                               Entry{"gdsf", make<GdsfCache>},
                               Entry{"autotier", make<AutotierMover>},
                               Entry{"belady", make<BeladyCache>},
-                              Entry{"belady-size", make<BeladySizeCache>}};
+                              Entry{"belady-size", make<BeladySizeCache>},
+                              Entry{"budget", make<BudgetCache>}};
 
 constexpr auto kNames = [] {
   std::array<std::string_view, kEntries.size()> names;

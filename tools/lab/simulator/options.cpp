@@ -138,7 +138,10 @@ Result<std::vector<std::string>> parse_policies(std::string_view text) {
   const auto known = contender_names();
   std::vector<std::string> out;
   if (text == "all") {
-    out.assign(known.begin(), known.end());
+    // A budget is not a way to choose between tiers.
+    for (const auto name : known) {
+      if (name != "budget") out.emplace_back(name);
+    }
     return out;
   }
   for (const auto part : parts_of(text)) {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "base/log.hpp"
+#include "tools/lab/simulator/kv_trace.hpp"
 
 namespace sluice {
 namespace {
@@ -331,12 +332,31 @@ Result<void> read_oracle(const std::string& name, Input& input, Trace& trace) {
   }
 }
 
+Result<void> read_kv(const std::string& name, Input& input, Trace& trace) {
+  Builder builder(trace);
+  for (std::size_t number = 1; const auto line = input.line(); ++number) {
+    if (line->find_first_not_of(" \t\r") == line->npos) continue;
+    const auto request = parse_kv_request(*line);
+    if (!request) {
+      return bad_trace(EINVAL, name + ":" + std::to_string(number) + ": " + quoted(*line) + ": " +
+                                   request.error().text() +
+                                   "; expected a JSON object with timestamp and hash_ids");
+    }
+    for (const std::uint64_t block : request->blocks) {
+      if (!builder.add(request->time, block, kKvBlockBytes))
+        return bad_trace(EFBIG, name + ": " + kTooMany);
+    }
+  }
+  return {};
+}
+
 TraceFormat guess_format(const std::string& path, std::string_view beginning) {
   std::string lower = path;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (lower.ends_with(".csv")) return TraceFormat::Csv;
   if (lower.find("oraclegeneral") != lower.npos) return TraceFormat::Oracle;
+  if (is_kv_trace(beginning)) return TraceFormat::Kv;
   // Every oracleGeneral record contains zero bytes; text does not.
   const bool has_zero = beginning.substr(0, 4096).find('\0') != beginning.npos;
   return has_zero ? TraceFormat::Oracle : TraceFormat::Csv;
@@ -364,6 +384,7 @@ std::uint64_t Trace::total_bytes() const {
 std::optional<TraceFormat> trace_format(std::string_view word) {
   if (word == "csv") return TraceFormat::Csv;
   if (word == "oracle") return TraceFormat::Oracle;
+  if (word == "kv") return TraceFormat::Kv;
   return std::nullopt;
 }
 
@@ -383,6 +404,7 @@ Result<void> read_trace(const std::string& path, std::optional<TraceFormat> forc
   }
   const auto format = forced.value_or(guess_format(path, beginning));
   SLUICE_TRY(format == TraceFormat::Oracle ? read_oracle(name, input, trace)
+             : format == TraceFormat::Kv   ? read_kv(name, input, trace)
                                            : CsvReader(name, input, trace).read());
   if (input.failed()) {
     const int code = errno;

@@ -31,8 +31,9 @@ struct Trace {
 enum class TraceFormat {
   Csv,     // text: columns time, id and size, by a header or in this order; ours has a path, too
   Oracle,  // libCacheSim's oracleGeneral: binary records of 24 bytes
+  Kv,      // requests to an inference server, as JSON lines; see kv_trace.hpp
 };
-// "csv" or "oracle"; nothing for another word.
+// "csv", "oracle" or "kv"; nothing for another word.
 std::optional<TraceFormat> trace_format(std::string_view word);
 
 // Fills `trace` from `path` ("-": standard input) in the format `forced`, or as detected from the

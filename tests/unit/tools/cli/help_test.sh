@@ -49,6 +49,7 @@ expect_code 2 move /
 expect_code 2 move --to nvme
 expect_code 2 pin nvme
 expect_code 2 unpin
+expect_code 2 budget /proc/version much
 expect_code 2 explain
 expect_code 2 explain --color=sometimes /
 expect_code 2 plan --limit many
@@ -62,6 +63,7 @@ expect_code 2 web --port 70000
 expect_code 1 explain /proc/version
 expect_code 1 pin nvme /proc/version
 expect_code 1 unpin /proc/version
+expect_code 1 budget /proc/version 1GiB
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fs/core/budget_keeper.hpp"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+#include "base/units.hpp"
+#include "tiering/pin.hpp"
+
+namespace sluice {
+namespace {
+
+// While files are being written in a tree, and otherwise.
+constexpr std::chrono::milliseconds kBusyPause{100}, kIdlePause{1000};
+constexpr std::chrono::milliseconds kListPause{100};
+
+std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Marks a file, so that from now on it cannot be opened. EBUSY if somebody uses it.
+class Doomed {
+ public:
+  static Result<Doomed> mark(const InodePtr& file) {
+    Inode::Locked state(*file);
+    const bool is_used = state->open || state->uses > 0 || state->changes > 0 ||
+                         state->is_moving() || state->may_be_in_two_places() ||
+                         state->pages.maybe_mapped;
+    if (is_used || state->is_doomed) return Error(EBUSY, "the file is in use");
+    state->is_doomed = true;
+    return Doomed(file);
+  }
+  Doomed(Doomed&&) = default;
+  Doomed(const Doomed&) = delete;
+  Doomed& operator=(const Doomed&) = delete;
+  ~Doomed() {
+    if (!file_) return;
+    Inode::Locked state(*file_);
+    state->is_doomed = false;
+  }
+  // The file is gone: an open by a name that the kernel has cached must look the name up again.
+  void keep() { file_ = nullptr; }
+
+ private:
+  explicit Doomed(InodePtr file) : file_(std::move(file)) {}
+  InodePtr file_;
+};
+
+}  // namespace
+
+void BudgetKeeper::start() {
+  parts_.budgets.begin();
+  keeper_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-budget");
+    keep(stop);
+  });
+  lister_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-list");
+    ::setpriority(PRIO_PROCESS, 0, 10);  // this thread only
+    list(stop);
+  });
+  teller_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-tell");
+    tell(stop);
+  });
+}
+
+void BudgetKeeper::stop() {
+  for (std::jthread* thread : {&keeper_, &lister_, &teller_}) thread->request_stop();
+  for (std::jthread* thread : {&keeper_, &lister_, &teller_}) {
+    if (thread->joinable()) thread->join();
+  }
+  for (const Budgets::TreePtr& tree : parts_.budgets.trees())
+    give_back(parts_.budgets.drop_tree(parts_.budgets.place(*tree).directory->id()));
+}
+
+void BudgetKeeper::give_back(const std::vector<InodeId>& references) {
+  for (const InodeId id : references) parts_.table.forget(id, 1);
+}
+
+void BudgetKeeper::keep(const std::stop_token& stop) {
+  bool is_busy = false;
+  while (!stop.stop_requested()) {
+    parts_.budgets.wait_for_work(stop, is_busy ? kBusyPause : kIdlePause);
+    is_busy = parts_.budgets.poll();
+    for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
+      if (stop.stop_requested()) return;
+      trim(stop, *tree);
+    }
+  }
+}
+
+void BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
+  // Files that turn out to be in use are spared, and others are chosen.
+  constexpr int kMostRounds = 8;
+  for (int round = 0; round < kMostRounds; ++round) {
+    const auto victims = parts_.budgets.choose(tree);
+    if (victims.empty()) return;
+    const Place place = parts_.budgets.place(tree);
+    // What was noted may be old, and a mistake cannot be undone.
+    if (budget_now(place.directory) != place.budget) {
+      parts_.budgets.changed(place.directory);
+      return;
+    }
+    bool is_spared = false;
+    for (const Budgets::Victim& victim : victims) {
+      if (stop.stop_requested()) return;
+      const auto removed = remove(place, victim);
+      if (removed) {
+        parts_.budgets.deleted(tree, victim);
+        continue;
+      }
+      is_spared = true;
+      const int code = removed.error().code;
+      if (code == ESTALE || code == ENOENT) {
+        // The names that are known are not those of the file any more.
+        parts_.budgets.spare(tree, victim.id, Budgets::Spare::ForNow);
+        parts_.budgets.changed(place.directory);
+        return;
+      }
+      parts_.budgets.spare(tree, victim.id,
+                           code == EBUSY ? Budgets::Spare::ForNow : Budgets::Spare::Always);
+      if (code != EBUSY && code != EPERM)
+        log::get().warn("cannot delete a file of a directory with a budget: path={} why={}",
+                        log::escaped(place.path + victim.names[0]), removed.error().text());
+    }
+    if (!is_spared) return;
+  }
+}
+
+Result<void> BudgetKeeper::remove(const Place& place, const Budgets::Victim& victim) {
+  std::vector<InodeId> references;
+  const auto removed = remove_named(place, victim, references);
+  give_back(references);
+  if (!removed) return removed;
+  const std::vector<InodeId> gone{victim.id};
+  // If this fails, the next census finds the entries.
+  [[maybe_unused]] const auto heat = parts_.store.forget_heat(gone);
+  [[maybe_unused]] const auto ghosts = parts_.store.forget_ghosts(gone);
+  parts_.file_is_gone(victim.id);
+  return {};
+}
+
+// Nothing inside the tree, from its directory (excluded) to the file, may have a pin. A pin of the
+// directory itself only says on which tier the files belong.
+Result<void> BudgetKeeper::check_pins(const InodePtr& directory, const InodePtr& file,
+                                      const InodePtr& parent) {
+  const auto has_pin = [&](const InodePtr& each) {
+    const auto fd = parts_.descriptors.any(each);
+    return fd && own_pin(parts_.pool, (*fd)->get(), "").has_value();
+  };
+  if (has_pin(file)) return Error(EPERM, "the file has a pin");
+  for (InodePtr at = parent; at && at->id() != directory->id(); at = parts_.tree.parent_of(at)) {
+    if (at->id() == kRootId) return Error(ESTALE, "the file has left the directory");
+    if (has_pin(at)) return Error(EPERM, "the file inherits a pin");
+  }
+  return {};
+}
+
+Result<void> BudgetKeeper::remove_named(const Place& place, const Budgets::Victim& victim,
+                                        std::vector<InodeId>& references) {
+  std::vector<Names::Place> names;
+  InodePtr file;
+  for (const std::string& below : victim.names) {
+    const std::string path = place.path + below;
+    const InodePtr parent = SLUICE_TRY(parts_.tree.walk(parent_of(path), references));
+    const auto known = SLUICE_TRY(parts_.tree.look_up(
+        parent, name_of(path).c_str(), NamesLock::Free, InodeTable::LookupBy::Daemon));
+    if (!known.inode) return Error(ESTALE, "the file is gone");
+    references.push_back(known.inode->id());
+    if (known.inode->id() != victim.id) return Error(ESTALE, "the name is that of another file");
+    file = known.inode;
+    names.push_back({parent, name_of(path)});
+  }
+  Doomed doomed = SLUICE_TRY(Doomed::mark(file));
+  for (const Names::Place& name : names) SLUICE_TRY(check_pins(place.directory, file, name.parent));
+  const std::int64_t now = parts_.clock.seconds();
+  std::size_t agreed = 0;
+  const auto agree = [&](const Located& found, const OpenCopy& parent) -> Result<void> {
+    if (found.st.st_nlink != names.size())
+      return Error(EPERM, "the file has a name outside the directory");
+    // A time in the future says nothing.
+    if (found.st.st_mtime > now - parts_.rest.count() && found.st.st_mtime <= now)
+      return Error(EBUSY, "the file was written just now");
+    struct stat st {};
+    if (::fstat(parent.get(), &st) < 0) return Error::last("stat");
+    const uid_t user = place.budget.user;
+    if (user != 0 && st.st_uid != user && found.st.st_uid != user)
+      return Error(EPERM, "it is not a file of the user who set the budget");
+    if (++agreed < names.size()) return {};
+    return parts_.store.add_receipts({receipt_for(place, victim, found.tier)});
+  };
+  if (const auto removed = parts_.names.remove_unused(file, names, agree); !removed) {
+    if (agreed < names.size()) return removed;
+    // The receipt was too early; another one corrects it.
+    Receipt receipt = receipt_for(place, victim, file->tier());
+    receipt.code = removed.error().code;
+    [[maybe_unused]] const auto added = parts_.store.add_receipts({receipt});
+    return removed;
+  }
+  doomed.keep();
+  const MutexLock lock(mutex_);
+  for (const Names::Place& name : names)
+    removed_.push_back({name.parent->id(), victim.id, name.name});
+  wake_.notify_all();
+  return {};
+}
+
+Receipt BudgetKeeper::receipt_for(const Place& place, const Budgets::Victim& victim,
+                                  TierIndex tier) const {
+  const std::int64_t now = parts_.clock.seconds();
+  const auto idle = now - static_cast<std::int64_t>(victim.last_use);
+  Receipt receipt;
+  receipt.time = now;
+  receipt.id = victim.id;
+  receipt.path = place.path + victim.names[0];
+  receipt.from = parts_.pool[tier].name();
+  receipt.bytes = victim.bytes;
+  receipt.reason = log::escaped(place.path) + " has a budget of " +
+                   format_size(place.budget.bytes) + "; last used " +
+                   format_duration(std::chrono::seconds(std::max<std::int64_t>(idle, 0))) + " ago";
+  return receipt;
+}
+
+void BudgetKeeper::tell(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    Removed removed;
+    {
+      const MutexLock lock(mutex_);
+      const auto is_there = [&]() REQUIRES(mutex_) { return !removed_.empty(); };
+      if (!wake_.wait(mutex_, stop, is_there)) return;
+      removed = std::move(removed_.front());
+      removed_.pop_front();
+    }
+    parts_.kernel.drop_name(removed.parent, removed.name);
+    parts_.kernel.drop_attributes(removed.file);
+    parts_.kernel.drop_pages(removed.parent);  // its listing
+    parts_.kernel.drop_attributes(removed.parent);
+  }
+}
+
+void BudgetKeeper::list(const std::stop_token& stop) {
+  const auto go_on = [&] { return !stop.stop_requested(); };
+  Mutex mutex;
+  StopCondVar never;
+  const MutexLock lock(mutex);
+  while (!stop.stop_requested()) {
+    for (const InodePtr& directory : parts_.budgets.found_by_users()) look_at(directory);
+    if (const unsigned wanted = parts_.budgets.searches_wanted(); wanted != searched_) {
+      if (search(go_on)) searched_ = wanted;
+    }
+    for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
+      if (stop.stop_requested()) return;
+      const Place place = parts_.budgets.place(*tree);
+      if (place.is_gone) {
+        give_back(parts_.budgets.drop_tree(place.directory->id()));
+        continue;
+      }
+      if (!parts_.budgets.begin_listing(*tree)) continue;
+      const auto listed = list_tree(parts_.pool, place.path, go_on);
+      if (listed && !place.path.empty()) {
+        parts_.budgets.install(*tree, *listed);
+      } else {
+        parts_.budgets.fail_listing(*tree);
+      }
+    }
+    never.sleep(mutex, stop, kListPause);
+  }
+}
+
+// Finds all directories with a budget. Users find those that they use before that.
+bool BudgetKeeper::search(const GoOn& go_on) {
+  const auto found = find_budgets(parts_.pool, parts_.rules, go_on);
+  if (!found) return false;
+  std::unordered_set<InodeId> kept;
+  for (const auto& [path, budget] : *found) {
+    if (const InodePtr directory = put(path)) kept.insert(directory->id());
+  }
+  // A tree that was not found stays if its directory still has a budget: it was renamed or made
+  // meanwhile, or its tier is offline.
+  for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
+    const Place place = parts_.budgets.place(*tree);
+    if (!kept.contains(place.directory->id())) look_at(place.directory);
+  }
+  parts_.budgets.searched();
+  return true;
+}
+
+std::optional<Budget> BudgetKeeper::budget_now(const InodePtr& directory) {
+  const std::string path = parts_.tree.path_of(directory);
+  const auto fd = parts_.descriptors.any(directory);
+  if (!fd || path.empty() || path == "/") return std::nullopt;
+  return budget_of(own_budget((*fd)->get()), parts_.rules, path);
+}
+
+// The path is only a hint: another directory may have it by now.
+InodePtr BudgetKeeper::put(const std::string& path) {
+  std::vector<InodeId> references;
+  const auto directory = parts_.tree.walk(path, references);
+  const auto budget =
+      directory && (*directory)->is_directory() ? budget_now(*directory) : std::nullopt;
+  if (!budget) {
+    give_back(references);
+    return nullptr;
+  }
+  if (parts_.budgets.has_tree((*directory)->id())) give_back(std::exchange(references, {}));
+  parts_.budgets.put_tree(*directory, std::move(references), *budget);
+  return *directory;
+}
+
+// Reads the budget of a directory that may have got or lost one.
+void BudgetKeeper::look_at(const InodePtr& directory) {
+  if (!parts_.descriptors.any(directory)) return;  // its tier is offline
+  if (budget_now(directory)) {
+    put(parts_.tree.path_of(directory));
+  } else {
+    give_back(parts_.budgets.drop_tree(directory->id()));
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// BudgetKeeper keeps the trees of Budgets within their budgets: it finds them, lists them, watches
+// the files that are being written, and deletes files of least value.
+//
+// Never deleted are files that are open, being moved, or were written in the last minute; files
+// that have a pin of their own or from a directory inside the tree; files with a hard link outside
+// the tree; and files that the user who set the budget could not delete. Each deletion leaves a
+// receipt, which is stored first.
+//
+// Threads: it owns three. "sluice-budget" deletes and never waits for a user. "sluice-list" reads
+// directories. "sluice-tell" tells the kernel, which makes it wait for users who change the same
+// directory, and those may wait for room.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fs/core/budgets.hpp"
+#include "fs/core/kernel_side.hpp"
+#include "fs/core/names.hpp"
+#include "metadata/store.hpp"
+
+namespace sluice {
+
+class BudgetKeeper {
+ public:
+  struct Parts {
+    Pool& pool;
+    Store& store;
+    InodeTable& table;
+    DirectoryTree& tree;
+    Descriptors& descriptors;
+    KernelSide& kernel;
+    Names& names;
+    Budgets& budgets;
+    const Clock& clock;
+    std::vector<BudgetRule> rules;
+    std::chrono::seconds rest;  // see Budgets
+    std::function<void(InodeId)> file_is_gone;
+  };
+  explicit BudgetKeeper(Parts parts) : parts_(std::move(parts)) {}
+  ~BudgetKeeper() { stop(); }
+  BudgetKeeper(const BudgetKeeper&) = delete;
+  BudgetKeeper& operator=(const BudgetKeeper&) = delete;
+
+  // Starts the threads, which run until stop(). REQUIRES: called at most once.
+  void start();
+  void stop();
+
+ private:
+  using Place = Budgets::Place;
+  struct Removed {
+    InodeId parent{}, file{};
+    std::string name;
+  };
+
+  void keep(const std::stop_token& stop);
+  void trim(const std::stop_token& stop, Budgets::Tree& tree);
+  // EBUSY: the file must stay for now. ESTALE: it is not where it was. Otherwise it stays until the
+  // tree is listed again.
+  Result<void> remove(const Place& place, const Budgets::Victim& victim);
+  Result<void> remove_named(const Place& place, const Budgets::Victim& victim,
+                            std::vector<InodeId>& references);
+  Result<void> check_pins(const InodePtr& directory, const InodePtr& file, const InodePtr& parent);
+  Receipt receipt_for(const Place& place, const Budgets::Victim& victim, TierIndex tier) const;
+
+  void list(const std::stop_token& stop);
+  bool search(const GoOn& go_on);
+  // The budget that the directory has now, by its xattr or by a rule.
+  std::optional<Budget> budget_now(const InodePtr& directory);
+  // Makes the directory with this path a tree if it has a budget; nullptr if not.
+  InodePtr put(const std::string& path);
+  void look_at(const InodePtr& directory);
+  void give_back(const std::vector<InodeId>& references);
+
+  void tell(const std::stop_token& stop);
+
+  const Parts parts_;
+  unsigned searched_ = 0;  // Budgets::searches_wanted() at the last search
+  Mutex mutex_;
+  StopCondVar wake_;
+  std::deque<Removed> removed_ GUARDED_BY(mutex_);  // the kernel must be told
+  std::jthread keeper_, lister_, teller_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Budgets knows the directories that have a budget, and how many bytes the files below each of them
+// take. A tree is listed once from the tiers; from then on the operations of users keep the sums
+// current, and a listing from time to time corrects what was changed past the mount. New files wait
+// here for room in a tree that is full. BudgetKeeper lists the trees and deletes files.
+//
+// A file counts once in each tree that has a name of it. Files that are being written are polled,
+// because passthrough writes do not reach the daemon.
+//
+// Threads: thread-safe. mutex_ is the last of all locks: nothing else is locked while it is held.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "fs/core/descriptors.hpp"
+#include "fs/core/directory_tree.hpp"
+#include "fs/core/inode_table.hpp"
+#include "metadata/store.hpp"
+#include "tiering/budget.hpp"
+#include "tiering/tree_list.hpp"
+
+namespace sluice {
+
+class Budgets {
+ public:
+  struct Parts {
+    Pool& pool;
+    const Store& store;
+    InodeTable& table;
+    DirectoryTree& tree;
+    Descriptors& descriptors;
+    const Clock& clock;
+    std::vector<BudgetRule> rules;
+    std::chrono::seconds rest;  // how long a file is kept after it was written
+  };
+  explicit Budgets(Parts parts) : parts_(std::move(parts)) {}
+
+  // What users do. Each call is cheap if no directory has a budget.
+  //
+  // ENOSPC if the tree that `parent` is in has no room and nothing in it may be deleted now.
+  // Otherwise waits until something is deleted; kWouldWait if the thread must not wait.
+  Result<void> admit(const InodePtr& parent);
+  enum class Growth { None, Growing };
+  void name_came(const InodePtr& parent, const std::string& name, const InodePtr& file,
+                 Growth growth);
+  void name_gone(const InodePtr& parent, const std::string& name, InodeId file);
+  void opened_for_writing(const InodePtr& file);
+  void written(const InodePtr& file);  // the last writer has closed it, or it was truncated
+  void accessed(InodeId file, double uses);
+  void directory_made(const InodePtr& parent, const std::string& name);
+  void directory_renamed(const InodePtr& from, const InodePtr& to);
+  // The budget of the directory was set or removed, or pins below it have changed.
+  void changed(const InodePtr& directory);
+  // A tier came or went: its directories and files do, too.
+  void search_again();
+  // The trees in which new names in `directory` count, innermost first.
+  struct Above {
+    InodeId directory{};
+    Budget budget;
+  };
+  std::vector<Above> above(const InodePtr& directory);
+
+  // For reports.
+  struct Report {
+    InodeId directory{};
+    std::string path;
+    Budget budget;
+    std::uint64_t used = 0, files = 0;
+    bool is_known = false;  // the tree was listed; until then nothing is deleted
+    std::uint64_t deleted = 0, deleted_bytes = 0;  // since the mount
+    bool is_stuck = false;  // it is full, and nothing in it may be deleted now
+  };
+  std::vector<Report> reports();
+  // The files that would be deleted first if `bytes` more were written than there is room for.
+  struct Next {
+    std::string path;
+    std::uint64_t bytes = 0;
+    double uses = 0;
+    double last_use = 0;
+  };
+  std::vector<Next> next_victims(InodeId directory, std::uint64_t bytes, std::size_t most);
+  // What would be deleted before this file: the tree's directory, and the bytes.
+  struct Standing {
+    InodeId directory{};
+    Budget budget;
+    std::uint64_t used = 0;
+    std::uint64_t before = 0;  // bytes of the files that go first
+  };
+  std::vector<Standing> standing(InodeId file);
+
+  // For BudgetKeeper.
+  void begin() { is_active_ = true; }
+  struct Tree;
+  using TreePtr = std::shared_ptr<Tree>;
+  std::vector<TreePtr> trees();
+  struct Place {
+    InodePtr directory;
+    std::string path;  // "" if it is not known
+    Budget budget;
+    bool is_gone = false;  // the directory was removed
+  };
+  Place place(const Tree& tree);
+  void put_tree(const InodePtr& directory, std::vector<InodeId> references, const Budget& budget);
+  bool has_tree(InodeId directory);
+  // Returns the references of the tree, to give back.
+  std::vector<InodeId> drop_tree(InodeId directory);
+  unsigned searches_wanted() const { return searches_wanted_.load(); }
+  void searched();                         // every tree is known
+  std::vector<InodePtr> found_by_users();  // directories that may have a budget, not known so far
+  // Whether the tree must be listed now; if so, changes are noted until install() or fail().
+  bool begin_listing(Tree& tree);
+  void install(Tree& tree, const TreeList& list);
+  void fail_listing(Tree& tree);
+  // Reads the sizes of the files that are being written. True if there are any.
+  bool poll();
+  // What must go now, first to go first. Empty if there is nothing to do.
+  struct Victim {
+    InodeId id{};
+    std::vector<std::string> names;  // every one that the tree knows, below its directory
+    std::uint64_t bytes = 0;
+    double uses = 0, last_use = 0;
+  };
+  std::vector<Victim> choose(Tree& tree);
+  void deleted(Tree& tree, const Victim& victim);
+  enum class Spare { ForNow, Always };  // Always: until the tree is listed again
+  void spare(Tree& tree, InodeId file, Spare how_long);
+  // Blocks until something happened that may need the keeper, or for this time.
+  void wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time);
+
+ private:
+  struct File;
+  struct Ancestor {
+    InodeId id{};
+    std::string name;
+  };
+  // The directory and those above it, without the root.
+  std::vector<Ancestor> climb(const InodePtr& directory);
+  // Calls act(tree, path of `directory` below the tree's) for each tree above, innermost first.
+  template <typename Act>
+  void each_above(const std::vector<Ancestor>& ancestors, Act act) REQUIRES(mutex_);
+  void note_unknown(const std::vector<Ancestor>& ancestors);
+  bool is_active() const { return is_active_.load(std::memory_order_relaxed); }
+  bool has_room(const Tree& tree) const REQUIRES(mutex_);
+  std::uint64_t expected_growth(const Tree& tree) const REQUIRES(mutex_);
+  File& add_name(Tree& tree, InodeId id, const std::string& below, const std::string& name)
+      REQUIRES(mutex_);
+  void set_bytes(Tree& tree, File& file, std::uint64_t bytes) REQUIRES(mutex_);
+  void erase(Tree& tree, InodeId id) REQUIRES(mutex_);
+  std::vector<Expendable> candidates(const Tree& tree, std::vector<InodeId>& ids) const
+      REQUIRES(mutex_);
+  static std::string path_below(const Tree& tree, const File& file) REQUIRES(mutex_);
+  void update_active() REQUIRES(mutex_);
+
+  const Parts parts_;
+  // False while no directory can have a budget, so that requests need not look for one.
+  std::atomic<bool> is_active_{false};
+  std::atomic<bool> is_searched_{false};  // all trees are known: the pool was searched once
+  std::atomic<unsigned> searches_wanted_{1};
+  Mutex mutex_;
+  StopCondVar work_;
+  CondVar room_;
+  bool has_work_ GUARDED_BY(mutex_) = false;
+  std::map<InodeId, TreePtr> trees_ GUARDED_BY(mutex_);
+  std::map<InodeId, InodePtr> found_ GUARDED_BY(mutex_);  // see found_by_users()
+};
+
+}  // namespace sluice

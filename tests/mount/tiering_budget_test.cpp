@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Directories with a budget: who may set it, what counts, what is deleted and what never is.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <thread>
+
+#include "base/unique_fd.hpp"
+#include "tests/mount/tiering.hpp"
+#include "tests/support/tree.hpp"
+#include "tests/support/user.hpp"
+
+namespace sluice::test {
+namespace {
+
+class BudgetTest : public TieringTest {
+ protected:
+  static constexpr const char* kBudget = "user.sluice.budget";
+
+  // A file that was last written `age` seconds ago.
+  void put_old(const std::string& tier, const std::string& name, std::uint64_t bytes, int age) {
+    put(tier, name, pattern(bytes, bytes + static_cast<std::uint64_t>(age)));
+    make_old(on(tier, name), age);
+  }
+  static void make_old(const std::string& path, int age) {
+    const timespec times[2] = {{::time(nullptr) - age, 0}, {::time(nullptr) - age, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  }
+  void set(const std::string& name, const std::string& size) const {
+    const CommandResult result = sluice({"budget", *this / name, size});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  Json budget(const std::string& path) const {
+    for (const Json& each : budgets()) {
+      if (each.at("path") == path) return each;
+    }
+    return Json();
+  }
+  Json budgets() const { return ask({"budget"}).at("budgets"); }
+  // Waits until the tree was counted and holds at most its budget.
+  bool is_within(const std::string& path) const {
+    return eventually([&] {
+      const Json each = budget(path);
+      return each.is_object() && each.at("known") == true && each.at("used") <= each.at("budget");
+    });
+  }
+  bool is_counted(const std::string& path, std::uint64_t least) const {
+    return eventually([&] {
+      const Json each = budget(path);
+      return each.is_object() && each.at("known") == true && each.at("used") >= least;
+    });
+  }
+  Strings deleted() const {
+    Strings out;
+    for (const Json& each : receipts()) {
+      if (each.at("result") == "deleted") out.push_back(each.at("path"));
+    }
+    return out;
+  }
+  int set_as(const User& user, const std::string& name, const char* value) const {
+    const std::string path = *this / name;
+    return std::stoi(as_user(user, [&] {
+      const int done = ::setxattr(path.c_str(), kBudget, value, std::strlen(value), 0);
+      return std::to_string(done == 0 ? 0 : errno);
+    }));
+  }
+};
+
+TEST_F(BudgetTest, FilesOfLeastValueAreDeletedEachWithAReceipt) {
+  for (int i = 0; i < 8; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 1000 - 100 * i);
+  put_old("hdd", "beside", 4 * kMiB, 5000);
+  start();
+  set("d", "5MiB");
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_TRUE(eventually([&] { return deleted().size() == 3; }));
+  EXPECT_EQ(deleted(), (Strings{"/d/f2", "/d/f1", "/d/f0"}));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"f3", "f4", "f5", "f6", "f7"}));
+  EXPECT_EQ(tiers_with("d/f0"), "");
+  EXPECT_TRUE(exists(*this / "beside"));
+  const Json receipt = receipts().at(0);
+  EXPECT_EQ(receipt.at("from"), "hdd");
+  EXPECT_EQ(receipt.at("to"), "");
+  EXPECT_NE(receipt.at("reason").get<std::string>().find("/d has a budget of 5.0 MiB"),
+            std::string::npos)
+      << receipt;
+}
+
+TEST_F(BudgetTest, NamesThatTheKernelHasCachedAreGone) {
+  for (int i = 0; i < 4; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 1000 - 100 * i);
+  start();
+  EXPECT_EQ(names_in(*this / "d").size(), 4u);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(exists(*this / "d/f" + std::to_string(i)));
+  set("d", "2MiB");
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_TRUE(eventually([&] { return names_in(*this / "d") == Strings{"f2", "f3"}; }));
+  EXPECT_FALSE(exists(*this / "d/f0"));
+  // A new file of that name is a new file.
+  write_file(*this / "d/f0", "new");
+  EXPECT_EQ(read_file(*this / "d/f0"), "new");
+}
+
+TEST_F(BudgetTest, OnlyTheOwnerAndRootMaySetOrRemoveIt) {
+  put("hdd", "d/f", "x");
+  start();
+  ASSERT_EQ(::chown((*this / "d").c_str(), kAlice.uid, kAlice.gid), 0);
+  ASSERT_EQ(::chmod((*this / "d").c_str(), 0777), 0);
+  EXPECT_EQ(set_as(kBob, "d", "1GiB"), EPERM);
+  EXPECT_EQ(set_as(kAlice, "d", "1GiB"), 0);
+  EXPECT_EQ(xattr_of(*this / "d", kBudget), "1073741824");
+  EXPECT_EQ(xattr_of(*this / "d/f", kBudget), "1073741824");
+  const std::string path = *this / "d";
+  EXPECT_EQ(as_user(kBob, [&] { return std::to_string(::removexattr(path.c_str(), kBudget)); }),
+            "-1");
+  EXPECT_EQ(xattr_of(*this / "d", kBudget), "1073741824");
+  EXPECT_EQ(as_user(kAlice, [&] { return std::to_string(::removexattr(path.c_str(), kBudget)); }),
+            "0");
+  EXPECT_EQ(xattr_of(*this / "d", kBudget), std::nullopt);
+}
+
+TEST_F(BudgetTest, TheRootFilesAndWrongSizesAreRefused) {
+  put("hdd", "d/f", "x");
+  start();
+  const User administrator{0, 0};
+  EXPECT_EQ(set_as(administrator, "", "1GiB"), EINVAL);
+  EXPECT_EQ(set_as(administrator, "d/f", "1GiB"), ENOTDIR);
+  for (const char* wrong : {"", "0", "much", "-1"})
+    EXPECT_EQ(set_as(administrator, "d", wrong), EINVAL) << wrong;
+  EXPECT_EQ(::listxattr((*this / "d").c_str(), nullptr, 0), 0);
+  const CommandResult result = sluice({"budget", root(), "1GiB"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("the root of the mount cannot have a budget"), std::string::npos);
+}
+
+TEST_F(BudgetTest, FilesOfOthersInDirectoriesOfTheirOwnStay) {
+  put_old("hdd", "d/mine", kMiB, 900);
+  put_old("hdd", "d/bobs/f", 4 * kMiB, 9000);
+  start();
+  ASSERT_EQ(::chown((*this / "d").c_str(), kAlice.uid, kAlice.gid), 0);
+  ASSERT_EQ(::chown((*this / "d/mine").c_str(), kAlice.uid, kAlice.gid), 0);
+  for (const char* name : {"d/bobs", "d/bobs/f"})
+    ASSERT_EQ(::chown((*this / name).c_str(), kBob.uid, kBob.gid), 0);
+  ASSERT_EQ(set_as(kAlice, "d", "4MiB"), 0);
+  EXPECT_TRUE(eventually([&] { return !exists(*this / "d/mine"); }));
+  EXPECT_TRUE(exists(*this / "d/bobs/f"));
+}
+
+TEST_F(BudgetTest, OpenFreshAndPinnedFilesStay) {
+  put_old("hdd", "d/open", kMiB, 9000);
+  put_old("hdd", "d/pinned", kMiB, 8000);
+  put_old("hdd", "d/keep/inherits", kMiB, 7000);
+  put_old("hdd", "d/old", kMiB, 100);
+  start();
+  ASSERT_EQ(sluice({"pin", "hdd", *this / "d"}).exit_code, 0);  // says where, not that they stay
+  ASSERT_EQ(sluice({"pin", "hdd", *this / "d/pinned"}).exit_code, 0);
+  ASSERT_EQ(sluice({"pin", "hdd", *this / "d/keep"}).exit_code, 0);
+  write_file(*this / "d/fresh", pattern(kMiB, 1));
+  const UniqueFd open(::open((*this / "d/open").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(open);
+  set("d", "1MiB");
+  EXPECT_TRUE(eventually([&] { return !exists(*this / "d/old"); }));
+  EXPECT_TRUE(eventually([&] { return budget("/d").at("stuck") == true; }));
+  EXPECT_EQ(deleted(), Strings{"/d/old"});
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"fresh", "keep", "open", "pinned"}));
+  // Nothing may be deleted, so nothing new gets in.
+  EXPECT_EQ(::open((*this / "d/new").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644), -1);
+  EXPECT_EQ(errno, ENOSPC);
+}
+
+TEST_F(BudgetTest, AnOpenFileGoesOnceItIsClosed) {
+  put_old("hdd", "d/f", 2 * kMiB, 9000);
+  start();
+  {
+    const UniqueFd open(::open((*this / "d/f").c_str(), O_RDONLY | O_CLOEXEC));
+    set("d", "1MiB");
+    EXPECT_TRUE(
+        eventually([&] { return budget("/d").is_object() && budget("/d").at("stuck") == true; }));
+    EXPECT_TRUE(exists(*this / "d/f"));
+  }
+  EXPECT_TRUE(is_within("/d"));
+  EXPECT_EQ(deleted(), Strings{"/d/f"});
+}
+
+TEST_F(BudgetTest, InnerAndOuterBudgetsAreObeyed) {
+  for (int i = 0; i < 4; ++i) put_old("hdd", "d/in/f" + std::to_string(i), kMiB, 400 - 10 * i);
+  for (int i = 0; i < 4; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 900 - 10 * i);
+  start();
+  set("d/in", "2MiB");
+  ASSERT_TRUE(is_within("/d/in"));
+  EXPECT_EQ(names_in(*this / "d/in"), (Strings{"f2", "f3"}));
+  set("d", "3MiB");
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"f3", "in"}));
+  EXPECT_EQ(names_in(*this / "d/in"), (Strings{"f2", "f3"}));
+}
+
+TEST_F(BudgetTest, HardLinksCountOnceAndALinkOutsideKeepsTheFile) {
+  put_old("hdd", "d/a", 2 * kMiB, 9000);
+  put_old("hdd", "d/b", 2 * kMiB, 8000);
+  put_old("hdd", "d/c", 2 * kMiB, 100);
+  start();
+  ASSERT_EQ(::link((*this / "d/a").c_str(), (*this / "d/a2").c_str()), 0);
+  ASSERT_EQ(::link((*this / "d/b").c_str(), (*this / "outside").c_str()), 0);
+  set("d", "6200KiB");
+  ASSERT_TRUE(is_counted("/d", 6 * kMiB));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"a", "a2", "b", "c"}));
+  set("d", "5MiB");
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"b", "c"}));
+  EXPECT_EQ(read_file(*this / "outside").size(), 2 * kMiB);
+}
+
+TEST_F(BudgetTest, GoesWithTheRenamedDirectoryAndWithWhatIsRenamedIntoIt) {
+  put_old("hdd", "d/a", kMiB, 900);
+  put_old("hdd", "other/b", 2 * kMiB, 9000);
+  start();
+  set("d", "2MiB");
+  ASSERT_TRUE(is_counted("/d", kMiB));
+  ASSERT_EQ(::rename((*this / "d").c_str(), (*this / "e").c_str()), 0);
+  EXPECT_EQ(xattr_of(*this / "e", kBudget), "2097152");
+  ASSERT_TRUE(is_counted("/e", kMiB));
+  ASSERT_EQ(::rename((*this / "other").c_str(), (*this / "e/other").c_str()), 0);
+  ASSERT_TRUE(eventually([&] { return !exists(*this / "e/other/b"); }));
+  EXPECT_TRUE(exists(*this / "e/a"));
+  EXPECT_TRUE(exists(*this / "e/other"));  // directories stay
+}
+
+TEST_F(BudgetTest, ExchangedDirectoriesAreCountedAnew) {
+  put_old("hdd", "d/sub/small", kMiB, 900);
+  put_old("hdd", "out/large", 8 * kMiB, 800);
+  start();
+  set("d", "4MiB");
+  ASSERT_TRUE(is_counted("/d", kMiB));
+  ASSERT_EQ(::renameat2(AT_FDCWD, (*this / "d/sub").c_str(), AT_FDCWD, (*this / "out").c_str(),
+                        RENAME_EXCHANGE),
+            0);
+  EXPECT_TRUE(eventually([&] { return !exists(*this / "d/sub/large"); }));
+  EXPECT_TRUE(exists(*this / "out/small"));
+}
+
+TEST_F(BudgetTest, SurvivesARemountTheLossOfTheDatabaseAndACrash) {
+  for (int i = 0; i < 4; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 400 - 10 * i);
+  start();
+  set("d", "4200KiB");
+  ASSERT_TRUE(is_counted("/d", 4 * kMiB));
+  mount().umount();
+  remove_tree(base_ / "state");
+  put_old("hdd", "d/more", kMiB, 1000);
+  mount().mount();
+  EXPECT_EQ(xattr_of(*this / "d", kBudget), std::to_string(4200 << 10));
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_FALSE(exists(*this / "d/more"));
+  mount().crash_daemon();
+  set("d", "2MiB");
+  EXPECT_TRUE(is_within("/d"));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"f2", "f3"}));
+}
+
+TEST_F(BudgetTest, MovesDoNotChangeWhatIsCounted) {
+  for (int i = 0; i < 4; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 400 - 10 * i);
+  start();
+  set("d", "5MiB");
+  ASSERT_TRUE(is_counted("/d", 4 * kMiB));
+  move("d/f0", "nvme");
+  EXPECT_EQ(xattr_of(*this / "d", kBudget), std::to_string(5 << 20));
+  set("d", "3MiB");
+  ASSERT_TRUE(is_within("/d"));
+  EXPECT_EQ(tiers_with("d/f0"), "");
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"f1", "f2", "f3"}));
+}
+
+TEST_F(BudgetTest, RuleGivesBudgetsToDirectories) {
+  for (int i = 0; i < 4; ++i)
+    put_old("hdd", "users/a/cache/f" + std::to_string(i), kMiB, 400 - 10 * i);
+  write_file(base_ / "c.toml", "[[rule]]\nmatch = \"/users/*/cache\"\nbudget = \"2MiB\"\n");
+  start({"--config", base_ / "c.toml"});
+  ASSERT_TRUE(is_within("/users/a/cache"));
+  EXPECT_EQ(names_in(*this / "users/a/cache"), (Strings{"f2", "f3"}));
+  ASSERT_EQ(::mkdir((*this / "users/b").c_str(), 0755), 0);
+  ASSERT_EQ(::mkdir((*this / "users/b/cache").c_str(), 0755), 0);
+  EXPECT_TRUE(is_counted("/users/b/cache", 0));
+}
+
+// A writer at full speed. What it holds is sampled from the tiers all the time.
+TEST_F(BudgetTest, WriterAtFullSpeedIsHeldAtTheBudget) {
+  constexpr std::uint64_t kFile = 256 << 10, kLimit = 16 * kMiB;
+  start({"--debug", "budget_rest=0s"});
+  ASSERT_EQ(::mkdir((*this / "d").c_str(), 0755), 0);
+  set("d", "16MiB");
+  ASSERT_TRUE(is_counted("/d", 0));
+  std::atomic<bool> is_done{false};
+  std::uint64_t most = 0;
+  std::jthread watcher([&] {
+    while (!is_done) {
+      std::uint64_t sum = 0;
+      std::error_code ignored;
+      for (const char* tier : {"nvme", "ssd", "hdd"}) {
+        for (const auto& each : std::filesystem::directory_iterator(on(tier, "d"), ignored)) {
+          struct stat st {};
+          if (::stat(each.path().c_str(), &st) == 0)
+            sum += static_cast<std::uint64_t>(st.st_blocks) * 512;
+        }
+      }
+      most = std::max(most, sum);
+    }
+  });
+  const std::string content = pattern(kFile, 7);
+  for (int i = 0; i < 400; ++i) write_file(*this / "d/f" + std::to_string(i), content);
+  is_done = true;
+  watcher.join();
+  EXPECT_GT(most, kLimit / 2);
+  EXPECT_LE(most, kLimit + kFile);
+  EXPECT_TRUE(exists(*this / "d/f399"));
+  EXPECT_GE(deleted().size(), 400u - kLimit / kFile);
+}
+
+// What a crash left half done, the successor continues.
+TEST_F(BudgetTest, SuccessorKeepsTheBudgetWhenTheDaemonIsKilledAgainAndAgain) {
+  start({"--debug", "budget_rest=0s,crash_limit=0"});
+  ASSERT_EQ(::mkdir((*this / "d").c_str(), 0755), 0);
+  set("d", "4MiB");
+  const std::string content = pattern(128 << 10, 3);
+  for (int round = 0; round < 5; ++round) {
+    std::jthread writer([&] {
+      for (int i = 0; i < 60; ++i)
+        write_file(*this / "d/r" + std::to_string(round) + "." + std::to_string(i), content);
+    });
+    mount().crash_daemon();
+    writer.join();
+  }
+  EXPECT_TRUE(is_within("/d"));
+  stop();
+  const CommandResult checked = fsck();
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+}
+
+TEST_F(BudgetTest, ExplainAndPlanShowWhatGoesNext) {
+  for (int i = 0; i < 4; ++i) put_old("hdd", "d/f" + std::to_string(i), kMiB, 4000 - 1000 * i);
+  start();
+  set("d", "5MiB");
+  ASSERT_TRUE(is_counted("/d", 4 * kMiB));
+  const Json standing = explain("d/f1").at("budgets").at(0);
+  EXPECT_EQ(standing.at("directory"), "/d");
+  EXPECT_EQ(standing.at("before"), kMiB);
+  const Json victims = ask({"plan"}).at("victims");
+  ASSERT_FALSE(victims.empty());
+  EXPECT_EQ(victims.at(0).at("path"), "/d/f0");
+}
+
+}  // namespace
+}  // namespace sluice::test

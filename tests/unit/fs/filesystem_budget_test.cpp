@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// Directories with a budget, without a mount: what is counted, what is deleted, who waits.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "tests/support/wait.hpp"
+#include "tests/unit/fs/test_filesystem.hpp"
+
+namespace sluice {
+namespace {
+
+using test::eventually;
+
+class FilesystemBudgetTest : public DirectFilesystem<FakeKernel> {
+ protected:
+  void prepare() override {}
+  void TearDown() override {
+    fs_.reset();
+    create_as(Caller{});
+  }
+  void mount(std::chrono::seconds rest = std::chrono::minutes(1),
+             std::vector<BudgetRule> rules = {}) {
+    fs_.reset();
+    pool_.reset();
+    pool_ = open(make_tiers("abc"));
+    Filesystem::Settings settings;
+    settings.budgets = std::move(rules);
+    settings.budget_rest = rest;
+    fs_ = std::make_unique<Filesystem>(*pool_, store_, kernel_, std::move(settings));
+    fs_->keep_budgets();
+  }
+  // A file on tier a that was written `age` seconds ago.
+  void put_old(const std::string& name, std::size_t bytes, int age) {
+    const std::string path = at("a", name);
+    for (std::size_t slash = path.find('/', 1); slash != path.npos;
+         slash = path.find('/', slash + 1))
+      ::mkdir(path.substr(0, slash).c_str(), 0755);
+    test::write_file(path, test::pattern(bytes, bytes));
+    const timespec times[2] = {{::time(nullptr) - age, 0}, {::time(nullptr) - age, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  }
+  int set(const std::string& path, const std::string& value, const Caller& who = kRoot) {
+    const auto done =
+        fs_->xattrs().set(id_of(path), "user.sluice.budget", value.data(), value.size(), 0, who);
+    return done ? 0 : done.error().code;
+  }
+  bool is_there(const std::string& name) { return test::exists(at("a", name)); }
+  Budgets::Report report(const std::string& path) {
+    for (const auto& each : fs_->budgets().reports()) {
+      if (each.path == path) return each;
+    }
+    return {};
+  }
+  bool is_known(const std::string& path) {
+    return eventually([&] { return report(path).is_known; });
+  }
+  // As a program does that writes a file. Returns the errno.
+  int make(const std::string& directory, const std::string& name, std::size_t bytes) {
+    const auto made =
+        fs_->files().create(id_of(directory), name.c_str(), 0644, O_WRONLY | O_CREAT, kRoot);
+    if (!made) return made.error().code;
+    const std::string content = test::pattern(bytes, 1);
+    const auto written =
+        fs_->files().write(made->first.id, content.data(), content.size(), 0, std::nullopt);
+    fs_->files().release(made->first.id, O_WRONLY);
+    return written ? 0 : written.error().code;
+  }
+};
+
+TEST_F(FilesystemBudgetTest, LeastValueIsDeletedWithAReceiptAndTheKernelIsTold) {
+  for (int i = 0; i < 6; ++i) put_old("d/f" + std::to_string(i), kMiB, 1000 - 100 * i);
+  mount();
+  ASSERT_EQ(set("d", "4MiB"), 0);
+  ASSERT_TRUE(eventually([&] { return report("/d").deleted == 2; }));
+  EXPECT_FALSE(is_there("d/f0"));
+  EXPECT_FALSE(is_there("d/f1"));
+  EXPECT_TRUE(is_there("d/f2"));
+  EXPECT_EQ(report("/d").used, 4 * kMiB);
+  const auto receipts = store_.receipts(10);
+  ASSERT_TRUE(receipts);
+  ASSERT_EQ(receipts->size(), 2u);
+  EXPECT_EQ((*receipts)[0].path, "/d/f1");
+  EXPECT_EQ((*receipts)[0].from, "a");
+  EXPECT_EQ((*receipts)[0].to, "");
+  EXPECT_EQ((*receipts)[0].code, 0);
+}
+
+TEST_F(FilesystemBudgetTest, OnlyOwnerAndRootSetItOnADirectoryBelowTheRoot) {
+  put_old("d/f", 1, 1000);
+  ASSERT_EQ(::chown(at("a", "d").c_str(), kUser.uid, kUser.gid), 0);
+  mount();
+  EXPECT_EQ(set("d", "1GiB", Caller{1001, 1001, 022}), EPERM);
+  EXPECT_EQ(set("d", "1GiB", kUser), 0);
+  EXPECT_EQ(xattr("d", "user.sluice.budget"), "1073741824");
+  EXPECT_EQ(set("", "1GiB"), EINVAL);
+  EXPECT_EQ(set("d/f", "1GiB"), ENOTDIR);
+  for (const char* wrong : {"", "0", "x"}) EXPECT_EQ(set("d", wrong), EINVAL) << wrong;
+  EXPECT_TRUE(
+      failed_with(fs_->xattrs().remove(id_of("d"), "user.sluice.budget", {1001, 1001, 0}), EPERM));
+  EXPECT_EQ(set("d", "none", kUser), 0);
+  EXPECT_EQ(xattr("d", "user.sluice.budget"), "error: ENODATA");
+}
+
+TEST_F(FilesystemBudgetTest, OpenPinnedAndFreshFilesStayAndNewOnesFindNoRoom) {
+  put_old("d/open", kMiB, 9000);
+  put_old("d/pinned", kMiB, 8000);
+  put_old("d/fresh", kMiB, 1);
+  put_old("d/old", kMiB, 500);
+  mount();
+  ASSERT_TRUE(fs_->xattrs().set(id_of("d/pinned"), "user.sluice.pin", "a", 1, 0, kRoot));
+  const InodeId open = id_of("d/open");
+  ASSERT_TRUE(fs_->files().open(open, O_RDONLY, kOpener, std::nullopt));
+  ASSERT_EQ(set("d", "1MiB"), 0);
+  ASSERT_TRUE(eventually([&] { return report("/d").is_stuck; }));
+  EXPECT_FALSE(is_there("d/old"));
+  EXPECT_EQ(report("/d").deleted, 1u);
+  EXPECT_EQ(make("d", "new", 1), ENOSPC);
+  fs_->files().release(open, O_RDONLY);
+  EXPECT_TRUE(eventually([&] { return !is_there("d/open"); }));
+  EXPECT_TRUE(is_there("d/pinned"));
+  EXPECT_TRUE(is_there("d/fresh"));
+}
+
+TEST_F(FilesystemBudgetTest, AWriterIsHeldAtTheBudget) {
+  put_old("d/first", 4096, 1000);
+  mount(std::chrono::seconds(0));
+  ASSERT_EQ(set("d", "4MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(make("d", "f" + std::to_string(i), 256 << 10), 0) << i;
+    ASSERT_LE(report("/d").used, 4 * kMiB + (256 << 10)) << i;
+  }
+  EXPECT_TRUE(is_there("d/f99"));
+  EXPECT_GE(report("/d").deleted, 84u);
+}
+
+TEST_F(FilesystemBudgetTest, InnerAndOuterBudgetsAreObeyed) {
+  for (int i = 0; i < 3; ++i) put_old("d/in/f" + std::to_string(i), kMiB, 300 - 10 * i);
+  for (int i = 0; i < 3; ++i) put_old("d/f" + std::to_string(i), kMiB, 900 - 10 * i);
+  mount();
+  ASSERT_EQ(set("d/in", "2MiB"), 0);
+  ASSERT_EQ(set("d", "3MiB"), 0);
+  EXPECT_TRUE(eventually([&] {
+    return report("/d").is_known && report("/d").used <= 3 * kMiB &&
+           report("/d/in").used <= 2 * kMiB;
+  }));
+  EXPECT_FALSE(is_there("d/f0"));
+  EXPECT_TRUE(is_there("d/in/f2"));
+}
+
+TEST_F(FilesystemBudgetTest, HardLinksCountOnceAndALinkOutsideKeepsTheFile) {
+  put_old("d/a", 2 * kMiB, 9000);
+  put_old("d/b", 2 * kMiB, 8000);
+  put_old("d/c", 2 * kMiB, 100);
+  ASSERT_EQ(::link(at("a", "d/a").c_str(), at("a", "d/a2").c_str()), 0);
+  ASSERT_EQ(::link(at("a", "d/b").c_str(), at("a", "outside").c_str()), 0);
+  mount();
+  ASSERT_EQ(set("d", "7MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  EXPECT_EQ(report("/d").used, 6 * kMiB);
+  EXPECT_EQ(report("/d").files, 3u);
+  ASSERT_EQ(set("d", "5MiB"), 0);
+  ASSERT_TRUE(eventually([&] { return report("/d").used <= 5 * kMiB; }));
+  EXPECT_FALSE(is_there("d/a"));
+  EXPECT_FALSE(is_there("d/a2"));
+  EXPECT_TRUE(is_there("d/b"));
+  EXPECT_TRUE(is_there("d/c"));
+}
+
+TEST_F(FilesystemBudgetTest, RenamesAndUnlinksAreCounted) {
+  put_old("d/a", kMiB, 900);
+  put_old("out/b", 2 * kMiB, 800);
+  mount();
+  ASSERT_EQ(set("d", "8MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  ASSERT_TRUE(rename(id_of("out"), "b", id_of("d"), "b", 0));
+  EXPECT_EQ(report("/d").used, 3 * kMiB);
+  ASSERT_TRUE(rename(id_of("d"), "b", id_of("d"), "c", 0));
+  EXPECT_EQ(report("/d").used, 3 * kMiB);
+  ASSERT_TRUE(rename(id_of("d"), "c", id_of("d"), "a", 0));  // replaces a
+  EXPECT_EQ(report("/d").used, 2 * kMiB);
+  ASSERT_TRUE(rename(kRootId, "out", id_of("d"), "in", 0));
+  ASSERT_TRUE(rename(kRootId, "d", kRootId, "e", 0));
+  EXPECT_TRUE(eventually([&] { return report("/e").used == 2 * kMiB; }));
+  ASSERT_TRUE(unlink(id_of("e"), "a"));
+  EXPECT_EQ(report("/e").used, 0u);
+}
+
+TEST_F(FilesystemBudgetTest, IsFoundAgainAfterAMountAndByARule) {
+  for (int i = 0; i < 3; ++i) put_old("d/f" + std::to_string(i), kMiB, 900 - 10 * i);
+  for (int i = 0; i < 3; ++i) put_old("u/x/cache/f" + std::to_string(i), kMiB, 900 - 10 * i);
+  mount();
+  ASSERT_EQ(set("d", "4MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  put_old("d/past", 2 * kMiB, 5000);
+  mount(std::chrono::minutes(1), {{"/u/*/cache", 2 * kMiB}});
+  EXPECT_TRUE(eventually([&] { return !is_there("d/past"); }));
+  EXPECT_TRUE(eventually([&] { return !is_there("u/x/cache/f0"); }));
+  EXPECT_TRUE(is_there("d/f0"));
+  EXPECT_TRUE(is_there("u/x/cache/f1"));
+}
+
+TEST_F(FilesystemBudgetTest, OthersFilesInTheirOwnDirectoriesStay) {
+  put_old("d/mine", kMiB, 900);
+  put_old("d/theirs/f", 4 * kMiB, 9000);
+  for (const char* name : {"d", "d/mine"})
+    ASSERT_EQ(::chown(at("a", name).c_str(), kUser.uid, kUser.gid), 0);
+  mount();
+  ASSERT_EQ(set("d", "4MiB", kUser), 0);
+  EXPECT_TRUE(eventually([&] { return !is_there("d/mine"); }));
+  EXPECT_TRUE(eventually([&] { return report("/d").used == 4 * kMiB; }));
+  EXPECT_TRUE(is_there("d/theirs/f"));
+}
+
+}  // namespace
+}  // namespace sluice

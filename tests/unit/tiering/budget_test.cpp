@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tiering/budget.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/support/seed.hpp"
+
+namespace sluice {
+namespace {
+
+using Victims = std::vector<std::uint32_t>;
+
+constexpr double kNow = 1'800'000'000;
+
+TEST(BudgetTest, IsStoredWithTheUserWhoSetIt) {
+  const Budget budget{200ULL << 30, 1000};
+  EXPECT_EQ(encode_budget(budget), "214748364800 1000");
+  EXPECT_EQ(decode_budget(encode_budget(budget)), budget);
+}
+
+TEST(BudgetTest, RefusesWhatItDidNotWrite) {
+  for (const char* text :
+       {"", " ", "5", "5 ", " 5", "5 x", "x 5", "5 5 ", "5  5", "-1 0", "99999999999999999999 0"}) {
+    EXPECT_FALSE(decode_budget(text)) << text;
+  }
+}
+
+TEST(ChooseVictimsTest, LongestUnusedGoesFirst) {
+  const std::vector<Expendable> files{
+      {10, 1, kNow - 100, 0}, {10, 1, kNow - 300, 0}, {10, 1, kNow - 200, 0}};
+  EXPECT_EQ(choose_victims(files, 11, kNow), (Victims{1, 2}));
+}
+
+TEST(ChooseVictimsTest, OftenUsedStaysLonger) {
+  const std::vector<Expendable> files{{10, 8, kNow - 110, 0}, {10, 1, kNow - 100, 0}};
+  EXPECT_EQ(choose_victims(files, 1, kNow), (Victims{1}));
+}
+
+TEST(ChooseVictimsTest, LargeGoesBeforeSmallOfEqualUse) {
+  const std::vector<Expendable> files{{10, 1, kNow - 100, 0}, {1000, 1, kNow - 100, 0}};
+  EXPECT_EQ(choose_victims(files, 1, kNow), (Victims{1}));
+}
+
+TEST(ChooseVictimsTest, AmongEqualsTheOldestGenerationGoesFirst) {
+  const std::vector<Expendable> files{
+      {10, 1, kNow - 50, kNow - 70}, {10, 1, kNow - 50, kNow - 90}, {10, 1, kNow - 50, kNow - 80}};
+  EXPECT_EQ(choose_victims(files, 30, kNow), (Victims{1, 2, 0}));
+}
+
+TEST(ChooseVictimsTest, NothingGoesWithoutNeed) {
+  const std::vector<Expendable> files{{10, 1, 0, 0}};
+  EXPECT_TRUE(choose_victims(files, 0, kNow).empty());
+  EXPECT_TRUE(choose_victims({}, 10, kNow).empty());
+}
+
+TEST(ChooseVictimsTest, FilesThatFreeNothingStay) {
+  const std::vector<Expendable> files{{0, 1, 0, 0}, {5, 1, kNow, kNow}};
+  EXPECT_EQ(choose_victims(files, 100, kNow), (Victims{1}));
+}
+
+// Compared with a model that sorts: random trees with ties, times in the future and huge counts.
+TEST(ChooseVictimsTest, IsTheShortestBeginningOfTheOrderThatFreesEnough) {
+  std::mt19937_64 random(test::test_seed());
+  const auto whole = [&](std::uint64_t most) { return random() % (most + 1); };
+  for (int round = 0; round < test::samples(300, 5000); ++round) {
+    std::vector<Expendable> files(whole(60));
+    for (Expendable& file : files) {
+      file.bytes = whole(3) * (1ULL << whole(40));
+      file.uses = static_cast<double>(whole(5));
+      file.last_use = kNow + 10 - static_cast<double>(whole(4) * whole(100));
+      file.written = kNow - static_cast<double>(whole(5));
+    }
+    const std::uint64_t all =
+        std::accumulate(files.begin(), files.end(), std::uint64_t{0},
+                        [](std::uint64_t sum, const Expendable& file) { return sum + file.bytes; });
+    const std::uint64_t wanted = whole(all + all / 4);
+    std::vector<std::uint32_t> order;
+    for (std::uint32_t i = 0; i < files.size(); ++i) {
+      if (files[i].bytes > 0) order.push_back(i);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      const double x = value_of(files[a], kNow), y = value_of(files[b], kNow);
+      return x != y ? x < y : files[a].written < files[b].written;
+    });
+    std::uint64_t freed = 0;
+    std::size_t count = 0;
+    while (count < order.size() && freed < wanted) freed += files[order[count++]].bytes;
+    order.resize(count);
+    ASSERT_EQ(choose_victims(files, wanted, kNow), order) << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

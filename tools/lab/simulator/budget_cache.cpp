@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/lab/simulator/budget_cache.hpp"
+
+#include <algorithm>
+
+#include "tiering/budget.hpp"
+
+namespace sluice {
+
+bool BudgetCache::access(std::uint32_t record, Access kind) {
+  const auto object = object_of(record);
+  const double now = static_cast<double>(trace_.times[record]) / 1e6;
+  Use& use = uses_[object];
+  if (contains(object)) {
+    ++use.count;
+    use.last = now;
+    return true;
+  }
+  if (!fits(object)) return false;
+  if (!has_room_for(object)) {
+    const std::uint64_t needed = used() + size_of(object) - capacity_;
+    make_room(std::max(needed, budget_step(capacity_)), now);
+  }
+  use = {1, now, now};
+  places_[object] = static_cast<std::uint32_t>(cached_.size());
+  cached_.push_back(object);
+  take_in(object, kind);
+  return false;
+}
+
+void BudgetCache::make_room(std::uint64_t bytes, double now) {
+  std::vector<Expendable> files;
+  files.reserve(cached_.size());
+  for (const auto object : cached_) {
+    const Use& use = uses_[object];
+    files.push_back({size_of(object), use.count, use.last, use.written});
+  }
+  std::vector<std::uint32_t> victims;
+  for (const auto index : choose_victims(files, bytes, now)) victims.push_back(cached_[index]);
+  for (const auto object : victims) {
+    const auto place = places_[object];
+    cached_[place] = cached_.back();
+    places_[cached_[place]] = place;
+    cached_.pop_back();
+    put_out(object);
+  }
+}
+
+}  // namespace sluice
