@@ -13,8 +13,8 @@ namespace sluice {
 
 class BudgetCache final : public Cache {
  public:
-  BudgetCache(const Trace& trace, std::uint64_t capacity)
-      : Cache(trace, capacity), uses_(trace.sizes.size()), places_(trace.sizes.size()) {}
+  BudgetCache(const Trace& trace, const SimulationOptions& options)
+      : Cache(trace, options), uses_(trace.sizes.size()), places_(trace.sizes.size()) {}
   bool access(std::uint32_t record, Access kind) override;
 
  private:
