@@ -70,6 +70,7 @@ void BudgetKeeper::start() {
 
 void BudgetKeeper::stop() {
   for (std::jthread* thread : {&keeper_, &lister_, &teller_}) thread->request_stop();
+  parts_.budgets.wake();
   for (std::jthread* thread : {&keeper_, &lister_, &teller_}) {
     if (thread->joinable()) thread->join();
   }

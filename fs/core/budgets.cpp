@@ -632,6 +632,12 @@ void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::millisecon
   has_work_ = false;
 }
 
+void Budgets::wake() {
+  const MutexLock lock(mutex_);
+  has_work_ = true;
+  work_.notify_all();
+}
+
 std::vector<Budgets::Report> Budgets::reports() {
   std::vector<Report> out;
   for (const TreePtr& tree : trees()) {

@@ -137,6 +137,7 @@ class Budgets {
   void spare(Tree& tree, InodeId file, Spare how_long);
   // Blocks until something happened that may need the keeper, or for this time.
   void wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time);
+  void wake();  // ends wait_for_work()
 
  private:
   struct File;
