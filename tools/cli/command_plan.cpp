@@ -155,7 +155,7 @@ std::string move_table(const Style& style, const ShownPlan& plan, bool exact) {
   return table.text(style);
 }
 
-std::string victim_table(const Style& style, const Plan& plan, bool exact) {
+std::string victim_table(const Style& style, const ShownPlan& plan, bool exact) {
   using Align = Table::Align;
   Table table({{"DELETED NEXT FROM"}, {"SIZE", Align::Right}, {"LAST USED"}, {"PATH"}});
   for (const auto& victim : plan.victims) {
