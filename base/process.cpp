@@ -2,6 +2,7 @@
 #include "base/process.hpp"
 
 #include <dirent.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -18,10 +19,18 @@ bool has_only_blocked_threads(pid_t pid) {
     std::string stat;
     if (task->d_name[0] == '.' || !std::getline(file, stat)) continue;
     const bool has_ended = stat.find(") Z ") != std::string::npos;
-    result = result && (has_ended || stat.find("(sluice-take)") != std::string::npos);
+    const auto is = [&](const char* name) {
+      return stat.find("(" + std::string(name) + ")") != std::string::npos;
+    };
+    result = result && (has_ended || is(kTakeThread) || is(kNoticeThread));
   }
   ::closedir(directory);
   return result;
+}
+
+void close_all_but(int one) {
+  if (one > 0) ::close_range(0, static_cast<unsigned>(one) - 1, 0);
+  ::close_range(static_cast<unsigned>(one) + 1, ~0u, 0);
 }
 
 }  // namespace sluice

@@ -5,9 +5,15 @@
 
 namespace sluice {
 
-// Whether a daemon that ends has ended except for threads that are blocked in a filesystem that
-// does not answer (DescriptorTaker). They have no files of the pool open and cannot be killed, but
-// as long as they exist, the process does.
+// The names of threads that share no descriptors with the others, because they may be blocked.
+inline constexpr const char* kTakeThread = "sluice-take";      // by a filesystem: DescriptorTaker
+inline constexpr const char* kNoticeThread = "sluice-notice";  // by the mount: KernelNotices
+
+// Whether a daemon that ends has ended except for such threads. They cannot be killed while they
+// are blocked, and as long as they exist, the process does.
 bool has_only_blocked_threads(pid_t pid);
+
+// Closes the descriptors of this thread but `one`. REQUIRES: it shares them with no other thread.
+void close_all_but(int one);
 
 }  // namespace sluice

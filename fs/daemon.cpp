@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -84,6 +85,7 @@ class Daemon {
       gpu_->end_rings(ESTALE);
       leave("handed over to a new daemon");
     }
+    is_unmounting_ = true;
     if (keeper_ != nullptr) keeper_->stop_listening();
     tell_manager("STOPPING=1\nSTATUS=unmounted, writing what is left");
     gpu_->end_rings();
@@ -113,7 +115,7 @@ class Daemon {
     filesystem_->migration()->mover().stop(seconds(2));
     session_->hand_over();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    leave("leaves running requests to a new daemon");
+    if (!is_unmounting_) leave("leaves running requests to a new daemon");
   }
 
   // Without closing the database and the tiers: a new daemon is waiting, and a crash is no
@@ -362,6 +364,7 @@ class Daemon {
   }
 
   Mutex leaving_;
+  std::atomic<bool> is_unmounting_{false};  // an unmount came before the handover
   MountOptions options_;
   KeeperLink* const keeper_;  // may be null
   KeeperLink::Start start_;

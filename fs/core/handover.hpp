@@ -72,6 +72,8 @@ struct OpenRecord {
 
   static constexpr std::uint32_t kDirectIo = 1U << 31;  // it bypasses the kernel's page cache
   static constexpr std::uint32_t kDirectory = 1U << 30;
+  static constexpr std::uint32_t kCachesListing = 1U << 29;
+  static constexpr std::uint32_t kOwnFlags = kDirectIo | kDirectory | kCachesListing;
 };
 static_assert(sizeof(OpenRecord) == 32);
 

@@ -32,7 +32,7 @@ void ll_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
         info->fh = open->to_wire();
         session(request).directories().add(info->fh, *std::move(stream));
         // The kernel caches the listing and drops it when a name in the directory changes.
-        info->cache_readdir = 1;
+        info->cache_readdir = session(request).open_handles().find(*open)->caches_listing;
         info->keep_cache = 1;
         if (fuse_reply_open(request, info) == -ENOENT) close_directory(request, info->fh);
       });

@@ -16,9 +16,9 @@ OpenHandles::Open to_open(const OpenRecord& record) {
   out.inode = InodeId{record.inode};
   out.is_directory = (record.flags & OpenRecord::kDirectory) != 0;
   out.direct = (record.flags & OpenRecord::kDirectIo) != 0;
+  out.caches_listing = (record.flags & OpenRecord::kCachesListing) != 0;
   out.backing_id = record.backing_id;
-  const std::uint32_t own = OpenRecord::kDirectory | OpenRecord::kDirectIo;
-  out.flags = static_cast<int>(record.flags & ~own);
+  out.flags = static_cast<int>(record.flags & ~OpenRecord::kOwnFlags);
   return out;
 }
 
@@ -40,9 +40,12 @@ Result<OpenId> OpenHandles::add(const Open& open) {
   record->inode = to_number(open.inode);
   record->request = current_request();
   record->backing_id = open.backing_id;
-  record->flags =
-      static_cast<std::uint32_t>(open.flags) & ~OpenRecord::kDirectory & ~OpenRecord::kDirectIo;
-  if (open.is_directory) record->flags |= OpenRecord::kDirectory;
+  record->flags = static_cast<std::uint32_t>(open.flags) & ~OpenRecord::kOwnFlags;
+  if (open.is_directory) {
+    MutexLock lock(mutex_);
+    const bool is_only_one = cached_directories_.insert(open.inode).second;
+    record->flags |= OpenRecord::kDirectory | (is_only_one ? OpenRecord::kCachesListing : 0);
+  }
   if (open.direct) record->flags |= OpenRecord::kDirectIo;
   publish(record->handle, id.to_wire());
   return id;
@@ -55,6 +58,8 @@ void OpenHandles::remove(OpenId id) {
     MutexLock lock(mutex_);
     const auto found = inherited_.find(record->request);
     if (found != inherited_.end() && found->second == record) inherited_.erase(found);
+    if ((record->flags & OpenRecord::kCachesListing) != 0)
+      cached_directories_.erase(InodeId{record->inode});
   }
   handover_.opens().release(record);
 }
@@ -77,6 +82,8 @@ void OpenHandles::inherit(const std::function<void(const Open&)>& visit) {
     {
       MutexLock lock(mutex_);
       inherited_[record.request] = &record;
+      if ((record.flags & OpenRecord::kCachesListing) != 0)
+        cached_directories_.insert(InodeId{record.inode});
     }
     visit(to_open(record));
   });

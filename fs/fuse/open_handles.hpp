@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
@@ -29,6 +30,11 @@ class OpenHandles {
     std::int32_t backing_id = 0;  // see Opened
     bool direct = false;          // see Opened
     bool is_directory = false;
+    // Whether the kernel may list the directory from its cache and put what is listed there.
+    // Determined by add(): only one open of a directory may. With two, the kernel would go on from
+    // the names that the other one has put there, also if they are older: it compares the cache
+    // with the directory only at the beginning of a listing.
+    bool caches_listing = false;
   };
   // Records that the current request opens `open`. ENFILE if there are too many.
   Result<OpenId> add(const Open& open);
@@ -48,6 +54,7 @@ class OpenHandles {
   std::atomic<std::uint64_t> last_;
   mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, OpenRecord*> inherited_ GUARDED_BY(mutex_);  // by request
+  std::unordered_set<InodeId> cached_directories_ GUARDED_BY(mutex_);  // see caches_listing
 };
 
 }  // namespace sluice

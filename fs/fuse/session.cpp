@@ -229,6 +229,7 @@ unsigned Session::waiting() const {
 
 Session::~Session() {
   if (session_ == nullptr) return;
+  notices_.reset();
   if (unmounts_) ::umount2(settings_.mountpoint.c_str(), MNT_DETACH);
   fuse_session_destroy(session_);
 }
@@ -270,6 +271,7 @@ void Session::serve(Filesystem& filesystem, GpuService& gpu) {
   filesystem_ = &filesystem;
   gpu_ = &gpu;
   slow_requests_ = std::make_unique<SlowRequests>();
+  notices_ = std::make_unique<KernelNotices>(device());
   if (!handover_.is_inherited()) return;
   inherit();
   if (const std::int64_t stopped = handover_.predecessor_stopped(); stopped != 0) {
@@ -376,12 +378,14 @@ bool Session::drop_all_names() {
 }
 
 void Session::drop_name(InodeId parent, const std::string& name) {
-  fuse_lowlevel_notify_inval_entry(session_, to_number(parent), name.data(), name.size());
+  notices_->send([&] {
+    fuse_lowlevel_notify_inval_entry(session_, to_number(parent), name.data(), name.size());
+  });
 }
 
 void Session::drop_pages(InodeId id) {
   // The kernel caches a directory's listing in its pages.
-  fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0);
+  notices_->send([&] { fuse_lowlevel_notify_inval_inode(session_, to_number(id), 0, 0); });
 }
 
 }  // namespace sluice

@@ -24,6 +24,7 @@
 #include "fs/core/filesystem.hpp"
 #include "fs/core/handover.hpp"
 #include "fs/fuse/device_loop.hpp"
+#include "fs/fuse/kernel_notices.hpp"
 #include "fs/fuse/open_handles.hpp"
 #include "fs/fuse/slow_requests.hpp"
 #include "fs/gpu/gpu_service.hpp"
@@ -117,8 +118,9 @@ class Session final : public KernelSide {
   bool unmounts_ = false;  // when it is destroyed
   std::atomic<bool> hands_over_{false};
   std::optional<std::chrono::milliseconds> handover_pause_;
-  std::unique_ptr<DeviceLoop> loop_;  // from construction to destruction
-  UniqueFd connection_;               // a directory of the kernel's
+  std::unique_ptr<DeviceLoop> loop_;        // from construction to destruction
+  std::unique_ptr<KernelNotices> notices_;  // from serve() to the end of the mount
+  UniqueFd connection_;                     // a directory of the kernel's
   Filesystem* filesystem_ = nullptr;
   GpuService* gpu_ = nullptr;
   DirectoryStreams directories_;

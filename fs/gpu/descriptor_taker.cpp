@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/thread.hpp"
 
 namespace sluice {
@@ -85,11 +86,6 @@ std::optional<Body> receive_message(int socket, std::array<UniqueFd, N>& fds) {
   return body;
 }
 
-void close_all_but(int one) {
-  if (one > 0) ::close_range(0, static_cast<unsigned>(one) - 1, 0);
-  ::close_range(static_cast<unsigned>(one) + 1, ~0u, 0);
-}
-
 // This asks no filesystem except the kernel's own: F_GET_SEALS works only for shared memory, and
 // statx() returns the cached type. Drivers export device files or, as for DMA buffers, files
 // without a type.
@@ -105,8 +101,8 @@ bool can_not_block(int fd) {
 // The new thread shares the caller's table, so nothing is copied for it.
 void DescriptorTaker::close_elsewhere(UniqueFd taken, uid_t user, const HangingPtr& hanging) {
   const auto close_it = [user, hanging](UniqueFd fd) {
-    begin_thread("sluice-take");  // `sluice umount` knows this name
-    fd.reset();                   // may block forever
+    begin_thread(kTakeThread);
+    fd.reset();  // may block forever
     MutexLock lock(hanging->mutex);
     --hanging->of_all;
     if (--hanging->of_user[user] == 0) hanging->of_user.erase(user);

@@ -294,12 +294,14 @@ void move_files(Load& load, const std::string& root, const std::vector<std::stri
       if (::lstat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
       const std::string& tier = tiers[load.below(tiers.size())];
       int code = send_to(path, tier);
-      bool may_be_gone = code == ENOENT && !exists(path);
+      // Also if the name has become a symlink to nothing.
+      const auto is_gone = [&] { return ::access(path.c_str(), F_OK) != 0; };
+      bool may_be_gone = code == ENOENT && is_gone();
       // The name may be removed and made again meanwhile, but not each time.
       for (int tries = 0; code == ENOENT && !may_be_gone && tries < 20; ++tries) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         code = send_to(path, tier);
-        may_be_gone = code == ENOENT && !exists(path);
+        may_be_gone = code == ENOENT && is_gone();
       }
       constexpr std::array kFine{0, ENOTDIR, EISDIR, EBUSY, ELOOP};
       Load::expect(may_be_gone || std::ranges::find(kFine, code) != kFine.end(),

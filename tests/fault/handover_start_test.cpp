@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstdio>
 #include <set>
+#include <thread>
 
 #include "base/unique_fd.hpp"
 #include "tests/fault/daemon_killer.hpp"
@@ -195,6 +196,50 @@ TEST_F(HandoverStartTest, AListingThatHasBegunMissesNoFileThatMoves) {
   }
 
   for (const std::string& name : names) EXPECT_EQ(listed.count(name), 1u) << name;
+}
+
+// The states of the threads of a process with that name, as in ps(1): "D" is blocked.
+std::string states_of(pid_t pid, const std::string& thread) {
+  std::string states;
+  for (const std::string& task : names_in("/proc/" + std::to_string(pid) + "/task")) {
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/task/" + task + "/stat");
+    const auto name = stat.find("(" + thread + ") ");
+    if (name != std::string::npos) states += stat[name + thread.size() + 3];
+  }
+  return states;
+}
+
+// A reader has a page locked and waits for the daemon, and the daemon waits for the page. If the
+// daemon is killed now, that thread of it cannot end before a successor has answered the reader.
+TEST_F(HandoverStartTest, ADaemonThatWaitsForAPageCanBeReplaced) {
+  Mount mount(pool({"--debug=crash_limit=0", "--debug=passthrough=off"}));
+  const std::string content(1 << 20, 'c');
+  write_file(mount / "file", content);
+  const UniqueFd direct(::open((mount / "file").c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
+  const UniqueFd file(::open((mount / "file").c_str(), O_RDONLY | O_CLOEXEC));
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);  // it locks no other page
+  shim_.arm({.action = FaultAction::Block,
+             .for_good = true,
+             .kinds = static_cast<std::uint32_t>(CallKind::Read),
+             .path = stage_.on("nvme")});
+  std::string got(4096, '\0');
+  std::thread reader([&] { ::pread(file.get(), got.data(), got.size(), 0); });
+  ASSERT_TRUE(eventually([&] { return shim_.blocks(); }));
+  alignas(4096) static std::array<char, 4096> bytes;
+  bytes.fill('d');
+  constexpr off_t kAt = 512 << 10;
+  std::thread writer([&] { ::pwrite(direct.get(), bytes.data(), bytes.size(), kAt); });
+
+  EXPECT_TRUE(eventually([&] { return states_of(mount.pid(), "sluice-notice") == "D"; }));
+  ::kill(mount.pid(), SIGKILL);
+  shim_.disarm();
+
+  reader.join();
+  writer.join();
+  EXPECT_EQ(got, content.substr(0, got.size()));
+  EXPECT_EQ(read_file(mount / "file").substr(kAt, bytes.size()),
+            std::string(bytes.data(), bytes.size()));
 }
 
 TEST_F(HandoverStartTest, MountFailsIfEachSuccessorDies) {

@@ -436,6 +436,21 @@ TEST_F(CachedListingTest, GoesOnAfterANameThatIsNoLongerInTheCache) {
   expect_all(listing);
 }
 
+// The kernel would go on from the names of the listing that was started first.
+TEST_F(CachedListingTest, IsNotMixedWithOneThatWasStartedBeforeAName) {
+  prepare();
+  write_file(*this / "d/new", "");  // the kernel reads the names anew
+  SlowListing before(*this / "d");
+  ASSERT_TRUE(before.go_on(2048));
+  for (int i = 0; i < kFiles; ++i) write_file(*this / ("d/later" + std::to_string(i)), "");
+  SlowListing after(*this / "d");
+  ASSERT_TRUE(after.go_on(2048));
+  expect_all(before);
+  expect_all(after);
+  for (int i = 0; i < kFiles; ++i)
+    EXPECT_EQ(std::ranges::count(after.names, "later" + std::to_string(i)), 1) << i;
+}
+
 class PaceTest : public TieringTest {
  protected:
   std::uint64_t bytes_read_by_daemon() {
