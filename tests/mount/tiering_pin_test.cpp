@@ -191,7 +191,9 @@ TEST_F(MoveTest, AllFilesOfADirectoryMove) {
   put("hdd", "beside", "x");
   start();
   ASSERT_EQ(::symlink("../beside", (*this / "d/link").c_str()), 0);
-  const auto before = digest(root());
+  // The links of a directory that has two copies are not counted.
+  constexpr DigestOptions kCompared{.directory_links = false};
+  const auto before = digest(root(), kCompared);
   const CommandResult result = sluice({"move", "--to", "ssd", "--wait", *this / "d"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("moved 30 files"), std::string::npos) << result.out;
@@ -200,7 +202,7 @@ TEST_F(MoveTest, AllFilesOfADirectoryMove) {
     EXPECT_EQ(tiers_with(name), "ssd") << name;
   }
   EXPECT_EQ(tiers_with("beside"), "hdd") << "a link that is met is not followed";
-  EXPECT_EQ(difference(before, digest(root())), "");
+  EXPECT_EQ(difference(before, digest(root(), kCompared)), "");
 }
 
 TEST_F(MoveTest, SeveralPathsMoveAndFailuresAreReported) {
