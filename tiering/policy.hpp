@@ -40,7 +40,7 @@ struct Policy {
   std::chrono::seconds half_life = std::chrono::hours(7 * 24);  // of the score; 0: never
   // Minimum time on a tier before automatic migration.
   std::chrono::seconds min_stay = std::chrono::hours(1);
-  std::vector<Rule> rules;  // the first rule that matches applies
+  std::vector<Rule> rules = {};  // the first rule that matches applies
 };
 
 // Whether `path` ("/a/b.bin", below the mount) matches `glob`. `*` and `?` do not match a slash,

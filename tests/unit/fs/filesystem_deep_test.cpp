@@ -89,7 +89,7 @@ TEST_F(InheritedPinTest, FollowsThePinOfTheParent) {
   EXPECT_EQ(place_of_new("p/d/e"), "b");
   ASSERT_EQ(set_xattr("p/d", "user.sluice.pin", "c"), 0);
   EXPECT_EQ(place_of_new("p/d/e"), "c");
-  ASSERT_TRUE(fs_->xattrs().remove(id_of("p/d"), "user.sluice.pin"));
+  ASSERT_TRUE(fs_->xattrs().remove(id_of("p/d"), "user.sluice.pin", kRoot));
   EXPECT_EQ(place_of_new("p/d/e"), "b");
   EXPECT_EQ(xattr("p/d/e", "user.sluice.pin"), "b");
 }

@@ -61,7 +61,7 @@ class ChangeDuringMoveTest : public FileMoveTest, public testing::WithParamInter
          },
          "a"},
         {"RemoveXattr",
-         [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.xattrs().remove(f, "user.old")); }, "a"},
+         [](Filesystem& fs, InodeId f) { ASSERT_TRUE(fs.xattrs().remove(f, "user.old", kRoot)); }, "a"},
         {"Unlink", [](Filesystem& fs, InodeId) { ASSERT_TRUE(fs.names().unlink(kRootId, "f")); },
          ""},
         {"Rename",

@@ -414,7 +414,7 @@ TEST_F(RepeatedRequestTest, AnXattrIsCreatedAndRemovedOnce) {
     const auto set = [&](const char* value) {
       return fs_->xattrs().set(id_of(path), "user.k", value, 1, XATTR_CREATE, kRoot);
     };
-    const auto remove = [&] { return fs_->xattrs().remove(id_of(path), "user.k"); };
+    const auto remove = [&] { return fs_->xattrs().remove(id_of(path), "user.k", kRoot); };
     forget_note();
     ASSERT_TRUE(try_first([&] { return set("v"); }));
     succeed();
@@ -440,7 +440,7 @@ TEST_F(RepeatedRequestTest, APinIsSetAndRemovedOnce) {
   const auto set = [&] {
     return fs_->xattrs().set(id_of("f"), "user.sluice.pin", "b", 1, 0, kRoot);
   };
-  const auto remove = [&] { return fs_->xattrs().remove(id_of("f"), "user.sluice.pin"); };
+  const auto remove = [&] { return fs_->xattrs().remove(id_of("f"), "user.sluice.pin", kRoot); };
   ASSERT_TRUE(try_first(set));
   succeed();
   EXPECT_TRUE(repeat(set));

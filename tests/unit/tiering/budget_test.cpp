@@ -14,7 +14,7 @@ namespace {
 
 using Victims = std::vector<std::uint32_t>;
 
-constexpr double kNow = 1'800'000'000;
+constexpr double kToday = 1'800'000'000;
 
 TEST(BudgetTest, IsStoredWithTheUserWhoSetIt) {
   const Budget budget{200ULL << 30, 1000};
@@ -31,35 +31,35 @@ TEST(BudgetTest, RefusesWhatItDidNotWrite) {
 
 TEST(ChooseVictimsTest, LongestUnusedGoesFirst) {
   const std::vector<Expendable> files{
-      {10, 1, kNow - 100, 0}, {10, 1, kNow - 300, 0}, {10, 1, kNow - 200, 0}};
-  EXPECT_EQ(choose_victims(files, 11, kNow), (Victims{1, 2}));
+      {10, 1, kToday - 100, 0}, {10, 1, kToday - 300, 0}, {10, 1, kToday - 200, 0}};
+  EXPECT_EQ(choose_victims(files, 11, kToday), (Victims{1, 2}));
 }
 
 TEST(ChooseVictimsTest, OftenUsedStaysLonger) {
-  const std::vector<Expendable> files{{10, 8, kNow - 110, 0}, {10, 1, kNow - 100, 0}};
-  EXPECT_EQ(choose_victims(files, 1, kNow), (Victims{1}));
+  const std::vector<Expendable> files{{10, 8, kToday - 110, 0}, {10, 1, kToday - 100, 0}};
+  EXPECT_EQ(choose_victims(files, 1, kToday), (Victims{1}));
 }
 
 TEST(ChooseVictimsTest, LargeGoesBeforeSmallOfEqualUse) {
-  const std::vector<Expendable> files{{10, 1, kNow - 100, 0}, {1000, 1, kNow - 100, 0}};
-  EXPECT_EQ(choose_victims(files, 1, kNow), (Victims{1}));
+  const std::vector<Expendable> files{{10, 1, kToday - 100, 0}, {1000, 1, kToday - 100, 0}};
+  EXPECT_EQ(choose_victims(files, 1, kToday), (Victims{1}));
 }
 
 TEST(ChooseVictimsTest, AmongEqualsTheOldestGenerationGoesFirst) {
   const std::vector<Expendable> files{
-      {10, 1, kNow - 50, kNow - 70}, {10, 1, kNow - 50, kNow - 90}, {10, 1, kNow - 50, kNow - 80}};
-  EXPECT_EQ(choose_victims(files, 30, kNow), (Victims{1, 2, 0}));
+      {10, 1, kToday - 50, kToday - 70}, {10, 1, kToday - 50, kToday - 90}, {10, 1, kToday - 50, kToday - 80}};
+  EXPECT_EQ(choose_victims(files, 30, kToday), (Victims{1, 2, 0}));
 }
 
 TEST(ChooseVictimsTest, NothingGoesWithoutNeed) {
   const std::vector<Expendable> files{{10, 1, 0, 0}};
-  EXPECT_TRUE(choose_victims(files, 0, kNow).empty());
-  EXPECT_TRUE(choose_victims({}, 10, kNow).empty());
+  EXPECT_TRUE(choose_victims(files, 0, kToday).empty());
+  EXPECT_TRUE(choose_victims({}, 10, kToday).empty());
 }
 
 TEST(ChooseVictimsTest, FilesThatFreeNothingStay) {
-  const std::vector<Expendable> files{{0, 1, 0, 0}, {5, 1, kNow, kNow}};
-  EXPECT_EQ(choose_victims(files, 100, kNow), (Victims{1}));
+  const std::vector<Expendable> files{{0, 1, 0, 0}, {5, 1, kToday, kToday}};
+  EXPECT_EQ(choose_victims(files, 100, kToday), (Victims{1}));
 }
 
 // Compared with a model that sorts: random trees with ties, times in the future and huge counts.
@@ -71,8 +71,8 @@ TEST(ChooseVictimsTest, IsTheShortestBeginningOfTheOrderThatFreesEnough) {
     for (Expendable& file : files) {
       file.bytes = whole(3) * (1ULL << whole(40));
       file.uses = static_cast<double>(whole(5));
-      file.last_use = kNow + 10 - static_cast<double>(whole(4) * whole(100));
-      file.written = kNow - static_cast<double>(whole(5));
+      file.last_use = kToday + 10 - static_cast<double>(whole(4) * whole(100));
+      file.written = kToday - static_cast<double>(whole(5));
     }
     const std::uint64_t all =
         std::accumulate(files.begin(), files.end(), std::uint64_t{0},
@@ -83,14 +83,14 @@ TEST(ChooseVictimsTest, IsTheShortestBeginningOfTheOrderThatFreesEnough) {
       if (files[i].bytes > 0) order.push_back(i);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-      const double x = value_of(files[a], kNow), y = value_of(files[b], kNow);
+      const double x = value_of(files[a], kToday), y = value_of(files[b], kToday);
       return x != y ? x < y : files[a].written < files[b].written;
     });
     std::uint64_t freed = 0;
     std::size_t count = 0;
     while (count < order.size() && freed < wanted) freed += files[order[count++]].bytes;
     order.resize(count);
-    ASSERT_EQ(choose_victims(files, wanted, kNow), order) << "round " << round;
+    ASSERT_EQ(choose_victims(files, wanted, kToday), order) << "round " << round;
   }
 }
 
