@@ -3,8 +3,8 @@
 // the tiers, the policy and the time. The mover, `sluice plan`, `sluice explain` and the simulator
 // all use it.
 //
-// In short: first a pin, then a rule, then the policy's method decides which tier a file wants; rank
-// and free space decide whether it gets there.
+// In short: first a pin, then a rule, then the policy's method decides which tier a file wants;
+// rank and free space decide whether it gets there.
 // - By value (tiering/market.hpp), a file wants the fastest tier whose price it is worth, provided
 //   that the move earns what it costs. It leaves when others are worth clearly more.
 // - By thresholds, a file wants the fastest tier whose threshold its score reaches. It leaves when

@@ -16,8 +16,8 @@ constexpr double kDay = 86'400;
 constexpr double kLongAgo = 100 * kDay;
 // What is usual counts at least as much as this time of observation.
 constexpr double kLeastCaution = kDay / 4;
-// The share of files whose habits are expected to have changed within the memory of the score, before
-// looking at them.
+// The share of files whose habits are expected to have changed within the memory of the score,
+// before looking at them.
 constexpr double kChanged = 0.25;
 
 // A decayed count as a plain one: what it would be worth if `accesses` had been counted in

@@ -277,7 +277,8 @@ json Reporter::figures() const {
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each = to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()), market);
+    json each =
+        to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()), market);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

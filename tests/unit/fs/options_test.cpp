@@ -152,8 +152,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"colour = 1",
        "/etc/sluice.toml:1: unknown key 'colour'; allowed: tier, rule, debug, mountpoint, state, "
        "mount_options, small_file, degraded, foreground, log_level, log_format, log_file, metrics, "
-       "half_life, heat_ignore, heat_sample, migrate, interval, min_stay, windows, bandwidth, "
-       "verify, gpu, gpu_mapped_memory, gpu_host_memory"},
+       "policy, optimize, half_life, heat_ignore, heat_sample, migrate, interval, min_stay, "
+       "windows, bandwidth, verify, twins, gpu, gpu_mapped_memory, gpu_host_memory"},
       {tier + "high_watermrk = 9",
        "/etc/sluice.toml:4: unknown key 'high_watermrk' in a tier; did you mean 'high_watermark'?"},
       {tier + "colour = 9",
@@ -165,8 +165,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
       {"zzz = 1\naaa = 1",
        "/etc/sluice.toml:1: unknown key 'zzz'; allowed: tier, rule, debug, mountpoint, state, "
        "mount_options, small_file, degraded, foreground, log_level, log_format, log_file, metrics, "
-       "half_life, heat_ignore, heat_sample, migrate, interval, min_stay, windows, bandwidth, "
-       "verify, gpu, gpu_mapped_memory, gpu_host_memory"},
+       "policy, optimize, half_life, heat_ignore, heat_sample, migrate, interval, min_stay, "
+       "windows, bandwidth, verify, twins, gpu, gpu_mapped_memory, gpu_host_memory"},
       // Types.
       {"small_file = true",
        "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "

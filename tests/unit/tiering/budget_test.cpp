@@ -46,8 +46,9 @@ TEST(ChooseVictimsTest, LargeGoesBeforeSmallOfEqualUse) {
 }
 
 TEST(ChooseVictimsTest, AmongEqualsTheOldestGenerationGoesFirst) {
-  const std::vector<Expendable> files{
-      {10, 1, kToday - 50, kToday - 70}, {10, 1, kToday - 50, kToday - 90}, {10, 1, kToday - 50, kToday - 80}};
+  const std::vector<Expendable> files{{10, 1, kToday - 50, kToday - 70},
+                                      {10, 1, kToday - 50, kToday - 90},
+                                      {10, 1, kToday - 50, kToday - 80}};
   EXPECT_EQ(choose_victims(files, 30, kToday), (Victims{1, 2, 0}));
 }
 
