@@ -26,7 +26,9 @@ using std::chrono::steady_clock;
 
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string text;
+  std::getline(file, text, '\0');  // an istreambuf_iterator throws if the process has ended
+  return text;
 }
 
 // Where the threads of the process and of its descendants wait.

@@ -45,7 +45,7 @@ exec 7<&-
 now=$(status MainPID)
 dpkg -i /packages/*.deb >/dev/null
 [[ $(status MainPID) == "$now" ]] || fail "an upgrade restarted the service"
-dpkg --purge sluice libsluice-dev python3-sluice libsluice1 >/dev/null
+dpkg --purge sluice-lab sluice libsluice-dev python3-sluice libsluice1 >/dev/null
 ! grep -q fuse.sluice /proc/mounts || fail "still mounted after a removal"
 [[ ! -e /var/lib/sluice && $(cat /tiers/fast/file) == hello ]] || fail "a purge removes the state, and only that"
 echo passed

@@ -176,7 +176,9 @@ void Mount::detach() {
 
 bool has_ended(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // Not with an istreambuf_iterator: it throws if the process ends between open and read.
+  std::string text;
+  std::getline(file, text, '\0');
   const std::size_t state = text.rfind(") ");
   return state == std::string::npos || text[state + 2] == 'Z' || text[state + 2] == 'X';
 }
