@@ -25,8 +25,9 @@ std::optional<Budget> decode_budget(std::string_view text) {
 
 double value_of(const Expendable& file, double now) {
   // What each doubling of the uses adds. Caches are used in bursts: how long ago the last use was
-  // says more than how many there were. On traces of KV caches, a weight of 1 is worse than LRU.
-  constexpr double kWeightOfUses = 0.1;
+  // says more than how many there were. On traces of KV caches, a weight of 0.1 is already worse
+  // than LRU at some sizes.
+  constexpr double kWeightOfUses = 0.05;
   const double worth = 1 + kWeightOfUses * std::log2(std::max(file.uses, 1.0));
   // A second more, so that files used just now do not all have infinite value.
   const double idle = std::max(now - file.last_use, 0.0) + 1;

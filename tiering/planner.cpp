@@ -124,6 +124,8 @@ class Planner {
   void promote_to(TierIndex tier);
   bool extend(Exchange& exchange, TierIndex tier, File newcomer, double gain);
   void execute(Exchange& exchange, TierIndex tier);
+  bool try_out(Exchange& exchange, TierIndex tier);
+  void spare_largest(const std::vector<File>& victims);
   void one_round();
 
   const std::span<const FileFacts> files_;
@@ -142,6 +144,7 @@ class Planner {
   std::vector<File> position_;  // index in the `order` of its tier's residents
   std::vector<File> homebound_, drained_;
   Plan plan_;
+  std::vector<bool> was_evictable_;  // by move of the plan: the file, before it moved
 };
 
 Planner::Planner(std::span<const FileFacts> files, std::span<const TierFacts> tiers,
@@ -231,6 +234,7 @@ void Planner::sort_down_by_wish(std::vector<File>& list) const {
 void Planner::emit(File file, TierIndex to, Reason reason) {
   const std::uint64_t bytes = files_[file].bytes;
   Tier& from = tiers_[files_[file].tier];
+  was_evictable_.push_back((flags_[file] & kEvictable) != 0);
   set_evictable(file, false);
   flags_[file] |= kMoved;
   // The used space that a tier reports may be less than the sum of its files.
@@ -469,15 +473,20 @@ void Planner::promote_to(TierIndex index) {
       } else if (extend(exchange, index, i,
                         judge_.gain(files_[i], rate_[i], index) - judge_.cost(files_[i], index)) &&
                  exchange.gain > 0) {
-        execute(exchange, index);
+        const std::vector<File> victims = exchange.out;
+        if (!try_out(exchange, index)) spare_largest(victims);
       }
     }
     if (exchange.out.empty()) return;
-    // What wants to enter is not worth what would have to leave, but it may be without the largest
-    // file among that.
-    spare(*std::max_element(exchange.out.begin(), exchange.out.end(),
-                            [&](File a, File b) { return files_[a].bytes < files_[b].bytes; }));
+    spare_largest(exchange.out);
   }
+}
+
+// What wants to enter is not worth what would have to leave, but it may be without the largest file
+// among that.
+void Planner::spare_largest(const std::vector<File>& victims) {
+  spare(*std::max_element(victims.begin(), victims.end(),
+                          [&](File a, File b) { return files_[a].bytes < files_[b].bytes; }));
 }
 
 // Adds a file that wants to enter, and as many of the lowest ranks as have to leave for it. Returns
@@ -521,6 +530,33 @@ void Planner::execute(Exchange& exchange, TierIndex index) {
     if (!(flags_[i] & kMoved) && tier.fits(files_[i].bytes, tier.high)) emit_up(i, index);
   }
   exchange = {};
+}
+
+// Executes an exchange, but takes it back if it gains nothing after all: a file that leaves may
+// find no room on the next tier and end up far below it, or push others down.
+bool Planner::try_out(Exchange& exchange, TierIndex index) {
+  const std::size_t before = plan_.moves.size();
+  std::vector<std::uint64_t> used;
+  for (const Tier& tier : tiers_) used.push_back(tier.used);
+  execute(exchange, index);
+  double gain = 0;
+  for (std::size_t i = before; i < plan_.moves.size(); ++i) {
+    const auto [file, to, reason] = plan_.moves[i];
+    gain += judge_.gain(files_[file], rate_[file], to) - judge_.cost(files_[file], to);
+  }
+  if (gain > 0) return true;
+  for (std::size_t i = before; i < plan_.moves.size(); ++i) {
+    const File file = plan_.moves[i].file;
+    flags_[file] &= static_cast<std::uint8_t>(~kMoved);
+    if (!was_evictable_[i]) continue;
+    set_evictable(file, true);
+    std::size_t& bottom = tiers_[files_[file].tier].residents.bottom;
+    bottom = std::min(bottom, static_cast<std::size_t>(position_[file]));
+  }
+  plan_.moves.resize(before);
+  was_evictable_.resize(before);
+  for (std::size_t i = 0; i < tiers_.size(); ++i) tiers_[i].used = used[i];
+  return false;
 }
 
 // Downward moves start at the slowest tier and upward moves at the fastest, because each makes room

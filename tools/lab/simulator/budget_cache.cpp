@@ -9,26 +9,28 @@ namespace sluice {
 
 bool BudgetCache::access(std::uint32_t record, Access kind) {
   const auto object = object_of(record);
-  const double now = static_cast<double>(trace_.times[record]) / 1e6;
+  // Records of one moment are accesses one after the other, which a clock would tell apart.
+  constexpr double kMicrosecond = 1e-6;
+  clock_ = std::max(time_of(record), clock_ + kMicrosecond);
   Use& use = uses_[object];
   if (contains(object)) {
     ++use.count;
-    use.last = now;
+    use.last = clock_;
     return true;
   }
   if (!fits(object)) return false;
   if (!has_room_for(object)) {
     const std::uint64_t needed = used() + size_of(object) - capacity_;
-    make_room(std::max(needed, budget_step(capacity_)), now);
+    make_room(std::max(needed, budget_step(capacity_)));
   }
-  use = {1, now, now};
+  use = {1, clock_, clock_};
   places_[object] = static_cast<std::uint32_t>(cached_.size());
   cached_.push_back(object);
   take_in(object, kind);
   return false;
 }
 
-void BudgetCache::make_room(std::uint64_t bytes, double now) {
+void BudgetCache::make_room(std::uint64_t bytes) {
   std::vector<Expendable> files;
   files.reserve(cached_.size());
   for (const auto object : cached_) {
@@ -36,7 +38,7 @@ void BudgetCache::make_room(std::uint64_t bytes, double now) {
     files.push_back({size_of(object), use.count, use.last, use.written});
   }
   std::vector<std::uint32_t> victims;
-  for (const auto index : choose_victims(files, bytes, now)) victims.push_back(cached_[index]);
+  for (const auto index : choose_victims(files, bytes, clock_)) victims.push_back(cached_[index]);
   for (const auto object : victims) {
     const auto place = places_[object];
     cached_[place] = cached_.back();

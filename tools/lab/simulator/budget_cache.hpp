@@ -21,8 +21,9 @@ class BudgetCache final : public Cache {
   struct Use {
     double count = 0, last = 0, written = 0;
   };
-  void make_room(std::uint64_t bytes, double now);
+  void make_room(std::uint64_t bytes);
 
+  double clock_ = 0;                   // seconds; when the present record is
   std::vector<Use> uses_;              // by object; what was deleted begins anew
   std::vector<std::uint32_t> cached_;  // objects in the cache, in any order
   std::vector<std::uint32_t> places_;  // by object: where it is in cached_
