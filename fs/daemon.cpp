@@ -29,7 +29,6 @@
 #include "fs/fuse/session.hpp"
 #include "fs/gpu/gpu_service.hpp"
 #include "fs/keeper/keeper_link.hpp"
-#include "metadata/decay.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
@@ -289,11 +288,8 @@ class Daemon {
 
   void start_twins() {
     pool_->twins().start(options_.twins ? Twins::Mode::Keep : Twins::Mode::DropAll,
-                         [this](InodeId id) {
-                           const auto heat = store_->heat(id);
-                           if (!heat) return 0.0;
-                           return decayed(heat->score, heat->last_access, real_clock().seconds(),
-                                          options_.half_life);
+                         [this](TierIndex tier, std::span<const Twins::Sized> files) {
+                           return filesystem_->migration()->standing(tier, files);
                          });
   }
 

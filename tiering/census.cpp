@@ -220,6 +220,15 @@ Result<Census> Census::take(const Request& request) {
 // last used longer ago than this many seconds are certainly gone.
 constexpr std::int64_t kStaleAfter = 86400;
 
+void set_heat(FileFacts& file, const Heat& heat, std::chrono::seconds half_life, std::int64_t now) {
+  file.score = static_cast<float>(decayed(heat.score, heat.last_access, now, half_life));
+  file.recent = static_cast<float>(decayed(heat.recent, heat.last_access, now, kRecentHalfLife));
+  file.last_use = heat.last_access;
+  file.since = heat.since;
+  file.opens = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(heat.opens, std::numeric_limits<std::uint32_t>::max()));
+}
+
 // Both lists are sorted by id, so one pass over each is enough.
 Result<void> Census::join_heat(const Request& request) {
   std::size_t at = 0;
@@ -229,15 +238,7 @@ Result<void> Census::join_heat(const Request& request) {
       if (is_whole_ && heat.last_access + kStaleAfter < request.now) stale_heat_.push_back(id);
       return true;
     }
-    FileFacts& file = files_[at];
-    file.score =
-        static_cast<float>(decayed(heat.score, heat.last_access, request.now, request.half_life));
-    file.recent =
-        static_cast<float>(decayed(heat.recent, heat.last_access, request.now, kRecentHalfLife));
-    file.last_use = heat.last_access;
-    file.since = heat.since;
-    file.opens = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(heat.opens, std::numeric_limits<std::uint32_t>::max()));
+    set_heat(files_[at], heat, request.half_life, request.now);
     return true;
   });
   // If the database is damaged, files whose heat could not be read count as cold.

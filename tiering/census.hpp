@@ -91,4 +91,7 @@ class Census {
 // The paths, below the tier's root, of the inode `number`. Stops after `count` paths.
 Result<std::vector<std::string>> find_names(const Tier& tier, ino_t number, nlink_t count);
 
+// What is known of the accesses to a file.
+void set_heat(FileFacts& file, const Heat& heat, std::chrono::seconds half_life, std::int64_t now);
+
 }  // namespace sluice

@@ -345,9 +345,11 @@ Result<void> copy_inode_flags(int from, int to) {
       return Error(EOPNOTSUPP, "the tier cannot store the file's flags");
   }
   fsxattr source{}, target{};
-  if (::ioctl(from, FS_IOC_FSGETXATTR, &source) < 0 || source.fsx_projid == 0) return {};
-  if (::ioctl(to, FS_IOC_FSGETXATTR, &target) < 0)
-    return Error(EOPNOTSUPP, "the tier cannot store the file's project id");
+  if (::ioctl(from, FS_IOC_FSGETXATTR, &source) < 0) return {};
+  const bool has_projects = ::ioctl(to, FS_IOC_FSGETXATTR, &target) == 0;
+  // A twin may have an id that the file has no more.
+  if (target.fsx_projid == source.fsx_projid) return {};
+  if (!has_projects) return Error(EOPNOTSUPP, "the tier cannot store the file's project id");
   target.fsx_projid = source.fsx_projid;
   if (::ioctl(to, FS_IOC_FSSETXATTR, &target) < 0)
     return Error(EOPNOTSUPP, "the tier cannot store the file's project id");

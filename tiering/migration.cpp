@@ -74,6 +74,23 @@ Market Migration::market() const {
   return market_;
 }
 
+std::vector<double> Migration::standing(TierIndex tier, std::span<const Twins::Sized> files) const {
+  const std::vector<TierFacts> tiers = tier_facts();
+  const Market market = this->market();
+  const std::int64_t now = clock_.seconds();
+  std::vector<double> out;
+  for (const Twins::Sized& each : files) {
+    const auto found = store_.heat(each.file);
+    FileFacts facts;
+    facts.bytes = each.bytes;
+    if (found) set_heat(facts, *found, settings_.half_life, now);
+    const bool by_value = policy().method == Method::Value && tier > 0;
+    out.push_back(by_value ? appraise(facts, tiers, policy(), market, now).per_byte[tier - 1U]
+                           : facts.score);
+  }
+  return out;
+}
+
 std::vector<TierFacts> Migration::tier_facts(const Census& census) const {
   std::vector<TierFacts> facts = tier_facts();
   // Tiers on the same filesystem share its free space, and a move between them does not change

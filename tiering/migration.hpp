@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "tiering/mover.hpp"
 #include "tiering/price_history.hpp"
 #include "tiering/speed_meter.hpp"
+#include "tiering/twins.hpp"
 #include "tiering/window.hpp"
 
 namespace sluice {
@@ -96,6 +98,9 @@ class Migration {
   std::vector<TierFacts> tier_facts() const;
   // The market of the last plan. Without prices before the first one.
   Market market() const;
+  // For Twins::start(): the files' value per byte at the border above `tier`, or their scores if
+  // the policy goes by thresholds.
+  std::vector<double> standing(TierIndex tier, std::span<const Twins::Sized> files) const;
 
  private:
   bool is_open_now() const;  // Settings::windows

@@ -134,7 +134,7 @@ void Mover::wait_idle(const std::function<bool()>& stop) {
     const auto deadline = steady_clock::now() + milliseconds(100);
     const MutexLock lock(mutex_);
     do {
-      if (queue_.empty() && under_way_.empty()) return;
+      if (queue_.empty() && std::ranges::count(busy_, 0U) == std::ssize(busy_)) return;
     } while (idle_.wait_until(mutex_, deadline));
   }
 }
@@ -295,11 +295,18 @@ void Mover::work(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       if (!wake_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return take(batch); })) return;
     }
-    run(stop, batch);
+    auto moved = run(stop, batch);
+    {
+      const MutexLock lock(mutex_);
+      for (const Job& job : batch.jobs) under_way_.erase(job.move.id);
+      idle_.notify_all();
+    }
+    // This frees the room of the originals, which takes long if they are large. Only who needs the
+    // room waits for it.
+    moved.clear();
     const MutexLock lock(mutex_);
     --busy_[batch.from];
     --busy_[batch.to];
-    for (const Job& job : batch.jobs) under_way_.erase(job.move.id);
     wake_.notify_all();
     idle_.notify_all();
   }
@@ -393,7 +400,7 @@ Result<bool> Mover::take_twin(const std::stop_token& stop, Flight& flight) {
   return flight.copy.has_value();
 }
 
-void Mover::run(const std::stop_token& stop, Batch& batch) {
+std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop, Batch& batch) {
   std::vector<Flight> flights(batch.jobs.size());
   for (Flight& flight : flights) flight.begun = clock_.monotonic();
   std::vector<Result<void>> outcomes(flights.size());
@@ -422,6 +429,7 @@ void Mover::run(const std::stop_token& stop, Batch& batch) {
     }
   }
   std::vector<ReadyCopy> copies;
+  std::vector<std::unique_ptr<MovingFile>> moved;
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < flights.size(); ++i) {
     if (!outcomes[i]) continue;
@@ -434,13 +442,18 @@ void Mover::run(const std::stop_token& stop, Batch& batch) {
   }
   for (std::size_t i = 0; i < flights.size(); ++i) {
     const auto& copy = flights[i].copy;
+    // The twin was dropped for its room in between. The next attempt copies the file.
+    if (copy && copy->is_twin && failed_with(outcomes[i], ESTALE))
+      outcomes[i] = Error(ECANCELED, "its twin is gone");
     if (!outcomes[i] && copy) discard(*copy, to);
     if (copy && copy->is_twin) pool_.twins().taken(copy->original, to, outcomes[i].has_value());
-    // The room of a large original is freed here, which users need not wait for.
     flights[i].ended = clock_.monotonic();
-    flights[i].file.reset();
+    // The move that failed must have ended before it is tried again.
+    if (!outcomes[i]) flights[i].file.reset();
     finish(flights[i], outcomes[i]);
+    if (outcomes[i]) moved.push_back(std::move(flights[i].file));
   }
+  return moved;
 }
 
 void Mover::finish(const Flight& flight, const Result<void>& outcome) {

@@ -95,7 +95,8 @@ class Mover {
   // Removes queued moves that have a report, and drops the reports. Running moves continue. After
   // this returns, no report is running or will be called, so what they refer to may be destroyed.
   void withdraw_reported();
-  // Blocks until no move is queued or running, or until `stop` returns true.
+  // Blocks until no move is queued or running and the room of what was moved is free, or until
+  // `stop` returns true.
   void wait_idle(const std::function<bool()>& stop);
 
   // While paused, only requested moves run.
@@ -164,7 +165,8 @@ class Mover {
   void work(const std::stop_token& stop);
   // Takes the first job that may start, and the small ones behind it with the same tiers.
   bool take(Batch& batch) REQUIRES(mutex_);
-  void run(const std::stop_token& stop, Batch& batch);
+  // Returns the files that were moved.
+  std::vector<std::unique_ptr<MovingFile>> run(const std::stop_token& stop, Batch& batch);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
   // Uses the file's twin on the destination instead of a copy. False if there is none.
   Result<bool> take_twin(const std::stop_token& stop, Flight& flight);

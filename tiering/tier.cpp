@@ -73,6 +73,15 @@ std::uint64_t session_of(int fd) {
   return hash;
 }
 
+// Whether every store to a mapped file changes its times before it returns. tmpfs maps a page that
+// is read writable at once, and never hears of the stores; ZFS sets the times when it writes the
+// page. Of filesystems that are not in this list nothing is known.
+bool notes_mapped_stores(std::uint64_t magic) {
+  constexpr std::uint64_t kXfsMagic = 0x58465342;
+  return magic == EXT4_SUPER_MAGIC || magic == kXfsMagic || magic == BTRFS_SUPER_MAGIC ||
+         magic == F2FS_SUPER_MAGIC;
+}
+
 Result<SharedFd> open_private(int directory, const char* name) {
   if (::mkdirat(directory, name, 0700) < 0 && errno != EEXIST)
     return Error::last("make a directory in .sluice");
@@ -155,12 +164,13 @@ Result<void> Tier::set_draining(bool draining) {
 Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock) const {
   // Passthrough uses the mount that our descriptors are on, and a private mount can be noatime.
   auto root = std::make_shared<Root>();
-  root->session = session_of(fd.get());
+  const std::uint64_t session = session_of(fd.get());
   if (settings_.noatime) fd = SLUICE_TRY(without_atime(std::move(fd)));
   root->lock = std::move(lock);
   struct statfs fs {};
   if (::fstatfs(fd.get(), &fs) < 0) return Error::last("statfs tier");
   root->magic = static_cast<std::uint64_t>(fs.f_type);
+  if (notes_mapped_stores(root->magic)) root->session = session;
   struct stat st {};
   if (::fstat(fd.get(), &st) < 0) return Error::last("stat tier");
   root->device = st.st_dev;

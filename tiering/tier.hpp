@@ -94,7 +94,8 @@ class Tier {
   // Whether the inode `number` is the twin of the file `identity`: it has the file's identity, but
   // is not the file.
   bool is_twin(const Identity& identity, ino_t number) const;
-  // Identifies the time from one mounting of the tier's filesystem to the next. Zero: unknown.
+  // Identifies the time from one mounting of the tier's filesystem to the next, in which a file
+  // with the same ctime has the same bytes. Zero: unknown, or its times do not tell.
   std::uint64_t session() const;
   // Whether files can be found by handles here.
   bool has_handles() const;

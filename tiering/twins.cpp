@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <functional>
+#include <numeric>
 
 #include "base/file_at.hpp"
 #include "base/log.hpp"
@@ -26,7 +28,10 @@ constexpr std::int64_t kQuiet = kSecond / 10;
 // In seconds. A twin gets its note right after its name.
 constexpr std::int64_t kNoteComesWithin = 60;
 constexpr milliseconds kLook{1000}, kLookOften{100};
-constexpr std::size_t kChecksPerLook = 512;
+// Nothing depends on these checks, only how early the room of a useless twin is free. They must not
+// keep a slow disk busy.
+constexpr std::size_t kChecksPerLook = 16;
+constexpr std::chrono::seconds kBetweenRounds{60};
 constexpr std::size_t kMostRanked = 4096;
 // Room that a writer may need; see Files::may_outgrow().
 constexpr std::uint64_t kAmple = std::uint64_t{64} << 30;
@@ -49,12 +54,12 @@ UniqueFd open_twin(const SharedFd& directory, const std::string& name, int flags
 
 }  // namespace
 
-void Twins::start(Mode mode, std::function<double(InodeId)> score) {
+void Twins::start(Mode mode, Standing standing) {
   {
     const MutexLock lock(mutex_);
     mode_ = mode;
     is_keeping_ = mode == Mode::Keep;
-    score_ = std::move(score);
+    standing_ = std::move(standing);
   }
   thread_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-twins");
@@ -71,7 +76,7 @@ void Twins::stop() {
   thread_.request_stop();
   thread_.join();
   const MutexLock lock(mutex_);
-  score_ = nullptr;
+  standing_ = nullptr;
 }
 
 bool Twins::may_keep(const Tier& from, const Tier& to, const struct stat& st) const {
@@ -108,7 +113,10 @@ void Twins::note(const Departed& file) {
     timespec tick{};
     ::clock_gettime(CLOCK_REALTIME_COARSE, &tick);
     if (nanoseconds_of(tick) <= note.ctime) return Error(EAGAIN, "keep a twin");
-    note.session = file.to.session();
+    // A filesystem that keeps whole seconds (ext4 with small inodes) gives a write in the same
+    // second the same ctime. Without a session, the bytes are compared.
+    const bool is_fine = note.ctime % kSecond != 0;
+    note.session = is_fine ? file.to.session() : 0;
     note.hash = file.hash;
     note.made = now_ns() / kSecond;
     note.mode = twin.st_mode & 07777;
@@ -208,14 +216,14 @@ void Twins::taken(const Identity& file, const Tier& tier, bool is_file) {
   erase(pool_[tier.index()], file.id);
 }
 
-void Twins::forget(InodeId file) {
+void Twins::forget(InodeId file, std::initializer_list<TierIndex> except) {
   const MutexLock lock(mutex_);
-  const bool has_twin = std::any_of(known_.begin(), known_.end(), [&](const auto& each) {
-    return each.second.files.contains(to_number(file));
-  });
-  if (!has_twin) return;
-  forgotten_.push_back(file);
-  wake_.notify_all();
+  for (const auto& [tier, known] : known_) {
+    const auto at = known.files.find(to_number(file));
+    if (at == known.files.end() || std::ranges::find(except, tier) != except.end()) continue;
+    forgotten_.emplace_back(tier, at->second.file);
+    wake_.notify_all();
+  }
 }
 
 void Twins::put(Tier& tier, const Entry& entry) {
@@ -258,36 +266,61 @@ void Twins::drop_all(Tier& tier) {
   }
 }
 
+// Some of the twins on a tier that nobody is about to use; others the next time.
+std::vector<Twins::Entry> Twins::some_unused(TierIndex tier) {
+  std::vector<Entry> out;
+  const MutexLock lock(mutex_);
+  const auto found = known_.find(tier);
+  if (found == known_.end()) return out;
+  Known& known = found->second;
+  auto at = known.files.upper_bound(known.next_ranked);
+  for (std::size_t i = 0; i < known.files.size() && out.size() < kMostRanked; ++i, ++at) {
+    if (at == known.files.end()) at = known.files.begin();
+    known.next_ranked = at->first;
+    if (!in_use_.contains(at->second.file.id)) out.push_back(at->second);
+  }
+  return out;
+}
+
 bool Twins::make_room(Tier& tier, std::uint64_t bytes) {
-  std::vector<std::pair<double, Entry>> ranked;
-  std::function<double(InodeId)> score;
+  const std::vector<Entry> some = some_unused(tier.index());
+  if (some.empty()) return false;
+  Standing standing;
   {
     const MutexLock lock(mutex_);
-    const auto known = known_.find(tier.index());
-    if (known == known_.end()) return false;
-    for (const auto& [id, entry] : known->second.files) {
-      if (ranked.size() == kMostRanked) break;
-      if (!in_use_.contains(entry.file.id)) ranked.emplace_back(0, entry);
-    }
-    // Called without the lock: it reads the database. stop() waits for the callers' threads.
-    score = score_;
+    standing = standing_;
   }
-  if (score) {
-    for (auto& [value, entry] : ranked) value = score(entry.file.id);
+  // Called without the lock: it reads the database. stop() waits for the callers' threads.
+  std::vector<double> firm(some.size());
+  if (standing) {
+    std::vector<Sized> sized;
+    for (const Entry& entry : some) sized.push_back({entry.file.id, entry.bytes});
+    firm = standing(tier.index(), sized);
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::size_t> order(some.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return firm[i]; });
   const std::uint64_t wanted = std::max(bytes, kLeastDropped);
   std::uint64_t dropped = 0;
-  for (const auto& each : ranked) {
+  for (const std::size_t i : order) {
     if (dropped >= wanted) break;
-    drop(tier, each.second.file);
-    dropped += each.second.bytes;
+    drop(tier, some[i].file);
+    dropped += some[i].bytes;
   }
-  if (ranked.empty()) return false;
   tier.refresh_space();
   log::get().debug("dropped twins for their room: tier={} bytes={}", tier.name(), dropped);
   return true;
+}
+
+bool Twins::make_room_where_full() {
+  bool any = false;
+  for (const auto& tier : pool_) {
+    if (!tier->online()) continue;
+    tier->refresh_space();
+    if (tier->space().free_now() < tier->reserve() + kLeastDropped)
+      any = make_room(*tier, 0) || any;
+  }
+  return any;
 }
 
 Twins::Figures Twins::figures(TierIndex tier) const {
@@ -313,7 +346,8 @@ std::optional<TwinState> Twins::state_of(const Tier& tier, int twin, const TwinN
   }
   struct stat st {};
   if (::fstat(file->get(), &st) < 0) return std::nullopt;
-  if (st.st_nlink == 0) return TwinState::Differs;
+  // The file may have moved on, and left a twin of its own there.
+  if (st.st_nlink == 0 || there->is_twin(note.file, st.st_ino)) return TwinState::Differs;
   return compare(note, note.handle, st, there->session());
 }
 
@@ -383,7 +417,7 @@ void Twins::scan(Tier& tier) {
   {
     const MutexLock lock(mutex_);
     Known& known = known_[tier.index()];
-    if (!directory || known.directory == *directory) return;
+    if (!directory || known.directory.lock() == *directory) return;
     known = {.directory = *directory, .files = {}};
     tier.set_twin_bytes(0);
   }
@@ -434,12 +468,16 @@ void Twins::check_some(Tier& tier) {
   {
     const MutexLock lock(mutex_);
     Known& known = known_[tier.index()];
+    const auto now = std::chrono::steady_clock::now();
+    if (now < known.next_check) return;
     auto at = known.files.upper_bound(known.next);
     for (std::size_t i = 0; i < kChecksPerLook && at != known.files.end(); ++i, ++at) {
       known.next = at->first;
       if (!in_use_.contains(at->second.file.id)) some.push_back(at->second.file);
     }
-    if (at == known.files.end()) known.next = 0;
+    const bool is_round_over = at == known.files.end();
+    if (is_round_over) known.next = 0;
+    known.next_check = now + (is_round_over ? kBetweenRounds : milliseconds(kLook));
   }
   for (const Identity& file : some) {
     if (is_stale(tier, *directory, twin_name(file))) drop(tier, file);
@@ -450,13 +488,7 @@ void Twins::drop_forgotten() {
   std::vector<std::pair<TierIndex, Identity>> gone;
   {
     const MutexLock lock(mutex_);
-    for (const InodeId id : forgotten_) {
-      for (const auto& [tier, known] : known_) {
-        const auto at = known.files.find(to_number(id));
-        if (at != known.files.end()) gone.emplace_back(tier, at->second.file);
-      }
-    }
-    forgotten_.clear();
+    gone.swap(forgotten_);
   }
   for (const auto& [tier, file] : gone) drop(pool_[tier], file);
 }

@@ -9,14 +9,18 @@
 // ("sluice-twins") between start() and stop().
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -33,11 +37,16 @@ class Twins {
   explicit Twins(const Pool& pool) : pool_(pool) {}
   ~Twins() { stop(); }
 
-  // Begins to keep twins, or only drops those that exist. `score` tells how hot a file is; it is
-  // called until stop() returns. The twins of the hottest files go first, because such files will
-  // not go back soon.
+  // Begins to keep twins, or only drops those that exist. `standing` tells how far each of some
+  // files with twins on `tier` is from going back there; it is called until stop() returns. The
+  // twins of the files that will stay longest are worth least and go first.
   enum class Mode { Keep, DropAll };
-  void start(Mode mode, std::function<double(InodeId)> score);
+  struct Sized {
+    InodeId file{};
+    std::uint64_t bytes = 0;
+  };
+  using Standing = std::function<std::vector<double>(TierIndex tier, std::span<const Sized> files)>;
+  void start(Mode mode, Standing standing);
   void stop();
 
   // Whether the original of a file that goes from one tier to another may stay as a twin. `st` is
@@ -71,10 +80,13 @@ class Twins {
   // The twin that take() returned has become the file, or is not needed.
   void taken(const Identity& file, const Tier& tier, bool is_file);
 
-  // Drops the twins of a file that was deleted. Does not wait for the disk.
-  void forget(InodeId file);
+  // Drops the twins of a file that was deleted, or that has left the place that they are about: all
+  // but those on `except`. Does not wait for the disk.
+  void forget(InodeId file, std::initializer_list<TierIndex> except = {});
   // Drops twins until `bytes` have become free on the tier. False if there was none to drop.
   bool make_room(Tier& tier, std::uint64_t bytes);
+  // The same for a little room on each tier that has none, for who does not know which one is full.
+  bool make_room_where_full();
   void drop(Tier& tier, const Identity& file);
   void drop_all(Tier& tier);
 
@@ -112,14 +124,19 @@ class Twins {
     std::uint64_t bytes = 0;
   };
   struct Known {
-    SharedFd directory;  // as of the last scan: another one means that the tier was away
+    // As of the last scan; another one means that the tier was away. Weak, because the filesystem
+    // of a tier that went away must not be kept in use.
+    std::weak_ptr<SharedFd::element_type> directory;
     std::map<std::uint64_t, Entry> files;  // by InodeId
     std::uint64_t bytes = 0;
-    std::uint64_t next = 0;       // where the next check continues: files with a larger id
-    std::uint64_t free_then = 0;  // free bytes at the last look
+    std::uint64_t next = 0;  // where the next check continues: files with a larger id
+    std::chrono::steady_clock::time_point next_check{};
+    std::uint64_t next_ranked = 0;  // where the next choice of twins to drop begins
+    std::uint64_t free_then = 0;    // free bytes at the last look
   };
 
   void work(const std::stop_token& stop);
+  std::vector<Entry> some_unused(TierIndex tier);
   void scan(Tier& tier);
   bool keep_room(Tier& tier);
   void check_some(Tier& tier);
@@ -136,10 +153,10 @@ class Twins {
   StopCondVar wake_;
   Mode mode_ GUARDED_BY(mutex_) = Mode::DropAll;
   bool is_keeping_ GUARDED_BY(mutex_) = false;
-  std::function<double(InodeId)> score_ GUARDED_BY(mutex_);
+  Standing standing_ GUARDED_BY(mutex_);
   std::map<TierIndex, Known> known_ GUARDED_BY(mutex_);
   std::set<InodeId> in_use_ GUARDED_BY(mutex_);  // taken, and not yet the file
-  std::vector<InodeId> forgotten_ GUARDED_BY(mutex_);
+  std::vector<std::pair<TierIndex, Identity>> forgotten_ GUARDED_BY(mutex_);
   Totals totals_ GUARDED_BY(mutex_);
   std::jthread thread_;
 };

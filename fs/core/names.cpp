@@ -172,6 +172,13 @@ Result<Entry> Names::symlink(const char* target, InodeId parent, const char* nam
 }
 
 Result<Entry> Names::link(InodeId id, InodeId new_parent, const char* new_name) {
+  auto linked = try_link(id, new_parent, new_name);
+  if (failed_with(linked, ENOSPC) && parts_.pool.twins().make_room_where_full())
+    linked = try_link(id, new_parent, new_name);
+  return linked;
+}
+
+Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_name) {
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
@@ -326,6 +333,10 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
       ::fchmod(file.get(), twin.note.mode) < 0 || ::fsync(file.get()) < 0)
     return Error::last("restore the attributes of a twin");
   ExclusiveLock lock(parts_.names.lock);
+  // The twin may be about a place that the file had left before the disk was lost.
+  const InodePtr known = parts_.table.find(twin.note.file.id);
+  if (known && known->identity == twin.note.file && parts_.pool[known->tier()].online())
+    return Error(EEXIST, "the file is on another tier");
   std::string path;
   Error failure(ESTALE, "its directory is gone");
   UniqueFd first;

@@ -110,6 +110,7 @@ class Names {
   Entry entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   Result<Entry> make(InodeId parent, const NewFile& file,
                      const std::function<Result<void>(int directory)>& make_it);
+  Result<Entry> try_link(InodeId id, InodeId new_parent, const char* new_name);
   void keep_open_after_unlink(const Located& victim);
   void set_removed(const std::vector<Located>& directory, bool removed);
   void set_removed(const InodePtr& directory, bool removed);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <utility>
 
 #include "base/file_at.hpp"
 #include "fs/core/guards.hpp"
@@ -92,6 +93,7 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
   const InodePtr to = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
   RenameAttempt attempt;
+  bool made_room = false;
   for (;;) {
     const InodePtr source = parts_.tree.moving_file(from, name, NamesLock::Free);
     const InodePtr target = parts_.tree.moving_file(to, new_name, NamesLock::Free);
@@ -119,7 +121,11 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
     }
     switch (attempt.next) {
       case RenameAttempt::Next::Finish:
-        return done;
+        if (!failed_with(done, ENOSPC) || std::exchange(made_room, true) ||
+            !parts_.pool.twins().make_room_where_full()) {
+          return done;
+        }
+        break;
       case RenameAttempt::Next::LockExclusively:
         attempt.exclusive = true;
         break;

@@ -111,6 +111,8 @@ std::vector<Result<void>> Relocator::switch_all(const std::vector<Switch*>& chan
     results.push_back(ends ? (*ends)[i].result : ends.error());
     if (results[i] && (*ends)[i].is_finished && change.keep == Original::KeepAsTwin)
       note_twin(change);
+    if (results[i])
+      parts_.pool.twins().forget(change.file->id(), {change.original.tier, change.to});
     if (!results[i]) set_place(*change.file, change.original, nullptr, change.original_writer);
     if (ends && !(*ends)[i].is_finished) {
       remember_unfinished(change, (*ends)[i]);

@@ -58,7 +58,11 @@ Result<void> Xattrs::set(InodeId id, const char* name, const char* value, std::s
   if (is_virtual(name)) return set_virtual(file, without_prefix(name), {value, size}, caller.uid);
   if (is_ours(name)) return Error(EPERM, "setxattr");
   if (is_acl_alias(name)) return Error(EOPNOTSUPP, "setxattr");
-  return parts_.attributes.set_xattr(file, name, {value, size}, flags, caller);
+  const auto set = [&] {
+    return parts_.attributes.set_xattr(file, name, {value, size}, flags, caller);
+  };
+  const auto done = set();
+  return failed_with(done, ENOSPC) && parts_.pool.twins().make_room_where_full() ? set() : done;
 }
 
 Result<void> Xattrs::remove(InodeId id, const char* name, const Caller& caller) {

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Power cuts while files are written, fsynced and moved. Tiers and state are on logged disks, so
-// that one run can be cut at many instants. Everything fsynced before the cut must exist after it:
-// intact, once, with its inode number.
+// Power cuts while files are written, fsynced, moved, and moved back with their twins. Tiers and
+// state are on logged disks, so that one run can be cut at many instants. Everything fsynced before
+// the cut must exist after it: intact, once, with its inode number.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/unique_fd.hpp"
@@ -30,12 +34,41 @@ namespace {
 constexpr int kFiles = 18;
 constexpr int kDirectories = 3;
 
+// One content of a file. All contents of a file have the same size.
+struct Version {
+  std::string content;
+  std::uint64_t begun, synced;  // positions of the log before the write and after its fsync
+};
+
 struct Synced {
   std::string name;
-  std::string content;
   ino_t inode;
-  std::uint64_t position;  // of the log when its fsync returned
+  std::vector<Version> versions;
+
+  std::uint64_t position() const { return versions[0].synced; }
 };
+
+// What is wrong with `found` after a cut at `at`: a block may be of the last version that was
+// synced before, or of a later one.
+std::string compare(const Synced& file, const std::string& found, std::uint64_t at) {
+  std::vector<const Version*> possible;
+  for (const Version& each : file.versions) {
+    if (each.synced <= at) possible.clear();
+    if (each.begun <= at) possible.push_back(&each);
+  }
+  if (found.size() != file.versions[0].content.size())
+    return "has " + std::to_string(found.size()) + " bytes";
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const bool is_known = std::ranges::any_of(
+        possible, [&](const Version* version) { return version->content[i] == found[i]; });
+    if (is_known) continue;
+    const bool is_old = std::ranges::any_of(
+        file.versions, [&](const Version& version) { return version.content[i] == found[i]; });
+    return (is_old ? "has bytes of another version at " : "has wrong bytes at ") +
+           std::to_string(i);
+  }
+  return "";
+}
 
 class MovePowercutTest : public testing::TestWithParam<const char*> {
  protected:
@@ -61,11 +94,50 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     // Small files move in batches; a few are larger than a chunk of the copy.
     const std::size_t size = i % 6 == 5 ? 1'500'000 + random() % 1'000'000 : random() % 60'000;
     const std::string content = pattern(size, static_cast<std::uint64_t>(i));
+    const std::uint64_t begun = disks_->position();
     write_file(stage_->in_mount(name), content);
     const UniqueFd fd(::open(stage_->in_mount(name).c_str(), O_RDONLY | O_CLOEXEC));
     ASSERT_EQ(::fsync(fd.get()), 0);
     const ino_t inode = lstat_of(stage_->in_mount(name)).st_ino;
-    synced_.push_back({name, content, inode, disks_->position()});
+    synced_.push_back({name, inode, {{content, begun, disks_->position()}}});
+  }
+
+  // Writes a piece of the file anew, sometimes with the mtime of before.
+  void rewrite(Synced& file, std::mt19937_64& random) {
+    std::string content = file.versions.back().content;
+    if (content.empty()) return;
+    const std::size_t at = random() % content.size();
+    const std::string piece =
+        pattern(std::min<std::size_t>(content.size() - at, 1 + random() % 20'000), random());
+    content.replace(at, piece.size(), piece);
+    const std::uint64_t begun = disks_->position();
+    const UniqueFd fd(::open(stage_->in_mount(file.name).c_str(), O_RDWR | O_CLOEXEC));
+    struct stat st {};
+    ASSERT_EQ(::fstat(fd.get(), &st), 0);
+    ASSERT_EQ(::pwrite(fd.get(), piece.data(), piece.size(), static_cast<off_t>(at)),
+              static_cast<ssize_t>(piece.size()));
+    const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
+    const bool restore = random() % 2;
+    ASSERT_EQ(restore ? ::futimens(fd.get(), times.data()) : 0, 0);
+    ASSERT_EQ(::fsync(fd.get()), 0);
+    file.versions.push_back({content, begun, disks_->position()});
+  }
+
+  // Moves files down, up, where they leave twins, and down again, some of them written in between.
+  void go_up_and_down(const Mount& mount, std::mt19937_64& random) {
+    const auto send_all = [&](const std::string& tier) {
+      for (const Synced& file : synced_) EXPECT_EQ(send_to(stage_->in_mount(file.name), tier), 0);
+      wait_for_moves(mount);
+    };
+    const std::string low = random() % 2 ? "ssd" : "hdd";
+    send_all(low);
+    // No twin is kept of a file that was written a moment ago.
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    send_all("nvme");
+    for (Synced& file : synced_) {
+      if (random() % 3 == 0) rewrite(file, random);
+    }
+    send_all(low);
   }
 
   // Creates files and moves them at the same time. `lie`: the mover's syncs do nothing.
@@ -90,8 +162,12 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
         EXPECT_EQ(send_to(stage_->in_mount(file.name), MoveStage::tiers()[random() % 3]), 0);
       }
       if (i % 4 == 3) wait_for_moves(mount);
+      if (i % 6 == 5) go_up_and_down(mount, random);
     }
     wait_for_moves(mount);
+    const auto twins = mount.status().at("migration").at("twins").at("used").get<int>();
+    EXPECT_GT(twins, 5) << "almost no file went back with its twin, so the test tests nothing";
+    std::printf("%d moves with a twin\n", twins);
     std::size_t moved = 0;
     for (const Synced& file : synced_) moved += tier_of(stage_->in_mount(file.name)) != "nvme";
     EXPECT_GT(moved, 0u) << "no file was moved, so the test tests nothing";
@@ -129,8 +205,9 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     {
       Mount mount(stage_->pool());
       for (const Synced& file : synced_) {
-        if (file.position <= cut.at) out += judge(file);
+        if (file.position() <= cut.at) out += judge(file, cut.at);
       }
+      out += move_anew(mount, cut.at);
       recovery = mount.log();
       mount.umount();
     }
@@ -170,15 +247,33 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
     return out;
   }
 
-  std::string judge(const Synced& file) const {
+  // What is left of a twin must not replace a file that was changed.
+  std::string move_anew(const Mount& mount, std::uint64_t at) {
+    std::vector<std::string> names, contents;
+    for (const Synced& file : synced_) {
+      if (file.position() > at || !exists(stage_->in_mount(file.name))) continue;
+      names.push_back(file.name);
+      contents.push_back(read_file(stage_->in_mount(file.name)));
+    }
+    std::string out;
+    for (const char* tier : {"hdd", "ssd"}) {
+      for (const std::string& name : names) send_to(stage_->in_mount(name), tier);
+      if (!stage_->wait_for_moves(mount, names)) out += "the moves after the cut do not end\n";
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (read_file(stage_->in_mount(names[i])) != contents[i])
+          out += names[i] + " was changed by a move to " + tier + " after the cut\n";
+      }
+    }
+    twins_after_cuts_ += mount.status().at("migration").at("twins").at("used").get<int>();
+    return out;
+  }
+
+  std::string judge(const Synced& file, std::uint64_t at) const {
     const std::string path = stage_->in_mount(file.name);
     if (!exists(path)) return file.name + " is lost\n";
     std::string out;
-    const std::string content = read_file(path);
-    if (content != file.content) {
-      out += file.name + " has wrong bytes: " + std::to_string(content.size()) + " of " +
-             std::to_string(file.content.size()) + ", on " + tier_of(path) + "\n";
-    }
+    const std::string wrong = compare(file, read_file(path), at);
+    if (!wrong.empty()) out += file.name + " " + wrong + ", on " + tier_of(path) + "\n";
     if (lstat_of(path).st_ino != file.inode) out += file.name + " has a different inode number\n";
     return out;
   }
@@ -188,6 +283,7 @@ class MovePowercutTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<MoveStage> stage_;
   std::vector<Synced> synced_;
   std::uint64_t begin_ = 0, end_ = 0;  // positions at the beginning and the end of the work
+  int twins_after_cuts_ = 0;
 };
 
 TEST_P(MovePowercutTest, SyncedFilesAreIntactAndExistOnce) {
@@ -204,7 +300,8 @@ TEST_P(MovePowercutTest, SyncedFilesAreIntactAndExistOnce) {
                          << ", survivors " << static_cast<int>(cut.survivors) << ", seed "
                          << cut.seed;
   }
-  std::printf("%d cuts of %llu records\n", cuts, static_cast<unsigned long long>(end_ - begin_));
+  std::printf("%d cuts of %llu records; %d moves with a twin after them\n", cuts,
+              static_cast<unsigned long long>(end_ - begin_), twins_after_cuts_);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, MovePowercutTest, testing::Values("ext4", "xfs"),

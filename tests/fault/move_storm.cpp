@@ -194,6 +194,9 @@ void MoveStorm::write(Random& random) {
             ::pwrite(fd.get(), data.data(), data.size(), static_cast<off_t>(offset));
         if (!check(done, "pwrite", subject)) return;
         put(subject.content, offset, data.substr(0, static_cast<std::size_t>(done)));
+        // The mtime does not tell then that the file was written.
+        const std::array<timespec, 2> times{st.st_atim, st.st_mtim};
+        if (random() % 4 == 0) check(::futimens(fd.get(), times.data()), "futimens", subject);
       }
     }
     if (random() % 8 == 0) check(::fsync(fd.get()), "fsync", subject);
@@ -360,14 +363,22 @@ void MoveStorm::send(Random& random) {
     name = subject.names[random() % subject.names.size()];
   }
   const std::string tier = tier_of(path(name));
-  const int error = send_to(path(name), tiers_[random() % tiers_.size()]);
+  std::string to = tiers_[random() % tiers_.size()];
+  {
+    // Often back to where it was, perhaps with its twin.
+    const MutexLock lock(subject.mutex);
+    if (random() % 2 && !subject.before.empty()) to = subject.before;
+  }
+  const int error = send_to(path(name), to);
   // ENOENT: renamed or unlinked meanwhile. EBUSY: open in a way that prevents a move.
   if (error != 0 && error != ENOENT && error != EBUSY) {
     report("moving " + name + ": " + errno_name(error));
   }
   const MutexLock lock(subject.mutex);
   if (tier.empty()) return;
-  moves_ += !subject.tier.empty() && subject.tier != tier;
+  if (subject.tier == tier) return;
+  moves_ += !subject.tier.empty();
+  subject.before = subject.tier;
   subject.tier = tier;
 }
 

@@ -26,7 +26,9 @@ class MoveStorm {
   MoveStorm(std::string root, std::vector<std::string> tiers, std::uint64_t seed);
   ~MoveStorm();
 
+  // Returns after `duration`, after a problem, or after stop().
   void run(std::chrono::seconds duration);
+  void stop() { stop_ = true; }
 
   // The first few problems; empty if there were none. A problem stops the storm.
   std::string problems() const;
@@ -48,7 +50,7 @@ class MoveStorm {
     std::string content;
     mode_t mode = 0644;
     ino_t inode = 0;
-    std::string tier;  // as last observed
+    std::string tier, before;  // as last observed
   };
   using Random = std::mt19937_64;
   using Actor = void (MoveStorm::*)(Random&);

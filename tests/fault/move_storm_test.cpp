@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// All kinds of operations at once, while the files are moved.
+// All kinds of operations at once, while the files are moved; also while the daemon is killed.
 #include "tests/fault/move_storm.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <ostream>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tests/fault/daemon_killer.hpp"
 #include "tests/fault/move_stage.hpp"
 #include "tests/support/mount.hpp"
 #include "tests/support/requirement.hpp"
@@ -34,14 +39,13 @@ class MoveStormTest : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
-  const TempDir base;
-  const MoveStage stage(base.path());
-  Pool pool = stage.pool();
-  pool.flags = GetParam().flags;
-  Mount mount(pool);
-  MoveStorm storm(mount.path(), MoveStage::tiers(), test_seed());
-  storm.run(std::chrono::seconds(rounds(10, 900)));
+// Moves with a twin since the daemon was started.
+int twins_used(const Mount& mount) {
+  return mount.status().at("migration").at("twins").at("used").get<int>();
+}
+
+// Compares the files with what the storm expects, in the mount and on the disks.
+void check_all(const MoveStorm& storm, const MoveStage& stage, Mount& mount) {
   std::printf("%llu moves seen during %llu operations\n",
               static_cast<unsigned long long>(storm.moves()),
               static_cast<unsigned long long>(storm.operations()));
@@ -54,8 +58,48 @@ TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
   std::vector<std::string> directories;
   for (const std::string& tier : MoveStage::tiers()) directories.push_back(stage.on(tier));
   EXPECT_EQ(storm.compare_tiers(directories), "");
-  const CommandResult report = fsck(pool);
+  const CommandResult report = fsck(mount.pool());
   EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
+}
+
+TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
+  const TempDir base;
+  const MoveStage stage(base.path());
+  Pool pool = stage.pool();
+  pool.flags = GetParam().flags;
+  Mount mount(pool);
+  MoveStorm storm(mount.path(), MoveStage::tiers(), test_seed());
+  storm.run(std::chrono::seconds(rounds(10, 900)));
+  const int twins = twins_used(mount);
+  std::printf("%d moves with a twin\n", twins);
+  EXPECT_GT(twins, 0) << "no file went back with its twin";
+  check_all(storm, stage, mount);
+}
+
+TEST_P(MoveStormTest, EveryFileHasTheExpectedContentAlthoughTheDaemonIsKilled) {
+  const TempDir base;
+  const MoveStage stage(base.path());
+  Pool pool = stage.pool();
+  pool.flags = GetParam().flags;
+  pool.flags.push_back("--debug=crash_limit=0");
+  Mount mount(pool);
+  MoveStorm storm(mount.path(), MoveStage::tiers(), test_seed());
+  DaemonKiller killer(mount.keeper());
+  std::mt19937_64 random(test_seed());
+  int twins = 0;
+  {
+    const std::jthread storming([&] { storm.run(std::chrono::hours(24)); });
+    while (killer.kills() < rounds(8, 350) && storm.problems().empty()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      twins += twins_used(mount);
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 700));
+      killer.kill();
+    }
+    storm.stop();
+  }
+  std::printf("%d kills, %d moves with a twin\n", killer.kills(), twins);
+  EXPECT_GT(twins, 0) << "no file went back with its twin";
+  check_all(storm, stage, mount);
 }
 
 INSTANTIATE_TEST_SUITE_P(With, MoveStormTest,

@@ -3,13 +3,16 @@
 // way never comes back as it was before.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <functional>
+#include <ostream>
 #include <string>
 
 #include "base/unique_fd.hpp"
@@ -154,6 +157,71 @@ TEST_F(TwinTest, AChangedFileIsNeverReplacedByItsTwin) {
   }
 }
 
+// Filesystems whose times do not tell every change. They are mounted over the fast tier.
+class BlindTierTest : public TwinTest {
+ protected:
+  void TearDown() override {
+    stop();
+    if (is_covered_) ::umount2(on("nvme", "").c_str(), MNT_DETACH);
+  }
+  void cover(const std::string& source, const char* type) {
+    ASSERT_EQ(::mount(source.c_str(), on("nvme", "").c_str(), type, 0, nullptr), 0);
+    is_covered_ = true;
+  }
+  bool is_covered_ = false;
+};
+
+// tmpfs maps a page that is read writable, and does not hear of the stores to it.
+TEST_F(BlindTierTest, AStoreThatTmpfsDoesNotNoticeIsNotLost) {
+  put_old("f");
+  put_old("g");
+  cover("tmpfs", "tmpfs");
+  start({"--small-file", "0"});  // in passthrough
+  for (const char* name : {"f", "g"}) move(name, "nvme");
+  ASSERT_EQ(twins().size(), 2u);
+  const struct stat before = lstat_of(on("nvme", "f"));
+  UniqueFd fd = writable(*this / "f");
+  void* at = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(at, MAP_FAILED);
+  fd.reset();
+  static_cast<volatile char*>(at)[12345] = static_cast<volatile char*>(at)[12345] ^ 1;
+  ASSERT_EQ(::munmap(at, kSize), 0);
+  const struct stat after = lstat_of(on("nvme", "f"));
+  if (before.st_ctim.tv_nsec != after.st_ctim.tv_nsec) std::printf("this tmpfs noticed\n");
+  const std::string content = read_file(*this / "f");
+  ASSERT_NE(content, pattern(kSize, 1));
+  for (const char* name : {"f", "g"}) move(name, "hdd");
+  EXPECT_TRUE(last_was_twin()) << "g, by its bytes";
+  EXPECT_EQ(read_file(*this / "f"), content);
+  EXPECT_EQ(read_file(*this / "g"), pattern(kSize, 1));
+}
+
+// ext4 with small inodes keeps whole seconds: a write right after the move may leave all times as
+// they were.
+TEST_F(BlindTierTest, AWriteInTheSameSecondIsNotLost) {
+  const std::string image = base_ / "small.img";
+  ASSERT_TRUE(run_command({"truncate", "-s", "64M", image}).ok());
+  ASSERT_TRUE(run_command({"mkfs.ext4", "-q", "-F", "-I", "128", image}).ok());
+  const LoopFs seconds(on("nvme", ""), "ext4", image);
+  for (int i = 0; i < 8; ++i) put("hdd", "f" + std::to_string(i), pattern(1000, 1));
+  start();
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = "f" + std::to_string(i);
+    // Its mtime is this second, so that the write does not change it.
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::array<timespec, 2> times{{{now.tv_sec, 0}, {now.tv_sec, 0}}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, on("hdd", name).c_str(), times.data(), 0), 0);
+    if (now.tv_nsec < 150'000'000) ::usleep(150'000);
+    move(name, "nvme");
+    ASSERT_EQ(::pwrite(writable(*this / name).get(), "X", 1, 500), 1);
+    const std::string content = read_file(*this / name);
+    move(name, "hdd");
+    EXPECT_EQ(read_file(*this / name), content) << name;
+  }
+  stop();
+}
+
 TEST_F(TwinTest, SurvivesTheDaemonAndARemount) {
   put_old("f");
   start();
@@ -208,6 +276,93 @@ TEST_F(TwinTest, CountsAsFreeAndGoesBeforeENOSPC) {
   EXPECT_LT(twins().size(), 6u);
 }
 
+// Something that needs a little room on hdd.
+struct Act {
+  const char* name;
+  std::function<long(const std::string& root)> act;
+};
+
+void PrintTo(const Act& act, std::ostream* out) { *out << act.name; }
+
+class FullTierTest : public TwinTest, public testing::WithParamInterface<Act> {};
+
+// Twins must not be the reason why any operation finds the disk full.
+TEST_P(FullTierTest, TwinsGoBeforeItFails) {
+  for (int i = 0; i < 40; ++i) put_old("f" + std::to_string(i), 1 << 20);
+  put("hdd", "d/target", "x");
+  leave_out("ssd");
+  start();
+  for (int i = 0; i < 40; ++i) move("f" + std::to_string(i), "nvme");
+  ASSERT_EQ(twins().size(), 40u);
+  ASSERT_TRUE(tell({"pin", "hdd", *this / ""}).ok());
+  // Past the mount and at once, so that hardly anybody can make room before.
+  const UniqueFd fd(::open(on("hdd", "ballast").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
+  for (std::size_t size = 1 << 20; size >= 1024; size /= 2) {
+    const std::string piece(size, 'b');
+    while (::write(fd.get(), piece.data(), size) > 0) continue;
+  }
+  EXPECT_GE(GetParam().act(*this / ""), 0) << errno_name(errno);
+  EXPECT_LT(twins().size(), 40u);
+  EXPECT_GT(twins().size(), 0u);
+}
+
+const std::string kLong(200, 'n');
+
+INSTANTIATE_TEST_SUITE_P(
+    For, FullTierTest,
+    testing::Values(
+        Act{"mkdir", [](const std::string& root) { return ::mkdir((root + "new").c_str(), 0755); }},
+        Act{"symlink",
+            [](const std::string& root) {
+              return ::symlink(kLong.c_str(), (root + "d/symlink").c_str());
+            }},
+        Act{"setxattr",
+            [](const std::string& root) {
+              const std::string value(3000, 'v');
+              return ::setxattr((root + "d/target").c_str(), "user.k", value.data(), value.size(),
+                                0);
+            }},
+        Act{"link",
+            [](const std::string& root) {
+              int done = 0;  // a directory needs another block for some of these
+              for (int i = 0; i < 40 && done == 0; ++i) {
+                done = ::link((root + "d/target").c_str(),
+                              (root + "d/" + kLong + std::to_string(i)).c_str());
+              }
+              return done;
+            }},
+        Act{"write",
+            [](const std::string& root) {
+              const std::string piece = pattern(1 << 20, 5);
+              return ::pwrite(writable(root + "d/target").get(), piece.data(), piece.size(), 0);
+            }},
+        Act{"fallocate",
+            [](const std::string& root) {
+              return ::fallocate(writable(root + "d/target").get(), 0, 0, 1 << 20);
+            }}),
+    [](const auto& act) { return std::string(act.param.name); });
+
+TEST_F(TwinTest, ATierThatGoesAwayIsLetGoAndItsTwinsAreFoundAgain) {
+  put_old("f");
+  put_old("g");
+  start();
+  for (const char* name : {"f", "g"}) move(name, "nvme");
+  disk("hdd").vanish();
+  EXPECT_TRUE(eventually([&] { return disk("hdd").is_free(); })) << "the daemon holds it";
+  ASSERT_EQ(::pwrite(writable(*this / "g").get(), "X", 1, 12345), 1);
+  ASSERT_EQ(::chmod((*this / "f").c_str(), 0640), 0);
+  disk("hdd").come_back();
+  ASSERT_TRUE(eventually([&] { return ask({"status"}).at("tiers").at(2).at("online"); }));
+  move("f", "hdd");
+  EXPECT_TRUE(last_was_twin());
+  EXPECT_EQ(lstat_of(*this / "f").st_mode & 07777, 0640u);
+  const std::string content = read_file(*this / "g");
+  move("g", "hdd");
+  EXPECT_FALSE(last_was_twin());
+  EXPECT_EQ(read_file(*this / "g"), content);
+  EXPECT_NE(content, pattern(kSize, 1));
+}
+
 TEST_F(TwinTest, CanBeTurnedOff) {
   put_old("f");
   start();
@@ -234,6 +389,28 @@ TEST_F(TwinTest, BringsFilesOfALostDiskBack) {
   EXPECT_EQ(said.out.find("only-fast"), std::string::npos) << said.out;
   EXPECT_EQ(read_file(*this / "d/f"), pattern(kSize, 1));
   EXPECT_EQ(tiers_with("d/f"), "hdd");
+}
+
+// f went from hdd to ssd and on to nvme, and got another name. A twin that is left of its first
+// move must not come back as a second f when ssd dies.
+TEST_F(TwinTest, ALostDiskThatTheFileHadLeftBringsNothingBack) {
+  put_old("f");
+  start();
+  move("f", "ssd");
+  ASSERT_EQ(twins().size(), 1u);
+  const std::string twin = on("hdd", ".sluice/twins/") + twins()[0], kept = on("hdd", "kept");
+  // What a crash right after the switch may leave.
+  ASSERT_EQ(::link(twin.c_str(), kept.c_str()), 0);
+  move("f", "nvme");
+  EXPECT_TRUE(eventually([&] { return twins().empty(); }));
+  ASSERT_EQ(::rename(kept.c_str(), twin.c_str()), 0);
+  ASSERT_EQ(::rename((*this / "f").c_str(), (*this / "g").c_str()), 0);
+  disk("ssd").vanish();
+  ASSERT_TRUE(eventually([&] { return !ask({"status"}).at("tiers").at(1).at("online"); }));
+  const CommandResult said = tell({"tier", "drain", "ssd", "--lost"});
+  ASSERT_TRUE(said.ok()) << said.err;
+  EXPECT_FALSE(exists(*this / "f")) << said.out;
+  EXPECT_EQ(read_file(*this / "g"), pattern(kSize, 1));
 }
 
 }  // namespace

@@ -8,6 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <map>
+#include <span>
+
 #include "tests/support/wait.hpp"
 #include "tests/unit/tiering/pools.hpp"
 #include "tiering/twins.hpp"
@@ -98,8 +101,8 @@ TEST(TwinStateTest, AnotherSizeMtimeOrFileDiffers) {
 class TwinsTest : public PoolTest {
  protected:
   void prepare() override {
-    pool_ = open(make_tiers("ab"));
-    twins().start(Twins::Mode::Keep, [](InodeId) { return 0.0; });
+    settings_ = make_tiers("ab");
+    open_pool();
     dir_.make_file("b/f", "content");
     set_old(at("b", "f"));
     file_ = identity_of(b(), at("b", "f"));
@@ -129,6 +132,15 @@ class TwinsTest : public PoolTest {
                   .hash = copy->copied.hash,
                   .names = {{from.get(), "f"}}});
   }
+  void open_pool() {
+    pool_.reset();
+    pool_ = open(settings_);
+    twins().start(Twins::Mode::Keep, [&](TierIndex, std::span<const Twins::Sized> files) {
+      std::vector<double> out;
+      for (const Twins::Sized& each : files) out.push_back(standing_[each.file]);
+      return out;
+    });
+  }
   static void set_old(const std::string& path) {
     const timespec times[2] = {{1'000'000'000, 1}, {1'000'000'000, 2}};
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
@@ -144,6 +156,8 @@ class TwinsTest : public PoolTest {
     return *std::move(taken);
   }
 
+  std::vector<TierSettings> settings_;
+  std::map<InodeId, double> standing_;  // used by the pool's thread
   std::unique_ptr<Pool> pool_;
   test::MemoryStore store_;
   Identity file_;
@@ -200,6 +214,41 @@ TEST_F(TwinsTest, ADeletedFilesTwinGoes) {
 TEST_F(TwinsTest, TheTwinIsNotFoundAsTheFile) {
   if (!test::on_ext4(at("b", ""))) GTEST_SKIP() << "only ext4 and xfs find files by identity";
   EXPECT_TRUE(failed_with(b().find(file_.id), ESTALE));
+}
+
+TEST_F(TwinsTest, ATwinGoesWhenItsFileMovedOnAndLeftAnother) {
+  // As if f had moved from a to a still faster tier: what is on a is a twin now.
+  const std::string moved_on = at("a", ".sluice/twins/" + twin_name(file_));
+  ASSERT_EQ(::rename(at("a", "f").c_str(), moved_on.c_str()), 0);
+  EXPECT_FALSE(twins().of(file_));
+  const auto found = twins().check(b(), false);
+  EXPECT_EQ(found.stale.files, 1u);
+}
+
+TEST_F(TwinsTest, AFileThatMovesLosesItsTwinsElsewhere) {
+  twins().forget(file_.id, {1});
+  EXPECT_TRUE(test::exists(twin()));
+  twins().forget(file_.id, {0});
+  EXPECT_TRUE(test::eventually([&] { return !test::exists(twin()); }));
+}
+
+TEST_F(TwinsTest, TwinsOfFilesThatStayLongestGoFirst) {
+  std::vector<std::string> paths;
+  for (int i = 1; i <= 3; ++i) {
+    const Identity file{InodeId{0x1000U + static_cast<unsigned>(i)}, 1};
+    paths.push_back(at("b", ".sluice/twins/" + twin_name(file)));
+    test::write_file(paths.back(), std::string(4 << 20, 'x'));
+    standing_[file.id] = i == 2 ? 7 : i;
+  }
+  standing_[file_.id] = 0.5;
+  open_pool();  // finds the twins on the disk
+  ASSERT_TRUE(test::eventually([&] { return twins().figures(1).files == 4; }));
+  EXPECT_TRUE(twins().make_room(b(), 1));
+  EXPECT_FALSE(test::exists(paths[1])) << "7 is the highest";
+  EXPECT_TRUE(test::exists(paths[2]));
+  EXPECT_TRUE(twins().make_room(b(), 1));
+  EXPECT_FALSE(test::exists(paths[2]));
+  EXPECT_TRUE(test::exists(paths[0]) && test::exists(twin()));
 }
 
 TEST_F(TwinsTest, TwinsCountAsFreeAndGoForRoom) {
