@@ -218,9 +218,11 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
     const struct stat& st = found[0].st;
     state->size_hint = static_cast<std::uint64_t>(st.st_size);
     state->pages.kernel_mtime = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec;
-    // A rename may overtake a walk of the daemon, but not a lookup by the kernel.
-    const bool is_news = state->name.parent != parent || state->name.text != name;
-    if (is_news && (who == LookupBy::Kernel || state->name.kernel_knows_since == 0)) {
+    // A rename may overtake a walk of the daemon, but not a lookup by the kernel. A walk may also
+    // find the text of the name of which a predecessor left a hash.
+    const bool is_believed = who == LookupBy::Kernel || state->name.kernel_knows_since == 0 ||
+                             slot->is_named(*state, parent, name);
+    if (is_believed && (state->name.parent != parent || state->name.text != name)) {
       state->name.parent = parent;
       state->name.text = name;
     }
@@ -228,7 +230,7 @@ InodePtr InodeTable::intern(const std::vector<Located>& found, InodeId parent,
       state->name.kernel_knows_since = std::chrono::steady_clock::now().time_since_epoch().count();
     if (slot->record_ != nullptr) {
       slot->record_->lookups = static_cast<std::uint32_t>(slot->lookups_);
-      slot->record_name(*state);
+      if (is_believed) slot->record_name(*state);  // otherwise a hash is perhaps all that is known
     }
     return slot;
   }

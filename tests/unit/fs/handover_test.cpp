@@ -125,6 +125,19 @@ TEST_F(HandoverTest, ADirectoryWithCopiesOnTwoTiersKeepsBoth) {
   EXPECT_NE(fs_->names().lookup(d, "g")->id, InodeId{});
 }
 
+// The kernel does not look these names up again, and the daemon finds them on a walk of its own.
+TEST_F(HandoverTest, NamesAreKnownAfterTheDaemonWalkedToThem) {
+  const InodeId d = fs_->names().mkdir(kRootId, "d", 0755, kRoot)->id;
+  const InodeId f = fs_->files().create(d, "f", 0644, O_RDONLY, kRoot)->first.id;
+  fs_->files().release(f, O_RDONLY);
+  for (const TierIndex tier : {1, 2}) {
+    succeed();
+    ASSERT_TRUE(move("d/f", tier));
+    EXPECT_EQ(*fs_->xattrs().get(f, "user.sluice.location"), at((*pool_)[tier].name(), "d/f"));
+    EXPECT_TRUE(fs_->xattrs().get(d, "user.sluice.location"));
+  }
+}
+
 TEST_F(HandoverTest, OpenFilesKeepTheirBackingFilesUntilTheLastClose) {
   const InodeId id = make("f", std::string(kMiB, 'x')).id;
   [[maybe_unused]] const auto known = fs_->names().lookup(kRootId, "f");
