@@ -20,7 +20,7 @@ constexpr std::chrono::minutes kBetweenListings{10};
 constexpr int kListingShare = 20;  // at most 1/20 of the time is spent on listing a tree
 constexpr std::chrono::seconds kSpared{2};
 constexpr std::chrono::seconds kStillGrows{1};  // after a file was seen to grow
-constexpr std::uint64_t kRemembered = 16;       // about how many files Tree::largest is of
+constexpr std::uint64_t kRemembered = 256;      // about how many files Tree::largest is of
 
 struct Size {
   std::uint64_t bytes = 0;
@@ -122,15 +122,22 @@ std::vector<InodePtr> Budgets::found_by_users() {
   return out;
 }
 
-// New files are expected to become as large as the largest of late. A file that is open but does
-// not grow, like a lock file, is not expected to become larger.
+// A new file is expected to become as large as the largest of late. One that was far larger than
+// others must not empty the tree, so that is limited.
+std::uint64_t Budgets::expected_size(const Tree& tree) {
+  const std::size_t files = tree.files.all().size();
+  const std::uint64_t mean = files == 0 ? 0 : tree.files.used() / files;
+  return std::min(tree.largest, std::max(tree.budget.bytes / 64, mean));
+}
+
+// A file that is open but does not grow, like a lock file, is not expected to become larger.
 std::uint64_t Budgets::expected_growth(const Tree& tree) const {
-  std::uint64_t sum = tree.admitted * tree.largest;
+  const std::uint64_t size = expected_size(tree);
+  std::uint64_t sum = tree.admitted * size;
   const auto long_ago = steady_clock::now() - kStillGrows;
   for (const auto& [id, grew] : tree.growing) {
     const BudgetFiles::File* const file = tree.files.find(id);
-    if (file != nullptr && grew > long_ago && file->bytes < tree.largest)
-      sum += tree.largest - file->bytes;
+    if (file != nullptr && grew > long_ago && file->bytes < size) sum += size - file->bytes;
   }
   return sum;
 }
@@ -555,8 +562,10 @@ bool Budgets::poll() {
     const MutexLock lock(mutex_);
     for (auto& [directory, tree] : trees_) {
       BudgetFiles::File* const known = tree->files.find(id);
-      if (known == nullptr) continue;
-      if (size.bytes > known->bytes) tree->growing[id] = steady_clock::now();
+      const auto grew = tree->growing.find(id);
+      // If it was closed meanwhile, its size is known better.
+      if (known == nullptr || grew == tree->growing.end()) continue;
+      if (size.bytes > known->bytes) grew->second = steady_clock::now();
       tree->files.set_bytes(*known, size.bytes);
     }
   }
@@ -585,7 +594,7 @@ std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
   std::uint64_t needed = tree.files.used();
   if (tree.waiting > 0) {
     // A part of the budget at most: the files of the writers may turn out smaller.
-    const auto next = std::min(tree.largest * tree.waiting, budget / 4);
+    const auto next = std::min(expected_size(tree) * tree.waiting, budget / 4);
     needed += expected_growth(tree) + std::max({next, budget_step(budget), std::uint64_t{1}});
   }
   if (needed <= budget) {

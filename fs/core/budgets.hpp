@@ -174,6 +174,7 @@ class Budgets {
   void note_unknown(const std::vector<Ancestor>& ancestors);
   bool is_active() const { return is_active_.load(std::memory_order_relaxed); }
   bool has_room(const Tree& tree) const REQUIRES(mutex_);
+  static std::uint64_t expected_size(const Tree& tree);
   std::uint64_t expected_growth(const Tree& tree) const REQUIRES(mutex_);
   template <typename HasIt>
   Result<Room> reserve(const std::vector<Ancestor>& ancestors, HasIt has_it);
