@@ -117,10 +117,9 @@ void BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
       is_spared = true;
       const int code = removed.error().code;
       if (code == ESTALE || code == ENOENT) {
-        // The names that are known are not those of the file any more.
         parts_.budgets.spare(tree, victim.id, Budgets::Spare::ForNow);
-        parts_.budgets.changed(place.directory);
-        return;
+        if (parts_.budgets.suspect(tree, victim)) return;
+        continue;
       }
       parts_.budgets.spare(tree, victim.id,
                            code == EBUSY ? Budgets::Spare::ForNow : Budgets::Spare::Always);
@@ -244,31 +243,45 @@ void BudgetKeeper::tell(const std::stop_token& stop) {
 }
 
 void BudgetKeeper::list(const std::stop_token& stop) {
-  const auto go_on = [&] { return !stop.stop_requested(); };
   Mutex mutex;
   StopCondVar never;
   const MutexLock lock(mutex);
   while (!stop.stop_requested()) {
-    for (const InodePtr& directory : parts_.budgets.found_by_users()) look_at(directory);
+    list_trees(stop);
     if (const unsigned wanted = parts_.budgets.searches_wanted(); wanted != searched_) {
+      // A search of the whole pool may take minutes. The trees that users use do not wait for it.
+      auto listed = std::chrono::steady_clock::now();
+      const auto go_on = [&] {
+        if (std::chrono::steady_clock::now() - listed > kListPause) {
+          list_trees(stop);
+          listed = std::chrono::steady_clock::now();
+        }
+        return !stop.stop_requested();
+      };
       if (search(go_on)) searched_ = wanted;
-    }
-    for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
-      if (stop.stop_requested()) return;
-      const Place place = parts_.budgets.place(*tree);
-      if (place.is_gone) {
-        give_back(parts_.budgets.drop_tree(place.directory->id()));
-        continue;
-      }
-      if (!parts_.budgets.begin_listing(*tree)) continue;
-      const auto listed = list_tree(parts_.pool, place.path, go_on);
-      if (listed && !place.path.empty()) {
-        parts_.budgets.install(*tree, *listed);
-      } else {
-        parts_.budgets.fail_listing(*tree);
-      }
+      list_trees(stop);
     }
     never.sleep(mutex, stop, kListPause);
+  }
+}
+
+void BudgetKeeper::list_trees(const std::stop_token& stop) {
+  const auto go_on = [&] { return !stop.stop_requested(); };
+  for (const InodePtr& directory : parts_.budgets.found_by_users()) look_at(directory);
+  for (const Budgets::TreePtr& tree : parts_.budgets.trees()) {
+    if (stop.stop_requested()) return;
+    const Place place = parts_.budgets.place(*tree);
+    if (place.is_gone) {
+      give_back(parts_.budgets.drop_tree(place.directory->id()));
+      continue;
+    }
+    if (!parts_.budgets.begin_listing(*tree)) continue;
+    const auto listed = list_tree(parts_.pool, place.path, go_on);
+    if (listed && !place.path.empty()) {
+      parts_.budgets.install(*tree, *listed);
+    } else {
+      parts_.budgets.fail_listing(*tree);
+    }
   }
 }
 

@@ -67,6 +67,7 @@ class BudgetKeeper {
   Receipt receipt_for(const Place& place, const Budgets::Victim& victim, TierIndex tier) const;
 
   void list(const std::stop_token& stop);
+  void list_trees(const std::stop_token& stop);
   bool search(const GoOn& go_on);
   // The budget that the directory has now, by its xattr or by a rule.
   std::optional<Budget> budget_now(const InodePtr& directory);

@@ -19,7 +19,8 @@ constexpr std::chrono::seconds kLongestWait{2};  // of a new file for room
 constexpr std::chrono::minutes kBetweenListings{10};
 constexpr int kListingShare = 20;  // at most 1/20 of the time is spent on listing a tree
 constexpr std::chrono::seconds kSpared{2};
-constexpr double kNewest = 0.25;  // the weight of the last file in Tree::typical
+constexpr std::chrono::seconds kStillGrows{1};  // after a file was seen to grow
+constexpr std::uint64_t kRemembered = 256;      // about how many files Tree::largest is of
 
 struct Size {
   std::uint64_t bytes = 0;
@@ -33,6 +34,10 @@ Size size_of(Descriptors& descriptors, const InodePtr& file) {
   return {static_cast<std::uint64_t>(st.st_blocks) * kStatBlock, st.st_nlink > 0};
 }
 
+void apply(BudgetFiles& files, const std::string& from, const std::string& to) {
+  to.empty() ? files.directory_left(from) : files.directory_renamed(from, to);
+}
+
 bool has_writers(Inode& file) {
   Inode::Locked state(file);
   return state->open && state->open->writers > 0;
@@ -40,37 +45,26 @@ bool has_writers(Inode& file) {
 
 }  // namespace
 
-struct Budgets::File {
-  struct Name {
-    std::uint32_t directory = 0;  // index into Tree::directories
-    std::string text;
-  };
-  Name name;
-  std::uint64_t bytes = 0;
-  double uses = 1;
-  double last_use = 0;
-  std::int64_t written = 0;  // seconds since the epoch
-  bool is_spared = false;    // see Spare::Always
-  steady_clock::time_point spared_until{};
-};
-
 struct Budgets::Tree {
   InodePtr directory;
   std::vector<InodeId> references;  // keep the directory, and those above it, in memory
   Budget budget;
-  std::vector<std::string> directories;  // "", "/a", "/a/b"
-  std::unordered_map<std::string, std::uint32_t> directory_numbers;
-  std::unordered_map<InodeId, File> files;
-  std::unordered_map<InodeId, std::vector<File::Name>> more_names;  // of files with hard links
-  std::uint64_t used = 0;
-  std::set<InodeId> growing;  // files that are open for writing
-  double typical = 0;         // bytes of a file here when it is closed
+  BudgetFiles files;
+  std::map<InodeId, steady_clock::time_point> growing;  // open for writing, and when it last grew
+  std::uint64_t largest = 0;  // bytes of the largest file that was written of late
+  unsigned admitted = 0;      // new files that are not in `growing` yet
 
-  bool is_known = false;  // it was listed
-  bool is_dirty = true;   // it must be listed before anything is deleted
+  bool is_known = false;    // it was listed
+  bool must_list = true;    // something is missing in `files`
+  bool is_suspect = false;  // `used` may be too high: nothing is deleted until it was listed again
+  // While it is listed: what users changed.
   bool is_listing = false;
-  std::unordered_set<InodeId> touched;  // while it is listed
-  steady_clock::time_point listing_began{}, next_listing{};
+  std::unordered_set<InodeId> touched;
+  struct DirectoryChange {
+    std::string from, to;  // `to` is empty if it has left the tree
+  };
+  std::vector<DirectoryChange> directory_changes;
+  steady_clock::time_point listing_began{}, soonest_listing{}, next_listing{};
 
   unsigned waiting = 0;     // new files that wait for room
   std::uint64_t stuck = 0;  // how often nothing could be deleted
@@ -128,82 +122,94 @@ std::vector<InodePtr> Budgets::found_by_users() {
   return out;
 }
 
-// Files that are being written will be about as large as others here when they are closed.
+// A new file is expected to become as large as the largest of late. One that was far larger than
+// others must not empty the tree, so that is limited.
+std::uint64_t Budgets::expected_size(const Tree& tree) {
+  const std::size_t files = tree.files.all().size();
+  const std::uint64_t mean = files == 0 ? 0 : tree.files.used() / files;
+  return std::min(tree.largest, std::max(tree.budget.bytes / 64, mean));
+}
+
+// A file that is open but does not grow, like a lock file, is not expected to become larger.
 std::uint64_t Budgets::expected_growth(const Tree& tree) const {
-  std::uint64_t sum = 0;
-  const auto typical = static_cast<std::uint64_t>(tree.typical);
-  for (const InodeId id : tree.growing) {
-    const auto file = tree.files.find(id);
-    if (file != tree.files.end() && file->second.bytes < typical)
-      sum += typical - file->second.bytes;
+  const std::uint64_t size = expected_size(tree);
+  std::uint64_t sum = tree.admitted * size;
+  const auto long_ago = steady_clock::now() - kStillGrows;
+  for (const auto& [id, grew] : tree.growing) {
+    const BudgetFiles::File* const file = tree.files.find(id);
+    if (file != nullptr && grew > long_ago && file->bytes < size) sum += size - file->bytes;
   }
   return sum;
 }
 
 bool Budgets::has_room(const Tree& tree) const {
-  return !tree.is_known || tree.used + expected_growth(tree) < tree.budget.bytes;
+  return !tree.is_known || tree.files.used() + expected_growth(tree) < tree.budget.bytes;
 }
 
-Result<void> Budgets::admit(const InodePtr& parent) {
-  if (!is_active()) return {};
-  const auto ancestors = climb(parent);
-  note_unknown(ancestors);
-  std::vector<TreePtr> above;
-  const MutexLock lock(mutex_);
-  each_above(ancestors, [&](Tree& tree, const std::string&) REQUIRES(mutex_) {
-    if (!has_room(tree)) above.push_back(trees_.at(tree.directory->id()));
+void Budgets::Room::give_back() {
+  if (trees_.empty()) return;
+  const MutexLock lock(budgets_->mutex_);
+  for (const TreePtr& tree : trees_) --tree->admitted;
+  budgets_->room_.notify_all();
+}
+
+Result<Budgets::Room> Budgets::admit(const InodePtr& parent) {
+  if (!is_active()) return Room(*this);
+  return reserve(climb(parent), [](const Tree&) { return false; });
+}
+
+Result<Budgets::Room> Budgets::admit_link(const InodePtr& file, const InodePtr& to) {
+  if (!is_active() || !S_ISREG(file->type)) return Room(*this);
+  return reserve(climb(to), [&](const Tree& tree) { return tree.files.contains(file->id()); });
+}
+
+Result<Budgets::Room> Budgets::admit_rename(const InodePtr& from, const InodePtr& to) {
+  if (!is_active() || from == to) return Room(*this);
+  const auto old_place = climb(from);
+  return reserve(climb(to), [&](const Tree& tree) {
+    return std::any_of(old_place.begin(), old_place.end(),
+                       [&](const Ancestor& each) { return each.id == tree.directory->id(); });
   });
+}
+
+template <typename HasIt>
+Result<Budgets::Room> Budgets::reserve(const std::vector<Ancestor>& ancestors, HasIt has_it) {
+  note_unknown(ancestors);
   const auto deadline = steady_clock::now() + kLongestWait;
-  for (const TreePtr& tree : above) {
-    if (has_room(*tree)) continue;
-    if (must_not_wait) return Error(kWouldWait, "the directory's budget is used up");
-    const std::uint64_t stuck = tree->stuck;
-    ++tree->waiting;
-    has_work_ = true;
-    work_.notify_all();
-    bool is_late = false;
-    while (!has_room(*tree) && tree->stuck == stuck && !is_late)
-      is_late = !room_.wait_until(mutex_, deadline);
-    --tree->waiting;
-    if (!has_room(*tree)) return Error(ENOSPC, "the directory's budget is used up");
+  Room room(*this);  // before the lock, which its destructor takes
+  const MutexLock lock(mutex_);
+  std::vector<TreePtr> above;
+  each_above(ancestors, [&](Tree& tree, const std::string&) REQUIRES(mutex_) {
+    if (!has_it(tree)) above.push_back(trees_.at(tree.directory->id()));
+  });
+  for (TreePtr& tree : above) {
+    SLUICE_TRY(wait_for_room(*tree, deadline));
+    ++tree->admitted;
+    room.trees_.push_back(std::move(tree));
   }
+  return room;
+}
+
+Result<void> Budgets::wait_for_room(Tree& tree, steady_clock::time_point deadline) {
+  if (has_room(tree)) return {};
+  if (must_not_wait) return Error(kWouldWait, "the directory's budget is used up");
+  const std::uint64_t stuck = tree.stuck;
+  ++tree.waiting;
+  has_work_ = true;
+  work_.notify_all();
+  // If the tree is not full yet, files that are being written may turn out smaller than expected.
+  const auto is_full = [&]() REQUIRES(mutex_) {
+    return tree.stuck != stuck && tree.files.used() >= tree.budget.bytes;
+  };
+  bool is_late = false;
+  while (!has_room(tree) && !is_full() && !is_late) is_late = !room_.wait_until(mutex_, deadline);
+  --tree.waiting;
+  if (!has_room(tree)) return Error(ENOSPC, "the directory's budget is used up");
   return {};
 }
 
-Budgets::File& Budgets::add_name(Tree& tree, InodeId id, const std::string& below,
-                                 const std::string& name) {
-  const auto next = static_cast<std::uint32_t>(tree.directories.size());
-  const auto [number, is_new] = tree.directory_numbers.emplace(below, next);
-  if (is_new) tree.directories.push_back(below);
-  const File::Name as{number->second, name};
-  const auto [at, is_new_file] = tree.files.try_emplace(id);
-  File& file = at->second;
-  if (is_new_file) {
-    file.name = as;
-    file.last_use = static_cast<double>(parts_.clock.seconds());
-    file.written = parts_.clock.seconds();
-    return file;
-  }
-  const auto is_same = [&](const File::Name& other) {
-    return other.directory == as.directory && other.text == as.text;
-  };
-  auto& more = tree.more_names[id];
-  if (!is_same(file.name) && std::none_of(more.begin(), more.end(), is_same)) more.push_back(as);
-  if (more.empty()) tree.more_names.erase(id);
-  return file;
-}
-
-void Budgets::set_bytes(Tree& tree, File& file, std::uint64_t bytes) {
-  tree.used += bytes - file.bytes;
-  file.bytes = bytes;
-}
-
 void Budgets::erase(Tree& tree, InodeId id) {
-  const auto file = tree.files.find(id);
-  if (file == tree.files.end()) return;
-  tree.used -= file->second.bytes;
-  tree.files.erase(file);
-  tree.more_names.erase(id);
+  tree.files.erase(id);
   tree.growing.erase(id);
   room_.notify_all();
 }
@@ -217,8 +223,9 @@ void Budgets::name_came(const InodePtr& parent, const std::string& name, const I
   const bool is_written = has_writers(*file);
   const MutexLock lock(mutex_);
   each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
-    set_bytes(tree, add_name(tree, file->id(), below, name), size.bytes);
-    if (is_written) tree.growing.insert(file->id());
+    BudgetFiles::File& known = tree.files.add_name(file->id(), below, name, parts_.clock.seconds());
+    tree.files.set_bytes(known, size.bytes);
+    if (is_written) tree.growing[file->id()] = steady_clock::now();
     if (tree.is_listing) tree.touched.insert(file->id());
     has_work_ = true;
   });
@@ -231,26 +238,10 @@ void Budgets::name_gone(const InodePtr& parent, const std::string& name, InodeId
   const MutexLock lock(mutex_);
   each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
     if (tree.is_listing) tree.touched.insert(id);
-    const auto file = tree.files.find(id);
-    const auto number = tree.directory_numbers.find(below);
-    if (file == tree.files.end() || number == tree.directory_numbers.end()) return;
-    const auto is_it = [&](const File::Name& each) {
-      return each.directory == number->second && each.text == name;
-    };
-    const auto more = tree.more_names.find(id);
-    if (more == tree.more_names.end()) {
-      if (is_it(file->second.name)) erase(tree, id);
-      return;
-    }
-    auto& names = more->second;
-    if (is_it(file->second.name)) {
-      file->second.name = names.back();
-      names.pop_back();
-    } else {
-      std::erase_if(names, is_it);
-    }
-    if (names.empty()) tree.more_names.erase(more);
+    tree.files.remove_name(id, below, name);
+    if (!tree.files.contains(id)) tree.growing.erase(id);
   });
+  room_.notify_all();
 }
 
 void Budgets::opened_for_writing(const InodePtr& file) {
@@ -263,14 +254,14 @@ void Budgets::opened_for_writing(const InodePtr& file) {
   const MutexLock lock(mutex_);
   for (auto& [id, tree] : trees_) {
     if (!tree->files.contains(file->id())) continue;
-    tree->growing.insert(file->id());
+    tree->growing.try_emplace(file->id());
     has_work_ = true;
   }
   // A file that was made past the mount.
   each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
     if (!tree.is_known || tree.files.contains(file->id())) return;
-    add_name(tree, file->id(), below, name.text);
-    tree.growing.insert(file->id());
+    tree.files.add_name(file->id(), below, name.text, parts_.clock.seconds());
+    tree.growing.try_emplace(file->id());
     has_work_ = true;
   });
   if (has_work_) work_.notify_all();
@@ -282,23 +273,18 @@ void Budgets::written(const InodePtr& file) {
   const bool is_open = has_writers(*file);
   const MutexLock lock(mutex_);
   for (auto& [id, tree] : trees_) {
-    const auto at = tree->files.find(file->id());
-    if (at == tree->files.end()) continue;
+    BudgetFiles::File* const known = tree->files.find(file->id());
+    if (known == nullptr) continue;
     if (tree->is_listing) tree->touched.insert(file->id());
     if (!size.has_name) {
       erase(*tree, file->id());
       continue;
     }
-    set_bytes(*tree, at->second, size.bytes);
-    at->second.written = parts_.clock.seconds();
-    if (is_open) continue;
-    const bool was_growing = tree->growing.erase(file->id()) > 0;
-    if (was_growing) {
-      const auto bytes = static_cast<double>(size.bytes);
-      tree->typical =
-          tree->typical == 0 ? bytes : tree->typical + kNewest * (bytes - tree->typical);
-    }
-    has_work_ = has_work_ || tree->used > tree->budget.bytes;
+    tree->files.set_bytes(*known, size.bytes);
+    known->written = parts_.clock.seconds();
+    has_work_ = has_work_ || tree->files.used() > tree->budget.bytes;
+    if (is_open || tree->growing.erase(file->id()) == 0) continue;
+    tree->largest = std::max(size.bytes, tree->largest - tree->largest / kRemembered);
   }
   room_.notify_all();
   if (has_work_) work_.notify_all();
@@ -308,10 +294,10 @@ void Budgets::accessed(InodeId id, double uses) {
   if (!is_active()) return;
   const MutexLock lock(mutex_);
   for (auto& [directory, tree] : trees_) {
-    const auto file = tree->files.find(id);
-    if (file == tree->files.end()) continue;
-    file->second.uses += uses;
-    file->second.last_use = static_cast<double>(parts_.clock.seconds());
+    BudgetFiles::File* const file = tree->files.find(id);
+    if (file == nullptr) continue;
+    file->uses += uses;
+    file->last_use = static_cast<double>(parts_.clock.seconds());
   }
 }
 
@@ -325,28 +311,53 @@ void Budgets::directory_made(const InodePtr& parent, const std::string& name) {
   work_.notify_all();
 }
 
-// What is below a renamed directory may count in other trees now.
-void Budgets::directory_renamed(const InodePtr& from, const InodePtr& to) {
+void Budgets::directory_renamed(const InodePtr& from, const std::string& name, const InodePtr& to,
+                                const std::string& new_name) {
   if (!is_active()) return;
   const auto old_place = climb(from), new_place = climb(to);
-  const auto list_again = [&](Tree& tree, const std::string&) {
-    tree.is_dirty = true;
-    has_work_ = true;
-  };
   const MutexLock lock(mutex_);
-  each_above(old_place, list_again);
-  each_above(new_place, list_again);
-  if (!parts_.rules.empty()) {
-    ++searches_wanted_;
-    has_work_ = true;
+  std::map<Tree*, Tree::DirectoryChange> changes;
+  each_above(old_place, [&](Tree& tree, const std::string& below) {
+    changes[&tree].from = below + "/" + name;
+  });
+  each_above(new_place, [&](Tree& tree, const std::string& below) {
+    changes[&tree].to = below + "/" + new_name;
+  });
+  for (auto& [tree, change] : changes) {
+    if (change.from.empty()) {
+      tree->must_list = true;  // its files are not known
+      continue;
+    }
+    apply(tree->files, change.from, change.to);
+    std::erase_if(tree->growing,
+                  [&](const auto& each) { return !tree->files.contains(each.first); });
+    if (tree->is_listing) tree->directory_changes.push_back(change);
   }
-  if (has_work_) work_.notify_all();
+  if (!parts_.rules.empty()) ++searches_wanted_;
+  room_.notify_all();
+}
+
+void Budgets::directory_came(const InodePtr& parent) {
+  if (!is_active()) return;
+  const auto ancestors = climb(parent);
+  const MutexLock lock(mutex_);
+  each_above(ancestors, [](Tree& tree, const std::string&) { tree.must_list = true; });
+}
+
+void Budgets::directory_gone(const InodePtr& parent, const std::string& name) {
+  if (!is_active()) return;
+  const auto ancestors = climb(parent);
+  const MutexLock lock(mutex_);
+  each_above(ancestors, [&](Tree& tree, const std::string& below) {
+    tree.files.directory_left(below + "/" + name);
+    if (tree.is_listing) tree.directory_changes.push_back({below + "/" + name, ""});
+  });
 }
 
 void Budgets::search_again() {
   ++searches_wanted_;
   const MutexLock lock(mutex_);
-  for (auto& [id, tree] : trees_) tree->is_dirty = true;
+  for (auto& [id, tree] : trees_) tree->must_list = true;
 }
 
 void Budgets::changed(const InodePtr& directory) {
@@ -355,20 +366,20 @@ void Budgets::changed(const InodePtr& directory) {
   if (own) is_active_ = true;
   const auto ancestors = climb(directory);
   const MutexLock lock(mutex_);
-  each_above(ancestors, [](Tree& tree, const std::string&) { tree.is_dirty = true; });
+  each_above(ancestors, [](Tree& tree, const std::string&) { tree.must_list = true; });
   if (directory->is_directory()) found_.emplace(directory->id(), directory);
   has_work_ = true;
   work_.notify_all();
 }
 
-std::vector<Budgets::Above> Budgets::above(const InodePtr& directory) {
-  const auto ancestors = climb(directory);
-  std::vector<Above> out;
-  const MutexLock lock(mutex_);
-  each_above(ancestors, [&](Tree& tree, const std::string&) {
-    out.push_back({tree.directory->id(), tree.budget});
-  });
-  return out;
+std::optional<Budget> Budgets::nearest(const InodePtr& directory) {
+  for (InodePtr at = directory; at && at->id() != kRootId; at = parts_.tree.parent_of(at)) {
+    const auto fd = parts_.descriptors.any(at);
+    const auto own = fd ? own_budget((*fd)->get()) : std::nullopt;
+    const auto budget = budget_of(own, parts_.rules, parts_.tree.path_of(at));
+    if (budget) return budget;
+  }
+  return std::nullopt;
 }
 
 std::vector<Budgets::TreePtr> Budgets::trees() {
@@ -436,30 +447,30 @@ Budgets::Place Budgets::place(const Tree& tree) {
 bool Budgets::begin_listing(Tree& tree) {
   const MutexLock lock(mutex_);
   const auto now = steady_clock::now();
-  if (!tree.is_dirty && now < tree.next_listing) return false;
+  if (now < (tree.must_list ? tree.soonest_listing : tree.next_listing)) return false;
   tree.is_listing = true;
   tree.listing_began = now;
-  tree.is_dirty = false;
+  tree.must_list = false;
   tree.touched.clear();
+  tree.directory_changes.clear();
   return true;
 }
 
 void Budgets::fail_listing(Tree& tree) {
   const MutexLock lock(mutex_);
   tree.is_listing = false;
-  tree.next_listing = steady_clock::now() + std::chrono::seconds(1);
-  tree.is_dirty = true;
+  tree.soonest_listing = steady_clock::now() + std::chrono::seconds(1);
+  tree.must_list = true;
 }
 
-void Budgets::install(Tree& tree, const TreeList& list) {
-  // The store and the inodes are read before mutex_ is locked.
+// What is known of the listed files besides their names. Reads the store and the inodes.
+Budgets::Facts Budgets::facts_of(const TreeList& list) {
   const double now = static_cast<double>(parts_.clock.seconds());
-  std::unordered_map<InodeId, File> facts;
-  std::vector<InodeId> growing;
+  Facts facts;
   for (const TreeList::File& each : list.files) {
-    const auto [at, is_new] = facts.try_emplace(each.id);
+    const auto [at, is_new] = facts.files.try_emplace(each.id);
     if (!is_new) continue;
-    File& file = at->second;
+    BudgetFiles::File& file = at->second;
     file.bytes = each.bytes;
     // A time in the future says nothing.
     file.written = static_cast<double>(each.mtime) > now ? 0 : each.mtime;
@@ -469,21 +480,29 @@ void Budgets::install(Tree& tree, const TreeList& list) {
       file.last_use = std::max(file.last_use, static_cast<double>(heat->last_access));
     }
     const InodePtr inode = parts_.table.find(each.id);
-    if (inode && has_writers(*inode)) growing.push_back(each.id);
+    if (inode && has_writers(*inode)) facts.growing.push_back(each.id);
   }
+  return facts;
+}
+
+void Budgets::install(Tree& tree, const TreeList& list) {
+  const Facts facts = facts_of(list);
   const MutexLock lock(mutex_);
-  auto old_files = std::move(tree.files);
-  auto old_names = std::move(tree.more_names);
-  const auto old_directories = std::move(tree.directories);
-  tree.files.clear();
-  tree.more_names.clear();
-  tree.directories.clear();
-  tree.directory_numbers.clear();
-  tree.used = 0;
-  const auto put = [&](InodeId id, const std::string& below, const std::string& name,
-                       const File& known) REQUIRES(mutex_) {
-    File& file = add_name(tree, id, below, name);
-    set_bytes(tree, file, known.bytes);
+  const auto now = steady_clock::now();
+  const auto took = now - tree.listing_began;
+  tree.is_listing = false;
+  tree.soonest_listing = now + took;
+  tree.next_listing =
+      now + std::max<steady_clock::duration>(kBetweenListings, kListingShare * took);
+  // A directory that was renamed meanwhile may be listed twice or not at all.
+  const auto changes = std::exchange(tree.directory_changes, {});
+  if (!changes.empty()) tree.must_list = true;
+  if (!changes.empty() && tree.is_known) return;
+  BudgetFiles files;
+  const auto put = [&](InodeId id, const std::string& directory, const std::string& name,
+                       const BudgetFiles::File& known) {
+    BudgetFiles::File& file = files.add_name(id, directory, name, known.written);
+    files.set_bytes(file, known.bytes);
     file.uses = known.uses;
     file.last_use = known.last_use;
     file.written = known.written;
@@ -491,31 +510,31 @@ void Budgets::install(Tree& tree, const TreeList& list) {
   };
   for (const TreeList::File& each : list.files) {
     if (tree.touched.contains(each.id)) continue;
-    File known = facts.at(each.id);
-    if (const auto old = old_files.find(each.id); old != old_files.end()) {
-      known.uses = std::max(known.uses, old->second.uses);
-      known.last_use = std::max(known.last_use, old->second.last_use);
-      known.written = std::max(known.written, old->second.written);
-      known.spared_until = old->second.spared_until;
+    BudgetFiles::File known = facts.files.at(each.id);
+    if (const BudgetFiles::File* const old = tree.files.find(each.id)) {
+      known.uses = std::max(known.uses, old->uses);
+      known.last_use = std::max(known.last_use, old->last_use);
+      known.written = std::max(known.written, old->written);
+      known.spared_until = old->spared_until;
     }
     put(each.id, list.directories[each.directory], each.name, known);
   }
+  for (const Tree::DirectoryChange& change : changes) apply(files, change.from, change.to);
   // What users changed while the tree was listed counts as they left it.
   for (const InodeId id : tree.touched) {
-    const auto old = old_files.find(id);
-    if (old == old_files.end()) continue;
-    put(id, old_directories[old->second.name.directory], old->second.name.text, old->second);
-    for (const File::Name& name : old_names[id])
-      put(id, old_directories[name.directory], name.text, old->second);
+    // A file that was not known before may have more names than those that were touched.
+    if (!tree.is_known && facts.files.contains(id)) tree.must_list = true;
+    for (const auto& [directory, name] : tree.files.names(id))
+      put(id, directory, name, *tree.files.find(id));
   }
-  tree.growing.insert(growing.begin(), growing.end());
-  std::erase_if(tree.growing, [&](InodeId id) { return !tree.files.contains(id); });
+  tree.files = std::move(files);
+  for (const InodeId id : facts.growing) tree.growing.try_emplace(id);
+  std::erase_if(tree.growing, [&](const auto& each) { return !tree.files.contains(each.first); });
+  if (tree.largest == 0 && !tree.files.all().empty())
+    tree.largest = tree.files.used() / tree.files.all().size();
   tree.touched.clear();
-  tree.is_listing = false;
   tree.is_known = true;
-  const auto took = steady_clock::now() - tree.listing_began;
-  tree.next_listing = steady_clock::now() +
-                      std::max<steady_clock::duration>(kBetweenListings, kListingShare * took);
+  tree.is_suspect = false;
   has_work_ = true;
   work_.notify_all();
 }
@@ -524,7 +543,9 @@ bool Budgets::poll() {
   std::set<InodeId> growing;
   {
     const MutexLock lock(mutex_);
-    for (auto& [id, tree] : trees_) growing.insert(tree->growing.begin(), tree->growing.end());
+    for (auto& [id, tree] : trees_) {
+      for (const auto& [file, grew] : tree->growing) growing.insert(file);
+    }
   }
   for (const InodeId id : growing) {
     const InodePtr file = parts_.table.find(id);
@@ -540,10 +561,16 @@ bool Budgets::poll() {
     const Size size = size_of(parts_.descriptors, file);
     const MutexLock lock(mutex_);
     for (auto& [directory, tree] : trees_) {
-      const auto at = tree->files.find(id);
-      if (at != tree->files.end()) set_bytes(*tree, at->second, size.bytes);
+      BudgetFiles::File* const known = tree->files.find(id);
+      const auto grew = tree->growing.find(id);
+      // If it was closed meanwhile, its size is known better.
+      if (known == nullptr || grew == tree->growing.end()) continue;
+      if (size.bytes > known->bytes) grew->second = steady_clock::now();
+      tree->files.set_bytes(*known, size.bytes);
     }
   }
+  const MutexLock lock(mutex_);
+  room_.notify_all();  // a file that no longer grows leaves room
   return !growing.empty();
 }
 
@@ -551,7 +578,7 @@ std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeI
   std::vector<Expendable> out;
   const std::int64_t rested = parts_.clock.seconds() - parts_.rest.count();
   const auto now = steady_clock::now();
-  for (const auto& [id, file] : tree.files) {
+  for (const auto& [id, file] : tree.files.all()) {
     if (file.is_spared || file.spared_until > now || file.written > rested) continue;
     if (tree.growing.contains(id)) continue;
     ids.push_back(id);
@@ -560,38 +587,28 @@ std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeI
   return out;
 }
 
-std::string Budgets::path_below(const Tree& tree, const File& file) {
-  return tree.directories[file.name.directory] + "/" + file.name.text;
-}
-
 std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
   const MutexLock lock(mutex_);
-  if (!tree.is_known || tree.is_dirty) return {};
-  std::uint64_t needed = tree.used;
+  if (!tree.is_known || tree.is_suspect) return {};
+  const std::uint64_t budget = tree.budget.bytes;
+  std::uint64_t needed = tree.files.used();
   if (tree.waiting > 0) {
     // A part of the budget at most: the files of the writers may turn out smaller.
-    const auto next =
-        std::min(static_cast<std::uint64_t>(tree.typical) * tree.waiting, tree.budget.bytes / 4);
-    needed +=
-        expected_growth(tree) + std::max({next, budget_step(tree.budget.bytes), std::uint64_t{1}});
+    const auto next = std::min(expected_size(tree) * tree.waiting, budget / 4);
+    needed += expected_growth(tree) + std::max({next, budget_step(budget), std::uint64_t{1}});
   }
-  if (needed <= tree.budget.bytes) {
+  if (needed <= budget) {
     tree.is_stuck = false;
     return {};
   }
   std::vector<InodeId> ids;
   const auto files = candidates(tree, ids);
-  const auto chosen = choose_victims(files, needed - tree.budget.bytes,
-                                     static_cast<double>(parts_.clock.seconds()));
   std::vector<Victim> victims;
-  for (const std::uint32_t each : chosen) {
-    const File& file = tree.files.at(ids[each]);
-    Victim victim{ids[each], {path_below(tree, file)}, file.bytes, file.uses, file.last_use};
-    if (const auto more = tree.more_names.find(victim.id); more != tree.more_names.end()) {
-      for (const File::Name& name : more->second)
-        victim.names.push_back(tree.directories[name.directory] + "/" + name.text);
-    }
-    victims.push_back(std::move(victim));
+  for (const std::uint32_t each :
+       choose_victims(files, needed - budget, static_cast<double>(parts_.clock.seconds()))) {
+    const Expendable& file = files[each];
+    victims.push_back(
+        {ids[each], tree.files.paths(ids[each]), file.bytes, file.uses, file.last_use});
   }
   tree.is_stuck = victims.empty();
   if (tree.is_stuck) {
@@ -613,10 +630,18 @@ void Budgets::deleted(Tree& tree, const Victim& victim) {
 
 void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
   const MutexLock lock(mutex_);
-  const auto file = tree.files.find(id);
-  if (file == tree.files.end()) return;
-  file->second.is_spared = how_long == Spare::Always;
-  file->second.spared_until = steady_clock::now() + kSpared;
+  BudgetFiles::File* const file = tree.files.find(id);
+  if (file == nullptr) return;
+  file->is_spared = how_long == Spare::Always;
+  file->spared_until = steady_clock::now() + kSpared;
+}
+
+bool Budgets::suspect(Tree& tree, const Victim& victim) {
+  const MutexLock lock(mutex_);
+  if (tree.files.paths(victim.id) != victim.names) return false;  // a user was faster
+  tree.is_suspect = true;
+  tree.must_list = true;
+  return true;
 }
 
 void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time) {
@@ -624,7 +649,7 @@ void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::millisecon
   const MutexLock lock(mutex_);
   const auto is_waited_for = [](const auto& each) {
     const Tree& tree = *each.second;
-    return tree.waiting > 0 && tree.is_known && !tree.is_dirty;
+    return tree.waiting > 0 && tree.is_known && !tree.is_suspect && !tree.is_stuck;
   };
   while (!has_work_ && !stop.stop_requested() && steady_clock::now() < deadline &&
          std::none_of(trees_.begin(), trees_.end(), is_waited_for))
@@ -646,8 +671,8 @@ std::vector<Budgets::Report> Budgets::reports() {
     report.directory = tree->directory->id();
     const MutexLock lock(mutex_);
     report.budget = tree->budget;
-    report.used = tree->used;
-    report.files = tree->files.size();
+    report.used = tree->files.used();
+    report.files = tree->files.all().size();
     report.is_known = tree->is_known;
     report.deleted = tree->deleted;
     report.deleted_bytes = tree->deleted_bytes;
@@ -669,12 +694,12 @@ std::vector<Budgets::Next> Budgets::next_victims(InodeId directory, std::uint64_
   std::vector<InodeId> ids;
   const auto files = candidates(tree, ids);
   const std::uint64_t needed =
-      tree.used + bytes > tree.budget.bytes ? tree.used + bytes - tree.budget.bytes : 0;
+      std::max(tree.files.used() + bytes, tree.budget.bytes) - tree.budget.bytes;
   for (const std::uint32_t each :
        choose_victims(files, needed, static_cast<double>(parts_.clock.seconds()))) {
     if (out.size() == most) break;
-    const File& file = tree.files.at(ids[each]);
-    out.push_back({path_below(tree, file), file.bytes, file.uses, file.last_use});
+    const Expendable& file = files[each];
+    out.push_back({tree.files.paths(ids[each])[0], file.bytes, file.uses, file.last_use});
   }
   return out;
 }
@@ -684,14 +709,14 @@ std::vector<Budgets::Standing> Budgets::standing(InodeId id) {
   const auto now = static_cast<double>(parts_.clock.seconds());
   const MutexLock lock(mutex_);
   for (const auto& [directory, tree] : trees_) {
-    const auto file = tree->files.find(id);
-    if (file == tree->files.end()) continue;
-    const auto rank = [&](const File& each) {
+    const BudgetFiles::File* const file = tree->files.find(id);
+    if (file == nullptr) continue;
+    const auto rank = [&](const BudgetFiles::File& each) {
       return std::pair(value_of({each.bytes, each.uses, each.last_use, 0}, now), each.written);
     };
-    Standing standing{directory, tree->budget, tree->used, 0};
-    for (const auto& [other, each] : tree->files) {
-      if (other != id && rank(each) < rank(file->second)) standing.before += each.bytes;
+    Standing standing{directory, tree->budget, tree->files.used(), 0};
+    for (const auto& [other, each] : tree->files.all()) {
+      if (other != id && rank(each) < rank(*file)) standing.before += each.bytes;
     }
     out.push_back(standing);
   }

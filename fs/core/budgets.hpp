@@ -23,6 +23,7 @@
 #include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "fs/core/budget_files.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode_table.hpp"
@@ -48,9 +49,30 @@ class Budgets {
 
   // What users do. Each call is cheap if no directory has a budget.
   //
-  // ENOSPC if the tree that `parent` is in has no room and nothing in it may be deleted now.
+  struct Tree;
+  using TreePtr = std::shared_ptr<Tree>;
+  // Room for a new file in each tree that it will be in. Held until name_came() counts the file, so
+  // that the room is not given to two.
+  class Room {
+   public:
+    explicit Room(Budgets& budgets) : budgets_(&budgets) {}
+    Room(Room&&) = default;
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+    ~Room() { give_back(); }
+
+   private:
+    friend class Budgets;
+    void give_back();
+    Budgets* budgets_;
+    std::vector<TreePtr> trees_;
+  };
+  // ENOSPC if a tree that `parent` is in has no room and nothing in it may be deleted now.
   // Otherwise waits until something is deleted; kWouldWait if the thread must not wait.
-  Result<void> admit(const InodePtr& parent);
+  Result<Room> admit(const InodePtr& parent);
+  // The same for another name of a file, if it comes from outside the tree.
+  Result<Room> admit_link(const InodePtr& file, const InodePtr& to);
+  Result<Room> admit_rename(const InodePtr& from, const InodePtr& to);
   enum class Growth { None, Growing };
   void name_came(const InodePtr& parent, const std::string& name, const InodePtr& file,
                  Growth growth);
@@ -59,17 +81,16 @@ class Budgets {
   void written(const InodePtr& file);  // the last writer has closed it, or it was truncated
   void accessed(InodeId file, double uses);
   void directory_made(const InodePtr& parent, const std::string& name);
-  void directory_renamed(const InodePtr& from, const InodePtr& to);
+  void directory_renamed(const InodePtr& from, const std::string& name, const InodePtr& to,
+                         const std::string& new_name);
+  void directory_came(const InodePtr& parent);  // with what is in it
+  void directory_gone(const InodePtr& parent, const std::string& name);
   // The budget of the directory was set or removed, or pins below it have changed.
   void changed(const InodePtr& directory);
   // A tier came or went: its directories and files do, too.
   void search_again();
-  // The trees in which new names in `directory` count, innermost first.
-  struct Above {
-    InodeId directory{};
-    Budget budget;
-  };
-  std::vector<Above> above(const InodePtr& directory);
+  // The budget of the directory, or of the nearest one above it that has one.
+  std::optional<Budget> nearest(const InodePtr& directory);
 
   // For reports.
   struct Report {
@@ -101,8 +122,6 @@ class Budgets {
 
   // For BudgetKeeper.
   void begin() { is_active_ = true; }
-  struct Tree;
-  using TreePtr = std::shared_ptr<Tree>;
   std::vector<TreePtr> trees();
   struct Place {
     InodePtr directory;
@@ -135,12 +154,14 @@ class Budgets {
   void deleted(Tree& tree, const Victim& victim);
   enum class Spare { ForNow, Always };  // Always: until the tree is listed again
   void spare(Tree& tree, InodeId file, Spare how_long);
+  // The victim was not where the tree says. Unless a user moved it just now, nothing more is
+  // deleted until the tree was listed again: returns true.
+  bool suspect(Tree& tree, const Victim& victim);
   // Blocks until something happened that may need the keeper, or for this time.
   void wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time);
   void wake();  // ends wait_for_work()
 
  private:
-  struct File;
   struct Ancestor {
     InodeId id{};
     std::string name;
@@ -153,14 +174,20 @@ class Budgets {
   void note_unknown(const std::vector<Ancestor>& ancestors);
   bool is_active() const { return is_active_.load(std::memory_order_relaxed); }
   bool has_room(const Tree& tree) const REQUIRES(mutex_);
+  static std::uint64_t expected_size(const Tree& tree);
   std::uint64_t expected_growth(const Tree& tree) const REQUIRES(mutex_);
-  File& add_name(Tree& tree, InodeId id, const std::string& below, const std::string& name)
+  template <typename HasIt>
+  Result<Room> reserve(const std::vector<Ancestor>& ancestors, HasIt has_it);
+  Result<void> wait_for_room(Tree& tree, std::chrono::steady_clock::time_point deadline)
       REQUIRES(mutex_);
-  void set_bytes(Tree& tree, File& file, std::uint64_t bytes) REQUIRES(mutex_);
+  struct Facts {
+    std::unordered_map<InodeId, BudgetFiles::File> files;
+    std::vector<InodeId> growing;
+  };
+  Facts facts_of(const TreeList& list);
   void erase(Tree& tree, InodeId id) REQUIRES(mutex_);
   std::vector<Expendable> candidates(const Tree& tree, std::vector<InodeId>& ids) const
       REQUIRES(mutex_);
-  static std::string path_below(const Tree& tree, const File& file) REQUIRES(mutex_);
   void update_active() REQUIRES(mutex_);
 
   const Parts parts_;

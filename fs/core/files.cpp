@@ -183,7 +183,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
                                                int flags, const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
   if (is_private(*directory, name)) return Error(EPERM, "create");
-  SLUICE_TRY(parts_.budgets.admit(directory));
+  const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit(directory));
   SharedFd fd;  // stays empty if the request is repeated and the first attempt created the file
   auto made = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);
@@ -213,7 +213,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
 Result<std::pair<Entry, Opened>> Files::create_unnamed(InodeId parent, mode_t mode, int flags,
                                                        const Caller& caller) {
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(parent));
-  SLUICE_TRY(parts_.budgets.admit(directory));
+  const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit(directory));
   SharedFd fd;
   const auto make = [&]() -> Result<Located> {
     SharedLock lock(parts_.namespace_lock.lock);

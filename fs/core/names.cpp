@@ -182,6 +182,7 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
   const InodePtr file = SLUICE_TRY(parts_.tree.inode(id));
   const InodePtr directory = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*directory, new_name)) return Error(EPERM, "link");
+  const Budgets::Room room = SLUICE_TRY(parts_.budgets.admit_link(file, directory));
   // Locked before the names: a spill locks the file first and then the names.
   const ChangeGuard guard = SLUICE_TRY(ChangeGuard::of(file));
   SharedLock lock(parts_.names.lock);
@@ -292,6 +293,8 @@ Result<void> Names::unlink_locked(const InodePtr& directory, const char* name) {
 
 Result<void> Names::remove_unused(const InodePtr& file, const std::vector<Place>& names,
                                   const Agree& agree) {
+  // Closed after the lock is given back: freeing the blocks of a large file takes long.
+  const auto kept = parts_.descriptors.any(file);
   // The kernel does not know of this change, so it does not keep users away from the directory.
   const ExclusiveLock lock(parts_.names.lock);
   {

@@ -92,6 +92,10 @@ Result<void> Names::rename(InodeId parent, const char* name, InodeId new_parent,
   const InodePtr from = SLUICE_TRY(parts_.tree.inode(parent));
   const InodePtr to = SLUICE_TRY(parts_.tree.inode(new_parent));
   if (is_private(*from, name) || is_private(*to, new_name)) return Error(EPERM, "rename");
+  // A rename that a predecessor began may be done.
+  const Budgets::Room room = remembered(Fact::Source)
+                                 ? Budgets::Room(parts_.budgets)
+                                 : SLUICE_TRY(parts_.budgets.admit_rename(from, to));
   RenameAttempt attempt;
   bool made_room = false;
   for (;;) {
@@ -212,12 +216,17 @@ void Names::count_renamed(const InodePtr& from, const char* name,
                           const char* new_name, const std::vector<Located>& target,
                           unsigned flags) {
   Budgets& budgets = parts_.budgets;
-  if (is_directory(source) || is_directory(target)) budgets.directory_renamed(from, to);
+  // Two names of one file: rename(2) does nothing.
+  if (!target.empty() && target[0].identity.id == source[0].identity.id) return;
+  if (!(flags & RENAME_EXCHANGE) && is_directory(source))
+    return budgets.directory_renamed(from, name, to, new_name);
   const auto gone = [&](const std::vector<Located>& what, const InodePtr& where, const char* as) {
+    if (is_directory(what)) budgets.directory_gone(where, as);
     if (!what.empty() && S_ISREG(what[0].st.st_mode))
       budgets.name_gone(where, as, what[0].identity.id);
   };
   const auto came = [&](const std::vector<Located>& what, const InodePtr& where, const char* as) {
+    if (is_directory(what)) budgets.directory_came(where);
     const InodePtr file = what.empty() ? nullptr : parts_.table.find(what[0]);
     if (file) budgets.name_came(where, as, file, Budgets::Growth::None);
   };

@@ -164,14 +164,10 @@ Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view valu
 }
 
 Result<std::string> Xattrs::budget_of(const InodePtr& inode) {
-  if (inode->is_directory()) {
-    const SharedFd fd = SLUICE_TRY(parts_.descriptors.any(inode));
-    if (const auto own = own_budget(fd->get())) return std::to_string(own->bytes);
-  }
-  const InodePtr directory = inode->is_directory() ? inode : parts_.tree.parent_of(inode);
-  const auto above = directory ? parts_.budgets.above(directory) : std::vector<Budgets::Above>{};
-  if (above.empty()) return Error(ENODATA, "budget");
-  return std::to_string(above[0].budget.bytes);
+  const auto budget =
+      parts_.budgets.nearest(inode->is_directory() ? inode : parts_.tree.parent_of(inode));
+  if (!budget) return Error(ENODATA, "budget");
+  return std::to_string(budget->bytes);
 }
 
 // What the planner knows about the file.

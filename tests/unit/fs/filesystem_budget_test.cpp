@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <filesystem>
+#include <random>
+#include <set>
 
 #include "tests/support/wait.hpp"
 #include "tests/unit/fs/test_filesystem.hpp"
@@ -213,6 +216,102 @@ TEST_F(FilesystemBudgetTest, OthersFilesInTheirOwnDirectoriesStay) {
   EXPECT_TRUE(eventually([&] { return !is_there("d/mine"); }));
   EXPECT_TRUE(eventually([&] { return report("/d").used == 4 * kMiB; }));
   EXPECT_TRUE(is_there("d/theirs/f"));
+}
+
+// What is known without listing the tree again: a directory that leaves is not counted at once, and
+// one that stays inside is deleted from by its new path.
+TEST_F(FilesystemBudgetTest, RenamedDirectoriesAreKnownByTheirNewPath) {
+  put_old("d/x/a", kMiB, 900);
+  put_old("d/x/deep/b", kMiB, 800);
+  put_old("d/y/c", kMiB, 700);
+  mount();
+  ASSERT_EQ(set("d", "8MiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  ASSERT_TRUE(rename(id_of("d"), "x", id_of("d/y"), "moved", 0));
+  EXPECT_EQ(report("/d").used, 3 * kMiB);
+  ASSERT_TRUE(rename(id_of("d/y/moved"), "deep", kRootId, "out", 0));
+  EXPECT_EQ(report("/d").used, 2 * kMiB);
+  ASSERT_EQ(set("d", "1MiB"), 0);
+  ASSERT_TRUE(eventually([&] { return report("/d").deleted == 1; }));
+  EXPECT_FALSE(is_there("d/y/moved/a"));
+  EXPECT_TRUE(is_there("d/y/c"));
+  EXPECT_TRUE(is_there("out/b"));
+  EXPECT_EQ((*store_.receipts(1))[0].path, "/d/y/moved/a");
+}
+
+TEST_F(FilesystemBudgetTest, IsObeyedWhileDirectoriesAreRenamedAllTheTime) {
+  for (int i = 0; i < 6; ++i) put_old("d/x/f" + std::to_string(i), kMiB, 900 - 10 * i);
+  mount();
+  ASSERT_EQ(set("d", "2MiB"), 0);
+  bool is_x = true;
+  EXPECT_TRUE(eventually([&] {
+    for (int i = 0; i < 100; ++i, is_x = !is_x) {
+      EXPECT_TRUE(rename(id_of("d"), is_x ? "x" : "y", id_of("d"), is_x ? "y" : "x", 0));
+    }
+    return report("/d").deleted == 4;
+  }));
+}
+
+TEST_F(FilesystemBudgetTest, AFullTreeHasNoRoomForFilesFromOutside) {
+  put_old("d/in/fresh", 2 * kMiB, 1);
+  put_old("out/f", kMiB, 900);
+  mount();
+  ASSERT_EQ(set("d", "1MiB"), 0);
+  ASSERT_TRUE(eventually([&] { return report("/d").is_stuck; }));
+  EXPECT_TRUE(failed_with(rename(id_of("out"), "f", id_of("d"), "f", 0), ENOSPC));
+  EXPECT_TRUE(failed_with(fs_->names().link(id_of("out/f"), id_of("d"), "f"), ENOSPC));
+  EXPECT_TRUE(fs_->names().link(id_of("d/in/fresh"), id_of("d"), "again"));
+  EXPECT_TRUE(rename(id_of("d/in"), "fresh", id_of("d"), "f", 0));
+  EXPECT_TRUE(rename(id_of("d"), "f", kRootId, "f", 0));
+}
+
+// Random changes of names and sizes. The sum must always be that of the files on the tiers.
+TEST_F(FilesystemBudgetTest, WhatIsCountedIsWhatIsThere) {
+  for (const char* name : {"d/x/1", "d/x/z/2", "d/y/3", "out/x/4", "out/y/z/5"})
+    put_old(name, 64 << 10, 900);
+  mount();
+  ASSERT_EQ(set("d", "1GiB"), 0);
+  ASSERT_TRUE(is_known("/d"));
+  const auto is_there_now = [&] {
+    std::uint64_t sum = 0;
+    std::set<ino_t> seen;
+    for (const auto& each : std::filesystem::recursive_directory_iterator(at("a", "d"))) {
+      struct stat st {};
+      EXPECT_EQ(::lstat(each.path().c_str(), &st), 0);
+      if (S_ISREG(st.st_mode) && seen.insert(st.st_ino).second)
+        sum += static_cast<std::uint64_t>(st.st_blocks) * 512;
+    }
+    return sum;
+  };
+  std::mt19937 random(std::random_device{}());
+  const auto any = [&](std::initializer_list<const char*> from) {
+    return std::string(from.begin()[random() % from.size()]);
+  };
+  const auto directory = [&] { return any({"d", "d/x", "d/y", "d/x/z", "out", "out/x", "out/y"}); };
+  const auto name = [&] { return any({"1", "2", "3", "4", "5", "x", "y", "z"}); };
+  std::string done;
+  for (int step = 0; step < 300; ++step) {
+    const std::string from = directory(), to = directory(), a = name(), b = name();
+    if (!test::exists(at("a", from)) || !test::exists(at("a", to))) continue;
+    const InodeId old_parent = id_of(from), new_parent = id_of(to);
+    const auto what = random() % 6;
+    bool is_done = false;
+    if (what == 0) {
+      is_done = make(from, a, (random() % 8) << 12) == 0;
+    } else if (what == 1) {
+      is_done = unlink(old_parent, a.c_str()).has_value();
+    } else if (what == 2 && test::exists(at("a", from + "/" + a))) {
+      is_done = fs_->names().link(id_of(from + "/" + a), new_parent, b.c_str()).has_value();
+    } else if (what > 2) {
+      const unsigned flags = what == 5 ? RENAME_EXCHANGE : 0;
+      is_done = rename(old_parent, a.c_str(), new_parent, b.c_str(), flags).has_value();
+    }
+    if (!is_done) continue;
+    done += " " + std::to_string(what) + ":" + from + "/" + a + ">" + to + "/" + b;
+    const std::uint64_t expected = is_there_now();
+    ASSERT_TRUE(eventually([&] { return report("/d").used == expected; }))
+        << report("/d").used << " instead of " << expected << " after" << done;
+  }
 }
 
 }  // namespace
