@@ -307,6 +307,10 @@ bool Twins::make_room(Tier& tier, std::uint64_t bytes) {
     drop(tier, some[i].file);
     dropped += some[i].bytes;
   }
+  // ext4 frees blocks when it commits its journal. Until then the tier seems to be full, and more
+  // twins would be dropped. An error only means that the room comes later.
+  if (const auto directory = tier.twins_directory()) [[maybe_unused]]
+    const int synced = ::fsync((*directory)->get());
   tier.refresh_space();
   log::get().debug("dropped twins for their room: tier={} bytes={}", tier.name(), dropped);
   return true;
