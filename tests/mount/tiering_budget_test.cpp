@@ -47,11 +47,12 @@ class BudgetTest : public TieringTest {
     return Json();
   }
   Json budgets() const { return ask({"budget"}).at("budgets"); }
-  // Waits until the tree was counted and holds at most its budget.
+  // Waits until the tree was counted and holds at most its budget, which is the one set last.
   bool is_within(const std::string& path) const {
     return eventually([&] {
       const Json each = budget(path);
-      return each.is_object() && each.at("known") == true && each.at("used") <= each.at("budget");
+      return each.is_object() && each.at("known") == true && each.at("used") <= each.at("budget") &&
+             xattr_of(*this / path.substr(1), kBudget) == each.at("budget").dump();
     });
   }
   bool is_counted(const std::string& path, std::uint64_t least) const {
