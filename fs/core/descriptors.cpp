@@ -89,12 +89,14 @@ void Descriptors::keep_in_existence(Inode& file, int fd) {
   const auto readable = reopen(fd, O_RDONLY);
   const auto id = readable ? kernel_.add_backing((*readable)->get()) : Result<std::int32_t>(0);
   Inode::Locked state(file);
-  const std::int32_t before = file.record_keeper(id ? *id : 0);
-  if (before != 0) kernel_.remove_backing(before);
+  // If the file was closed meanwhile, nobody would let go of it.
+  const std::int32_t unused = state->open ? file.record_keeper(id ? *id : 0) : (id ? *id : 0);
+  if (unused != 0) kernel_.remove_backing(unused);
 }
 
 void Descriptors::let_go(Inode& file) {
   Inode::Locked state(file);
+  if (state->open) return;  // it was opened again
   const std::int32_t before = file.record_keeper(0);
   if (before != 0) kernel_.remove_backing(before);
 }

@@ -59,6 +59,8 @@ Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedF
     }
     const bool mapped = may_be_mapped && parts_.pages.is_still_mapped(inode);
     std::shared_ptr<FileMove> ending;
+    Result<Opened> opened = Opened{};
+    SharedFd nameless;  // set if a served file has lost its last name, or is about to lose it
     {
       Inode::Locked state(*inode);
       // A writer waits only for a move that is switching. It cancels a move that is still copying.
@@ -69,8 +71,15 @@ Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedF
           state->move_waits = true;  // until this writer closes the file
         }
       }
-      if (!ending) return open_locked(inode, *state, flags, fresh, mapped);
+      if (!ending) {
+        opened = open_locked(inode, *state, flags, fresh, mapped);
+        if (opened && !state->open->passthrough && !state->place().handle.empty())
+          nameless = state->place().fd;
+      }
     }
+    // Names::keep_open_after_unlink() did this only if the file was open then.
+    if (nameless) parts_.descriptors.keep_in_existence(*inode, nameless->get());
+    if (!ending) return opened;
     if (must_not_wait) return Error(kWouldWait, "a move of the file is switching");
     ending->wait_for_end();
   }

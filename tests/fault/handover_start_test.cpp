@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstdio>
 #include <set>
+#include <string_view>
 #include <thread>
 
 #include "base/unique_fd.hpp"
@@ -154,7 +155,9 @@ TEST_F(HandoverStartTest, WhatIsMountedInsideStaysMounted) {
 }
 
 TEST_F(HandoverStartTest, AnOpenFileCanBeMovedByASuccessor) {
-  Mount mount(pool({"--debug=crash_limit=0"}));
+  // With passthrough, the reader could share the choice of the writer, whose close takes effect
+  // later, and the file could not move.
+  Mount mount(pool({"--debug=crash_limit=0", "--debug=passthrough=off"}));
   write_file(mount / "file", "content");
   const UniqueFd fd(::open((mount / "file").c_str(), O_RDONLY | O_CLOEXEC));
 
@@ -162,7 +165,25 @@ TEST_F(HandoverStartTest, AnOpenFileCanBeMovedByASuccessor) {
 
   // The kernel does not look the name up again.
   ASSERT_EQ(::fsetxattr(fd.get(), "user.sluice.tier", "hdd", 3, 0), 0) << errno_name(errno);
-  EXPECT_TRUE(eventually([&] { return exists(stage_.on("hdd", "file")); }));
+  EXPECT_TRUE(eventually([&] { return exists(stage_.on("hdd", "file")); })) << mount.log();
+}
+
+// A file that is opened after its last name was removed, for instance by a program that looked the
+// name up just before.
+TEST_F(HandoverStartTest, AFileOpenedWithoutANameCanBeReadFromASuccessor) {
+  Mount mount(pool({"--debug=crash_limit=0", "--debug=passthrough=off"}));
+  write_file(mount / "file", "content");
+  const UniqueFd found(::open((mount / "file").c_str(), O_PATH | O_CLOEXEC));
+  ASSERT_EQ(::unlink((mount / "file").c_str()), 0);
+  const UniqueFd fd(
+      ::open(("/proc/self/fd/" + std::to_string(found.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(fd) << errno_name(errno);
+
+  ASSERT_NO_THROW(mount.crash_daemon());
+
+  std::array<char, 7> content{};
+  ASSERT_EQ(::read(fd.get(), content.data(), content.size()), 7) << errno_name(errno);
+  EXPECT_EQ(std::string_view(content.data(), content.size()), "content");
 }
 
 TEST_F(HandoverStartTest, AListingThatHasBegunMissesNoFileThatMoves) {
