@@ -65,14 +65,22 @@ class Planner {
     bool is_sorted = false;
   };
 
+  // The files on slower tiers that are eligible for a tier, highest rank first. Made when first
+  // needed.
+  struct Climbers {
+    std::vector<File> order;
+    std::vector<std::uint64_t> smallest;  // by index: the least bytes of a file from there on
+    std::size_t first = 0;                // all files before this index have moved
+    bool is_made = false;
+  };
+
   struct Tier {
     std::uint64_t used, high, low, brim;
     std::uint64_t incoming = 0, outgoing = 0;  // bytes of the files that are kLeaving
     bool usable = false, has_slower = false;   // has_slower: a slower tier is usable
     std::size_t slower = 0;                    // the next one that is
     std::vector<File> cold;                    // highest rank first, as are the lists below
-    std::vector<File> climbers;                // eligible for this tier; sorted when first needed
-    bool has_climbers = false;                 // whether that list was made
+    Climbers climbers;                         // eligible for this tier; sorted when first needed
     Residents residents;
 
     std::uint64_t projected() const {
@@ -88,7 +96,8 @@ class Planner {
   struct Exchange {
     std::vector<File> in, out;
     std::uint64_t bytes_in = 0, bytes_out = 0;
-    double gain = 0;  // of all moves together, within the horizon, less what they cost
+    std::size_t next = 0;  // no resident between the last of `out` and this index is evictable
+    double gain = 0;       // of all moves together, within the horizon, less what they cost
   };
 
   void judge_all();
@@ -119,7 +128,8 @@ class Planner {
   void go_home();
   void shed(TierIndex tier);
   void take_in(File file, std::uint64_t Tier::*limit);
-  const std::vector<File>& climbers_to(TierIndex tier);
+  Climbers& climbers_to(TierIndex tier);
+  bool is_last(TierIndex tier, std::size_t climber, const Exchange& exchange);
   bool enter(TierIndex tier, File file);
   void promote_to(TierIndex tier);
   bool extend(Exchange& exchange, TierIndex tier, File newcomer, double gain);
@@ -427,19 +437,24 @@ void Planner::take_in(File file, std::uint64_t Tier::*limit) {
   }
 }
 
-// The files on slower tiers that are eligible for this one, highest rank first.
-const std::vector<Planner::File>& Planner::climbers_to(TierIndex index) {
-  Tier& tier = tiers_[index];
-  if (std::exchange(tier.has_climbers, true)) return tier.climbers;
+Planner::Climbers& Planner::climbers_to(TierIndex index) {
+  Climbers& climbers = tiers_[index].climbers;
+  if (std::exchange(climbers.is_made, true)) return climbers;
   for (File i = 0; i < files_.size(); ++i) {
     const Verdict& verdict = verdicts_[i];
     if (verdict.blocker != Blocker::None || verdict.wants > index || files_[i].tier <= index)
       continue;
     if (verdict.reason != Reason::Hot && verdict.reason != Reason::Returning) continue;
-    if (judge_.is_eligible(files_[i], rate_[i], index)) tier.climbers.push_back(i);
+    if (judge_.is_eligible(files_[i], rate_[i], index)) climbers.order.push_back(i);
   }
-  sort_down(tier.climbers, index);
-  return tier.climbers;
+  sort_down(climbers.order, index);
+  climbers.smallest.resize(climbers.order.size());
+  std::uint64_t smallest = ~std::uint64_t{0};
+  for (std::size_t i = climbers.order.size(); i-- > 0;) {
+    smallest = std::min(smallest, files_[climbers.order[i]].bytes);
+    climbers.smallest[i] = smallest;
+  }
+  return climbers;
 }
 
 // Lets a climber in if nothing has to leave for it.
@@ -463,23 +478,49 @@ bool Planner::enter(TierIndex index, File file) {
 void Planner::promote_to(TierIndex index) {
   Tier& tier = tiers_[index];
   if (!tier.usable) return;
+  Climbers& climbers = climbers_to(index);
+  const bool by_value = policy_.method == Method::Value;
   constexpr int kMostTries = 1000;
   for (int tries = 0; tries < kMostTries; ++tries) {
+    while (climbers.first < climbers.order.size() &&
+           flags_[climbers.order[climbers.first]] & kMoved)
+      ++climbers.first;
     Exchange exchange;
-    for (const File i : climbers_to(index)) {
-      if (flags_[i] & kMoved || enter(index, i) || !may_enter_above_low(index, i)) continue;
-      if (policy_.method == Method::Thresholds) {
+    for (std::size_t at = climbers.first; at < climbers.order.size(); ++at) {
+      const File i = climbers.order[at];
+      if (flags_[i] & kMoved || enter(index, i)) continue;
+      if (!may_enter_above_low(index, i)) {
+        if (by_value && !tier.fits(climbers.smallest[at], tier.high)) break;
+        continue;
+      }
+      if (!by_value) {
         if (replace(index, i, tier.high)) emit_up(i, index);
       } else if (extend(exchange, index, i,
-                        judge_.gain(files_[i], rate_[i], index) - judge_.cost(files_[i], index)) &&
-                 exchange.gain > 0) {
+                        judge_.gain(files_[i], rate_[i], index) - judge_.cost(files_[i], index))) {
+        if (exchange.gain <= 0) continue;
         const std::vector<File> victims = exchange.out;
         if (!try_out(exchange, index)) spare_largest(victims);
+      } else if (is_last(index, at, exchange)) {
+        break;
       }
     }
     if (exchange.out.empty()) return;
     spare_largest(exchange.out);
   }
+}
+
+// Whether no file that ranks below this climber could enter the tier, either.
+bool Planner::is_last(TierIndex index, std::size_t climber, const Exchange& exchange) {
+  Tier& tier = tiers_[index];
+  const std::uint64_t smallest = tier.climbers.smallest[climber];
+  if (tier.fits(smallest, tier.high)) return false;
+  const std::uint64_t most = std::max(tier.used, tier.projected());
+  if (most - std::min(exchange.bytes_out, most) + exchange.bytes_in + smallest <= tier.high)
+    return false;
+  const Residents& residents = residents_of(index);
+  const std::size_t next = std::max(exchange.next, residents.lowest);
+  return !tier.has_slower || next >= residents.order.size() ||
+         !is_clearly_above(index, tier.climbers.order[climber], residents.order[next]);
 }
 
 // What wants to enter is not worth what would have to leave, but it may be without the largest file
@@ -494,14 +535,20 @@ void Planner::spare_largest(const std::vector<File>& victims) {
 bool Planner::extend(Exchange& exchange, TierIndex index, File newcomer, double gain) {
   const Tier& tier = tiers_[index];
   if (!tier.has_slower || files_[newcomer].bytes > tier.high) return false;
-  const Residents& residents = residents_of(index);
+  Residents& residents = residents_of(index);
   const std::uint64_t bytes = exchange.bytes_in + files_[newcomer].bytes;
   const std::uint64_t most = std::max(tier.used, tier.projected());
   const std::size_t leaving_before = exchange.out.size();
   const std::uint64_t bytes_before = exchange.bytes_out;
-  std::size_t at = exchange.out.empty() ? residents.lowest : position_[exchange.out.back()] + 1;
-  while (most - std::min(exchange.bytes_out, most) + bytes > tier.high) {
+  const auto skip_to_evictable = [&](std::size_t& at) {
     while (at < residents.order.size() && !(flags_[residents.order[at]] & kEvictable)) ++at;
+  };
+  skip_to_evictable(residents.lowest);
+  exchange.next = std::max(exchange.next, residents.lowest);
+  skip_to_evictable(exchange.next);
+  std::size_t at = exchange.next;
+  while (most - std::min(exchange.bytes_out, most) + bytes > tier.high) {
+    skip_to_evictable(at);
     if (at == residents.order.size() || !is_clearly_above(index, newcomer, residents.order[at])) {
       exchange.out.resize(leaving_before);
       exchange.bytes_out = bytes_before;
@@ -513,6 +560,7 @@ bool Planner::extend(Exchange& exchange, TierIndex index, File newcomer, double 
     gain += judge_.gain(files_[victim], rate_[victim], tier.slower) -
             judge_.cost(files_[victim], tier.slower);
   }
+  exchange.next = at;
   exchange.in.push_back(newcomer);
   exchange.bytes_in = bytes;
   exchange.gain += gain;
