@@ -22,7 +22,7 @@ bool has_only_blocked_threads(pid_t pid) {
     const auto is = [&](const char* name) {
       return stat.find("(" + std::string(name) + ")") != std::string::npos;
     };
-    result = result && (has_ended || is(kTakeThread) || is(kNoticeThread));
+    result = result && (has_ended || is(kTakerThread) || is(kTakeThread) || is(kNoticeThread));
   }
   ::closedir(directory);
   return result;

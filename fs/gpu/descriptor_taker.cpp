@@ -164,7 +164,7 @@ Result<DescriptorTaker::RequestsPtr> DescriptorTaker::requests() {
   try {
     // Not joined, because it may hang.
     std::thread([end = theirs.get(), tell = tell.get(), hanging = hanging_] {
-      begin_thread("sluice-taker");
+      begin_thread(kTakerThread);
       if (::unshare(CLONE_FILES) < 0) {
         const char failed = 1;
         [[maybe_unused]] const ssize_t put = ::write(tell, &failed, 1);
