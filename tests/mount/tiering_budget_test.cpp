@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <ctime>
@@ -67,6 +69,11 @@ class BudgetTest : public TieringTest {
       if (each.at("result") == "deleted") out.push_back(each.at("path"));
     }
     return out;
+  }
+  long tiers_online() const {
+    const Json tiers = ask({"status"}).at("tiers");
+    return std::count_if(tiers.begin(), tiers.end(),
+                         [](const Json& tier) { return tier.at("online") == true; });
   }
   int set_as(const User& user, const std::string& name, const char* value) const {
     const std::string path = *this / name;
@@ -189,6 +196,56 @@ TEST_F(BudgetTest, AnOpenFileGoesOnceItIsClosed) {
   }
   EXPECT_TRUE(is_within("/d"));
   EXPECT_EQ(deleted(), Strings{"/d/f"});
+}
+
+// A file that is mapped is in use, also after its close. Other things than files take no room.
+TEST_F(BudgetTest, AMappedFileStaysUntilItIsUnmappedAndOnlyFilesAreDeleted) {
+  put_old("hdd", "d/mapped", 2 * kMiB, 9000);
+  put_old("hdd", "d/old", kMiB, 100);
+  start();
+  ASSERT_EQ(::symlink("old", (*this / "d/link").c_str()), 0);
+  ASSERT_EQ(::mkfifo((*this / "d/fifo").c_str(), 0600), 0);
+  UniqueFd fd(::open((*this / "d/mapped").c_str(), O_RDWR | O_CLOEXEC));
+  void* const at = ::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(at, MAP_FAILED);
+  fd.reset();
+  set("d", "1MiB");
+  EXPECT_TRUE(eventually([&] { return !exists(*this / "d/old"); }));
+  EXPECT_TRUE(eventually([&] { return budget("/d").at("stuck") == true; }));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"fifo", "link", "mapped"}));
+  ASSERT_EQ(::munmap(at, kMiB), 0);
+  EXPECT_TRUE(is_within("/d"));
+  EXPECT_EQ(names_in(*this / "d"), (Strings{"fifo", "link"}));
+}
+
+TEST_F(BudgetTest, ATwinDoesNotCountAndGoesWithItsFile) {
+  put_old("hdd", "d/f", 2 * kMiB, 9000);
+  start();
+  move("d/f", "nvme");
+  ASSERT_EQ(names_in(on("hdd", ".sluice/twins")).size(), 1u);
+  set("d", "3MiB");
+  ASSERT_TRUE(is_counted("/d", 2 * kMiB));
+  EXPECT_LT(budget("/d").at("used"), 3 * kMiB);
+  set("d", "1MiB");
+  EXPECT_TRUE(is_within("/d"));
+  EXPECT_EQ(tiers_with("d/f"), "");
+  EXPECT_TRUE(eventually([&] { return names_in(on("hdd", ".sluice/twins")).empty(); }));
+}
+
+TEST_F(BudgetTest, FilesOfATierThatIsAwayDoNotCountUntilItReturns) {
+  put_old("ssd", "d/away", 2 * kMiB, 9000);
+  put_old("hdd", "d/here", kMiB, 100);
+  start();
+  EXPECT_TRUE(exists(*this / "d/away"));  // its directory is known to be on both tiers
+  disk("ssd").vanish();
+  ASSERT_TRUE(eventually([&] { return tiers_online() == 2; }));
+  set("d", "2MiB");
+  ASSERT_TRUE(is_counted("/d", kMiB));
+  EXPECT_TRUE(exists(*this / "d/here"));
+  disk("ssd").come_back();
+  ASSERT_TRUE(eventually([&] { return tiers_online() == 3; }));
+  EXPECT_TRUE(eventually([&] { return !exists(*this / "d/away"); }));
+  EXPECT_EQ(deleted(), Strings{"/d/away"});
 }
 
 TEST_F(BudgetTest, InnerAndOuterBudgetsAreObeyed) {

@@ -377,5 +377,33 @@ TEST_F(PlannerTest, TiersOfManyExabytesDoNotOverflow) {
   EXPECT_EQ(world_.plan().moves, (Moves{{hot, kNvme, Reason::Hot}}));
 }
 
+// By value. Every file was used at the same rate all the time.
+class ValuePlannerTest : public PlannerTest {
+ protected:
+  ValuePlannerTest() { world_.policy.method = Method::Value; }
+  static FileFacts steady(TierIndex tier, float score) {
+    FileFacts file = file_on(tier, score);
+    file.recent = score / 7;  // it halves every day, the score every week
+    return file;
+  }
+};
+
+TEST_F(ValuePlannerTest, AFileReplacesOthersOnlyIfItIsWorthATenthMore) {
+  for (int i = 0; i < 90; ++i) world_.add(steady(kNvme, 100));
+  // In a pool of unequal files, each is believed to be as its count says.
+  for (int i = 0; i < 80; ++i) world_.add(steady(kHdd, 1));
+  const std::uint32_t file = world_.add(steady(kHdd, 105));
+  world_.tiers[kSsd].online = false;
+  EXPECT_TRUE(world_.plan().moves.empty());
+  world_.files[file].score = 120;
+  world_.files[file].recent = 120.0F / 7;
+  const Plan plan = world_.plan();
+  ASSERT_EQ(plan.moves.size(), 2u);
+  EXPECT_EQ(plan.moves[0].reason, Reason::Outranked);
+  EXPECT_EQ(plan.moves[1], (PlannedMove{file, kNvme, Reason::Hot}));
+  world_.execute(plan);
+  EXPECT_TRUE(world_.plan().moves.empty());
+}
+
 }  // namespace
 }  // namespace sluice
