@@ -137,7 +137,7 @@ const char* name_of(SpeedMeter::Source source) {
 
 TierSpeed corrected(const TierSpeed& now, const DiskCounters& before, const DiskCounters& after) {
   constexpr std::uint64_t kFewest = 64, kShortest = 8;  // reads, ms: less is rounded too much
-  constexpr double kSmall = 32 << 10, kLarge = 128 << 10;
+  constexpr double kSmallRead = 32 << 10, kLargeRead = 128 << 10;
   constexpr std::uint64_t kLeastBytes = std::uint64_t{32} << 20;
   constexpr double kDeepest = 2;  // requests at once; more wait for each other
   // Up fast, down slowly: large reads at random places look like a slow disk, but nothing makes a
@@ -155,13 +155,13 @@ TierSpeed corrected(const TierSpeed& now, const DiskCounters& before, const Disk
   if (reads < kFewest || read_ms < kShortest || busy_ms == 0) return now;
   const double mean = static_cast<double>(bytes) / static_cast<double>(reads);
   TierSpeed out = now;
-  if (mean <= kSmall) {
+  if (mean <= kSmallRead) {
     const std::uint64_t all_ms = read_ms + after.write_ms - before.write_ms;
     if (static_cast<double>(all_ms) > kDeepest * static_cast<double>(busy_ms)) return now;
     const double each = static_cast<double>(read_ms) / 1e3 / static_cast<double>(reads);
     const double sample = std::max(each - mean / now.bandwidth, each / 4);
     out.latency = changed(now.latency, sample, kLatencyWeight);
-  } else if (mean >= kLarge && bytes >= kLeastBytes) {
+  } else if (mean >= kLargeRead && bytes >= kLeastBytes) {
     // Writes would count as time of the reads.
     if ((after.written_bytes - before.written_bytes) * 10 > bytes) return now;
     // The kernel counts busy time in ticks of up to 10 ms, too long for a fast disk.

@@ -323,7 +323,9 @@ void Budgets::directory_renamed(const InodePtr& from, const std::string& name, c
   each_above(new_place, [&](Tree& tree, const std::string& below) {
     changes[&tree].to = below + "/" + new_name;
   });
-  for (auto& [tree, change] : changes) {
+  for (auto& entry : changes) {
+    Tree* const tree = entry.first;
+    const Tree::DirectoryChange& change = entry.second;
     if (change.from.empty()) {
       tree->must_list = true;  // its files are not known
       continue;

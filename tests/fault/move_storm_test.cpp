@@ -20,6 +20,7 @@
 #include "tests/support/requirement.hpp"
 #include "tests/support/seed.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/support/wait.hpp"
 
 namespace sluice::test {
 namespace {
@@ -38,6 +39,8 @@ class MoveStormTest : public testing::TestWithParam<Case> {
     [[maybe_unused]] const bool able = require_mounts("fault");
   }
 };
+
+constexpr std::chrono::minutes kLongest{2};  // to wait for a move with a twin
 
 // Moves with a twin since the daemon was started.
 int twins_used(const Mount& mount) {
@@ -69,10 +72,14 @@ TEST_P(MoveStormTest, EveryFileHasTheExpectedContent) {
   pool.flags = GetParam().flags;
   Mount mount(pool);
   MoveStorm storm(mount.path(), MoveStage::tiers(), test_seed());
-  storm.run(std::chrono::seconds(rounds(10, 900)));
-  const int twins = twins_used(mount);
-  std::printf("%d moves with a twin\n", twins);
-  EXPECT_GT(twins, 0) << "no file went back with its twin";
+  {
+    const std::jthread storming([&] { storm.run(std::chrono::hours(24)); });
+    std::this_thread::sleep_for(std::chrono::seconds(rounds(10, 900)));
+    EXPECT_TRUE(eventually([&] { return twins_used(mount) > 0; }, kLongest))
+        << "no file went back with its twin";
+    storm.stop();
+  }
+  std::printf("%d moves with a twin\n", twins_used(mount));
   check_all(storm, stage, mount);
 }
 
@@ -95,10 +102,11 @@ TEST_P(MoveStormTest, EveryFileHasTheExpectedContentAlthoughTheDaemonIsKilled) {
       std::this_thread::sleep_for(std::chrono::milliseconds(random() % 700));
       killer.kill();
     }
+    EXPECT_TRUE(eventually([&] { return twins + twins_used(mount) > 0; }, kLongest))
+        << "no file went back with its twin";
     storm.stop();
   }
   std::printf("%d kills, %d moves with a twin\n", killer.kills(), twins);
-  EXPECT_GT(twins, 0) << "no file went back with its twin";
   check_all(storm, stage, mount);
 }
 
