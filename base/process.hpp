@@ -7,7 +7,7 @@ namespace sluice {
 
 // The names of threads that share no descriptors with the others, because they may be blocked.
 inline constexpr const char* kTakerThread = "sluice-taker";    // by a filesystem: DescriptorTaker
-inline constexpr const char* kTakeThread = "sluice-take";      // the same
+inline constexpr const char* kTakeThread = "sluice-take";      // by a descriptor that it closes
 inline constexpr const char* kNoticeThread = "sluice-notice";  // by the mount: KernelNotices
 
 // Whether a daemon that ends has ended except for such threads. They cannot be killed while they

@@ -87,10 +87,12 @@ Result<SharedFd> Descriptors::reader(const InodePtr& inode, Keep keep) {
 void Descriptors::keep_in_existence(Inode& file, int fd) {
   if (!file.is_recorded()) return;
   const auto readable = reopen(fd, O_RDONLY);
-  const auto id = readable ? kernel_.add_backing((*readable)->get()) : Result<std::int32_t>(0);
+  if (!readable) return;  // what was kept before stays
+  const auto id = kernel_.add_backing((*readable)->get());
+  if (!id) return;
   Inode::Locked state(file);
   // If the file was closed meanwhile, nobody would let go of it.
-  const std::int32_t unused = state->open ? file.record_keeper(id ? *id : 0) : (id ? *id : 0);
+  const std::int32_t unused = state->open ? file.record_keeper(*id) : *id;
   if (unused != 0) kernel_.remove_backing(unused);
 }
 
