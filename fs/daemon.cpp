@@ -272,6 +272,7 @@ class Daemon {
     migration.windows = options_.windows;
     migration.mover.bandwidth = options_.bandwidth;
     migration.mover.verify = options_.verify;
+    migration.mover.requests = [this] { return session_->user_requests(); };
     migration.speeds = SpeedMeter::Mode::Observe;
     migration.census_taken = [this](const Census& census, std::int64_t time) {
       heat_tree_.take(census, time);

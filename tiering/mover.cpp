@@ -40,6 +40,7 @@ struct Mover::Flight {
   std::optional<HiddenCopy> copy;
   TierIndex from = kNoTier;  // kNoTier: its move never began
   std::uint64_t reserved = 0;
+  Turn* turn = nullptr;
   bool is_comparing = false;  // with its twin: the file is read, and nothing is written
   steady_clock::time_point begun, ended;
 };
@@ -50,6 +51,7 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const 
       host_(host),
       settings_(std::move(settings)),
       clock_(clock),
+      courtesy_([this] { return look_at_system(pool_, settings_.requests()); }, clock),
       busy_(kMaxSlot + 1, 0),
       reserved_(kMaxSlot + 1, 0) {
   unsigned threads = 1;
@@ -238,6 +240,7 @@ Mover::Progress Mover::progress() const {
   out.queued = queue_.size();
   out.queued_bytes = queue_.bytes();
   out.active = under_way_.size();
+  if (out.queued + out.active > 0) out.share = courtesy_.least_share();
   return out;
 }
 
@@ -295,7 +298,9 @@ void Mover::work(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       if (!wake_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return take(batch); })) return;
     }
-    auto moved = run(stop, batch);
+    const Move& first = batch.jobs[0].move;
+    Turn turn{steady_clock::now(), batch.from, batch.to, first.reason == Reason::Requested};
+    auto moved = run(stop, batch, turn);
     {
       const MutexLock lock(mutex_);
       for (const Job& job : batch.jobs) under_way_.erase(job.move.id);
@@ -304,11 +309,14 @@ void Mover::work(const std::stop_token& stop) {
     // This frees the room of the originals, which takes long if they are large. Only who needs the
     // room waits for it.
     moved.clear();
-    const MutexLock lock(mutex_);
-    --busy_[batch.from];
-    --busy_[batch.to];
-    wake_.notify_all();
-    idle_.notify_all();
+    {
+      const MutexLock lock(mutex_);
+      --busy_[batch.from];
+      --busy_[batch.to];
+      wake_.notify_all();
+      idle_.notify_all();
+    }
+    rest(turn, [&] { return stop.stop_requested(); });
   }
 }
 
@@ -336,14 +344,14 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
     if (!flight.is_comparing) progress_.copied_bytes += bytes;
     // Once the copy is complete, only verification reads it.
     const bool is_copying = !flight.copy;
-    if (flight.is_comparing) {
-      pool_[flight.from].count_read(bytes);
-    } else if (is_copying) {
-      pool_[flight.from].count_read(bytes);
-      pool_[flight.job->move.to].count_written(bytes);
+    const TierIndex to = flight.job->move.to;
+    const TierIndex read = flight.is_comparing || is_copying ? flight.from : to;
+    pool_[read].count_read(bytes);
+    courtesy_.has_read(read, bytes);
+    if (!flight.is_comparing && is_copying) {
+      pool_[to].count_written(bytes);
+      courtesy_.has_written(to, bytes);
       under_way_[flight.job->move.id].copied += bytes;
-    } else {
-      pool_[flight.job->move.to].count_read(bytes);
     }
     if (settings_.bandwidth > 0) {
       const auto cost = std::chrono::nanoseconds(static_cast<std::int64_t>(
@@ -352,6 +360,7 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
       until = next_byte_;
     }
   }
+  rest(*flight.turn, [&] { return stop.stop_requested() || flight.file->is_cancelled(); });
   for (;;) {
     if (stop.stop_requested()) return Error(ESHUTDOWN, "unmounting");
     if (flight.file->is_cancelled()) return Error(ECANCELED, "a user changed the file");
@@ -361,15 +370,35 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
       const MutexLock lock(mutex_);
       paused = paused_ && flight.job->move.reason != Reason::Requested;
     }
-    if (!paused && now >= until) return {};
+    if (!paused && now >= until) {
+      flight.turn->since = now;
+      return {};
+    }
     std::this_thread::sleep_for(
         paused ? milliseconds(100)
                : std::min<steady_clock::duration>(until - now, milliseconds(100)));
   }
 }
 
+void Mover::rest(Turn& turn, const std::function<bool()>& is_over) {
+  if (turn.is_requested) return;
+  const auto begun = steady_clock::now();
+  const auto worked = begun - turn.since;
+  for (auto now = begun; !is_over(); now = steady_clock::now()) {
+    // Asked each time, because a rest is over as soon as the others are.
+    const double share = courtesy_.share(turn.from, turn.to);
+    const auto length =
+        std::chrono::duration_cast<steady_clock::duration>(worked * (1 / share - 1));
+    if (now >= begun + length) break;
+    std::this_thread::sleep_for(
+        std::min<steady_clock::duration>(begun + length - now, milliseconds(100)));
+  }
+  turn.since = steady_clock::now();
+}
+
 Result<void> Mover::copy(const std::stop_token& stop, Flight& flight) {
   const Move& move = flight.job->move;
+  courtesy_.began_file(move.from, move.to);
   {
     const MutexLock lock(mutex_);
     under_way_[move.id].since = clock_.seconds();
@@ -400,7 +429,8 @@ Result<bool> Mover::take_twin(const std::stop_token& stop, Flight& flight) {
   return flight.copy.has_value();
 }
 
-std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop, Batch& batch) {
+std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop, Batch& batch,
+                                                    Turn& turn) {
   std::vector<Flight> flights(batch.jobs.size());
   for (Flight& flight : flights) flight.begun = clock_.monotonic();
   std::vector<Result<void>> outcomes(flights.size());
@@ -409,6 +439,7 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
     const IdlePriority priority;
     for (std::size_t i = 0; i < flights.size(); ++i) {
       flights[i].job = &batch.jobs[i];
+      flights[i].turn = &turn;
       outcomes[i] = stop.stop_requested() ? Result<void>(Error(ESHUTDOWN, "unmounting"))
                                           : copy(stop, flights[i]);
     }

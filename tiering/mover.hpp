@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Mover executes moves in the background. It copies at idle priority and within a bandwidth limit,
-// runs a few moves per tier at a time, and moves small files in batches that share their syncs. A
-// move yields to any user who wants to change the file. Moves that cannot run now are kept in a
+// runs a few moves per tier at a time, and moves small files in batches that share their syncs.
+// Moves that no user asked for rest while others use the disks (Courtesy). A move yields to any user
+// who wants to change the file. Moves that cannot run now are kept in a
 // list together with the condition they wait for. Every move leaves a receipt, whether it succeeded
 // or failed.
 //
@@ -25,6 +26,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "metadata/store.hpp"
+#include "tiering/courtesy.hpp"
 #include "tiering/move_queue.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/relocate.hpp"
@@ -70,6 +72,8 @@ class Mover {
   struct Settings {
     std::uint64_t bandwidth = 0;  // bytes per second over all moves; 0: no limit
     bool verify = false;          // read each copy back from the disk
+    // How many requests the users of the mount have sent so far.
+    std::function<std::uint64_t()> requests = [] { return std::uint64_t{0}; };
   };
 
   // Receives the receipt of a move that ended, and whether the move will be retried.
@@ -131,6 +135,8 @@ class Mover {
     std::uint64_t failed = 0;                  // a move that yielded is not counted
     std::uint64_t copied_bytes = 0;            // since the start, including moves that failed later
     std::string current;                       // the path of a running move
+    // The part of their time that moves work; less than 1 while others use a tier's disk.
+    double share = 1;
   };
   Progress progress() const;
 
@@ -161,20 +167,29 @@ class Mover {
     TierIndex from = kNoTier, to = kNoTier;
   };
   struct Flight;  // one file of a batch
+  // What a thread did since it last rested.
+  struct Turn {
+    std::chrono::steady_clock::time_point since;
+    TierIndex from = kNoTier, to = kNoTier;
+    bool is_requested = false;
+  };
 
   void work(const std::stop_token& stop);
   // Takes the first job that may start, and the small ones behind it with the same tiers.
   bool take(Batch& batch) REQUIRES(mutex_);
   // Returns the files that were moved.
-  std::vector<std::unique_ptr<MovingFile>> run(const std::stop_token& stop, Batch& batch);
+  std::vector<std::unique_ptr<MovingFile>> run(const std::stop_token& stop, Batch& batch,
+                                               Turn& turn);
   Result<void> copy(const std::stop_token& stop, Flight& flight);
   // Uses the file's twin on the destination instead of a copy. False if there is none.
   Result<bool> take_twin(const std::stop_token& stop, Flight& flight);
   void finish(const Flight& flight, const Result<void>& outcome);
   Result<void> reserve(const Move& move);
-  // Sleeps as long as the bandwidth limit or a pause requires; a pause does not affect requested
-  // moves. ECANCELED if the copy should stop.
+  // Sleeps as long as the bandwidth limit, a pause or courtesy requires; the last two do not affect
+  // requested moves. ECANCELED if the copy should stop.
   Result<void> pace(const std::stop_token& stop, const Flight& flight, std::uint64_t bytes);
+  // Rests for what was done in this turn, unless `is_over` says that there is no need any more.
+  void rest(Turn& turn, const std::function<bool()>& is_over);
   void put_aside(const Job& job, const Error& error) REQUIRES(mutex_);
   void erase_waiting(InodeId id) REQUIRES(mutex_);
 
@@ -183,6 +198,7 @@ class Mover {
   MoveHost& host_;
   const Settings settings_;
   const Clock& clock_;
+  Courtesy courtesy_;
 
   mutable Mutex mutex_;
   StopCondVar wake_;

@@ -347,6 +347,16 @@ std::vector<std::pair<std::string, std::uint64_t>> Session::request_counts() con
   return out;
 }
 
+std::uint64_t Session::user_requests() const {
+  std::uint64_t out = 0;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    const bool tidies = i == FUSE_FORGET || i == FUSE_BATCH_FORGET || i == FUSE_INTERRUPT ||
+                        i == FUSE_RELEASE || i == FUSE_RELEASEDIR || i == FUSE_STATFS;
+    if (!tidies) out += counts_[i].load(std::memory_order_relaxed);
+  }
+  return out;
+}
+
 Result<std::int32_t> Session::add_backing(int fd) {
   BackingMap map{};
   map.fd = fd;

@@ -81,6 +81,8 @@ class Session final : public KernelSide {
   unsigned waiting() const;
   // The number of requests so far, by the kernel's name of their kind.
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
+  // How many of them say that somebody works: not those which the kernel sends to tidy up.
+  std::uint64_t user_requests() const;
 
   // KernelSide.
   Result<std::int32_t> add_backing(int fd) override;
