@@ -175,8 +175,7 @@ void Courtesy::take(Reading now, Time time) {
     return;
   }
   const double seconds = std::chrono::duration<double>(passed).count();
-  const bool has_users =
-      static_cast<double>(now.requests - last_->requests) > kRequests * seconds;
+  const bool has_users = static_cast<double>(now.requests - last_->requests) > kRequests * seconds;
   const auto part = [&](microseconds before, microseconds after) {
     return std::chrono::duration<double>(after - before).count() / seconds;
   };

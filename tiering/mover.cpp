@@ -244,6 +244,11 @@ Mover::Progress Mover::progress() const {
   return out;
 }
 
+std::map<std::pair<std::string, std::string>, Mover::Moved> Mover::moved() const {
+  const MutexLock lock(mutex_);
+  return moved_;
+}
+
 std::vector<Mover::Active> Mover::active(std::size_t most) const {
   std::vector<Active> out;
   {
@@ -527,6 +532,9 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     if (outcome) {
       ++progress_.moved;
       progress_.moved_bytes += receipt.bytes;
+      Moved& between = moved_[{receipt.from, receipt.to}];
+      ++between.files;
+      between.bytes += receipt.bytes;
       erase_waiting(move.id);
     } else if (moot) {
       erase_waiting(move.id);

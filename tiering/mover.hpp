@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Mover executes moves in the background. It copies at idle priority and within a bandwidth limit,
 // runs a few moves per tier at a time, and moves small files in batches that share their syncs.
-// Moves that no user asked for rest while others use the disks (Courtesy). A move yields to any user
-// who wants to change the file. Moves that cannot run now are kept in a
-// list together with the condition they wait for. Every move leaves a receipt, whether it succeeded
-// or failed.
+// Moves that no user asked for rest while others use the disks (Courtesy). A move yields to any
+// user who wants to change the file. Moves that cannot run now are kept in a list together with the
+// condition they wait for. Every move leaves a receipt, whether it succeeded or failed.
 //
 // Mover knows nothing about open files. The MoveHost handles those.
 //
@@ -140,6 +139,12 @@ class Mover {
   };
   Progress progress() const;
 
+  // The moves since the start, by the names of their tiers: from, to.
+  struct Moved {
+    std::uint64_t files = 0, bytes = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Moved> moved() const;
+
   // A running move.
   struct Active {
     std::string path;
@@ -216,6 +221,7 @@ class Mover {
   unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are running
   std::uint64_t last_report_ GUARDED_BY(mutex_) = 0;
   Progress progress_ GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::string>, Moved> moved_ GUARDED_BY(mutex_);
   // When the bandwidth limit allows the next byte.
   std::chrono::steady_clock::time_point next_byte_ GUARDED_BY(mutex_){};
 

@@ -404,11 +404,13 @@ void Tier::refresh_space() const {
     free_ = 0;
     over_ = 0;
     twins_ = 0;
+    kept_ = 0;
     return;
   }
   const auto unit = static_cast<std::uint64_t>(fs.f_bsize);
-  std::uint64_t total = fs.f_blocks * unit;
-  const std::uint64_t all_used = total - fs.f_bfree * unit;
+  const std::uint64_t all_used = (fs.f_blocks - fs.f_bfree) * unit;
+  std::uint64_t kept = (fs.f_bfree - std::min(fs.f_bavail, fs.f_bfree)) * unit;
+  std::uint64_t total = fs.f_blocks * unit - kept;
   const std::uint64_t twins = std::min(twin_bytes_.load(std::memory_order_relaxed), all_used);
   std::uint64_t free = fs.f_bavail * unit + twins;
   std::uint64_t over = 0;
@@ -417,11 +419,13 @@ void Tier::refresh_space() const {
     total = *settings_.capacity;
     free = std::min(free, total > used ? total - used : 0);
     over = used > total ? used - total : 0;
+    kept = 0;
   }
   total_ = total;
   free_ = free;
   over_ = over;
   twins_ = std::min(twins, free);
+  kept_ = kept;
   space_read_at_ = monotonic_ns();
 }
 
@@ -429,7 +433,8 @@ Space Tier::space() const {
   if (monotonic_ns() - space_read_at_.load(std::memory_order_relaxed) > kSpaceMaxAge.count())
     refresh_space();
   return {total_.load(std::memory_order_relaxed), free_.load(std::memory_order_relaxed),
-          over_.load(std::memory_order_relaxed), twins_.load(std::memory_order_relaxed)};
+          over_.load(std::memory_order_relaxed), twins_.load(std::memory_order_relaxed),
+          kept_.load(std::memory_order_relaxed)};
 }
 
 std::uint64_t Tier::room() const {

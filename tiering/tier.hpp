@@ -50,10 +50,12 @@ struct Located {
 };
 
 struct Space {
-  std::uint64_t total = 0;  // size of the filesystem, or the configured capacity if that is less
+  // What users may use of the filesystem, or the configured capacity if that is less.
+  std::uint64_t total = 0;
   std::uint64_t free = 0;   // bytes that can still be written, once the twins have gone
   std::uint64_t over = 0;   // bytes used in excess of a configured capacity
   std::uint64_t twins = 0;  // bytes of twins, a part of `free`
+  std::uint64_t kept = 0;   // what the filesystem keeps for root, no part of `total`
   std::uint64_t used() const { return total - free + over; }
   std::uint64_t free_now() const { return free > twins ? free - twins : 0; }
 };
@@ -189,7 +191,7 @@ class Tier {
   std::string why_ GUARDED_BY(mutex_);
   std::atomic<dev_t> device_{0};  // of the last root
   // Independent values; no consistency between them is needed.
-  mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0}, twins_{0};
+  mutable std::atomic<std::uint64_t> total_{0}, free_{0}, over_{0}, twins_{0}, kept_{0};
   mutable std::atomic<std::int64_t> space_read_at_{0};
   std::atomic<std::uint64_t> promised_{0};           // a sum that nothing waits for
   std::atomic<std::uint64_t> twin_bytes_{0};         // the same

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "fs/control/metrics.hpp"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
+
+#include "fs/fuse/request_times.hpp"
+#include "tiering/tier_state.hpp"
 
 namespace sluice {
 namespace {
@@ -30,6 +35,15 @@ std::string label_value(const std::string& value) {
     }
   }
   return out;
+}
+
+std::string number(const json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
+  if (value.is_number_unsigned()) return std::to_string(value.get<std::uint64_t>());
+  if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.9g", value.get<double>());
+  return text.data();
 }
 
 // Writes one metric: its description, then its lines.
@@ -55,15 +69,6 @@ class Metric {
   }
 
  private:
-  static std::string number(const json& value) {
-    if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
-    if (value.is_number_unsigned()) return std::to_string(value.get<std::uint64_t>());
-    if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
-    std::array<char, 40> text{};
-    std::snprintf(text.data(), text.size(), "%.9g", value.get<double>());
-    return text.data();
-  }
-
   std::string& out_;
   const std::string_view name_;
 };
@@ -99,6 +104,15 @@ void add_tiers(std::string& out, const json& tiers) {
       const json& value = tier.at(figure.member);
       metric.add(figure.scale > 0 ? json(value.get<double>() * figure.scale) : value,
                  {{"tier", tier.at("name")}});
+    }
+  }
+  Metric state(out, "sluice_tier_state", "gauge", "1 if the tier is in that state.");
+  for (const json& tier : tiers) {
+    for (const std::string_view name : kTierStates) {
+      const json& states = tier.at("states");
+      const bool is_in = std::any_of(states.begin(), states.end(),
+                                     [&](const json& each) { return each.at("name") == name; });
+      state.add(is_in, {{"tier", tier.at("name")}, {"state", std::string(name)}});
     }
   }
   constexpr std::array kSpeedFigures{
@@ -149,8 +163,13 @@ void add_moves(std::string& out, const json& migration) {
                        const char* member) {
     Metric(out, name, type, help).add(migration.at(member));
   };
-  one("sluice_moves_total", "counter", "Files moved to another tier.", "moved");
-  one("sluice_moved_bytes_total", "counter", "Bytes of the moved files.", "moved_bytes");
+  const auto between = [&](std::string_view name, std::string_view help, const char* member) {
+    Metric metric(out, name, "counter", help);
+    for (const json& each : migration.at("between"))
+      metric.add(each.at(member), {{"from", each.at("from")}, {"to", each.at("to")}});
+  };
+  between("sluice_moves_total", "Files moved to another tier.", "moved");
+  between("sluice_moved_bytes_total", "Bytes of the moved files.", "moved_bytes");
   one("sluice_move_failures_total", "counter",
       "Moves that failed; moves that yielded to a user do not count.", "failed");
   one("sluice_move_copied_bytes_total", "counter",
@@ -168,7 +187,28 @@ void add_moves(std::string& out, const json& migration) {
   one("sluice_moves_queued_bytes", "gauge", "Bytes of the queued moves.", "queued_bytes");
   one("sluice_moves_waiting", "gauge", "Moves that wait for room, a tier or a file in use.",
       "pending");
+  one("sluice_moves_share_ratio", "gauge",
+      "The part of their time that moves work; less than 1 while others use the disks.", "share");
   one("sluice_migration_paused", "gauge", "1 while automatic migration is paused.", "paused");
+}
+
+// Classes of Prometheus contain those below them.
+void add_request_times(std::string& out, const json& times) {
+  Metric metric(out, "sluice_request_seconds", "histogram",
+                "Time from taking a request of the kernel to its answer.");
+  for (const auto& [kind, each] : times.items()) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i <= RequestTimes::kBounds.size(); ++i) {
+      sum += each.at("counts").at(i).get<std::uint64_t>();
+      const std::string bound =
+          i < RequestTimes::kBounds.size()
+              ? number(std::chrono::duration<double>(RequestTimes::kBounds[i]).count())
+              : "+Inf";
+      metric.add(sum, {{"kind", kind}, {"le", bound}}, "_bucket");
+    }
+    metric.add(each.at("sum_s"), {{"kind", kind}}, "_sum");
+    metric.add(sum, {{"kind", kind}}, "_count");
+  }
 }
 
 void add_budgets(std::string& out, const json& budgets) {
@@ -259,6 +299,7 @@ std::string metrics_text(const json& activity) {
       "none.");
   for (const auto& [kind, count] : activity.at("requests").items())
     requests.add(count, {{"kind", kind}});
+  add_request_times(out, activity.at("request_times"));
   add_tiers(out, activity.at("tiers"));
   add_moves(out, activity.at("migration"));
   add_budgets(out, activity.at("budgets"));

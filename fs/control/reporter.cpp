@@ -8,6 +8,7 @@
 #include "fs/control/metrics.hpp"
 #include "gpu/warmer.hpp"
 #include "tiering/disk_counters.hpp"
+#include "tiering/tier_state.hpp"
 #include "tiering/twins.hpp"
 #include "tiering/worth.hpp"
 
@@ -42,24 +43,43 @@ json price_of(const Market& market, TierIndex tier) {
   return market.prices[tier] * kPerGigabyteDay;
 }
 
+// Whether files leave a tier by themselves: some other tier below takes them.
+Leaving leaving(const Pool& pool, const Tier& tier, bool automatic) {
+  const bool taken = std::any_of(pool.begin(), pool.end(), [&](const auto& other) {
+    return other->index() > tier.index() && other->online() && !other->is_draining();
+  });
+  return automatic && taken ? Leaving::Possible : Leaving::Impossible;
+}
+
+json to_json(const std::vector<TierState>& states) {
+  json out = json::array();
+  for (const TierState& state : states)
+    out.push_back({{"name", state.name}, {"words", state.words}, {"serious", state.is_serious}});
+  return out;
+}
+
 json to_json(const Pool& pool, const Tier& tier, const SpeedMeter::Reading& reading,
-             const Market& market) {
+             const Market& market, bool automatic) {
   const Space space = tier.space();
   const Twins::Figures twins = pool.twins().figures(tier.index());
   const TierSettings& s = tier.settings();
+  const Leaving leaves = leaving(pool, tier, automatic);
   return {{"name", tier.name()},
           {"path", tier.path()},
           {"online", tier.online()},
           {"why", tier.why_offline()},
+          {"states", to_json(states_of(tier, leaves))},
           {"filesystem", tier.filesystem()},
           {"total", space.total},
           {"free", space.free},
           {"used", space.used()},
+          {"kept", space.kept},
           {"twins", twins.files},
           {"twin_bytes", twins.bytes},
           {"capacity", s.capacity ? json(*s.capacity) : json(nullptr)},
           {"high_watermark", s.high_watermark},
           {"low_watermark", s.low_watermark},
+          {"leaves_at", leaves == Leaving::Possible ? json(s.high_watermark) : json(nullptr)},
           {"reserve", tier.reserve()},
           {"threshold", s.threshold},
           {"speed",
@@ -121,6 +141,13 @@ json Reporter::migration() const {
   Mover& mover = parts_.migration.mover();
   const Mover::Progress now = mover.progress();
   const Twins::Totals twins = parts_.pool.twins().totals();
+  json between = json::array();
+  for (const auto& [tiers, moved] : mover.moved()) {
+    between.push_back({{"from", tiers.first},
+                       {"to", tiers.second},
+                       {"moved", moved.files},
+                       {"moved_bytes", moved.bytes}});
+  }
   return {{"automatic", parts_.options.migrate},
           {"policy", parts_.options.policy},
           {"optimize", parts_.options.optimize},
@@ -130,6 +157,8 @@ json Reporter::migration() const {
           {"moved_bytes", now.moved_bytes},
           {"failed", now.failed},
           {"copied_bytes", now.copied_bytes},
+          {"share", now.share},
+          {"between", std::move(between)},
           {"twins",
            {{"on", parts_.options.twins},
             {"kept", twins.kept},
@@ -243,8 +272,9 @@ json Reporter::status() const {
   out["tiers"] = json::array();
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
-    out["tiers"].push_back(
-        to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()), market));
+    out["tiers"].push_back(to_json(parts_.pool, *tier,
+                                   parts_.migration.speeds().reading(tier->index()), market,
+                                   parts_.options.migrate));
   }
   return out;
 }
@@ -273,12 +303,17 @@ json Reporter::activity() const {
 json Reporter::figures() const {
   json out = common();
   out["uptime_s"] = uptime();
+  out["request_times"] = json::object();
+  for (const auto& [kind, times] : parts_.session.request_times()) {
+    out["request_times"][kind] = {{"sum_s", std::chrono::duration<double>(times.sum).count()},
+                                  {"counts", times.counts}};
+  }
   out["tiers"] = json::array();
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
-    json each =
-        to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()), market);
+    json each = to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()),
+                        market, parts_.options.migrate);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

@@ -418,12 +418,9 @@ Result<struct statvfs> Attributes::statfs() {
     if (!counted.insert(st.st_dev).second) continue;
     tier->refresh_space();
     const Space space = tier->space();
-    out.f_blocks += space.total / kUnit;
+    out.f_blocks += (space.total + space.kept) / kUnit;
     out.f_bavail += space.free / kUnit;
-    // Root may also use the filesystem's reserved blocks, unless the tier has a capacity of its
-    // own.
-    const std::uint64_t kept_back = (fs.f_bfree - fs.f_bavail) * fs.f_frsize;
-    out.f_bfree += (tier->settings().capacity ? space.free : space.free + kept_back) / kUnit;
+    out.f_bfree += (space.free + space.kept) / kUnit;
     out.f_files += fs.f_files;
     out.f_ffree += fs.f_ffree;
     out.f_favail += fs.f_favail;

@@ -88,11 +88,13 @@ template <typename Operation, typename Reply>
 void answer_slowly(fuse_req_t request, Operation operation, Reply reply) noexcept {
   try {
     const uid_t user = fuse_req_ctx(request)->uid;
-    auto work = [request, operation, reply, noted = NotedRequest::take_current()]() mutable {
+    auto work = [request, operation, reply, noted = NotedRequest::take_current(),
+                 timer = RequestTimer::take_current()]() mutable {
       if (noted) noted->begin();
       auto outcome = outcome_of(operation);
       reply_outcome(request, outcome, reply);
       if (noted) noted->end();
+      timer.reset();
     };
     const auto shared = std::make_shared<decltype(work)>(std::move(work));
     try {

@@ -259,6 +259,7 @@ void Session::take(std::span<std::byte> request) {
   fuse_in_header header;
   std::memcpy(&header, request.data(), sizeof header);
   if (header.opcode == FUSE_INIT) handover_.set_init(request);
+  const RequestTimer timer(times_, header.opcode);
   const NotedRequest noted(handover_, header.unique & ~kUniqueResend, header.opcode,
                            (header.unique & kUniqueResend) != 0);
   fuse_buf buffer{};
@@ -343,6 +344,15 @@ std::vector<std::pair<std::string, std::uint64_t>> Session::request_counts() con
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     const std::uint64_t n = counts_[i].load(std::memory_order_relaxed);
     if (n > 0) out.emplace_back(request_name(i), n);
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, RequestTimes::Times>> Session::request_times() const {
+  std::vector<std::pair<std::string, RequestTimes::Times>> out;
+  for (std::size_t i = 0; i < RequestTimes::kKinds; ++i) {
+    const RequestTimes::Times times = times_.of(i);
+    if (times.sum.count() > 0) out.emplace_back(request_name(i), times);
   }
   return out;
 }

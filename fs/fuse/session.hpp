@@ -26,6 +26,7 @@
 #include "fs/fuse/device_loop.hpp"
 #include "fs/fuse/kernel_notices.hpp"
 #include "fs/fuse/open_handles.hpp"
+#include "fs/fuse/request_times.hpp"
 #include "fs/fuse/slow_requests.hpp"
 #include "fs/gpu/gpu_service.hpp"
 
@@ -81,6 +82,8 @@ class Session final : public KernelSide {
   unsigned waiting() const;
   // The number of requests so far, by the kernel's name of their kind.
   std::vector<std::pair<std::string, std::uint64_t>> request_counts() const;
+  // How long the daemon took for them.
+  std::vector<std::pair<std::string, RequestTimes::Times>> request_times() const;
   // How many of them say that somebody works: not those which the kernel sends to tidy up.
   std::uint64_t user_requests() const;
 
@@ -129,7 +132,8 @@ class Session final : public KernelSide {
   std::unique_ptr<SlowRequests> slow_requests_;
   mutable Mutex mutex_;
   Feature passthrough_ GUARDED_BY(mutex_);
-  std::array<std::atomic<std::uint64_t>, 64> counts_{};  // statistics
+  std::array<std::atomic<std::uint64_t>, RequestTimes::kKinds> counts_{};  // statistics
+  RequestTimes times_;
 };
 
 }  // namespace sluice

@@ -28,7 +28,7 @@ sluice doctor >/dev/null
 sluice-lab tracegen --accesses 1000 -o /tmp/trace.csv
 sluice-lab simulate --trace /tmp/trace.csv --tiers fast=5%,slow >/dev/null
 for file in man/man1/sluice.1.gz man/man1/sluice-status.1.gz man/man1/sluice-lab.1.gz man/man1/sluice-lab-simulate.1.gz man/man5/sluice.toml.5.gz man/man8/mount.sluice.8.gz man/man3/libsluice.3.gz \
-  doc/sluice/README.md doc/sluice/docs/operations.md sluice/grafana-dashboard.json doc/sluice/examples/gpu_read.c; do
+  doc/sluice/README.md doc/sluice/docs/operations.md sluice/grafana-dashboard.json sluice/prometheus-alerts.yml doc/sluice/examples/gpu_read.c; do
   [[ -s /usr/share/$file ]] || fail "/usr/share/$file is missing"
 done
 [[ $(dpkg-query -W -f '${Maintainer}' sluice) == *?' <'?*@?*'>' ]] || fail "no maintainer: $(dpkg-query -W -f '${Maintainer}' sluice)"

@@ -211,6 +211,23 @@ Check access_check(const std::string& path, const std::vector<std::string>& tier
           "sluice tier close " + shell_word(path)};
 }
 
+// What is not as usual with a tier.
+std::vector<Check> state_checks(const Json& tier) {
+  std::vector<Check> checks;
+  for (const auto& state : member_of(tier, "states")) {
+    const std::string name = text_of(state, "name");
+    const bool is_crowded = name == "full" || name == "above-watermark";
+    checks.push_back({flag_of(state, "serious") ? Verdict::Fail
+                      : is_crowded              ? Verdict::Warn
+                                                : Verdict::Ok,
+                      name, text_of(state, "words"),
+                      is_crowded ? "add a disk (sluice tier add) or remove files; sluice plan "
+                                   "shows what would move"
+                                 : ""});
+  }
+  return checks;
+}
+
 std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
                                     const Json& status) {
   std::vector<Section> sections{{"mount " + text_of(status, "mountpoint"), {}}};
@@ -242,6 +259,8 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     if (::stat(path.c_str(), &status_of_path) < 0) continue;  // reported above
     auto& checks = sections.back().checks;
     checks.insert(checks.begin(), access_check(path, paths));
+    const auto states = state_checks(tier);
+    checks.insert(checks.begin(), states.begin(), states.end());
   }
   return sections;
 }

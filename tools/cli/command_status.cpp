@@ -31,7 +31,9 @@ constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [-
 Shows how full each tier is, the number of files on it, how fast it reads (the time
 until the first byte, and the rate after it), what a GB of room there is worth (the
 waiting it saves a day; '-': everything fits), and the features in use, or why they
-are off. Files and bytes are counted by walking the tiers, for two seconds
+are off. USED, FREE, SIZE and FULL are those of df. A tier that is read-only,
+degraded (its disk or filesystem has errors), full, above its watermark or draining
+has a line that says so. Files and bytes are counted by walking the tiers, for two seconds
 unless --count is given. An incomplete count is marked '>=', or "complete": false in
 JSON.
 
@@ -87,18 +89,14 @@ void add_counts(Json& tiers, bool to_the_end) {
 }
 
 Table::Cell fill_cell(const Style& style, const Json& tier) {
-  const auto capacity = number_of(tier, "capacity");
-  const auto size = capacity > 0 ? capacity : number_of(tier, "total");
-  const auto percent = static_cast<unsigned>(
-      size == 0 ? 0
-                : std::min(100.0, 100.0 * static_cast<double>(number_of(tier, "used")) /
-                                      static_cast<double>(size)));
+  const unsigned percent = percent_used(tier);
   const auto high = static_cast<unsigned>(number_of(tier, "high_watermark"));
   const auto low = static_cast<unsigned>(number_of(tier, "low_watermark"));
   std::string text = std::to_string(percent) + "%";
   text.insert(0, text.size() < 4 ? 4 - text.size() : 0, ' ');
   if (style.is_terminal()) text = fill_bar(percent, high, kBarWidth) + " " + text;
-  return {text, percent >= high ? Color::Red : percent >= low ? Color::Yellow : Color::Green};
+  const bool is_crowded = has_state(tier, "full") || has_state(tier, "above-watermark");
+  return {text, is_crowded ? Color::Red : percent >= low ? Color::Yellow : Color::Green};
 }
 
 // "0.12 ms, 1.9 GiB/s": until the first byte, and after it.
@@ -146,12 +144,28 @@ std::string tier_table(const Style& style, const Json& tiers, Objective objectiv
     const auto capacity = number_of(tier, "capacity");
     table.add({name, fill_cell(style, tier), size(number_of(tier, "used")),
                size(number_of(tier, "free")),
-               size(capacity > 0 ? capacity : number_of(tier, "total")),
+               // As df shows it: with what the filesystem keeps for root.
+               size(capacity > 0 ? capacity : number_of(tier, "total") + number_of(tier, "kept")),
                mark + format_count(number_of(tier, "files")), mark + size(number_of(tier, "bytes")),
                speed_text(member_of(tier, "speed")),
                price_cell(member_of(tier, "price"), objective), text_of(tier, "filesystem"), path});
   }
   return table.text(style);
+}
+
+// What is not as usual, a line for each. Offline tiers say it in the table.
+std::string state_lines(const Style& style, const Json& tiers) {
+  std::string out;
+  for (const auto& tier : tiers) {
+    if (!flag_of(tier, "online")) continue;
+    for (const auto& state : member_of(tier, "states")) {
+      const std::string name = text_of(state, "name");
+      out += safe_name(style, text_of(tier, "name")) + ": " +
+             style.paint(flag_of(state, "serious") ? Color::Red : Color::Yellow, name) + ", " +
+             safe_name(style, text_of(state, "words")) + "\n";
+    }
+  }
+  return out.empty() ? out : out + "\n";
 }
 
 std::string feature_lines(const Style& style, const Json& features) {
@@ -185,6 +199,10 @@ std::string migration_line(const Style& style, const Json& migration) {
          format_count(number_of(migration, "pending")) + " waiting";
   if (const auto failed = number_of(migration, "failed"); failed > 0)
     out += ", " + style.paint(Color::Red, format_count(failed) + " failed");
+  if (const double share = real_of(migration, "share"); share > 0 && share < 1) {
+    out += "; others use the disks, so moves work " +
+           std::to_string(std::max(1, static_cast<int>(100 * share))) + "% of the time";
+  }
   return out + "\n";
 }
 
@@ -299,6 +317,7 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
   const Objective objective =
       text_of(migration, "optimize") == "hits" ? Objective::Hits : Objective::Time;
   out += tier_table(style, member_of(status, "tiers"), objective, exact) + "\n";
+  out += state_lines(style, member_of(status, "tiers"));
   out += feature_lines(style, member_of(status, "features"));
   out += migration_line(style, migration);
   out += twins_line(member_of(status, "tiers"), migration, exact);

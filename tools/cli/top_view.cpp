@@ -134,14 +134,11 @@ class Frame {
       add(name + style_.paint(Color::Red, cut_to(" offline: " + name_text(tier, "why"), room)));
       return;
     }
-    const double capacity = real_of(tier, "capacity");
-    const unsigned percent =
-        percent_of(real_of(tier, "used"), capacity > 0 ? capacity : real_of(tier, "total"));
+    const unsigned percent = percent_used(tier);
     const auto high = static_cast<unsigned>(number_of(tier, "high_watermark"));
     const auto low = static_cast<unsigned>(number_of(tier, "low_watermark"));
-    const Color color = percent >= high  ? Color::Red
-                        : percent >= low ? Color::Yellow
-                                         : Color::Green;
+    const bool is_crowded = has_state(tier, "full") || has_state(tier, "above-watermark");
+    const Color color = is_crowded ? Color::Red : percent >= low ? Color::Yellow : Color::Green;
     const std::string bar = cut_to(" " + fill_bar(percent, high, kBar), room);
     const Json& before = tier_before(text_of(tier, "name"));
     const Json& disk = member_of(tier, "disk");
@@ -156,10 +153,14 @@ class Frame {
         padded_left(size_text(real_of(tier, "free")), 11) +
         padded_left(rate_text(is_known ? rate(then, now, "read_bytes") : 0), 14) +
         padded_left(rate_text(is_known ? rate(then, now, "written_bytes") : 0), 14) +
-        padded_left(has_disk ? std::to_string(percent_of(busy, 1)) + "%" : "", 6) +
-        (flag_of(tier, "draining") ? " draining" : "");
+        padded_left(has_disk ? std::to_string(percent_of(busy, 1)) + "%" : "", 6);
     const std::size_t used = display_width(bar);
     add(name + style_.paint(color, bar) + cut_to(rest, room > used ? room - used : 0));
+    for (const Json& state : member_of(tier, "states")) {
+      const std::string words = name_text(state, "name") + ": " + name_text(state, "words");
+      add_plain(fitted("", kTierName + 1) + words,
+                flag_of(state, "serious") ? Color::Red : Color::Yellow);
+    }
   }
 
   // The most frequent kinds that fit on one line.

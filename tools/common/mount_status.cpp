@@ -3,6 +3,8 @@
 
 #include <sys/xattr.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -69,6 +71,17 @@ double real_of(const Json& object, std::string_view key) {
 bool flag_of(const Json& object, std::string_view key) {
   const Json& member = member_of(object, key);
   return member.is_boolean() && member.get<bool>();
+}
+
+unsigned percent_used(const nlohmann::ordered_json& tier) {
+  const double used = real_of(tier, "used"), all = used + real_of(tier, "free");
+  return all > 0 ? static_cast<unsigned>(std::ceil(100 * used / all)) : 0;
+}
+
+bool has_state(const nlohmann::ordered_json& tier, std::string_view state) {
+  const auto& states = member_of(tier, "states");
+  return std::any_of(states.begin(), states.end(),
+                     [&](const auto& each) { return text_of(each, "name") == state; });
 }
 
 }  // namespace sluice

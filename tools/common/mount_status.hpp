@@ -22,6 +22,10 @@ std::string text_of(const nlohmann::ordered_json& object, std::string_view key);
 std::uint64_t number_of(const nlohmann::ordered_json& object, std::string_view key);
 double real_of(const nlohmann::ordered_json& object, std::string_view key);
 bool flag_of(const nlohmann::ordered_json& object, std::string_view key);
+// How much of a tier is used, in percent, rounded up as df does.
+unsigned percent_used(const nlohmann::ordered_json& tier);
+// Whether the tier is in this state ("full", "draining", ...).
+bool has_state(const nlohmann::ordered_json& tier, std::string_view state);
 // null if there is none.
 const nlohmann::ordered_json& member_of(const nlohmann::ordered_json& object, std::string_view key);
 

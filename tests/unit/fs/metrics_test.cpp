@@ -28,10 +28,13 @@ json activity() {
           {"open_files", 2},
           {"opens", 9},
           {"requests", {{"LOOKUP", 7}, {"READ", 1}}},
+          {"request_times",
+           {{"READ", {{"sum_s", 0.25}, {"counts", {1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4}}}}}},
           {"tiers",
            {{{"name", "nvme"},
              {"online", true},
              {"draining", false},
+             {"states", {{{"name", "full"}, {"words", "no room"}, {"serious", false}}}},
              {"total", 100},
              {"used", 40},
              {"twins", 2},
@@ -53,6 +56,7 @@ json activity() {
             {{"name", "tmp"},
              {"online", false},
              {"draining", true},
+             {"states", json::array()},
              {"total", 0},
              {"used", 0},
              {"twins", 0},
@@ -78,6 +82,8 @@ json activity() {
             {"moved_bytes", 30},
             {"failed", 1},
             {"copied_bytes", 40},
+            {"share", 0.25},
+            {"between", {{{"from", "nvme"}, {"to", "tmp"}, {"moved", 3}, {"moved_bytes", 30}}}},
             {"twins", {{"kept", 4}, {"used", 3}, {"used_bytes", 2}, {"dropped", 1}}},
             {"active", 2},
             {"queued", 5},
@@ -128,6 +134,16 @@ TEST(MetricsTest, ShowTheActivityOfTheMount) {
         "sluice_tier_price{tier=\"nvme\"} 0.25",
         "sluice_tier_written_bytes_total{tier=\"nvme\"} 18446744073709551615",
         "sluice_tier_disk_busy_seconds_total{tier=\"nvme\",disk=\"nvme0n1\"} 1.5",
+        "sluice_tier_state{tier=\"nvme\",state=\"full\"} 1",
+        "sluice_tier_state{tier=\"nvme\",state=\"offline\"} 0",
+        "sluice_request_seconds_bucket{kind=\"READ\",le=\"1e-05\"} 1",
+        "sluice_request_seconds_bucket{kind=\"READ\",le=\"0.0001\"} 3",
+        "sluice_request_seconds_bucket{kind=\"READ\",le=\"+Inf\"} 7",
+        "sluice_request_seconds_sum{kind=\"READ\"} 0.25",
+        "sluice_request_seconds_count{kind=\"READ\"} 7",
+        "sluice_moves_total{from=\"nvme\",to=\"tmp\"} 3",
+        "sluice_moved_bytes_total{from=\"nvme\",to=\"tmp\"} 30",
+        "sluice_moves_share_ratio 0.25",
         "sluice_moves_waiting 1",
         "sluice_migration_paused 1",
         "sluice_budget_trees 2",
@@ -169,15 +185,19 @@ TEST(MetricsTest, NamesCannotBreakOutOfTheirLabel) {
   EXPECT_NE(metrics_text(odd).find("mountpoint=\"/\xef\xbf\xbd\"}"), std::string::npos);
 }
 
-TEST(MetricsTest, AreAllDocumentedAndTheDashboardUsesNoOthers) {
+TEST(MetricsTest, AreAllDocumentedAndTheDashboardAndAlertsUseNoOthers) {
   const NameList exported = matches(metrics_text(activity()), "# TYPE ([a-z_]+) ");
   const NameList described = matches(read_source("docs/metrics.md"), "\\| `(sluice_[a-z_]+)");
   EXPECT_EQ(described, exported);
   const std::string dashboard = read_source("packaging/grafana-dashboard.json");
-  const NameList shown = matches(dashboard, "\\b(sluice_[a-z_]+)");
+  NameList shown = matches(dashboard, "\\b(sluice_[a-z_]+)");
   EXPECT_GT(shown.size(), 10u);
+  const NameList alerts =
+      matches(read_source("packaging/prometheus-alerts.yml"), "\\b(sluice_[a-z_]+)");
+  EXPECT_GT(alerts.size(), 5u);
+  shown.insert(alerts.begin(), alerts.end());
   for (std::string name : shown) {
-    for (const char* suffix : {"_sum", "_count"}) {
+    for (const char* suffix : {"_sum", "_count", "_bucket"}) {
       if (name.ends_with(suffix) && !exported.contains(name))
         name.resize(name.size() - std::string_view(suffix).size());
     }

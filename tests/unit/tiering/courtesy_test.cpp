@@ -48,19 +48,21 @@ TEST_F(CourtesyTest, MovesWorkAllTheTimeIfNobodyElseDoes) {
 }
 
 TEST_F(CourtesyTest, MovesShrinkWithinASecondIfUsersSendRequestsAndSomebodyWaits) {
-  EXPECT_EQ(steps(3, [&] {
-              system_.requests += 1000;
-              wait();
-            }),
+  EXPECT_EQ(steps(3,
+                  [&] {
+                    system_.requests += 1000;
+                    wait();
+                  }),
             Courtesy::kLeast);
   EXPECT_EQ(courtesy_.least_share(), Courtesy::kLeast);
 }
 
 TEST_F(CourtesyTest, WaitingForAProcessorCountsAsWell) {
-  EXPECT_EQ(steps(3, [&] {
-              system_.requests += 1000;
-              system_.waited_cpu += milliseconds(200);
-            }),
+  EXPECT_EQ(steps(3,
+                  [&] {
+                    system_.requests += 1000;
+                    system_.waited_cpu += milliseconds(200);
+                  }),
             Courtesy::kLeast);
 }
 
@@ -69,10 +71,11 @@ TEST_F(CourtesyTest, MovesKeepHalfOfTheTimeBesideUsersIfNobodyWaits) {
 }
 
 TEST_F(CourtesyTest, SomebodyWhoLooksAroundIsNoWork) {
-  EXPECT_EQ(steps(8, [&] {
-              system_.requests += 10;
-              wait();
-            }),
+  EXPECT_EQ(steps(8,
+                  [&] {
+                    system_.requests += 10;
+                    wait();
+                  }),
             1);
 }
 
@@ -85,31 +88,34 @@ TEST_F(CourtesyTest, MovesWorkAgainAsSoonAsTheOthersEnd) {
 }
 
 TEST_F(CourtesyTest, ManySmallReadsOfADiskCount) {
-  EXPECT_EQ(steps(4, [&] {
-              use(1, 30, 30 * 4096);
-              wait();
-            }),
+  EXPECT_EQ(steps(4,
+                  [&] {
+                    use(1, 30, 30 * 4096);
+                    wait();
+                  }),
             Courtesy::kLeast);
 }
 
 TEST_F(CourtesyTest, FewLargeReadsOfADiskCount) {
-  EXPECT_EQ(steps(4, [&] {
-              use(0, 8, 8 << 20);
-              wait();
-            }),
+  EXPECT_EQ(steps(4,
+                  [&] {
+                    use(0, 8, 8 << 20);
+                    wait();
+                  }),
             Courtesy::kLeast);
 }
 
 TEST_F(CourtesyTest, WhatMovesDoThemselvesDoesNotCount) {
-  EXPECT_EQ(steps(16, [&] {
-              courtesy_.began_file(0, 1);
-              courtesy_.has_read(0, 64 << 20);
-              courtesy_.has_written(1, 64 << 20);
-              use(0, 512, 64 << 20);
-              disk(1).writes += 520;
-              disk(1).written_bytes += 65 << 20;
-              wait();
-            }),
+  EXPECT_EQ(steps(16,
+                  [&] {
+                    courtesy_.began_file(0, 1);
+                    courtesy_.has_read(0, 64 << 20);
+                    courtesy_.has_written(1, 64 << 20);
+                    use(0, 512, 64 << 20);
+                    disk(1).writes += 520;
+                    disk(1).written_bytes += 65 << 20;
+                    wait();
+                  }),
             1);
 }
 
@@ -125,10 +131,11 @@ TEST_F(CourtesyTest, WritesThatComeToTheDiskLaterDoNotCount) {
 TEST_F(CourtesyTest, ReadsFromThePageCacheExcuseNothingLater) {
   courtesy_.has_read(0, 1 << 30);
   steps(40, [] {});
-  EXPECT_EQ(steps(4, [&] {
-              use(0, 1000, 64 << 20);
-              wait();
-            }),
+  EXPECT_EQ(steps(4,
+                  [&] {
+                    use(0, 1000, 64 << 20);
+                    wait();
+                  }),
             Courtesy::kLeast);
 }
 
@@ -146,15 +153,16 @@ TEST_F(CourtesyTest, OnlyTheTierWhoseDiskIsUsedIsSpared) {
 TEST_F(CourtesyTest, TiersOnOneDiskAreLookedAtTogether) {
   system_.disks[1].device = system_.disks[0].device;
   step();
-  EXPECT_EQ(steps(8, [&] {
-              courtesy_.has_read(0, 64 << 20);
-              courtesy_.has_written(1, 64 << 20);
-              for (const std::size_t tier : {0, 1}) {
-                use(tier, 512, 64 << 20);
-                disk(tier).written_bytes += 64 << 20;
-              }
-              wait();
-            }),
+  EXPECT_EQ(steps(8,
+                  [&] {
+                    courtesy_.has_read(0, 64 << 20);
+                    courtesy_.has_written(1, 64 << 20);
+                    for (const std::size_t tier : {0, 1}) {
+                      use(tier, 512, 64 << 20);
+                      disk(tier).written_bytes += 64 << 20;
+                    }
+                    wait();
+                  }),
             1);
 }
 

@@ -82,7 +82,9 @@ function drawHeader(now) {
     : m.next_pass > now.now ? 'next pass in ' + duration(m.next_pass - now.now) : 'a pass is due';
   $('facts').textContent = `up ${duration(now.uptime_s)}, ${count(now.open_files)} open, ${pass}, version ${shown(now.version)}`;
   const offline = now.tiers.filter((tier) => !tier.online).length;
+  const bad = now.tiers.flatMap((tier) => tier.states.filter((state) => state.serious).map((state) => `${shown(tier.name)} is ${state.name}`));
   if (offline) setState(offline === 1 ? 'a tier is offline' : offline + ' tiers are offline', 'bad');
+  else if (bad.length) setState(bad[0], 'bad');
   else if (m.paused) setState('paused', 'warn');
   else setState('serving', 'good');
 }
@@ -102,17 +104,19 @@ function drawTiers(now) {
       while (history[0].time < now.uptime_s - kSeconds) history.shift();
     }
     const last = history[history.length - 1] ?? {reads: 0, writes: 0};
-    const percent = tier.total ? 100 * tier.used / tier.total : 0;
-    const full = `${size(tier.used)} of ${size(tier.total)}, ${percent.toFixed(0)}% full`;
+    const percent = tier.total ? Math.ceil(100 * tier.used / (tier.used + tier.free)) : 0;
+    const full = tier.online ? `${size(tier.used)} of ${size(tier.total + tier.kept)}, ${percent}% full` : '';
     const reads = tier.speed ? `; reads: ${Number((tier.speed.latency_us / 1000).toPrecision(2))} ms, then ${rate(tier.speed.bytes_per_s)}` : '';
-    const note = !tier.online ? 'offline: ' + shown(tier.why) : tier.draining ? 'being emptied'
-      : 'files leave at ' + tier.high_watermark + '%' + reads;
+    const unusual = tier.states.map((state) => state.name + ': ' + shown(state.words)).join('; ');
+    const usual = tier.leaves_at === null ? '' : 'files leave at ' + tier.leaves_at + '%';
+    const note = unusual || (usual + reads).replace(/^; /, '');
     return element('div', {class: 'tier'},
       element('span', {class: 'name', text: shown(tier.name)}),
-      bar(percent, {label: full + ', ' + note, marks: [tier.high_watermark], high: percent >= tier.high_watermark}),
+      bar(percent, {label: [full, note].filter(Boolean).join(', '), marks: tier.leaves_at === null ? [] : [tier.leaves_at],
+        high: tier.states.some((state) => state.name === 'full' || state.name === 'above-watermark')}),
       element('div', {class: 'words muted'},
         element('span', {text: full}),
-        element('span', {class: tier.online ? '' : 'failed', text: note})),
+        element('span', {class: tier.states.some((state) => state.serious) ? 'failed' : '', text: note})),
       element('div', {class: 'rate'},
         sparkline(history, kSeconds, `reads ${rate(last.reads)}, writes ${rate(last.writes)}`),
         element('div', {class: 'rates muted'},
