@@ -46,6 +46,7 @@ class GpuToolsTest : public TieringTest {
 };
 
 TEST_F(GpuToolsTest, BenchWithoutAGpuSaysOneLine) {
+  start();
   const CommandResult run = run_without_gpu(mount().path());
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(run.out, "");
