@@ -34,7 +34,7 @@ for option; do
   case $option in
     --lint) packages+=("${lint[@]}") wants_python_lint=1 ;;
     --dev) packages+=("${lint[@]}" mandoc zsh fish) wants_python_lint=1 ;;
-    --packages) packages+=(dpkg-dev debootstrap) ;;
+    --packages) packages+=(dpkg-dev debootstrap lintian) ;;
     # On Ubuntu it is a snap, which the test cannot use.
     --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
