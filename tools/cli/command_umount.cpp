@@ -131,7 +131,8 @@ std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
       problem = "unmounted, but the daemon (process " + std::to_string(unmounted.pid) +
                 ") waits for a disk that does not answer (thread " + *thread +
                 "); it ends when the disk does; 'dmesg' may say which";
-    } else if (waited >= limit.value_or(holders.empty() ? std::chrono::hours(24 * 365) : kInUseLimit)) {
+    } else if (waited >=
+               limit.value_or(holders.empty() ? std::chrono::hours(24 * 365) : kInUseLimit)) {
       problem =
           "the daemon (process " + std::to_string(unmounted.pid) + ") has not ended within " +
           format_duration(std::chrono::duration_cast<std::chrono::seconds>(waited)) + ": " +
@@ -174,8 +175,8 @@ bool continue_all(const MountServer& server) {
 
 // The mount at `mountpoint`, found without accessing it.
 std::optional<MountEntry> find_mount(const std::string& mountpoint) {
-  const std::string point =
-      absolute_path(mountpoint.substr(mountpoint.rfind('/') + 1), real_path(parent_path(mountpoint)));
+  const std::string point = absolute_path(mountpoint.substr(mountpoint.rfind('/') + 1),
+                                          real_path(parent_path(mountpoint)));
   std::optional<MountEntry> found;
   for (const auto& mount : mount_table()) {
     if (mount.point == point) found = mount;  // the last one lies on top
@@ -194,8 +195,9 @@ int end_stuck(const MountEntry& mount, const MountServer& server, bool lazy) {
   }
   if (!lazy && !open.empty()) {
     std::fputs(open.c_str(), stderr);
-    return fail("umount", where + " does not answer, and programs have files open there, see "
-                                  "above; --lazy removes it, and they get errors");
+    return fail("umount", where +
+                              " does not answer, and programs have files open there, see "
+                              "above; --lazy removes it, and they get errors");
   }
   const UniqueFd daemon = open_daemon(server.daemon), keeper = open_daemon(server.keeper);
   // Forced: a program that waits for an answer, as the one that asked for the status does, would
