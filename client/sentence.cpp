@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "base/log.hpp"
 
@@ -48,6 +49,13 @@ const char* next_step(int code) {
   }
 }
 
+// "read PATH: read the file: ..." would say a thing twice.
+bool is_repeated(std::string_view what, std::string_view operation) {
+  if (!operation.starts_with(what)) return false;
+  operation.remove_prefix(what.size());
+  return operation.empty() || operation == " the file";
+}
+
 void compose(Sentence& out, const char* what, const std::string& where,
              const Error& error) noexcept {
   if (error.detail) {
@@ -57,8 +65,10 @@ void compose(Sentence& out, const char* what, const std::string& where,
   const char* reason = ::strerrordesc_np(error.code);
   if (reason == nullptr) reason = "an unknown error";
   const Shown path(where);
-  std::snprintf(out.data(), out.size(), "%s%s%s%s: %s: %s%s", what, where.empty() ? "" : " ",
-                path.dots, path.text, error.operation, reason, next_step(error.code));
+  const bool repeated = is_repeated(what, error.operation);
+  std::snprintf(out.data(), out.size(), "%s%s%s%s: %s%s%s%s", what, where.empty() ? "" : " ",
+                path.dots, path.text, repeated ? "" : error.operation, repeated ? "" : ": ", reason,
+                next_step(error.code));
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 
 namespace sluice {
 
-// Sets the text: the error's detail if it has one, otherwise "read PATH: ", the operation, the
-// reason and the next step. `what` is the operation, such as "read"; `where` is a path or empty.
+// Sets the text: the error's detail if it has one, otherwise "read PATH: ", the operation (unless
+// it is `what`), the reason and the next step. `what` is the operation, such as "read"; `where` is
+// a path or empty.
 void say(const char* what, const std::string& where, const Error& error) noexcept;
 // Returns an error with the same text as its detail, for code that knows more than its caller.
 Error explained(const char* what, const std::string& where, const Error& error);

@@ -78,14 +78,24 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(version ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})
+execute_process(COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/debian/changelog.sh ${version} "${contact}" ${CMAKE_SOURCE_DIR}
+                        ${CMAKE_CURRENT_BINARY_DIR}/changes COMMAND_ERROR_IS_FATAL ANY)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/CHANGELOG.md)
+foreach(package sluice:sluice sluice-lab:lab libsluice1:library libsluice-dev:dev python3-sluice:python)
+  string(REGEX MATCH "(.*):(.*)" package ${package})
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changes/changelog.Debian.gz DESTINATION ${doc_dir}/${CMAKE_MATCH_1}
+          COMPONENT ${CMAKE_MATCH_2})
+endforeach()
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/changes/changelog.gz DESTINATION ${doc_dir}/sluice COMPONENT sluice)
+install(FILES debian/lintian-overrides DESTINATION ${CMAKE_INSTALL_DATADIR}/lintian/overrides RENAME sluice COMPONENT sluice)
 configure_file(debian/cpack.cmake.in cpack.cmake @ONLY)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_BINARY_DIR}/cpack.cmake)
 
 set(CPACK_DEBIAN_SLUICE_PACKAGE_NAME sluice)
 set(CPACK_COMPONENT_SLUICE_DESCRIPTION "one filesystem over fast and slow disks, with reads into GPU memory
- Presents several directories (tiers) as one tree, keeps every file an ordinary
- file on one of them, moves hot files to fast disks and cold ones to slow disks,
- and reads files into GPU memory at the speed of the bus.")
+Presents several directories (tiers) as one tree, keeps every file an ordinary
+file on one of them, moves hot files to fast disks and cold ones to slow disks,
+and reads files into GPU memory at the speed of the bus.")
 set(CPACK_DEBIAN_SLUICE_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_SLUICE_PACKAGE_SUGGESTS "sluice-lab, python3-sluice, libsluice-dev, logrotate, bash-completion")
 foreach(script postinst prerm postrm conffiles)
@@ -95,26 +105,28 @@ endforeach()
 # It is linked with the libraries that the package sluice includes.
 set(CPACK_DEBIAN_LAB_PACKAGE_NAME sluice-lab)
 set(CPACK_COMPONENT_LAB_DESCRIPTION "simulator and benchmarks of Sluice
- Replays traces of file accesses against tiering policies, generates traces, and
- measures Sluice beside other filesystems and other routes to GPU memory. It is
- not needed to run Sluice.")
+Replays traces of file accesses against tiering policies, generates traces, and
+measures Sluice beside other filesystems and other routes to GPU memory. It is
+not needed to run Sluice.")
 set(CPACK_DEBIAN_LAB_PACKAGE_SECTION admin)
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libsluice1)
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "file bytes to and from GPU memory
- The library of Sluice: transfers the bytes of files, on a Sluice mount or
- elsewhere, to and from GPU memory.")
+The library of Sluice: transfers the bytes of files, on a Sluice mount or
+elsewhere, to and from GPU memory.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
+configure_file(debian/libsluice1/shlibs.in shlibs @ONLY)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_BINARY_DIR}/shlibs ${CMAKE_CURRENT_SOURCE_DIR}/debian/libsluice1/triggers)
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libsluice-dev)
 set(CPACK_COMPONENT_DEV_DESCRIPTION "file bytes to and from GPU memory: headers
- Headers for programs that use libsluice or the ioctls of Sluice.")
+Headers for programs that use libsluice or the ioctls of Sluice.")
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libsluice1 (= ${version})")
 
 set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-sluice)
 set(CPACK_COMPONENT_PYTHON_DESCRIPTION "file bytes to and from GPU memory: Python
- The Python package of Sluice, for PyTorch, NumPy and plain buffers.")
+The Python package of Sluice, for PyTorch, NumPy and plain buffers.")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3 (>= 3.11), libsluice1 (>= ${version})")

@@ -51,9 +51,9 @@ else
   log=$(mktemp)
   cmake --preset release >"$log" 2>&1 || { cat "$log" >&2; fail "cmake failed; see above"; }
   if [[ -t 1 ]]; then
-    cmake --build --preset release --target sluice || fail "the build failed; see above"
+    cmake --build --preset release --target sluice sluice_client || fail "the build failed; see above"
   else
-    cmake --build --preset release --target sluice >"$log" 2>&1 || { tail -n 40 "$log" >&2; fail "the build failed; see above"; }
+    cmake --build --preset release --target sluice sluice_client >"$log" 2>&1 || { tail -n 40 "$log" >&2; fail "the build failed; see above"; }
   fi
   rm -f "$log"
 
@@ -96,6 +96,10 @@ The mount is up ($gpu). Three directories under $tiers represent three kinds of 
   $sluice plan $mount              show what would move, and why
   getfattr -n user.sluice.location $mount/$file
   tools/quickstart.sh --stop ${dir@Q}   unmount; the files stay
+
+For Python, so that \`import sluice\` works in this shell (docs/python.md):
+
+  export PYTHONPATH=$(printf %q "$repo/client/python") SLUICE_LIBRARY=$(printf %q "$repo/build/release/lib/libsluice.so.1")
 
 With your own disks: $sluice mount --tier nvme=/nvme --tier hdd=/hdd /mnt/pool  (docs/configuration.md)
 MESSAGE

@@ -3,7 +3,8 @@
 # the libfuse of the distribution is older. Running it again takes a second.
 #
 #   tools/setup.sh             for building, testing and mounting
-#   tools/setup.sh --lint      also clang, clang-format and clang-tidy, for the preset `clang` and the lint tests
+#   tools/setup.sh --lint      also clang, clang-format and clang-tidy, for the preset `clang` and the lint tests, and mypy
+#                              and pyright from PyPI in .deps/python-lint
 #   tools/setup.sh --dev       as --lint, and mandoc, zsh and fish
 #   tools/setup.sh --packages  also for building and testing packages
 #   tools/setup.sh --browser   also Chromium, for the test of the web page (Debian; about 110 MB)
@@ -23,14 +24,17 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
   libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libsnappy-dev libgflags-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev # required by RocksDB's CMake package
   fuse3 e2fsprogs xfsprogs attr acl curl sqlite3 rsync git util-linux procps
-  python3 python3-pytest python3-numpy)
+  python3 python3-pytest python3-numpy python3-venv)
 
 lint=(clang clang-format clang-tidy)
+# Debian's mypy is too old, and there is no pyright. nodejs: pyright is a program for Node.
+python_lint=('mypy==2.4.1' 'pyright[nodejs]==1.1.414')
+wants_python_lint=
 for option; do
   case $option in
-    --lint) packages+=("${lint[@]}") ;;
-    --dev) packages+=("${lint[@]}" mandoc zsh fish) ;;
-    --packages) packages+=(dpkg-dev debootstrap) ;;
+    --lint) packages+=("${lint[@]}") wants_python_lint=1 ;;
+    --dev) packages+=("${lint[@]}" mandoc zsh fish) wants_python_lint=1 ;;
+    --packages) packages+=(dpkg-dev debootstrap lintian) ;;
     # On Ubuntu it is a snap, which the test cannot use.
     --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
@@ -186,5 +190,21 @@ provide_fuse() {
   say "libfuse $version: in .deps/fuse"
 }
 
+# Without these one lint test is skipped, so a machine that does not reach PyPI is no failure.
+provide_python_lint() {
+  local prefix=$repo/.deps/python-lint wanted="${python_lint[*]}"
+  [[ $(cat "$prefix/installed" 2>/dev/null) != "$wanted" ]] || return 0
+  rm -rf "$prefix"
+  # A virtual environment can't be moved: it is made in its place, and complete only with the file `installed`.
+  if step "mypy and pyright from PyPI" bash -euo pipefail -c '
+    python3 -m venv "$0" && "$0/bin/pip" --disable-pip-version-check install "$@" && "$0/bin/pyright" --version' "$prefix" "${python_lint[@]}"; then
+    echo "$wanted" >"$prefix/installed"
+  else
+    rm -rf "$prefix"
+    say "mypy and pyright could not be had; their test will be skipped"
+  fi
+}
+
 install_packages
 provide_fuse
+if [[ $wants_python_lint ]]; then provide_python_lint; fi

@@ -5,6 +5,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,11 @@ class GpuToolsTest : public TieringTest {
     command.insert(command.end(), flags.begin(), flags.end());
     return run_command(command);
   }
+  // The same without --host on a machine without a GPU.
+  static CommandResult run_without_gpu(const std::string& path) {
+    const std::string lab = std::filesystem::path(sluice_binary()).replace_filename("sluice-lab");
+    return run_command({"env", "CUDA_VISIBLE_DEVICES=", lab, "gpu-bench", "--quick", path});
+  }
   // Its report; `code` is set to its exit status.
   Json bench(const std::string& path, int& code) const {
     const CommandResult run = run_bench(path, {"--json", "-"});
@@ -38,6 +44,16 @@ class GpuToolsTest : public TieringTest {
     return nullptr;
   }
 };
+
+TEST_F(GpuToolsTest, BenchWithoutAGpuSaysOneLine) {
+  start();
+  const CommandResult run = run_without_gpu(mount().path());
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  EXPECT_NE(run.err.find("--host"), std::string::npos) << run.err;
+  EXPECT_FALSE(exists(*this / "sluice-gpu-bench.dat"));
+}
 
 TEST_F(GpuToolsTest, BenchMeasuresTheDaemonAndChecksEveryWord) {
   start();

@@ -6,12 +6,14 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <stdexcept>
 
 #include "base/unique_fd.hpp"
@@ -287,6 +289,106 @@ TEST_F(MountErrorsTest, UnmountReportsBindMounts) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("umount " + part), std::string::npos) << result.err;
   EXPECT_TRUE(run_command({"umount", part}).ok());
+}
+
+// Stops all threads of a daemon in a way that SIGCONT does not end, as a debugger does.
+class Tracer {
+ public:
+  explicit Tracer(pid_t daemon) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) < 0) throw std::runtime_error("pipe");
+    UniqueFd reader(ends[0]), writer(ends[1]);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (const auto& task :
+           std::filesystem::directory_iterator("/proc/" + std::to_string(daemon) + "/task")) {
+        const auto thread = static_cast<pid_t>(std::stol(task.path().filename().string()));
+        if (::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) < 0 ||
+            ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) < 0 ||
+            ::waitpid(thread, nullptr, __WALL) < 0)
+          ::_exit(1);
+      }
+      if (::write(writer.get(), "+", 1) != 1) ::_exit(1);
+      while (::waitpid(-1, nullptr, __WALL) > 0) {
+      }
+      ::_exit(0);
+    }
+    writer.reset();
+    char word = 0;
+    if (::read(reader.get(), &word, 1) != 1) throw std::runtime_error("ptrace");
+  }
+  ~Tracer() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST_F(MountErrorsTest, UnmountContinuesAStoppedDaemon) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  write_file(mount / "f", "x");
+  const pid_t daemon = mount.pid();
+  ASSERT_EQ(::kill(daemon, SIGSTOP), 0);
+  const CommandResult result = sluice({"umount", mountpoint_});
+  EXPECT_TRUE(result.ok()) << result.err;
+  EXPECT_NE(result.err.find("was stopped; it continues"), std::string::npos) << result.err;
+  EXPECT_TRUE(has_ended(daemon));
+  EXPECT_EQ(read_file(base_ / "a/f"), "x");
+}
+
+TEST_F(MountErrorsTest, UnmountEndsADaemonThatHangs) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  write_file(mount / "f", "x");
+  const pid_t daemon = mount.pid(), keeper = mount.keeper();
+  const Tracer tracer(daemon);
+  const CommandResult result = sluice({"umount", mountpoint_});
+  EXPECT_TRUE(result.ok()) << result.err;
+  EXPECT_NE(result.err.find("did not answer and was removed"), std::string::npos) << result.err;
+  EXPECT_EQ(lstat_of(mountpoint_).st_dev, lstat_of(base_.path()).st_dev) << "still mounted";
+  EXPECT_TRUE(has_ended(daemon) && has_ended(keeper));
+  EXPECT_EQ(read_file(base_ / "a/f"), "x");
+  mount.mount();
+  EXPECT_EQ(read_file(mount / "f"), "x");
+}
+
+TEST_F(MountErrorsTest, UnmountOfAHangingMountWithOpenFilesNeedsLazy) {
+  Mount mount(pool({"fast=" + base_.make_dir("a")}));
+  write_file(mount / "f", "x");
+  const UniqueFd open(::open((mount / "f").c_str(), O_RDONLY | O_CLOEXEC));
+  const pid_t daemon = mount.pid();
+  const Tracer tracer(daemon);
+  const CommandResult refused = sluice({"umount", mountpoint_});
+  EXPECT_EQ(refused.exit_code, 1);
+  for (const std::string& word : {"open by " + std::to_string(::getpid()), std::string("--lazy")})
+    EXPECT_NE(refused.err.find(word), std::string::npos) << refused.err;
+  EXPECT_FALSE(has_ended(daemon));
+  const CommandResult lazy = sluice({"umount", "--lazy", mountpoint_});
+  EXPECT_TRUE(lazy.ok()) << lazy.err;
+  EXPECT_TRUE(has_ended(daemon));
+}
+
+TEST_F(MountErrorsTest, UnmountDoesNotWaitForADiskThatDoesNotAnswer) {
+  if (!require_loop("mount", "ext4")) return;
+  LoopFs disk(base_ / "disk", "ext4", 64 << 20);
+  Pool wanted = pool({"fast=" + base_.make_dir("a")});
+  wanted.state = disk.path() + "/state";
+  Mount mount(wanted);
+  write_file(mount / "f", "x");
+  const pid_t daemon = mount.pid();
+  ASSERT_TRUE(run_command({"fsfreeze", "--freeze", disk.path()}).ok());
+  const CommandResult result = sluice({"umount", mountpoint_});
+  const bool ended = has_ended(daemon);
+  EXPECT_TRUE(run_command({"fsfreeze", "--unfreeze", disk.path()}).ok());
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("waits for a disk that does not answer"), std::string::npos)
+      << result.err;
+  EXPECT_FALSE(ended);
+  EXPECT_TRUE(eventually([&] { return has_ended(daemon); }));
 }
 
 TEST_F(MountErrorsTest, StatusFailsIfNothingIsMounted) {

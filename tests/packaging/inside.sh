@@ -11,6 +11,14 @@ files() { find / -xdev \( -path /proc -o -path /run -o -path /dev -o -path /pack
   -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /etc/ld.so.cache \) -prune -o -print | sort; }
 mounted() { grep -q " $1 fuse.sluice " /proc/mounts; }
 
+step "the wheel, without the packages"
+python3 -m venv /tmp/venv
+/tmp/venv/bin/pip install -q --no-index --disable-pip-version-check /packages/*.whl
+# use_wheel FILE TEXT
+use_wheel() { /tmp/venv/bin/python -I -c 'import sluice, sys; assert sluice.open(sys.argv[1]).read().decode() == sys.argv[2]' "$@" || fail "the wheel can't read $1"; }
+echo plain >/tmp/plain
+use_wheel /tmp/plain $'plain\n'
+
 files >/tmp/before
 
 step "installing"
@@ -56,6 +64,7 @@ with sluice.open("/mnt/pool/file") as file:
 assert into == b"hello from a package\n", into
 print("python:", sluice.library_version())
 EOF
+use_wheel /mnt/pool/file $'hello from a package\n'
 if command -v gcc >/dev/null; then
   cat >/tmp/program.c <<'EOF'
 #include <fcntl.h>

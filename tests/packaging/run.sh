@@ -56,6 +56,11 @@ mount --make-rprivate "$scratch"
 "$repo/tools/package.sh"
 packages=("$repo"/build/packages/*.deb)
 ((${#packages[@]} == 5)) || { say "there are ${#packages[@]} packages, not 5" >&2; exit 1; }
+wheels=("$repo"/build/packages/*_"$(uname -m)".whl)
+if command -v lintian >/dev/null; then
+  # Not an upload to Debian, which would answer a request for the package.
+  lintian --fail-on error,warning --allow-root --suppress-tags initial-upload-closes-no-bugs "${packages[@]}" || { say "lintian finds faults in the packages" >&2; exit 1; }
+fi
 
 # shellcheck disable=SC2016
 archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | grep -v security | head -n 1 || true)
@@ -63,7 +68,7 @@ archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Or
 
 # make_root SUITE: unpacks a fresh system with everything that the packages and checks need. Nothing is downloaded later.
 make_root() {
-  local suite=$1 root=$scratch/$1 tools=python3,mount,systemd kept
+  local suite=$1 root=$scratch/$1 tools=python3,python3-venv,mount,systemd kept
   if [[ $suite == "${suites[0]}" ]]; then tools+=,gcc,libc6-dev,pkgconf; fi
   kept=$cache/root-$suite-$(dpkg --print-architecture)-$(cksum <<<"$tools" | cut -d' ' -f1).tar
   if [[ ! -s $kept ]]; then
@@ -107,7 +112,7 @@ for suite in "${suites[@]}"; do
     mount --bind "/dev/$device" "$root/dev/$device"
   done
   mkdir "$root/packages"
-  cp "${packages[@]}" "$repo"/tests/packaging/{inside.sh,notify.py,service.sh} "$repo/packaging/debian/system-libraries" "$root/packages/"
+  cp "${packages[@]}" "${wheels[@]}" "$repo"/tests/packaging/{inside.sh,notify.py,service.sh} "$repo/packaging/debian/system-libraries" "$root/packages/"
   if env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /packages/inside.sh &&
     try_service "$suite"; then
     say "$suite: passed"

@@ -41,6 +41,14 @@ systemctl restart sluice@pool || fail "no restart while a file is open"
 exec 7<&-
 [[ $(cat /mnt/pool/file) == hello ]] || fail "not mounted again after a restart"
 
+# A pool that does not answer stops, too.
+daemon=$(sluice status --json /mnt/pool | grep -oE '"pid": *[0-9]+' | grep -oE '[0-9]+')
+kill -STOP "$daemon"
+timeout 10 systemctl stop sluice@pool || fail "a stopped daemon keeps the service from stopping"
+! grep -q fuse.sluice /proc/mounts || fail "still mounted after a stop"
+systemctl start sluice@pool
+[[ $(cat /mnt/pool/file) == hello ]] || fail "not mounted again after a stop"
+
 # An upgrade keeps the pool mounted, a removal unmounts it.
 now=$(status MainPID)
 dpkg -i /packages/*.deb >/dev/null

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # run.sh PYTHON LIBSLUICE LIBCUDA [SLUICE]: the tests of the Python package, on plain files; with SLUICE, the program, on a mount
-# of two tiers too. LIBCUDA is the fake one. Exit 77: something is missing here (1 if SLUICE_REQUIRE names it).
+# of two tiers too. If LIBSLUICE is empty, the package that PYTHON has installed is tested. LIBCUDA is the fake one. Exit 77:
+# something is missing here (1 if SLUICE_REQUIRE names it).
 set -euo pipefail
 
 python=$1 sluice=${4:-}
-export SLUICE_LIBRARY=$2 SLUICE_FAKE_CUDA=$3
+export SLUICE_FAKE_CUDA=$3 PYTHONDONTWRITEBYTECODE=1
 tests=$(cd "$(dirname "$0")/../../client/python" && pwd)
-export PYTHONPATH=$tests PYTHONDONTWRITEBYTECODE=1
+if [[ $2 ]]; then export SLUICE_LIBRARY=$2 PYTHONPATH=$tests; else unset SLUICE_LIBRARY PYTHONPATH; fi
 
 skip() { # WHAT REASON
   echo "skipped: $2"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <poll.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -19,6 +21,7 @@
 #include "fs/gpu/client_process.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/mount_holders.hpp"
+#include "tools/cli/stuck_mount.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
@@ -45,6 +48,11 @@ lists the processes and their open files, and how to unmount the copies. After
 --timeout it fails: the pool is unmounted here, and the daemon ends when the last copy
 is gone. With --lazy it does not wait.
 
+A mount that does not answer for 3 s is stuck. If its daemon was stopped (SIGSTOP), it
+is continued. Otherwise the mount is removed and the daemon ended, by force if it must
+be: programs that wait for it get errors, and what was written stays. While programs
+have files open there, this needs --lazy.
+
 Examples:
   sluice umount /mnt/pool
   sluice umount --timeout 5min /mnt/pool
@@ -52,6 +60,9 @@ Examples:
 
 Exit status: 0 unmounted, 1 failed, 2 wrong usage.
 )"};
+
+// How long a mount may take to answer. Its daemon answers at once, whatever else it does.
+constexpr std::chrono::seconds kPatience{3};
 
 // A pidfd of the daemon `pid`, safe against reuse of the number. Empty if the process is gone or is
 // not sluice: a daemon in another PID namespace reports a number that is not valid here.
@@ -65,6 +76,10 @@ UniqueFd open_daemon(pid_t pid) {
   const std::string_view exe(target, static_cast<std::size_t>(length));
   if (!exe.substr(exe.rfind('/') + 1).starts_with("sluice")) return {};
   return daemon;
+}
+
+bool is_stuck(const Result<nlohmann::ordered_json>& status) {
+  return !status && status.error().code == ETIMEDOUT;
 }
 
 // The daemon and mount to wait for after the unmount.
@@ -83,6 +98,10 @@ std::string holders_text(const Unmounted& unmounted) {
   return out;
 }
 
+void say_continued(pid_t pid) {
+  std::fprintf(stderr, "sluice: umount: the daemon (process %d) was stopped; it continues\n", pid);
+}
+
 // Waits for the daemon. Returns why it gave up; nothing if the daemon has ended.
 std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
                                          std::optional<std::chrono::seconds> limit) {
@@ -93,9 +112,11 @@ std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
   pollfd ended{.fd = unmounted.daemon.get(), .events = POLLIN, .revents = 0};
   bool shown = false;
   std::string holders, told;
+  DiskWait disk(unmounted.pid);
   std::optional<std::string> problem;
   while (!problem && ::poll(&ended, 1, 500) == 0) {
     if (has_only_blocked_threads(unmounted.pid)) break;
+    if (continue_if_stopped(unmounted.pid)) say_continued(unmounted.pid);
     const auto waited = Clock::now() - start;
     if (waited >= std::min(kReportAfter, limit.value_or(kReportAfter)))
       holders = holders_text(unmounted);
@@ -106,7 +127,12 @@ std::optional<std::string> wait_for_exit(const Unmounted& unmounted,
                    holders.c_str());
       told = holders;
     }
-    if (waited >= limit.value_or(holders.empty() ? std::chrono::hours(24 * 365) : kInUseLimit)) {
+    if (const auto thread = disk.look()) {
+      problem = "unmounted, but the daemon (process " + std::to_string(unmounted.pid) +
+                ") waits for a disk that does not answer (thread " + *thread +
+                "); it ends when the disk does; 'dmesg' may say which";
+    } else if (waited >=
+               limit.value_or(holders.empty() ? std::chrono::hours(24 * 365) : kInUseLimit)) {
       problem =
           "the daemon (process " + std::to_string(unmounted.pid) + ") has not ended within " +
           format_duration(std::chrono::duration_cast<std::chrono::seconds>(waited)) + ": " +
@@ -137,6 +163,63 @@ std::string describe_failure(int code, const std::string& mountpoint) {
     default:
       return where + ": " + std::strerror(code);
   }
+}
+
+// Says and does `continue_if_stopped` for both. Returns whether one of them was stopped.
+bool continue_all(const MountServer& server) {
+  const bool keeper = continue_if_stopped(server.keeper);
+  const bool daemon = continue_if_stopped(server.daemon);
+  if (daemon) say_continued(server.daemon);
+  return keeper || daemon;
+}
+
+// The mount at `mountpoint`, found without accessing it.
+std::optional<MountEntry> find_mount(const std::string& mountpoint) {
+  const std::string point = absolute_path(mountpoint.substr(mountpoint.rfind('/') + 1),
+                                          real_path(parent_path(mountpoint)));
+  std::optional<MountEntry> found;
+  for (const auto& mount : mount_table()) {
+    if (mount.point == point) found = mount;  // the last one lies on top
+  }
+  return found;
+}
+
+// Removes a mount that does not answer, and its daemon. Killing that is safe: what it has
+// acknowledged is on the tiers, and the keeper starts another, which sees that the mount is gone,
+// finishes what was begun and ends.
+int end_stuck(const MountEntry& mount, const MountServer& server, bool lazy) {
+  const std::string where = log::escaped(mount.point);
+  std::string open;
+  for (const auto& holder : mount_holders(mount.major, mount.minor)) {
+    for (const std::string& each : holder.open) open += "  open by " + each + "\n";
+  }
+  if (!lazy && !open.empty()) {
+    std::fputs(open.c_str(), stderr);
+    return fail("umount", where +
+                              " does not answer, and programs have files open there, see "
+                              "above; --lazy removes it, and they get errors");
+  }
+  const UniqueFd daemon = open_daemon(server.daemon), keeper = open_daemon(server.keeper);
+  // Forced: a program that waits for an answer, as the one that asked for the status does, would
+  // keep it busy.
+  if (::umount2(mount.point.c_str(), MNT_FORCE | MNT_DETACH) < 0)
+    return fail("umount", describe_failure(errno, mount.point));
+  std::fprintf(stderr, "sluice: umount: %s did not answer and was removed\n", where.c_str());
+  if (!daemon) return kDone;
+  constexpr int kOrderlyMs = 1000, kEndMs = 2000;
+  const auto ends_within = [](const UniqueFd& process, int milliseconds) {
+    pollfd ended{.fd = process.get(), .events = POLLIN, .revents = 0};
+    return !process || ::poll(&ended, 1, milliseconds) > 0;
+  };
+  if (!ends_within(daemon, kOrderlyMs)) {
+    std::fprintf(stderr, "sluice: umount: its daemon (process %d) did not end and was killed\n",
+                 server.daemon);
+    ::syscall(SYS_pidfd_send_signal, daemon.get(), SIGKILL, nullptr, 0);
+  }
+  if (ends_within(daemon, kEndMs) && ends_within(keeper, kEndMs)) return kDone;
+  return fail("umount", "the daemon (process " + std::to_string(server.daemon) +
+                            ") has not ended yet; perhaps it waits for a disk that does not "
+                            "answer: 'dmesg' may say which");
 }
 
 }  // namespace
@@ -173,7 +256,13 @@ int command_umount(int argc, char** argv) {
   }
 
   const std::string mountpoint = absolute_path(path);
-  const auto status = mount_status(mountpoint);
+  auto status = mount_status_within(mountpoint, kPatience);
+  if (const auto mount = is_stuck(status) ? find_mount(mountpoint) : std::nullopt;
+      mount && mount->is_sluice) {
+    const MountServer server = server_of(mount->minor);
+    if (continue_all(server)) status = mount_status_within(mountpoint, kPatience);
+    if (is_stuck(status)) return end_stuck(*mount, server, lazy);
+  }
   if (!status && status.error().code != ENOTCONN) {
     return fail("umount", describe_status_error(status.error(), mountpoint));
   }

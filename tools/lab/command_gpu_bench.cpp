@@ -24,7 +24,7 @@ constexpr HelpText kHelp{
     .usage = "sluice-lab gpu-bench [options] FILE|DIRECTORY",
     .options = R"(      --size SIZE     size of the test file and of the largest read; default: 4GiB
       --gpu GPU       the GPU's UUID or number, as nvidia-smi -L lists it; default: 0
-      --host          read into host memory even if there is a GPU
+      --host          read into host memory; without a GPU this option is required
       --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,pageable,cufile,gds
       --phases NAMES  what to measure, separated by commas; default: cold,warm,sizes,write,register
       --rounds N      number of measurements of each; default: 5
@@ -49,8 +49,7 @@ sluice-gpu-bench.dat in DIRECTORY, or as FILE, and kept for the next run. No oth
 may exist at that path.
 
 Before cold reads the file is dropped from the page cache; as root, the whole page cache
-is dropped. Figures marked '*' were not cold: part of the file stayed cached. Without a
-GPU, everything is read into host memory, and the report says so.
+is dropped. Figures marked '*' were not cold: part of the file stayed cached.
 
 Examples:
   sudo sluice-lab gpu-bench /mnt/pool
@@ -161,7 +160,11 @@ int command_gpu_bench(int argc, char** argv) {
   Bench bench;
   bench.engine = std::make_unique<Engine>(Engine::Settings{});
   bench.threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
-  if (!request.host && !bench.engine->devices().all().empty()) {
+  if (!request.host) {
+    if (bench.engine->devices().all().empty()) {
+      return fail(kVerb, "there is no GPU (" + bench.engine->devices().why_none() +
+                             "); --host measures reads into host memory");
+    }
     bench.device = find_device(bench.engine->devices(), request.gpu);
     if (bench.device == nullptr) return fail(kVerb, "there is no GPU " + log::escaped(request.gpu));
   }
@@ -193,9 +196,7 @@ int command_gpu_bench(int argc, char** argv) {
   Report about;
   about.path = file->path, about.on_tier = file->on_tier, about.mount = file->mount;
   about.size = *size, about.rounds = rounds, about.quick = request.quick;
-  about.memory = bench.device   ? bench.device->name()
-                 : request.host ? "host memory, as requested"
-                                : "host memory: " + bench.engine->devices().why_none();
+  about.memory = bench.device ? bench.device->name() : "host memory, as requested";
   about.checked_on_gpu = bench.target->checks_on_gpu();
   about.has_gpu = bench.device != nullptr;
   if (bench.device) about.driver = bench.engine->devices().driver_version();

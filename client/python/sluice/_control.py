@@ -22,13 +22,17 @@ class Stat:
     gpu: str | None  # the route a GPU read of this file would take, and why
 
 
+def _error(error: OSError, what: str, path: Path, why: str | None = None) -> Error:
+    return Error(error.errno or errno.EIO, f"{what} {path}: {why or error.strerror}", os.fspath(path))
+
+
 def _get(path: Path, name: str) -> str | None:
     try:
         return os.getxattr(path, _PREFIX + name).decode(errors="surrogateescape")
     except OSError as error:
         if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
             return None
-        raise Error(error.errno, f"{name} of {path}: {error.strerror}") from None
+        raise _error(error, f"{name} of", path) from None
 
 
 def _tier_of(path: Path) -> str:
@@ -36,7 +40,7 @@ def _tier_of(path: Path) -> str:
     # The mount never lists its attributes. If this one is listed, a user has set it on another
     # filesystem.
     if tier is None or _PREFIX + "tier" in os.listxattr(path):
-        raise Error(errno.EOPNOTSUPP, f"{path} is not on a Sluice mount")
+        raise Error(errno.EOPNOTSUPP, f"{path} is not on a Sluice mount", os.fspath(path))
     return tier
 
 
@@ -54,8 +58,8 @@ def pin(path: Path, tier: str) -> None:
     try:
         os.setxattr(path, _PREFIX + "pin", tier.encode())
     except OSError as error:
-        why = f"the mount has no tier {tier!r}" if error.errno == errno.EINVAL else error.strerror
-        raise Error(error.errno, f"pin {path}: {why}") from None
+        why = f"the mount has no tier {tier!r}" if error.errno == errno.EINVAL else None
+        raise _error(error, "pin", path, why) from None
 
 
 def unpin(path: Path) -> None:
@@ -64,8 +68,8 @@ def unpin(path: Path) -> None:
     try:
         os.removexattr(path, _PREFIX + "pin")
     except OSError as error:
-        why = "it has no pin of its own" if error.errno == errno.ENODATA else error.strerror
-        raise Error(error.errno, f"unpin {path}: {why}") from None
+        why = "it has no pin of its own" if error.errno == errno.ENODATA else None
+        raise _error(error, "unpin", path, why) from None
 
 
 def prefetch(path: Path, offset: int = 0, length: int | None = None, promote: bool = False) -> None:

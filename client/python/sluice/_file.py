@@ -128,7 +128,7 @@ class File:
                              "to append, write at offset file.size of a file open as r+")
         self.path = os.fspath(path)
         raw = ctypes.c_void_p()
-        check(library().sluice_open(os.fsencode(self.path), flags, 0o666, ctypes.byref(raw)))
+        check(library().sluice_open(os.fsencode(self.path), flags, 0o666, ctypes.byref(raw)), self.path)
         self._handle = Handle(raw.value or 0, library().sluice_close, f"the file {self.path!r}")
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class File:
     def size(self) -> int:
         """The current size in bytes."""
         with self._handle as file:
-            return check(library().sluice_size(file))
+            return check(library().sluice_size(file), self.path)
 
     def read_into(self, target: Any, offset: int = 0, length: int | None = None, *, target_offset: int = 0) -> Result:
         """Fills `target` with the file's bytes, starting at `offset`.
@@ -210,7 +210,7 @@ class File:
                 return _result(0, struct)
             if memory.wait:
                 memory.wait()
-            done = check(library().sluice_readv(file, buffer, array, len(ranges), ctypes.byref(struct)))
+            done = check(library().sluice_readv(file, buffer, array, len(ranges), ctypes.byref(struct)), self.path)
         return _result(done, struct)
 
     def gather(self, index: Any, dim: int | Sequence[int] | None = None, dtype: Any = None, offset: int = 0,
@@ -232,7 +232,8 @@ class File:
         if length == 0:
             return
         with self._handle as file:
-            check(library().sluice_prefetch(file, offset, length or 0, _PREFETCH_PROMOTE if promote else _PREFETCH_WARM))
+            how = _PREFETCH_PROMOTE if promote else _PREFETCH_WARM
+            check(library().sluice_prefetch(file, offset, length or 0, how), self.path)
 
     def route(self, target: Any = None) -> Route:
         """Returns the route that a large read into `target` would take, and why. None stands for GPU memory."""
@@ -242,7 +243,7 @@ class File:
             buffer = None if target is None else _enter(stack, target, writable=False)[1]
             if buffer == 0:
                 raise ValueError("the target is empty")
-            check(library().sluice_query_file(file, buffer, ctypes.byref(query)))
+            check(library().sluice_query_file(file, buffer, ctypes.byref(query)), self.path)
         lib = library()
         return Route(lib.sluice_route_name(query.route).decode(), lib.sluice_why_text(query.why).decode(),
                      query.reason.decode(errors="replace"), query.tier.decode(errors="replace") or None, query.alignment)
@@ -256,7 +257,7 @@ class File:
                 return _result(0, struct)
             if memory.wait:
                 memory.wait()
-            result = _result(check(function(*arguments, ctypes.byref(struct))), struct)
+            result = _result(check(function(*arguments, ctypes.byref(struct)), self.path), struct)
         rest = self._rest(result, arguments, writable)
         return result if rest is None else _sum(result, self._transfer(function, target, *rest, writable))
 
@@ -270,7 +271,7 @@ class File:
                 return _result(0, ResultStruct())
             if memory.wait:
                 await loop.run_in_executor(None, memory.wait)
-            _begin(function, arguments, (stack.pop_all(), loop, future))
+            _begin(function, arguments, (stack.pop_all(), loop, future, self.path))
         result = await future
         rest = self._rest(result, arguments, writable)
         return result if rest is None else _sum(result, await self._transfer_async(function, target, *rest, writable))
@@ -281,7 +282,7 @@ class File:
         if is_read or result.bytes == length:
             return None
         if result.bytes == 0:
-            raise Error(errno.EIO, f"write {self.path}: no bytes of {length} were written")
+            raise Error(errno.EIO, f"write {self.path}: no bytes of {length} were written", self.path)
         return offset + result.bytes, length - result.bytes, start + result.bytes
 
     def _arguments(self, stack: contextlib.ExitStack, target: Any, offset: int, length: int | None, target_offset: int,
@@ -316,7 +317,7 @@ def _enter(stack: contextlib.ExitStack, target: Any, writable: bool) -> tuple[Me
     return memory, stack.enter_context(buffer._handle)
 
 
-_Request = tuple[contextlib.ExitStack, asyncio.AbstractEventLoop, "asyncio.Future[Result]"]
+_Request = tuple[contextlib.ExitStack, asyncio.AbstractEventLoop, "asyncio.Future[Result]", str]
 
 
 class _Pending:
@@ -361,8 +362,9 @@ def _begin(function: Callable[..., int], arguments: list[int], request: _Request
     number = _pending.add(request)
     code = function(*arguments, _callback, number)
     if code < 0:
-        error = last_error(code)
-        _pending.take(number)[0].close()
+        stack, _, _, path = _pending.take(number)
+        error = last_error(code, path)
+        stack.close()
         raise error
 
 
@@ -370,8 +372,8 @@ def _begin(function: Callable[..., int], arguments: list[int], request: _Request
 def _callback(number: int, done: int, struct: Any) -> None:
     """Runs in a thread of libsluice."""
     _pending.threads.add(threading.get_ident())
-    outcome: Result | Error = last_error(done) if done < 0 else _result(done, struct.contents)
-    stack, loop, future = _pending.take(number)
+    stack, loop, future, path = _pending.take(number)
+    outcome: Result | Error = last_error(done, path) if done < 0 else _result(done, struct.contents)
     stack.close()
     del stack  # before the result is visible: the caller may then resize a bytearray
     try:

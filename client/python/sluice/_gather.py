@@ -92,20 +92,20 @@ def _transfer(file: File, function: Callable[..., int], numbers: "_Numbers", tar
                 each.wait()
         try:
             done = check(function(handle, buffer, 0, numbers.memory.address, numbers.count, row_bytes, offset,
-                                  ctypes.byref(struct)))
+                                  ctypes.byref(struct)), file.path)
         except Error as error:
             raise _index_error(error) from None
     return _result(done, struct)
 
 
 def _index_error(error: Error) -> Exception:
-    found = _BAD_INDEX.search(str(error.strerror))
+    found = _BAD_INDEX.search(error._sentence)
     if error.errno != errno.ERANGE or found is None:
         return error
     place, number = int(found[1]), int(found[2])
     if number >= 2**63:
         return IndexError(f"index[{place}] is {number - 2**64}: row numbers must not be negative")
-    return IndexError(str(error.strerror))
+    return IndexError(error._sentence)
 
 
 def _length(target: Any, writable: bool) -> int:
@@ -229,7 +229,7 @@ def _torch_dtype(torch: Any, dtype: Any) -> Any:
         return torch.uint8
     if isinstance(dtype, torch.dtype):
         return dtype
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype))
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise TypeError(f"torch has no dtype {name!r}; pass one of torch's, such as torch.float32")

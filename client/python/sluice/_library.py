@@ -13,7 +13,34 @@ NAME = "libsluice.so.1"
 
 
 class Error(OSError):
-    """An error of libsluice: `errno`, and in `strerror` what failed, where, why and what to do."""
+    """An error of libsluice, with `errno`, `filename` (if it is about a file) and `strerror`.
+
+    It is also an instance of the class that Python has for its errno: FileNotFoundError, PermissionError and so on. Its
+    text says what failed, where, why and what to do; `strerror` is the part of it that follows the path.
+    """
+
+    def __new__(cls, code: int, sentence: str, path: str | None = None) -> "Error":
+        reason = sentence.partition(f" {path}: ")[2] if path is not None else ""
+        error = OSError.__new__(_class_for(code), code, reason or sentence, path)
+        error._sentence = sentence
+        return error
+
+    _sentence: str
+
+    def __str__(self) -> str:
+        return f"[Errno {self.errno}] {self._sentence}"
+
+    def __reduce__(self) -> tuple[type["Error"], tuple[int | None, str, str | None]]:
+        return Error, (self.errno, self._sentence, self.filename)
+
+
+Error.__module__ = "sluice"  # the name that users know
+
+
+@functools.cache
+def _class_for(code: int) -> type[Error]:
+    known = type(OSError(code, ""))
+    return Error if known is OSError else type("Error", (Error, known), {"__doc__": Error.__doc__, "__module__": "sluice"})
 
 
 class ResultStruct(ctypes.Structure):
@@ -104,14 +131,14 @@ def library_version() -> str:
     return str(library().sluice_version().decode())
 
 
-def last_error(code: int) -> Error:
-    """The error of the call that just returned the negative `code` in this thread."""
-    return Error(-code, library().sluice_error().decode(errors="replace"))
+def last_error(code: int, path: str | None = None) -> Error:
+    """The error of the call that just returned the negative `code` in this thread. `path` is the file that it was about."""
+    return Error(-code, os.fsdecode(library().sluice_error()), path)
 
 
-def check(code: int) -> int:
+def check(code: int, path: str | None = None) -> int:
     if code < 0:
-        raise last_error(code)
+        raise last_error(code, path)
     return code
 
 

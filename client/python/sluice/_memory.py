@@ -47,8 +47,7 @@ def _read_only(target: object) -> ValueError:
 
 
 def _of_torch(tensor: Any) -> Memory:
-    import torch
-
+    torch = sys.modules["torch"]
     if tensor.layout is not torch.strided:
         raise ValueError(f"a tensor of layout {tensor.layout} has no plain memory; use tensor.to_dense()")
     if tensor.device.type not in ("cpu", "cuda"):
@@ -61,8 +60,7 @@ def _of_torch(tensor: Any) -> Memory:
     length = tensor.numel() * tensor.element_size()
     wait = None
     if tensor.is_cuda:
-        event: Any = torch.cuda.current_stream(tensor.device).record_event()  # type: ignore[no-untyped-call]
-        wait = event.synchronize
+        wait = torch.cuda.current_stream(tensor.device).record_event().synchronize
     return Memory(tensor.data_ptr(), length, tensor.detach(), wait)
 
 

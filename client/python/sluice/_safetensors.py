@@ -37,11 +37,11 @@ class Tensor:
     arena_offset: int
 
 
-def _check(code: int) -> int:
+def _check(code: int, path: str | None = None) -> int:
     """Turns an error in a file into a ValueError."""
     if code == -errno.EUCLEAN:
         raise ValueError(last_error(code).strerror)
-    return check(code)
+    return check(code, path)
 
 
 class Model:
@@ -53,9 +53,9 @@ class Model:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> "Model":
-        raw = ctypes.c_void_p()
-        _check(library().sluice_model_open(os.fsencode(path), ctypes.byref(raw)))
-        return Model(raw, f"the model {os.fspath(path)!r}")
+        raw, name = ctypes.c_void_p(), os.fspath(path)
+        _check(library().sluice_model_open(os.fsencode(name), ctypes.byref(raw)), name)
+        return Model(raw, f"the model {name!r}")
 
     def select(self, names: Iterable[str]) -> "Model":
         encoded = [name.encode() for name in names]

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from ._file import File
 
 
-class RecordDataset(Dataset[torch.Tensor]):
+class RecordDataset(Dataset[torch.Tensor]):  # type: ignore[misc,unused-ignore]  # torch may be missing
     """A map-style dataset of a file with records of one size.
 
         dataset = RecordDataset("/mnt/pool/train.bin", dtype=torch.int32, shape=(2048,))
@@ -28,7 +28,7 @@ class RecordDataset(Dataset[torch.Tensor]):
         self.dtype = dtype or torch.uint8
         self.shape = (int(record_bytes),) if record_bytes is not None else tuple(shape or ())
         self.path, self.device = os.fspath(path), torch.device(device)
-        self.record_bytes = self.dtype.itemsize
+        self.record_bytes: int = self.dtype.itemsize
         for size in self.shape:
             self.record_bytes *= size
         if self.record_bytes <= 0:

@@ -16,7 +16,7 @@ TEST(ClientFileTest, ErrorTextNamesTheMissingFile) {
   sluice_file* file = nullptr;
   EXPECT_EQ(sluice_open("/no/such/file", O_RDONLY, 0, &file), -ENOENT);
   EXPECT_EQ(file, nullptr);
-  EXPECT_STREQ(sluice_error(), "open /no/such/file: open: No such file or directory");
+  EXPECT_STREQ(sluice_error(), "open /no/such/file: No such file or directory");
 }
 
 TEST(ClientFileTest, OnlyRegularFilesAreOpened) {

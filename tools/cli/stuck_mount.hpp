@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// What can be learned about a mount that does not answer, and about its daemon, without waiting for
+// either. Threads: forks, so call it before threads are started.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/result.hpp"
+
+namespace sluice {
+
+// As mount_status(), but ETIMEDOUT if the mount has not answered after `patience`.
+Result<nlohmann::ordered_json> mount_status_within(const std::string& path,
+                                                   std::chrono::milliseconds patience);
+
+// The processes that serve a mount; 0: not found, for example in another PID namespace.
+struct MountServer {
+  pid_t daemon = 0, keeper = 0;
+};
+// By the descriptors that they have of the connection `minor`, the minor device number of the
+// mount. Finds nothing on kernels that do not show the connection of a descriptor.
+MountServer server_of(unsigned minor);
+
+// Continues the process if it was stopped (SIGSTOP). Returns whether it was.
+bool continue_if_stopped(pid_t pid);
+
+// Sees whether a process waits for a disk that does not answer: whether one of its threads has been
+// in the same uninterruptible wait for some seconds.
+class DiskWait {
+ public:
+  explicit DiskWait(pid_t pid) : pid_(pid) {}
+  // Call it again and again. Returns the name of such a thread.
+  std::optional<std::string> look();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Wait {
+    std::string thread, switches;
+    Clock::time_point since;
+  };
+  const pid_t pid_;
+  std::map<std::string, Wait> waits_;  // by the number of the thread
+};
+
+}  // namespace sluice
