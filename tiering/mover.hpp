@@ -82,6 +82,9 @@ class Mover {
   // Cancels the running moves, starts no others, and waits for them, but not longer than that.
   void stop(std::chrono::milliseconds longest);
 
+  // Also affects copies in progress.
+  void change(const Settings& settings);
+
   // Queues moves in the given order, before or behind all others. A file's new move replaces one
   // that is still queued. The mover's threads call `report`, if there is one.
   enum class Where { Front, Back };
@@ -181,10 +184,10 @@ class Mover {
   Pool& pool_;
   Store& store_;
   MoveHost& host_;
-  const Settings settings_;
   const Clock& clock_;
 
   mutable Mutex mutex_;
+  Settings settings_ GUARDED_BY(mutex_);
   StopCondVar wake_;
   CondVar idle_;
   MoveQueue queue_ GUARDED_BY(mutex_);

@@ -98,7 +98,7 @@ class TomlReader {
 
   Result<void> set(const OptionSpec& spec, std::size_t line, const toml::node& node,
                    OptionTarget target) const {
-    if (const auto done = spec.set(spec, toml_value(node), base_, target); !done) {
+    if (const auto done = spec.member.set(spec, toml_value(node), base_, target); !done) {
       return done.error().at(place(line));
     }
     return {};
@@ -181,8 +181,8 @@ class TomlReader {
 
 // Sets an option from text.
 Result<void> set_text(const OptionSpec& spec, const std::string& source, const std::string& text,
-                      OptionTarget target) {
-  if (const auto done = spec.set(spec, typed_value(spec, text), {}, target); !done) {
+                      OptionTarget target, const std::string& base = {}) {
+  if (const auto done = spec.member.set(spec, typed_value(spec, text), base, target); !done) {
     return done.error().at(source);
   }
   return {};
@@ -217,7 +217,7 @@ Result<void> apply_config_text(std::string_view text, const std::string& file,
 }
 
 Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
-                               MountOptions& options) {
+                               MountOptions& options, const std::string& base) {
   for (const auto& spec : option_table()) {
     if (!is_of_mount(spec) && spec.group != Group::Debug) continue;
     const std::string name = variable_name(spec);
@@ -226,7 +226,7 @@ Result<void> apply_environment(const std::function<const char*(const char* name)
     if (spec.group == Group::Debug) {
       return moved_to_debug(name, "SLUICE_DEBUG=" + std::string(spec.name) + "=" + value);
     }
-    SLUICE_TRY(apply_option(spec, name, value, options));
+    SLUICE_TRY(apply_option(spec, name, value, options, base));
   }
   if (const char* debug = variable("SLUICE_DEBUG")) {
     SLUICE_TRY(apply_debug("SLUICE_DEBUG", debug, options));
@@ -235,14 +235,15 @@ Result<void> apply_environment(const std::function<const char*(const char* name)
   if (tiers == nullptr) return {};
   options.tiers.clear();
   for (const auto tier : split(tiers, ';')) {
-    SLUICE_TRY(append_tier("SLUICE_TIER", std::string(tier), options));
+    SLUICE_TRY(append_tier("SLUICE_TIER", std::string(tier), options, base));
   }
   return {};
 }
 
 Result<void> apply_option(const OptionSpec& spec, const std::string& source,
-                          const std::string& value, MountOptions& options) {
-  return set_text(spec, source, value, &options);
+                          const std::string& value, MountOptions& options,
+                          const std::string& base) {
+  return set_text(spec, source, value, &options, base);
 }
 
 Result<void> apply_debug(const std::string& source, const std::string& text,
@@ -268,8 +269,8 @@ Error moved_to_debug(const std::string& source, const std::string& spelling) {
   return bad_option(source + " is now " + log::escaped(spelling));
 }
 
-Result<void> append_tier(const std::string& source, const std::string& text,
-                         MountOptions& options) {
+Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options,
+                         const std::string& base) {
   const std::string who = source + " " + in_quotes(text);
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -298,7 +299,7 @@ Result<void> append_tier(const std::string& source, const std::string& text,
     has_low_watermark = has_low_watermark || key == "low_watermark";
     rest.resize(comma);
   }
-  SLUICE_TRY(set_text(*find_option(Group::Tier, "path"), who, rest, &tier));
+  SLUICE_TRY(set_text(*find_option(Group::Tier, "path"), who, rest, &tier, base));
   if (const auto done = finish_tier(tier, has_low_watermark); !done) return done.error().at(who);
   options.tiers.push_back(std::move(tier));
   return {};

@@ -423,7 +423,7 @@ Result<struct statvfs> Attributes::statfs() {
     // Root may also use the filesystem's reserved blocks, unless the tier has a capacity of its
     // own.
     const std::uint64_t kept_back = (fs.f_bfree - fs.f_bavail) * fs.f_frsize;
-    out.f_bfree += (tier->settings().capacity ? space.free : space.free + kept_back) / kUnit;
+    out.f_bfree += (tier->limits().capacity ? space.free : space.free + kept_back) / kUnit;
     out.f_files += fs.f_files;
     out.f_ffree += fs.f_ffree;
     out.f_favail += fs.f_favail;

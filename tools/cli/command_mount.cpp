@@ -80,6 +80,7 @@ struct Flags {
   std::vector<std::string> debug;
   std::map<std::string_view, std::string> values;  // of those given, by the name in the file
   std::optional<Error> moved;                      // a flag that has another spelling now
+  std::string directory = absolute_path(".");      // that relative paths start at
 };
 
 void add_flag(Arguments& arguments, Flags& flags, const OptionSpec& spec) {
@@ -126,17 +127,17 @@ Result<void> apply_flags(const Flags& flags, MountOptions& options) {
   for (const auto& spec : option_table()) {
     const auto given = flags.values.find(spec.name);
     if (!is_of_mount(spec) || given == flags.values.end()) continue;
-    SLUICE_TRY(apply_option(spec, flag_name(spec), given->second, options));
+    SLUICE_TRY(apply_option(spec, flag_name(spec), given->second, options, flags.directory));
   }
   for (const auto& setting : flags.debug) SLUICE_TRY(apply_debug("--debug", setting, options));
-  if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint);
+  if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint, flags.directory);
   if (!flags.mount_options.empty()) {
     options.mount_options.clear();
     for (const auto& words : flags.mount_options) options.mount_options += words + ",";
   }
   if (!flags.tiers.empty()) options.tiers.clear();
   for (const auto& tier : flags.tiers) {
-    SLUICE_TRY(append_tier("--tier", tier, options));
+    SLUICE_TRY(append_tier("--tier", tier, options, flags.directory));
   }
   return {};
 }
@@ -152,7 +153,8 @@ Result<void> read_options(const Flags& flags, MountOptions& options) {
     // As in fstab, so that `mount -a` knows what is mounted already.
     options.source = absolute_path(config);
   }
-  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options));
+  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options,
+                               flags.directory));
   return apply_flags(flags, options);
 }
 
@@ -162,6 +164,18 @@ Result<void> read_and_check(const Flags& flags, MountOptions& options) {
     return Error{EINVAL, "read the options", "MOUNTPOINT is required; see 'sluice mount --help'"};
   }
   return check_options(options);
+}
+
+// Reads the same options once more, when the file may have changed. The daemon has left the
+// directory that it was started in.
+LiveOptions::Read reader_of(Flags flags, const MountOptions& options) {
+  if (options.source == MountOptions{}.source) return nullptr;
+  flags.config = options.source;
+  return [flags = std::move(flags)]() -> Result<MountOptions> {
+    MountOptions fresh;
+    SLUICE_TRY(read_and_check(flags, fresh));
+    return fresh;
+  };
 }
 
 dev_t device_of(const std::string& path) {
@@ -192,7 +206,8 @@ void replace_with_null(std::initializer_list<int> descriptors) {
 }
 
 // The daemon, started by a keeper.
-int serve_for_keeper(const MountOptions& options, KeeperLink& keeper) {
+int serve_for_keeper(const MountOptions& options, const LiveOptions::Read& read_again,
+                     KeeperLink& keeper) {
   if (!options.foreground && ::chdir("/") < 0) return kFailed;
   const auto ready = [&](const Result<void>& mounted) {
     if (!mounted) return keeper.failed(mounted.error().text());
@@ -205,7 +220,7 @@ int serve_for_keeper(const MountOptions& options, KeeperLink& keeper) {
     }
     keeper.ready();
   };
-  return run_daemon(options, ready, &keeper);
+  return run_daemon(options, read_again, ready, &keeper);
 }
 
 std::string own_executable() {
@@ -224,8 +239,9 @@ std::vector<std::string> own_arguments() {
 using Started = std::function<void(const Result<void>& mounted)>;
 
 // Serves until unmounted, in this process or in that of a daemon.
-int serve(const MountOptions& options, const Started& started, NamedDescriptors stored = {}) {
-  if (!options.keeper) return run_daemon(options, started);
+int serve(const MountOptions& options, const LiveOptions::Read& read_again, const Started& started,
+          NamedDescriptors stored = {}) {
+  if (!options.keeper) return run_daemon(options, read_again, started);
   return run_keeper({
       .executable = own_executable(),
       .arguments = own_arguments(),
@@ -239,14 +255,15 @@ int serve(const MountOptions& options, const Started& started, NamedDescriptors 
 }
 
 // The child's half. It says one thing to `report`: '+', or '-' and the reason.
-int serve_in_background(const MountOptions& options, UniqueFd report) {
+int serve_in_background(const MountOptions& options, const LiveOptions::Read& read_again,
+                        UniqueFd report) {
   ::setsid();
   // A parent that was interrupted must not take the mount with it when we write to the pipe.
   std::signal(SIGPIPE, SIG_IGN);
   // A keeper goes there by itself, after it has noted from where.
   if (!options.keeper && ::chdir("/") < 0) return kFailed;
   replace_with_null({STDIN_FILENO, STDOUT_FILENO});
-  return serve(options, [&](const Result<void>& mounted) {
+  return serve(options, read_again, [&](const Result<void>& mounted) {
     const std::string word = mounted ? "+" : "-" + mounted.error().text();
     // Ignored: the parent process may be gone.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
@@ -272,7 +289,7 @@ std::string describe_death(pid_t child) {
   return describe_end(status);
 }
 
-int mount_in_background(const MountOptions& options) {
+int mount_in_background(const MountOptions& options, const LiveOptions::Read& read_again) {
   const dev_t device_before = device_of(options.mountpoint);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) < 0) return fail("mount", std::strerror(errno));
@@ -283,7 +300,7 @@ int mount_in_background(const MountOptions& options) {
   if (child < 0) return fail("mount", std::string("can't fork: ") + std::strerror(errno));
   if (child == 0) {
     reader.reset();
-    return serve_in_background(options, std::move(writer));
+    return serve_in_background(options, read_again, std::move(writer));
   }
 
   writer.reset();
@@ -303,7 +320,8 @@ int mount_in_background(const MountOptions& options) {
   return kDone;
 }
 
-int mount_in_foreground(const MountOptions& options, NamedDescriptors stored) {
+int mount_in_foreground(const MountOptions& options, const LiveOptions::Read& read_again,
+                        NamedDescriptors stored) {
   if (options.keeper) {
     // For the keeper's messages. If stderr can't be written to, nobody could be told.
     [[maybe_unused]] const auto opened =
@@ -317,7 +335,7 @@ int mount_in_foreground(const MountOptions& options, NamedDescriptors stored) {
     }
   };
   // No look from outside here: the thread that reports may be the one that would have to answer.
-  return serve(options, started, std::move(stored));
+  return serve(options, read_again, started, std::move(stored));
 }
 
 void warn_of_open_tiers(const MountOptions& options) {
@@ -348,7 +366,8 @@ int command_mount(int argc, char** argv) {
     if (keeper) keeper->failed(read.error().text());
     return keeper ? kUsage : misuse("mount", read.error().text());
   }
-  if (keeper) return serve_for_keeper(options, *keeper);
+  const LiveOptions::Read read_again = reader_of(flags, options);
+  if (keeper) return serve_for_keeper(options, read_again, *keeper);
   if (::geteuid() != 0) {
     return fail(
         "mount",
@@ -366,8 +385,8 @@ int command_mount(int argc, char** argv) {
   // In the foreground the daemon's log says it.
   if (const auto unused = unused_thresholds(options); !unused.empty() && !options.foreground)
     std::fprintf(stderr, "sluice: mount: note: %s\n", log::escaped(unused).c_str());
-  return options.foreground ? mount_in_foreground(options, std::move(stored))
-                            : mount_in_background(options);
+  return options.foreground ? mount_in_foreground(options, read_again, std::move(stored))
+                            : mount_in_background(options, read_again);
 }
 
 }  // namespace sluice
