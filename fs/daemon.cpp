@@ -82,9 +82,8 @@ class Daemon {
     auto daemon = std::unique_ptr<Daemon>(new Daemon(options, keeper));
     SLUICE_TRY(daemon->build());
     daemon->live_ = std::make_unique<LiveOptions>(
-        daemon->options_, read_again, [&built = *daemon](const MountOptions& changed) {
-          built.apply(changed);
-        });
+        daemon->options_, read_again,
+        [&built = *daemon](const MountOptions& changed) { built.apply(changed); });
     return daemon;
   }
 
@@ -154,7 +153,13 @@ class Daemon {
     SLUICE_TRY(Handover::check(start_.held["state"].get()));
     const Handover::Mount mount = Handover::mount_of(start_.held["state"].get());
     for (const std::string& tier : mount.added) {
+      const std::vector<TierOptions> configured = options_.tiers;
       SLUICE_TRY(append_tier("tier add", tier, options_));
+      // Since then, it may have come into the configuration.
+      const std::string& name = options_.tiers.back().name;
+      if (std::any_of(configured.begin(), configured.end(),
+                      [&](const TierOptions& each) { return each.name == name; }))
+        options_.tiers.pop_back();
     }
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(check_same_mount(mount));
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(keeper_->prepared());
@@ -328,11 +333,12 @@ class Daemon {
       return value ? live_->try_out(name, *value) : live_->end_trial(name);
     };
     start_metrics();
-    auto control = ControlServer::listen(
-        state_ + "/" + kControlSocket, {*pool_, *store_, *filesystem_, *filesystem_->migration(), *live_,
-                                        [this](const std::string& tier) { return add_tier(tier); },
-                                        [this] { return reporter_->activity(); }, heat_tree_,
-                                        [this] { return request_restart(); }});
+    auto control =
+        ControlServer::listen(state_ + "/" + kControlSocket,
+                              {*pool_, *store_, *filesystem_, *filesystem_->migration(), *live_,
+                               [this](const std::string& tier) { return add_tier(tier); },
+                               [this] { return reporter_->activity(); }, heat_tree_,
+                               [this] { return request_restart(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
@@ -389,8 +395,8 @@ class Daemon {
 
   Mutex leaving_;
   std::atomic<bool> is_unmounting_{false};  // an unmount came before the handover
-  MountOptions options_;  // at the start; see live_
-  KeeperLink* const keeper_;  // may be null
+  MountOptions options_;                    // at the start; see live_
+  KeeperLink* const keeper_;                // may be null
   KeeperLink::Start start_;
   std::unique_ptr<Pool> pool_;
   std::string state_;

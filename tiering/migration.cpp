@@ -142,8 +142,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   Proposal out;
   out.time = now;
   out.policy = policy();
-  out.census = SLUICE_TRY(
-      Census::take({pool_, store_, out.policy, half_life_, now, progress}));
+  out.census = SLUICE_TRY(Census::take({pool_, store_, out.policy, half_life_, now, progress}));
   if (const std::uint64_t deep = out.census.too_deep();
       deep_before_.exchange(deep) != deep && deep > 0) {
     log::get().warn(

@@ -459,11 +459,9 @@ TierLimits Tier::limits() const {
 }
 
 void Tier::change(const TierLimits& limits) {
-  {
-    const MutexLock lock(limits_mutex_);
-    limits_ = limits;
-  }
-  refresh_space();  // the capacity is part of it
+  const MutexLock lock(limits_mutex_);
+  limits_ = limits;
+  space_read_at_ = 0;  // the capacity is part of it; read by whoever needs it next
 }
 
 void Tier::go_offline(std::string why) {

@@ -57,7 +57,8 @@ void take_tiers(const MountOptions& fresh, MountOptions& to, Outcome& outcome) {
   for (std::size_t i = 0; i < now.size(); ++i) {
     const auto tier = find_tier(fresh.tiers, now[i].name);
     if (tier == fresh.tiers.end()) {
-      outcome.later.push_back("tier " + now[i].name + " is mounted, and the configuration has none");
+      outcome.later.push_back("tier " + now[i].name +
+                              " is mounted, and the configuration has none");
       continue;
     }
     order.push_back(now[i].name);
@@ -195,12 +196,13 @@ Result<void> LiveOptions::try_out(const std::string& name, const std::string& va
   const MutexLock changing(changing_);
   MountOptions options = now();
   if (tier_name.empty()) {
-    SLUICE_TRY(apply_option(*spec, "user.sluice.set." + name, value, options));
+    SLUICE_TRY(spec->member.set(*spec, typed_value(*spec, value), {}, &options));
   } else {
     const auto tier = find_tier(options.tiers, tier_name);
     if (tier == options.tiers.end())
       return bad_option(in_quotes(name) + ": the mount has no such tier");
-    SLUICE_TRY(spec->member.set(*spec, typed_value(*spec, value), {}, &*tier));
+    if (const auto done = spec->member.set(*spec, typed_value(*spec, value), {}, &*tier); !done)
+      return done.error().at("tier " + tier->name);
     SLUICE_TRY(finish_tier(*tier, true));
   }
   SLUICE_TRY(check_options(options));

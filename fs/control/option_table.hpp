@@ -58,7 +58,7 @@ struct OptionSpec {
   std::string_view name;  // as in the file: "small_file"
   Kind kind;
   OptionMember member;
-  bool is_live = false;  // it can change while the pool is mounted
+  bool is_live = false;  // it can change while the pool is mounted: see LiveOptions
   // The default as people read it. A value, unless there is an `example`.
   std::string_view fallback;
   std::string_view help;     // one line: for --help and docs/configuration.md; code in `backticks`

@@ -244,9 +244,8 @@ std::string value_text(const OptionSpec& spec, seconds value) {
   if (value.count() == 0) return spec.words.empty() ? "0s" : std::string(spec.words);
   constexpr std::array kUnits{std::pair{86400, "d"}, std::pair{3600, "h"}, std::pair{60, "min"},
                               std::pair{1, "s"}};
-  const auto unit = std::find_if(kUnits.begin(), kUnits.end(), [&](const auto& each) {
-    return value.count() % each.first == 0;
-  });
+  const auto unit = std::find_if(kUnits.begin(), kUnits.end(),
+                                 [&](const auto& each) { return value.count() % each.first == 0; });
   return std::to_string(value.count() / unit->first) + unit->second;
 }
 

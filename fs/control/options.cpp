@@ -179,6 +179,41 @@ class TomlReader {
   MountOptions& options_;
 };
 
+std::string_view line_of(std::string_view text, std::size_t number) {
+  for (; number > 1; --number) text.remove_prefix(std::min(text.find('\n') + 1, text.size()));
+  return text.substr(0, text.find('\n'));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
+}
+
+// What is wrong with a line that is not TOML, in our words: those of toml++ are about its grammar.
+std::string syntax_mistake(std::string_view line, std::string_view words) {
+  line = trimmed(line);
+  const auto equals = line.find('=');
+  const std::string_view name = trimmed(line.substr(0, equals));
+  const std::string_view value =
+      equals == std::string_view::npos ? "" : trimmed(line.substr(equals + 1));
+  if (words.find("utf-8") != std::string_view::npos) return "the file is not text in UTF-8";
+  if (words.find("redefine") != std::string_view::npos)
+    return log::escaped(name) + " is there twice; remove one of the two";
+  if (line.starts_with('['))
+    return in_quotes(line) +
+           ": a table is headed by [[tier]], [[rule]] or [debug], alone on a line";
+  const std::string form = "a line is NAME = VALUE, like bandwidth = \"200MiB\"";
+  if (equals == std::string_view::npos || name.find_first_of(" \t\"'") != std::string_view::npos)
+    return in_quotes(line) + " is not understood; " + form;
+  if (value.empty() || value.starts_with('#')) return log::escaped(name) + " has no value; " + form;
+  if (value.starts_with('"') || value.starts_with('\''))
+    return log::escaped(name) +
+           ": the text is not closed, or something follows it; put a quote at its end";
+  return log::escaped(name) + ": " + in_quotes(trimmed(value.substr(0, value.find('#')))) +
+         " must be in quotes; only numbers, true and false need none";
+}
+
 // Sets an option from text.
 Result<void> set_text(const OptionSpec& spec, const std::string& source, const std::string& text,
                       OptionTarget target, const std::string& base = {}) {
@@ -190,7 +225,7 @@ Result<void> set_text(const OptionSpec& spec, const std::string& source, const s
 
 }  // namespace
 
-Result<void> apply_config_file(const std::string& file, MountOptions& options) {
+Result<std::string> read_config_file(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   std::array<char, 16384> piece{};
@@ -204,7 +239,11 @@ Result<void> apply_config_file(const std::string& file, MountOptions& options) {
     return Error{code, "read the config file",
                  log::escaped(file) + ": can't be read: " + std::strerror(code)};
   }
-  return apply_config_text(text, file, options);
+  return text;
+}
+
+Result<void> apply_config_file(const std::string& file, MountOptions& options) {
+  return apply_config_text(SLUICE_TRY(read_config_file(file)), file, options);
 }
 
 Result<void> apply_config_text(std::string_view text, const std::string& file,
@@ -212,8 +251,8 @@ Result<void> apply_config_text(std::string_view text, const std::string& file,
   TomlReader reader(file, options);
   const toml::parse_result parsed = toml::parse(text);
   if (parsed) return reader.read(parsed.table());
-  return reader.at(parsed.error().source().begin.line,
-                   "not TOML: " + log::escaped(parsed.error().description()));
+  const std::size_t line = parsed.error().source().begin.line;
+  return reader.at(line, syntax_mistake(line_of(text, line), parsed.error().description()));
 }
 
 Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,

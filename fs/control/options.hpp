@@ -119,6 +119,7 @@ inline constexpr std::size_t kMostTiers = 16;
 // Applies the TOML file `file`. Relative paths in it are relative to its directory. Its tiers and
 // rules replace those in `options`.
 Result<void> apply_config_file(const std::string& file, MountOptions& options);
+Result<std::string> read_config_file(const std::string& file);
 // The same for TOML text; `file` is used for messages and relative paths.
 Result<void> apply_config_text(std::string_view text, const std::string& file,
                                MountOptions& options);
@@ -161,7 +162,8 @@ Policy make_policy(const MountOptions& options);
 std::vector<BudgetRule> budget_rules(const MountOptions& options);
 
 // Checks the machine: the tiers are writable directories, the mount point is free and empty, and
-// none of these and the state directory is inside another. MayBeMissing: the directories may not exist yet,
+// none of these and the state directory is inside another. An empty mount point is not checked.
+// MayBeMissing: the directories may not exist yet,
 // and need not be accessible to this user.
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);

@@ -307,14 +307,17 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options) {
 }
 
 Result<void> check_tiers(const MountOptions& options, Directories directories) {
-  SLUICE_TRY(check_mountpoint(options.mountpoint, directories));
+  const bool has_mountpoint = !options.mountpoint.empty();
+  if (has_mountpoint) SLUICE_TRY(check_mountpoint(options.mountpoint, directories));
   for (std::size_t i = 0; i < options.tiers.size(); ++i) {
     const TierOptions& tier = options.tiers[i];
     const std::string who = "tier " + tier.name;
     SLUICE_TRY(check_tier(tier, options.degraded, directories));
     constexpr std::string_view kMove = "choose a mount point outside the tiers";
-    SLUICE_TRY(check_apart(who, tier.path, "the mount point", options.mountpoint, kMove));
-    SLUICE_TRY(check_apart("mount point", options.mountpoint, who, tier.path, kMove));
+    if (has_mountpoint) {
+      SLUICE_TRY(check_apart(who, tier.path, "the mount point", options.mountpoint, kMove));
+      SLUICE_TRY(check_apart("mount point", options.mountpoint, who, tier.path, kMove));
+    }
     constexpr std::string_view kOwn = "give each tier a directory of its own";
     for (std::size_t j = 0; j < i; ++j) {
       const TierOptions& other = options.tiers[j];
@@ -323,7 +326,7 @@ Result<void> check_tiers(const MountOptions& options, Directories directories) {
       SLUICE_TRY(check_apart(other_who, other.path, who, tier.path, kOwn));
     }
   }
-  SLUICE_TRY(check_empty(options));
+  if (has_mountpoint) SLUICE_TRY(check_empty(options));
   if (options.state.empty()) return {};
   const std::string who = "state directory";
   constexpr std::string_view kElsewhere = "choose a --state outside it";

@@ -68,8 +68,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       xattrs_({pool, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_, budgets_,
                clock, migration_.get()}),
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
-                      settings.budget_rest,
-                      [this](InodeId id) { file_is_gone(id); }}) {}
+                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {}
 
 Filesystem::~Filesystem() = default;
 

@@ -188,8 +188,8 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   facts.tier = inode->tier();
   const std::int64_t used = std::max<std::int64_t>(st.stx_mtime.tv_sec, facts.last_use);
   const std::int64_t age = std::max<std::int64_t>(parts_.clock.seconds() - used, 0);
-  const auto rule = matching_rule(rules, parts_.tree.path_of(inode),
-                                  st.stx_size, std::chrono::seconds(age));
+  const auto rule =
+      matching_rule(rules, parts_.tree.path_of(inode), st.stx_size, std::chrono::seconds(age));
   if (rule) facts.rule = static_cast<std::uint16_t>(*rule);
   return facts;
 }

@@ -315,7 +315,8 @@ Result<void> try_option(Session& session, const Caller& caller, const std::strin
   if (caller.uid != 0) return Error(EPERM, "only root can change options");
   auto done = session.try_option(option, value);
   // The caller gets no more than a number.
-  if (!done) log::get().warn("an option was not changed: why={}", log::escaped(done.error().text()));
+  if (!done)
+    log::get().warn("an option was not changed: why={}", log::escaped(done.error().text()));
   return done;
 }
 
@@ -356,24 +357,27 @@ void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
 void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
                  std::size_t size, int flags) try {
   Filesystem& fs = filesystem(request, FUSE_SETXATTR);
-  answer_done_or_defer(request, [&fs, inode, name = std::string(name),
-                                 value = std::string(value, size), flags, who = caller(request),
-                                 &mount = session(request)]() -> Result<void> {
-    if (const auto option = option_of(inode, name)) return try_option(mount, who, *option, value);
-    return fs.xattrs().set(InodeId{inode}, name.c_str(), value.data(), value.size(), flags, who);
-  });
+  answer_done_or_defer(request,
+                       [&fs, inode, name = std::string(name), value = std::string(value, size),
+                        flags, who = caller(request), &mount = session(request)]() -> Result<void> {
+                         if (const auto option = option_of(inode, name))
+                           return try_option(mount, who, *option, value);
+                         return fs.xattrs().set(InodeId{inode}, name.c_str(), value.data(),
+                                                value.size(), flags, who);
+                       });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
 }
 
 void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) try {
   Filesystem& fs = filesystem(request, FUSE_REMOVEXATTR);
-  answer_done_or_defer(request, [&fs, inode, name = std::string(name), who = caller(request),
-                                 &mount = session(request)]() -> Result<void> {
-    if (const auto option = option_of(inode, name))
-      return try_option(mount, who, *option, std::nullopt);
-    return fs.xattrs().remove(InodeId{inode}, name.c_str(), who);
-  });
+  answer_done_or_defer(request,
+                       [&fs, inode, name = std::string(name), who = caller(request),
+                        &mount = session(request)]() -> Result<void> {
+                         if (const auto option = option_of(inode, name))
+                           return try_option(mount, who, *option, std::nullopt);
+                         return fs.xattrs().remove(InodeId{inode}, name.c_str(), who);
+                       });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
 }

@@ -27,8 +27,8 @@ class ReloadTest : public TieringTest {
                             tier("nvme", nvme) + tier("ssd", "") + tier("hdd", "") + rules);
   }
   void mount_pool() {
-    pool_ = std::make_unique<Mount>(
-        Pool{{}, base_ / "state", base_ / "mnt", {"--config", config_}});
+    pool_ =
+        std::make_unique<Mount>(Pool{{}, base_ / "state", base_ / "mnt", {"--config", config_}});
   }
   CommandResult reload() const { return sluice({"reload", pool_->path()}); }
   std::string value(const std::string& name) const {
@@ -187,6 +187,45 @@ TEST_F(ReloadTest, ReloadedOptionsOutliveTheDaemon) {
   EXPECT_TRUE(exists(on("hdd", "new.iso")));
 }
 
+TEST_F(ReloadTest, DaemonThatCrashesBesideAMistakeGoesOnWithTheLastGoodFile) {
+  configure("");
+  mount_pool();
+  configure("bandwidth = \"1MiB\"\n");
+  ASSERT_TRUE(reload().ok());
+  const std::string right = read_file(config_);
+  write_file(config_, right + "teir = 1\n");
+  EXPECT_EQ(reload().exit_code, 1);
+  pool_->crash_daemon();
+  EXPECT_EQ(value("bandwidth"), "1MiB");
+  const CommandResult restarted = sluice({"restart", pool_->path()});
+  EXPECT_EQ(restarted.exit_code, 1) << "somebody can be told";
+  EXPECT_NE(restarted.err.find("unknown key 'teir'"), std::string::npos) << restarted.err;
+  write_file(config_, right);
+  EXPECT_EQ(reload().out, "nothing has changed\n");
+}
+
+TEST_F(ReloadTest, TierThatWasAddedMayComeIntoTheFile) {
+  configure("");
+  mount_pool();
+  const std::string cold = base_.make_dir("cold");
+  const CommandResult added = sluice({"tier", "add", "cold=" + cold, pool_->path()});
+  ASSERT_TRUE(added.ok()) << added.err;
+  EXPECT_EQ(reload().out,
+            "takes effect at the next mount: tier cold is mounted, and the configuration has "
+            "none\n");
+  write_file(config_, read_file(config_) + "[[tier]]\nname = \"cold\"\npath = \"" + cold +
+                          "\"\nhigh_watermark = 70\n" +
+                          "[[rule]]\nmatch = \"*.old\"\ntier = \"cold\"\n");
+  EXPECT_EQ(reload().out,
+            "cold.high_watermark: 90 -> 70\ncold.low_watermark: 80 -> 60\nrules: 0 -> 1\n");
+  write_file(*pool_ / "a.old", "1");
+  EXPECT_TRUE(exists(cold + "/a.old"));
+  const CommandResult restarted = sluice({"restart", pool_->path()});
+  ASSERT_TRUE(restarted.ok()) << restarted.err;
+  EXPECT_EQ(pool_->status().at("tiers").size(), 4u);
+  EXPECT_EQ(read_file(*pool_ / "a.old"), "1");
+}
+
 TEST_F(ReloadTest, RootTriesAnOptionOutUntilTheNextReload) {
   configure("bandwidth = \"1MiB\"\n");
   mount_pool();
@@ -198,6 +237,8 @@ TEST_F(ReloadTest, RootTriesAnOptionOutUntilTheNextReload) {
   EXPECT_EQ(pool_->status().at("trials"),
             (Json{{"bandwidth", "3MiB"}, {"nvme.high_watermark", "95"}}));
   EXPECT_EQ(pool_->status().at("tiers")[0].at("high_watermark"), 95);
+  EXPECT_NE(sluice({"status", pool_->path()}).out.find("on trial    bandwidth = 3MiB"),
+            std::string::npos);
   EXPECT_EQ(::removexattr(pool_->path().c_str(), "user.sluice.set.nvme.high_watermark"), 0);
   EXPECT_EQ(pool_->status().at("tiers")[0].at("high_watermark"), 90);
 

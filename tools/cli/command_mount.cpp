@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
@@ -130,7 +131,8 @@ Result<void> apply_flags(const Flags& flags, MountOptions& options) {
     SLUICE_TRY(apply_option(spec, flag_name(spec), given->second, options, flags.directory));
   }
   for (const auto& setting : flags.debug) SLUICE_TRY(apply_debug("--debug", setting, options));
-  if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint, flags.directory);
+  if (!flags.mountpoint.empty())
+    options.mountpoint = absolute_path(flags.mountpoint, flags.directory);
   if (!flags.mount_options.empty()) {
     options.mount_options.clear();
     for (const auto& words : flags.mount_options) options.mount_options += words + ",";
@@ -142,14 +144,16 @@ Result<void> apply_flags(const Flags& flags, MountOptions& options) {
   return {};
 }
 
-Result<void> read_options(const Flags& flags, MountOptions& options) {
+// If `text` is empty, it becomes that of the configuration file; otherwise it is used instead.
+Result<void> read_options(const Flags& flags, std::string& text, MountOptions& options) {
   if (flags.moved) return *flags.moved;
   std::string config = flags.config;
   if (const char* named = std::getenv("SLUICE_CONFIG"); config.empty() && named != nullptr) {
     config = named;
   }
   if (!config.empty()) {
-    SLUICE_TRY(apply_config_file(config, options));
+    if (text.empty()) text = SLUICE_TRY(read_config_file(config));
+    SLUICE_TRY(apply_config_text(text, config, options));
     // As in fstab, so that `mount -a` knows what is mounted already.
     options.source = absolute_path(config);
   }
@@ -158,22 +162,45 @@ Result<void> read_options(const Flags& flags, MountOptions& options) {
   return apply_flags(flags, options);
 }
 
-Result<void> read_and_check(const Flags& flags, MountOptions& options) {
-  SLUICE_TRY(read_options(flags, options));
+Result<void> read_and_check(const Flags& flags, std::string& text, MountOptions& options) {
+  SLUICE_TRY(read_options(flags, text, options));
   if (options.mountpoint.empty()) {
     return Error{EINVAL, "read the options", "MOUNTPOINT is required; see 'sluice mount --help'"};
   }
   return check_options(options);
 }
 
+// Gives the keeper the text of a configuration that is right, for a daemon that is started after a
+// crash: nobody may be there to correct the file by then.
+void keep_configuration(KeeperLink& keeper, const std::string& text) {
+  const UniqueFd file(::memfd_create("sluice-config", MFD_CLOEXEC));
+  if (text.empty() || !file) return;
+  if (::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()))
+    keeper.hold("config", file.get());
+}
+
+// What keep_configuration() kept; empty if there is none, or somebody can be told of a mistake.
+std::string kept_configuration(const KeeperLink& keeper) {
+  const auto kept = keeper.start().held.find("config");
+  if (keeper.start().role != KeeperLink::Role::Successor || kept == keeper.start().held.end())
+    return {};
+  struct stat status {};
+  if (::fstat(kept->second.get(), &status) < 0) return {};
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t got = ::pread(kept->second.get(), text.data(), text.size(), 0);
+  return got == status.st_size ? text : "";
+}
+
 // Reads the same options once more, when the file may have changed. The daemon has left the
 // directory that it was started in.
-LiveOptions::Read reader_of(Flags flags, const MountOptions& options) {
+LiveOptions::Read reader_of(Flags flags, const MountOptions& options, KeeperLink* keeper) {
   if (options.source == MountOptions{}.source) return nullptr;
   flags.config = options.source;
-  return [flags = std::move(flags)]() -> Result<MountOptions> {
+  return [flags = std::move(flags), keeper]() -> Result<MountOptions> {
     MountOptions fresh;
-    SLUICE_TRY(read_and_check(flags, fresh));
+    std::string text;
+    SLUICE_TRY(read_and_check(flags, text, fresh));
+    if (keeper != nullptr) keep_configuration(*keeper, text);
     return fresh;
   };
 }
@@ -206,8 +233,8 @@ void replace_with_null(std::initializer_list<int> descriptors) {
 }
 
 // The daemon, started by a keeper.
-int serve_for_keeper(const MountOptions& options, const LiveOptions::Read& read_again,
-                     KeeperLink& keeper) {
+int serve_for_keeper(const MountOptions& options, const std::string& text,
+                     const LiveOptions::Read& read_again, KeeperLink& keeper) {
   if (!options.foreground && ::chdir("/") < 0) return kFailed;
   const auto ready = [&](const Result<void>& mounted) {
     if (!mounted) return keeper.failed(mounted.error().text());
@@ -218,6 +245,7 @@ int serve_for_keeper(const MountOptions& options, const LiveOptions::Read& read_
         replace_with_null({STDERR_FILENO});
       }
     }
+    keep_configuration(keeper, text);
     keeper.ready();
   };
   return run_daemon(options, read_again, ready, &keeper);
@@ -362,12 +390,21 @@ int command_mount(int argc, char** argv) {
   MountOptions options;
   const auto keeper = KeeperLink::from_environment();
   // Exit code 2: trying again would not help, and systemd does not restart the service.
-  if (const auto read = read_and_check(flags, options); !read) {
+  std::string text;
+  auto read = read_and_check(flags, text, options);
+  if (std::string kept = !read && keeper ? kept_configuration(*keeper) : ""; !kept.empty()) {
+    log::get().error("the configuration has a mistake, the last one without is used: why={}",
+                     log::escaped(read.error().text()));
+    text = std::move(kept);
+    options = {};
+    read = read_and_check(flags, text, options);
+  }
+  if (!read) {
     if (keeper) keeper->failed(read.error().text());
     return keeper ? kUsage : misuse("mount", read.error().text());
   }
-  const LiveOptions::Read read_again = reader_of(flags, options);
-  if (keeper) return serve_for_keeper(options, read_again, *keeper);
+  const LiveOptions::Read read_again = reader_of(flags, options, keeper.get());
+  if (keeper) return serve_for_keeper(options, text, read_again, *keeper);
   if (::geteuid() != 0) {
     return fail(
         "mount",
