@@ -49,6 +49,18 @@ std::vector<std::string> ignored_openers(const MountOptions& options) {
   return words;
 }
 
+Migration::Tuning migration_tuning(const MountOptions& options) {
+  Migration::Tuning out;
+  out.policy = make_policy(options);
+  out.policy.half_life = options.half_life;
+  out.interval = options.interval;
+  out.automatic = options.migrate;
+  out.windows = options.windows;
+  out.mover.bandwidth = options.bandwidth;
+  out.mover.verify = options.verify;
+  return out;
+}
+
 Engine::Settings engine_settings(const MountOptions& options) {
   Engine::Settings out;
   out.enabled = options.gpu;
@@ -64,9 +76,14 @@ Engine::Settings engine_settings(const MountOptions& options) {
 // Everything a mount is made of, in the order in which it is built.
 class Daemon {
  public:
-  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options, KeeperLink* keeper) {
+  static Result<std::unique_ptr<Daemon>> start(const MountOptions& options,
+                                               const LiveOptions::Read& read_again,
+                                               KeeperLink* keeper) {
     auto daemon = std::unique_ptr<Daemon>(new Daemon(options, keeper));
     SLUICE_TRY(daemon->build());
+    daemon->live_ = std::make_unique<LiveOptions>(
+        daemon->options_, read_again,
+        [&built = *daemon](const MountOptions& changed) { built.apply(changed); });
     return daemon;
   }
 
@@ -136,7 +153,13 @@ class Daemon {
     SLUICE_TRY(Handover::check(start_.held["state"].get()));
     const Handover::Mount mount = Handover::mount_of(start_.held["state"].get());
     for (const std::string& tier : mount.added) {
+      const std::vector<TierOptions> configured = options_.tiers;
       SLUICE_TRY(append_tier("tier add", tier, options_));
+      // Since then, it may have come into the configuration.
+      const std::string& name = options_.tiers.back().name;
+      if (std::any_of(configured.begin(), configured.end(),
+                      [&](const TierOptions& each) { return each.name == name; }))
+        options_.tiers.pop_back();
     }
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(check_same_mount(mount));
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(keeper_->prepared());
@@ -262,17 +285,20 @@ class Daemon {
     }
   }
 
+  // Makes the mount use the live ones of these options.
+  void apply(const MountOptions& options) {
+    log::set_level(options.log_level);
+    for (const TierSettings& each : tier_settings(options)) {
+      if (Tier* const tier = pool_->by_name(each.name)) tier->change(limits_of(each));
+    }
+    filesystem_->change({migration_tuning(options), budget_rules(options)});
+  }
+
   Filesystem::Settings filesystem_settings() {
     Migration::Settings migration;
-    migration.policy = make_policy(options_);
+    static_cast<Migration::Tuning&>(migration) = migration_tuning(options_);
     migration.half_life = options_.half_life;
-    migration.policy.half_life = options_.half_life;
-    migration.interval = options_.interval;
-    migration.automatic = options_.migrate;
-    migration.windows = options_.windows;
-    migration.mover.bandwidth = options_.bandwidth;
-    migration.mover.verify = options_.verify;
-    migration.mover.requests = [this] { return session_->user_requests(); };
+    migration.requests = [this] { return session_->user_requests(); };
     migration.speeds = SpeedMeter::Mode::Observe;
     migration.census_taken = [this](const Census& census, std::int64_t time) {
       heat_tree_.take(census, time);
@@ -295,18 +321,25 @@ class Daemon {
   }
 
   void start_reports() {
-    reporter_ = std::make_unique<Reporter>(Reporter::Parts{options_, state_, *pool_, *session_,
+    reporter_ = std::make_unique<Reporter>(Reporter::Parts{*live_, state_, *pool_, *session_,
                                                            *filesystem_, *engine_, *gpu_,
                                                            *filesystem_->migration(), keeper_});
     session_->status = [this] {
       return reporter_->status().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     };
+    session_->hangup = [this] { [[maybe_unused]] const auto logged = live_->reload(); };
+    session_->option = [this](const std::string& name) { return live_->value(name); };
+    session_->try_option = [this](const std::string& name,
+                                  const std::optional<std::string>& value) {
+      return value ? live_->try_out(name, *value) : live_->end_trial(name);
+    };
     start_metrics();
-    auto control = ControlServer::listen(
-        state_ + "/" + kControlSocket, {*pool_, *store_, *filesystem_, *filesystem_->migration(),
-                                        [this](const std::string& tier) { return add_tier(tier); },
-                                        [this] { return reporter_->activity(); }, heat_tree_,
-                                        [this] { return request_restart(); }});
+    auto control =
+        ControlServer::listen(state_ + "/" + kControlSocket,
+                              {*pool_, *store_, *filesystem_, *filesystem_->migration(), *live_,
+                               [this](const std::string& tier) { return add_tier(tier); },
+                               [this] { return reporter_->activity(); }, heat_tree_,
+                               [this] { return request_restart(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
@@ -337,7 +370,7 @@ class Daemon {
 
   Result<void> add_tier(const std::string& text) {
     MountOptions probe;
-    probe.tiers = options_.tiers;
+    probe.tiers = live_->now().tiers;
     SLUICE_TRY(append_tier("tier add", text, probe));
     const std::string& name = probe.tiers.back().name;
     if (pool_->by_name(name) != nullptr) {
@@ -345,6 +378,7 @@ class Daemon {
     }
     SLUICE_TRY(pool_->add(tier_settings(probe).back()));
     handover_->add_tier(name, text);
+    live_->tier_added(probe.tiers.back());
     filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
     return {};
   }
@@ -362,8 +396,8 @@ class Daemon {
 
   Mutex leaving_;
   std::atomic<bool> is_unmounting_{false};  // an unmount came before the handover
-  MountOptions options_;
-  KeeperLink* const keeper_;  // may be null
+  MountOptions options_;                    // at the start; see live_
+  KeeperLink* const keeper_;                // may be null
   KeeperLink::Start start_;
   std::unique_ptr<Pool> pool_;
   std::string state_;
@@ -374,6 +408,7 @@ class Daemon {
   std::unique_ptr<Engine> engine_;  // before whom it serves: moves tell it of files that go
   std::unique_ptr<Filesystem> filesystem_;
   std::unique_ptr<GpuService> gpu_;
+  std::unique_ptr<LiveOptions> live_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<HttpServer> metrics_;
@@ -402,20 +437,21 @@ Result<std::string> state_directory(const std::string& configured, const std::st
   return path;
 }
 
-int run_daemon(const MountOptions& options,
+int run_daemon(const MountOptions& options, const LiveOptions::Read& read_again,
                const std::function<void(const Result<void>& mounted)>& ready, KeeperLink* keeper) {
   // With an arena per thread, malloc would keep several times the memory in use.
   ::mallopt(M_ARENA_MAX, 4);
   // The kernel sends SIGIO when a process breaks one of our leases, and its default is to end the
   // process. FileMove polls the lease instead.
   std::signal(SIGIO, SIG_IGN);
+  Session::block_hangup();
   report_crashes();
   // The default soft limit of 1024 exists for programs that use select().
   if (rlimit files{}; ::getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
-  const auto daemon = Daemon::start(options, keeper);
+  const auto daemon = Daemon::start(options, read_again, keeper);
   if (!daemon) {
     ready(daemon.error());
     return 1;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "fs/control/live_options.hpp"
 #include "fs/control/options.hpp"
 #include "tiering/tier.hpp"
 
@@ -16,9 +17,10 @@ namespace sluice {
 class KeeperLink;
 
 // Serves the mount until it is unmounted. Calls `ready` once: when the mount answers, or with the
-// error that prevents it. `keeper` is null if there is none. Returns the exit code. REQUIRES: the
+// error that prevents it. `read_again` reads the options for a reload; null if there is no
+// configuration file. `keeper` is null if there is none. Returns the exit code. REQUIRES: the
 // process does not fork afterwards, because this starts threads.
-int run_daemon(const MountOptions& options,
+int run_daemon(const MountOptions& options, const LiveOptions::Read& read_again,
                const std::function<void(const Result<void>& mounted)>& ready,
                KeeperLink* keeper = nullptr);
 

@@ -36,6 +36,8 @@ std::optional<Budget> decode_budget(std::string_view text);
 struct BudgetRule {
   std::string match;
   std::uint64_t bytes = 0;
+
+  bool operator==(const BudgetRule&) const = default;
 };
 
 // A file that may be deleted, as the choice sees it. Times are in seconds since the epoch.

@@ -26,11 +26,13 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
     : pool_(pool),
       store_(store),
       flush_heat_(std::move(flush_heat)),
-      settings_(std::move(settings)),
+      half_life_(settings.half_life),
+      census_taken_(std::move(settings.census_taken)),
       clock_(clock),
-      speeds_(pool, settings_.speeds),
-      mover_(pool, store, host, settings_.mover, clock) {
-  if (settings_.automatic) next_pass_ = clock_.seconds() + settings_.interval.count();
+      tuning_(std::make_shared<const Tuning>(settings)),
+      speeds_(pool, settings.speeds),
+      mover_(pool, store, host, settings.mover, clock, settings.requests) {
+  if (settings.automatic) next_pass_ = clock_.seconds() + settings.interval.count();
   planner_ = std::jthread([this](const std::stop_token& stop) {
     begin_thread("sluice-plan");
     ::setpriority(PRIO_PROCESS, 0, 10);  // this thread only: a census is not urgent
@@ -43,11 +45,29 @@ Migration::~Migration() {
   wake_.notify_all();
 }
 
+Migration::TuningPtr Migration::tuning() const {
+  const MutexLock lock(mutex_);
+  return tuning_;
+}
+
+void Migration::change(Tuning tuning) {
+  mover_.change(tuning.mover);
+  const std::int64_t now = clock_.seconds();
+  const std::int64_t due = now + tuning.interval.count();
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t before = next_pass_.load();
+    next_pass_ = !tuning.automatic ? 0 : before == 0 ? due : std::min(before, due);
+    tuning_ = std::make_shared<const Tuning>(std::move(tuning));
+  }
+  replan_soon();
+}
+
 bool Migration::is_open_now() const {
   const std::time_t now = clock_.seconds();
   std::tm local{};
   ::localtime_r(&now, &local);
-  return is_open(settings_.windows, local);
+  return is_open(tuning()->windows, local);
 }
 
 std::vector<TierFacts> Migration::tier_facts() const {
@@ -56,7 +76,7 @@ std::vector<TierFacts> Migration::tier_facts() const {
   for (const auto& tier : pool_) {
     if (facts.size() == speeds.size()) break;  // a tier was added meanwhile
     const Space space = tier->space();
-    const TierSettings& s = tier->settings();
+    const TierLimits s = tier->limits();
     facts.push_back({.total = space.total,
                      .used = space.used(),
                      .high_watermark = s.high_watermark,
@@ -77,15 +97,17 @@ Market Migration::market() const {
 std::vector<double> Migration::standing(TierIndex tier, std::span<const Twins::Sized> files) const {
   const std::vector<TierFacts> tiers = tier_facts();
   const Market market = this->market();
+  const TuningPtr tuning = this->tuning();
+  const Policy& policy = tuning->policy;
   const std::int64_t now = clock_.seconds();
   std::vector<double> out;
   for (const Twins::Sized& each : files) {
     const auto found = store_.heat(each.file);
     FileFacts facts;
     facts.bytes = each.bytes;
-    if (found) set_heat(facts, *found, settings_.half_life, now);
-    const bool by_value = policy().method == Method::Value && tier > 0;
-    out.push_back(by_value ? appraise(facts, tiers, policy(), market, now).per_byte[tier - 1U]
+    if (found) set_heat(facts, *found, half_life_, now);
+    const bool by_value = policy.method == Method::Value && tier > 0;
+    out.push_back(by_value ? appraise(facts, tiers, policy, market, now).per_byte[tier - 1U]
                            : facts.score);
   }
   return out;
@@ -119,8 +141,8 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
   const std::int64_t now = clock_.seconds();
   Proposal out;
   out.time = now;
-  out.census = SLUICE_TRY(
-      Census::take({pool_, store_, settings_.policy, settings_.half_life, now, progress}));
+  out.policy = policy();
+  out.census = SLUICE_TRY(Census::take({pool_, store_, out.policy, half_life_, now, progress}));
   if (const std::uint64_t deep = out.census.too_deep();
       deep_before_.exchange(deep) != deep && deep > 0) {
     log::get().warn(
@@ -129,9 +151,9 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
         "are: directories={}",
         deep);
   }
-  if (settings_.census_taken) settings_.census_taken(out.census, now);
+  if (census_taken_) census_taken_(out.census, now);
   out.tiers = tier_facts(out.census);
-  out.plan = make_plan(out.census.files(), out.tiers, settings_.policy, now);
+  out.plan = make_plan(out.census.files(), out.tiers, out.policy, now);
   {
     const MutexLock lock(mutex_);
     market_ = out.plan.market;
@@ -152,7 +174,7 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
     out.moves.push_back({file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes,
                          planned.reason,
                          explain_worth(file, planned.reason, planned.to, out.tiers, names,
-                                       settings_.policy, out.plan.market, now)});
+                                       out.policy, out.plan.market, now)});
     out.files.push_back(planned.file);
   }
   return out;
@@ -207,21 +229,21 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
 }
 
 void Migration::replan_soon() {
-  if (!settings_.automatic) return;
   const std::int64_t soon = clock_.seconds() + kSoon;
-  if (next_pass_.load() > soon) next_pass_ = soon;
+  const MutexLock lock(mutex_);
+  if (tuning_->automatic && next_pass_.load() > soon) next_pass_ = soon;
 }
 
 void Migration::tick() {
   mover_.tick();
-  if (!settings_.automatic) return;
   const bool alarm = std::any_of(pool_.begin(), pool_.end(), [](const auto& tier) {
     return tier->online() && tier->above_high_watermark();
   });
   const std::int64_t now = clock_.seconds();
   const MutexLock lock(mutex_);
+  if (!tuning_->automatic) return;
   if (alarm &&
-      now >= last_pass_ + std::min<std::int64_t>(kBetweenAlarms, settings_.interval.count()))
+      now >= last_pass_ + std::min<std::int64_t>(kBetweenAlarms, tuning_->interval.count()))
     next_pass_ = std::min(next_pass_.load(), now);
   if (now >= next_pass_.load()) wake_.notify_all();
 }
@@ -237,12 +259,18 @@ void Migration::keep_planning(const std::stop_token& stop) {
       if (!wake_.wait(mutex_, stop, is_due)) return;
     }
     // Set before the pass, because replan_soon() may bring it forward while the pass runs.
-    next_pass_ = clock_.seconds() + settings_.interval.count();
+    TuningPtr planned_with;
+    {
+      const MutexLock lock(mutex_);
+      planned_with = tuning_;
+      if (!tuning_->automatic) continue;  // turned off just now
+      next_pass_ = clock_.seconds() + tuning_->interval.count();
+    }
     if (is_open_now() && !mover_.is_paused()) {
       Listener listener;
       listener.census = [&](std::uint64_t) { return !stop.stop_requested(); };
       listener.moves = [&](const Mover::Progress&, std::uint64_t, std::uint64_t) {
-        return !stop.stop_requested() && is_open_now();
+        return !stop.stop_requested() && is_open_now() && tuning() == planned_with;
       };
       const auto outcome = run(listener);
       if (!outcome) {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
@@ -30,13 +31,17 @@ namespace sluice {
 
 class Migration {
  public:
-  struct Settings {
+  // The settings that can change while it runs.
+  struct Tuning {
     Policy policy;
-    std::chrono::seconds half_life{};
     std::chrono::seconds interval{};
     bool automatic = true;  // run passes automatically
     Windows windows;        // when automatic passes may run
     Mover::Settings mover;
+  };
+  struct Settings : Tuning {
+    std::chrono::seconds half_life{};
+    Mover::Requests requests;
     // Observe: measure how fast the tiers are.
     SpeedMeter::Mode speeds = SpeedMeter::Mode::Load;
     // Called with each census and its time, before the census is discarded.
@@ -49,9 +54,14 @@ class Migration {
             Settings settings, const Clock& clock = real_clock());
   ~Migration();
 
+  // The next plan uses these. An automatic pass that is running makes no further moves, because
+  // it was planned with others, and the next one follows soon.
+  void change(Tuning tuning);
+
   // The moves that a pass would make now.
   struct Proposal {
     std::int64_t time = 0;  // of the census, in seconds since the epoch
+    Policy policy;          // that it was made with
     Census census;
     std::vector<TierFacts> tiers;
     Plan plan;
@@ -89,9 +99,7 @@ class Migration {
   Mover& mover() { return mover_; }
   const SpeedMeter& speeds() const { return speeds_; }
   const PriceHistory& prices() const { return prices_; }
-  const Policy& policy() const { return settings_.policy; }
-  std::chrono::seconds half_life() const { return settings_.half_life; }
-  std::chrono::seconds interval() const { return settings_.interval; }
+  Policy policy() const { return tuning()->policy; }
   // When the next pass is due, in seconds since the epoch; 0 if passes are not automatic.
   std::int64_t next_pass() const { return next_pass_.load(std::memory_order_relaxed); }
   // The tiers as the planner sees them, except for the facts that need a census.
@@ -103,17 +111,21 @@ class Migration {
   std::vector<double> standing(TierIndex tier, std::span<const Twins::Sized> files) const;
 
  private:
-  bool is_open_now() const;  // Settings::windows
+  using TuningPtr = std::shared_ptr<const Tuning>;
+  TuningPtr tuning() const;
+  bool is_open_now() const;  // Tuning::windows
   void keep_planning(const std::stop_token& stop);
   std::vector<TierFacts> tier_facts(const Census& census) const;
 
   Pool& pool_;
   Store& store_;
   const std::function<void()> flush_heat_;
-  const Settings settings_;
+  const std::chrono::seconds half_life_;
+  const std::function<void(const Census& census, std::int64_t time)> census_taken_;
   const Clock& clock_;
   Mutex pass_;  // held for the length of a pass
   mutable Mutex mutex_;
+  TuningPtr tuning_ GUARDED_BY(mutex_);  // never null; replaced as a whole
   StopCondVar wake_;
   std::atomic<std::uint64_t> deep_before_{0};  // previous Census::too_deep(), to log changes only
   // Atomic because tick() and the status read it without a lock.

@@ -45,17 +45,19 @@ struct Mover::Flight {
   steady_clock::time_point begun, ended;
 };
 
-Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const Clock& clock)
+Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const Clock& clock,
+             Requests requests)
     : pool_(pool),
       store_(store),
       host_(host),
-      settings_(std::move(settings)),
       clock_(clock),
-      courtesy_([this] { return look_at_system(pool_, settings_.requests()); }, clock),
+      requests_(std::move(requests)),
+      courtesy_([this] { return look_at_system(pool_, requests_ ? requests_() : 0); }, clock),
+      settings_(std::move(settings)),
       busy_(kMaxSlot + 1, 0),
       reserved_(kMaxSlot + 1, 0) {
   unsigned threads = 1;
-  for (const auto& tier : pool_) threads = std::max(threads, tier->settings().moves);
+  for (const auto& tier : pool_) threads = std::max(threads, tier->moves());
   for (unsigned i = 0; i < threads; ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) {
       begin_thread("sluice-move");
@@ -73,6 +75,13 @@ void Mover::stop(milliseconds longest) {
   const MutexLock lock(mutex_);
   while (!under_way_.empty() && idle_.wait_until(mutex_, deadline)) {
   }
+}
+
+void Mover::change(const Settings& settings) {
+  const MutexLock lock(mutex_);
+  // What was copied at the old speed does not count against the new limit.
+  if (settings.bandwidth != settings_.bandwidth) next_byte_ = steady_clock::now();
+  settings_ = settings;
 }
 
 void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
@@ -265,7 +274,7 @@ std::vector<Mover::Active> Mover::active(std::size_t most) const {
 
 bool Mover::take(Batch& batch) {
   const auto is_free = [&](TierIndex tier)
-                           REQUIRES(mutex_) { return busy_[tier] < pool_[tier].settings().moves; };
+                           REQUIRES(mutex_) { return busy_[tier] < pool_[tier].moves(); };
   std::uint64_t bytes = 0;
   std::size_t files = 1;
   bool is_first = true;
@@ -358,9 +367,9 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
       courtesy_.has_written(to, bytes);
       under_way_[flight.job->move.id].copied += bytes;
     }
-    if (settings_.bandwidth > 0) {
+    if (const std::uint64_t bandwidth = settings_.bandwidth; bandwidth > 0) {
       const auto cost = std::chrono::nanoseconds(static_cast<std::int64_t>(
-          static_cast<double>(bytes) * 1e9 / static_cast<double>(settings_.bandwidth)));
+          static_cast<double>(bytes) * 1e9 / static_cast<double>(bandwidth)));
       next_byte_ = std::max(next_byte_, until) + cost;
       until = next_byte_;
     }
@@ -374,6 +383,7 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
     {
       const MutexLock lock(mutex_);
       paused = paused_ && flight.job->move.reason != Reason::Requested;
+      until = std::min(until, next_byte_);  // the limit may have changed
     }
     if (!paused && now >= until) {
       flight.turn->since = now;
@@ -440,6 +450,11 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
   for (Flight& flight : flights) flight.begun = clock_.monotonic();
   std::vector<Result<void>> outcomes(flights.size());
   Tier& to = pool_[batch.to];
+  bool verifies = false;
+  {
+    const MutexLock lock(mutex_);
+    verifies = settings_.verify;
+  }
   {
     const IdlePriority priority;
     for (std::size_t i = 0; i < flights.size(); ++i) {
@@ -452,7 +467,7 @@ std::vector<std::unique_ptr<MovingFile>> Mover::run(const std::stop_token& stop,
       Flight& flight = flights[i];
       if (!outcomes[i]) continue;
       outcomes[i] = sync_copy(*flight.copy);
-      if (!outcomes[i] || !settings_.verify) continue;
+      if (!outcomes[i] || !verifies) continue;
       const auto on_disk =
           hash_on_disk(flight.copy->fd.get(), flight.copy->copied,
                        [&](std::uint64_t bytes) { return pace(stop, flight, bytes); });

@@ -71,19 +71,22 @@ class Mover {
   struct Settings {
     std::uint64_t bandwidth = 0;  // bytes per second over all moves; 0: no limit
     bool verify = false;          // read each copy back from the disk
-    // How many requests the users of the mount have sent so far.
-    std::function<std::uint64_t()> requests = [] { return std::uint64_t{0}; };
   };
 
+  // How many requests the users of the mount have sent so far.
+  using Requests = std::function<std::uint64_t()>;
   // Receives the receipt of a move that ended, and whether the move will be retried.
   using Report = std::function<void(const Receipt& receipt, bool pending)>;
 
   Mover(Pool& pool, Store& store, MoveHost& host, Settings settings,
-        const Clock& clock = real_clock());
+        const Clock& clock = real_clock(), Requests requests = {});
   ~Mover();  // cancels the running moves
 
   // Cancels the running moves, starts no others, and waits for them, but not longer than that.
   void stop(std::chrono::milliseconds longest);
+
+  // Also affects copies in progress.
+  void change(const Settings& settings);
 
   // Queues moves in the given order, before or behind all others. A file's new move replaces one
   // that is still queued. The mover's threads call `report`, if there is one.
@@ -201,11 +204,12 @@ class Mover {
   Pool& pool_;
   Store& store_;
   MoveHost& host_;
-  const Settings settings_;
   const Clock& clock_;
+  const Requests requests_;
   Courtesy courtesy_;
 
   mutable Mutex mutex_;
+  Settings settings_ GUARDED_BY(mutex_);
   StopCondVar wake_;
   CondVar idle_;
   MoveQueue queue_ GUARDED_BY(mutex_);

@@ -119,12 +119,18 @@ const char* filesystem_name(std::uint64_t magic) {
 
 }  // namespace
 
+TierLimits limits_of(const TierSettings& settings) {
+  return {settings.capacity, settings.high_watermark, settings.low_watermark, settings.reserve,
+          settings.threshold};
+}
+
 Tier::Tier(TierIndex index, TierSettings settings, Member member, UniqueFd root, std::string why,
            UniqueFd lock, std::string user)
     : index_(index),
       settings_(std::move(settings)),
       member_(std::move(member)),
       user_(std::move(user)),
+      limits_(limits_of(settings_)),
       why_(std::move(why)) {
   if (!root) return;
   auto adopted = adopt(std::move(root), std::move(lock));
@@ -414,9 +420,9 @@ void Tier::refresh_space() const {
   const std::uint64_t twins = std::min(twin_bytes_.load(std::memory_order_relaxed), all_used);
   std::uint64_t free = fs.f_bavail * unit + twins;
   std::uint64_t over = 0;
-  if (settings_.capacity && *settings_.capacity < total) {
+  if (const auto capacity = limits().capacity; capacity && *capacity < total) {
     const std::uint64_t used = all_used - twins;
-    total = *settings_.capacity;
+    total = *capacity;
     free = std::min(free, total > used ? total - used : 0);
     over = used > total ? used - total : 0;
     kept = 0;
@@ -444,12 +450,23 @@ std::uint64_t Tier::room() const {
 }
 
 std::uint64_t Tier::reserve() const {
-  return settings_.reserve.value_or(std::min(space().total / 50, kMaxDefaultReserve));
+  return limits().reserve.value_or(std::min(space().total / 50, kMaxDefaultReserve));
 }
 
 bool Tier::above_high_watermark() const {
   const Space now = space();
-  return now.used() > now.total / 100 * settings_.high_watermark;
+  return now.used() > now.total / 100 * limits().high_watermark;
+}
+
+TierLimits Tier::limits() const {
+  const MutexLock lock(limits_mutex_);
+  return limits_;
+}
+
+void Tier::change(const TierLimits& limits) {
+  const MutexLock lock(limits_mutex_);
+  limits_ = limits;
+  space_read_at_ = 0;  // the capacity is part of it; read by whoever needs it next
 }
 
 void Tier::go_offline(std::string why) {

@@ -39,6 +39,16 @@ struct TierSettings {
   unsigned moves = 2;    // maximum number of moves from and to this tier at once
 };
 
+// The settings of a tier that can change while it is used.
+struct TierLimits {
+  std::optional<std::uint64_t> capacity;
+  unsigned high_watermark = 90;
+  unsigned low_watermark = 80;
+  std::optional<std::uint64_t> reserve;
+  double threshold = 0;
+};
+TierLimits limits_of(const TierSettings& settings);
+
 // A file or directory found on a tier.
 struct Located {
   TierIndex tier = kNoTier;
@@ -73,7 +83,9 @@ class Tier {
   const std::string& path() const { return settings_.path; }
   // st_dev of its filesystem, or what it was when the tier was last online.
   dev_t device() const { return device_; }
-  const TierSettings& settings() const { return settings_; }
+  unsigned moves() const { return settings_.moves; }
+  TierLimits limits() const;
+  void change(const TierLimits& limits);
   const Member& member() const { return member_; }
   std::string filesystem() const;  // "ext4", "xfs", ...
 
@@ -176,9 +188,11 @@ class Tier {
   void go_offline(std::string why);
 
   const TierIndex index_;
-  const TierSettings settings_;
+  const TierSettings settings_;  // its limits are those of the beginning; see limits_
   const Member member_;
   const std::string user_;
+  mutable Mutex limits_mutex_;
+  TierLimits limits_ GUARDED_BY(limits_mutex_);
   // Read on every operation and only a hint: if the tier goes away during an operation, its
   // filesystem returns EIO.
   std::atomic<bool> online_{false};

@@ -76,7 +76,7 @@ std::vector<TierState> states_of(const Tier& tier, Leaving leaving) {
                    false});
   }
   if (tier.above_high_watermark()) {
-    const std::string mark = std::to_string(tier.settings().high_watermark) + "%";
+    const std::string mark = std::to_string(tier.limits().high_watermark) + "%";
     out.push_back(
         {"above-watermark",
          "more than " + mark + " is used: " +

@@ -2,6 +2,8 @@
 #include "tiering/window.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 namespace sluice {
 namespace {
@@ -44,6 +46,17 @@ std::optional<Window> parse_window(std::string_view text) {
 }
 
 }  // namespace
+
+std::string format_windows(const Windows& windows) {
+  std::string out;
+  for (const Window& each : windows) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%02u:%02u-%02u:%02u", each.begin / 60, each.begin % 60,
+                  each.end / 60, each.end % 60);
+    out.append(out.empty() ? "" : ",").append(text.data());
+  }
+  return out;
+}
 
 std::optional<Windows> parse_windows(std::string_view text) {
   Windows windows;

@@ -5,6 +5,7 @@
 
 #include <ctime>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,9 @@ using Windows = std::vector<Window>;  // empty: always open
 // Parses HH:MM-HH:MM, or several of them separated by commas; an empty text means no windows. A
 // window may end at 24:00. Empty if `text` is anything else.
 std::optional<Windows> parse_windows(std::string_view text);
+
+// The text that parse_windows() reads.
+std::string format_windows(const Windows& windows);
 
 bool is_open(const Windows& windows, const std::tm& local);
 

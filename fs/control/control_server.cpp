@@ -95,6 +95,8 @@ class ControlServer::Handler {
       last = tree(request.value("path", ""));
     } else if (verb == "log-level") {
       last = log_level(request.value("level", ""));
+    } else if (verb == "reload") {
+      last = reload();
     } else if (verb == "restart") {
       if (const auto asked = parts_.restart(); !asked) last = {{"error", asked.error().text()}};
     } else if (verb == "trace") {
@@ -167,7 +169,7 @@ class ControlServer::Handler {
     auto proposal = parts_.migration.propose(census_progress());
     if (!proposal) return {{"error", proposal.error().text()}};
     const Plan& plan = proposal->plan;
-    const Policy& policy = parts_.migration.policy();
+    const Policy& policy = proposal->policy;
     std::uint64_t bytes = 0;
     double saves = 0;  // per day
     for (std::size_t i = 0; i < proposal->moves.size(); ++i) {
@@ -365,7 +367,7 @@ class ControlServer::Handler {
   }
 
   json prices() const {
-    const Policy& policy = parts_.migration.policy();
+    const Policy policy = parts_.migration.policy();
     json last = {{"policy", policy.method == Method::Value ? "value" : "thresholds"},
                  {"optimize", policy.objective == Objective::Hits ? "hits" : "time"},
                  {"tiers", json::array()},
@@ -403,12 +405,19 @@ class ControlServer::Handler {
     return last;
   }
 
-  static json log_level(const std::string& wanted) {
+  json reload() {
+    const auto outcome = parts_.options.reload();
+    if (!outcome) return {{"error", outcome.error().text()}};
+    json changed = json::array();
+    for (const LiveOptions::Change& each : outcome->changed)
+      changed.push_back({{"name", each.name}, {"from", each.from}, {"to", each.to}});
+    return {{"changed", changed}, {"later", outcome->later}};
+  }
+
+  json log_level(const std::string& wanted) {
     const std::string before(log::level());
-    if (!log::set_level(wanted)) {
-      return {{"error", "unknown log level " + wanted + "; use trace, debug, info, warn or error"}};
-    }
-    log::get().info("log level changed: from={} to={}", before, wanted);
+    if (const auto set = parts_.options.try_out("log_level", wanted); !set)
+      return {{"error", set.error().text()}};
     return {{"before", before}, {"level", wanted}};
   }
 

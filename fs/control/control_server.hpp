@@ -16,6 +16,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "fs/control/live_options.hpp"
 #include "fs/core/filesystem.hpp"
 #include "tiering/heat_tree.hpp"
 #include "tiering/migration.hpp"
@@ -32,6 +33,7 @@ class ControlServer {
     Store& store;
     Filesystem& filesystem;
     Migration& migration;
+    LiveOptions& options;
     // Adds a tier ("NAME=PATH,...") to the pool.
     std::function<Result<void>(const std::string& tier)> add_tier;
     std::function<nlohmann::json()> activity;

@@ -14,10 +14,9 @@ using Kind = OptionSpec::Kind;
 template <typename Owner, typename T>
 Owner owner_of(T Owner::*);
 
-// OptionSpec::set for one member.
 template <auto Member>
-Result<void> into(const OptionSpec& spec, const OptionValue& value, const std::string& base,
-                  OptionTarget target) {
+Result<void> set(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                 OptionTarget target) {
   auto& member = std::get<decltype(owner_of(Member))*>(target)->*Member;
   if constexpr (requires { member.emplace(); }) {
     return read_value(spec, value, base, member.emplace());
@@ -26,13 +25,35 @@ Result<void> into(const OptionSpec& spec, const OptionValue& value, const std::s
   }
 }
 
+template <auto Member>
+std::string text(const OptionSpec& spec, OptionSource source) {
+  const auto& member = std::get<const decltype(owner_of(Member))*>(source)->*Member;
+  if constexpr (requires { member.value(); }) {
+    return member ? value_text(spec, *member) : std::string(spec.fallback);
+  } else {
+    return value_text(spec, member);
+  }
+}
+
+template <auto Member>
+bool copy(OptionSource source, OptionTarget target) {
+  const auto& from = std::get<const decltype(owner_of(Member))*>(source)->*Member;
+  auto& to = std::get<decltype(owner_of(Member))*>(target)->*Member;
+  if (to == from) return false;
+  to = from;
+  return true;
+}
+
+template <auto Member>
+constexpr OptionMember of{set<Member>, text<Member>, copy<Member>};
+
 // Groups are contiguous. "required" as the default: packaging/sluice.toml shows the key without #.
 constexpr std::array kTable{
     OptionSpec{
         .group = Group::Mount,
         .name = "mountpoint",
         .kind = Kind::Path,
-        .set = into<&MountOptions::mountpoint>,
+        .member = of<&MountOptions::mountpoint>,
         .fallback = "required",
         .help = "where the pool appears; on the command line it is the last argument",
         .details = "Where the pool appears: an existing directory outside the tiers. "
@@ -43,7 +64,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "state",
         .kind = Kind::Path,
-        .set = into<&MountOptions::state>,
+        .member = of<&MountOptions::state>,
         .fallback = "/var/lib/sluice/<pool id>",
         .help = "directory of the database and the log",
         .details = "Directory of the database (heat, unfinished operations) and of the log. "
@@ -55,7 +76,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "mount_options",
         .kind = Kind::Text,
-        .set = into<&MountOptions::mount_options>,
+        .member = of<&MountOptions::mount_options>,
         .fallback = "none",
         .help = "options for the kernel, separated by commas: ro, noatime, noexec, nosuid, ...",
         .details = "Options for the kernel, separated by commas, as in fstab: ro, noatime, "
@@ -67,7 +88,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "small_file",
         .kind = Kind::Size,
-        .set = into<&MountOptions::small_file>,
+        .member = of<&MountOptions::small_file>,
         .fallback = "128KiB",
         .help = "files up to this size stay in the page cache between opens",
         .details = "Files up to this size stay in the kernel's page cache between opens. The "
@@ -78,7 +99,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "degraded",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::degraded>,
+        .member = of<&MountOptions::degraded>,
         .fallback = "false",
         .help = "mount even if a tier is missing",
         .details = "Mount even if a tier is missing. Its files are not found (ENOENT) until the "
@@ -86,9 +107,19 @@ constexpr std::array kTable{
     },
     OptionSpec{
         .group = Group::Mount,
+        .name = "over",
+        .kind = Kind::Switch,
+        .member = of<&MountOptions::over>,
+        .fallback = "false",
+        .help = "mount even if the mount point is not empty",
+        .details = "Mount even if the mount point is not empty. What is in it is hidden while the "
+                   "pool is mounted.",
+    },
+    OptionSpec{
+        .group = Group::Mount,
         .name = "foreground",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::foreground>,
+        .member = of<&MountOptions::foreground>,
         .fallback = "false",
         .help = "stay attached to the terminal and log there",
         .details = "Stay attached to the terminal and log there.",
@@ -97,11 +128,12 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "log_level",
         .kind = Kind::Text,
-        .set = into<&MountOptions::log_level>,
+        .member = of<&MountOptions::log_level>,
+        .is_live = true,
         .fallback = "info",
         .help = "trace, debug, info, warn or error",
         .details = "How much is logged: trace, debug, info, warn or error. `sluice log-level` "
-                   "changes it while the mount runs.",
+                   "changes it until the next reload.",
         .words = "trace debug info warn error",
         .placeholder = "LEVEL",
     },
@@ -109,7 +141,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "log_format",
         .kind = Kind::Text,
-        .set = into<&MountOptions::log_format>,
+        .member = of<&MountOptions::log_format>,
         .fallback = "text",
         .help = "text or json: one object per line",
         .details = "Format of a log line: text, or json (one object per line with time, level and "
@@ -121,7 +153,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "log_file",
         .kind = Kind::Path,
-        .set = into<&MountOptions::log_file>,
+        .member = of<&MountOptions::log_file>,
         .fallback = "<state>/sluice.log",
         .help = "file of the log",
         .details = "File of the log. In the foreground the log goes to the terminal unless a file "
@@ -133,7 +165,7 @@ constexpr std::array kTable{
         .group = Group::Mount,
         .name = "metrics",
         .kind = Kind::Text,
-        .set = into<&MountOptions::metrics>,
+        .member = of<&MountOptions::metrics>,
         .fallback = "off",
         .help = "serve Prometheus metrics: off, unix, or 127.0.0.1:PORT",
         .details = "Serve metrics for Prometheus by HTTP: \"off\"; \"unix\": on the socket "
@@ -146,7 +178,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "policy",
         .kind = Kind::Text,
-        .set = into<&MountOptions::policy>,
+        .member = of<&MountOptions::policy>,
+        .is_live = true,
         .fallback = "value",
         .help = "how files are chosen for a tier: value, or thresholds of their score",
         .details = "How files are chosen for a tier. \"value\": by the time that they would save "
@@ -159,7 +192,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "optimize",
         .kind = Kind::Text,
-        .set = into<&MountOptions::optimize>,
+        .member = of<&MountOptions::optimize>,
+        .is_live = true,
         .fallback = "time",
         .help = "what the policy value maximizes: time saved, or hits on the fastest tier",
         .details = "What the policy \"value\" maximizes. \"time\": the time that users do not "
@@ -172,7 +206,7 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "half_life",
         .kind = Kind::Duration,
-        .set = into<&MountOptions::half_life>,
+        .member = of<&MountOptions::half_life>,
         .fallback = "7d",
         .help = "the score of a file halves in this time; never: it counts all accesses",
         .details = "Each access of a file adds 1 to its score, and the score halves in this time, "
@@ -184,7 +218,7 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "heat_ignore",
         .kind = Kind::Text,
-        .set = into<&MountOptions::heat_ignore>,
+        .member = of<&MountOptions::heat_ignore>,
         .fallback = "a built-in list",
         .help = "opens by these programs do not count as accesses",
         .details = "Opens by these programs do not count as accesses: names of programs (backups, "
@@ -197,7 +231,7 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "heat_sample",
         .kind = Kind::Duration,
-        .set = into<&MountOptions::heat_sample>,
+        .member = of<&MountOptions::heat_sample>,
         .fallback = "10min",
         .help = "how often a file that stays open and in use counts as accessed; or never",
         .details = "How often a file that stays open and is read or written counts as accessed. "
@@ -210,7 +244,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "migrate",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::migrate>,
+        .member = of<&MountOptions::migrate>,
+        .is_live = true,
         .fallback = "true",
         .help = "move files automatically",
         .details = "Move files automatically. If it is false, files move only by `sluice move` and "
@@ -220,7 +255,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "interval",
         .kind = Kind::Duration,
-        .set = into<&MountOptions::interval>,
+        .member = of<&MountOptions::interval>,
+        .is_live = true,
         .fallback = "15min",
         .help = "time between two passes that look for files to move",
         .details = "Time between two passes that look for files to move; at least 1s.",
@@ -230,7 +266,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "min_stay",
         .kind = Kind::Duration,
-        .set = into<&MountOptions::min_stay>,
+        .member = of<&MountOptions::min_stay>,
+        .is_live = true,
         .fallback = "1h",
         .help = "minimum time on a tier before automatic migration",
         .details = "Minimum time that a file stays on a tier before automatic migration.",
@@ -239,7 +276,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "windows",
         .kind = Kind::Times,
-        .set = into<&MountOptions::windows>,
+        .member = of<&MountOptions::windows>,
+        .is_live = true,
         .fallback = "always",
         .help = "local times of day for automatic moves: 22:00-06:00,12:00-13:00",
         .details = "Local times of day at which files may move automatically. A window that ends "
@@ -250,7 +288,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "bandwidth",
         .kind = Kind::Rate,
-        .set = into<&MountOptions::bandwidth>,
+        .member = of<&MountOptions::bandwidth>,
+        .is_live = true,
         .fallback = "0",
         .help = "what all moves together may write per second, like 200MiB; 0: no limit",
         .details = "What all moves together may write per second, such as \"200MiB\". 0: no limit.",
@@ -259,7 +298,8 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "verify",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::verify>,
+        .member = of<&MountOptions::verify>,
+        .is_live = true,
         .fallback = "false",
         .help = "read each copy back and compare its checksum before the original is removed",
         .details = "Read each copy back from the disk and compare its checksum before the original "
@@ -269,7 +309,7 @@ constexpr std::array kTable{
         .group = Group::Heat,
         .name = "twins",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::twins>,
+        .member = of<&MountOptions::twins>,
         .fallback = "true",
         .help = "keep the old copies of promoted files while their room is not needed",
         .details = "Keep the old copy of a file that moves to a faster tier, as its twin, while "
@@ -282,7 +322,7 @@ constexpr std::array kTable{
         .group = Group::Gpu,
         .name = "gpu",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::gpu>,
+        .member = of<&MountOptions::gpu>,
         .fallback = "true",
         .help = "read files into GPU memory on request",
         .details = "Read files into GPU memory on request. If it is false, only host memory is "
@@ -293,7 +333,7 @@ constexpr std::array kTable{
         .group = Group::Gpu,
         .name = "gpu_mapped_memory",
         .kind = Kind::Share,
-        .set = into<&MountOptions::gpu_mapped_memory>,
+        .member = of<&MountOptions::gpu_mapped_memory>,
         .fallback = "25%",
         .help = "page cache that GPUs may read directly: part of memory or a size",
         .details =
@@ -304,7 +344,7 @@ constexpr std::array kTable{
         .group = Group::Gpu,
         .name = "gpu_host_memory",
         .kind = Kind::Share,
-        .set = into<&MountOptions::gpu_host_memory>,
+        .member = of<&MountOptions::gpu_host_memory>,
         .fallback = "50%",
         .help = "host memory that clients may register as buffers: part of memory or a size",
         .details = "How much host memory (memfds) clients may register as buffers at once: a part "
@@ -315,7 +355,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "passthrough",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::passthrough>,
+        .member = of<&MountOptions::passthrough>,
         .fallback = "true",
         .help = "the kernel reads and writes large files on the tier; off: the daemon does",
         .details = "Let the kernel read and write files on the tier itself. If it is false, the "
@@ -325,7 +365,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "keeper",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::keeper>,
+        .member = of<&MountOptions::keeper>,
         .fallback = "true",
         .help = "a second process restarts the daemon after a crash; off: a crash ends the mount",
         .details = "Leave a second process, the keeper, which starts the daemon again after a "
@@ -335,7 +375,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "crash_limit",
         .kind = Kind::Count,
-        .set = into<&MountOptions::crash_limit>,
+        .member = of<&MountOptions::crash_limit>,
         .fallback = "5",
         .help = "crashes of the daemon within a minute that end the mount; 0: no limit",
         .details = "Crashes of the daemon within a minute that end the mount. 0: no limit.",
@@ -345,7 +385,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "budget_rest",
         .kind = Kind::Duration,
-        .set = into<&MountOptions::budget_rest>,
+        .member = of<&MountOptions::budget_rest>,
         .fallback = "1min",
         .help = "how long a budget spares a file after it was written",
         .details = "How long a file is not deleted for a budget after it was written.",
@@ -354,7 +394,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "gpu_max_concurrent_ops",
         .kind = Kind::Count,
-        .set = into<&MountOptions::gpu_max_concurrent_ops>,
+        .member = of<&MountOptions::gpu_max_concurrent_ops>,
         .fallback = "32",
         .help = "large GPU requests in progress at once, 1 to 4096; others wait for their turn",
         .details = "Large GPU requests in progress at once, 1 to 4096. Others wait for their turn.",
@@ -365,7 +405,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "gpu_chunk",
         .kind = Kind::Size,
-        .set = into<&MountOptions::gpu_chunk>,
+        .member = of<&MountOptions::gpu_chunk>,
         .fallback = "4MiB",
         .help = "one piece of a large GPU request: a power of two from 64KiB to 64MiB",
         .details = "One piece of a large GPU request: a power of two from 64KiB to 64MiB. Each "
@@ -375,7 +415,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "gpu_threads",
         .kind = Kind::Count,
-        .set = into<&MountOptions::gpu_threads>,
+        .member = of<&MountOptions::gpu_threads>,
         .fallback = "0",
         .help = "threads that copy for GPUs, up to 64; 0: as many as fill the bus",
         .details = "Threads that copy for GPUs, up to 64. 0: as many as fill the bus, given the "
@@ -386,7 +426,7 @@ constexpr std::array kTable{
         .group = Group::Debug,
         .name = "gpu_cufile",
         .kind = Kind::Switch,
-        .set = into<&MountOptions::gpu_cufile>,
+        .member = of<&MountOptions::gpu_cufile>,
         .fallback = "true",
         .help = "use libcufile if it is installed; off: never load it",
         .details = "Use libcufile, and with it GPUDirect Storage, if it is installed.",
@@ -396,7 +436,7 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "name",
         .kind = Kind::Text,
-        .set = into<&TierOptions::name>,
+        .member = of<&TierOptions::name>,
         .fallback = "required",
         .help = "1 to 32 letters, digits, `_` or `-`; the value of `user.sluice.tier`",
         .details = "1 to 32 letters, digits, '_' or '-'.",
@@ -406,7 +446,7 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "path",
         .kind = Kind::Path,
-        .set = into<&TierOptions::path>,
+        .member = of<&TierOptions::path>,
         .fallback = "required",
         .help = "an existing directory that root can write",
         .details = "An existing directory. It must not be inside another tier or the mount point, "
@@ -417,7 +457,8 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "capacity",
         .kind = Kind::Size,
-        .set = into<&TierOptions::capacity>,
+        .member = of<&TierOptions::capacity>,
+        .is_live = true,
         .fallback = "all of it",
         .help = "fill no more than this of the tier's filesystem",
         .details = "Fill no more than this of the tier's filesystem.",
@@ -427,7 +468,8 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "high_watermark",
         .kind = Kind::Percent,
-        .set = into<&TierOptions::high_watermark>,
+        .member = of<&TierOptions::high_watermark>,
+        .is_live = true,
         .fallback = "90",
         .help = "percent full above which new files go to the next tier",
         .details = "Percent full above which new files go to the next tier.",
@@ -436,7 +478,8 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "low_watermark",
         .kind = Kind::Percent,
-        .set = into<&TierOptions::low_watermark>,
+        .member = of<&TierOptions::low_watermark>,
+        .is_live = true,
         .fallback = "10 below `high_watermark`",
         .help = "percent full down to which migration empties the tier",
         .details = "Percent full down to which migration empties the tier.",
@@ -446,7 +489,8 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "reserve",
         .kind = Kind::Size,
-        .set = into<&TierOptions::reserve>,
+        .member = of<&TierOptions::reserve>,
+        .is_live = true,
         .fallback = "2% of the tier, at most 4 GiB",
         .help = "if fewer bytes than this are free, the daemon serves all writers",
         .details = "If fewer bytes than this are free, the daemon serves every file that is being "
@@ -458,7 +502,8 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "threshold",
         .kind = Kind::Score,
-        .set = into<&TierOptions::threshold>,
+        .member = of<&TierOptions::threshold>,
+        .is_live = true,
         .fallback = "0 on the last tier, 10 on the one before, else 100",
         .help = "score a file needs here, with policy thresholds",
         .details =
@@ -471,7 +516,7 @@ constexpr std::array kTable{
         .group = Group::Tier,
         .name = "moves",
         .kind = Kind::Count,
-        .set = into<&TierOptions::moves>,
+        .member = of<&TierOptions::moves>,
         .fallback = "2",
         .help = "moves that may read from this tier or write to it at once, 1 to 64",
         .details = "Moves that may read from this tier or write to it at once, 1 to 64.",
@@ -483,7 +528,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "match",
         .kind = Kind::Text,
-        .set = into<&RuleOptions::match>,
+        .member = of<&RuleOptions::match>,
+        .is_live = true,
         .fallback = "required",
         .help = "a glob pattern (see below)",
         .details = "A glob pattern: `*` and `?` do not match a slash, `**` does, `[a-z]` and "
@@ -496,7 +542,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "larger",
         .kind = Kind::Size,
-        .set = into<&RuleOptions::larger>,
+        .member = of<&RuleOptions::larger>,
+        .is_live = true,
         .fallback = "any",
         .help = "only files of more bytes than this",
         .details = "Only files of more bytes than this.",
@@ -506,7 +553,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "smaller",
         .kind = Kind::Size,
-        .set = into<&RuleOptions::smaller>,
+        .member = of<&RuleOptions::smaller>,
+        .is_live = true,
         .fallback = "any",
         .help = "only files of fewer bytes than this",
         .details = "Only files of fewer bytes than this.",
@@ -516,7 +564,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "older",
         .kind = Kind::Duration,
-        .set = into<&RuleOptions::older>,
+        .member = of<&RuleOptions::older>,
+        .is_live = true,
         .fallback = "any",
         .help = "only files that were last used (opened or written) longer ago than this",
         .details = "Only files that were last used (opened or written) longer ago than this.",
@@ -526,7 +575,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "newer",
         .kind = Kind::Duration,
-        .set = into<&RuleOptions::newer>,
+        .member = of<&RuleOptions::newer>,
+        .is_live = true,
         .fallback = "any",
         .help = "only files that were used since",
         .details = "Only files that were used since.",
@@ -536,7 +586,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "tier",
         .kind = Kind::Text,
-        .set = into<&RuleOptions::tier>,
+        .member = of<&RuleOptions::tier>,
+        .is_live = true,
         .fallback = "required",
         .help = "the name of a tier, or `stay`: the files stay where they are, regardless of heat",
         .details = "The name of a tier, or \"stay\": the files stay where they are, regardless of "
@@ -547,7 +598,8 @@ constexpr std::array kTable{
         .group = Group::Rule,
         .name = "budget",
         .kind = Kind::Size,
-        .set = into<&RuleOptions::budget>,
+        .member = of<&RuleOptions::budget>,
+        .is_live = true,
         .fallback = "none",
         .help = "bytes for each directory that matches; beyond, files in it are deleted",
         .details = "What is below each directory that matches may take this many bytes. Beyond "

@@ -20,6 +20,21 @@ namespace sluice {
 
 // The structure that a value is stored into.
 using OptionTarget = std::variant<MountOptions*, TierOptions*, RuleOptions*>;
+using OptionSource = std::variant<const MountOptions*, const TierOptions*, const RuleOptions*>;
+
+struct OptionSpec;
+
+// Access to the member that stores an option.
+struct OptionMember {
+  // Reads the value into the member. Relative paths start at `base`. The error does not say where
+  // the value came from; the caller adds that (Error::at).
+  Result<void> (*set)(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                      OptionTarget target);
+  // The value as it is written in the file, without quotes; `fallback` if it is absent.
+  std::string (*text)(const OptionSpec& spec, OptionSource source);
+  // Copies the value; whether it was another.
+  bool (*copy)(OptionSource source, OptionTarget target);
+};
 
 struct OptionSpec {
   // Debug: for comparisons and measurements; not in --help. Its own table [debug] in the file,
@@ -42,10 +57,8 @@ struct OptionSpec {
   Group group;
   std::string_view name;  // as in the file: "small_file"
   Kind kind;
-  // Reads the value into the member. Relative paths start at `base`. The error does not say where
-  // the value came from; the caller adds that (Error::at).
-  Result<void> (*set)(const OptionSpec& spec, const OptionValue& value, const std::string& base,
-                      OptionTarget target);
+  OptionMember member;
+  bool is_live = false;  // it can change while the pool is mounted: see LiveOptions
   // The default as people read it. A value, unless there is an `example`.
   std::string_view fallback;
   std::string_view help;     // one line: for --help and docs/configuration.md; code in `backticks`

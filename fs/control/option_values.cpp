@@ -216,6 +216,41 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
   return {};
 }
 
+std::string value_text(const OptionSpec&, const std::string& value) { return value; }
+
+std::string value_text(const OptionSpec& spec, std::uint64_t value) {
+  const bool is_number = spec.kind == Kind::Count || spec.kind == Kind::Percent;
+  constexpr std::array kUnits{"", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (!is_number && value > 0 && value % 1024 == 0 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return std::to_string(value) + kUnits[unit];
+}
+
+std::string value_text(const OptionSpec& spec, unsigned value) {
+  return value_text(spec, std::uint64_t{value});
+}
+
+std::string value_text(const OptionSpec&, bool value) { return value ? "true" : "false"; }
+
+std::string value_text(const OptionSpec&, double value) {
+  std::array<char, 32> out{};
+  return {out.data(), std::to_chars(out.data(), out.data() + out.size(), value).ptr};
+}
+
+std::string value_text(const OptionSpec& spec, seconds value) {
+  if (value.count() == 0) return spec.words.empty() ? "0s" : std::string(spec.words);
+  constexpr std::array kUnits{std::pair{86400, "d"}, std::pair{3600, "h"}, std::pair{60, "min"},
+                              std::pair{1, "s"}};
+  const auto unit = std::find_if(kUnits.begin(), kUnits.end(),
+                                 [&](const auto& each) { return value.count() % each.first == 0; });
+  return std::to_string(value.count() / unit->first) + unit->second;
+}
+
+std::string value_text(const OptionSpec&, const Windows& value) { return format_windows(value); }
+
 std::uint64_t share_of_memory(unsigned percent) {
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 100 * percent;

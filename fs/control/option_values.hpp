@@ -47,6 +47,15 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
 Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
                         Windows& out);
 
+// The value as it is written in the file, without quotes. Exact: read_value() reads the same again.
+std::string value_text(const OptionSpec& spec, const std::string& value);
+std::string value_text(const OptionSpec& spec, std::uint64_t value);
+std::string value_text(const OptionSpec& spec, unsigned value);
+std::string value_text(const OptionSpec& spec, bool value);
+std::string value_text(const OptionSpec& spec, double value);
+std::string value_text(const OptionSpec& spec, std::chrono::seconds value);
+std::string value_text(const OptionSpec& spec, const Windows& value);
+
 // Checks a whole tier or rule. `has_low_watermark`: the key was given; otherwise low_watermark is
 // derived from high_watermark.
 Result<void> finish_tier(TierOptions& tier, bool has_low_watermark);

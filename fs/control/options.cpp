@@ -98,7 +98,7 @@ class TomlReader {
 
   Result<void> set(const OptionSpec& spec, std::size_t line, const toml::node& node,
                    OptionTarget target) const {
-    if (const auto done = spec.set(spec, toml_value(node), base_, target); !done) {
+    if (const auto done = spec.member.set(spec, toml_value(node), base_, target); !done) {
       return done.error().at(place(line));
     }
     return {};
@@ -179,10 +179,45 @@ class TomlReader {
   MountOptions& options_;
 };
 
+std::string_view line_of(std::string_view text, std::size_t number) {
+  for (; number > 1; --number) text.remove_prefix(std::min(text.find('\n') + 1, text.size()));
+  return text.substr(0, text.find('\n'));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
+}
+
+// What is wrong with a line that is not TOML, in our words: those of toml++ are about its grammar.
+std::string syntax_mistake(std::string_view line, std::string_view words) {
+  line = trimmed(line);
+  const auto equals = line.find('=');
+  const std::string_view name = trimmed(line.substr(0, equals));
+  const std::string_view value =
+      equals == std::string_view::npos ? "" : trimmed(line.substr(equals + 1));
+  if (words.find("utf-8") != std::string_view::npos) return "the file is not text in UTF-8";
+  if (words.find("redefine") != std::string_view::npos)
+    return log::escaped(name) + " is there twice; remove one of the two";
+  if (line.starts_with('['))
+    return in_quotes(line) +
+           ": a table is headed by [[tier]], [[rule]] or [debug], alone on a line";
+  const std::string form = "a line is NAME = VALUE, like bandwidth = \"200MiB\"";
+  if (equals == std::string_view::npos || name.find_first_of(" \t\"'") != std::string_view::npos)
+    return in_quotes(line) + " is not understood; " + form;
+  if (value.empty() || value.starts_with('#')) return log::escaped(name) + " has no value; " + form;
+  if (value.starts_with('"') || value.starts_with('\''))
+    return log::escaped(name) +
+           ": the text is not closed, or something follows it; put a quote at its end";
+  return log::escaped(name) + ": " + in_quotes(trimmed(value.substr(0, value.find('#')))) +
+         " must be in quotes; only numbers, true and false need none";
+}
+
 // Sets an option from text.
 Result<void> set_text(const OptionSpec& spec, const std::string& source, const std::string& text,
-                      OptionTarget target) {
-  if (const auto done = spec.set(spec, typed_value(spec, text), {}, target); !done) {
+                      OptionTarget target, const std::string& base = {}) {
+  if (const auto done = spec.member.set(spec, typed_value(spec, text), base, target); !done) {
     return done.error().at(source);
   }
   return {};
@@ -190,7 +225,7 @@ Result<void> set_text(const OptionSpec& spec, const std::string& source, const s
 
 }  // namespace
 
-Result<void> apply_config_file(const std::string& file, MountOptions& options) {
+Result<std::string> read_config_file(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   std::array<char, 16384> piece{};
@@ -204,7 +239,11 @@ Result<void> apply_config_file(const std::string& file, MountOptions& options) {
     return Error{code, "read the config file",
                  log::escaped(file) + ": can't be read: " + std::strerror(code)};
   }
-  return apply_config_text(text, file, options);
+  return text;
+}
+
+Result<void> apply_config_file(const std::string& file, MountOptions& options) {
+  return apply_config_text(SLUICE_TRY(read_config_file(file)), file, options);
 }
 
 Result<void> apply_config_text(std::string_view text, const std::string& file,
@@ -212,12 +251,12 @@ Result<void> apply_config_text(std::string_view text, const std::string& file,
   TomlReader reader(file, options);
   const toml::parse_result parsed = toml::parse(text);
   if (parsed) return reader.read(parsed.table());
-  return reader.at(parsed.error().source().begin.line,
-                   "not TOML: " + log::escaped(parsed.error().description()));
+  const std::size_t line = parsed.error().source().begin.line;
+  return reader.at(line, syntax_mistake(line_of(text, line), parsed.error().description()));
 }
 
 Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
-                               MountOptions& options) {
+                               MountOptions& options, const std::string& base) {
   for (const auto& spec : option_table()) {
     if (!is_of_mount(spec) && spec.group != Group::Debug) continue;
     const std::string name = variable_name(spec);
@@ -226,7 +265,7 @@ Result<void> apply_environment(const std::function<const char*(const char* name)
     if (spec.group == Group::Debug) {
       return moved_to_debug(name, "SLUICE_DEBUG=" + std::string(spec.name) + "=" + value);
     }
-    SLUICE_TRY(apply_option(spec, name, value, options));
+    SLUICE_TRY(apply_option(spec, name, value, options, base));
   }
   if (const char* debug = variable("SLUICE_DEBUG")) {
     SLUICE_TRY(apply_debug("SLUICE_DEBUG", debug, options));
@@ -235,14 +274,15 @@ Result<void> apply_environment(const std::function<const char*(const char* name)
   if (tiers == nullptr) return {};
   options.tiers.clear();
   for (const auto tier : split(tiers, ';')) {
-    SLUICE_TRY(append_tier("SLUICE_TIER", std::string(tier), options));
+    SLUICE_TRY(append_tier("SLUICE_TIER", std::string(tier), options, base));
   }
   return {};
 }
 
 Result<void> apply_option(const OptionSpec& spec, const std::string& source,
-                          const std::string& value, MountOptions& options) {
-  return set_text(spec, source, value, &options);
+                          const std::string& value, MountOptions& options,
+                          const std::string& base) {
+  return set_text(spec, source, value, &options, base);
 }
 
 Result<void> apply_debug(const std::string& source, const std::string& text,
@@ -268,8 +308,8 @@ Error moved_to_debug(const std::string& source, const std::string& spelling) {
   return bad_option(source + " is now " + log::escaped(spelling));
 }
 
-Result<void> append_tier(const std::string& source, const std::string& text,
-                         MountOptions& options) {
+Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options,
+                         const std::string& base) {
   const std::string who = source + " " + in_quotes(text);
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -298,7 +338,7 @@ Result<void> append_tier(const std::string& source, const std::string& text,
     has_low_watermark = has_low_watermark || key == "low_watermark";
     rest.resize(comma);
   }
-  SLUICE_TRY(set_text(*find_option(Group::Tier, "path"), who, rest, &tier));
+  SLUICE_TRY(set_text(*find_option(Group::Tier, "path"), who, rest, &tier, base));
   if (const auto done = finish_tier(tier, has_low_watermark); !done) return done.error().at(who);
   options.tiers.push_back(std::move(tier));
   return {};

@@ -67,6 +67,7 @@ struct MountOptions {
   std::uint64_t small_file =
       128 << 10;          // up to this size files are kept in the kernel's page cache between opens
   bool degraded = false;  // mount although a tier of the pool is missing
+  bool over = false;      // mount although the mount point is not empty
   bool foreground = false;
   std::string log_level = "info";   // trace debug info warn error
   std::string log_format = "text";  // text json
@@ -118,23 +119,27 @@ inline constexpr std::size_t kMostTiers = 16;
 // Applies the TOML file `file`. Relative paths in it are relative to its directory. Its tiers and
 // rules replace those in `options`.
 Result<void> apply_config_file(const std::string& file, MountOptions& options);
+Result<std::string> read_config_file(const std::string& file);
 // The same for TOML text; `file` is used for messages and relative paths.
 Result<void> apply_config_text(std::string_view text, const std::string& file,
                                MountOptions& options);
 // Applies SLUICE_<NAME> for each option, SLUICE_DEBUG like --debug, and SLUICE_TIER like --tier,
-// with tiers separated by ';'. `variable` is getenv.
+// with tiers separated by ';'. `variable` is getenv. Here and below, relative paths start at
+// `base`, or at the current directory if it is empty.
 Result<void> apply_environment(const std::function<const char*(const char* name)>& variable,
-                               MountOptions& options);
+                               MountOptions& options, const std::string& base = {});
 // Applies one option given as text. `source` is for messages: "--small-file", "SLUICE_SMALL_FILE".
 Result<void> apply_option(const OptionSpec& spec, const std::string& source,
-                          const std::string& value, MountOptions& options);
+                          const std::string& value, MountOptions& options,
+                          const std::string& base = {});
 // Applies --debug NAME=VALUE[,NAME=VALUE]...
 Result<void> apply_debug(const std::string& source, const std::string& text, MountOptions& options);
 // The error for an option of the group `debug` that was given in its old form: "SOURCE is now
 // SPELLING".
 Error moved_to_debug(const std::string& source, const std::string& spelling);
 // Adds the tier of --tier NAME=PATH[,KEY=VALUE]...; the keys are those of [[tier]].
-Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options);
+Result<void> append_tier(const std::string& source, const std::string& text, MountOptions& options,
+                         const std::string& base = {});
 
 // Checks the options as a whole, without looking at the machine: there are a mount point and 1 to
 // kMostTiers tiers with different names; thresholds, where they are used, do not rise towards
@@ -156,8 +161,9 @@ Policy make_policy(const MountOptions& options);
 // The rules that give budgets to directories.
 std::vector<BudgetRule> budget_rules(const MountOptions& options);
 
-// Checks the machine: the tiers are writable directories, the mount point is free, and none of
-// these and the state directory is inside another. MayBeMissing: the directories may not exist yet,
+// Checks the machine: the tiers are writable directories, the mount point is free and empty, and
+// none of these and the state directory is inside another. An empty mount point is not checked.
+// MayBeMissing: the directories may not exist yet,
 // and need not be accessible to this user.
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Checks the options as a whole, check_options(), and the machine, check_tiers().
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/http_server.hpp"
@@ -200,6 +202,22 @@ Result<void> check_mountpoint(const std::string& path, Directories directories) 
       who + " is in use: another FUSE filesystem is mounted there; unmount it or choose another");
 }
 
+// Files in the mount point would be hidden, as if they were lost.
+Result<void> check_empty(const MountOptions& options) {
+  if (options.over) return {};
+  const auto close = [](DIR* stream) { ::closedir(stream); };
+  const std::unique_ptr<DIR, decltype(close)> stream(::opendir(options.mountpoint.c_str()), close);
+  while (const dirent* entry = stream ? ::readdir(stream.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    return unusable(ENOTEMPTY, "mount point " + log::escaped(options.mountpoint) +
+                                   " is not empty: " + log::escaped(name) +
+                                   " would be hidden while the pool is mounted there; move it away "
+                                   "or choose an empty directory, or mount with --over");
+  }
+  return {};
+}
+
 Result<void> check_tier(const TierOptions& tier, bool may_be_missing, Directories directories) {
   const std::string who = "tier " + tier.name + ": " + log::escaped(tier.path);
   struct stat status {};
@@ -289,14 +307,17 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options) {
 }
 
 Result<void> check_tiers(const MountOptions& options, Directories directories) {
-  SLUICE_TRY(check_mountpoint(options.mountpoint, directories));
+  const bool has_mountpoint = !options.mountpoint.empty();
+  if (has_mountpoint) SLUICE_TRY(check_mountpoint(options.mountpoint, directories));
   for (std::size_t i = 0; i < options.tiers.size(); ++i) {
     const TierOptions& tier = options.tiers[i];
     const std::string who = "tier " + tier.name;
     SLUICE_TRY(check_tier(tier, options.degraded, directories));
     constexpr std::string_view kMove = "choose a mount point outside the tiers";
-    SLUICE_TRY(check_apart(who, tier.path, "the mount point", options.mountpoint, kMove));
-    SLUICE_TRY(check_apart("mount point", options.mountpoint, who, tier.path, kMove));
+    if (has_mountpoint) {
+      SLUICE_TRY(check_apart(who, tier.path, "the mount point", options.mountpoint, kMove));
+      SLUICE_TRY(check_apart("mount point", options.mountpoint, who, tier.path, kMove));
+    }
     constexpr std::string_view kOwn = "give each tier a directory of its own";
     for (std::size_t j = 0; j < i; ++j) {
       const TierOptions& other = options.tiers[j];
@@ -305,6 +326,7 @@ Result<void> check_tiers(const MountOptions& options, Directories directories) {
       SLUICE_TRY(check_apart(other_who, other.path, who, tier.path, kOwn));
     }
   }
+  if (has_mountpoint) SLUICE_TRY(check_empty(options));
   if (options.state.empty()) return {};
   const std::string who = "state directory";
   constexpr std::string_view kElsewhere = "choose a --state outside it";

@@ -62,7 +62,7 @@ json to_json(const Pool& pool, const Tier& tier, const SpeedMeter::Reading& read
              const Market& market, bool automatic) {
   const Space space = tier.space();
   const Twins::Figures twins = pool.twins().figures(tier.index());
-  const TierSettings& s = tier.settings();
+  const TierLimits s = tier.limits();
   const Leaving leaves = leaving(pool, tier, automatic);
   return {{"name", tier.name()},
           {"path", tier.path()},
@@ -148,9 +148,10 @@ json Reporter::migration() const {
                        {"moved", moved.files},
                        {"moved_bytes", moved.bytes}});
   }
-  return {{"automatic", parts_.options.migrate},
-          {"policy", parts_.options.policy},
-          {"optimize", parts_.options.optimize},
+  const MountOptions options = parts_.options.now();
+  return {{"automatic", options.migrate},
+          {"policy", options.policy},
+          {"optimize", options.optimize},
           {"paused", mover.is_paused()},
           {"next_pass", parts_.migration.next_pass()},
           {"moved", now.moved},
@@ -160,7 +161,7 @@ json Reporter::migration() const {
           {"share", now.share},
           {"between", std::move(between)},
           {"twins",
-           {{"on", parts_.options.twins},
+           {{"on", options.twins},
             {"kept", twins.kept},
             {"used", twins.used},
             {"used_bytes", twins.used_bytes},
@@ -202,7 +203,7 @@ json Reporter::gpu() const {
                          {"routes", to_json(engine.stats().of(gpu->uuid()))}});
     }
   }
-  return {{"enabled", parts_.options.gpu},
+  return {{"enabled", parts_.options.now().gpu},
           {"cuda", loaded ? json(engine.devices().driver_version()) : json()},
           {"why", loaded ? engine.devices().why_none() : ""},
           {"devices", devices},
@@ -239,7 +240,7 @@ json Reporter::limits() const {
 json Reporter::common() const {
   return {{"version", SLUICE_VERSION},
           {"pool", parts_.pool.id()},
-          {"mountpoint", parts_.options.mountpoint},
+          {"mountpoint", parts_.options.now().mountpoint},
           {"migration", migration()},
           {"budgets", budgets()},
           {"gpu", gpu()},
@@ -259,22 +260,23 @@ json Reporter::status() const {
   if (const auto pause = parts_.session.handover_pause()) out["handover_ms"] = pause->count();
   out["state"] = parts_.state;
   // null: stderr; for a systemd unit that is the journal.
-  const std::string& log = parts_.options.log_file;
-  if (!log.empty()) {
-    out["log"] = log;
+  const MountOptions options = parts_.options.now();
+  if (!options.log_file.empty()) {
+    out["log"] = options.log_file;
   } else {
-    out["log"] = parts_.options.foreground ? json() : json(parts_.state + "/sluice.log");
+    out["log"] = options.foreground ? json() : json(parts_.state + "/sluice.log");
   }
   out["uptime_s"] = static_cast<std::int64_t>(uptime());
   out["features"] = {{"passthrough", to_json(parts_.session.passthrough())},
                      {"keeper", to_json(keeper_feature(keeper))}};
   out["limits"] = limits();
+  out["trials"] = parts_.options.trials();
   out["tiers"] = json::array();
   const Market market = parts_.migration.market();
   for (const auto& tier : parts_.pool) {
     out["tiers"].push_back(to_json(parts_.pool, *tier,
                                    parts_.migration.speeds().reading(tier->index()), market,
-                                   parts_.options.migrate));
+                                   parts_.options.now().migrate));
   }
   return out;
 }
@@ -313,7 +315,7 @@ json Reporter::figures() const {
   for (const auto& tier : parts_.pool) {
     const Tier::Traffic traffic = tier->traffic();
     json each = to_json(parts_.pool, *tier, parts_.migration.speeds().reading(tier->index()),
-                        market, parts_.options.migrate);
+                        market, parts_.options.now().migrate);
     each["read_bytes"] = traffic.read;
     each["written_bytes"] = traffic.written;
     each["disk"] = disk_of(*tier);

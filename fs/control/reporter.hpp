@@ -9,7 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "fs/control/options.hpp"
+#include "fs/control/live_options.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/keeper/keeper_link.hpp"
 #include "tiering/migration.hpp"
@@ -19,7 +19,7 @@ namespace sluice {
 class Reporter {
  public:
   struct Parts {
-    const MountOptions& options;
+    const LiveOptions& options;
     const std::string& state;  // the directory
     Pool& pool;
     Session& session;

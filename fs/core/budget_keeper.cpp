@@ -287,7 +287,7 @@ void BudgetKeeper::list_trees(const std::stop_token& stop) {
 
 // Finds all directories with a budget. Users find those that they use before that.
 bool BudgetKeeper::search(const GoOn& go_on) {
-  const auto found = find_budgets(parts_.pool, parts_.rules, go_on);
+  const auto found = find_budgets(parts_.pool, *parts_.budgets.rules(), go_on);
   if (!found) return false;
   std::unordered_set<InodeId> kept;
   for (const auto& [path, budget] : *found) {
@@ -307,7 +307,7 @@ std::optional<Budget> BudgetKeeper::budget_now(const InodePtr& directory) {
   const std::string path = parts_.tree.path_of(directory);
   const auto fd = parts_.descriptors.any(directory);
   if (!fd || path.empty() || path == "/") return std::nullopt;
-  return budget_of(own_budget((*fd)->get()), parts_.rules, path);
+  return budget_of(own_budget((*fd)->get()), *parts_.budgets.rules(), path);
 }
 
 // The path is only a hint: another directory may have it by now.

@@ -36,7 +36,6 @@ class BudgetKeeper {
     Names& names;
     Budgets& budgets;
     const Clock& clock;
-    std::vector<BudgetRule> rules;
     std::chrono::seconds rest;  // see Budgets
     std::function<void(InodeId)> file_is_gone;
   };

@@ -301,10 +301,27 @@ void Budgets::accessed(InodeId id, double uses) {
   }
 }
 
+std::shared_ptr<const Budgets::Rules> Budgets::rules() {
+  const MutexLock lock(mutex_);
+  return rules_;
+}
+
+void Budgets::change_rules(Rules rules) {
+  const MutexLock lock(mutex_);
+  if (rules == *rules_) return;
+  rules_ = std::make_shared<const Rules>(std::move(rules));
+  if (is_searched_) update_active();  // before that it is active, if anybody keeps budgets
+  ++searches_wanted_;
+  has_work_ = true;
+  work_.notify_all();
+}
+
 void Budgets::directory_made(const InodePtr& parent, const std::string& name) {
-  if (parts_.rules.empty()) return;
+  if (!is_active()) return;
+  const auto rules = this->rules();
+  if (rules->empty()) return;
   const std::string path = parts_.tree.path_of(parent);
-  if (!budget_of(std::nullopt, parts_.rules, (path == "/" ? "" : path) + "/" + name)) return;
+  if (!budget_of(std::nullopt, *rules, (path == "/" ? "" : path) + "/" + name)) return;
   ++searches_wanted_;
   const MutexLock lock(mutex_);
   has_work_ = true;
@@ -335,7 +352,7 @@ void Budgets::directory_renamed(const InodePtr& from, const std::string& name, c
                   [&](const auto& each) { return !tree->files.contains(each.first); });
     if (tree->is_listing) tree->directory_changes.push_back(change);
   }
-  if (!parts_.rules.empty()) ++searches_wanted_;
+  if (!rules_->empty()) ++searches_wanted_;
   room_.notify_all();
 }
 
@@ -375,10 +392,11 @@ void Budgets::changed(const InodePtr& directory) {
 }
 
 std::optional<Budget> Budgets::nearest(const InodePtr& directory) {
+  const auto rules = this->rules();
   for (InodePtr at = directory; at && at->id() != kRootId; at = parts_.tree.parent_of(at)) {
     const auto fd = parts_.descriptors.any(at);
     const auto own = fd ? own_budget((*fd)->get()) : std::nullopt;
-    const auto budget = budget_of(own, parts_.rules, parts_.tree.path_of(at));
+    const auto budget = budget_of(own, *rules, parts_.tree.path_of(at));
     if (budget) return budget;
   }
   return std::nullopt;
@@ -392,7 +410,7 @@ std::vector<Budgets::TreePtr> Budgets::trees() {
 }
 
 void Budgets::update_active() {
-  is_active_ = !is_searched_.load() || !trees_.empty() || !parts_.rules.empty();
+  is_active_ = !is_searched_.load() || !trees_.empty() || !rules_->empty();
 }
 
 void Budgets::searched() {

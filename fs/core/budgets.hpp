@@ -42,10 +42,15 @@ class Budgets {
     DirectoryTree& tree;
     Descriptors& descriptors;
     const Clock& clock;
-    std::vector<BudgetRule> rules;
     std::chrono::seconds rest;  // how long a file is kept after it was written
   };
-  explicit Budgets(Parts parts) : parts_(std::move(parts)) {}
+  Budgets(const Parts& parts, std::vector<BudgetRule> rules)
+      : parts_(parts), rules_(std::make_shared<const Rules>(std::move(rules))) {}
+
+  using Rules = std::vector<BudgetRule>;
+  std::shared_ptr<const Rules> rules();
+  // The trees of the new rules are searched soon; those that no rule names any more are dropped.
+  void change_rules(Rules rules);
 
   // What users do. Each call is cheap if no directory has a budget.
   //
@@ -196,6 +201,7 @@ class Budgets {
   std::atomic<bool> is_searched_{false};  // all trees are known: the pool was searched once
   std::atomic<unsigned> searches_wanted_{1};
   Mutex mutex_;
+  std::shared_ptr<const Rules> rules_ GUARDED_BY(mutex_);  // never null; replaced as a whole
   StopCondVar work_;
   CondVar room_;
   bool has_work_ GUARDED_BY(mutex_) = false;

@@ -44,8 +44,8 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       engine_(engine),
       descriptors_(pool, tree_, kernel),
       pages_(pool, kernel, descriptors_),
-      budgets_({pool, store, table_, tree_, descriptors_, clock, settings.budgets,
-                settings.budget_rest}),
+      budgets_({pool, store, table_, tree_, descriptors_, clock, settings.budget_rest},
+               std::move(settings.budgets)),
       accesses_(store, table_, tree_, clock, with_budgets(std::move(settings.accesses))),
       relocator_({pool, store, kernel, table_, namespace_, tree_, descriptors_, times_, engine_,
                   clock, [this](InodeId id) { file_is_free(id); }}),
@@ -68,10 +68,15 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       xattrs_({pool, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_, budgets_,
                clock, migration_.get()}),
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
-                      std::move(settings.budgets), settings.budget_rest,
-                      [this](InodeId id) { file_is_gone(id); }}) {}
+                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {}
 
 Filesystem::~Filesystem() = default;
+
+void Filesystem::change(Tuning tuning) {
+  pins_.change_rules(tuning.migration.policy.rules);
+  budgets_.change_rules(std::move(tuning.budgets));
+  if (migration_) migration_->change(std::move(tuning.migration));
+}
 
 // Before the migration starts and after it has ended, no move waits for a file.
 void Filesystem::file_is_free(InodeId id) {

@@ -55,6 +55,12 @@ class Filesystem {
     Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
   };
 
+  // The settings that can change while it is used.
+  struct Tuning {
+    Migration::Tuning migration;
+    std::vector<BudgetRule> budgets;
+  };
+
   // `engine` may be nullptr: then GPU requests fail with EOPNOTSUPP.
   Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings settings,
              Engine* engine = nullptr, const Clock& clock = real_clock());
@@ -77,6 +83,7 @@ class Filesystem {
   // Restores the inodes that a predecessor left. False if names that the kernel has cached may mean
   // other files now. REQUIRES: no other member was called.
   bool inherit();
+  void change(Tuning tuning);
   // Begins to keep directories within their budgets. REQUIRES: called once, after inherit().
   void keep_budgets() { budget_keeper_.start(); }
   // Called every second. Detects tiers that went offline or came back, finishes interrupted moves,

@@ -13,6 +13,11 @@ namespace {
 constexpr std::size_t kMostLevelsUp = 4096;
 }  // namespace
 
+void Pins::change_rules(std::vector<Rule> rules) {
+  const MutexLock lock(rules_mutex_);
+  rules_ = std::make_shared<const std::vector<Rule>>(std::move(rules));
+}
+
 void Pins::tiers_changed() {
   ++tier_epoch_;
   ++epoch_;
@@ -107,13 +112,19 @@ bool Pins::is_deeper_than(const InodePtr& inode, std::size_t levels) {
 
 TierIndex Pins::wanted(const InodePtr& parent, const char* name) {
   const TierIndex pin = inside(parent);
-  if (pin != kNoTier || rules_.empty()) return pin;
+  if (pin != kNoTier) return pin;
+  std::shared_ptr<const std::vector<Rule>> rules;
+  {
+    const MutexLock lock(rules_mutex_);
+    rules = rules_;
+  }
+  if (rules->empty()) return kNoTier;
   // A path longer than PATH_MAX matches no rule; the census does not reach it either.
   if (is_deeper_than(parent, PATH_MAX / 2)) return kNoTier;
   // A new file has size 0 and age 0.
   const std::string directory = tree_.path_of(parent);
-  const auto rule = matching_rule(rules_, (directory == "/" ? "" : directory) + "/" + name, 0, {});
-  return rule ? rules_[*rule].tier : kNoTier;
+  const auto rule = matching_rule(*rules, (directory == "/" ? "" : directory) + "/" + name, 0, {});
+  return rule ? (*rules)[*rule].tier : kNoTier;
 }
 
 }  // namespace sluice

@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "fs/core/descriptors.hpp"
 #include "fs/core/directory_tree.hpp"
 #include "fs/core/inode_table.hpp"
@@ -23,12 +25,12 @@ class Pins {
  public:
   Pins(Pool& pool, InodeTable& table, DirectoryTree& tree, Descriptors& descriptors,
        Namespace& names, std::vector<Rule> rules)
-      : pool_(pool),
-        table_(table),
-        tree_(tree),
-        descriptors_(descriptors),
-        names_(names),
-        rules_(std::move(rules)) {}
+      : pool_(pool), table_(table), tree_(tree), descriptors_(descriptors), names_(names) {
+    change_rules(std::move(rules));
+  }
+
+  // For files that are created from now on.
+  void change_rules(std::vector<Rule> rules);
 
   // The pin of the inode, its own or an inherited one; kNoTier if there is none. REQUIRES:
   // Namespace::lock is not held.
@@ -59,7 +61,9 @@ class Pins {
   DirectoryTree& tree_;
   Descriptors& descriptors_;
   Namespace& names_;
-  const std::vector<Rule> rules_;
+  mutable Mutex rules_mutex_;
+  // Never null; replaced as a whole.
+  std::shared_ptr<const std::vector<Rule>> rules_ GUARDED_BY(rules_mutex_);
   std::atomic<std::uint64_t> epoch_{1};       // see CachedPins::inherited_epoch
   std::atomic<std::uint32_t> tier_epoch_{1};  // see CachedPins::own_epoch
 };

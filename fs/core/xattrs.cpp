@@ -171,7 +171,8 @@ Result<std::string> Xattrs::budget_of(const InodePtr& inode) {
 }
 
 // What the planner knows about the file.
-Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st) {
+Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st,
+                                   const std::vector<Rule>& rules) {
   const Heat heat = SLUICE_TRY(parts_.accesses.heat(inode));
   FileFacts facts;
   facts.id = inode->id();
@@ -187,8 +188,8 @@ Result<FileFacts> Xattrs::facts_of(const InodePtr& inode, const struct statx& st
   facts.tier = inode->tier();
   const std::int64_t used = std::max<std::int64_t>(st.stx_mtime.tv_sec, facts.last_use);
   const std::int64_t age = std::max<std::int64_t>(parts_.clock.seconds() - used, 0);
-  const auto rule = matching_rule(parts_.migration->policy().rules, parts_.tree.path_of(inode),
-                                  st.stx_size, std::chrono::seconds(age));
+  const auto rule =
+      matching_rule(rules, parts_.tree.path_of(inode), st.stx_size, std::chrono::seconds(age));
   if (rule) facts.rule = static_cast<std::uint16_t>(*rule);
   return facts;
 }
@@ -217,8 +218,8 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   using nlohmann::json;
   const struct statx st =
       SLUICE_TRY(parts_.attributes.statx_on_tier(inode));  // its birth is the arrival on this tier
-  const FileFacts facts = SLUICE_TRY(facts_of(inode, st));
-  const Policy& policy = parts_.migration->policy();
+  const Policy policy = parts_.migration->policy();
+  const FileFacts facts = SLUICE_TRY(facts_of(inode, st, policy.rules));
   const std::vector<TierFacts> tiers = parts_.migration->tier_facts();
   const Market market = parts_.migration->market();
   const std::int64_t now = parts_.clock.seconds();

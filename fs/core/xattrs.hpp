@@ -60,7 +60,8 @@ class Xattrs {
   void pin_changed(const InodePtr& inode);
   // The value of user.sluice.explain, as JSON.
   Result<std::string> explain(const InodePtr& inode);
-  Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st);
+  Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st,
+                             const std::vector<Rule>& rules);
 
   const Parts parts_;
 };

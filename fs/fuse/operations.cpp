@@ -303,6 +303,23 @@ void ll_statfs(fuse_req_t request, fuse_ino_t) {
       [&](const Result<struct statvfs>& fs) { fuse_reply_statfs(request, &*fs); });
 }
 
+// The option that an xattr of the mount's root stands for.
+std::optional<std::string> option_of(fuse_ino_t inode, std::string_view name) {
+  constexpr std::string_view kPrefix = "user.sluice.set.";
+  if (InodeId{inode} != kRootId || !name.starts_with(kPrefix)) return std::nullopt;
+  return std::string(name.substr(kPrefix.size()));
+}
+
+Result<void> try_option(Session& session, const Caller& caller, const std::string& option,
+                        const std::optional<std::string>& value) {
+  if (caller.uid != 0) return Error(EPERM, "only root can change options");
+  auto done = session.try_option(option, value);
+  // The caller gets no more than a number.
+  if (!done)
+    log::get().warn("an option was not changed: why={}", log::escaped(done.error().text()));
+  return done;
+}
+
 // A getxattr with size 0 asks for the length of the value.
 void reply_bytes(fuse_req_t request, const std::string& bytes, std::size_t room) {
   if (room == 0) {
@@ -322,6 +339,7 @@ void ll_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::si
         if (InodeId{inode} == kRootId && std::strcmp(name, "user.sluice.status") == 0) {
           return session(request).status();
         }
+        if (const auto option = option_of(inode, name)) return session(request).option(*option);
         return fs.xattrs().get(InodeId{inode}, name);
       },
       [&](const Result<std::string>& value) { reply_bytes(request, *value, size); });
@@ -339,19 +357,27 @@ void ll_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
 void ll_setxattr(fuse_req_t request, fuse_ino_t inode, const char* name, const char* value,
                  std::size_t size, int flags) try {
   Filesystem& fs = filesystem(request, FUSE_SETXATTR);
-  answer_done_or_defer(request, [&fs, inode, name = std::string(name),
-                                 value = std::string(value, size), flags, who = caller(request)] {
-    return fs.xattrs().set(InodeId{inode}, name.c_str(), value.data(), value.size(), flags, who);
-  });
+  answer_done_or_defer(request,
+                       [&fs, inode, name = std::string(name), value = std::string(value, size),
+                        flags, who = caller(request), &mount = session(request)]() -> Result<void> {
+                         if (const auto option = option_of(inode, name))
+                           return try_option(mount, who, *option, value);
+                         return fs.xattrs().set(InodeId{inode}, name.c_str(), value.data(),
+                                                value.size(), flags, who);
+                       });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
 }
 
 void ll_removexattr(fuse_req_t request, fuse_ino_t inode, const char* name) try {
   Filesystem& fs = filesystem(request, FUSE_REMOVEXATTR);
-  answer_done_or_defer(request, [&fs, inode, name = std::string(name), who = caller(request)] {
-    return fs.xattrs().remove(InodeId{inode}, name.c_str(), who);
-  });
+  answer_done_or_defer(request,
+                       [&fs, inode, name = std::string(name), who = caller(request),
+                        &mount = session(request)]() -> Result<void> {
+                         if (const auto option = option_of(inode, name))
+                           return try_option(mount, who, *option, std::nullopt);
+                         return fs.xattrs().remove(InodeId{inode}, name.c_str(), who);
+                       });
 } catch (const std::bad_alloc&) {
   fuse_reply_err(request, ENOMEM);
 }

@@ -58,6 +58,13 @@ void forward_log(fuse_log_level level, const char* format, va_list arguments) {
   }
 }
 
+void set_hangup(int how) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGHUP);
+  ::pthread_sigmask(how, &signals, nullptr);
+}
+
 // One option of -o in the syntax of libfuse.
 std::string option_value(std::string_view word) {
   std::string out;
@@ -68,34 +75,43 @@ std::string option_value(std::string_view word) {
   return out;
 }
 
-// While it exists, SIGTERM, SIGINT and SIGHUP call a function, in a thread of its own.
-class ExitSignals {
+// While it exists, the first SIGTERM or SIGINT calls a function, and each SIGHUP before it another,
+// in a thread of its own.
+class Signals {
  public:
-  explicit ExitSignals(std::function<void()> call)
-      : wake_(::eventfd(0, EFD_CLOEXEC)), thread_([this, call = std::move(call)] {
-          begin_thread("sluice-signals");
-          std::uint64_t count = 0;
-          while (::read(wake_.get(), &count, sizeof count) < 0 && errno == EINTR) {
-          }
-          if (!ends_) call();
-        }) {
+  Signals(std::function<void()> on_exit, std::function<void()> on_hangup)
+      : wake_(::eventfd(0, EFD_CLOEXEC)) {
     wake_fd = wake_.get();
     struct sigaction action {};
-    action.sa_handler = [](int) { wake(); };
+    action.sa_handler = [](int signal) {
+      (signal == SIGHUP ? hangup : exit) = true;
+      wake();
+    };
     action.sa_flags = SA_RESTART;
     for (std::size_t i = 0; i < kSignals.size(); ++i)
       ::sigaction(kSignals[i], &action, &before_[i]);
     ::signal(SIGPIPE, SIG_IGN);
+    thread_ = std::thread([this, on_exit = std::move(on_exit), on_hangup = std::move(on_hangup)] {
+      begin_thread("sluice-signals");
+      // It is blocked in all other threads, so one that came before is heard now.
+      set_hangup(SIG_UNBLOCK);
+      while (!ends_) {
+        std::uint64_t count = 0;
+        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+        if (hangup.exchange(false) && !ends_ && on_hangup) on_hangup();
+        if (exit && !ends_) return on_exit();
+      }
+    });
   }
-  ~ExitSignals() {
-    for (std::size_t i = 0; i < kSignals.size(); ++i)
-      ::sigaction(kSignals[i], &before_[i], nullptr);
+  ~Signals() {
     ends_ = true;
     wake();
     thread_.join();
+    for (std::size_t i = 0; i < kSignals.size(); ++i)
+      ::sigaction(kSignals[i], &before_[i], nullptr);
   }
-  ExitSignals(const ExitSignals&) = delete;
-  ExitSignals& operator=(const ExitSignals&) = delete;
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
 
  private:
   static constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
@@ -105,6 +121,7 @@ class ExitSignals {
   }
 
   static inline std::atomic<int> wake_fd{-1};
+  static inline std::atomic<bool> hangup{false}, exit{false};  // which signals have come
   UniqueFd wake_;
   std::atomic<bool> ends_{false};
   std::array<struct sigaction, kSignals.size()> before_{};
@@ -282,8 +299,10 @@ void Session::serve(Filesystem& filesystem, GpuService& gpu) {
   }
 }
 
+void Session::block_hangup() { set_hangup(SIG_BLOCK); }
+
 Session::End Session::run() {
-  const ExitSignals signals([this] { loop_->stop(); });
+  const Signals signals([this] { loop_->stop(); }, hangup);
   const bool ok = loop_->run();
   unmounts_ = !hands_over_;
   slow_requests_.reset();  // no request is answered any more

@@ -62,8 +62,11 @@ class Session final : public KernelSide {
   // Sets what answers the requests. If the mount was taken over, restores what the predecessor
   // left.
   void serve(Filesystem& filesystem, GpuService& gpu);
-  // Answers requests until the mount is unmounted or handed over. The signals TERM, INT and HUP
-  // unmount it. REQUIRES: serve() was called.
+  // Makes SIGHUP wait for run(), instead of ending the process. REQUIRES: the process has no other
+  // threads.
+  static void block_hangup();
+  // Answers requests until the mount is unmounted or handed over. The signals TERM and INT unmount
+  // it, HUP calls `hangup`. REQUIRES: serve() was called.
   enum class End { Unmounted, HandedOver, Failed };
   End run();
   // Makes run() return without unmounting, once it has answered the requests that it took.
@@ -104,8 +107,13 @@ class Session final : public KernelSide {
   void count(std::size_t request) { counts_[request].fetch_add(1, std::memory_order_relaxed); }
   DirectoryStreams& directories() { return directories_; }
   SlowRequests& slow_requests() { return *slow_requests_; }
-  // Returns the value of the status xattr; set by the daemon.
+  // Set by the daemon, before run(). The value of the status xattr; what SIGHUP does; the xattrs
+  // user.sluice.set.NAME, where no value ends the trial.
   std::function<std::string()> status;
+  std::function<void()> hangup;
+  std::function<Result<std::string>(const std::string& name)> option;
+  std::function<Result<void>(const std::string& name, const std::optional<std::string>& value)>
+      try_option;
 
  private:
   Session(Settings settings, Handover& handover)

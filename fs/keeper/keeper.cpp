@@ -100,6 +100,12 @@ class Keeper {
     signalfd_siginfo info{};
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGCHLD) continue;
+      if (info.ssi_signo == SIGHUP) {
+        // A daemon that is about to read the configuration, or has just read it, hears it later.
+        reload_is_due_ = !daemon_.is_ready;
+        if (daemon_.is_ready) ::kill(daemon_.pid, SIGHUP);
+        continue;
+      }
       signal_ = static_cast<int>(info.ssi_signo);
       // A successor that has not taken over yet gets it when it is ready: it would end without
       // unmounting.
@@ -163,6 +169,7 @@ class Keeper {
     if (daemon_.program) executable_ = std::move(daemon_.program);
     had_daemon_ = true;
     report({});
+    if (std::exchange(reload_is_due_, false)) ::kill(daemon_.pid, SIGHUP);
     if (signal_ != 0) ::kill(daemon_.pid, signal_);
   }
 
@@ -336,6 +343,7 @@ class Keeper {
   std::deque<steady_clock::time_point> crashes_;
   std::string upgrade_failure_;  // why the last upgrade failed
   int signal_ = 0;               // that asks for the end of the mount
+  bool reload_is_due_ = false;   // SIGHUP came before the daemon was ready
   unsigned starts_ = 0;
   std::optional<int> exit_code_;
 };

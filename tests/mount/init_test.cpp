@@ -255,6 +255,29 @@ TEST_F(InitTest, ThreeAnswersAtATerminalCreateAPool) {
   use();
 }
 
+TEST_F(InitTest, BadAnswerIsExplainedAtOnceAndAskedForAgain) {
+  const std::string full = base_.make_dir("full");
+  write_file(full + "/file", "x");
+  const std::string tiers = "nvme=" + fast_->path() + " hdd=" + slow_->path() + "/sluice\n";
+  int code = 0;
+  const std::string said =
+      typed({"init", "--output", file()},
+            "nvme=" + (base_ / "nowhere/tier") + "\nnvme\n" + tiers + "my pool\nmine\n" +
+                fast_->path() + "\n" + full + "\n" + (base_ / "mnt/pool") + "\n",
+            code);
+  ASSERT_EQ(code, 0) << said;
+  std::size_t at = 0;
+  for (const std::string& word :
+       {std::string("nowhere"), std::string("must be NAME=PATH"), std::string("Name of the pool"),
+        std::string("'my pool' is not a valid pool name"), std::string("Where to mount it"),
+        std::string("is the same directory as"), std::string("is not empty"),
+        std::string("created ")}) {
+    at = said.find(word, at);
+    ASSERT_NE(at, std::string::npos) << word << "\n" << said;
+  }
+  use();
+}
+
 TEST_F(InitTest, EndOfInputAtAQuestionWritesNothing) {
   int code = 0;
   const std::string said = typed({"init", "--output", file()}, "nvme=/x\n\x04", code);

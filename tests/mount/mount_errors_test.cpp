@@ -101,6 +101,18 @@ TEST_F(MountErrorsTest, RefusesAMountPointInsideATier) {
   expect_refused(wanted, tier);
 }
 
+TEST_F(MountErrorsTest, RefusesAMountPointWithFilesUnlessAsked) {
+  base_.make_file("mnt/notes", "x");
+  Pool wanted = pool({"fast=" + base_.make_dir("a")});
+  expect_refused(wanted, "notes would be hidden");
+  wanted.flags = {"--over"};
+  {
+    const Mount mount(wanted);
+    EXPECT_EQ(names_in(mount.path()), std::vector<std::string>{});
+  }
+  EXPECT_EQ(read_file(mountpoint_ + "/notes"), "x");
+}
+
 TEST_F(MountErrorsTest, RefusesATierThatIsTheMountPoint) {
   expect_refused(pool({"fast=" + mountpoint_}), mountpoint_);
 }

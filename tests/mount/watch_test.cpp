@@ -240,7 +240,7 @@ TEST_F(WatchTest, LogCanBeJsonAndItsLevelCanChange) {
   EXPECT_NE(::setxattr(root().c_str(), "user.sluice.tier", "none", 4, 0), 0);
   EXPECT_EQ(levels(), (std::set<std::string>{"debug", "info"}));  // without waiting for more
   EXPECT_EQ(control({{"verb", "log-level"}, {"level", "a\\b"}}).at("error"),
-            "unknown log level a\\b; use trace, debug, info, warn or error");
+            R"(log_level must be one of trace, debug, info, warn, error, not "a\x5cb")");
 }
 
 TEST_F(WatchTest, TopPrintsOneFrameForScripts) {

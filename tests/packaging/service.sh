@@ -26,6 +26,18 @@ systemctl is-failed --quiet sluice@typo || fail "a typo is tried again: $(system
 systemctl reset-failed sluice@typo
 rm /etc/sluice/typo.toml
 
+# A reload takes options over, with a file open; a mistake in the configuration changes nothing.
+exec 7</mnt/pool/file
+daemon=$(status MainPID)
+sed -i '1i bandwidth = "7MiB"' /etc/sluice/pool.toml
+systemctl reload sluice@pool || fail "no reload"
+sed -i '1i bandwdth = "8MiB"' /etc/sluice/pool.toml
+! systemctl reload sluice@pool || fail "a typo is reloaded"
+sed -i 1d /etc/sluice/pool.toml
+sluice reload /mnt/pool | grep -qx "nothing has changed" || fail "the first reload took nothing over"
+[[ $(status MainPID) == "$daemon" ]] || fail "a reload restarted the service"
+exec 7<&-
+
 # Killed with a file open: the dead mount is removed and the pool is mounted again.
 exec 7</mnt/pool/file
 first=$(status MainPID)

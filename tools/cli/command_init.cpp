@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -56,7 +57,8 @@ that are read-only, removable, on the network, FUSE, full, smaller than 8 GiB, o
 already a tier.
 
 At a terminal it asks three questions: the tiers, the name of the pool, and where to
-mount it. Options answer them in advance. Then it creates missing directories, checks
+mount it. It checks each answer at once, and asks again if it can't be used. Options
+answer them in advance. Then it creates missing directories, checks
 the configuration with the same code as 'sluice mount', writes it, and says how to
 mount the pool. It formats nothing and mounts nothing. Unused disks are listed, with
 what udev knows about their content.
@@ -162,6 +164,15 @@ std::optional<std::string> ask(const Style& style, const std::string& question,
   return line.empty() ? proposed : line;
 }
 
+InitConfig config_for(const FoundDisks& found, const Request& request,
+                      const std::vector<std::string>& tiers) {
+  InitConfig config{request.output, request.mountpoint, tiers, {}, {}, {}};
+  for (const auto& each : found.filesystems) {
+    if (!each.tier.empty()) config.new_parents.push_back(each.parent);
+  }
+  return config;
+}
+
 // A pool name whose configuration file does not exist yet.
 std::string free_name() {
   std::string name = "pool";
@@ -171,53 +182,106 @@ std::string free_name() {
   return name;
 }
 
-// Completes `request` by asking or from the proposals. Returns an exit code if the verb ends here.
-std::optional<int> complete(const Style& style, const FoundDisks& found, bool may_ask,
-                            Request& request) {
-  const bool asks = may_ask && !request.yes;
-  const auto complete_value = [&](std::string& value, const std::string& question,
-                                  const std::string& proposed) {
-    if (!value.empty()) return true;
-    const auto answer = asks ? ask(style, question, proposed) : proposed;
-    if (!answer) return false;
-    value = *answer;
-    return true;
-  };
-  constexpr const char* kNothing = "no answer; nothing was written";
-  if (request.tiers.empty()) {
-    std::string tiers;
-    if (!complete_value(tiers, "Tiers, fastest first, as NAME=DIRECTORY separated by spaces",
-                        joined(proposed_tiers(found)))) {
+// Collects what the questions ask for: from options, by asking, or from the proposals.
+class Answers {
+ public:
+  Answers(const Style& style, const FoundDisks& found, bool asks, Request& request)
+      : style_(style), found_(found), asks_(asks), request_(request) {}
+
+  // Completes the request. Returns an exit code if the verb ends here.
+  std::optional<int> complete() {
+    if (request_.tiers.empty() && !take_tiers()) return fail(kVerb, kNothing);
+    if (request_.tiers.empty()) {
+      return fail(kVerb,
+                  "found no filesystem that can be a tier; give directories with --tier NAME=PATH");
+    }
+    if (request_.name.empty() &&
+        !take(request_.name, "Name of the pool", request_.output.empty() ? free_name() : "pool",
+              [&](const std::string& name) { return check_name(name); })) {
       return fail(kVerb, kNothing);
     }
+    if (!is_pool_name(request_.name)) return misuse(kVerb, not_a_name(request_.name));
+    if (request_.mountpoint.empty() &&
+        !take(request_.mountpoint, "Where to mount it", "/mnt/" + request_.name,
+              [&](const std::string& path) { return check_mountpoint(path); })) {
+      return fail(kVerb, kNothing);
+    }
+    if (request_.output.ends_with('/')) {
+      return misuse(kVerb, "--output " + log::escaped(request_.output) +
+                               " must be a file, such as " +
+                               log::escaped(config_path(request_.output, request_.name)));
+    }
+    request_.mountpoint = absolute_path(request_.mountpoint);
+    if (request_.output.empty()) request_.output = config_path(kFolder, request_.name);
+    request_.output = absolute_path(request_.output);
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr const char* kNothing = "no answer; nothing was written";
+  using Check = std::function<Result<void>(const std::string& answer)>;
+
+  // Asks until the answer can be used. False at the end of input.
+  bool take(std::string& value, const std::string& question, const std::string& proposed,
+            const Check& check) const {
+    if (!asks_) {
+      value = proposed;
+      return true;
+    }
+    for (;;) {
+      const auto answer = ask(style_, question, proposed);
+      if (!answer) return false;
+      const auto checked = check(*answer);
+      if (checked) {
+        value = *answer;
+        return true;
+      }
+      std::printf("  %s\n", log::escaped(checked.error().text()).c_str());
+    }
+  }
+
+  bool take_tiers() {
+    const std::string proposed = joined(proposed_tiers(found_));
     // Not split: a proposed path may contain spaces, which the prompt does not accept.
-    request.tiers =
-        tiers == joined(proposed_tiers(found)) ? proposed_tiers(found) : parts_of(tiers, ' ');
+    const auto words = [&](const std::string& text) {
+      return text == proposed ? proposed_tiers(found_) : parts_of(text, ' ');
+    };
+    std::string tiers;
+    if (!take(tiers, "Tiers, fastest first, as NAME=DIRECTORY separated by spaces", proposed,
+              [&](const std::string& text) {
+                return check_tiers_of(config_for(found_, request_, words(text)));
+              })) {
+      return false;
+    }
+    request_.tiers = words(tiers);
+    return true;
   }
-  if (request.tiers.empty()) {
-    return fail(kVerb,
-                "found no filesystem that can be a tier; give directories with --tier NAME=PATH");
+
+  static std::string not_a_name(const std::string& name) {
+    return "'" + log::escaped(name) +
+           "' is not a valid pool name; use letters, digits, '_', '-' and '.'";
   }
-  if (!complete_value(request.name, "Name of the pool",
-                      request.output.empty() ? free_name() : "pool")) {
-    return fail(kVerb, kNothing);
+
+  Result<void> check_name(const std::string& name) const {
+    if (!is_pool_name(name)) return Error{EINVAL, "name the pool", not_a_name(name)};
+    const std::string file = config_path(kFolder, name);
+    if (request_.output.empty() && !request_.force && ::access(file.c_str(), F_OK) == 0)
+      return Error{EEXIST, "name the pool", file + " exists; choose another name"};
+    return {};
   }
-  if (!is_pool_name(request.name)) {
-    return misuse(kVerb, "'" + log::escaped(request.name) +
-                             "' is not a valid pool name; use letters, digits, '_', '-' and '.'");
+
+  Result<void> check_mountpoint(const std::string& path) const {
+    InitConfig config = config_for(found_, request_, request_.tiers);
+    config.mountpoint = absolute_path(path);
+    SLUICE_TRY(prepare_config(config));
+    return check_places(config);
   }
-  if (!complete_value(request.mountpoint, "Where to mount it", "/mnt/" + request.name)) {
-    return fail(kVerb, kNothing);
-  }
-  if (request.output.ends_with('/')) {
-    return misuse(kVerb, "--output " + log::escaped(request.output) + " must be a file, such as " +
-                             log::escaped(config_path(request.output, request.name)));
-  }
-  request.mountpoint = absolute_path(request.mountpoint);
-  if (request.output.empty()) request.output = config_path(kFolder, request.name);
-  request.output = absolute_path(request.output);
-  return std::nullopt;
-}
+
+  const Style& style_;
+  const FoundDisks& found_;
+  const bool asks_;
+  Request& request_;
+};
 
 // Describes the files in a directory that becomes a tier. Counts for at most a second.
 std::string adoption(const TierOptions& tier) {
@@ -288,12 +352,10 @@ int command_init(int argc, char** argv) {
     std::fputs((found_text(*style, found) + "\n").c_str(), stdout);
   }
   const bool writes = !request.dry_run && (!request.json || request.yes);
-  if (const auto code = complete(*style, found, may_ask, request)) return *code;
+  if (const auto code = Answers(*style, found, may_ask && !request.yes, request).complete())
+    return *code;
 
-  InitConfig config{request.output, request.mountpoint, request.tiers, {}, {}, {}};
-  for (const auto& each : found.filesystems) {
-    if (!each.tier.empty()) config.new_parents.push_back(each.parent);
-  }
+  InitConfig config = config_for(found, request, request.tiers);
   auto usable = prepare_config(config);
   if (usable) usable = check_places(config);
   if (!usable) return fail(kVerb, usable.error().text());

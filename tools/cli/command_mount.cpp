@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
@@ -80,6 +81,7 @@ struct Flags {
   std::vector<std::string> debug;
   std::map<std::string_view, std::string> values;  // of those given, by the name in the file
   std::optional<Error> moved;                      // a flag that has another spelling now
+  std::string directory = absolute_path(".");      // that relative paths start at
 };
 
 void add_flag(Arguments& arguments, Flags& flags, const OptionSpec& spec) {
@@ -126,42 +128,81 @@ Result<void> apply_flags(const Flags& flags, MountOptions& options) {
   for (const auto& spec : option_table()) {
     const auto given = flags.values.find(spec.name);
     if (!is_of_mount(spec) || given == flags.values.end()) continue;
-    SLUICE_TRY(apply_option(spec, flag_name(spec), given->second, options));
+    SLUICE_TRY(apply_option(spec, flag_name(spec), given->second, options, flags.directory));
   }
   for (const auto& setting : flags.debug) SLUICE_TRY(apply_debug("--debug", setting, options));
-  if (!flags.mountpoint.empty()) options.mountpoint = absolute_path(flags.mountpoint);
+  if (!flags.mountpoint.empty())
+    options.mountpoint = absolute_path(flags.mountpoint, flags.directory);
   if (!flags.mount_options.empty()) {
     options.mount_options.clear();
     for (const auto& words : flags.mount_options) options.mount_options += words + ",";
   }
   if (!flags.tiers.empty()) options.tiers.clear();
   for (const auto& tier : flags.tiers) {
-    SLUICE_TRY(append_tier("--tier", tier, options));
+    SLUICE_TRY(append_tier("--tier", tier, options, flags.directory));
   }
   return {};
 }
 
-Result<void> read_options(const Flags& flags, MountOptions& options) {
+// If `text` is empty, it becomes that of the configuration file; otherwise it is used instead.
+Result<void> read_options(const Flags& flags, std::string& text, MountOptions& options) {
   if (flags.moved) return *flags.moved;
   std::string config = flags.config;
   if (const char* named = std::getenv("SLUICE_CONFIG"); config.empty() && named != nullptr) {
     config = named;
   }
   if (!config.empty()) {
-    SLUICE_TRY(apply_config_file(config, options));
+    if (text.empty()) text = SLUICE_TRY(read_config_file(config));
+    SLUICE_TRY(apply_config_text(text, config, options));
     // As in fstab, so that `mount -a` knows what is mounted already.
     options.source = absolute_path(config);
   }
-  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options));
+  SLUICE_TRY(apply_environment([](const char* name) { return std::getenv(name); }, options,
+                               flags.directory));
   return apply_flags(flags, options);
 }
 
-Result<void> read_and_check(const Flags& flags, MountOptions& options) {
-  SLUICE_TRY(read_options(flags, options));
+Result<void> read_and_check(const Flags& flags, std::string& text, MountOptions& options) {
+  SLUICE_TRY(read_options(flags, text, options));
   if (options.mountpoint.empty()) {
     return Error{EINVAL, "read the options", "MOUNTPOINT is required; see 'sluice mount --help'"};
   }
   return check_options(options);
+}
+
+// Gives the keeper the text of a configuration that is right, for a daemon that is started after a
+// crash: nobody may be there to correct the file by then.
+void keep_configuration(KeeperLink& keeper, const std::string& text) {
+  const UniqueFd file(::memfd_create("sluice-config", MFD_CLOEXEC));
+  if (text.empty() || !file) return;
+  if (::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()))
+    keeper.hold("config", file.get());
+}
+
+// What keep_configuration() kept; empty if there is none, or somebody can be told of a mistake.
+std::string kept_configuration(const KeeperLink& keeper) {
+  const auto kept = keeper.start().held.find("config");
+  if (keeper.start().role != KeeperLink::Role::Successor || kept == keeper.start().held.end())
+    return {};
+  struct stat status {};
+  if (::fstat(kept->second.get(), &status) < 0) return {};
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t got = ::pread(kept->second.get(), text.data(), text.size(), 0);
+  return got == status.st_size ? text : "";
+}
+
+// Reads the same options once more, when the file may have changed. The daemon has left the
+// directory that it was started in.
+LiveOptions::Read reader_of(Flags flags, const MountOptions& options, KeeperLink* keeper) {
+  if (options.source == MountOptions{}.source) return nullptr;
+  flags.config = options.source;
+  return [flags = std::move(flags), keeper]() -> Result<MountOptions> {
+    MountOptions fresh;
+    std::string text;
+    SLUICE_TRY(read_and_check(flags, text, fresh));
+    if (keeper != nullptr) keep_configuration(*keeper, text);
+    return fresh;
+  };
 }
 
 dev_t device_of(const std::string& path) {
@@ -192,7 +233,8 @@ void replace_with_null(std::initializer_list<int> descriptors) {
 }
 
 // The daemon, started by a keeper.
-int serve_for_keeper(const MountOptions& options, KeeperLink& keeper) {
+int serve_for_keeper(const MountOptions& options, const std::string& text,
+                     const LiveOptions::Read& read_again, KeeperLink& keeper) {
   if (!options.foreground && ::chdir("/") < 0) return kFailed;
   const auto ready = [&](const Result<void>& mounted) {
     if (!mounted) return keeper.failed(mounted.error().text());
@@ -203,9 +245,10 @@ int serve_for_keeper(const MountOptions& options, KeeperLink& keeper) {
         replace_with_null({STDERR_FILENO});
       }
     }
+    keep_configuration(keeper, text);
     keeper.ready();
   };
-  return run_daemon(options, ready, &keeper);
+  return run_daemon(options, read_again, ready, &keeper);
 }
 
 std::string own_executable() {
@@ -224,8 +267,9 @@ std::vector<std::string> own_arguments() {
 using Started = std::function<void(const Result<void>& mounted)>;
 
 // Serves until unmounted, in this process or in that of a daemon.
-int serve(const MountOptions& options, const Started& started, NamedDescriptors stored = {}) {
-  if (!options.keeper) return run_daemon(options, started);
+int serve(const MountOptions& options, const LiveOptions::Read& read_again, const Started& started,
+          NamedDescriptors stored = {}) {
+  if (!options.keeper) return run_daemon(options, read_again, started);
   return run_keeper({
       .executable = own_executable(),
       .arguments = own_arguments(),
@@ -239,14 +283,15 @@ int serve(const MountOptions& options, const Started& started, NamedDescriptors 
 }
 
 // The child's half. It says one thing to `report`: '+', or '-' and the reason.
-int serve_in_background(const MountOptions& options, UniqueFd report) {
+int serve_in_background(const MountOptions& options, const LiveOptions::Read& read_again,
+                        UniqueFd report) {
   ::setsid();
   // A parent that was interrupted must not take the mount with it when we write to the pipe.
   std::signal(SIGPIPE, SIG_IGN);
   // A keeper goes there by itself, after it has noted from where.
   if (!options.keeper && ::chdir("/") < 0) return kFailed;
   replace_with_null({STDIN_FILENO, STDOUT_FILENO});
-  return serve(options, [&](const Result<void>& mounted) {
+  return serve(options, read_again, [&](const Result<void>& mounted) {
     const std::string word = mounted ? "+" : "-" + mounted.error().text();
     // Ignored: the parent process may be gone.
     [[maybe_unused]] const auto written = ::write(report.get(), word.data(), word.size());
@@ -272,7 +317,7 @@ std::string describe_death(pid_t child) {
   return describe_end(status);
 }
 
-int mount_in_background(const MountOptions& options) {
+int mount_in_background(const MountOptions& options, const LiveOptions::Read& read_again) {
   const dev_t device_before = device_of(options.mountpoint);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) < 0) return fail("mount", std::strerror(errno));
@@ -283,7 +328,7 @@ int mount_in_background(const MountOptions& options) {
   if (child < 0) return fail("mount", std::string("can't fork: ") + std::strerror(errno));
   if (child == 0) {
     reader.reset();
-    return serve_in_background(options, std::move(writer));
+    return serve_in_background(options, read_again, std::move(writer));
   }
 
   writer.reset();
@@ -303,7 +348,8 @@ int mount_in_background(const MountOptions& options) {
   return kDone;
 }
 
-int mount_in_foreground(const MountOptions& options, NamedDescriptors stored) {
+int mount_in_foreground(const MountOptions& options, const LiveOptions::Read& read_again,
+                        NamedDescriptors stored) {
   if (options.keeper) {
     // For the keeper's messages. If stderr can't be written to, nobody could be told.
     [[maybe_unused]] const auto opened =
@@ -317,7 +363,7 @@ int mount_in_foreground(const MountOptions& options, NamedDescriptors stored) {
     }
   };
   // No look from outside here: the thread that reports may be the one that would have to answer.
-  return serve(options, started, std::move(stored));
+  return serve(options, read_again, started, std::move(stored));
 }
 
 void warn_of_open_tiers(const MountOptions& options) {
@@ -344,11 +390,21 @@ int command_mount(int argc, char** argv) {
   MountOptions options;
   const auto keeper = KeeperLink::from_environment();
   // Exit code 2: trying again would not help, and systemd does not restart the service.
-  if (const auto read = read_and_check(flags, options); !read) {
+  std::string text;
+  auto read = read_and_check(flags, text, options);
+  if (std::string kept = !read && keeper ? kept_configuration(*keeper) : ""; !kept.empty()) {
+    log::get().error("the configuration has a mistake, the last one without is used: why={}",
+                     log::escaped(read.error().text()));
+    text = std::move(kept);
+    options = {};
+    read = read_and_check(flags, text, options);
+  }
+  if (!read) {
     if (keeper) keeper->failed(read.error().text());
     return keeper ? kUsage : misuse("mount", read.error().text());
   }
-  if (keeper) return serve_for_keeper(options, *keeper);
+  const LiveOptions::Read read_again = reader_of(flags, options, keeper.get());
+  if (keeper) return serve_for_keeper(options, text, read_again, *keeper);
   if (::geteuid() != 0) {
     return fail(
         "mount",
@@ -366,8 +422,8 @@ int command_mount(int argc, char** argv) {
   // In the foreground the daemon's log says it.
   if (const auto unused = unused_thresholds(options); !unused.empty() && !options.foreground)
     std::fprintf(stderr, "sluice: mount: note: %s\n", log::escaped(unused).c_str());
-  return options.foreground ? mount_in_foreground(options, std::move(stored))
-                            : mount_in_background(options);
+  return options.foreground ? mount_in_foreground(options, read_again, std::move(stored))
+                            : mount_in_background(options, read_again);
 }
 
 }  // namespace sluice

@@ -236,6 +236,16 @@ std::string budget_line(const Style& style, const Json& budgets) {
   return out + " (see 'sluice budget')\n";
 }
 
+// Empty if no option is tried out.
+std::string trials_line(const Style& style, const Json& trials) {
+  std::string out;
+  for (const auto& [name, value] : trials.items())
+    out += (out.empty() ? "" : ", ") + safe_name(style, name) + " = " +
+           safe_name(style, text_of(trials, name));
+  if (out.empty()) return "";
+  return "on trial    " + out + " (until the next reload or mount)\n";
+}
+
 std::string micros(const Json& route, const char* name) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f us", real_of(route, name));
@@ -322,6 +332,7 @@ void print_for_people(const Style& style, const Json& status, bool exact, bool a
   out += migration_line(style, migration);
   out += twins_line(member_of(status, "tiers"), migration, exact);
   out += budget_line(style, member_of(status, "budgets"));
+  out += trials_line(style, member_of(status, "trials"));
   out += "known       " + format_count(number_of(status, "inodes")) + " inodes, " +
          format_count(number_of(status, "open_files")) + " open files, " +
          format_count(number_of(status, "opens")) + " opens since the mount\n";

@@ -147,6 +147,13 @@ Result<void> prepare_config(InitConfig& config) {
   return check_options(config.options);
 }
 
+Result<void> check_tiers_of(InitConfig config) {
+  config.mountpoint = "/";  // for the check of the text
+  SLUICE_TRY(prepare_config(config));
+  config.options.mountpoint.clear();
+  return check_places(config);
+}
+
 Result<void> check_places(const InitConfig& config) {
   for (const auto& tier : config.options.tiers) {
     const std::string parent = parent_path(tier.path);

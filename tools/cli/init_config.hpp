@@ -36,6 +36,9 @@ bool is_pool_name(const std::string& name);
 // Creates the text, parses it again and checks it as `sluice mount` does. Writes nothing.
 Result<void> prepare_config(InitConfig& config);
 
+// Checks the tiers alone, as far as they can be without the mount point.
+Result<void> check_tiers_of(InitConfig config);
+
 // Checks the machine before anything is created: reports what write_config() would report, as far
 // as that is known while directories are missing, or for another user.
 Result<void> check_places(const InitConfig& config);

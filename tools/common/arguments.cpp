@@ -3,9 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/log.hpp"
@@ -38,6 +40,43 @@ std::string describe_unknown(const CLI::App& app, std::span<char* const> argumen
   return {};
 }
 
+// CLI11's words for a value that is not a number name no allowed ones.
+template <typename T>
+std::string check_number(const std::string& text) {
+  T number{};
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, number);
+  if (parsed.ec == std::errc{} && parsed.ptr == end) return {};
+  const char* const allowed = std::is_floating_point_v<T> ? "a number"
+                              : std::is_signed_v<T>       ? "a whole number"
+                                                          : "a whole number, 0 or more";
+  return std::string("must be ") + allowed + ", not '" + text + "'";
+}
+
+template <typename T>
+struct NumberOf {
+  using Type = T;
+};
+template <typename T>
+struct NumberOf<std::optional<T>> {
+  using Type = T;
+};
+
+// What is wrong, in our words.
+std::string describe(const CLI::App& app, const CLI::ParseError& error,
+                     std::span<char* const> arguments) {
+  const std::string what = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::string unknown = describe_unknown(app, arguments);
+    if (!unknown.empty()) return unknown;
+    const auto extra = app.remaining();
+    if (!extra.empty()) return "unexpected argument '" + extra.front() + "'";
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
+    return what.substr(0, what.find(':')) + " needs a value";
+  return what;
+}
+
 }  // namespace
 
 Arguments::Arguments() : app_(std::make_unique<CLI::App>()) {}
@@ -53,6 +92,9 @@ template <typename T>
 void Arguments::option(const std::string& names, T& into, Need need) {
   CLI::Option* option = app_->add_option(names, into);
   option->required(need == Need::Required);
+  if constexpr (std::is_arithmetic_v<typename NumberOf<T>::Type>) {
+    option->check(check_number<typename NumberOf<T>::Type>, "");
+  }
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     // An option with a value must not take the arguments that follow it.
     if (names.starts_with('-')) option->allow_extra_args(false);
@@ -100,9 +142,7 @@ std::optional<int> Arguments::parse(int argc, char** argv, const HelpText& help)
     app_->set_help_flag();
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-    std::string what = is_extra ? describe_unknown(*app_, arguments.subspan(1)) : "";
-    if (what.empty()) what = error.what();
+    const std::string what = describe(*app_, error, arguments.subspan(1));
     const bool asks = what.ends_with('?');
     const std::string program(program_of(help));
     std::fprintf(stderr, "%s: %s: %s%s see '%s %s --help'\n", program.c_str(), argv[0],

@@ -190,7 +190,7 @@ std::string options_in_roff(std::string_view group) {
     const bool shows_default = has_value(spec) || spec.fallback == "required";
     std::string note = type;
     if (shows_default) note += (note.empty() ? "" : ", ") + std::string(spec.fallback);
-    out += ".TP\n\\fB" + std::string(spec.name) + "\\fR";
+    out += ".TP\n\\fB" + std::string(spec.name) + "\\fR" + (spec.is_live ? " *" : "");
     if (!note.empty()) out += " (" + roff_text(note) + ")";
     std::string text(spec.details);
     if (!shows_default) text += " Default: " + std::string(spec.fallback) + ".";
@@ -204,8 +204,8 @@ std::string options_in_markdown(std::string_view group) {
   for (const OptionSpec& spec : rows_of(group)) {
     const std::string fallback(spec.fallback);
     const bool is_code = has_value(spec) || fallback.find('<') != std::string::npos;
-    out += "| `" + std::string(spec.name) + "` | " + (is_code ? "`" + fallback + "`" : fallback) +
-           " | " + std::string(spec.help) + " |\n";
+    out += "| `" + std::string(spec.name) + "`" + (spec.is_live ? " *" : "") + " | " +
+           (is_code ? "`" + fallback + "`" : fallback) + " | " + std::string(spec.help) + " |\n";
   }
   return out;
 }
@@ -220,6 +220,8 @@ std::string reference_file() {
 # Every option has one name: small_file here, SLUICE_SMALL_FILE in the environment, --small-file as a flag. Flags win
 # over the environment, the environment over this file. Relative paths start at the folder of this file. Sizes are
 # strings like "64KiB", "1.5T" (K is 1024), or numbers of bytes. Durations are numbers with a unit: s, min, h, d or w.
+#
+# While the pool is mounted, 'sluice reload' takes changes over. It lists what takes effect only at the next mount.
 
 )" + toml_rows(Group::Mount) +
       "# Heat and migration.\n\n" + toml_rows(Group::Heat) +

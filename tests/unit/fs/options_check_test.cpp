@@ -186,6 +186,7 @@ class CheckTiersTest : public testing::Test {
     for (const char* each : {"/a/in", "/b", "/m/in"})
       std::filesystem::create_directories(root_ + each);
     options_.mountpoint = root_ + "/m";
+    options_.over = true;  // tests use directories in it
     options_.state = root_ + "/s";
     options_.tiers.resize(2);
     options_.tiers[0].name = "nvme";
@@ -274,6 +275,13 @@ TEST_F(CheckTiersTest, KeepsTiersAndMountPointApart) {
   EXPECT_EQ(message(),
             "tier ssd: @/b is the same directory as the mount point (@/b); choose a mount point "
             "outside the tiers");
+}
+
+TEST_F(CheckTiersTest, RefusesAMountPointThatIsNotEmpty) {
+  options_.over = false;
+  EXPECT_EQ(message(),
+            "mount point @/m is not empty: in would be hidden while the pool is mounted there; "
+            "move it away or choose an empty directory, or mount with --over");
 }
 
 TEST_F(CheckTiersTest, RefusesAMountPointThatIsNoDirectory) {

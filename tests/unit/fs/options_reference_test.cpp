@@ -29,7 +29,8 @@ TEST(OptionTableTest, DefaultsAreThoseOfTheMembers) {
     if (!spec.example.empty()) continue;  // the default is not a value
     const OptionTarget target =
         spec.group == Group::Tier ? OptionTarget(&tier) : OptionTarget(&options);
-    const auto set = spec.set(spec, typed_value(spec, std::string(spec.fallback)), "", target);
+    const auto set =
+        spec.member.set(spec, typed_value(spec, std::string(spec.fallback)), "", target);
     EXPECT_TRUE(set) << spec.name << ": " << set.error().text();
   }
   EXPECT_TRUE(options == MountOptions{});
@@ -45,7 +46,8 @@ TEST(OptionTableTest, EveryExampleCanBeRead) {
     const OptionTarget target = spec.group == Group::Tier   ? OptionTarget(&tier)
                                 : spec.group == Group::Rule ? OptionTarget(&rule)
                                                             : OptionTarget(&options);
-    const auto set = spec.set(spec, typed_value(spec, std::string(spec.example)), "", target);
+    const auto set =
+        spec.member.set(spec, typed_value(spec, std::string(spec.example)), "", target);
     EXPECT_TRUE(set) << spec.name << ": " << set.error().text();
   }
 }

@@ -321,6 +321,33 @@ TEST_F(MigrationTest, PassesRunAutomatically) {
   }));
 }
 
+TEST_F(MigrationTest, ChangedSettingsEndTheRunningPassAndSpeedUpItsCopies) {
+  make("b/f", 100);
+  make("c/g", 100);
+  start_every(hours(1), 1);
+  clock_.advance(hours(1));
+  ASSERT_TRUE(test::eventually([&] {
+    migration_->tick();
+    const Mover::Progress now = migration_->mover().progress();
+    return now.copied_bytes > 0 && now.queued == 1;
+  })) << "one of the two copies, the other waits for it";
+
+  Migration::Tuning tuning;
+  tuning.policy.method = Method::Thresholds;
+  tuning.interval = hours(2);
+  tuning.mover.bandwidth = 1;
+  migration_->change(tuning);
+  EXPECT_TRUE(test::eventually([&] { return migration_->mover().progress().queued == 0; }));
+  EXPECT_EQ(where("f") + where("g"), "bc");
+  EXPECT_LE(migration_->next_pass(), clock_.seconds() + 10) << "the next one is soon";
+
+  tuning.automatic = false;
+  tuning.mover.bandwidth = 0;
+  migration_->change(tuning);
+  EXPECT_EQ(migration_->next_pass(), 0);
+  EXPECT_TRUE(test::eventually([&] { return where("f") == "a" || where("g") == "a"; }));
+}
+
 TEST_F(MigrationTest, CanBeDestroyedDuringAPass) {
   for (int i = 0; i < 3; ++i) make("c/f" + std::to_string(i), 100);
   start_every(hours(1), 1);

@@ -59,6 +59,19 @@ expect_code 2 log-level loud /proc
 expect_code 1 log-level debug /proc
 expect_code 2 top --once --interval 0
 expect_code 2 web --port 70000
+expect_code 2 reload / --config /no/such/file.toml
+expect_code 1 reload --config /no/such/file.toml
+# expect_words WORDS ARGUMENTS...: what the error says, in our words and not in those of a library.
+expect_words() {
+  local words=$1 said
+  shift
+  said=$("$sluice" "$@" </dev/null 2>&1) || true
+  [[ $said == *"$words"* ]] || report "sluice $* says '$said', not '$words'"
+}
+expect_words "--limit: must be a whole number, 0 or more, not 'many'" plan --limit many
+expect_words "--limit: must be a whole number, 0 or more, not '-1'" plan --limit -1
+expect_words "--limit needs a value" plan --limit
+expect_words "unexpected argument '/b'" status /proc /b
 # Nothing of Sluice is mounted on /proc.
 expect_code 1 explain /proc/version
 expect_code 1 pin nvme /proc/version
@@ -67,7 +80,7 @@ expect_code 1 budget /proc/version 1GiB
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086
-for verb in plan moves web restart 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
+for verb in plan moves web reload restart 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
 expect_code 2 gpu
