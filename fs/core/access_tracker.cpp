@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/log.hpp"
 #include "metadata/decay.hpp"
@@ -14,6 +15,8 @@ namespace sluice {
 
 namespace {
 constexpr std::size_t kBurst = 10'000;
+constexpr std::uint32_t kStillOpen = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t kAfterMaking = 2;  // seconds
 }  // namespace
 
 AccessTracker::AccessTracker(Store& store, InodeTable& table, DirectoryTree& tree,
@@ -26,13 +29,33 @@ AccessTracker::AccessTracker(Store& store, InodeTable& table, DirectoryTree& tre
       hot_files_(settings_.half_life),
       scans_({.ignored = settings_.ignored}) {}
 
+void AccessTracker::note_made(const InodePtr& inode, pid_t maker) {
+  note_open(inode, maker);
+  inode->accesses.made_until.store(kStillOpen, std::memory_order_relaxed);
+}
+
+void AccessTracker::note_written(const InodePtr& inode) {
+  std::uint32_t expected = kStillOpen;
+  inode->accesses.made_until.compare_exchange_strong(
+      expected, static_cast<std::uint32_t>(clock_.seconds()) + kAfterMaking,
+      std::memory_order_relaxed);
+}
+
+bool AccessTracker::belongs_to_making(const InodePtr& inode, bool by_maker) {
+  auto& until = inode->accesses.made_until;
+  if (until.load(std::memory_order_relaxed) == 0) return false;
+  // Only the first open: a program that reads its own files again and again uses them.
+  const std::uint32_t end = until.exchange(0, std::memory_order_relaxed);
+  return by_maker && static_cast<std::uint32_t>(clock_.seconds()) <= end;
+}
+
 void AccessTracker::note_open(const InodePtr& inode, pid_t opener) {
   opens_.fetch_add(1, std::memory_order_relaxed);
   if (tracing_.load(std::memory_order_relaxed)) record_trace(inode);
   opener = scans_.process_of(opener);
   const bool again =
       inode->accesses.last_opener.exchange(opener, std::memory_order_relaxed) == opener;
-  if (!scans_.counts(opener, again)) return;
+  if (belongs_to_making(inode, again) || !scans_.counts(opener, again)) return;
   if (inode->accesses.new_opens.fetch_add(1) > 0) return;
   MutexLock lock(opened_mutex_);
   opened_.push_back(inode);

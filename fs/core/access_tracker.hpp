@@ -47,6 +47,11 @@ class AccessTracker {
                 Settings settings);
 
   void note_open(const InodePtr& inode, pid_t opener);
+  // The process made the file. What it does to finish it counts as the same access: rsync opens a
+  // new file once more before it gives it its name.
+  void note_made(const InodePtr& inode, pid_t maker);
+  // A writer closed the file.
+  void note_written(const InodePtr& inode);
   // Reading as many bytes as the file has counts as one access, however many requests that takes.
   void note_gpu_read(const InodePtr& file, const SharedFd& fd, std::uint64_t bytes);
   std::uint64_t opens() const { return opens_.load(std::memory_order_relaxed); }
@@ -75,6 +80,7 @@ class AccessTracker {
   Result<void> flush();
 
  private:
+  bool belongs_to_making(const InodePtr& inode, bool by_maker);
   void record(InodeId file, const Access& access);
   void record_trace(const InodePtr& inode);
   void offer_hot_files();

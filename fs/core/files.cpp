@@ -213,7 +213,7 @@ Result<std::pair<Entry, Opened>> Files::create(InodeId parent, const char* name,
   if (!made) return made.error();
   const auto opened = open_new(*made, directory, name, flags, fd);
   if (const InodePtr file = opened ? parts_.table.find(opened->first.id) : nullptr) {
-    parts_.accesses.note_open(file, caller.pid);
+    parts_.accesses.note_made(file, caller.pid);
     parts_.budgets.name_came(directory, name, file, Budgets::Growth::Growing);
   }
   return opened;
@@ -315,6 +315,7 @@ void Files::release(InodeId id, int flags) {
   SharedFd written;  // set if a passthrough writer closed the file
   SharedFd served;   // set if the last served writer closed it
   bool move_waits = false;
+  if (wants_to_write(flags)) parts_.accesses.note_written(file);
   {
     Inode::Locked state(*file);
     if (!state->open) return;

@@ -40,6 +40,25 @@ TEST_F(HeatTest, EachReadByAnOrdinaryProgramAddsOneToTheScore) {
   EXPECT_NEAR(heat("f"), 5, 0.05);
 }
 
+TEST_F(HeatTest, OneRsyncIsOneUse) {
+  start();
+  write_file(base_ / "source", "content");
+  ASSERT_TRUE(run_command({"rsync", "-a", base_ / "source", *this / "f"}).ok());
+  EXPECT_EQ(accesses("f"), 1);
+  ASSERT_TRUE(run_command({"rsync", "-a", *this / "f", base_ / "copy"}).ok());
+  EXPECT_EQ(accesses("f"), 2);
+}
+
+TEST_F(HeatTest, AProgramThatReadsItsOwnFileAgainUsesIt) {
+  start();
+  ASSERT_TRUE(run_command({"python3", "-c",
+                           "import sys\nopen(sys.argv[1], 'w').write('x')\n"
+                           "for i in range(3): open(sys.argv[1]).read()",
+                           *this / "f"})
+                  .ok());
+  EXPECT_EQ(accesses("f"), 3) << "making it, with the first look at it, and two more";
+}
+
 TEST_F(HeatTest, StatDoesNotCountAsAnAccess) {
   put("hdd", "f", "x");
   start();

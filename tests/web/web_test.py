@@ -202,6 +202,20 @@ def check_story(page, typed, expected):
     page.wait(f"document.getElementById('story').innerText.includes({expected!r})", f"the story of {typed}: {expected}")
 
 
+def check_colours(page):
+    """The map is coloured by heat or by tier, its boxes have names, and the path of a file in the root has one part."""
+    page.click("#by-tier")
+    page.wait("document.querySelectorAll('#map .tile.tier0, #map .tile.tier1').length > 0", "colours of tiers")
+    assert page.run("document.querySelectorAll('#map-legend .swatch').length") == 2, "a tier is not in the legend"
+    check_looks(page)
+    page.resize(1280, 900)
+    page.click("#by-heat")
+    page.wait("document.querySelectorAll('#map .tile.tier0, #map .tile.tier1').length === 0", "colours of heat")
+    page.wait("[...document.querySelectorAll('#map .part span')].some((each) => each.innerText)", "names in the boxes")
+    assert page.run("""[...document.querySelectorAll('#hottest .file')].every((each) =>
+      each.title.lastIndexOf('/') > 0 || each.children.length === 1)"""), "a file of the root has a folder"
+
+
 def check_parts(page, origin):
     """If one request fails, the page reports it and the other parts still work."""
     script = page.call("Page.addScriptToEvaluateOnNewDocument", source="""
@@ -252,6 +266,8 @@ def check_all(pool, page, address):
     check_focus(pool, page)
     check_receipts(pool, page)
     check_story(page, "/" + HOSTILE[0].decode(), "opened 40 times")
+    check_story(page, pool.mountpoint + "/" + HOSTILE[0].decode(), "opened 40 times")
+    check_colours(page)
     check_parts(page, origin)
     assert page.problems == [], page.problems
     # From here on the server refuses requests, which the browser records as problems.

@@ -1,10 +1,11 @@
 // Requests /api/ about every second and draws the answers. docs/web.md lists the requests.
 import {bar, history as historyChart, replayChart, sparkline} from './charts.js';
-import {count, duration, element, encoded, file, files, fill, kHeatWords, price, rate, score, sentence, shown,
+import {count, duration, element, encoded, file, files, fill, heatStep, kHeatWords, price, rate, score, sentence, shown,
   size} from './text.js';
-import {drawMap} from './treemap.js';
+import {drawMap, mainTier} from './treemap.js';
 
 const kSeconds = 120;  // length of the curves of the tiers
+const kTierColours = 6;
 const kInner = 6;  // directories of the map that show their content; also the number of parallel requests
 const $ = (id) => document.getElementById(id);
 const words = (text) => element('p', {class: 'muted', text});
@@ -15,6 +16,7 @@ let place = [];                 // the path that the map shows: {name, at}
 let level = null;               // the answer of /api/tree that the map shows
 let inner = new Map();          // by `at`: the answers for its larger directories
 let chosen = null;              // the file that was explained last: {at, path}
+let byTier = false;             // what colours the map: the tier, or the heat
 let replay = null;
 let goes = 0, tells = 0;        // numbers of the latest requests: answers to older ones are dropped
 let going = 0;                  // running requests for the map
@@ -233,14 +235,19 @@ function drawCrumbs() {
 
 function redrawMap() {
   if (!level?.children) return;
-  drawMap($('map'), level, inner, (child) => {
+  const tiers = before.tiers.map((tier) => tier.name);
+  const tierClass = (name) => name === undefined ? 'heat0' : 'tier' + Math.max(0, tiers.indexOf(name)) % kTierColours;
+  const colour = (child) => byTier ? tierClass(mainTier(child)) : 'heat' + heatStep(child.heat);
+  drawMap($('map'), level, inner, colour, (child) => {
     if (child.directory) return go([...place, {name: child.name, at: child.at}]).catch(showTrouble);
     const path = [...place, child].map((step) => '/' + step.name).join('');
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
   });
   const legend = [element('span', {text: `${files(level.files)}, ${size(level.bytes)}, ` +
-    `scanned ${duration(before.now - level.time)} ago. Mean score:`})];
-  kHeatWords.forEach((text, i) => legend.push(element('span', {}, element('span', {class: `key swatch heat${i}`}), text)));
+    `scanned ${duration(before.now - level.time)} ago. ${byTier ? 'Tier with the most bytes' : 'Mean score'}:`})];
+  const key = (kind, text) => legend.push(element('span', {}, element('span', {class: 'key swatch ' + kind}), text));
+  if (byTier) tiers.forEach((name) => key(tierClass(name), shown(name)));
+  else kHeatWords.forEach((text, i) => key('heat' + i, text));
   $('map-legend').replaceChildren(...legend);
 }
 
@@ -398,9 +405,19 @@ $('ask').addEventListener('submit', (event) => {
   const typed = $('path').value;
   // The text of shown() may differ from the name, and not every name can be typed.
   if (chosen && typed === shown(chosen.path)) return tell(chosen.at, chosen.path);
-  const path = '/' + typed.replace(/^\/+/, '');
+  // A path that was copied elsewhere begins with the mount.
+  const mount = before?.mountpoint ?? '';
+  const below = mount && (typed === mount || typed.startsWith(mount + '/')) ? typed.slice(mount.length) : typed;
+  const path = '/' + below.replace(/^\/+/, '');
   return tell(encoded(path), path);
 });
+for (const button of $('colours').children) {
+  button.addEventListener('click', () => {
+    byTier = button.id === 'by-tier';
+    for (const each of $('colours').children) each.setAttribute('aria-pressed', String(each === button));
+    redrawMap();
+  });
+}
 let width = 0;
 new ResizeObserver(() => {
   if (width === $('map').clientWidth) return;

@@ -81,7 +81,8 @@ export const kHeatWords = ['unused', 'below 1', 'below 10', 'below 30', 'below 1
 // A path as a button that explains the file.
 export function file(path, tell) {
   const at = path.lastIndexOf('/') + 1;
+  // A file of the root has no folder that could be shortened.
+  const parts = at > 1 ? [['folder', path.slice(0, at)], ['base', path.slice(at)]] : [['base', path]];
   return element('button', {class: 'file path', title: shown(path), click: () => tell(encoded(path), path)},
-    element('bdi', {class: 'folder', text: shown(path.slice(0, at))}),
-    element('bdi', {class: 'base', text: shown(path.slice(at))}));
+    ...parts.map(([kind, text]) => element('bdi', {class: kind, text: shown(text)})));
 }

@@ -1,5 +1,5 @@
 // The map: the area of a rectangle is the size of its file or directory. A squarified treemap.
-import {element, files, heatStep, score, shown, size} from './text.js';
+import {element, files, score, shown, size} from './text.js';
 
 const kMost = 60;  // the others are drawn as one rectangle
 const kInner = 24;
@@ -49,6 +49,9 @@ function tiersOf(item) {
   return parts.filter(([, bytes]) => bytes >= item.bytes / 100).map(([name, bytes]) => `${shown(name)} ${Math.round(100 * bytes / item.bytes)}%`).join(', ');
 }
 
+// The tier with the most bytes; undefined if none is known.
+export const mainTier = (item) => Object.entries(item.tiers).sort((a, b) => b[1] - a[1])[0]?.[0];
+
 // The largest children of a level, and one item for the others.
 function itemsOf(level, most) {
   const items = level.children.slice(0, most);
@@ -69,20 +72,23 @@ function put(node, {x, y, width, height}) {
   node.style.height = Math.max(1, height - kGap) + 'px';
 }
 
+const nameOf = (item) => item.rest ? files(item.files) + ' more' : shown(item.name) + (item.directory ? '/' : '');
+
 // The content of a directory, below the text of its tile. It is only decoration, not clickable.
-function drawInner(tile, level, width, height) {
+function drawInner(tile, level, width, height, colour) {
   const box = element('div', {class: 'inner', 'aria-hidden': 'true'});
   for (const each of squarified(itemsOf(level, kInner), width - 2 * kEdge, height - kWords - kEdge)) {
-    const part = element('div', {class: `part heat${heatStep(each.item.heat)}`});
+    const part = element('div', {class: 'part ' + colour(each.item)});
     put(part, each);
+    if (each.width > 48 && each.height > 18) part.append(element('span', {text: nameOf(each.item)}));
     box.append(part);
   }
   tile.append(box);
 }
 
 // Draws `level`, an answer of /api/tree, into `box`. `inner` has the answers for some of its
-// directories, by `at`. Calls `open` with the chosen child.
-export function drawMap(box, level, inner, open) {
+// directories, by `at`. `colour` gives the class of an item. Calls `open` with the chosen child.
+export function drawMap(box, level, inner, colour, open) {
   const focused = [...box.children].indexOf(document.activeElement);
   const children = itemsOf(level, kMost);
   box.replaceChildren();
@@ -92,10 +98,10 @@ export function drawMap(box, level, inner, open) {
   }
   for (const each of squarified(children, box.clientWidth + kGap, box.clientHeight + kGap)) {
     const {item, width, height} = each;
-    const name = item.rest ? files(item.files) + ' more' : shown(item.name) + (item.directory ? '/' : '');
+    const name = nameOf(item);
     const words = [name, size(item.bytes), item.directory ? files(item.files) : '', tiersOf(item),
       'heat ' + score(item.heat)].filter(Boolean);
-    const tile = element('button', {class: `tile heat${heatStep(item.heat)}`, title: words.join('\n'),
+    const tile = element('button', {class: 'tile ' + colour(item), title: words.join('\n'),
       'aria-label': words.join(', '), click: () => open(item)});
     tile.disabled = Boolean(item.rest);
     put(tile, each);
@@ -104,7 +110,7 @@ export function drawMap(box, level, inner, open) {
       if (height > 44) tile.append(element('span', {class: 'size', text: size(item.bytes)}));
       if (height > 62 && width > 80) tile.append(element('span', {class: 'size', text: tiersOf(item)}));
       const content = inner.get(item.at);
-      if (content?.children && height > 2 * kWords && width > 100) drawInner(tile, content, width, height);
+      if (content?.children && height > 2 * kWords && width > 100) drawInner(tile, content, width, height, colour);
     } else {
       tile.style.padding = '0';
     }
