@@ -288,10 +288,12 @@ class Daemon {
   // Makes the mount use the live ones of these options.
   void apply(const MountOptions& options) {
     log::set_level(options.log_level);
+    auto limits = Migration::Limits::Same;
     for (const TierSettings& each : tier_settings(options)) {
-      if (Tier* const tier = pool_->by_name(each.name)) tier->change(limits_of(each));
+      Tier* const tier = pool_->by_name(each.name);
+      if (tier != nullptr && tier->change(limits_of(each))) limits = Migration::Limits::Changed;
     }
-    filesystem_->change({migration_tuning(options), budget_rules(options)});
+    filesystem_->change({migration_tuning(options), budget_rules(options), limits});
   }
 
   Filesystem::Settings filesystem_settings() {

@@ -50,15 +50,19 @@ Migration::TuningPtr Migration::tuning() const {
   return tuning_;
 }
 
-void Migration::change(Tuning tuning) {
+void Migration::change(Tuning tuning, Limits limits) {
   mover_.change(tuning.mover);
   const std::int64_t now = clock_.seconds();
   const std::int64_t due = now + tuning.interval.count();
   {
     const MutexLock lock(mutex_);
+    const bool begins = tuning.automatic && !tuning_->automatic;
+    const bool is_same = limits == Limits::Same && tuning.policy == tuning_->policy && !begins;
     const std::int64_t before = next_pass_.load();
     next_pass_ = !tuning.automatic ? 0 : before == 0 ? due : std::min(before, due);
     tuning_ = std::make_shared<const Tuning>(std::move(tuning));
+    if (is_same) return;
+    ++changes_;
   }
   replan_soon();
 }
@@ -259,10 +263,9 @@ void Migration::keep_planning(const std::stop_token& stop) {
       if (!wake_.wait(mutex_, stop, is_due)) return;
     }
     // Set before the pass, because replan_soon() may bring it forward while the pass runs.
-    TuningPtr planned_with;
+    const std::uint64_t changes = changes_;
     {
       const MutexLock lock(mutex_);
-      planned_with = tuning_;
       if (!tuning_->automatic) continue;  // turned off just now
       next_pass_ = clock_.seconds() + tuning_->interval.count();
     }
@@ -270,7 +273,8 @@ void Migration::keep_planning(const std::stop_token& stop) {
       Listener listener;
       listener.census = [&](std::uint64_t) { return !stop.stop_requested(); };
       listener.moves = [&](const Mover::Progress&, std::uint64_t, std::uint64_t) {
-        return !stop.stop_requested() && is_open_now() && tuning() == planned_with;
+        return !stop.stop_requested() && is_open_now() && changes_ == changes &&
+               tuning()->automatic;
       };
       const auto outcome = run(listener);
       if (!outcome) {

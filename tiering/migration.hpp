@@ -54,9 +54,10 @@ class Migration {
             Settings settings, const Clock& clock = real_clock());
   ~Migration();
 
-  // The next plan uses these. An automatic pass that is running makes no further moves, because
-  // it was planned with others, and the next one follows soon.
-  void change(Tuning tuning);
+  // The next plan uses these. If the policy has changed, or the limits of tiers have, an automatic
+  // pass that is running makes no further moves, and the next one follows soon.
+  enum class Limits { Same, Changed };
+  void change(Tuning tuning, Limits limits);
 
   // The moves that a pass would make now.
   struct Proposal {
@@ -126,6 +127,8 @@ class Migration {
   Mutex pass_;  // held for the length of a pass
   mutable Mutex mutex_;
   TuningPtr tuning_ GUARDED_BY(mutex_);  // never null; replaced as a whole
+  // Raised when plans that were made are out of date. Atomic because the running pass reads it.
+  std::atomic<std::uint64_t> changes_{0};
   StopCondVar wake_;
   std::atomic<std::uint64_t> deep_before_{0};  // previous Census::too_deep(), to log changes only
   // Atomic because tick() and the status read it without a lock.

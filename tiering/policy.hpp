@@ -20,6 +20,8 @@ struct Rule {
   std::optional<std::uint64_t> larger, smaller;      // than this many bytes of content
   std::optional<std::chrono::seconds> older, newer;  // since the file was last written or opened
   TierIndex tier = kNoTier;                          // kNoTier: the files stay where they are
+
+  bool operator==(const Rule&) const = default;
 };
 
 // What the planner maximises.
@@ -41,6 +43,8 @@ struct Policy {
   // Minimum time on a tier before automatic migration.
   std::chrono::seconds min_stay = std::chrono::hours(1);
   std::vector<Rule> rules = {};  // the first rule that matches applies
+
+  bool operator==(const Policy&) const = default;
 };
 
 // Whether `path` ("/a/b.bin", below the mount) matches `glob`. `*` and `?` do not match a slash,

@@ -463,10 +463,12 @@ TierLimits Tier::limits() const {
   return limits_;
 }
 
-void Tier::change(const TierLimits& limits) {
+bool Tier::change(const TierLimits& limits) {
   const MutexLock lock(limits_mutex_);
+  if (limits_ == limits) return false;
   limits_ = limits;
   space_read_at_ = 0;  // the capacity is part of it; read by whoever needs it next
+  return true;
 }
 
 void Tier::go_offline(std::string why) {

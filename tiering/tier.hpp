@@ -46,6 +46,8 @@ struct TierLimits {
   unsigned low_watermark = 80;
   std::optional<std::uint64_t> reserve;
   double threshold = 0;
+
+  bool operator==(const TierLimits&) const = default;
 };
 TierLimits limits_of(const TierSettings& settings);
 
@@ -85,7 +87,8 @@ class Tier {
   dev_t device() const { return device_; }
   unsigned moves() const { return settings_.moves; }
   TierLimits limits() const;
-  void change(const TierLimits& limits);
+  // Whether they were others before.
+  bool change(const TierLimits& limits);
   const Member& member() const { return member_; }
   std::string filesystem() const;  // "ext4", "xfs", ...
 

@@ -75,7 +75,7 @@ Filesystem::~Filesystem() = default;
 void Filesystem::change(Tuning tuning) {
   pins_.change_rules(tuning.migration.policy.rules);
   budgets_.change_rules(std::move(tuning.budgets));
-  if (migration_) migration_->change(std::move(tuning.migration));
+  if (migration_) migration_->change(std::move(tuning.migration), tuning.limits);
 }
 
 // Before the migration starts and after it has ended, no move waits for a file.

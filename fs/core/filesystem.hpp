@@ -59,6 +59,7 @@ class Filesystem {
   struct Tuning {
     Migration::Tuning migration;
     std::vector<BudgetRule> budgets;
+    Migration::Limits limits;  // whether those of tiers were changed
   };
 
   // `engine` may be nullptr: then GPU requests fail with EOPNOTSUPP.

@@ -335,15 +335,18 @@ TEST_F(MigrationTest, ChangedSettingsEndTheRunningPassAndSpeedUpItsCopies) {
   Migration::Tuning tuning;
   tuning.policy.method = Method::Thresholds;
   tuning.interval = hours(2);
+  tuning.policy.min_stay = {};
   tuning.mover.bandwidth = 1;
-  migration_->change(tuning);
+  migration_->change(tuning, Migration::Limits::Same);
+  EXPECT_EQ(migration_->mover().progress().queued, 1u) << "the plan is still right";
+  migration_->change(tuning, Migration::Limits::Changed);
   EXPECT_TRUE(test::eventually([&] { return migration_->mover().progress().queued == 0; }));
   EXPECT_EQ(where("f") + where("g"), "bc");
   EXPECT_LE(migration_->next_pass(), clock_.seconds() + 10) << "the next one is soon";
 
   tuning.automatic = false;
   tuning.mover.bandwidth = 0;
-  migration_->change(tuning);
+  migration_->change(tuning, Migration::Limits::Same);
   EXPECT_EQ(migration_->next_pass(), 0);
   EXPECT_TRUE(test::eventually([&] { return where("f") == "a" || where("g") == "a"; }));
 }
