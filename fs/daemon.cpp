@@ -30,6 +30,7 @@
 #include "fs/gpu/gpu_service.hpp"
 #include "fs/keeper/keeper_link.hpp"
 #include "metadata/rocks_store.hpp"
+#include "tiering/file_lists.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/twins.hpp"
@@ -59,6 +60,25 @@ Engine::Settings engine_settings(const MountOptions& options) {
   out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
   out.cufile = options.gpu_cufile;
   return out;
+}
+
+// Puts a tier that was added or replaced while mounted ("NAME=PATH,...") into the options. A new
+// disk under an old name keeps the settings of the old one, unless it is given any.
+Result<void> put_tier(const std::string& text, MountOptions& options) {
+  MountOptions given;
+  SLUICE_TRY(append_tier("NAME=PATH", text, given));
+  TierOptions& tier = given.tiers[0];
+  for (TierOptions& known : options.tiers) {
+    if (known.name != tier.name) continue;
+    if (text == tier.name + "=" + tier.path) {
+      known.path = tier.path;
+    } else {
+      known = std::move(tier);
+    }
+    return {};
+  }
+  options.tiers.push_back(std::move(tier));
+  return {};
 }
 
 // Everything a mount is made of, in the order in which it is built.
@@ -135,9 +155,7 @@ class Daemon {
       return Error{EPROTO, "take over", "the keeper has no mount to take over"};
     SLUICE_TRY(Handover::check(start_.held["state"].get()));
     const Handover::Mount mount = Handover::mount_of(start_.held["state"].get());
-    for (const std::string& tier : mount.added) {
-      SLUICE_TRY(append_tier("tier add", tier, options_));
-    }
+    for (const std::string& tier : mount.added) SLUICE_TRY(put_tier(tier, options_));
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(check_same_mount(mount));
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(keeper_->prepared());
     return {};
@@ -211,7 +229,9 @@ class Daemon {
     if (const auto unused = unused_thresholds(options_); !unused.empty())
       log::get().warn("{}", unused);
     SLUICE_TRY(open_store());
+    lists_ = std::make_unique<FileLists>(state_ + "/files");
 
+    SLUICE_TRY(settle_lost(*store_, *pool_));
     const auto replayed = replay_intents(*store_, *pool_);
     if (!replayed) return replayed.error().at("can't finish what an earlier mount left");
     if (*replayed > 0)
@@ -283,7 +303,8 @@ class Daemon {
             .migration = std::move(migration),
             .budgets = budget_rules(options_),
             .budget_rest = options_.budget_rest,
-            .handover = handover_.get()};
+            .handover = handover_.get(),
+            .lists = lists_.get()};
   }
 
   void start_twins() {
@@ -301,11 +322,13 @@ class Daemon {
       return reporter_->status().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     };
     start_metrics();
-    auto control = ControlServer::listen(
-        state_ + "/" + kControlSocket, {*pool_, *store_, *filesystem_, *filesystem_->migration(),
-                                        [this](const std::string& tier) { return add_tier(tier); },
-                                        [this] { return reporter_->activity(); }, heat_tree_,
-                                        [this] { return request_restart(); }});
+    auto control =
+        ControlServer::listen(state_ + "/" + kControlSocket,
+                              {*pool_, *store_, *filesystem_, *filesystem_->migration(), *lists_,
+                               [this](const std::string& tier) { return add_tier(tier); },
+                               [this](const std::string& tier) { return replace_tier(tier); },
+                               [this] { return reporter_->activity(); }, heat_tree_,
+                               [this] { return request_restart(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
@@ -342,10 +365,28 @@ class Daemon {
     if (pool_->by_name(name) != nullptr) {
       return Error{EEXIST, "add a tier", "the pool has a tier " + name + " already"};
     }
-    SLUICE_TRY(pool_->add(tier_settings(probe).back()));
-    handover_->add_tier(name, text);
-    filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
-    return {};
+    SLUICE_TRY(check_new_tier(probe));
+    const auto added = filesystem_->add_tier(tier_settings(probe).back());
+    if (pool_->by_name(name) != nullptr) handover_->add_tier(name, text);
+    return added;
+  }
+
+  Result<void> replace_tier(const std::string& text) {
+    MountOptions probe;
+    probe.tiers = options_.tiers;
+    SLUICE_TRY(put_tier(text, probe));
+    const std::string name = text.substr(0, text.find('='));
+    const auto given = std::find_if(probe.tiers.begin(), probe.tiers.end(),
+                                    [&](const TierOptions& tier) { return tier.name == name; });
+    TierSettings settings =
+        tier_settings(probe)[static_cast<std::size_t>(given - probe.tiers.begin())];
+    const Tier* tier = pool_->by_name(name);
+    if (tier != nullptr && text == name + "=" + given->path) settings = tier->settings();
+    settings.path = given->path;
+    const auto replaced = filesystem_->replace_tier(settings);
+    tier = pool_->by_name(name);
+    if (tier != nullptr && tier->path() == given->path) handover_->add_tier(name, text);
+    return replaced;
   }
 
   void keep_house(const std::stop_token& stop) {
@@ -367,6 +408,7 @@ class Daemon {
   std::unique_ptr<Pool> pool_;
   std::string state_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<FileLists> lists_;
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<Session> session_;
   HeatTree heat_tree_;              // told of each census by the filesystem's migration
