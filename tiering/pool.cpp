@@ -393,10 +393,11 @@ Result<void> Pool::readmit(const TierSettings& settings, int root, const Marker&
   const bool was_replaced = known != nullptr && known->is_replaced();
   if (known != nullptr && !was_replaced) {
     if (known->uuid != marker.self.uuid || by_slot(known->slot) != nullptr) {
-      return unusable(EEXIST, named + "has the place of this pool's tier " + known->name +
-                                  (known->uuid == marker.self.uuid
-                                       ? " already"
-                                       : "; copy its files into the mount instead"));
+      return unusable(EEXIST, named + (known->uuid == marker.self.uuid
+                                           ? "is this pool's tier " + known->name + " already"
+                                           : "was part of this pool, and tier " + known->name +
+                                                 " has its place now; copy its files into the "
+                                                 "mount"));
     }
     if (known->name != settings.name) {
       return unusable(EEXIST,

@@ -39,7 +39,6 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
     : pool_(pool),
       kernel_(kernel),
       lists_(settings.lists),
-      clock_(clock),
       table_(pool, settings.handover),
       times_(pool, store),
       tree_(pool, table_, times_, namespace_),
@@ -139,7 +138,7 @@ void Filesystem::check_tiers() {
 // Closes everything on the tier, so that its disk can be unmounted.
 void Filesystem::tier_went_offline(Tier& tier) {
   if (lists_ != nullptr)
-    lists_->add(tier.member().slot, tree_.files_on(tier.index()), clock_.seconds());
+    lists_->add(tier.member().slot, tree_.files_on(tier.index()), real_clock().seconds());
   engine_.forget_filesystem(tier.device());
   tree_.tier_went_offline(tier.index());
   pins_.tiers_changed();
@@ -185,7 +184,7 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
     is_new_place = pool_.size() > before;
     away_.tier_returned();
     if (lost && !is_new_place) tree_.tier_replaced(index);
-    if (lost && lists_ != nullptr) lists_->add(*lost, {}, clock_.seconds());
+    if (lost && lists_ != nullptr) lists_->add(*lost, {}, real_clock().seconds());
     // After a failure, the next mount does it.
     if (const auto settled = lost ? relocator_.settle_lost() : Result<void>(); !settled)
       log::get().warn("changes that needed the lost disk are not settled yet: why={}",

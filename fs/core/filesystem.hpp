@@ -112,7 +112,6 @@ class Filesystem {
   Pool& pool_;
   KernelSide& kernel_;
   FileLists* const lists_;
-  const Clock& clock_;
   InodeTable table_;
   Namespace namespace_;
   ShownTimes times_;

@@ -280,7 +280,7 @@ TEST_F(PoolOpenTest, ADirectoryThatBelongsToAPoolIsNotAdded) {
   EXPECT_FALSE(add(*pool, tier("x", dir_ / "x")));
   EXPECT_TRUE(says("belongs to a pool already")) << why_;
   EXPECT_FALSE(add(*pool, tier("again", dir_ / "a")));
-  EXPECT_TRUE(says("belongs to a pool already")) << why_;
+  EXPECT_TRUE(says("is this pool's tier a already")) << why_;
   EXPECT_EQ(pool->size(), 2u);
 }
 
