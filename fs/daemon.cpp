@@ -30,6 +30,7 @@
 #include "fs/gpu/gpu_service.hpp"
 #include "fs/keeper/keeper_link.hpp"
 #include "metadata/rocks_store.hpp"
+#include "tiering/file_lists.hpp"
 #include "tiering/intent.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/twins.hpp"
@@ -71,6 +72,25 @@ Engine::Settings engine_settings(const MountOptions& options) {
   out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
   out.cufile = options.gpu_cufile;
   return out;
+}
+
+// Puts a tier that was added or replaced while mounted ("NAME=PATH,...") into the options. A new
+// disk under an old name keeps the settings of the old one, unless it is given any.
+Result<void> put_tier(const std::string& text, MountOptions& options) {
+  MountOptions given;
+  SLUICE_TRY(append_tier("NAME=PATH", text, given));
+  TierOptions& tier = given.tiers[0];
+  for (TierOptions& known : options.tiers) {
+    if (known.name != tier.name) continue;
+    if (text == tier.name + "=" + tier.path) {
+      known.path = tier.path;
+    } else {
+      known = std::move(tier);
+    }
+    return {};
+  }
+  options.tiers.push_back(std::move(tier));
+  return {};
 }
 
 // Everything a mount is made of, in the order in which it is built.
@@ -153,13 +173,15 @@ class Daemon {
     SLUICE_TRY(Handover::check(start_.held["state"].get()));
     const Handover::Mount mount = Handover::mount_of(start_.held["state"].get());
     for (const std::string& tier : mount.added) {
-      const std::vector<TierOptions> configured = options_.tiers;
-      SLUICE_TRY(append_tier("tier add", tier, options_));
+      MountOptions given;
+      SLUICE_TRY(append_tier("tier add", tier, given));
+      const TierOptions& added = given.tiers[0];
       // Since then, it may have come into the configuration.
-      const std::string& name = options_.tiers.back().name;
-      if (std::any_of(configured.begin(), configured.end(),
-                      [&](const TierOptions& each) { return each.name == name; }))
-        options_.tiers.pop_back();
+      const bool is_configured = std::any_of(
+          options_.tiers.begin(), options_.tiers.end(), [&](const TierOptions& each) {
+            return each.name == added.name && each.path == added.path;
+          });
+      if (!is_configured) SLUICE_TRY(put_tier(tier, options_));
     }
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(check_same_mount(mount));
     if (start_.role == KeeperLink::Role::Prepared) SLUICE_TRY(keeper_->prepared());
@@ -234,7 +256,9 @@ class Daemon {
     if (const auto unused = unused_thresholds(options_); !unused.empty())
       log::get().warn("{}", unused);
     SLUICE_TRY(open_store());
+    lists_ = std::make_unique<FileLists>(state_ + "/files");
 
+    SLUICE_TRY(settle_lost(*store_, *pool_));
     const auto replayed = replay_intents(*store_, *pool_);
     if (!replayed) return replayed.error().at("can't finish what an earlier mount left");
     if (*replayed > 0)
@@ -312,7 +336,8 @@ class Daemon {
             .migration = std::move(migration),
             .budgets = budget_rules(options_),
             .budget_rest = options_.budget_rest,
-            .handover = handover_.get()};
+            .handover = handover_.get(),
+            .lists = lists_.get()};
   }
 
   void start_twins() {
@@ -339,7 +364,8 @@ class Daemon {
     auto control =
         ControlServer::listen(state_ + "/" + kControlSocket,
                               {*pool_, *store_, *filesystem_, *filesystem_->migration(), *live_,
-                               [this](const std::string& tier) { return add_tier(tier); },
+                               *lists_, [this](const std::string& tier) { return add_tier(tier); },
+                               [this](const std::string& tier) { return replace_tier(tier); },
                                [this] { return reporter_->activity(); }, heat_tree_,
                                [this] { return request_restart(); }});
     if (!control) {
@@ -378,11 +404,30 @@ class Daemon {
     if (pool_->by_name(name) != nullptr) {
       return Error{EEXIST, "add a tier", "the pool has a tier " + name + " already"};
     }
-    SLUICE_TRY(pool_->add(tier_settings(probe).back()));
-    handover_->add_tier(name, text);
-    live_->tier_added(probe.tiers.back());
-    filesystem_->tier_added(static_cast<TierIndex>(pool_->size() - 1));
-    return {};
+    SLUICE_TRY(check_new_tier(probe));
+    const auto added = filesystem_->add_tier(tier_settings(probe).back());
+    if (pool_->by_name(name) != nullptr) {
+      handover_->add_tier(name, text);
+      live_->tier_put(probe.tiers.back());
+    }
+    return added;
+  }
+
+  Result<void> replace_tier(const std::string& text) {
+    MountOptions probe;
+    probe.tiers = live_->now().tiers;
+    SLUICE_TRY(put_tier(text, probe));
+    const std::string name = text.substr(0, text.find('='));
+    const auto given = std::find_if(probe.tiers.begin(), probe.tiers.end(),
+                                    [&](const TierOptions& tier) { return tier.name == name; });
+    const auto replaced = filesystem_->replace_tier(
+        tier_settings(probe)[static_cast<std::size_t>(given - probe.tiers.begin())]);
+    const Tier* const tier = pool_->by_name(name);
+    if (tier != nullptr && tier->path() == given->path) {
+      handover_->add_tier(name, text);
+      live_->tier_put(*given);
+    }
+    return replaced;
   }
 
   void keep_house(const std::stop_token& stop) {
@@ -404,6 +449,7 @@ class Daemon {
   std::unique_ptr<Pool> pool_;
   std::string state_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<FileLists> lists_;
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<Session> session_;
   HeatTree heat_tree_;              // told of each census by the filesystem's migration

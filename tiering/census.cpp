@@ -52,6 +52,7 @@ class Census::Walk {
   Result<void> run() {
     Visit root;
     for (const auto& tier : request_.pool) {
+      census_.whole_slots_.push_back(tier->online() ? tier->member().slot : 0);
       if (tier->online()) {
         root.tiers.push_back(tier->index());
       } else {
@@ -70,14 +71,16 @@ class Census::Walk {
  private:
   // Handles a failure to read something. It is not a problem if the file was only removed
   // meanwhile.
-  void leave_out(int code) {
+  void leave_out(TierIndex tier, int code) {
     // This does not make the census incomplete. Otherwise one deep tree would keep the heat of
     // deleted files forever.
     if (code == ENAMETOOLONG) {
       ++census_.too_deep_;
       return;
     }
-    if (code != ENOENT && code != ENOTDIR) census_.is_whole_ = false;
+    if (code == ENOENT || code == ENOTDIR) return;
+    census_.is_whole_ = false;
+    census_.whole_slots_[tier] = 0;
   }
 
   // A directory that cannot be read is skipped; its files stay where they are.
@@ -92,12 +95,12 @@ class Census::Walk {
       const auto root = tier.root();
       auto fd = root ? open_beneath((*root)->get(), visit.path) : root.error();
       if (!fd) {
-        leave_out(fd.error().code);
+        leave_out(index, fd.error().code);
         continue;
       }
       const Stream stream(fd->release());
       if (stream.dir == nullptr) {
-        leave_out(errno);
+        leave_out(index, errno);
         continue;
       }
       const int dirfd = ::dirfd(stream.dir);
@@ -108,7 +111,7 @@ class Census::Walk {
         errno = 0;
         const dirent* entry = ::readdir(stream.dir);
         if (entry == nullptr) {
-          if (errno != 0) leave_out(errno);
+          if (errno != 0) leave_out(index, errno);
           break;
         }
         const std::string_view name = entry->d_name;
@@ -119,7 +122,7 @@ class Census::Walk {
         if (type == DT_UNKNOWN || type == DT_REG) {
           if (::statx(dirfd, entry->d_name, AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC,
                       STATX_BASIC_STATS | STATX_BTIME, &st) < 0) {
-            leave_out(errno);
+            leave_out(index, errno);
             continue;
           }
           type = static_cast<unsigned char>(IFTODT(st.stx_mode));
@@ -147,7 +150,7 @@ class Census::Walk {
                         TierIndex inherited) {
     const auto identity = tier.identity_of(dirfd, name);
     if (!identity) {
-      leave_out(identity.error().code);
+      leave_out(tier.index(), identity.error().code);
       return {};
     }
     const Name where{static_cast<std::uint32_t>(census_.directories_.size() - 1),

@@ -52,6 +52,8 @@ class Census {
   std::uint32_t directory(std::size_t file) const { return names_[file].directory; }
   // "" is the root; the others are "/a", "/a/b". A directory comes after its parent.
   const std::vector<std::string>& directories() const { return directories_; }
+  // For each tier the slot of its disk, if every file on it was found, or else 0.
+  const std::vector<unsigned>& whole_slots() const { return whole_slots_; }
   // The number of directories that were skipped because their path is longer than PATH_MAX (4,096
   // bytes). Their files stay where they are.
   std::uint64_t too_deep() const { return too_deep_; }
@@ -85,6 +87,7 @@ class Census {
   std::string text_;  // names, each terminated by a zero byte
   std::uint64_t too_deep_ = 0;
   bool is_whole_ = true;  // everything was read, so a file that was not found does not exist
+  std::vector<unsigned> whole_slots_;
   std::vector<InodeId> stale_heat_, stale_ghosts_, stale_times_;
 };
 

@@ -53,7 +53,7 @@ class Checker {
     for (const auto& tier : pool_) {
       check_leftovers(*tier);
       check_twins(*tier);
-      if (auto root = tier->root()) roots.push_back({tier.get(), *root, {}});
+      if (auto root = tier->root()) roots.push_back({tier, *root, {}});
     }
     for (const Copy& root : roots) check_aliases(root, "", "", nullptr);
     walk(std::move(roots));

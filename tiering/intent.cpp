@@ -189,4 +189,54 @@ Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay&
   return stored.size();
 }
 
+namespace {
+
+bool needs_lost_disk(const Pool& pool, const Step& step) {
+  return pool.is_lost(step.from.slot) || (has_target(step.kind) && pool.is_lost(step.to.slot));
+}
+
+// The steps that still make sense without the lost disks.
+std::vector<Step> without_lost(const Pool& pool, const std::vector<Step>& steps) {
+  const auto removes_something = [](const Step& step) {
+    return removes(step.kind) || step.kind == Step::Kind::Keep;
+  };
+  std::vector<Step> rest;
+  bool keep_all = false;
+  for (const Step& step : steps) {
+    const bool is_lost = needs_lost_disk(pool, step);
+    keep_all = keep_all || (is_lost && !removes_something(step));
+    if (!is_lost) rest.push_back(step);
+  }
+  if (keep_all) std::erase_if(rest, removes_something);
+  return rest;
+}
+
+}  // namespace
+
+bool needs_lost_disk(const Pool& pool, const std::vector<Step>& steps) {
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const Step& step) { return needs_lost_disk(pool, step); });
+}
+
+Result<void> settle_lost(Store& store, const Pool& pool) {
+  std::vector<std::uint64_t> pointless;
+  for (const StoredIntent& intent : SLUICE_TRY(store.intents())) {
+    const auto steps = decode_steps(intent.bytes);
+    if (!steps || !needs_lost_disk(pool, *steps)) continue;
+    const std::vector<Step> rest = without_lost(pool, *steps);
+    if (rest.empty()) {
+      pointless.push_back(intent.sequence);
+    } else if (is_reachable(pool, rest)) {
+      const auto done = complete(store, pool, intent.sequence, rest, {});
+      if (!done) {
+        log::get().warn("undid an operation that needed a lost disk: step={} why={}",
+                        done.error().operation, std::strerror(done.error().code));
+      }
+    }
+  }
+  if (pointless.empty()) return {};
+  log::get().info("dropped changes that were waiting for a lost disk: count={}", pointless.size());
+  return store.clear_intents(pointless);
+}
+
 }  // namespace sluice

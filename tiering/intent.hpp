@@ -97,4 +97,12 @@ struct Replay {
 };
 Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay = {});
 
+// Whether a step needs a disk that another one has replaced.
+bool needs_lost_disk(const Pool& pool, const std::vector<Step>& steps);
+// Ends the intents that need such a disk: what can be done on the other tiers is done, except that
+// nothing is removed for the sake of something on the lost disk. The hidden copy of a file whose
+// original is lost becomes the file. Intents that also wait for another tier are kept.
+// REQUIRES: no intent is being executed.
+Result<void> settle_lost(Store& store, const Pool& pool);
+
 }  // namespace sluice

@@ -99,6 +99,12 @@ Result<void> write_marker(int root_fd, const Marker& marker) {
   return {};
 }
 
+Member replaced(Member member) {
+  member.name += "#" + std::to_string(member.slot);
+  member.retired = true;
+  return member;
+}
+
 std::string new_uuid() {
   std::array<std::uint8_t, 16> b{};
   // Cannot fail for 16 bytes once the kernel's random pool is seeded, which happens long before

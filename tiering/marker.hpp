@@ -23,6 +23,9 @@ struct Member {
   unsigned slot = 0;     // see tiering/identity.hpp; never reused in a pool
   bool retired = false;  // the tier was emptied; the pool is complete without it
 
+  // Whether another disk has its name now. The roster keeps such a disk as "ssd#2", by its slot, so
+  // that it is recognized if it comes back.
+  bool is_replaced() const { return name.find('#') != std::string::npos; }
   bool operator==(const Member&) const = default;
 };
 
@@ -38,6 +41,9 @@ Result<std::optional<Marker>> read_marker(int root_fd);
 
 // Replaces the marker atomically and durably. Creates .sluice/ if needed.
 Result<void> write_marker(int root_fd, const Marker& marker);
+
+// The member as the roster keeps it once another disk has its name.
+Member replaced(Member member);
 
 std::string new_uuid();
 

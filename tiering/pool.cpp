@@ -2,6 +2,7 @@
 #include "tiering/pool.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,16 +30,14 @@ struct Candidate {
 // An error of opening a pool, with a complete sentence for the user.
 Error unusable(int code, std::string text) { return {code, "open the pool", std::move(text)}; }
 
-Result<void> open_candidate(Candidate& tier, Pool::Missing missing) {
+std::string advice_to_replace(const TierSettings& settings) {
+  return "; for a new disk in place of a dead one, mount with --degraded and run 'sluice tier "
+         "replace " +
+         settings.name + "=PATH'";
+}
+
+Result<void> read_marker_of(Candidate& tier) {
   const TierSettings& s = *tier.settings;
-  tier.root.reset(::open(s.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!tier.root) {
-    const int code = errno;
-    tier.offline = s.path + ": " + std::strerror(code);
-    if (missing == Pool::Missing::Tolerate) return {};
-    return unusable(code, "tier " + s.name + ": " + tier.offline +
-                              "; create it, mount its disk, or pass --degraded to go without it");
-  }
   auto marker = read_marker(tier.root.get());
   if (!marker) {
     const std::string why = marker.error().code == EPROTONOSUPPORT
@@ -49,6 +48,36 @@ Result<void> open_candidate(Candidate& tier, Pool::Missing missing) {
   }
   tier.marker = *std::move(marker);
   return {};
+}
+
+// Opens a directory that shall become part of a mounted pool.
+Result<Candidate> open_newcomer(const TierSettings& settings) {
+  Candidate tier{&settings, {}, {}, {}, {}, {}};
+  tier.root.reset(::open(settings.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!tier.root) {
+    const int code = errno;
+    return unusable(code, "tier " + settings.name + ": " + settings.path + ": " +
+                              std::strerror(code) +
+                              (code == ENOTDIR ? "; give a directory"
+                                               : "; give a directory that exists, on the mounted "
+                                                 "disk"));
+  }
+  SLUICE_TRY(read_marker_of(tier));
+  return tier;
+}
+
+Result<void> open_candidate(Candidate& tier, Pool::Missing missing) {
+  const TierSettings& s = *tier.settings;
+  tier.root.reset(::open(s.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!tier.root) {
+    const int code = errno;
+    tier.offline = s.path + ": " + std::strerror(code);
+    if (missing == Pool::Missing::Tolerate) return {};
+    return unusable(code, "tier " + s.name + ": " + tier.offline +
+                              "; create it, mount its disk, or pass --degraded to go without it" +
+                              advice_to_replace(s));
+  }
+  return read_marker_of(tier);
 }
 
 Result<void> lock_candidate(Candidate& tier, const std::string& user) {
@@ -66,8 +95,26 @@ Result<void> lock_candidate(Candidate& tier, const std::string& user) {
 
 using Roster = std::map<std::string, Member>;  // by name: every tier that a pool has had
 
+// A disk that was replaced has come back where its successor should be.
+Result<void> refuse_replaced(Candidate& tier, const Member& member, Pool::Missing missing) {
+  const std::string name = member.name.substr(0, member.name.find('#'));
+  tier.offline = tier.settings->path + " is the disk that was tier " + name +
+                 " before another disk took its place";
+  if (missing == Pool::Missing::Refuse) {
+    return unusable(EEXIST, "tier " + tier.settings->name + ": " + tier.offline +
+                                "; configure the path of the new disk. 'sluice tier add NAME=" +
+                                tier.settings->path +
+                                "' with another name brings back the files of this one");
+  }
+  tier.root.reset();
+  tier.marker.reset();
+  return {};
+}
+
 // What the markers on the present tiers say about the pool.
-Result<void> read_roster(const std::vector<Candidate>& tiers, std::string& pool, Roster& roster) {
+Result<void> read_roster(std::vector<Candidate>& tiers, Pool::Missing missing, std::string& pool,
+                         Roster& roster) {
+  Roster by_uuid;
   for (const Candidate& tier : tiers) {
     if (!tier.marker) continue;
     if (pool.empty()) pool = tier.marker->pool;
@@ -76,19 +123,32 @@ Result<void> read_roster(const std::vector<Candidate>& tiers, std::string& pool,
                                  " belongs to another pool (" + tier.marker->pool +
                                  "); give each pool directories of its own");
     }
-    if (tier.marker->self.name != tier.settings->name) {
-      return unusable(EEXIST, "tier " + tier.settings->name + ": " + tier.settings->path +
-                                  " is this pool's tier " + tier.marker->self.name +
-                                  "; put the tiers' paths in the right order");
-    }
     std::vector<Member> members = tier.marker->members;
     members.push_back(tier.marker->self);
-    for (Member& m : members) {
-      // A tier that was offline when another one retired does not know that.
-      if (const auto known = roster.find(m.name); known != roster.end())
-        m.retired = m.retired || known->second.retired;
-      roster[m.name] = m;
+    for (const Member& m : members) {
+      // A tier that was offline when another one retired or was replaced does not know that.
+      Member& known = by_uuid.try_emplace(m.uuid, m).first->second;
+      known.retired = known.retired || m.retired;
+      if (m.is_replaced()) known.name = m.name;
     }
+  }
+  for (Candidate& tier : tiers) {
+    if (!tier.marker) continue;
+    const Member& member = by_uuid.at(tier.marker->self.uuid);
+    if (member.is_replaced()) {
+      SLUICE_TRY(refuse_replaced(tier, member, missing));
+    } else if (member.name != tier.settings->name) {
+      return unusable(EEXIST, "tier " + tier.settings->name + ": " + tier.settings->path +
+                                  " is this pool's tier " + member.name +
+                                  "; put the tiers' paths in the right order");
+    }
+  }
+  for (const auto& entry : by_uuid) {
+    const Member& member = entry.second;
+    if (roster.emplace(member.name, member).second) continue;
+    return unusable(EEXIST, "tier " + member.name +
+                                ": two disks of this pool have that name; configure the path of "
+                                "the one that the pool was last mounted with");
   }
   return {};
 }
@@ -106,8 +166,9 @@ Result<void> assign_members(std::vector<Candidate>& tiers, Pool::Missing missing
         tier.offline = tier.settings->path +
                        " has no .sluice/tier.json: its disk is not mounted, or not this one";
         if (missing == Pool::Missing::Refuse) {
-          return unusable(ENOENT,
-                          named + tier.offline + "; mount it, or pass --degraded to go without it");
+          return unusable(ENOENT, named + tier.offline +
+                                      "; mount it, or pass --degraded to go without it" +
+                                      advice_to_replace(*tier.settings));
         }
         tier.root.reset();
       }
@@ -142,10 +203,14 @@ Result<void> assign_members(std::vector<Candidate>& tiers, Pool::Missing missing
   return {};
 }
 
-Result<void> write_roster(const Candidate& tier, const std::string& pool, const Roster& roster) {
+Marker marker_of(const Candidate& tier, const std::string& pool, const Roster& roster) {
   Marker marker{pool, tier.member, {}};
   for (const auto& entry : roster) marker.members.push_back(entry.second);
-  const auto written = write_marker(tier.root.get(), marker);
+  return marker;
+}
+
+Result<void> write_roster(const Candidate& tier, const std::string& pool, const Roster& roster) {
+  const auto written = write_marker(tier.root.get(), marker_of(tier, pool, roster));
   if (written) return {};
   return unusable(written.error().code,
                   "tier " + tier.settings->name + ": can't write " + tier.settings->path +
@@ -157,7 +222,6 @@ Result<void> write_roster(const Candidate& tier, const std::string& pool, const 
 // so after a failure half-way the same call can be repeated.
 Result<void> enrol(std::vector<Candidate>& tiers, const std::string& pool, const Roster& known,
                    const Roster& roster, const std::string& user) {
-  if (known == roster) return {};
   for (Candidate& tier : tiers) {
     if (!tier.root || tier.marker) continue;
     Roster so_far = known;
@@ -166,7 +230,62 @@ Result<void> enrol(std::vector<Candidate>& tiers, const std::string& pool, const
     SLUICE_TRY(lock_candidate(tier, user));
   }
   for (const Candidate& tier : tiers) {
-    if (tier.root) SLUICE_TRY(write_roster(tier, pool, roster));
+    if (!tier.root) continue;
+    const Marker wanted = marker_of(tier, pool, roster);
+    if (tier.marker && tier.marker->self == wanted.self && tier.marker->members == wanted.members)
+      continue;
+    const auto told = write_roster(tier, pool, roster);
+    if (told) continue;
+    // News that a tier missed, because it was away, can wait.
+    if (known != roster) return told;
+    log::get().warn("a tier could not be told of changes to the pool: why={}", told.error().text());
+  }
+  return {};
+}
+
+// Whether the directory at `path` is that disk.
+bool is_at(const std::string& path, const Member& disk) {
+  const UniqueFd root(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto marker = root ? read_marker(root.get()) : Error(ENOENT, "open tier");
+  return marker && *marker && (*marker)->self.uuid == disk.uuid;
+}
+
+// Whether the directory may take the place of the tier `old` (nullptr: it is not configured), whose
+// disk was `before`.
+Result<void> check_replacement(const Pool& pool, const Candidate& tier, const Tier* old,
+                               const Member& before, const std::string& id, const Roster& roster) {
+  const std::string& path = tier.settings->path;
+  const std::string named = "tier " + tier.settings->name + ": " + path + " ";
+  if (tier.marker && tier.marker->pool != id) {
+    return unusable(EEXIST, named + "belongs to another pool (" + tier.marker->pool +
+                                "); give a directory that is new to Sluice");
+  }
+  if (tier.marker && tier.marker->self.uuid != before.uuid) {
+    for (const auto& entry : roster) {
+      const Member& member = entry.second;
+      if (member.uuid != tier.marker->self.uuid) continue;
+      return unusable(EEXIST,
+                      named + (member.is_replaced()
+                                   ? "is a disk that was replaced before; 'sluice tier add NAME=" +
+                                         path + "' with a new name brings its files back"
+                                   : "is this pool's tier " + member.name));
+    }
+    // Otherwise a replacement was interrupted before any other tier knew of it.
+    if (tier.marker->self.name != tier.settings->name)
+      return unusable(EEXIST, named + "was tier " + tier.marker->self.name + " of this pool");
+  }
+  struct stat st {};
+  if (::fstat(tier.root.get(), &st) < 0) return Error::last("stat the new disk");
+  std::vector<std::string> sharing;
+  for (const Tier* other : pool) {
+    if (other != old && other->online() && other->device() == st.st_dev)
+      sharing.push_back(other->name());
+  }
+  // In a pool that tries Sluice out on one disk, tiers may share it.
+  const bool shared_before = sharing.size() > 1 || (old != nullptr && old->device() == st.st_dev);
+  if (!sharing.empty() && !shared_before) {
+    return unusable(EXDEV, named + "is on the same filesystem as tier " + sharing[0] +
+                               "; is the new disk mounted there?");
   }
   return {};
 }
@@ -187,7 +306,7 @@ Result<std::unique_ptr<Pool>> Pool::open(const std::vector<TierSettings>& settin
   }
   auto pool = std::unique_ptr<Pool>(new Pool);
   Roster roster;
-  SLUICE_TRY(read_roster(tiers, pool->id_, roster));
+  SLUICE_TRY(read_roster(tiers, missing, pool->id_, roster));
   if (pool->id_.empty()) pool->id_ = new_uuid();
   // Lock first, so that a caller that is refused has changed nothing.
   for (Candidate& tier : tiers) {
@@ -206,7 +325,8 @@ Result<std::unique_ptr<Pool>> Pool::open(const std::vector<TierSettings>& settin
       return unusable(EIO,
                       "tier " + made->name() + ": " + made->path() + ": " + made->why_offline());
     }
-    pool->append(std::move(made));
+    MutexLock lock(pool->roster_mutex_);
+    pool->place(std::move(made));
   }
   pool->user_ = user;
   MutexLock lock(pool->roster_mutex_);
@@ -214,26 +334,26 @@ Result<std::unique_ptr<Pool>> Pool::open(const std::vector<TierSettings>& settin
   return pool;
 }
 
-void Pool::append(std::unique_ptr<Tier> tier) {
-  const std::size_t at = size_.load(std::memory_order_relaxed);
-  tiers_[at] = std::move(tier);
-  size_.store(at + 1, std::memory_order_release);
+// Puts it where its index says: after the others, or in the place of one of them.
+void Pool::place(std::unique_ptr<Tier> tier) {
+  const std::size_t at = tier->index();
+  tiers_[at].store(tier.get(), std::memory_order_release);
+  owned_.push_back(std::move(tier));
+  if (at == size()) size_.store(at + 1, std::memory_order_release);
 }
 
 Result<void> Pool::add(const TierSettings& settings) {
   MutexLock lock(roster_mutex_);
-  Candidate tier{&settings, {}, {}, {}, {}, {}};
-  SLUICE_TRY(open_candidate(tier, Missing::Refuse));
-  if (tier.marker) {
-    return unusable(EEXIST, "tier " + settings.name + ": " + settings.path +
-                                " belongs to a pool already (" + tier.marker->pool + ")");
-  }
+  Candidate tier = SLUICE_TRY(open_newcomer(settings));
+  if (tier.marker) return readmit(settings, tier.root.get(), *tier.marker);
   std::vector<Candidate> newcomers;
   newcomers.push_back(std::move(tier));
   Roster roster = roster_;
   if (roster.contains(settings.name)) {
     return unusable(EEXIST, "the pool has had a tier " + settings.name +
-                                " before; give the new one another name");
+                                " before; 'sluice tier replace " + settings.name + "=" +
+                                settings.path +
+                                "' puts this disk in its place, or give it another name");
   }
   SLUICE_TRY(assign_members(newcomers, Missing::Tolerate, NewTiers::Adopt, roster));
   SLUICE_TRY(enrol(newcomers, id_, roster_, roster, user_));
@@ -245,16 +365,133 @@ Result<void> Pool::add(const TierSettings& settings) {
                     "tier " + settings.name + ": " + settings.path + ": " + fresh->why_offline());
   }
   roster_ = std::move(roster);
-  append(std::move(fresh));
-  // The new tier knows the others. If they cannot be told of it now, the next mount tells them.
-  if (const auto told = tell_all(); !told)
-    log::get().warn("not every tier could be told of the new one: why={}", told.error().text());
+  place(std::move(fresh));
+  tell_all_of_news();
   return {};
+}
+
+// The tiers that are present know of a change. If one cannot be told now, the next mount does it.
+void Pool::tell_all_of_news() const {
+  if (const auto told = tell_all(); !told)
+    log::get().warn("not every tier could be told of a change to the pool: why={}",
+                    told.error().text());
+}
+
+// Adds a disk with a marker: one that was given up or replaced, and works again.
+Result<void> Pool::readmit(const TierSettings& settings, int root, const Marker& marker) {
+  const std::string named = "tier " + settings.name + ": " + settings.path + " ";
+  if (marker.pool != id_) {
+    return unusable(EEXIST, named + "belongs to a pool already (" + marker.pool +
+                                "); give a directory that is new to Sluice, or one that was part "
+                                "of this pool before");
+  }
+  const Member* known = nullptr;
+  for (const auto& entry : roster_) {
+    if (entry.second.slot == marker.self.slot && (known == nullptr || known->is_replaced()))
+      known = &entry.second;
+  }
+  const bool was_replaced = known != nullptr && known->is_replaced();
+  if (known != nullptr && !was_replaced) {
+    if (known->uuid != marker.self.uuid || by_slot(known->slot) != nullptr) {
+      return unusable(EEXIST, named + (known->uuid == marker.self.uuid
+                                           ? "is this pool's tier " + known->name + " already"
+                                           : "was part of this pool, and tier " + known->name +
+                                                 " has its place now; copy its files into the "
+                                                 "mount"));
+    }
+    if (known->name != settings.name) {
+      return unusable(EEXIST,
+                      named + "is this pool's tier " + known->name + "; add it under that name");
+    }
+  }
+  if ((known == nullptr || was_replaced) && roster_.contains(settings.name)) {
+    return unusable(EEXIST, named + "was tier " + marker.self.name +
+                                " of this pool, and the pool has or had another tier " +
+                                settings.name + "; give it a new name to get its files back");
+  }
+  // A new UUID, because tiers that are away remember the old one under its old name.
+  const Member member{settings.name,
+                      known != nullptr && !was_replaced ? marker.self.uuid : new_uuid(),
+                      marker.self.slot, false};
+  Roster roster = roster_;
+  roster[member.name] = member;
+  Marker written{id_, member, {}};
+  for (const auto& entry : roster) written.members.push_back(entry.second);
+  if (const auto done = write_marker(root, written); !done)
+    return unusable(done.error().code, named + "can't be written: " + done.error().text());
+  roster_ = std::move(roster);
+  place(std::make_unique<Tier>(static_cast<TierIndex>(size()), settings, member, UniqueFd{},
+                               "the tier is being brought up to date", UniqueFd{}, user_));
+  tell_all_of_news();
+  return {};
+}
+
+Result<std::optional<unsigned>> Pool::replace(const TierSettings& settings) {
+  MutexLock lock(roster_mutex_);
+  const std::string& name = settings.name;
+  const auto known = roster_.find(name);
+  if (known == roster_.end() || known->second.is_replaced()) {
+    return unusable(ENOENT, "the pool has had no tier " + name + "; 'sluice tier add " + name +
+                                "=" + settings.path + "' adds one");
+  }
+  const Member before = known->second;
+  Tier* const old = by_name(name);
+  if (old != nullptr && (old->present() || is_at(old->path(), before))) {
+    return unusable(EBUSY, "tier " + name + " is not lost: its disk is at " + old->path() +
+                               "; 'sluice tier drain " + name +
+                               "' moves its files to other tiers. If the disk is broken, unmount "
+                               "it first");
+  }
+  Candidate tier = SLUICE_TRY(open_newcomer(settings));
+  const bool is_same_disk = tier.marker && tier.marker->self.uuid == before.uuid;
+  SLUICE_TRY(check_replacement(*this, tier, old, before, id_, roster_));
+  Roster roster = roster_;
+  tier.member = before;
+  tier.member.retired = false;
+  if (!is_same_disk) {
+    unsigned last_slot = 0;
+    for (const auto& entry : roster_) last_slot = std::max(last_slot, entry.second.slot);
+    if (last_slot == kMaxSlot) {
+      return unusable(ENOSPC, "tier " + name + ": a pool can have " + std::to_string(kMaxSlot) +
+                                  " disks in its life");
+    }
+    tier.member.uuid = new_uuid();
+    tier.member.slot = last_slot + 1;
+    const Member gone = replaced(before);
+    roster[gone.name] = gone;
+  }
+  roster[name] = tier.member;
+  // From here on, the new disk is the tier wherever it is present. If the daemon dies before the
+  // other tiers know, the next mount with the new disk tells them.
+  SLUICE_TRY(write_roster(tier, id_, roster));
+  roster_ = std::move(roster);
+  place(std::make_unique<Tier>(old != nullptr ? old->index() : static_cast<TierIndex>(size()),
+                               settings, tier.member, UniqueFd{},
+                               "the tier is being brought up to date", UniqueFd{}, user_));
+  tell_all_of_news();
+  log::get().info("a new disk took the place of a tier: tier={} path={} slot={} before={}", name,
+                  settings.path, tier.member.slot, before.slot);
+  return is_same_disk ? std::optional<unsigned>() : before.slot;
+}
+
+std::vector<Member> Pool::members() const {
+  MutexLock lock(roster_mutex_);
+  std::vector<Member> out;
+  for (const auto& entry : roster_) out.push_back(entry.second);
+  return out;
+}
+
+bool Pool::is_lost(unsigned slot) const {
+  if (by_slot(slot) != nullptr) return false;
+  MutexLock lock(roster_mutex_);
+  return std::any_of(roster_.begin(), roster_.end(), [&](const auto& entry) {
+    return entry.second.slot == slot && entry.second.is_replaced();
+  });
 }
 
 Result<void> Pool::set_retired(TierIndex index, bool retired) {
   MutexLock lock(roster_mutex_);
-  roster_[tiers_[index]->name()].retired = retired;
+  roster_[(*this)[index].name()].retired = retired;
   return tell_all();
 }
 
@@ -287,14 +524,14 @@ Result<void> Pool::tell_all() const {
 
 Tier* Pool::by_slot(unsigned slot) const {
   for (const auto& tier : *this) {
-    if (tier->member().slot == slot) return tier.get();
+    if (tier->member().slot == slot) return tier;
   }
   return nullptr;
 }
 
 Tier* Pool::by_name(std::string_view name) const {
   for (const auto& tier : *this) {
-    if (tier->name() == name) return tier.get();
+    if (tier->name() == name) return tier;
   }
   return nullptr;
 }
@@ -322,7 +559,7 @@ void Pool::note_file_size(std::uint64_t bytes) {
 }
 
 bool Pool::may_outgrow(TierIndex at, std::uint64_t bytes, std::uint64_t growth) const {
-  const Tier& here = *tiers_[at];
+  const Tier& here = (*this)[at];
   const Space space = here.space();
   if (space.free_now() < here.reserve()) return true;
   const std::uint64_t room = here.room();
@@ -340,13 +577,13 @@ std::vector<TierIndex> Pool::refuges(TierIndex from, std::uint64_t bytes) const 
   constexpr std::uint64_t kAmple = 4;  // times as much
   std::vector<TierIndex> ample, tight;
   for (const TierIndex index : placement()) {
-    const Tier& tier = *tiers_[index];
+    const Tier& tier = (*this)[index];
     tier.refresh_space();
     if (index == from || tier.space().free < bytes) continue;
     (tier.room() / kAmple >= bytes ? ample : tight).push_back(index);
   }
   std::stable_sort(tight.begin(), tight.end(),
-                   [&](TierIndex a, TierIndex b) { return tiers_[a]->room() > tiers_[b]->room(); });
+                   [&](TierIndex a, TierIndex b) { return (*this)[a].room() > (*this)[b].room(); });
   ample.insert(ample.end(), tight.begin(), tight.end());
   return ample;
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Pool is the ordered set of tiers of one mount. It locks them against a second daemon and chooses
 // where new files go. Threads: thread-safe. Tiers are only added, as the slowest, and never
-// removed.
+// removed. A new disk may take the place of a dead one; the Tier of the dead one lives on, offline,
+// because threads may still refer to it.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +37,29 @@ class Pool {
 
   const std::string& id() const { return id_; }
   std::size_t size() const { return size_.load(std::memory_order_acquire); }
-  Tier& operator[](TierIndex index) const { return *tiers_[index]; }
-  auto begin() const { return tiers_.begin(); }
-  auto end() const { return tiers_.begin() + static_cast<std::ptrdiff_t>(size()); }
+  Tier& operator[](TierIndex index) const { return *tiers_[index].load(std::memory_order_acquire); }
+  // Iterates over Tier*.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Tier*;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Tier* const*;
+    using reference = Tier*;
+    explicit Iterator(const std::atomic<Tier*>* at = nullptr) : at_(at) {}
+    Tier* operator*() const { return at_->load(std::memory_order_acquire); }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    Iterator operator++(int) { return Iterator(at_++); }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const std::atomic<Tier*>* at_;
+  };
+  Iterator begin() const { return Iterator(tiers_.data()); }
+  Iterator end() const { return Iterator(tiers_.data() + size()); }
   // nullptr if no configured tier has this slot.
   Tier* by_slot(unsigned slot) const;
   // nullptr if no configured tier has this name.
@@ -60,8 +83,20 @@ class Pool {
   // the order of placement(), then those with the most room.
   std::vector<TierIndex> refuges(TierIndex from, std::uint64_t bytes) const;
 
-  // Adds a directory to the pool as the slowest tier. An error says what, where and what to do.
+  // Adds a directory to the pool as the slowest tier. An error says what, where and what to do. A
+  // disk that was part of this pool before is offline until check_presence() finds it, because
+  // changes may have to be applied to it first.
   Result<void> add(const TierSettings& settings);
+  // Puts another directory under the name of a tier whose disk is gone, at the same place in the
+  // order; or adds it as the slowest, if that tier is not configured. It is offline until
+  // check_presence() finds it. Returns the slot of the disk that is gone for good, which no tier
+  // has any more; nothing if the same disk is merely found elsewhere. REQUIRES: no other thread
+  // calls check_presence().
+  Result<std::optional<unsigned>> replace(const TierSettings& settings);
+  // Every disk that the pool ever had; see Member::is_replaced().
+  std::vector<Member> members() const;
+  // Whether another disk took the place of the one with this slot.
+  bool is_lost(unsigned slot) const;
   // Whether the pool may be mounted without this tier: it is empty, or lost.
   Result<void> set_retired(TierIndex index, bool retired);
   // Makes a tier required again that was given up as lost, if it is present and not being drained:
@@ -74,14 +109,19 @@ class Pool {
 
  private:
   Pool();
-  void append(std::unique_ptr<Tier> tier);
+  void place(std::unique_ptr<Tier> tier) REQUIRES(roster_mutex_);
+  Result<void> readmit(const TierSettings& settings, int root, const Marker& marker)
+      REQUIRES(roster_mutex_);
+  void tell_all_of_news() const REQUIRES(roster_mutex_);
   Result<void> tell_all() const REQUIRES(roster_mutex_);
 
   std::string id_;
   std::string user_;
-  Mutex roster_mutex_;
+  mutable Mutex roster_mutex_;
   std::map<std::string, Member> roster_ GUARDED_BY(roster_mutex_);  // all it ever had, by name
-  std::array<std::unique_ptr<Tier>, kMaxSlot> tiers_;
+  // Those in `tiers_`, and those that were replaced.
+  std::vector<std::unique_ptr<Tier>> owned_ GUARDED_BY(roster_mutex_);
+  std::array<std::atomic<Tier*>, kMaxSlot> tiers_{};
   std::atomic<std::uint64_t> largest_{0};  // only ever grows
   std::atomic<std::size_t> size_{0};       // raised after the tier is in its place
   std::unique_ptr<Twins> twins_;           // its thread uses the tiers

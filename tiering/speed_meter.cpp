@@ -199,8 +199,10 @@ SpeedMeter::~SpeedMeter() {
 
 SpeedMeter::Known& SpeedMeter::known(TierIndex tier) {
   while (known_.size() <= tier) {
+    const Tier& next = pool_[static_cast<TierIndex>(known_.size())];
     Known each;
-    each.now = each.stored = usual(pool_[static_cast<TierIndex>(known_.size())]);
+    each.slot = next.member().slot;
+    each.now = each.stored = usual(next);
     known_.push_back(each);
   }
   return known_[tier];
@@ -245,7 +247,9 @@ void SpeedMeter::settle(TierIndex index, const std::stop_token& stop) {
   Tier& tier = pool_[index];
   {
     const MutexLock lock(mutex_);
-    if (known(index).is_settled || !tier.online()) return;
+    Known& each = known(index);
+    if (each.slot != tier.member().slot) each.is_settled = false;  // another disk
+    if (each.is_settled || !tier.online()) return;
   }
   // A tier that was offline until now.
   Reading found = usual(tier);
@@ -275,6 +279,7 @@ void SpeedMeter::settle(TierIndex index, const std::stop_token& stop) {
   }
   const MutexLock lock(mutex_);
   Known& each = known(index);
+  each.slot = tier.member().slot;
   each.now = each.stored = found;
   each.is_settled = true;
   each.counters.reset();  // without what the probe read

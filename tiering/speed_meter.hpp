@@ -50,6 +50,7 @@ class SpeedMeter {
 
  private:
   struct Known {
+    unsigned slot = 0;  // of the disk that it is about
     Reading now, stored;
     bool is_settled = false;  // loaded or measured, or it cannot be measured
     std::optional<DiskCounters> counters;

@@ -84,7 +84,7 @@ Result<void> apply_name_taken(const Pool& pool, const Step& step) {
   const auto older = find(*returned);
   if (!older) return is_gone(older.error()) ? Result<void>() : older.error();
   for (const auto& tier : pool) {
-    if (tier.get() == returned) continue;
+    if (tier == returned) continue;
     const auto newer = find(*tier);
     if (!newer) continue;
     struct stat above {};

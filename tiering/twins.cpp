@@ -390,7 +390,7 @@ std::vector<Twins::Survivor> Twins::survivors(unsigned slot) const {
       const UniqueFd twin = open_twin(*directory, name, O_PATH);
       auto note = twin ? read_note(twin.get()) : std::nullopt;
       if (!note || note->slot != slot || twin_name(note->file) != name) continue;
-      if (is_intact(*tier, twin.get(), *note)) out.push_back({tier.get(), *std::move(note)});
+      if (is_intact(*tier, twin.get(), *note)) out.push_back({tier, *std::move(note)});
     }
   }
   return out;

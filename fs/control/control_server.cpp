@@ -18,6 +18,7 @@
 #include "base/mutex.hpp"
 #include "base/thread.hpp"
 #include "base/unix_socket.hpp"
+#include "tiering/lost_files.hpp"
 #include "tiering/worth.hpp"
 
 namespace sluice {
@@ -82,6 +83,10 @@ class ControlServer::Handler {
     } else if (verb == "add") {
       if (const auto added = parts_.add_tier(request.value("tier", "")); !added)
         last = {{"error", added.error().text()}};
+    } else if (verb == "replace") {
+      last = replace(request.value("tier", ""));
+    } else if (verb == "lost") {
+      last = lost(request.value("tier", ""));
     } else if (verb == "moves") {
       last = moves(request.value("most", std::size_t{100}),
                    request.value("most_pending", std::numeric_limits<std::size_t>::max()));
@@ -319,14 +324,43 @@ class ControlServer::Handler {
     }
     const auto retired = parts_.pool.set_retired(tier->index(), true);
     if (!retired) return {{"error", retired.error().text()}};
-    return {{"recovered", recover_twins(*tier)}};
+    return {{"recovered", recover_twins(tier->member().slot)}};
   }
 
-  // Files on the tier that have a twin elsewhere. Nobody can know whether they were changed since
+  // Puts a new disk in the place of a tier that is gone.
+  json replace(const std::string& text) {
+    const std::string name = text.substr(0, text.find('='));
+    const Tier* tier = parts_.pool.by_name(name);
+    const unsigned slot = tier != nullptr ? tier->member().slot : 0;
+    if (const auto done = parts_.replace_tier(text); !done) return {{"error", done.error().text()}};
+    json last = {{"recovered", slot != 0 && parts_.pool.is_lost(slot) ? recover_twins(slot) : 0}};
+    const Tier* now = parts_.pool.by_name(name);
+    last["filesystem"] = now->filesystem();
+    last["total"] = now->space().total;
+    return last;
+  }
+
+  // The files that were on a disk that is gone.
+  json lost(const std::string& name) {
+    const auto lost = lost_files(parts_.pool, parts_.store, parts_.lists, name);
+    if (!lost) return {{"error", lost.error().text()}};
+    std::uint64_t bytes = 0;
+    for (const FileLists::File& file : lost->files) {
+      bytes += file.bytes;
+      if (!send({{"lost", {{"path", file.path}, {"bytes", file.bytes}}}})) break;
+    }
+    return {{"files", lost->files.size()},
+            {"bytes", bytes},
+            {"census", lost->census_time},
+            {"elsewhere", lost->elsewhere},
+            {"nameless", lost->nameless}};
+  }
+
+  // Files on the disk that have a twin elsewhere. Nobody can know whether they were changed since
   // the twin was made, so the time of that is part of the answer.
-  std::uint64_t recover_twins(const Tier& lost) {
+  std::uint64_t recover_twins(unsigned slot) {
     std::uint64_t count = 0;
-    for (const Twins::Survivor& twin : parts_.pool.twins().survivors(lost.member().slot)) {
+    for (const Twins::Survivor& twin : parts_.pool.twins().survivors(slot)) {
       const auto path = parts_.filesystem.names().bring_back(twin);
       const std::string name = path                      ? *path
                                : twin.note.names.empty() ? ""

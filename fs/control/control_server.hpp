@@ -18,6 +18,7 @@
 #include "base/unique_fd.hpp"
 #include "fs/control/live_options.hpp"
 #include "fs/core/filesystem.hpp"
+#include "tiering/file_lists.hpp"
 #include "tiering/heat_tree.hpp"
 #include "tiering/migration.hpp"
 
@@ -34,8 +35,11 @@ class ControlServer {
     Filesystem& filesystem;
     Migration& migration;
     LiveOptions& options;
+    const FileLists& lists;
     // Adds a tier ("NAME=PATH,...") to the pool.
     std::function<Result<void>(const std::string& tier)> add_tier;
+    // Puts a new disk in the place of a dead one.
+    std::function<Result<void>(const std::string& tier)> replace_tier;
     std::function<nlohmann::json()> activity;
     const HeatTree& heat_tree;
     // Asks for a successor of this daemon; returns when it is about to hand over.

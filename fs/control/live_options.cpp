@@ -124,11 +124,20 @@ std::map<std::string, std::string> LiveOptions::trials() const {
   return trials_;
 }
 
-void LiveOptions::tier_added(const TierOptions& tier) {
+void LiveOptions::tier_put(const TierOptions& tier) {
+  const auto put = [&](std::vector<TierOptions>& tiers) {
+    const auto known =
+        std::ranges::find_if(tiers, [&](const auto& each) { return each.name == tier.name; });
+    if (known != tiers.end()) {
+      *known = tier;
+    } else {
+      tiers.push_back(tier);
+    }
+  };
   const MutexLock changing(changing_);
-  configured_.tiers.push_back(tier);
+  put(configured_.tiers);
   const MutexLock lock(mutex_);
-  now_.tiers.push_back(tier);
+  put(now_.tiers);
 }
 
 void LiveOptions::install(MountOptions options) {

@@ -28,8 +28,8 @@ class LiveOptions {
   LiveOptions(MountOptions options, Read read, Apply apply);
 
   MountOptions now() const;
-  // Must be called after a tier was added to the mount.
-  void tier_added(const TierOptions& tier);
+  // Must be called after a tier was added to the mount, or got a new disk.
+  void tier_put(const TierOptions& tier);
 
   struct Change {
     std::string name, from, to;  // "nvme.high_watermark", "90", "80"

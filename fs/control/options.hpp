@@ -167,6 +167,9 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options);
 // and need not be accessible to this user.
 enum class Directories { Exist, MayBeMissing };
 Result<void> check_tiers(const MountOptions& options, Directories directories = Directories::Exist);
+// Checks that the last tier, which is to be added to a running mount, is a directory apart from the
+// others.
+Result<void> check_new_tier(const MountOptions& options);
 
 // The allowed word that is closest to `word`, if one is close enough.
 std::optional<std::string_view> closest_word(std::string_view word,

@@ -306,6 +306,19 @@ std::vector<BudgetRule> budget_rules(const MountOptions& options) {
   return out;
 }
 
+Result<void> check_new_tier(const MountOptions& options) {
+  const TierOptions& tier = options.tiers.back();
+  const std::string who = "tier " + tier.name;
+  constexpr std::string_view kOwn = "give each tier a directory of its own";
+  for (const TierOptions& other : options.tiers) {
+    if (&other == &tier) continue;
+    const std::string other_who = "tier " + other.name;
+    SLUICE_TRY(check_apart(who, tier.path, other_who, other.path, kOwn));
+    SLUICE_TRY(check_apart(other_who, other.path, who, tier.path, kOwn));
+  }
+  return {};
+}
+
 Result<void> check_tiers(const MountOptions& options, Directories directories) {
   const bool has_mountpoint = !options.mountpoint.empty();
   if (has_mountpoint) SLUICE_TRY(check_mountpoint(options.mountpoint, directories));

@@ -15,7 +15,7 @@ std::vector<AwayJournal::Copy> AwayTiers::offline_copies(const InodePtr& directo
     for (const auto& tier : pool_) {
       if (tier->online()) continue;
       if (state->has_copy_on(tier->index()) || state->directory.partly_unknown)
-        away.push_back(tier.get());
+        away.push_back(tier);
     }
   }
   std::vector<AwayJournal::Copy> out;

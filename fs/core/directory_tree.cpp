@@ -414,6 +414,37 @@ void DirectoryTree::tier_went_offline(TierIndex tier) {
   });
 }
 
+void DirectoryTree::tier_replaced(TierIndex tier) {
+  // Leads nowhere on any filesystem: no file has the inode number 0.
+  const FileHandle nowhere{std::string("\x01\0\0\0\0\0\0\0\0", 9)};
+  table_.for_each([&](Inode& inode) {
+    if (inode.id() == kRootId) return;
+    Inode::Locked state(inode);
+    if (!state->has_copy_on(tier)) return;
+    const bool is_only = state->copies.size() == 1;
+    table_.erase_copies(*state, [&](const Copy& copy) { return copy.tier == tier; });
+    if (is_only) state->copies.push_back({tier, nowhere, nullptr});
+  });
+}
+
+std::vector<FileLists::File> DirectoryTree::files_on(TierIndex tier) {
+  std::vector<FileLists::File> out;
+  table_.for_each([&](Inode& inode) {
+    if (!S_ISREG(inode.type)) return;
+    Inode::Locked state(inode);
+    const Copy& place = state->place();
+    // A descriptor beside a handle means that the file has no name any more.
+    if (place.tier != tier || (place.fd && !place.handle.empty())) return;
+    const bool is_known = state->size_hint != ~std::uint64_t{0};
+    out.push_back({inode.id(), is_known ? state->size_hint : 0, {}});
+  });
+  for (FileLists::File& file : out) {
+    if (const InodePtr inode = table_.find(file.id)) file.path = path_of(inode);
+  }
+  std::erase_if(out, [](const FileLists::File& file) { return file.path.empty(); });
+  return out;
+}
+
 // Finds the text of the last known name. A predecessor left only the parent and a hash of the name:
 // the kernel does not look a name up again if the file is open, or if the request that needs the
 // name had been sent before.

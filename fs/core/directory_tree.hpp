@@ -19,6 +19,7 @@
 #include "fs/core/inode_table.hpp"
 #include "fs/core/namespace.hpp"
 #include "fs/core/shown_times.hpp"
+#include "tiering/file_lists.hpp"
 #include "tiering/pool.hpp"
 
 namespace sluice {
@@ -96,6 +97,11 @@ class DirectoryTree {
   void tier_added(TierIndex tier);
   // Closes the descriptors on that tier, so that its disk can be unmounted.
   void tier_went_offline(TierIndex tier);
+  // Forgets what was on the disk that another one has replaced. What was only there is ESTALE.
+  // REQUIRES: Namespace::lock is held exclusively, and the tier is offline.
+  void tier_replaced(TierIndex tier);
+  // The files on the tier that are in memory, by their last known names.
+  std::vector<FileLists::File> files_on(TierIndex tier);
 
  private:
   struct KnownName {

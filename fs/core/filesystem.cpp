@@ -23,6 +23,7 @@ Migration::Settings Filesystem::with_census(Migration::Settings settings) {
                                                                             std::int64_t time) {
     accesses_.hot_files().take(census, time);
     for (const FileFacts& file : census.files()) pool_.note_file_size(file.bytes);
+    if (lists_ != nullptr) lists_->take(census, time);
     if (others) others(census, time);
   };
   return settings;
@@ -37,6 +38,7 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                        Engine* engine, const Clock& clock)
     : pool_(pool),
       kernel_(kernel),
+      lists_(settings.lists),
       table_(pool, settings.handover),
       times_(pool, store),
       tree_(pool, table_, times_, namespace_),
@@ -120,11 +122,7 @@ void Filesystem::tick() {
   pages_.tick();
   relocator_.finish_moves();
   accesses_.tick();
-  for (const auto& tier : pool_) {
-    if (tier->check_presence() && !tier->present()) tier_went_offline(*tier);
-    // Repeated every second, because applying the changes made in its absence may fail at first.
-    if (tier->present() && !tier->online()) tier_returned(*tier);
-  }
+  check_tiers();
   if (migration_) migration_->tick();
   if (++ticks_ % kTicksPerFlush != 0) return;
   if (const auto flushed = flush(); !flushed) {
@@ -133,8 +131,19 @@ void Filesystem::tick() {
   }
 }
 
+void Filesystem::check_tiers() {
+  const MutexLock lock(presence_);
+  for (const auto& tier : pool_) {
+    if (tier->check_presence() && !tier->present()) tier_went_offline(*tier);
+    // Repeated every second, because applying the changes made in its absence may fail at first.
+    if (tier->present() && !tier->online()) tier_returned(*tier);
+  }
+}
+
 // Closes everything on the tier, so that its disk can be unmounted.
 void Filesystem::tier_went_offline(Tier& tier) {
+  if (lists_ != nullptr)
+    lists_->add(tier.member().slot, tree_.files_on(tier.index()), real_clock().seconds());
   engine_.forget_filesystem(tier.device());
   tree_.tier_went_offline(tier.index());
   pins_.tiers_changed();
@@ -159,6 +168,46 @@ void Filesystem::tier_returned(Tier& tier) {
   budgets_.search_again();
   pool_.welcome_back();
   drop_names_and_listings(changed);
+}
+
+Result<void> Filesystem::add_tier(const TierSettings& settings) {
+  const MutexLock lock(presence_);
+  SLUICE_TRY(pool_.add(settings));
+  Tier& tier = *pool_.by_name(settings.name);
+  tier_added(tier.index());
+  return bring_online(tier);
+}
+
+Result<void> Filesystem::replace_tier(const TierSettings& settings) {
+  const MutexLock lock(presence_);
+  const std::size_t before = pool_.size();
+  bool is_new_place = false;
+  {
+    const ExclusiveLock no_names(namespace_.lock);
+    const auto lost = SLUICE_TRY(pool_.replace(settings));
+    const TierIndex index = pool_.by_name(settings.name)->index();
+    is_new_place = pool_.size() > before;
+    away_.tier_returned();
+    if (lost && !is_new_place) tree_.tier_replaced(index);
+    if (lost && lists_ != nullptr) lists_->add(*lost, {}, real_clock().seconds());
+    // After a failure, the next mount does it.
+    if (const auto settled = lost ? relocator_.settle_lost() : Result<void>(); !settled)
+      log::get().warn("changes that needed the lost disk are not settled yet: why={}",
+                      settled.error().text());
+  }
+  Tier& tier = *pool_.by_name(settings.name);
+  if (is_new_place) tier_added(tier.index());
+  return bring_online(tier);
+}
+
+// Brings a disk online that is new under its name.
+Result<void> Filesystem::bring_online(Tier& tier) {
+  if (tier.online()) return {};
+  if (tier.check_presence() && tier.present()) tier_returned(tier);
+  if (tier.online()) return {};
+  return Error{EIO, "use the new disk",
+               "tier " + tier.name() + ": " + tier.path() + ": " + tier.why_offline() +
+                   "; it is part of the pool, and is used as soon as that is possible"};
 }
 
 void Filesystem::tier_added(TierIndex tier) {

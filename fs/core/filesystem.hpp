@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "fs/core/access_tracker.hpp"
 #include "fs/core/attributes.hpp"
@@ -39,6 +40,7 @@
 #include "fs/core/xattrs.hpp"
 #include "gpu/engine.hpp"
 #include "metadata/store.hpp"
+#include "tiering/file_lists.hpp"
 #include "tiering/migration.hpp"
 #include "tiering/pool.hpp"
 
@@ -53,6 +55,7 @@ class Filesystem {
     std::vector<BudgetRule> budgets = {};
     std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
     Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
+    FileLists* lists = nullptr;    // where the names on each disk are kept; nullptr: nowhere
   };
 
   // The settings that can change while it is used.
@@ -96,11 +99,16 @@ class Filesystem {
   Result<void> close();
   // Must be called after names have changed that the kernel may remember.
   void names_changed() { drop_names_and_listings({}); }
-  // Must be called after a tier was added to the pool.
-  void tier_added(TierIndex tier);
+  // Adds a tier to the pool, see Pool::add(), or puts a new disk in the place of a dead one, see
+  // Pool::replace(). The tier is online when this returns, unless an error says why not.
+  Result<void> add_tier(const TierSettings& settings);
+  Result<void> replace_tier(const TierSettings& settings);
   std::size_t known_inodes() const { return table_.size(); }
 
  private:
+  void check_tiers();
+  void tier_added(TierIndex tier);
+  Result<void> bring_online(Tier& tier) REQUIRES(presence_);
   void tier_went_offline(Tier& tier);
   void tier_returned(Tier& tier);
   void drop_names_and_listings(const std::vector<InodeId>& directories);
@@ -111,6 +119,7 @@ class Filesystem {
 
   Pool& pool_;
   KernelSide& kernel_;
+  FileLists* const lists_;
   InodeTable table_;
   Namespace namespace_;
   ShownTimes times_;
@@ -131,6 +140,9 @@ class Filesystem {
   GpuFiles gpu_;
   Xattrs xattrs_;
   BudgetKeeper budget_keeper_;
+  // Held while a tier goes offline or online, or another disk takes its place. Before
+  // Namespace::lock.
+  Mutex presence_;
   unsigned ticks_ = 0;
 };
 

@@ -338,7 +338,9 @@ Result<std::string> Names::bring_back(const Twins::Survivor& twin) {
   ExclusiveLock lock(parts_.names.lock);
   // The twin may be about a place that the file had left before the disk was lost.
   const InodePtr known = parts_.table.find(twin.note.file.id);
-  if (known && known->identity == twin.note.file && parts_.pool[known->tier()].online())
+  const Copy there = known ? known->place() : Copy{};
+  if (known && known->identity == twin.note.file && parts_.pool[there.tier].online() &&
+      (there.handle.empty() || parts_.pool[there.tier].open(there.handle, O_PATH)))
     return Error(EEXIST, "the file is on another tier");
   std::string path;
   Error failure(ESTALE, "its directory is gone");

@@ -73,6 +73,9 @@ class Relocator final : public MoveHost {
   void finish_moves();
   // Executes the intents that waited for this tier. REQUIRES: Namespace::lock is held exclusively.
   Result<void> replay_for(TierIndex tier);
+  // Ends the intents and the interrupted moves that need a disk that was replaced. REQUIRES:
+  // Namespace::lock is held exclusively.
+  Result<void> settle_lost();
 
  private:
   class Moving;
@@ -112,6 +115,7 @@ class Relocator final : public MoveHost {
   Result<void> check_names(const Switch& change);
   std::vector<Result<void>> switch_all(const std::vector<Switch*>& changes);
   void set_place(Inode& file, const Copy& place, SharedFd reader, SharedFd writer);
+  void end_unfinished(const UnfinishedMove& move);
   void note_twin(const Switch& change);
   void remember_unfinished(const Switch& change, const MoveEnd& end);
 

@@ -181,15 +181,39 @@ void Relocator::finish_moves() {
     }
     clear_finished(parts_.store, {each.sequence});
     if (is_copy && each.moved && !*is_copy) set_place(*each.file, each.original, nullptr, nullptr);
-    {
-      Inode::Locked state(*each.file);
-      state->has_duplicate = false;
-    }
-    parts_.names.note_switch();
-    parts_.names.end_move();
-    for (const InodeId id : each.references) parts_.table.forget(id, 1);
-    parts_.file_is_free(each.file->id());
+    end_unfinished(each);
   }
+}
+
+void Relocator::end_unfinished(const UnfinishedMove& move) {
+  {
+    Inode::Locked state(*move.file);
+    state->has_duplicate = false;
+  }
+  parts_.names.note_switch();
+  parts_.names.end_move();
+  for (const InodeId id : move.references) parts_.table.forget(id, 1);
+  parts_.file_is_free(move.file->id());
+}
+
+Result<void> Relocator::settle_lost() {
+  ExclusiveLock no_moves(intents_);
+  std::vector<UnfinishedMove> ended;
+  {
+    MutexLock lock(unfinished_mutex_);
+    std::erase_if(unfinished_, [&](UnfinishedMove& each) {
+      const bool is_lost = needs_lost_disk(parts_.pool, each.steps);
+      if (is_lost) ended.push_back(std::move(each));
+      return is_lost;
+    });
+  }
+  for (const UnfinishedMove& each : ended) {
+    // The copy was the file, and is gone. The original was not removed yet.
+    if (each.moved && parts_.pool.is_lost(each.steps[0].to.slot))
+      set_place(*each.file, each.original, nullptr, nullptr);
+    end_unfinished(each);
+  }
+  return sluice::settle_lost(parts_.store, parts_.pool);
 }
 
 Result<void> Relocator::replay_for(TierIndex tier) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// sluice tier run, pause, resume, drain, add, close.
+// sluice tier run, pause, resume, drain, add, replace, lost, close.
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <variant>
 #include <vector>
 
 #include "base/log.hpp"
@@ -81,7 +82,8 @@ it, and the next mount does not require it. Files of that tier that have a twin 
 another tier come back as of the time when they were moved; each is listed with that
 time, because nobody can know whether it was changed since. If the disk works again
 later, add the tier to the configuration again, and its files are back; files that came
-back from twins keep their names.
+back from twins keep their names. 'sluice tier lost' lists the files that were on it,
+before and after. 'sluice tier replace' puts a new disk in its place instead.
 
 Examples:
   sluice tier drain ssd
@@ -97,10 +99,58 @@ constexpr HelpText kAddHelp{.usage = "sluice tier add NAME=PATH[,KEY=VALUE]... [
 Adds a tier to a running mount. The keys are those of 'sluice mount --tier'. Prints the
 lines to add to the configuration, so that the next mount has the tier, too.
 
+PATH is a directory that is new to Sluice, or a disk of this pool that was given up or
+replaced and works again: its files are back then. A disk that was replaced needs a new
+name, because another one has its old name.
+
 Example:
   sluice tier add archive=/archive,capacity=8T >> /etc/sluice/pool.toml
 
 Exit status: 0 added, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kReplaceHelp{.usage = "sluice tier replace NAME=PATH[,KEY=VALUE]... [MOUNT]",
+                                .options = R"(  -h, --help  short help (-h) or full help (--help)
+)",
+                                .details = R"(
+Puts a new disk in the place of a dead one, on a running mount: it gets the name, and
+its rank among the tiers, so that pins, rules and dashboards stay valid. It keeps the
+settings of the old one; if any KEY is given, all others are the defaults. If the pool
+is not mounted, mount it with --degraded first.
+
+The old disk must be gone: unplugged, failed or unmounted. 'sluice tier drain' empties a
+disk that still works. Files that have a twin on another tier come back, as with 'sluice
+tier drain --lost'; 'sluice tier lost NAME' lists the others. If the old disk works again
+later, 'sluice tier add OTHERNAME=PATH' brings its files back.
+
+Prints the lines for the configuration, if the path is another one.
+
+Example:
+  sluice tier lost ssd > lost.txt
+  sluice tier replace ssd=/mnt/newdisk
+
+Exit status: 0 replaced, 1 failed, 2 wrong usage.
+)"};
+
+constexpr HelpText kLostHelp{
+    .usage = "sluice tier lost NAME [MOUNT]",
+    .options = R"(  -0, --null  end each path with a zero byte instead of a newline
+  -h, --help  short help (-h) or full help (--help)
+)",
+    .details = R"(
+Lists the files that were on a tier whose disk is gone, one path a line, below the mount.
+Works while the tier is offline, after 'sluice tier drain --lost', and after 'sluice tier
+replace': then NAME means the disk before, and NAME#SLOT an earlier one.
+
+The list is what was kept: the files that the last pass or plan found on the disk, those
+in memory when it went away, and the moves since. It says on stderr how old it is. Files
+that were made or renamed since may be missing, and files that were deleted since may be
+listed. Files that have a file of the same name on another tier are left out.
+
+Example:
+  sluice tier lost -0 ssd | rsync -a --from0 --files-from=- /backup/ /mnt/pool/
+
+Exit status: 0 done, 1 failed, 2 wrong usage.
 )"};
 
 constexpr HelpText kCloseHelp{.usage = "sluice tier close [--dry-run] PATH...",
@@ -288,17 +338,23 @@ void print_pending(const Style& style, const std::string& mount, std::uint64_t l
   if (left > shown) std::puts("  see 'sluice moves' for the others");
 }
 
+// Where the mount has the tier now; empty if it has none of that name.
+std::string path_of_tier(const std::string& mount, const std::string& name) {
+  const auto status = mount_status(mount);
+  if (!status) return {};
+  for (const auto& each : member_of(*status, "tiers")) {
+    if (text_of(each, "name") == name) return text_of(each, "path");
+  }
+  return {};
+}
+
 void print_removal_steps(const std::string& mount, const std::string& name, const char* how) {
   std::fprintf(stderr,
                "tier %s is %s. Before the next mount, remove these lines from the configuration:\n",
                name.c_str(), how);
   TierOptions tier;
   tier.name = name;
-  if (const auto status = mount_status(mount)) {
-    for (const auto& each : member_of(*status, "tiers")) {
-      if (text_of(each, "name") == name) tier.path = text_of(each, "path");
-    }
-  }
+  tier.path = path_of_tier(mount, name);
   std::fputs(tier_text(tier, "").c_str(), stdout);
 }
 
@@ -352,6 +408,8 @@ int tier_drain(int argc, char** argv) {
     if (!answer) return fail("tier drain", answer.error().text());
     if (request.lost) {
       print_removal_steps(*mount, request.tier, "given up, with the files on it");
+      std::fprintf(stderr, "'sluice tier lost %s' lists the files that were on it\n",
+                   request.tier.c_str());
       return kDone;
     }
     std::fprintf(stderr, "tier %s is in use again\n", request.tier.c_str());
@@ -373,36 +431,130 @@ int tier_drain(int argc, char** argv) {
   return kFailed;
 }
 
-int tier_add(int argc, char** argv) {
+// A tier as the user gave it.
+struct GivenTier {
+  std::string text;  // NAME=PATH,..., with an absolute path
+  TierOptions options;
+  std::string mount;
+};
+
+// Reads the arguments of a verb that takes a tier, or returns its exit code.
+std::variant<GivenTier, int> given_tier(int argc, char** argv, const HelpText& help,
+                                        std::string_view verb) {
   Arguments arguments;
-  std::string tier;
-  std::string given;
-  arguments.option("NAME=PATH", tier, Arguments::Need::Required);
-  arguments.option("MOUNT", given);
-  if (const auto code = arguments.parse(argc, argv, kAddHelp)) return *code;
+  GivenTier out;
+  arguments.option("NAME=PATH", out.text, Arguments::Need::Required);
+  arguments.option("MOUNT", out.mount);
+  if (const auto code = arguments.parse(argc, argv, help)) return *code;
   // The daemon checks it again; this reports mistakes before the daemon is asked.
   MountOptions options;
-  if (const auto read = append_tier("NAME=PATH", tier, options); !read) {
-    return misuse("tier add", read.error().text());
+  if (const auto read = append_tier("NAME=PATH", out.text, options); !read) {
+    return misuse(verb, read.error().text());
   }
+  out.options = options.tiers[0];
   // The daemon's current directory is not ours.
-  TierOptions& added = options.tiers[0];
-  if (const auto path = tier.find('=') + 1; tier[path] != '/') {
-    tier.insert(path, absolute_path(".") + "/");
-    added.path = absolute_path(added.path);
+  if (const auto path = out.text.find('=') + 1; out.text[path] != '/') {
+    out.text.insert(path, absolute_path(".") + "/");
+    out.options.path = absolute_path(out.options.path);
   }
-  const auto mount = mount_for("tier add", given);
+  const auto mount = mount_for(std::string(verb), out.mount);
   if (!mount) return kFailed;
+  out.mount = *mount;
+  return out;
+}
 
-  const auto answer = ask_daemon(*mount, {{"verb", "add"}, {"tier", tier}});
+void warn_if_open(const std::string& verb, const TierOptions& tier) {
+  if (const auto warning = open_tiers_warning({{tier.name, tier.path}}); !warning.empty())
+    std::fprintf(stderr, "sluice: %s: warning: %s\n", verb.c_str(), warning.c_str());
+}
+
+int tier_add(int argc, char** argv) {
+  const auto given = given_tier(argc, argv, kAddHelp, "tier add");
+  if (const int* code = std::get_if<int>(&given)) return *code;
+  const auto& [text, added, mount] = std::get<GivenTier>(given);
+  const auto answer = ask_daemon(mount, {{"verb", "add"}, {"tier", text}});
   if (!answer) return fail("tier add", answer.error().text());
   std::fprintf(stderr,
                "tier %s is in use; for the next mount, add these lines to the configuration:\n",
                added.name.c_str());
-  std::fputs(tier_text(added, tier).c_str(), stdout);
-  if (const auto warning = open_tiers_warning({{added.name, added.path}}); !warning.empty()) {
-    std::fprintf(stderr, "sluice: tier add: warning: %s\n", warning.c_str());
+  std::fputs(tier_text(added, text).c_str(), stdout);
+  warn_if_open("tier add", added);
+  return kDone;
+}
+
+int tier_replace(int argc, char** argv) {
+  const auto given = given_tier(argc, argv, kReplaceHelp, "tier replace");
+  if (const int* code = std::get_if<int>(&given)) return *code;
+  const auto& [text, tier, mount] = std::get<GivenTier>(given);
+  const auto style = style_for("tier replace", "auto");
+  if (!style) return kUsage;
+  const std::string before = path_of_tier(mount, tier.name);
+  const auto answer =
+      ask_daemon(mount, {{"verb", "replace"}, {"tier", text}}, twin_printer(*style));
+  if (!answer) return fail("tier replace", answer.error().text());
+  std::fprintf(stderr,
+               "tier %s is now %s (%s, %s); 'sluice tier lost %s' lists the files that were on the "
+               "old disk\n",
+               tier.name.c_str(), log::escaped(tier.path).c_str(),
+               text_of(answer->last, "filesystem").c_str(),
+               format_size(number_of(answer->last, "total")).c_str(), tier.name.c_str());
+  if (before.empty()) {
+    std::fputs("for the next mount, add these lines to the configuration:\n", stderr);
+    std::fputs(tier_text(tier, text).c_str(), stdout);
+  } else if (before != tier.path) {
+    std::fprintf(stderr, "for the next mount, change its path in the configuration from %s to:\n",
+                 log::escaped(before).c_str());
+    std::fputs(tier_text(tier, text).c_str(), stdout);
   }
+  warn_if_open("tier replace", tier);
+  return kDone;
+}
+
+// How complete the list of lost files is.
+std::string completeness(const Json& last, const std::string& name) {
+  const auto elsewhere = number_of(last, "elsewhere");
+  const auto nameless = number_of(last, "nameless");
+  const auto census = static_cast<std::int64_t>(number_of(last, "census"));
+  std::string text = format_files(number_of(last, "files")) + ", " +
+                     format_size(number_of(last, "bytes")) + ", were on " + name;
+  text += census == 0
+              ? "; no pass has listed its files, so only those that were in memory or moved "
+                "there are known"
+              : "; its files were last listed completely at " + format_time(census) +
+                    ", later ones may be missing";
+  if (nameless > 0)
+    text += "; " + format_files(nameless) + " more " + (nameless == 1 ? "was" : "were") +
+            " used there, but the names are not known";
+  if (elsewhere > 0)
+    text += "; " + format_files(elsewhere) + " left out, because other tiers have the name";
+  return text;
+}
+
+int tier_lost(int argc, char** argv) {
+  Arguments arguments;
+  std::string name, given;
+  bool is_null = false;
+  arguments.flag("-0,--null", is_null);
+  arguments.option("NAME", name, Arguments::Need::Required);
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, kLostHelp)) return *code;
+  const auto style = style_for("tier lost", "auto");
+  if (!style) return kUsage;
+  const auto mount = mount_for("tier lost", given);
+  if (!mount) return kFailed;
+  ControlListener listener;
+  listener.line = [&](const Json& line) {
+    const Json& lost = member_of(line, "lost");
+    if (!lost.is_object()) return true;
+    const std::string path = text_of(lost, "path");
+    std::fputs((is_null ? path : safe_name(*style, path)).c_str(), stdout);
+    std::fputc(is_null ? '\0' : '\n', stdout);
+    return true;
+  };
+  const auto answer = ask_daemon(*mount, {{"verb", "lost"}, {"tier", name}}, listener);
+  if (!answer) return fail("tier lost", answer.error().text());
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s\n", completeness(answer->last, name).c_str());
   return kDone;
 }
 
@@ -447,6 +599,8 @@ constexpr std::array kSubverbs{
     Verb{"resume", "resume automatic migration", tier_resume},
     Verb{"drain", "empty a tier, so that it can be removed", tier_drain},
     Verb{"add", "add a tier to a running mount", tier_add},
+    Verb{"replace", "put a new disk in the place of a dead one", tier_replace},
+    Verb{"lost", "list the files that were on a disk that is gone", tier_lost},
     Verb{"close", "keep users from bypassing the mount", tier_close},
 };
 

@@ -24,7 +24,7 @@ constexpr std::array kVerbs{
     Verb{"pin", "keep files or directories on a tier", command_pin},
     Verb{"unpin", "remove pins, so that heat decides again", command_unpin},
     Verb{"budget", "limit what a directory may hold, and delete beyond it", command_budget},
-    Verb{"tier", "run, pause or resume migration; add, drain or close a tier", command_tier},
+    Verb{"tier", "run, pause or resume migration; add, drain or replace a tier", command_tier},
     Verb{"trace", "record accesses for the simulator", command_trace},
     Verb{"gpu", "read files into GPU memory", command_gpu},
     Verb{"log-level", "change how much a running mount logs", command_log_level},

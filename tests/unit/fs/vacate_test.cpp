@@ -144,8 +144,7 @@ TEST_F(VacateTest, ASymlinkStaysIfItsNameIsTakenOnTheOtherTier) {
 TEST_F(FileMoveTest, ANewTierGetsFiles) {
   dir_.make_file("a/d/f", "content");
   const InodeId d = id_of("d"), f = id_of("d/f");
-  ASSERT_TRUE(add(*pool_, tier("new", dir_.make_dir("new")))) << why_;
-  fs_->tier_added(3);
+  ASSERT_TRUE(fs_->add_tier(tier("new", dir_.make_dir("new"))));
   ASSERT_TRUE(move("d/f", 3));
   EXPECT_TRUE(test::exists(at("new", "d/f")));
   EXPECT_EQ(id_of("d"), d);

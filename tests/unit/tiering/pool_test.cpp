@@ -280,7 +280,7 @@ TEST_F(PoolOpenTest, ADirectoryThatBelongsToAPoolIsNotAdded) {
   EXPECT_FALSE(add(*pool, tier("x", dir_ / "x")));
   EXPECT_TRUE(says("belongs to a pool already")) << why_;
   EXPECT_FALSE(add(*pool, tier("again", dir_ / "a")));
-  EXPECT_TRUE(says("belongs to a pool already")) << why_;
+  EXPECT_TRUE(says("is this pool's tier a already")) << why_;
   EXPECT_EQ(pool->size(), 2u);
 }
 
@@ -370,6 +370,119 @@ TEST_F(PoolOpenTest, ADrainingTierIsStillDrainingAfterReopening) {
   ASSERT_TRUE((*pool)[0].set_draining(false)) << "twice is no error";
   pool.reset();
   EXPECT_FALSE((*open(settings))[0].is_draining());
+}
+
+class PoolReplaceTest : public PoolOpenTest {
+ protected:
+  // A pool of three tiers of which the disk of "b" is gone; it is in "away".
+  std::unique_ptr<Pool> without_b() {
+    settings_ = made("abc");
+    if (::rename((dir_ / "b").c_str(), (dir_ / "away").c_str()) < 0)
+      throw std::runtime_error("rename");
+    return open(settings_, Missing::Tolerate);
+  }
+  std::optional<unsigned> replace(Pool& pool, const std::string& path) {
+    const auto replaced = pool.replace(tier("b", path));
+    why_ = replaced ? "" : replaced.error().text();
+    return replaced ? *replaced : std::nullopt;
+  }
+  std::vector<TierSettings> with_b_at(const std::string& path) {
+    auto changed = settings_;
+    changed[1].path = path;
+    return changed;
+  }
+
+  std::vector<TierSettings> settings_;
+};
+
+TEST_F(PoolReplaceTest, TheNewDiskHasTheNameAndTheIndexAndASlotOfItsOwn) {
+  auto pool = without_b();
+  const Tier& old = (*pool)[1];
+  EXPECT_EQ(replace(*pool, dir_.make_dir("new")), 2u) << why_;
+  Tier& now = (*pool)[1];
+  EXPECT_EQ(pool->size(), 3u);
+  EXPECT_EQ(now.name(), "b");
+  EXPECT_EQ(now.member().slot, 4u);
+  EXPECT_EQ(old.member().slot, 2u) << "threads may still use it";
+  EXPECT_EQ(pool->by_slot(2), nullptr);
+  EXPECT_TRUE(pool->is_lost(2));
+  EXPECT_FALSE(now.online());
+  EXPECT_TRUE(now.check_presence());
+  now.admit();
+  EXPECT_TRUE(now.online());
+  pool.reset();
+  pool = open(with_b_at(dir_ / "new"));
+  EXPECT_EQ((*pool)[1].member().slot, 4u);
+  EXPECT_TRUE(pool->is_lost(2));
+}
+
+TEST_F(PoolReplaceTest, TheOldDiskIsNotTakenForTheNewOne) {
+  auto pool = without_b();
+  ASSERT_TRUE(replace(*pool, dir_.make_dir("new"))) << why_;
+  pool.reset();
+  EXPECT_EQ(try_open(with_b_at(dir_ / "away")), nullptr);
+  EXPECT_TRUE(says("before another disk took its place")) << why_;
+  pool = open(with_b_at(dir_ / "away"), Missing::Tolerate);
+  EXPECT_FALSE((*pool)[1].present());
+  EXPECT_FALSE((*pool)[1].check_presence());
+}
+
+TEST_F(PoolReplaceTest, TheOldDiskCanBeAddedUnderAnotherName) {
+  auto pool = without_b();
+  ASSERT_TRUE(replace(*pool, dir_.make_dir("new"))) << why_;
+  EXPECT_FALSE(add(*pool, tier("b", dir_ / "away")));
+  ASSERT_TRUE(add(*pool, tier("old", dir_ / "away"))) << why_;
+  EXPECT_EQ((*pool)[3].member().slot, 2u) << "so that its files keep their identity";
+  EXPECT_FALSE(pool->is_lost(2));
+  EXPECT_TRUE((*pool)[3].check_presence());
+  pool.reset();
+  auto all = with_b_at(dir_ / "new");
+  all.push_back(tier("old", dir_ / "away"));
+  pool = open(all);
+  EXPECT_EQ((*pool)[3].member().slot, 2u);
+}
+
+TEST_F(PoolReplaceTest, ReplacingAgainAfterTheDaemonDiedFinishes) {
+  auto pool = without_b();
+  const Marker before = marker("a");
+  ASSERT_TRUE(replace(*pool, dir_.make_dir("new"))) << why_;
+  pool.reset();
+  // As if the daemon had died before the other tiers knew.
+  for (const char* name : {"a", "c"}) {
+    Marker old = before;
+    old.self = marker(name).self;
+    ASSERT_TRUE(write_marker(test::open_directory(dir_ / name).get(), old));
+  }
+  pool = open(settings_, Missing::Tolerate);
+  EXPECT_EQ((*pool)[1].member().slot, 2u) << "as before";
+  EXPECT_TRUE(replace(*pool, dir_ / "new")) << why_;
+  pool.reset();
+  EXPECT_NE(try_open(with_b_at(dir_ / "new")), nullptr) << why_;
+  EXPECT_EQ(marker("a").members, marker("new").members);
+}
+
+TEST_F(PoolReplaceTest, TheNextMountTellsTheTiersThatDoNotKnowTheNewDisk) {
+  auto pool = without_b();
+  const Marker before = marker("c");
+  ASSERT_TRUE(replace(*pool, dir_.make_dir("new"))) << why_;
+  pool.reset();
+  ASSERT_TRUE(write_marker(test::open_directory(dir_ / "c").get(), before));
+  pool = open(with_b_at(dir_ / "new"));
+  EXPECT_EQ(marker("c").members, marker("new").members);
+}
+
+TEST_F(PoolReplaceTest, WhatIsInUseOrUnknownIsRefused) {
+  auto pool = without_b();
+  EXPECT_FALSE(replace(*pool, dir_ / "c"));
+  EXPECT_TRUE(says("is this pool's tier c")) << why_;
+  EXPECT_FALSE(replace(*pool, dir_ / "nowhere"));
+  EXPECT_TRUE(says("give a directory that exists")) << why_;
+  EXPECT_FALSE(pool->replace(tier("x", dir_.make_dir("new"))));
+  EXPECT_FALSE(pool->replace(tier("a", dir_ / "new")));
+  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
+  EXPECT_FALSE(replace(*pool, dir_ / "new"));
+  EXPECT_TRUE(says("is not lost")) << why_;
+  EXPECT_FALSE(test::exists(dir_ / "new/.sluice"));
 }
 
 class PlacementTest : public test::PoolTest {

@@ -42,6 +42,8 @@ expect_code 2 tier close
 expect_code 1 tier close /proc
 expect_code 2 umount --timeout soon /
 expect_code 2 tier add nvme
+expect_code 2 tier replace nvme
+expect_code 2 tier lost
 expect_code 2 trace
 expect_code 2 trace record
 expect_code 2 trace record -o /dev/null --for 30
@@ -80,7 +82,7 @@ expect_code 1 budget /proc/version 1GiB
 expect_code 1 move --to nvme /proc/version
 expect_code 1 move --to nvme /no/such/file
 # shellcheck disable=SC2086
-for verb in plan moves web reload restart 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'trace record -o /dev/null'; do
+for verb in plan moves web reload restart 'top --once' 'tier run' 'tier pause' 'tier resume' 'tier drain nvme' 'tier add a=/a' 'tier replace a=/a' 'tier lost a' 'trace record -o /dev/null'; do
   expect_code 1 $verb /proc
 done
 expect_code 2 gpu
