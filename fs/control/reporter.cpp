@@ -138,6 +138,8 @@ json Reporter::migration() const {
             {"dropped", twins.dropped}}},
           {"queued", now.queued},
           {"queued_bytes", now.queued_bytes},
+          {"bytes_left", now.bytes_left},
+          {"time_left_s", now.time_left ? json(now.time_left->count()) : json()},
           {"active", now.active},
           {"pending", mover.pending_count()}};
 }
