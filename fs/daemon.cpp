@@ -74,8 +74,7 @@ class Daemon {
   int serve() {
     start_twins();
     start_reports();
-    if (("," + options_.mount_options + ",").find(",ro,") == std::string::npos)
-      start_own_work();
+    if (("," + options_.mount_options + ",").find(",ro,") == std::string::npos) start_own_work();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     if (keeper_ != nullptr) keeper_->listen([this] { hand_over(); });

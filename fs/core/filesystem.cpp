@@ -65,8 +65,8 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                                     : nullptr),
       moves_(pool, tree_, attributes_, migration_.get()),
       gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_}),
-      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_, budgets_,
-               clock, migration_.get()}),
+      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_,
+               budgets_, clock, migration_.get()}),
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
                       std::move(settings.budgets), settings.budget_rest,
                       [this](InodeId id) { file_is_gone(id); }}) {}
