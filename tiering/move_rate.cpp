@@ -25,7 +25,7 @@ double work_of(std::uint64_t files, std::uint64_t bytes) {
 }  // namespace
 
 void MoveRate::begin(Time now) {
-  if (!slices_.empty() && now - last_ < kRest) return;
+  if (last_ != Time{} && now - last_ < kRest) return;
   slices_.clear();
   begun_ = last_ = now;
 }
