@@ -111,8 +111,7 @@ class Daemon {
   int serve() {
     start_twins();
     start_reports();
-    if (("," + options_.mount_options + ",").find(",ro,") == std::string::npos)
-      filesystem_->keep_budgets();
+    if (("," + options_.mount_options + ",").find(",ro,") == std::string::npos) start_own_work();
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     if (keeper_ != nullptr) keeper_->listen([this] { hand_over(); });
@@ -338,6 +337,12 @@ class Daemon {
             .budget_rest = options_.budget_rest,
             .handover = handover_.get(),
             .lists = lists_.get()};
+  }
+
+  // What changes the pool without being asked by a running program.
+  void start_own_work() {
+    filesystem_->keep_budgets();
+    filesystem_->migration()->resume_requests();
   }
 
   void start_twins() {

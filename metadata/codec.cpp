@@ -37,6 +37,11 @@ constexpr std::size_t kLeftAtAt = 1;
 constexpr std::size_t kSlotAt = 9;
 static_assert(kSlotAt + sizeof(std::uint8_t) == kGhostBytes);
 
+constexpr std::size_t kNumberAt = 1;
+constexpr std::size_t kUserAt = 9;
+constexpr std::size_t kRequestTextsAt = 13;  // to, path
+static_assert(kUserAt + sizeof(std::uint32_t) == kRequestTextsAt);
+
 constexpr std::size_t kKindAt = 1;
 constexpr char kFileTimes = 1;
 constexpr char kDirectoryTimes = 2;
@@ -202,6 +207,29 @@ Result<KeptTimes> decode_times(std::string_view bytes) {
                             .birth = time(copy + kBirthAt)});
   }
   return times;
+}
+
+std::string encode_request(const MoveRequest& request) {
+  std::string out(kRequestTextsAt, '\0');
+  out[kVersionAt] = static_cast<char>(kRequestVersion);
+  put_little(&out[kNumberAt], request.number);
+  put_little(&out[kUserAt], request.user);
+  append_text(out, request.to);
+  append_text(out, request.path);
+  return out;
+}
+
+Result<MoveRequest> decode_request(std::string_view bytes) {
+  if (bytes.size() < kRequestTextsAt || bytes[kVersionAt] != static_cast<char>(kRequestVersion)) {
+    return Error(EUCLEAN, "decode request");
+  }
+  MoveRequest request;
+  request.number = get_little<std::uint64_t>(&bytes[kNumberAt]);
+  request.user = get_little<std::uint32_t>(&bytes[kUserAt]);
+  std::string_view rest = bytes.substr(kRequestTextsAt);
+  if (!take_text(rest, request.to) || !take_text(rest, request.path) || !rest.empty())
+    return Error(EUCLEAN, "decode request");
+  return request;
 }
 
 std::array<char, kKeyBytes> encode_key(std::uint64_t number) {

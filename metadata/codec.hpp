@@ -28,6 +28,7 @@ inline constexpr std::size_t kGhostBytes = 10;
 inline constexpr std::uint8_t kTimesVersion = 1;
 inline constexpr std::size_t kTimesBytes = 2;       // header of every record
 inline constexpr std::size_t kCopyTimesBytes = 25;  // each copy in it
+inline constexpr std::uint8_t kRequestVersion = 1;
 inline constexpr std::size_t kKeyBytes = 8;
 inline constexpr std::size_t kSchemaBytes = 4;
 
@@ -49,6 +50,11 @@ Result<Ghost> decode_ghost(std::string_view bytes);
 // Version, kind, then slot, ctime, shown_ctime and birth of each copy; little-endian, no padding.
 std::string encode_times(const KeptTimes& times);
 Result<KeptTimes> decode_times(std::string_view bytes);
+
+// Version, number, user, then each text after its length; little-endian, no padding. REQUIRES: the
+// length of each text fits a uint32_t.
+std::string encode_request(const MoveRequest& request);
+Result<MoveRequest> decode_request(std::string_view bytes);
 
 // An inode or a sequence number, big-endian, so that the database sorts keys by number.
 std::array<char, kKeyBytes> encode_key(std::uint64_t number);

@@ -148,7 +148,8 @@ std::vector<ColumnFamilyDescriptor> families(std::chrono::seconds half_life) {
           {"receipt", plain},
           {"ghost", plain},
           {kConfigFamily, plain},
-          {"times", plain}};
+          {"times", plain},
+          {"request", plain}};
 }
 
 // The schema version of the database at `path`. Opens it read-only and without our merge operator:
@@ -311,7 +312,7 @@ Result<std::uint64_t> RocksStore::Database::last_key(Family from, std::string& r
 Result<void> RocksStore::Database::upgrade(std::uint32_t /*found*/, std::string& reason) {
   // From 1 to 2: the column family `times`, which open() has created. From 2 to 3: version 2 of the
   // records of heat; those of version 1 can still be read, and become version 2 when they are added
-  // to.
+  // to. From 3 to 4: the column family `request`, which open() has created.
   rocksdb::WriteBatch batch;
   Status status =
       batch.Put(family(Family::Config), kSchemaKey, slice(encode_schema(kSchemaVersion)));

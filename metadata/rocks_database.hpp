@@ -38,7 +38,7 @@ rocksdb::Slice slice(const std::array<char, kSize>& bytes) {
 }
 
 // The column families, in the order in which they are opened.
-enum class Family : std::size_t { Default, Heat, Intent, Receipt, Ghost, Config, Times };
+enum class Family : std::size_t { Default, Heat, Intent, Receipt, Ghost, Config, Times, Request };
 
 // An open RocksDB with its handles; closes them in the required order.
 class RocksHandle {

@@ -137,6 +137,8 @@ Result<void> RocksStore::replace(std::uint64_t generation, const std::string& re
   rescued_.clear();
   database_ = std::move(fresh);
   ++generation_;
+  const MutexLock index(index_mutex_);
+  index_ = {};
   return {};
 }
 
@@ -185,7 +187,7 @@ Result<void> RocksStore::add_receipts(const std::vector<Receipt>& receipts) {
   if (receipts.empty()) return {};
   const std::uint64_t first = next_receipt_.fetch_add(receipts.size(), std::memory_order_relaxed);
   const std::uint64_t end = first + receipts.size();
-  return write(Durability::Lazy, "add receipts", [&](Database& database, auto& batch) {
+  SLUICE_TRY(write(Durability::Lazy, "add receipts", [&](Database& database, auto& batch) {
     rocksdb::ColumnFamilyHandle* family = database.family(Family::Receipt);
     Status status;
     for (std::size_t i = 0; i < receipts.size() && status.ok(); ++i) {
@@ -196,27 +198,90 @@ Result<void> RocksStore::add_receipts(const std::vector<Receipt>& receipts) {
           batch.DeleteRange(family, slice(encode_key(0)), slice(encode_key(end - kMostReceipts)));
     }
     return status;
-  });
+  }));
+  const MutexLock index(index_mutex_);
+  for (std::size_t i = 0; i < receipts.size(); ++i) index_.add(first + i, receipts[i].id);
+  return {};
 }
 
-Result<std::vector<Receipt>> RocksStore::receipts(std::size_t most) const {
-  // Receipts that the next pruning will delete are not shown.
-  most = std::min(most, kMostReceipts);
+Result<void> RocksStore::each_receipt(
+    std::uint64_t before,
+    const std::function<bool(std::uint64_t number, const Receipt& receipt)>& visit) const {
   SharedLock lock(mutex_);
   if (!database_) return Error(EUCLEAN, "read receipts");
-  std::vector<Receipt> found;
-  std::uint64_t skipped = 0;
+  std::uint64_t skipped = 0, shown = 0;
   const auto at = database_->iterator(Family::Receipt);
-  for (at->SeekToLast(); at->Valid() && found.size() < most; at->Prev()) {
-    auto receipt = decode_receipt(at->value().ToStringView());
-    if (receipt) {
-      found.push_back(*std::move(receipt));
-    } else {
+  // Keys of another length may be anywhere.
+  if (before == kNewest) {
+    at->SeekToLast();
+  } else {
+    at->SeekForPrev(slice(encode_key(before == 0 ? 0 : before - 1)));
+  }
+  // Receipts that the next pruning will delete are not shown.
+  const std::uint64_t next = next_receipt_.load(std::memory_order_relaxed);
+  const std::uint64_t oldest = next > kMostReceipts ? next - kMostReceipts : 0;
+  for (; at->Valid() && shown < kMostReceipts; at->Prev()) {
+    const auto number = decode_key(at->key().ToStringView());
+    const auto receipt = decode_receipt(at->value().ToStringView());
+    if (!number || !receipt) {
       ++skipped;
+      continue;
     }
+    if (*number < oldest) break;
+    if (*number >= before) continue;
+    ++shown;
+    if (!visit(*number, *receipt)) break;
   }
   count_skipped(skipped);
   if (!at->status().ok()) return Error(errno_of(at->status()), "read receipts");
+  return {};
+}
+
+void RocksStore::ReceiptIndex::add(std::uint64_t number, InodeId id) {
+  // Nearly always the last: threads that add at once may come in another order.
+  auto at = entries_.end();
+  while (at != entries_.begin() && std::prev(at)->first > number) --at;
+  if (at != entries_.begin() && std::prev(at)->first == number) return;
+  entries_.emplace(at, number, id);
+  if (entries_.size() > kMostReceipts) entries_.pop_front();
+}
+
+std::vector<std::uint64_t> RocksStore::ReceiptIndex::of(InodeId id, std::size_t most) const {
+  std::vector<std::uint64_t> found;
+  for (auto at = entries_.rbegin(); at != entries_.rend() && found.size() < most; ++at) {
+    if (at->second == id) found.push_back(at->first);
+  }
+  return found;
+}
+
+Result<void> RocksStore::read_receipt_index() const {
+  if (index_.is_read()) return {};
+  const auto at = database_->iterator(Family::Receipt);
+  for (at->SeekToFirst(); at->Valid(); at->Next()) {
+    const auto number = decode_key(at->key().ToStringView());
+    const auto receipt = decode_receipt(at->value().ToStringView());
+    if (number && receipt) index_.add(*number, receipt->id);
+  }
+  if (!at->status().ok()) return Error(errno_of(at->status()), "read receipts");
+  index_.set_read();
+  return {};
+}
+
+Result<std::vector<Receipt>> RocksStore::receipts_of(InodeId id, std::size_t most) const {
+  SharedLock lock(mutex_);
+  if (!database_) return Error(EUCLEAN, "read receipts");
+  std::vector<std::uint64_t> numbers;
+  {
+    const MutexLock index(index_mutex_);
+    SLUICE_TRY(read_receipt_index());
+    numbers = index_.of(id, most);
+  }
+  std::vector<Receipt> found;
+  for (const std::uint64_t number : numbers) {
+    std::string bytes;
+    if (!database_->read(Family::Receipt, slice(encode_key(number)), bytes).ok()) continue;
+    if (auto receipt = decode_receipt(bytes)) found.push_back(*std::move(receipt));
+  }
   return found;
 }
 
@@ -282,6 +347,34 @@ Result<void> RocksStore::each_times(
 
 Result<void> RocksStore::forget_times(const std::vector<InodeId>& ids) {
   return forget(Family::Times, "forget times", ids);
+}
+
+Result<void> RocksStore::keep_requests(
+    const std::vector<std::pair<InodeId, MoveRequest>>& requests) {
+  if (requests.empty()) return {};
+  return write(Durability::Lazy, "keep requests", [&](Database& database, auto& batch) {
+    Status status;
+    for (const auto& [id, request] : requests) {
+      if (!status.ok()) break;
+      status = batch.Put(database.family(Family::Request), slice(encode_key(to_number(id))),
+                         encode_request(request));
+    }
+    return status;
+  });
+}
+
+Result<void> RocksStore::each_request(
+    const std::function<bool(InodeId id, const MoveRequest& request)>& visit) const {
+  SharedLock lock(mutex_);
+  if (!database_) return Error(EUCLEAN, "walk requests");
+  const auto at = database_->iterator(Family::Request);
+  count_skipped(visit_all<MoveRequest>(*at, decode_request, visit));
+  if (!at->status().ok()) return Error(errno_of(at->status()), "walk requests");
+  return {};
+}
+
+Result<void> RocksStore::forget_requests(const std::vector<InodeId>& ids) {
+  return forget(Family::Request, "forget requests", ids);
 }
 
 Result<void> RocksStore::forget(Family family, Operation operation,

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ enum class Family : std::size_t;  // a column family, see rocks_database.hpp
 class RocksStore final : public Store {
  public:
   // On disk: never renumber. Raise it with any change that this version would misunderstand.
-  static constexpr std::uint32_t kSchemaVersion = 3;
+  static constexpr std::uint32_t kSchemaVersion = 4;
 
   // What open() found, also if it failed.
   struct OpenReport {
@@ -63,7 +64,10 @@ class RocksStore final : public Store {
   Result<void> forget_heat(const std::vector<InodeId>& ids) override;
 
   Result<void> add_receipts(const std::vector<Receipt>& receipts) override;
-  Result<std::vector<Receipt>> receipts(std::size_t most) const override;
+  Result<void> each_receipt(std::uint64_t before,
+                            const std::function<bool(std::uint64_t number, const Receipt& receipt)>&
+                                visit) const override;
+  Result<std::vector<Receipt>> receipts_of(InodeId id, std::size_t most) const override;
 
   Result<void> add_ghosts(const std::vector<std::pair<InodeId, Ghost>>& ghosts) override;
   Result<void> each_ghost(
@@ -79,13 +83,19 @@ class RocksStore final : public Store {
   // Not atomic, like forget_heat().
   Result<void> forget_times(const std::vector<InodeId>& ids) override;
 
+  Result<void> keep_requests(const std::vector<std::pair<InodeId, MoveRequest>>& requests) override;
+  Result<void> each_request(
+      const std::function<bool(InodeId id, const MoveRequest& request)>& visit) const override;
+  // Not atomic, like forget_heat().
+  Result<void> forget_requests(const std::vector<InodeId>& ids) override;
+
   // Even after a failure, the next open() may find the records.
   Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override;
 
   Result<void> clear_intents(const std::vector<std::uint64_t>& sequences) override;
   Result<std::vector<StoredIntent>> intents() const override;
 
-  // How many records each_heat(), each_ghost() and receipts() have skipped because they could not
+  // How many records the members that begin with each_ have skipped because they could not
   // be decoded. A record is counted each time.
   std::uint64_t skipped() const { return skipped_.load(std::memory_order_relaxed); }
 
@@ -110,6 +120,21 @@ class RocksStore final : public Store {
   // Deletes the records of `ids` from a family, in batches.
   Result<void> forget(Family family, Operation operation, const std::vector<InodeId>& ids);
 
+  // Which file each receipt is about, so that receipts_of() need not read them all.
+  class ReceiptIndex {
+   public:
+    bool is_read() const { return is_read_; }
+    void set_read() { is_read_ = true; }
+    void add(std::uint64_t number, InodeId id);
+    // The numbers of the newest `most` receipts of the file, newest first.
+    std::vector<std::uint64_t> of(InodeId id, std::size_t most) const;
+
+   private:
+    bool is_read_ = false;  // the receipts of earlier mounts are in it
+    std::deque<std::pair<std::uint64_t, InodeId>> entries_;  // sorted by number
+  };
+  Result<void> read_receipt_index() const REQUIRES(index_mutex_) REQUIRES_SHARED(mutex_);
+
   // Adds to skipped() and logs the first time.
   void count_skipped(std::uint64_t records) const;
 
@@ -124,6 +149,8 @@ class RocksStore final : public Store {
   mutable std::atomic<std::uint64_t> skipped_ = 0;  // statistics
 
   mutable SharedMutex mutex_;  // shared to use database_, exclusive to replace it
+  mutable Mutex index_mutex_;  // locked after mutex_
+  mutable ReceiptIndex index_ GUARDED_BY(index_mutex_);
   StoreDirectory home_ GUARDED_BY(mutex_);
   std::unique_ptr<Database> database_ GUARDED_BY(mutex_);  // null after a failed replacement
   std::uint64_t generation_ GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Store keeps what Sluice must remember about files and cannot keep in the files themselves: heat,
-// receipts, ghosts, times, and the intents of operations on more than one tier.
+// receipts, ghosts, times, requested moves, and the intents of operations on more than one tier.
 // docs/metadata-format.md describes the formats.
 //
 // Only the tiers decide where a file is, so losing the store loses heat but never data.
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -74,6 +75,16 @@ struct KeptTimes {
   bool operator==(const KeptTimes&) const = default;
 };
 
+// A move that a user asked for and that was not made yet.
+struct MoveRequest {
+  std::uint64_t number = 0;  // requests are made in the order of their numbers
+  std::uint32_t user = 0;    // who asked
+  std::string to;            // the name of the tier
+  std::string path;  // below the mount, when it was asked for; the file may be elsewhere now
+
+  bool operator==(const MoveRequest&) const = default;
+};
+
 // A record of an operation on several tiers that must be finished or undone after a crash. The
 // store treats it as bytes with a key; tiering/intent defines their meaning.
 struct StoredIntent {
@@ -103,8 +114,18 @@ class Store {
   // Appends to the list of moves, of which the newest kMostReceipts are kept. Not synced.
   static constexpr std::size_t kMostReceipts = 100'000;
   virtual Result<void> add_receipts(const std::vector<Receipt>& receipts) = 0;
-  // The newest `most` receipts, newest first, without those that cannot be decoded.
-  virtual Result<std::vector<Receipt>> receipts(std::size_t most) const = 0;
+  // Calls `visit` for each receipt with a number below `before`, newest first, until it returns
+  // false. Later receipts have higher numbers. Those that cannot be decoded are skipped.
+  // REQUIRES: `visit` calls no member of this store.
+  static constexpr std::uint64_t kNewest = std::numeric_limits<std::uint64_t>::max();
+  virtual Result<void> each_receipt(
+      std::uint64_t before,
+      const std::function<bool(std::uint64_t number, const Receipt& receipt)>& visit) const = 0;
+  // The newest `most` receipts of one file, newest first. The cost does not grow with the number of
+  // all receipts, except for the first call.
+  virtual Result<std::vector<Receipt>> receipts_of(InodeId id, std::size_t most) const = 0;
+  // The newest `most` receipts, newest first.
+  Result<std::vector<Receipt>> receipts(std::size_t most) const;
 
   // Not synced. A later ghost of a file replaces the earlier one.
   virtual Result<void> add_ghosts(const std::vector<std::pair<InodeId, Ghost>>& ghosts) = 0;
@@ -122,6 +143,15 @@ class Store {
       const std::function<bool(InodeId id, const KeptTimes& times)>& visit) const = 0;
   virtual Result<void> forget_times(const std::vector<InodeId>& ids) = 0;
 
+  // Not synced: the requests survive the daemon, but a crash of the machine may lose the last ones.
+  // A later request for a file replaces the earlier one.
+  virtual Result<void> keep_requests(
+      const std::vector<std::pair<InodeId, MoveRequest>>& requests) = 0;
+  // Like each_heat().
+  virtual Result<void> each_request(
+      const std::function<bool(InodeId id, const MoveRequest& request)>& visit) const = 0;
+  virtual Result<void> forget_requests(const std::vector<InodeId>& ids) = 0;
+
   // Stores the records and returns when all of them are on stable storage. Returns the sequence
   // number of the first record; the others follow it.
   virtual Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) = 0;
@@ -133,5 +163,15 @@ class Store {
   // Every intent that was not cleared, oldest first.
   virtual Result<std::vector<StoredIntent>> intents() const = 0;
 };
+
+inline Result<std::vector<Receipt>> Store::receipts(std::size_t most) const {
+  std::vector<Receipt> found;
+  if (most == 0) return found;
+  SLUICE_TRY(each_receipt(kNewest, [&](std::uint64_t, const Receipt& receipt) {
+    found.push_back(receipt);
+    return found.size() < most;
+  }));
+  return found;
+}
 
 }  // namespace sluice

@@ -165,6 +165,7 @@ class Census::Walk {
     FileFacts file;
     file.id = identity->id;
     file.bytes = st.stx_blocks * kBlock;
+    file.slack = slack_of(st.stx_size, file.bytes);
     // The copy on this tier was created when the file arrived here. Without birth times, ctime is
     // the best estimate.
     file.arrived = st.stx_mask & STATX_BTIME ? st.stx_btime.tv_sec : st.stx_ctime.tv_sec;

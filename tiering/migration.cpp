@@ -19,6 +19,11 @@ constexpr std::int64_t kSoon = 3;  // delay in seconds, so that many new pins ca
 // In seconds; passes cannot help a tier that stays full.
 constexpr std::int64_t kBetweenAlarms = 60;
 
+// Files that were renamed while their move was queued are searched for together. The search walks
+// all tiers: it rests this long, and this many times as long as it took.
+constexpr std::chrono::seconds kBetweenSearches{2};
+constexpr int kSearchShare = 20;
+
 }  // namespace
 
 Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<void()> flush_heat,
@@ -38,10 +43,16 @@ Migration::Migration(Pool& pool, Store& store, MoveHost& host, std::function<voi
     ::setpriority(PRIO_PROCESS, 0, 10);  // this thread only: a census is not urgent
     keep_planning(stop);
   });
+  resumer_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-resume");
+    ::setpriority(PRIO_PROCESS, 0, 10);
+    keep_resuming(stop);
+  });
 }
 
 Migration::~Migration() {
   planner_.request_stop();
+  resumer_.request_stop();
   wake_.notify_all();
 }
 
@@ -175,10 +186,15 @@ Result<Migration::Proposal> Migration::propose(const CensusProgress& progress) {
       ++out.blocked_pending;
       continue;
     }
-    out.moves.push_back({file.id, out.census.paths(planned.file), file.tier, planned.to, file.bytes,
-                         planned.reason,
-                         explain_worth(file, planned.reason, planned.to, out.tiers, names,
-                                       out.policy, out.plan.market, now)});
+    out.moves.push_back({.id = file.id,
+                         .paths = out.census.paths(planned.file),
+                         .from = file.tier,
+                         .to = planned.to,
+                         .bytes = file.bytes,
+                         .reason = planned.reason,
+                         .why = explain_worth(file, planned.reason, planned.to, out.tiers, names,
+                                              out.policy, out.plan.market, now),
+                         .slack = file.slack});
     out.files.push_back(planned.file);
   }
   return out;
@@ -205,7 +221,7 @@ Result<Migration::Outcome> Migration::run(const Listener& listener) {
 
   const std::uint64_t total = proposal.moves.size();
   std::uint64_t total_bytes = 0;
-  for (const Move& move : proposal.moves) total_bytes += move.bytes;
+  for (const Move& move : proposal.moves) total_bytes += move.size();
   const Mover::Progress before = mover_.progress();
   bool stopped = false;
   const auto since = [&] {
@@ -238,8 +254,39 @@ void Migration::replan_soon() {
   if (tuning_->automatic && next_pass_.load() > soon) next_pass_ = soon;
 }
 
+void Migration::resume_requests() {
+  const MutexLock lock(mutex_);
+  resume_due_ = true;
+  wake_.notify_all();
+}
+
+void Migration::keep_resuming(const std::stop_token& stop) {
+  for (;;) {
+    {
+      const MutexLock lock(mutex_);
+      if (!wake_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return resume_due_; })) return;
+      resume_due_ = false;
+    }
+    const auto began = std::chrono::steady_clock::now();
+    const auto resumed = mover_.resume_requests([&] { return !stop.stop_requested(); });
+    if (!resumed && !stop.stop_requested())
+      log::get().warn("cannot continue requested moves: why={}", resumed.error().text());
+    if (resumed && *resumed > 0)
+      log::get().info("continuing the moves that users asked for: count={}", *resumed);
+    const MutexLock lock(mutex_);
+    const auto ended = std::chrono::steady_clock::now();
+    next_search_ = ended + std::max<std::chrono::steady_clock::duration>(
+                               kBetweenSearches, kSearchShare * (ended - began));
+  }
+}
+
 void Migration::tick() {
   mover_.tick();
+  if (mover_.must_search()) {
+    const MutexLock lock(mutex_);
+    resume_due_ = resume_due_ || std::chrono::steady_clock::now() >= next_search_;
+    if (resume_due_) wake_.notify_all();
+  }
   const bool alarm = std::any_of(pool_.begin(), pool_.end(), [](const auto& tier) {
     return tier->online() && tier->above_high_watermark();
   });

@@ -3,7 +3,7 @@
 // and gives the moves to the mover. It also serves requests from users: show the plan, run a pass
 // now, pause, empty a tier.
 //
-// Ownership: it owns the mover and its own thread ("sluice-plan").
+// Ownership: it owns the mover and its own threads ("sluice-plan", "sluice-resume").
 // Threads: every member may be called from any thread at once; one pass runs at a time.
 #pragma once
 
@@ -92,6 +92,9 @@ class Migration {
   // Moves a file because a user asked for it. Fails with EAGAIN if this user has too many pending
   // moves.
   Result<void> request(Move move) { return mover_.request(std::move(move)); }
+  // Queues the requests that an earlier mount left, and those whose files were on a tier that was
+  // offline. Returns at once; a thread looks for the files.
+  void resume_requests();
   // Brings the next automatic pass forward after a change that affects the plan.
   void replan_soon();
   // REQUIRES: called every second.
@@ -116,6 +119,7 @@ class Migration {
   TuningPtr tuning() const;
   bool is_open_now() const;  // Tuning::windows
   void keep_planning(const std::stop_token& stop);
+  void keep_resuming(const std::stop_token& stop);
   std::vector<TierFacts> tier_facts(const Census& census) const;
 
   Pool& pool_;
@@ -137,8 +141,11 @@ class Migration {
   PriceHistory prices_;  // of each plan
   SpeedMeter speeds_;
   Market market_ GUARDED_BY(mutex_);
+  bool resume_due_ GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point next_search_ GUARDED_BY(mutex_){};  // for renamed files
   Mover mover_;
   std::jthread planner_;
+  std::jthread resumer_;
 };
 
 }  // namespace sluice

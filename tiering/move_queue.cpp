@@ -21,7 +21,7 @@ void MoveQueue::put(Job job, Place place) {
     key.turn = place == Place::First ? now_ : user.turn;
   }
   const LaneId lane{job.move.reason == Reason::Requested, job.move.from, job.move.to};
-  bytes_ += job.move.bytes;
+  bytes_ += job.move.size();
   index_[id] = {lane, key};
   lanes_[lane].emplace(key, std::move(job));
 }
@@ -36,7 +36,7 @@ MoveQueue::Job MoveQueue::extract(const Position& position) {
   auto node = lane->second.extract(position.key);
   if (lane->second.empty()) lanes_.erase(lane);
   Job& job = node.mapped();
-  bytes_ -= job.move.bytes;
+  bytes_ -= job.move.size();
   if (!position.key.planned) {
     const auto user = users_.find(job.move.user);
     if (--user->second.count == 0) users_.erase(user);

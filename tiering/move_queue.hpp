@@ -34,7 +34,19 @@ struct Move {
   Reason reason = Reason::Requested;
   std::string why;  // for the receipt
   uid_t user = 0;   // the user who asked for it
+  // Of `bytes`, what is behind the end of the file: a copy does not read it.
+  std::uint32_t slack = 0;
+
+  // What a copy reads, and what users are shown.
+  std::uint64_t size() const { return bytes - slack; }
+  // From st_size and st_blocks.
+  void set_size(off_t length, blkcnt_t blocks) {
+    bytes = static_cast<std::uint64_t>(blocks) * 512;
+    slack = slack_of(static_cast<std::uint64_t>(length), bytes);
+  }
 };
+
+inline constexpr const char* kAskedFor = "asked for";  // Move::why of a request
 
 class MoveQueue {
  public:
@@ -68,7 +80,7 @@ class MoveQueue {
 
   bool empty() const { return index_.empty(); }
   std::size_t size() const { return index_.size(); }
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return bytes_; }  // Move::size() of all
   // The number of queued moves that this user asked for.
   std::size_t count_of(uid_t user) const;
   void add_counts(std::map<uid_t, std::size_t>& to) const;

@@ -51,8 +51,12 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const 
       store_(store),
       host_(host),
       clock_(clock),
-      requests_(std::move(requests)),
-      courtesy_([this] { return look_at_system(pool_, requests_ ? requests_() : 0); }, clock),
+      courtesy_(
+          [this, requests = std::move(requests)] {
+            return look_at_system(pool_, requests ? requests() : 0);
+          },
+          clock),
+      keeping_{.mutex = {}, .requests = {pool, store}},
       settings_(std::move(settings)),
       busy_(kMaxSlot + 1, 0),
       reserved_(kMaxSlot + 1, 0) {
@@ -85,40 +89,23 @@ void Mover::change(const Settings& settings) {
 }
 
 void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
-  const MutexLock lock(mutex_);
-  std::uint64_t number = 0;
-  if (report) {
-    number = ++last_report_;
-    reports_[number] = report;
+  std::vector<InodeId> replaced;  // requests
+  {
+    const MutexLock lock(mutex_);
+    std::uint64_t number = 0;
+    if (report) {
+      number = ++last_report_;
+      reports_[number] = report;
+    }
+    const auto place = where == Where::Front ? MoveQueue::Place::Asked : MoveQueue::Place::Last;
+    for (Move& move : moves) {
+      if (is_requested(move.id)) replaced.push_back(move.id);
+      erase_waiting(move.id);
+      queue_.put({std::move(move), number}, place);
+    }
+    wake_.notify_all();
   }
-  const auto place = where == Where::Front ? MoveQueue::Place::Asked : MoveQueue::Place::Last;
-  for (Move& move : moves) {
-    erase_waiting(move.id);
-    queue_.put({std::move(move), number}, place);
-  }
-  wake_.notify_all();
-}
-
-Result<void> Mover::request(Move move) {
-  const MutexLock lock(mutex_);
-  const auto waiting = waiting_of_user_.find(move.user);
-  const std::size_t all =
-      queue_.count_of(move.user) + (waiting == waiting_of_user_.end() ? 0 : waiting->second);
-  if (move.user != 0 && all >= kMostOfUser && queue_.find(move.id) == nullptr)
-    return Error(EAGAIN, "the user has too many moves in the queue");
-  erase_waiting(move.id);
-  queue_.put({std::move(move), 0}, MoveQueue::Place::Asked);
-  wake_.notify_all();
-  return {};
-}
-
-std::size_t Mover::most_requested() const {
-  const MutexLock lock(mutex_);
-  std::map<uid_t, std::size_t> all = waiting_of_user_;
-  queue_.add_counts(all);
-  std::size_t most = 0;
-  for (const auto& [user, count] : all) most = std::max(most, count);
-  return most;
+  if (!replaced.empty()) settle(std::move(replaced));
 }
 
 void Mover::erase_waiting(InodeId id) {
@@ -231,11 +218,6 @@ bool Mover::is_waiting(InodeId id) const {
   return waiting_.contains(id);
 }
 
-void Mover::forget_pending(InodeId id) {
-  const MutexLock lock(mutex_);
-  erase_waiting(id);
-}
-
 std::optional<TierIndex> Mover::destination(InodeId id) const {
   const MutexLock lock(mutex_);
   if (const auto found = under_way_.find(id); found != under_way_.end()) return found->second.to;
@@ -250,12 +232,24 @@ Mover::Progress Mover::progress() const {
   out.queued_bytes = queue_.bytes();
   out.active = under_way_.size();
   if (out.queued + out.active > 0) out.share = courtesy_.least_share();
+  out.bytes_left = out.queued_bytes;
+  for (const auto& [id, each] : under_way_)
+    out.bytes_left += each.bytes > each.copied ? each.bytes - each.copied : 0;
+  if (!paused_)
+    out.time_left = rate_.time_for(clock_.monotonic(), out.queued + out.active, out.bytes_left);
+  // The rate does not know of a limit that only now slows the moves down.
+  if (out.time_left && settings_.bandwidth > 0) {
+    const std::chrono::seconds at_least(out.bytes_left / settings_.bandwidth);
+    out.time_left = std::max(*out.time_left, at_least);
+  }
   return out;
 }
 
-std::map<std::pair<std::string, std::string>, Mover::Moved> Mover::moved() const {
+std::optional<Mover::Active> Mover::running(InodeId id) const {
   const MutexLock lock(mutex_);
-  return moved_;
+  const auto found = under_way_.find(id);
+  if (found == under_way_.end()) return std::nullopt;
+  return found->second;
 }
 
 std::vector<Mover::Active> Mover::active(std::size_t most) const {
@@ -296,8 +290,9 @@ bool Mover::take(Batch& batch) {
     const Move& move = job.move;
     progress_.current = move.paths.empty() ? "" : move.paths[0];
     under_way_[move.id] = {
-        .path = progress_.current, .from = move.from, .to = move.to, .bytes = move.bytes};
+        .path = progress_.current, .from = move.from, .to = move.to, .bytes = move.size()};
   }
+  rate_.begin(clock_.monotonic());
   batch.from = batch.jobs[0].move.from;
   batch.to = batch.jobs[0].move.to;
   ++busy_[batch.from];
@@ -366,6 +361,7 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
       pool_[to].count_written(bytes);
       courtesy_.has_written(to, bytes);
       under_way_[flight.job->move.id].copied += bytes;
+      rate_.add(clock_.monotonic(), 0, bytes);
     }
     if (const std::uint64_t bandwidth = settings_.bandwidth; bandwidth > 0) {
       const auto cost = std::chrono::nanoseconds(static_cast<std::int64_t>(
@@ -541,13 +537,21 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
     [[maybe_unused]] const auto added = store_.add_ghosts({{move.id, {receipt.time, slot}}});
   }
   Report report;
+  // Whether a request is done with. Unmounting does not end it, nor does a rename.
+  bool is_over = outcome || (moot && receipt.code != ESHUTDOWN);
   {
     const MutexLock lock(mutex_);
     reserved_[move.to] -= flight.reserved;
+    const Active& active = under_way_[move.id];
+    // With what was not copied: a twin took its place, or the move failed.
+    rate_.add(flight.ended, 1, active.bytes > active.copied ? active.bytes - active.copied : 0);
+    const bool is_missing = receipt.code == ESTALE || receipt.code == ENOENT;
+    if (is_missing && move.reason == Reason::Requested && note_lost(move.id)) is_over = false;
     if (outcome) {
+      lost_.times.erase(move.id);
       ++progress_.moved;
       progress_.moved_bytes += receipt.bytes;
-      Moved& between = moved_[{receipt.from, receipt.to}];
+      Moved& between = progress_.between[{receipt.from, receipt.to}];
       ++between.files;
       between.bytes += receipt.bytes;
       erase_waiting(move.id);
@@ -562,6 +566,7 @@ void Mover::finish(const Flight& flight, const Result<void>& outcome) {
       ++reporting_;
     }
   }
+  if (is_over && move.reason == Reason::Requested) settle({move.id});
   if (outcome) {
     log::get().debug("moved: path={} from={} to={} bytes={}", log::escaped(receipt.path),
                      receipt.from, receipt.to, receipt.bytes);

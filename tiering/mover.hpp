@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -26,7 +27,9 @@
 #include "base/result.hpp"
 #include "metadata/store.hpp"
 #include "tiering/courtesy.hpp"
+#include "tiering/kept_requests.hpp"
 #include "tiering/move_queue.hpp"
+#include "tiering/move_rate.hpp"
 #include "tiering/pool.hpp"
 #include "tiering/relocate.hpp"
 
@@ -93,9 +96,18 @@ class Mover {
   enum class Where { Front, Back };
   void add(std::vector<Move> moves, Where where, const Report& report = {});
   // Queues a move that move.user requested: before planned moves, and taking turns with requests
-  // of other users. EAGAIN if that user already has kMostOfUser moves; root has no such limit.
+  // of other users. It is stored until it is made, and goes on after an unmount or a crash. EAGAIN
+  // if that user already has kMostOfUser moves; root has no such limit.
   static constexpr std::size_t kMostOfUser = 65536;
   Result<void> request(Move move);
+  // Queues the stored requests that are not in the queue: those of an earlier mount, and those
+  // whose file was not found at its path. Returns how many. Takes long if files must be searched
+  // for; `go_on` is as for KeptRequests::find().
+  Result<std::size_t> resume_requests(const std::function<bool()>& go_on);
+  // Whether a file was not found, so that resume_requests() should search for it.
+  bool must_search() const;
+  // Removes the file's move from the queue, and its request. A running move continues.
+  void cancel(InodeId id);
   // The largest number of requested moves, queued or waiting, that one user has.
   std::size_t most_requested() const;
   // Removes queued moves that have a report, and drops the reports. Running moves continue. After
@@ -126,27 +138,27 @@ class Mover {
   std::optional<Pending> pending(InodeId id) const;
   // Whether a move of this file is waiting for a condition. Planning it again would not help.
   bool is_waiting(InodeId id) const;
-  void forget_pending(InodeId id);
   // The destination of the file's queued or running move.
   std::optional<TierIndex> destination(InodeId id) const;
 
+  struct Moved {
+    std::uint64_t files = 0, bytes = 0;
+  };
   struct Progress {
     std::uint64_t queued = 0, queued_bytes = 0;
     std::uint64_t active = 0;
-    std::uint64_t moved = 0, moved_bytes = 0;  // since the start
-    std::uint64_t failed = 0;                  // a move that yielded is not counted
-    std::uint64_t copied_bytes = 0;            // since the start, including moves that failed later
-    std::string current;                       // the path of a running move
+    std::uint64_t bytes_left = 0;                   // of queued and running moves
+    std::optional<std::chrono::seconds> time_left;  // for all of them; nothing: unknown
+    std::uint64_t moved = 0, moved_bytes = 0;       // since the start
+    // The same by the names of their tiers: from, to.
+    std::map<std::pair<std::string, std::string>, Moved> between;
+    std::uint64_t failed = 0;        // a move that yielded is not counted
+    std::uint64_t copied_bytes = 0;  // since the start, including moves that failed later
+    std::string current;             // the path of a running move
     // The part of their time that moves work; less than 1 while others use a tier's disk.
     double share = 1;
   };
   Progress progress() const;
-
-  // The moves since the start, by the names of their tiers: from, to.
-  struct Moved {
-    std::uint64_t files = 0, bytes = 0;
-  };
-  std::map<std::pair<std::string, std::string>, Moved> moved() const;
 
   // A running move.
   struct Active {
@@ -159,6 +171,8 @@ class Mover {
   // At most `most` running moves: the oldest first, and last those that their batch has not
   // reached.
   std::vector<Active> active(std::size_t most) const;
+  // The file's running move, if it has one.
+  std::optional<Active> running(InodeId id) const;
 
  private:
   using Job = MoveQueue::Job;
@@ -199,14 +213,29 @@ class Mover {
   // Rests for what was done in this turn, unless `is_over` says that there is no need any more.
   void rest(Turn& turn, const std::function<bool()>& is_over);
   void put_aside(const Job& job, const Error& error) REQUIRES(mutex_);
+  // Whether a request for the file is queued or waiting.
+  bool is_requested(InodeId id) const REQUIRES(mutex_);
+  // Forgets the stored requests of files, unless there is a newer one.
+  void settle(std::vector<InodeId> ids);
+  // A requested file is not where it was. False if it was searched for often enough.
+  bool note_lost(InodeId id) REQUIRES(mutex_);
   void erase_waiting(InodeId id) REQUIRES(mutex_);
 
   Pool& pool_;
   Store& store_;
   MoveHost& host_;
   const Clock& clock_;
-  const Requests requests_;
   Courtesy courtesy_;
+
+  // The stored requests. The mutex is held while a request is stored and queued, or settled, so
+  // that store and queue agree. It is locked before mutex_.
+  struct Keeping {
+    Mutex mutex;
+    KeptRequests requests;
+    // Files that were requested or settled since resume_requests() began; nothing if it is not
+    // running.
+    std::optional<std::unordered_set<InodeId>> touched GUARDED_BY(mutex) = {};
+  } keeping_;
 
   mutable Mutex mutex_;
   Settings settings_ GUARDED_BY(mutex_);
@@ -225,7 +254,13 @@ class Mover {
   unsigned reporting_ GUARDED_BY(mutex_) = 0;  // reports that are running
   std::uint64_t last_report_ GUARDED_BY(mutex_) = 0;
   Progress progress_ GUARDED_BY(mutex_);
-  std::map<std::pair<std::string, std::string>, Moved> moved_ GUARDED_BY(mutex_);
+  MoveRate rate_ GUARDED_BY(mutex_);
+  // Requested files that were not at their path.
+  struct Lost {
+    std::map<InodeId, unsigned> times;  // how often each was not found
+    bool must_search = false;
+  };
+  Lost lost_ GUARDED_BY(mutex_);
   // When the bandwidth limit allows the next byte.
   std::chrono::steady_clock::time_point next_byte_ GUARDED_BY(mutex_){};
 

@@ -44,7 +44,13 @@ struct FileFacts {
   // The tier that it recently had to leave for lack of room. It returns at half the threshold,
   // after an access that is newer than its arrival on its present tier.
   TierIndex ghost_of = kNoTier;
+  std::uint32_t slack = 0;  // of `bytes`, those behind the end of the file
 };
+// How many of the allocated bytes are behind the end of a file of this length.
+constexpr std::uint32_t slack_of(std::uint64_t length, std::uint64_t allocated) {
+  const std::uint64_t slack = allocated > length ? allocated - length : 0;
+  return static_cast<std::uint32_t>(slack < 0xffff'ffff ? slack : 0xffff'ffff);
+}
 inline constexpr std::uint16_t kNoRule = 0xffff;
 
 struct TierFacts {

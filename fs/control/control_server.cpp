@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/http_server.hpp"
 #include "base/log.hpp"
@@ -88,8 +89,9 @@ class ControlServer::Handler {
     } else if (verb == "lost") {
       last = lost(request.value("tier", ""));
     } else if (verb == "moves") {
-      last = moves(request.value("most", std::size_t{100}),
-                   request.value("most_pending", std::numeric_limits<std::size_t>::max()));
+      last = moves(request);
+    } else if (verb == "follow") {
+      last = follow(request);
     } else if (verb == "budgets") {
       last = budgets();
     } else if (verb == "activity") {
@@ -179,7 +181,7 @@ class ControlServer::Handler {
     double saves = 0;  // per day
     for (std::size_t i = 0; i < proposal->moves.size(); ++i) {
       const Move& move = proposal->moves[i];
-      bytes += move.bytes;
+      bytes += move.size();
       json gain;
       if (policy.method == Method::Value) {
         const Appraisal worth = appraise(proposal->census.files()[proposal->files[i]],
@@ -191,7 +193,7 @@ class ControlServer::Handler {
                                {{"path", move.paths[0]},
                                 {"from", parts_.pool[move.from].name()},
                                 {"to", parts_.pool[move.to].name()},
-                                {"bytes", move.bytes},
+                                {"bytes", move.size()},
                                 {"score", proposal->census.files()[proposal->files[i]].score},
                                 {"saves", gain},
                                 {"reason", name_of(move.reason)},
@@ -219,7 +221,7 @@ class ControlServer::Handler {
               {name_of(Blocker::OnlyOnce), plan.blocked_only_once},
               {name_of(Blocker::NoRoom), plan.blocked_no_room},
               {name_of(Blocker::Offline), plan.blocked_offline},
-              {"hard-links", proposal->blocked_links},
+              {"hard_links", proposal->blocked_links},
               {"pending", proposal->blocked_pending}}}};
   }
 
@@ -377,17 +379,90 @@ class ControlServer::Handler {
     return count;
   }
 
-  json moves(std::size_t most, std::size_t most_pending) {
-    for (const Mover::Pending& each : parts_.migration.mover().pending(most_pending)) {
-      send({{"pending",
-             {{"path", each.move.paths.empty() ? "" : each.move.paths[0]},
-              {"to", parts_.pool[each.move.to].name()},
-              {"why", each.why},
-              {"since", each.since}}}});
+  // Which moves a request is about: those of the file `id`, whatever its name was, and those of
+  // `path` and of what was below it. Nothing if the request is wrong.
+  using Wanted = std::function<bool(InodeId id, const std::string& path)>;
+  static std::optional<Wanted> wanted_by(const json& request) {
+    const auto path = percent_decoded(request.value("path", ""));
+    if (!path) return std::nullopt;
+    const InodeId file{request.value("id", std::uint64_t{0})};
+    return [file, path = *path](InodeId id, const std::string& at) {
+      if (path.empty() || (id == file && to_number(file) != 0) || at == path) return true;
+      return at.size() > path.size() && at.starts_with(path) && at[path.size()] == '/';
+    };
+  }
+
+  json moves(const json& request) {
+    const auto wanted = wanted_by(request);
+    if (!wanted) return {{"error", "the path is not percent-encoded correctly"}};
+    std::size_t most = request.value("most", std::size_t{100});
+    std::size_t most_pending =
+        request.value("most_pending", std::numeric_limits<std::size_t>::max());
+    // With a path, the limit is on what is shown, so all must be looked at.
+    const bool is_filtered = request.contains("path");
+    for (const Mover::Pending& each : parts_.migration.mover().pending(
+             is_filtered ? std::numeric_limits<std::size_t>::max() : most_pending)) {
+      const std::string path = each.move.paths.empty() ? "" : each.move.paths[0];
+      if (most_pending == 0) break;
+      if (!(*wanted)(each.move.id, path)) continue;
+      --most_pending;
+      if (!send({{"pending",
+                  {{"path", path},
+                   {"to", parts_.pool[each.move.to].name()},
+                   {"why", each.why},
+                   {"since", each.since}}}}))
+        return {};
     }
-    const auto receipts = parts_.store.receipts(most);
-    if (!receipts) return {{"error", receipts.error().text()}};
-    for (const Receipt& receipt : *receipts) send({{"receipt", to_json(receipt)}});
+    // In pieces: the store must not wait for a client that reads slowly.
+    constexpr std::size_t kPiece = 512;
+    for (std::uint64_t before = Store::kNewest; most > 0 && !is_over();) {
+      std::vector<Receipt> piece;
+      std::size_t seen = 0;
+      const auto read =
+          parts_.store.each_receipt(before, [&](std::uint64_t number, const Receipt& receipt) {
+            before = number;
+            if ((*wanted)(receipt.id, receipt.path)) piece.push_back(receipt);
+            return piece.size() < std::min(most, kPiece) && ++seen < 20 * kPiece;
+          });
+      if (!read) return {{"error", read.error().text()}};
+      for (const Receipt& receipt : piece) {
+        if (!send({{"receipt", to_json(receipt)}})) return {};
+      }
+      most -= piece.size();
+      if (seen == 0 && piece.empty()) break;
+    }
+    return json::object();
+  }
+
+  // Each move that ends from now on, and several times a second how much is left.
+  json follow(const json& request) {
+    const auto wanted = wanted_by(request);
+    if (!wanted) return {{"error", "the path is not percent-encoded correctly"}};
+    std::uint64_t last = 0;
+    const auto newest = parts_.store.each_receipt(
+        Store::kNewest, [&](std::uint64_t number, const Receipt&) { return (last = number) == 0; });
+    if (!newest) return {{"error", newest.error().text()}};
+    while (!is_over()) {
+      std::vector<Receipt> ended;
+      std::uint64_t first = 0;
+      const auto read = parts_.store.each_receipt(
+          Store::kNewest, [&](std::uint64_t number, const Receipt& receipt) {
+            if (number <= last) return false;
+            first = std::max(first, number);
+            if ((*wanted)(receipt.id, receipt.path)) ended.push_back(receipt);
+            return true;
+          });
+      if (!read) return {{"error", read.error().text()}};
+      last = std::max(last, first);
+      for (auto at = ended.rbegin(); at != ended.rend(); ++at) send({{"receipt", to_json(*at)}});
+      const Mover::Progress now = parts_.migration.mover().progress();
+      send({{"left",
+             {{"files", now.queued + now.active},
+              {"bytes", now.bytes_left},
+              {"seconds", now.time_left ? json(now.time_left->count()) : json()},
+              {"waiting", parts_.migration.mover().pending_count()}}}});
+      std::this_thread::sleep_for(kProgressPause);
+    }
     return json::object();
   }
 

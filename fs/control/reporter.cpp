@@ -142,7 +142,7 @@ json Reporter::migration() const {
   const Mover::Progress now = mover.progress();
   const Twins::Totals twins = parts_.pool.twins().totals();
   json between = json::array();
-  for (const auto& [tiers, moved] : mover.moved()) {
+  for (const auto& [tiers, moved] : now.between) {
     between.push_back({{"from", tiers.first},
                        {"to", tiers.second},
                        {"moved", moved.files},
@@ -168,6 +168,8 @@ json Reporter::migration() const {
             {"dropped", twins.dropped}}},
           {"queued", now.queued},
           {"queued_bytes", now.queued_bytes},
+          {"bytes_left", now.bytes_left},
+          {"time_left_s", now.time_left ? json(now.time_left->count()) : json()},
           {"active", now.active},
           {"pending", mover.pending_count()}};
 }

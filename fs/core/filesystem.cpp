@@ -67,8 +67,8 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                                     : nullptr),
       moves_(pool, tree_, attributes_, migration_.get()),
       gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_}),
-      xattrs_({pool, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_, budgets_,
-               clock, migration_.get()}),
+      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_,
+               budgets_, clock, migration_.get()}),
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
                       settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {}
 
@@ -86,7 +86,7 @@ void Filesystem::file_is_free(InodeId id) {
 }
 
 void Filesystem::file_is_gone(InodeId id) {
-  if (migration_) migration_->mover().forget_pending(id);
+  if (migration_) migration_->mover().cancel(id);
 }
 
 bool Filesystem::inherit() {
@@ -168,6 +168,7 @@ void Filesystem::tier_returned(Tier& tier) {
   budgets_.search_again();
   pool_.welcome_back();
   drop_names_and_listings(changed);
+  if (migration_) migration_->resume_requests();
 }
 
 Result<void> Filesystem::add_tier(const TierSettings& settings) {

@@ -11,16 +11,16 @@ Result<void> MoveRequests::request(const InodePtr& inode, TierIndex to, uid_t us
   Move move;
   move.id = inode->id();
   move.to = to;
-  move.why = "asked for";
+  move.why = kAskedFor;
   move.user = user;
   const struct stat st = SLUICE_TRY(attributes_.stat_of(inode));
   if (st.st_nlink == 0) return Error(ENOENT, "move");
-  move.bytes = static_cast<std::uint64_t>(st.st_blocks) * 512;
+  move.set_size(st.st_size, st.st_blocks);
   // Empty if the last known name is gone and the file has another one. The mover looks for it.
   move.paths.push_back(tree_.path_of(inode));
   move.from = inode->tier();
   if (move.from == to) {
-    migration_->mover().forget_pending(move.id);
+    migration_->mover().cancel(move.id);
     return {};
   }
   return migration_->request(std::move(move));

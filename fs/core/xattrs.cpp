@@ -212,10 +212,77 @@ void add_worth(nlohmann::json& out, const Appraisal& file, const Market& market,
   }
 }
 
+// Whether heat or value decides: scores and min_stay do not matter to a pin, a rule or a drain.
+bool is_by_heat(const Verdict& verdict, const FileFacts& facts) {
+  return verdict.reason == Reason::Hot || verdict.reason == Reason::Returning ||
+         verdict.reason == Reason::Cold ||
+         (verdict.reason == Reason::Stays && facts.rule == kNoRule);
+}
+
+// The scores at which the file moves. A file that wants another tier has reached the threshold for
+// it; what is next is the tier above that one.
+void add_thresholds(nlohmann::json& out, const FileFacts& facts, const Verdict& verdict,
+                    const std::vector<TierFacts>& tiers, const std::vector<std::string>& names) {
+  const TierIndex best = std::min(facts.tier, verdict.wants);
+  if (verdict.reason != Reason::Cold && best > 0 && facts.score < tiers[best - 1U].threshold)
+    out["promote"] = {{"tier", names[best - 1U]}, {"at", tiers[best - 1U].threshold}};
+  if (verdict.reason == Reason::Stays && facts.tier + 1U < names.size() &&
+      tiers[facts.tier].threshold > 0)
+    out["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
+}
+
 }  // namespace
+
+// The file's move, if it has one, and its last moves.
+void Xattrs::add_moves(nlohmann::json& out, InodeId id, const std::vector<std::string>& names) {
+  constexpr std::size_t kMostMoves = 5;
+  Mover& mover = parts_.migration->mover();
+  if (const auto running = mover.running(id); running && running->since > 0) {
+    out["moving"] = {{"to", names[running->to]},
+                     {"bytes", running->copied},
+                     {"total", running->bytes},
+                     {"since", running->since}};
+  } else if (const auto to = mover.destination(id)) {
+    out["queued"] = {{"to", names[*to]}};
+  }
+  if (const auto pending = mover.pending(id))
+    out["pending"] = {{"to", names[pending->move.to]}, {"why", pending->why}};
+  // Without them, the explanation is still of use.
+  const auto moves = parts_.store.receipts_of(id, kMostMoves);
+  if (!moves) return;
+  for (const Receipt& each : *moves) {
+    out["moves"].push_back({{"time", each.time},
+                            {"from", each.from},
+                            {"to", each.to},
+                            {"bytes", each.bytes},
+                            {"ms", each.milliseconds},
+                            {"code", each.code},
+                            {"reason", each.reason}});
+  }
+}
+
+// All that can be said of a file whose tier is offline.
+Result<std::string> Xattrs::explain_offline(const InodePtr& inode) {
+  using nlohmann::json;
+  const Tier& tier = parts_.pool[inode->tier()];
+  const std::string path = parts_.tree.path_of(inode);
+  std::vector<std::string> names;
+  for (const auto& each : parts_.pool) names.push_back(each->name());
+  json j = {{"path", path},
+            {"tier", tier.name()},
+            {"location", tier.path() + path},
+            {"offline", tier.why_offline()},
+            {"moving", json()},
+            {"queued", json()},
+            {"pending", json()},
+            {"moves", json::array()}};
+  add_moves(j, inode->id(), names);
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 Result<std::string> Xattrs::explain(const InodePtr& inode) {
   using nlohmann::json;
+  if (!parts_.pool[inode->tier()].online()) return explain_offline(inode);
   const struct statx st =
       SLUICE_TRY(parts_.attributes.statx_on_tier(inode));  // its birth is the arrival on this tier
   const Policy policy = parts_.migration->policy();
@@ -253,7 +320,9 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
             {"stays_until", json()},
             {"twin", json()},
             {"moving", json()},
-            {"pending", json()}};
+            {"queued", json()},
+            {"pending", json()},
+            {"moves", json::array()}};
   if (facts.pin != kNoTier) {
     const InodePtr pin_source = parts_.pins.pin_source(inode);
     j["pin"] = {{"tier", names[facts.pin]},
@@ -272,20 +341,16 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
   }
   const bool by_value = policy.method == Method::Value;
   if (by_value) add_worth(j, appraise(facts, tiers, policy, market, now), market, names);
-  if (!by_value && facts.tier > 0)
-    j["promote"] = {{"tier", names[facts.tier - 1U]}, {"at", tiers[facts.tier - 1U].threshold}};
-  if (!by_value && facts.tier + 1U < names.size() && tiers[facts.tier].threshold > 0)
-    j["demote"] = {{"tier", names[facts.tier + 1U]}, {"below", tiers[facts.tier].threshold / 2}};
   if (const auto twin = parts_.pool.twins().of(inode->identity)) {
     j["twin"] = {{"tier", names[twin->tier]},
                  {"state", twin->state == TwinState::Same ? "same" : "to be compared"}};
   }
   const std::int64_t stays_until = facts.arrived + policy.min_stay.count();
-  if (stays_until > now) j["stays_until"] = stays_until;
-  if (const auto to = parts_.migration->mover().destination(inode->id()))
-    j["moving"] = {{"to", names[*to]}};
-  if (const auto pending = parts_.migration->mover().pending(inode->id()))
-    j["pending"] = {{"to", names[pending->move.to]}, {"why", pending->why}};
+  if (is_by_heat(verdict, facts)) {
+    if (!by_value) add_thresholds(j, facts, verdict, tiers, names);
+    if (stays_until > now) j["stays_until"] = stays_until;
+  }
+  add_moves(j, inode->id(), names);
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -6,6 +6,7 @@
 // Threads: thread-safe.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,7 @@ class Xattrs {
  public:
   struct Parts {
     Pool& pool;
+    Store& store;
     DirectoryTree& tree;
     Descriptors& descriptors;
     Attributes& attributes;
@@ -60,6 +62,8 @@ class Xattrs {
   void pin_changed(const InodePtr& inode);
   // The value of user.sluice.explain, as JSON.
   Result<std::string> explain(const InodePtr& inode);
+  Result<std::string> explain_offline(const InodePtr& inode);
+  void add_moves(nlohmann::json& out, InodeId id, const std::vector<std::string>& names);
   Result<FileFacts> facts_of(const InodePtr& inode, const struct statx& st,
                              const std::vector<Rule>& rules);
 

@@ -17,6 +17,7 @@
 #include "tests/support/seed.hpp"
 #include "tests/support/shared.hpp"
 #include "tests/support/temp_dir.hpp"
+#include "tests/support/wait.hpp"
 
 namespace sluice::test {
 namespace {
@@ -37,6 +38,13 @@ using LayOut = void (MoveStage::*)();
 // Which moves are interrupted: the first ones of all files, or those back, in which the files that
 // went up have twins.
 enum class Way { There, Back };
+
+// What is wrong once the moves that go on after the mount have ended.
+std::string problems_at_rest(const MoveStage& stage) {
+  std::string found;
+  eventually([&] { return (found = stage.problems()).empty(); });
+  return found;
+}
 
 // One run: lays out a pool, kills the daemon once and checks the pool.
 Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = Way::There) {
@@ -68,7 +76,7 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = 
     outcome.left_debris = !stage.debris().empty();
     mount.mount();
   }
-  outcome.problems = stage.problems();
+  outcome.problems = problems_at_rest(stage);
   // What the dead daemon left must not prevent new moves.
   stage.send_all();
   stage.wait_for_moves(mount);
@@ -112,7 +120,7 @@ Outcome kill_twice(std::uint64_t n, std::uint64_t m) {
     mount.detach();
     mount.mount();
   }
-  outcome.problems = stage.problems();
+  outcome.problems = problems_at_rest(stage);
   mount.umount();
   outcome.problems += stage.problems_unmounted();
   return outcome;

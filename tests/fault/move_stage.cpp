@@ -246,7 +246,8 @@ bool MoveStage::wait_for_moves(const Mount& mount, const std::vector<std::string
           died = died || has_ended(mount.pid());
           if (died) return true;
           const auto said = explain(in_mount(name));
-          return said && said->contains("moving") && said->at("moving").is_null();
+          return said && said->contains("moving") && said->at("moving").is_null() &&
+                 said->at("queued").is_null();
         });
       },
       std::chrono::seconds(30));

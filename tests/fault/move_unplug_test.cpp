@@ -138,13 +138,13 @@ class Scene {
   bool have_moves_ended() const {
     return std::ranges::all_of(stage_->journeys(), [&](const Journey& journey) {
       const auto said = explain(stage_->in_mount(journey.name));
-      return said && said->at("moving").is_null();
+      return said && said->at("moving").is_null() && said->at("queued").is_null();
     });
   }
   bool mentions_moves() const {
     return std::ranges::any_of(stage_->journeys(), [&](const Journey& journey) {
       const auto said = explain(stage_->in_mount(journey.name));
-      return said && !said->at("moving").is_null();
+      return said && !(said->at("moving").is_null() && said->at("queued").is_null());
     });
   }
 

@@ -94,15 +94,36 @@ class MemoryStore final : public Store {
     MutexLock lock(mutex_);
     if (must_fail()) return Error(code_, "add receipts");
     receipts_.insert(receipts_.end(), receipts.begin(), receipts.end());
+    next_receipt_ += receipts.size();
     while (receipts_.size() > kMostReceipts) receipts_.pop_front();
     return {};
   }
 
-  Result<std::vector<Receipt>> receipts(std::size_t most) const override {
-    MutexLock lock(mutex_);
-    if (must_fail()) return Error(code_, "read receipts");
-    const auto count = static_cast<std::ptrdiff_t>(std::min(most, receipts_.size()));
-    return std::vector<Receipt>(receipts_.rbegin(), receipts_.rbegin() + count);
+  Result<void> each_receipt(
+      std::uint64_t before,
+      const std::function<bool(std::uint64_t, const Receipt&)>& visit) const override {
+    std::deque<Receipt> found;
+    std::uint64_t number = 0;
+    {
+      MutexLock lock(mutex_);
+      if (must_fail()) return Error(code_, "read receipts");
+      found = receipts_;
+      number = next_receipt_;
+    }
+    for (auto at = found.rbegin(); at != found.rend(); ++at) {
+      if (--number < before && !visit(number, *at)) break;
+    }
+    return {};
+  }
+
+  Result<std::vector<Receipt>> receipts_of(InodeId id, std::size_t most) const override {
+    std::vector<Receipt> found;
+    const auto walked = each_receipt(kNewest, [&](std::uint64_t, const Receipt& receipt) {
+      if (receipt.id == id && found.size() < most) found.push_back(receipt);
+      return found.size() < most;
+    });
+    if (!walked) return walked.error();
+    return found;
   }
 
   Result<void> add_ghosts(const std::vector<std::pair<InodeId, Ghost>>& ghosts) override {
@@ -167,6 +188,35 @@ class MemoryStore final : public Store {
     return {};
   }
 
+  Result<void> keep_requests(
+      const std::vector<std::pair<InodeId, MoveRequest>>& requests) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "keep requests");
+    for (const auto& [id, request] : requests) requests_[id] = request;
+    return {};
+  }
+
+  Result<void> each_request(
+      const std::function<bool(InodeId, const MoveRequest&)>& visit) const override {
+    std::map<InodeId, MoveRequest> found;
+    {
+      MutexLock lock(mutex_);
+      if (must_fail()) return Error(code_, "walk requests");
+      found = requests_;
+    }
+    for (const auto& [id, request] : found) {
+      if (!visit(id, request)) break;
+    }
+    return {};
+  }
+
+  Result<void> forget_requests(const std::vector<InodeId>& ids) override {
+    MutexLock lock(mutex_);
+    if (must_fail()) return Error(code_, "forget requests");
+    for (const InodeId id : ids) requests_.erase(id);
+    return {};
+  }
+
   Result<std::uint64_t> begin_intents(const std::vector<std::string>& records) override {
     MutexLock lock(mutex_);
     if (must_fail()) return Error(code_, "begin intents");
@@ -204,6 +254,8 @@ class MemoryStore final : public Store {
   mutable Mutex mutex_;
   std::map<InodeId, Heat> heat_ GUARDED_BY(mutex_);
   std::deque<Receipt> receipts_ GUARDED_BY(mutex_);  // oldest first
+  std::uint64_t next_receipt_ GUARDED_BY(mutex_) = 1;
+  std::map<InodeId, MoveRequest> requests_ GUARDED_BY(mutex_);
   std::map<InodeId, Ghost> ghosts_ GUARDED_BY(mutex_);
   std::map<InodeId, KeptTimes> times_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::string> intents_ GUARDED_BY(mutex_);

@@ -36,8 +36,10 @@ Explains for each file where it is and why, how hot it is, and what would move i
   up, down the scores at which it moves, with policy = "thresholds"
   stays    how long it will not move because it arrived recently (min_stay)
   twin     the tier with an old copy that takes the file's place if it goes back unchanged
-  moving, waiting
-           a move in progress, or a move that cannot start yet and why
+  moving, queued, waiting
+           a move in progress, a move that waits for its turn, or one that cannot start
+           yet and why
+  moved    its last moves, newest first, and why it moved
 
 Examples:
   sluice explain /mnt/pool/model.bin

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <set>
 #include <thread>
 #include <vector>
@@ -29,8 +31,10 @@ constexpr HelpText kHelp{.usage = "sluice move --to TIER [--wait] PATH...",
 )",
                          .details = R"(
 Moves files to a tier now; for a directory, every regular file below it. The daemon
-makes the moves in the background; --wait waits for them. Automatic migration may move
-a file again after min_stay; use 'sluice pin' to keep it on the tier.
+makes the moves in the background; --wait waits for them. Moves that are not made yet
+go on after an unmount or a crash. A move to the tier that a file is on withdraws an
+earlier request. Automatic migration may move a file again after min_stay; use
+'sluice pin' to keep it on the tier.
 
 Examples:
   sluice move --to nvme /mnt/pool/datasets/today
@@ -83,14 +87,19 @@ class Mover {
     code_ = fail("move", problem);
   }
 
-  State look_at(const FoundFile& file) {
+  // `copied` is set to what is copied of a file that is moving.
+  State look_at(const FoundFile& file, std::uint64_t& copied) {
     const auto explanation = read_explanation(file.path);
     if (!explanation) {
       report(log::escaped(file.path) + ": " + std::strerror(explanation.error().code));
       return State::Stuck;
     }
     if (text_of(*explanation, "tier") == tier_) return State::There;
-    if (member_of(*explanation, "moving").is_object()) return State::Moving;
+    if (const Json& moving = member_of(*explanation, "moving"); moving.is_object()) {
+      copied = std::min(number_of(moving, "bytes"), file.bytes);
+      return State::Moving;
+    }
+    if (member_of(*explanation, "queued").is_object()) return State::Moving;
     if (const Json& pending = member_of(*explanation, "pending"); pending.is_object()) {
       const std::string why = text_of(pending, "why");
       report(log::escaped(file.path) + ": cannot move now" +
@@ -118,14 +127,18 @@ void Mover::wait() {
   RateMeter meter;
   meter.add(steady_clock::now(), 0);
   auto last_sign = steady_clock::now();
-  std::size_t quiet = 0;  // files in a row that showed no sign of moving
+  std::size_t quiet = 0;                           // files in a row that showed no sign of moving
+  std::map<std::string, std::uint64_t> under_way;  // by path: the bytes that are copied
 
   while (!waiting_.empty()) {
     const auto until = steady_clock::now() + kLookFor;
     for (std::size_t left = waiting_.size(); left > 0 && steady_clock::now() < until; --left) {
       const FoundFile file = std::move(waiting_.front());
       waiting_.pop_front();
-      const State state = look_at(file);
+      std::uint64_t copied = 0;
+      const State state = look_at(file, copied);
+      under_way.erase(file.path);
+      if (copied > 0) under_way[file.path] = copied;
       if (state == State::There) {
         bytes += file.bytes;
         ++files;
@@ -138,9 +151,12 @@ void Mover::wait() {
       }
       if (state == State::Moving || state == State::Queued) waiting_.push_back(file);
     }
-    meter.add(steady_clock::now(), bytes);
+    std::uint64_t so_far = bytes;
+    for (const auto& [path, copied] : under_way) so_far += copied;
+    meter.add(steady_clock::now(), so_far);
     if (line_.is_due()) {
-      line_.show(transfer_text(bytes, total_bytes, files, total_files, meter, line_.is_terminal()));
+      line_.show(
+          transfer_text(so_far, total_bytes, files, total_files, meter, line_.is_terminal()));
     }
     if (waiting_.empty()) break;
     // Every file has been asked about since a file last moved.

@@ -1,57 +1,132 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <sys/stat.h>
+
+#include <chrono>
 #include <cstdio>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/http_server.hpp"
+#include "base/log.hpp"
+#include "base/path.hpp"
 #include "base/units.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/common/control_client.hpp"
 #include "tools/common/mount_status.hpp"
+#include "tools/common/mounts.hpp"
+#include "tools/common/move_summary.hpp"
+#include "tools/common/progress.hpp"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
 
 constexpr HelpText kHelp{
-    .usage = "sluice moves [--limit N] [--json] [MOUNT]",
+    .usage = "sluice moves [--limit N] [--follow] [--json] [PATH]",
     .options = R"(      --limit N     show the newest N moves and N waiting ones (20)
-      --json        one JSON object; its members are stable
+      --follow      show moves as they end, and how much is left, until interrupted
+      --json        one JSON object; its members are stable; with --follow one a line
       --color WHEN  auto (default), always, never
   -h, --help        short help (-h) or full help (--help)
 )",
     .details = R"(
 Shows the waiting moves, each with its reason, and then the newest moves that were
 made or failed, and the files that were deleted because their directory has a budget.
-The daemon keeps records of the last 100,000 of them.
+Bursts of small moves are summed up in one line; --json has each of them. The daemon
+keeps records of the last 100,000 moves.
 
-MOUNT can be omitted if the current directory is in a mount, or if there is only one
-mount.
+PATH is a mount, or a file or directory in it: then only its moves are shown, or those
+of everything below it. It may be gone, and it may be given as these lists show it. A
+file is found even if it was renamed since. PATH can be omitted if the current
+directory is in a mount, or if there is only one mount.
 
 Examples:
   sluice moves --limit 100
+  sluice moves /mnt/pool/datasets
+  sluice moves --follow
   sluice moves --json | jq '.receipts[] | select(.code != 0)'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage.
 )"};
 
+struct Request {
+  std::string given;
+  std::string color = "auto";
+  std::uint64_t limit = 20;
+  bool json = false;
+  bool follow = false;
+};
+
+// What the user wants to see of a mount.
+struct View {
+  std::string mount;
+  std::string path;      // below the mount; empty: everything
+  std::uint64_t id = 0;  // of the file; 0: unknown
+};
+
+// `given` may be a path of the machine, which need not exist any more, or one below the mount, as
+// the lists show it.
+std::optional<View> view_of(const std::string& given) {
+  if (given.empty()) {
+    const auto mount = mount_for("moves", given);
+    return mount ? std::optional(View{*mount, "", 0}) : std::nullopt;
+  }
+  struct stat st {};
+  const std::string path = real_path(given);
+  const auto id_at = [&](const std::string& at) -> std::uint64_t {
+    return ::lstat(at.c_str(), &st) == 0 && S_ISREG(st.st_mode) ? st.st_ino : 0;
+  };
+  if (const auto point = sluice_mount_of(mount_table(), path)) {
+    const auto whole = mount_for("moves", *point);
+    if (!whole) return std::nullopt;
+    if (path == *point) return View{*whole, "", 0};
+    // In a bind mount of a directory, only a file can be recognized, by its id.
+    const std::string& root = is_inside(*whole, path) ? *whole : *point;
+    return View{*whole, path.substr(root.size()), id_at(path)};
+  }
+  const bool is_elsewhere = ::lstat(given.c_str(), &st) == 0;
+  const auto only = choose_mount("");
+  if (is_elsewhere || !only || !given.starts_with("/")) {
+    fail("moves", log::escaped(given) + ": not on a mount of sluice; 'findmnt -t fuse.sluice' " +
+                      "lists the mounts");
+    return std::nullopt;
+  }
+  const std::string below = given.substr(0, given.find_last_not_of('/') + 1);
+  return View{*only, below, id_at(*only + below)};
+}
+
+Json request_for(const View& view, Json request) {
+  if (!view.path.empty()) {
+    request["path"] = percent_encoded(view.path);
+    request["id"] = view.id;
+  }
+  return request;
+}
+
 std::string pending_table(const Style& style, const Json& pending, std::int64_t now) {
   Table table({{"WAITING", Table::Align::Right}, {"TO"}, {"WHY"}, {"PATH"}});
   for (const auto& each : pending) {
     const auto since = static_cast<std::int64_t>(number_of(each, "since"));
-    const auto waited = std::chrono::seconds(since > 0 && since < now ? now - since : 0);
+    const auto waited = seconds(since > 0 && since < now ? now - since : 0);
     table.add({format_duration(waited), safe_name(style, text_of(each, "to")),
                safe_name(style, text_of(each, "why")), safe_name(style, text_of(each, "path"))});
   }
   return table.text(style);
 }
 
-std::string tiers_of(const Json& receipt) {
-  const std::string to = text_of(receipt, "to");
-  return text_of(receipt, "from") + (to.empty() ? "" : " -> " + to);
+Color color_of(const std::string& result) {
+  return result == "moved" || result == "deleted" ? Color::Green
+         : result == "failed"                     ? Color::Red
+                                                  : Color::Yellow;
 }
 
-std::string receipt_table(const Style& style, const Json& receipts) {
+std::string receipt_table(const Style& style, const std::vector<MoveRow>& rows,
+                          std::uint64_t limit) {
   using Align = Table::Align;
   Table table({{"TIME"},
                {"FROM -> TO"},
@@ -60,56 +135,119 @@ std::string receipt_table(const Style& style, const Json& receipts) {
                {"RESULT"},
                {"WHY"},
                {"PATH"}});
-  for (const auto& each : receipts) {
-    const std::string result = text_of(each, "result");
-    const auto took = number_of(each, "ms");
-    table.add({format_time(static_cast<std::int64_t>(number_of(each, "time"))),
-               safe_name(style, tiers_of(each)),
-               format_size(number_of(each, "bytes")),
-               took < 1000 ? std::to_string(took) + " ms"
-                           : format_duration(std::chrono::seconds(took / 1000)),
-               {result, result == "moved" || result == "deleted" ? Color::Green
-                        : result == "failed"                     ? Color::Red
-                                                                 : Color::Yellow},
-               safe_name(style, text_of(each, "reason")),
-               safe_name(style, text_of(each, "path"))});
+  std::uint64_t shown = 0;
+  for (const MoveRow& row : rows) {
+    if (++shown > limit) break;
+    table.add({format_time(row.time),
+               safe_name(style, row.tiers),
+               format_size(row.bytes),
+               took_text(row.milliseconds),
+               {row.result, color_of(row.result)},
+               safe_name(style, row.reason),
+               row.files == 1 ? safe_name(style, row.path)
+                              : format_files(row.files) + " below " + safe_name(style, row.path)});
   }
   return table.text(style);
 }
 
-}  // namespace
+// Prints what ended, a few times a minute as a sum, and how much is left on the line below.
+class Follower {
+ public:
+  explicit Follower(const Style& style) : style_(style) {}
 
-int command_moves(int argc, char** argv) {
-  Arguments arguments;
-  std::string given;
-  std::string color = "auto";
-  std::uint64_t limit = 20;
-  bool as_json = false;
-  arguments.option("--limit", limit);
-  arguments.flag("--json", as_json);
-  arguments.option("--color", color);
-  arguments.option("MOUNT", given);
-  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
-  const auto style = style_for("moves", color);
-  if (!style) return kUsage;
-  const auto mount = mount_for("moves", given);
-  if (!mount) return kFailed;
+  void take(const Json& line) {
+    if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) ended_.add(receipt);
+    if (const Json& left = member_of(line, "left"); left.is_object()) left_ = left;
+    // A burst is summed up before it is printed; a single move is printed soon.
+    if (ended_.size() > 0 && steady_clock::now() >= next_) print();
+    if (line_.is_due()) line_.show(left_text());
+  }
 
+ private:
+  void print() {
+    line_.clear();
+    for (const MoveRow& row : ended_.rows()) {
+      std::string text =
+          format_time(row.time) + "  " + style_.paint(color_of(row.result), row.result) + "  ";
+      if (row.files > 1) {
+        text += summary_of(row) + "  below " + safe_name(style_, row.path);
+      } else {
+        text += row.tiers + "  " + format_size(row.bytes) + " in " + took_text(row.milliseconds) +
+                "  " + safe_name(style_, row.path) +
+                (row.reason.empty() ? "" : "  (" + safe_name(style_, row.reason) + ")");
+      }
+      std::puts(text.c_str());
+    }
+    std::fflush(stdout);
+    ended_ = {};
+    next_ = steady_clock::now() + seconds(2);
+  }
+
+  std::string left_text() const {
+    const auto files = number_of(left_, "files");
+    std::string text = files == 0 ? "nothing is queued"
+                                  : format_files(files) + " and " +
+                                        format_size(number_of(left_, "bytes")) + " left";
+    if (files > 0 && member_of(left_, "seconds").is_number()) {
+      const seconds left(static_cast<std::int64_t>(number_of(left_, "seconds")));
+      text += ", for about " + format_duration(left);
+    }
+    if (const auto waiting = number_of(left_, "waiting"); waiting > 0)
+      text += "; " + format_count(waiting) + " waiting";
+    return text;
+  }
+
+  const Style& style_;
+  MoveSummary ended_;
+  Json left_ = Json::object();
+  steady_clock::time_point next_ = steady_clock::now();
+  ProgressLine line_;
+};
+
+int follow(const Style& style, const View& view, bool as_json) {
+  Follower follower(style);
+  ControlListener listener;
+  listener.line = [&](const Json& line) {
+    if (as_json) {
+      std::puts(line.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+      std::fflush(stdout);
+    } else {
+      follower.take(line);
+    }
+    return std::ferror(stdout) == 0;
+  };
+  const auto answer = ask_daemon(view.mount, request_for(view, {{"verb", "follow"}}), listener);
+  return answer ? kDone : fail("moves", answer.error().text());
+}
+
+int list(const Style& style, const View& view, const Request& request) {
   Json pending = Json::array();
   Json receipts = Json::array();
+  MoveSummary summary;
   std::uint64_t waiting = 0;
   ControlListener listener;
   listener.line = [&](const Json& line) {
     if (const Json& each = member_of(line, "pending"); each.is_object()) {
-      if (++waiting <= limit) pending.push_back(each);
+      if (++waiting <= request.limit) pending.push_back(each);
     }
-    if (const Json& each = member_of(line, "receipt"); each.is_object()) receipts.push_back(each);
-    return true;
+    if (const Json& each = member_of(line, "receipt"); each.is_object()) {
+      if (request.json) {
+        receipts.push_back(each);
+      } else {
+        summary.add(each);
+      }
+    }
+    return summary.size() <= request.limit;
   };
-  const auto answer = ask_daemon(*mount, {{"verb", "moves"}, {"most", limit}}, listener);
+  // A row may be thousands of moves.
+  const std::uint64_t most = request.json || request.limit == 0
+                                 ? request.limit
+                                 : std::numeric_limits<std::uint32_t>::max();
+  const auto answer =
+      ask_daemon(view.mount, request_for(view, {{"verb", "moves"}, {"most", most}}), listener);
   if (!answer) return fail("moves", answer.error().text());
 
-  if (as_json) {
+  if (request.json) {
     const Json out = {
         {"waiting", waiting}, {"pending", std::move(pending)}, {"receipts", std::move(receipts)}};
     std::puts(out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
@@ -117,16 +255,40 @@ int command_moves(int argc, char** argv) {
   }
   std::string out;
   if (waiting > 0) {
-    out += style->paint(Color::Bold, format_files(waiting) + " waiting to move") + "\n" +
-           pending_table(*style, pending, real_clock().seconds());
-    if (waiting > limit) {
-      out += style->paint(Color::Dim, "... and " + format_count(waiting - limit) + " more") + "\n";
+    out += style.paint(Color::Bold, format_files(waiting) + " waiting to move") + "\n" +
+           pending_table(style, pending, real_clock().seconds());
+    if (waiting > request.limit) {
+      out += style.paint(Color::Dim, "... and " + format_count(waiting - request.limit) + " more") +
+             "\n";
     }
     out += "\n";
   }
-  out += receipts.empty() ? "nothing has moved yet\n" : receipt_table(*style, receipts);
+  if (summary.size() > 0) {
+    out += receipt_table(style, summary.rows(), request.limit);
+  } else {
+    out += view.path.empty() ? "nothing has moved yet\n"
+                             : "nothing has moved at " + safe_name(style, view.path) + "\n";
+  }
   std::fputs(out.c_str(), stdout);
   return kDone;
+}
+
+}  // namespace
+
+int command_moves(int argc, char** argv) {
+  Arguments arguments;
+  Request request;
+  arguments.option("--limit", request.limit);
+  arguments.flag("--follow", request.follow);
+  arguments.flag("--json", request.json);
+  arguments.option("--color", request.color);
+  arguments.option("PATH", request.given);
+  if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
+  const auto style = style_for("moves", request.color);
+  if (!style) return kUsage;
+  const auto view = view_of(request.given);
+  if (!view) return kFailed;
+  return request.follow ? follow(*style, *view, request.json) : list(*style, *view, request);
 }
 
 }  // namespace sluice

@@ -110,7 +110,7 @@ std::string watch(const Watched& watched, duration<double> interval, const Style
     if (answer->was_ended) return "";
     before = std::exchange(now, std::move(answer->last));
     for (auto event = Screen::Event::Resize; event != Screen::Event::Time;) {
-      screen.draw(top_frame(before, now, real_clock().seconds(), screen.size(), style));
+      screen.draw(top_screen(before, now, real_clock().seconds(), screen.size(), style));
       const auto waited = screen.wait(next + step);
       const bool quits =
           waited.event == Screen::Event::Key && (waited.key == 'q' || waited.key == 'Q');

@@ -43,6 +43,18 @@ std::string name_text(const Json& object, const char* key) {
   return printable(text_of(object, key));
 }
 
+// "3.0 GiB left (5 min)": what all queued and running moves will take.
+std::string left_text(const Json& migration) {
+  const bool is_known = member_of(migration, "bytes_left").is_number();
+  std::string text =
+      size_text(real_of(migration, is_known ? "bytes_left" : "queued_bytes")) + " left";
+  if (member_of(migration, "time_left_s").is_number() && number_of(migration, "queued") > 0) {
+    const seconds left(static_cast<std::int64_t>(real_of(migration, "time_left_s")));
+    text += " (" + format_duration(left) + ")";
+  }
+  return text;
+}
+
 class Frame {
  public:
   Frame(const Json& before, const Json& now, std::int64_t time, FrameSize size, const Style& style)
@@ -207,13 +219,14 @@ class Frame {
     const Json& migration = member_of(now_, "migration");
     const Json& moves = member_of(now_, "moves");
     const auto active = number_of(migration, "active");
+    // The most important parts come first, because a narrow terminal cuts the rest off.
     std::string line = "  " + format_count(active) + " under way, " +
-                       format_count(number_of(migration, "queued")) + " queued (" +
-                       size_text(real_of(migration, "queued_bytes")) + "), " +
-                       format_count(number_of(migration, "pending")) + " waiting, " +
-                       format_count(number_of(migration, "moved")) + " done";
+                       format_count(number_of(migration, "queued")) + " queued, " +
+                       left_text(migration) + ", " + format_count(number_of(migration, "pending")) +
+                       " waiting";
     const double copied = rate(member_of(before_, "migration"), migration, "copied_bytes");
     if (copied >= 1) line += ", " + rate_text(copied);
+    line += ", " + format_count(number_of(migration, "moved")) + " done";
     if (flag_of(migration, "paused")) line += ", paused";
     labelled("MOVES", line);
     // Leave half of the remaining rows for the hottest files, if there are enough rows.
@@ -284,6 +297,15 @@ class Frame {
 };
 
 }  // namespace
+
+std::vector<std::string> top_screen(const Json& before, const Json& now, std::int64_t time,
+                                    FrameSize size, const Style& style) {
+  if (size.rows < 2) return top_frame(before, now, time, size, style);
+  auto lines = top_frame(before, now, time, {size.columns, size.rows - 1}, style);
+  lines.resize(size.rows - 1);
+  lines.push_back(style.paint(Color::Dim, cut_to(" q  quit", size.columns)));
+  return lines;
+}
 
 std::vector<std::string> top_frame(const Json& before, const Json& now, std::int64_t time,
                                    FrameSize size, const Style& style) {

@@ -19,4 +19,9 @@ std::vector<std::string> top_frame(const nlohmann::ordered_json& before,
                                    const nlohmann::ordered_json& now, std::int64_t time,
                                    FrameSize size, const Style& style);
 
+// The same for a terminal, as high as that, with the keys in the last row.
+std::vector<std::string> top_screen(const nlohmann::ordered_json& before,
+                                    const nlohmann::ordered_json& now, std::int64_t time,
+                                    FrameSize size, const Style& style);
+
 }  // namespace sluice

@@ -38,6 +38,18 @@ Json tier_status(const std::string& mountpoint, const std::string& name) {
 
 }  // namespace
 
+std::string offline_tiers(const std::string& mountpoint) {
+  const auto status = mount_status(mountpoint);
+  std::string out;
+  if (!status) return out;
+  for (const auto& tier : member_of(*status, "tiers")) {
+    if (flag_of(tier, "online")) continue;
+    out += (out.empty() ? "" : ", ") + text_of(tier, "name") + " (" +
+           log::escaped(text_of(tier, "why")) + ")";
+  }
+  return out;
+}
+
 Result<std::string> read_attribute(const std::string& path, const char* name) {
   std::string value(64 << 10, '\0');
   const ssize_t size = ::getxattr(path.c_str(), name, value.data(), value.size());
@@ -73,6 +85,13 @@ std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const s
     problem = where + ": " + std::strerror(errno);
     if (errno == ENOTCONN)
       problem += "; the daemon of this mount has died; run 'sluice umount', then mount again";
+    if (errno == EIO) {
+      const auto mount = sluice_mount_of(mounts, absolute_path(path));
+      const std::string offline = mount ? offline_tiers(*mount) : "";
+      if (!offline.empty())
+        problem = where + ": it may be on a tier that is offline: " + offline +
+                  "; it can be used again when the tier is back";
+    }
     return std::nullopt;
   }
   const auto mount = sluice_mount_of(mounts, real_path(path));

@@ -31,6 +31,9 @@ struct Target {
 std::optional<Target> find_target(const std::vector<MountEntry>& mounts, const std::string& path,
                                   std::string& problem);
 
+// The tiers of the mount that are offline, each with the reason; empty if all are online.
+std::string offline_tiers(const std::string& mountpoint);
+
 // Says that `tier` is not a tier of the mount and lists those that are; empty if it is one, or if
 // the tiers are unknown.
 std::string unknown_tier(const std::string& mountpoint, const std::string& tier);

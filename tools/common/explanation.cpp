@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "base/units.hpp"
 #include "tiering/worth.hpp"
@@ -28,6 +29,11 @@ class Writer {
 
   std::vector<ExplanationLine> lines() {
     write_where();
+    if (is_offline()) {
+      write_work();
+      write_moves();
+      return std::move(lines_);
+    }
     write_heat();
     write_why();
     write_worth();
@@ -35,15 +41,24 @@ class Writer {
     write_budgets();
     write_changes();
     write_work();
+    write_moves();
     return std::move(lines_);
   }
 
  private:
+  bool is_offline() const { return member_of(json_, "offline").is_string(); }
+
   void line(std::string_view label, std::string text, Color color = Color::None) {
     lines_.push_back({std::string(label), std::move(text), color});
   }
 
   void write_where() {
+    if (is_offline()) {
+      line("on", text_of(json_, "tier") + ", which is offline: " + text_of(json_, "offline"),
+           Color::Red);
+      line("", "it can be used again when the tier is back; see 'sluice status'");
+      return;
+    }
     std::string text = text_of(json_, "tier") + ", " + format_size(number_of(json_, "bytes"));
     if (const auto arrived = static_cast<std::int64_t>(number_of(json_, "arrived")); arrived > 0) {
       text += ", there for " + duration_of(now_ - arrived);
@@ -155,12 +170,35 @@ class Writer {
                             : ": going back there copies nothing, if its bytes are the same"));
     }
     if (const Json& moving = member_of(json_, "moving"); moving.is_object()) {
-      line("moving", "to " + text_of(moving, "to") + ", now", Color::Green);
+      const std::uint64_t total = number_of(moving, "total");
+      line("moving",
+           "to " + text_of(moving, "to") + ", now" +
+               (total > 0 ? ", " + format_size(number_of(moving, "bytes")) + " of " +
+                                format_size(total) + " copied"
+                          : ""),
+           Color::Green);
+    } else if (const Json& queued = member_of(json_, "queued"); queued.is_object()) {
+      line("queued", "to move to " + text_of(queued, "to"), Color::Green);
     }
     if (const Json& pending = member_of(json_, "pending"); pending.is_object()) {
       const std::string why = text_of(pending, "why");
       line("waiting", "to move to " + text_of(pending, "to") + (why.empty() ? "" : ": " + why),
            Color::Yellow);
+    }
+  }
+
+  // Its last moves, newest first.
+  void write_moves() {
+    const Json& moves = member_of(json_, "moves");
+    if (!moves.is_array()) return;
+    std::string label = "moved";
+    for (const Json& each : moves) {
+      const std::string reason = text_of(each, "reason");
+      line(std::exchange(label, ""),
+           format_time(static_cast<std::int64_t>(number_of(each, "time"))) + " " +
+               text_of(each, "from") + " -> " + text_of(each, "to") +
+               (real_of(each, "code") != 0 ? ", failed" : "") +
+               (reason.empty() ? "" : ": " + reason));
     }
   }
 

@@ -15,6 +15,7 @@
 #include "base/log.hpp"
 #include "tools/common/explanation.hpp"
 #include "tools/common/mount_status.hpp"
+#include "tools/common/move_summary.hpp"
 #include "tools/web/page_files.hpp"
 
 namespace sluice {
@@ -26,6 +27,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kDaemonTimeout{5};
 constexpr std::int64_t kScanInterval = 5;  // seconds between two requests to scan the files
 constexpr std::size_t kMostReceipts = 50;
+constexpr std::size_t kMostSummed = 2000;  // bursts of small moves are summed up
 
 constexpr const char* kNoToken =
     "the token is missing or wrong; open the whole address that 'sluice web' printed";
@@ -190,18 +192,31 @@ HttpResponse WebHandler::activity() const {
 }
 
 HttpResponse WebHandler::moves() const {
-  Json out{{"pending", Json::array()}, {"receipts", Json::array()}};
+  Json out{{"pending", Json::array()}, {"receipts", Json::array()}, {"rows", Json::array()}};
+  MoveSummary summary;
   const auto answer =
-      ask({{"verb", "moves"}, {"most", kMostReceipts}, {"most_pending", kMostReceipts}},
+      ask({{"verb", "moves"}, {"most", kMostSummed}, {"most_pending", kMostReceipts}},
           [&](const Json& line) {
             if (const Json& pending = member_of(line, "pending"); pending.is_object()) {
               if (out["pending"].size() < kMostReceipts) out["pending"].push_back(pending);
             } else if (const Json& receipt = member_of(line, "receipt"); receipt.is_object()) {
-              out["receipts"].push_back(receipt);
+              if (out["receipts"].size() < kMostReceipts) out["receipts"].push_back(receipt);
+              summary.add(receipt);
             }
             return true;
           });
   if (!answer) return gone(answer.error().text());
+  for (const MoveRow& row : summary.rows()) {
+    if (out["rows"].size() == kMostReceipts) break;
+    out["rows"].push_back({{"files", row.files},
+                           {"time", row.time},
+                           {"tiers", row.tiers},
+                           {"bytes", row.bytes},
+                           {"ms", row.milliseconds},
+                           {"result", row.result},
+                           {"reason", row.reason},
+                           {"path", row.path}});
+  }
   return json_response(out);
 }
 

@@ -25,8 +25,17 @@ class ControlServerTest : public FilesystemTest {
       asked_.set_value();
       return nlohmann::json{{"long", long_}};
     };
-    auto server = ControlServer::listen(
-        path_, {*pool_, store_, *fs_, *fs_->migration(), lists_, {}, {}, activity, heat_tree_, {}});
+    auto server = ControlServer::listen(path_, {*pool_,
+                                                store_,
+                                                *fs_,
+                                                *fs_->migration(),
+                                                options_,
+                                                lists_,
+                                                {},
+                                                {},
+                                                activity,
+                                                heat_tree_,
+                                                {}});
     ASSERT_TRUE(server) << server.error().text();
     server_ = *std::move(server);
   }
@@ -39,6 +48,7 @@ class ControlServerTest : public FilesystemTest {
 
   const std::string path_ = dir_ / "control.sock";
   const std::string long_ = std::string(16 * kMiB, 'x');  // more than any socket buffer holds
+  LiveOptions options_{{}, {}, [](const MountOptions&) {}};
   const FileLists lists_{dir_ / "files"};
   HeatTree heat_tree_;
   std::promise<void> asked_;

@@ -210,6 +210,19 @@ TEST(CodecTest, KeptTimesHaveTheDocumentedBytesAndSurviveEncoding) {
   }
 }
 
+TEST(CodecTest, ARequestHasTheDocumentedBytesAndSurvivesEncoding) {
+  const MoveRequest request{.number = 0x0102030405060708, .user = 1000, .to = "hdd", .path = "/a"};
+  const std::string bytes = encode_request(request);
+  EXPECT_EQ(bytes, std::string("\x01\x08\x07\x06\x05\x04\x03\x02\x01\xe8\x03\0\0"
+                               "\x03\0\0\0hdd\x02\0\0\0/a",
+                               26));
+  EXPECT_EQ(*decode_request(bytes), request);
+  for (std::size_t length = 0; length < bytes.size(); ++length)
+    EXPECT_TRUE(failed_with(decode_request(bytes.substr(0, length)), EUCLEAN)) << length;
+  EXPECT_TRUE(failed_with(decode_request(bytes + '\0'), EUCLEAN));
+  EXPECT_TRUE(failed_with(decode_request("\x02" + bytes.substr(1)), EUCLEAN));
+}
+
 TEST(CodecTest, KeysSortByNumber) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 10'000; ++round) {

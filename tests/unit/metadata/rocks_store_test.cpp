@@ -138,8 +138,9 @@ TEST_F(RocksStoreTest, ADatabaseOfTheFirstSchemaIsUpgraded) {
     auto store = must_open(path_);
     ASSERT_TRUE(store->add_receipts({receipt_at(1)}));
   }
-  // Schema 1 had no family for times.
+  // Schema 1 had no family for times, nor for requests.
   drop_family(path_, "times");
+  drop_family(path_, "request");
   put_raw(path_, "config", "schema", text(encode_schema(1)));
   RocksStore::OpenReport report;
   auto store = RocksStore::open(path_, kNever, &report);
@@ -148,6 +149,8 @@ TEST_F(RocksStoreTest, ADatabaseOfTheFirstSchemaIsUpgraded) {
   EXPECT_EQ(report.moved_aside_to, "");
   EXPECT_EQ(*(*store)->receipts(1), (std::vector<Receipt>{receipt_at(1)}));
   EXPECT_TRUE((*store)->keep_times({{kFile, {.is_directory = false, .copies = {{1, 2, 3, 4}}}}}));
+  EXPECT_TRUE((*store)->keep_requests({{kFile, {1, 0, "hdd", "/f"}}}));
+  EXPECT_EQ((*store)->receipts_of(receipt_at(1).id, 5)->size(), 1u) << "also of an earlier mount";
   store->reset();
   ASSERT_TRUE(RocksStore::open(path_, kNever, &report));
   EXPECT_EQ(report.schema_found, RocksStore::kSchemaVersion);

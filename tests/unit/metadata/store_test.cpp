@@ -251,6 +251,61 @@ TYPED_TEST(StoreTest, LaterTimesReplaceTheEarlierUntilForgotten) {
   EXPECT_EQ(*this->store_->times(kOther), directory);
 }
 
+TYPED_TEST(StoreTest, LaterRequestsReplaceTheEarlierUntilForgotten) {
+  using Requests = std::vector<std::pair<InodeId, MoveRequest>>;
+  const auto stored = [&] {
+    Requests found;
+    EXPECT_TRUE(this->store_->each_request([&](InodeId id, const MoveRequest& request) {
+      found.emplace_back(id, request);
+      return true;
+    }));
+    return found;
+  };
+  EXPECT_TRUE(this->store_->keep_requests({}));
+  EXPECT_TRUE(stored().empty());
+  const MoveRequest first{1, 0, "ssd", "/a"}, second{2, 1000, "hdd", "/b"},
+      third{3, 0, "hdd", "/a"};
+  ASSERT_TRUE(this->store_->keep_requests({{kOther, second}, {kFile, first}}));
+  ASSERT_TRUE(this->store_->keep_requests({{kFile, third}}));
+  EXPECT_EQ(stored(), (Requests{{kFile, third}, {kOther, second}}));
+  ASSERT_TRUE(this->store_->forget_requests({kFile, InodeId{99}}));
+  EXPECT_EQ(stored(), (Requests{{kOther, second}}));
+}
+
+TYPED_TEST(StoreTest, ReceiptsCanBeReadInPiecesAndByFile) {
+  ASSERT_TRUE(this->store_->add_receipts(receipts_from(1, 30)));
+  std::vector<std::int64_t> times;
+  std::uint64_t before = Store::kNewest;
+  for (bool is_over = false; !is_over;) {
+    std::size_t count = 0;
+    ASSERT_TRUE(this->store_->each_receipt(before, [&](std::uint64_t number, const Receipt& each) {
+      times.push_back(each.time);
+      before = number;
+      return ++count < 7;
+    }));
+    is_over = count == 0;
+  }
+  ASSERT_EQ(times.size(), 30u);
+  for (std::size_t i = 0; i < times.size(); ++i)
+    EXPECT_EQ(times[i], receipt(static_cast<int>(30 - i)).time);
+
+  Receipt mine = receipt(1);
+  mine.id = InodeId{4711};
+  for (int i = 0; i < 3; ++i) {
+    mine.time = 100 + i;
+    ASSERT_TRUE(this->store_->add_receipts({mine, receipt(40 + i)}));
+  }
+  const auto found = this->store_->receipts_of(mine.id, 2);
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->size(), 2u);
+  EXPECT_EQ((*found)[0].time, 102);
+  EXPECT_EQ((*found)[1].time, 101);
+  mine.time = 103;
+  ASSERT_TRUE(this->store_->add_receipts({mine}));
+  EXPECT_EQ(this->store_->receipts_of(mine.id, 1)->at(0).time, 103);
+  EXPECT_TRUE(this->store_->receipts_of(InodeId{4712}, 9)->empty());
+}
+
 TYPED_TEST(StoreTest, RecordsOfDifferentKindsAreSeparate) {
   ASSERT_TRUE(this->store_->add_heat({{kFile, {1, 1, 1, 1}}}));
   ASSERT_TRUE(this->store_->add_ghosts({{kFile, {100, 1}}}));

@@ -130,12 +130,12 @@ TEST_F(MoverRetryTest, MovesOfMissingOrAlreadyMovedFilesAreDropped) {
   EXPECT_EQ(mover_->progress().failed, 0u);
 }
 
-TEST_F(MoverRetryTest, APendingMoveCanBeForgotten) {
+TEST_F(MoverRetryTest, APendingMoveCanBeCancelled) {
   const Move f = make("/f", "x");
   host_->refuse("/f", EBUSY);
   start();
   run_all({f});
-  mover_->forget_pending(f.id);
+  mover_->cancel(f.id);
   mover_->file_closed(f.id);
   finish();
   EXPECT_EQ(host_->begun().size(), 1u);

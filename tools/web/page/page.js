@@ -132,7 +132,9 @@ const item = (...parts) => element('div', {class: 'item'}, ...parts);
 function drawMoves(now) {
   const m = now.migration;
   $('moves-summary').textContent = `${count(m.moved)} moved since the mount (${size(m.moved_bytes)}), ` +
-    `${count(m.active)} under way, ${count(m.queued)} queued, ${count(m.pending)} waiting` +
+    `${count(m.active)} under way, ${count(m.queued)} queued` +
+    (m.queued + m.active > 0 && m.bytes_left !== undefined ? ` (${size(m.bytes_left)} left` +
+      (m.time_left_s > 0 ? `, about ${duration(m.time_left_s)})` : ')') : '') + `, ${count(m.pending)} waiting` +
     (m.failed ? `, ${count(m.failed)} failed` : '');
   const time = now.uptime_s;
   fill($('moves'), ...now.moves.map((move) => {
@@ -159,11 +161,12 @@ async function drawReceipts(now) {
   const rows = told.pending.slice(0, 5).map((each) => item(file(each.path, tell),
     element('span', {class: 'number muted', text: 'waiting, to ' + shown(each.to)}),
     element('span', {class: 'under muted', text: shown(each.why)})));
-  rows.push(...told.receipts.slice(0, 8).map((each) => item(file(each.path, tell),
-    element('span', {class: 'number muted', text: `${shown(each.from)} → ${shown(each.to)}`}),
+  rows.push(...told.rows.slice(0, 8).map((each) => item(each.files > 1
+    ? element('span', {class: 'path', text: `${files(each.files)} below ${shown(each.path)}`}) : file(each.path, tell),
+    element('span', {class: 'number muted', text: shown(each.tiers.replace('->', '→'))}),
     element('span', {class: each.result === 'failed' ? 'under failed' : 'under muted',
-      text: `${each.result === 'moved' ? '' : each.result + ', '}${size(each.bytes)}, ${shown(each.reason)}, ` +
-        `${duration(now.now - each.time)} ago`}))));
+      text: `${each.result === 'moved' ? '' : each.result + ', '}${size(each.bytes)}, ` +
+        `${each.reason ? shown(each.reason) + ', ' : ''}${duration(now.now - each.time)} ago`}))));
   fill($('receipts'), ...(rows.length ? rows : [words('Nothing has moved yet.')]));
 }
 

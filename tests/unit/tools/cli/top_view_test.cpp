@@ -44,6 +44,8 @@ Json at_work(unsigned second) {
        {{"active", 2},
         {"queued", 14},
         {"queued_bytes", 3 * 1024 * mib},
+        {"bytes_left", 4 * 1024 * mib},
+        {"time_left_s", 305},
         {"pending", 1},
         {"moved", 1204},
         {"copied_bytes", 110 * mib * second},
@@ -103,7 +105,7 @@ TEST(TopFrameTest, ShowsABusyMountIn80Columns) {
             "\n"
             "REQUESTS    READ 812/s  LOOKUP 100/s\n"
             "GPU         mapped       2.0 GiB/s       100/s, 2.0 GiB so far, p99 81.5 us\n"
-            "MOVES       2 under way, 14 queued (3.0 GiB), 1 waiting, 1,204 done, 110.0 MiB/s\n"
+            "MOVES       2 under way, 14 queued, 4.0 GiB left (5 min 5 s), 1 waiting, 110.0 Mi\n"
             " [#####.....]  50%  100.0 MiB/s  5 s left       hdd -> nvme  /models/llama.bin\n"
             "\n"
             "HOTTEST       SCORE  FILE\n"
@@ -192,6 +194,14 @@ TEST(TopFrameTest, ManyTiersLeaveRoomForTheRest) {
   EXPECT_NE(text.find("... and 4 more"), std::string::npos) << text;
   EXPECT_NE(text.find("llama.bin"), std::string::npos) << text;
   EXPECT_NE(text.find("HOTTEST"), std::string::npos) << text;
+}
+
+TEST(TopViewTest, AScreenShowsItsKeysInTheLastRow) {
+  const auto style = *Style::create("never");
+  const Lines lines = top_screen(at_work(0), at_work(1), kTime, {80, 24}, style);
+  ASSERT_EQ(lines.size(), 24u);
+  EXPECT_EQ(lines.back(), " q  quit");
+  EXPECT_EQ(top_screen(Json::object(), Json::object(), kTime, {80, 24}, style).back(), " q  quit");
 }
 
 }  // namespace

@@ -62,6 +62,35 @@ TEST(ExplanationTest, SaysWhatAFileIsWorth) {
       << text;
 }
 
+TEST(ExplanationTest, AQueuedMoveIsNotMovingNow) {
+  const std::string queued = text_for(R"({"tier":"hdd","moving":null,"queued":{"to":"ssd"}})");
+  EXPECT_NE(queued.find("  queued  to move to ssd\n"), std::string::npos) << queued;
+  EXPECT_EQ(queued.find("now"), std::string::npos) << queued;
+  const std::string moving =
+      text_for(R"({"tier":"hdd","moving":{"to":"ssd","bytes":1048576,"total":4194304}})");
+  EXPECT_NE(moving.find("  moving  to ssd, now, 1.0 MiB of 4.0 MiB copied\n"), std::string::npos)
+      << moving;
+}
+
+TEST(ExplanationTest, ShowsTheLastMoves) {
+  const std::string text = text_for(R"({"tier":"hdd","moves":[
+      {"time":1699999000,"from":"ssd","to":"hdd","code":0,"reason":"asked for"},
+      {"time":1699998000,"from":"hdd","to":"ssd","code":28,"reason":"hot; no room"}]})");
+  const auto first = text.find(": asked for\n"), second = text.find(", failed: hot; no room\n");
+  EXPECT_NE(text.find("  moved   20"), std::string::npos) << text;
+  EXPECT_NE(text.find("ssd -> hdd: asked for"), std::string::npos) << text;
+  EXPECT_NE(second, std::string::npos) << text;
+  EXPECT_LT(first, second);
+}
+
+TEST(ExplanationTest, ATierThatIsOfflineIsExplained) {
+  EXPECT_EQ(text_for(R"({"path":"/a.bin","tier":"hdd","location":"/hdd/a.bin",
+      "offline":"/hdd is empty","moving":null,"queued":null,"pending":null,"moves":[]})"),
+            "/mnt/a.bin\n"
+            "  on      hdd, which is offline: /hdd is empty\n"
+            "          it can be used again when the tier is back; see 'sluice status'\n");
+}
+
 TEST(ExplanationTest, ToleratesMissingMembers) {
   EXPECT_EQ(text_for(R"({"tier":"hdd","pin":7,"hold":"whim"})"),
             "/mnt/a.bin\n"

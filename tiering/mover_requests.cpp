@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The moves that users ask for. They are stored before the user gets an answer, and forgotten once
+// they are made, so a daemon that ends or dies in between leaves them to the next one.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+#include "tiering/mover.hpp"
+
+namespace sluice {
+namespace {
+
+// How often a file that disappears from its path is searched for. More than once only if it is
+// renamed again and again.
+constexpr unsigned kMostSearches = 3;
+
+}  // namespace
+
+Result<void> Mover::request(Move move) {
+  const MutexLock keeping(keeping_.mutex);
+  {
+    const MutexLock lock(mutex_);
+    const auto waiting = waiting_of_user_.find(move.user);
+    const std::size_t all =
+        queue_.count_of(move.user) + (waiting == waiting_of_user_.end() ? 0 : waiting->second);
+    if (move.user != 0 && all >= kMostOfUser && queue_.find(move.id) == nullptr)
+      return Error(EAGAIN, "the user has too many moves in the queue");
+  }
+  // Not an error for the user: a move may be what makes room for the database.
+  if (const auto kept = keeping_.requests.keep(move); !kept)
+    log::get().warn("cannot store a requested move, an unmount would lose it: path={} why={}",
+                    log::escaped(move.paths.empty() ? "" : move.paths[0]), kept.error().text());
+  if (keeping_.touched) keeping_.touched->insert(move.id);
+  const MutexLock lock(mutex_);
+  lost_.times.erase(move.id);
+  erase_waiting(move.id);
+  queue_.put({std::move(move), 0}, MoveQueue::Place::Asked);
+  wake_.notify_all();
+  return {};
+}
+
+std::size_t Mover::most_requested() const {
+  const MutexLock lock(mutex_);
+  std::map<uid_t, std::size_t> all = waiting_of_user_;
+  queue_.add_counts(all);
+  std::size_t most = 0;
+  for (const auto& [user, count] : all) most = std::max(most, count);
+  return most;
+}
+
+void Mover::cancel(InodeId id) {
+  {
+    const MutexLock lock(mutex_);
+    lost_.times.erase(id);
+    queue_.erase(id);
+    erase_waiting(id);
+    idle_.notify_all();
+  }
+  settle({id});
+}
+
+bool Mover::is_requested(InodeId id) const {
+  const Move* queued = queue_.find(id);
+  if (queued != nullptr && queued->reason == Reason::Requested) return true;
+  const auto waiting = waiting_.find(id);
+  return waiting != waiting_.end() && waiting->second.pending.move.reason == Reason::Requested;
+}
+
+void Mover::settle(std::vector<InodeId> ids) {
+  const MutexLock keeping(keeping_.mutex);
+  {
+    const MutexLock lock(mutex_);
+    // A newer request for the file stays.
+    std::erase_if(ids, [&](InodeId id) REQUIRES(mutex_) { return is_requested(id); });
+  }
+  if (keeping_.touched) keeping_.touched->insert(ids.begin(), ids.end());
+  if (const auto forgotten = keeping_.requests.forget(ids); !forgotten)
+    log::get().warn("cannot forget a requested move: why={}", forgotten.error().text());
+}
+
+bool Mover::note_lost(InodeId id) {
+  unsigned& searches = lost_.times[id];
+  if (++searches > kMostSearches) {
+    lost_.times.erase(id);
+    return false;
+  }
+  lost_.must_search = true;
+  return true;
+}
+
+bool Mover::must_search() const {
+  const MutexLock lock(mutex_);
+  return lost_.must_search;
+}
+
+Result<std::size_t> Mover::resume_requests(const std::function<bool()>& go_on) {
+  {
+    const MutexLock keeping(keeping_.mutex);
+    keeping_.touched.emplace();
+    const MutexLock lock(mutex_);
+    lost_.must_search = false;
+  }
+  const auto is_queued = [this](InodeId id) {
+    const MutexLock lock(mutex_);
+    return under_way_.contains(id) || is_requested(id);
+  };
+  auto searched = keeping_.requests.find(is_queued, go_on);
+  const MutexLock keeping(keeping_.mutex);
+  const auto touched = *std::exchange(keeping_.touched, std::nullopt);
+  KeptRequests::Found found = SLUICE_TRY(std::move(searched));
+  // What users asked for or what has moved in the meantime is newer than what was found.
+  std::erase_if(found.obsolete, [&](InodeId id) { return touched.contains(id); });
+  std::erase_if(found.moves, [&](const Move& move) { return touched.contains(move.id); });
+  SLUICE_TRY(keeping_.requests.forget(found.obsolete));
+  const MutexLock lock(mutex_);
+  for (const InodeId id : found.obsolete) lost_.times.erase(id);
+  for (Move& move : found.moves) {
+    erase_waiting(move.id);
+    queue_.put({std::move(move), 0}, MoveQueue::Place::Asked);
+  }
+  wake_.notify_all();
+  return found.moves.size();
+}
+
+}  // namespace sluice
