@@ -176,8 +176,8 @@ class Daemon {
       SLUICE_TRY(append_tier("tier add", tier, given));
       const TierOptions& added = given.tiers[0];
       // Since then, it may have come into the configuration.
-      const bool is_configured = std::any_of(
-          options_.tiers.begin(), options_.tiers.end(), [&](const TierOptions& each) {
+      const bool is_configured =
+          std::any_of(options_.tiers.begin(), options_.tiers.end(), [&](const TierOptions& each) {
             return each.name == added.name && each.path == added.path;
           });
       if (!is_configured) SLUICE_TRY(put_tier(tier, options_));

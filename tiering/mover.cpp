@@ -51,11 +51,9 @@ Mover::Mover(Pool& pool, Store& store, MoveHost& host, Settings settings, const 
       store_(store),
       host_(host),
       clock_(clock),
-      courtesy_(
-          [this, requests = std::move(requests)] {
-            return look_at_system(pool_, requests ? requests() : 0);
-          },
-          clock),
+      courtesy_([this, requests = std::move(
+                           requests)] { return look_at_system(pool_, requests ? requests() : 0); },
+                clock),
       keeping_{.mutex = {}, .requests = {pool, store}},
       settings_(std::move(settings)),
       busy_(kMaxSlot + 1, 0),

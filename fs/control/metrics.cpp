@@ -73,6 +73,18 @@ class Metric {
   const std::string_view name_;
 };
 
+void add_tier_states(std::string& out, const json& tiers) {
+  Metric metric(out, "sluice_tier_state", "gauge", "1 if the tier is in that state.");
+  for (const json& tier : tiers) {
+    const json& states = tier.at("states");
+    for (const std::string_view name : kTierStates) {
+      const bool is_in = std::any_of(states.begin(), states.end(),
+                                     [&](const json& each) { return each.at("name") == name; });
+      metric.add(is_in, {{"tier", tier.at("name")}, {"state", std::string(name)}});
+    }
+  }
+}
+
 void add_tiers(std::string& out, const json& tiers) {
   struct Figure {
     std::string_view name, type, help;
@@ -106,15 +118,7 @@ void add_tiers(std::string& out, const json& tiers) {
                  {{"tier", tier.at("name")}});
     }
   }
-  Metric state(out, "sluice_tier_state", "gauge", "1 if the tier is in that state.");
-  for (const json& tier : tiers) {
-    for (const std::string_view name : kTierStates) {
-      const json& states = tier.at("states");
-      const bool is_in = std::any_of(states.begin(), states.end(),
-                                     [&](const json& each) { return each.at("name") == name; });
-      state.add(is_in, {{"tier", tier.at("name")}, {"state", std::string(name)}});
-    }
-  }
+  add_tier_states(out, tiers);
   constexpr std::array kSpeedFigures{
       Figure{"sluice_tier_read_latency_seconds", "gauge",
              "Time until the first byte of a read, as the planner assumes it.", "latency_us", 1e-6},

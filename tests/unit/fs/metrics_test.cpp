@@ -15,6 +15,21 @@ namespace {
 using nlohmann::json;
 using NameList = std::set<std::string>;
 
+json migration() {
+  return {{"moved", 3},
+          {"moved_bytes", 30},
+          {"failed", 1},
+          {"copied_bytes", 40},
+          {"share", 0.25},
+          {"between", {{{"from", "nvme"}, {"to", "tmp"}, {"moved", 3}, {"moved_bytes", 30}}}},
+          {"twins", {{"kept", 4}, {"used", 3}, {"used_bytes", 2}, {"dropped", 1}}},
+          {"active", 2},
+          {"queued", 5},
+          {"queued_bytes", 50},
+          {"pending", 1},
+          {"paused", true}};
+}
+
 json activity() {
   const json route = {{"operations", 4},    {"failures", 1}, {"bytes", 4096}, {"busy_s", 0.5},
                       {"average_us", 10.0}, {"p50_us", 9.0}, {"p99_us", 20.0}};
@@ -77,19 +92,7 @@ json activity() {
             {"stuck", 0},
             {"deleted", 7},
             {"deleted_bytes", 70}}},
-          {"migration",
-           {{"moved", 3},
-            {"moved_bytes", 30},
-            {"failed", 1},
-            {"copied_bytes", 40},
-            {"share", 0.25},
-            {"between", {{{"from", "nvme"}, {"to", "tmp"}, {"moved", 3}, {"moved_bytes", 30}}}},
-            {"twins", {{"kept", 4}, {"used", 3}, {"used_bytes", 2}, {"dropped", 1}}},
-            {"active", 2},
-            {"queued", 5},
-            {"queued_bytes", 50},
-            {"pending", 1},
-            {"paused", true}}},
+          {"migration", migration()},
           {"gpu",
            {{"routes", {{"all", all}, {"mapped", route}}},
             {"devices", {{{"uuid", "GPU-1"}, {"name", "H200"}, {"lost", false}}}},
