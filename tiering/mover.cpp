@@ -97,6 +97,10 @@ void Mover::add(std::vector<Move> moves, Where where, const Report& report) {
     }
     const auto place = where == Where::Front ? MoveQueue::Place::Asked : MoveQueue::Place::Last;
     for (Move& move : moves) {
+      // A user's request that is about to run comes first; the next plan sees where it ended. One
+      // that waits, for room or a tier, must not keep a tier from being emptied.
+      const Move* const queued = queue_.find(move.id);
+      if (queued != nullptr && queued->reason == Reason::Requested) continue;
       if (is_requested(move.id)) replaced.push_back(move.id);
       erase_waiting(move.id);
       queue_.put({std::move(move), number}, place);

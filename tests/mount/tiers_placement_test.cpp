@@ -100,8 +100,8 @@ TEST_F(PlacementTest, StatfsIsTheSumOfTheTiers) {
 }
 
 TEST_F(PlacementTest, OpensAreCountedAndTheCountSurvivesARemount) {
+  put("nvme", "f", "hello");
   start();
-  write_file(*this / "f", "hello");
   const auto accesses = [&] {
     return std::stol(xattr_of(*this / "f", "user.sluice.accesses").value_or("-1"));
   };

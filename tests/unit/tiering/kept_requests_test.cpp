@@ -140,6 +140,20 @@ TEST_F(KeptRequestsTest, ALaterRequestReplacesTheEarlier) {
   EXPECT_TRUE(is_on("c", f));
 }
 
+TEST_F(KeptRequestsTest, APlanDoesNotReplaceARequestThatIsAboutToRun) {
+  start({.bandwidth = 1});
+  const Move slow = make("/slow", "keeps the tier busy");
+  ASSERT_TRUE(mover_->request(slow));
+  Move asked = make("/f", "content");
+  asked.reason = Reason::Requested;
+  ASSERT_TRUE(mover_->request(asked));
+  add({move("/f", "a", "c")});
+  EXPECT_EQ(mover_->destination(asked.id), asked.to);
+  mover_->change({});
+  finish();
+  EXPECT_TRUE(is_on("b", asked));
+}
+
 TEST_F(KeptRequestsTest, MovesOfAPassAreNotStored) {
   start();
   const Move f = make("/f", "x");
