@@ -8,6 +8,8 @@
 #   tools/setup.sh --dev       as --lint, and mandoc, zsh and fish
 #   tools/setup.sh --packages  also for building and testing packages
 #   tools/setup.sh --browser   also Chromium, for the test of the web page (Debian; about 110 MB)
+#   tools/setup.sh --cookbook  also what the test of docs/cookbook.md uses if it is there: nfs-ganesha, Samba and podman. Their
+#                              services are not started.
 #
 # Environment:
 #   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
@@ -30,6 +32,7 @@ lint=(clang clang-format clang-tidy)
 # Debian's mypy is too old, and there is no pyright. nodejs: pyright is a program for Node.
 python_lint=('mypy==2.4.1' 'pyright[nodejs]==1.1.414')
 wants_python_lint=
+starts_services=1
 for option; do
   case $option in
     --lint) packages+=("${lint[@]}") wants_python_lint=1 ;;
@@ -37,8 +40,11 @@ for option; do
     --packages) packages+=(dpkg-dev debootstrap lintian) ;;
     # On Ubuntu it is a snap, which the test cannot use.
     --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
+    --cookbook)
+      packages+=(nfs-ganesha nfs-ganesha-vfs libnfs-utils samba smbclient podman python3-yaml)
+      starts_services= ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --help" >&2; exit 2 ;;
+    *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --cookbook, --help" >&2; exit 2 ;;
   esac
 done
 
@@ -69,6 +75,15 @@ step() {
   fi
 }
 
+# Makes packages leave their services alone while they are installed, unless the machine has rules of its own for that.
+forbid_services() {
+  local rules=/usr/sbin/policy-rc.d
+  [[ ! -e $rules ]] || return 0
+  printf '#!/bin/sh\nexit 101\n' >"$scratch/policy-rc.d"
+  install -m 755 "$scratch/policy-rc.d" $rules
+  trap 'rm -rf "$scratch"; rm -f /usr/sbin/policy-rc.d' EXIT
+}
+
 install_packages() {
   local missing=() package
   for package in "${packages[@]}"; do
@@ -78,6 +93,7 @@ install_packages() {
   ((EUID == 0)) || fail "these packages are missing and only root can install them: ${missing[*]}" \
     "run: sudo tools/setup.sh"
   export DEBIAN_FRONTEND=noninteractive
+  if [[ ! $starts_services ]]; then forbid_services; fi
   step "package lists" apt-get -q update || fail "apt-get update failed; are the sources in /etc/apt reachable?"
   step "installing ${#missing[@]} packages (${missing[*]})" \
     apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}" ||

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# cookbook_test.sh SLUICE COOKBOOK: runs the blocks of docs/cookbook.md in order, as a reader would type them.
+#
+#   ```sh               is run by one bash for all blocks, with `set -e`
+#   ```LANG file=PATH   is written to PATH
+#   needs=PROGRAM,...   in the info string: the block is left out if a program is not installed
+#   <!-- test: ... -->  is run too, but not shown to readers: what they have already, and what must be true now
+#
+# Every other block is only for reading, and must be ```text. Everything happens in mount, process and network namespaces of its own, in a root whose
+# /etc, /var and /root are copies that are written in memory, with small disks at /nvme, /ssd, /ssd2, /hdd and /backup. When the test ends, however it does, the
+# kernel ends its processes and removes its mounts and loop devices. Exit 77: this machine can't do that (1 if SLUICE_REQUIRE
+# names mount).
+set -euo pipefail
+skip() {
+  echo "skipped: $1"
+  case ,${SLUICE_REQUIRE:-}, in *,mount,*) exit 1 ;; esac
+  exit 77
+}
+
+# Writes the blocks as one script: what is run, and what is written to files.
+script_of() { # COOKBOOK
+  python3 - "$1" <<'END'
+import re, shlex, shutil, sys
+
+runs = 0
+lines = enumerate(open(sys.argv[1], encoding="utf-8"), 1)
+for number, line in lines:
+    if hidden := re.fullmatch(r"<!-- test: (.*) -->\n", line):
+        print(f"step {number} {shlex.quote(hidden[1])}\n{hidden[1]}")
+    if not (start := re.fullmatch(r"```(\w+)(.*)\n", line)):
+        continue
+    words = dict(word.split("=", 1) for word in start[2].split())
+    block = []
+    for _, line in lines:
+        if line == "```\n":
+            break
+        block.append(line)
+    missing = [each for each in words.get("needs", "").split(",") if each and not shutil.which(each)]
+    if missing:
+        print(f"echo 'line {number} is left out: there is no {', '.join(missing)}'")
+    elif "file" in words:
+        end = "END_OF_FILE"
+        print(f"mkdir -p $(dirname {words['file']}); cat >{words['file']} <<'{end}'\n{''.join(block)}{end}")
+        if start[1] == "yaml":
+            print(f"check_yaml {words['file']}")
+    elif start[1] == "sh":
+        runs += 1
+        print(f"step {number} {shlex.quote(''.join(block))}\n{''.join(block)}")
+    elif start[1] != "text":
+        sys.exit(f"line {number}: a block is sh, text, or has file=PATH")
+print(f"echo {runs} blocks were run")
+END
+}
+
+# In the namespaces, as process 1.
+inside() {
+  local root=$folder/root disk
+  mount -t tmpfs -o mode=755 sluice-cookbook "$root"
+  mkdir "$root"/{mnt,nvme,ssd,ssd2,hdd,backup,proc,.disks,.over}
+  local each
+  for each in /*; do
+    [[ ! -e $root$each && ! -L $root$each ]] || continue
+    if [[ -L $each ]]; then
+      cp -P "$each" "$root$each"
+    elif [[ -d $each ]]; then
+      mkdir "$root$each"
+      mount --rbind "$each" "$root$each"
+    fi
+  done
+  for each in etc var root run; do
+    mkdir -p "$root/.over/$each"/{upper,work}
+    mount -t overlay -o "lowerdir=/$each,upperdir=$root/.over/$each/upper,workdir=$root/.over/$each/work" sluice-cookbook "$root/$each"
+  done
+  mount -t proc proc "$root/proc"
+  mkdir "$root/mnt/pool"
+  for disk in nvme ssd ssd2 hdd backup; do
+    truncate -s 64M "$root/.disks/$disk"
+    mkfs.ext4 -q -F "$root/.disks/$disk"
+    # The loop device goes with its last mount.
+    mount -o loop "$root/.disks/$disk" "$root/$disk" || exit 77
+  done
+  ip link set lo up
+  rm -rf "$root/etc/sluice" && mkdir -p "$root/etc/sluice"
+  mkdir -p "$root/usr-sluice" && ln -s "$sluice" "$root/usr-sluice/sluice"
+  cp "$folder/script" "$root/script"
+  env -i PATH="/usr-sluice:$PATH" HOME=/root LC_ALL=C.UTF-8 TERM=dumb chroot "$root" bash -c '
+    set -eu
+    umask 022
+    step() { number=$1; printf "line %s: %s\n" "$1" "$2"; }
+    check_yaml() { python3 -c "import yaml" 2>/dev/null || return 0; python3 -c "import sys, yaml; list(yaml.safe_load_all(open(sys.argv[1])))" "$1"; }
+    trap '\''[[ $? = 0 ]] || { echo "FAILED: the block or test at line $number"; tail -n 5 /var/lib/sluice/*/sluice.log; }'\'' EXIT
+    cd /root
+    . /script' </dev/null
+}
+
+if [[ ${1:-} == --inside ]]; then
+  sluice=$2 folder=$3
+  inside
+  exit
+fi
+
+sluice=$(realpath "$1") cookbook=$2
+((EUID == 0)) || skip "mounting needs root"
+[[ -e /dev/fuse ]] || skip "/dev/fuse does not exist"
+folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" cookbook.XXXXXX)
+trap 'rm -rf --one-file-system "$folder"' EXIT
+mkdir "$folder/root"
+script_of "$cookbook" >"$folder/script"
+unshare --mount --pid --net --fork --kill-child true 2>/dev/null || skip "there are no namespaces"
+status=0
+unshare --mount --pid --net --fork --kill-child "$0" --inside "$sluice" "$folder" || status=$?
+((status != 77)) || skip "there are no loop devices"
+exit $status
