@@ -22,11 +22,15 @@ script_of() { # COOKBOOK
   python3 - "$1" <<'END'
 import re, shlex, shutil, sys
 
+def missing(words):
+    return ", ".join(each for each in words.get("needs", "").split(",") if each and not shutil.which(each))
+
 runs = 0
 lines = enumerate(open(sys.argv[1], encoding="utf-8"), 1)
 for number, line in lines:
-    if hidden := re.fullmatch(r"<!-- test: (.*) -->\n", line):
-        print(f"step {number} {shlex.quote(hidden[1])}\n{hidden[1]}")
+    if hidden := re.fullmatch(r"<!-- test( needs=[^:]*)?: (.*) -->\n", line):
+        if not missing(dict(word.split("=", 1) for word in (hidden[1] or "").split())):
+            print(f"step {number} {shlex.quote(hidden[2])}\n{hidden[2]}")
     if not (start := re.fullmatch(r"```(\w+)(.*)\n", line)):
         continue
     words = dict(word.split("=", 1) for word in start[2].split())
@@ -35,9 +39,8 @@ for number, line in lines:
         if line == "```\n":
             break
         block.append(line)
-    missing = [each for each in words.get("needs", "").split(",") if each and not shutil.which(each)]
-    if missing:
-        print(f"echo 'line {number} is left out: there is no {', '.join(missing)}'")
+    if lacks := missing(words):
+        print(f"echo 'line {number} is left out: there is no {lacks}'")
     elif "file" in words:
         end = "END_OF_FILE"
         print(f"mkdir -p $(dirname {words['file']}); cat >{words['file']} <<'{end}'\n{''.join(block)}{end}")
@@ -52,12 +55,14 @@ print(f"echo {runs} blocks were run")
 END
 }
 
-# In the namespaces, as process 1.
+# Makes the root that the blocks see, in the namespaces, and runs them there.
 inside() {
-  local root=$folder/root disk
-  mount -t tmpfs -o mode=755 sluice-cookbook "$root"
-  mkdir "$root"/{mnt,nvme,ssd,ssd2,hdd,backup,proc,.disks,.over}
-  local each
+  local root=$folder/root each
+  mount -t tmpfs -o mode=755 cookbook "$root"
+  mkdir "$root"/{mnt,mnt/pool,nvme,ssd,ssd2,hdd,backup,proc,run,tmp,.disks,.bin,.old}
+  chmod 1777 "$root/tmp"
+  cp "$sluice" "$root/.bin/sluice"
+  cp "$folder/script" "$root/.script"
   for each in /*; do
     [[ ! -e $root$each && ! -L $root$each ]] || continue
     if [[ -L $each ]]; then
@@ -67,30 +72,44 @@ inside() {
       mount --rbind "$each" "$root$each"
     fi
   done
-  for each in etc var root run; do
+  for each in etc var root; do
     mkdir -p "$root/.over/$each"/{upper,work}
-    mount -t overlay -o "lowerdir=/$each,upperdir=$root/.over/$each/upper,workdir=$root/.over/$each/work" sluice-cookbook "$root/$each"
+    mount -t overlay -o "lowerdir=/$each,upperdir=$root/.over/$each/upper,workdir=$root/.over/$each/work" cookbook "$root/$each"
   done
   mount -t proc proc "$root/proc"
-  mkdir "$root/mnt/pool"
-  for disk in nvme ssd ssd2 hdd backup; do
-    truncate -s 64M "$root/.disks/$disk"
-    mkfs.ext4 -q -F "$root/.disks/$disk"
-    # The loop device goes with its last mount.
-    mount -o loop "$root/.disks/$disk" "$root/$disk" || exit 77
+  rm -rf "$root"/{etc,var/lib}/sluice
+  mkdir -p "$root/var/lib/containers"
+  mount -t tmpfs cookbook "$root/var/lib/containers" # podman can't use overlayfs over overlayfs
+  for each in nvme ssd ssd2 hdd backup; do
+    truncate -s 64M "$root/.disks/$each"
+    mkfs.ext4 -q -F "$root/.disks/$each"
+    mount -o loop "$root/.disks/$each" "$root/$each" || exit 77 # the loop device goes with the mount
   done
   ip link set lo up
-  rm -rf "$root/etc/sluice" && mkdir -p "$root/etc/sluice"
-  mkdir -p "$root/usr-sluice" && ln -s "$sluice" "$root/usr-sluice/sluice"
-  cp "$folder/script" "$root/script"
-  env -i PATH="/usr-sluice:$PATH" HOME=/root LC_ALL=C.UTF-8 TERM=dumb chroot "$root" bash -c '
+  cd "$root"
+  pivot_root . .old
+  umount -l .old
+  exec env -i PATH="/.bin:$PATH" HOME=/root LC_ALL=C.UTF-8 TERM=dumb chroot . bash -c '
     set -eu
     umask 022
-    step() { number=$1; printf "line %s: %s\n" "$1" "$2"; }
-    check_yaml() { python3 -c "import yaml" 2>/dev/null || return 0; python3 -c "import sys, yaml; list(yaml.safe_load_all(open(sys.argv[1])))" "$1"; }
-    trap '\''[[ $? = 0 ]] || { echo "FAILED: the block or test at line $number"; tail -n 5 /var/lib/sluice/*/sluice.log; }'\'' EXIT
+    step() { number=$1 && echo "line $1: $2"; }
+    check_yaml() {
+      python3 -c "import yaml" 2>/dev/null || return 0
+      python3 -c "import sys, yaml; list(yaml.safe_load_all(open(sys.argv[1])))" "$1"
+    }
+    # An image without a registry, and without cgroups, because crun refuses some layouts of them.
+    prepare_podman() {
+      local program
+      mkdir -p /etc/containers /tmp/image
+      printf "[containers]\ncgroups = \"disabled\"\n" >/etc/containers/containers.conf
+      umount /sys/fs/cgroup/unified 2>/dev/null || true
+      for program in /bin/ls /bin/cat; do cp --parents -L $program $(ldd $program | grep -o "/[^ ]*") /tmp/image; done
+      tar -C /tmp/image -c . | podman import - docker.io/library/debian:12
+    }
+    failed() { echo "FAILED: line $number" && tail -n 5 /var/lib/sluice/*/sluice.log; }
+    trap "(( \$? == 0 )) || failed" EXIT
     cd /root
-    . /script' </dev/null
+    . /.script' </dev/null
 }
 
 if [[ ${1:-} == --inside ]]; then
