@@ -28,9 +28,12 @@ def missing(words):
 runs = 0
 lines = enumerate(open(sys.argv[1], encoding="utf-8"), 1)
 for number, line in lines:
-    if hidden := re.fullmatch(r"<!-- test( needs=[^:]*)?: (.*) -->\n", line):
-        if not missing(dict(word.split("=", 1) for word in (hidden[1] or "").split())):
-            print(f"step {number} {shlex.quote(hidden[2])}\n{hidden[2]}")
+    if line.startswith("<!-- test"):
+        while not line.endswith("-->\n"):
+            line += next(lines)[1]
+        needs, code = re.fullmatch(r"<!-- test([^:]*):(.*)-->\n", line, re.DOTALL).groups()
+        if not missing(dict(word.split("=", 1) for word in needs.split())):
+            print(f"step {number} {shlex.quote(code)}\n{code}")
     if not (start := re.fullmatch(r"```(\w+)(.*)\n", line)):
         continue
     words = dict(word.split("=", 1) for word in start[2].split())
@@ -106,6 +109,14 @@ inside() {
       for program in /bin/ls /bin/cat; do cp --parents -L $program $(ldd $program | grep -o "/[^ ]*") /tmp/image; done
       tar -C /tmp/image -c . | podman import - docker.io/library/debian:12
     }
+    eventually() {
+      local try
+      for try in {1..100}; do "$@" >/dev/null 2>&1 && return; sleep 0.2; done
+      "$@"
+    }
+    is_offline() { sluice status /mnt/pool | grep -q "^$1 .*offline"; }
+    has_no_files() { [[ ! $(find "$1" -name .sluice -prune -o -type f -print) ]]; }
+    stop() { pkill -x "$1" && while pgrep -x "$1" >/dev/null; do sleep 0.1; done; }
     failed() { echo "FAILED: line $number" && tail -n 5 /var/lib/sluice/*/sluice.log; }
     trap "(( \$? == 0 )) || failed" EXIT
     cd /root
