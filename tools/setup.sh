@@ -41,7 +41,7 @@ for option; do
     # On Ubuntu it is a snap, which the test cannot use.
     --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
     --cookbook)
-      packages+=(nfs-ganesha nfs-ganesha-vfs libnfs-utils samba smbclient podman python3-yaml)
+      packages+=(nfs-ganesha nfs-ganesha-vfs libnfs-utils samba smbclient podman python3-yaml iproute2 jq)
       starts_services= ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --cookbook, --help" >&2; exit 2 ;;

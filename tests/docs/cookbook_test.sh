@@ -6,10 +6,11 @@
 #   needs=PROGRAM,...   in the info string: the block is left out if a program is not installed
 #   <!-- test: ... -->  is run too, but not shown to readers: what they have already, and what must be true now
 #
-# Every other block is only for reading, and must be ```text. Everything happens in mount, process and network namespaces of its own, in a root whose
-# /etc, /var and /root are copies that are written in memory, with small disks at /nvme, /ssd, /ssd2, /hdd and /backup. When the test ends, however it does, the
-# kernel ends its processes and removes its mounts and loop devices. Exit 77: this machine can't do that (1 if SLUICE_REQUIRE
-# names mount).
+# Every other block is only to be read, and must be ```text.
+#
+# All this happens in mount, process and network namespaces of its own, in a root whose /etc, /var and /root are copies in memory, with
+# small disks at /nvme, /ssd, /ssd2, /hdd and /backup. When the test ends, however it does, the kernel ends its processes and removes its
+# mounts and loop devices. Exit 77: this machine can't do that (1 if SLUICE_REQUIRE names mount).
 set -euo pipefail
 skip() {
   echo "skipped: $1"
@@ -88,7 +89,7 @@ inside() {
     mkfs.ext4 -q -F "$root/.disks/$each"
     mount -o loop "$root/.disks/$each" "$root/$each" || exit 77 # the loop device goes with the mount
   done
-  ip link set lo up
+  ip link set lo up || true # only the servers need it
   cd "$root"
   pivot_root . .old
   umount -l .old
