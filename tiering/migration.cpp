@@ -260,12 +260,18 @@ void Migration::resume_requests() {
   wake_.notify_all();
 }
 
+bool Migration::is_resuming() const {
+  const MutexLock lock(mutex_);
+  return resume_due_ || resumes_;
+}
+
 void Migration::keep_resuming(const std::stop_token& stop) {
   for (;;) {
     {
       const MutexLock lock(mutex_);
       if (!wake_.wait(mutex_, stop, [&]() REQUIRES(mutex_) { return resume_due_; })) return;
       resume_due_ = false;
+      resumes_ = true;
     }
     const auto began = std::chrono::steady_clock::now();
     const auto resumed = mover_.resume_requests([&] { return !stop.stop_requested(); });
@@ -274,6 +280,7 @@ void Migration::keep_resuming(const std::stop_token& stop) {
     if (resumed && *resumed > 0)
       log::get().info("continuing the moves that users asked for: count={}", *resumed);
     const MutexLock lock(mutex_);
+    resumes_ = false;
     const auto ended = std::chrono::steady_clock::now();
     next_search_ = ended + std::max<std::chrono::steady_clock::duration>(
                                kBetweenSearches, kSearchShare * (ended - began));

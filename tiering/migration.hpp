@@ -95,6 +95,8 @@ class Migration {
   // Queues the requests that an earlier mount left, and those whose files were on a tier that was
   // offline. Returns at once; a thread looks for the files.
   void resume_requests();
+  // Whether some of them may not be in the queue yet.
+  bool is_resuming() const;
   // Brings the next automatic pass forward after a change that affects the plan.
   void replan_soon();
   // REQUIRES: called every second.
@@ -142,6 +144,7 @@ class Migration {
   SpeedMeter speeds_;
   Market market_ GUARDED_BY(mutex_);
   bool resume_due_ GUARDED_BY(mutex_) = false;
+  bool resumes_ GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point next_search_ GUARDED_BY(mutex_){};  // for renamed files
   Mover mover_;
   std::jthread planner_;

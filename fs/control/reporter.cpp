@@ -153,6 +153,7 @@ json Reporter::migration() const {
           {"policy", options.policy},
           {"optimize", options.optimize},
           {"paused", mover.is_paused()},
+          {"resuming", parts_.migration.is_resuming()},
           {"next_pass", parts_.migration.next_pass()},
           {"moved", now.moved},
           {"moved_bytes", now.moved_bytes},

@@ -20,8 +20,12 @@ Result<void> MoveRequests::request(const InodePtr& inode, TierIndex to, uid_t us
   move.paths.push_back(tree_.path_of(inode));
   move.from = inode->tier();
   if (move.from == to) {
-    migration_->mover().cancel(move.id);
-    return {};
+    const auto running = migration_->mover().running(move.id);
+    if (!running || running->to == to) {
+      migration_->mover().cancel(move.id);
+      return {};
+    }
+    move.from = running->to;  // it is about to leave, so it has to come back
   }
   return migration_->request(std::move(move));
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/fault/move_stage.hpp"
@@ -40,10 +41,14 @@ using LayOut = void (MoveStage::*)();
 enum class Way { There, Back };
 
 // What is wrong once the moves that go on after the mount have ended.
-std::string problems_at_rest(const MoveStage& stage) {
-  std::string found;
-  eventually([&] { return (found = stage.problems()).empty(); });
-  return found;
+std::string problems_at_rest(const MoveStage& stage, const Mount& mount) {
+  const bool rests = eventually(
+      [&] {
+        const nlohmann::json moves = mount.status().at("migration");
+        return !moves.at("resuming") && moves.at("queued") == 0 && moves.at("active") == 0;
+      },
+      std::chrono::seconds(60));
+  return rests ? stage.problems() : "the moves that go on do not end\n";
 }
 
 // One run: lays out a pool, kills the daemon once and checks the pool.
@@ -76,7 +81,7 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = 
     outcome.left_debris = !stage.debris().empty();
     mount.mount();
   }
-  outcome.problems = problems_at_rest(stage);
+  outcome.problems = problems_at_rest(stage, mount);
   // What the dead daemon left must not prevent new moves.
   stage.send_all();
   stage.wait_for_moves(mount);
@@ -120,7 +125,7 @@ Outcome kill_twice(std::uint64_t n, std::uint64_t m) {
     mount.detach();
     mount.mount();
   }
-  outcome.problems = problems_at_rest(stage);
+  outcome.problems = problems_at_rest(stage, mount);
   mount.umount();
   outcome.problems += stage.problems_unmounted();
   return outcome;

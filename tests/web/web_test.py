@@ -127,7 +127,9 @@ def check_looks(page):
             page.wait(f"innerWidth === {width} && matchMedia('(prefers-color-scheme: {scheme})').matches")
             page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             overflow = page.run("document.documentElement.scrollWidth - innerWidth")
-            assert overflow <= 0, f"at {width} px the page is {overflow} px too wide"
+            wide = page.run("[...document.querySelectorAll('main *')].filter((each) => each.getBoundingClientRect().right > innerWidth)"
+                            ".map((each) => each.outerHTML.slice(0, 120)).slice(0, 3).join('; ')")
+            assert overflow <= 0, f"at {width} px the page is {overflow} px too wide: {wide}"
             poor = page.run(POOR_CONTRAST)
             assert poor == [], f"at {width} px, {scheme}, too little contrast: {poor}"
 

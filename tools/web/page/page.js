@@ -247,7 +247,7 @@ function redrawMap() {
     return tell([...place, child].map((step) => '/' + step.at).join(''), path);
   });
   const legend = [element('span', {text: `${files(level.files)}, ${size(level.bytes)}, ` +
-    `scanned ${duration(before.now - level.time)} ago. ${byTier ? 'Tier with the most bytes' : 'Mean score'}:`})];
+    `scanned ${duration(before.now - level.time)} ago. ${byTier ? 'Tier' : 'Mean score'}:`})];
   const key = (kind, text) => legend.push(element('span', {}, element('span', {class: 'key swatch ' + kind}), text));
   if (byTier) tiers.forEach((name) => key(tierClass(name), shown(name)));
   else kHeatWords.forEach((text, i) => key('heat' + i, text));

@@ -105,7 +105,7 @@ TEST(TopFrameTest, ShowsABusyMountIn80Columns) {
             "\n"
             "REQUESTS    READ 812/s  LOOKUP 100/s\n"
             "GPU         mapped       2.0 GiB/s       100/s, 2.0 GiB so far, p99 81.5 us\n"
-            "MOVES       2 under way, 14 queued, 4.0 GiB left (5 min 5 s), 1 waiting, 110.0 Mi\n"
+            "MOVES       2 under way, 14 queued, 4.0 GiB left (5 min), 1 waiting, 110.0 MiB/s\n"
             " [#####.....]  50%  100.0 MiB/s  5 s left       hdd -> nvme  /models/llama.bin\n"
             "\n"
             "HOTTEST       SCORE  FILE\n"
