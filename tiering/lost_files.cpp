@@ -47,12 +47,15 @@ Result<void> apply_moves(const Store& store, const std::string& tier, const File
   auto receipts = SLUICE_TRY(store.receipts(Store::kMostReceipts));
   const std::int64_t until =
       list.added_time != 0 ? list.added_time : std::numeric_limits<std::int64_t>::max();
+  std::map<InodeId, std::uint64_t> sizes;  // a move by a twin copies nothing and has no bytes
+  for (const auto& [path, file] : files) sizes[file.id] = file.bytes;
   for (auto each = receipts.rbegin(); each != receipts.rend(); ++each) {
     if (each->code != 0 || each->time < list.census_time || each->time > until) continue;
     if (each->from != tier && each->to != tier) continue;
     known.insert(to_number(each->id));
+    if (each->bytes > 0) sizes[each->id] = each->bytes;
     if (each->from == tier) files.erase(each->path);
-    if (each->to == tier) files[each->path] = {each->id, each->bytes, each->path};
+    if (each->to == tier) files[each->path] = {each->id, sizes[each->id], each->path};
   }
   return {};
 }

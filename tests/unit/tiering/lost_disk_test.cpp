@@ -111,8 +111,10 @@ class LostFilesTest : public LostDiskTest {
     ASSERT_TRUE(census);
     lists_.take(*census, time);
   }
-  void moved(std::int64_t time, const char* path, const char* from, const char* to) {
+  void moved(std::int64_t time, const char* path, const char* from, const char* to,
+             InodeId id = {}) {
     Receipt receipt;
+    receipt.id = id;
     receipt.time = time;
     receipt.path = path;
     receipt.from = from;
@@ -155,6 +157,20 @@ TEST_F(LostFilesTest, MovesSinceTheCensusCount) {
   lists_.add(2, {}, 200);
   moved(300, "/later", "a", "b");
   EXPECT_EQ(listed("b"), "/came\n/stays\n");
+}
+
+TEST_F(LostFilesTest, AMoveByATwinKeepsTheSizeOfTheFile) {
+  dir_.make_file("b/f", std::string(5000, 'x'));
+  take_census(100);
+  const auto list = lists_.read(tier_of("b").member().slot);
+  ASSERT_TRUE(list && list->files.size() == 1);
+  const FileLists::File file = list->files[0];
+  ASSERT_GT(file.bytes, 0u);
+  moved(150, "/f", "b", "a", file.id);
+  moved(160, "/f", "a", "b", file.id);  // by its twin: nothing was copied
+  lose("b");
+  ASSERT_EQ(listed("b"), "/f\n");
+  EXPECT_EQ(lost_files(*pool_, store_, lists_, "b")->files[0].bytes, file.bytes);
 }
 
 TEST_F(LostFilesTest, FilesInMemoryAreAddedAndFilesWithHeatOnlyAreCounted) {

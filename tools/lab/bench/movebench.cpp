@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // `sluice-lab movebench` measures migration on two disks that it creates: how fast the mover is
-// compared with cp and fsync, and how it slows foreground reads. See docs/benchmarks.md.
+// compared with cp and fsync, and how it slows reads and an rsync beside it. See
+// docs/benchmarks.md.
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ constexpr seconds kCopyLimit{600};
 constexpr std::uint64_t kDiskBytes = 3 * kGiB;
 constexpr double kLeastRate = 0.9;     // the mover's, as a part of that of cp and fsync
 constexpr double kMostLatency = 1.3;   // the 99th percentile, as a multiple of that at rest
+constexpr double kMostSlowdown = 1.2;  // of an rsync beside a pass
 constexpr double kNoisySpread = 0.15;  // a larger spread of the rounds is reported
 
 constexpr HelpText kHelp{.usage = "sluice-lab movebench --sluice BINARY [options] [-- FLAG...]",
@@ -45,7 +47,7 @@ constexpr HelpText kHelp{.usage = "sluice-lab movebench --sluice BINARY [options
       --rounds N        samples of each kind; the median counts (3)
       --best            compare the best samples instead of the medians: for a busy machine
       --bandwidth N     MiB/s that moves get while reads are measured (20)
-      --only PART,...   only these of large, mid, small, sparse, read
+      --only PART,...   only these of large, mid, small, sparse, read, rsync
       --direct-io       let the disks bypass the page cache, where that is possible (default)
       --no-direct-io    do not bypass it
       --quick           small sizes, to see whether it runs; the numbers mean little
@@ -54,8 +56,8 @@ constexpr HelpText kHelp{.usage = "sluice-lab movebench --sluice BINARY [options
 )",
                          .details = R"(
 Creates two disks (ext4 on loop devices), mounts pools with a tier on each, and measures
-migration beside cp, and the latency of reads while files are moved. docs/benchmarks.md
-describes the parts.
+migration beside cp, and the latency of reads and the time of an rsync while files are
+moved. docs/benchmarks.md describes the parts.
 
 It drops the caches of the whole machine before each sample and needs root. It takes up to
 6 GiB in DIR. What follows -- is passed to every 'sluice mount'.
@@ -291,6 +293,49 @@ LatencyNotes measure_latency(const Stage& stage, const Options& options, std::ve
   return notes;
 }
 
+// How long an rsync of small files into the pool takes, alone and beside a pass that moves others.
+// Returns how many of the passes were still running when the rsync beside them ended.
+unsigned measure_rsync(const Stage& stage, const Options& options, std::vector<Row>& rows) {
+  const PoolPlace& pool = stage.free;
+  const FileSet load{"load", "", options.quick ? 2000U : 40'000U, 4 * kKiB, 1};
+  const FileSet set{"source", "", options.quick ? 1000U : 50'000U, 4 * kKiB, 1};
+  const std::string source = stage.site.area() + "/source", copy = pool.mount_point + "/copy";
+  make_files(source, set);
+  make_files(pool.mount_point + "/load", load);
+  Row row{"rsync", "rsync of " + std::to_string(set.files) + " files", "s", 0, kMostSlowdown, {},
+          {}};
+  unsigned outlasted = 0;
+  for (unsigned round = 0; round < options.rounds; ++round) {
+    const auto time = [&] {
+      Stopwatch watch;
+      watch.start();
+      run_within({"rsync", "-a", source + "/", copy}, kCopyLimit);
+      watch.stop();
+      std::filesystem::remove_all(copy);
+      return watch.seconds();
+    };
+    const auto alone = [&] {
+      stage.site.start_cold();
+      row.reference.push_back(time());
+    };
+    if (round % 2 == 0) alone();
+    pin(pool.mount_point + "/load", round % 2 == 0 ? "slow" : "fast");
+    stage.site.start_cold();
+    {
+      Pass pass(pool);
+      // The pass begins with a census.
+      pass.is_over(seconds(1));
+      row.ours.push_back(time());
+      if (!pass.is_over(milliseconds(0))) ++outlasted;
+      pass.wait();
+    }
+    if (round % 2 != 0) alone();
+  }
+  std::filesystem::remove_all(pool.mount_point + "/load");
+  rows.push_back(row);
+  return outlasted;
+}
+
 std::string rounded(double value) {
   char text[32];
   std::snprintf(text, sizeof text, value < 10 ? "%.2f" : "%.0f", value);
@@ -382,7 +427,13 @@ int measure_and_report(const Options& options, const Stage& stage) {
     results.load_at_start = load_average();
     measure_throughput(stage, options, results.rows);
     if (options.wants("read")) results.latency = measure_latency(stage, options, results.rows);
+    std::optional<unsigned> outlasted;
+    if (options.wants("rsync")) outlasted = measure_rsync(stage, options, results.rows);
     print_table(results.rows, Summary{options.best});
+    if (outlasted) {
+      std::printf("\n%u of %u passes were still running when the rsync beside them had ended\n",
+                  *outlasted, options.rounds);
+    }
     if (!results.latency.rates.empty()) {
       std::printf(
           "\nreads %s, %.0f%% reached the loop device; meanwhile %.1f MiB/s moved, of %u allowed\n",
