@@ -262,7 +262,7 @@ class Daemon {
     if (!replayed) return replayed.error().at("can't finish what an earlier mount left");
     if (*replayed > 0)
       log::get().info("finished operations that an earlier mount had begun: count={}", *replayed);
-    pool_->clear_temporaries();
+    pool_->clear_temporaries(SLUICE_TRY(names_in_intents(*store_)));
     pool_->welcome_back();
 
     SLUICE_TRY(make_session());

@@ -108,7 +108,10 @@ class Checker {
     Finding& finding = found(Finding::Kind::LeftOver, std::string("/") + kPrivateDirectory + "/tmp",
                              std::to_string(names->size()) + " unfinished copies on tier " +
                                  tier.name() + "; mounting the pool removes them, too");
-    if (repair_ == Repair::Yes) {
+    // While a disk is away, a copy here may be all that is left of a file on it.
+    const bool is_whole =
+        std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });
+    if (repair_ == Repair::Yes && is_whole) {
       pool_.clear_temporaries();
       const auto left = names_in((*temp)->get());
       finding.repaired = left && left->empty();

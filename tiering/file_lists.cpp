@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tiering/file_lists.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "base/log.hpp"
 #include "base/path.hpp"
+#include "base/unique_fd.hpp"
 #include "tiering/census.hpp"
 
 namespace sluice {
@@ -90,6 +92,16 @@ bool take_record(std::string_view record, std::string& directory, FileLists::Lis
   return true;
 }
 
+constexpr long kMostBytes = 1L << 30;
+
+// For root only: it has the names of everybody's files.
+OpenList open_list(const std::string& path, int flags, const char* mode) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600));
+  OpenList list(fd ? ::fdopen(fd.get(), mode) : nullptr);
+  if (list) fd.release();
+  return list;
+}
+
 }  // namespace
 
 Result<void> FileLists::write(unsigned slot, const Census& census, TierIndex tier,
@@ -104,7 +116,7 @@ Result<void> FileLists::write(unsigned slot, const Census& census, TierIndex tie
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return census.directory(a) < census.directory(b);
   });
-  const OpenList file(std::fopen(draft.c_str(), "we"));
+  const OpenList file = open_list(draft, O_TRUNC, "w");
   if (!file) return Error::last("create a list of files");
   Writer writer(file.get());
   std::fwrite(kVersion.data(), 1, kVersion.size() + 1, file.get());
@@ -135,9 +147,11 @@ void FileLists::add(unsigned slot, const std::vector<File>& files, std::int64_t 
   const MutexLock lock(mutex_);
   const auto append = [&]() -> Result<void> {
     SLUICE_TRY(make_directories(directory_));
-    const OpenList file(std::fopen(path_of(slot).c_str(), "ae"));
+    const OpenList file = open_list(path_of(slot), O_APPEND, "a");
     if (!file) return Error::last("open a list of files");
     std::fseek(file.get(), 0, SEEK_END);
+    // A disk that goes and returns again and again must not fill the disk of the state.
+    if (std::ftell(file.get()) > kMostBytes) return {};
     if (std::ftell(file.get()) == 0)
       std::fwrite(kVersion.data(), 1, kVersion.size() + 1, file.get());
     Writer writer(file.get());

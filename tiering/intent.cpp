@@ -2,6 +2,7 @@
 #include "tiering/intent.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -218,6 +219,54 @@ bool needs_lost_disk(const Pool& pool, const std::vector<Step>& steps) {
                      [&](const Step& step) { return needs_lost_disk(pool, step); });
 }
 
+namespace {
+
+// Whether a tier has a file at this place, on whatever tier the place is.
+Result<bool> is_taken(const Pool& pool, const Place& place) {
+  const Target target = SLUICE_TRY(open_target(pool, place));
+  const SharedFd root = SLUICE_TRY(target.tier->root());
+  const std::string base = SLUICE_TRY(current_path(root->get()));
+  std::string path = SLUICE_TRY(current_path(target.dir.get()));
+  if (!path.starts_with(base)) return Error(EIO, "path of a step");
+  path = "." + path.substr(base.size()) + "/" + place.name;
+  for (const auto& tier : pool) {
+    const auto other = tier->root();
+    struct stat st {};
+    if (other && ::fstatat((*other)->get(), path.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0)
+      return true;
+  }
+  return false;
+}
+
+// Gives the hidden copy of a lost file its names. Never undone: it is all that is left of the file.
+Result<void> name_copy(const Pool& pool, std::uint64_t sequence, std::vector<Step> steps) {
+  Syncer syncer(pool);
+  for (Step& step : steps) {
+    if (step.kind != Step::Kind::Rename && step.kind != Step::Kind::Link) continue;
+    if (SLUICE_TRY(is_there(pool, step.to, step.subject))) continue;
+    if (SLUICE_TRY(is_taken(pool, step.to))) {
+      step.to.name += ".recovered-" + std::to_string(sequence);
+      log::get().warn("another file has the name of a recovered one, so it is named {}",
+                      log::escaped(step.to.name));
+    }
+    SLUICE_TRY(apply(pool, step));
+    SLUICE_TRY(syncer.sync(step));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Pool::TemporaryNames> names_in_intents(const Store& store) {
+  Pool::TemporaryNames names;
+  for (const StoredIntent& intent : SLUICE_TRY(store.intents())) {
+    const auto steps = decode_steps(intent.bytes);
+    if (!steps) continue;
+    for (const Step& step : *steps) names.insert({step.from.slot, step.from.name});
+  }
+  return names;
+}
+
 Result<void> settle_lost(Store& store, const Pool& pool) {
   std::vector<std::uint64_t> pointless;
   for (const StoredIntent& intent : SLUICE_TRY(store.intents())) {
@@ -226,6 +275,13 @@ Result<void> settle_lost(Store& store, const Pool& pool) {
     const std::vector<Step> rest = without_lost(pool, *steps);
     if (rest.empty()) {
       pointless.push_back(intent.sequence);
+    } else if (is_move(*steps) && is_reachable(pool, rest)) {
+      if (const auto named = name_copy(pool, intent.sequence, rest); named) {
+        clear_finished(store, {intent.sequence});
+      } else {
+        log::get().error("cannot name the copy of a lost file yet: step={} why={}",
+                         named.error().operation, std::strerror(named.error().code));
+      }
     } else if (is_reachable(pool, rest)) {
       const auto done = complete(store, pool, intent.sequence, rest, {});
       if (!done) {

@@ -97,11 +97,15 @@ struct Replay {
 };
 Result<std::size_t> replay_intents(Store& store, const Pool& pool, const Replay& replay = {});
 
+// The hidden files that stored intents still need: complete copies, whose originals may be lost.
+Result<Pool::TemporaryNames> names_in_intents(const Store& store);
+
 // Whether a step needs a disk that another one has replaced.
 bool needs_lost_disk(const Pool& pool, const std::vector<Step>& steps);
 // Ends the intents that need such a disk: what can be done on the other tiers is done, except that
 // nothing is removed for the sake of something on the lost disk. The hidden copy of a file whose
-// original is lost becomes the file. Intents that also wait for another tier are kept.
+// original is lost becomes the file, under another name if another file has taken its name. Intents
+// that also wait for another tier are kept, and so are those whose copy can't get a name.
 // REQUIRES: no intent is being executed.
 Result<void> settle_lost(Store& store, const Pool& pool);
 

@@ -114,7 +114,7 @@ std::uint64_t count_nameless(const Pool& pool, const Store& store, const FileLis
 }  // namespace
 
 Result<LostFiles> lost_files(const Pool& pool, const Store& store, const FileLists& lists,
-                             const std::string& name) {
+                             const std::string& name, const std::function<bool()>& go_on) {
   const Member disk = SLUICE_TRY(disk_of(pool, name));
   FileLists::List list = SLUICE_TRY(lists.read(disk.slot));
   LostFiles out;
@@ -129,6 +129,7 @@ Result<LostFiles> lost_files(const Pool& pool, const Store& store, const FileLis
   SLUICE_TRY(apply_moves(store, disk.name.substr(0, disk.name.find('#')), list, files, known));
   Elsewhere elsewhere(pool);
   for (auto& [path, file] : files) {
+    if (go_on && !go_on()) return refused(ECANCELED, "gave up");
     if (elsewhere.has(path)) {
       ++out.elsewhere;
     } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,6 @@ struct LostFiles {
 // `name` is a tier that is offline or was given up, or one whose disk was replaced: then it means
 // the last disk before, and "ssd#2" means the one with that slot. An error says what to do.
 Result<LostFiles> lost_files(const Pool& pool, const Store& store, const FileLists& lists,
-                             const std::string& name);
+                             const std::string& name, const std::function<bool()>& go_on = {});
 
 }  // namespace sluice

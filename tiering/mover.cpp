@@ -394,7 +394,8 @@ Result<void> Mover::pace(const std::stop_token& stop, const Flight& flight, std:
 }
 
 void Mover::rest(Turn& turn, const std::function<bool()>& is_over) {
-  if (turn.is_requested) return;
+  // A tier that runs out of room is emptied even while others work: they are about to be refused.
+  if (turn.is_requested || pool_[turn.from].low_on_space()) return;
   const auto begun = steady_clock::now();
   const auto worked = begun - turn.since;
   for (auto now = begun; !is_over(); now = steady_clock::now()) {

@@ -484,9 +484,14 @@ std::vector<Member> Pool::members() const {
 bool Pool::is_lost(unsigned slot) const {
   if (by_slot(slot) != nullptr) return false;
   MutexLock lock(roster_mutex_);
-  return std::any_of(roster_.begin(), roster_.end(), [&](const auto& entry) {
-    return entry.second.slot == slot && entry.second.is_replaced();
-  });
+  bool is_replaced = false;
+  for (const auto& entry : roster_) {
+    if (entry.second.slot != slot) continue;
+    // The disk came back under another name, and is only not part of this mount.
+    if (!entry.second.is_replaced()) return false;
+    is_replaced = true;
+  }
+  return is_replaced;
 }
 
 Result<void> Pool::set_retired(TierIndex index, bool retired) {
@@ -588,13 +593,14 @@ std::vector<TierIndex> Pool::refuges(TierIndex from, std::uint64_t bytes) const 
   return ample;
 }
 
-void Pool::clear_temporaries() const {
+void Pool::clear_temporaries(const TemporaryNames& needed) const {
   for (const auto& tier : *this) {
     const auto temp = tier->temp_directory();
     if (!temp) continue;
     const auto names = names_in((*temp)->get());
     if (!names) continue;
     for (const std::string& name : *names) {
+      if (needed.contains({tier->member().slot, name})) continue;
       // Directories here are empty, because they are renamed into place before they are filled.
       if (::unlinkat((*temp)->get(), name.c_str(), 0) < 0) {
         [[maybe_unused]] const int removed = ::unlinkat((*temp)->get(), name.c_str(), AT_REMOVEDIR);

@@ -11,7 +11,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
@@ -105,7 +107,9 @@ class Pool {
 
   // Deletes what interrupted operations left in .sluice/tmp of each tier. REQUIRES: intents were
   // replayed.
-  void clear_temporaries() const;
+  // By the slot of its tier. Those that are `needed` stay.
+  using TemporaryNames = std::set<std::pair<unsigned, std::string>>;
+  void clear_temporaries(const TemporaryNames& needed = {}) const;
 
  private:
   Pool();

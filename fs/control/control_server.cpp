@@ -332,10 +332,16 @@ class ControlServer::Handler {
   // Puts a new disk in the place of a tier that is gone.
   json replace(const std::string& text) {
     const std::string name = text.substr(0, text.find('='));
-    const Tier* tier = parts_.pool.by_name(name);
-    const unsigned slot = tier != nullptr ? tier->member().slot : 0;
-    if (const auto done = parts_.replace_tier(text); !done) return {{"error", done.error().text()}};
-    json last = {{"recovered", slot != 0 && parts_.pool.is_lost(slot) ? recover_twins(slot) : 0}};
+    const auto done = parts_.replace_tier(text);
+    // Also after an error, and of disks before the last one: an earlier attempt may have ended
+    // here.
+    std::uint64_t recovered = 0;
+    for (const Member& member : parts_.pool.members()) {
+      if (member.name.starts_with(name + "#") && parts_.pool.is_lost(member.slot))
+        recovered += recover_twins(member.slot);
+    }
+    if (!done) return {{"error", done.error().text()}};
+    json last = {{"recovered", recovered}};
     const Tier* now = parts_.pool.by_name(name);
     last["filesystem"] = now->filesystem();
     last["total"] = now->space().total;
@@ -344,7 +350,8 @@ class ControlServer::Handler {
 
   // The files that were on a disk that is gone.
   json lost(const std::string& name) {
-    const auto lost = lost_files(parts_.pool, parts_.store, parts_.lists, name);
+    const auto lost =
+        lost_files(parts_.pool, parts_.store, parts_.lists, name, [this] { return !is_over(); });
     if (!lost) return {{"error", lost.error().text()}};
     std::uint64_t bytes = 0;
     for (const FileLists::File& file : lost->files) {

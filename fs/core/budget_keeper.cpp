@@ -108,7 +108,8 @@ void BudgetKeeper::trim(const std::stop_token& stop, Budgets::Tree& tree) {
     }
     bool is_spared = false;
     for (const Budgets::Victim& victim : victims) {
-      if (stop.stop_requested()) return;
+      // A rule may be corrected while its files vanish.
+      if (stop.stop_requested() || budget_now(place.directory) != place.budget) return;
       const auto removed = remove(place, victim);
       if (removed) {
         parts_.budgets.deleted(tree, victim);

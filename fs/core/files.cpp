@@ -303,7 +303,8 @@ void Files::count_open(const InodePtr& inode, InodeState& state, int flags) {
   if (writes) state.pages.stale = true;
   if (writes && file.promised == 0) {
     file.promised = std::max(kLeastPromise, parts_.pool.largest_file());
-    parts_.pool[state.place().tier].promise(file.promised);
+    file.promised_on = &parts_.pool[state.place().tier];
+    file.promised_on->promise(file.promised);
   }
   if (can_map_to_write(flags)) parts_.pages.watch(inode, state);
 }
@@ -325,7 +326,7 @@ void Files::release(InodeId id, int flags) {
     const bool no_writers = state->open->writers == 0;
     if (no_writers) served = std::exchange(state->open->writer, nullptr);
     if (no_writers && state->open->promised > 0)
-      parts_.pool[state->place().tier].take_back_promise(std::exchange(state->open->promised, 0));
+      state->open->promised_on->take_back_promise(std::exchange(state->open->promised, 0));
     // Served readers do not prevent a move.
     move_waits = state->move_waits && no_writers && !state->open->passthrough;
     if (--state->open->opens == 0) last = std::move(state->open);

@@ -183,19 +183,21 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
   const MutexLock lock(presence_);
   const std::size_t before = pool_.size();
   bool is_new_place = false;
+  std::optional<unsigned> lost;
   {
     const ExclusiveLock no_names(namespace_.lock);
-    const auto lost = SLUICE_TRY(pool_.replace(settings));
+    lost = SLUICE_TRY(pool_.replace(settings));
     const TierIndex index = pool_.by_name(settings.name)->index();
     is_new_place = pool_.size() > before;
     away_.tier_returned();
     if (lost && !is_new_place) tree_.tier_replaced(index);
-    if (lost && lists_ != nullptr) lists_->add(*lost, {}, real_clock().seconds());
     // After a failure, the next mount does it.
     if (const auto settled = lost ? relocator_.settle_lost() : Result<void>(); !settled)
       log::get().warn("changes that needed the lost disk are not settled yet: why={}",
                       settled.error().text());
   }
+  // Behind the lock: a census may be writing its list.
+  if (lost && lists_ != nullptr) lists_->add(*lost, {}, real_clock().seconds());
   Tier& tier = *pool_.by_name(settings.name);
   if (is_new_place) tier_added(tier.index());
   return bring_online(tier);

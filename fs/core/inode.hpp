@@ -58,6 +58,7 @@ struct OpenFile {
   bool direct = false;   // some open of it bypasses the kernel's page cache
   // Room on the tier that is reserved for passthrough writers; see Tier::promise().
   std::uint64_t promised = 0;
+  Tier* promised_on = nullptr;  // another disk may have taken the tier's place since
   // Operations that change the file hold it shared, a spill holds it exclusively. Absent if the
   // file cannot spill: the kernel writes it directly, or nobody has it open for writing.
   std::shared_ptr<SharedMutex> moving;

@@ -258,8 +258,8 @@ TEST_F(PassTest, ExplainGivesTierAndReasonAsJson) {
   EXPECT_EQ(before.at("reason"), "hot");
   EXPECT_EQ(before.at("hold"), nullptr);
   EXPECT_EQ(before.at("pin"), nullptr);
-  EXPECT_EQ(before.at("promote").at("tier"), "ssd");
-  EXPECT_EQ(before.at("promote").at("at"), 10);
+  EXPECT_EQ(before.at("promote").at("tier"), "nvme") << "the next after the one it wants";
+  EXPECT_EQ(before.at("promote").at("at"), 100);
   run_pass();
   const Json after = explain("d/f");
   EXPECT_EQ(after.at("tier"), "ssd");

@@ -57,8 +57,8 @@ that are read-only, removable, on the network, FUSE, full, smaller than 8 GiB, o
 already a tier.
 
 At a terminal it asks three questions: the tiers, the name of the pool, and where to
-mount it. It checks each answer at once, and asks again if it can't be used. Options
-answer them in advance. Then it creates missing directories, checks
+mount it. It checks each answer at once, and asks again if the answer can't be used.
+Options answer the questions in advance. Then it creates missing directories, checks
 the configuration with the same code as 'sluice mount', writes it, and says how to
 mount the pool. It formats nothing and mounts nothing. Unused disks are listed, with
 what udev knows about their content.

@@ -16,10 +16,10 @@ constexpr HelpText kHelp{.usage = "sluice log-level LEVEL [MOUNT]",
                          .options = R"(  -h, --help  short help (-h) or full help (--help)
 )",
                          .details = R"(
-Changes the log level of a mount until it is changed again, the next reload, or the
-end of the daemon. LEVEL is trace, debug, info, warn or error. The option log_level sets
-the level at mount and reload.
-'sluice status' shows the state directory, which contains the log.
+Changes the log level of a mount until the next 'sluice log-level', the next reload, or
+the end of the daemon. LEVEL is trace, debug, info, warn or error. The option log_level
+sets the level at mount and reload. 'sluice status' shows the state directory, which
+contains the log.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.

@@ -32,13 +32,13 @@ constexpr HelpText kHelp{.usage = "sluice move --to TIER [--wait] PATH...",
                          .details = R"(
 Moves files to a tier now; for a directory, every regular file below it. The daemon
 makes the moves in the background; --wait waits for them. Moves that are not made yet
-go on after an unmount or a crash. A move to the tier that a file is on withdraws an
-earlier request. Automatic migration may move a file again after min_stay; use
+go on at the next mount, or after a crash. A move to the tier that a file is on withdraws
+an earlier request. Automatic migration may move a file again after min_stay; use
 'sluice pin' to keep it on the tier.
 
 Examples:
   sluice move --to nvme /mnt/pool/datasets/today
-  sluice move --to hdd --wait /mnt/pool/old.tar && eject-the-shelf
+  sluice move --to hdd --wait /mnt/pool/old.tar
 
 Exit status: 0 all moves were requested, or with --wait made; 1 failed for at least
 one path; 2 wrong usage.

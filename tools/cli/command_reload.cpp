@@ -21,11 +21,13 @@ thresholds, rules, watermarks, reserve, windows, bandwidth and log level, among 
 Files stay open and nothing waits. The next plan goes by the new options. Settings on
 trial (user.sluice.set.NAME) end.
 
-The command lists what has changed, and what takes effect only at the next mount. If the
-file has a mistake, it says which and fails, and nothing changes. Environment and flags
-of the mount command still win over the file.
+The command lists what has changed, and what takes effect only at the next mount; for
+most of that, 'sluice restart' is enough. If the file has a mistake, it says which and
+fails, and nothing changes. Environment and flags of the mount command still win over
+the file. A mount without a configuration file can't be reloaded.
 
-SIGHUP to the daemon does the same; the result is in the log.
+SIGHUP to the keeper or the daemon does the same; the result is in the log.
+Options with a * in sluice.toml(5) can change this way.
 
 MOUNT can be omitted if the current directory is in a mount, or if there is only one
 mount.

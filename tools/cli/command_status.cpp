@@ -31,11 +31,11 @@ constexpr HelpText kHelp{.usage = "sluice status [--json] [--bytes] [--count] [-
 Shows how full each tier is, the number of files on it, how fast it reads (the time
 until the first byte, and the rate after it), what a GB of room there is worth (the
 waiting it saves a day; '-': everything fits), and the features in use, or why they
-are off. USED, FREE, SIZE and FULL are those of df. A tier that is read-only,
+are off. USED, FREE, SIZE and FULL are those of df. A tier that is offline, read-only,
 degraded (its disk or filesystem has errors), full, above its watermark or draining
-has a line that says so. Files and bytes are counted by walking the tiers, for two seconds
-unless --count is given. An incomplete count is marked '>=', or "complete": false in
-JSON.
+has a line that says so. Options that were set on trial (user.sluice.set.NAME) are
+shown. Files and bytes are counted by walking the tiers, for two seconds unless --count
+is given. An incomplete count is marked '>=', or "complete": false in JSON.
 
 A limit is shown while part of it is in use: the amount in use, the most allowed, and
 the error when it is exceeded. For a limit per user, USED is that of the user with the

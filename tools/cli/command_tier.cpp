@@ -123,9 +123,9 @@ disk that still works. Files that have a twin on another tier come back, as with
 tier drain --lost'; 'sluice tier lost NAME' lists the others. If the old disk works again
 later, 'sluice tier add OTHERNAME=PATH' brings its files back.
 
-Prints the lines for the configuration, if the path is another one.
+If PATH differs from the old path, prints the lines for the configuration.
 
-Example:
+Examples:
   sluice tier lost ssd > lost.txt
   sluice tier replace ssd=/mnt/newdisk
 
@@ -133,7 +133,7 @@ Exit status: 0 replaced, 1 failed, 2 wrong usage.
 )"};
 
 constexpr HelpText kLostHelp{
-    .usage = "sluice tier lost NAME [MOUNT]",
+    .usage = "sluice tier lost [--null] NAME [MOUNT]",
     .options = R"(  -0, --null  end each path with a zero byte instead of a newline
   -h, --help  short help (-h) or full help (--help)
 )",

@@ -22,6 +22,7 @@
 #include "tools/cli/commands.hpp"
 #include "tools/cli/mount_holders.hpp"
 #include "tools/cli/stuck_mount.hpp"
+#include "tools/cli/subprocess.hpp"
 #include "tools/common/mount_status.hpp"
 #include "tools/common/mounts.hpp"
 
@@ -49,9 +50,9 @@ lists the processes and their open files, and how to unmount the copies. After
 is gone. With --lazy it does not wait.
 
 A mount that does not answer for 3 s is stuck. If its daemon was stopped (SIGSTOP), it
-is continued. Otherwise the mount is removed and the daemon ended, by force if it must
-be: programs that wait for it get errors, and what was written stays. While programs
-have files open there, this needs --lazy.
+is continued. Otherwise the mount is removed and the daemon ended, if necessary with
+SIGKILL: programs that wait for it get errors, and what was written stays. While
+programs have files open there, this needs --lazy.
 
 Examples:
   sluice umount /mnt/pool
@@ -184,6 +185,17 @@ std::optional<MountEntry> find_mount(const std::string& mountpoint) {
   return found;
 }
 
+// Whether a program has a file of the mount mapped, or may have: the list of a program that waits
+// for the mount can block, so another process reads it.
+bool is_mapped(const MountEntry& mount) {
+  char device[32];
+  std::snprintf(device, sizeof device, " %02x:%02x ", mount.major, mount.minor);
+  const auto found =
+      run_program({"sh", "-c", std::string("grep -lsF '") + device + "' /proc/[0-9]*/maps"},
+                  std::chrono::seconds(2));
+  return found.code < 0 || !found.out.empty();
+}
+
 // Removes a mount that does not answer, and its daemon. Killing that is safe: what it has
 // acknowledged is on the tiers, and the keeper starts another, which sees that the mount is gone,
 // finishes what was begun and ends.
@@ -192,6 +204,11 @@ int end_stuck(const MountEntry& mount, const MountServer& server, bool lazy) {
   std::string open;
   for (const auto& holder : mount_holders(mount.major, mount.minor)) {
     for (const std::string& each : holder.open) open += "  open by " + each + "\n";
+  }
+  if (!lazy && open.empty() && is_mapped(mount)) {
+    return fail("umount", where +
+                              " does not answer, and programs have files of it mapped; --lazy "
+                              "removes it, and they get errors");
   }
   if (!lazy && !open.empty()) {
     std::fputs(open.c_str(), stderr);

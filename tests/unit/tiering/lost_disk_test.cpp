@@ -61,6 +61,28 @@ TEST_F(LostDiskTest, TheFinishedCopyOfALostFileBecomesTheFile) {
   EXPECT_EQ(test::read_file(at("c", "d/f")), "content");
 }
 
+TEST_F(LostDiskTest, TheFinishedCopyIsKeptByAMountWithoutTheDisk) {
+  begin_move("b", "c");
+  const auto needed = names_in_intents(store_);
+  ASSERT_TRUE(needed);
+  pool_->clear_temporaries(*needed);
+  lose("b");
+  settle();
+  EXPECT_EQ(test::read_file(at("c", "d/f")), "content");
+}
+
+TEST_F(LostDiskTest, TheFinishedCopyDoesNotHideANewerFileOfItsName) {
+  begin_move("b", "c");
+  lose("b");
+  dir_.make_file("a/d/f", "newer");
+  settle();
+  EXPECT_EQ(test::read_file(at("a", "d/f")), "newer");
+  const auto names = test::names_in(at("c", "d"));
+  ASSERT_EQ(names.size(), 1u);
+  EXPECT_TRUE(names[0].starts_with("f.recovered-")) << names[0];
+  EXPECT_EQ(test::read_file(at("c", "d/" + names[0])), "content");
+}
+
 TEST_F(LostDiskTest, AFileThatWasOnItsWayToTheLostDiskStays) {
   begin_move("a", "b");
   lose("b");
