@@ -80,7 +80,7 @@ class Scene {
     // If the store failed, only a new mount uses it again.
     if (n % 2 == 0 || given_.where == std::string("state")) {
       mount.remount();
-      outcome.problems += title("after a remount", stage_.problems());
+      outcome.problems += title("after a remount", stage_.problems_at_rest(mount));
     }
     stage_.send_all();
     stage_.wait_for_moves(mount);

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/fault/move_stage.hpp"
@@ -18,7 +17,6 @@
 #include "tests/support/seed.hpp"
 #include "tests/support/shared.hpp"
 #include "tests/support/temp_dir.hpp"
-#include "tests/support/wait.hpp"
 
 namespace sluice::test {
 namespace {
@@ -39,17 +37,6 @@ using LayOut = void (MoveStage::*)();
 // Which moves are interrupted: the first ones of all files, or those back, in which the files that
 // went up have twins.
 enum class Way { There, Back };
-
-// What is wrong once the moves that go on after the mount have ended.
-std::string problems_at_rest(const MoveStage& stage, const Mount& mount) {
-  const bool rests = eventually(
-      [&] {
-        const nlohmann::json moves = mount.status().at("migration");
-        return !moves.at("resuming") && moves.at("queued") == 0 && moves.at("active") == 0;
-      },
-      std::chrono::seconds(60));
-  return rests ? stage.problems() : "the moves that go on do not end\n";
-}
 
 // One run: lays out a pool, kills the daemon once and checks the pool.
 Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = Way::There) {
@@ -81,7 +68,7 @@ Outcome run_once(LayOut lay_out, std::uint64_t n, FaultAction action, Way way = 
     outcome.left_debris = !stage.debris().empty();
     mount.mount();
   }
-  outcome.problems = problems_at_rest(stage, mount);
+  outcome.problems = stage.problems_at_rest(mount);
   // What the dead daemon left must not prevent new moves.
   stage.send_all();
   stage.wait_for_moves(mount);
@@ -125,7 +112,7 @@ Outcome kill_twice(std::uint64_t n, std::uint64_t m) {
     mount.detach();
     mount.mount();
   }
-  outcome.problems = problems_at_rest(stage, mount);
+  outcome.problems = stage.problems_at_rest(mount);
   mount.umount();
   outcome.problems += stage.problems_unmounted();
   return outcome;

@@ -232,6 +232,16 @@ void MoveStage::send_all_back() const {
   for (const Journey& journey : journeys_) send_to(in_mount(journey.name), journey.from);
 }
 
+std::string MoveStage::problems_at_rest(const Mount& mount) const {
+  const bool rests = eventually(
+      [&] {
+        const nlohmann::json moves = mount.status().at("migration");
+        return !moves.at("resuming") && moves.at("queued") == 0 && moves.at("active") == 0;
+      },
+      std::chrono::seconds(60));
+  return rests ? problems() : "the moves that go on do not end\n";
+}
+
 bool MoveStage::wait_for_moves(const Mount& mount) const {
   std::vector<std::string> names;
   for (const Journey& journey : journeys_) names.push_back(journey.name);

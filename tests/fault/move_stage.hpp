@@ -54,6 +54,8 @@ class MoveStage {
   // names, in the mount and on exactly one tier; nothing else may exist. Returns the differences.
   // REQUIRES: the pool is mounted and no move is in progress.
   std::string problems() const;
+  // The same, once the requested moves that go on after a mount have ended.
+  std::string problems_at_rest(const Mount& mount) const;
   // The same for an unmounted pool: there must be no temporaries, and fsck must find nothing.
   std::string problems_unmounted() const;
   // What a dead daemon left unfinished: temporaries, and files on two tiers.
