@@ -161,7 +161,9 @@ class HandoverTest : public testing::TestWithParam<HandoverCase> {
       loads.add("ask", [&](Load& load) { ask(load, *pauses); });
       if (is_chosen("move"))
         loads.add("move", [&](Load& load) { move_files(load, mount.path(), MoveStage::tiers()); });
-      const bool started = eventually([&] { return loads.least_steps() > 0; }, seconds(60));
+      // A load that begins with thousands of files needs minutes with a sanitizer on a busy
+      // machine.
+      const bool started = eventually([&] { return loads.least_steps() > 0; }, seconds(300));
       problem = started ? loads.problem() : "a load does not start: " + loads.progress();
       while (problem.empty() && left > 0) problem = disturb(mount, loads, *pauses, left);
       if (problem.empty()) problem = loads.stop();
