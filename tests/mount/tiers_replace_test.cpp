@@ -69,8 +69,8 @@ TEST_F(ReplaceTierTest, TheNewDiskTakesTheNameAndThePlaceOnARunningMount) {
   const LoopFs fresh(base_ / "new", "ext4", kFast);
   start();
   ASSERT_EQ(read_file(*this / "d/middle"), "middle");
-  ASSERT_EQ(::mkdir((*this / "work").c_str(), 0755), 0);
-  pin("work", "ssd");
+  ASSERT_EQ(::mkdir((*this / "kept").c_str(), 0755), 0);
+  pin("kept", "ssd");
   lose("ssd");
   const CommandResult said = replace("ssd=" + fresh.path());
   ASSERT_EQ(said.exit_code, 0) << said.err;
@@ -88,13 +88,13 @@ TEST_F(ReplaceTierTest, TheNewDiskTakesTheNameAndThePlaceOnARunningMount) {
   // What a disk that is away forbids is allowed again.
   EXPECT_EQ(::rename((*this / "d").c_str(), (*this / "e").c_str()), 0) << errno_name(errno);
   // The pin names the tier, whichever disk it is.
-  write_file(*this / "work/file", "pinned");
-  EXPECT_EQ(tier_of("work/file"), "ssd");
-  EXPECT_TRUE(exists(fresh.path() + "/work/file"));
+  write_file(*this / "kept/file", "pinned");
+  EXPECT_EQ(tier_of("kept/file"), "ssd");
+  EXPECT_TRUE(exists(fresh.path() + "/kept/file"));
 
   mount().umount();
   const Mount again(pool_with(fresh.path()));
-  EXPECT_EQ(read_file(*this / "work/file"), "pinned");
+  EXPECT_EQ(read_file(*this / "kept/file"), "pinned");
   EXPECT_EQ(read_file(*this / "e/middle"), "again");
 }
 
