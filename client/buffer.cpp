@@ -86,8 +86,17 @@ Result<std::unique_ptr<Buffer>> Buffer::create(Library& library, void* memory, s
   const ContextKeeper keeper(library.cuda());
   SLUICE_TRY(device->enter());
   auto pieces = SLUICE_TRY(pieces_of(*device, address, length));
+  const auto context =
+      attribute_of<CUcontext>(device->api(), CU_POINTER_ATTRIBUTE_CONTEXT, address);
   return std::unique_ptr<Buffer>(
-      new Buffer(borrow_device(*device, address, length), std::move(pieces)));
+      new Buffer(borrow_device(*device, address, length), std::move(pieces), context));
+}
+
+Result<void> Buffer::enter_context() const {
+  if (context_ == nullptr || device()->is_lost()) return device()->enter();
+  const CUresult code = device()->api().cuCtxSetCurrent(context_);
+  if (code != CUDA_SUCCESS) return device()->failed(code, "enter the context of the memory");
+  return {};
 }
 
 Result<Buffer::Export> Buffer::export_piece(const Piece& piece) const {

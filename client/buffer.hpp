@@ -45,6 +45,17 @@ class Buffer {
   // From now on, the daemon is not asked to use it.
   void refuse() { refused_ = true; }
 
+  // Whether requests wait for the default stream (client/stream.hpp).
+  bool is_ordered() const { return is_ordered_; }
+  void do_not_order() { is_ordered_ = false; }
+  // Whether one wait is enough for both.
+  bool is_like(const Buffer& other) const {
+    return device() == other.device() && context_ == other.context_ &&
+           is_ordered() == other.is_ordered();
+  }
+  // Makes the context of the memory current, whose default stream the host program uses for it.
+  Result<void> enter_context() const;
+
   // A part of the buffer that lies in one allocation.
   struct Piece {
     std::uint64_t offset = 0;  // in the buffer
@@ -67,8 +78,8 @@ class Buffer {
   Result<std::vector<std::uint64_t>> register_with_daemon(int file) const;
 
  private:
-  Buffer(std::unique_ptr<Memory> memory, std::vector<Piece> pieces)
-      : memory_(std::move(memory)), pieces_(std::move(pieces)) {}
+  Buffer(std::unique_ptr<Memory> memory, std::vector<Piece> pieces, CUcontext context = nullptr)
+      : memory_(std::move(memory)), pieces_(std::move(pieces)), context_(context) {}
   // A buffer of one piece. Other processes use it by `handle`, and by `fd` if the handle needs a
   // descriptor.
   Buffer(std::unique_ptr<Memory> memory, const struct sluice_buffer_register& handle, UniqueFd fd)
@@ -80,8 +91,10 @@ class Buffer {
   const std::unique_ptr<Memory> memory_;
   const std::vector<Piece> pieces_;  // of memory that can be shared; in order, without gaps
   const std::optional<struct sluice_buffer_register> handle_;  // of shared memory
-  const UniqueFd fd_;                 // the descriptor of handle_, if it needs one
-  std::atomic<bool> refused_{false};  // never becomes false again
+  const UniqueFd fd_;                   // the descriptor of handle_, if it needs one
+  const CUcontext context_ = nullptr;   // in which it was allocated; null: none in particular
+  std::atomic<bool> refused_{false};    // never becomes false again
+  std::atomic<bool> is_ordered_{true};  // never becomes true again
   mutable Mutex mutex_;
   // By offset: the pieces that were exported by CUDA IPC.
   mutable std::map<std::uint64_t, struct sluice_buffer_register> exported_ GUARDED_BY(mutex_);

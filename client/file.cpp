@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kLeftOut = O_APPEND | O_DIRECT;
 
-Result<void> check_regular(int fd) {
+Result<struct stat> check_regular(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) < 0) return Error::last("the descriptor is not open");
   if (S_ISDIR(status.st_mode)) return Error{EISDIR, "not a regular file"};
   if (!S_ISREG(status.st_mode)) return Error{EINVAL, "not a regular file"};
-  return {};
+  return status;
 }
 
 Result<void> write_all(int fd, const std::byte* data, std::size_t size, std::uint64_t offset) {
@@ -36,7 +36,8 @@ Result<void> write_all(int fd, const std::byte* data, std::size_t size, std::uin
 
 }  // namespace
 
-File::File(int fd, UniqueFd owned) : owned_(std::move(owned)), fd_(owned_ ? owned_.get() : fd) {
+File::File(int fd, UniqueFd owned, const struct stat& opened)
+    : owned_(std::move(owned)), fd_(owned_ ? owned_.get() : fd), opened_(FileVersion::of(opened)) {
   engine_file_.fd = fd_;
   engine_file_.write = [this](const std::byte* data, std::size_t size, std::uint64_t offset) {
     return write_all(fd_, data, size, offset);
@@ -55,12 +56,12 @@ Result<std::unique_ptr<File>> File::open(const char* path, int flags, mode_t mod
     fd.reset(::open(path, (flags & ~kLeftOut) | O_CLOEXEC, mode));
   } while (!fd && errno == EINTR);
   if (!fd) return Error::last("open");
-  SLUICE_TRY(check_regular(fd.get()));
-  return std::unique_ptr<File>(new File(-1, std::move(fd)));
+  const struct stat status = SLUICE_TRY(check_regular(fd.get()));
+  return std::unique_ptr<File>(new File(-1, std::move(fd), status));
 }
 
 Result<std::unique_ptr<File>> File::borrow(int fd) {
-  SLUICE_TRY(check_regular(fd));
+  const struct stat status = SLUICE_TRY(check_regular(fd));
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) return Error::last("the descriptor is not open");
   if ((flags & O_PATH) != 0) return Error{EBADF, "the descriptor is not open for reading"};
@@ -71,7 +72,7 @@ Result<std::unique_ptr<File>> File::borrow(int fd) {
     owned.reset(::open(path.c_str(), (flags & O_ACCMODE) | O_CLOEXEC));
     if (!owned) return Error::last("open again without O_DIRECT and O_APPEND");
   }
-  return std::unique_ptr<File>(new File(fd, std::move(owned)));
+  return std::unique_ptr<File>(new File(fd, std::move(owned), status));
 }
 
 Result<std::uint64_t> File::size() const {
@@ -84,6 +85,8 @@ bool File::is_deleted() const {
   struct stat status {};
   return ::fstat(fd_, &status) == 0 && status.st_nlink == 0;
 }
+
+bool File::has_changed() const { return !opened_.is_of(fd_); }
 
 std::string File::path() const {
   std::array<char, PATH_MAX> name{};

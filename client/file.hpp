@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +20,7 @@
 #include "base/unique_fd.hpp"
 #include "client/buffer.hpp"
 #include "gpu/engine.hpp"
+#include "gpu/file_version.hpp"
 
 namespace sluice {
 
@@ -35,7 +38,9 @@ class File {
   int fd() const { return fd_; }
   const EngineFile& for_engine() const { return engine_file_; }
   Result<std::uint64_t> size() const;
-  bool is_deleted() const;   // true if no name is left
+  bool is_deleted() const;  // true if no name is left
+  // Whether its size or its times are not those that it had when it was opened.
+  bool has_changed() const;
   std::string path() const;  // for messages
 
   // What the daemon replied about the file and its GPUs when it was first asked; empty if there is
@@ -50,15 +55,24 @@ class File {
   // that serves the mount now. ESTALE: it is still the same daemon, so it meant something else.
   Result<std::shared_ptr<const BufferIds>> renewed_ids(const Buffer& buffer,
                                                        const BufferIds& stale);
+  // Whether it is worth asking the daemon for records of a copy in GPU memory. After it had none,
+  // not for a moment: others would wait for the question each time.
+  bool may_be_in_hbm() const { return Clock::now().time_since_epoch() >= ask_again_.load(); }
+  void is_not_in_hbm() { ask_again_ = (Clock::now() + kAskAgain).time_since_epoch(); }
   // Unregisters the buffer from the daemon.
   void forget(const Buffer& buffer);
 
  private:
-  File(int fd, UniqueFd owned);
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kAskAgain{100};
+  File(int fd, UniqueFd owned, const struct stat& opened);
 
   const UniqueFd owned_;  // empty if the caller's descriptor is used directly
   const int fd_;
+  const FileVersion opened_;
   EngineFile engine_file_;
+
+  std::atomic<Clock::duration> ask_again_{Clock::duration::zero()};  // since the clock's epoch
 
   Mutex asking_;
   bool asked_ GUARDED_BY(asking_) = false;

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// sluice_gather() and sluice_scatter(): records by number, by the engine of this process.
+// sluice_gather() and sluice_scatter(): records by number, by the engine of this process; or by the
+// daemon, if it has the file in GPU memory.
+#include <algorithm>
 #include <climits>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "client/barrier.hpp"
 #include "client/buffer.hpp"
 #include "client/file.hpp"
+#include "client/include/sluice/ioctl.h"
 #include "client/include/sluice/sluice.h"
 #include "client/library.hpp"
 #include "client/request.hpp"
+#include "client/stream.hpp"
+#include "gpu/cutter.hpp"
 
 namespace sluice {
 namespace {
@@ -44,18 +50,21 @@ Result<void> check(Library& library, const Call& call) {
 }
 
 // The index as the engine takes it. An index on a different GPU than the buffer is copied to `own`.
-Result<RecordIndex> index_of(Library& library, const Call& call, std::vector<std::uint64_t>& own) {
+// `memory` is set to that of the index.
+Result<RecordIndex> index_of(Library& library, const Call& call, std::vector<std::uint64_t>& own,
+                             std::unique_ptr<Buffer>& memory) {
   RecordIndex index{call.index, 0, call.count};
   if (call.count == 0) return index;
-  const auto memory = SLUICE_TRY(Buffer::create(library, const_cast<std::uint64_t*>(call.index),
-                                                call.count * sizeof *call.index));
+  memory = SLUICE_TRY(Buffer::create(library, const_cast<std::uint64_t*>(call.index),
+                                     call.count * sizeof *call.index));
   Device* const device = memory->device();
   if (device == nullptr) return index;
+  if (!call.buffer->buffer->is_ordered()) memory->do_not_order();
+  SLUICE_TRY(wait_for_default_stream(library, *memory));
   if (device == call.buffer->buffer->device()) {
     return RecordIndex{nullptr, memory->memory().address(), call.count};
   }
   own.resize(call.count);
-  const ContextKeeper keeper(library.cuda());
   SLUICE_TRY(device->enter());
   const CUresult code = device->api().cuMemcpyDtoH(own.data(), memory->memory().address(),
                                                    call.count * sizeof *call.index);
@@ -63,13 +72,62 @@ Result<RecordIndex> index_of(Library& library, const Call& call, std::vector<std
   return RecordIndex{own.data(), 0, call.count};
 }
 
+// From the copy of the file in GPU memory, which only the daemon may use. Empty if there is none,
+// or anything else prevents it: the engine of this process then does it, and explains errors.
+std::optional<Transfer> by_daemon(Library& library, const Call& call, Buffer& index) {
+  File& file = *call.file->file;
+  const auto ids = ids_at_daemon(file, *call.buffer->buffer);
+  if (ids == nullptr || ids->size() != 1) return std::nullopt;
+  const auto numbers = ids_at_daemon(file, index);
+  struct Forget {
+    ~Forget() { library.forget(index); }
+    Library& library;
+    Buffer& index;
+  } forget{library, index};
+  if (numbers == nullptr || numbers->size() != 1) return std::nullopt;
+  Transfer sum;
+  for (std::size_t done = 0; done < call.count;) {
+    struct sluice_records request {};
+    request.buffer = ids->front();
+    request.buffer_offset = call.buffer_offset + done * call.record_bytes;
+    request.index = numbers->front();
+    request.index_offset = done * sizeof *call.index;
+    request.file_offset = call.file_offset;
+    request.count =
+        static_cast<__u32>(std::min<std::size_t>(call.count - done, SLUICE_MAX_RECORDS));
+    request.record_bytes = static_cast<__u32>(call.record_bytes);
+    const auto went = ask(file, SLUICE_IOC_GATHER, request);
+    if (!went || went->bytes < call.record_bytes) return std::nullopt;
+    done += went->bytes / call.record_bytes;
+    sum = {sum.bytes + went->bytes, went->route, went->why};
+  }
+  return sum;
+}
+
+// Registering the index with the daemon takes longer than a few records.
+bool pays_at_daemon(const Call& call, const RecordIndex& index) {
+  constexpr std::size_t kLeast = 4 << 20;
+  return call.direction == Direction::Read && index.device != 0 && call.record_bytes <= kSmall &&
+         call.count * call.record_bytes >= kLeast && call.file->file->may_be_in_hbm();
+}
+
 ssize_t by_number(const Call& call, struct sluice_result* result) noexcept {
   const File* const where = call.file != nullptr ? call.file->file.get() : nullptr;
   return barrier(call.name(), where, [&]() -> Result<std::int64_t> {
     Library& library = Library::get();
     SLUICE_TRY(check(library, call));
+    SLUICE_TRY(wait_for_default_stream(library, *call.buffer->buffer));
+    const ContextKeeper keeper(library.cuda());
     std::vector<std::uint64_t> own;
-    const RecordIndex index = SLUICE_TRY(index_of(library, call, own));
+    std::unique_ptr<Buffer> numbers;
+    const RecordIndex index = SLUICE_TRY(index_of(library, call, own, numbers));
+    if (pays_at_daemon(call, index)) {
+      if (const auto done = by_daemon(library, call, *numbers)) {
+        if (result != nullptr) *result = result_of({*done, false});
+        return static_cast<std::int64_t>(done->bytes);
+      }
+      call.file->file->is_not_in_hbm();
+    }
     Engine& engine = library.engine();
     Memory& memory = call.buffer->buffer->memory();
     const Engine::Records records{call.record_bytes, call.file_offset};
@@ -82,13 +140,7 @@ ssize_t by_number(const Call& call, struct sluice_result* result) noexcept {
       return explained(call.name(), where->path(), *bad, call.record_bytes);
     }
     const Transfer transfer = SLUICE_TRY(went);
-    if (result != nullptr) {
-      *result = {};
-      result->bytes = transfer.bytes;
-      result->route = static_cast<std::uint32_t>(transfer.route);
-      result->why = static_cast<std::uint32_t>(transfer.why);
-      result->in_process = 1;
-    }
+    if (result != nullptr) *result = result_of({transfer, true});
     return static_cast<std::int64_t>(transfer.bytes);
   });
 }

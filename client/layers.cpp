@@ -46,6 +46,7 @@ Result<std::unique_ptr<Layers>> Layers::create(Library& library, std::vector<con
                      std::to_string(largest) +
                      " bytes (the largest layer) do not fit into the buffer at this offset"};
   }
+  SLUICE_TRY(wait_for_default_stream(library, buffer));
   slots = std::min(slots, models.size());
   std::unique_ptr<Layers> layers(new Layers(library, std::move(models), buffer, again));
   {
@@ -233,6 +234,7 @@ Result<Layers::Slot*> Layers::acquired(std::size_t layer) {
 }
 
 Result<void> Layers::release(std::size_t layer) {
+  SLUICE_TRY(wait_for_default_stream(library_, buffer_));
   const MutexLock lock(mutex_);
   SLUICE_TRY(acquired(layer))->state = State::Ready;
   changed_.notify_all();

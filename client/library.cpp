@@ -92,11 +92,21 @@ void Library::forget(const Buffer& buffer) {
 }
 
 ContextKeeper::ContextKeeper(const CudaApi* api) : api_(api) {
-  if (api_ != nullptr && api_->cuCtxGetCurrent(&before_) != CUDA_SUCCESS) before_ = nullptr;
+  if (api_ == nullptr) return;
+  if (api_->cuCtxGetCurrent(&before_) != CUDA_SUCCESS) before_ = nullptr;
+  exchange_mode();
 }
 
 ContextKeeper::~ContextKeeper() {
-  if (api_ != nullptr) api_->cuCtxSetCurrent(before_);
+  if (api_ == nullptr) return;
+  api_->cuCtxSetCurrent(before_);
+  exchange_mode();
+}
+
+void ContextKeeper::exchange_mode() {
+  if (api_->cuThreadExchangeStreamCaptureMode != nullptr) {
+    api_->cuThreadExchangeStreamCaptureMode(&mode_);
+  }
 }
 
 }  // namespace sluice

@@ -12,6 +12,7 @@
 
 #include "base/mutex.hpp"
 #include "client/io_pool.hpp"
+#include "gpu/checksum.hpp"
 #include "gpu/engine.hpp"
 
 namespace sluice {
@@ -27,6 +28,7 @@ class Library {
 
   Engine& engine() { return engine_; }
   IoPool& pool() { return pool_; }
+  GpuChecksums& checksums() { return checksums_; }
 
   // The GPUs if the process uses CUDA, otherwise null. It does not load CUDA.
   Devices* devices_in_use();
@@ -48,6 +50,7 @@ class Library {
   ~Library() = delete;
 
   Engine engine_;
+  GpuChecksums checksums_;  // after engine_, which owns the GPUs
   IoPool& pool_;
   std::atomic<const CudaApi*> cuda_{nullptr};  // null, then one value
   std::atomic<bool> uses_cuda_{false};         // never becomes false again
@@ -56,7 +59,8 @@ class Library {
 };
 
 // Restores the CUDA context of the calling thread. The engine needs its own context, and the host
-// program must not find itself on another GPU after a call.
+// program must not find itself on another GPU after a call. Until then, the thread may call CUDA
+// while a graph is captured.
 class ContextKeeper {
  public:
   explicit ContextKeeper(const CudaApi* api);
@@ -65,8 +69,11 @@ class ContextKeeper {
   ContextKeeper& operator=(const ContextKeeper&) = delete;
 
  private:
+  void exchange_mode();
+
   const CudaApi* const api_;
   CUcontext before_ = nullptr;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's, once exchanged
 };
 
 }  // namespace sluice

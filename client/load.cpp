@@ -14,9 +14,10 @@
 namespace sluice {
 namespace {
 
-// One read takes about a millisecond on the bus; the next ones are started in the meantime.
+// One read takes about a millisecond on the bus; the next ones are started in the meantime. Pinned
+// memory on its way to a GPU may be as much as three of them, and others must fill more.
 constexpr std::uint64_t kReadBytes = 64 << 20;
-constexpr unsigned kInFlight = 4;
+constexpr unsigned kInFlight = 8;
 
 constexpr const char* kCancelled = "the load was cancelled";
 

@@ -11,6 +11,7 @@
 #include "client/barrier.hpp"
 #include "client/layers.hpp"
 #include "client/model.hpp"
+#include "client/stream.hpp"
 
 // ABI: grows at the end only.
 static_assert(sizeof(struct sluice_tensor) == 80 && offsetof(sluice_tensor, file) == 56);
@@ -100,6 +101,7 @@ SLUICE_API ssize_t sluice_model_load(sluice_model* model, sluice_buffer* buffer,
     }
     Outcome outcome;
     if (loaded.bytes() > 0) {
+      SLUICE_TRY(wait_for_default_stream(Library::get(), *buffer->buffer));
       outcome = SLUICE_TRY(loaded.load(Library::get(), *buffer->buffer, buffer_offset, tell));
     }
     if (result != nullptr) *result = result_of(outcome);

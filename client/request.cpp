@@ -60,17 +60,6 @@ std::vector<Part> parts_of(const Request& request) {
   return parts;
 }
 
-template <typename Argument>
-Result<Transfer> ask(const File& file, unsigned long number, Argument& argument) {
-  int code = 0;
-  do {
-    code = ::ioctl(file.fd(), number, &argument);
-  } while (code < 0 && errno == EINTR);
-  if (code < 0) return Error::last("request to the daemon");
-  return Transfer{argument.done, static_cast<Route>(argument.route),
-                  static_cast<Why>(argument.why)};
-}
-
 Result<Transfer> ask_one(const Request& request, const Part& part, std::uint64_t id) {
   struct sluice_transfer transfer {};
   transfer.buffer = id;
@@ -189,7 +178,8 @@ Result<Transfer> by_engine(Library& library, const Request& request) {
   return engine.read(file, memory, request.segments, request.route);
 }
 
-// The daemon's ids for the buffer; null if the daemon can't be used.
+}  // namespace
+
 std::shared_ptr<const File::BufferIds> ids_at_daemon(File& file, Buffer& buffer) {
   if (!buffer.is_for_daemon()) return nullptr;
   const auto& daemon = file.daemon();
@@ -200,8 +190,6 @@ std::shared_ptr<const File::BufferIds> ids_at_daemon(File& file, Buffer& buffer)
   buffer.refuse();
   return nullptr;
 }
-
-}  // namespace
 
 struct sluice_result result_of(const Outcome& outcome) {
   struct sluice_result result {};

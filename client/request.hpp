@@ -3,6 +3,8 @@
 // otherwise the engine of this process. These functions are thread-safe.
 #pragma once
 
+#include <sys/ioctl.h>
+
 #include <span>
 
 #include "client/buffer.hpp"
@@ -45,5 +47,20 @@ Result<Outcome> execute(Library& library, const Request& request);
 // so it must happen before a stream waits for the request. Returns the route to request in
 // execute().
 Result<Route> prepare(Library& library, const Request& request);
+
+// The daemon's ids for the buffer; null if the daemon can't be used.
+std::shared_ptr<const File::BufferIds> ids_at_daemon(File& file, Buffer& buffer);
+
+// Sends an ioctl of client/include/sluice/ioctl.h that transfers bytes.
+template <typename Argument>
+Result<Transfer> ask(const File& file, unsigned long number, Argument& argument) {
+  int code = 0;
+  do {
+    code = ::ioctl(file.fd(), number, &argument);
+  } while (code < 0 && errno == EINTR);
+  if (code < 0) return Error::last("request to the daemon");
+  return Transfer{argument.done, static_cast<Route>(argument.route),
+                  static_cast<Why>(argument.why)};
+}
 
 }  // namespace sluice

@@ -14,6 +14,7 @@
 #include "base/thread.hpp"
 #include "client/request.hpp"
 #include "client/signals_blocked.hpp"
+#include "client/stream.hpp"
 
 namespace sluice {
 namespace {
@@ -243,15 +244,55 @@ Result<void> Ring::put(const Request& request) {
   return {};
 }
 
+Result<void> Ring::wait_for_default_streams(std::span<const Pending> requests) {
+  struct Use {
+    std::uint32_t slot;
+    const Buffer* buffer;
+  };
+  std::vector<Use> uses;  // a buffer for each default stream
+  {
+    const MutexLock lock(mutex_);
+    for (const Pending& each : requests) {
+      BufferSlot* const slot = slot_with_id(buffers_, each.entry.buffer);
+      if (slot == nullptr || slot->buffer == nullptr || slot->buffer->device() == nullptr) continue;
+      const auto is_known = [&](const Use& use) { return use.buffer->is_like(*slot->buffer); };
+      if (std::any_of(uses.begin(), uses.end(), is_known)) continue;
+      uses.push_back({static_cast<std::uint32_t>(each.entry.buffer), slot->buffer});
+      ++slot->uses.under_way;  // drop_buffer() waits
+    }
+  }
+  if (uses.empty()) return {};
+  // Without the lock, because requests in progress need it.
+  Result<void> result;
+  for (const Use& use : uses) {
+    if (result) result = wait_for_default_stream(library_, *use.buffer);
+  }
+  const MutexLock lock(mutex_);
+  for (const Use& use : uses) --buffers_[use.slot].uses.under_way;
+  idle_.notify_all();
+  return result;
+}
+
 Result<unsigned> Ring::submit() {
   SLUICE_TRY(check_servers());
+  std::vector<Pending> requests;
+  {
+    const MutexLock lock(mutex_);
+    requests.swap(pending_);
+  }
+  const auto waited = wait_for_default_streams(requests);
   const MutexLock lock(mutex_);
+  if (!waited) {
+    pending_.insert(pending_.begin(), requests.begin(), requests.end());
+    return waited.error();
+  }
   {
     const MutexLock reaping(reaping_);
-    for (const Pending& each : pending_) hand_over(each);
+    for (const Pending& each : requests) hand_over(each);
   }
-  const auto count = static_cast<unsigned>(pending_.size());
-  pending_.clear();
+  const auto count = static_cast<unsigned>(requests.size());
+  requests.clear();
+  if (pending_.empty()) pending_.swap(requests);  // keeps its memory
   shared_->submit();
   own_->submit();
   return count;

@@ -99,6 +99,8 @@ class Ring final : private RingTarget {
   void bind(File& file) REQUIRES(mutex_);
   // The entry for the daemon, if the daemon can do the request.
   std::optional<sluice_ring_entry> for_daemon(const sluice_ring_entry& entry) REQUIRES(mutex_);
+  // Before these requests begin. The error is that of wait_for_default_stream().
+  Result<void> wait_for_default_streams(std::span<const Pending> requests);
   // Puts a request into the queue of the daemon or of this process.
   void hand_over(const Pending& request) REQUIRES(mutex_, reaping_);
   Result<void> start_own() REQUIRES(mutex_);

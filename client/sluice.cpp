@@ -43,15 +43,22 @@ Result<void> check(const Call& call) {
   return need(call.route < kRoutes, "unknown route");
 }
 
+// REQUIRES: check(call).
+Result<std::int64_t> execute(const Call& call, std::span<const Segment> segments,
+                             struct sluice_result* result) {
+  const auto outcome =
+      SLUICE_TRY(execute(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction,
+                                          segments, static_cast<Route>(call.route)}));
+  if (result != nullptr) *result = result_of(outcome);
+  return static_cast<std::int64_t>(outcome.transfer.bytes);
+}
+
 ssize_t transfer(const Call& call, std::span<const Segment> segments,
                  struct sluice_result* result) noexcept {
   return barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
     SLUICE_TRY(check(call));
-    const auto outcome =
-        SLUICE_TRY(execute(Library::get(), {*call.file->file, *call.buffer->buffer, call.direction,
-                                            segments, static_cast<Route>(call.route)}));
-    if (result != nullptr) *result = result_of(outcome);
-    return static_cast<std::int64_t>(outcome.transfer.bytes);
+    SLUICE_TRY(wait_for_default_stream(Library::get(), *call.buffer->buffer));
+    return execute(call, segments, result);
   });
 }
 
@@ -63,7 +70,9 @@ class CallbackJob final : public IoPool::Job {
   void run() noexcept override {
     const std::unique_ptr<CallbackJob> self(this);
     struct sluice_result result {};
-    const ssize_t done = transfer(call_, {&segment_, 1}, &result);
+    const ssize_t done = barrier(call_.name(), file_of(call_.file), [&] {
+      return execute(call_, {&segment_, 1}, &result);
+    });
     callback_(user_, done, &result);
   }
 
@@ -78,6 +87,8 @@ int begin(const Call& call, const Segment& segment, sluice_callback callback, vo
   return static_cast<int>(barrier(call.name(), file_of(call.file), [&]() -> Result<std::int64_t> {
     SLUICE_TRY(check(call));
     SLUICE_TRY(need(callback != nullptr, "callback must not be NULL"));
+    // Here and not in the job: the default stream may be waiting for another job of the pool.
+    SLUICE_TRY(wait_for_default_stream(Library::get(), *call.buffer->buffer));
     auto job = std::make_unique<CallbackJob>(call, segment, callback, user);
     IoPool& pool = Library::get().pool();
     SLUICE_TRY(pool.expect());
@@ -173,7 +184,8 @@ Result<struct sluice_query> query(Library& library, File& file, const Buffer* bu
 
 Result<void> prefetch(Library& library, File& file, std::uint64_t offset, std::uint64_t length,
                       std::uint32_t flags) {
-  constexpr std::uint32_t kKnown = SLUICE_PREFETCH_WARM | SLUICE_PREFETCH_PROMOTE;
+  constexpr std::uint32_t kKnown =
+      SLUICE_PREFETCH_WARM | SLUICE_PREFETCH_PROMOTE | SLUICE_PREFETCH_HBM;
   SLUICE_TRY(need((flags & ~kKnown) == 0, "unknown flag"));
   if (file.daemon()) {
     struct sluice_prefetch request {};
@@ -185,6 +197,9 @@ Result<void> prefetch(Library& library, File& file, std::uint64_t offset, std::u
   }
   if ((flags & SLUICE_PREFETCH_PROMOTE) != 0) {
     return Error{EOPNOTSUPP, "the file is not on a Sluice mount: it has no faster tier"};
+  }
+  if ((flags & SLUICE_PREFETCH_HBM) != 0) {
+    return Error{EOPNOTSUPP, "the file is not on a Sluice mount: nobody keeps it in GPU memory"};
   }
   return library.engine().warm(file.for_engine(), offset, length);
 }
@@ -255,6 +270,10 @@ SLUICE_API void sluice_buffer_unregister(sluice_buffer* buffer) {
     Library::get().forget(*buffer->buffer);
     return 0;
   });
+}
+
+SLUICE_API void sluice_buffer_unordered(sluice_buffer* buffer) {
+  if (buffer != nullptr) buffer->buffer->do_not_order();
 }
 
 SLUICE_API ssize_t sluice_read(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,

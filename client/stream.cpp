@@ -174,15 +174,46 @@ bool make_stream_wait(const CudaApi& api, CUstream stream, StreamJob& job, const
   return false;
 }
 
+enum class Capture {
+  None,
+  Active,
+  Forbids,  // it is the default stream, and a stream that waits for it is captured
+};
+
+Capture capture_of(const CudaApi& api, CUstream stream) {
+  if (api.cuStreamIsCapturing == nullptr) return Capture::None;
+  int status = 0;
+  const CUresult code = api.cuStreamIsCapturing(stream, &status);
+  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return Capture::Forbids;
+  return code == CUDA_SUCCESS && status != 0 ? Capture::Active : Capture::None;
+}
+
 }  // namespace
 
-Result<void> check_stream(const CudaApi& api, CUstream stream) {
-  int status = 0;
-  if (api.cuStreamIsCapturing != nullptr &&
-      api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0) {
-    return Error{EOPNOTSUPP, "the stream is being captured into a graph"};
+Result<void> wait_for_default_stream(Library& library, const Buffer& buffer) {
+  Device* const device = buffer.device();
+  if (device == nullptr || !buffer.is_ordered()) return {};
+  SLUICE_TRY(check(library, buffer));
+  const CudaApi& api = device->api();
+  const ContextKeeper keeper(&api);
+  SLUICE_TRY(buffer.enter_context());
+  // Asked first, because the query itself would spoil the graph.
+  if (capture_of(api, nullptr) == Capture::Forbids) {
+    return Error{EBUSY,
+                 "CUDA can't wait for the default stream while a stream without "
+                 "cudaStreamNonBlocking is captured into a graph"};
   }
+  CUresult code = api.cuStreamQuery(nullptr);  // cheaper than a synchronization
+  if (code == CUDA_ERROR_NOT_READY) code = api.cuStreamSynchronize(nullptr);
+  if (code != CUDA_SUCCESS) return device->failed(code, "wait for the default stream");
   return {};
+}
+
+Result<void> check_stream(const CudaApi& api, CUstream stream) {
+  if (capture_of(api, stream) == Capture::None) return {};
+  return Error{EOPNOTSUPP, "put a request into a stream",
+               "the stream is being captured into a graph, which can't contain requests for files; "
+               "make this call before or after the capture"};
 }
 
 Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction direction,
@@ -196,13 +227,13 @@ Result<void> enqueue(Library& library, File& file, Buffer& buffer, Direction dir
   const CudaApi& api = device.api();
   auto* stream = static_cast<CUstream>(stream_handle);
 
-  const Route route = SLUICE_TRY(prepare(library, {file, buffer, direction, {&segment, 1}}));
   const ContextKeeper keeper(&api);
   CUcontext current = nullptr;
   if (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
     SLUICE_TRY(device.enter());
   }
   SLUICE_TRY(check_stream(api, stream));
+  const Route route = SLUICE_TRY(prepare(library, {file, buffer, direction, {&segment, 1}}));
   SLUICE_TRY(library.pool().expect());
   Words::Word* word = words().take(api);
   const std::uint32_t value = word != nullptr ? word->value : 0;

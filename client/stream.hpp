@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// Requests in the order of a CUDA stream. The stream calls us when it reaches the request, a thread
+// The order of requests and CUDA streams. Most calls wait for the default stream before they begin.
+// For requests in the order of a stream, the stream calls us when it reaches the request, a thread
 // of the library executes it, and the stream waits for that.
 #pragma once
 
@@ -15,7 +16,15 @@ struct StreamCalls {
   void* user = nullptr;
 };
 
-// EOPNOTSUPP: the stream is being captured into a graph, which could run the request many times.
+// Waits for the work in the legacy default stream of the buffer's GPU, and so for all streams but
+// those that were created as non-blocking. Only in threads of the host program, and never for a
+// request in a stream: the default stream may be waiting for that one. Does nothing for host memory
+// and for buffers that are not ordered. EBUSY: CUDA forbids it while one of these streams is
+// captured into a graph.
+Result<void> wait_for_default_stream(Library& library, const Buffer& buffer);
+
+// EOPNOTSUPP: the stream is being captured into a graph, which could run the request many times; or
+// it is the default stream, and a stream that waits for it is being captured.
 // REQUIRES: the calling thread has a CUDA context.
 Result<void> check_stream(const CudaApi& api, CUstream stream);
 

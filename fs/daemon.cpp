@@ -29,6 +29,7 @@
 #include "fs/fuse/session.hpp"
 #include "fs/gpu/gpu_service.hpp"
 #include "fs/keeper/keeper_link.hpp"
+#include "gpu/hbm.hpp"
 #include "metadata/rocks_store.hpp"
 #include "tiering/file_lists.hpp"
 #include "tiering/intent.hpp"
@@ -71,6 +72,7 @@ Engine::Settings engine_settings(const MountOptions& options) {
   // The engine takes 0 as "choose yourself"; one byte means practically none.
   out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
   out.cufile = options.gpu_cufile;
+  out.hbm = {options.hbm, options.hbm_reserve};
   return out;
 }
 
@@ -115,6 +117,8 @@ class Daemon {
     const std::jthread housekeeper([this](const std::stop_token& stop) { keep_house(stop); });
     tell_manager("READY=1\nSTATUS=mounted at " + log::escaped(options_.mountpoint));
     if (keeper_ != nullptr) keeper_->listen([this] { hand_over(); });
+    // The first load would wait a second for contexts and pinned memory.
+    if (Devices::are_there()) engine_->prepare_in_background();
     const Session::End end = session_->run();
     if (end == Session::End::HandedOver) {
       gpu_->end_rings(ESTALE);
@@ -271,7 +275,7 @@ class Daemon {
                                                engine_.get());
     gpu_ = std::make_unique<GpuService>(
         *engine_, *filesystem_, options_.gpu_host_memory, [this] { return session_->waiting(); },
-        DaemonEpoch(handover_->epoch()));
+        DaemonEpoch(handover_->epoch()), share_socket_path(pool_->id(), state_));
     session_->serve(*filesystem_, *gpu_);
     return {};
   }
@@ -317,6 +321,7 @@ class Daemon {
       if (tier != nullptr && tier->change(limits_of(each))) limits = Migration::Limits::Changed;
     }
     filesystem_->change({migration_tuning(options), budget_rules(options), limits});
+    if (options.gpu) engine_->hbm().set_limits({options.hbm, options.hbm_reserve});
   }
 
   Filesystem::Settings filesystem_settings() {
@@ -336,12 +341,14 @@ class Daemon {
             .budgets = budget_rules(options_),
             .budget_rest = options_.budget_rest,
             .handover = handover_.get(),
-            .lists = lists_.get()};
+            .lists = lists_.get(),
+            .hbm_list = state_ + "/hbm-pins"};
   }
 
   // What changes the pool without being asked by a running program.
   void start_own_work() {
     filesystem_->keep_budgets();
+    filesystem_->gpu().hbm_pins().start();
     filesystem_->migration()->resume_requests();
   }
 
@@ -366,13 +373,13 @@ class Daemon {
       return value ? live_->try_out(name, *value) : live_->end_trial(name);
     };
     start_metrics();
-    auto control =
-        ControlServer::listen(state_ + "/" + kControlSocket,
-                              {*pool_, *store_, *filesystem_, *filesystem_->migration(), *live_,
-                               *lists_, [this](const std::string& tier) { return add_tier(tier); },
-                               [this](const std::string& tier) { return replace_tier(tier); },
-                               [this] { return reporter_->activity(); }, heat_tree_,
-                               [this] { return request_restart(); }});
+    auto control = ControlServer::listen(
+        state_ + "/" + kControlSocket,
+        {*pool_, *store_, *filesystem_, *filesystem_->migration(), *live_, *lists_,
+         [this](const std::string& tier) { return add_tier(tier); },
+         [this](const std::string& tier) { return replace_tier(tier); },
+         [this] { return reporter_->activity(); }, heat_tree_, [this] { return request_restart(); },
+         [this] { return engine_->hbm().release(); }});
     if (!control) {
       log::get().error("no control socket, verbs like 'sluice plan' won't work: why={}",
                        control.error().text());
@@ -407,7 +414,10 @@ class Daemon {
     SLUICE_TRY(append_tier("tier add", text, probe));
     const std::string& name = probe.tiers.back().name;
     if (pool_->by_name(name) != nullptr) {
-      return Error{EEXIST, "add a tier", "the pool has a tier " + name + " already"};
+      return Error{EEXIST, "add a tier",
+                   "the pool has a tier " + name +
+                       " already; give the new one another name, or, if the disk of " + name +
+                       " is dead, 'sluice tier replace " + text + "' puts this one in its place"};
     }
     SLUICE_TRY(check_new_tier(probe));
     const auto added = filesystem_->add_tier(tier_settings(probe).back());

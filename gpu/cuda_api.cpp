@@ -11,8 +11,8 @@ namespace {
 constexpr const char* kLibrary = "libcuda.so.1";
 
 // The suffixes are those that cuda.h gives these names since 64-bit sizes came; a plain name is the
-// old 32-bit call. The variants for per-thread default streams (_ptsz) are for those who use the
-// default stream, which Sluice doesn't.
+// old 32-bit call. With these names, a null stream is the legacy default stream; the variants with
+// _ptsz would mean the thread's own.
 void find_basics(Symbols& symbols, CudaApi& api) {
   symbols.need(api.cuInit, "cuInit");
   symbols.need(api.cuDriverGetVersion, "cuDriverGetVersion");
@@ -79,6 +79,7 @@ void find_streams(Symbols& symbols, CudaApi& api) {
   // The first version works only where the driver was told to allow it when it was loaded.
   symbols.find(api.cuStreamWaitValue32, "cuStreamWaitValue32_v2");
   symbols.find(api.cuStreamIsCapturing, "cuStreamIsCapturing");
+  symbols.find(api.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
 }
 
 void find_virtual_memory(void* library, CudaApi& api) {
@@ -118,6 +119,12 @@ Result<std::unique_ptr<CudaApi>> CudaApi::load() {
     return Error{ENODEV, "load CUDA", "the NVIDIA driver says: " + api->text_of(code)};
   }
   return api;
+}
+
+bool CudaApi::is_in_process() {
+  void* const library = ::dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
+  if (library != nullptr) ::dlclose(library);
+  return library != nullptr;
 }
 
 std::string CudaApi::text_of(CUresult code) const {

@@ -53,6 +53,9 @@ enum CUresult : int {
   CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_SYSTEM_NOT_READY = 802,
   CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+  CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
   CUDA_ERROR_UNKNOWN = 999,
 };
 
@@ -74,6 +77,7 @@ struct CUipcMemHandle {
 };
 
 enum CUdevice_attribute : int {
+  CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
   CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT = 40,
   CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
@@ -149,10 +153,17 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kWaitValueGeq = 0;
 inline constexpr unsigned kWaitValueEq = 1;
 
+enum CUstreamCaptureMode : int {
+  CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+  CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+};
+
 struct CudaApi {
   // Loads libcuda and calls cuInit(). The error says why CUDA can't be used: no library,
   // too old a one, no GPU. REQUIRES: no fork() in this process afterwards.
   static Result<std::unique_ptr<CudaApi>> load();
+  // True if the process has loaded libcuda, through us or otherwise.
+  static bool is_in_process();
 
   // "CUDA_ERROR_OUT_OF_MEMORY: out of memory", or the bare number if the driver knows no name.
   std::string text_of(CUresult code) const;
@@ -226,8 +237,12 @@ struct CudaApi {
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, std::uint32_t value,
                                   unsigned flags);
   // Tells whether work put into the stream becomes part of a graph, which may run later and several
-  // times.
+  // times. STREAM_CAPTURE_IMPLICIT for the default stream: it must not be used now, because a
+  // stream that waits for it is being captured.
   CUresult (*cuStreamIsCapturing)(CUstream stream, int* status);  // status 0: it does not
+  // Exchanges the mode of the calling thread. A thread whose mode is not RELAXED can't call most of
+  // CUDA while another one captures a graph, and spoils the graph if it tries.
+  CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode* mode);
   // The virtual memory API: all of these or none, as has_virtual_memory() says.
   bool has_virtual_memory() const { return cuMemRetainAllocationHandle != nullptr; }
   CUresult (*cuMemCreate)(CUmemGenericAllocationHandle* handle, std::size_t size,

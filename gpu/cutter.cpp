@@ -10,8 +10,9 @@
 namespace sluice {
 namespace {
 
-// Smaller pieces cost more than sharing the work saves.
-constexpr std::uint64_t kLeast = 256 << 10;
+// Smaller pieces cost more than sharing the work saves: 12 threads reached 50 GB/s with pieces of
+// 4 MiB, 33 with 512 KiB, 14 with 256 KiB.
+constexpr std::uint64_t kLeast = 512 << 10;
 
 // The room that a Packer needs in addition to the bytes.
 constexpr std::uint64_t kTable =
@@ -27,9 +28,9 @@ Cutter::Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned 
   }
 }
 
-bool Cutter::take(Piece& piece, std::uint64_t most) {
+bool Cutter::take(Piece& piece, std::uint64_t most, bool has_other_work) {
   const MutexLock lock(mutex_);
-  const std::uint64_t fair = left_ / (2 * workers_) / kGrain * kGrain;
+  const std::uint64_t fair = has_other_work ? chunk_ : left_ / (2 * workers_) / kGrain * kGrain;
   const std::uint64_t chunk = std::min(chunk_, most);
   const std::uint64_t target = std::clamp(fair, std::min(kLeast, chunk), chunk);
   // Several small segments take longer per byte, so their pieces are smaller.

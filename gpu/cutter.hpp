@@ -2,8 +2,8 @@
 // A Cutter divides the segments of a request into pieces that workers take one after another, and
 // counts how many bytes of each segment the file had.
 //
-// Pieces get smaller towards the end, so that all workers finish at about the same time. A piece is
-// a part of one large segment, or several small segments.
+// Pieces get smaller towards the end, so that all workers finish at about the same time, unless
+// they have other work then. A piece is a part of one large segment, or several small segments.
 // Threads: thread-safe.
 #pragma once
 
@@ -41,7 +41,7 @@ class Cutter {
   Cutter(std::span<const Segment> segments, std::uint64_t chunk, unsigned workers);
 
   // Takes a piece of at most `most` bytes, a multiple of kGrain. False: nothing is left.
-  bool take(Piece& piece, std::uint64_t most);
+  bool take(Piece& piece, std::uint64_t most, bool has_other_work = false);
   bool take(Piece& piece) { return take(piece, chunk_); }
   // Reports that the file ends after the first `bytes` bytes of `part`.
   void ends(const Part& part, std::uint64_t bytes);

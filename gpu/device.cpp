@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -13,6 +14,8 @@ namespace sluice {
 namespace {
 
 constexpr auto kKernelsAgain = std::chrono::seconds(10);
+constexpr int kComputeProhibited = 2, kComputeExclusive = 3;  // CUcomputemode
+constexpr const char* kDriversGpus = "/proc/driver/nvidia/gpus";
 
 // After these errors every further call in the context fails, often with the same code. The driver
 // documents that "the process must be terminated and relaunched".
@@ -108,6 +111,9 @@ Device::Device(const CudaApi& api, CUdevice ordinal) : api_(api), ordinal_(ordin
   numa_node_ = numa_node_of(pci_);
   std::size_t bytes = 0;
   if (api_.cuDeviceTotalMem(&bytes, ordinal) == CUDA_SUCCESS) memory_ = bytes;
+  int mode = 0;
+  if (api_.cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, ordinal) == CUDA_SUCCESS)
+    shared_ = mode != kComputeProhibited && mode != kComputeExclusive;
 }
 
 Device::~Device() {
@@ -137,6 +143,10 @@ Result<void> Device::enter() {
   if (code == CUDA_SUCCESS && current == context) return {};
   code = api_.cuCtxSetCurrent(context);
   if (code != CUDA_SUCCESS) return failed(code, "enter a GPU context");
+  // Another thread of the host program may be capturing a graph.
+  if (auto mode = CU_STREAM_CAPTURE_MODE_RELAXED; api_.cuThreadExchangeStreamCaptureMode) {
+    api_.cuThreadExchangeStreamCaptureMode(&mode);
+  }
   return {};
 }
 
@@ -242,8 +252,18 @@ const Devices::Loaded& Devices::loaded() {
   if (!loaded_) {
     loaded_ = std::make_unique<Loaded>();
     loaded_->load();
+    is_loaded_ = true;
   }
   return *loaded_;
+}
+
+bool Devices::are_there() {
+  std::error_code none;
+  if (std::filesystem::directory_iterator(kDriversGpus, none) !=
+      std::filesystem::directory_iterator())
+    return true;
+  // A driver without that directory, that was loaded with the process.
+  return CudaApi::is_in_process();
 }
 
 const std::vector<std::unique_ptr<Device>>& Devices::all() { return loaded().devices; }

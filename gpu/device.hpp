@@ -47,6 +47,8 @@ class Device {
   int numa_node() const { return numa_node_; }             // -1: unknown
   CUdevice ordinal() const { return ordinal_; }
   std::uint64_t memory_bytes() const { return memory_; }
+  // False if the administrator lets only one process at a time use this GPU, or none.
+  bool is_shared() const { return shared_; }
   const CudaApi& api() const { return api_; }
 
   // Makes the GPU's context current in the calling thread; creates it on first use. Cheap if it is
@@ -82,6 +84,7 @@ class Device {
   std::string name_, pci_;
   int numa_node_ = -1;
   std::uint64_t memory_ = 0;
+  bool shared_ = true;
   std::atomic<bool> lost_{false};  // never becomes false again
   Mutex mutex_;
   CUcontext context_ GUARDED_BY(mutex_) = nullptr;
@@ -102,14 +105,14 @@ class Devices {
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
+  // True if the driver has found a GPU. If it has not, CUDA would have none until the process ends,
+  // even if the driver is loaded a moment later. Does not load CUDA.
+  static bool are_there();
   // All GPUs; empty if CUDA is unusable, and why_none() tells why. Loads CUDA on first use.
   const std::vector<std::unique_ptr<Device>>& all();
   std::string why_none();
   // True if CUDA was loaded. For reports, which must not load it themselves.
-  bool is_loaded() {
-    MutexLock lock(mutex_);
-    return loaded_ != nullptr;
-  }
+  bool is_loaded() const { return is_loaded_; }
   // The CUDA version of the driver, such as "13.0"; empty without CUDA.
   std::string driver_version();
   // ENODEV: there is no such GPU. All zero stands for the first GPU.
@@ -121,6 +124,8 @@ class Devices {
 
   Mutex mutex_;
   std::unique_ptr<Loaded> loaded_ GUARDED_BY(mutex_);  // set once, then immutable
+  // For reading without the lock, which is held while CUDA is loaded.
+  std::atomic<bool> is_loaded_{false};
 };
 
 }  // namespace sluice

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.hpp"
+#include "base/thread.hpp"
+#include "base/units.hpp"
 #include "gpu/cutter.hpp"
 #include "gpu/engine_parts.hpp"
 
@@ -58,7 +61,8 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
 
   Stats::Timer timer(stats_, uuid_of(memory));
   FileVersion version;
-  if (const bool small = is_small(segments) && can_be_small(wanted); small) {
+  const bool in_hbm = memory.device() && wanted == Route::Auto && parts_->hbm.has_copies();
+  if (is_small(segments) && can_be_small(wanted) && !in_hbm) {
     // Reading finds the end of the file itself; on a mount, fstat() would be another request.
     version.size = kLargestOffset;
   } else {
@@ -79,7 +83,8 @@ Result<Transfer> Engine::read(const EngineFile& file, Memory& memory,
     cut[count].length = std::min(segment.length, version.size - segment.file_offset);
     length += cut[count++].length;
   }
-  const ReadRequest request{file.fd, version, memory, {cut, count}, length, wanted, timer};
+  const ReadRequest request{file.fd, version, memory, {cut, count},
+                            length,  wanted,  timer,  file.user};
   const CallersContext context(memory);
   auto transfer = memory.device() ? parts_->read_device(request) : parts_->read_host(request);
   if (transfer) timer.finish(*transfer);
@@ -104,10 +109,34 @@ Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Seg
 }
 
 Result<void> Engine::prepare(Device& device) {
-  SLUICE_TRY(parts_->staging(device));
   SLUICE_TRY(device.enter());
+  SLUICE_TRY(parts_->staging(device));
   static_cast<void>(device.kernels());  // it works without them, too
   return {};
+}
+
+// It has the usual priority: a request that comes meanwhile would otherwise wait for a slow thread,
+// and the threads that CUDA and we start here would stay slow.
+void Engine::prepare_in_background() {
+  if (!settings_.enabled) return;
+  preparing_ = std::jthread([this](const std::stop_token& stop) {
+    begin_thread("sluice-gpu");
+    const auto began = std::chrono::steady_clock::now();
+    std::size_t ready = 0;
+    for (const auto& device : devices_.all()) {
+      if (stop.stop_requested()) return;
+      if (device->is_shared() && prepare(*device)) ++ready;
+    }
+    if (ready == 0) return;  // each request will say why
+    // Takes 0.4 s. The first large request needs it to choose its route.
+    for (const auto& device : devices_.all()) {
+      if (stop.stop_requested()) return;
+      if (device->is_shared()) parts_->cufiles.prepare(*device);
+    }
+    const auto took = std::chrono::steady_clock::now() - began;
+    log::get().info("GPUs are ready: count={} pinned={} ms={}", ready, format_size(pinned_bytes()),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
+  });
 }
 
 Result<void> Engine::warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length,
@@ -138,6 +167,8 @@ std::uint64_t Engine::pinned_bytes() const {
   const Staging* staging = parts_->staging_ready;
   return staging ? staging->pinned_bytes() : 0;
 }
+
+HbmTier& Engine::hbm() { return parts_->hbm; }
 
 const Warmer& Engine::warmer() const { return parts_->warmer; }
 

@@ -3,9 +3,12 @@
 // executes it, and returns the route and the reason. The daemon has one engine for the requests of
 // all processes; libsluice has one for requests that the daemon can't do.
 //
-// Memory is pinned, threads are started and CUDA is loaded only when a request first needs them.
+// Memory is pinned, threads are started and CUDA is loaded only when a request first needs them, or
+// by prepare_in_background(). A small request does not need the pinned memory of large ones.
 // Threads: thread-safe; a request occupies the calling thread until it is done.
 #pragma once
+
+#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
@@ -14,12 +17,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "base/unique_fd.hpp"
 #include "gpu/device.hpp"
 #include "gpu/file_version.hpp"
+#include "gpu/hbm_limits.hpp"
+#include "gpu/machine_memory.hpp"
 #include "gpu/memory.hpp"
 #include "gpu/records.hpp"
 #include "gpu/route.hpp"
@@ -34,6 +41,21 @@ struct EngineFile {
   // It writes all of `size` or returns an error.
   std::function<Result<void>(const std::byte* data, std::size_t size, std::uint64_t offset)> write =
       {};
+  // Who asks. Copies in GPU memory that are shared with another user are not used.
+  uid_t user = kNoUser;
+  static constexpr uid_t kNoUser = static_cast<uid_t>(-1);
+};
+
+// The memory of a file's copy in a GPU, for other processes of one user.
+struct SharedCopy {
+  UniqueFd memory = {};  // empty: not all of it is filled yet
+  // False: a program that it was shared with has written to it, or the copy has ended, and it must
+  // not be used. Takes milliseconds, in which the memory can be mapped. REQUIRES: the engine
+  // exists.
+  std::function<bool()> check = {};
+  std::uint64_t size = 0, filled = 0;
+  std::uint64_t allocation = 0;  // bytes of the memory, which is larger than the file
+  std::int64_t changed = 0;      // FileVersion::changed
 };
 
 struct Segment {
@@ -42,6 +64,7 @@ struct Segment {
   std::uint64_t length = 0;
 };
 
+class HbmTier;
 class Warmer;
 
 class Engine {
@@ -57,8 +80,11 @@ class Engine {
     std::chrono::milliseconds cufile_idle{
         10'000};  // how long files are kept open for cuFile after use
     // Page cache is registered only for files that did not change for mapped_after, which must be
-    // longer than the granularity of file times. It is released when unused for mapped_idle.
-    std::chrono::milliseconds mapped_after{2000}, mapped_idle{60'000};
+    // longer than the granularity of file times. It is kept by value, in which reads count half
+    // after mapped_half_life, and released when unused for mapped_idle. 0: it is not.
+    std::chrono::milliseconds mapped_after{2000}, mapped_half_life{600'000}, mapped_idle{0};
+    std::function<MachineMemory()> memory = [] { return machine_memory(); };
+    HbmLimits hbm = {};  // of size 0: no files are kept in GPU memory
   };
 
   explicit Engine(Settings settings);
@@ -89,10 +115,10 @@ class Engine {
   // Reads record index[i] to memory[memory_offset + i * size], for every i. Each record must be
   // completely in the file; otherwise the result is ERANGE and `bad` has the first wrong number.
   // Other records may have been read by then. EINVAL: the size is 0. Other errors are those of
-  // read().
+  // read(). `wanted` is Auto or Hbm; with the latter, `bad` stays empty.
   Result<Transfer> gather(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
                           const Records& records, const RecordIndex& index,
-                          std::optional<BadIndex>* bad = nullptr);
+                          std::optional<BadIndex>* bad = nullptr, Route wanted = Route::Auto);
   // Writes records by number. If a number occurs twice, the last record stays. The file does not
   // grow: a wrong number is ERANGE, before anything is written.
   Result<Transfer> scatter(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
@@ -102,6 +128,9 @@ class Engine {
   // Sets up now what the staged route needs for this GPU, so that no request has to: pinning memory
   // can wait for other streams of the GPU. EOPNOTSUPP: nothing can be pinned.
   Result<void> prepare(Device& device);
+  // Does that for all GPUs of the machine, on a thread that ends after it. To be called at most
+  // once.
+  void prepare_in_background();
 
   // The route that a read of `length` bytes would take now, and in words why not a faster one.
   struct Preview {
@@ -127,8 +156,20 @@ class Engine {
   Result<void> warm(const EngineFile& file, std::uint64_t offset, std::uint64_t length,
                     uid_t user = 0);
 
-  // Releases everything that is kept for the file (registered page cache, cuFile handle), because
-  // it is moved or deleted.
+  // Copies the whole file into the memory of the GPU (gpu/hbm.hpp); returns when it is there.
+  // `keep`: the copy goes only if nothing else can. Errors are those of HbmTier::request() and
+  // read().
+  Result<void> fill_hbm(const EngineFile& file, Device& device, bool keep,
+                        const std::stop_token& stop = {});
+  // Shares the file's copy in the memory of the GPU with processes of file.user; see
+  // gpu/hbm_copy.hpp. A file that is not there is copied, a part with each call: call it again
+  // until `memory` is set. They keep their memory whatever happens to the file, to the copy and to
+  // this process. Errors are those of fill_hbm(). EOPNOTSUPP: the GPU has no virtual memory, or
+  // can't run our kernels. EINVAL: the file is empty.
+  Result<SharedCopy> share(const EngineFile& file, Device& device);
+
+  // Releases everything that is kept for the file (registered page cache, cuFile handle, its copies
+  // in GPU memory), because it is moved or deleted.
   void forget(const EngineFile& file);
   void forget_file(const FileId& file);
   // The same for all files of a filesystem, identified by st_dev.
@@ -139,6 +180,7 @@ class Engine {
   std::uint64_t pinned_bytes() const;
   std::uint64_t mapped_bytes() const;
   const Warmer& warmer() const;
+  HbmTier& hbm();
 
  private:
   struct Parts;  // created on first use
@@ -146,12 +188,13 @@ class Engine {
 
   Result<Transfer> with_records(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
                                 const Records& records, const RecordIndex& index,
-                                std::optional<BadIndex>* bad, RecordWork work);
+                                std::optional<BadIndex>* bad, Route wanted, RecordWork work);
 
   const Settings settings_;
   Devices devices_;
   Stats stats_;
   std::unique_ptr<Parts> parts_;
+  std::jthread preparing_;  // declared last: it uses everything above
 };
 
 }  // namespace sluice

@@ -72,6 +72,11 @@ Result<Transfer> Engine::Parts::gather(const RecordRequest& request) {
   Device* const device = request.memory.device();
   Why why = Why::HostMemory;
   if (device && request.records.size <= kSmall) {
+    if (const auto done = SLUICE_TRY(gather_hbm(request))) return *done;
+  }
+  if (request.wanted == Route::Hbm)
+    return Error(EOPNOTSUPP, "gather from GPU memory: the file is not there");
+  if (device && request.records.size <= kSmall) {
     const auto went = SLUICE_TRY(gather_mapped(request, bytes));
     if (const auto* transfer = std::get_if<Transfer>(&went)) return *transfer;
     why = std::get<Why>(went);
@@ -111,7 +116,8 @@ Result<std::variant<Transfer, Why>> Engine::Parts::gather_mapped(const RecordReq
   SLUICE_TRY(device.enter());
   if (!device.kernels()) return Went(Why::Cached);
   mapped.count(request.version, kRecordWeight * bytes);
-  auto found = mapped.find(request.file.fd, request.version, device, MappedFiles::Wish::ToGather);
+  auto found = mapped.find(request.file.fd, request.version, device, MappedFiles::Wish::ToGather,
+                           kRecordWeight * bytes);
   if (const Why* why = std::get_if<Why>(&found)) return Went(*why);
   auto lent = staging(device);
   if (failed_with(lent, EOPNOTSUPP)) return Went(Why::NotPinned);
@@ -199,7 +205,7 @@ Result<Transfer> Engine::Parts::scatter(const RecordRequest& request) {
 Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
                                       std::uint64_t memory_offset, const Records& records,
                                       const RecordIndex& index, std::optional<BadIndex>* bad,
-                                      RecordWork work) {
+                                      Route wanted, RecordWork work) {
   if (records.size == 0) return Error(EINVAL, "a record must have at least one byte");
   if (memory_offset > memory.length() ||
       index.count > (memory.length() - memory_offset) / records.size) {
@@ -219,7 +225,7 @@ Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
   std::optional<BadIndex> found;
   const RecordRequest request{
       file,  version, memory, memory_offset, {records.size, records.offset, count},
-      index, found,   timer};
+      index, found,   wanted, timer};
   const CallersContext context(memory);
   auto transfer = index.count == 0
                       ? Result<Transfer>(Transfer{0, memory.device() ? Route::Staged : Route::Host,
@@ -232,16 +238,17 @@ Result<Transfer> Engine::with_records(const EngineFile& file, Memory& memory,
 
 Result<Transfer> Engine::gather(const EngineFile& file, Memory& memory, std::uint64_t memory_offset,
                                 const Records& records, const RecordIndex& index,
-                                std::optional<BadIndex>* bad) {
+                                std::optional<BadIndex>* bad, Route wanted) {
   if (!memory.device() && !memory.is_writable())
     return Error(EACCES, "read into a buffer that is mapped read-only");
-  return with_records(file, memory, memory_offset, records, index, bad, &Parts::gather);
+  return with_records(file, memory, memory_offset, records, index, bad, wanted, &Parts::gather);
 }
 
 Result<Transfer> Engine::scatter(const EngineFile& file, Memory& memory,
                                  std::uint64_t memory_offset, const Records& records,
                                  const RecordIndex& index, std::optional<BadIndex>* bad) {
-  return with_records(file, memory, memory_offset, records, index, bad, &Parts::scatter);
+  return with_records(file, memory, memory_offset, records, index, bad, Route::Auto,
+                      &Parts::scatter);
 }
 
 }  // namespace sluice

@@ -16,6 +16,12 @@ namespace sluice {
 namespace {
 
 constexpr unsigned kBareLanes = 16;
+// A file that is read from the disk goes into the page cache if it takes at most this part of the
+// memory that is available.
+constexpr std::uint64_t kRoom = 4;
+// A process that makes no more small reads than this does without pinned memory, which takes longer
+// than all of them.
+constexpr unsigned kFewReads = 8;
 constexpr auto kPinAgain = std::chrono::seconds(10);
 // The size of one pwrite(2) of a write from host memory; the kernel's limit is 2 GiB.
 constexpr std::uint64_t kWritePiece = 64 << 20;
@@ -64,13 +70,20 @@ Engine::Parts::Parts(const Settings& wanted)
     : settings(filled_in(wanted)),
       gate(settings.max_concurrent_ops),
       bare({}, kBareLanes, 0, Lane::Wait::Block),
-      mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_after}),
+      mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_half_life,
+              settings.mapped_after, settings.memory}),
       cufiles(settings.enabled && settings.cufile, settings.cufile_idle),
+      hbm(settings.enabled ? settings.hbm : HbmLimits{}, settings.mapped_after),
       warmer([this] { return is_busy(); }) {}
 
 bool Engine::Parts::is_busy() {
   const MutexLock lock(mutex_);
   return workers_ && workers_->is_busy();
+}
+
+bool Engine::Parts::has_room(std::uint64_t size) const {
+  const std::uint64_t available = settings.memory().available;
+  return size <= (available - std::min(available, mapped.bytes())) / kRoom;
 }
 
 WorkerPool& Engine::Parts::workers() {
@@ -87,7 +100,9 @@ Result<Staging*> Engine::Parts::staging(Device& device) {
   if (staging_) return staging_.get();
   const auto now = std::chrono::steady_clock::now();
   if (now < try_again_) return Error(EOPNOTSUPP, "pin staging memory");
+  pinning_ = true;
   auto made = Staging::create(device, pool, settings.chunk, settings.slots);
+  pinning_ = false;
   if (!made) {
     if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
     log::get().warn("cannot pin host memory, GPU transfers will be slow: {} errno={}",
@@ -113,6 +128,7 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
   const auto cufile = [&] { return cufiles.judge(request.fd, request.version.id, device); };
   switch (request.wanted) {
     case Route::Host:
+    case Route::Hbm:  // or read_hbm() would have done it
       return cannot_take_route();
     case Route::Gds:
       if (!cufile().direct) return cannot_take_route();
@@ -124,7 +140,8 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
     case Route::Pageable:
       return Choice{request.wanted, Why::Asked};
     case Route::Mapped: {
-      auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist);
+      auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::Insist,
+                               request.length);
       if (device.is_lost()) return Error(ENODEV, "use a GPU that is lost");
       if (!std::holds_alternative<MappedFiles::Shared>(found)) return cannot_take_route();
       return Choice{Route::Mapped, Why::Asked, std::get<MappedFiles::Shared>(found)};
@@ -137,17 +154,19 @@ Result<Choice> Engine::Parts::choose(const ReadRequest& request) {
       is_better_direct(request.fd, request.version, request.segments[0], device)) {
     return Choice{Route::Gds, Why::Fastest};
   }
-  auto found = mapped.find(request.fd, request.version, device, MappedFiles::Wish::IfItPays);
+  auto found =
+      mapped.find(request.fd, request.version, device, MappedFiles::Wish::IfItPays, request.length);
   if (const Why* why = std::get_if<Why>(&found)) return Choice{Route::Staged, *why};
   return Choice{Route::Mapped, Why::Registered, std::get<MappedFiles::Shared>(found)};
 }
 
 Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t length,
-                              Device& device) {
+                              Device& device, uid_t user) {
   const Segment all{0, 0, std::min(length, version.size)};
+  if (all.length > 0 && hbm.has(version, device, all, user)) return {Route::Hbm, Why::InHbm};
   if (all.length <= kSmall) return {Route::Staged, Why::Small};
   if (is_better_direct(fd, version, all, device)) return {Route::Gds, Why::Fastest};
-  auto found = mapped.find(fd, version, device, MappedFiles::Wish::Look);
+  auto found = mapped.find(fd, version, device, MappedFiles::Wish::Look, 0);
   const Why* why = std::get_if<Why>(&found);
   if (!why || *why == Why::Registered) return {Route::Mapped, Why::Registered};
   const bool cold = cached_share(fd, 0, all.length).value_or(1) < 0.5;
@@ -155,6 +174,7 @@ Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t 
 }
 
 Result<Transfer> Engine::Parts::read_device(const ReadRequest& request) {
+  if (const auto done = SLUICE_TRY(read_hbm(request))) return *done;
   // Small requests need no pass: they are many and short, and would wait behind large ones.
   std::optional<Gate::Pass> pass;
   if (request.length > kSmall && !request.is_batch()) pass.emplace(gate);
@@ -177,7 +197,13 @@ Result<Transfer> Engine::Parts::execute(const ReadRequest& request, const Choice
   }
 }
 
+bool Engine::Parts::pays_for_staging(const ReadRequest& request) {
+  if (staging_ready || request.length > kSmall || request.wanted != Route::Auto) return true;
+  return !pinning_ && small_reads_.fetch_add(1, std::memory_order_relaxed) >= kFewReads;
+}
+
 Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Choice& choice) {
+  if (!pays_for_staging(request)) return execute(request, {Route::Pageable, choice.why});
   auto lent = staging(*request.memory.device());
   if (failed_with(lent, EOPNOTSUPP) && request.wanted == Route::Auto) {
     return execute(request, {Route::Pageable, Why::NotPinned});
@@ -192,7 +218,8 @@ Result<Transfer> Engine::Parts::read_staged(const ReadRequest& request, const Ch
     const auto bytes = SLUICE_TRY(slots.read_small(request.fd, request.memory, request.segments));
     return Transfer{bytes, Route::Staged, choice.why};
   }
-  FileReader reader(request.fd, request.version.id.device, refusals);
+  FileReader reader(request.fd, request.version.id.device, refusals,
+                    [&] { return has_room(request.version.size); });
   const auto bytes = SLUICE_TRY(slots.read(reader, request.memory, request.segments));
   mapped.count(request.version, bytes);
   const bool say_cold = request.wanted == Route::Auto && reader.was_cold();
@@ -242,7 +269,8 @@ Result<Transfer> Engine::Parts::read_host(const ReadRequest& request) {
     return Transfer{bytes, Route::Host, why};
   }
   const Gate::Pass pass(gate);
-  FileReader reader(request.fd, request.version.id.device, refusals);
+  FileReader reader(request.fd, request.version.id.device, refusals,
+                    [&] { return has_room(request.version.size); });
   const auto bytes =
       SLUICE_TRY(sluice::read_host(workers(), reader, memory, request.segments, settings.chunk));
   return Transfer{bytes, Route::Host, why};

@@ -18,6 +18,7 @@
 #include "gpu/engine.hpp"
 #include "gpu/file_reader.hpp"
 #include "gpu/file_version.hpp"
+#include "gpu/hbm.hpp"
 #include "gpu/lane.hpp"
 #include "gpu/route_cufile.hpp"
 #include "gpu/route_mapped.hpp"
@@ -87,6 +88,7 @@ struct ReadRequest {
   bool is_batch() const;
   Route wanted;
   Stats::Timer& timer;
+  uid_t user = EngineFile::kNoUser;
 };
 
 // Records to read or write. INVARIANT: index.count is not 0, and the memory is large enough.
@@ -98,6 +100,7 @@ struct RecordRequest {
   RecordFile records;
   RecordIndex index;
   std::optional<BadIndex>& bad;  // out
+  Route wanted;
   Stats::Timer& timer;
 };
 
@@ -112,7 +115,8 @@ struct Engine::Parts {
 
   Result<Choice> choose(const ReadRequest& request);
   // What choose() would return for GPU memory and Route::Auto, without registering anything.
-  Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device);
+  Choice foresee(int fd, const FileVersion& version, std::uint64_t length, Device& device,
+                 uid_t user);
   Result<Transfer> read_device(const ReadRequest& request);
   Result<Transfer> read_host(const ReadRequest& request);
   Result<Transfer> gather(const RecordRequest& request);
@@ -124,10 +128,20 @@ struct Engine::Parts {
     mapped.forget(is_meant);
     cufiles.forget(is_meant);
     warmer.forget(is_meant);
+    hbm.forget(is_meant);
   }
 
+  // Fills the segments of the copy, as far as they are not; how the bytes came is in `went`, if it
+  // filled any itself. False: they can't be filled now.
+  bool fill(HbmTier::Shared& copy, int fd, std::span<const Segment> segments, Stats::Timer& timer,
+            std::optional<Transfer>& went);
+  // Whether nobody wrote to the segments of a shared copy, or to any of it if there are none. A
+  // copy that was changed is dropped, and logged.
+  Result<bool> is_intact(const HbmTier::Shared& copy, std::span<const Segment> segments);
+
   WorkerPool& workers();
-  // EOPNOTSUPP: nothing could be pinned. ENODEV: the GPU is lost.
+  // Pins memory and starts threads at the first call. EOPNOTSUPP: nothing could be pinned. ENODEV:
+  // the GPU is lost.
   Result<Staging*> staging(Device& device);
 
   const Settings settings;  // with all defaults filled in
@@ -136,10 +150,18 @@ struct Engine::Parts {
   LanePool bare;  // lanes without pinned memory
   MappedFiles mapped;
   CuFiles cufiles;
+  HbmTier hbm;
   std::atomic<Staging*> staging_ready{nullptr};  // staging_, for reading without the lock
 
  private:
   Result<Transfer> execute(const ReadRequest& request, const Choice& choice);
+  std::optional<Transfer> fill_ranges(HbmCopy& copy, int fd, std::span<const HbmCopy::Range> ranges,
+                                      Stats::Timer& timer);
+  // Nothing: the tier does not have the bytes, and does not take them.
+  Result<std::optional<Transfer>> read_hbm(const ReadRequest& request);
+  // Whether the segments of the copy can be read: it is not shared, or unchanged and easy to check.
+  bool may_read(const HbmTier::Shared& copy, std::span<const Segment> segments);
+  Result<std::optional<Transfer>> gather_hbm(const RecordRequest& request);
   Result<Transfer> read_staged(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_mapped(const ReadRequest& request, const Choice& choice);
   Result<Transfer> read_cufile(const ReadRequest& request, const Choice& choice);
@@ -151,10 +173,16 @@ struct Engine::Parts {
   static Result<std::span<const std::uint64_t>> host_index(const RecordRequest& request,
                                                            std::vector<std::uint64_t>& own);
   bool is_busy();
+  // True if the request may pin memory and start threads.
+  bool pays_for_staging(const ReadRequest& request);
+  // True if a file of this size may go into the page cache.
+  bool has_room(std::uint64_t size) const;
   bool is_better_direct(int fd, const FileVersion& version, const Segment& first, Device& device);
 
   Mutex mutex_;
   std::unique_ptr<Staging> staging_ GUARDED_BY(mutex_);
+  std::atomic<bool> pinning_{false};      // a hint: who needs staging_ now has to wait for it
+  std::atomic<unsigned> small_reads_{0};  // before staging_ was ready
   // The next attempt after pinning has failed.
   std::chrono::steady_clock::time_point try_again_ GUARDED_BY(mutex_){};
   // Declared last of these: its threads must end before the memory that they use.

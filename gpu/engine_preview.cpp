@@ -58,7 +58,7 @@ Engine::Preview Engine::preview(const EngineFile& file, std::uint64_t length, De
     return preview;
   }
   const auto version = FileVersion::of(stat);
-  const Choice choice = parts_->foresee(file.fd, version, length, *device);
+  const Choice choice = parts_->foresee(file.fd, version, length, *device, file.user);
   preview.route = choice.route;
   preview.why = choice.why;
   preview.words = sentence(choice.route, choice.why);
@@ -81,12 +81,16 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
                                            : devices_.why_none();
     if (words.empty()) words = "no GPU was given";
     for (const Route route :
-         {Route::Gds, Route::CuFile, Route::Mapped, Route::Staged, Route::Pageable}) {
+         {Route::Hbm, Route::Gds, Route::CuFile, Route::Mapped, Route::Staged, Route::Pageable}) {
       all.push_back({route, false, words});
     }
   } else {
     const auto version = FileVersion::of(stat);
     const auto verdict = parts_->cufiles.judge(file.fd, version.id, *device);
+    const bool on = parts_->hbm.is_on();
+    all.push_back({Route::Hbm, on,
+                   on ? "for files that are read a second time"
+                      : "off: set hbm to keep files in the memory of the GPU"});
     all.push_back({Route::Gds, verdict.direct, verdict.direct ? "ready" : verdict.words});
     all.push_back(
         {Route::CuFile, verdict.usable,
@@ -96,7 +100,7 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
     const std::string lost = device->is_lost()
                                  ? "the GPU is lost for this process: restart it"
                                  : "cannot pin host memory: see the log, and free memory";
-    const auto found = parts_->mapped.find(file.fd, version, *device, MappedFiles::Wish::Look);
+    const auto found = parts_->mapped.find(file.fd, version, *device, MappedFiles::Wish::Look, 0);
     all.push_back({Route::Mapped, pinned, pinned ? when_mapped(found, parts_->settings) : lost});
     all.push_back({Route::Staged, pinned,
                    pinned ? format_size(pinned_bytes()) + " of host memory are pinned" : lost});

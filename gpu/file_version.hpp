@@ -29,6 +29,11 @@ struct FileVersion {
             nanoseconds(stat.st_mtim),
             nanoseconds(stat.st_ctim)};
   }
+  // Whether the open file still is this version.
+  bool is_of(int fd) const {
+    struct stat stat {};
+    return ::fstat(fd, &stat) == 0 && of(stat) == *this;
+  }
 };
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 
+#include "gpu/kernels/checksum_ptx.hpp"
 #include "gpu/kernels/gather_ptx.hpp"
 
 namespace sluice {
@@ -12,11 +13,24 @@ namespace {
 
 // Bandwidth times latency of the bus is some hundred KiB. This many blocks keep megabytes in
 // progress, and leave room on the GPU for other work.
-constexpr unsigned kBlock = 256, kBlocks = 256, kWarp = 32;  // kBlock: as in gather.cu
+constexpr unsigned kBlock = 256, kBlocks = 256, kWarp = 32;  // kBlock: as in *.cu
 constexpr std::uint64_t kWarps = std::uint64_t{kBlocks} * kBlock / kWarp;
 // The bytes that one warp has in progress at a time.
 constexpr std::uint64_t kPart = 4096;
 constexpr std::uint64_t kMostParts = 64;
+
+// Checksums are limited by the memory of the GPU, not by the bus, and need all of the GPU. Many
+// blocks let it balance the load.
+constexpr unsigned kChecksumBlocks = 1 << 14;
+constexpr std::uint64_t kChecksumBytes = 4096, kChecksumUnit = 16;  // as in checksum.cu
+
+// As in checksum.cu.
+struct ChecksumRange {
+  CUdeviceptr from;
+  std::uint64_t bytes, begin, end;
+  CUdeviceptr sums, differing;
+  unsigned tile;
+};
 
 }  // namespace
 
@@ -42,14 +56,16 @@ CUresult Kernels::load(const CudaApi& api, CUdevice device, std::unique_ptr<Kern
 
 Kernels::~Kernels() {
   if (module_ != nullptr) api_.cuModuleUnload(module_);
+  const MutexLock lock(mutex_);
+  if (checksums_.module != nullptr) api_.cuModuleUnload(checksums_.module);
 }
 
 CUresult Kernels::launch(CUfunction function, CUstream stream, std::uint64_t warps,
-                         void** parameters) const {
+                         unsigned most_blocks, void** parameters) const {
   const std::uint64_t blocks = (warps * kWarp + kBlock - 1) / kBlock;
   return api_.cuLaunchKernel(function,
-                             static_cast<unsigned>(std::min<std::uint64_t>(blocks, kBlocks)), 1, 1,
-                             kBlock, 1, 1, 0, stream, parameters, nullptr);
+                             static_cast<unsigned>(std::min<std::uint64_t>(blocks, most_blocks)), 1,
+                             1, kBlock, 1, 1, 0, stream, parameters, nullptr);
 }
 
 CUresult Kernels::copy(CUstream stream, CUdeviceptr pieces, unsigned count,
@@ -59,7 +75,7 @@ CUresult Kernels::copy(CUstream stream, CUdeviceptr pieces, unsigned count,
   auto parts = static_cast<unsigned>(shares);
   auto part_bytes = static_cast<unsigned>(((longest + shares - 1) / shares + 15) / 16 * 16);
   std::array<void*, 4> parameters{&pieces, &count, &parts, &part_bytes};
-  return launch(copy_, stream, count * shares, parameters.data());
+  return launch(copy_, stream, count * shares, kBlocks, parameters.data());
 }
 
 CUresult Kernels::gather(CUstream stream, const Gather& what) const {
@@ -70,7 +86,50 @@ CUresult Kernels::gather(CUstream stream, const Gather& what) const {
   unsigned unit = 1U << std::min(std::countr_zero(together), 4);
   std::array<void*, 9> parameters{&to,          &from, &index, &count, &records,
                                   &record_size, &tile, &unit,  &bad};
-  return launch(gather_, stream, (count + tile - 1) / tile, parameters.data());
+  return launch(gather_, stream, (count + tile - 1) / tile, kBlocks, parameters.data());
+}
+
+CUresult Kernels::load_checksums(Checksums& loaded) const {
+  const MutexLock lock(mutex_);
+  if (checksums_.module == nullptr) {
+    Checksums made;
+    CUresult code = api_.cuModuleLoadData(&made.module, kChecksumPtx);
+    if (code != CUDA_SUCCESS) return code;
+    code = api_.cuModuleGetFunction(&made.blocks, made.module, "sluice_checksum_blocks");
+    if (code == CUDA_SUCCESS) {
+      code = api_.cuModuleGetFunction(&made.odd_blocks, made.module, "sluice_checksum_odd_blocks");
+    }
+    if (code != CUDA_SUCCESS) {
+      api_.cuModuleUnload(made.module);
+      return code;
+    }
+    checksums_ = made;
+  }
+  loaded = checksums_;
+  return CUDA_SUCCESS;
+}
+
+CUresult Kernels::checksum_range(CUfunction function, CUstream stream, const Checksum& what,
+                                 std::uint64_t begin, std::uint64_t end) const {
+  if (begin == end) return CUDA_SUCCESS;
+  // The largest tile that still gives every warp some.
+  const auto tile =
+      static_cast<unsigned>(std::clamp<std::uint64_t>((end - begin) / kWarps, 1, kWarp));
+  ChecksumRange range{what.from, what.bytes, begin, end, what.sums, what.differing, tile};
+  std::array<void*, 1> parameters{&range};
+  return launch(function, stream, (end - begin + tile - 1) / tile, kChecksumBlocks,
+                parameters.data());
+}
+
+CUresult Kernels::checksum(CUstream stream, const Checksum& what) const {
+  Checksums kernels;
+  CUresult code = load_checksums(kernels);
+  if (code != CUDA_SUCCESS) return code;
+  const std::uint64_t blocks = (what.bytes + kChecksumBytes - 1) / kChecksumBytes;
+  const std::uint64_t fast = what.from % kChecksumUnit == 0 ? what.bytes / kChecksumBytes : 0;
+  code = checksum_range(kernels.blocks, stream, what, 0, fast);
+  if (code != CUDA_SUCCESS) return code;
+  return checksum_range(kernels.odd_blocks, stream, what, fast, blocks);
 }
 
 }  // namespace sluice

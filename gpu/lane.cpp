@@ -37,6 +37,8 @@ Result<void> Lane::create(OnDevice& on) {
 }
 
 Result<void> Lane::enter(Device& device) {
+  if (on_ && on_->device != &device && under_way_ && on_->device->enter())
+    static_cast<void>(synchronize());
   SLUICE_TRY(device.enter());
   if (on_ && on_->device == &device) return {};
   on_ = nullptr;
@@ -69,6 +71,11 @@ Result<void> Lane::to_host(std::byte* to, CUdeviceptr from, std::size_t size) {
                "copy from the GPU");
 }
 
+Result<void> Lane::on_device(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
+  return begun(on_->device->api().cuMemcpyDtoDAsync(to, from, size, on_->stream),
+               "copy within the GPU");
+}
+
 Result<void> Lane::copy(std::span<const Kernels::Piece> pieces, std::uint64_t longest) {
   const auto table = reinterpret_cast<CUdeviceptr>(pieces.data());
   return begun(on_->device->kernels()->copy(on_->stream, table,
@@ -80,8 +87,13 @@ Result<void> Lane::gather(const Kernels::Gather& what) {
   return begun(on_->device->kernels()->gather(on_->stream, what), "gather records with a kernel");
 }
 
+Result<void> Lane::checksum(const Kernels::Checksum& what) {
+  return begun(on_->device->kernels()->checksum(on_->stream, what), "compute checksums");
+}
+
 Result<void> Lane::mark(unsigned slot) {
   busy_[slot] = true;
+  last_mark_ = on_->events[slot];
   return begun(on_->device->api().cuEventRecord(on_->events[slot], on_->stream),
                "record an event after a copy");
 }

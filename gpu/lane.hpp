@@ -3,7 +3,8 @@
 // that the bytes pass through. It can switch to another GPU. A LanePool lends lanes to the threads
 // of requests.
 //
-// Ownership: borrows its memory. INVARIANT: a lane that is not lent has no copy in progress.
+// Ownership: borrows its memory. INVARIANT: a lane of a LanePool that is not lent has no copy in
+// progress.
 // Threads: a Lane is used by one thread at a time. LanePool is thread-safe, and takes no lock while
 // it has free lanes.
 #pragma once
@@ -35,20 +36,31 @@ class Lane {
   std::byte* slot(unsigned index) const { return memory_.data() + index * slot_size(); }
   std::span<std::byte> whole_slot(unsigned index) const { return {slot(index), slot_size()}; }
 
-  // Selects the GPU for the following copies.
+  // The slot to use next, of the first `among` ones.
+  unsigned next_slot(unsigned among) { return slot_ = (slot_ + 1) % among; }
+
+  // Selects the GPU for the following copies. Waits for those of another one, which may fail: that
+  // is for whoever started them to find out.
   Result<void> enter(Device& device);
   // These start a copy. The host memory must not change until wait() or synchronize().
   Result<void> to_device(CUdeviceptr to, const std::byte* from, std::size_t size);
   Result<void> to_host(std::byte* to, CUdeviceptr from, std::size_t size);
-  // True if the two functions below can be used with the selected GPU.
+  // Copies within the GPU.
+  Result<void> on_device(CUdeviceptr to, CUdeviceptr from, std::size_t size);
+  // True if the three functions below can be used with the selected GPU.
   bool has_kernels() const { return on_->device->kernels() != nullptr; }
   // These start copies by a kernel, see gpu/kernels.hpp.
   Result<void> copy(std::span<const Kernels::Piece> pieces, std::uint64_t longest);
   Result<void> gather(const Kernels::Gather& what);
+  // Starts to compute checksums.
+  Result<void> checksum(const Kernels::Checksum& what);
   // Assigns all copies since the last mark to this slot.
   Result<void> mark(unsigned slot);
   // Waits until no copy uses the slot.
   Result<void> wait(unsigned slot);
+  // For copies whose end another thread waits for: reached when all copies up to the last mark have
+  // ended, or later. Valid as long as the lane exists.
+  CUevent last_mark() const { return last_mark_; }
   // Waits until no copy is in progress, even after errors. An error means that some copies may not
   // have transferred their bytes; none is in progress then either.
   Result<void> synchronize();
@@ -68,6 +80,8 @@ class Lane {
   std::vector<std::unique_ptr<OnDevice>> devices_;
   OnDevice* on_ = nullptr;
   std::vector<bool> busy_;  // by slot
+  unsigned slot_ = 0;       // of next_slot()
+  CUevent last_mark_ = nullptr;
   bool under_way_ = false;
 };
 

@@ -71,12 +71,13 @@ class AddressRange {
 
   CUdeviceptr address() const { return address_; }
 
-  Result<void> map(Device& device, CUmemGenericAllocationHandle handle) {
+  Result<void> map(Device& device, CUmemGenericAllocationHandle handle, MemoryAccess wanted) {
     CUresult code = api_->cuMemMap(address_, size_, 0, handle, 0);
     if (code != CUDA_SUCCESS) return import_failed(device, code, "map imported GPU memory");
     mapped_ = true;
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal()},
-                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                                 wanted == MemoryAccess::Read ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                                              : CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     code = api_->cuMemSetAccess(address_, size_, &access, 1);
     if (code != CUDA_SUCCESS) return import_failed(device, code, "access imported GPU memory");
     return {};
@@ -91,8 +92,10 @@ class AddressRange {
 
 class VirtualMemory : public Memory {
  public:
-  VirtualMemory(Device& device, CUdeviceptr address, std::uint64_t length, AddressRange range)
-      : Memory(&device, address, nullptr, length, true), range_(std::move(range)) {}
+  VirtualMemory(Device& device, CUdeviceptr address, std::uint64_t length, MemoryAccess access,
+                AddressRange range)
+      : Memory(&device, address, nullptr, length, access == MemoryAccess::ReadWrite),
+        range_(std::move(range)) {}
 
  private:
   AddressRange range_;
@@ -118,7 +121,7 @@ class Borrowed : public Memory {
 };
 
 Result<AddressRange> map_imported(Device& device, CUmemGenericAllocationHandle handle,
-                                  std::size_t size) {
+                                  std::size_t size, MemoryAccess access) {
   const CudaApi& api = device.api();
   CUmemAllocationProp properties{};
   CUresult code = api.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
@@ -131,7 +134,7 @@ Result<AddressRange> map_imported(Device& device, CUmemGenericAllocationHandle h
   code = api.cuMemAddressReserve(&address, size, 0, 0, 0);
   if (code != CUDA_SUCCESS) return import_failed(device, code, "reserve GPU addresses");
   AddressRange range(device, address, size);
-  SLUICE_TRY(range.map(device, handle));
+  SLUICE_TRY(range.map(device, handle, access));
   return range;
 }
 
@@ -162,7 +165,7 @@ Result<std::unique_ptr<Memory>> import_ipc(Device& device, const IpcHandle& hand
 
 Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
                                           std::uint64_t allocation, std::uint64_t offset,
-                                          std::uint64_t length) {
+                                          std::uint64_t length, MemoryAccess access) {
   SLUICE_TRY(check_range(offset, length, allocation));
   SLUICE_TRY(device.enter());
   const CudaApi& api = device.api();
@@ -174,12 +177,12 @@ Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
   if (code != CUDA_SUCCESS) {
     return import_failed(device, code, "import GPU memory by descriptor");
   }
-  auto range = map_imported(device, handle, allocation);
+  auto range = map_imported(device, handle, allocation, access);
   api.cuMemRelease(handle);  // the mapping keeps the memory
   if (!range) return range.error();
   const CUdeviceptr address = range->address() + offset;
   return std::unique_ptr<Memory>(
-      std::make_unique<VirtualMemory>(device, address, length, *std::move(range)));
+      std::make_unique<VirtualMemory>(device, address, length, access, *std::move(range)));
 }
 
 Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offset,

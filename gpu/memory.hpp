@@ -29,7 +29,7 @@ class Memory {
   CUdeviceptr address() const { return address_; }
   // The address in host memory; null for GPU memory.
   std::byte* host() const { return host_; }
-  bool is_writable() const { return writable_; }  // host memory may be mapped read-only
+  bool is_writable() const { return writable_; }
 
  protected:
   Memory(Device* device, CUdeviceptr address, std::byte* host, std::uint64_t length, bool writable)
@@ -49,15 +49,18 @@ Result<std::unique_ptr<Memory>> import_ipc(Device& device, const IpcHandle& hand
                                            std::uint64_t offset, std::uint64_t length);
 // Imports memory of the virtual memory API that was exported as a descriptor. The whole allocation
 // has `allocation` bytes.
+enum class MemoryAccess { Read, ReadWrite };
 Result<std::unique_ptr<Memory>> import_fd(Device& device, const UniqueFd& fd,
                                           std::uint64_t allocation, std::uint64_t offset,
-                                          std::uint64_t length);
+                                          std::uint64_t length,
+                                          MemoryAccess access = MemoryAccess::ReadWrite);
 // Maps host memory of a descriptor as shared, writable if the descriptor allows it. EINVAL: the
 // file is shorter than the range (a store beyond its end would raise SIGBUS). The file must not
 // shrink later, so it must be a memfd sealed with F_SEAL_SHRINK (EPERM).
 Result<std::unique_ptr<Memory>> map_host(const UniqueFd& fd, std::uint64_t offset,
                                          std::uint64_t length);
-// Memory of this process. REQUIRES: it outlives the object.
+// Memory of this process. REQUIRES: it outlives the object. GPU work that uses it is complete
+// before a request, because the engine waits for no stream but its own.
 std::unique_ptr<Memory> borrow_device(Device& device, CUdeviceptr address, std::uint64_t length);
 std::unique_ptr<Memory> borrow_host(void* address, std::uint64_t length);
 

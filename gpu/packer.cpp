@@ -37,10 +37,14 @@ bool Packer::add(CUdeviceptr to, const std::byte* from, std::size_t length) {
   return true;
 }
 
-Result<void> Packer::send(Lane& lane) const {
+Result<void> Packer::send(Lane& lane, From where) const {
   const std::span<const Kernels::Piece> pieces(table_, end_);
   if (pieces.size() > 1 && lane.has_kernels()) return lane.copy(pieces, longest_);
   for (const auto& [to, from, length] : pieces) {
+    if (where == From::Device) {
+      SLUICE_TRY(lane.on_device(to, from, length));
+      continue;
+    }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel's table contains addresses.
     SLUICE_TRY(lane.to_device(to, reinterpret_cast<const std::byte*>(from), length));
   }

@@ -32,8 +32,9 @@ class Packer {
   // Adds a piece: the bytes at `from`, in the slot or in other memory that the GPU can access, go
   // to `to`. A piece that continues the previous one is merged with it. False if there is no room.
   bool add(CUdeviceptr to, const std::byte* from, std::size_t length);
-  // Starts the copies.
-  Result<void> send(Lane& lane) const;
+  // Starts the copies. All pieces must be in host memory, or all in GPU memory.
+  enum class From { Host, Device };
+  Result<void> send(Lane& lane, From where = From::Host) const;
 
  private:
   std::byte* next_;  // free from here ...

@@ -35,23 +35,6 @@ std::uint64_t page_size() {
   return size;
 }
 
-// Files that are stored in another filesystem: the pages belong to the lower file, but the kernel
-// would count those of the upper one, which has few or none.
-bool is_stacked(int fd) {
-  struct stat stat {};
-  if (::fstat(fd, &stat) != 0) return false;
-  // The last result of fstatfs, which is a request to the daemon on FUSE. The result and its device
-  // are in one word, so no lock is needed; no real device is 0.
-  static std::atomic<std::uint64_t> last{0};
-  const std::uint64_t known = last.load(std::memory_order_relaxed);
-  if (known >> 1 == stat.st_dev) return known & 1;
-  struct statfs volume {};
-  if (::fstatfs(fd, &volume) != 0) return false;
-  const bool stacked = volume.f_type == FUSE_SUPER_MAGIC || volume.f_type == OVERLAYFS_SUPER_MAGIC;
-  last.store(static_cast<std::uint64_t>(stat.st_dev) << 1 | stacked, std::memory_order_relaxed);
-  return stacked;
-}
-
 // A mapping of such a file is a mapping of the lower file. The kernel reports the pages only to
 // users who own the file or may write it; for others all pages seem to be there.
 std::optional<double> mapped_share(int fd, std::uint64_t offset, std::uint64_t length) {
@@ -68,6 +51,23 @@ std::optional<double> mapped_share(int fd, std::uint64_t offset, std::uint64_t l
 }
 
 }  // namespace
+
+// The pages belong to the lower file, but the kernel would count those of the upper one, which has
+// few or none.
+bool is_stacked(int fd) {
+  struct stat stat {};
+  if (::fstat(fd, &stat) != 0) return false;
+  // The last result of fstatfs, which is a request to the daemon on FUSE. The result and its device
+  // are in one word, so no lock is needed; no real device is 0.
+  static std::atomic<std::uint64_t> last{0};
+  const std::uint64_t known = last.load(std::memory_order_relaxed);
+  if (known >> 1 == stat.st_dev) return known & 1;
+  struct statfs volume {};
+  if (::fstatfs(fd, &volume) != 0) return false;
+  const bool stacked = volume.f_type == FUSE_SUPER_MAGIC || volume.f_type == OVERLAYFS_SUPER_MAGIC;
+  last.store(static_cast<std::uint64_t>(stat.st_dev) << 1 | stacked, std::memory_order_relaxed);
+  return stacked;
+}
 
 std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length) {
   if (length == 0) return 1.0;

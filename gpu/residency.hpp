@@ -13,6 +13,9 @@ namespace sluice {
 // we may not write).
 std::optional<double> cached_share(int fd, std::uint64_t offset, std::uint64_t length);
 
+// True for files of FUSE and overlayfs, whose bytes are cached as those of another file.
+bool is_stacked(int fd);
+
 // The alignment that O_DIRECT needs for file offsets, lengths and addresses; 0 if the filesystem
 // reports that it does not support O_DIRECT; 4096 if it reports nothing.
 std::uint32_t direct_alignment(int fd);

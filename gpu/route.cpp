@@ -7,9 +7,9 @@ namespace sluice {
 namespace {
 
 constexpr std::array<std::string_view, kRoutes> kNames = {"auto",   "gds",      "cufile", "mapped",
-                                                          "staged", "pageable", "host"};
+                                                          "staged", "pageable", "host",   "hbm"};
 
-constexpr std::array<std::string_view, SLUICE_WHY_NOT_PINNED + 1> kReasons = {
+constexpr std::array<std::string_view, SLUICE_WHY_FILLING_HBM + 1> kReasons = {
     "the request asked for this route",
     "nothing prevents the fastest route",
     "the buffer is in host memory",
@@ -25,6 +25,8 @@ constexpr std::array<std::string_view, SLUICE_WHY_NOT_PINNED + 1> kReasons = {
     "cuFile does not accept this file",
     "all writes take this route",
     "no host memory could be pinned",
+    "the file is in the memory of the GPU already",
+    "the request also put the file into the memory of the GPU",
 };
 
 }  // namespace

@@ -19,8 +19,9 @@ enum class Route : std::uint32_t {
   Staged = SLUICE_ROUTE_STAGED,
   Pageable = SLUICE_ROUTE_PAGEABLE,
   Host = SLUICE_ROUTE_HOST,
+  Hbm = SLUICE_ROUTE_HBM,
 };
-inline constexpr std::uint32_t kRoutes = SLUICE_ROUTE_HOST + 1;
+inline constexpr std::uint32_t kRoutes = SLUICE_ROUTE_HBM + 1;
 
 enum class Why : std::uint32_t {
   Asked = SLUICE_WHY_ASKED,
@@ -38,6 +39,8 @@ enum class Why : std::uint32_t {
   CuFileRefused = SLUICE_WHY_CUFILE_REFUSED,
   Writing = SLUICE_WHY_WRITING,
   NotPinned = SLUICE_WHY_NOT_PINNED,
+  InHbm = SLUICE_WHY_IN_HBM,
+  FillingHbm = SLUICE_WHY_FILLING_HBM,
 };
 
 // The name, such as "staged"; "?" for an unknown number.

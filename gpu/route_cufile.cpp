@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kFiles = 32;
+constexpr std::size_t kOpenFiles = 32;
 
 // A separate open file: cuFile needs it for as long as the file is registered, and needs O_DIRECT
 // to bypass the page cache.
@@ -80,6 +80,11 @@ CuFile* CuFiles::cufile(Device& device) {
   return cufile_.get();
 }
 
+void CuFiles::prepare(Device& device) {
+  const MutexLock lock(mutex_);
+  if (device.enter()) cufile(device);
+}
+
 std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Device& device) {
   const auto now = std::chrono::steady_clock::now();
   const MutexLock lock(mutex_);
@@ -119,7 +124,7 @@ std::shared_ptr<const CuFiles::File> CuFiles::file(int fd, const FileId& id, Dev
         "cuFile does not accept files of this filesystem (often 5027: its device has no udev "
         "entry; in a container, mount /run/udev)"};
   }
-  if (files_.size() >= kFiles) files_.pop_back();
+  if (files_.size() >= kOpenFiles) files_.pop_back();
   files_.push_front({fresh, now});
   sweeper_.start(idle_ / 4, [this] {
     const auto since = std::chrono::steady_clock::now() - idle_;

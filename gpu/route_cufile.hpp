@@ -40,6 +40,8 @@ class CuFiles {
     std::string words = {};  // if not direct or not usable: the reason, and how to fix it
   };
   Verdict judge(int fd, const FileId& id, Device& device);
+  // Loads cuFile now, so that no request has to.
+  void prepare(Device& device);
 
   // Returns the number of bytes. EOPNOTSUPP: cuFile does not accept the file.
   Result<std::uint64_t> read(WorkerPool& workers, std::uint64_t chunk, int fd, const FileId& id,

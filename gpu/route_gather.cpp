@@ -327,7 +327,43 @@ Result<void> scatter_device(Lane& lane, const EngineFile& file, const RecordPlac
   return lane.synchronize();
 }
 
+// Most records per launch of a kernel, because others use the GPU, too.
+constexpr std::uint64_t kLaunch = 1 << 24;
+
 }  // namespace
+
+Result<bool> gather_by_kernel(Lane& lane, CUdeviceptr to, CUdeviceptr from,
+                              const RecordFile& records, const RecordIndex& index) {
+  // The kernels' error word is behind the part of the index in the first slot.
+  const std::uint64_t part = (lane.slot_size() - sizeof(std::uint64_t)) / sizeof(std::uint64_t);
+  auto* const bad = reinterpret_cast<std::uint32_t*>(lane.slot(0)) + 2 * part;
+  const std::atomic_ref flag(*bad);
+  flag = 0;
+  Kernels::Gather what{.to = to,
+                       .from = from,
+                       .index = index.device,
+                       .count = 0,
+                       .records = records.count,
+                       .bad = reinterpret_cast<CUdeviceptr>(bad),
+                       .record_size = static_cast<std::uint32_t>(records.size)};
+  unsigned slot = 0;
+  for (std::uint64_t done = 0; done < index.count; done += what.count) {
+    what.to = to + done * records.size;
+    what.count = std::min(index.count - done, index.host ? part : kLaunch);
+    if (index.host) {
+      SLUICE_TRY(lane.wait(slot));
+      std::memcpy(lane.slot(slot), index.host + done, what.count * sizeof(std::uint64_t));
+      what.index = reinterpret_cast<CUdeviceptr>(lane.slot(slot));
+    } else {
+      what.index = index.device + done * sizeof(std::uint64_t);
+    }
+    SLUICE_TRY(lane.gather(what));
+    SLUICE_TRY(lane.mark(slot));
+    slot = (slot + 1) % lane.slots();
+  }
+  SLUICE_TRY(lane.synchronize());
+  return flag == 0;
+}
 
 Result<void> gather_in_order(const Gatherers& with, int fd, const RecordPlaces& to,
                              const RecordFile& records, std::span<const std::uint64_t> index) {

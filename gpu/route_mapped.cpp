@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "gpu/route_mapped.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <string>
 
+#include "base/unique_fd.hpp"
 #include "gpu/cutter.hpp"
 #include "gpu/packer.hpp"
 #include "gpu/residency.hpp"
+#include "gpu/route_gather.hpp"
 
 namespace sluice {
 namespace {
@@ -19,19 +22,18 @@ constexpr std::uint64_t kPiece = 64 << 20;  // of one copy; from this size on th
 constexpr std::uint64_t kGlance = 4 << 20;  // checking all of a large file takes a while
 constexpr std::size_t kFiles = 1024;        // most files remembered
 constexpr auto kLookAgain = std::chrono::seconds(1);
-constexpr std::uint64_t kLaunch =
-    1 << 24;                 // most records per launch, because others use the GPU, too
-constexpr auto kSweeps = 6;  // sweeps per idle time of a registration
+
+// How often registrations are checked, and how soon the space of a deleted file is free.
+constexpr std::chrono::nanoseconds kSweep = std::chrono::seconds(2);
+constexpr auto kNameless = std::chrono::seconds(10);  // how long deleted files are kept after use
+constexpr auto kSweeps = 6;                           // sweeps per idle time of a registration
+constexpr unsigned kReserve = 16;  // this part of memory stays available for programs
+constexpr double kWorthMore = 2;   // so many times the value is needed to replace a registration
 
 std::int64_t now_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   return FileVersion::nanoseconds(now);
-}
-
-bool is_version(int fd, const FileVersion& version) {
-  struct stat stat {};
-  return ::fstat(fd, &stat) == 0 && FileVersion::of(stat) == version;
 }
 
 bool is_cached(int fd, const FileVersion& version) {
@@ -57,6 +59,10 @@ class MappedFiles::Registration {
   Registration& operator=(const Registration&) = delete;
 
   Result<void> map(int fd) {
+    // Unlike a copy of the descriptor, this does not count as an open file.
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    watched_.reset(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    if (!watched_) return Error::last("watch the file");
     void* at = ::mmap(nullptr, version.size, PROT_READ, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) return Error::last("map the file");
     base_ = static_cast<std::byte*>(at);
@@ -68,12 +74,20 @@ class MappedFiles::Registration {
     return {};
   }
   const std::byte* at(std::uint64_t offset) const { return base_ + offset; }
+  enum class State { Current, Deleted, Changed };
+  State state() const {
+    struct stat stat {};
+    if (::fstat(watched_.get(), &stat) != 0 || FileVersion::of(stat) != version)
+      return State::Changed;
+    return stat.st_nlink == 0 ? State::Deleted : State::Current;
+  }
 
   const FileVersion version;
 
  private:
   Device& device_;
   const std::shared_ptr<std::atomic<std::uint64_t>> sum_;
+  UniqueFd watched_;
   std::byte* base_ = nullptr;
   bool registered_ = false;
 };
@@ -90,8 +104,12 @@ MappedFiles::Known& MappedFiles::known(const FileVersion& version, Dropped& drop
                             [&](const Known& file) { return file.version.id == version.id; });
   if (found == files_.end()) {
     if (files_.size() >= kFiles) {
-      dropped.push_back(std::move(files_.back().registration));
-      files_.pop_back();
+      const auto plain = std::find_if(files_.rbegin(), files_.rend(),
+                                      [](const Known& file) { return !file.registration; });
+      const auto oldest =
+          plain == files_.rend() ? std::prev(files_.end()) : std::prev(plain.base());
+      dropped.push_back(std::move(oldest->registration));
+      files_.erase(oldest);
     }
     files_.push_front({version});
     return files_.front();
@@ -129,24 +147,50 @@ Why MappedFiles::may_register(const Known& file, Wish wish) const {
   return Why::Registered;
 }
 
-// Recently used registrations are kept. Otherwise files that are read in turn would be registered
-// again and again, at twice the cost of reading them without.
-bool MappedFiles::make_room(std::uint64_t size, Dropped& dropped) {
-  const auto deadline = Clock::now() - limits_.idle / kSweeps;
-  std::uint64_t freed = 0;
-  const auto fits = [&] {
-    return size <= limits_.bytes && *bytes_ - freed <= limits_.bytes - size;
-  };
-  for (auto it = files_.rbegin(); it != files_.rend() && !fits(); ++it) {
-    if (!it->registration || it->registration.use_count() > 1 || it->used > deadline) continue;
-    freed += it->version.size;
-    dropped.push_back(std::move(it->registration));
+double MappedFiles::value(const Known& file, Clock::time_point now) const {
+  return file.wanted.at(now, limits_.half_life) /
+         static_cast<double>(std::max<std::uint64_t>(file.version.size, 1));
+}
+
+std::vector<MappedFiles::Known*> MappedFiles::by_value() {
+  std::vector<Known*> out;
+  for (Known& file : files_) {
+    if (file.registration) out.push_back(&file);
   }
-  return fits();
+  const auto now = Clock::now();
+  std::sort(out.begin(), out.end(),
+            [&](const Known* a, const Known* b) { return value(*a, now) < value(*b, now); });
+  return out;
+}
+
+std::uint64_t MappedFiles::limit(unsigned reserves) const {
+  const MachineMemory memory = limits_.memory();
+  const std::uint64_t reserved = memory.total / kReserve * reserves;
+  return std::min(limits_.bytes, memory.available - std::min(memory.available, reserved));
+}
+
+// Registrations that are worth about as much are kept. Otherwise files that are read in turn would
+// be registered again and again, at twice the cost of reading them without.
+bool MappedFiles::make_room(const Known& file, std::uint64_t limit, Dropped& dropped) {
+  const std::uint64_t size = file.version.size;
+  std::uint64_t freed = 0;
+  const auto fits = [&] { return size <= limit && *bytes_ - freed <= limit - size; };
+  const auto now = Clock::now();
+  std::vector<Known*> victims;
+  for (Known* each : by_value()) {
+    if (fits() || kWorthMore * value(*each, now) >= value(file, now)) break;
+    if (each->registration.use_count() > 1) continue;
+    freed += each->version.size;
+    victims.push_back(each);
+  }
+  if (!fits()) return false;
+  for (Known* each : victims) dropped.push_back(std::move(each->registration));
+  return true;
 }
 
 std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersion& version,
-                                                         Device& device, Wish wish) {
+                                                         Device& device, Wish wish,
+                                                         std::uint64_t length) {
   {
     Dropped dropped;
     const MutexLock lock(mutex_);
@@ -154,7 +198,10 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
       while (known(version, dropped).being_registered) registered_.wait(mutex_);
     }
     Known& file = known(version, dropped);
+    if (wish != Wish::Look)
+      file.wanted.add(static_cast<double>(length), Clock::now(), limits_.half_life);
     if (file.registration) return file.registration;
+    if (wish == Wish::Existing) return Why::ReadOnce;
     const Why why = may_register(file, wish);
     if (why != Why::Registered) return why;
     if (wish != Wish::Look) file.being_registered = true;
@@ -173,7 +220,8 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
     return answer;
   }
   file.registration = std::get<Shared>(answer);
-  sweeper_.start(limits_.idle / kSweeps, [this] { sweep(); });
+  const bool ends = limits_.idle > limits_.idle.zero();
+  sweeper_.start(ends ? std::min(kSweep, limits_.idle / kSweeps) : kSweep, [this] { sweep(); });
   return answer;
 }
 
@@ -182,16 +230,18 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::try_to_register(int fd,
                                                                     Device& device, Wish wish) {
   if (wish != Wish::Insist && !is_cached(fd, version)) return Why::NotCached;
   std::shared_ptr<Registration> registration;
+  // Twice the reserve, so that it is not released at once.
+  const std::uint64_t most = limit(2);
   {
     Dropped dropped;
     const MutexLock lock(mutex_);
-    if (!make_room(version.size, dropped)) return Why::NoMemoryLeft;
+    if (!make_room(known(version, dropped), most, dropped)) return Why::NoMemoryLeft;
     registration = std::make_shared<Registration>(device, version, bytes_);
   }
   const auto mapped = registration->map(fd);
   if (!mapped) return mapped.error().code == ENOMEM ? Why::NoMemoryLeft : Why::NotPinned;
   // Pages are pinned one by one, so the file may have changed between the first and the last.
-  if (!is_version(fd, version)) return Why::Changed;
+  if (!version.is_of(fd)) return Why::Changed;
   return Shared(std::move(registration));
 }
 
@@ -219,7 +269,7 @@ Result<bool> MappedFiles::read(const Registration& registration, Lane& lane, int
   }
   SLUICE_TRY(packer.send(lane));
   SLUICE_TRY(lane.synchronize());
-  return is_version(fd, registration.version);
+  return registration.version.is_of(fd);
 }
 
 Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registration, Lane& lane,
@@ -227,36 +277,10 @@ Result<MappedFiles::Gathered> MappedFiles::gather(const Registration& registrati
                                                   const RecordFile& records,
                                                   const RecordIndex& index) {
   SLUICE_TRY(lane.enter(device));
-  // The kernels' error word is behind the part of the index in the first slot.
-  const std::uint64_t part = (lane.slot_size() - sizeof(std::uint64_t)) / sizeof(std::uint64_t);
-  auto* const bad = reinterpret_cast<std::uint32_t*>(lane.slot(0)) + 2 * part;
-  const std::atomic_ref flag(*bad);
-  flag = 0;
-  Kernels::Gather what{.to = to,
-                       .from = reinterpret_cast<CUdeviceptr>(registration.at(records.offset)),
-                       .index = index.device,
-                       .count = 0,
-                       .records = records.count,
-                       .bad = reinterpret_cast<CUdeviceptr>(bad),
-                       .record_size = static_cast<std::uint32_t>(records.size)};
-  unsigned slot = 0;
-  for (std::uint64_t done = 0; done < index.count; done += what.count) {
-    what.to = to + done * records.size;
-    what.count = std::min(index.count - done, index.host ? part : kLaunch);
-    if (index.host) {
-      SLUICE_TRY(lane.wait(slot));
-      std::memcpy(lane.slot(slot), index.host + done, what.count * sizeof(std::uint64_t));
-      what.index = reinterpret_cast<CUdeviceptr>(lane.slot(slot));
-    } else {
-      what.index = index.device + done * sizeof(std::uint64_t);
-    }
-    SLUICE_TRY(lane.gather(what));
-    SLUICE_TRY(lane.mark(slot));
-    slot = (slot + 1) % lane.slots();
-  }
-  SLUICE_TRY(lane.synchronize());
-  if (!is_version(fd, registration.version)) return Gathered::Changed;
-  return flag == 0 ? Gathered::All : Gathered::BadIndex;
+  const bool good = SLUICE_TRY(gather_by_kernel(
+      lane, to, reinterpret_cast<CUdeviceptr>(registration.at(records.offset)), records, index));
+  if (!registration.version.is_of(fd)) return Gathered::Changed;
+  return good ? Gathered::All : Gathered::BadIndex;
 }
 
 void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {
@@ -270,12 +294,51 @@ void MappedFiles::forget(const std::function<bool(const FileId&)>& is_meant) {
 }
 
 void MappedFiles::sweep() {
-  Dropped dropped;
+  if (bytes() == 0) return;
+  release_outdated();
+  release_for_others();
+}
+
+// The files are asked without the lock: a disk may take long to answer.
+void MappedFiles::release_outdated() {
+  struct Checked {
+    Shared registration;
+    Clock::time_point used;
+  };
+  std::vector<Checked> all;
+  {
+    const MutexLock lock(mutex_);
+    for (const Known& file : files_) {
+      if (file.registration) all.push_back({file.registration, file.used});
+    }
+  }
+  std::erase_if(all, [&](const Checked& each) {
+    const auto unused = Clock::now() - each.used;
+    if (limits_.idle > limits_.idle.zero() && unused > limits_.idle) return false;
+    const auto state = each.registration->state();
+    return state == Registration::State::Current ||
+           (state == Registration::State::Deleted && unused < kNameless);
+  });
   const MutexLock lock(mutex_);
   for (Known& file : files_) {
-    if (file.registration && Clock::now() - file.used > limits_.idle) {
-      dropped.push_back(std::move(file.registration));
-    }
+    const auto is_this = [&](const Checked& each) {
+      return each.registration == file.registration && each.used == file.used;
+    };
+    // `all` keeps the registration until the lock is released.
+    if (std::any_of(all.begin(), all.end(), is_this)) file.registration = nullptr;
+  }
+}
+
+// The kernel can't take registered pages back, so they are given back before programs miss them.
+void MappedFiles::release_for_others() {
+  const std::uint64_t most = limit(1);
+  Dropped dropped;
+  const MutexLock lock(mutex_);
+  std::uint64_t left = bytes();
+  for (Known* each : by_value()) {
+    if (left <= most) return;
+    left -= each->version.size;
+    dropped.push_back(std::move(each->registration));
   }
 }
 

@@ -3,10 +3,12 @@
 // directly. The CPU copies nothing.
 //
 // Registering takes 25 ms per GiB and pins the pages. So it is done only for files that are read
-// repeatedly, within limits, and it ends when the file has not been read for a while. When a file
-// is truncated or a hole is punched, pinned pages no longer belong to it. A registration is
-// therefore used only while the file's times and size are unchanged. Because times have a
-// granularity, a file is registered only if it has not changed for longer than that.
+// repeatedly, within limits, and a registration is kept until its memory is needed: by a file that
+// is read more per byte, or by the machine. When a file is truncated or a hole is punched, pinned
+// pages no longer belong to it. A registration is therefore used only while the file's times and
+// size are unchanged, and a thread releases those of files that have changed or were deleted.
+// Because times have a granularity, a file is registered only if it has not changed for longer than
+// that.
 //
 // The CPU never accesses these mappings: for a truncated file that would raise SIGBUS.
 //
@@ -22,12 +24,15 @@
 #include <memory>
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "base/mutex.hpp"
 #include "base/result.hpp"
+#include "gpu/decaying_count.hpp"
 #include "gpu/engine.hpp"
 #include "gpu/file_version.hpp"
 #include "gpu/lane.hpp"
+#include "gpu/machine_memory.hpp"
 #include "gpu/records.hpp"
 #include "gpu/sweeper.hpp"
 
@@ -36,10 +41,11 @@ namespace sluice {
 class MappedFiles {
  public:
   struct Limits {
-    std::uint64_t bytes;            // limit for all registrations together
-    std::chrono::nanoseconds idle;  // unused registrations end after this
-    std::chrono::nanoseconds
-        min_unchanged;  // files must be unchanged for this before they are registered
+    std::uint64_t bytes;                     // limit for all registrations together
+    std::chrono::nanoseconds idle;           // unused registrations end after this; 0: they do not
+    std::chrono::nanoseconds half_life;      // reads count half after this
+    std::chrono::nanoseconds min_unchanged;  // files must be unchanged for this to be registered
+    std::function<MachineMemory()> memory;   // of the machine, now
   };
   explicit MappedFiles(Limits limits);
   ~MappedFiles();
@@ -48,13 +54,16 @@ class MappedFiles {
   using Shared = std::shared_ptr<const Registration>;
 
   enum class Wish {
+    Existing,  // registers nothing, and does not look at the page cache
     Look,      // registers nothing; Why::Registered: IfItPays would register it
     IfItPays,  // registers a file that was read once and is in the page cache
     ToGather,  // like IfItPays, but also small files: records cost more than sequential bytes
     Insist,    // registers every file that can be registered
   };
   // The registration of the file `fd` with this `version`, or the reason why there is none.
-  std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish);
+  // `length` bytes will be read; they count for the value of the file.
+  std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish,
+                                 std::uint64_t length);
   // Copies the segments, which must lie within the file; small ones by a kernel if the lane has
   // slots. False if the file changed meanwhile: the bytes may then be neither the old nor the new
   // ones.
@@ -86,16 +95,26 @@ class MappedFiles {
     Clock::time_point look_again = {};  // it was not in the page cache, and checking takes time
     Shared registration = {};
     Clock::time_point used = Clock::now();
+    DecayingCount wanted = {};  // bytes, on all routes
   };
 
   // Registrations to destroy without the lock, because unregistering takes time.
   using Dropped = std::list<Shared>;
   Known& known(const FileVersion& version, Dropped& dropped) REQUIRES(mutex_);
   Why may_register(const Known& file, Wish wish) const REQUIRES(mutex_);
-  bool make_room(std::uint64_t size, Dropped& dropped) REQUIRES(mutex_);
+  // How often each byte was read, where old reads count less.
+  double value(const Known& file, Clock::time_point now) const;
+  // The files with a registration, those of the least value first.
+  std::vector<Known*> by_value() REQUIRES(mutex_);
+  // False if only registrations that are in use or worth as much as `file` could be dropped.
+  bool make_room(const Known& file, std::uint64_t limit, Dropped& dropped) REQUIRES(mutex_);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
                                             Wish wish);
+  // The most bytes that may be registered now, if `reserves` reserves stay available.
+  std::uint64_t limit(unsigned reserves) const;
   void sweep();
+  void release_outdated();
+  void release_for_others();
 
   const Limits limits_;
   // The size of all registrations, including those that are only in use by requests.

@@ -54,7 +54,10 @@ Result<std::unique_ptr<Staging>> Staging::create(Device& device, WorkerPool& wor
                                                  std::uint64_t chunk, unsigned slots) {
   const Layout layout(workers.size(), chunk, slots);
   auto pinned = SLUICE_TRY(PinnedMemory::create(device, layout.end));
-  return std::unique_ptr<Staging>(new Staging(std::move(pinned), workers, chunk, slots));
+  std::unique_ptr<Staging> staging(new Staging(std::move(pinned), workers, chunk, slots));
+  // Creates their streams now. After an error, the first request tries again.
+  for (const auto& lane : staging->lanes_) static_cast<void>(lane->enter(device));
+  return staging;
 }
 
 Staging::Staging(std::unique_ptr<PinnedMemory> pinned, WorkerPool& workers, std::uint64_t chunk,
@@ -75,28 +78,53 @@ Staging::Staging(std::unique_ptr<PinnedMemory> pinned, WorkerPool& workers, std:
   }
 }
 
+// A worker that finds nothing left to read goes on with the next request while its last copies are
+// on the bus. Waiting for them there cost half of the speed when requests have few pieces per
+// worker: 22 GB/s instead of 45.
 class Staging::ReadJob : public WorkerPool::Job {
  public:
   ReadJob(Staging& staging, Cutter& cutter, FileReader& reader, Memory& memory)
-      : staging_(staging), cutter_(cutter), reader_(reader), memory_(memory) {}
+      : staging_(staging), cutter_(cutter), reader_(reader), memory_(memory) {
+    copies_.resize(staging.lanes_.size());
+  }
 
   Result<bool> work(unsigned worker, WorkerPool::Turn& turn) override {
     Lane& lane = *staging_.lanes_[worker];
     SLUICE_TRY(lane.enter(*memory_.device()));
-    const auto more = stream(lane, turn);
-    const auto synchronized = lane.synchronize();
-    SLUICE_TRY(more);
-    SLUICE_TRY(synchronized);
+    const auto more = stream(lane, turn, copies_[worker]);
+    if (!more) {
+      static_cast<void>(lane.synchronize());
+      return more.error();
+    }
     return *more;
   }
 
+  // Waits until no copy of the job is in progress, even after errors. REQUIRES: no worker is at
+  // work.
+  Result<void> finish() {
+    Device& device = *memory_.device();
+    const auto entered = device.enter();
+    CUresult failure = CUDA_SUCCESS;
+    for (const CUevent copy : copies_) {
+      if (copy == nullptr) continue;
+      const CUresult code = device.api().cuEventSynchronize(copy);
+      if (code != CUDA_SUCCESS) failure = code;
+    }
+    SLUICE_TRY(entered);
+    if (failure == CUDA_SUCCESS) return {};
+    // As in Lane::synchronize(): the memory may be freed after the return.
+    if (device.api().cuCtxSynchronize() != CUDA_SUCCESS) device.lose();
+    return device.failed(failure, "wait for the copies");
+  }
+
  private:
-  Result<bool> stream(Lane& lane, WorkerPool::Turn& turn) {
+  // `last` is set to the last copy that was begun.
+  Result<bool> stream(Lane& lane, WorkerPool::Turn& turn, CUevent& last) {
     Cutter::Piece piece;
-    for (unsigned slot = 0; !is_stopped();) {
+    while (!is_stopped()) {
       const bool cold = reader_.is_cold();
-      if (!cutter_.take(piece, cold ? kDirectPiece : lane.slot_size())) break;
-      slot = (slot + 1) % (cold ? kDirectSlots : lane.slots());
+      if (!cutter_.take(piece, cold ? kDirectPiece : lane.slot_size(), turn.others_wait())) break;
+      const unsigned slot = lane.next_slot(cold ? kDirectSlots : lane.slots());
       SLUICE_TRY(lane.wait(slot));
       if (piece.is_large()) {
         SLUICE_TRY(pass_large(lane, lane.slot(slot), piece.parts[0]));
@@ -104,6 +132,7 @@ class Staging::ReadJob : public WorkerPool::Job {
         SLUICE_TRY(pass_small(lane, lane.whole_slot(slot), piece.all()));
       }
       SLUICE_TRY(lane.mark(slot));
+      last = lane.last_mark();
       if (turn.is_over()) return true;
     }
     return false;
@@ -145,6 +174,7 @@ class Staging::ReadJob : public WorkerPool::Job {
   Cutter& cutter_;
   FileReader& reader_;
   Memory& memory_;
+  std::vector<CUevent> copies_;  // the last one of each worker
 };
 
 Result<std::uint64_t> Staging::read_small(int fd, Memory& memory,
@@ -237,7 +267,10 @@ Result<std::uint64_t> Staging::read(FileReader& reader, Memory& memory,
                                     std::span<const Segment> segments) {
   Cutter cutter(segments, chunk_, workers_.size());
   ReadJob job(*this, cutter, reader, memory);
-  SLUICE_TRY(workers_.run(job));
+  const auto ran = workers_.run(job);
+  const auto finished = job.finish();
+  SLUICE_TRY(ran);
+  SLUICE_TRY(finished);
   return cutter.bytes();
 }
 
@@ -272,7 +305,10 @@ Result<void> Staging::write(const EngineFile& file, Memory& memory, const Segmen
 Result<std::uint64_t> read_pageable(Lane& lane, int fd, Memory& memory,
                                     std::span<const Segment> segments) {
   SLUICE_TRY(lane.enter(*memory.device()));
-  const std::unique_ptr<std::byte[]> buffer(new std::byte[kPageable]);
+  std::uint64_t longest = 0;
+  for (const Segment& segment : segments) longest = std::max(longest, segment.length);
+  const std::unique_ptr<std::byte[]> buffer(
+      new std::byte[std::min<std::size_t>(kPageable, longest)]);
   std::uint64_t done = 0;
   for (const auto& [to, from, length] : segments) {
     for (std::uint64_t at = 0; at < length;) {

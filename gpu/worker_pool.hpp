@@ -25,7 +25,9 @@ class WorkerPool {
    public:
     explicit Turn(const std::atomic<unsigned>& jobs) : jobs_(jobs) {}
     // To be called after each piece.
-    bool is_over() { return ++pieces_ >= 8 && jobs_.load(std::memory_order_relaxed) > 1; }
+    bool is_over() { return ++pieces_ >= 8 && others_wait(); }
+    // Whether this worker will go on with another job.
+    bool others_wait() const { return jobs_.load(std::memory_order_relaxed) > 1; }
 
    private:
     const std::atomic<unsigned>& jobs_;
@@ -37,8 +39,7 @@ class WorkerPool {
     virtual ~Job() = default;
 
     // Executes pieces of the job as worker number `worker`, until none is left (false) or the turn
-    // is over (true). Several workers call it at once. When it returns, also with an error, nothing
-    // that this call started is in progress.
+    // is over (true). Several workers call it at once.
     virtual Result<bool> work(unsigned worker, Turn& turn) = 0;
 
    protected:

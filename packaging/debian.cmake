@@ -52,8 +52,16 @@ configure_file(debian/METADATA.in METADATA @ONLY)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/INSTALLER "debian\n")
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/client/python/sluice DESTINATION ${python_dir} COMPONENT python
         PATTERN __pycache__ EXCLUDE)
+install(FILES ${CMAKE_SOURCE_DIR}/client/python/_sluice_accelerate.py ${CMAKE_SOURCE_DIR}/client/python/sluice-accelerate.pth
+        DESTINATION ${python_dir} COMPONENT python)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/METADATA ${CMAKE_CURRENT_BINARY_DIR}/INSTALLER
         DESTINATION ${python_dir}/sluice-${PROJECT_VERSION}.dist-info COMPONENT python)
+# As in client/python/pyproject.toml.
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/entry_points.txt
+     "[vllm.general_plugins]\nsluice = sluice.integrations.vllm_loader:register\n")
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/entry_points.txt
+        DESTINATION ${python_dir}/sluice-${PROJECT_VERSION}.dist-info COMPONENT python)
+install(FILES ${CMAKE_SOURCE_DIR}/client/python/sluice-hf3fs.pth DESTINATION ${python_dir} COMPONENT python)
 
 set(CPACK_GENERATOR DEB)
 # The maintainer is the person who builds the package, from Debian's variables or git's configuration.

@@ -43,9 +43,9 @@ def tag_of(library):
 
 def files_of(library, tag, project):
     """Yields (path in the wheel, content)."""
-    for path in sorted((PACKAGE / "sluice").iterdir()):
-        if path.is_file():
-            yield f"sluice/{path.name}", path.read_bytes()
+    for path in sorted([*PACKAGE.glob("sluice/**/*"), PACKAGE / "_sluice_accelerate.py", PACKAGE / "sluice-accelerate.pth"]):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield str(path.relative_to(PACKAGE)), path.read_bytes()
     yield "sluice/lib/libsluice.so.1", pathlib.Path(library).read_bytes()
     info = f"sluice-{project['version']}.dist-info"
     yield f"{info}/METADATA", "\n".join([
@@ -53,6 +53,10 @@ def files_of(library, tag, project):
         f"Summary: {project['description']}", f"License: {project['license']['text']}",
         f"Requires-Python: {project['requires-python']}", ""]).encode()
     yield f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: sluice\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    yield f"{info}/entry_points.txt", "".join(
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+        for group, points in project["entry-points"].items()).encode()
+    yield "sluice-hf3fs.pth", (PACKAGE / "sluice-hf3fs.pth").read_bytes()
     yield f"{info}/licenses/LICENSE", (ROOT / "LICENSE").read_bytes()
     for package in INCLUDED:
         yield f"{info}/licenses/{package}", pathlib.Path(f"/usr/share/doc/{package}/copyright").read_bytes()

@@ -426,7 +426,7 @@ Result<void> Pool::readmit(const TierSettings& settings, int root, const Marker&
   return {};
 }
 
-Result<std::optional<unsigned>> Pool::replace(const TierSettings& settings) {
+Result<Pool::Replacement> Pool::prepare_replacement(const TierSettings& settings) {
   MutexLock lock(roster_mutex_);
   const std::string& name = settings.name;
   const auto known = roster_.find(name);
@@ -434,7 +434,8 @@ Result<std::optional<unsigned>> Pool::replace(const TierSettings& settings) {
     return unusable(ENOENT, "the pool has had no tier " + name + "; 'sluice tier add " + name +
                                 "=" + settings.path + "' adds one");
   }
-  const Member before = known->second;
+  Replacement out{.before = known->second, .is_same_disk = false, .tier = nullptr};
+  const Member& before = out.before;
   Tier* const old = by_name(name);
   if (old != nullptr && (old->present() || is_at(old->path(), before))) {
     return unusable(EBUSY, "tier " + name + " is not lost: its disk is at " + old->path() +
@@ -443,12 +444,12 @@ Result<std::optional<unsigned>> Pool::replace(const TierSettings& settings) {
                                "it first");
   }
   Candidate tier = SLUICE_TRY(open_newcomer(settings));
-  const bool is_same_disk = tier.marker && tier.marker->self.uuid == before.uuid;
+  out.is_same_disk = tier.marker && tier.marker->self.uuid == before.uuid;
   SLUICE_TRY(check_replacement(*this, tier, old, before, id_, roster_));
   Roster roster = roster_;
   tier.member = before;
   tier.member.retired = false;
-  if (!is_same_disk) {
+  if (!out.is_same_disk) {
     unsigned last_slot = 0;
     for (const auto& entry : roster_) last_slot = std::max(last_slot, entry.second.slot);
     if (last_slot == kMaxSlot) {
@@ -464,14 +465,30 @@ Result<std::optional<unsigned>> Pool::replace(const TierSettings& settings) {
   // From here on, the new disk is the tier wherever it is present. If the daemon dies before the
   // other tiers know, the next mount with the new disk tells them.
   SLUICE_TRY(write_roster(tier, id_, roster));
-  roster_ = std::move(roster);
-  place(std::make_unique<Tier>(old != nullptr ? old->index() : static_cast<TierIndex>(size()),
-                               settings, tier.member, UniqueFd{},
-                               "the tier is being brought up to date", UniqueFd{}, user_));
+  out.tier = std::make_unique<Tier>(old != nullptr ? old->index() : static_cast<TierIndex>(size()),
+                                    settings, tier.member, UniqueFd{},
+                                    "the tier is being brought up to date", UniqueFd{}, user_);
+  return out;
+}
+
+std::optional<unsigned> Pool::replace(Replacement replacement) {
+  MutexLock lock(roster_mutex_);
+  const Member& before = replacement.before;
+  const Tier& tier = *replacement.tier;
+  if (!replacement.is_same_disk) {
+    const Member gone = replaced(before);
+    roster_[gone.name] = gone;
+  }
+  roster_[tier.name()] = tier.member();
+  log::get().info("a new disk took the place of a tier: tier={} path={} slot={} before={}",
+                  tier.name(), tier.path(), tier.member().slot, before.slot);
+  place(std::move(replacement.tier));
+  return replacement.is_same_disk ? std::optional<unsigned>() : before.slot;
+}
+
+void Pool::announce() const {
+  MutexLock lock(roster_mutex_);
   tell_all_of_news();
-  log::get().info("a new disk took the place of a tier: tier={} path={} slot={} before={}", name,
-                  settings.path, tier.member.slot, before.slot);
-  return is_same_disk ? std::optional<unsigned>() : before.slot;
 }
 
 std::vector<Member> Pool::members() const {

@@ -90,11 +90,19 @@ class Pool {
   // changes may have to be applied to it first.
   Result<void> add(const TierSettings& settings);
   // Puts another directory under the name of a tier whose disk is gone, at the same place in the
-  // order; or adds it as the slowest, if that tier is not configured. It is offline until
-  // check_presence() finds it. Returns the slot of the disk that is gone for good, which no tier
-  // has any more; nothing if the same disk is merely found elsewhere. REQUIRES: no other thread
-  // calls check_presence().
-  Result<std::optional<unsigned>> replace(const TierSettings& settings);
+  // order; or adds it as the slowest, if that tier is not configured. Three steps, because only the
+  // second is quick: the others use disks. REQUIRES: one thread at a time does all three, and no
+  // other one calls add() or check_presence() meanwhile.
+  struct Replacement {
+    Member before;  // the disk that had the name
+    bool is_same_disk = false;
+    std::unique_ptr<Tier> tier;
+  };
+  Result<Replacement> prepare_replacement(const TierSettings& settings);
+  // The new tier is offline until check_presence() finds it. Returns the slot of the disk that is
+  // gone for good, which no tier has any more; nothing if the same disk is merely found elsewhere.
+  std::optional<unsigned> replace(Replacement replacement);
+  void announce() const;  // tells the tiers that are online
   // Every disk that the pool ever had; see Member::is_replaced().
   std::vector<Member> members() const;
   // Whether another disk took the place of the one with this slot.

@@ -34,7 +34,9 @@ class RateModel {
   double observed(const FileFacts& file, std::int64_t now) const;
 
   std::array<double, kClasses> usual_{};  // accesses per second, by class
-  double caution_ = 0;                    // seconds of observation that what is usual is worth
+  // Seconds of observation that what is usual is worth. Many before anything was learned: a file
+  // that was just created was observed for none.
+  double caution_ = 100.0 * 86'400;
   double half_life_ = 0;
   std::int64_t since_ = 0;  // the first access that was seen in the pool
 };

@@ -282,6 +282,18 @@ std::vector<Twins::Entry> Twins::some_unused(TierIndex tier) {
   return out;
 }
 
+// Whether the file itself is on a disk that is away or lost. 'sluice tier replace' and 'drain
+// --lost' make a file of such a twin.
+bool Twins::may_be_the_last_copy(Tier& tier, const Identity& file) const {
+  const auto directory = tier.twins_directory();
+  if (!directory) return false;
+  const UniqueFd twin = open_twin(*directory, twin_name(file), O_PATH);
+  const auto note = twin ? read_note(twin.get()) : std::nullopt;
+  if (!note) return false;
+  const Tier* there = pool_.by_slot(note->slot);
+  return there != nullptr ? !there->online() : pool_.is_lost(note->slot);
+}
+
 bool Twins::make_room(Tier& tier, std::uint64_t bytes) {
   const std::vector<Entry> some = some_unused(tier.index());
   if (some.empty()) return false;
@@ -304,9 +316,11 @@ bool Twins::make_room(Tier& tier, std::uint64_t bytes) {
   std::uint64_t dropped = 0;
   for (const std::size_t i : order) {
     if (dropped >= wanted) break;
+    if (may_be_the_last_copy(tier, some[i].file)) continue;
     drop(tier, some[i].file);
     dropped += some[i].bytes;
   }
+  if (dropped == 0) return false;
   // ext4 frees blocks when it commits its journal. Until then the tier seems to be full, and more
   // twins would be dropped. An error only means that the room comes later.
   if (const auto directory = tier.twins_directory()) [[maybe_unused]]

@@ -119,6 +119,7 @@ class Twins {
   Check check(Tier& tier, bool remove_stale) const;
 
  private:
+  bool may_be_the_last_copy(Tier& tier, const Identity& file) const;
   struct Entry {
     Identity file;
     std::uint64_t bytes = 0;

@@ -8,8 +8,8 @@
 #   tools/setup.sh --dev       as --lint, and mandoc, zsh and fish
 #   tools/setup.sh --packages  also for building and testing packages
 #   tools/setup.sh --browser   also Chromium, for the test of the web page (Debian; about 110 MB)
-#   tools/setup.sh --cookbook  also what the test of docs/cookbook.md uses if it is there: nfs-ganesha, Samba and podman. Their
-#                              services are not started.
+#   tools/setup.sh --cookbook  also what the tests of docs/cookbook.md and docs/models.md use if it is there: nfs-ganesha, Samba and
+#                              podman, whose services are not started, and huggingface_hub from PyPI in .deps/python-cookbook
 #
 # Environment:
 #   SLUICE_FUSE_SOURCE   a fuse3 source archive (.orig.tar.gz, 3.18 or newer) to use instead of downloading one
@@ -31,7 +31,8 @@ packages=(g++ cmake ninja-build meson pkgconf ccache
 lint=(clang clang-format clang-tidy)
 # Debian's mypy is too old, and there is no pyright. nodejs: pyright is a program for Node.
 python_lint=('mypy==2.4.1' 'pyright[nodejs]==1.1.414')
-wants_python_lint=
+python_cookbook=('huggingface_hub==2.4.0')
+wants_python_lint='' wants_python_cookbook=''
 starts_services=1
 for option; do
   case $option in
@@ -42,7 +43,7 @@ for option; do
     --browser) if grep -qx 'ID=debian' /etc/os-release; then packages+=(chromium); fi ;;
     --cookbook)
       packages+=(nfs-ganesha nfs-ganesha-vfs libnfs-utils samba smbclient podman python3-yaml iproute2 jq)
-      starts_services= ;;
+      starts_services='' wants_python_cookbook=1 ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$option'; allowed: --lint, --dev, --packages, --browser, --cookbook, --help" >&2; exit 2 ;;
   esac
@@ -206,21 +207,23 @@ provide_fuse() {
   say "libfuse $version: in .deps/fuse"
 }
 
-# Without these one lint test is skipped, so a machine that does not reach PyPI is no failure.
-provide_python_lint() {
-  local prefix=$repo/.deps/python-lint wanted="${python_lint[*]}"
+# Without these, a test is skipped or leaves commands out, so a machine that does not reach PyPI is no failure.
+provide_python() { # NAME PROGRAM PACKAGE...
+  local prefix=$repo/.deps/python-$1 program=$2 wanted="${*:3}"
+  shift 2
   [[ $(cat "$prefix/installed" 2>/dev/null) != "$wanted" ]] || return 0
   rm -rf "$prefix"
   # A virtual environment can't be moved: it is made in its place, and complete only with the file `installed`.
-  if step "mypy and pyright from PyPI" bash -euo pipefail -c '
-    python3 -m venv "$0" && "$0/bin/pip" --disable-pip-version-check install "$@" && "$0/bin/pyright" --version' "$prefix" "${python_lint[@]}"; then
+  if step "$wanted from PyPI" bash -euo pipefail -c '
+    python3 -m venv "$0" && "$0/bin/pip" --disable-pip-version-check install "${@:2}" && "$0/bin/$1" --version' "$prefix" "$program" "$@"; then
     echo "$wanted" >"$prefix/installed"
   else
     rm -rf "$prefix"
-    say "mypy and pyright could not be had; their test will be skipped"
+    say "could not install $wanted; what needs it will not be tested"
   fi
 }
 
 install_packages
 provide_fuse
-if [[ $wants_python_lint ]]; then provide_python_lint; fi
+if [[ $wants_python_lint ]]; then provide_python lint pyright "${python_lint[@]}"; fi
+if [[ $wants_python_cookbook ]]; then provide_python cookbook hf "${python_cookbook[@]}"; fi

@@ -106,6 +106,8 @@ class ControlServer::Handler {
       last = reload();
     } else if (verb == "restart") {
       if (const auto asked = parts_.restart(); !asked) last = {{"error", asked.error().text()}};
+    } else if (verb == "release-gpu") {
+      last = {{"bytes", parts_.release_gpu()}};
     } else if (verb == "trace") {
       trace();
     } else {

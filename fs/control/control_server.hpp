@@ -44,6 +44,8 @@ class ControlServer {
     const HeatTree& heat_tree;
     // Asks for a successor of this daemon; returns when it is about to hand over.
     std::function<Result<void>()> restart;
+    // Ends all copies of files in GPU memory; returns their bytes.
+    std::function<std::uint64_t()> release_gpu;
   };
 
   // Listens at `path`; replaces a socket that an earlier daemon left there.

@@ -281,6 +281,23 @@ void add_gpu(std::string& out, const json& gpu) {
               "1 if the GPU failed and cannot be used until a remount.");
   for (const json& device : gpu.at("devices"))
     lost.add(device.at("lost"), {{"gpu", device.at("uuid")}, {"name", device.at("name")}});
+  const auto hbm = [&](std::string_view name, std::string_view type, std::string_view help,
+                       const char* member) {
+    Metric metric(out, name, type, help);
+    for (const json& device : gpu.at("devices")) {
+      if (device.contains("hbm"))
+        metric.add(device.at("hbm").at(member), {{"gpu", device.at("uuid")}});
+    }
+  };
+  hbm("sluice_hbm_bytes", "gauge", "GPU memory used for copies of files.", "bytes");
+  hbm("sluice_hbm_limit_bytes", "gauge", "The limit hbm.", "limit");
+  hbm("sluice_hbm_files", "gauge", "Files with a copy in GPU memory.", "files");
+  hbm("sluice_hbm_hits_total", "counter", "Requests served from copies in GPU memory.", "hits");
+  hbm("sluice_hbm_hit_bytes_total", "counter", "Bytes of these requests.", "hit_bytes");
+  hbm("sluice_hbm_filled_bytes_total", "counter", "Bytes copied from files into GPU memory.",
+      "filled_bytes");
+  hbm("sluice_hbm_evictions_total", "counter", "Copies that made room for others or for programs.",
+      "evictions");
 }
 
 }  // namespace

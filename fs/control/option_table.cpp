@@ -326,8 +326,8 @@ constexpr std::array kTable{
         .fallback = "true",
         .help = "read files into GPU memory on request",
         .details = "Read files into GPU memory on request. If it is false, only host memory is "
-                   "used and CUDA is never loaded. Otherwise the first request that needs CUDA "
-                   "loads it.",
+                   "used and CUDA is never loaded. Otherwise a mount that finds a GPU loads it and "
+                   "keeps a CUDA context on each, so that the first load is fast.",
     },
     OptionSpec{
         .group = Group::Gpu,
@@ -338,7 +338,9 @@ constexpr std::array kTable{
         .help = "page cache that GPUs may read directly: part of memory or a size",
         .details =
             "How much of the page cache GPUs may read directly: a part of memory, or a size. "
-            "The pages are pinned while they are registered. 0: none.",
+            "The pages are pinned while they are registered, and released when the machine is "
+            "short "
+            "of memory. 0: none.",
     },
     OptionSpec{
         .group = Group::Gpu,
@@ -349,6 +351,29 @@ constexpr std::array kTable{
         .help = "host memory that clients may register as buffers: part of memory or a size",
         .details = "How much host memory (memfds) clients may register as buffers at once: a part "
                    "of memory, or a size. 0: none.",
+    },
+    OptionSpec{
+        .group = Group::Gpu,
+        .name = "hbm",
+        .kind = Kind::Share,
+        .member = of<&MountOptions::hbm>,
+        .is_live = true,
+        .fallback = "0",
+        .help = "memory of each GPU for copies of files: part of it or a size; 0: none",
+        .details = "How much memory of each GPU is used for copies of files that are read into it "
+                   "repeatedly: a part of the GPU's memory, or a size. Reading such a file is a "
+                   "copy within the GPU. 0: none.",
+    },
+    OptionSpec{
+        .group = Group::Gpu,
+        .name = "hbm_reserve",
+        .kind = Kind::Share,
+        .member = of<&MountOptions::hbm_reserve>,
+        .is_live = true,
+        .fallback = "10%",
+        .help = "memory of each GPU that copies of files leave free: part of it or a size",
+        .details = "How much memory of each GPU the copies of files leave free for programs: a "
+                   "part of the GPU's memory, or a size. If less is free, copies go at once.",
     },
 
     OptionSpec{

@@ -79,14 +79,17 @@ std::optional<std::uint64_t> rate_of(OptionValue value) {
   return size_of(value);
 }
 
-// A size, or a part of this machine's memory.
-std::optional<std::uint64_t> share_of(const OptionValue& value) {
+// A size, or percent of some memory.
+std::optional<GpuShare> share_of(const OptionValue& value) {
   const auto* text = std::get_if<std::string>(&value);
-  if (text == nullptr || !text->ends_with('%')) return size_of(value);
+  if (text == nullptr || !text->ends_with('%')) {
+    const auto size = size_of(value);
+    return size ? std::optional(GpuShare{.bytes = *size}) : std::nullopt;
+  }
   const OptionValue percent = number_value(text->substr(0, text->size() - 1));
   const auto* number = std::get_if<std::int64_t>(&percent);
   if (number == nullptr || *number < 0 || *number > 100) return std::nullopt;
-  return share_of_memory(static_cast<unsigned>(*number));
+  return GpuShare{.percent = static_cast<unsigned>(*number)};
 }
 
 std::optional<std::uint64_t> count_of(const OptionValue& value, std::int64_t least,
@@ -148,7 +151,7 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
       allowed = R"(a size in a second like "200MiB", or 0 for no limit)";
       break;
     case Kind::Share:
-      read = share_of(value);
+      if (const auto share = share_of(value)) read = share->bytes + share_of_memory(share->percent);
       allowed = R"(a part of memory like "25%", or a size like "16GiB")";
       break;
     default:
@@ -216,6 +219,15 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
   return {};
 }
 
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string&,
+                        GpuShare& out) {
+  const auto read = share_of(value);
+  if (!read)
+    return must_be(spec, R"(a part of the GPU's memory like "20%", or a size like "24GiB")", value);
+  out = *read;
+  return {};
+}
+
 std::string value_text(const OptionSpec&, const std::string& value) { return value; }
 
 std::string value_text(const OptionSpec& spec, std::uint64_t value) {
@@ -247,6 +259,10 @@ std::string value_text(const OptionSpec& spec, seconds value) {
   const auto unit = std::find_if(kUnits.begin(), kUnits.end(),
                                  [&](const auto& each) { return value.count() % each.first == 0; });
   return std::to_string(value.count() / unit->first) + unit->second;
+}
+
+std::string value_text(const OptionSpec& spec, const GpuShare& value) {
+  return value.percent > 0 ? std::to_string(value.percent) + "%" : value_text(spec, value.bytes);
 }
 
 std::string value_text(const OptionSpec&, const Windows& value) { return format_windows(value); }
@@ -285,6 +301,8 @@ Result<void> finish_tier(TierOptions& tier, bool has_low_watermark) {
   const std::string who = "tier " + tier.name + ": ";
   if (tier.name == kStay)
     return bad_option(who + "that word has a meaning in rules; choose another name");
+  if (tier.name == "hbm")
+    return bad_option(who + "that word means the memory of GPUs; choose another name");
   if (tier.path.empty())
     return bad_option(who + "it has no path; give the directory that holds its files");
   if (tier.capacity && *tier.capacity == 0) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "gpu/hbm_limits.hpp"
 #include "tiering/window.hpp"
 
 namespace sluice {
@@ -46,6 +47,8 @@ Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const 
                         std::chrono::seconds& out);
 Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
                         Windows& out);
+Result<void> read_value(const OptionSpec& spec, const OptionValue& value, const std::string& base,
+                        GpuShare& out);
 
 // The value as it is written in the file, without quotes. Exact: read_value() reads the same again.
 std::string value_text(const OptionSpec& spec, const std::string& value);
@@ -55,6 +58,7 @@ std::string value_text(const OptionSpec& spec, bool value);
 std::string value_text(const OptionSpec& spec, double value);
 std::string value_text(const OptionSpec& spec, std::chrono::seconds value);
 std::string value_text(const OptionSpec& spec, const Windows& value);
+std::string value_text(const OptionSpec& spec, const GpuShare& value);
 
 // Checks a whole tier or rule. `has_low_watermark`: the key was given; otherwise low_watermark is
 // derived from high_watermark.

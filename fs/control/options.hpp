@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "gpu/hbm_limits.hpp"
 #include "tiering/budget.hpp"
 #include "tiering/policy.hpp"
 #include "tiering/window.hpp"
@@ -96,6 +97,8 @@ struct MountOptions {
   bool gpu = true;                                        // off: host memory only
   std::uint64_t gpu_mapped_memory = share_of_memory(25);  // page cache that GPUs may read, in bytes
   std::uint64_t gpu_host_memory = share_of_memory(50);    // clients' memfds, in bytes
+  GpuShare hbm;                                           // memory of each GPU for copies of files
+  GpuShare hbm_reserve = {.percent = 10};  // memory of each GPU that stays free for programs
 
   // The group `debug`: for comparisons and measurements.
   bool passthrough = true;

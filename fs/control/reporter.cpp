@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fs/control/metrics.hpp"
+#include "gpu/hbm.hpp"
 #include "gpu/warmer.hpp"
 #include "tiering/disk_counters.hpp"
 #include "tiering/tier_state.hpp"
@@ -197,6 +198,8 @@ json Reporter::gpu() const {
   // A report must not load CUDA.
   const bool loaded = engine.devices().is_loaded();
   if (loaded) {
+    const MountOptions options = parts_.options.now();
+    const auto figures = engine.hbm().figures();
     for (const auto& gpu : engine.devices().all()) {
       devices.push_back({{"uuid", to_string(gpu->uuid())},
                          {"name", gpu->name()},
@@ -204,6 +207,17 @@ json Reporter::gpu() const {
                          {"memory", gpu->memory_bytes()},
                          {"lost", gpu->is_lost()},
                          {"routes", to_json(engine.stats().of(gpu->uuid()))}});
+      if (!engine.hbm().is_on()) continue;
+      HbmFigures hbm{.limit = options.hbm.of(gpu->memory_bytes()),
+                     .reserve = options.hbm_reserve.of(gpu->memory_bytes())};
+      for (const HbmFigures& each : figures) {
+        if (each.device == gpu.get()) hbm = each;
+      }
+      devices.back()["hbm"] = {{"limit", hbm.limit},         {"reserve", hbm.reserve},
+                               {"bytes", hbm.bytes},         {"files", hbm.files},
+                               {"pinned", hbm.kept},         {"hits", hbm.hits},
+                               {"hit_bytes", hbm.hit_bytes}, {"filled_bytes", hbm.filled_bytes},
+                               {"evictions", hbm.evictions}};
     }
   }
   return {{"enabled", parts_.options.now().gpu},

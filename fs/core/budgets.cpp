@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+// The side of Budgets that users' operations use: what they add and remove, and waiting for room.
 #include "fs/core/budgets.hpp"
 
 #include <sys/stat.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fs/core/budget_tree.hpp"
 #include "fs/core/no_waiting.hpp"
 
 namespace sluice {
@@ -16,61 +18,22 @@ using std::chrono::steady_clock;
 constexpr std::size_t kStatBlock = 512;          // unit of st_blocks
 constexpr std::size_t kMostAncestors = 4096;     // above that, the next listing counts the file
 constexpr std::chrono::seconds kLongestWait{2};  // of a new file for room
-constexpr std::chrono::minutes kBetweenListings{10};
-constexpr int kListingShare = 20;  // at most 1/20 of the time is spent on listing a tree
-constexpr std::chrono::seconds kSpared{2};
-constexpr std::chrono::seconds kStillGrows{1};  // after a file was seen to grow
-constexpr std::uint64_t kRemembered = 256;      // about how many files Tree::largest is of
+constexpr std::chrono::seconds kStillGrows{1};   // after a file was seen to grow
+constexpr std::uint64_t kRemembered = 256;       // about how many files Tree::largest is of
 
-struct Size {
-  std::uint64_t bytes = 0;
-  bool has_name = true;
-};
+}  // namespace
 
-Size size_of(Descriptors& descriptors, const InodePtr& file) {
+BudgetSize size_of(Descriptors& descriptors, const InodePtr& file) {
   struct stat st {};
   const auto fd = descriptors.any(file);
   if (!fd || ::fstatat((*fd)->get(), "", &st, AT_EMPTY_PATH) < 0) return {0, false};
   return {static_cast<std::uint64_t>(st.st_blocks) * kStatBlock, st.st_nlink > 0};
 }
 
-void apply(BudgetFiles& files, const std::string& from, const std::string& to) {
-  to.empty() ? files.directory_left(from) : files.directory_renamed(from, to);
-}
-
 bool has_writers(Inode& file) {
   Inode::Locked state(file);
   return state->open && state->open->writers > 0;
 }
-
-}  // namespace
-
-struct Budgets::Tree {
-  InodePtr directory;
-  std::vector<InodeId> references;  // keep the directory, and those above it, in memory
-  Budget budget;
-  BudgetFiles files;
-  std::map<InodeId, steady_clock::time_point> growing;  // open for writing, and when it last grew
-  std::uint64_t largest = 0;  // bytes of the largest file that was written of late
-  unsigned admitted = 0;      // new files that are not in `growing` yet
-
-  bool is_known = false;    // it was listed
-  bool must_list = true;    // something is missing in `files`
-  bool is_suspect = false;  // `used` may be too high: nothing is deleted until it was listed again
-  // While it is listed: what users changed.
-  bool is_listing = false;
-  std::unordered_set<InodeId> touched;
-  struct DirectoryChange {
-    std::string from, to;  // `to` is empty if it has left the tree
-  };
-  std::vector<DirectoryChange> directory_changes;
-  steady_clock::time_point listing_began{}, soonest_listing{}, next_listing{};
-
-  unsigned waiting = 0;     // new files that wait for room
-  std::uint64_t stuck = 0;  // how often nothing could be deleted
-  bool is_stuck = false;
-  std::uint64_t deleted = 0, deleted_bytes = 0;
-};
 
 std::vector<Budgets::Ancestor> Budgets::climb(const InodePtr& directory) {
   std::vector<Ancestor> out;
@@ -219,7 +182,8 @@ void Budgets::name_came(const InodePtr& parent, const std::string& name, const I
   if (!is_active() || !S_ISREG(file->type)) return;
   const auto ancestors = climb(parent);
   note_unknown(ancestors);
-  const Size size = growth == Growth::Growing ? Size{} : size_of(parts_.descriptors, file);
+  const BudgetSize size =
+      growth == Growth::Growing ? BudgetSize{} : size_of(parts_.descriptors, file);
   const bool is_written = has_writers(*file);
   const MutexLock lock(mutex_);
   each_above(ancestors, [&](Tree& tree, const std::string& below) REQUIRES(mutex_) {
@@ -269,7 +233,7 @@ void Budgets::opened_for_writing(const InodePtr& file) {
 
 void Budgets::written(const InodePtr& file) {
   if (!is_active()) return;
-  const Size size = size_of(parts_.descriptors, file);
+  const BudgetSize size = size_of(parts_.descriptors, file);
   const bool is_open = has_writers(*file);
   const MutexLock lock(mutex_);
   for (auto& [id, tree] : trees_) {
@@ -444,251 +408,13 @@ std::vector<InodeId> Budgets::drop_tree(InodeId directory) {
   return references;
 }
 
-bool Budgets::has_tree(InodeId directory) {
-  const MutexLock lock(mutex_);
-  return trees_.contains(directory);
-}
-
-Budgets::Place Budgets::place(const Tree& tree) {
-  Place place;
-  {
-    const MutexLock lock(mutex_);
-    place.directory = tree.directory;
-    place.budget = tree.budget;
-  }
-  {
-    Inode::Locked state(*place.directory);
-    place.is_gone = state->directory.removed;
-  }
-  place.path = parts_.tree.path_of(place.directory);
-  return place;
-}
-
-bool Budgets::begin_listing(Tree& tree) {
-  const MutexLock lock(mutex_);
-  const auto now = steady_clock::now();
-  if (now < (tree.must_list ? tree.soonest_listing : tree.next_listing)) return false;
-  tree.is_listing = true;
-  tree.listing_began = now;
-  tree.must_list = false;
-  tree.touched.clear();
-  tree.directory_changes.clear();
-  return true;
-}
-
-void Budgets::fail_listing(Tree& tree) {
-  const MutexLock lock(mutex_);
-  tree.is_listing = false;
-  tree.soonest_listing = steady_clock::now() + std::chrono::seconds(1);
-  tree.must_list = true;
-}
-
-// What is known of the listed files besides their names. Reads the store and the inodes.
-Budgets::Facts Budgets::facts_of(const TreeList& list) {
-  const double now = static_cast<double>(parts_.clock.seconds());
-  Facts facts;
-  for (const TreeList::File& each : list.files) {
-    const auto [at, is_new] = facts.files.try_emplace(each.id);
-    if (!is_new) continue;
-    BudgetFiles::File& file = at->second;
-    file.bytes = each.bytes;
-    // A time in the future says nothing.
-    file.written = static_cast<double>(each.mtime) > now ? 0 : each.mtime;
-    file.last_use = static_cast<double>(file.written);
-    if (const auto heat = parts_.store.heat(each.id); heat && heat->last_access > 0) {
-      file.uses = std::max(1.0, heat->score);
-      file.last_use = std::max(file.last_use, static_cast<double>(heat->last_access));
-    }
-    const InodePtr inode = parts_.table.find(each.id);
-    if (inode && has_writers(*inode)) facts.growing.push_back(each.id);
-  }
-  return facts;
-}
-
-void Budgets::install(Tree& tree, const TreeList& list) {
-  const Facts facts = facts_of(list);
-  const MutexLock lock(mutex_);
-  const auto now = steady_clock::now();
-  const auto took = now - tree.listing_began;
-  tree.is_listing = false;
-  tree.soonest_listing = now + took;
-  tree.next_listing =
-      now + std::max<steady_clock::duration>(kBetweenListings, kListingShare * took);
-  // A directory that was renamed meanwhile may be listed twice or not at all.
-  const auto changes = std::exchange(tree.directory_changes, {});
-  if (!changes.empty()) tree.must_list = true;
-  if (!changes.empty() && tree.is_known) return;
-  BudgetFiles files;
-  const auto put = [&](InodeId id, const std::string& directory, const std::string& name,
-                       const BudgetFiles::File& known) {
-    BudgetFiles::File& file = files.add_name(id, directory, name, known.written);
-    files.set_bytes(file, known.bytes);
-    file.uses = known.uses;
-    file.last_use = known.last_use;
-    file.written = known.written;
-    file.spared_until = known.spared_until;
-  };
-  for (const TreeList::File& each : list.files) {
-    if (tree.touched.contains(each.id)) continue;
-    BudgetFiles::File known = facts.files.at(each.id);
-    if (const BudgetFiles::File* const old = tree.files.find(each.id)) {
-      known.uses = std::max(known.uses, old->uses);
-      known.last_use = std::max(known.last_use, old->last_use);
-      known.written = std::max(known.written, old->written);
-      known.spared_until = old->spared_until;
-    }
-    put(each.id, list.directories[each.directory], each.name, known);
-  }
-  for (const Tree::DirectoryChange& change : changes) apply(files, change.from, change.to);
-  // What users changed while the tree was listed counts as they left it.
-  for (const InodeId id : tree.touched) {
-    // A file that was not known before may have more names than those that were touched.
-    if (!tree.is_known && facts.files.contains(id)) tree.must_list = true;
-    for (const auto& [directory, name] : tree.files.names(id))
-      put(id, directory, name, *tree.files.find(id));
-  }
-  tree.files = std::move(files);
-  for (const InodeId id : facts.growing) tree.growing.try_emplace(id);
-  std::erase_if(tree.growing, [&](const auto& each) { return !tree.files.contains(each.first); });
-  if (tree.largest == 0 && !tree.files.all().empty())
-    tree.largest = tree.files.used() / tree.files.all().size();
-  tree.touched.clear();
-  tree.is_known = true;
-  tree.is_suspect = false;
-  has_work_ = true;
-  work_.notify_all();
-}
-
-bool Budgets::poll() {
-  std::set<InodeId> growing;
-  {
-    const MutexLock lock(mutex_);
-    for (auto& [id, tree] : trees_) {
-      for (const auto& [file, grew] : tree->growing) growing.insert(file);
-    }
-  }
-  for (const InodeId id : growing) {
-    const InodePtr file = parts_.table.find(id);
-    if (!file || !has_writers(*file)) {
-      if (file) {
-        written(file);
-        continue;
-      }
-      const MutexLock lock(mutex_);
-      for (auto& [directory, tree] : trees_) tree->growing.erase(id);
-      continue;
-    }
-    const Size size = size_of(parts_.descriptors, file);
-    const MutexLock lock(mutex_);
-    for (auto& [directory, tree] : trees_) {
-      BudgetFiles::File* const known = tree->files.find(id);
-      const auto grew = tree->growing.find(id);
-      // If it was closed meanwhile, its size is known better.
-      if (known == nullptr || grew == tree->growing.end()) continue;
-      if (size.bytes > known->bytes) grew->second = steady_clock::now();
-      tree->files.set_bytes(*known, size.bytes);
-    }
-  }
-  const MutexLock lock(mutex_);
-  room_.notify_all();  // a file that no longer grows leaves room
-  return !growing.empty();
-}
-
-std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeId>& ids) const {
-  std::vector<Expendable> out;
-  const std::int64_t rested = parts_.clock.seconds() - parts_.rest.count();
-  const auto now = steady_clock::now();
-  for (const auto& [id, file] : tree.files.all()) {
-    if (file.is_spared || file.spared_until > now || file.written > rested) continue;
-    if (tree.growing.contains(id)) continue;
-    ids.push_back(id);
-    out.push_back({file.bytes, file.uses, file.last_use, static_cast<double>(file.written)});
-  }
-  return out;
-}
-
-std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
-  const MutexLock lock(mutex_);
-  if (!tree.is_known || tree.is_suspect) return {};
-  const std::uint64_t budget = tree.budget.bytes;
-  std::uint64_t needed = tree.files.used();
-  if (tree.waiting > 0) {
-    // A part of the budget at most: the files of the writers may turn out smaller.
-    const auto next = std::min(expected_size(tree) * tree.waiting, budget / 4);
-    needed += expected_growth(tree) + std::max({next, budget_step(budget), std::uint64_t{1}});
-  }
-  if (needed <= budget) {
-    tree.is_stuck = false;
-    return {};
-  }
-  std::vector<InodeId> ids;
-  const auto files = candidates(tree, ids);
-  std::vector<Victim> victims;
-  for (const std::uint32_t each :
-       choose_victims(files, needed - budget, static_cast<double>(parts_.clock.seconds()))) {
-    const Expendable& file = files[each];
-    victims.push_back(
-        {ids[each], tree.files.paths(ids[each]), file.bytes, file.uses, file.last_use});
-  }
-  tree.is_stuck = victims.empty();
-  if (tree.is_stuck) {
-    ++tree.stuck;
-    room_.notify_all();
-  }
-  return victims;
-}
-
-void Budgets::deleted(Tree& tree, const Victim& victim) {
-  const MutexLock lock(mutex_);
-  ++tree.deleted;
-  tree.deleted_bytes += victim.bytes;
-  for (auto& [id, each] : trees_) {
-    if (each->is_listing) each->touched.insert(victim.id);
-    erase(*each, victim.id);
-  }
-}
-
-void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
-  const MutexLock lock(mutex_);
-  BudgetFiles::File* const file = tree.files.find(id);
-  if (file == nullptr) return;
-  file->is_spared = how_long == Spare::Always;
-  file->spared_until = steady_clock::now() + kSpared;
-}
-
-bool Budgets::suspect(Tree& tree, const Victim& victim) {
-  const MutexLock lock(mutex_);
-  if (tree.files.paths(victim.id) != victim.names) return false;  // a user was faster
-  tree.is_suspect = true;
-  tree.must_list = true;
-  return true;
-}
-
-void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time) {
-  const auto deadline = steady_clock::now() + time;
-  const MutexLock lock(mutex_);
-  const auto is_waited_for = [](const auto& each) {
-    const Tree& tree = *each.second;
-    return tree.waiting > 0 && tree.is_known && !tree.is_suspect && !tree.is_stuck;
-  };
-  while (!has_work_ && !stop.stop_requested() && steady_clock::now() < deadline &&
-         std::none_of(trees_.begin(), trees_.end(), is_waited_for))
-    work_.wait_for(mutex_, deadline - steady_clock::now());
-  has_work_ = false;
-}
-
-void Budgets::wake() {
-  const MutexLock lock(mutex_);
-  has_work_ = true;
-  work_.notify_all();
-}
-
 std::vector<Budgets::Report> Budgets::reports() {
   std::vector<Report> out;
   for (const TreePtr& tree : trees()) {
     Report report;
-    report.path = parts_.tree.path_of(tree->directory);
-    report.directory = tree->directory->id();
+    const Place where = place(*tree);
+    report.path = where.path;
+    report.directory = where.directory->id();
     const MutexLock lock(mutex_);
     report.budget = tree->budget;
     report.used = tree->files.used();

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "fs/core/file_flags.hpp"
 #include "fs/core/guards.hpp"
@@ -47,10 +49,35 @@ Result<void> check_flags(const struct statx& st, int flags) {
 
 }  // namespace
 
+// The kernel tells of a close some time after close(2). A writer that opens the file before that
+// would share the passthrough of an open that has ended, and could not spill. So if the tier may
+// become full, it waits a moment for such opens.
+Result<void> Files::wait_for_release(const InodePtr& inode, int flags) {
+  constexpr std::chrono::milliseconds kPatience{100}, kPause{1};
+  const auto shares = [&] {
+    Inode::Locked state(*inode);
+    if (!state->open || !state->open->passthrough || state->open->is_held) return false;
+    const auto st = statx_of(*state);
+    return st && may_outgrow(*state, flags, *st);
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (shares()) {
+    if (must_not_wait) return Error(kWouldWait, "another open of the file may have ended");
+    if (std::chrono::steady_clock::now() >= deadline) {
+      Inode::Locked state(*inode);
+      if (state->open) state->open->is_held = true;
+      break;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return {};
+}
+
 // Adds one open to the inode. `fresh` may be an O_RDONLY descriptor of a file that was just
 // created. The inode stays locked while its file is opened, although no lock should be held during
 // I/O on a tier: the first open chooses between passthrough and serving for all others.
 Result<Opened> Files::open_inode(const InodePtr& inode, int flags, const SharedFd& fresh) {
+  if (wants_to_write(flags)) SLUICE_TRY(wait_for_release(inode, flags));
   for (;;) {
     bool may_be_mapped = false;
     {
@@ -329,6 +356,7 @@ void Files::release(InodeId id, int flags) {
       state->open->promised_on->take_back_promise(std::exchange(state->open->promised, 0));
     // Served readers do not prevent a move.
     move_waits = state->move_waits && no_writers && !state->open->passthrough;
+    state->open->is_held = false;
     if (--state->open->opens == 0) last = std::move(state->open);
     if (last) move_waits = state->move_waits;
     if (last && last->direct) state->pages.stale = true;

@@ -94,6 +94,7 @@ class Files {
   Result<std::pair<Entry, Opened>> open_new(const Located& made, const InodePtr& directory,
                                             const char* name, int flags, const SharedFd& fd);
   Result<Opened> open_inode(const InodePtr& inode, int flags, const SharedFd& fresh);
+  Result<void> wait_for_release(const InodePtr& inode, int flags);
   Result<Opened> open_locked(const InodePtr& inode, InodeState& state, int flags, SharedFd fd,
                              bool mapped);
   void count_open(const InodePtr& inode, InodeState& state, int flags);

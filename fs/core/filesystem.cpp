@@ -66,9 +66,10 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
                                           with_census(*std::move(settings.migration)), clock)
                                     : nullptr),
       moves_(pool, tree_, attributes_, migration_.get()),
-      gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_}),
-      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, accesses_, gpu_, moves_,
-               budgets_, clock, migration_.get()}),
+      gpu_({pool, tree_, descriptors_, attributes_, pages_, accesses_, files_, moves_, engine_},
+           {table_, tree_, descriptors_, attributes_, engine_, std::move(settings.hbm_list)}),
+      xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, gpu_.hbm_pins(), accesses_,
+               gpu_, moves_, budgets_, clock, migration_.get()}),
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
                       settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {}
 
@@ -113,6 +114,7 @@ Result<void> Filesystem::flush() {
 
 Result<void> Filesystem::close() {
   budget_keeper_.stop();
+  gpu_.hbm_pins().stop();
   relocator_.finish_moves();
   migration_.reset();
   return flush();
@@ -184,9 +186,11 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
   const std::size_t before = pool_.size();
   bool is_new_place = false;
   std::optional<unsigned> lost;
+  // Without the lock: a disk that hangs must not stop those who use the others.
+  Pool::Replacement replacement = SLUICE_TRY(pool_.prepare_replacement(settings));
   {
     const ExclusiveLock no_names(namespace_.lock);
-    lost = SLUICE_TRY(pool_.replace(settings));
+    lost = pool_.replace(std::move(replacement));
     const TierIndex index = pool_.by_name(settings.name)->index();
     is_new_place = pool_.size() > before;
     away_.tier_returned();
@@ -196,6 +200,7 @@ Result<void> Filesystem::replace_tier(const TierSettings& settings) {
       log::get().warn("changes that needed the lost disk are not settled yet: why={}",
                       settled.error().text());
   }
+  pool_.announce();
   // Behind the lock: a census may be writing its list.
   if (lost && lists_ != nullptr) lists_->add(*lost, {}, real_clock().seconds());
   Tier& tier = *pool_.by_name(settings.name);

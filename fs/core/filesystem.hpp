@@ -56,6 +56,7 @@ class Filesystem {
     std::chrono::seconds budget_rest = std::chrono::minutes(1);  // see Budgets
     Handover* handover = nullptr;  // where a successor finds what it needs; nullptr: nowhere
     FileLists* lists = nullptr;    // where the names on each disk are kept; nullptr: nowhere
+    std::string hbm_list = {};     // the file with the pins to GPU memory, see HbmPins
   };
 
   // The settings that can change while it is used.

@@ -16,14 +16,26 @@ Result<InodePtr> GpuFiles::regular_file(InodeId id) {
 }
 
 Result<Transfer> GpuFiles::read(InodeId id, Memory& memory, std::span<const Segment> segments,
-                                Route wanted) {
+                                Route wanted, uid_t user) {
   const InodePtr file = SLUICE_TRY(regular_file(id));
   const UseGuard guard(file);
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
-  const EngineFile from{.fd = fd->get()};
+  const EngineFile from{.fd = fd->get(), .user = user};
   const auto done = segments.size() == 1
                         ? parts_.engine.use().read(from, memory, segments[0], wanted)
                         : parts_.engine.use().read(from, memory, segments, wanted);
+  if (done) parts_.accesses.note_gpu_read(file, fd, done->bytes);
+  return done;
+}
+
+Result<Transfer> GpuFiles::gather_from_hbm(InodeId id, Memory& memory, std::uint64_t memory_offset,
+                                           const Engine::Records& records, const RecordIndex& index,
+                                           uid_t user) {
+  const InodePtr file = SLUICE_TRY(regular_file(id));
+  const UseGuard guard(file);
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+  const auto done = parts_.engine.use().gather({.fd = fd->get(), .user = user}, memory,
+                                               memory_offset, records, index, nullptr, Route::Hbm);
   if (done) parts_.accesses.note_gpu_read(file, fd, done->bytes);
   return done;
 }
@@ -50,14 +62,23 @@ Result<Transfer> GpuFiles::write(InodeId id, Memory& memory, const Segment& segm
   return done;
 }
 
-Result<GpuFiles::Preview> GpuFiles::preview(InodeId id, Device* device) {
+Result<SharedCopy> GpuFiles::share(InodeId id, Device& device, uid_t user) {
+  const InodePtr file = SLUICE_TRY(regular_file(id));
+  const UseGuard guard(file);
+  const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
+  auto shared = parts_.engine.use().share({.fd = fd->get(), .user = user}, device);
+  if (shared && shared->memory) parts_.accesses.note_gpu_read(file, fd, shared->size);
+  return shared;
+}
+
+Result<GpuFiles::Preview> GpuFiles::preview(InodeId id, Device* device, uid_t user) {
   const InodePtr file = SLUICE_TRY(regular_file(id));
   const UseGuard guard(file);
   Preview out;
   out.size = static_cast<std::uint64_t>(SLUICE_TRY(parts_.attributes.stat_of(file)).st_size);
   out.tier = parts_.pool[file->tier()].name();
   const SharedFd fd = SLUICE_TRY(parts_.descriptors.reader(file));
-  out.preview = parts_.engine.use().preview({.fd = fd->get()}, out.size, device);
+  out.preview = parts_.engine.use().preview({.fd = fd->get(), .user = user}, out.size, device);
   return out;
 }
 
@@ -71,12 +92,25 @@ Result<void> GpuFiles::warm(InodeId id, std::uint64_t offset, std::uint64_t leng
 Result<void> GpuFiles::prefetch(const InodePtr& file, std::string_view how, uid_t user) {
   if (!S_ISREG(file->type)) return Error(EISDIR, "prefetch");
   if (how == "promote") return parts_.moves.promote(file->id(), user);
+  if (how == "hbm") return hbm_pins_.prefetch(file->id(), GpuUuid{}, user);
+  if (how.starts_with("hbm:")) {
+    return hbm_pins_.prefetch(file->id(), SLUICE_TRY(gpu_named(how.substr(4))), user);
+  }
   if (how.empty() || how == "warm") return warm(file->id(), 0, 0, user);
   const auto dash = how.find('-');
   if (dash == std::string_view::npos) return Error(EINVAL, "prefetch");
   const auto begin = parse_size(how.substr(0, dash)), end = parse_size(how.substr(dash + 1));
   if (!begin || !end || *begin >= *end) return Error(EINVAL, "prefetch");
   return warm(file->id(), *begin, *end - *begin, user);
+}
+
+Result<GpuUuid> GpuFiles::gpu_named(std::string_view name) {
+  Engine* const engine = parts_.engine.engine();
+  if (engine == nullptr || !engine->is_enabled()) return Error(EOPNOTSUPP, "no engine");
+  for (const auto& gpu : engine->devices().all()) {
+    if (to_string(gpu->uuid()) == name) return gpu->uuid();
+  }
+  return Error(ENODEV, "there is no such GPU");
 }
 
 Result<std::string> GpuFiles::describe_route(const InodePtr& file) {
@@ -89,7 +123,20 @@ Result<std::string> GpuFiles::describe_route(const InodePtr& file) {
   if (!gpu)
     text += "; no GPU can be used: " +
             (enabled ? engine->devices().why_none() : "turned off by gpu = false");
+  for (const auto& held : in_hbm(file)) {
+    text += "; " + format_size(held.bytes) + " of it in the memory of " +
+            to_string(held.device->uuid()) + (held.kept ? " (pinned)" : "");
+  }
   return text;
+}
+
+std::vector<HbmTier::Held> GpuFiles::in_hbm(const InodePtr& file) {
+  Engine* const engine = parts_.engine.engine();
+  struct stat stat {};
+  if (engine == nullptr || !engine->hbm().has_copies()) return {};
+  const auto fd = parts_.descriptors.reader(file);
+  if (!fd || ::fstat((*fd)->get(), &stat) != 0) return {};
+  return engine->hbm().held(FileVersion::of(stat));
 }
 
 }  // namespace sluice

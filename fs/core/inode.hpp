@@ -56,6 +56,7 @@ struct OpenFile {
   SharedFd reader;       // O_RDONLY; opened when first needed
   SharedFd writer;       // O_RDWR; opened when first needed
   bool direct = false;   // some open of it bypasses the kernel's page cache
+  bool is_held = false;  // a writer has waited in vain for passthrough opens to end
   // Room on the tier that is reserved for passthrough writers; see Tier::promise().
   std::uint64_t promised = 0;
   Tier* promised_on = nullptr;  // another disk may have taken the tier's place since

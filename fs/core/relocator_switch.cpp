@@ -218,6 +218,8 @@ Result<void> Relocator::settle_lost() {
 
 Result<void> Relocator::replay_for(TierIndex tier) {
   ExclusiveLock no_moves(intents_);
+  // Some waited for this tier and for one that is lost.
+  SLUICE_TRY(sluice::settle_lost(parts_.store, parts_.pool));
   // finish_moves() finishes the interrupted moves of this daemon, because it updates the inodes.
   Replay replay{.returned = tier, .exclude = {}};
   {

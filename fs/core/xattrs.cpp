@@ -17,7 +17,8 @@ namespace sluice {
 namespace {
 
 bool is_ours(std::string_view name) {
-  return name == kIdentityXattr || name == kTwinXattr || name == kPinXattr || name == kBudgetXattr;
+  return name == kIdentityXattr || name == kTwinXattr || name == kPinXattr || name == kHbmXattr ||
+         name == kBudgetXattr;
 }
 
 // Whether the mount hides the xattr. rsync -X would copy an alias of an ACL as if it were another
@@ -105,6 +106,10 @@ Result<std::string> Xattrs::virtual_value(const InodePtr& inode, std::string_vie
     std::snprintf(text.data(), text.size(), "%.2f", SLUICE_TRY(parts_.accesses.score(inode)));
     return std::string(text.data());
   }
+  if (name == "hbm") {
+    if (!parts_.hbm.is_pinned(inode)) return Error(ENODATA, "hbm");
+    return std::string("pinned");
+  }
   if (name == "gpu") return parts_.gpu.describe_route(inode);
   if (name == "explain" && parts_.migration != nullptr) return explain(inode);
   return Error(ENODATA, "getxattr");
@@ -114,6 +119,8 @@ Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
                                  std::string_view value, uid_t user) {
   if (name == "prefetch") return parts_.gpu.prefetch(inode, value, user);
   if (name == "budget") return set_budget(inode, value, user);
+  // A file can be pinned to a tier and to GPU memory, so these are different attributes.
+  if (name == "hbm" || (name == "pin" && value == kHbmName)) return parts_.hbm.pin(inode);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = parts_.pool.by_name(value);
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier with that name");
@@ -130,6 +137,7 @@ Result<void> Xattrs::remove_virtual(const InodePtr& inode, std::string_view name
     parts_.budgets.changed(inode);
     return {};
   }
+  if (name == "hbm") return parts_.hbm.unpin(inode);
   if (name != "pin") return Error(EPERM, "removexattr");
   SLUICE_TRY(parts_.attributes.remove_xattr(inode, kPinXattr));
   pin_changed(inode);
@@ -161,6 +169,14 @@ Result<void> Xattrs::set_budget(const InodePtr& directory, std::string_view valu
                                          Caller{}));
   parts_.budgets.changed(directory);
   return {};
+}
+
+nlohmann::json Xattrs::hbm_of(const InodePtr& inode) {
+  nlohmann::json copies = nlohmann::json::array();
+  for (const auto& held : parts_.gpu.in_hbm(inode)) {
+    copies.push_back({{"gpu", to_string(held.device->uuid())}, {"bytes", held.bytes}});
+  }
+  return {{"pinned", parts_.hbm.is_pinned(inode)}, {"copies", copies}};
 }
 
 Result<std::string> Xattrs::budget_of(const InodePtr& inode) {
@@ -310,6 +326,7 @@ Result<std::string> Xattrs::explain(const InodePtr& inode) {
                                   market, now)},
             {"hold", verdict.blocker == Blocker::None ? json() : json(name_of(verdict.blocker))},
             {"pin", json()},
+            {"hbm", hbm_of(inode)},
             {"rule", json()},
             {"uses_per_day", json()},
             {"worth", json::array()},

@@ -34,6 +34,7 @@ class Xattrs {
     Descriptors& descriptors;
     Attributes& attributes;
     Pins& pins;
+    HbmPins& hbm;
     AccessTracker& accesses;
     GpuFiles& gpu;
     MoveRequests& moves;
@@ -56,6 +57,8 @@ class Xattrs {
                            uid_t user);
   Result<void> remove_virtual(const InodePtr& inode, std::string_view name, uid_t user);
   Result<void> set_budget(const InodePtr& directory, std::string_view value, uid_t user);
+  // The pin to GPU memory and the copies there, for explain().
+  nlohmann::json hbm_of(const InodePtr& inode);
   // Whether this user may change the budget of the directory.
   Result<void> check_budget(const InodePtr& directory, uid_t user);
   Result<std::string> budget_of(const InodePtr& inode);

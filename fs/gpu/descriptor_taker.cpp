@@ -11,15 +11,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/thread.hpp"
+#include "base/unix_socket.hpp"
 
 namespace sluice {
 namespace {
@@ -39,25 +40,11 @@ struct Answer {
   int code = 0;
 };
 
+// False: errno tells why.
 template <typename Body>
-bool send_message(int socket, Body body, std::span<const int> fds) {
-  iovec data{&body, sizeof body};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr header{nullptr, 0, &data, 1, nullptr, 0, 0};
-  if (!fds.empty()) {
-    header.msg_control = control;
-    header.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* const part = CMSG_FIRSTHDR(&header);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(part), fds.data(), fds.size_bytes());
-  }
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(sizeof body);
+bool send_message(int socket, const Body& body, std::span<const int> fds) {
+  const auto sent = send_with_fds(socket, std::as_bytes(std::span(&body, 1)), fds);
+  return sent && *sent == sizeof body;
 }
 
 // Empty if the other side has closed (errno is 0) or after an error. Descriptors that were not sent
@@ -65,24 +52,11 @@ bool send_message(int socket, Body body, std::span<const int> fds) {
 template <typename Body, std::size_t N>
 std::optional<Body> receive_message(int socket, std::array<UniqueFd, N>& fds) {
   Body body;
-  iovec data{&body, sizeof body};
-  alignas(cmsghdr) char control[CMSG_SPACE(N * sizeof(int))] = {};
-  msghdr header{nullptr, 0, &data, 1, control, sizeof control, 0};
-  ssize_t got = 0;
-  do {
-    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  const cmsghdr* const part = CMSG_FIRSTHDR(&header);
-  if (got > 0 && part != nullptr && part->cmsg_type == SCM_RIGHTS) {
-    const std::size_t count = std::min(N, (part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
-      fds[i].reset(fd);
-    }
-  }
-  if (got == 0) errno = 0;
-  if (got != static_cast<ssize_t>(sizeof body)) return std::nullopt;
+  std::vector<UniqueFd> came;
+  const auto got = receive_with_fds(socket, std::as_writable_bytes(std::span(&body, 1)), came);
+  for (std::size_t i = 0; i < std::min(N, came.size()); ++i) fds[i] = std::move(came[i]);
+  if (got && *got == 0) errno = 0;
+  if (!got || *got != sizeof body) return std::nullopt;
   return body;
 }
 

@@ -15,7 +15,8 @@ constexpr std::size_t kReadvHeader = offsetof(sluice_readv, segments);
 // ABI: the sizes of the first version. Structures may grow, but these numbers stay.
 constexpr std::size_t kFirstQuery = 280, kFirstRegister = 128, kFirstUnregister = 8,
                       kFirstTransfer = 56, kFirstPrefetch = 24, kFirstStats = 560,
-                      kFirstRingCreate = 24, kFirstRingDestroy = 8, kFirstRingFile = 16;
+                      kFirstRingCreate = 24, kFirstRingDestroy = 8, kFirstRingFile = 16,
+                      kFirstShare = 336, kFirstRecords = 72;
 static_assert(sizeof(sluice_query) == kFirstQuery);
 static_assert(sizeof(sluice_buffer_register) == kFirstRegister);
 static_assert(sizeof(sluice_buffer_unregister) == kFirstUnregister);
@@ -25,6 +26,8 @@ static_assert(sizeof(sluice_stats) == kFirstStats);
 static_assert(sizeof(sluice_ring_create) == kFirstRingCreate);
 static_assert(sizeof(sluice_ring_destroy) == kFirstRingDestroy);
 static_assert(sizeof(sluice_ring_file) == kFirstRingFile);
+static_assert(sizeof(sluice_share) == kFirstShare);
+static_assert(sizeof(sluice_records) == kFirstRecords);
 static_assert(kReadvHeader == 32 && sizeof(sluice_segment) == 24);
 static_assert(sizeof(sluice_readv) == kReadvHeader + 24 * SLUICE_MAX_SEGMENTS);
 
@@ -128,12 +131,13 @@ Result<GpuRequest> readv(Bytes in, std::size_t out_size) {
 
 Result<GpuRequest> prefetch(Bytes in, std::size_t out_size) {
   const auto from = SLUICE_TRY(structure<sluice_prefetch>(in, out_size, kFirstPrefetch));
-  constexpr std::uint32_t kFlags = SLUICE_PREFETCH_WARM | SLUICE_PREFETCH_PROMOTE;
+  constexpr std::uint32_t kFlags =
+      SLUICE_PREFETCH_WARM | SLUICE_PREFETCH_PROMOTE | SLUICE_PREFETCH_HBM;
   if (from.reserved != 0 || (from.flags & ~kFlags) != 0 || beyond_files(from.offset, from.length))
     return Error(EINVAL, "ioctl prefetch");
-  return GpuRequest(PrefetchRequest{from.offset, from.length,
-                                    from.flags == 0 || (from.flags & SLUICE_PREFETCH_WARM) != 0,
-                                    (from.flags & SLUICE_PREFETCH_PROMOTE) != 0});
+  return GpuRequest(PrefetchRequest{
+      from.offset, from.length, from.flags == 0 || (from.flags & SLUICE_PREFETCH_WARM) != 0,
+      (from.flags & SLUICE_PREFETCH_PROMOTE) != 0, (from.flags & SLUICE_PREFETCH_HBM) != 0});
 }
 
 Result<GpuRequest> stats(Bytes in, std::size_t out_size) {
@@ -172,6 +176,31 @@ Result<GpuRequest> ring_drop_file(Bytes in, std::size_t out_size) {
   return GpuRequest(RingDropFileRequest{from.ring, from.file});
 }
 
+Result<GpuRequest> share(Bytes in, std::size_t out_size) {
+  const auto from = SLUICE_TRY(structure<sluice_share>(in, out_size, kFirstShare));
+  if (from.reserved[0] != 0 || from.reserved[1] != 0) return Error(EINVAL, "ioctl share");
+  return GpuRequest(ShareRequest{to_array(from.gpu_uuid)});
+}
+
+Result<GpuRequest> gather(Bytes in, std::size_t out_size) {
+  const auto from = SLUICE_TRY(structure<sluice_records>(in, out_size, kFirstRecords));
+  if (from.reserved != 0 || from.record_bytes == 0 ||
+      from.index_offset % sizeof(std::uint64_t) != 0)
+    return Error(EINVAL, "ioctl gather");
+  if (from.count > SLUICE_MAX_RECORDS) return Error(E2BIG, "ioctl gather records");
+  const std::uint64_t count = from.count;
+  if (overflows(from.buffer_offset, count * from.record_bytes) ||
+      overflows(from.index_offset, count * sizeof(std::uint64_t)) ||
+      beyond_files(from.file_offset, 0))
+    return Error(EINVAL, "ioctl range");
+  return GpuRequest(GatherRequest{from.buffer,
+                                  from.buffer_offset,
+                                  from.index,
+                                  from.index_offset,
+                                  {from.record_bytes, from.file_offset},
+                                  count});
+}
+
 }  // namespace
 
 Result<GpuRequest> decode_gpu_request(unsigned command, Bytes in, std::size_t out_size) {
@@ -201,6 +230,10 @@ Result<GpuRequest> decode_gpu_request(unsigned command, Bytes in, std::size_t ou
       return ring_add_file(in, out_size);
     case _IOC_NR(SLUICE_IOC_RING_DROP_FILE):
       return ring_drop_file(in, out_size);
+    case _IOC_NR(SLUICE_IOC_SHARE):
+      return share(in, out_size);
+    case _IOC_NR(SLUICE_IOC_GATHER):
+      return gather(in, out_size);
     default:
       return Error(ENOTTY, "ioctl");
   }

@@ -58,9 +58,16 @@ struct ReadvRequest {
   Route route = Route::Auto;
 };
 
+struct GatherRequest {
+  std::uint64_t buffer = 0, memory_offset = 0;
+  std::uint64_t index = 0, index_offset = 0;  // a buffer of numbers
+  Engine::Records records;
+  std::uint64_t count = 0;
+};
+
 struct PrefetchRequest {
   std::uint64_t offset = 0, length = 0;
-  bool warm = false, promote = false;  // at least one is true
+  bool warm = false, promote = false, hbm = false;  // at least one is true
 };
 
 struct StatsRequest {
@@ -85,10 +92,14 @@ struct RingDropFileRequest {
   std::uint64_t ring = 0, file = 0;
 };
 
+struct ShareRequest {
+  GpuUuid gpu{};  // zero: the first GPU
+};
+
 using GpuRequest =
     std::variant<QueryRequest, RegisterRequest, UnregisterRequest, ReadRequest, WriteRequest,
                  ReadvRequest, PrefetchRequest, StatsRequest, RingCreateRequest, RingDestroyRequest,
-                 RingAddFileRequest, RingDropFileRequest>;
+                 RingAddFileRequest, RingDropFileRequest, ShareRequest, GatherRequest>;
 
 // `in` is what the caller sent, `out_size` the size of its reply buffer. Segments of the result
 // neither wrap around nor exceed the largest file offset. ENOTTY: the number is not one of ours.

@@ -34,11 +34,13 @@ sluice_route_stats stats_of(const RouteFigures& figures) {
 }  // namespace
 
 GpuService::GpuService(Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
-                       std::function<unsigned()> waiting, DaemonEpoch epoch)
+                       std::function<unsigned()> waiting, DaemonEpoch epoch,
+                       std::string share_socket)
     : engine_(engine),
       filesystem_(filesystem),
       waiting_(std::move(waiting)),
       epoch_(epoch),
+      shares_(std::move(share_socket)),
       host_memory_(host_memory),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
@@ -261,6 +263,10 @@ Result<void> GpuService::handle(const From& from, const PrefetchRequest& request
     if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
     SLUICE_TRY(filesystem_.gpu().warm(from.file, request.offset, request.length, from.caller.uid));
   }
+  if (request.hbm) {
+    if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+    SLUICE_TRY(filesystem_.gpu().hbm_pins().prefetch(from.file, GpuUuid{}, from.caller.uid));
+  }
   if (request.promote) {
     // As for user.sluice.tier, which needs the right to write the file.
     if (!from.open.writes() &&
@@ -285,7 +291,7 @@ Result<void> GpuService::handle(const From& from, const QueryRequest& request, G
           engine_.is_enabled() ? engine_.devices().why_none() : "turned off by gpu = false";
     }
   }
-  const auto file = SLUICE_TRY(filesystem_.gpu().preview(from.file, gpu));
+  const auto file = SLUICE_TRY(filesystem_.gpu().preview(from.file, gpu, from.caller.uid));
   auto out = reply.start<sluice_query>();
   out.abi_version = SLUICE_ABI_VERSION;
   out.file_size = file.size;
@@ -360,6 +366,30 @@ Result<void> GpuService::handle(const From& from, const RingDropFileRequest& req
   return rings_.drop_file(request.ring, request.file, from.caller);
 }
 
+Result<void> GpuService::handle(const From& from, const ShareRequest& request, GpuReply& reply) {
+  if (!from.open.reads()) return Error(EBADF, "the file is not open for reading");
+  Device* gpu = SLUICE_TRY(device(request.gpu));
+  auto shared = SLUICE_TRY(filesystem_.gpu().share(from.file, *gpu, from.caller.uid));
+  auto out = reply.start<sluice_share>();
+  std::memcpy(out.gpu_uuid, gpu->uuid().data(), sizeof out.gpu_uuid);
+  out.size = shared.size;
+  out.filled = shared.filled;
+  out.allocation_length = shared.allocation;
+  out.changed_ns = static_cast<std::uint64_t>(shared.changed);
+  if (shared.memory) {
+    if (shares_.path().size() >= sizeof out.socket)
+      return Error(ENAMETOOLONG, "share GPU memory: the path of the socket is too long");
+    const auto token = SLUICE_TRY(
+        shares_.offer(from.caller.uid, std::move(shared.memory), std::move(shared.check)));
+    std::memcpy(out.token, token.data(), sizeof out.token);
+    copy_text(out.socket, shares_.path());
+  } else {
+    std::memset(out.token, 0, sizeof out.token);
+  }
+  reply.set(out);
+  return {};
+}
+
 std::vector<LimitUse> GpuService::limits() const {
   std::size_t of_user = 0;
   {
@@ -373,7 +403,8 @@ std::vector<LimitUse> GpuService::limits() const {
       {"host memory", "user", largest, (host_memory_.most() - (used - largest)) / 2, "ENOSPC",
        true},
       {"host memory", "all", used, host_memory_.most(), "ENOSPC", true},
-      {"hanging descriptors", "all", taker_.hanging(), DescriptorTaker::kMostOfAll, "EBUSY"}};
+      {"hanging descriptors", "all", taker_.hanging(), DescriptorTaker::kMostOfAll, "EBUSY"},
+      {"share tokens", "all", shares_.tokens(), ShareSocket::kMostOfAll, "EBUSY"}};
   for (const LimitUse& each : rings_.limits()) out.push_back(each);
   return out;
 }

@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -39,6 +40,7 @@
 #include "fs/gpu/memfd_limit.hpp"
 #include "fs/gpu/open_id.hpp"
 #include "fs/gpu/ring_service.hpp"
+#include "fs/gpu/share_socket.hpp"
 #include "gpu/engine.hpp"
 
 namespace sluice {
@@ -51,10 +53,11 @@ class GpuService {
 
   // `host_memory`: the most bytes of memfds that may be registered at once. `waiting`: returns how
   // many requests of the mount are not answered yet, including those in progress. `epoch`: of this
-  // daemon.
+  // daemon. `share_socket`: where GPU memory is handed out; empty: nowhere.
   GpuService(
       Engine& engine, Filesystem& filesystem, std::uint64_t host_memory,
-      std::function<unsigned()> waiting = [] { return 1u; }, DaemonEpoch epoch = DaemonEpoch(0));
+      std::function<unsigned()> waiting = [] { return 1u; }, DaemonEpoch epoch = DaemonEpoch(0),
+      std::string share_socket = {});
   ~GpuService();
   GpuService(const GpuService&) = delete;
   GpuService& operator=(const GpuService&) = delete;
@@ -104,6 +107,8 @@ class GpuService {
   Result<void> handle(const From& from, const RingDestroyRequest& request, GpuReply& reply);
   Result<void> handle(const From& from, const RingAddFileRequest& request, GpuReply& reply);
   Result<void> handle(const From& from, const RingDropFileRequest& request, GpuReply& reply);
+  Result<void> handle(const From& from, const ShareRequest& request, GpuReply& reply);
+  Result<void> handle(const From& from, const GatherRequest& request, GpuReply& reply);
 
   Shard& shard(OpenId open) { return shards_[(open.to_wire() >> 3) % shards_.size()]; }
   Result<BufferPtr> find(const From& from, std::uint64_t buffer);
@@ -138,6 +143,7 @@ class GpuService {
   const DaemonEpoch epoch_;
   std::atomic<unsigned> at_work_{0};  // number of long requests in progress
   DescriptorTaker taker_;
+  ShareSocket shares_;
   MemfdLimit host_memory_;
   std::atomic<std::uint64_t> last_buffer_{1};  // a counter
   std::atomic<std::uint32_t> count_{

@@ -103,7 +103,8 @@ class RingService::Ring final : public RingTarget {
     if (!token->open.reads()) return Error(EBADF, "the file is not open for reading");
     const auto memory = SLUICE_TRY(service_.find_memory_(anchor_, buffer, *client_));
     if (!memory->is_writable()) return Error(EACCES, "the buffer is read-only");
-    return service_.filesystem_.gpu().read(token->file, *memory, segments, Route::Auto);
+    return service_.filesystem_.gpu().read(token->file, *memory, segments, Route::Auto,
+                                           token->caller.uid);
   }
 
   Result<Transfer> write(std::uint64_t file, std::uint64_t buffer,

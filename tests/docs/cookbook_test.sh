@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cookbook_test.sh SLUICE COOKBOOK: runs the blocks of docs/cookbook.md in order, as a reader would type them.
+# cookbook_test.sh SLUICE PAGE: runs the blocks of a page, such as docs/cookbook.md, in order, as a reader would type them.
 #
 #   ```sh               is run by one bash for all blocks, with `set -e`
 #   ```LANG file=PATH   is written to PATH
@@ -9,8 +9,8 @@
 # Every other block is only to be read, and must be ```text.
 #
 # All this happens in mount, process and network namespaces of its own, in a root whose /etc, /var and /root are copies in memory, with
-# small disks at /nvme, /ssd, /ssd2, /hdd and /backup. When the test ends, however it does, the kernel ends its processes and removes its
-# mounts and loop devices. Exit 77: this machine can't do that (1 if SLUICE_REQUIRE names mount).
+# small disks at /nvme, /ssd, /ssd2, /hdd and /backup. $TESTS is the folder of this script. When the test ends, however it does, the
+# kernel ends its processes and removes its mounts and loop devices. Exit 77: this machine can't do that (1 if SLUICE_REQUIRE names mount).
 set -euo pipefail
 skip() {
   echo "skipped: $1"
@@ -19,7 +19,7 @@ skip() {
 }
 
 # Writes the blocks as one script: what is run, and what is written to files.
-script_of() { # COOKBOOK
+script_of() { # PAGE
   python3 - "$1" <<'END'
 import re, shlex, shutil, sys
 
@@ -67,6 +67,7 @@ inside() {
   chmod 1777 "$root/tmp"
   cp "$sluice" "$root/.bin/sluice"
   cp "$folder/script" "$root/.script"
+  cp -r "$(dirname "$0")" "$root/.tests"
   for each in /*; do
     [[ ! -e $root$each && ! -L $root$each ]] || continue
     if [[ -L $each ]]; then
@@ -93,7 +94,7 @@ inside() {
   cd "$root"
   pivot_root . .old
   umount -l .old
-  exec env -i PATH="/.bin:$PATH" HOME=/root LC_ALL=C.UTF-8 TERM=dumb chroot . bash -c '
+  exec env -i PATH="/.bin:$PATH" HOME=/root TESTS=/.tests LC_ALL=C.UTF-8 TERM=dumb chroot . bash -c '
     set -eu
     umask 022
     step() { number=$1 && echo "line $1: $2"; }
@@ -130,13 +131,13 @@ if [[ ${1:-} == --inside ]]; then
   exit
 fi
 
-sluice=$(realpath "$1") cookbook=$2
+sluice=$(realpath "$1") page=$2
 ((EUID == 0)) || skip "mounting needs root"
 [[ -e /dev/fuse ]] || skip "/dev/fuse does not exist"
 folder=$(mktemp -d -p "${SLUICE_TEST_DIR:-${TMPDIR:-/tmp}}" cookbook.XXXXXX)
 trap 'rm -rf --one-file-system "$folder"' EXIT
 mkdir "$folder/root"
-script_of "$cookbook" >"$folder/script"
+script_of "$page" >"$folder/script"
 unshare --mount --pid --net --fork --kill-child true 2>/dev/null || skip "there are no namespaces"
 status=0
 unshare --mount --pid --net --fork --kill-child "$0" --inside "$sluice" "$folder" || status=$?

@@ -62,6 +62,12 @@ show load_model.c "bytes to host memory by host" "$folder/load_model" "$mount/mo
 show ring_read.c "threads, depth 32, by the daemon, into host memory" "$folder/ring_read" --seconds 0.2 --depth 32 "$mount/data"
 show ring_read.c "into GPU memory" gpu "$folder/ring_read" --gpu --threads 2 --seconds 0.2 --depth 32 "$mount/data"
 show load_checkpoint.py "3 tensors" "$python" "$repo/examples/load_checkpoint.py" "$mount/model.safetensors"
+if "$python" -c 'import transformers' 2>/dev/null; then
+  show serve_model.py "that begin with it" "$python" "$repo/examples/serve_model.py" "$mount/tiny" --ask 'once upon'
+else
+  echo "== serve_model.py is not run: $python has no transformers"
+  left=${left/ serve_model.py / }
+fi
 show gather_rows.py "and wrote them back, halved" "$python" "$repo/examples/gather_rows.py" "$mount/table.bin"
 show pin_and_promote.sh "the content is unchanged" "$repo/examples/pin_and_promote.sh" "$mount" fast slow
 show adopt.sh "both disks together contain the same tree" "$repo/examples/adopt.sh" "$folder/adopted"

@@ -30,6 +30,12 @@ void check(const StatsRequest&) {}
 void check(const RingDestroyRequest&) {}
 void check(const RingAddFileRequest&) {}
 void check(const RingDropFileRequest&) {}
+void check(const ShareRequest&) {}
+void check(const GatherRequest& request) {
+  const std::uint64_t bytes = request.count * request.records.size;
+  check(request.count <= SLUICE_MAX_RECORDS && request.records.size > 0);
+  check(request.memory_offset + bytes >= bytes && request.index_offset % 8 == 0);
+}
 void check(const RingCreateRequest& request) {
   check(request.fd >= 0 && request.length >= SLUICE_RING_HEADER_SIZE);
 }

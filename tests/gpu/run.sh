@@ -50,7 +50,7 @@ part() {
 }
 
 [[ $(id -u) == 0 ]] || { echo "run.sh: mounting needs root" >&2; exit 2; }
-for file in "$sluice" "$build/bin/sluice-lab" "$build/bin/gpu_real_test" "$build/bin/gpu_gather_test"; do
+for file in "$sluice" "$build/bin/sluice-lab" "$build"/bin/gpu_{real,gather,order,checksum}_test; do
   [[ -x $file ]] || { echo "run.sh: no $file; build the tree first" >&2; exit 2; }
 done
 if ! nvidia-smi -L; then
@@ -63,16 +63,19 @@ df -hT "$scratch" | tail -n 1
 
 part gpu_test 600 env SLUICE_REQUIRE=gpu SLUICE_BIN="$sluice" SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_real_test"
 part gather_test 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_gather_test"
+part checksum_test 120 env SLUICE_REQUIRE=gpu "$build/bin/gpu_checksum_test"
+part order_test 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$scratch" "$build/bin/gpu_order_test"
 
 part mount 60 "$sluice" mount --no-migrate --tier "nvme=$scratch/nvme" --tier "ssd=$scratch/ssd" --tier "hdd=$scratch/hdd" \
-  --state "$scratch/state" "$mount"
+  --state "$scratch/state" --hbm 24GiB --hbm-reserve 4GiB "$mount"
 if mountpoint -q "$mount"; then
   head -c 314572807 /dev/urandom >"$mount/data"
   head -c 70001 /dev/urandom >"$mount/small"
   part gather_mount 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$mount" "$build/bin/gpu_gather_test"
+  part order_mount 300 env SLUICE_REQUIRE=gpu SLUICE_TEST_DIR="$mount" "$build/bin/gpu_order_test"
   part doctor 60 "$sluice" doctor "$mount"
   part status 60 "$sluice" status --json "$mount"
-  part gpu_read 60 "$sluice" gpu read --check "$mount/data" "$mount/small"
+  part gpu_read 60 "$sluice" gpu read --check --checksum "$mount/data" "$mount/small"
   part gpu_read_routes 120 bash -c 'for route in auto staged mapped pageable; do "$0" gpu read --check --route $route "$1" || exit 1; done' \
     "$sluice" "$mount/data"
   part example_libsluice 60 "$build/bin/example_gpu_read" "$mount/data"
@@ -97,6 +100,7 @@ END
   part aibench 400 "$source/tools/lab/aibench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
   part bench 590 "$build/bin/sluice-lab" gpu-bench $quick --json "$out/bench.json" "$mount"
   cat "$out/doctor.log" "$out/aibench.log" "$out/bench.log" 2>/dev/null
+  grep -h "^checksum," "$out/checksum_test.log" 2>/dev/null
   grep -h " M/s" "$out/gather_test.log" "$out/gather_mount.log" 2>/dev/null
   part umount 60 "$sluice" umount "$mount"
 fi

@@ -2,7 +2,10 @@
 # The PTX in the tree was compiled from the current source of the kernels, by any nvcc.
 set -euo pipefail
 cd "$(dirname "$0")/../../gpu/kernels"
-if ! head -n 1 gather.ptx | grep -qF "$(sha256sum <gather.cu | cut -d' ' -f1)"; then
-  echo "gpu/kernels/gather.ptx is not that of gather.cu: run tools/update-kernels.sh where there is nvcc" >&2
-  exit 1
-fi
+for source in *.cu; do
+  ptx=${source%.cu}.ptx
+  if ! head -n 1 "$ptx" | grep -qF "$(sha256sum <"$source" | cut -d' ' -f1)"; then
+    echo "gpu/kernels/$ptx is not that of $source: run tools/update-kernels.sh where there is nvcc" >&2
+    exit 1
+  fi
+done

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../client/python"
 tools=$PWD/../../.deps/python-lint/bin
 [[ -x $tools/mypy && -x $tools/pyright ]] || { echo "skipped: no mypy and pyright; tools/setup.sh --lint installs them"; exit 77; }
-files=(sluice/__init__.py sluice/_*.py)
+files=(_sluice_accelerate.py sluice/__init__.py sluice/_*.py sluice/accelerate.py sluice/integrations/*.py)
 # pyright takes sluice/torch.py for PyTorch where that is not installed.
 if python3 -c 'import torch' 2>/dev/null; then files+=(sluice/torch.py); fi
 "$tools/mypy" --python-executable "$(command -v python3)" --cache-dir /dev/null sluice

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <future>
 
 #include "gpu/device.hpp"
 #include "tests/mount/tiering.hpp"
@@ -242,6 +244,32 @@ TEST_F(ClientMountTest, DaemonServesRequestsInAStream) {
   EXPECT_TRUE(memory.bytes(0, kSize) == content_);
 }
 
+// The daemon can't wait for streams of this process.
+TEST_F(ClientMountTest, DaemonReadsAfterTheDefaultStreamOfTheProcess) {
+  start();
+  const GpuMemory memory(device(), kSize);
+  const auto file = open_file(*this / "file");
+  const auto buffer = register_memory(memory.pointer(), kSize);
+  EXPECT_FALSE(is_read_in_process(file, buffer, memory));
+  // Lasts until the read has returned, or has had the time to be wrong.
+  std::promise<void> is_read;
+  auto wait = is_read.get_future();
+  const auto hold = [](void* user) {
+    static_cast<void>(
+        static_cast<std::future<void>*>(user)->wait_for(std::chrono::milliseconds(50)));
+  };
+  ASSERT_EQ(device().api().cuLaunchHostFunc(nullptr, hold, &wait), CUDA_SUCCESS);
+  ASSERT_EQ(device().api().cuMemsetD8Async(memory.address(), 'x', kSize, nullptr), CUDA_SUCCESS);
+  struct sluice_result result {};
+  EXPECT_EQ(sluice_read(file.get(), buffer.get(), 0, kSize, 0, &result),
+            static_cast<ssize_t>(kSize))
+      << sluice_error();
+  is_read.set_value();
+  ASSERT_EQ(device().api().cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(result.in_process, 0u);
+  EXPECT_TRUE(memory.bytes(0, kSize) == content_);
+}
+
 TEST_F(ClientMountTest, QueryAndPrefetchReachTheDaemon) {
   start();
   const auto file = open_file(*this / "file");
@@ -256,13 +284,17 @@ TEST_F(ClientMountTest, QueryAndPrefetchReachTheDaemon) {
 
 TEST_F(ClientMountTest, CommandReportsWhoReadAndChecksTheBytes) {
   start();
-  const auto by_daemon = sluice({"gpu", "read", "--check", "--json", *this / "file"});
+  const auto by_daemon = sluice({"gpu", "read", "--check", "--checksum", "--json", *this / "file"});
   ASSERT_TRUE(by_daemon.ok()) << by_daemon.err;
   const auto json = Json::parse(by_daemon.out);
   EXPECT_EQ(json.at("bytes"), kSize);
   EXPECT_EQ(json.at("by"), "daemon");
   EXPECT_EQ(json.at("checked"), true);
   EXPECT_NE(json.at("gpu"), Json());
+  const auto file = open_file(*this / "file");
+  std::uint64_t sum = 0;
+  ASSERT_EQ(sluice_checksum_file(file.get(), 0, kSize, &sum), 0) << sluice_error();
+  EXPECT_EQ(std::stoull(json.at("checksum").get<std::string>(), nullptr, 16), sum);
   const auto second = sluice({"gpu", "read", "--gpu", "1", "--length", "1MiB", *this / "file"});
   EXPECT_TRUE(second.ok()) << second.err;
   EXPECT_NE(second.out.find("1.0 MiB in "), std::string::npos) << second.out;

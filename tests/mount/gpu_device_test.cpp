@@ -3,7 +3,9 @@
 // process, and must release each.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -11,6 +13,7 @@
 #include "gpu/device.hpp"
 #include "tests/mount/gpu_client.hpp"
 #include "tests/mount/tiering.hpp"
+#include "tests/support/fake_control.hpp"
 #include "tests/support/fake_gpu.hpp"
 #include "tests/support/user.hpp"
 
@@ -41,8 +44,11 @@ class DeviceMemory {
     return out;
   }
   void fill(const std::string& bytes) {
-    if (device_.api().cuMemcpyHtoD(address_, bytes.data(), bytes.size()) != CUDA_SUCCESS)
+    // From pageable memory, the first call may return before the bytes have arrived.
+    if (device_.api().cuMemcpyHtoD(address_, bytes.data(), bytes.size()) != CUDA_SUCCESS ||
+        device_.api().cuStreamSynchronize(nullptr) != CUDA_SUCCESS) {
       std::abort();
+    }
   }
 
  private:
@@ -88,8 +94,9 @@ class GpuDeviceTest : public TieringTest {
     TieringTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     put("nvme", "model", pattern(kSize, 1));
-    start();
+    start(flags());
   }
+  virtual Strings flags() const { return {}; }
 
   UniqueFd open_file(int flags = O_RDONLY) const {
     return UniqueFd(::open((*this / "model").c_str(), flags | O_CLOEXEC));
@@ -248,6 +255,240 @@ TEST_F(GpuDeviceTest, RegisteredFileCanBeMovedAndDeleted) {
   EXPECT_GE(mapped(), kSize);
   ASSERT_EQ(::unlink((*this / "model").c_str()), 0);
   EXPECT_EQ(mapped(), 0) << "a deleted file would keep its blocks";
+}
+
+// A mount that keeps files in the memory of the GPUs.
+class HbmMountTest : public GpuDeviceTest {
+ protected:
+  Strings flags() const override { return {"--hbm", "64MiB"}; }
+
+  // Reads the whole file in a process of its own. Returns the number of the route, or what is
+  // wrong.
+  std::string read(const std::string& content) {
+    return client(Kind::Ipc, O_RDONLY, [&](int file, DeviceMemory& memory, std::uint64_t buffer) {
+      return read_whole(file, memory, buffer, content);
+    });
+  }
+  static std::string read_whole(int file, DeviceMemory& memory, std::uint64_t buffer,
+                                const std::string& content) {
+    auto request = transfer(buffer, 0, 0, content.size());
+    if (const int code = ioctl_code(file, SLUICE_IOC_READ, &request)) return named(code);
+    if (request.done != content.size() || memory.bytes(content.size()) != content)
+      return "other bytes";
+    return std::to_string(request.route);
+  }
+  // Reads until the file comes from the GPU's memory. A file that changed must rest before.
+  bool is_kept(const std::string& content) {
+    std::string last;
+    const bool kept = eventually([&] {
+      last = read(content);
+      return last == kHbm || last.size() > 1;
+    });
+    EXPECT_EQ(last, kHbm);
+    return kept && last == kHbm;
+  }
+  Json hbm() { return mount().status().at("gpu").at("devices").at(0).at("hbm"); }
+
+  const std::string kHbm = std::to_string(SLUICE_ROUTE_HBM);
+};
+
+TEST_F(HbmMountTest, FileIsReadFromTheGpusMemory) {
+  const std::string content = pattern(kSize, 1);
+  EXPECT_NE(read(content), kHbm);
+  EXPECT_TRUE(is_kept(content));
+  EXPECT_GE(hbm().at("bytes"), kSize);
+  EXPECT_EQ(hbm().at("files"), 1);
+  EXPECT_GE(hbm().at("hits"), 1);
+  EXPECT_EQ(hbm().at("limit"), 64 * kMiB);
+  EXPECT_NE(tell({"status"}).out.find("\nhbm  "), std::string::npos);
+  EXPECT_NE(xattr_of(*this / "model", "user.sluice.gpu").value_or("").find("hbm: "),
+            std::string::npos);
+  EXPECT_EQ(tell({"gpu", "release"}).out.find("freed 8.0 MiB"), 0u);
+  EXPECT_EQ(hbm().at("bytes"), 0);
+  EXPECT_EQ(read(content).size(), 1u);
+}
+
+TEST_F(HbmMountTest, RecordsAreGatheredFromTheGpusMemory) {
+  const std::string content = pattern(kSize, 1);
+  constexpr std::uint32_t kRecord = 512, kCount = 1000;
+  // Every third record from the end, and then one that does not exist.
+  std::vector<std::uint64_t> numbers;
+  std::string wanted;
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    numbers.push_back(kSize / kRecord - 1 - 3 * i);
+    wanted += content.substr(numbers.back() * kRecord, kRecord);
+  }
+  const auto gather = [&] {
+    return client(Kind::Ipc, O_RDONLY, [&](int file, DeviceMemory& memory, std::uint64_t buffer) {
+      // The index is behind the records in the same buffer.
+      const std::uint64_t at = kCount * kRecord;
+      memory.fill(std::string(at, '\0') +
+                  std::string(reinterpret_cast<const char*>(numbers.data()), kCount * 8));
+      sluice_records request{};
+      request.buffer = request.index = buffer;
+      request.index_offset = at;
+      request.count = kCount;
+      request.record_bytes = kRecord;
+      if (const int code = ioctl_code(file, SLUICE_IOC_GATHER, &request)) return named(code);
+      if (request.done != wanted.size() || memory.bytes(wanted.size()) != wanted)
+        return std::string("other bytes");
+      return std::to_string(request.route);
+    });
+  };
+  EXPECT_EQ(gather(), "EOPNOTSUPP");
+  ASSERT_TRUE(is_kept(content));
+  EXPECT_EQ(gather(), kHbm);
+  numbers[500] = kSize / kRecord;
+  EXPECT_EQ(gather(), "ERANGE");
+}
+
+TEST_F(HbmMountTest, ChangesOfOthersAreSeen) {
+  std::string content = pattern(kSize, 1);
+  ASSERT_TRUE(is_kept(content));
+  {
+    const UniqueFd file = open_file(O_WRONLY);
+    content.replace(kMiB, 1000, pattern(1000, 2));
+    ASSERT_EQ(::pwrite(file.get(), content.data() + kMiB, 1000, kMiB), 1000);
+  }
+  EXPECT_NE(read(content), kHbm);
+  ASSERT_TRUE(is_kept(content));
+  move("model", "hdd");
+  EXPECT_NE(read(content), kHbm) << "the copy was that of the old place";
+  ASSERT_TRUE(is_kept(content));
+  content = pattern(kSize, 3);
+  write_file(*this / "new", content);
+  ASSERT_EQ(::rename((*this / "new").c_str(), (*this / "model").c_str()), 0);
+  EXPECT_NE(read(content), kHbm);
+  ASSERT_TRUE(is_kept(content));
+  ASSERT_EQ(::truncate((*this / "model").c_str(), kSize / 2), 0);
+  content.resize(kSize / 2);
+  EXPECT_NE(read(content), kHbm);
+}
+
+TEST_F(HbmMountTest, SuccessorOfACrashedDaemonBeginsAnew) {
+  const std::string content = pattern(kSize, 1);
+  ASSERT_TRUE(is_kept(content));
+  mount().crash_daemon();
+  EXPECT_NE(read(content), kHbm);
+  EXPECT_TRUE(is_kept(content));
+}
+
+TEST_F(HbmMountTest, OnlyThoseWhoMayReadTheFileGetItsBytes) {
+  const std::string content = pattern(kSize, 1);
+  const User other = kAlice;
+  const auto read_as_other = [&] {
+    return as_user(other, [&]() -> std::string {
+      ::unsetenv(FakeControl::kDirectory);  // only root can create files there
+      DeviceMemory memory(Kind::Descriptor);
+      const UniqueFd file = open_file();
+      if (!file) return named(errno);
+      auto request = memory.registration();
+      if (const int code = ioctl_code(file.get(), SLUICE_IOC_BUFFER_REGISTER, &request); code != 0)
+        return "register: " + named(code);
+      return read_whole(file.get(), memory, request.buffer, content);
+    });
+  };
+  ASSERT_EQ(::chmod((*this / "model").c_str(), 0600), 0);
+  ASSERT_TRUE(is_kept(content));
+  EXPECT_EQ(read_as_other(), "EACCES");
+  ASSERT_EQ(::chmod((*this / "model").c_str(), 0644), 0);
+  ASSERT_TRUE(is_kept(content));
+  EXPECT_EQ(read_as_other(), kHbm);
+}
+
+TEST_F(HbmMountTest, PinnedFileIsThereBeforeTheFirstRead) {
+  std::string content = pattern(kSize, 1);
+  const auto is_there = [&] {
+    return eventually([&] {
+      const Json devices = mount().status().at("gpu").at("devices");
+      return !devices.empty() && devices.at(0).at("hbm").at("pinned") == 1 &&
+             explain("model").at("hbm").at("copies").dump().find(std::to_string(kSize)) !=
+                 std::string::npos;
+    });
+  };
+  ASSERT_EQ(test::sluice({"pin", "hdd", *this / "model"}).exit_code, 0);
+  ASSERT_EQ(test::sluice({"pin", "hbm", *this / "model"}).err, "");
+  EXPECT_EQ(xattr_of(*this / "model", "user.sluice.pin"), "hdd") << "they are independent";
+  EXPECT_EQ(xattr_of(*this / "model", "user.sluice.hbm"), "pinned");
+  ASSERT_TRUE(is_there());
+  EXPECT_EQ(read(content), kHbm);
+  {
+    const UniqueFd file = open_file(O_WRONLY);
+    content.replace(0, 1000, pattern(1000, 2));
+    ASSERT_EQ(::pwrite(file.get(), content.data(), 1000, 0), 1000);
+  }
+  ASSERT_TRUE(is_there()) << "after a change";
+  EXPECT_EQ(read(content), kHbm);
+  ASSERT_EQ(::rename((*this / "model").c_str(), (*this / "other").c_str()), 0);
+  ASSERT_EQ(::rename((*this / "other").c_str(), (*this / "model").c_str()), 0);
+  mount().remount();
+  ASSERT_TRUE(is_there()) << "after a mount";
+  EXPECT_EQ(read(content), kHbm);
+  EXPECT_EQ(test::sluice({"unpin", "--hbm", *this / "model"}).exit_code, 0);
+  EXPECT_EQ(xattr_of(*this / "model", "user.sluice.hbm"), std::nullopt);
+  EXPECT_EQ(xattr_of(*this / "model", "user.sluice.pin"), "hdd");
+  EXPECT_EQ(hbm().at("pinned"), 0);
+  EXPECT_NE(test::sluice({"unpin", "--hbm", *this / "model"}).exit_code, 0);
+  EXPECT_NE(test::sluice({"pin", "hbm", root()}).exit_code, 0) << "a directory";
+}
+
+TEST_F(HbmMountTest, PinOutlivesARenamedFolderAndAListThatIsWrong) {
+  ASSERT_EQ(::mkdir((*this / "folder").c_str(), 0755), 0);
+  ASSERT_EQ(::rename((*this / "model").c_str(), (*this / "folder/model").c_str()), 0);
+  write_file(*this / "never", pattern(kSize, 3));
+  ASSERT_EQ(test::sluice({"pin", "hbm", *this / "folder/model"}).err, "");
+  ASSERT_EQ(test::sluice({"pin", "hbm", *this / "never"}).err, "");
+  const auto list = [&] { return read_file(mount().pool().state + "/hbm-pins"); };
+  const auto pinned = [&] {
+    const Json devices = mount().status().at("gpu").at("devices");
+    return devices.empty() ? Json(0) : devices.at(0).at("hbm").at("pinned");
+  };
+  ASSERT_TRUE(eventually([&] { return pinned() == 2; }));
+  mount().umount();
+  // As if the daemon had been killed before the file got its xattr.
+  for (const char* tier : {"nvme", "ssd", "hdd"})
+    ::removexattr(on(tier, "never").c_str(), "trusted.sluice.hbm");
+  mount().mount();
+  ASSERT_EQ(::rename((*this / "folder").c_str(), (*this / "renamed").c_str()), 0);
+  EXPECT_TRUE(eventually([&] {
+    const UniqueFd file(::open((*this / "renamed/model").c_str(), O_RDONLY | O_CLOEXEC));
+    return file && pinned() == 1 && list().find("never") == std::string::npos &&
+           list().find("renamed/model") != std::string::npos;
+  })) << list();
+  EXPECT_EQ(xattr_of(*this / "renamed/model", "user.sluice.hbm"), "pinned");
+  EXPECT_EQ(xattr_of(*this / "never", "user.sluice.hbm"), std::nullopt);
+}
+
+TEST_F(HbmMountTest, NoMoreThan256FilesCanBePinned) {
+  for (int i = 0; i < 257; ++i) write_file(*this / ("f" + std::to_string(i)), "x");
+  for (int i = 0; i < 256; ++i) {
+    const std::string path = *this / ("f" + std::to_string(i));
+    ASSERT_EQ(::setxattr(path.c_str(), "user.sluice.hbm", "pinned", 6, 0), 0) << i;
+  }
+  const CommandResult refused = test::sluice({"pin", "hbm", *this / "f256"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("256"), std::string::npos) << refused.err;
+  ASSERT_EQ(test::sluice({"unpin", "--hbm", *this / "f0"}).exit_code, 0);
+  EXPECT_EQ(test::sluice({"pin", "hbm", *this / "f256"}).err, "");
+  // Deleted files make room.
+  EXPECT_NE(test::sluice({"pin", "hbm", *this / "f0"}).exit_code, 0);
+  ASSERT_EQ(::unlink((*this / "f1").c_str()), 0);
+  EXPECT_TRUE(eventually([&] {
+    return test::sluice({"pin", "hbm", *this / "f0"}).exit_code == 0;
+  }));
+}
+
+TEST_F(HbmMountTest, PrefetchCopiesTheFile) {
+  const std::string content = pattern(kSize, 1);
+  const auto prefetch = [&](const std::string& how) {
+    return ::setxattr((*this / "model").c_str(), "user.sluice.prefetch", how.data(), how.size(), 0)
+               ? named(errno)
+               : "ok";
+  };
+  EXPECT_EQ(prefetch("hbm:GPU-none"), "ENODEV");
+  EXPECT_EQ(prefetch("hbm"), "ok");
+  EXPECT_TRUE(eventually([&] { return hbm().at("files") == 1; }));
+  EXPECT_EQ(read(content), kHbm);
 }
 
 }  // namespace

@@ -367,7 +367,7 @@ TEST_F(GpuTest, PrefetchWarmsOrPromotes) {
   EXPECT_EQ(code(file, {0, 0, 0, 0}), "ok");
   EXPECT_EQ(code(file, {4096, 100, SLUICE_PREFETCH_WARM, 0}), "ok");
   EXPECT_EQ(code(file, {1ull << 63, 0, 0, 0}), "EINVAL");
-  EXPECT_EQ(code(file, {0, 0, 4, 0}), "EINVAL");
+  EXPECT_EQ(code(file, {0, 0, 8, 0}), "EINVAL");
   EXPECT_EQ(code(file, {0, 0, 0, 1}), "EINVAL");
   EXPECT_EQ(code(open_file("slow", O_WRONLY), {0, 0, SLUICE_PREFETCH_WARM, 0}), "EBADF");
   const std::string refused = as_user(kAlice, [&] {

@@ -72,6 +72,43 @@ TEST_F(InitTest, PoolFromOptionsCanBeMounted) {
   use();
 }
 
+TEST_F(InitTest, PoolForModelsPlacesFilesByItsRules) {
+  Strings wanted = flags();
+  wanted.insert(wanted.end(), {"--for", "models"});
+  const CommandResult made = init(wanted);
+  ASSERT_TRUE(made.ok()) << made.err;
+  const std::string root = base_ / "mnt/pool";
+  EXPECT_NE(made.out.find("export HF_HOME=" + root + "/hf"), std::string::npos) << made.out;
+  const CommandResult mounted = sluice({"mount", "--config", file(), "--state", base_ / "state"});
+  ASSERT_TRUE(mounted.ok()) << mounted.err;
+  const auto tier_of_new = [&](const std::string& directory) {
+    EXPECT_TRUE(run_command({"mkdir", "-p", root + directory}).ok());
+    write_file(root + directory + "/new", "bytes");
+    return xattr_of(root + directory + "/new", "user.sluice.tier");
+  };
+  EXPECT_EQ(tier_of_new("/hf/hub/models--org--name/blobs"), "nvme");
+  EXPECT_EQ(tier_of_new("/hf/hub/datasets--org--name/blobs"), "hdd");
+  EXPECT_EQ(tier_of_new("/hf/datasets/name"), "hdd");
+  EXPECT_EQ(tier_of_new("/datasets/a/b"), "hdd");
+  EXPECT_EQ(tier_of_new("/kv-cache/vllm"), "nvme");
+  // The first tier was chosen; from then on, heat decides.
+  EXPECT_EQ(sluice({"move", "--to", "nvme", "--wait", root + "/datasets"}).exit_code, 0);
+  EXPECT_EQ(sluice({"tier", "run", root}).exit_code, 0);
+  EXPECT_EQ(xattr_of(root + "/datasets/a/b/new", "user.sluice.tier"), "nvme");
+  const CommandResult budgets = sluice({"budget", root});
+  EXPECT_NE(budgets.out.find("/kv-cache"), std::string::npos) << budgets.out << budgets.err;
+  EXPECT_TRUE(sluice({"umount", root}).ok());
+}
+
+TEST_F(InitTest, UnknownPurposeIsRefused) {
+  Strings wanted = flags();
+  wanted.insert(wanted.end(), {"--for", "modles"});
+  const CommandResult refused = init(wanted);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("the only one is 'models'"), std::string::npos) << refused.err;
+  EXPECT_FALSE(exists(file()));
+}
+
 TEST_F(InitTest, ExistingFilesAreReportedAndAdopted) {
   ASSERT_TRUE(run_command({"mkdir", slow_->path() + "/sluice"}).ok());
   write_file(slow_->path() + "/sluice/old", "adopted");
@@ -251,6 +288,19 @@ TEST_F(InitTest, ThreeAnswersAtATerminalCreateAPool) {
   for (const char* question :
        {"Tiers, fastest first", "Name of the pool", "Where to mount it", "/mnt/mine"}) {
     EXPECT_NE(said.find(question), std::string::npos) << question << "\n" << said;
+  }
+  use();
+}
+
+TEST_F(InitTest, PoolForModelsIsProposedAsModels) {
+  int code = 0;
+  const std::string said = typed({"init", "--for", "models", "--output", file()},
+                                 "nvme=" + fast_->path() + " hdd=" + slow_->path() + "/sluice\n\n" +
+                                     (base_ / "mnt/pool") + "\n",
+                                 code);
+  ASSERT_EQ(code, 0) << said;
+  for (const char* words : {"[models]", "[/mnt/models]", "export OLLAMA_MODELS="}) {
+    EXPECT_NE(said.find(words), std::string::npos) << words << "\n" << said;
   }
   use();
 }

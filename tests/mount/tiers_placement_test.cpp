@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <thread>
 
 #include "tests/mount/tiers.hpp"
 #include "tests/support/files.hpp"
@@ -206,6 +208,27 @@ TEST_F(SpillTest, OtherDescriptorsSeeTheSpilledFile) {
   EXPECT_EQ(::pread(reader.get(), tail.data(), 4, 16 * kMiB), 4);
   EXPECT_STREQ(tail.data(), "tail");
   EXPECT_EQ(lstat_of(*this / "f").st_size, static_cast<off_t>(16 * kMiB + 4));
+}
+
+// The kernel tells of a close later than close(2) returns, here by a program that is late.
+TEST_F(SpillTest, WriterThatOpensBeforeAReaderIsGoneCanSpill) {
+  start();
+  constexpr std::uint64_t kLarge = 2 * kMiB;  // small files are not read through passthrough
+  {
+    const UniqueFd fd(::open((*this / "f").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0640));
+    ASSERT_TRUE(write_blocks(fd.get(), kLarge));
+  }
+  mount().remount();
+  UniqueFd reader(::open((*this / "f").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  std::jthread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    reader.reset();
+  });
+  const UniqueFd fd(::open((*this / "f").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(fd);
+  EXPECT_TRUE(write_blocks(fd.get(), 24 * kMiB)) << errno_name(errno);
+  EXPECT_EQ(tiers_with("f"), "ssd");
 }
 
 TEST_F(SpillTest, AppendingWriterSpillsWithoutAGap) {

@@ -64,6 +64,8 @@ with sluice.open("/mnt/pool/file") as file:
 assert into == b"hello from a package\n", into
 print("python:", sluice.library_version())
 EOF
+[[ $(SLUICE_ACCELERATE=1 python3 -c 'import sys; print("_sluice_accelerate" in sys.modules)') == True ]] || fail "SLUICE_ACCELERATE"
+[[ $(python3 -c 'import sys; print("_sluice_accelerate" in sys.modules)') == False ]] || fail "imported without SLUICE_ACCELERATE"
 use_wheel /mnt/pool/file $'hello from a package\n'
 if command -v gcc >/dev/null; then
   cat >/tmp/program.c <<'EOF'

@@ -33,7 +33,7 @@ if [[ $sluice ]]; then
   mkdir "$folder"/{a,b,mnt}
   # A daemon with the fake GPU; without one it looks for a real one.
   LD_LIBRARY_PATH=${SLUICE_FAKE_CUDA:+$(dirname "$SLUICE_FAKE_CUDA")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$sluice" mount \
-    --tier "a=$folder/a" --tier "b=$folder/b" --state "$folder/state" "$folder/mnt"
-  export SLUICE_TEST_MOUNT=$folder/mnt
+    --tier "a=$folder/a" --tier "b=$folder/b" --state "$folder/state" --hbm 64MiB "$folder/mnt"
+  export SLUICE_TEST_MOUNT=$folder/mnt SLUICE_TEST_PROGRAM=$sluice
 fi
 "$python" -m pytest -q -rs -p no:cacheprovider --basetemp "$folder/plain" "$tests/tests"

@@ -37,6 +37,8 @@ try:
     sluice.open("/none")
 except FileNotFoundError as error:
     assert isinstance(error, sluice.Error) and error.filename == "/none"
+(plugin,) = importlib.metadata.entry_points(group="vllm.general_plugins", name="sluice")
+assert callable(plugin.load())
 # What pip installed is what RECORD says.
 checked = 0
 for name, digest, size in csv.reader(importlib.metadata.distribution("sluice").read_text("RECORD").splitlines()):
@@ -48,6 +50,12 @@ for name, digest, size in csv.reader(importlib.metadata.distribution("sluice").r
 assert checked >= 12, checked
 PROGRAM
 "$folder/venv/bin/python" "$folder/try.py"
+
+# SLUICE_ACCELERATE: without it nothing is imported at the start; with it only the small module that waits for others.
+said=$("$folder/venv/bin/python" -c 'import sys; print([name for name in sys.modules if "sluice" in name])')
+[[ $said == '[]' ]] || fail "imported without SLUICE_ACCELERATE: $said"
+said=$(SLUICE_ACCELERATE=1 "$folder/venv/bin/python" -c 'import sys; print([name for name in sys.modules if "sluice" in name])')
+[[ $said == "['_sluice_accelerate']" ]] || fail "imported with SLUICE_ACCELERATE=1: $said"
 
 # The tag must not promise more than the library keeps.
 tag=$(basename "${wheels[0]}" .whl)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // A libcuda.so.1 for machines without a GPU: devices and contexts. fake_cuda_memory.cpp has the
-// memory, fake_cuda_stream.cpp streams and copies, fake_cuda_kernels.cpp our kernels.
+// memory, fake_cuda_stream.cpp streams and copies, fake_cuda_order.cpp their order,
+// fake_cuda_kernels.cpp our kernels.
 //
 // Environment: SLUICE_FAKE_CUDA_GPUS is the number of GPUs (2). SLUICE_FAKE_CUDA_DELAY_US is a
 // delay before each operation of a stream. SLUICE_FAKE_CUDA_FAIL lists the faults
@@ -76,6 +77,7 @@ CUresult FakeCuda::begin(const char* call, int* device) {
   }
   const MutexLock lock(mutex);
   if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const CUresult code = check_captures(call); code != CUDA_SUCCESS) return code;
   if (device == nullptr) return CUDA_SUCCESS;
   if (gpu < 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (state[gpu].contexts == 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -110,7 +112,8 @@ CUresult cuGetErrorName(CUresult code, const char** name) {
       {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
       {719, "CUDA_ERROR_LAUNCH_FAILED"},
-      {801, "CUDA_ERROR_NOT_SUPPORTED"}};
+      {801, "CUDA_ERROR_NOT_SUPPORTED"},
+      {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
   const auto found = kNames.find(code);
   *name = found == kNames.end() ? nullptr : found->second;
   return found == kNames.end() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -184,7 +187,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   FakeGpuState& state = fake().state[device];
   if (state.contexts++ == 0) {
     count(FakeCount::Contexts, 1);
-    if (!state.stream) state.stream = std::make_unique<FakeStream>(device);
+    if (!state.stream)
+      state.stream = std::make_unique<FakeStream>(device, FakeStream::Kind::Default);
   }
   *context = reinterpret_cast<CUcontext>(&state);
   return CUDA_SUCCESS;

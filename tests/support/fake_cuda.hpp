@@ -7,6 +7,7 @@
 // that dies leaks nothing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -25,7 +26,7 @@ namespace sluice {
 
 // The bytes of one allocation.
 struct FakeAllocation {
-  FakeAllocation(int memfd, std::size_t bytes, int gpu, bool own);
+  FakeAllocation(int memfd, std::size_t bytes, int gpu, bool own, bool of_virtual = false);
   ~FakeAllocation();
   FakeAllocation(const FakeAllocation&) = delete;
   FakeAllocation& operator=(const FakeAllocation&) = delete;
@@ -33,7 +34,8 @@ struct FakeAllocation {
   const int fd;
   const std::size_t size;
   const int device;
-  const bool mine;  // allocated by this process, not imported
+  const bool mine;        // allocated by this process, not imported
+  const bool is_virtual;  // from cuMemCreate(), freed with its last handle and mapping
   std::byte* bytes = nullptr;
 };
 
@@ -52,20 +54,27 @@ struct FakeRange {
   int device = 0;
 };
 
-// A stream: a thread that runs operations in order.
+// A stream: a thread that runs operations in order. As in CUDA, the default stream and the blocking
+// streams of a GPU wait for each other's earlier operations; non-blocking streams wait for none.
 class FakeStream {
  public:
-  explicit FakeStream(int device);
+  enum class Kind { Default, Blocking, NonBlocking };
+  FakeStream(int device, Kind kind);
   ~FakeStream();  // runs all queued operations first
   void put(std::function<void()> work);
+  // For the default stream: also the blocking streams.
   void wait_idle();
   bool is_idle();
   int device() const { return device_; }
+  Kind kind() const { return kind_; }
 
  private:
   void run();
+  // Waits until what is in the queue now has run; empty if nothing is.
+  std::function<void()> waiter();
 
   const int device_;
+  const Kind kind_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> queue_ GUARDED_BY(mutex_);
@@ -79,6 +88,12 @@ struct FakeEvent {
   CondVar changed;
   std::uint64_t recorded GUARDED_BY(mutex) = 0;
   std::uint64_t reached GUARDED_BY(mutex) = 0;
+};
+
+// Nothing is recorded: the captured stream can't be used, and the graph stays empty.
+struct FakeCapture {
+  CUstreamCaptureMode mode;
+  bool is_valid = true;
 };
 
 struct FakeGpuState {
@@ -113,10 +128,17 @@ struct FakeCuda {
   // Removes everything that ends with a context: all except virtual memory. The caller must destroy
   // the returned streams after unlocking the mutex.
   std::vector<std::unique_ptr<FakeStream>> clear_context(int device) REQUIRES(mutex);
+  // Null: unknown. Also if a capture forbids its use; the capture is then invalid.
   FakeStream* stream_of(CUstream stream, int device);
+  // The streams that wait for this one, and it for them, without events.
+  std::vector<FakeStream*> bound_to(const FakeStream& stream);
+  // What a capture makes of a call of this thread: CUDA_SUCCESS if it may proceed.
+  CUresult check_captures(const char* call) REQUIRES(mutex);
   void synchronize(int device);
 
   test::FakeFaults faults;
+  // Memory of cuMemCreate(). Atomic, because it is freed with and without the mutex.
+  std::atomic<std::uint64_t> used_virtual[kMaxGpus] = {};
   int gpus = 2;
   unsigned delay_us = 0;
   Mutex mutex;  // not locked while copying or waiting
@@ -129,6 +151,7 @@ struct FakeCuda {
       handles GUARDED_BY(mutex);
   std::map<CUstream, std::unique_ptr<FakeStream>> streams GUARDED_BY(mutex);
   std::map<CUevent, std::shared_ptr<FakeEvent>> events GUARDED_BY(mutex);
+  std::map<CUstream, FakeCapture> captures GUARDED_BY(mutex);  // in progress
 };
 
 inline FakeCuda& fake() { return FakeCuda::get(); }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The fake libcuda.so.1: the kernels of gpu/kernels/gather.cu, executed by the CPU. It supports
-// only these, identified by name (cuModuleLoadData of anything else returns 801).
+// The fake libcuda.so.1: the kernels in gpu/kernels, executed by the CPU. It supports only these,
+// identified by name (cuModuleLoadData of anything else returns 801).
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "tests/support/fake_cuda.hpp"
 
@@ -15,7 +19,12 @@ using test::FakeCount;
 
 namespace {
 
-enum class Kernel : std::intptr_t { Copy = 1, Gather = 2 };
+enum class Kernel : std::intptr_t { Copy = 1, Gather = 2, Checksum = 3, OddChecksum = 4 };
+constexpr std::array<std::pair<std::string_view, Kernel>, 4> kKernels{
+    {{"sluice_copy", Kernel::Copy},
+     {"sluice_gather", Kernel::Gather},
+     {"sluice_checksum_blocks", Kernel::Checksum},
+     {"sluice_checksum_odd_blocks", Kernel::OddChecksum}}};
 
 // Reads memory like a kernel. Returns false if the GPU cannot access the address.
 bool fetch(void* to, CUdeviceptr from, std::size_t size) {
@@ -89,6 +98,52 @@ struct Gather {
   }
 };
 
+// Writes memory like a kernel.
+bool store(CUdeviceptr to, const void* from, std::size_t size) {
+  {
+    const MutexLock lock(fake().mutex);
+    if (!fake().is_valid(to, size, true)) return false;
+  }
+  return fake().move(to, reinterpret_cast<CUdeviceptr>(from), size, false, true);
+}
+
+struct Checksum {
+  CUdeviceptr from;
+  std::uint64_t bytes, begin, end;
+  CUdeviceptr sums, differing;
+  unsigned tile;
+  static constexpr std::uint64_t kBlock = 4096;
+
+  // With other arguments, a real GPU would stop or compute garbage.
+  bool is_valid(bool odd) const {
+    if (tile < 1 || tile > 32 || begin >= end || end > (bytes + kBlock - 1) / kBlock) return false;
+    return odd || (from % 16 == 0 && end * kBlock <= bytes);
+  }
+
+  bool run() const {
+    std::array<char, kBlock> block;
+    for (std::uint64_t i = begin; i < end; ++i) {
+      const std::uint64_t size = std::min(bytes - i * kBlock, kBlock);
+      if (!fetch(block.data(), from + i * kBlock, size)) return false;
+      const std::uint64_t sum = XXH3_64bits(block.data(), size);
+      const CUdeviceptr place = sums + i * sizeof sum;
+      const bool stored = differing == 0 ? store(place, &sum, sizeof sum) : compare(i, sum, place);
+      if (!stored) return false;
+    }
+    return true;
+  }
+
+  bool compare(std::uint64_t block, std::uint64_t sum, CUdeviceptr place) const {
+    std::uint64_t stored = 0;
+    if (!fetch(&stored, place, sizeof stored)) return false;
+    if (stored == sum) return true;
+    std::array<std::uint64_t, 2> found;
+    if (!fetch(found.data(), differing, sizeof found)) return false;
+    found = {found[0] + 1, std::min(found[1], block)};
+    return store(differing, found.data(), sizeof found);
+  }
+};
+
 template <typename Work>
 CUresult put(FakeStream& stream, int device, const Work& work) {
   stream.put([=] {
@@ -108,7 +163,9 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuModuleLoadData", &device);
   const std::string_view text(static_cast<const char*>(image));
-  if (text.find(".version 6.5") == text.npos || text.find(".entry sluice_gather") == text.npos) {
+  if (text.find(".version 6.5") == text.npos ||
+      (text.find(".entry sluice_gather") == text.npos &&
+       text.find(".entry sluice_checksum_blocks") == text.npos)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   *module = reinterpret_cast<CUmodule>(&fake());
@@ -128,9 +185,10 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   int device = 0;
   FAKE_CUDA_BEGIN("cuModuleGetFunction", &device);
   if (module != reinterpret_cast<CUmodule>(&fake())) return CUDA_ERROR_INVALID_HANDLE;
-  const std::string wanted = name;
-  if (wanted != "sluice_copy" && wanted != "sluice_gather") return CUDA_ERROR_NOT_FOUND;
-  const Kernel kernel = wanted == "sluice_copy" ? Kernel::Copy : Kernel::Gather;
+  const auto found = std::find_if(kKernels.begin(), kKernels.end(),
+                                  [&](const auto& known) { return known.first == name; });
+  if (found == kKernels.end()) return CUDA_ERROR_NOT_FOUND;
+  const Kernel kernel = found->second;
   *function = reinterpret_cast<CUfunction>(static_cast<std::intptr_t>(kernel));
   return CUDA_SUCCESS;
 }
@@ -152,6 +210,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned
     return put(*stream, device,
                Gather{address(0), address(1), address(2), address(3), address(4), number(5),
                       number(6), number(7), address(8)});
+  }
+  if (kernel == Kernel::Checksum || kernel == Kernel::OddChecksum) {
+    const auto checksum = parameter<Checksum>(parameters, 0);
+    if (!checksum.is_valid(kernel == Kernel::OddChecksum)) return CUDA_ERROR_INVALID_VALUE;
+    return put(*stream, device, checksum);
   }
   return CUDA_ERROR_INVALID_HANDLE;
 }

@@ -94,17 +94,20 @@ int device_of_memfd(int fd, const char* kind) {
   return std::atoi(name + prefix.size());
 }
 
-FakeAllocation::FakeAllocation(int memfd, std::size_t size_bytes, int gpu, bool own)
-    : fd(memfd), size(size_bytes), device(gpu), mine(own) {
+FakeAllocation::FakeAllocation(int memfd, std::size_t size_bytes, int gpu, bool own,
+                               bool of_virtual)
+    : fd(memfd), size(size_bytes), device(gpu), mine(own), is_virtual(of_virtual) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   bytes = memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
   if (mine) count(FakeCount::AllocatedBytes, static_cast<std::int64_t>(size));
+  if (is_virtual) fake().used_virtual[device] += size;
 }
 
 FakeAllocation::~FakeAllocation() {
   if (bytes != nullptr) ::munmap(bytes, size);
   ::close(fd);
   if (mine) count(FakeCount::AllocatedBytes, -static_cast<std::int64_t>(size));
+  if (is_virtual) fake().used_virtual[device] -= size;
 }
 
 std::map<CUdeviceptr, FakeRange>::iterator FakeCuda::find(CUdeviceptr address) {
@@ -127,12 +130,17 @@ CUdeviceptr add_range(FakeRange range) REQUIRES(fake().mutex) {
 
 bool take_memory(int device, std::size_t size) REQUIRES(fake().mutex) {
   FakeGpuState& state = fake().state[device];
-  if (size > FakeCuda::kMemory - state.used) return false;
+  if (size > free_memory(device)) return false;
   state.used += size;
   return true;
 }
 
 }  // namespace
+
+std::size_t free_memory(int device) {
+  const std::uint64_t used = fake().state[device].used + fake().used_virtual[device];
+  return used < FakeCuda::kMemory ? FakeCuda::kMemory - used : 0;
+}
 
 FakeRange range_of(std::shared_ptr<FakeAllocation> allocation, FakeRange::Kind kind) {
   FakeRange range;
@@ -190,7 +198,7 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   FAKE_CUDA_BEGIN("cuMemGetInfo", &device);
   const MutexLock lock(fake().mutex);
   *total = FakeCuda::kMemory;
-  *free = FakeCuda::kMemory - fake().state[device].used;
+  *free = free_memory(device);
   return CUDA_SUCCESS;
 }
 

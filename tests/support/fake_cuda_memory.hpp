@@ -15,6 +15,9 @@ int make_memfd(const char* kind, int device, std::size_t size);
 // The GPU of a memfd of this kind; -1 if `fd` is not one.
 int device_of_memfd(int fd, const char* kind);
 
+// What is left of the GPU's memory.
+std::size_t free_memory(int device) REQUIRES(fake().mutex);
+
 FakeRange range_of(std::shared_ptr<FakeAllocation> allocation, FakeRange::Kind kind);
 void remove_range(std::map<CUdeviceptr, FakeRange>::iterator found) REQUIRES(fake().mutex);
 

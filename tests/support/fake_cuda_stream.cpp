@@ -13,76 +13,6 @@ namespace sluice {
 
 using test::FakeCount;
 
-FakeStream::FakeStream(int device) : device_(device), thread_([this] { run(); }) {
-  FakeCuda::get().faults.control().add(FakeCount::Streams, 1);
-}
-
-FakeStream::~FakeStream() {
-  {
-    const MutexLock lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-  FakeCuda::get().faults.control().add(FakeCount::Streams, -1);
-}
-
-void FakeStream::put(std::function<void()> work) {
-  {
-    const MutexLock lock(mutex_);
-    queue_.push_back(std::move(work));
-  }
-  changed_.notify_all();
-}
-
-void FakeStream::wait_idle() {
-  const MutexLock lock(mutex_);
-  while (!queue_.empty() || busy_) changed_.wait(mutex_);
-}
-
-bool FakeStream::is_idle() {
-  const MutexLock lock(mutex_);
-  return queue_.empty() && !busy_;
-}
-
-void FakeStream::run() {
-  MutexLock lock(mutex_);
-  for (;;) {
-    while (queue_.empty() && !ending_) changed_.wait(mutex_);
-    if (queue_.empty()) return;
-    {
-      const std::function<void()> work = std::move(queue_.front());
-      queue_.pop_front();
-      busy_ = true;
-      lock.unlock();
-      if (const unsigned delay = FakeCuda::get().delay_us; delay > 0) ::usleep(delay);
-      work();
-    }
-    lock.lock();
-    busy_ = false;
-    changed_.notify_all();
-  }
-}
-
-FakeStream* FakeCuda::stream_of(CUstream stream, int device) {
-  const MutexLock lock(mutex);
-  if (stream == nullptr) return state[device].stream.get();
-  const auto found = streams.find(stream);
-  return found == streams.end() ? nullptr : found->second.get();
-}
-
-void FakeCuda::synchronize(int device) {
-  std::vector<FakeStream*> all;
-  {
-    const MutexLock lock(mutex);
-    all.push_back(state[device].stream.get());
-    for (const auto& [key, stream] : streams) {
-      if (stream->device() == device) all.push_back(stream.get());
-    }
-  }
-  for (FakeStream* stream : all) stream->wait_idle();
-}
-
 namespace {
 
 // A contiguous part of one end of a copy, kept alive while it is used.
@@ -223,6 +153,8 @@ CUresult put_copy(int device, Way way, CUdeviceptr to, CUdeviceptr from, std::si
 CUresult copy_and_wait(int device, Way way, CUdeviceptr to, CUdeviceptr from, std::size_t size) {
   const CUresult code = put_copy(device, way, to, from, size, nullptr);
   if (code != CUDA_SUCCESS) return code;
+  // As with a real GPU, the bytes of pageable memory may arrive after the call.
+  if (way == Way::ToDevice && is_plain_host(from)) return CUDA_SUCCESS;
   fake().stream_of(nullptr, device)->wait_idle();
   return lost(device);
 }
@@ -298,10 +230,12 @@ CUresult cuCtxSynchronize() {
   return lost(device);
 }
 
-CUresult cuStreamCreate(CUstream* handle, unsigned) {
+CUresult cuStreamCreate(CUstream* handle, unsigned flags) {
   int device = 0;
   FAKE_CUDA_BEGIN("cuStreamCreate", &device);
-  auto stream = std::make_unique<FakeStream>(device);
+  const auto kind =
+      flags == kStreamNonBlocking ? FakeStream::Kind::NonBlocking : FakeStream::Kind::Blocking;
+  auto stream = std::make_unique<FakeStream>(device, kind);
   const MutexLock lock(fake().mutex);
   *handle = reinterpret_cast<CUstream>(stream.get());
   fake().streams[*handle] = std::move(stream);
@@ -422,12 +356,6 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
   stream->put([=] {
     if (lost(device) == CUDA_SUCCESS) function(user);
   });
-  return CUDA_SUCCESS;
-}
-
-// A fault of this call means that the stream is being captured.
-CUresult cuStreamIsCapturing(CUstream, int* status) {
-  *status = fake().faults.next("cuStreamIsCapturing") != 0 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

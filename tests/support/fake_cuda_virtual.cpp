@@ -32,11 +32,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size,
   if (size == 0 || size % FakeCuda::kGranularity != 0 || !is_device(device)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  const MutexLock lock(fake().mutex);
+  if (size > free_memory(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   const int fd = make_memfd(kVirtual, device, size);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const MutexLock lock(fake().mutex);
   *handle = fake().next_id++;
-  fake().handles[*handle] = {std::make_shared<FakeAllocation>(fd, size, device, true), 1};
+  fake().handles[*handle] = {std::make_shared<FakeAllocation>(fd, size, device, true, true), 1};
   return CUDA_SUCCESS;
 }
 

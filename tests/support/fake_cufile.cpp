@@ -97,7 +97,8 @@ ssize_t move_piece(int fd, CUdeviceptr address, std::size_t size, off_t offset, 
                                : ::pread(fd, buffer.data(), size, offset);
   if (done <= 0 || writing) return done;
   const auto bytes = static_cast<std::size_t>(done);
-  const CUresult code = state().cuda->cuMemcpyHtoD(address, buffer.data(), bytes);
+  CUresult code = state().cuda->cuMemcpyHtoD(address, buffer.data(), bytes);
+  if (code == CUDA_SUCCESS) code = state().cuda->cuStreamSynchronize(nullptr);
   return code == CUDA_SUCCESS ? done : -CU_FILE_CUDA_DRIVER_ERROR;
 }
 

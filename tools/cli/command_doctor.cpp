@@ -153,6 +153,7 @@ std::vector<Check> route_checks(Engine& engine, const UniqueFd& file, Device* de
   for (const auto& each : engine.possibilities(source, device)) {
     // Without a GPU, missing routes to one are not a warning.
     if (!each.possible && device == nullptr) continue;
+    if (each.route == Route::Hbm) continue;  // only the daemon of a mount has it
     checks.push_back(route_check(each, device, is_nvme));
   }
   return checks;
@@ -251,7 +252,9 @@ std::vector<Section> mount_sections(const MachineView& machine, Engine& engine,
     if (!flag_of(tier, "online")) {
       sections.push_back({title,
                           {{Verdict::Fail, "online", text_of(tier, "why"),
-                            "mount its disk; the pool then uses it again by itself"}}});
+                            "mount its disk; the pool then uses it again by itself. If it is dead, "
+                            "'sluice tier replace " +
+                                text_of(tier, "name") + "=PATH' puts another in its place"}}});
       continue;
     }
     sections.push_back(place_section(machine, engine, title, path, path + kMarker));

@@ -8,11 +8,13 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,9 +22,12 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "client/include/sluice/sluice.h"
+#include "gpu/checksum.hpp"
 #include "gpu/device.hpp"
 #include "gpu/route.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/common/control_client.hpp"
+#include "tools/common/mount_status.hpp"
 #include "tools/common/progress.hpp"
 
 namespace sluice {
@@ -41,8 +46,11 @@ constexpr HelpText kReadHelp{
       --host         read into host memory instead
       --offset SIZE  where to begin; default: 0
       --length SIZE  the most to read; default: to the end
-      --route ROUTE  auto (default), gds, cufile, mapped, staged, pageable or host
+      --route ROUTE  auto (default), gds, cufile, mapped, staged, pageable, host
+                     or hbm
       --check        compare the bytes in memory with those that read(2) returns
+      --checksum     print the checksum of the bytes in memory, computed by the GPU, and
+                     compare it with that of the bytes that read(2) returns
       --json         one JSON object per file; its members are stable
       --color WHEN   auto (default), always, never
   -h, --help         short help (-h) or full help (--help)
@@ -58,7 +66,8 @@ With --route, a file that cannot take that route fails. If there is no GPU and -
 is not given, files are read into host memory, and the command says so.
 
 Members of the JSON object: path, bytes, seconds, rate (bytes per second), route, why,
-by ("daemon" or "process"), gpu (its UUID; null for host memory), checked.
+by ("daemon" or "process"), gpu (its UUID; null for host memory), checked, checksum (16
+hexadecimal digits; null without --checksum). docs/gpu.md defines the checksum.
 
 Examples:
   sluice gpu read /mnt/pool/model.safetensors
@@ -66,6 +75,23 @@ Examples:
   sluice gpu read --route staged --json /mnt/pool/model.safetensors | jq .rate
 
 Exit status: 0 all files were read, 1 failed for at least one file, 2 wrong usage.
+)"};
+
+constexpr HelpText kReleaseHelp{.usage = "sluice gpu release [MOUNT]",
+                                .options = R"(  -h, --help  short help (-h) or full help (--help)
+)",
+                                .details = R"(
+Frees the GPU memory that a mount uses for copies of files (option hbm), at once. Reads
+that are using a copy end first. For the next ten seconds nothing is copied there.
+
+MOUNT can be omitted if the current directory is in a mount, or if there is only one
+mount.
+
+Examples:
+  sluice gpu release
+  sluice gpu release /mnt/pool
+
+Exit status: 0 done, 1 failed, 2 wrong usage.
 )"};
 
 constexpr std::uint64_t kBufferSize = 256 << 20;
@@ -77,7 +103,7 @@ struct ReadOptions {
   std::uint64_t offset = 0;
   std::optional<std::uint64_t> length;
   Route route = Route::Auto;
-  bool check = false;
+  bool check = false, checksum = false;
   bool json = false;
 };
 
@@ -121,6 +147,18 @@ class Target {
   std::uint64_t size() const { return size_; }
   sluice_buffer* buffer() const { return buffer_; }
 
+  // Adds the first `bytes` of the memory to `sum`, where they are. Returns what failed, or nothing.
+  std::string add_to(RangeChecksum& sum, std::uint64_t bytes) {
+    if (device_ == nullptr) {
+      sum.add(std::span(on_host_).first(bytes));
+      return "";
+    }
+    const auto added = checksums_.add(*device_, on_device_, bytes, sum);
+    if (added) return "";
+    return std::string("the GPU cannot compute the checksum: ") +
+           std::strerror(added.error().code) + "; use --check instead";
+  }
+
   // Copies the bytes that were read to `out`; false if the GPU memory cannot be copied.
   bool fetch(std::vector<std::byte>& out) const {
     if (device_ == nullptr) {
@@ -137,6 +175,7 @@ class Target {
   const std::uint64_t size_;
   CUdeviceptr on_device_ = 0;
   std::vector<std::byte> on_host_;
+  GpuChecksums checksums_;
   sluice_buffer* buffer_ = nullptr;
 };
 
@@ -167,30 +206,73 @@ struct Progress {
   }
 };
 
-// Compares the first `arrived` bytes of the target with the file from `offset` on. Returns a
-// description of the first difference, or nothing.
-std::string compare(const UniqueFd& fd, const Target& target, std::uint64_t offset,
-                    std::uint64_t arrived) {
-  std::vector<std::byte> there(arrived), here(arrived);
-  if (!target.fetch(there)) return "cannot copy the bytes back from GPU memory";
+// Fills `out` from the file at `offset`. Returns what failed, or nothing.
+std::string read_file(const UniqueFd& fd, std::uint64_t offset, std::vector<std::byte>& out) {
   std::uint64_t have = 0;
-  while (have < arrived) {
+  while (have < out.size()) {
     const ssize_t got =
-        ::pread(fd.get(), here.data() + have, arrived - have, static_cast<off_t>(offset + have));
+        ::pread(fd.get(), out.data() + have, out.size() - have, static_cast<off_t>(offset + have));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return std::string("cannot read it: ") + std::strerror(errno);
     if (got == 0) return "the file became shorter while it was read";
     have += static_cast<std::uint64_t>(got);
   }
+  return "";
+}
+
+// Compares the bytes in the target with `here`, which are at `offset` of the file. Returns a
+// description of the first difference, or nothing.
+std::string compare(const Target& target, std::uint64_t offset,
+                    const std::vector<std::byte>& here) {
+  std::vector<std::byte> there(here.size());
+  if (!target.fetch(there)) return "cannot copy the bytes back from GPU memory";
   const auto differs = std::mismatch(there.begin(), there.end(), here.begin()).first;
   if (differs == there.end()) return "";
   return "byte " + std::to_string(offset + static_cast<std::uint64_t>(differs - there.begin())) +
          " differs from what read(2) returns";
 }
 
+// The bytes of one file, compared with those that read(2) returns.
+class Comparison {
+ public:
+  Comparison(const ReadOptions& options, const UniqueFd& fd, Target& target)
+      : options_(options), fd_(fd), target_(target) {}
+
+  // Takes the first `arrived` bytes of the target, which are at `offset` of the file. Returns what
+  // is wrong, or nothing.
+  std::string add(std::uint64_t offset, std::uint64_t arrived) {
+    if (!fd_ || arrived == 0) return "";
+    std::vector<std::byte> here(arrived);
+    std::string problem = read_file(fd_, offset, here);
+    if (problem.empty() && options_.check) problem = compare(target_, offset, here);
+    if (!options_.checksum || !problem.empty()) return problem;
+    here_.add(here);
+    return target_.add_to(there_, arrived);
+  }
+  std::string checksum() const { return hex(there_); }
+  // Returns what is wrong with the whole, or nothing.
+  std::string finish() const {
+    if (there_.value() == here_.value()) return "";
+    return "its checksum in memory is " + hex(there_) + ", but " + hex(here_) +
+           " by read(2); was it written to in between?";
+  }
+
+ private:
+  static std::string hex(const RangeChecksum& sum) {
+    std::array<char, 17> text{};
+    std::snprintf(text.data(), text.size(), "%016" PRIx64, sum.value());
+    return text.data();
+  }
+
+  const ReadOptions& options_;
+  const UniqueFd& fd_;
+  Target& target_;
+  RangeChecksum there_, here_;
+};
+
 class Reader {
  public:
-  Reader(const ReadOptions& options, const Style& style, const Target& target, Progress& progress)
+  Reader(const ReadOptions& options, const Style& style, Target& target, Progress& progress)
       : options_(options), style_(style), target_(target), progress_(progress) {}
 
   // Returns false after a failure, which it has reported.
@@ -198,26 +280,29 @@ class Reader {
     sluice_file* opened = nullptr;
     if (sluice_open(path.c_str(), O_RDONLY, 0, &opened) < 0) return report(sluice_error());
     const OpenFile file(opened);
-    const UniqueFd fd(options_.check ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
-    if (options_.check && !fd) return report(path + ": " + std::strerror(errno));
+    const bool compares = options_.check || options_.checksum;
+    const UniqueFd fd(compares ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+    if (compares && !fd) return report(path + ": " + std::strerror(errno));
 
     Measured measured;
+    Comparison comparison(options_, fd, target_);
     const std::uint64_t wanted = options_.length.value_or(UINT64_MAX);
     while (measured.bytes < wanted) {
       const std::uint64_t offset = options_.offset + measured.bytes;
       const std::uint64_t length = std::min(target_.size(), wanted - measured.bytes);
       const auto done = read_once(file.get(), offset, length, measured);
       if (!done) return report(sluice_error());
-      if (options_.check && *done > 0) {
-        const std::string problem = compare(fd, target_, offset, *done);
-        if (!problem.empty()) return report(path + ": " + problem);
-      }
+      const std::string problem = comparison.add(offset, *done);
+      if (!problem.empty()) return report(path + ": " + problem);
       progress_.bytes += *done;
       progress_.show();
       if (*done < length) break;
     }
+    if (const auto problem = comparison.finish(); !problem.empty()) {
+      return report(path + ": " + problem);
+    }
     ++progress_.files;
-    print(path, measured);
+    print(path, measured, options_.checksum ? comparison.checksum() : "");
     return true;
   }
 
@@ -242,7 +327,7 @@ class Reader {
     return static_cast<std::uint64_t>(done);
   }
 
-  void print(const std::string& path, const Measured& measured) {
+  void print(const std::string& path, const Measured& measured, const std::string& checksum) {
     progress_.line.clear();
     const std::string route = sluice_route_name(measured.last.route);
     const std::string why = sluice_why_text(measured.last.why);
@@ -257,22 +342,26 @@ class Reader {
                          {"why", why},
                          {"by", by},
                          {"gpu", gpu != nullptr ? Json(to_string(gpu->uuid())) : Json()},
-                         {"checked", options_.check}};
+                         {"checked", options_.check},
+                         {"checksum", options_.checksum ? Json(checksum) : Json()}};
       const auto text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
       std::printf("%s\n", text.c_str());
     } else {
-      std::printf("%s: %s in %.3f s, %.2f GB/s, %s (%s), by the %s%s\n",
+      const std::string sum =
+          options_.checksum ? ", checksum " + checksum + " as by read(2)" : std::string();
+      std::printf("%s: %s in %.3f s, %.2f GB/s, %s (%s), by the %s%s%s\n",
                   style_.paint(Color::Bold, safe_name(style_, path)).c_str(),
                   format_size(measured.bytes).c_str(), measured.seconds, measured.rate() / 1e9,
                   route.c_str(), why.c_str(), by == "daemon" ? "daemon" : "process itself",
-                  options_.check ? style_.paint(Color::Green, ", checked").c_str() : "");
+                  options_.check ? style_.paint(Color::Green, ", checked").c_str() : "",
+                  sum.c_str());
     }
     std::fflush(stdout);
   }
 
   const ReadOptions& options_;
   const Style& style_;
-  const Target& target_;
+  Target& target_;
   Progress& progress_;
 };
 
@@ -330,6 +419,7 @@ int gpu_read(int argc, char** argv) {
   arguments.option("--length", length);
   arguments.option("--route", route);
   arguments.flag("--check", options.check);
+  arguments.flag("--checksum", options.checksum);
   arguments.flag("--json", options.json);
   arguments.option("--color", color);
   if (const auto code = arguments.parse(argc, argv, kReadHelp)) return *code;
@@ -344,7 +434,8 @@ int gpu_read(int argc, char** argv) {
   }
   const auto named = route_by_name(route);
   if (!named) {
-    return misuse(kVerb, "--route must be auto, gds, cufile, mapped, staged, pageable or host");
+    return misuse(kVerb,
+                  "--route must be auto, gds, cufile, mapped, staged, pageable, host or hbm");
   }
   options.route = *named;
 
@@ -359,7 +450,9 @@ int gpu_read(int argc, char** argv) {
   }
   Progress progress;
   const std::uint64_t largest = plan(options, progress);
-  const auto target = Target::create(device, std::min(largest, kBufferSize));
+  // Whole blocks, as a checksum needs them.
+  const std::uint64_t blocks = std::min(checksum_count(largest), checksum_count(kBufferSize));
+  const auto target = Target::create(device, blocks * kChecksumBlock);
   if (!target) return kFailed;
   Reader reader(options, *style, *target, progress);
   int code = kDone;
@@ -369,8 +462,22 @@ int gpu_read(int argc, char** argv) {
   return code;
 }
 
+int gpu_release(int argc, char** argv) {
+  Arguments arguments;
+  std::string given;
+  arguments.option("MOUNT", given);
+  if (const auto code = arguments.parse(argc, argv, kReleaseHelp)) return *code;
+  const auto mount = mount_for("gpu release", given);
+  if (!mount) return kFailed;
+  const auto answer = ask_daemon(*mount, {{"verb", "release-gpu"}});
+  if (!answer) return fail("gpu release", answer.error().text());
+  std::printf("freed %s of GPU memory\n", format_size(number_of(answer->last, "bytes")).c_str());
+  return kDone;
+}
+
 constexpr std::array kSubverbs{
     Verb{"read", "read files into GPU memory, and show rate and route", gpu_read},
+    Verb{"release", "free the GPU memory that copies of files use", gpu_release},
 };
 
 }  // namespace

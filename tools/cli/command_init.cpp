@@ -22,6 +22,7 @@
 #include "tools/cli/commands.hpp"
 #include "tools/cli/init_config.hpp"
 #include "tools/cli/init_disks.hpp"
+#include "tools/cli/init_models.hpp"
 #include "tools/cli/tier_access.hpp"
 #include "tools/cli/tier_count.hpp"
 
@@ -32,13 +33,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kVerb = "init";
 constexpr const char* kFolder = "/etc/sluice";
+constexpr const char* kModels = "models";
 
 constexpr HelpText kHelp{
-    .usage = "sluice init [--yes] [--tier NAME=PATH]... [--mountpoint DIR] [--name NAME]",
+    .usage =
+        "sluice init [--yes] [--for models] [--tier NAME=PATH]... [--mountpoint DIR] [--name NAME]",
     .options = R"(      --tier NAME=PATH[,KEY=VALUE]...
                         a tier, fastest first; these replace the proposed tiers
       --mountpoint DIR  where to mount the pool (/mnt/NAME)
       --name NAME       name of the pool (pool); the file is /etc/sluice/NAME.toml
+      --for PURPOSE     add rules and budgets for a purpose; there is one: models
   -o, --output FILE     write the configuration to this file instead
   -y, --yes             accept the proposals without asking
       --force           replace an existing file
@@ -66,10 +70,17 @@ what udev knows about their content.
 A tier may be a directory that has files already: they become part of the pool, at
 the same paths. If users can enter a tier directly, it prints the command to close it.
 
+With --for models, the pool is for models, datasets and KV caches of programs such as
+transformers, vLLM, Ollama and ComfyUI, and its proposed name is 'models'. Datasets start
+on the slowest tier, the directory kv-cache gets a budget of a tenth of the fastest tier,
+and the command also prints what to set for the programs (HF_HOME, OLLAMA_MODELS).
+docs/models.md describes it.
+
 Examples:
   sudo sluice init
   sudo sluice init --yes
   sudo sluice init --tier nvme=/fast --tier hdd=/data --mountpoint /mnt/pool
+  sudo sluice init --for models
   sluice init --dry-run --yes
   sluice init --json | jq .tiers
 
@@ -79,6 +90,7 @@ Exit status: 0 written or shown, 1 failed, 2 wrong usage.
 struct Request {
   std::vector<std::string> tiers;  // as --tier takes them
   std::string mountpoint, name, output;
+  std::string purpose;  // empty or kModels
   std::string color = "auto";
   bool yes = false, force = false, dry_run = false, json = false;
 };
@@ -166,7 +178,8 @@ std::optional<std::string> ask(const Style& style, const std::string& question,
 
 InitConfig config_for(const FoundDisks& found, const Request& request,
                       const std::vector<std::string>& tiers) {
-  InitConfig config{request.output, request.mountpoint, tiers, {}, {}, {}};
+  InitConfig config{request.output,          request.mountpoint, tiers, {}, {}, {},
+                    !request.purpose.empty()};
   for (const auto& each : found.filesystems) {
     if (!each.tier.empty()) config.new_parents.push_back(each.parent);
   }
@@ -174,10 +187,10 @@ InitConfig config_for(const FoundDisks& found, const Request& request,
 }
 
 // A pool name whose configuration file does not exist yet.
-std::string free_name() {
-  std::string name = "pool";
+std::string free_name(const std::string& wanted) {
+  std::string name = wanted;
   for (int i = 2; ::access(config_path(kFolder, name).c_str(), F_OK) == 0; ++i) {
-    name = "pool" + std::to_string(i);
+    name = wanted + std::to_string(i);
   }
   return name;
 }
@@ -196,7 +209,8 @@ class Answers {
                   "found no filesystem that can be a tier; give directories with --tier NAME=PATH");
     }
     if (request_.name.empty() &&
-        !take(request_.name, "Name of the pool", request_.output.empty() ? free_name() : "pool",
+        !take(request_.name, "Name of the pool",
+              request_.output.empty() ? free_name(usual_name()) : usual_name(),
               [&](const std::string& name) { return check_name(name); })) {
       return fail(kVerb, kNothing);
     }
@@ -257,6 +271,8 @@ class Answers {
     return true;
   }
 
+  std::string usual_name() const { return request_.purpose.empty() ? "pool" : request_.purpose; }
+
   static std::string not_a_name(const std::string& name) {
     return "'" + log::escaped(name) +
            "' is not a valid pool name; use letters, digits, '_', '-' and '.'";
@@ -314,11 +330,16 @@ Json to_json(const FoundDisks& found, const Request& request, const std::string&
   for (const auto& each : found.idle) {
     idle.push_back({{"device", each.device}, {"size", each.size}, {"words", each.words}});
   }
+  Json environment = Json::object();
+  if (!request.purpose.empty()) {
+    for (const auto& [name, value] : models_environment(request.mountpoint))
+      environment[name] = value;
+  }
   return {{"version", SLUICE_VERSION}, {"filesystems", std::move(filesystems)},
           {"idle", std::move(idle)},   {"tiers", request.tiers},
           {"name", request.name},      {"mountpoint", request.mountpoint},
           {"file", request.output},    {"text", text},
-          {"written", is_written}};
+          {"written", is_written},     {"environment", std::move(environment)}};
 }
 
 }  // namespace
@@ -329,6 +350,7 @@ int command_init(int argc, char** argv) {
   arguments.option("--tier", request.tiers);
   arguments.option("--mountpoint", request.mountpoint);
   arguments.option("--name", request.name);
+  arguments.option("--for", request.purpose);
   arguments.option("-o,--output", request.output);
   arguments.flag("-y,--yes", request.yes);
   arguments.flag("--force", request.force);
@@ -338,6 +360,10 @@ int command_init(int argc, char** argv) {
   if (const auto code = arguments.parse(argc, argv, kHelp)) return *code;
   const auto style = style_for(kVerb, request.color);
   if (!style) return kUsage;
+  if (!request.purpose.empty() && request.purpose != kModels) {
+    return misuse(kVerb, "--for " + log::escaped(request.purpose) +
+                             ": there is no such purpose; the only one is 'models'");
+  }
   const bool may_ask = ::isatty(STDIN_FILENO) != 0 && !request.json;
   const bool has_answers = !request.tiers.empty() && !request.mountpoint.empty();
   if (!may_ask && !request.yes && !request.json && !request.dry_run && !has_answers) {

@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr const char* kPin = "user.sluice.pin";
+constexpr const char* kHbm = "user.sluice.hbm";
 
 constexpr HelpText kPinHelp{.usage = "sluice pin TIER PATH...",
                             .options = R"(  -h, --help  short help (-h) or full help (--help)
@@ -23,15 +24,21 @@ pin. Files on other tiers move to the pinned tier in the background.
 
 The pin is stored with the file as the attribute user.sluice.pin.
 
+TIER hbm keeps a file in the memory of the first GPU, if the mount has the option hbm,
+as long as there is room. It is stored as user.sluice.hbm, and a file can have both pins.
+At most 256 files can be pinned there.
+
 Examples:
   sluice pin nvme /mnt/pool/models
   sluice pin hdd /mnt/pool/archive/*.tar
+  sluice pin hbm /mnt/pool/models/small.safetensors
 
 Exit status: 0 done, 1 failed for at least one path, 2 wrong usage.
 )"};
 
-constexpr HelpText kUnpinHelp{.usage = "sluice unpin PATH...",
-                              .options = R"(  -h, --help  short help (-h) or full help (--help)
+constexpr HelpText kUnpinHelp{.usage = "sluice unpin [--hbm] PATH...",
+                              .options = R"(      --hbm   remove the pin to GPU memory instead
+  -h, --help  short help (-h) or full help (--help)
 )",
                               .details = R"(
 Removes the pins of files and directories, so that heat and rules decide again. An
@@ -82,6 +89,12 @@ int command_pin(int argc, char** argv) {
 
   return for_each_path("pin", paths, [&](const Target& target) -> std::string {
     const auto set = set_attribute(target.path, kPin, tier);
+    if (failed_with(set, EISDIR))
+      return log::escaped(target.path) + ": only files can be pinned to GPU memory";
+    if (tier == "hbm" && failed_with(set, ENOSPC))
+      return log::escaped(target.path) +
+             ": 256 files are pinned to GPU memory already, or its tier is full; see 'sluice unpin "
+             "--hbm'";
     return set ? "" : describe_attribute_error(set.error(), target, tier, 0);
   });
 }
@@ -89,11 +102,15 @@ int command_pin(int argc, char** argv) {
 int command_unpin(int argc, char** argv) {
   Arguments arguments;
   std::vector<std::string> paths;
+  bool hbm = false;
+  arguments.flag("--hbm", hbm);
   arguments.option("PATH", paths, Arguments::Need::Required);
   if (const auto code = arguments.parse(argc, argv, kUnpinHelp)) return *code;
 
-  return for_each_path("unpin", paths, [](const Target& target) -> std::string {
-    const auto removed = remove_attribute(target.path, kPin);
+  return for_each_path("unpin", paths, [&](const Target& target) -> std::string {
+    const auto removed = remove_attribute(target.path, hbm ? kHbm : kPin);
+    if (failed_with(removed, ENODATA) && hbm)
+      return log::escaped(target.path) + ": it is not pinned to GPU memory";
     return removed ? "" : describe_unpin_error(removed.error(), target);
   });
 }

@@ -267,6 +267,16 @@ std::string gpu_lines(const Style& style, const Json& gpu, bool exact) {
            size(number_of(device, "memory")) + ", " + text_of(device, "uuid") +
            (flag_of(device, "lost") ? style.paint(Color::Red, " (lost; mount again)") : "") + "\n";
   }
+  for (const auto& device : devices) {
+    const Json& hbm = member_of(device, "hbm");
+    if (hbm.empty()) continue;
+    out += "hbm         " + size(number_of(hbm, "bytes")) + " of " + size(number_of(hbm, "limit")) +
+           " on " + text_of(device, "uuid") + ": " + format_count(number_of(hbm, "files")) +
+           " files (" + format_count(number_of(hbm, "pinned")) + " pinned), " +
+           format_count(number_of(hbm, "hits")) + " hits, " + size(number_of(hbm, "hit_bytes")) +
+           " read from it, " + size(number_of(hbm, "filled_bytes")) + " filled, " +
+           format_count(number_of(hbm, "evictions")) + " evicted\n";
+  }
   if (devices.empty() && !text_of(gpu, "why").empty())
     out += "gpu         none (" + safe_name(style, text_of(gpu, "why")) + ")\n";
   if (number_of(member_of(routes, "all"), "operations") +

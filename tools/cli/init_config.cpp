@@ -3,18 +3,21 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "base/unique_fd.hpp"
+#include "tools/cli/init_models.hpp"
 #include "tools/cli/machine.hpp"
 #include "tools/common/output.hpp"
 
@@ -84,6 +87,18 @@ Error no_parent(const TierOptions& tier) {
                                " does not exist; is its disk mounted?");
 }
 
+// The bytes that a tier can have; 0: not known. The directory may be missing.
+std::uint64_t size_of(const TierOptions& tier) {
+  struct statvfs room {};
+  std::string path = tier.path;
+  while (::statvfs(path.c_str(), &room) < 0) {
+    if (errno != ENOENT || path == "/") return 0;
+    path = parent_path(path);
+  }
+  const std::uint64_t size = std::uint64_t{room.f_blocks} * room.f_frsize;
+  return std::min(tier.capacity.value_or(size), size);
+}
+
 // Writes the file atomically. EEXIST if it exists and may not be replaced.
 int write_whole(const std::string& file, const std::string& text, bool replaces) {
   const std::string draft = file + "." + std::to_string(::getpid()) + ".new";
@@ -138,9 +153,13 @@ Result<void> prepare_config(InitConfig& config) {
       "# Written by 'sluice init'. All options: sluice.toml(5), /usr/share/sluice/sluice.toml.\n"
       "mountpoint = " +
       toml_string(config.mountpoint) + "\n";
+  if (config.is_for_models) config.text += models_options();
   for (const auto& tier : config.tiers) {
     SLUICE_TRY(append_tier("--tier", tier, given));
     config.text += "\n" + tier_text(given.tiers.back(), tier);
+  }
+  if (config.is_for_models && !given.tiers.empty()) {
+    config.text += models_rules(given.tiers, size_of(given.tiers.front()));
   }
   config.options = {};
   SLUICE_TRY(apply_config_text(config.text, config.file, config.options));
@@ -216,7 +235,12 @@ std::string next_steps(const InitConfig& config, const std::string& unit) {
   }
   out += "  0 0\n";
   out += "  sluice mount --config " + shell_word(config.file) + "    # now, by hand\n";
-  return out + "Then: sluice status " + shell_word(config.mountpoint) + ", sluice doctor\n";
+  out += "Then: sluice status " + shell_word(config.mountpoint) + ", sluice doctor\n";
+  if (config.is_for_models) {
+    const char* const user = std::getenv("SUDO_USER");
+    out += models_steps(config.mountpoint, user == nullptr ? "" : user);
+  }
+  return out;
 }
 
 }  // namespace sluice

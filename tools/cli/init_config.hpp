@@ -21,6 +21,8 @@ struct InitConfig {
   // Made by prepare_config().
   std::string text;
   MountOptions options;
+
+  bool is_for_models = false;  // also writes what init_models.hpp has
 };
 
 // The lines of a configuration for a tier. `given` is the text that append_tier() parsed,
@@ -49,7 +51,8 @@ Result<void> check_places(const InitConfig& config);
 // removed them again. REQUIRES: prepare_config() succeeded.
 Result<std::vector<std::string>> write_config(const InitConfig& config, bool replaces);
 
-// Instructions to mount it: as a service if `unit` is not empty, by fstab, by hand.
+// Instructions to mount it: as a service if `unit` is not empty, by fstab, by hand. For models,
+// also what programs need.
 std::string next_steps(const InitConfig& config, const std::string& unit);
 
 }  // namespace sluice

@@ -213,6 +213,15 @@ class Frame {
                    size_text(real_of(route, "bytes")) + " so far, p99 " +
                    format_score(real_of(route, "p99_us")) + " us");
     }
+    for (const Json& device : member_of(member_of(now_, "gpu"), "devices")) {
+      const Json& hbm = member_of(device, "hbm");
+      if (hbm.empty()) continue;
+      labelled("HBM", "  " + size_text(real_of(hbm, "bytes")) + " of " +
+                          size_text(real_of(hbm, "limit")) + " with " +
+                          format_count(number_of(hbm, "files")) + " files, " +
+                          format_count(number_of(hbm, "hits")) + " hits, " +
+                          printable(text_of(device, "uuid")));
+    }
   }
 
   void moves() {

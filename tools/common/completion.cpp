@@ -14,7 +14,8 @@ namespace {
 
 // Possible values of an option, by the placeholder that help texts use for its value.
 constexpr std::array kValues{std::pair{"WHEN", "auto always never"},
-                             std::pair{"LEVEL", "trace debug info warn error"}};
+                             std::pair{"LEVEL", "trace debug info warn error"},
+                             std::pair{"PURPOSE", "models"}};
 
 struct Cursor {
   std::string before;  // the option whose value is completed, or empty

@@ -120,6 +120,14 @@ class Writer {
   }
 
   void write_choices() {
+    if (const Json& hbm = member_of(json_, "hbm"); hbm.is_object()) {
+      std::string text = flag_of(hbm, "pinned") ? "pinned" : "";
+      for (const Json& copy : member_of(hbm, "copies")) {
+        text += (text.empty() ? "" : ", ") + format_size(number_of(copy, "bytes")) +
+                " in the memory of " + text_of(copy, "gpu");
+      }
+      if (!text.empty()) line("hbm", text);
+    }
     if (const Json& pin = member_of(json_, "pin"); pin.is_object()) {
       const std::string from = text_of(pin, "from");
       const bool is_own = from.empty() || from == text_of(json_, "path");

@@ -26,7 +26,8 @@ constexpr HelpText kHelp{
       --gpu GPU       the GPU's UUID or number, as nvidia-smi -L lists it; default: 0
       --host          read into host memory; without a GPU this option is required
       --routes NAMES  routes to measure, separated by commas; default: auto,staged,mapped,pageable,cufile,gds
-      --phases NAMES  what to measure, separated by commas; default: cold,warm,sizes,write,register
+      --phases NAMES  what to measure, separated by commas; default: all, which are
+                      cold,warm,sizes,write,register,checksum
       --rounds N      number of measurements of each; default: 5
       --quick         512MiB and 2 rounds, unless given; fewer sizes
       --json FILE     write every sample, and percentiles of small reads; - is standard output
@@ -61,7 +62,7 @@ Exit status: 0 measured; 1 failed, or bytes were wrong; 2 wrong usage.
 struct Request {
   std::string path, gpu = "0", routes = "auto,staged,mapped,pageable,cufile,gds", json,
                     color = "auto";
-  std::string size, phases = "cold,warm,sizes,write,register";
+  std::string size, phases = "cold,warm,sizes,write,register,checksum";
   unsigned rounds = 0;
   bool quick = false, host = false;
 };
@@ -154,7 +155,7 @@ int command_gpu_bench(int argc, char** argv) {
     return std::find(std::begin(kPhases), std::end(kPhases), phase) != std::end(kPhases);
   });
   if (phases.empty() || !are_known)
-    return misuse(kVerb, "--phases must be a list of cold, warm, sizes, write, register");
+    return misuse(kVerb, "--phases must be a list of cold, warm, sizes, write, register, checksum");
   const unsigned rounds = request.rounds > 0 ? request.rounds : request.quick ? 2 : 5;
 
   Bench bench;

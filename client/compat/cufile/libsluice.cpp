@@ -26,6 +26,7 @@ const Libsluice* load() {
   symbols.need(s_functions.close, "sluice_close");
   symbols.need(s_functions.buffer_register, "sluice_buffer_register");
   symbols.need(s_functions.buffer_unregister, "sluice_buffer_unregister");
+  symbols.need(s_functions.buffer_unordered, "sluice_buffer_unordered");
   symbols.need(s_functions.read, "sluice_read");
   symbols.need(s_functions.write, "sluice_write");
   symbols.need(s_functions.readv, "sluice_readv");

@@ -15,6 +15,7 @@ struct Libsluice {
   decltype(&::sluice_close) close;
   decltype(&::sluice_buffer_register) buffer_register;
   decltype(&::sluice_buffer_unregister) buffer_unregister;
+  decltype(&::sluice_buffer_unordered) buffer_unordered;
   decltype(&::sluice_read) read;
   decltype(&::sluice_write) write;
   decltype(&::sluice_readv) readv;

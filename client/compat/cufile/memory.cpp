@@ -86,6 +86,7 @@ std::shared_ptr<Registration> Registration::create(CUdeviceptr address, std::siz
   // pointers.
   if (api == nullptr || api->buffer_register(reinterpret_cast<void*>(address), length, &buffer) < 0)
     return nullptr;
+  api->buffer_unordered(buffer);  // cuFile waits for no stream, and its callers do not expect it
   return std::shared_ptr<Registration>(new Registration(buffer, length, id));
 }
 

@@ -37,6 +37,7 @@ enum sluice_route {
   SLUICE_ROUTE_STAGED = 4,   /* through pinned host memory, in pieces, by several threads */
   SLUICE_ROUTE_PAGEABLE = 5, /* pread(2) into plain memory and a copy: if none can be pinned */
   SLUICE_ROUTE_HOST = 6,     /* into host memory, without a GPU */
+  SLUICE_ROUTE_HBM = 7,      /* from the daemon's copy of the file in the memory of the GPU */
 };
 
 /* Why that route was taken. ABI: never renumber; sluice_why_text() in libsluice returns the text.
@@ -57,6 +58,8 @@ enum sluice_why {
   SLUICE_WHY_CUFILE_REFUSED = 12, /* cuFile does not accept this file */
   SLUICE_WHY_WRITING = 13,        /* all writes take this route */
   SLUICE_WHY_NOT_PINNED = 14,     /* no host memory could be pinned */
+  SLUICE_WHY_IN_HBM = 15,         /* the file is in the memory of the GPU already */
+  SLUICE_WHY_FILLING_HBM = 16,    /* the request also put the file into the memory of the GPU */
 };
 
 /* The kind of a buffer. ABI: never renumber. */
@@ -145,8 +148,31 @@ struct sluice_readv {
   struct sluice_segment segments[SLUICE_MAX_SEGMENTS];
 };
 
+/* The most records of one GATHER. */
+#define SLUICE_MAX_RECORDS (16u << 20)
+
+/* Copies records of one size by number, from the file's copy in GPU memory (route hbm): record
+ * index[i] goes to buffer_offset + i * record_bytes of the buffer. `index` is a registered buffer
+ * of 64-bit numbers, on the GPU of the other. Fewer records are copied if they are too many for one
+ * request; call again for the rest. EOPNOTSUPP: the file has no such copy, so that its records must
+ * be read in another way. ERANGE: a number has no record; others may have been copied. */
+struct sluice_records {
+  __u64 buffer;
+  __u64 buffer_offset;
+  __u64 index;        /* the buffer with the numbers */
+  __u64 index_offset; /* of the first number, a multiple of 8 */
+  __u64 file_offset;  /* of record 0 */
+  __u32 count;        /* of numbers, at most SLUICE_MAX_RECORDS */
+  __u32 record_bytes;
+  __u32 route; /* out */
+  __u32 why;   /* out */
+  __u64 done;  /* out: bytes */
+  __u64 reserved;
+};
+
 #define SLUICE_PREFETCH_WARM 1u    /* read the range into the page cache, in the background */
 #define SLUICE_PREFETCH_PROMOTE 2u /* move the file to the fastest tier, in the background */
+#define SLUICE_PREFETCH_HBM 4u     /* copy it into the memory of the first GPU, the same way */
 
 struct sluice_prefetch {
   __u64 offset;
@@ -266,6 +292,34 @@ struct sluice_ring_file {
   __u64 file; /* the token, never 0; RING_ADD_FILE: out */
 };
 
+#define SLUICE_TOKEN_SIZE 16
+
+/* Asks to share the file's copy in the memory of a GPU, which the process can then map. The file
+ * must be open for reading. If `filled` comes back less than `size`, the daemon is still copying
+ * the file into the GPU's memory: call again; each call copies a part. Otherwise `token` is set:
+ * connect to the Unix stream socket at `socket`, send the token, and receive struct
+ * sluice_share_reply and, if its `error` is 0, one descriptor (SCM_RIGHTS) for
+ * cuMemImportFromShareableHandle(). A token is valid once, for some seconds, and only for the user
+ * who asked. Map the memory for reading only: the daemon checks it before it is shared again, and
+ * drops a copy that was written to. */
+struct sluice_share {
+  __u8 gpu_uuid[SLUICE_UUID_SIZE]; /* in: zero: the first GPU; out: the GPU */
+  __u64 size;                      /* out: of the file */
+  __u64 filled;                    /* out */
+  __u64 allocation_length;         /* out: size of the memory, at least `size` */
+  __u64 changed_ns;                /* out: when the file last changed; same value, same content */
+  __u8 token[SLUICE_TOKEN_SIZE];   /* out */
+  __u64 reserved[2];
+  char socket[256]; /* out: an absolute path */
+};
+
+/* The first reply comes with the descriptor; the second, when the daemon has checked the memory. */
+struct sluice_share_reply {
+  __u32 error; /* an errno; ENOENT: the token is unknown, used or too old, or of another user.
+                * EAGAIN, in the second: a program wrote to the memory; do not use it, ask again. */
+  __u32 reserved;
+};
+
 #define SLUICE_IOC_TYPE 0xE6
 #define SLUICE_IOC_QUERY _IOWR(SLUICE_IOC_TYPE, 1, struct sluice_query)
 #define SLUICE_IOC_BUFFER_REGISTER _IOWR(SLUICE_IOC_TYPE, 2, struct sluice_buffer_register)
@@ -279,5 +333,7 @@ struct sluice_ring_file {
 #define SLUICE_IOC_RING_DESTROY _IOWR(SLUICE_IOC_TYPE, 10, struct sluice_ring_destroy)
 #define SLUICE_IOC_RING_ADD_FILE _IOWR(SLUICE_IOC_TYPE, 11, struct sluice_ring_file)
 #define SLUICE_IOC_RING_DROP_FILE _IOWR(SLUICE_IOC_TYPE, 12, struct sluice_ring_file)
+#define SLUICE_IOC_SHARE _IOWR(SLUICE_IOC_TYPE, 13, struct sluice_share)
+#define SLUICE_IOC_GATHER _IOWR(SLUICE_IOC_TYPE, 14, struct sluice_records)
 
 #endif

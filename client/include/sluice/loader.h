@@ -99,8 +99,9 @@ int sluice_layers_open(sluice_model* const* models, size_t count, sluice_buffer*
  * stays until it is released. EBUSY: it is already acquired, or no slot is free. Layers may be
  * acquired in any order, but only the next ones are loaded in advance. */
 int64_t sluice_layers_acquire(sluice_layers* layers, size_t layer);
-/* These allow the slot to be filled again: at once, or when the CUDA stream has finished the work
- * it has so far. EOPNOTSUPP: the stream is being captured into a graph. */
+/* These allow the slot to be filled again: when the default stream has finished the work it has so
+ * far, for which the first waits; or when this CUDA stream has. EOPNOTSUPP: the stream is being
+ * captured into a graph. */
 int sluice_layers_release(sluice_layers* layers, size_t layer);
 int sluice_layers_release_stream(sluice_layers* layers, size_t layer, void* stream);
 /* Waits for reads in progress, and for streams to reach the releases that were put into them. */

@@ -49,7 +49,8 @@ int sluice_ring_read(sluice_ring* ring, int file, int buffer, uint64_t buffer_of
                      uint64_t length, uint64_t file_offset, uint64_t user_data);
 int sluice_ring_write(sluice_ring* ring, int file, int buffer, uint64_t buffer_offset,
                       uint64_t length, uint64_t file_offset, uint64_t user_data);
-/* Starts the requests in the queue and returns their number. */
+/* Starts the requests in the queue and returns their number. If they use GPU memory, it first waits
+ * for the default stream (sluice.h); after an error, they are still in the queue. */
 int sluice_ring_submit(sluice_ring* ring);
 /* Takes up to `most` completions, waiting until there are at least `least`; with `least` 0 it does
  * not wait. Returns the number of completions. It is less than `least` if `timeout` has passed

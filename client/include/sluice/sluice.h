@@ -12,6 +12,14 @@
  * returns a description. Threads: all functions may be called from any thread, also at the same
  * time on one file or buffer. The caller must not close a file or buffer that another thread is
  * using.
+ *
+ * Order with GPU work: like cudaMemcpy(), a call with GPU memory first waits for the legacy default
+ * stream of the buffer's GPU, and so for all streams that were not created with
+ * cudaStreamNonBlocking. Calls that start requests (sluice_read_async(), sluice_ring_submit()) wait
+ * before they return. Work in other streams, such as cudaStreamPerThread, must be complete; or use
+ * the calls that take a stream, which wait for that one only. When a request is done, every stream
+ * sees its bytes. -EBUSY: a stream that the default stream waits for is being captured into a
+ * graph.
  */
 #ifndef SLUICE_H
 #define SLUICE_H
@@ -31,6 +39,7 @@ extern "C" {
 
 typedef struct sluice_file sluice_file;
 typedef struct sluice_buffer sluice_buffer;
+typedef struct sluice_mapping sluice_mapping;
 
 struct sluice_result {
   uint64_t bytes;
@@ -56,6 +65,9 @@ int64_t sluice_size(sluice_file* file);
  * file. Unregister it before the memory is freed. */
 int sluice_buffer_register(void* memory, size_t length, sluice_buffer** buffer);
 void sluice_buffer_unregister(sluice_buffer* buffer);
+/* From now on, requests with this buffer do not wait for the default stream: for a program that
+ * reads into one part of its memory while the GPU works with another. */
+void sluice_buffer_unordered(sluice_buffer* buffer);
 
 /* These return the number of bytes, which is less than requested only at the end of the file.
  * `result` may be NULL. */
@@ -103,7 +115,7 @@ int sluice_write_async(sluice_file* file, sluice_buffer* buffer, size_t buffer_o
 /* These run in the order of a CUDA stream (a CUstream or cudaStream_t). The request starts when all
  * earlier work in the stream is done, and later work waits for it. `*done` is set to the value that
  * sluice_read() or sluice_write() would have returned, before the stream continues; it must stay
- * valid until then. */
+ * valid until then. -EOPNOTSUPP: the stream is being captured into a graph. */
 int sluice_read_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
                        size_t length, uint64_t file_offset, void* stream, ssize_t* done);
 int sluice_write_stream(sluice_file* file, sluice_buffer* buffer, size_t buffer_offset,
@@ -119,9 +131,47 @@ int sluice_read_stream_late(sluice_file* file, sluice_buffer* buffer, sluice_num
 int sluice_write_stream_late(sluice_file* file, sluice_buffer* buffer, sluice_numbers numbers,
                              sluice_callback callback, void* user, void* stream);
 
+/* Computes the checksum of `length` bytes in the buffer: XXH3-64 of each block of 4096 bytes (the
+ * last one may be shorter), then XXH3-64 of these numbers, as an array in little-endian byte order.
+ * The GPU computes it for GPU memory, the CPU for host memory. Two buffers with the same bytes have
+ * the same checksum, wherever they are. -ERANGE: the buffer has no such range. */
+int sluice_checksum(sluice_buffer* buffer, size_t buffer_offset, size_t length, uint64_t* sum);
+/* The checksum of a range of the file, which the CPU computes from what read(2) returns. Bytes
+ * beyond the end of the file do not count. It equals sluice_checksum() of a buffer that the same
+ * range was read into. */
+int sluice_checksum_file(sluice_file* file, uint64_t file_offset, uint64_t length, uint64_t* sum);
+
+/* Maps the copy of the whole file that the daemon keeps in the memory of a GPU (option hbm),
+ * without copying it: other processes of the same user see the same memory. A file that is not
+ * there is copied first. `gpu` is the UUID of a GPU as nvidia-smi prints it; NULL stands for the
+ * GPU of the current CUDA context, or the first one.
+ *
+ * The mapping has the bytes that the file had when it was mapped, and stays valid until
+ * sluice_unmap(), also when the file changes, is deleted or closed, or the daemon ends. It is
+ * read-only: a kernel that writes to it fails, and so does all later work of its CUDA context.
+ *
+ * A file that can't be shared gives an error, and sluice_error() says "not shared because ...";
+ * read it instead. ENOTTY: it is not on a mount. EOPNOTSUPP: hbm is off. ENOSPC: there is no room.
+ * EAGAIN: it changed in the last seconds, or is open for writing. ESTALE: it changed since
+ * sluice_open(), so that the mapping would not fit to what was read before. */
+int sluice_map(sluice_file* file, const char* gpu, sluice_mapping** mapping);
+/* sluice_map() in two steps. The daemon checks that no program wrote to the memory that it shares,
+ * which takes 2 ms for 8 GiB. Between the steps, address and size are known, but nothing may be
+ * read. sluice_map_wait() returns 0 if the memory is good. -EAGAIN: it is not; unmap it and call
+ * sluice_map(). One thread at a time may call it for a mapping. */
+int sluice_map_begin(sluice_file* file, const char* gpu, sluice_mapping** mapping);
+int sluice_map_wait(sluice_mapping* mapping);
+/* An address in GPU memory. */
+const void* sluice_mapping_address(const sluice_mapping* mapping);
+/* The size of the file when it was mapped. */
+uint64_t sluice_mapping_size(const sluice_mapping* mapping);
+/* Waits until the GPU has done all work that it was given, because that may use the mapping. */
+void sluice_unmap(sluice_mapping* mapping);
+
 /* Prefetches a range of the file. `flags` is SLUICE_PREFETCH_WARM (or 0), which reads the range
- * into the page cache, or SLUICE_PREFETCH_PROMOTE, which moves the file to the fastest tier. Length
- * 0 means to the end. */
+ * into the page cache, SLUICE_PREFETCH_PROMOTE, which moves the file to the fastest tier, or
+ * SLUICE_PREFETCH_HBM, which copies it into the memory of the first GPU. Length 0 means to the end.
+ */
 int sluice_prefetch(sluice_file* file, uint64_t offset, uint64_t length, uint32_t flags);
 /* Tells which route a large read into `buffer` would take. NULL stands for GPU memory. */
 int sluice_query_file(sluice_file* file, sluice_buffer* buffer, struct sluice_query* query);

@@ -72,7 +72,8 @@ def unpin(path: Path) -> None:
         raise _error(error, "unpin", path, why) from None
 
 
-def prefetch(path: Path, offset: int = 0, length: int | None = None, promote: bool = False) -> None:
+def prefetch(path: Path, offset: int = 0, length: int | None = None, promote: bool = False,
+             hbm: bool = False) -> None:
     """As File.prefetch()."""
     with open_file(path) as file:
-        file.prefetch(offset, length, promote)
+        file.prefetch(offset, length, promote, hbm)

@@ -18,7 +18,7 @@ from ._library import CALLBACK, Error, Handle, QueryStruct, ResultStruct, Segmen
 from ._memory import Memory, memory_of
 
 _LARGEST = 2**63 - 1
-_PREFETCH_WARM, _PREFETCH_PROMOTE = 1, 2
+_PREFETCH_WARM, _PREFETCH_PROMOTE, _PREFETCH_HBM = 1, 2, 4
 _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
           "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
           "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL}
@@ -66,6 +66,8 @@ class Buffer:
         raw = ctypes.c_void_p()
         if memory.length > 0:
             check(library().sluice_buffer_register(memory.address, memory.length, ctypes.byref(raw)))
+            if memory.wait:  # each request calls it, for the right stream and only for the work queued before
+                library().sluice_buffer_unordered(raw)
         # The handle keeps the memory until the last request is done, even after close().
         self._handle = Handle(raw.value or 0, _unregister, "the buffer", keep=memory)
         self._target = target
@@ -80,6 +82,10 @@ class Buffer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def checksum(self, offset: int = 0, length: int | None = None) -> int:
+        """Returns the checksum of the bytes in the buffer; see sluice.checksum()."""
+        return checksum(self, offset, length)
 
     def close(self) -> None:
         """Releases the memory. Requests in progress keep it until they are done."""
@@ -130,6 +136,15 @@ class File:
         raw = ctypes.c_void_p()
         check(library().sluice_open(os.fsencode(self.path), flags, 0o666, ctypes.byref(raw)), self.path)
         self._handle = Handle(raw.value or 0, library().sluice_close, f"the file {self.path!r}")
+
+    @staticmethod
+    def of_descriptor(descriptor: int) -> "File":
+        """Uses an open file, which must stay open until the File is closed, and which the caller closes then."""
+        file, raw = File.__new__(File), ctypes.c_void_p()
+        file.path = _path_of(descriptor)
+        check(library().sluice_open_fd(descriptor, ctypes.byref(raw)), file.path)
+        file._handle = Handle(raw.value or 0, library().sluice_close, f"the file {file.path!r}")
+        return file
 
     def __repr__(self) -> str:
         return f"<sluice.File {self.path!r}{' (closed)' if self.closed else ''}>"
@@ -224,16 +239,27 @@ class File:
         from ._gather import scatter_rows
         return scatter_rows(self, index, values, offset)
 
-    def prefetch(self, offset: int = 0, length: int | None = None, promote: bool = False) -> None:
+    def prefetch(self, offset: int = 0, length: int | None = None, promote: bool = False,
+                 hbm: bool = False) -> None:
         """Reads the range, or everything from `offset` on, into the page cache in the background. With `promote`, moves the
-        file to the fastest tier of its mount instead, also in the background."""
+        file to the fastest tier of its mount instead; with `hbm`, copies it into the memory of the first GPU, if the mount
+        has the option `hbm`. Both are done in the background, too."""
         offset = _whole(offset, "offset")
         length = None if length is None else _whole(length, "length")
         if length == 0:
             return
         with self._handle as file:
-            how = _PREFETCH_PROMOTE if promote else _PREFETCH_WARM
+            how = (_PREFETCH_PROMOTE if promote else 0) | (_PREFETCH_HBM if hbm else 0) or _PREFETCH_WARM
             check(library().sluice_prefetch(file, offset, length or 0, how), self.path)
+
+    def checksum(self, offset: int = 0, length: int | None = None) -> int:
+        """Returns the checksum of the range, or of everything from `offset` on; see sluice.checksum(). The CPU computes it."""
+        offset = _whole(offset, "offset")
+        length = _LARGEST if length is None else _whole(length, "length")
+        value = ctypes.c_uint64()
+        with self._handle as file:
+            check(library().sluice_checksum_file(file, offset, length, ctypes.byref(value)), self.path)
+        return value.value
 
     def route(self, target: Any = None) -> Route:
         """Returns the route that a large read into `target` would take, and why. None stands for GPU memory."""
@@ -296,6 +322,13 @@ class File:
         length = _whole(length, "length")
         _check_range(memory, target_offset, length)
         return [file, buffer, target_offset, length, offset], memory
+
+
+def _path_of(descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return f"descriptor {descriptor}"
 
 
 def _sum(first: Result, rest: Result) -> Result:
@@ -395,3 +428,28 @@ def open(path: str | os.PathLike[str], mode: str = "r") -> File:
     """Opens a file: "r" to read, "r+" to write too, "w" or "w+" truncates it first, "x" or "x+" creates it."""
     return File(path, mode)
 
+
+def checksum(target: Any, offset: int = 0, length: int | None = None) -> int:
+    """Returns a checksum of the bytes of a tensor, an array or a file (by its path), from `offset` on:
+
+        assert sluice.checksum(tensor) == sluice.checksum("/mnt/pool/model.bin")
+
+    The GPU computes it for memory of a GPU, at the speed of that memory; the CPU for everything else. The same bytes have
+    the same checksum everywhere. It is made of XXH3-64, to find damaged bytes; it is no protection against forgery.
+    docs/gpu.md has the definition.
+    """
+    if isinstance(target, str | os.PathLike):
+        with File(target) as file:
+            return file.checksum(offset, length)
+    offset = _whole(offset, "offset")
+    value = ctypes.c_uint64()
+    with contextlib.ExitStack() as stack:
+        memory, buffer = _enter(stack, target, writable=False)
+        length = max(memory.length - offset, 0) if length is None else _whole(length, "length")
+        _check_range(memory, offset, length)
+        if memory.length == 0:
+            memory, buffer = _enter(stack, bytearray(1), writable=False)
+        if memory.wait:
+            memory.wait()
+        check(library().sluice_checksum(buffer, offset, length, ctypes.byref(value)))
+    return value.value

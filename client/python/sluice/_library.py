@@ -64,6 +64,10 @@ class TensorStruct(ctypes.Structure):
                 ("file_offset", c_uint64), ("arena_offset", c_uint64)]
 
 
+class RangeStruct(ctypes.Structure):
+    _fields_ = [("path", c_char_p), ("name", c_char_p), ("offset", c_uint64), ("row_bytes", c_uint64), ("rows", c_uint64)]
+
+
 # The callback's user pointer is a number by which Python finds the request.
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_ssize_t, POINTER(ResultStruct))
 PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
@@ -72,10 +76,12 @@ _TRANSFER = [c_void_p, c_void_p, c_size_t, c_size_t, c_uint64]
 _RECORDS = [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t, c_uint64, POINTER(ResultStruct)]
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_open": (c_int, [c_char_p, c_int, c_uint, POINTER(c_void_p)]),
+    "sluice_open_fd": (c_int, [c_int, POINTER(c_void_p)]),
     "sluice_close": (None, [c_void_p]),
     "sluice_size": (c_int64, [c_void_p]),
     "sluice_buffer_register": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "sluice_buffer_unregister": (None, [c_void_p]),
+    "sluice_buffer_unordered": (None, [c_void_p]),
     "sluice_read": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
     "sluice_write": (c_ssize_t, [*_TRANSFER, POINTER(ResultStruct)]),
     "sluice_readv": (c_ssize_t, [c_void_p, c_void_p, POINTER(SegmentStruct), c_size_t, POINTER(ResultStruct)]),
@@ -83,15 +89,24 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_scatter": (c_ssize_t, _RECORDS),
     "sluice_read_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
     "sluice_write_async": (c_int, [*_TRANSFER, CALLBACK, c_void_p]),
+    "sluice_checksum": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(c_uint64)]),
+    "sluice_checksum_file": (c_int, [c_void_p, c_uint64, c_uint64, POINTER(c_uint64)]),
     "sluice_prefetch": (c_int, [c_void_p, c_uint64, c_uint64, c_uint32]),
     "sluice_query_file": (c_int, [c_void_p, c_void_p, POINTER(QueryStruct)]),
     "sluice_model_open": (c_int, [c_char_p, POINTER(c_void_p)]),
+    "sluice_model_open_ranges": (c_int, [POINTER(RangeStruct), c_size_t, POINTER(c_void_p)]),
     "sluice_model_select": (c_int, [c_void_p, POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
     "sluice_model_close": (None, [c_void_p]),
     "sluice_model_count": (c_size_t, [c_void_p]),
     "sluice_model_tensor": (POINTER(TensorStruct), [c_void_p, c_size_t]),
     "sluice_model_arena": (c_uint64, [c_void_p]),
     "sluice_model_load": (c_ssize_t, [c_void_p, c_void_p, c_size_t, PROGRESS, c_void_p, POINTER(ResultStruct)]),
+    "sluice_map": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "sluice_map_begin": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "sluice_map_wait": (c_int, [c_void_p]),
+    "sluice_mapping_address": (c_void_p, [c_void_p]),
+    "sluice_mapping_size": (c_uint64, [c_void_p]),
+    "sluice_unmap": (None, [c_void_p]),
     "sluice_route_name": (c_char_p, [c_uint32]),
     "sluice_why_text": (c_char_p, [c_uint32]),
     "sluice_error": (c_char_p, []),
@@ -108,6 +123,14 @@ def _candidates() -> list[str]:
     return [str(folder / NAME) for folder in folders if (folder / NAME).exists()] + [NAME]
 
 
+def declare(lib: ctypes.CDLL, functions: dict[str, tuple[object, list[object]]]) -> ctypes.CDLL:
+    """Tells ctypes the types of functions: result, and arguments."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """Returns libsluice, which is loaded when first needed."""
@@ -118,10 +141,7 @@ def library() -> ctypes.CDLL:
         except OSError as error:
             failures.append(str(error))
             continue
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(lib, name)
-            function.restype, function.argtypes = result, arguments
-        return lib
+        return declare(lib, _FUNCTIONS)
     raise ImportError(f"{NAME} can't be loaded ({'; '.join(failures)}); "
                       "install Sluice, or set SLUICE_LIBRARY to the path of the library")
 

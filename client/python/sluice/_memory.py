@@ -58,6 +58,9 @@ def _of_torch(tensor: Any) -> Memory:
         raise _not_contiguous(tensor, "make a contiguous tensor (torch.empty(t.shape), t.contiguous()) and use that")
     # detach() returns an alias that keeps this storage, whatever happens to `tensor`.
     length = tensor.numel() * tensor.element_size()
+    if tensor.data_ptr() == 0 and length > 0:
+        raise ValueError(f"this {_name(tensor)} has no memory of its own; use a plain tensor, such as that of a DTensor's "
+                         "to_local() or full_tensor()")
     wait = None
     if tensor.is_cuda:
         wait = torch.cuda.current_stream(tensor.device).record_event().synchronize

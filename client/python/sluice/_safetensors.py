@@ -4,19 +4,20 @@ import collections
 import concurrent.futures
 import contextlib
 import ctypes
-import dataclasses
 import errno
+import functools
 import importlib
+import logging
 import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from ._file import Buffer
-from ._library import PROGRESS, Handle, check, last_error, library
+from ._file import Buffer, Result, _result
+from ._library import PROGRESS, Handle, RangeStruct, ResultStruct, SegmentStruct, check, last_error, library
 from ._memory import memory_of
 
 # The names of the types in the frameworks.
@@ -28,13 +29,17 @@ _DTYPES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tensor:
+_TRIES = 3  # to share a file
+
+
+class Tensor(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
     length: int  # in bytes
     arena_offset: int
+    file: int  # a handle of libsluice that belongs to the model
+    file_offset: int
 
 
 def _check(code: int, path: str | None = None) -> int:
@@ -56,6 +61,15 @@ class Model:
         raw, name = ctypes.c_void_p(), os.fspath(path)
         _check(library().sluice_model_open(os.fsencode(name), ctypes.byref(raw)), name)
         return Model(raw, f"the model {name!r}")
+
+    @staticmethod
+    def of_ranges(path: str | os.PathLike[str], ranges: Iterable[tuple[str, int, int]]) -> "Model":
+        """Makes a model of ranges of a file: (name, offset, length). A length is not 0."""
+        raw, name = ctypes.c_void_p(), os.fspath(path)
+        encoded = os.fsencode(name)
+        array = [RangeStruct(encoded, each.encode(), offset, 1, length) for each, offset, length in ranges]
+        _check(library().sluice_model_open_ranges((RangeStruct * len(array))(*array), len(array), ctypes.byref(raw)), name)
+        return Model(raw, f"ranges of {name!r}")
 
     def select(self, names: Iterable[str]) -> "Model":
         encoded = [name.encode() for name in names]
@@ -82,29 +96,86 @@ class Model:
             for i in range(lib.sluice_model_count(model)):
                 each = lib.sluice_model_tensor(model, i).contents
                 found.append(Tensor(each.name.decode(), each.dtype.decode(), tuple(each.shape[:each.dimensions]), each.bytes,
-                                    each.arena_offset))
+                                    each.arena_offset, each.file, each.file_offset))
         return found
+
+    def first_file(self) -> list[int]:
+        """The file of the first tensor, unless that is empty."""
+        with self._handle as model:
+            first = library().sluice_model_tensor(model, 0)
+            return [first.contents.file] if first and first.contents.bytes > 0 else []
 
     def arena(self) -> int:
         with self._handle as model:
             return int(library().sluice_model_arena(model))
 
-    def load(self, buffer: Buffer, progress: Callable[[int, int], None]) -> None:
+    def map(self, file: int) -> "_Mapping":
+        """Maps a file of the model in the memory of the current CUDA device. Its bytes are good after wait() only."""
+        raw = ctypes.c_void_p()
+        with self._handle:
+            check(library().sluice_map_begin(file, None, ctypes.byref(raw)))
+        return _Mapping(raw.value or 0)
+
+    def read(self, tensor: Tensor, parts: list[tuple[int, int]], buffer: Buffer) -> Result:
+        """Reads parts of a tensor, each (offset in it, length), one after the other into the buffer."""
+        array, at = (SegmentStruct * len(parts))(), 0
+        for i, (offset, length) in enumerate(parts):
+            array[i] = SegmentStruct(at, tensor.file_offset + offset, length)
+            at += length
+        struct = ResultStruct()
+        with self._handle, buffer._handle as memory:
+            done = check(library().sluice_readv(tensor.file, memory, array, len(parts), ctypes.byref(struct)))
+        if done != at:
+            raise ValueError(f"{self._what} became shorter while it was read")
+        return _result(done, struct)
+
+    def load(self, buffer: Buffer, progress: Callable[[int, int], None] | None = None) -> Result:
         """Fills the buffer. `progress` is called with the bytes so far and in total; an exception in it ends the load."""
         raised: list[BaseException] = []
 
         def tell(_: object, done: int, total: int) -> int:
+            assert progress
             try:
                 progress(done, total)
             except BaseException as error:  # KeyboardInterrupt too: ctypes would only print it
                 raised.append(error)
             return len(raised)
 
+        struct = ResultStruct()
         with self._handle as model, buffer._handle as memory:
-            code = library().sluice_model_load(model, memory or None, 0, PROGRESS(tell), None, None)
+            callback = PROGRESS(tell) if progress else PROGRESS()  # or NULL
+            code = library().sluice_model_load(model, memory or None, 0, callback, None, ctypes.byref(struct))
         if raised:
             raise raised[0]
-        _check(code)
+        return _result(_check(code), struct)
+
+
+class _Mapping:
+    """A file in GPU memory that the daemon shares, as an array of bytes. Freed with the last tensor that is a view of it."""
+
+    def __init__(self, raw: int) -> None:
+        self._handle = Handle(raw, library().sluice_unmap, "a mapping")
+        address = library().sluice_mapping_address(raw)
+        # Not marked as read-only, because torch does not take such arrays.
+        self.__cuda_array_interface__ = {"shape": (library().sluice_mapping_size(raw),), "typestr": "|u1", "version": 3,
+                                         "strides": None, "data": (address, False), "stream": None}
+
+    def wait(self) -> None:
+        """Returns when the daemon has found the memory good. BlockingIOError: it is not."""
+        with self._handle as raw:
+            check(library().sluice_map_wait(raw))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self._handle.close()
+
+
+class Tensors(dict[str, Any]):
+    """Tensors by name. `shared` tells whether they are views of memory that other processes of the user use too;
+    `not_shared_because` says why not, if that was asked for."""
+
+    shared = False
+    not_shared_because = ""
 
 
 class _Framework:
@@ -146,21 +217,78 @@ class _Framework:
             raise ValueError(f"tensor {tensor.name!r}: {what} has no dtype for {tensor.dtype}; {do}")
         return found
 
-    def arena(self, length: int) -> Any:
+    def arena(self, length: int) -> "_Arena":
         if self.name == "pt":
-            return self.module.empty(length, dtype=self.module.uint8, device=self.device)
-        return self.module.empty(length, dtype=self.module.uint8)
+            return _Arena(self.module.empty(length, dtype=self.module.uint8, device=self.device))
+        return _Arena(self.module.empty(length, dtype=self.module.uint8))
 
-    def view(self, arena: Any, tensor: Tensor) -> Any:
-        dtype, at = self.dtype(tensor), tensor.arena_offset
+    def map(self, model: Model, file: int) -> "_Arena":
+        """A file of the model in GPU memory, good after wait(). OSError: it can't be shared."""
+        torch = self.module
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()  # so that the device has a context, which libsluice looks for
+            mapping = model.map(file)
+            return _Arena(torch.as_tensor(mapping, device=self.device), mapping.wait)
+
+    def shared_view(self, arenas: dict[int, "_Arena"], tensor: Tensor) -> Any:
+        if tensor.length == 0:
+            return self.empty(tensor)
+        arena, at = arenas[tensor.file], tensor.file_offset
+        if at % self.dtype(tensor).itemsize == 0:
+            return self.view(arena, tensor, at)
+        # The file has it where it can't be used.
+        arena.wait()
+        return self.view(_Arena(arena.memory[at:at + tensor.length].clone()), tensor, 0)
+
+    def view(self, arena: "_Arena", tensor: Tensor, at: int) -> Any:
+        """The tensor whose bytes begin at `at` in the arena."""
+        if tensor.length == 0:
+            return self.empty(tensor)
         try:
-            if tensor.length == 0:
-                if self.name == "pt":
-                    return self.module.empty(tensor.shape, dtype=dtype, device=self.device)
-                return self.module.empty(tensor.shape, dtype=dtype)
-            return arena[at:at + tensor.length].view(dtype).reshape(tensor.shape)
+            dtype = self.dtype(tensor)
+            if self.name == "np":
+                return arena.memory[at:at + tensor.length].view(dtype).reshape(tensor.shape)
+            # One call of torch: a model has thousands of tensors.
+            return arena.of_type(dtype).as_strided(tensor.shape, _strides(tensor.shape), at // dtype.itemsize)
         except (ValueError, RuntimeError, OverflowError) as error:
-            raise ValueError(f"tensor {tensor.name!r} of shape {tensor.shape}: {error}") from None
+            raise _no_view(tensor, error) from None
+
+    def empty(self, tensor: Tensor) -> Any:
+        try:
+            if self.name == "pt":
+                return self.module.empty(tensor.shape, dtype=self.dtype(tensor), device=self.device)
+            return self.module.empty(tensor.shape, dtype=self.dtype(tensor))
+        except (ValueError, RuntimeError, OverflowError) as error:
+            raise _no_view(tensor, error) from None
+
+
+def _no_view(tensor: Tensor, error: Exception) -> ValueError:
+    return ValueError(f"tensor {tensor.name!r} of shape {tensor.shape}: {error}")
+
+
+@functools.lru_cache(4096)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of a tensor without gaps."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+class _Arena:
+    """Memory that tensors are views of: an array of bytes, and for torch the same as an array of each type."""
+
+    def __init__(self, memory: Any, wait: Callable[[], None] = lambda: None) -> None:
+        self.memory, self.wait = memory, wait  # wait(): until the bytes may be read
+        self._typed: dict[Any, Any] = {}
+
+    def of_type(self, dtype: Any) -> Any:
+        found = self._typed.get(dtype)
+        if found is None:
+            whole = len(self.memory) // dtype.itemsize * dtype.itemsize
+            found = self._typed[dtype] = self.memory[:whole].view(dtype)
+        return found
 
 
 class _Load:
@@ -173,7 +301,7 @@ class _Load:
         for tensor in self._tensors:
             framework.dtype(tensor)  # before anything is allocated
         self._arena = framework.arena(model.arena())
-        memory = memory_of(self._arena, writable=True)
+        memory = memory_of(self._arena.memory, writable=True)
         self._buffer, self._wait = Buffer(memory), memory.wait
 
     def run(self, progress: Callable[[int, int], None]) -> dict[str, Any]:
@@ -181,7 +309,7 @@ class _Load:
             if self._wait:
                 self._wait()
             self._model.load(self._buffer, progress)
-        views = {tensor.name: self._framework.view(self._arena, tensor) for tensor in self._tensors}
+        views = {tensor.name: self._framework.view(self._arena, tensor, tensor.arena_offset) for tensor in self._tensors}
         del self._arena  # the views own it from now on
         return views
 
@@ -208,18 +336,61 @@ class _Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def load_safetensors(path_or_index: str | os.PathLike[str], device: str = "cpu", framework: str = "pt") -> dict[str, Any]:
+def _share(model: Model, framework: _Framework) -> Tensors:
+    made = Tensors()
+    if framework.name != "pt" or not str(framework.device).startswith("cuda"):
+        made.not_shared_because = f"only torch tensors on a GPU can be shared, not {framework.name!r} on {framework.device!r}"
+        return made
+    for _ in range(_TRIES):
+        try:
+            made.update(_shared(model, framework))
+            made.shared = True
+            return made
+        except BlockingIOError as error:  # a program wrote to the memory: the daemon makes another copy
+            made.not_shared_because = str(error)
+        except OSError as error:
+            made.not_shared_because = str(error)
+            return made
+    return made
+
+
+def _shared(model: Model, framework: _Framework) -> dict[str, Any]:
+    # The daemon checks the memory meanwhile, which takes as long as all of this.
+    arenas = {file: framework.map(model, file) for file in model.first_file()}
+    tensors = model.tensors()
+    for tensor in tensors:
+        framework.dtype(tensor)
+        if tensor.length > 0 and tensor.file not in arenas:
+            arenas[tensor.file] = framework.map(model, tensor.file)
+    views = {tensor.name: framework.shared_view(arenas, tensor) for tensor in tensors}
+    for arena in arenas.values():
+        arena.wait()
+    return views
+
+
+def load_safetensors(path_or_index: str | os.PathLike[str], device: str = "cpu", framework: str = "pt", *,
+                     share: bool = False) -> Tensors:
     """Loads a safetensors file, or all files of an index (model.safetensors.index.json, or the folder that has it).
 
     The tensors are views of one piece of memory, which is filled by large reads without intermediate copies and freed with
     the last tensor. `device` is "cpu", "cuda", "cuda:1"; framework "pt" gives torch tensors, "np" NumPy arrays.
     A ValueError tells what is wrong with a file, and where.
+
+    With `share`, the tensors are views of the files in GPU memory, which the daemon shares among the processes of a user:
+    nothing is copied, and nothing may be written to them. They keep their values when a file changes. If a file can't be
+    shared, everything is loaded as usual; `shared` and `not_shared_because` of the result tell, and so does the log.
     """
     made = _Framework(framework, device)
     progress = _Progress()
     with Model.open(path_or_index) as model:
+        tensors = _share(model, made) if share else Tensors()
+        if tensors.shared:
+            return tensors
+        if share:
+            logging.getLogger("sluice").warning("%s", tensors.not_shared_because)
         try:
-            return _Load(model, made).run(progress.show)
+            tensors.update(_Load(model, made).run(progress.show))
+            return tensors
         finally:
             progress.end()
 

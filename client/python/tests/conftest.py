@@ -41,3 +41,20 @@ def path(folder, content):
     path = folder / "file"
     path.write_bytes(content)
     return path
+
+
+@pytest.fixture
+def originals():
+    """Runs the test with the functions that sluice.accelerate() replaces, and gives the original ones."""
+    from accelerated import accelerated
+    from sluice.integrations._report import report
+    report._reasons.clear()
+    with accelerated() as found:
+        yield found
+
+
+@pytest.fixture
+def gpu(originals):
+    from accelerated import a_gpu
+    with a_gpu() as found:
+        yield found

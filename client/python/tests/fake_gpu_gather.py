@@ -48,6 +48,8 @@ def main():
         for index in (numbers, there):
             file.gather(index, out=rows)
             assert rows.content() == expected
+            assert sluice.checksum(rows) == sluice.checksum(expected)
+            assert sluice.checksum(rows, 3) == sluice.checksum(expected[3:])
         wrong = GpuArray(array.array("Q", [1, count]).tobytes(), "<i8", 8)
         try:
             file.gather(wrong, out=bytearray(2 * size))

@@ -8,6 +8,7 @@ import threading
 cuda = ctypes.CDLL(sys.argv[1])
 
 import sluice  # noqa: E402: after CUDA, as in a program that uses it
+from sluice._ring import Ring  # noqa: E402
 
 
 def check(code):
@@ -61,6 +62,15 @@ def main():
             file.readv(buffer, [(0, 10_000, 100), (100_000, 0, 100)])
         assert array.content()[:100] == expected[100_000:100_100]
         assert array.content()[10_000:10_100] == expected[:100]
+
+        check(cuda.cuMemsetD8Async(array.address, 79, ctypes.c_size_t(array.size), stream))
+        with sluice.register(array) as buffer, Ring(8) as ring:
+            source, target = ring.add_file(file), ring.add_buffer(buffer)
+            assert ring.read_many(source, target, [(0, 1000, 7), (5000, 100, 0)]) == 2
+            ring.submit()
+            assert sorted(each.result for each in ring.wait(2)) == [100, 1000]
+        assert array.content()[:1000] == expected[7:1007] and array.content()[5000:5100] == expected[:100]
+        assert array.content()[1000:5000] == bytes([79]) * 4000
     print("all bytes are right")
 
 

@@ -3,9 +3,12 @@ import contextlib
 import gc
 import json
 import os
+import pathlib
 import pty
 import random
 import struct
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -61,6 +64,29 @@ def test_all_types(folder, pad):
     # of 256.
     addresses = [tensors[name].ctypes.data for name in arrays]
     assert all(b - a == arrays[name].nbytes + -arrays[name].nbytes % 256 for a, b, name in zip(addresses, addresses[1:], arrays))
+
+
+def test_what_cannot_be_shared_is_loaded(folder, caplog):
+    arrays = {"a": some("float32", (3, 5))}
+    save(folder / "model.safetensors", arrays)
+    tensors = load(folder / "model.safetensors", share=True)
+    same(tensors, arrays)
+    assert not tensors.shared and "only torch tensors" in tensors.not_shared_because
+    assert tensors.not_shared_because in caplog.text
+    caplog.clear()
+    assert load(folder / "model.safetensors").not_shared_because == "" and caplog.text == ""
+
+
+def test_shared_tensors_are_views_of_the_memory_of_the_daemon(mount):
+    cuda = os.environ.get("SLUICE_FAKE_CUDA")
+    if not cuda:
+        pytest.skip("SLUICE_FAKE_CUDA is not given")
+    program = pathlib.Path(__file__).parent / "fake_gpu_share.py"
+    save(mount / "model.safetensors", {"a": some("float32", (300, 500)), "b": some("uint8", (7,)), "c": some("uint8", (0, 3)),
+                                       "d": some("float32", (5,))})
+    done = subprocess.run([sys.executable, program, cuda, mount / "model.safetensors"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all bytes are right" in done.stdout
 
 
 def test_unaligned_tensors_are_aligned_in_memory(folder):
@@ -249,7 +275,7 @@ def test_no_more_layers_in_memory_than_promised(sharded, monkeypatch, ahead):
         nonlocal most
         made = make(self, length)
         living.append(1)
-        weakref.finalize(made, living.pop)
+        weakref.finalize(made.memory, living.pop)
         most = max(most, len(living))
         return made
 

@@ -62,6 +62,19 @@ def test_unusable_tensors_are_refused(path):
                 file.read_into(target)
 
 
+def test_tensors_without_memory_are_refused(path):
+    class Wrapper(torch.Tensor):  # like a DTensor
+        def __new__(cls):
+            return torch.Tensor._make_wrapper_subclass(cls, (3,))
+
+        @classmethod
+        def __torch_dispatch__(cls, *_):
+            raise NotImplementedError
+
+    with sluice.open(path) as file, pytest.raises(ValueError, match="no memory of its own"):
+        file.read_into(Wrapper())
+
+
 def test_registered_tensor_that_moves_is_detected(path):
     tensor = torch.zeros(10)
     with sluice.open(path) as file, sluice.register(tensor) as buffer:
@@ -160,3 +173,77 @@ def test_wrong_records_are_refused(records):
     for arguments in ({}, {"record_bytes": 4, "dtype": torch.int8, "shape": (4,)}, {"dtype": torch.int8}):
         with pytest.raises(TypeError, match="pass record_bytes, or dtype and shape"):
             RecordDataset(records, **arguments)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_that_are_read_ahead(records, workers, shuffle):
+    batches = RecordDataset(records, dtype=torch.int32, shape=(4, 4)).batches(64, shuffle=shuffle)
+    loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=workers, timeout=60 * (workers > 0),
+                                         persistent_workers=workers > 0)
+    assert len(loader) == 16
+    orders = []
+    for epoch in (0, 1, 0):
+        batches.set_epoch(epoch)
+        found = list(loader)  # all are in use at once
+        assert [len(batch) for batch in found] == [64] * 15 + [40]
+        rows = torch.cat(found).flatten(1)
+        assert torch.equal(rows[rows[:, 0].argsort()].flatten(), torch.arange(16_000, dtype=torch.int32))
+        orders.append(rows[:, 0] // 16)
+    assert torch.equal(orders[0], orders[2])
+    assert torch.equal(orders[0], orders[1]) != shuffle
+    assert torch.equal(orders[0], torch.arange(1000)) != shuffle
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ahead", [0, 1, 20])
+def test_memory_of_batches_is_used_again_when_they_are_gone(records, device, ahead):
+    batches = RecordDataset(records, 64, device=device).batches(7, shuffle=True, ahead=ahead)
+    kept, seen = [], 0
+    for number, batch in enumerate(batches):
+        assert batch.device.type == device
+        kept += [(batch[3:5], batch[3:5].clone())] if number % 3 == 0 and len(batch) == 7 else []
+        seen += len(batch)
+        batch.fill_(99) if number % 3 else None
+        del batch
+    assert seen == 1000
+    assert all(torch.equal(view, copy) for view, copy in kept)
+
+
+def test_batches_larger_than_a_ring(folder):
+    content = torch.randint(0, 255, (40_000, 3), dtype=torch.uint8)
+    (folder / "many").write_bytes(content.numpy().tobytes())
+    (batch,) = RecordDataset(folder / "many", 3).batches(50_000, shuffle=True)
+    assert torch.equal(batch.sort(0)[0], content.sort(0)[0])
+
+
+def test_shares_of_ranks(records):
+    dataset = RecordDataset(records, 64)
+    for drop_last, length in ((False, 334), (True, 333)):
+        shares = [torch.cat(list(dataset.batches(50, shuffle=True, seed=3, drop_last=drop_last, rank=rank, ranks=3)))
+                  for rank in range(3)]
+        assert {len(share) for share in shares} == {length // 50 * 50 if drop_last else length}
+        firsts = torch.cat(shares)[:, :4].contiguous().view(torch.int32).flatten().tolist()
+        assert len(set(firsts)) == (900 if drop_last else 1000)
+    with pytest.raises(ValueError, match="rank 3 is not one of 3"):
+        dataset.batches(5, rank=3, ranks=3)
+
+
+def test_batches_that_are_left_early(records):
+    dataset = RecordDataset(records, 64)
+    for _ in range(5):
+        for batch in dataset.batches(10, ahead=8):
+            break
+        assert batch.shape == (10, 64)
+    for wrong in ({"batch_size": 0}, {"batch_size": 1, "ahead": -1}):
+        with pytest.raises(ValueError, match="batch_size must be 1 or more"):
+            dataset.batches(**wrong)
+
+
+def test_a_file_that_becomes_shorter(records):
+    batches = iter(RecordDataset(records, 64).batches(10, ahead=1))
+    next(batches)
+    with open(records, "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(ValueError, match="became shorter"):
+        list(batches)

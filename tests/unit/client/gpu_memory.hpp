@@ -58,6 +58,8 @@ class GpuMemory {
   void* pointer(std::size_t offset = 0) const { return reinterpret_cast<void*>(address_ + offset); }
   void fill(const std::string& bytes) const {
     EXPECT_EQ(api().cuMemcpyHtoD(address_, bytes.data(), bytes.size()), CUDA_SUCCESS);
+    // From pageable memory, the call may return before the bytes have arrived.
+    EXPECT_EQ(api().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   }
   std::string bytes(std::size_t offset, std::size_t length) const {
     std::string out(length, '\0');

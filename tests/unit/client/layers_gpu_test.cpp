@@ -53,7 +53,7 @@ TEST_F(LoaderGpuTest, SlotIsReusedOnlyAfterTheStreamHasReleasedIt) {
 
   ASSERT_TRUE(device().enter());
   CUstream stream = nullptr;
-  ASSERT_EQ(device().api().cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+  ASSERT_EQ(device().api().cuStreamCreate(&stream, kStreamNonBlocking), CUDA_SUCCESS);
   std::promise<void> go;
   ASSERT_EQ(sluice_layers_acquire(opened, 0), 0) << sluice_error();
   // Work in the stream that continues until the test ends it.

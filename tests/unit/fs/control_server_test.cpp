@@ -35,6 +35,7 @@ class ControlServerTest : public FilesystemTest {
                                                 {},
                                                 activity,
                                                 heat_tree_,
+                                                {},
                                                 {}});
     ASSERT_TRUE(server) << server.error().text();
     server_ = *std::move(server);

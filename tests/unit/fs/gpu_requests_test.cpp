@@ -118,7 +118,9 @@ TEST(GpuRequestsTest, StructureShorterThanTheFirstVersionIsRefused) {
         Case{SLUICE_IOC_RING_CREATE, sizeof(sluice_ring_create)},
         Case{SLUICE_IOC_RING_DESTROY, sizeof(sluice_ring_destroy)},
         Case{SLUICE_IOC_RING_ADD_FILE, sizeof(sluice_ring_file)},
-        Case{SLUICE_IOC_RING_DROP_FILE, sizeof(sluice_ring_file)}}) {
+        Case{SLUICE_IOC_RING_DROP_FILE, sizeof(sluice_ring_file)},
+        Case{SLUICE_IOC_SHARE, sizeof(sluice_share)},
+        Case{SLUICE_IOC_GATHER, sizeof(sluice_records)}}) {
     const Bytes whole(size);
     EXPECT_EQ(code_of(command, Bytes(size - 1)), EINVAL) << _IOC_NR(command);
     EXPECT_EQ(code_of(command, Bytes()), EINVAL) << _IOC_NR(command);
@@ -150,7 +152,7 @@ TEST(GpuRequestsTest, ReservedOrUnknownValuesAreRefused) {
   transfer.reserved = 1;
   EXPECT_EQ(code_of(SLUICE_IOC_READ, transfer), EINVAL);
   transfer = good_transfer();
-  transfer.route = SLUICE_ROUTE_HOST + 1;
+  transfer.route = SLUICE_ROUTE_HBM + 1;
   EXPECT_EQ(code_of(SLUICE_IOC_WRITE, transfer), EINVAL);
   sluice_query query{};
   EXPECT_EQ(code_of(SLUICE_IOC_QUERY, query), 0);
@@ -275,6 +277,24 @@ TEST(GpuRequestsTest, CorpusAndItsMutationsDoNotCrash) {
     }
   }
   EXPECT_GE(inputs, 8u);
+}
+
+TEST(GpuRequestsTest, AGatherIsChecked) {
+  const auto code = [](const auto& change) {
+    sluice_records request{};
+    request.count = 3;
+    request.record_bytes = 8;
+    change(request);
+    return code_of(SLUICE_IOC_GATHER, bytes_of(request));
+  };
+  EXPECT_EQ(code([](auto&) {}), 0);
+  EXPECT_EQ(code([](auto& request) { request.record_bytes = 0; }), EINVAL);
+  EXPECT_EQ(code([](auto& request) { request.reserved = 1; }), EINVAL);
+  EXPECT_EQ(code([](auto& request) { request.index_offset = 4; }), EINVAL);
+  EXPECT_EQ(code([](auto& request) { request.count = SLUICE_MAX_RECORDS + 1; }), E2BIG);
+  EXPECT_EQ(code([](auto& request) { request.buffer_offset = ~0ULL - 8; }), EINVAL);
+  EXPECT_EQ(code([](auto& request) { request.index_offset = ~0ULL - 7; }), EINVAL);
+  EXPECT_EQ(code([](auto& request) { request.file_offset = 1ULL << 63; }), EINVAL);
 }
 
 }  // namespace

@@ -35,6 +35,9 @@ json activity() {
                       {"average_us", 10.0}, {"p50_us", 9.0}, {"p99_us", 20.0}};
   json all = route;
   all["failures"] = 3;
+  const json hbm = {{"limit", 100},    {"reserve", 10},      {"bytes", 60},
+                    {"files", 2},      {"pinned", 1},        {"hits", 7},
+                    {"hit_bytes", 70}, {"filled_bytes", 80}, {"evictions", 3}};
   return {{"version", "0.1.0"},
           {"pool", "p"},
           {"mountpoint", "/mnt"},
@@ -95,7 +98,7 @@ json activity() {
           {"migration", migration()},
           {"gpu",
            {{"routes", {{"all", all}, {"mapped", route}}},
-            {"devices", {{{"uuid", "GPU-1"}, {"name", "H200"}, {"lost", false}}}},
+            {"devices", {{{"uuid", "GPU-1"}, {"name", "H200"}, {"lost", false}, {"hbm", hbm}}}},
             {"buffers", 1},
             {"buffer_bytes", 2},
             {"host_bytes", 3},
@@ -162,7 +165,11 @@ TEST(MetricsTest, ShowTheActivityOfTheMount) {
         "sluice_gpu_request_seconds{route=\"mapped\",quantile=\"0.99\"} 2e-05",
         "sluice_gpu_request_seconds_sum{route=\"mapped\"} 4e-05",
         "sluice_gpu_request_seconds_count{route=\"mapped\"} 4",
-        "sluice_gpu_lost{gpu=\"GPU-1\",name=\"H200\"} 0"}) {
+        "sluice_gpu_lost{gpu=\"GPU-1\",name=\"H200\"} 0",
+        "sluice_hbm_bytes{gpu=\"GPU-1\"} 60",
+        "sluice_hbm_limit_bytes{gpu=\"GPU-1\"} 100",
+        "sluice_hbm_hits_total{gpu=\"GPU-1\"} 7",
+        "sluice_hbm_evictions_total{gpu=\"GPU-1\"} 3"}) {
     EXPECT_TRUE(has_line(text, line)) << line << " is not in\n" << text;
   }
   EXPECT_EQ(text.find("sluice_tier_price{tier=\"tmp\"}"), std::string::npos) << "not known";

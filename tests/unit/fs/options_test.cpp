@@ -45,6 +45,8 @@ heat_ignore = "rsync restic"
 gpu = false
 gpu_mapped_memory = "2GiB"
 gpu_host_memory = "3GiB"
+hbm = "20%"
+hbm_reserve = "5GiB"
 [debug]
 passthrough = false
 keeper = false
@@ -103,6 +105,8 @@ tier = "stay"
   EXPECT_EQ(options.gpu_threads, 4u);
   EXPECT_EQ(options.gpu_mapped_memory, 2ull << 30);
   EXPECT_EQ(options.gpu_host_memory, 3ull << 30);
+  EXPECT_EQ(options.hbm, (GpuShare{.percent = 20}));
+  EXPECT_EQ(options.hbm_reserve, (GpuShare{.bytes = 5ull << 30}));
   EXPECT_FALSE(options.gpu_cufile);
   ASSERT_EQ(options.tiers.size(), 2u);
   EXPECT_EQ(options.tiers[0].name, "nvme");
@@ -154,7 +158,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "mount_options, small_file, degraded, over, foreground, log_level, log_format, log_file, "
        "metrics, "
        "policy, optimize, half_life, heat_ignore, heat_sample, migrate, interval, min_stay, "
-       "windows, bandwidth, verify, twins, gpu, gpu_mapped_memory, gpu_host_memory"},
+       "windows, bandwidth, verify, twins, gpu, gpu_mapped_memory, gpu_host_memory, hbm, "
+       "hbm_reserve"},
       {tier + "high_watermrk = 9",
        "/etc/sluice.toml:4: unknown key 'high_watermrk' in a tier; did you mean 'high_watermark'?"},
       {tier + "colour = 9",
@@ -168,7 +173,8 @@ TEST(ConfigFileTest, ErrorsNameFileLineAndWhatIsAllowed) {
        "mount_options, small_file, degraded, over, foreground, log_level, log_format, log_file, "
        "metrics, "
        "policy, optimize, half_life, heat_ignore, heat_sample, migrate, interval, min_stay, "
-       "windows, bandwidth, verify, twins, gpu, gpu_mapped_memory, gpu_host_memory"},
+       "windows, bandwidth, verify, twins, gpu, gpu_mapped_memory, gpu_host_memory, hbm, "
+       "hbm_reserve"},
       // Types.
       {"small_file = true",
        "/etc/sluice.toml:1: small_file must be a size like \"800GiB\" or \"1.5T\", or a number of "
@@ -425,6 +431,11 @@ TEST(EnvironmentTest, TakesCountsAndSharesOfMemory) {
   EXPECT_EQ(options.gpu_mapped_memory, share_of_memory(50));
   EXPECT_EQ(message("SLUICE_GPU_MAPPED_MEMORY", "0", options), "");
   EXPECT_EQ(options.gpu_mapped_memory, 0u);
+  EXPECT_EQ(message("SLUICE_HBM", "24GiB", options), "");
+  EXPECT_EQ(options.hbm.of(1), 24ull << 30);
+  EXPECT_EQ(message("SLUICE_HBM", "half", options),
+            "SLUICE_HBM: hbm must be a part of the GPU's memory like \"20%\", or a size like "
+            "\"24GiB\", not \"half\"");
   for (const char* bad : {"101%", "-1%", "%", "half"}) {
     EXPECT_EQ(
         message("SLUICE_GPU_MAPPED_MEMORY", bad, options),

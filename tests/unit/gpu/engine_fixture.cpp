@@ -50,6 +50,8 @@ void Target::fill(const std::string& bytes) {
   }
   EXPECT_TRUE(device_->enter());
   EXPECT_EQ(device_->api().cuMemcpyHtoD(address_, bytes.data(), bytes.size()), CUDA_SUCCESS);
+  // From pageable memory, the call may return before the bytes have arrived.
+  EXPECT_EQ(device_->api().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
 }
 
 void EngineTest::SetUp() {

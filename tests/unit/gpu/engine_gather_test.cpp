@@ -27,6 +27,8 @@ class GpuIndex {
     EXPECT_TRUE(device_.enter());
     EXPECT_EQ(device_.api().cuMemAlloc(&address_, count_ * 8), CUDA_SUCCESS);
     EXPECT_EQ(device_.api().cuMemcpyHtoD(address_, index.data(), count_ * 8), CUDA_SUCCESS);
+    // From pageable memory, the call may return before the bytes have arrived.
+    EXPECT_EQ(device_.api().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   }
   ~GpuIndex() {
     if (device_.enter()) device_.api().cuMemFree(address_);

@@ -167,19 +167,94 @@ TEST_F(EngineMappedTest, RegisteredBytesAreLimited) {
   EXPECT_EQ(engine->mapped_bytes(), kSize);
 }
 
-TEST_F(EngineMappedTest, IdleRegistrationMakesRoomAndEnds) {
+TEST_F(EngineMappedTest, RegistrationMakesRoomForAFileThatIsReadMore) {
   Engine::Settings settings = test_settings();
   settings.mapped_bytes = kSize + kMiB;
-  settings.mapped_idle = std::chrono::milliseconds(1200);
   start(settings);
   const std::string content = pattern(kSize, 14);
   const UniqueFd fd = registered(content);
   const UniqueFd other = make_file("other", content);
   wait_until_registrable(other);
-  read_all(other, content);
+  // It must have been read about twice as often.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(read_all(other, content).route, Route::Staged) << i;
   EXPECT_TRUE(test::eventually([&] { return read_all(other, content).route == Route::Mapped; }));
   EXPECT_EQ(engine->mapped_bytes(), kSize);
+}
+
+TEST_F(EngineMappedTest, OldReadsCountLess) {
+  Engine::Settings settings = test_settings();
+  settings.mapped_bytes = kSize + kMiB;
+  settings.mapped_half_life = std::chrono::milliseconds(200);
+  start(settings);
+  const std::string content = pattern(kSize, 14);
+  const UniqueFd fd = registered(content);
+  for (int i = 0; i < 20; ++i) read_all(fd, content);
+  const UniqueFd other = make_file("other", content);
+  wait_until_registrable(other);
+  EXPECT_TRUE(test::eventually([&] { return read_all(other, content).route == Route::Mapped; }));
+}
+
+TEST_F(EngineMappedTest, IdleRegistrationEndsIfSoConfigured) {
+  Engine::Settings settings = test_settings();
+  settings.mapped_idle = std::chrono::milliseconds(300);
+  start(settings);
+  const std::string content = pattern(kSize, 14);
+  const UniqueFd fd = registered(content);
   EXPECT_TRUE(test::eventually([&] { return engine->mapped_bytes() == 0; }));
+}
+
+TEST_F(EngineMappedTest, DeletedFileIsReleasedAndAnIdleOneStays) {
+  ASSERT_EQ(Engine::Settings{}.mapped_idle.count(), 0);
+  const std::string content = pattern(kSize, 18);
+  const UniqueFd fd = registered(content);
+  const UniqueFd other = make_file("other", content);
+  wait_until_registrable(other);
+  read_all(other, content);
+  EXPECT_EQ(read_all(other, content).route, Route::Mapped);
+  ASSERT_EQ(::unlink((dir / "other").c_str()), 0);
+  EXPECT_TRUE(test::eventually([&] { return engine->mapped_bytes() < 2 * kSize; }));
+  EXPECT_EQ(engine->mapped_bytes(), kSize);
+  const auto registrations = count(FakeCount::Registrations);
+  EXPECT_EQ(read_all(fd, content).route, Route::Mapped);
+  EXPECT_EQ(count(FakeCount::Registrations), registrations);
+}
+
+// A machine of 64 MiB.
+class EngineShortOfMemoryTest : public EngineMappedTest {
+ protected:
+  void SetUp() override {
+    EngineMappedTest::SetUp();
+    Engine::Settings settings = test_settings();
+    settings.memory = [this] { return MachineMemory{64 * kMiB, available}; };
+    start(settings);
+  }
+  std::atomic<std::uint64_t> available{64 * kMiB};
+};
+
+TEST_F(EngineShortOfMemoryTest, PagesAreReleasedForOthersAndRegisteredAgain) {
+  const std::string content = pattern(kSize, 19);
+  const UniqueFd fd = registered(content);
+  available = kMiB;
+  EXPECT_TRUE(test::eventually([&] { return engine->mapped_bytes() == 0; }));
+  const auto meanwhile = read_all(fd, content);
+  EXPECT_EQ(meanwhile.route, Route::Staged);
+  EXPECT_EQ(meanwhile.why, Why::NoMemoryLeft);
+  available = 64 * kMiB;
+  EXPECT_EQ(read_all(fd, content).route, Route::Mapped);
+}
+
+TEST_F(EngineShortOfMemoryTest, FileThatIsReadLeastIsReleasedFirst) {
+  const std::string content = pattern(kSize, 20);
+  const UniqueFd fd = registered(content);
+  read_all(fd, content);
+  const UniqueFd other = make_file("other", content);
+  wait_until_registrable(other);
+  read_all(other, content);
+  EXPECT_EQ(read_all(other, content).route, Route::Mapped);
+  available = 5 * kMiB + kSize;  // with the part of it that stays free, enough for one
+  EXPECT_TRUE(test::eventually([&] { return engine->mapped_bytes() == kSize; }));
+  EXPECT_EQ(read_all(fd, content).route, Route::Mapped);
+  EXPECT_EQ(read_all(other, content).why, Why::NoMemoryLeft);
 }
 
 TEST_F(EngineMappedTest, ForgettingAFileReleasesItsPages) {

@@ -199,6 +199,8 @@ TEST_F(EngineTestOnGpu, SmallReadsReportSmallEvenAfterManyOfThem) {
   const std::string content = pattern(200'000, 9);
   const UniqueFd fd = make_file("f", content);
   Target memory(&gpu(), 4096);
+  ASSERT_TRUE(engine->prepare(gpu()));
+  const auto streams = count(test::FakeCount::Streams);
   for (int i = 0; i < 200; ++i) {
     const auto went =
         expect_read(*engine, fd, content, memory, {0, 601U * unsigned(i), 4096}, Route::Auto);
@@ -206,7 +208,7 @@ TEST_F(EngineTestOnGpu, SmallReadsReportSmallEvenAfterManyOfThem) {
     EXPECT_EQ(went.why, Why::Small);
   }
   // One lane serves one thread: not every request creates a stream.
-  EXPECT_EQ(count(test::FakeCount::Streams), 1u);
+  EXPECT_EQ(count(test::FakeCount::Streams), streams + 1);
 }
 
 TEST_F(EngineTestOnGpu, EachGpuGetsItsOwnBytes) {
@@ -218,6 +220,27 @@ TEST_F(EngineTestOnGpu, EachGpuGetsItsOwnBytes) {
       expect_read(*engine, fd, content, *memory, {0, 0, content.size()}, Route::Staged);
       expect_read(*engine, fd, content, *memory, {10, 77, 5000}, Route::Auto);
     }
+  }
+}
+
+// Workers go on with the next request while copies of the last one are on the bus.
+TEST_F(EngineTestOnGpu, RequestsForSeveralGpusAtOnceEndWithTheirBytes) {
+  const std::string content = pattern(3 * kMiB, 11);
+  const UniqueFd fd = make_file("f", content);
+  Engine::Settings settings = test_settings();
+  settings.threads = 2;
+  start(settings);
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      Target memory(&gpu(i % 2), content.size());
+      std::mt19937_64 random(i);
+      for (int round = 0; round < test::samples(20, 200); ++round) {
+        const std::uint64_t length = kMiB + random() % kMiB;
+        const std::uint64_t offset = random() % (content.size() - length);
+        expect_read(*engine, fd, content, memory, {0, offset, length}, Route::Staged);
+      }
+    });
   }
 }
 

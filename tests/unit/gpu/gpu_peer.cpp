@@ -57,7 +57,8 @@ int lend(const std::string& how, std::size_t gpu, std::size_t size) {
   const CUdeviceptr address =
       how == "ipc" ? allocate_for_ipc(device.api(), size) : allocate_for_fd(device, size);
   std::vector<char> bytes(size, 'a');
-  if (address == 0 || device.api().cuMemcpyHtoD(address, bytes.data(), size) != CUDA_SUCCESS) {
+  if (address == 0 || device.api().cuMemcpyHtoD(address, bytes.data(), size) != CUDA_SUCCESS ||
+      device.api().cuStreamSynchronize(nullptr) != CUDA_SUCCESS) {
     return 1;
   }
   std::fflush(stdout);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cstring>
@@ -12,6 +13,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "tests/support/files.hpp"
 
@@ -33,10 +37,37 @@ unsigned long long __shfl_sync(unsigned, unsigned long long value, unsigned lane
   return other;
 }
 
+unsigned long long __shfl_xor_sync(unsigned all, unsigned long long value, unsigned mask) {
+  return __shfl_sync(all, value, threadIdx.x ^ mask);
+}
+
+unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<unsigned long long>(static_cast<Wide>(a) * b >> 64);
+}
+
+void atomicAdd(unsigned long long* to, unsigned long long value) { std::atomic_ref(*to) += value; }
+
+void atomicMin(unsigned long long* to, unsigned long long value) {
+  std::atomic_ref target(*to);
+  auto now = target.load();
+  while (value < now && !target.compare_exchange_weak(now, value)) {
+  }
+}
+
+#define __constant__ const
 #define __device__
+#define __forceinline__
 #define __global__
 #define __launch_bounds__(...)
+#pragma push_macro("__noinline__")
+#define __noinline__
 #include "gpu/kernels/gather.cu"
+
+namespace checksum {
+#include "gpu/kernels/checksum.cu"
+}
+#pragma pop_macro("__noinline__")
 
 }  // namespace sluice::emulated
 
@@ -122,6 +153,80 @@ TEST_F(KernelsTest, RecordsOfAnySizeAreGatheredAndBadNumbersSkipped) {
       EXPECT_TRUE(target == expected) << "size " << size << " tile " << tile << " unit " << unit;
       EXPECT_EQ(bad != 0, has_bad);
     }
+  }
+}
+
+// The checksums of a range, as the GPU computes them.
+class ChecksumKernelTest : public KernelsTest {
+ protected:
+  using Word = unsigned long long;
+  using Sums = std::vector<Word>;
+
+  static constexpr std::size_t kBytes = 4096;
+
+  // As Kernels::checksum() launches them.
+  void run(const char* from, Word bytes, Sums& sums, Word* differing, unsigned tile = 1) {
+    const auto address = reinterpret_cast<std::uintptr_t>(from);
+    const Word fast = address % 16 == 0 ? bytes / kBytes : 0;
+    const Word all = (bytes + kBytes - 1) / kBytes;
+    emulated::checksum::ChecksumRange range{from, bytes, 0, fast, sums.data(), differing, tile};
+    if (fast > 0) launch(2, [&] { emulated::checksum::sluice_checksum_blocks(range); });
+    range.begin = fast;
+    range.end = all;
+    if (fast < all) launch(2, [&] { emulated::checksum::sluice_checksum_odd_blocks(range); });
+  }
+
+  Sums expected(const char* from, std::size_t bytes) {
+    Sums sums;
+    for (std::size_t at = 0; at < bytes; at += kBytes) {
+      sums.push_back(XXH3_64bits(from + at, std::min(kBytes, bytes - at)));
+    }
+    return sums;
+  }
+
+  const char* aligned() const {
+    return source_.data() + (-reinterpret_cast<std::uintptr_t>(source_.data()) & 15);
+  }
+};
+
+// All lengths with a path of their own, and the edges of stripes and KiBs.
+TEST_F(ChecksumKernelTest, BlocksOfAnyLengthHaveTheChecksumOfLibxxhash) {
+  std::vector<std::size_t> lengths;
+  for (std::size_t length = 1; length <= 260; ++length) lengths.push_back(length);
+  for (std::size_t edge = 320; edge <= kBytes; edge += 64) {
+    lengths.insert(lengths.end(), {edge - 1, edge, edge + 1});
+  }
+  for (const std::size_t length : lengths) {
+    Sums sums((length + kBytes - 1) / kBytes, 0);
+    run(aligned() + length * 16, length, sums, nullptr);
+    ASSERT_EQ(sums, expected(aligned() + length * 16, length)) << length;
+  }
+}
+
+TEST_F(ChecksumKernelTest, RangesAtAnyAddressHaveTheChecksumsOfLibxxhash) {
+  for (std::size_t offset = 0; offset < 17; ++offset) {
+    for (const unsigned tile : {1U, 3U, 32U}) {
+      const std::size_t length = 3 * kBytes + random_() % (2 * kBytes);
+      Sums sums((length + kBytes - 1) / kBytes, 0);
+      run(aligned() + offset, length, sums, nullptr, tile);
+      ASSERT_EQ(sums, expected(aligned() + offset, length)) << offset << " " << length;
+    }
+  }
+}
+
+TEST_F(ChecksumKernelTest, BlocksThatDifferAreCounted) {
+  std::string bytes(aligned(), 8 * kBytes + 100);
+  for (const std::size_t offset : {0, 1}) {
+    const char* from = bytes.data() + offset;
+    const std::size_t length = bytes.size() - offset;
+    Sums sums = expected(from, length);
+    std::array<Word, 2> differing{0, ~0ULL};
+    run(from, length, sums, differing.data(), 2);
+    EXPECT_EQ(differing, (std::array<Word, 2>{0, ~0ULL}));
+
+    for (const std::size_t block : {2, 5, 8}) bytes[block * kBytes + 50] ^= 1;
+    run(from, length, sums, differing.data(), 2);
+    EXPECT_EQ(differing, (std::array<Word, 2>{3, 2}));
   }
 }
 

@@ -43,6 +43,7 @@ class ImportTest : public testing::Test {
     const std::vector<char> bytes(memory.length(), value);
     ASSERT_EQ(device().api().cuMemcpyHtoD(memory.address(), bytes.data(), bytes.size()),
               CUDA_SUCCESS);
+    ASSERT_EQ(device().api().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   }
 
   Devices devices_;

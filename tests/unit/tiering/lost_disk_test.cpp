@@ -27,7 +27,10 @@ class LostDiskTest : public test::PoolTest {
     ASSERT_EQ(::rename((dir_ / name).c_str(), (dir_ / "dead").c_str()), 0);
     ASSERT_TRUE(tier_of(name).check_presence());
     ASSERT_FALSE(tier_of(name).present());
-    ASSERT_TRUE(pool_->replace(tier(name, dir_.make_dir("new"))));
+    auto replacement = pool_->prepare_replacement(tier(name, dir_.make_dir("new")));
+    ASSERT_TRUE(replacement);
+    pool_->replace(*std::move(replacement));
+    pool_->announce();
     ASSERT_TRUE(tier_of(name).check_presence());
     tier_of(name).admit();
   }

@@ -382,9 +382,12 @@ class PoolReplaceTest : public PoolOpenTest {
     return open(settings_, Missing::Tolerate);
   }
   std::optional<unsigned> replace(Pool& pool, const std::string& path) {
-    const auto replaced = pool.replace(tier("b", path));
-    why_ = replaced ? "" : replaced.error().text();
-    return replaced ? *replaced : std::nullopt;
+    auto replacement = pool.prepare_replacement(tier("b", path));
+    why_ = replacement ? "" : replacement.error().text();
+    if (!replacement) return std::nullopt;
+    const auto lost = pool.replace(*std::move(replacement));
+    pool.announce();
+    return lost;
   }
   std::vector<TierSettings> with_b_at(const std::string& path) {
     auto changed = settings_;
@@ -477,8 +480,8 @@ TEST_F(PoolReplaceTest, WhatIsInUseOrUnknownIsRefused) {
   EXPECT_TRUE(says("is this pool's tier c")) << why_;
   EXPECT_FALSE(replace(*pool, dir_ / "nowhere"));
   EXPECT_TRUE(says("give a directory that exists")) << why_;
-  EXPECT_FALSE(pool->replace(tier("x", dir_.make_dir("new"))));
-  EXPECT_FALSE(pool->replace(tier("a", dir_ / "new")));
+  EXPECT_FALSE(pool->prepare_replacement(tier("x", dir_.make_dir("new"))));
+  EXPECT_FALSE(pool->prepare_replacement(tier("a", dir_ / "new")));
   ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "b").c_str()), 0);
   EXPECT_FALSE(replace(*pool, dir_ / "new"));
   EXPECT_TRUE(says("is not lost")) << why_;

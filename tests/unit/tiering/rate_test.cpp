@@ -55,6 +55,18 @@ TEST_F(RateModelTest, AFileSeenForDaysComparesFairlyWithOneSeenForAMonth) {
     EXPECT_NEAR(per_day(model_, used(20, time)), 20, 4) << time;
 }
 
+TEST(RateModelBeforeAnythingIsLearned, GivesANumberForAFileJustCreated) {
+  FileFacts file;
+  file.bytes = 1000;
+  file.opens = 2;
+  file.score = 2;
+  file.recent = 2;
+  file.since = 1'000'000;
+  const double rate = RateModel().rate_of(file, file.since);
+  EXPECT_TRUE(std::isfinite(rate)) << rate;
+  EXPECT_LT(rate * 86'400, 0.1) << "nothing is known yet";
+}
+
 TEST_F(RateModelTest, OneAccessAMinuteAgoIsNotManyADay) {
   FileFacts file = used(1, 0);
   file.since = kNow - 60;

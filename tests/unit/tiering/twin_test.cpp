@@ -261,5 +261,12 @@ TEST_F(TwinsTest, TwinsCountAsFreeAndGoForRoom) {
   EXPECT_FALSE(twins().make_room(b(), 1));
 }
 
+TEST_F(TwinsTest, ATwinWhoseFileIsOnAnAbsentDiskStays) {
+  ASSERT_EQ(::rename(at("a", "").c_str(), (dir_ / "away").c_str()), 0);
+  ASSERT_TRUE((*pool_)[0].check_presence());
+  EXPECT_FALSE(twins().make_room(b(), 1));
+  EXPECT_TRUE(test::exists(twin())) << "it may be all that is left of the file";
+}
+
 }  // namespace
 }  // namespace sluice

@@ -17,6 +17,7 @@ from aibench_site import BLOCK, Skip, say, text_of_size, torch
 
 
 _LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
+_QUIET = 11  # seconds after 'sluice gpu release', in which nothing is kept
 
 
 class Runner:
@@ -210,6 +211,157 @@ def _run(command, limit, **arguments):
     return answer if isinstance(answer, dict) and answer else {"text": done.stdout}
 
 
+# First loads
+
+_LOAD_PROGRAM = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+import sluice
+from aibench_site import Content, Model, torch
+device = "cuda" if torch and torch.cuda.is_available() else "cpu"
+content, model = Content(device), Model(sys.argv[2], int(sys.argv[3]), 1)
+if device == "cuda":
+    torch.cuda.synchronize()
+begin = time.perf_counter()
+tensors = sluice.load_safetensors(model.folder, device, "pt" if torch else "np", **json.loads(sys.argv[4]))
+if device == "cuda":
+    torch.cuda.synchronize()
+seconds = time.perf_counter() - begin
+print(json.dumps({"GB/s": model.size / seconds / 1e9, "wrong": model.wrong(content, tensors)}))
+"""
+
+
+def _load_in_new_process(row, options, **arguments):
+    path = os.pathsep.join(each for each in sys.path if each)
+    answer = _run([sys.executable, "-c", _LOAD_PROGRAM, os.path.dirname(__file__), options.single.folder, options.single.size,
+                   json.dumps(arguments)], 300, env={**os.environ, "PYTHONPATH": path})
+    if "GB/s" not in answer:
+        raise Skip(answer.get("text", "no answer"))
+    row.samples.append(answer["GB/s"])
+    row.wrong += answer["wrong"]
+
+
+def first(site, runner, options):
+    """Loads of new processes: after a start of the daemon, after a pause, and from the disk."""
+    def load(row):
+        _load_in_new_process(row, options)
+
+    def row(case, way="sluice, new process"):
+        return Row("first", case, way, "GB/s", ours=True)
+
+    def after_start(row):
+        row.note = f"ready after {site.restart():.1f} s"
+        load(row)
+
+    def after_pause(row):
+        time.sleep(options.idle)
+        load(row)
+
+    size = text_of_size(options.single.size)
+    runner.compare([(row(f"load after a start of the daemon, {size}"), after_start, 0)], rounds=1 if options.quick else 3)
+    # The load after the start copies, the next registers.
+    runner.compare([(row(f"load of a model in use, {size}"), load, 2)])
+    runner.compare([(row(f"pause: load after {options.idle:g} s without reads, {size}"), after_pause, 0)], rounds=1)
+    if options.quick:
+        return
+    cold, second = row(f"cold load, {size}"), row(f"second load after a cold one, {size}")
+
+    def from_disk(row):
+        site.restart()  # the kernel can't drop page cache that the daemon has registered
+        row.note = f"{site.make_cold(options.single.files[0]):.0%} were cached"
+        load(row)
+
+    def from_disk_and_again(row):
+        from_disk(row)
+        load(second)
+
+    runner.compare([(cold, from_disk_and_again, 0)], rounds=2)
+    second.skipped = cold.skipped
+    runner.rows.append(second)
+
+
+# Files in GPU memory
+
+
+def hbm(site, runner, options):
+    """Loads and gathers of a file that the mount keeps in GPU memory. The mount needs the option hbm."""
+    size, model = text_of_size(options.single.size), options.single
+    needed = model.size + (1 << 30)
+
+    def row(case, way="sluice, new process", unit="GB/s"):
+        return Row("hbm", case, way, unit, ours=True)
+
+    def need_tier():
+        if not site.gpu:
+            raise Skip("there is no GPU")
+        if site.hbm().get("limit", 0) < needed:
+            raise Skip(f"the mount keeps no file of {size} in GPU memory (option hbm)")
+
+    def without(row):
+        need_tier()
+        site.release_hbm()  # nothing goes in during the next seconds
+        _load_in_new_process(row, options)
+        row.note = "page cache, nothing is kept"
+
+    def fill(row):
+        need_tier()
+        site.release_hbm()
+        time.sleep(_QUIET)
+        for _ in range(3):  # the file goes in when it is read a second time
+            attempt = Row(row.part, row.case, row.way, row.unit)
+            _load_in_new_process(attempt, options)
+            row.wrong += attempt.wrong
+            if site.hbm()["bytes"] >= model.size:
+                row.samples += attempt.samples
+                return
+        raise Skip("the file did not go in")
+
+    case = f"fill: load that also fills the tier, {size}"
+    plain, filling = row(case, "sluice, without filling"), row(case, "sluice, filling")
+    runner.compare([(plain, without, 1), (filling, fill, 0)], rounds=2)
+    if plain.value and filling.value:
+        filling.note = f"costs {plain.value / filling.value - 1:.0%}"
+
+    def in_tier(row, **arguments):
+        need_tier()
+        _load_in_new_process(row, options, **arguments)
+
+    runner.compare([(row(f"copied from GPU memory, {size}"), in_tier, 1)])
+    for record in (512, 4096):
+        count = 1 << 21
+        index = torch.randint(model.size // record, (count,), device=site.device) if site.gpu else None
+
+        def gathered(row, record=record, index=index):
+            need_tier()
+            site.synchronize()
+            begin = time.perf_counter()
+            records = sluice.gather(model.files[0], index, dim=record // 8, dtype=torch.int64, offset=model.data_offset, device=site.device)
+            site.synchronize()
+            row.samples.append(count / (time.perf_counter() - begin) / 1e6)
+            row.wrong += site.content.wrong_records(records, index)
+
+        runner.compare([(row(f"gather of {text_of_size(record)} records", "sluice.gather, index on the GPU", "M records/s"), gathered, 2)])
+
+    # The last of these: a shared copy is not used to gather.
+    runner.compare([(row(f"shared in GPU memory, {size}"), lambda row: in_tier(row, share=True), 1)])
+
+    def given_back(row):
+        need_tier()
+        reserve = site.hbm()["reserve"]
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        begin = time.perf_counter()
+        taken = torch.empty(free - reserve // 2, dtype=torch.uint8, device=site.device)
+        while torch.cuda.mem_get_info()[0] < reserve and time.perf_counter() - begin < 5:
+            time.sleep(0.001)
+        row.samples.append(1 / (time.perf_counter() - begin))
+        row.note = f"{1000 / row.samples[-1]:.0f} ms"
+        del taken
+        torch.cuda.empty_cache()
+
+    runner.compare([(row("memory is back after hbm_reserve was undercut", "sluice", "times a second"), given_back, 0)], rounds=1)
+
+
 # Rings
 
 
@@ -308,4 +460,4 @@ def gds(site, runner, options):
     runner.compare([(ours, with_dropin, 0), (theirs, without, 0)], rounds=1)
 
 
-PARTS = {"load": load, "gather": gather, "rings": rings, "gds": gds}
+PARTS = {"load": load, "gather": gather, "rings": rings, "gds": gds, "first": first, "hbm": hbm}

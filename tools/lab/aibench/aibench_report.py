@@ -33,6 +33,13 @@ BARS = [
     ("gather 512 B records, M/s", "gather", "512 B, warm", "sluice", 30, None),
     ("ring, 4 KiB, depth 128, 8 threads, M/s", "rings", "depth 128, 8 threads", "sluice", 1, None),
     ("torch.cuda.gds with the drop-in, GB/s", "gds", "load_storage", "sluice", 20, None),
+    ("first load after a start of the daemon, GB/s", "first", "load after a start", "sluice", 40, None),
+    ("new process after a pause, GB/s", "first", "pause:", "sluice", 45, None),
+    ("8 GiB copied from GPU memory in 15 ms, GB/s", "hbm", "copied from", "sluice", 573, None),
+    ("8 GiB shared in GPU memory in 5 ms, GB/s", "hbm", "shared in", "sluice", 1718, None),
+    ("gather 4 KiB records from GPU memory, M/s", "hbm", "gather of 4 KiB", "sluice", 250, None),
+    ("memory back within 200 ms, times a second", "hbm", "memory is back", "sluice", 5, None),
+    ("second load after a cold one, GB/s", "first", "second load", "sluice", 20, None),
 ]
 
 

@@ -187,6 +187,32 @@ class Site:
             pass
         return _cached_part(below)
 
+    def status(self):
+        answer = subprocess.run([self.program("sluice"), "status", "--json", self.mount], capture_output=True, timeout=20, check=True)
+        status = json.loads(answer.stdout)
+        return status[0] if isinstance(status, list) else status
+
+    def hbm(self):
+        """What the mount keeps in the memory of the first GPU."""
+        devices = self.status()["gpu"].get("devices", []) if self.daemon else []
+        return devices[0].get("hbm", {}) if devices else {}
+
+    def release_hbm(self):
+        subprocess.run([self.program("sluice"), "gpu", "release", self.mount], capture_output=True, timeout=20, check=True)
+
+    def restart(self):
+        """Starts another daemon. Returns the seconds until it has its GPUs ready."""
+        if self.daemon is None:
+            raise Skip("there is no daemon")
+        program, begin = self.program("sluice"), time.monotonic()
+        done = subprocess.run([program, "restart", self.mount], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise Skip(done.stderr.strip())
+        self.mount, self.daemon = self._daemon()
+        while self.gpu and time.monotonic() < begin + 30 and not self.status()["gpu"]["pinned_bytes"]:
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
     def _daemon(self):
         point = self.folder.resolve()
         while not os.path.ismount(point):

@@ -125,6 +125,16 @@ std::string register_line(const Report& report) {
   return "";
 }
 
+std::string checksum_line(const Report& report) {
+  for (const auto& row : report.rows) {
+    if (row.phase != "checksum") continue;
+    if (row.seconds.empty()) return "checksum " + row.way + ": skipped: " + row.skipped + "\n\n";
+    return "checksum " + row.way + ": " + fixed(rate_of(row), 0) + " GB/s; the first time " +
+           fixed(row.first_seconds * 1e3, 1) + " ms\n\n";
+  }
+  return "";
+}
+
 }  // namespace
 
 double median(std::vector<double> values) { return percentile(std::move(values), 0.5); }
@@ -176,6 +186,9 @@ std::vector<Bar> bars_of(const Report& report) {
     if (row.phase == "register" && !row.seconds.empty()) {
       bars.push_back({"registering 1 GiB", median(row.seconds) * 1e3, 1, true, "ms"});
     }
+    if (row.phase == "checksum" && !row.seconds.empty()) {
+      bars.push_back({"checksum of GPU memory", rate_of(row), 1000, false, "GB/s"});
+    }
   }
   return bars;
 }
@@ -190,6 +203,7 @@ std::string report_text(const Style& style, const Report& report) {
   out += small_table(style, report);
   out += large_table(style, report, "write", "OF write(2)");
   out += register_line(report);
+  out += checksum_line(report);
   const bool has_mark = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const Row& row) { return row.cached > kStillCold; });
   if (has_mark) out += "* not cold: part of the file could not be dropped from the page cache\n\n";

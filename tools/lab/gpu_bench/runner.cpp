@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/units.hpp"
+#include "gpu/checksum.hpp"
 #include "tools/common/progress.hpp"
 
 namespace sluice::gpu_bench {
@@ -78,6 +79,7 @@ class Runner {
     if (is_wanted("sizes")) small();
     if (is_wanted("write")) writes();
     if (is_wanted("register")) registering();
+    if (is_wanted("checksum")) checksums();
     return std::move(rows_);
   }
 
@@ -379,6 +381,28 @@ class Runner {
       }
       if (round == 0) {
         row.first_seconds = seconds;
+      } else {
+        row.seconds.push_back(seconds);
+      }
+    }
+  }
+
+  // Of the target's memory, whatever is in it.
+  void checksums() {
+    if (bench_.device == nullptr) return;
+    Row& row = new_row("checksum", "of GPU memory", bench_.file.size);
+    GpuChecksums checksums;
+    for (unsigned round = 0; round <= rounds_; ++round) {
+      RangeChecksum sum;
+      const auto begin = steady_clock::now();
+      const auto added = checksums.add(*bench_.device, bench_.target->address(), row.bytes, sum);
+      const double seconds = duration<double>(steady_clock::now() - begin).count();
+      if (!added) {
+        row.skipped = added.error().text();
+        return;
+      }
+      if (round == 0) {
+        row.first_seconds = seconds;  // compiles the kernel
       } else {
         row.seconds.push_back(seconds);
       }

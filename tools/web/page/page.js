@@ -222,7 +222,9 @@ function drawGpu(now) {
     const cells = [rate(speed), size(each.bytes), count(each.p50_us) + ' µs', count(each.p99_us) + ' µs'];
     return element('tr', {}, element('td', {text: shown(name)}),
       ...cells.map((text) => element('td', {class: 'number', text})));
-  })));
+  })), ...now.gpu.devices.filter(({hbm}) => hbm).map(({hbm, name}) =>
+    words(`${size(hbm.bytes)} of ${size(hbm.limit)} in the memory of ${shown(name)}: ` +
+      `${count(hbm.files)} files, ${count(hbm.hits)} hits.`)));
 }
 
 // The map.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -143,6 +144,21 @@ TEST_F(CufileTest, DescriptorOutlivesItsHandleAndCanBeRegisteredAgain) {
     struct stat status {};
     EXPECT_EQ(::fstat(fd.get(), &status), 0);
   }
+}
+
+// As with NVIDIA's library, whose callers read ahead while the default stream computes.
+TEST_F(CufileTest, ReadDoesNotWaitForTheDefaultStream) {
+  const File mine = ours();
+  const GpuMemory memory(device(), kSize);
+  ASSERT_EQ(cuFileRead(mine.handle, memory.pointer(), kSize, 0, 0), static_cast<ssize_t>(kSize));
+  std::promise<void> is_read;
+  auto wait = is_read.get_future();
+  const auto hold = [](void* user) { static_cast<std::future<void>*>(user)->wait(); };
+  ASSERT_EQ(device().api().cuLaunchHostFunc(nullptr, hold, &wait), CUDA_SUCCESS);
+  EXPECT_EQ(cuFileRead(mine.handle, memory.pointer(), 1'000, 5, 0), 1'000);
+  EXPECT_EQ(device().api().cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+  is_read.set_value();
+  EXPECT_TRUE(memory.bytes(0, 1'000) == content_.substr(5, 1'000));
 }
 
 TEST_F(CufileTest, MemoryIsRegisteredWithNvidiasLibraryOnFirstUse) {

@@ -23,6 +23,8 @@ expect_code 1 init --tier a --mountpoint /m --dry-run
 expect_code 1 init --tier a=/no/such/a --mountpoint /no/m --output /no/such/file
 expect_code 0 init --tier a=/a --dry-run
 expect_code 0 init --tier a=/a --json
+expect_code 2 init --for films --tier a=/a --dry-run
+expect_code 0 init --for models --tier a=/a --dry-run
 expect_code 2 mount --no-such-flag /
 expect_code 1 status /proc
 expect_code 2 status /proc /proc
@@ -95,6 +97,14 @@ expect_code 1 gpu read --host /proc
 expect_code 1 gpu read --host --route mapped "$0"
 expect_code 0 gpu read --host --check "$0"
 expect_code 0 gpu read --check "$0"
+# The value of docs/gpu.md.
+scratch=$(mktemp)
+head -c 10000 /dev/zero | tr '\0' a >"$scratch"
+said=$("$sluice" gpu read --host --checksum "$scratch") || report "gpu read --checksum fails: $said"
+[[ $said == *"checksum fe6589d5bbec4d7a as by read(2)" ]] || report "gpu read --checksum says $said"
+said=$("$sluice" gpu read --host --checksum --json "$scratch") || report "gpu read --checksum --json fails: $said"
+[[ $said == *'"checksum":"fe6589d5bbec4d7a"'* ]] || report "gpu read --checksum --json says $said"
+rm "$scratch"
 expect_code 1 gpu read --gpu 99 "$0"
 # Without a path it checks every mount of the machine, including mounts of other tests, whose daemons may be dead.
 if ((EUID == 0)); then

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/support/files.hpp"
 #include "tests/support/temp_dir.hpp"
 
@@ -42,6 +44,44 @@ TEST_F(InitConfigTest, MountCanReadTheWrittenConfig) {
   EXPECT_EQ(read.tiers[0].capacity, std::uint64_t{800} << 30);
   EXPECT_EQ(read.tiers[0].high_watermark, 85u);
   EXPECT_EQ(read.mountpoint, base_ / "mnt");
+}
+
+TEST_F(InitConfigTest, ModelsGetRulesAndABudgetOfATenth) {
+  auto wanted = config(
+      {"nvme=" + base_ / "a" + ",capacity=1GiB", "ssd=" + base_ / "b", "hdd=" + base_ / "c"});
+  wanted.is_for_models = true;
+  ASSERT_TRUE(prepare_config(wanted));
+  const auto& rules = wanted.options.rules;
+  ASSERT_EQ(rules.size(), 5u);
+  for (const auto* match : {"/datasets/**", "/hf/datasets/**", "/hf/hub/datasets--*/**"}) {
+    const auto rule = std::find_if(rules.begin(), rules.end(),
+                                   [&](const auto& each) { return each.match == match; });
+    ASSERT_NE(rule, rules.end()) << match;
+    EXPECT_EQ(rule->tier, "hdd");
+    EXPECT_EQ(rule->smaller, 1u) << "only new files";
+  }
+  EXPECT_EQ(rules[3].match, "/kv-cache");
+  EXPECT_EQ(rules[3].budget, std::uint64_t{102} << 20);
+  EXPECT_EQ(rules[4].match, "/kv-cache/**");
+  EXPECT_EQ(rules[4].tier, "nvme");
+}
+
+TEST_F(InitConfigTest, ModelsOnASingleTierGetOnlyTheBudget) {
+  auto wanted = config({"nvme=" + base_ / "a"});
+  wanted.is_for_models = true;
+  ASSERT_TRUE(prepare_config(wanted));
+  ASSERT_EQ(wanted.options.rules.size(), 1u);
+  EXPECT_TRUE(wanted.options.rules[0].budget);
+}
+
+TEST_F(InitConfigTest, ModelsAddTheVariablesOfPrograms) {
+  auto wanted = config({"a=" + base_ / "a"});
+  wanted.mountpoint = "/mnt/my models";
+  wanted.is_for_models = true;
+  ASSERT_TRUE(prepare_config(wanted));
+  const std::string steps = next_steps(wanted, "");
+  EXPECT_NE(steps.find("export HF_HOME='/mnt/my models/hf'\n"), std::string::npos) << steps;
+  EXPECT_NE(steps.find("export OLLAMA_MODELS='/mnt/my models/ollama'\n"), std::string::npos);
 }
 
 TEST_F(InitConfigTest, ExistingFileIsReplacedOnlyIfRequested) {

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Replaces a file as a whole: after a crash, its name has the old bytes or the new ones. Writes large ones at the speed of
+the disk."""
+import bisect
+import concurrent.futures
+import contextlib
+import ctypes
+import errno
+import fcntl
+import glob
+import itertools
+import mmap
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ._control import pin, stat
+from ._library import Error
+from ._memory import memory_of
+
+_SUFFIX = ".saving"
+_BLOCK = 16 << 20  # the most bytes of one write
+_IN_FLIGHT = 4
+_ALIGNMENT = 4096  # of writes with O_DIRECT
+
+
+@contextlib.contextmanager
+def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
+    """Gives the descriptor of a new, empty file with room for `size` bytes. When the block ends, its bytes are on the disk
+    and the file gets the name `path`, and the mode and the pin of the old file. If the block raises, the old file stays as
+    it is, and nothing else is left.
+
+    A process that is killed leaves a file with the suffix .saving, which the next replacement of the same name removes.
+    """
+    target = os.path.realpath(path)
+    renamed = False
+    try:
+        _remove_leftovers(target)
+        descriptor, temporary = _create(target, size)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(descriptor, os.stat(target).st_mode & 0o7777)
+            yield descriptor
+            os.fsync(descriptor)
+            tier = _pin_of(target)
+            os.rename(temporary, target)
+            renamed = True
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+        sync_folder(os.path.dirname(target))
+        if tier is not None:
+            with contextlib.suppress(OSError):
+                pin(target, tier)
+    except OSError as error:
+        code = error.errno or errno.EIO
+        why = f"{error.strerror}; the new file is there, but may not survive a power failure"
+        if not renamed:
+            why = _reason(error, target, size)
+        raise Error(code, f"save {os.fspath(path)}: {why}", os.fspath(path)) from error
+
+
+def sync_folder(path: str) -> None:
+    """Returns when the names in the folder are on the disk."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _pin_of(path: str) -> str | None:
+    """The tier to which a file on a mount is pinned, if not with its folder."""
+    with contextlib.suppress(OSError):
+        tier = stat(path).pin
+        return None if tier == stat(os.path.dirname(path)).pin else tier
+    return None
+
+
+def _create(target: str, size: int) -> tuple[int, str]:
+    folder, name = os.path.split(target)
+    while True:
+        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{_SUFFIX}")
+        # Nobody may open the new content of a private file before it has the mode of the old one.
+        mode = 0o600 if os.path.exists(target) else 0o666
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            _reserve(descriptor, size)
+        except OSError:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+        # Opened again: now a mount knows how large the file will be, and lets the kernel write it without the daemon.
+        try:
+            descriptor = _open_direct(temporary)
+        except FileNotFoundError:
+            continue  # another process took it for a leftover, because it was not locked
+        _lock(descriptor)  # it ends with this process, and tells others that the file is in use
+        if os.fstat(descriptor).st_nlink > 0:
+            return descriptor, temporary
+        os.close(descriptor)  # as above
+
+
+def _lock(descriptor: int) -> None:
+    """Where a filesystem has no locks, leftovers stay."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _open_direct(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, os.O_RDWR)  # the filesystem does not have it
+
+
+def _remove_leftovers(target: str) -> None:
+    folder, name = os.path.split(target)
+    for path in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.{'[0-9a-f]' * 8}{_SUFFIX}")):
+        with contextlib.suppress(OSError):  # in use, or removed by another process
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+            finally:
+                os.close(descriptor)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Fails at once if the disk has no room. Not posix_fallocate(), which writes zeros where a filesystem can't reserve."""
+    if size == 0:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) < 0 and ctypes.get_errno() == errno.ENOSPC:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _reason(error: OSError, target: str, size: int) -> str:
+    if error.errno != errno.ENOSPC:
+        return f"{error.strerror}; the file was not changed"
+    free = os.statvfs(os.path.dirname(target))
+    return (f"{error.strerror}: {size} bytes are needed, and {free.f_bavail * free.f_frsize} are free; the file was not "
+            "changed; free some space, and save again")
+
+
+class Piece(NamedTuple):
+    """Bytes for a place in a file. `source` is a torch tensor, a NumPy or CuPy array, or bytes, and contiguous."""
+    offset: int
+    length: int
+    source: Any
+
+
+def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
+    """Fills the file with the pieces, which are in file order, do not overlap and leave no gaps."""
+    for piece in pieces:
+        memory = memory_of(piece.source, writable=False)
+        if memory.wait:
+            memory.wait()  # in this thread, whose stream may have the last work on it
+    size = max((piece.offset + piece.length for piece in pieces), default=0)
+    ends = [piece.offset + piece.length for piece in pieces]
+    block_bytes = min(_BLOCK, _aligned(size // _IN_FLIGHT + 1))  # small files need little memory
+    starts, taking, stopped = iter(range(0, size, block_bytes)), threading.Lock(), threading.Event()
+
+    def work() -> None:
+        try:
+            with _Block(pieces, ends, block_bytes) as block:
+                while not stopped.is_set():
+                    with taking:
+                        start = next(starts, None)
+                    if start is None:
+                        return
+                    _write(descriptor, block.fill(start, min(block_bytes, size - start)), start)
+        except BaseException:
+            stopped.set()
+            raise
+
+    with concurrent.futures.ThreadPoolExecutor(_IN_FLIGHT, "sluice-save") as pool:
+        workers = [pool.submit(work) for _ in range(_IN_FLIGHT)]
+        try:
+            for worker in workers:
+                worker.result()
+        finally:
+            stopped.set()
+    os.ftruncate(descriptor, size)  # the last block was longer
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    while len(data) > 0:
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)  # before: another thread may end O_DIRECT meanwhile
+        try:
+            done = os.pwrite(descriptor, data, offset)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EFAULT) or not flags & os.O_DIRECT:
+                raise
+            # Some filesystems refuse such writes, though not the open.
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            continue
+        data, offset = data[done:], offset + done
+
+
+def _aligned(length: int) -> int:
+    return -(-length // _ALIGNMENT) * _ALIGNMENT
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+class _Block:
+    """Memory for a part of the file, aligned for O_DIRECT and, for tensors on a GPU, pinned. One thread uses it."""
+
+    def __init__(self, pieces: list[Piece], ends: list[int], length: int) -> None:
+        self._pieces, self._ends = pieces, ends
+        self._memory = mmap.mmap(-1, length)
+        self._view = memoryview(self._memory)
+        self._torch = _torch()
+        gpus = {piece.source.device for piece in pieces if self._is_on_gpu(piece.source)}
+        self._streams: dict[Any, Any] = {}
+        self._is_pinned = False
+        if gpus:
+            cuda = self._torch.cuda
+            # Not the default stream, in which the copies of all threads would wait for each other.
+            self._streams = {gpu: cuda.Stream(gpu) for gpu in gpus}
+            self._tensor = self._torch.frombuffer(self._memory, dtype=self._torch.uint8)
+            portable = 1
+            with cuda.device(next(iter(gpus))):
+                # If it fails, the copies are slower. Not memory of CUDA, which O_DIRECT may refuse.
+                self._is_pinned = int(cuda.cudart().cudaHostRegister(self._tensor.data_ptr(), length, portable)) == 0
+
+    def __enter__(self) -> "_Block":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._streams.values():
+            stream.synchronize()  # after an error, copies may be in progress
+        if self._is_pinned:
+            self._torch.cuda.cudart().cudaHostUnregister(self._tensor.data_ptr())
+
+    def fill(self, start: int, length: int) -> memoryview:
+        """Returns the bytes of the file from `start` on, and zeros up to a multiple of _ALIGNMENT."""
+        at = 0
+        for piece in itertools.islice(self._pieces, bisect.bisect_right(self._ends, start), None):
+            if at == length:
+                break
+            inside = start + at - piece.offset
+            part = min(piece.length - inside, length - at)
+            self._copy(piece.source, inside, at, part)
+            at += part
+        for stream in self._streams.values():
+            stream.synchronize()
+        padded = _aligned(length)
+        self._view[length:padded] = bytes(padded - length)
+        return self._view[:padded]
+
+    def _copy(self, source: Any, inside: int, at: int, length: int) -> None:
+        if self._is_on_gpu(source):
+            with self._torch.cuda.stream(self._streams[source.device]):
+                part = source.reshape(-1).view(self._torch.uint8)[inside:inside + length]
+                self._tensor[at:at + length].copy_(part, non_blocking=True)
+        elif hasattr(source, "__cuda_array_interface__"):
+            self._view[at:at + length] = source.ravel().view("u1")[inside:inside + length].get().data
+        else:
+            target = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._memory, at))
+            ctypes.memmove(target, memory_of(source, writable=False).address + inside, length)
+
+    def _is_on_gpu(self, source: Any) -> bool:
+        return self._torch is not None and isinstance(source, self._torch.Tensor) and source.is_cuda

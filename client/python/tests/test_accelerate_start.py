@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The ways to start sluice.accelerate. Runs without torch and safetensors."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import sluice
+
+PACKAGE = pathlib.Path(sluice.__file__).parents[1]
+
+
+def python(*arguments, folder, **variables):
+    environment = {name: value for name, value in os.environ.items() if name != "SLUICE_ACCELERATE"}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
+                          env={**environment, "PYTHONPATH": str(PACKAGE), **variables})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_programs_and_modules_run_as_by_python(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import os, sys\n"
+        "print(__name__, sys.argv[1:], sys.path[0], os.environ['SLUICE_ACCELERATE'])\n"
+        "print([type(finder).__name__ for finder in sys.meta_path][0])\n"
+        "sys.exit(7)\n")
+    program, module = python("-m", "sluice.accelerate", "program.py", "a", "-b", folder=tmp_path), \
+        python("-m", "sluice.accelerate", "-m", "program", "a", "-b", folder=tmp_path)
+    assert program == module == (7, f"__main__ ['a', '-b'] {tmp_path} 1\n_Finder\n", "")
+    assert python("-m", "sluice.accelerate", folder=tmp_path)[0] == 2
+    assert "program.py" in python("-m", "sluice.accelerate", "--help", folder=tmp_path)[2]
+
+
+def test_the_module_does_not_hide_the_function(tmp_path):
+    code = ("import sluice, sys; function = sluice.accelerate; import sluice.accelerate\n"
+            "from sluice import accelerate; assert accelerate is sluice.accelerate is function\n"
+            "accelerate(); accelerate(); print(len([f for f in sys.meta_path if type(f).__name__ == '_Finder']))")
+    assert python("-c", code, folder=tmp_path) == (0, "1\n", "")
+
+
+def test_the_hook_imports_nothing_large(tmp_path):
+    """sluice-accelerate.pth, as site.py runs it."""
+    hook = (PACKAGE / "sluice-accelerate.pth").read_text()
+    show = "\nimport sys; print([name for name in sys.modules if 'sluice' in name], 'typing' in sys.modules)"
+    for value, expected in ({}, []), ({"SLUICE_ACCELERATE": "0"}, []), ({"SLUICE_ACCELERATE": ""}, []), \
+            ({"SLUICE_ACCELERATE": "1"}, ["_sluice_accelerate"]), ({"SLUICE_ACCELERATE": "verbose"}, ["_sluice_accelerate"]):
+        assert python("-S", "-c", hook + show, folder=tmp_path, **value) == (0, f"{expected} False\n", ""), value
+
+
+def test_a_module_that_is_not_as_expected_stays_as_it_is(tmp_path):
+    """A package of the right name without the functions: it works, and the log tells why it is not accelerated."""
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "__init__.py").write_text("answer = 42\n")
+    code = ("import sluice, logging; logging.basicConfig(); sluice.accelerate()\n"
+            "import safetensors; print(safetensors.answer, type(safetensors.__loader__).__name__)")
+    status, output, log = python("-c", code, folder=tmp_path)
+    assert (status, output) == (0, "42 SourceFileLoader\n")
+    assert "safetensors is not accelerated: AttributeError" in log

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: BSD-2-Clause
+import concurrent.futures
+import errno
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+import sluice
+from sluice.integrations import _blocks
+from sluice.integrations._blocks import Block, BlockStore, Piece, piece_of
+
+LENGTH = 70_001
+KEYS = 40
+
+
+def key_of(number):
+    return b"model/../\0" + number.to_bytes(4, "big")
+
+
+def content_of(number, length=LENGTH):
+    return random.Random(number).randbytes(length)
+
+
+def blocks_of(numbers, length=LENGTH, fill=False):
+    """Blocks of two pieces each, in one memory."""
+    memory = bytearray(b"".join(content_of(number, length) for number in numbers) if fill else length * len(numbers))
+    buffer = sluice.register(memory)
+    half = length // 2
+    return memory, [Block(key_of(number), [Piece(buffer, i * length, half), Piece(buffer, i * length + half, length - half)])
+                    for i, number in enumerate(numbers)]
+
+
+def put(store, numbers):
+    return list(map(bool, store.store(blocks_of(numbers, fill=True)[1]).result()))
+
+
+def get(store, numbers):
+    """Returns which blocks were there, after comparing their bytes."""
+    memory, blocks = blocks_of(numbers)
+    loaded = store.load(blocks).result()
+    for i, number in enumerate(numbers):
+        assert not loaded[i] or memory[i * LENGTH:(i + 1) * LENGTH] == content_of(number), number
+    return list(map(bool, loaded))
+
+
+@pytest.fixture
+def store(folder):
+    store = BlockStore(folder / "kv", threads=3)
+    yield store
+    store.close()
+    assert list((folder / "kv" / "tmp").iterdir()) == []
+
+
+def test_storing_and_loading(store):
+    numbers = list(range(KEYS))
+    assert get(store, numbers) == [False] * KEYS
+    assert store.store(blocks_of(numbers[:20], fill=True)[1]).result() == [_blocks.WRITTEN] * 20
+    assert store.store(blocks_of(numbers[:20], fill=True)[1]).result() == [_blocks.THERE] * 20
+    assert put(store, numbers) == [True] * KEYS
+    random.shuffle(numbers)
+    assert get(store, numbers) == [True] * KEYS
+    assert store.contains(key_of(1), LENGTH)
+    assert not store.contains(key_of(1), LENGTH - 1) and not store.contains(key_of(KEYS), LENGTH)
+    assert store.delete(key_of(1)) == LENGTH and store.delete(key_of(1)) == 0
+    assert get(store, [0, 1, 2]) == [True, False, True]
+    assert store.load([]).result() == store.store([]).result() == []
+
+
+def test_blocks_outlive_the_store(folder):
+    for _ in range(2):
+        store = BlockStore(folder / "kv")
+        put(store, [7])
+        store.close()
+    store = BlockStore(folder / "kv")
+    assert get(store, [7, 8]) == [True, False]
+    store.close()
+
+
+def test_blocks_of_many_pieces_and_files(store):
+    memory = bytearray(random.Random(1).randbytes(40 * 300 * 16))
+    buffer = sluice.register(memory)
+    blocks = [Block(key_of(i), [Piece(buffer, (i * 300 + j) * 16, 16) for j in range(300)]) for i in range(40)]
+    assert all(store.store(blocks).result())
+    other = bytearray(len(memory))
+    buffer = sluice.register(other)
+    assert all(store.load([Block(block.key, [Piece(buffer, *piece[1:]) for piece in block.pieces]) for block in blocks]).result())
+    assert other == memory
+
+
+def damage(path, how):
+    size = path.stat().st_size
+    if how == "short":
+        os.truncate(path, size - 1)
+    elif how == "long":
+        os.truncate(path, size + 1)
+    elif how == "empty":
+        os.truncate(path, 0)
+    elif how == "zeros":  # as after a power failure: the size is right, the bytes were never written
+        os.truncate(path, 0)
+        os.truncate(path, size)
+    else:
+        with open(path, "r+b") as file:
+            at = {"first": 0, "middle": size // 2, "last byte": LENGTH - 1, "trailer": LENGTH, "key": size - 1}[how]
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("how", ["short", "long", "empty", "zeros", "first", "middle", "last byte", "trailer", "key"])
+def test_a_damaged_block_is_a_miss_and_can_be_stored_again(store, how):
+    put(store, [1, 2, 3])
+    damage(store._path(key_of(2)), how)
+    assert get(store, [1, 2, 3]) == [True, False, True]
+    assert put(store, [2]) == [True]
+    assert get(store, [1, 2, 3]) == [True, True, True]
+
+
+def test_the_block_of_another_key_is_a_miss(store):
+    put(store, [1, 2])
+    store._path(key_of(1)).rename(store._path(key_of(2)))
+    assert get(store, [1, 2]) == [False, False]
+
+
+def test_a_writer_that_died_leaves_nothing_that_is_served(folder):
+    store = BlockStore(folder / "kv")
+    left, other = store.directory / "tmp" / ("ab" * 16), store.directory / "tmp" / "somebody's file"
+    for path in left, other:
+        path.write_bytes(bytes(LENGTH))
+        os.utime(path, (0, 0))
+    store.close()
+    BlockStore(folder / "kv").close()
+    assert not left.exists() and other.exists()
+
+
+def test_what_can_not_be_written_fails_softly(folder, caplog):
+    store = BlockStore(folder / "kv")
+    put(store, [1])
+    (store.directory / "tmp").rename(folder / "gone")  # stands for every error of open()
+    assert put(store, [1, 2, 3]) == [True, False, False]
+    assert get(store, [1, 2]) == [True, False]
+    assert len([record for record in caplog.records if "computed again" in record.message]) == 1
+    store.close()
+
+
+def test_a_file_that_can_not_be_read_does_not_affect_others(store, caplog):
+    put(store, [1, 2, 3])
+    store._path(key_of(2)).unlink()
+    store._path(key_of(2)).mkdir()
+    store._path(key_of(3)).unlink()
+    store._path(key_of(3)).symlink_to(store._path(key_of(3)))  # ELOOP
+    assert get(store, [1, 2, 3]) == [True, False, False]
+    assert put(store, [2, 3, 4]) == [False, True, True]
+    assert get(store, [1, 2, 3, 4]) == [True, False, True, True]
+
+
+def test_a_directory_without_a_mount_has_no_budget(tmp_path):
+    with pytest.raises(OSError, match="not on a Sluice mount"):
+        BlockStore(tmp_path, budget="1GiB")
+
+
+def test_a_full_budget_fails_softly(mount):
+    with pytest.raises(OSError, match="a size such as"):
+        BlockStore(mount / "kv", budget="much")
+    store = BlockStore(mount / "kv", budget="1MiB")
+    assert os.getxattr(mount / "kv", "user.sluice.budget") == b"1048576"
+    stored = put(store, list(range(100)))  # nothing may be deleted in the first minute
+    assert stored[0] and not all(stored)
+    assert get(store, list(range(100))) == stored
+    store.close()
+    assert list((mount / "kv" / "tmp").iterdir()) == []
+
+
+def test_a_full_disk_fails_softly(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
+        pytest.skip("can't mount a tmpfs")
+    try:
+        store = BlockStore(disk / "kv")
+        stored = put(store, list(range(60)))
+        assert any(stored) and not all(stored)
+        assert get(store, list(range(60))) == stored
+        store.close()
+        assert list((disk / "kv" / "tmp").iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_an_error_of_the_ring_is_tried_again(store, monkeypatch):
+    put(store, [1, 2])
+    left = [1]
+
+    class Failing(_blocks.Ring):
+        def wait(self, *arguments):
+            if left[0] > 0:
+                left[0] -= 1
+                raise OSError(errno.ESTALE, "the daemon has ended")
+            return super().wait(*arguments)
+
+    monkeypatch.setattr(_blocks, "Ring", Failing)
+    other = BlockStore(store.directory, threads=1)
+    assert get(other, [1, 2, 3]) == [True, True, False]
+    left[0] = 1
+    assert put(other, [3]) == [True]
+    left[0] = 2
+    assert get(other, [1, 2, 3]) == [False] * 3
+    left[0] = 2
+    assert put(other, [4]) == [False]
+    assert get(other, [1, 2, 3]) == [True] * 3
+    other.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_operations_agree_with_a_model(store, seed):
+    rng = random.Random(seed)
+    there = set()
+    for _ in range(60):
+        numbers = rng.sample(range(KEYS), rng.randint(1, 20))
+        match rng.randrange(5):
+            case 0 | 1:
+                assert put(store, numbers) == [True] * len(numbers)
+                there |= set(numbers)
+            case 2:
+                assert get(store, numbers) == [number in there for number in numbers]
+            case 3:
+                for number in numbers[:5]:  # as a budget does
+                    store._path(key_of(number)).unlink(missing_ok=True)
+                    there.discard(number)
+            case 4:
+                assert [store.contains(key_of(number), LENGTH) for number in numbers] == [n in there for n in numbers]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_threads_and_processes_at_once(folder, seed):
+    """Two stores of one directory stand for two processes: they share nothing but the files."""
+    stores = [BlockStore(folder / "kv", threads=2) for _ in range(2)]
+
+    def work(number):
+        rng = random.Random(f"{seed} {number}")
+        hits = 0
+        for _ in range(40):
+            store, numbers = rng.choice(stores), rng.sample(range(KEYS), rng.randint(1, 8))
+            match rng.randrange(8):
+                case 0 | 1 | 2:
+                    assert put(store, numbers) == [True] * len(numbers)
+                case 3 | 4 | 5:
+                    hits += sum(get(store, numbers))
+                case 6:
+                    store._path(key_of(numbers[0])).unlink(missing_ok=True)
+                case 7:
+                    try:
+                        damage(store._path(key_of(numbers[0])), rng.choice(["short", "zeros", "middle"]))
+                    except FileNotFoundError:
+                        pass
+                    store.delete(key_of(numbers[0])) if rng.random() < 0.5 else None
+        return hits
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(work, range(6))) > 0
+    get(stores[0], list(range(KEYS)))  # finds what is still damaged
+    assert put(stores[0], list(range(KEYS))) == get(stores[1], list(range(KEYS))) == [True] * KEYS
+    for store in stores:
+        store.close()
+    assert list((folder / "kv" / "tmp").iterdir()) == []
+
+
+@pytest.fixture
+def own_mount(tmp_path):
+    """A mount of its own: (folder, program)."""
+    program = os.environ.get("SLUICE_TEST_PROGRAM")
+    if not program:
+        pytest.skip("SLUICE_TEST_PROGRAM is not given")
+    folder = pathlib.Path(tmp_path)
+    for name in ("a", "mnt"):
+        (folder / name).mkdir()
+    subprocess.run([program, "mount", "--tier", f"a={folder}/a", "--state", folder / "state", folder / "mnt"], check=True)
+    yield folder, program
+    subprocess.run([program, "umount", folder / "mnt"], check=False)
+    subprocess.run(["umount", "-l", folder / "mnt"], check=False, stderr=subprocess.DEVNULL)
+
+
+def daemon_of(program, point):
+    """None while there is none."""
+    said = subprocess.run([program, "status", "--json", point], check=False, capture_output=True)
+    return json.loads(said.stdout)["pid"] if said.returncode == 0 else None
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_another_daemon_takes_over(own_mount, how):
+    folder, program = own_mount
+    point = folder / "mnt"
+    if [int(number) for number in os.uname().release.split(".")[:2]] < [6, 9]:
+        pytest.skip("a mount survives its daemon from Linux 6.9 on")
+    store = BlockStore(point / "kv", threads=2)
+    put(store, list(range(KEYS)))
+    stop = threading.Event()
+
+    def work(number):
+        rng, rounds = random.Random(number), 0
+        while not stop.is_set():
+            numbers = rng.sample(range(KEYS), 8)
+            assert all(get(store, numbers))
+            store.delete(key_of(1000 + number))
+            assert put(store, [1000 + number]) == [True]
+            rounds += 1
+        return rounds
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(work, number) for number in range(3)]
+        for _ in range(3):
+            before = daemon_of(program, point)
+            if how == "restart":
+                subprocess.run([program, "restart", point], check=True)
+            else:
+                os.kill(before, signal.SIGKILL)
+            while daemon_of(program, point) in (None, before):
+                time.sleep(0.05)
+        stop.set()
+        assert all(worker.result() > 0 for worker in workers)
+    assert all(get(store, list(range(KEYS))))
+    store.close()

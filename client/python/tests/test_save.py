@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: BSD-2-Clause
+import concurrent.futures
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import sluice
+from sluice import _replace
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(_replace, "_BLOCK", 64 << 10)
+
+
+def arrays(seed=0):
+    rng = np.random.default_rng(seed)
+    made = {f"layers.{i}.{dtype}": rng.integers(0, 100, (i * 100, 37)).astype(dtype)
+            for i in range(4) for dtype in ("float32", "float16", "int64", "uint8", "bool", "complex64", "int8")}
+    return made | {"scalar": np.array(5.0), "large": rng.integers(0, 255, 1_000_003).astype("uint8")}
+
+
+def same(loaded, saved):
+    return loaded.keys() == saved.keys() and all(np.array_equal(loaded[name], saved[name]) for name in saved)
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_arrays(folder):
+    path = folder / "model.safetensors"
+    for seed in range(2):  # the second time it replaces the first
+        saved = arrays(seed)
+        sluice.save_safetensors(saved, path, {"format": "np", "é": "\"\n"})
+        assert same(sluice.load_safetensors(path, framework="np"), saved)
+    assert names(folder) == ["model.safetensors"]
+    text = path.read_bytes()
+    header = json.loads(text[8:8 + int.from_bytes(text[:8], "little")])
+    assert header["__metadata__"] == {"format": "np", "é": "\"\n"}
+
+
+def test_nothing(folder):
+    sluice.save_safetensors({}, folder / "none")
+    assert (folder / "none").read_bytes() == b"\x08" + bytes(7) + b"{}      "
+    assert sluice.load_safetensors(folder / "none", framework="np") == {}
+
+
+def test_arrays_in_another_order(folder):
+    square = np.arange(100_000, dtype=">i4").reshape(100, 1000)
+    sluice.save_safetensors({"a": square.T, "b": square[::2, 1:]}, folder / "f")
+    assert same(sluice.load_safetensors(folder / "f", framework="np"), {"a": square.T, "b": square[::2, 1:]})
+
+
+def test_the_same_bytes_as_the_package(folder):
+    torch = pytest.importorskip("torch")
+    library = pytest.importorskip("safetensors.torch")
+    types = [dtype for name in sluice._safetensors._DTYPES.values() if (dtype := getattr(torch, name, None))]
+    words = random.Random(3).sample(["a", "Z", "é.x", "q\"u\\o\n", "ü", "~", "b.0", "\x7f\x01", "\u2028", "\U0001f600"] +
+                                    [f"layer.{i}" for i in range(20)], len(types))
+    saved = {f"{word}{i}": (torch.rand(3, i * 5) * 100).to(dtype) for i in range(3)
+             for word, dtype in zip(words, types, strict=True)}
+    saved["parameter"] = torch.nn.Parameter(torch.rand(300, 300))
+    for metadata in (None, {}, {"format": "pt"}):
+        library.save_file(saved, folder / "theirs", metadata)
+        sluice.save_safetensors(saved, folder / "ours", metadata)
+        assert (folder / "ours").read_bytes() == (folder / "theirs").read_bytes()
+
+
+def test_tensors_that_the_package_refuses(folder):
+    torch = pytest.importorskip("torch")
+    square = torch.rand(10, 10)
+    for tensors, error, message in (({"a": square.T}, ValueError, "'a' is not contiguous"),
+                                    ({"a": square, "b": square}, RuntimeError, "'a' and 'b' share memory"),
+                                    ({"a": square[:6], "b": square[5:]}, RuntimeError, "share memory"),
+                                    ({"a": square.to_sparse()}, ValueError, "to_dense"),
+                                    ({"a": square.to("meta")}, ValueError, "'meta'"),
+                                    ({"a": square.to(torch.complex128)}, ValueError, "complex128"),
+                                    ({"a": [1, 2]}, TypeError, "'a' is a list"),
+                                    ({"__metadata__": square}, ValueError, "__metadata__")):
+        with pytest.raises(error, match=message):
+            sluice.save_safetensors(tensors, folder / "f")
+    with pytest.raises(TypeError, match="strings"):
+        sluice.save_safetensors({}, folder / "f", {"a": 1})
+    sluice.save_safetensors({"a": square[:5], "b": square[5:]}, folder / "f")
+    assert torch.equal(sluice.load_safetensors(folder / "f")["b"], square[5:])
+    assert names(folder) == ["f"]
+
+
+def test_links_and_modes_stay(folder):
+    (folder / "there").write_bytes(b"old")
+    (folder / "there").chmod(0o640)
+    (folder / "link").symlink_to("there")
+    sluice.save_safetensors({"a": np.ones(3)}, folder / "link")
+    assert (folder / "link").is_symlink() and names(folder) == ["link", "there"]
+    assert (folder / "there").stat().st_mode & 0o777 == 0o640
+    assert same(sluice.load_safetensors(folder / "there", framework="np"), {"a": np.ones(3)})
+
+
+def test_pins_stay(mount):
+    path = mount / "model.safetensors"
+    for seed in range(2):
+        sluice.save_safetensors(arrays(seed), path)
+        assert sluice.stat(path).pin == ("b" if seed else None)
+        sluice.pin(path, "b")
+    sluice.unpin(path)
+    sluice.pin(mount, "a")
+    sluice.save_safetensors({}, path)
+    assert sluice.stat(path).pin == "a"
+    sluice.unpin(mount)  # the pin of the folder did not become one of the file
+    assert sluice.stat(path).pin is None
+
+
+def test_types_of_ml_dtypes(folder):
+    types = pytest.importorskip("ml_dtypes")
+    saved = {name: np.arange(100).astype(getattr(types, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+    sluice.save_safetensors(saved, folder / "f")
+    assert same(sluice.load_safetensors(folder / "f", framework="np"), saved)
+
+
+def test_errors_leave_the_old_file(folder, monkeypatch):
+    path = folder / "model.safetensors"
+    path.write_bytes(b"old")
+    with pytest.raises(FileNotFoundError, match="save .*/none/x"):
+        sluice.save_safetensors(arrays(), folder / "none" / "x")
+    counter = iter(range(1000))
+
+    def fails(*arguments):
+        if next(counter) == failing:
+            raise OSError(code, os.strerror(code))
+        return original(*arguments)
+
+    for name, code, last in (("pwrite", errno.EIO, 20), ("fsync", errno.EIO, 1), ("rename", errno.EXDEV, 1),
+                             ("ftruncate", errno.EDQUOT, 1)):
+        original = getattr(os, name)
+        with monkeypatch.context() as context:
+            context.setattr(os, name, fails)
+            for failing in range(last):
+                counter = iter(range(1000))
+                with pytest.raises(sluice.Error, match="the file was not changed") as raised:
+                    sluice.save_safetensors(arrays(), path)
+                assert raised.value.errno == code and raised.value.filename == str(path)
+                assert names(folder) == ["model.safetensors"] and path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_full_disk(tmp_path, monkeypatch, reserves):
+    (tmp_path / "small").mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", tmp_path / "small"], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        path = tmp_path / "small" / "model.safetensors"
+        sluice.save_safetensors(arrays(1), path)
+        if not reserves:
+            monkeypatch.setattr(_replace, "_reserve", lambda *_: None)
+        with pytest.raises(sluice.Error, match="bytes are needed, and .* are free; the file was not changed") as raised:
+            sluice.save_safetensors({"a": np.zeros(5_000_000, "uint8")}, path)
+        assert raised.value.errno == errno.ENOSPC
+        assert names(path.parent) == ["model.safetensors"]
+        assert same(sluice.load_safetensors(path, framework="np"), arrays(1))
+    finally:
+        subprocess.run(["umount", tmp_path / "small"], check=True)
+
+
+SAVER = """
+import sys, numpy, sluice
+path, number = sys.argv[1], int(sys.argv[2])
+while True:
+    number += 1
+    print(number, flush=True)
+    sluice.save_safetensors({f"t{i}": numpy.full(300_000 + i, number) for i in range(8)}, path)
+"""
+
+
+def test_a_killed_process_leaves_the_old_file_or_the_new_one(folder):
+    path = folder / "model.safetensors"
+    last, left = 0, 0
+    for attempt in range(12):
+        saver = subprocess.Popen([sys.executable, "-c", SAVER, path, str(last)], stdout=subprocess.PIPE, text=True)
+        first = int(saver.stdout.readline())
+        time.sleep(random.Random(attempt).uniform(0, 0.15))
+        saver.send_signal(signal.SIGKILL)
+        begun = [first, *map(int, saver.communicate()[0].split())]
+        left += len(names(folder)) - path.exists()
+        if path.exists():
+            tensors = sluice.load_safetensors(path, framework="np")
+            found = {int(value) for tensor in tensors.values() for value in (tensor.min(), tensor.max())}
+            assert len(tensors) == 8 and found <= {last, begun[-1] - 1, begun[-1]} and len(found) == 1
+            last = found.pop()
+        assert len(names(folder)) <= 2  # what the killed one left was removed by the next
+    assert left > 0, "no process was killed while it saved"
+    sluice.save_safetensors({}, path)
+    assert names(folder) == ["model.safetensors"]
+
+
+def test_threads_that_save_the_same_file(folder):
+    path = folder / "model.safetensors"
+
+    def save(seed):
+        for _ in range(10):
+            sluice.save_safetensors(arrays(seed), path)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for done in [pool.submit(save, seed) for seed in range(3)]:
+            done.result()
+    assert names(folder) == ["model.safetensors"]
+    loaded = sluice.load_safetensors(path, framework="np")
+    assert any(same(loaded, arrays(seed)) for seed in range(3))

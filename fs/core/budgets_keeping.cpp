@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: BSD-2-Clause
+// The side of Budgets that BudgetKeeper uses: what a listing found, what grows, and which files go.
+#include <algorithm>
+#include <set>
+
+#include "fs/core/budget_tree.hpp"
+
+namespace sluice {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::minutes kBetweenListings{10};
+constexpr int kListingShare = 20;  // at most 1/20 of the time is spent on listing a tree
+constexpr std::chrono::seconds kSpared{2};
+
+}  // namespace
+
+bool Budgets::has_tree(InodeId directory) {
+  const MutexLock lock(mutex_);
+  return trees_.contains(directory);
+}
+
+Budgets::Place Budgets::place(const Tree& tree) {
+  Place place;
+  {
+    const MutexLock lock(mutex_);
+    place.directory = tree.directory;
+    place.budget = tree.budget;
+  }
+  {
+    Inode::Locked state(*place.directory);
+    place.is_gone = state->directory.removed;
+  }
+  place.path = parts_.tree.path_of(place.directory);
+  return place;
+}
+
+bool Budgets::begin_listing(Tree& tree) {
+  const MutexLock lock(mutex_);
+  const auto now = steady_clock::now();
+  if (now < (tree.must_list ? tree.soonest_listing : tree.next_listing)) return false;
+  tree.is_listing = true;
+  tree.listing_began = now;
+  tree.must_list = false;
+  tree.touched.clear();
+  tree.directory_changes.clear();
+  return true;
+}
+
+void Budgets::fail_listing(Tree& tree) {
+  const MutexLock lock(mutex_);
+  tree.is_listing = false;
+  tree.soonest_listing = steady_clock::now() + std::chrono::seconds(1);
+  tree.must_list = true;
+}
+
+// What is known of the listed files besides their names. Reads the store and the inodes.
+Budgets::Facts Budgets::facts_of(const TreeList& list) {
+  const double now = static_cast<double>(parts_.clock.seconds());
+  Facts facts;
+  for (const TreeList::File& each : list.files) {
+    const auto [at, is_new] = facts.files.try_emplace(each.id);
+    if (!is_new) continue;
+    BudgetFiles::File& file = at->second;
+    file.bytes = each.bytes;
+    // A time in the future says nothing.
+    file.written = static_cast<double>(each.mtime) > now ? 0 : each.mtime;
+    file.last_use = static_cast<double>(file.written);
+    if (const auto heat = parts_.store.heat(each.id); heat && heat->last_access > 0) {
+      file.uses = std::max(1.0, heat->score);
+      file.last_use = std::max(file.last_use, static_cast<double>(heat->last_access));
+    }
+    const InodePtr inode = parts_.table.find(each.id);
+    if (inode && has_writers(*inode)) facts.growing.push_back(each.id);
+  }
+  return facts;
+}
+
+void Budgets::install(Tree& tree, const TreeList& list) {
+  const Facts facts = facts_of(list);
+  const MutexLock lock(mutex_);
+  const auto now = steady_clock::now();
+  const auto took = now - tree.listing_began;
+  tree.is_listing = false;
+  tree.soonest_listing = now + took;
+  tree.next_listing =
+      now + std::max<steady_clock::duration>(kBetweenListings, kListingShare * took);
+  // A directory that was renamed meanwhile may be listed twice or not at all.
+  const auto changes = std::exchange(tree.directory_changes, {});
+  if (!changes.empty()) tree.must_list = true;
+  if (!changes.empty() && tree.is_known) return;
+  BudgetFiles files;
+  const auto put = [&](InodeId id, const std::string& directory, const std::string& name,
+                       const BudgetFiles::File& known) {
+    BudgetFiles::File& file = files.add_name(id, directory, name, known.written);
+    files.set_bytes(file, known.bytes);
+    file.uses = known.uses;
+    file.last_use = known.last_use;
+    file.written = known.written;
+    file.spared_until = known.spared_until;
+  };
+  for (const TreeList::File& each : list.files) {
+    if (tree.touched.contains(each.id)) continue;
+    BudgetFiles::File known = facts.files.at(each.id);
+    if (const BudgetFiles::File* const old = tree.files.find(each.id)) {
+      known.uses = std::max(known.uses, old->uses);
+      known.last_use = std::max(known.last_use, old->last_use);
+      known.written = std::max(known.written, old->written);
+      known.spared_until = old->spared_until;
+    }
+    put(each.id, list.directories[each.directory], each.name, known);
+  }
+  for (const Tree::DirectoryChange& change : changes) apply(files, change.from, change.to);
+  // What users changed while the tree was listed counts as they left it.
+  for (const InodeId id : tree.touched) {
+    // A file that was not known before may have more names than those that were touched.
+    if (!tree.is_known && facts.files.contains(id)) tree.must_list = true;
+    for (const auto& [directory, name] : tree.files.names(id))
+      put(id, directory, name, *tree.files.find(id));
+  }
+  tree.files = std::move(files);
+  for (const InodeId id : facts.growing) tree.growing.try_emplace(id);
+  std::erase_if(tree.growing, [&](const auto& each) { return !tree.files.contains(each.first); });
+  if (tree.largest == 0 && !tree.files.all().empty())
+    tree.largest = tree.files.used() / tree.files.all().size();
+  tree.touched.clear();
+  tree.is_known = true;
+  tree.is_suspect = false;
+  has_work_ = true;
+  work_.notify_all();
+}
+
+bool Budgets::poll() {
+  std::set<InodeId> growing;
+  {
+    const MutexLock lock(mutex_);
+    for (auto& [id, tree] : trees_) {
+      for (const auto& [file, grew] : tree->growing) growing.insert(file);
+    }
+  }
+  for (const InodeId id : growing) {
+    const InodePtr file = parts_.table.find(id);
+    if (!file || !has_writers(*file)) {
+      if (file) {
+        written(file);
+        continue;
+      }
+      const MutexLock lock(mutex_);
+      for (auto& [directory, tree] : trees_) tree->growing.erase(id);
+      continue;
+    }
+    const BudgetSize size = size_of(parts_.descriptors, file);
+    const MutexLock lock(mutex_);
+    for (auto& [directory, tree] : trees_) {
+      BudgetFiles::File* const known = tree->files.find(id);
+      const auto grew = tree->growing.find(id);
+      // If it was closed meanwhile, its size is known better.
+      if (known == nullptr || grew == tree->growing.end()) continue;
+      if (size.bytes > known->bytes) grew->second = steady_clock::now();
+      tree->files.set_bytes(*known, size.bytes);
+    }
+  }
+  const MutexLock lock(mutex_);
+  room_.notify_all();  // a file that no longer grows leaves room
+  return !growing.empty();
+}
+
+std::vector<Expendable> Budgets::candidates(const Tree& tree, std::vector<InodeId>& ids) const {
+  std::vector<Expendable> out;
+  const std::int64_t rested = parts_.clock.seconds() - parts_.rest.count();
+  const auto now = steady_clock::now();
+  for (const auto& [id, file] : tree.files.all()) {
+    if (file.is_spared || file.spared_until > now || file.written > rested) continue;
+    if (tree.growing.contains(id)) continue;
+    ids.push_back(id);
+    out.push_back({file.bytes, file.uses, file.last_use, static_cast<double>(file.written)});
+  }
+  return out;
+}
+
+std::vector<Budgets::Victim> Budgets::choose(Tree& tree) {
+  const MutexLock lock(mutex_);
+  if (!tree.is_known || tree.is_suspect) return {};
+  const std::uint64_t budget = tree.budget.bytes;
+  std::uint64_t needed = tree.files.used();
+  if (tree.waiting > 0) {
+    // A part of the budget at most: the files of the writers may turn out smaller.
+    const auto next = std::min(expected_size(tree) * tree.waiting, budget / 4);
+    needed += expected_growth(tree) + std::max({next, budget_step(budget), std::uint64_t{1}});
+  }
+  if (needed <= budget) {
+    tree.is_stuck = false;
+    return {};
+  }
+  std::vector<InodeId> ids;
+  const auto files = candidates(tree, ids);
+  std::vector<Victim> victims;
+  for (const std::uint32_t each :
+       choose_victims(files, needed - budget, static_cast<double>(parts_.clock.seconds()))) {
+    const Expendable& file = files[each];
+    victims.push_back(
+        {ids[each], tree.files.paths(ids[each]), file.bytes, file.uses, file.last_use});
+  }
+  tree.is_stuck = victims.empty();
+  if (tree.is_stuck) {
+    ++tree.stuck;
+    room_.notify_all();
+  }
+  return victims;
+}
+
+void Budgets::deleted(Tree& tree, const Victim& victim) {
+  const MutexLock lock(mutex_);
+  ++tree.deleted;
+  tree.deleted_bytes += victim.bytes;
+  for (auto& [id, each] : trees_) {
+    if (each->is_listing) each->touched.insert(victim.id);
+    erase(*each, victim.id);
+  }
+}
+
+void Budgets::spare(Tree& tree, InodeId id, Spare how_long) {
+  const MutexLock lock(mutex_);
+  BudgetFiles::File* const file = tree.files.find(id);
+  if (file == nullptr) return;
+  file->is_spared = how_long == Spare::Always;
+  file->spared_until = steady_clock::now() + kSpared;
+}
+
+bool Budgets::suspect(Tree& tree, const Victim& victim) {
+  const MutexLock lock(mutex_);
+  if (tree.files.paths(victim.id) != victim.names) return false;  // a user was faster
+  tree.is_suspect = true;
+  tree.must_list = true;
+  return true;
+}
+
+void Budgets::wait_for_work(const std::stop_token& stop, std::chrono::milliseconds time) {
+  const auto deadline = steady_clock::now() + time;
+  const MutexLock lock(mutex_);
+  const auto is_waited_for = [](const auto& each) {
+    const Tree& tree = *each.second;
+    return tree.waiting > 0 && tree.is_known && !tree.is_suspect && !tree.is_stuck;
+  };
+  while (!has_work_ && !stop.stop_requested() && steady_clock::now() < deadline &&
+         std::none_of(trees_.begin(), trees_.end(), is_waited_for))
+    work_.wait_for(mutex_, deadline - steady_clock::now());
+  has_work_ = false;
+}
+
+void Budgets::wake() {
+  const MutexLock lock(mutex_);
+  has_work_ = true;
+  work_.notify_all();
+}
+
+}  // namespace sluice
