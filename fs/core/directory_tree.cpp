@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "base/file_at.hpp"
 #include "tiering/copier.hpp"
@@ -192,11 +193,51 @@ Result<OpenCopies> DirectoryTree::open_copies(const InodePtr& directory) {
   return out;
 }
 
-Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex tier) {
+Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex tier,
+                                            Spares spares) {
   auto known = open_copy(directory, tier);
   if (known || known.error().code != ENOENT) return known;
   MutexLock lock(replicate_);
-  return replicate(directory, tier);
+  return replicate(directory, tier, spares);
+}
+
+// A rename must not fail because the file's tier is full, although other tiers have room. It may
+// need a copy of the new directory there, for which spare ones are made in time.
+void DirectoryTree::keep_spares() {
+  constexpr std::size_t kSpares = 32;
+  MutexLock lock(replicate_);
+  for (const auto& tier : pool_) {
+    const auto temp = tier->temp_directory();
+    if (!temp || !tier->low_on_space()) continue;
+    const auto [at, is_new] = spares_.try_emplace(tier->index());
+    std::vector<std::string>& names = at->second;
+    // A tier that was away may have some.
+    if (const auto there = is_new ? names_in((*temp)->get()) : Error(ENOENT, ""); there) {
+      std::ranges::copy_if(*there, std::back_inserter(names), [](const std::string& name) {
+        return name.starts_with(Tier::kSparePrefix);
+      });
+    }
+    while (names.size() < kSpares) {
+      std::string name = std::string(Tier::kSparePrefix) + Tier::new_temp_name();
+      if (::mkdirat((*temp)->get(), name.c_str(), 0700) < 0) break;  // too late, or read-only
+      names.push_back(std::move(name));
+    }
+  }
+}
+
+// Makes a directory with a hidden name, or takes a spare one.
+Result<std::string> DirectoryTree::empty_directory(const Tier& tier, int temp, Spares spares) {
+  std::string name = Tier::new_temp_name();
+  if (::mkdirat(temp, name.c_str(), 0700) == 0) return name;
+  const Error failure = Error::last("make directory copy");
+  std::vector<std::string>& spare = spares_[tier.index()];
+  while (failure.code == ENOSPC && spares == Spares::Use && !spare.empty()) {
+    std::string kept = std::move(spare.back());
+    spare.pop_back();
+    // Somebody may have removed it.
+    if (::faccessat(temp, kept.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) return kept;
+  }
+  return failure;
 }
 
 // The parent and the name of a directory, as they are on a tier. The last known name is nearly
@@ -240,7 +281,8 @@ Result<DirectoryTree::KnownName> DirectoryTree::current_name(const InodePtr& dir
   return known;
 }
 
-Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex index) {
+Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex index,
+                                          Spares spares) {
   // A limit, so that one request does not make thousands of directories while others wait.
   constexpr std::size_t kMostLevels = 256;
   struct Missing {
@@ -259,22 +301,21 @@ Result<OpenCopy> DirectoryTree::replicate(const InodePtr& directory, TierIndex i
     copy = open_copy(at, index);
   }
   for (; copy && !missing.empty(); missing.pop_back()) {
-    copy = copy_directory(missing.back().directory, missing.back().name, at, *copy);
+    copy = copy_directory(missing.back().directory, missing.back().name, at, *copy, spares);
     at = missing.back().directory;
   }
   return copy;
 }
 
 Result<OpenCopy> DirectoryTree::copy_directory(const InodePtr& directory, const std::string& name,
-                                               const InodePtr& parent, const OpenCopy& new_parent) {
+                                               const InodePtr& parent, const OpenCopy& new_parent,
+                                               Spares spares) {
   Tier& tier = *new_parent.tier;
   const OpenCopies originals = SLUICE_TRY(open_copies(directory));
   // The copy is made in a private directory and renamed into place, so that a crash cannot leave a
   // visible copy with the wrong mode.
   const SharedFd temp = SLUICE_TRY(tier.temp_directory());
-  const std::string temp_name = Tier::new_temp_name();
-  if (::mkdirat(temp->get(), temp_name.c_str(), 0700) < 0)
-    return Error::last("make directory copy");
+  const std::string temp_name = SLUICE_TRY(empty_directory(tier, temp->get(), spares));
   const TierIndex fastest = originals.reachable[0].tier->index();
   const auto fill = [&]() -> Result<void> {
     const UniqueFd fd(
@@ -406,6 +447,10 @@ void DirectoryTree::tier_added(TierIndex tier) {
 }
 
 void DirectoryTree::tier_went_offline(TierIndex tier) {
+  {
+    MutexLock lock(replicate_);
+    spares_.erase(tier);
+  }
   table_.for_each([&](Inode& inode) {
     Inode::Locked state(inode);
     for (Copy& copy : state->copies) {

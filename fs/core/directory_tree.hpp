@@ -9,6 +9,7 @@
 // Threads: thread-safe.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,8 +49,13 @@ class DirectoryTree {
   // ENOENT if the directory has no copy on that tier, EIO if the tier is offline.
   Result<OpenCopy> open_copy(const InodePtr& directory, TierIndex tier);
   // Like open_copy(), but makes a missing copy, together with its ancestors. ENAMETOOLONG if too
-  // many of them are missing. REQUIRES: Namespace::lock is held.
-  Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier);
+  // many of them are missing. If the tier is full, spare directories may be used, for a file that
+  // is there already and only gets a name. REQUIRES: Namespace::lock is held.
+  enum class Spares { Spare, Use };
+  Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
+                               Spares spares = Spares::Spare);
+  // Makes the spare directories of the tiers that are low on space. Called every second.
+  void keep_spares();
 
   // Every copy of `name`, fastest tier first; more than one only for directories. Empty if the name
   // does not exist.
@@ -114,9 +120,12 @@ class DirectoryTree {
   Result<std::vector<Located>> merge(const OpenCopies& directory, const char* name);
   bool take_identity(const Located& copy, const Identity& identity, const char* name);
   Result<KnownName> current_name(const InodePtr& directory) REQUIRES(replicate_);
-  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier) REQUIRES(replicate_);
+  Result<OpenCopy> replicate(const InodePtr& directory, TierIndex tier, Spares spares)
+      REQUIRES(replicate_);
   Result<OpenCopy> copy_directory(const InodePtr& directory, const std::string& name,
-                                  const InodePtr& parent, const OpenCopy& new_parent)
+                                  const InodePtr& parent, const OpenCopy& new_parent, Spares spares)
+      REQUIRES(replicate_);
+  Result<std::string> empty_directory(const Tier& tier, int temp, Spares spares)
       REQUIRES(replicate_);
   void rediscover(const InodePtr& directory, TierIndex tier) REQUIRES(replicate_);
 
@@ -126,6 +135,8 @@ class DirectoryTree {
   Namespace& names_;
   FdCache fd_cache_;
   Mutex replicate_;  // one directory copy is made at a time
+  // Names in temp_directory() of each tier.
+  std::map<TierIndex, std::vector<std::string>> spares_ GUARDED_BY(replicate_);
 };
 
 // Whether what was found is a directory.

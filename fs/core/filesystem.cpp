@@ -71,7 +71,9 @@ Filesystem::Filesystem(Pool& pool, Store& store, KernelSide& kernel, Settings se
       xattrs_({pool, store, tree_, descriptors_, attributes_, pins_, gpu_.hbm_pins(), accesses_,
                gpu_, moves_, budgets_, clock, migration_.get()}),
       budget_keeper_({pool, store, table_, tree_, descriptors_, kernel, names_, budgets_, clock,
-                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {}
+                      settings.budget_rest, [this](InodeId id) { file_is_gone(id); }}) {
+  tree_.keep_spares();
+}
 
 Filesystem::~Filesystem() = default;
 
@@ -125,6 +127,7 @@ void Filesystem::tick() {
   relocator_.finish_moves();
   accesses_.tick();
   check_tiers();
+  tree_.keep_spares();
   if (migration_) migration_->tick();
   if (++ticks_ % kTicksPerFlush != 0) return;
   if (const auto flushed = flush(); !flushed) {

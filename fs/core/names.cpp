@@ -200,7 +200,7 @@ Result<Entry> Names::try_link(InodeId id, InodeId new_parent, const char* new_na
     return Error(EEXIST, "link");
   }
   SLUICE_TRY(parts_.away.note_new_name(directory, known, new_name));
-  const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier));
+  const OpenCopy copy = SLUICE_TRY(parts_.tree.ensure_copy(directory, tier, Spares::Use));
   const ShownTimes::NameChange changing(*directory);
   remember_beginning();
   if (::linkat(fd->get(), "", copy.get(), new_name, AT_EMPTY_PATH) < 0) return Error::last("link");

@@ -106,6 +106,7 @@ class Names {
                                      const char* name);
 
  private:
+  using Spares = DirectoryTree::Spares;
   Result<Entry> lookup_self_or_parent(InodeId id, bool parent);
   Entry entry_of(const InodePtr& inode, const Located& found, std::uint64_t switches);
   Result<Entry> make(InodeId parent, const NewFile& file,

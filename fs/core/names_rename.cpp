@@ -44,11 +44,15 @@ Result<std::vector<Step>> Names::rename_steps(const InodePtr& parent, const char
     const Located* from = on_tier(source, tier->index());
     const Located* to = on_tier(target, tier->index());
     if (from == nullptr && to == nullptr) continue;
-    const OpenCopy old_dir = SLUICE_TRY(parts_.tree.ensure_copy(parent, tier->index()));
-    const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(new_parent, tier->index()));
+    const OpenCopy new_dir =
+        SLUICE_TRY(parts_.tree.ensure_copy(new_parent, tier->index(), Spares::Use));
     Step step;
-    step.from = SLUICE_TRY(place_at(*tier, old_dir.get(), name));
     step.to = SLUICE_TRY(place_at(*tier, new_dir.get(), new_name));
+    if (from != nullptr || (flags & RENAME_EXCHANGE)) {
+      const OpenCopy old_dir =
+          SLUICE_TRY(parts_.tree.ensure_copy(parent, tier->index(), Spares::Use));
+      step.from = SLUICE_TRY(place_at(*tier, old_dir.get(), name));
+    }
     if (from != nullptr) {
       step.subject = from->identity;
       step.kind = to == nullptr               ? Step::Kind::Rename
@@ -271,7 +275,7 @@ Result<void> Names::rename_located(const InodePtr& from, const char* name,
       (target.empty() || (target.size() == 1 && target[0].tier == source[0].tier))) {
     // Only one tier is involved: its filesystem makes the rename atomic.
     const OpenCopy old_dir = SLUICE_TRY(parts_.tree.open_copy(from, source[0].tier));
-    const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier));
+    const OpenCopy new_dir = SLUICE_TRY(parts_.tree.ensure_copy(to, source[0].tier, Spares::Use));
     const ShownTimes::NameChange leaving(*from), arriving(*to);
     const unsigned how = target.empty() ? RENAME_NOREPLACE : flags & RENAME_EXCHANGE;
     remember_rename(source, target);

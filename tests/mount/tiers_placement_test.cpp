@@ -152,6 +152,14 @@ class SpillTest : public TiersTest {
     return -1;
   }
 
+  // Leaves not even the room for a directory.
+  void fill_up(const char* tier) {
+    fill(tier, 0);
+    for (int i = 0; ::mkdir(on(tier, ".sluice/full" + std::to_string(i)).c_str(), 0700) == 0; ++i)
+      continue;
+    ASSERT_EQ(errno, ENOSPC);
+  }
+
   static constexpr std::size_t kBlock = 256 << 10;
 };
 
@@ -316,6 +324,46 @@ TEST_F(SpillTest, DirectoriesAndLinksCanBeCreatedWhenTheFastestTierIsFull) {
         << i << ": " << errno_name(errno);
   }
   EXPECT_EQ(names_in(*this / "").size(), 2001u);  // and the filler
+}
+
+// Renames and links stay on a file's tier, which has no room for a copy of the new directory.
+TEST_F(SpillTest, NamesCanBeMadeInNewDirectoriesWhenTheTierIsFull) {
+  start();
+  ASSERT_EQ(::mkdir((*this / "old").c_str(), 0755), 0);
+  for (const char* name : {"old/moved", "old/replacing", "old/exchanged", "old/linked"})
+    write_file(*this / name, name);
+  ASSERT_EQ(::mkdir((*this / "old/directory").c_str(), 0755), 0);
+  write_file(*this / "old/directory/f", "f");
+  ASSERT_EQ(tiers_with("old/directory/f"), "nvme");
+  fill_up("nvme");
+  ASSERT_EQ(::mkdir((*this / "new").c_str(), 0755), 0) << errno_name(errno);
+  for (const char* name : {"new/a", "new/b", "new/c", "new/d", "new/e"}) {
+    ASSERT_EQ(::mkdir((*this / name).c_str(), 0750), 0) << errno_name(errno);
+    ASSERT_EQ(tiers_with(name), "ssd");
+  }
+  write_file(*this / "new/b/replaced", "replaced");
+  write_file(*this / "new/c/exchanged", "other");
+  const auto rename = [&](const char* from, const char* to, unsigned flags) {
+    return ::renameat2(AT_FDCWD, (*this / from).c_str(), AT_FDCWD, (*this / to).c_str(), flags);
+  };
+  EXPECT_EQ(rename("old/moved", "new/a/moved", 0), 0) << errno_name(errno);
+  EXPECT_EQ(rename("old/replacing", "new/b/replaced", 0), 0) << errno_name(errno);
+  EXPECT_EQ(rename("old/exchanged", "new/c/exchanged", RENAME_EXCHANGE), 0) << errno_name(errno);
+  EXPECT_EQ(rename("old/directory", "new/d/directory", 0), 0) << errno_name(errno);
+  EXPECT_EQ(::link((*this / "old/linked").c_str(), (*this / "new/e/linked").c_str()), 0)
+      << errno_name(errno);
+  EXPECT_EQ(lstat_of(on("nvme", "new/a")).st_mode & 07777, 0750u);
+  mount().remount();
+  EXPECT_EQ(read_file(*this / "new/a/moved"), "old/moved");
+  EXPECT_EQ(read_file(*this / "new/b/replaced"), "old/replacing");
+  EXPECT_EQ(read_file(*this / "new/c/exchanged"), "old/exchanged");
+  EXPECT_EQ(read_file(*this / "old/exchanged"), "other");
+  EXPECT_EQ(read_file(*this / "new/d/directory/f"), "f");
+  EXPECT_EQ(read_file(*this / "new/e/linked"), "old/linked");
+  mount().kill_daemon();
+  mount().detach();
+  const CommandResult report = fsck();
+  EXPECT_EQ(report.exit_code, 0) << report.out << report.err;
 }
 
 TEST_F(SpillTest, ManyFilesFillOneTierAfterTheOther) {
