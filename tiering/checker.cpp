@@ -104,15 +104,10 @@ class Checker {
       return;
     }
     const auto names = names_in((*temp)->get());
-    const auto count = names ? std::ranges::count_if(*names,
-                                                     [](const std::string& name) {
-                                                       return !name.starts_with(Tier::kSparePrefix);
-                                                     })
-                             : 0;
-    if (count == 0) return;
+    if (!names || names->empty()) return;
     Finding& finding = found(Finding::Kind::LeftOver, std::string("/") + kPrivateDirectory + "/tmp",
-                             std::to_string(count) + " unfinished copies on tier " + tier.name() +
-                                 "; mounting the pool removes them, too");
+                             std::to_string(names->size()) + " unfinished copies on tier " +
+                                 tier.name() + "; mounting the pool removes them, too");
     // While a disk is away, a copy here may be all that is left of a file on it.
     const bool is_whole =
         std::all_of(pool_.begin(), pool_.end(), [](const auto& each) { return each->online(); });

@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/ids.hpp"
 #include "base/mutex.hpp"
@@ -107,9 +106,6 @@ class Tier {
   // the tier is not present.
   Result<SharedFd> temp_directory() const;
   static std::string new_temp_name();
-  // Names in temp_directory() that begin with this are empty directories, kept for the time when
-  // the tier is full; see DirectoryTree::keep_spares().
-  static constexpr std::string_view kSparePrefix = "spare-";
   // .sluice/twins; see twin.hpp. Fails with EIO while the tier is not present.
   Result<SharedFd> twins_directory() const;
   // Whether the inode `number` is the twin of the file `identity`: it has the file's identity, but
