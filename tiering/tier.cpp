@@ -23,6 +23,7 @@ namespace {
 
 constexpr const char* kTempDirectory = "tmp";
 constexpr const char* kTwinsDirectory = "twins";
+constexpr const char* kSparesDirectory = "spares";
 constexpr const char* kCarriesFlag = "carries";    // in .sluice: some copy here carries an identity
 constexpr const char* kDrainingFlag = "draining";  // in .sluice: the tier is being emptied
 constexpr std::uint64_t kMaxDefaultReserve = std::uint64_t{4} << 30;
@@ -192,6 +193,7 @@ Result<std::shared_ptr<const Tier::Root>> Tier::adopt(UniqueFd fd, UniqueFd lock
   if (!dir) return Error::last("open .sluice");
   root->temp = SLUICE_TRY(open_private(dir.get(), kTempDirectory));
   if (auto twins = open_private(dir.get(), kTwinsDirectory)) root->twins = *std::move(twins);
+  if (auto spares = open_private(dir.get(), kSparesDirectory)) root->spares = *std::move(spares);
   root->fd = std::make_shared<UniqueFd>(std::move(fd));
   return std::shared_ptr<const Root>(std::move(root));
 }
@@ -220,6 +222,12 @@ Result<SharedFd> Tier::twins_directory() const {
   SharedFd twins = SLUICE_TRY(current())->twins;
   if (!twins) return Error(EROFS, "the tier has no .sluice/twins");
   return twins;
+}
+
+Result<SharedFd> Tier::spares_directory() const {
+  SharedFd spares = SLUICE_TRY(current())->spares;
+  if (!spares) return Error(EROFS, "the tier has no .sluice/spares");
+  return spares;
 }
 
 bool Tier::is_twin(const Identity& identity, ino_t number) const {

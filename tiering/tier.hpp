@@ -108,6 +108,9 @@ class Tier {
   static std::string new_temp_name();
   // .sluice/twins; see twin.hpp. Fails with EIO while the tier is not present.
   Result<SharedFd> twins_directory() const;
+  // .sluice/spares, with empty directories for the time when the tier is full; see
+  // DirectoryTree::keep_spares(). Fails with EIO while the tier is not present.
+  Result<SharedFd> spares_directory() const;
   // Whether the inode `number` is the twin of the file `identity`: it has the file's identity, but
   // is not the file.
   bool is_twin(const Identity& identity, ino_t number) const;
@@ -175,7 +178,7 @@ class Tier {
 
  private:
   struct Root {
-    SharedFd fd, temp, twins;
+    SharedFd fd, temp, twins, spares;
     UniqueFd lock;
     dev_t device = 0;
     int mount_id = 0;

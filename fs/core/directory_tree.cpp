@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 
 #include "base/file_at.hpp"
 #include "tiering/copier.hpp"
@@ -207,35 +206,34 @@ void DirectoryTree::keep_spares() {
   constexpr std::size_t kSpares = 32;
   MutexLock lock(replicate_);
   for (const auto& tier : pool_) {
-    const auto temp = tier->temp_directory();
-    if (!temp || !tier->low_on_space()) continue;
+    const auto directory = tier->spares_directory();
+    if (!directory || !tier->low_on_space()) continue;
     const auto [at, is_new] = spares_.try_emplace(tier->index());
     std::vector<std::string>& names = at->second;
-    // A tier that was away may have some.
-    if (const auto there = is_new ? names_in((*temp)->get()) : Error(ENOENT, ""); there) {
-      std::ranges::copy_if(*there, std::back_inserter(names), [](const std::string& name) {
-        return name.starts_with(Tier::kSparePrefix);
-      });
+    if (is_new) {
+      auto there = names_in((*directory)->get());
+      if (there) names = *std::move(there);
     }
     while (names.size() < kSpares) {
-      std::string name = std::string(Tier::kSparePrefix) + Tier::new_temp_name();
-      if (::mkdirat((*temp)->get(), name.c_str(), 0700) < 0) break;  // too late, or read-only
+      std::string name = Tier::new_temp_name();
+      if (::mkdirat((*directory)->get(), name.c_str(), 0700) < 0) break;  // too late, or read-only
       names.push_back(std::move(name));
     }
   }
 }
 
-// Makes a directory with a hidden name, or takes a spare one.
+// Makes a directory in temp_directory(), or moves a spare one there. Returns its name.
 Result<std::string> DirectoryTree::empty_directory(const Tier& tier, int temp, Spares spares) {
   std::string name = Tier::new_temp_name();
   if (::mkdirat(temp, name.c_str(), 0700) == 0) return name;
   const Error failure = Error::last("make directory copy");
-  std::vector<std::string>& spare = spares_[tier.index()];
-  while (failure.code == ENOSPC && spares == Spares::Use && !spare.empty()) {
-    std::string kept = std::move(spare.back());
-    spare.pop_back();
-    // Somebody may have removed it.
-    if (::faccessat(temp, kept.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) return kept;
+  if (failure.code != ENOSPC || spares == Spares::Spare) return failure;
+  const SharedFd directory = SLUICE_TRY(tier.spares_directory());
+  std::vector<std::string>& kept = spares_[tier.index()];
+  while (!kept.empty()) {
+    const std::string spare = std::move(kept.back());
+    kept.pop_back();
+    if (::renameat(directory->get(), spare.c_str(), temp, name.c_str()) == 0) return name;
   }
   return failure;
 }

@@ -135,7 +135,7 @@ class DirectoryTree {
   Namespace& names_;
   FdCache fd_cache_;
   Mutex replicate_;  // one directory copy is made at a time
-  // Names in temp_directory() of each tier.
+  // Names in spares_directory() of each tier.
   std::map<TierIndex, std::vector<std::string>> spares_ GUARDED_BY(replicate_);
 };
 
