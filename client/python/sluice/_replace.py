@@ -30,8 +30,8 @@ _ALIGNMENT = 4096  # of writes with O_DIRECT
 @contextlib.contextmanager
 def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
     """Gives the descriptor of a new, empty file with room for `size` bytes. When the block ends, its bytes are on the disk
-    and the file gets the name `path`, and the mode and the pin of the old file. If the block raises, the old file stays as
-    it is, and nothing else is left.
+    and the file gets the name `path`, and the owner (if this process may give files away), the mode and the pin of the old
+    file. If the block raises, the old file stays as it is, and nothing else is left.
 
     A process that is killed leaves a file with the suffix .saving, which the next replacement of the same name removes.
     """
@@ -42,10 +42,13 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
         descriptor, temporary = _create(target, size)
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.fchmod(descriptor, os.stat(target).st_mode & 0o7777)
+                _take_owner_and_mode(descriptor, os.stat(target))
             yield descriptor
             os.fsync(descriptor)
             tier = _pin_of(target)
+            if tier is not None:
+                with contextlib.suppress(OSError):
+                    pin(temporary, tier)
             os.rename(temporary, target)
             renamed = True
         except BaseException:
@@ -55,15 +58,20 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
         finally:
             os.close(descriptor)
         sync_folder(os.path.dirname(target))
-        if tier is not None:
-            with contextlib.suppress(OSError):
-                pin(target, tier)
     except OSError as error:
         code = error.errno or errno.EIO
         why = f"{error.strerror}; the new file is there, but may not survive a power failure"
         if not renamed:
             why = _reason(error, target, size)
         raise Error(code, f"save {os.fspath(path)}: {why}", os.fspath(path)) from error
+
+
+def _take_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
+    with contextlib.suppress(PermissionError):
+        os.fchown(descriptor, -1, old.st_gid)
+    with contextlib.suppress(PermissionError):
+        os.fchown(descriptor, old.st_uid, -1)
+    os.fchmod(descriptor, old.st_mode & 0o7777)  # last, because a new owner takes the setuid bit away
 
 
 def sync_folder(path: str) -> None:

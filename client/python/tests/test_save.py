@@ -98,11 +98,30 @@ def test_tensors_that_the_package_refuses(folder):
 def test_links_and_modes_stay(folder):
     (folder / "there").write_bytes(b"old")
     (folder / "there").chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(folder / "there", 12, 34)
     (folder / "link").symlink_to("there")
     sluice.save_safetensors({"a": np.ones(3)}, folder / "link")
     assert (folder / "link").is_symlink() and names(folder) == ["link", "there"]
     assert (folder / "there").stat().st_mode & 0o777 == 0o640
+    if os.geteuid() == 0:
+        assert ((folder / "there").stat().st_uid, (folder / "there").stat().st_gid) == (12, 34)
     assert same(sluice.load_safetensors(folder / "there", framework="np"), {"a": np.ones(3)})
+
+
+def test_a_pin_is_there_as_soon_as_the_new_file(mount, monkeypatch):
+    path = mount / "pinned"
+    sluice.save_safetensors(arrays(0), path)
+    sluice.pin(path, "b")
+    rename, pins = os.rename, []
+
+    def look(old, new):
+        rename(old, new)
+        pins.append(sluice.stat(new).pin)
+
+    monkeypatch.setattr(os, "rename", look)
+    sluice.save_safetensors(arrays(1), path)
+    assert pins == ["b"]
 
 
 def test_pins_stay(mount):
