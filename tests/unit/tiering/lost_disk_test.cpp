@@ -103,6 +103,23 @@ TEST_F(LostDiskTest, ARenameIsFinishedOnTheOtherTiers) {
   EXPECT_TRUE(test::exists(at("c", "e")));
 }
 
+TEST_F(LostDiskTest, ARenameWaitsForATierThatIsAwayWhenAnotherIsLost) {
+  ASSERT_TRUE(announce(store_, {step(Step::Kind::Rename, tier_of("a"), "d", "e"),
+                                step(Step::Kind::Rename, tier_of("b"), "d", "e"),
+                                step(Step::Kind::Rename, tier_of("c"), "d", "e")}));
+  ASSERT_EQ(::rename((dir_ / "c").c_str(), (dir_ / "away").c_str()), 0);
+  ASSERT_TRUE(tier_of("c").check_presence());
+  lose("b");
+  ASSERT_TRUE(settle_lost(store_, *pool_));
+  EXPECT_EQ(intents_in(store_), 1u);
+  EXPECT_TRUE(test::exists(at("a", "d"))) << "a directory must not have two names";
+  ASSERT_EQ(::rename((dir_ / "away").c_str(), (dir_ / "c").c_str()), 0);
+  ASSERT_TRUE(tier_of("c").check_presence());
+  settle();
+  EXPECT_TRUE(test::exists(at("a", "e")));
+  EXPECT_TRUE(test::exists(at("c", "e")));
+}
+
 TEST_F(LostDiskTest, NothingIsRemovedForTheSakeOfALostFile) {
   dir_.make_file("b/d/new", "new");
   dir_.make_file("c/d/f", "old");

@@ -103,6 +103,24 @@ TEST_F(ReplayTest, WaitsForATierThatIsOffline) {
   EXPECT_EQ(shown(), "a/e/ 755\na/e/f 644 \"1\"\nb/e/ 755\nb/e/g 644 \"2\"\n");
 }
 
+TEST_F(ReplayTest, WaitsForTwoTiersThatAreOffline) {
+  dir_.make_file("a/d/f", "1");
+  dir_.make_file("b/d/g", "2");
+  ASSERT_TRUE(
+      announce(store_, {step(Kind::Rename, a(), "d", "e"), step(Kind::Rename, b(), "d", "e")}));
+  take_away("a");
+  take_away("b");
+  ASSERT_TRUE(replay_intents(store_, *pool_));
+  bring_back("b");
+  ASSERT_TRUE(replay_intents(store_, *pool_));
+  EXPECT_EQ(intents_in(store_), 1u);
+  EXPECT_TRUE(test::exists(at("b", "d/g"))) << "a directory must not have two names";
+  bring_back("a");
+  ASSERT_TRUE(replay_intents(store_, *pool_));
+  EXPECT_EQ(intents_in(store_), 0u);
+  EXPECT_EQ(shown(), "a/e/ 755\na/e/f 644 \"1\"\nb/e/ 755\nb/e/g 644 \"2\"\n");
+}
+
 TEST_F(ReplayTest, WaitsForATierThatIsNotConfigured) {
   dir_.make_file("b/f", "x");
   ASSERT_TRUE(announce(store_, {step(Kind::Rename, b(), "f", "g")}));
