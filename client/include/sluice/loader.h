@@ -67,7 +67,8 @@ void sluice_model_close(sluice_model* model);
 
 /* The number of tensors. They are in the order of their bytes in the files. */
 size_t sluice_model_count(const sluice_model* model);
-/* These return NULL if there is no such tensor. */
+/* These return NULL if there is no such tensor. The tensors are one array, which begins with
+ * sluice_model_tensor(model, 0). */
 const struct sluice_tensor* sluice_model_tensor(const sluice_model* model, size_t index);
 const struct sluice_tensor* sluice_model_find(const sluice_model* model, const char* name);
 /* The size of the arena in bytes: a multiple of SLUICE_ARENA_ALIGNMENT, or 0. */

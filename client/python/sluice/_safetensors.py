@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ._file import Buffer, Result, _result
-from ._library import PROGRESS, Handle, RangeStruct, ResultStruct, SegmentStruct, check, last_error, library
+from ._library import PROGRESS, Handle, RangeStruct, ResultStruct, SegmentStruct, TensorStruct, check, last_error, library
 from ._memory import memory_of
 
 # The names of the types in the frameworks.
@@ -91,13 +91,13 @@ class Model:
 
     def tensors(self) -> list[Tensor]:
         """The tensors, in the order of their bytes."""
-        lib, found = library(), []
         with self._handle as model:
-            for i in range(lib.sluice_model_count(model)):
-                each = lib.sluice_model_tensor(model, i).contents
-                found.append(Tensor(each.name.decode(), each.dtype.decode(), tuple(each.shape[:each.dimensions]), each.bytes,
-                                    each.arena_offset, each.file, each.file_offset))
-        return found
+            count = library().sluice_model_count(model)
+            if count == 0:
+                return []
+            array = ctypes.cast(library().sluice_model_tensor(model, 0), ctypes.POINTER(TensorStruct * count)).contents
+            return [Tensor(each.name.decode(), each.dtype.decode(), tuple(each.shape[:each.dimensions]), each.bytes,
+                           each.arena_offset, each.file, each.file_offset) for each in array]
 
     def first_file(self) -> list[int]:
         """The file of the first tensor, unless that is empty."""
@@ -230,26 +230,21 @@ class _Framework:
             mapping = model.map(file)
             return _Arena(torch.as_tensor(mapping, device=self.device), mapping.wait)
 
-    def shared_view(self, arenas: dict[int, "_Arena"], tensor: Tensor) -> Any:
-        if tensor.length == 0:
-            return self.empty(tensor)
-        arena, at = arenas[tensor.file], tensor.file_offset
-        if at % self.dtype(tensor).itemsize == 0:
-            return self.view(arena, tensor, at)
-        # The file has it where it can't be used.
-        arena.wait()
-        return self.view(_Arena(arena.memory[at:at + tensor.length].clone()), tensor, 0)
-
-    def view(self, arena: "_Arena", tensor: Tensor, at: int) -> Any:
-        """The tensor whose bytes begin at `at` in the arena."""
-        if tensor.length == 0:
+    def view(self, arena: "_Arena | None", tensor: Tensor, at: int) -> Any:
+        """The tensor whose bytes begin at `at` in the arena. An empty one needs none."""
+        if tensor.length == 0 or arena is None:
             return self.empty(tensor)
         try:
-            dtype = self.dtype(tensor)
             if self.name == "np":
-                return arena.memory[at:at + tensor.length].view(dtype).reshape(tensor.shape)
-            # One call of torch: a model has thousands of tensors.
-            return arena.of_type(dtype).as_strided(tensor.shape, _strides(tensor.shape), at // dtype.itemsize)
+                return arena.memory[at:at + tensor.length].view(self.dtype(tensor)).reshape(tensor.shape)
+            # One call of torch, and few others: a model has thousands of tensors.
+            as_strided, size = arena.makers.get(tensor.dtype) or arena.maker(tensor.dtype, self.dtype(tensor))
+            first, is_between = divmod(at, size)
+            if not is_between:
+                return as_strided(tensor.shape, _strides(tensor.shape), first)
+            # A file that is mapped may have it where it can't be used.
+            arena.wait()
+            return self.view(_Arena(arena.memory[at:at + tensor.length].clone()), tensor, 0)
         except (ValueError, RuntimeError, OverflowError) as error:
             raise _no_view(tensor, error) from None
 
@@ -277,18 +272,17 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Arena:
-    """Memory that tensors are views of: an array of bytes, and for torch the same as an array of each type."""
+    """Memory that tensors are views of: an array of bytes."""
 
     def __init__(self, memory: Any, wait: Callable[[], None] = lambda: None) -> None:
         self.memory, self.wait = memory, wait  # wait(): until the bytes may be read
-        self._typed: dict[Any, Any] = {}
+        # What makes torch tensors of each type, and the size of its elements.
+        self.makers: dict[str, tuple[Callable[..., Any], int]] = {}
 
-    def of_type(self, dtype: Any) -> Any:
-        found = self._typed.get(dtype)
-        if found is None:
-            whole = len(self.memory) // dtype.itemsize * dtype.itemsize
-            found = self._typed[dtype] = self.memory[:whole].view(dtype)
-        return found
+    def maker(self, name: str, dtype: Any) -> tuple[Callable[..., Any], int]:
+        whole = len(self.memory) // dtype.itemsize * dtype.itemsize
+        self.makers[name] = self.memory[:whole].view(dtype).as_strided, dtype.itemsize
+        return self.makers[name]
 
 
 class _Load:
@@ -362,7 +356,7 @@ def _shared(model: Model, framework: _Framework) -> dict[str, Any]:
         framework.dtype(tensor)
         if tensor.length > 0 and tensor.file not in arenas:
             arenas[tensor.file] = framework.map(model, tensor.file)
-    views = {tensor.name: framework.shared_view(arenas, tensor) for tensor in tensors}
+    views = {tensor.name: framework.view(arenas.get(tensor.file), tensor, tensor.file_offset) for tensor in tensors}
     for arena in arenas.values():
         arena.wait()
     return views
