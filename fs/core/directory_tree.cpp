@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "base/file_at.hpp"
 #include "tiering/copier.hpp"
@@ -204,21 +205,28 @@ Result<OpenCopy> DirectoryTree::ensure_copy(const InodePtr& directory, TierIndex
 // need a copy of the new directory there, for which spare ones are made in time.
 void DirectoryTree::keep_spares() {
   constexpr std::size_t kSpares = 32;
-  MutexLock lock(replicate_);
   for (const auto& tier : pool_) {
     const auto directory = tier->spares_directory();
     if (!directory || !tier->low_on_space()) continue;
-    const auto [at, is_new] = spares_.try_emplace(tier->index());
-    std::vector<std::string>& names = at->second;
-    if (is_new) {
-      auto there = names_in((*directory)->get());
-      if (there) names = *std::move(there);
+    std::optional<std::size_t> known;
+    {
+      MutexLock lock(replicate_);
+      if (const auto at = spares_.find(tier->index()); at != spares_.end())
+        known = at->second.size();
     }
-    while (names.size() < kSpares) {
+    // Without the lock: a disk that hangs must not stop those who use the others.
+    std::vector<std::string> more;
+    if (!known) {
+      if (auto there = names_in((*directory)->get())) more = *std::move(there);
+    }
+    while (known.value_or(0) + more.size() < kSpares) {
       std::string name = Tier::new_temp_name();
       if (::mkdirat((*directory)->get(), name.c_str(), 0700) < 0) break;  // too late, or read-only
-      names.push_back(std::move(name));
+      more.push_back(std::move(name));
     }
+    MutexLock lock(replicate_);
+    std::vector<std::string>& all = spares_[tier->index()];
+    all.insert(all.end(), more.begin(), more.end());
   }
 }
 

@@ -54,7 +54,8 @@ class DirectoryTree {
   enum class Spares { Spare, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
                                Spares spares = Spares::Spare);
-  // Makes the spare directories of the tiers that are low on space. Called every second.
+  // Makes the spare directories of the tiers that are low on space. Called every second, by one
+  // thread.
   void keep_spares();
 
   // Every copy of `name`, fastest tier first; more than one only for directories. Empty if the name
