@@ -54,7 +54,7 @@ class DirectoryTree {
   enum class Spares { Spare, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
                                Spares spares = Spares::Spare);
-  // Makes the spare directories of the tiers that are low on space. Called every second, by one
+  // Makes the spare directories of the tiers that may become full. Called every second, by one
   // thread.
   void keep_spares();
 
