@@ -91,6 +91,9 @@ END
   part torch_expandable 180 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
     python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$mount/data" "$mount/small"
   part torch_elsewhere 180 python3 "$source/tests/gpu/torch_test.py" "$build/lib/libsluice.so" "$scratch/nvme/data"
+  part hbm 300 env PYTHONPATH="$source/client/python" SLUICE_LIBRARY="$build/lib/libsluice.so.1" \
+    python3 "$source/tests/gpu/hbm_test.py" "$sluice" "$mount" "$([[ $quick ]] && echo $((1 << 30)) || echo $((8 << 30)))"
+  cat "$out/hbm.log"
   mkdir -p "$mount/dropin" "$scratch/plain"
   part dropin 580 python3 "$source/tests/gpu/dropin_test.py" "$build/lib/dropin/libcufile.so.0" "$mount/dropin" "$scratch/plain"
   part dropin_expandable 580 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
