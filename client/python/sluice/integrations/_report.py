@@ -70,7 +70,9 @@ class Report:
     def figures(self) -> dict[str, Any]:
         """For tests and measurements."""
         with self._lock:
-            return {"files": {path: load.bytes for path, load in self._loads.items()}, "reasons": dict(self._reasons)}
+            routes = sum((load.routes for load in self._loads.values()), collections.Counter[str]())
+            return {"files": {path: load.bytes for path, load in self._loads.items()}, "reasons": dict(self._reasons),
+                    "routes": dict(routes)}
 
 
 report = Report()
