@@ -100,7 +100,7 @@ END
     python3 "$source/tests/gpu/dropin_test.py" "$build/lib/dropin/libcufile.so.0" "$mount/dropin" "$scratch/plain" 268435456
   cat "$out/dropin.log"
   part python 300 "$source/tests/python/run.sh" "$(command -v python3)" "$build/lib/libsluice.so.1" "" "$sluice"
-  part aibench 400 "$source/tools/lab/aibench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
+  part aibench 590 "$source/tools/lab/aibench/aibench" --quick --build "$build" --json "$out/aibench.json" --svg "$out/aibench.svg" "$mount"
   part bench 590 "$build/bin/sluice-lab" gpu-bench $quick --json "$out/bench.json" "$mount"
   cat "$out/doctor.log" "$out/aibench.log" "$out/bench.log" 2>/dev/null
   grep -h "^checksum," "$out/checksum_test.log" 2>/dev/null

@@ -23,11 +23,19 @@ except ImportError as error:
 
 import aibench_parts  # noqa: E402
 import aibench_report  # noqa: E402
-from aibench_site import Content, torch  # noqa: E402
+from aibench_site import Content, Model, torch  # noqa: E402
 
 
 def run(*arguments):
     return subprocess.run([sys.executable, BENCH / "aibench", "--build", BUILD, *arguments], capture_output=True, text=True)
+
+
+def child(program, environment=None, **arguments):
+    """What a program of the part `programs` answers."""
+    done = subprocess.run([sys.executable, BENCH / "aibench_child.py", program, json.dumps(arguments)], capture_output=True, text=True,
+                          env={**os.environ, **(environment or {})})
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class AibenchTest(unittest.TestCase):
@@ -47,10 +55,13 @@ class AibenchTest(unittest.TestCase):
             self.assertEqual(row["wrong"], 0, row)
             self.assertNotEqual(bool(row["samples"]), bool(row["skipped"]), row)
         self.assertTrue(all(row["value"] > 0 for row in loads), loads)
+        programs = {row["case"].partition(":")[0]: row for row in rows if row["part"] == "programs"}
+        self.assertEqual(sorted(programs), ["NIXL", "elsewhere", "fastsafetensors", "safetensors", "save", "torch", "transformers"])
+        self.assertTrue(all(row["samples"] for row in rows if row["case"].startswith("save:")), programs["save"])
         self.assertIn("not on a Sluice mount", done.stdout)
 
     def test_misuse_says_what_to_do(self):
-        for arguments in (["/none"], ["--parts", "all", "/tmp"], ["--size", "5", "/tmp"], ["--size", "many", "/tmp"]):
+        for arguments in (["/none"], ["--parts", "all", "/tmp"], ["--only", "everything", "/tmp"], ["--size", "5", "/tmp"], ["--size", "many", "/tmp"]):
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn("aibench: error: ", done.stderr)
@@ -87,6 +98,53 @@ class AibenchTest(unittest.TestCase):
             numbers[0] = 2
             self.assertEqual(content.wrong_records(chosen, numbers), 2)
 
+    def test_programs_see_wrong_bytes(self):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR")) as folder:
+            model = Model(pathlib.Path(folder, "model"), 2 * Model.TENSOR, 1)
+            model.make(Content("cpu"))
+            pt = pathlib.Path(folder, "model.pt")
+            if "skipped" in child("make_torch", folder=str(model.folder), path=str(pt), size=model.size):
+                self.skipTest("no PyTorch")
+            for path, program, arguments in ((pt, "load_torch", {"path": str(pt)}),
+                                             (model.files[0], "load_file", {"folder": str(model.folder)}),
+                                             (model.files[0], "load_fastsafetensors", {"folder": str(model.folder)})):
+                before = child(program, size=model.size, **arguments)
+                if "skipped" in before:
+                    continue
+                self.assertEqual(before["wrong"], 0)
+                self.assertGreater(before["seconds"], 0)
+                with open(path, "r+b") as file:
+                    file.seek(-5_000_000, os.SEEK_END)
+                    byte = file.read(1)[0]
+                    file.seek(-1, os.SEEK_CUR)
+                    file.write(bytes([byte ^ 1]))
+                self.assertEqual(child(program, size=model.size, **arguments)["wrong"], 1, program)
+                with open(path, "r+b") as file:
+                    file.seek(-5_000_000, os.SEEK_END)
+                    file.write(bytes([byte]))
+
+    def test_wrong_weights_are_seen(self):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR")) as folder:
+            arguments = {"folder": f"{folder}/model", "tiny": f"{folder}/tiny"}
+            made = child("make_transformers", size=160 << 20, **arguments)
+            if "skipped" in made:
+                self.skipTest(made["skipped"])
+            self.assertEqual(child("load_transformers", size=made["bytes"], **arguments)["wrong"], 0)
+            for path in pathlib.Path(folder, "model").glob("*.safetensors"):
+                with open(path, "r+b") as file:
+                    file.seek(-3, os.SEEK_END)
+                    byte = file.read(1)[0]
+                    file.seek(-1, os.SEEK_CUR)
+                    file.write(bytes([byte ^ 1]))
+            self.assertGreaterEqual(child("load_transformers", size=made["bytes"], **arguments)["wrong"], 2)
+
+    def test_the_variable_takes_effect(self):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR")) as folder:
+            for value, expected in ("0", False), ("1", True):
+                found = child("write", {"SLUICE_ACCELERATE": value}, path=f"{folder}/file", size=1 << 25)
+                self.assertEqual(found["accelerated"], expected)
+                self.assertEqual(os.listdir(folder), [])
+
     def test_reads_a_second_in_any_words(self):
         for answer, expected in (({"reads/s": 5}, 5), ({"reads_per_s": 2.5}, 2.5), ({"text": "4 KiB: 1.25 M reads/s"}, 1.25e6),
                                  ({"text": "12,500 reads/s, p50"}, 12500), ({"text": "reads/s: 77.5"}, 77.5)):
@@ -98,6 +156,17 @@ class AibenchTest(unittest.TestCase):
         rows = [aibench_report.Row("load", "one file, 8 GiB", "sluice.load_safetensors", "GB/s", True, [40, 46, 50], [0.2])]
         bars = {what: ok for what, _, _, ok in aibench_report.judge(rows)}
         self.assertEqual(bars, {"safetensors, one file, GB/s": True, "safetensors, core-seconds a GB": False})
+
+    def test_ratios_are_missed_and_met(self):
+        def row(case, rate, ours=False):
+            return aibench_report.Row("programs", case, "", "GB/s", ours, [rate])
+
+        rows = [row("transformers: from_pretrained, 8.2 GB", 12, True), row("transformers: from_pretrained, 8.2 GB", 3),
+                row("save: 4 GiB, on the disk", 1.8, True), row("save: 4 GiB, on the disk", 2),
+                row("NIXL: random blocks of 4 KiB", 3, True), row("NIXL: random blocks of 4 KiB", 1),
+                row("NIXL: random blocks of 4 KiB", 4), row("elsewhere: a file", 5)]
+        self.assertEqual([(value, bar, ok) for _, value, bar, ok in aibench_report.judge(rows)],
+                         [(4, ">= 4x", True), (0.9, ">= 0.95x", False), (0.75, ">= 1x", False)])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from aibench_site import BLOCK, Skip, say, text_of_size, torch
 
 
 _LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
-_QUIET = 11  # seconds after 'sluice gpu release', in which nothing is kept
+QUIET = 11  # seconds after 'sluice gpu release', in which nothing is kept
 
 
 class Runner:
@@ -190,12 +190,12 @@ def _gather_case(site, runner, path, offset, size, record, count, case, cold=Fal
 def _cufile(site, row, path, size, reads, threads, batch, direct=False):
     command = [site.program("sluice-lab"), "cufilebench", site.below(path), "--size", size, "--reads", reads, "--threads", threads,
                "--batch", batch, *(["--direct"] if direct else [])]
-    answer = _run(command, 60)
+    answer = run(command, 60)
     row.wrong += answer.get("wrong", 0)
     row.samples.append(answer["reads/s"] / 1e6)
 
 
-def _run(command, limit, **arguments):
+def run(command, limit, **arguments):
     """The JSON that a program prints as its last line."""
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit, **arguments)
@@ -231,10 +231,14 @@ print(json.dumps({"GB/s": model.size / seconds / 1e9, "wrong": model.wrong(conte
 """
 
 
+def new_process_environment():
+    """For a Python that finds the same packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+
+
 def _load_in_new_process(row, options, **arguments):
-    path = os.pathsep.join(each for each in sys.path if each)
-    answer = _run([sys.executable, "-c", _LOAD_PROGRAM, os.path.dirname(__file__), options.single.folder, options.single.size,
-                   json.dumps(arguments)], 300, env={**os.environ, "PYTHONPATH": path})
+    answer = run([sys.executable, "-c", _LOAD_PROGRAM, os.path.dirname(__file__), options.single.folder, options.single.size,
+                  json.dumps(arguments)], 300, env=new_process_environment())
     if "GB/s" not in answer:
         raise Skip(answer.get("text", "no answer"))
     row.samples.append(answer["GB/s"])
@@ -306,7 +310,7 @@ def hbm(site, runner, options):
     def fill(row):
         need_tier()
         site.release_hbm()
-        time.sleep(_QUIET)
+        time.sleep(QUIET)
         for _ in range(3):  # the file goes in when it is read a second time
             attempt = Row(row.part, row.case, row.way, row.unit)
             _load_in_new_process(attempt, options)
@@ -388,7 +392,7 @@ def rings(site, runner, options):
 
 def _ring(site, row, path, depth, threads):
     memory = ["--gpu"] if site.gpu else []
-    answer = _run([site.program("example_ring_read"), *memory, "--depth", depth, "--threads", threads, "--size", 4096, path], 60)
+    answer = run([site.program("example_ring_read"), *memory, "--depth", depth, "--threads", threads, "--size", 4096, path], 60)
     row.samples.append(_reads_a_second(answer) / 1e6)
 
 
@@ -439,8 +443,8 @@ def gds(site, runner, options):
             raise Skip("no GPU")
         if importlib.util.find_spec("torch.cuda.gds") is None:
             raise Skip(f"PyTorch {torch.__version__} has no torch.cuda.gds")
-        answer = _run([sys.executable, "-c", _GDS_PROGRAM, os.path.dirname(__file__), path, options.single.data_offset,
-                       options.gds, rounds], 120, env={**os.environ, **environment})
+        answer = run([sys.executable, "-c", _GDS_PROGRAM, os.path.dirname(__file__), path, options.single.data_offset,
+                      options.gds, rounds], 120, env={**os.environ, **environment})
         if "GB/s" not in answer:
             raise Skip(answer.get("text", "no answer"))
         # The first samples include the setup.

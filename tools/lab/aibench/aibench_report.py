@@ -40,6 +40,20 @@ BARS = [
     ("gather 4 KiB records from GPU memory, M/s", "hbm", "gather of 4 KiB", "sluice", 250, None),
     ("memory back within 200 ms, times a second", "hbm", "memory is back", "sluice", 5, None),
     ("second load after a cold one, GB/s", "first", "second load", "sluice", 20, None),
+    ("load_file with SLUICE_ACCELERATE=1, GB/s", "programs", "safetensors:", "sluice", 40, None),
+    ("fastsafetensors with SLUICE_ACCELERATE=1, GB/s", "programs", "fastsafetensors:", "sluice", 30, None),
+    ("torch.load with SLUICE_ACCELERATE=1, GB/s", "programs", "torch:", "sluice", 30, None),
+]
+
+# (what, part, case, minimum): our best rate divided by the best rate of the others in the same case.
+RATIOS = [
+    ("transformers with SLUICE_ACCELERATE=1, times as fast", "programs", "transformers: from_pretrained", 4),
+    ("transformers, files in GPU memory, times as fast", "programs", "transformers: files in GPU memory", 8),
+    ("saving, of the disk's rate", "programs", "save:", 0.95),
+    ("NIXL, 4 KiB, times the best other backend", "programs", "NIXL: random blocks of 4 KiB", 1),
+    ("NIXL, 64 KiB, times the best other backend", "programs", "NIXL: random blocks of 64 KiB", 1),
+    ("NIXL, 1 MiB, times the best other backend", "programs", "NIXL: random blocks of 1 MiB", 1),
+    ("files on no mount, of the rate without the variable", "programs", "elsewhere:", 0.99),
 ]
 
 
@@ -95,6 +109,11 @@ def judge(rows):
             value = max(values) if least is not None else min(values)
             yield what, value, f">= {least}" if least is not None else f"<= {most}", \
                 value >= least if least is not None else value <= most
+    for what, part, case, least in RATIOS:
+        group = [row for row in rows if row.part == part and row.case.startswith(case)]
+        mine, others = best(group, True), best(group, False)
+        if mine and others:
+            yield what, mine / others, f">= {least}x", mine / others >= least
 
 
 def as_json(rows, machine):

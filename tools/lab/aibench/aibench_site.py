@@ -33,6 +33,15 @@ def say(words, is_step=False):
         print(f"aibench: {words}", file=sys.stderr, flush=True)
 
 
+def cpu_seconds(daemon):
+    """The CPU time of this process and, if it is known, of the daemon with this id."""
+    total = time.process_time()
+    if daemon:
+        fields = pathlib.Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
 def text_of_size(size):
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:
@@ -154,12 +163,7 @@ class Site:
             torch.cuda.synchronize()
 
     def cpu_seconds(self):
-        """The CPU time of this process and the daemon."""
-        total = time.process_time()
-        if self.daemon:
-            fields = pathlib.Path(f"/proc/{self.daemon}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return total
+        return cpu_seconds(self.daemon)
 
     def below(self, path):
         """The path of the file on its tier, which other libraries read."""
