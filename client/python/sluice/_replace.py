@@ -22,6 +22,7 @@ from ._library import Error
 from ._memory import memory_of
 
 _SUFFIX = ".saving"
+_IN_GPU = "user.sluice.hbm"
 _BLOCK = 16 << 20  # the most bytes of one write
 _IN_FLIGHT = 4
 _ALIGNMENT = 4096  # of writes with O_DIRECT
@@ -30,7 +31,7 @@ _ALIGNMENT = 4096  # of writes with O_DIRECT
 @contextlib.contextmanager
 def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
     """Gives the descriptor of a new, empty file with room for `size` bytes. When the block ends, its bytes are on the disk
-    and the file gets the name `path`, and the owner (if this process may give files away), the mode and the pin of the old
+    and the file gets the name `path`, and the owner (if this process may give files away), the mode and the pins of the old
     file. If the block raises, the old file stays as it is, and nothing else is left.
 
     A process that is killed leaves a file with the suffix .saving, which the next replacement of the same name removes.
@@ -45,7 +46,7 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
                 _take_owner_and_mode(descriptor, os.stat(target))
             yield descriptor
             os.fsync(descriptor)
-            tier = _pin_of(target)
+            tier, in_gpu = _pin_of(target), _is_pinned_to_gpu(target)
             if tier is not None:
                 with contextlib.suppress(OSError):
                     pin(temporary, tier)
@@ -58,6 +59,9 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
         finally:
             os.close(descriptor)
         sync_folder(os.path.dirname(target))
+        if in_gpu:  # the mount finds such files by their paths, so only now
+            with contextlib.suppress(OSError):
+                os.setxattr(target, _IN_GPU, b"1")
     except OSError as error:
         code = error.errno or errno.EIO
         why = f"{error.strerror}; the new file is there, but may not survive a power failure"
@@ -89,6 +93,12 @@ def _pin_of(path: str) -> str | None:
         tier = stat(path).pin
         return None if tier == stat(os.path.dirname(path)).pin else tier
     return None
+
+
+def _is_pinned_to_gpu(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(os.getxattr(path, _IN_GPU))
+    return False
 
 
 def _create(target: str, size: int) -> tuple[int, str]:

@@ -138,6 +138,18 @@ def test_pins_stay(mount):
     assert sluice.stat(path).pin is None
 
 
+def test_a_pin_to_gpu_memory_stays(mount):
+    path = mount / "model.safetensors"
+    sluice.save_safetensors(arrays(0), path)
+    sluice.pin(path, "hbm")
+    sluice.save_safetensors(arrays(1), path)
+    assert os.getxattr(path, "user.sluice.hbm") == b"pinned"
+    os.removexattr(path, "user.sluice.hbm")
+    sluice.save_safetensors(arrays(2), path)
+    with pytest.raises(OSError):
+        os.getxattr(path, "user.sluice.hbm")
+
+
 def test_types_of_ml_dtypes(folder):
     types = pytest.importorskip("ml_dtypes")
     saved = {name: np.arange(100).astype(getattr(types, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
