@@ -241,6 +241,10 @@ json Reporter::limits() const {
   all.push_back({"prefetches", "all", warmer.jobs(), Warmer::kMostOfAll, "EAGAIN"});
   all.push_back({"requested moves", "user", parts_.migration.mover().most_requested(),
                  Mover::kMostOfUser, "EAGAIN"});
+  const auto pins = parts_.filesystem.gpu().hbm_pins().count();
+  all.push_back({"files pinned to GPU memory", "user", pins.most_of_user, HbmPins::kMostPinsOfUser,
+                 "EDQUOT"});
+  all.push_back({"files pinned to GPU memory", "all", pins.all, HbmPins::kMostPins, "ENOSPC"});
   json out = json::array();
   for (const LimitUse& each : all) {
     out.push_back({{"what", each.what},

@@ -19,8 +19,6 @@ namespace {
 constexpr auto kLook = std::chrono::seconds(1);       // between two looks at the pinned files
 constexpr auto kPatience = std::chrono::seconds(10);  // for a file that must rest first
 constexpr std::size_t kMostWanted = 256, kMostOfUser = 64;
-// Each pin is looked at every second, and HbmTier remembers four times as many files.
-constexpr std::size_t kMostPins = 256;
 
 }  // namespace
 
@@ -47,7 +45,10 @@ void HbmPins::start() {
   std::ifstream in(parts_.list, std::ios::binary);
   std::string id, path;
   while (std::getline(in, id, '\0') && std::getline(in, path, '\0')) {
-    pins_[InodeId{std::strtoull(id.c_str(), nullptr, 10)}] = {path};
+    char* rest = nullptr;
+    const InodeId file{std::strtoull(id.c_str(), &rest, 10)};
+    // Lists of earlier versions have no user.
+    pins_[file] = {path, static_cast<uid_t>(std::strtoul(rest, nullptr, 10))};
   }
   if (!pins_.empty()) begin();
 }
@@ -65,7 +66,7 @@ void HbmPins::save() {
   {
     std::ofstream out(draft, std::ios::binary | std::ios::trunc);
     for (const auto& [id, pin] : pins_) {
-      out << static_cast<std::uint64_t>(id) << '\0' << pin.path << '\0';
+      out << static_cast<std::uint64_t>(id) << ' ' << pin.user << '\0' << pin.path << '\0';
     }
     if (out.flush(); !out) {
       log::get().warn("cannot write the list of files pinned to GPU memory: file={}", draft);
@@ -76,29 +77,56 @@ void HbmPins::save() {
     log::get().warn("cannot write the list of files pinned to GPU memory: file={}", parts_.list);
 }
 
-Result<void> HbmPins::add(InodeId id, const std::string& path) {
-  // Files that can't be found may be deleted, and make room.
-  if (!pins_.contains(id) && pins_.size() >= kMostPins)
-    std::erase_if(pins_, [](const auto& each) { return !each.second.is_found; });
-  if (!pins_.contains(id) && pins_.size() >= kMostPins)
-    return Error(ENOSPC, "pin more than 256 files to GPU memory");
-  pins_[id] = {path, true, ++additions_};
+// Files that can't be found may be deleted, and make room.
+Result<void> HbmPins::make_room(uid_t user) {
+  const auto is_theirs = [&](const auto& each) { return each.second.user == user; };
+  const auto has_most = [&] {
+    return std::count_if(pins_.begin(), pins_.end(), is_theirs) >=
+           static_cast<std::ptrdiff_t>(kMostPinsOfUser);
+  };
+  const auto is_lost = [](const auto& each) { return !each.second.is_found; };
+  if (user != 0 && has_most()) {
+    std::erase_if(pins_, [&](const auto& each) { return is_lost(each) && is_theirs(each); });
+    if (has_most()) return Error(EDQUOT, "pin more than 64 files of a user to GPU memory");
+  }
+  if (pins_.size() >= kMostPins) std::erase_if(pins_, is_lost);
+  if (pins_.size() >= kMostPins) return Error(ENOSPC, "pin more than 256 files to GPU memory");
+  return {};
+}
+
+Result<void> HbmPins::add(InodeId id, const std::string& path, uid_t user) {
+  if (const auto pin = pins_.find(id); pin != pins_.end()) {
+    user = pin->second.user;
+  } else {
+    SLUICE_TRY(make_room(user));
+  }
+  pins_[id] = {path, user, true, ++additions_};
   save();
   return {};
 }
 
-Result<void> HbmPins::pin(const InodePtr& file) {
+HbmPins::Count HbmPins::count() {
+  const MutexLock lock(mutex_);
+  std::map<uid_t, std::size_t> of_user;
+  for (const auto& [id, pin] : pins_) ++of_user[pin.user];
+  of_user.erase(0);
+  Count out{.all = pins_.size()};
+  for (const auto& [user, pins] : of_user) out.most_of_user = std::max(out.most_of_user, pins);
+  return out;
+}
+
+Result<void> HbmPins::pin(const InodePtr& file, uid_t user) {
   if (!S_ISREG(file->type)) return Error(EISDIR, "only files can be pinned to GPU memory");
   const std::string path = parts_.tree.path_of(file);
   {
     const MutexLock lock(mutex_);
-    SLUICE_TRY(add(file->id(), path));
+    SLUICE_TRY(add(file->id(), path, user));
   }
   // If it fails, or we are killed before, the file is taken from the list when it is looked at.
   const auto set = parts_.attributes.set_xattr(file, kHbmXattr, "1", 0, Caller{});
   const MutexLock lock(mutex_);
   // It may have been looked at, and taken from the list, before it had the xattr.
-  if (set) SLUICE_TRY(add(file->id(), path));
+  if (set) SLUICE_TRY(add(file->id(), path, user));
   begin();
   return set;
 }

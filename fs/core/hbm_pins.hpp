@@ -5,7 +5,8 @@
 // The pin is an xattr of the file. So that the next mount finds it without a walk through the pool,
 // the paths of the pinned files are also in a list in the state directory, which may have files too
 // many: a file is listed before it gets the xattr. A pinned file is copied again when it has
-// changed and rests, and when the GPU has room again. One file is copied at a time.
+// changed and rests, and when the GPU has room again. One file is copied at a time. A pin counts
+// for the user who made it, until the file is unpinned or deleted.
 //
 // Threads: thread-safe. Its own thread runs while there are pins or prefetches.
 #pragma once
@@ -36,6 +37,10 @@ inline constexpr std::string_view kHbmName = "hbm";
 
 class HbmPins {
  public:
+  // Each pin is looked at every second, and HbmTier remembers four times as many files. Root may
+  // use all of them.
+  static constexpr std::size_t kMostPins = 256, kMostPinsOfUser = 64;
+
   struct Parts {
     InodeTable& table;
     DirectoryTree& tree;
@@ -51,11 +56,15 @@ class HbmPins {
   void start();
   void stop();
 
-  // EISDIR: not a file. ENOSPC: too many are pinned. The copy is made in the background, as soon as
-  // there is room.
-  Result<void> pin(const InodePtr& file);
+  // EISDIR: not a file. ENOSPC: too many are pinned. EDQUOT: too many of this user. The copy is
+  // made in the background, as soon as there is room.
+  Result<void> pin(const InodePtr& file, uid_t user);
   Result<void> unpin(const InodePtr& file);  // ENODATA: it is not pinned
   bool is_pinned(const InodePtr& file);
+  struct Count {
+    std::size_t all = 0, most_of_user = 0;  // the latter without root
+  };
+  Count count();
   // Copies the file soon; all zero stands for the first GPU. EAGAIN: too many are waiting.
   // EOPNOTSUPP: the mount keeps no files in GPU memory. ENODEV: there is no such GPU.
   Result<void> prefetch(InodeId file, const GpuUuid& gpu, uid_t user);
@@ -70,6 +79,7 @@ class HbmPins {
   };
   struct Pin {
     std::string path;      // the last known one
+    uid_t user = 0;        // who pinned it first
     bool is_found = true;  // false: it is gone, or a folder above it was renamed while unknown
     std::uint64_t addition = 0;  // tells one pin() of the file from the next
   };
@@ -84,7 +94,8 @@ class HbmPins {
   void serve(const Wanted& wanted, const std::stop_token& stop);
   void run(const std::stop_token& stop);
   void begin() REQUIRES(mutex_);
-  Result<void> add(InodeId id, const std::string& path) REQUIRES(mutex_);
+  Result<void> make_room(uid_t user) REQUIRES(mutex_);
+  Result<void> add(InodeId id, const std::string& path, uid_t user) REQUIRES(mutex_);
   void save() REQUIRES(mutex_);
 
   const Parts parts_;

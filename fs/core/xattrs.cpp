@@ -120,7 +120,7 @@ Result<void> Xattrs::set_virtual(const InodePtr& inode, std::string_view name,
   if (name == "prefetch") return parts_.gpu.prefetch(inode, value, user);
   if (name == "budget") return set_budget(inode, value, user);
   // A file can be pinned to a tier and to GPU memory, so these are different attributes.
-  if (name == "hbm" || (name == "pin" && value == kHbmName)) return parts_.hbm.pin(inode);
+  if (name == "hbm" || (name == "pin" && value == kHbmName)) return parts_.hbm.pin(inode, user);
   if (name != "tier" && name != "pin") return Error(EPERM, "setxattr");
   const Tier* tier = parts_.pool.by_name(value);
   if (tier == nullptr) return Error(EINVAL, "the pool has no tier with that name");

@@ -26,7 +26,7 @@ The pin is stored with the file as the attribute user.sluice.pin.
 
 TIER hbm keeps a file in the memory of the first GPU, if the mount has the option hbm,
 as long as there is room. It is stored as user.sluice.hbm, and a file can have both pins.
-At most 256 files can be pinned there.
+At most 256 files can be pinned there, and 64 by a user who is not root.
 
 Examples:
   sluice pin nvme /mnt/pool/models
@@ -91,6 +91,10 @@ int command_pin(int argc, char** argv) {
     const auto set = set_attribute(target.path, kPin, tier);
     if (failed_with(set, EISDIR))
       return log::escaped(target.path) + ": only files can be pinned to GPU memory";
+    if (tier == "hbm" && failed_with(set, EDQUOT))
+      return log::escaped(target.path) +
+             ": this user has 64 files pinned to GPU memory, the most for a user who is not root; "
+             "see 'sluice unpin --hbm'";
     if (tier == "hbm" && failed_with(set, ENOSPC))
       return log::escaped(target.path) +
              ": 256 files are pinned to GPU memory already, or its tier is full; see 'sluice unpin "
