@@ -71,6 +71,7 @@ Engine::Settings engine_settings(const MountOptions& options) {
   out.max_concurrent_ops = static_cast<unsigned>(options.gpu_max_concurrent_ops);
   // The engine takes 0 as "choose yourself"; one byte means practically none.
   out.mapped_bytes = std::max<std::uint64_t>(options.gpu_mapped_memory, 1);
+  out.mapped_after = std::chrono::milliseconds(options.gpu_rest);
   out.cufile = options.gpu_cufile;
   out.hbm = {options.hbm, options.hbm_reserve};
   return out;

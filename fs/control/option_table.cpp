@@ -449,6 +449,19 @@ constexpr std::array kTable{
     },
     OptionSpec{
         .group = Group::Debug,
+        .name = "gpu_rest",
+        .kind = Kind::Count,
+        .member = of<&MountOptions::gpu_rest>,
+        .fallback = "2000",
+        .help = "milliseconds without a change before a file is copied into GPU memory; 50 or more",
+        .details = "How many milliseconds a file must be unchanged before its page cache is "
+                   "registered or it is copied into GPU memory, 50 to 60000. It must be longer "
+                   "than the granularity of file times on the tiers.",
+        .least = 50,
+        .most = 60000,
+    },
+    OptionSpec{
+        .group = Group::Debug,
         .name = "gpu_cufile",
         .kind = Kind::Switch,
         .member = of<&MountOptions::gpu_cufile>,

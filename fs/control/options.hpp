@@ -108,6 +108,7 @@ struct MountOptions {
   std::uint64_t gpu_max_concurrent_ops = 32;                   // requests in progress at once
   std::uint64_t gpu_chunk = 4 << 20;                           // one piece of a large request
   std::uint64_t gpu_threads = 0;                               // 0: as many as fill the bus
+  std::uint64_t gpu_rest = 2000;                               // in milliseconds
   bool gpu_cufile = true;                                      // use libcufile if it is installed
 
   bool operator==(const MountOptions&) const = default;

@@ -54,6 +54,7 @@ crash_limit = 9
 gpu_max_concurrent_ops = 8
 gpu_chunk = "1MiB"
 gpu_threads = 4
+gpu_rest = 100
 gpu_cufile = false
 [[tier]]
 name = "nvme"
@@ -103,6 +104,7 @@ tier = "stay"
   EXPECT_EQ(options.gpu_max_concurrent_ops, 8u);
   EXPECT_EQ(options.gpu_chunk, 1u << 20);
   EXPECT_EQ(options.gpu_threads, 4u);
+  EXPECT_EQ(options.gpu_rest, 100u);
   EXPECT_EQ(options.gpu_mapped_memory, 2ull << 30);
   EXPECT_EQ(options.gpu_host_memory, 3ull << 30);
   EXPECT_EQ(options.hbm, (GpuShare{.percent = 20}));
