@@ -260,7 +260,7 @@ TEST_F(GpuDeviceTest, RegisteredFileCanBeMovedAndDeleted) {
 // A mount that keeps files in the memory of the GPUs.
 class HbmMountTest : public GpuDeviceTest {
  protected:
-  Strings flags() const override { return {"--hbm", "64MiB"}; }
+  Strings flags() const override { return {"--hbm", "64MiB", "--debug", "gpu_rest=100"}; }
 
   // Reads the whole file in a process of its own. Returns the number of the route, or what is
   // wrong.
@@ -459,12 +459,32 @@ TEST_F(HbmMountTest, PinOutlivesARenamedFolderAndAListThatIsWrong) {
   EXPECT_EQ(xattr_of(*this / "never", "user.sluice.hbm"), std::nullopt);
 }
 
-TEST_F(HbmMountTest, NoMoreThan256FilesCanBePinned) {
-  for (int i = 0; i < 257; ++i) write_file(*this / ("f" + std::to_string(i)), "x");
-  for (int i = 0; i < 256; ++i) {
+TEST_F(HbmMountTest, NoMoreThan256FilesCanBePinnedAndByAUser64) {
+  const auto pin = [&](int i) {
     const std::string path = *this / ("f" + std::to_string(i));
-    ASSERT_EQ(::setxattr(path.c_str(), "user.sluice.hbm", "pinned", 6, 0), 0) << i;
+    return named(::setxattr(path.c_str(), "user.sluice.hbm", "pinned", 6, 0) < 0 ? errno : 0);
+  };
+  for (int i = 0; i < 257; ++i) {
+    const std::string path = *this / ("f" + std::to_string(i));
+    write_file(path, "x");
+    const uid_t owner = i <= 64 ? kAlice.uid : 0;
+    ASSERT_EQ(::chown(path.c_str(), owner, owner), 0);
   }
+  EXPECT_EQ(as_user(kAlice,
+                    [&] {
+                      std::string said;
+                      for (int i = 0; i < 64 && (i == 0 || said == "ok"); ++i) said = pin(i);
+                      return said + " " + pin(64);
+                    }),
+            "ok EDQUOT");
+  bool is_shown = false;
+  const Json limits = mount().status().at("limits");
+  for (const Json& limit : limits) {
+    is_shown = is_shown || (limit.at("what") == "files pinned to GPU memory" &&
+                            limit.at("per") == "user" && limit.at("used") == 64);
+  }
+  EXPECT_TRUE(is_shown) << limits;
+  for (int i = 0; i < 256; ++i) ASSERT_EQ(pin(i), "ok") << i;
   const CommandResult refused = test::sluice({"pin", "hbm", *this / "f256"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(refused.err.find("256"), std::string::npos) << refused.err;

@@ -158,7 +158,7 @@ class ShareTest : public TieringTest {
     content_ = random_bytes(kSize);
     put("nvme", "model", content_);
   }
-  void start_with_hbm() { start({"--hbm", "64MiB"}); }
+  void start_with_hbm() { start({"--hbm", "64MiB", "--debug", "gpu_rest=100"}); }
   std::string model() const { return *this / "model"; }
   std::uint64_t allocated() { return FakeGpu::count(FakeCount::AllocatedBytes, mount().pid()); }
   bool has_logged(const std::string& text) { return mount().log().find(text) != std::string::npos; }
