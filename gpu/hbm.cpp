@@ -356,9 +356,13 @@ void HbmTier::shrink(OnDevice& gpu, std::uint64_t bytes, Dropped& dropped) {
 void HbmTier::set_limits(const HbmLimits& limits) {
   Dropped dropped;
   const MutexLock lock(mutex_);
+  if (limits == limits_) return;
   limits_ = limits;
   on_ = limits.size != GpuShare{};
   for (OnDevice& gpu : gpus_) {
+    // Whoever gives it more memory need not wait for what the old limits caused.
+    gpu.again = {};
+    gpu.is_short = false;
     const std::uint64_t limit = limits_.size.of(gpu.device.memory_bytes()), used = gpu.use->bytes;
     if (used > limit) shrink(gpu, used - limit, dropped);
   }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Our libcufile on files of a real mount, with GPU memory of the fake libcuda, which the daemon
 // uses, too; loaded into this process, and preloaded into an unchanged program.
-#include <dlfcn.h>
 #include <fcntl.h>
 
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.hpp"
-#include "gpu/cufile_api.hpp"
 #include "gpu/device.hpp"
+#include "tests/mount/dropin.hpp"
 #include "tests/mount/tiering.hpp"
 #include "tests/support/fake_gpu_environment.hpp"
 #include "tests/unit/client/client.hpp"
@@ -17,26 +16,6 @@
 
 namespace sluice::test {
 namespace {
-
-// The functions of the library.
-struct Dropin {
-  Dropin() {
-    void* library = ::dlopen(SLUICE_DROPIN, RTLD_NOW | RTLD_LOCAL);
-    EXPECT_NE(library, nullptr) << ::dlerror();
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(::dlsym(library, name));
-      EXPECT_NE(function, nullptr) << name;
-    };
-    find(api.cuFileHandleRegister, "cuFileHandleRegister");
-    find(api.cuFileHandleDeregister, "cuFileHandleDeregister");
-    find(api.cuFileBufRegister, "cuFileBufRegister");
-    find(api.cuFileBufDeregister, "cuFileBufDeregister");
-    find(api.cuFileRead, "cuFileRead");
-    find(api.cuFileWrite, "cuFileWrite");
-    find(api.cuFileReadAsync, "cuFileReadAsync");
-  }
-  CuFileApi api{};
-};
 
 class CufileMountTest : public TieringTest {
  protected:
@@ -54,16 +33,8 @@ class CufileMountTest : public TieringTest {
   std::uint64_t buffers() { return mount().status().at("gpu").at("buffers"); }
   long ioctls() { return mount().requests()["IOCTL"]; }
 
-  // Opens as torch.cuda.gds does: with O_DIRECT.
   CUfileHandle_t register_file(const std::string& path, UniqueFd& fd, int flags = O_RDONLY) {
-    fd.reset(::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC));
-    EXPECT_TRUE(fd);
-    CUfileDescr_t description{};
-    description.type = CU_FILE_HANDLE_TYPE_OPAQUE_FD;
-    description.handle.fd = fd.get();
-    CUfileHandle_t handle = nullptr;
-    EXPECT_EQ(api().cuFileHandleRegister(&handle, &description).err, CU_FILE_SUCCESS);
-    return handle;
+    return dropin_.register_file(path, fd, flags);
   }
 
   Dropin dropin_;
