@@ -124,11 +124,17 @@ Result<void> HbmPins::pin(const InodePtr& file, uid_t user) {
   }
   // If it fails, or we are killed before, the file is taken from the list when it is looked at.
   const auto set = parts_.attributes.set_xattr(file, kHbmXattr, "1", 0, Caller{});
-  const MutexLock lock(mutex_);
-  // It may have been looked at, and taken from the list, before it had the xattr.
-  if (set) SLUICE_TRY(add(file->id(), path, user));
-  begin();
-  return set;
+  const auto listed = [&]() -> Result<void> {
+    const MutexLock lock(mutex_);
+    begin();
+    SLUICE_TRY(set);
+    // It may have been looked at, and taken from the list, before it had the xattr.
+    return add(file->id(), path, user);
+  }();
+  if (set && !listed) {
+    [[maybe_unused]] const auto removed = parts_.attributes.remove_xattr(file, kHbmXattr);
+  }
+  return listed;
 }
 
 Result<void> HbmPins::unpin(const InodePtr& file) {
