@@ -183,6 +183,8 @@ class HbmStormTest : public testing::TestWithParam<StormCase> {
       if (!is_seen_at_once) check(::msync(bytes, size, MS_SYNC) == 0, "msync");
       unsynced_ += is_seen_at_once ? 1 : 0;
       subject.complete = state;
+      // Usually long enough for a copy to be made, if that were not prevented.
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
       wait_a_little(random, 120);
     }
     ::munmap(bytes, size);
