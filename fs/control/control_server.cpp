@@ -256,22 +256,23 @@ class ControlServer::Handler {
     return json::object();
   }
 
-  json run_pass() {
+  // Stops early if `go_on` returns false.
+  json run_pass(const std::function<bool()>& go_on = [] { return true; }) {
     // The mover's threads write to this socket. They must not block because the client was stopped
     // with ^Z.
     const timeval timeout{.tv_sec = 10, .tv_usec = 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     Migration::Listener listener;
     listener.census = census_progress();
-    listener.moves = [this](const Mover::Progress& now, std::uint64_t total,
-                            std::uint64_t total_bytes) {
-      return progress({{"phase", "move"},
-                       {"moved", now.moved},
-                       {"failed", now.failed},
-                       {"total", total},
-                       {"bytes", now.copied_bytes},
-                       {"total_bytes", total_bytes},
-                       {"path", now.current}});
+    listener.moves = [&](const Mover::Progress& now, std::uint64_t total,
+                         std::uint64_t total_bytes) {
+      return go_on() && progress({{"phase", "move"},
+                                  {"moved", now.moved},
+                                  {"failed", now.failed},
+                                  {"total", total},
+                                  {"bytes", now.copied_bytes},
+                                  {"total_bytes", total_bytes},
+                                  {"path", now.current}});
     };
     listener.ended = [this](const Receipt& receipt, bool) {
       MutexLock lock(sending_);
@@ -295,10 +296,12 @@ class ControlServer::Handler {
       const auto kept = parts_.pool.set_retired(tier->index(), false);
       return kept ? json::object() : json{{"error", kept.error().text()}};
     }
+    const json cancelled{{"error", "cancelled; files that were moved stay where they are"}};
     json last;
     std::uint64_t moved = 0, bytes = 0;
     for (int pass = 0; pass < kMostDrainPasses; ++pass) {
-      last = run_pass();
+      last = run_pass([&] { return tier->is_draining(); });
+      if (!tier->is_draining()) return cancelled;
       if (last.contains("error") || is_over()) return last;
       moved += last["moved"].get<std::uint64_t>();
       bytes += last["bytes"].get<std::uint64_t>();
@@ -311,11 +314,13 @@ class ControlServer::Handler {
     last["left"] = left->files;
     last["left_bytes"] = left->bytes;
     last["empty"] = left->files == 0;
-    if (left->files == 0) {
-      if (const auto retired = parts_.pool.set_retired(tier->index(), true); !retired)
-        last["error"] = retired.error().text();
-    }
-    return last;
+    if (left->files > 0) return last;
+    if (const auto retired = parts_.pool.set_retired(tier->index(), true); !retired)
+      last["error"] = retired.error().text();
+    if (tier->is_draining()) return last;
+    // Cancelled meanwhile. If that happens only now, it is who cancels that takes the mark away.
+    const auto kept = parts_.pool.set_retired(tier->index(), false);
+    return kept ? cancelled : json{{"error", kept.error().text()}};
   }
 
   // Removes a tier that will not come back from the pool.

@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "base/unique_fd.hpp"
 #include "tests/mount/tiering.hpp"
 #include "tests/support/tree.hpp"
+#include "tests/support/wait.hpp"
 
 namespace sluice::test {
 namespace {
@@ -91,6 +93,30 @@ TEST_F(DrainTest, NoNewFileGoesToADrainedTierUntilItIsCancelled) {
   EXPECT_EQ(cancel.exit_code, 0) << cancel.err;
   write_file(*this / "newer", "n");
   EXPECT_EQ(tiers_with("newer"), "nvme");
+}
+
+TEST_F(DrainTest, ARunningDrainIsCancelled) {
+  for (int i = 0; i < 6; ++i) put("ssd", "f" + std::to_string(i), pattern(5 * kMiB, 1));
+  const std::string all = files_on("ssd");
+  start({"--bandwidth", "5MiB"});  // so that it takes six seconds
+  CommandResult drained;
+  std::thread drain([&] { drained = tell({"tier", "drain", "ssd"}); });
+  EXPECT_TRUE(eventually([&] { return files_on("ssd") != all; }));
+  const CommandResult cancel = tell({"tier", "drain", "ssd", "--cancel"});
+  EXPECT_EQ(cancel.exit_code, 0) << cancel.err;
+  drain.join();
+  EXPECT_EQ(drained.exit_code, 1) << drained.out;
+  EXPECT_NE(drained.err.find("cancelled"), std::string::npos) << drained.err;
+  EXPECT_NE(files_on("ssd"), "");
+  // It is a tier as before, also for the next mount.
+  stop();
+  start();
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "f" + std::to_string(i);
+    EXPECT_TRUE(sluice({"move", "--to", "ssd", "--wait", *this / name}).ok());
+    EXPECT_EQ(tiers_with(name), "ssd");
+    EXPECT_EQ(read_file(*this / name), pattern(5 * kMiB, 1));
+  }
 }
 
 TEST_F(DrainTest, ReportsFilesThatAreLeftAndMovesThemTheNextTime) {

@@ -65,7 +65,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage.
 
 constexpr HelpText kDrainHelp{
     .usage = "sluice tier drain NAME [--cancel|--lost] [--verbose] [MOUNT]",
-    .options = R"(      --cancel      allow new files on the tier again
+    .options = R"(      --cancel      end a drain, and allow new files on the tier again
       --lost        give up a tier that is gone for good, and the files on it
   -v, --verbose     print a line for each file that moves
       --color WHEN  auto (default), always, never
@@ -75,7 +75,8 @@ constexpr HelpText kDrainHelp{
 Moves every file off the tier and puts no new files there, so that the tier can be
 removed from the configuration. At the end it says that the tier is empty, or lists
 the files that are left and why, such as files that are open for writing. Run it again
-to move those. The tier gets no new files until --cancel.
+to move those. The tier gets no new files until --cancel, which also ends a drain that is
+running; files that it has moved stay where they are.
 
 A tier whose disk has failed cannot be emptied. With --lost the pool continues without
 it, and the next mount does not require it. Files of that tier that have a twin on
