@@ -297,11 +297,14 @@ class ControlServer::Handler {
       return kept ? json::object() : json{{"error", kept.error().text()}};
     }
     const json cancelled{{"error", "cancelled; files that were moved stay where they are"}};
+    const json replaced{{"error", "another disk took the place of tier " + name}};
+    const auto is_replaced = [&] { return parts_.pool.by_name(name) != tier; };
     json last;
     std::uint64_t moved = 0, bytes = 0;
     for (int pass = 0; pass < kMostDrainPasses; ++pass) {
-      last = run_pass([&] { return tier->is_draining(); });
+      last = run_pass([&] { return tier->is_draining() && !is_replaced(); });
       if (!tier->is_draining()) return cancelled;
+      if (is_replaced()) return replaced;
       if (last.contains("error") || is_over()) return last;
       moved += last["moved"].get<std::uint64_t>();
       bytes += last["bytes"].get<std::uint64_t>();
@@ -315,6 +318,7 @@ class ControlServer::Handler {
     last["left_bytes"] = left->bytes;
     last["empty"] = left->files == 0;
     if (left->files > 0) return last;
+    if (is_replaced()) return replaced;
     if (const auto retired = parts_.pool.set_retired(tier->index(), true); !retired)
       last["error"] = retired.error().text();
     if (tier->is_draining()) return last;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/mount/tiers.hpp"
 #include "tests/support/files.hpp"
@@ -167,6 +168,28 @@ TEST_F(ReplaceTierTest, TheDeadDiskIsNotTakenForTheNewOneAndItsFilesCanComeBack)
   four.tiers.push_back("old=" + on("ssd", ""));
   const Mount last(four);
   EXPECT_EQ(read_file(*this / "d/middle"), "middle");
+}
+
+// The pass of a drain may take hours, because it waits for all moves.
+TEST_F(ReplaceTierTest, ADrainOfTheDeadDiskDoesNotRetireTheNewOne) {
+  const LoopFs fresh(base_ / "new", "ext4", kFast);
+  put("hdd", "large", pattern(20 * kMiB, 1));
+  start({"--bandwidth", "2MiB"});
+  ASSERT_EQ(sluice({"move", "--to", "nvme", *this / "large"}).exit_code, 0);
+  CommandResult drained;
+  std::thread drain([&] { drained = sluice({"tier", "drain", "ssd", base_ / "mnt"}); });
+  EXPECT_TRUE(eventually([&] { return names_in(on("ssd", "d")).empty(); }));
+  lose("ssd");
+  EXPECT_EQ(replace("ssd=" + fresh.path()).exit_code, 0);
+  drain.join();
+  EXPECT_EQ(drained.exit_code, 1) << drained.out;
+  EXPECT_TRUE(has(drained.err, "took the place")) << drained.err;
+  EXPECT_TRUE(online("ssd"));
+  EXPECT_FALSE(tier("ssd").at("draining").get<bool>());
+  mount().umount();
+  const Mount again(pool_with(fresh.path()));
+  EXPECT_EQ(sluice({"move", "--to", "ssd", "--wait", *this / "d/slow"}).exit_code, 0);
+  EXPECT_TRUE(exists(fresh.path() + "/d/slow"));
 }
 
 TEST_F(ReplaceTierTest, LostFilesAreListedBeforeAndAfterTheDiskIsReplaced) {
