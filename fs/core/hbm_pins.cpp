@@ -80,7 +80,7 @@ void HbmPins::save() {
 // Files that can't be found may be deleted, and make room.
 Result<void> HbmPins::make_room(uid_t user) {
   const auto is_theirs = [&](const auto& each) { return each.second.user == user; };
-  const auto has_most = [&] {
+  const auto has_most = [&]() REQUIRES(mutex_) {
     return std::count_if(pins_.begin(), pins_.end(), is_theirs) >=
            static_cast<std::ptrdiff_t>(kMostPinsOfUser);
   };
