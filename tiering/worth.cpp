@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 namespace sluice {
 namespace {
 
-// Two digits are enough for an estimate.
+// Two digits are enough for an estimate, and a thousandth is nothing.
 std::string rounded(double number) {
+  if (std::abs(number) < 0.001) return "0";
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), number < 99.5 ? "%.2g" : "%.0f", number);
   return text.data();

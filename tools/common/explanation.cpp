@@ -103,7 +103,9 @@ class Writer {
     const Objective objective =
         text_of(json_, "optimize") == "hits" ? Objective::Hits : Objective::Time;
     std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), "used about %.2g times a day", uses.get<double>());
+    const double often = uses.get<double>();
+    std::snprintf(text.data(), text.size(), "used about %.2g times a day",
+                  often < 0.001 ? 0 : often);
     line("value", text.data());
     for (const auto& each : member_of(json_, "worth")) {
       std::string words = "saves about " + value_text(real_of(each, "saves"), objective) +

@@ -19,6 +19,7 @@ TEST(WorthTest, IsATimeThatPeopleCanImagine) {
 TEST(WorthTest, PricesAreByGigabyteAndDay) {
   EXPECT_EQ(price_text(0.2, Objective::Time), "0.2 s/GB a day");
   EXPECT_EQ(price_text(0, Objective::Time), "0 s/GB a day");
+  EXPECT_EQ(price_text(2.5e-7, Objective::Time), "0 s/GB a day");
   EXPECT_EQ(price_text(120.4, Objective::Hits), "120 hits/GB a day");
 }
 
