@@ -322,7 +322,7 @@ class ControlServer::Handler {
     if (const auto retired = parts_.pool.set_retired(tier->index(), true); !retired)
       last["error"] = retired.error().text();
     if (tier->is_draining()) return last;
-    // Cancelled meanwhile. If that happens only now, it is who cancels that takes the mark away.
+    // Cancelled meanwhile. A cancel that comes after this check removes the mark itself.
     const auto kept = parts_.pool.set_retired(tier->index(), false);
     return kept ? cancelled : json{{"error", kept.error().text()}};
   }

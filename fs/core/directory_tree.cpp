@@ -235,7 +235,7 @@ Result<std::string> DirectoryTree::empty_directory(const Tier& tier, int temp, S
   std::string name = Tier::new_temp_name();
   if (::mkdirat(temp, name.c_str(), 0700) == 0) return name;
   const Error failure = Error::last("make directory copy");
-  if (failure.code != ENOSPC || spares == Spares::Spare) return failure;
+  if (failure.code != ENOSPC || spares == Spares::Keep) return failure;
   const SharedFd directory = SLUICE_TRY(tier.spares_directory());
   std::vector<std::string>& kept = spares_[tier.index()];
   while (!kept.empty()) {

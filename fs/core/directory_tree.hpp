@@ -51,9 +51,9 @@ class DirectoryTree {
   // Like open_copy(), but makes a missing copy, together with its ancestors. ENAMETOOLONG if too
   // many of them are missing. If the tier is full, spare directories may be used, for a file that
   // is there already and only gets a name. REQUIRES: Namespace::lock is held.
-  enum class Spares { Spare, Use };
+  enum class Spares { Keep, Use };
   Result<OpenCopy> ensure_copy(const InodePtr& directory, TierIndex tier,
-                               Spares spares = Spares::Spare);
+                               Spares spares = Spares::Keep);
   // Makes the spare directories of the tiers that may become full. Called every second, by one
   // thread.
   void keep_spares();

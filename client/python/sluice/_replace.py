@@ -71,11 +71,11 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
 
 
 def _take_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(OSError):
         os.fchown(descriptor, -1, old.st_gid)
-    with contextlib.suppress(PermissionError):
+    os.fchmod(descriptor, old.st_mode & 0o7777)
+    with contextlib.suppress(OSError):  # last: who may give a file away may not change its mode afterwards
         os.fchown(descriptor, old.st_uid, -1)
-    os.fchmod(descriptor, old.st_mode & 0o7777)  # last, because a new owner takes the setuid bit away
 
 
 def sync_folder(path: str) -> None:
