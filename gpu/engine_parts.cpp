@@ -166,7 +166,7 @@ Choice Engine::Parts::foresee(int fd, const FileVersion& version, std::uint64_t 
   if (all.length > 0 && hbm.has(version, device, all, user)) return {Route::Hbm, Why::InHbm};
   if (all.length <= kSmall) return {Route::Staged, Why::Small};
   if (is_better_direct(fd, version, all, device)) return {Route::Gds, Why::Fastest};
-  auto found = mapped.find(fd, version, device, MappedFiles::Wish::Look, 0);
+  auto found = mapped.find(fd, version, device, MappedFiles::Wish::Look, all.length);
   const Why* why = std::get_if<Why>(&found);
   if (!why || *why == Why::Registered) return {Route::Mapped, Why::Registered};
   const bool cold = cached_share(fd, 0, all.length).value_or(1) < 0.5;

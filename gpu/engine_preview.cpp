@@ -100,7 +100,8 @@ std::vector<Engine::Possibility> Engine::possibilities(const EngineFile& file, D
     const std::string lost = device->is_lost()
                                  ? "the GPU is lost for this process: restart it"
                                  : "cannot pin host memory: see the log, and free memory";
-    const auto found = parts_->mapped.find(file.fd, version, *device, MappedFiles::Wish::Look, 0);
+    const auto found =
+        parts_->mapped.find(file.fd, version, *device, MappedFiles::Wish::Look, version.size);
     all.push_back({Route::Mapped, pinned, pinned ? when_mapped(found, parts_->settings) : lost});
     all.push_back({Route::Staged, pinned,
                    pinned ? format_size(pinned_bytes()) + " of host memory are pinned" : lost});

@@ -193,17 +193,18 @@ HbmTier::Due HbmTier::what_is_due(Known& file, std::span<const Segment> segments
     std::uint64_t at = segment.file_offset;
     for (const std::uint64_t end = at + segment.length; at < end;) {
       const std::uint64_t piece = at / kPiece, next = std::min(end, (piece + 1) * kPiece);
-      again = again && is_complete(file.read[piece], size_of(piece));
+      // Which bytes were read is not known, but if they and half of these are more than the piece
+      // has, some are read again. The last request of a first read is not such a one.
+      again = again && is_complete(file.read[piece], size_of(piece)) &&
+              file.read[piece] + (next - at + 1) / 2 > size_of(piece);
       file.read[piece] += next - at;
       at = next;
     }
   }
-  if (version.size < kLeastFile || !may_copy(file)) return Due::No;
-  if (!file.copy && is_complete(before, version.size) &&
-      version.size <= limits_.size.of(file.on->device.memory_bytes())) {
-    return Due::Whole;
-  }
-  return again ? Due::Segments : Due::No;
+  if (!again || version.size < kLeastFile || !may_copy(file)) return Due::No;
+  const bool whole = !file.copy && is_complete(before, version.size) &&
+                     version.size <= limits_.size.of(file.on->device.memory_bytes());
+  return whole ? Due::Whole : Due::Segments;
 }
 
 bool HbmTier::has(const FileVersion& version, const Device& device, const Segment& segment,

@@ -131,7 +131,7 @@ void MappedFiles::count(const FileVersion& version, std::uint64_t bytes) {
 }
 
 // Why::Registered if it may be registered, otherwise the reason against it.
-Why MappedFiles::may_register(const Known& file, Wish wish) const {
+Why MappedFiles::may_register(const Known& file, Wish wish, std::uint64_t length) const {
   const FileVersion& version = file.version;
   if (version.size == 0) return Why::Small;
   if (now_ns() - version.changed < limits_.min_unchanged.count()) return Why::Changed;
@@ -143,6 +143,10 @@ Why MappedFiles::may_register(const Known& file, Wish wish) const {
   if (version.size < kLeast && wish != Wish::ToGather) return Why::Cached;
   // One complete read may consist of many requests, and need not be quite complete.
   if (file.read < version.size - version.size / 10) return Why::ReadOnce;
+  // Its last requests do not register, or they would take as long as all before them. Which bytes
+  // were read is not known, but if they and half of these are more than the file has, some are read
+  // again.
+  if (wish != Wish::ToGather && file.read + length / 2 <= version.size) return Why::ReadOnce;
   if (Clock::now() < file.look_again) return Why::NotCached;
   return Why::Registered;
 }
@@ -201,8 +205,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
     if (wish != Wish::Look)
       file.wanted.add(static_cast<double>(length), Clock::now(), limits_.half_life);
     if (file.registration) return file.registration;
-    if (wish == Wish::Existing) return Why::ReadOnce;
-    const Why why = may_register(file, wish);
+    const Why why = may_register(file, wish, length);
     if (why != Why::Registered) return why;
     if (wish != Wish::Look) file.being_registered = true;
   }

@@ -54,14 +54,13 @@ class MappedFiles {
   using Shared = std::shared_ptr<const Registration>;
 
   enum class Wish {
-    Existing,  // registers nothing, and does not look at the page cache
     Look,      // registers nothing; Why::Registered: IfItPays would register it
     IfItPays,  // registers a file that was read once and is in the page cache
     ToGather,  // like IfItPays, but also small files: records cost more than sequential bytes
     Insist,    // registers every file that can be registered
   };
   // The registration of the file `fd` with this `version`, or the reason why there is none.
-  // `length` bytes will be read; they count for the value of the file.
+  // `length` bytes will be read; unless the wish is Look, they count for the value of the file.
   std::variant<Shared, Why> find(int fd, const FileVersion& version, Device& device, Wish wish,
                                  std::uint64_t length);
   // Copies the segments, which must lie within the file; small ones by a kernel if the lane has
@@ -101,7 +100,7 @@ class MappedFiles {
   // Registrations to destroy without the lock, because unregistering takes time.
   using Dropped = std::list<Shared>;
   Known& known(const FileVersion& version, Dropped& dropped) REQUIRES(mutex_);
-  Why may_register(const Known& file, Wish wish) const REQUIRES(mutex_);
+  Why may_register(const Known& file, Wish wish, std::uint64_t length) const REQUIRES(mutex_);
   // How often each byte was read, where old reads count less.
   double value(const Known& file, Clock::time_point now) const;
   // The files with a registration, those of the least value first.

@@ -87,6 +87,25 @@ TEST_F(HbmTest, SecondReadFillsAndTheThirdIsServed) {
   EXPECT_EQ(engine->preview({fd.get()}, kSize, &gpu()).route, Route::Hbm);
 }
 
+TEST_F(HbmTest, ManyRequestsCanBeOneRead) {
+  constexpr std::uint64_t kPart = kMiB / 4;
+  const std::string content = pattern(20 * kPart, 1);
+  const UniqueFd fd = quiet_file("f", content);
+  Target memory(&gpu(), kPart);
+  const auto read_parts = [&] {
+    for (std::uint64_t at = 0; at < content.size(); at += kPart) {
+      expect_read(*engine, fd, content, memory, {0, at, kPart}, Route::Auto);
+    }
+  };
+  read_parts();
+  EXPECT_EQ(figures().bytes, 0u) << "the last requests of the first read are not a second one";
+  read_parts();
+  EXPECT_EQ(figures().filled_bytes, content.size());
+  // In one piece, or sharing it would mean to copy it once more.
+  ASSERT_TRUE(engine->share({fd.get()}, gpu()));
+  EXPECT_EQ(figures().filled_bytes, content.size());
+}
+
 TEST_F(HbmTest, SmallReadsAndSegmentsAreServed) {
   const std::string content = pattern(kSize, 2);
   const UniqueFd fd = copied("f", content);
