@@ -111,7 +111,9 @@ Result<Transfer> Engine::write(const EngineFile& file, Memory& memory, const Seg
 Result<void> Engine::prepare(Device& device) {
   SLUICE_TRY(device.enter());
   SLUICE_TRY(parts_->staging(device));
-  static_cast<void>(device.kernels());  // it works without them, too
+  const Kernels* const kernels = device.kernels();  // it works without them, too
+  // Compiling them would take longer than the first program that shares a file should wait.
+  if (kernels != nullptr && parts_->hbm.is_on()) kernels->prepare_checksums();
   return {};
 }
 

@@ -35,13 +35,20 @@ std::optional<Transfer> Engine::Parts::fill_ranges(HbmCopy& copy, int fd,
     length += end - begin;
   }
   const ReadRequest request{fd, copy.version(), copy.memory(), parts, length, Route::Auto, timer};
+  Choice choice{Route::Staged, Why::FillingHbm};
   // Those who wait for these blocks hold no pass, so this one comes.
   const Gate::Pass pass(gate);
-  // By the route that the read would have taken, so that filling does not make it slower.
-  auto choice = choose(request);
-  if (!choice) return std::nullopt;
-  choice->why = Why::FillingHbm;
-  const auto done = execute(request, *choice);
+  if (is_better_direct(fd, copy.version(), parts[0], copy.device())) {
+    choice.route = Route::Gds;
+  } else {
+    // Registering would cost more than it saves: the next read does not need the page cache.
+    auto found =
+        mapped.find(fd, copy.version(), copy.device(), MappedFiles::Wish::Existing, length);
+    if (auto* mapping = std::get_if<MappedFiles::Shared>(&found)) {
+      choice = {Route::Mapped, Why::FillingHbm, std::move(*mapping)};
+    }
+  }
+  const auto done = execute(request, choice);
   report.good = done && done->bytes == length && copy.version().is_of(fd);
   if (!report.good) return std::nullopt;
   return Transfer{length, done->route, Why::FillingHbm};

@@ -71,7 +71,7 @@ Engine::Parts::Parts(const Settings& wanted)
       gate(settings.max_concurrent_ops),
       bare({}, kBareLanes, 0, Lane::Wait::Block),
       mapped({settings.mapped_bytes, settings.mapped_idle, settings.mapped_half_life,
-              settings.mapped_after, settings.memory}),
+              settings.mapped_after, settings.mapped_background, settings.memory}),
       cufiles(settings.enabled && settings.cufile, settings.cufile_idle),
       hbm(settings.enabled ? settings.hbm : HbmLimits{}, settings.mapped_after),
       warmer([this] { return is_busy(); }) {}

@@ -43,7 +43,7 @@ class Kernels {
   CUresult gather(CUstream stream, const Gather& what) const;
 
   // Computes the checksum of each block of `from` (see gpu/checksum.hpp), or compares them. The
-  // first call compiles these kernels, which takes a fraction of a second.
+  // first call, or prepare_checksums(), compiles these kernels, which takes a fraction of a second.
   struct Checksum {
     CUdeviceptr from;
     std::uint64_t bytes;
@@ -55,6 +55,7 @@ class Kernels {
     std::uint64_t first;   // becomes the number of the first one, if that is less
   };
   CUresult checksum(CUstream stream, const Checksum& what) const;
+  void prepare_checksums() const;
 
  private:
   struct Checksums {

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <string>
+#include <system_error>
 
+#include "base/thread.hpp"
 #include "base/unique_fd.hpp"
 #include "gpu/cutter.hpp"
 #include "gpu/packer.hpp"
@@ -205,11 +207,41 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
     if (wish != Wish::Look)
       file.wanted.add(static_cast<double>(length), Clock::now(), limits_.half_life);
     if (file.registration) return file.registration;
+    if (wish == Wish::Existing) return Why::ReadOnce;
     const Why why = may_register(file, wish, length);
     if (why != Why::Registered) return why;
+    // It takes as long as the file takes by another route, so that this reader does not wait.
+    if (wish == Wish::IfItPays && version.size >= limits_.background) {
+      file.being_registered = register_in_background(fd, version, device);
+      return Why::ReadOnce;
+    }
     if (wish != Wish::Look) file.being_registered = true;
   }
   if (wish == Wish::Look) return is_cached(fd, version) ? Why::Registered : Why::NotCached;
+  return register_file(fd, version, device, wish);
+}
+
+bool MappedFiles::register_in_background(int fd, const FileVersion& version, Device& device) {
+  UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (in_background_ || !own) return false;
+  try {
+    // The one before has ended, or is about to: it takes no lock any more.
+    background_ = std::jthread([this, own = std::move(own), version, &device] {
+      begin_thread("sluice-gpu");
+      static_cast<void>(register_file(own.get(), version, device, Wish::IfItPays));
+      const MutexLock lock(mutex_);
+      in_background_ = false;
+    });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  in_background_ = true;
+  return true;
+}
+
+std::variant<MappedFiles::Shared, Why> MappedFiles::register_file(int fd,
+                                                                  const FileVersion& version,
+                                                                  Device& device, Wish wish) {
   auto answer = try_to_register(fd, version, device, wish);
 
   Dropped dropped;

@@ -23,6 +23,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -45,6 +46,7 @@ class MappedFiles {
     std::chrono::nanoseconds idle;           // unused registrations end after this; 0: they do not
     std::chrono::nanoseconds half_life;      // reads count half after this
     std::chrono::nanoseconds min_unchanged;  // files must be unchanged for this to be registered
+    std::uint64_t background;                // files from this size on are large
     std::function<MachineMemory()> memory;   // of the machine, now
   };
   explicit MappedFiles(Limits limits);
@@ -54,8 +56,10 @@ class MappedFiles {
   using Shared = std::shared_ptr<const Registration>;
 
   enum class Wish {
+    Existing,  // registers nothing, and does not look at the page cache
     Look,      // registers nothing; Why::Registered: IfItPays would register it
-    IfItPays,  // registers a file that was read once and is in the page cache
+    IfItPays,  // registers a file that was read once and is in the page cache; if it is large, this
+               // happens in the background, and Why::ReadOnce is the answer
     ToGather,  // like IfItPays, but also small files: records cost more than sequential bytes
     Insist,    // registers every file that can be registered
   };
@@ -107,8 +111,13 @@ class MappedFiles {
   std::vector<Known*> by_value() REQUIRES(mutex_);
   // False if only registrations that are in use or worth as much as `file` could be dropped.
   bool make_room(const Known& file, std::uint64_t limit, Dropped& dropped) REQUIRES(mutex_);
+  // REQUIRES: the file's being_registered is set, and nobody else has set it.
+  std::variant<Shared, Why> register_file(int fd, const FileVersion& version, Device& device,
+                                          Wish wish);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
                                             Wish wish);
+  // False: it is busy with another file, or there is no thread.
+  bool register_in_background(int fd, const FileVersion& version, Device& device) REQUIRES(mutex_);
   // The most bytes that may be registered now, if `reserves` reserves stay available.
   std::uint64_t limit(unsigned reserves) const;
   void sweep();
@@ -122,6 +131,8 @@ class MappedFiles {
   std::list<Known> files_ GUARDED_BY(mutex_);  // most recently used first
   CondVar registered_;  // signalled when a registration has succeeded or failed
   Sweeper sweeper_;     // started with the first registration
+  bool in_background_ GUARDED_BY(mutex_) = false;
+  std::jthread background_;  // replaced under mutex_, when in_background_ is false
 };
 
 }  // namespace sluice

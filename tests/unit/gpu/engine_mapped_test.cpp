@@ -68,6 +68,32 @@ TEST_F(EngineMappedTest, ManyRequestsCanBeOneCompleteRead) {
             Route::Mapped);
 }
 
+TEST_F(EngineMappedTest, LargeFileIsRegisteredInTheBackground) {
+  Engine::Settings settings = test_settings();
+  settings.mapped_background = kSize;
+  start(settings);
+  std::string content = pattern(kSize, 2);
+  const UniqueFd fd = make_file("f", content);
+  // Changes come while it is registered, or before, or after.
+  for (int i = 0; i < 20; ++i) {
+    content[kSize / 20 * i] ^= 1;
+    ASSERT_EQ(::pwrite(fd.get(), content.data(), kSize, 0), static_cast<ssize_t>(kSize));
+    wait_until_registrable(fd);
+    EXPECT_EQ(read_all(fd, content).route, Route::Staged);
+    const auto second = read_all(fd, content);
+    EXPECT_EQ(second.route, Route::Staged);
+    EXPECT_EQ(second.why, Why::ReadOnce);
+    if (i % 2 == 0) read_all(fd, content);
+  }
+  EXPECT_TRUE(test::eventually([&] { return read_all(fd, content).route == Route::Mapped; }));
+  EXPECT_EQ(engine->mapped_bytes(), kSize);
+  // A registration in progress does not keep the engine from ending.
+  const UniqueFd other = make_file("g", content);
+  wait_until_registrable(other);
+  for (int i = 0; i < 2; ++i) read_all(other, content);
+  engine.reset();
+}
+
 TEST_F(EngineMappedTest, RecentlyChangedFileIsNotRegistered) {
   const std::string content = pattern(kSize, 3);
   Engine::Settings settings = test_settings();
