@@ -23,9 +23,12 @@ from ._memory import memory_of
 
 _SUFFIX = ".saving"
 _IN_GPU = "user.sluice.hbm"
-_BLOCK = 16 << 20  # the most bytes of one write
-_IN_FLIGHT = 4
+# The most bytes of one write. Large, because the kernel makes writes to one file of a mount wait for each other. While one
+# is written, the next is copied.
+_BLOCK = 64 << 20
+_IN_FLIGHT = 2
 _ALIGNMENT = 4096  # of writes with O_DIRECT
+_HUGE_PAGE = 2 << 20
 
 
 @contextlib.contextmanager
@@ -233,13 +236,22 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
+def _huge_memory(length: int) -> tuple[mmap.mmap, int]:
+    """Memory, and where in it `length` aligned bytes begin. It has huge pages if the kernel gives them: the disk waits while
+    the pages of a write are looked up."""
+    memory = mmap.mmap(-1, length + _HUGE_PAGE)
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory, -ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)) % _HUGE_PAGE
+
+
 class _Block:
     """Memory for a part of the file, aligned for O_DIRECT and, for tensors on a GPU, pinned. One thread uses it."""
 
     def __init__(self, pieces: list[Piece], ends: list[int], length: int) -> None:
         self._pieces, self._ends = pieces, ends
-        self._memory = mmap.mmap(-1, length)
-        self._view = memoryview(self._memory)
+        self._memory, self._begin = _huge_memory(length)
+        self._view = memoryview(self._memory)[self._begin:]
         self._torch = _torch()
         gpus = {piece.source.device for piece in pieces if self._is_on_gpu(piece.source)}
         self._streams: dict[Any, Any] = {}
@@ -248,7 +260,7 @@ class _Block:
             cuda = self._torch.cuda
             # Not the default stream, in which the copies of all threads would wait for each other.
             self._streams = {gpu: cuda.Stream(gpu) for gpu in gpus}
-            self._tensor = self._torch.frombuffer(self._memory, dtype=self._torch.uint8)
+            self._tensor = self._torch.frombuffer(self._memory, dtype=self._torch.uint8, count=length, offset=self._begin)
             portable = 1
             with cuda.device(next(iter(gpus))):
                 # If it fails, the copies are slower. Not memory of CUDA, which O_DIRECT may refuse.
@@ -287,7 +299,7 @@ class _Block:
         elif hasattr(source, "__cuda_array_interface__"):
             self._view[at:at + length] = source.ravel().view("u1")[inside:inside + length].get().data
         else:
-            target = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._memory, at))
+            target = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._memory, self._begin + at))
             ctypes.memmove(target, memory_of(source, writable=False).address + inside, length)
 
     def _is_on_gpu(self, source: Any) -> bool:
