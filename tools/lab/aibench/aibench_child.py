@@ -212,6 +212,13 @@ def load_torch(path, size, **when):
     return {**answer, "bytes": size, "wrong": model.wrong(content, tensors)}
 
 
+def let_the_disk_rest():
+    """The last sample has deleted its file. A filesystem may tell the disk about that seconds later, which takes as long as to
+    write it."""
+    os.sync()
+    time.sleep(3)
+
+
 def save(path, size, **when):
     """sluice.save_safetensors from GPU memory; the file is loaded again and compared."""
     import sluice
@@ -221,6 +228,7 @@ def save(path, size, **when):
         memory = numpy.empty((4096, Model.TENSOR // 8192), numpy.float16)
         content.write(_Into(memory), i * (Model.TENSOR // BLOCK), Model.TENSOR // BLOCK)
         tensors[name] = torch.from_numpy(memory).to(DEVICE) if torch else memory
+    let_the_disk_rest()
     try:
         _, answer = timed(lambda: sluice.save_safetensors(tensors, path), **when)
         tensors.clear()
@@ -259,6 +267,7 @@ def write(path, size, **when):
         if done != size:
             raise OSError(f"only {done} of {size} bytes were written")
 
+    let_the_disk_rest()
     try:
         return {**timed(work, **when)[1], **answer}
     finally:

@@ -16,7 +16,7 @@ from aibench_report import Row
 from aibench_site import BLOCK, Skip, say, text_of_size, torch
 
 
-_LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
+LARGEST_BATCH = 64  # larger ones can hang in cuFile's compatibility mode
 QUIET = 11  # seconds after 'sluice gpu release', in which nothing is kept
 
 
@@ -380,7 +380,7 @@ def rings(site, runner, options):
             ours = Row("rings", case, "sluice ring", "M reads/s", ours=True)
             batch = Row("rings", case, "cuFile, batches", "M reads/s")
             ways = [(ours, lambda row, d=depth, t=threads: _ring(site, row, path, d, t), 0)]
-            if depth <= _LARGEST_BATCH:
+            if depth <= LARGEST_BATCH:
                 ways.append((batch, lambda row, d=depth, t=threads: _cufile(site, row, path, 4096, 4096 * t, t, d), 0))
             if sync.case:
                 runner.compare(ways, rounds=1)

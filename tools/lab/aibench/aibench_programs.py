@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 
-from aibench_parts import QUIET, new_process_environment, run
+from aibench_parts import LARGEST_BATCH, QUIET, new_process_environment, run
 from aibench_report import Row
 from aibench_site import Model, Skip, say, text_of_size
 
@@ -184,8 +184,10 @@ def nixl(programs):
     """Random blocks of a warm file, with the backends that NIXL has."""
     site, options = programs.site, programs.options
     model, mine = options.single, site.build / "lib" / "nixl"
+    # Larger batches of GDS can hang in cuFile's compatibility mode, and its usual pool is too small for as many as these.
+    gds = {"batch_limit": str(LARGEST_BATCH), "batch_pool_size": "256"}
     backends = [("sluice, NIXL SLUICE", "SLUICE", {}), ("NIXL POSIX", "POSIX", {}), ("NIXL POSIX, io_uring", "POSIX", {"use_uring": "true"}),
-                ("NIXL GDS", "GDS", {}), ("NIXL GDS_MT", "GDS_MT", {})]
+                ("NIXL GDS", "GDS", gds), ("NIXL GDS_MT", "GDS_MT", {})]
 
     is_there = any(importlib.util.find_spec(name) for name in ("nixl", "nixl_cu12", "nixl_cu13"))
 
@@ -198,7 +200,7 @@ def nixl(programs):
         # This variable names a folder instead of that of NIXL's own plugins.
         folders = [os.environ.get("NIXL_PLUGIN_DIR"), str(mine)]
         environment["NIXL_PLUGIN_DIR"] = next((each for each in folders if each and _has_plugin(each, backend)), None)
-        answer = programs.sample(row, "load_nixl", environment=environment, limit=60, unit=1e6 * block if block == 4096 else 1e9,
+        answer = programs.sample(row, "load_nixl", environment=environment, limit=30, unit=1e6 * block if block == 4096 else 1e9,
                                  backend=backend, parameters=parameters, offset=model.data_offset, size=model.size, block=block,
                                  path=str(model.files[0]) if row.ours else site.below(model.files[0]), memory=min(256 << 20, model.size))
         if answer["copied"]:
