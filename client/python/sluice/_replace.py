@@ -17,16 +17,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ._aio import Writer
 from ._control import pin, stat
 from ._library import Error
 from ._memory import memory_of
 
 _SUFFIX = ".saving"
 _IN_GPU = "user.sluice.hbm"
-# The most bytes of one write. Large, because the kernel makes writes to one file of a mount wait for each other. While one
-# is written, the next is copied.
-_BLOCK = 64 << 20
-_IN_FLIGHT = 2
+_BLOCK = 16 << 20  # the most bytes of one write
+_IN_FLIGHT = 4
 _ALIGNMENT = 4096  # of writes with O_DIRECT
 _HUGE_PAGE = 2 << 20
 
@@ -193,13 +192,13 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
 
     def work() -> None:
         try:
-            with _Block(pieces, ends, block_bytes) as block:
+            with _Block(pieces, ends, block_bytes) as block, Writer() as writer:
                 while not stopped.is_set():
                     with taking:
                         start = next(starts, None)
                     if start is None:
                         return
-                    _write(descriptor, block.fill(start, min(block_bytes, size - start)), start)
+                    _write(writer, descriptor, block.fill(start, min(block_bytes, size - start)), start)
         except BaseException:
             stopped.set()
             raise
@@ -214,11 +213,11 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
     os.ftruncate(descriptor, size)  # the last block was longer
 
 
-def _write(descriptor: int, data: memoryview, offset: int) -> None:
+def _write(writer: Writer, descriptor: int, data: memoryview, offset: int) -> None:
     while len(data) > 0:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)  # before: another thread may end O_DIRECT meanwhile
         try:
-            done = os.pwrite(descriptor, data, offset)
+            done = writer.write(descriptor, data, offset)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EFAULT) or not flags & os.O_DIRECT:
                 raise

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import sluice
-from sluice import _replace
+from sluice import _aio, _replace
 
 
 @pytest.fixture(autouse=True)
@@ -169,17 +170,39 @@ def test_errors_leave_the_old_file(folder, monkeypatch):
             raise OSError(code, os.strerror(code))
         return original(*arguments)
 
-    for name, code, last in (("pwrite", errno.EIO, 20), ("fsync", errno.EIO, 1), ("rename", errno.EXDEV, 1),
-                             ("ftruncate", errno.EDQUOT, 1)):
-        original = getattr(os, name)
+    for owner, name, code, last in ((_aio.Writer, "write", errno.EIO, 20), (os, "fsync", errno.EIO, 1),
+                                    (os, "rename", errno.EXDEV, 1), (os, "ftruncate", errno.EDQUOT, 1)):
+        original = getattr(owner, name)
         with monkeypatch.context() as context:
-            context.setattr(os, name, fails)
+            context.setattr(owner, name, fails)
             for failing in range(last):
                 counter = iter(range(1000))
                 with pytest.raises(sluice.Error, match="the file was not changed") as raised:
                     sluice.save_safetensors(arrays(), path)
                 assert raised.value.errno == code and raised.value.filename == str(path)
                 assert names(folder) == ["model.safetensors"] and path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("has_calls", [True, False])
+def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
+    if not has_calls:
+        monkeypatch.setattr(_aio, "_CALLS", {})
+    content, at = bytearray(random.Random(1).randbytes(1 << 20)), 4096
+    with open(folder / "f", "w+b", buffering=0) as file, _aio.Writer() as writer:
+        assert bool(writer._calls) == has_calls
+        assert writer.write(file.fileno(), memoryview(content), at) == len(content)
+        file.seek(at)
+        assert file.read() == content
+        resource.setrlimit(resource.RLIMIT_FSIZE, (at, old_limit := resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        try:
+            with pytest.raises(OSError) as raised:
+                writer.write(file.fileno(), memoryview(content), at)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (old_limit, old_limit))
+        assert raised.value.errno == errno.EFBIG
+    with _aio.Writer() as writer, open(folder / "f", "rb") as file, pytest.raises(OSError) as raised:
+        writer.write(file.fileno(), memoryview(content), 0)
+    assert raised.value.errno == errno.EBADF
 
 
 @pytest.mark.parametrize("reserves", [True, False])
