@@ -244,11 +244,15 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::register_file(int fd,
                                                                   Device& device, Wish wish) {
   auto answer = try_to_register(fd, version, device, wish);
 
-  Dropped dropped;
   const MutexLock lock(mutex_);
-  Known& file = known(version, dropped);
-  file.being_registered = false;
   registered_.notify_all();
+  const auto found = std::find_if(files_.begin(), files_.end(), [&](const Known& file) {
+    return file.version == version && file.being_registered;
+  });
+  // The file was forgotten meanwhile, or has changed. Nobody may keep its disk busy from now on.
+  if (found == files_.end()) return answer;
+  Known& file = *found;
+  file.being_registered = false;
   if (const Why* why = std::get_if<Why>(&answer)) {
     file.refused = *why == Why::NotPinned;
     if (*why == Why::NotCached) file.look_again = Clock::now() + kLookAgain;

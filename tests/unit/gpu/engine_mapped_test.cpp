@@ -87,6 +87,14 @@ TEST_F(EngineMappedTest, LargeFileIsRegisteredInTheBackground) {
   }
   EXPECT_TRUE(test::eventually([&] { return read_all(fd, content).route == Route::Mapped; }));
   EXPECT_EQ(engine->mapped_bytes(), kSize);
+  // Nothing of a file that is forgotten stays, also if that was in progress: its disk may go.
+  for (int i = 0; i < 15; ++i) {
+    for (int j = 0; j < 2; ++j) read_all(fd, content);
+    std::this_thread::sleep_for(std::chrono::microseconds(i * 300));
+    engine->forget({fd.get()});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it has ended
+    ASSERT_TRUE(test::eventually([&] { return engine->mapped_bytes() == 0; })) << i;
+  }
   // A registration in progress does not keep the engine from ending.
   const UniqueFd other = make_file("g", content);
   wait_until_registrable(other);
