@@ -112,7 +112,7 @@ Result<void> Engine::prepare(Device& device) {
   SLUICE_TRY(device.enter());
   SLUICE_TRY(parts_->staging(device));
   const Kernels* const kernels = device.kernels();  // it works without them, too
-  // Compiling them would take longer than the first program that shares a file should wait.
+  // Otherwise the first program that shares a file waits until they are compiled.
   if (kernels != nullptr && parts_->hbm.is_on()) kernels->prepare_checksums();
   return {};
 }

@@ -83,7 +83,7 @@ class Engine {
     // longer than the granularity of file times. It is kept by value, in which reads count half
     // after mapped_half_life, and released when unused for mapped_idle. 0: it is not.
     std::chrono::milliseconds mapped_after{2000}, mapped_half_life{600'000}, mapped_idle{0};
-    std::uint64_t mapped_background = 256 << 20;  // files from this size on do not delay a reader
+    std::uint64_t mapped_background = 256 << 20;  // larger files are registered in the background
     std::function<MachineMemory()> memory = [] { return machine_memory(); };
     HbmLimits hbm = {};  // of size 0: no files are kept in GPU memory
   };

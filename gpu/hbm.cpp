@@ -193,8 +193,8 @@ HbmTier::Due HbmTier::what_is_due(Known& file, std::span<const Segment> segments
     std::uint64_t at = segment.file_offset;
     for (const std::uint64_t end = at + segment.length; at < end;) {
       const std::uint64_t piece = at / kPiece, next = std::min(end, (piece + 1) * kPiece);
-      // Which bytes were read is not known, but if they and half of these are more than the piece
-      // has, some are read again. The last request of a first read is not such a one.
+      // Only the number of bytes that were read is known. If it and half of this request are more
+      // than the piece has, this request reads bytes again; the last one of a first read does not.
       again = again && is_complete(file.read[piece], size_of(piece)) &&
               file.read[piece] + (next - at + 1) / 2 > size_of(piece);
       file.read[piece] += next - at;

@@ -145,9 +145,9 @@ Why MappedFiles::may_register(const Known& file, Wish wish, std::uint64_t length
   if (version.size < kLeast && wish != Wish::ToGather) return Why::Cached;
   // One complete read may consist of many requests, and need not be quite complete.
   if (file.read < version.size - version.size / 10) return Why::ReadOnce;
-  // Its last requests do not register, or they would take as long as all before them. Which bytes
-  // were read is not known, but if they and half of these are more than the file has, some are read
-  // again.
+  // The last requests of a first read do not register: that takes as long as the read itself. Only
+  // the number of bytes that were read is known. If it and half of this request are more than the
+  // file has, this request reads bytes again.
   if (wish != Wish::ToGather && file.read + length / 2 <= version.size) return Why::ReadOnce;
   if (Clock::now() < file.look_again) return Why::NotCached;
   return Why::Registered;
@@ -210,7 +210,7 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
     if (wish == Wish::Existing) return Why::ReadOnce;
     const Why why = may_register(file, wish, length);
     if (why != Why::Registered) return why;
-    // It takes as long as the file takes by another route, so that this reader does not wait.
+    // Registering takes as long as reading by another route. This reader does not wait for it.
     if (wish == Wish::IfItPays && version.size >= limits_.background) {
       file.being_registered = register_in_background(fd, version, device);
       return Why::ReadOnce;
@@ -222,10 +222,11 @@ std::variant<MappedFiles::Shared, Why> MappedFiles::find(int fd, const FileVersi
 }
 
 bool MappedFiles::register_in_background(int fd, const FileVersion& version, Device& device) {
+  if (in_background_) return false;
   UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (in_background_ || !own) return false;
+  if (!own) return false;
   try {
-    // The one before has ended, or is about to: it takes no lock any more.
+    // This waits for the end of the thread before, which takes no lock any more.
     background_ = std::jthread([this, own = std::move(own), version, &device] {
       begin_thread("sluice-gpu");
       static_cast<void>(register_file(own.get(), version, device, Wish::IfItPays));

@@ -46,7 +46,7 @@ class MappedFiles {
     std::chrono::nanoseconds idle;           // unused registrations end after this; 0: they do not
     std::chrono::nanoseconds half_life;      // reads count half after this
     std::chrono::nanoseconds min_unchanged;  // files must be unchanged for this to be registered
-    std::uint64_t background;                // files from this size on are large
+    std::uint64_t background;                // IfItPays: a file from this size on is large
     std::function<MachineMemory()> memory;   // of the machine, now
   };
   explicit MappedFiles(Limits limits);
@@ -116,7 +116,7 @@ class MappedFiles {
                                           Wish wish);
   std::variant<Shared, Why> try_to_register(int fd, const FileVersion& version, Device& device,
                                             Wish wish);
-  // False: it is busy with another file, or there is no thread.
+  // False: another file is being registered, or no thread could be started.
   bool register_in_background(int fd, const FileVersion& version, Device& device) REQUIRES(mutex_);
   // The most bytes that may be registered now, if `reserves` reserves stay available.
   std::uint64_t limit(unsigned reserves) const;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Writes of several threads to one file that do not wait for each other.
 
-The kernel makes the writes of pwrite() to one file of a mount wait for each other. Of an asynchronous one, only the start
-has to wait. Python has no function for those, and neither has libc, so that the system calls have their numbers here.
+On a mount, the kernel does one pwrite() to a file at a time. An asynchronous write holds up others only while it starts.
+Neither Python nor libc has functions for that, so the numbers of the system calls are here.
 """
 import ctypes
 import errno
@@ -60,6 +60,8 @@ class Writer:
                            address=ctypes.addressof(ctypes.c_ubyte.from_buffer(data)))
         requests = (ctypes.c_void_p * 1)(ctypes.addressof(request))
         if self._call(self._calls.submit, self._context, ctypes.c_long(1), requests) != 1:
+            if ctypes.get_errno() == errno.EAGAIN:  # the kernel is short of something that only these need
+                return os.pwrite(descriptor, data, offset)
             raise self._error(ctypes.get_errno())
         event = _Event()
         # A signal ends the call, but not the write, which needs the memory until its end.

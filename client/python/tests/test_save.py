@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import concurrent.futures
+import ctypes
 import errno
 import json
 import os
@@ -183,6 +184,11 @@ def test_errors_leave_the_old_file(folder, monkeypatch):
                 assert names(folder) == ["model.safetensors"] and path.read_bytes() == b"old"
 
 
+def _refuse():
+    ctypes.set_errno(errno.EAGAIN)
+    return -1
+
+
 @pytest.mark.parametrize("has_calls", [True, False])
 def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
     if not has_calls:
@@ -200,6 +206,11 @@ def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (old_limit, old_limit))
         assert raised.value.errno == errno.EFBIG
+    if has_calls:  # the kernel may refuse a single one
+        with _aio.Writer() as writer, open(folder / "f", "r+b") as file:
+            call = writer._call
+            monkeypatch.setattr(writer, "_call", lambda number, *rest: _refuse() if number == writer._calls.submit else call(number, *rest))
+            assert writer.write(file.fileno(), memoryview(content), 0) == len(content)
     with _aio.Writer() as writer, open(folder / "f", "rb") as file, pytest.raises(OSError) as raised:
         writer.write(file.fileno(), memoryview(content), 0)
     assert raised.value.errno == errno.EBADF

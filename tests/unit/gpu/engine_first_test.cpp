@@ -36,6 +36,14 @@ TEST_F(EngineFirstTest, EverythingIsReadyBeforeTheFirstRequest) {
   EXPECT_EQ(count(FakeCount::RegisteredBytes), pinned);
 }
 
+TEST_F(EngineFirstTest, ChecksumsAreReadyIfFilesMayBeShared) {
+  Engine::Settings settings = test_settings();
+  settings.hbm.size = {.bytes = 64 * kMiB};
+  start(settings);
+  engine->prepare_in_background();
+  EXPECT_TRUE(test::eventually([&] { return count(FakeCount::Modules) == 4; })) << "two a GPU";
+}
+
 TEST_F(EngineFirstTest, EngineEndsWhileItIsPrepared) {
   engine->prepare_in_background();
   engine.reset();

@@ -213,8 +213,8 @@ def load_torch(path, size, **when):
 
 
 def let_the_disk_rest():
-    """The last sample has deleted its file. A filesystem may tell the disk about that seconds later, which takes as long as to
-    write it."""
+    """The last sample has deleted its file. A filesystem may tell the disk about that seconds later, which makes the next
+    sample slower."""
     os.sync()
     time.sleep(3)
 
