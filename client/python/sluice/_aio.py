@@ -4,10 +4,12 @@
 On a mount, the kernel does one pwrite() to a file at a time. An asynchronous write holds up others only while it starts.
 Neither Python nor libc has functions for that, so the numbers of the system calls are here.
 """
+import contextlib
 import ctypes
 import errno
 import os
 import platform
+import threading
 from typing import NamedTuple
 
 
@@ -50,7 +52,10 @@ class Writer:
 
     def __exit__(self, *_: object) -> None:
         if self._calls:
-            self._call(self._calls.destroy, self._context)
+            # The kernel takes tens of milliseconds, for which nobody should wait. No thread can be started when the
+            # interpreter ends, and the kernel does it then.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._call, args=(self._calls.destroy, self._context), name="sluice-save-end").start()
 
     def write(self, descriptor: int, data: memoryview, offset: int) -> int:
         """Like os.pwrite(). The memory must be writable, which ctypes wants."""

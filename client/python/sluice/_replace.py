@@ -24,8 +24,8 @@ from ._memory import memory_of
 
 _SUFFIX = ".saving"
 _IN_GPU = "user.sluice.hbm"
-_BLOCK = 16 << 20  # the most bytes of one write
-_IN_FLIGHT = 4
+_BLOCK = 8 << 20  # the most bytes of one write
+_IN_FLIGHT = 3  # more were slower on the disks that were tried
 _ALIGNMENT = 4096  # of writes with O_DIRECT
 _HUGE_PAGE = 2 << 20
 
@@ -238,7 +238,7 @@ def _torch() -> Any:
 def _huge_memory(length: int) -> tuple[mmap.mmap, int]:
     """Memory, and where in it `length` aligned bytes begin. It has huge pages if the kernel gives them: the disk waits while
     the pages of a write are looked up."""
-    memory = mmap.mmap(-1, length + _HUGE_PAGE)
+    memory = mmap.mmap(-1, length + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory, -ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)) % _HUGE_PAGE
@@ -253,17 +253,12 @@ class _Block:
         self._view = memoryview(self._memory)[self._begin:]
         self._torch = _torch()
         gpus = {piece.source.device for piece in pieces if self._is_on_gpu(piece.source)}
-        self._streams: dict[Any, Any] = {}
+        self._fills = 0
         self._is_pinned = False
+        # Not the default stream, in which the copies of all threads would wait for each other.
+        self._streams = {gpu: self._torch.cuda.Stream(gpu) for gpu in gpus}
         if gpus:
-            cuda = self._torch.cuda
-            # Not the default stream, in which the copies of all threads would wait for each other.
-            self._streams = {gpu: cuda.Stream(gpu) for gpu in gpus}
             self._tensor = self._torch.frombuffer(self._memory, dtype=self._torch.uint8, count=length, offset=self._begin)
-            portable = 1
-            with cuda.device(next(iter(gpus))):
-                # If it fails, the copies are slower. Not memory of CUDA, which O_DIRECT may refuse.
-                self._is_pinned = int(cuda.cudart().cudaHostRegister(self._tensor.data_ptr(), length, portable)) == 0
 
     def __enter__(self) -> "_Block":
         return self
@@ -276,6 +271,9 @@ class _Block:
 
     def fill(self, start: int, length: int) -> memoryview:
         """Returns the bytes of the file from `start` on, and zeros up to a multiple of _ALIGNMENT."""
+        if self._streams and self._fills == 1:
+            self._pin()
+        self._fills += 1
         at = 0
         for piece in itertools.islice(self._pieces, bisect.bisect_right(self._ends, start), None):
             if at == length:
@@ -289,6 +287,13 @@ class _Block:
         padded = _aligned(length)
         self._view[length:padded] = bytes(padded - length)
         return self._view[:padded]
+
+    def _pin(self) -> None:
+        """Makes copies from GPUs faster. For the second one: while the first waits for it, the disk would have no work."""
+        cuda, portable = self._torch.cuda, 1
+        with cuda.device(next(iter(self._streams))):
+            # It may fail. Not memory of CUDA, which O_DIRECT may refuse.
+            self._is_pinned = int(cuda.cudart().cudaHostRegister(self._tensor.data_ptr(), self._tensor.nbytes, portable)) == 0
 
     def _copy(self, source: Any, inside: int, at: int, length: int) -> None:
         if self._is_on_gpu(source):

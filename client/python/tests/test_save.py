@@ -4,11 +4,14 @@ import ctypes
 import errno
 import json
 import os
+import pathlib
 import random
+import re
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -214,6 +217,41 @@ def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
     with _aio.Writer() as writer, open(folder / "f", "rb") as file, pytest.raises(OSError) as raised:
         writer.write(file.fileno(), memoryview(content), 0)
     assert raised.value.errno == errno.EBADF
+
+
+def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
+    calls, original = [], _aio.Writer._call
+
+    def call(self, number, *arguments):
+        calls.append((number, threading.current_thread()))
+        return original(self, number, *arguments)
+
+    monkeypatch.setattr(_aio.Writer, "_call", call)
+    with _aio.Writer() as writer:
+        if not writer._calls:
+            pytest.skip("this machine has no asynchronous writes")
+        setup, destroy = writer._calls.setup, writer._calls.destroy
+    for thread in threading.enumerate():
+        if thread.name == "sluice-save-end":
+            thread.join()
+    (first, here), (last, elsewhere) = calls
+    assert (first, last) == (setup, destroy) and here is threading.current_thread() and elsewhere is not here
+    assert original(writer, destroy, writer._context) == -1 and ctypes.get_errno() == errno.EINVAL  # there is no such context any more
+
+
+def test_memory_may_have_huge_pages():
+    memory, begin = _replace._huge_memory(1 << 20)
+    address = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    assert (address + begin) % _replace._HUGE_PAGE == 0 and begin + (1 << 20) <= len(memory)
+    inside, flags = False, []
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        if mapping := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(mapping[1], 16) <= address < int(mapping[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            flags = line.split()
+    assert "sh" not in flags  # shared memory has huge pages only if the administrator says so
+    if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
+        assert "hg" in flags
 
 
 @pytest.mark.parametrize("reserves", [True, False])

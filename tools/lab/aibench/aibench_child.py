@@ -326,14 +326,15 @@ class _Nixl:
                   for place, device, kind in ((addresses, 0, self._kind), (offsets, self._file, "FILE"))]
         self._handles.append(self._agent.initialize_xfer("READ", *blocks, "aibench", backends=self._backends))
 
-    def run(self):
-        """Does all transfers, one after the other."""
-        for handle in self._handles:
-            state = self._agent.transfer(handle)
-            while state == "PROC":
-                state = self._agent.check_xfer_state(handle)
-            if state != "DONE":
-                raise OSError(f"a transfer ended with {state}")
+    def run(self, together):
+        """Does all transfers, so many at a time."""
+        for begin in range(0, len(self._handles), together):
+            started = [(handle, self._agent.transfer(handle)) for handle in self._handles[begin:begin + together]]
+            for handle, state in started:
+                while state == "PROC":
+                    state = self._agent.check_xfer_state(handle)
+                if state != "DONE":
+                    raise OSError(f"a transfer ended with {state}")
 
     def close(self):
         for handle in self._handles:
@@ -343,20 +344,23 @@ class _Nixl:
         os.close(self._file)
 
 
-def load_nixl(backend, parameters, path, offset, size, block, memory, **when):
-    """Random blocks to GPU memory. A backend that can't do that reads them to pinned memory, and one copy follows."""
+def load_nixl(backend, parameters, path, offset, size, block, memory, largest=None, together=1, **when):
+    """Random blocks to GPU memory. A backend that can't do that reads them to pinned memory, and one copy follows. A transfer
+    has at most `largest` blocks."""
     need_torch()
     content = Content(DEVICE)
     count = min(memory, size) // block // _TRANSFERS
     index = numpy.random.default_rng(block).integers(0, size // block, (_TRANSFERS, count))
     agent = _Nixl(backend, parameters, path, _TRANSFERS * count * block)
+    each = min(count, largest or count)
     for i, chosen in enumerate(index):
-        agent.prepare(offset + chosen * block, block, i * count * block)
+        for at in range(0, count, each):
+            agent.prepare(offset + chosen[at:at + each] * block, block, (i * count + at) * block)
     target = torch.empty_like(agent.words, device=DEVICE) if GPU and not agent.reads_to_gpu else agent.words
     passes = 0
 
     def once():
-        agent.run()
+        agent.run(together)
         if target is not agent.words:
             target.copy_(agent.words)
 

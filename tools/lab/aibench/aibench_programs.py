@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 
-from aibench_parts import LARGEST_BATCH, QUIET, new_process_environment, run
+from aibench_parts import QUIET, new_process_environment, run
 from aibench_report import Row
 from aibench_site import Model, Skip, say, text_of_size
 
@@ -19,6 +19,10 @@ _LARGEST_SAVE = 4 << 30
 _LARGEST_TORCH = 8 << 30
 _LARGEST_ELSEWHERE = 1 << 30
 _ELSEWHERE_LOADS = 5
+# NIXL's backend GDS makes batches of a transfer. In cuFile's compatibility mode a transfer of several never ends, and neither
+# do transfers of more than about 128 blocks at a time.
+_GDS_BATCH = 16
+_GDS_TOGETHER = 8
 
 
 class Programs:
@@ -184,10 +188,8 @@ def nixl(programs):
     """Random blocks of a warm file, with the backends that NIXL has."""
     site, options = programs.site, programs.options
     model, mine = options.single, site.build / "lib" / "nixl"
-    # Larger batches of GDS can hang in cuFile's compatibility mode, and its usual pool is too small for as many as these.
-    gds = {"batch_limit": str(LARGEST_BATCH), "batch_pool_size": "256"}
     backends = [("sluice, NIXL SLUICE", "SLUICE", {}), ("NIXL POSIX", "POSIX", {}), ("NIXL POSIX, io_uring", "POSIX", {"use_uring": "true"}),
-                ("NIXL GDS", "GDS", gds), ("NIXL GDS_MT", "GDS_MT", {})]
+                ("NIXL GDS", "GDS", {"batch_limit": str(_GDS_BATCH)}), ("NIXL GDS_MT", "GDS_MT", {})]
 
     is_there = any(importlib.util.find_spec(name) for name in ("nixl", "nixl_cu12", "nixl_cu13"))
 
@@ -202,7 +204,8 @@ def nixl(programs):
         environment["NIXL_PLUGIN_DIR"] = next((each for each in folders if each and _has_plugin(each, backend)), None)
         answer = programs.sample(row, "load_nixl", environment=environment, limit=30, unit=1e6 * block if block == 4096 else 1e9,
                                  backend=backend, parameters=parameters, offset=model.data_offset, size=model.size, block=block,
-                                 path=str(model.files[0]) if row.ours else site.below(model.files[0]), memory=min(256 << 20, model.size))
+                                 path=str(model.files[0]) if row.ours else site.below(model.files[0]), memory=min(256 << 20, model.size),
+                                 **({"largest": _GDS_BATCH, "together": _GDS_TOGETHER} if backend == "GDS" else {}))
         if answer["copied"]:
             row.note = "to host memory, then a copy to the GPU"
 
