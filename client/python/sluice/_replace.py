@@ -24,8 +24,8 @@ from ._memory import memory_of
 
 _SUFFIX = ".saving"
 _IN_GPU = "user.sluice.hbm"
-_BLOCK = 8 << 20  # the most bytes of one write
-_IN_FLIGHT = 3  # more were slower on the disks that were tried
+_BLOCK = 4 << 20  # the most bytes of one write
+_IN_FLIGHT = 3  # writes at a time; each thread has two blocks
 _ALIGNMENT = 4096  # of writes with O_DIRECT
 _HUGE_PAGE = 2 << 20
 
@@ -192,13 +192,16 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
 
     def work() -> None:
         try:
-            with _Block(pieces, ends, block_bytes) as block, Writer() as writer:
-                while not stopped.is_set():
+            with _Block(pieces, ends, block_bytes) as one, _Block(pieces, ends, block_bytes) as other, Writer(descriptor) as writer:
+                for block in itertools.cycle((one, other)):  # one is filled while the other is written
                     with taking:
-                        start = next(starts, None)
+                        start = None if stopped.is_set() else next(starts, None)
                     if start is None:
-                        return
-                    _write(writer, descriptor, block.fill(start, min(block_bytes, size - start)), start)
+                        break
+                    filled = block.fill(start, min(block_bytes, size - start))
+                    writer.finish()
+                    writer.start(filled, start)
+                writer.finish()
         except BaseException:
             stopped.set()
             raise
@@ -211,20 +214,6 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
         finally:
             stopped.set()
     os.ftruncate(descriptor, size)  # the last block was longer
-
-
-def _write(writer: Writer, descriptor: int, data: memoryview, offset: int) -> None:
-    while len(data) > 0:
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)  # before: another thread may end O_DIRECT meanwhile
-        try:
-            done = writer.write(descriptor, data, offset)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EFAULT) or not flags & os.O_DIRECT:
-                raise
-            # Some filesystems refuse such writes, though not the open.
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-            continue
-        data, offset = data[done:], offset + done
 
 
 def _aligned(length: int) -> int:

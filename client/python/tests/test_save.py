@@ -174,8 +174,8 @@ def test_errors_leave_the_old_file(folder, monkeypatch):
             raise OSError(code, os.strerror(code))
         return original(*arguments)
 
-    for owner, name, code, last in ((_aio.Writer, "write", errno.EIO, 20), (os, "fsync", errno.EIO, 1),
-                                    (os, "rename", errno.EXDEV, 1), (os, "ftruncate", errno.EDQUOT, 1)):
+    for owner, name, code, last in ((_aio.Writer, "start", errno.EIO, 20), (_aio.Writer, "finish", errno.EIO, 20),
+                                    (os, "fsync", errno.EIO, 1), (os, "rename", errno.EXDEV, 1), (os, "ftruncate", errno.EDQUOT, 1)):
         original = getattr(owner, name)
         with monkeypatch.context() as context:
             context.setattr(owner, name, fails)
@@ -192,31 +192,65 @@ def _refuse():
     return -1
 
 
+def write(writer, content, offset):
+    writer.start(memoryview(content), offset)
+    writer.finish()
+
+
 @pytest.mark.parametrize("has_calls", [True, False])
 def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
     if not has_calls:
         monkeypatch.setattr(_aio, "_CALLS", {})
     content, at = bytearray(random.Random(1).randbytes(1 << 20)), 4096
-    with open(folder / "f", "w+b", buffering=0) as file, _aio.Writer() as writer:
+    with open(folder / "f", "w+b", buffering=0) as file, _aio.Writer(file.fileno()) as writer:
         assert bool(writer._calls) == has_calls
-        assert writer.write(file.fileno(), memoryview(content), at) == len(content)
+        writer.finish()  # nothing was started
+        write(writer, content, at)
         file.seek(at)
         assert file.read() == content
-        resource.setrlimit(resource.RLIMIT_FSIZE, (at, old_limit := resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        # The first 100 bytes can be written, and the second attempt tells why the others can't.
+        file.truncate(0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (at + 100, old_limit := resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         try:
             with pytest.raises(OSError) as raised:
-                writer.write(file.fileno(), memoryview(content), at)
+                write(writer, content, at)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (old_limit, old_limit))
         assert raised.value.errno == errno.EFBIG
+        file.seek(at)
+        assert file.read() == content[:100]
     if has_calls:  # the kernel may refuse a single one
-        with _aio.Writer() as writer, open(folder / "f", "r+b") as file:
+        with open(folder / "f", "r+b") as file, _aio.Writer(file.fileno()) as writer:
             call = writer._call
             monkeypatch.setattr(writer, "_call", lambda number, *rest: _refuse() if number == writer._calls.submit else call(number, *rest))
-            assert writer.write(file.fileno(), memoryview(content), 0) == len(content)
-    with _aio.Writer() as writer, open(folder / "f", "rb") as file, pytest.raises(OSError) as raised:
-        writer.write(file.fileno(), memoryview(content), 0)
+            write(writer, content, 0)
+            assert file.read() == content
+    with open(folder / "f", "rb") as file, _aio.Writer(file.fileno()) as writer, pytest.raises(OSError) as raised:
+        write(writer, content, 0)
     assert raised.value.errno == errno.EBADF
+
+
+@pytest.mark.parametrize("has_calls", [True, False])
+def test_a_filesystem_that_refuses_direct_writes(tmp_path, monkeypatch, has_calls):
+    if not has_calls:
+        monkeypatch.setattr(_aio, "_CALLS", {})
+    content = bytearray(random.Random(1).randbytes(100_001))  # it refuses this length
+    try:
+        descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+    except OSError:
+        pytest.skip("the filesystem has no O_DIRECT")
+    with _aio.Writer(descriptor) as writer:
+        write(writer, content, 0)
+    os.close(descriptor)
+    assert (tmp_path / "f").read_bytes() == content
+
+
+def test_a_writer_does_not_end_during_a_write(tmp_path):
+    content = bytearray(random.Random(1).randbytes(4 << 20))
+    with open(tmp_path / "f", "w+b", buffering=0) as file:
+        with _aio.Writer(file.fileno()) as writer:
+            writer.start(memoryview(content), 0)
+        assert not writer._is_under_way and file.read() == content
 
 
 def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
@@ -227,7 +261,7 @@ def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
         return original(self, number, *arguments)
 
     monkeypatch.setattr(_aio.Writer, "_call", call)
-    with _aio.Writer() as writer:
+    with open("/dev/null", "wb") as file, _aio.Writer(file.fileno()) as writer:
         if not writer._calls:
             pytest.skip("this machine has no asynchronous writes")
         setup, destroy = writer._calls.setup, writer._calls.destroy
