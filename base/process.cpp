@@ -18,11 +18,11 @@ bool has_only_blocked_threads(pid_t pid) {
     std::ifstream file(tasks + task->d_name + "/stat");
     std::string stat;
     if (task->d_name[0] == '.' || !std::getline(file, stat)) continue;
-    const bool has_ended = stat.find(") Z ") != std::string::npos;
-    const auto is = [&](const char* name) {
-      return stat.find("(" + std::string(name) + ")") != std::string::npos;
-    };
-    result = result && (has_ended || is(kTakerThread) || is(kTakeThread) || is(kNoticeThread));
+    const auto is = [&](const std::string& state) { return stat.find(state) != std::string::npos; };
+    const auto is_blocked = [&](const char* name) { return is("(" + std::string(name) + ") D "); };
+    const bool has_ended = is(") Z ") || is(") X ");
+    result = result && (has_ended || is_blocked(kTakerThread) || is_blocked(kTakeThread) ||
+                        is_blocked(kNoticeThread));
   }
   ::closedir(directory);
   return result;

@@ -32,6 +32,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 constexpr seconds kCrashWindow{60};
 constexpr seconds kPrepareLimit{60};
+constexpr std::chrono::milliseconds kBlockedLongEnough{150};
 constexpr const char* kOomAdjustment = "/proc/self/oom_score_adj";
 
 std::string read_all(const char* path) {
@@ -90,10 +91,21 @@ class Keeper {
     if (is_preparing && timeout == 0)
       fail_upgrade("the new daemon was not prepared within a minute");
     handle_signals();
-    if (exit_code_ || daemon_.socket || !has_only_blocked_threads(daemon_.pid)) return;
-    int status = SIGKILL;  // for waitpid() it has not ended yet
-    ::waitpid(daemon_.pid, &status, WNOHANG);
-    daemon_ended(status);
+    if (!exit_code_) stop_waiting_for_blocked_threads();
+  }
+
+  // A daemon that is ending looks for a moment as if such a thread were all that is left of it. Its
+  // exit code, which comes then, may say that it has handed over.
+  void stop_waiting_for_blocked_threads() {
+    const auto now = steady_clock::now();
+    if (daemon_.socket || !has_only_blocked_threads(daemon_.pid)) {
+      blocked_since_.reset();
+    } else if (now - blocked_since_.value_or(now) < kBlockedLongEnough) {
+      blocked_since_ = blocked_since_.value_or(now);
+    } else {
+      blocked_since_.reset();
+      daemon_ended(SIGKILL);
+    }
   }
 
   void handle_signals() {
@@ -340,6 +352,7 @@ class Keeper {
   Process daemon_;
   Process successor_;  // while an upgrade is prepared
   steady_clock::time_point deadline_{};
+  std::optional<steady_clock::time_point> blocked_since_;
   std::deque<steady_clock::time_point> crashes_;
   std::string upgrade_failure_;  // why the last upgrade failed
   int signal_ = 0;               // that asks for the end of the mount

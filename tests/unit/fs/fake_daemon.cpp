@@ -5,15 +5,19 @@
 #include "tests/unit/fs/fake_daemon.hpp"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 
+#include "base/process.hpp"
 #include "fs/keeper/keeper_link.hpp"
 
 namespace sluice {
@@ -85,6 +89,13 @@ void obey(KeeperLink& link, const Packet& command) {
     }).detach();
   } else if (command.says("keeper")) {
     say(std::to_string(link.keeper()));
+  } else if (command.says("exit slowly")) {
+    // Everything is closed, and what is left are threads with the name of one that may be blocked.
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+      std::ofstream(task.path() / "comm") << kNoticeThread;
+    for (int fd = 3; fd < 100; ++fd) ::shutdown(fd, SHUT_RDWR);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    ::_exit(std::stoi(command.rest("exit slowly")));
   } else if (command.says("exit")) {
     ::_exit(std::stoi(command.rest("exit")));
   } else if (command.says("crash")) {

@@ -275,6 +275,19 @@ TEST_F(KeeperTest, UpgradesToTheProgramAtItsPath) {
   EXPECT_EQ(exit_code(), 0);
 }
 
+TEST_F(KeeperTest, ADaemonThatTakesLongToEndHasNotCrashed) {
+  Daemon old = serving_daemon(1);
+  old.tell("restart");
+  Daemon fresh = next_daemon();
+  fresh.tell("prepared");
+  old.heard(), old.heard();  // "hand over" and "restarted"
+  old.tell("exit slowly " + std::to_string(kHandedOver));
+  EXPECT_EQ(fresh.heard(), "go");
+  fresh.tell("ready");
+  fresh.tell("exit slowly 0");
+  EXPECT_EQ(exit_code(), 0);
+}
+
 TEST_F(KeeperTest, ASuccessorThatIsNotPreparedLeavesTheOldDaemonServing) {
   Daemon old = serving_daemon();
   old.tell("restart");
