@@ -112,6 +112,9 @@ Result<void> renew(const Request& request, std::shared_ptr<const File::BufferIds
   return {};
 }
 
+// Of by_daemon(): one daemon after the other has ended. No system call fails with it.
+constexpr int kNoDaemonStays = ERESTART;
+
 // If another daemon takes over the mount, what it has to do begins with the part that the earlier
 // one has not answered: bytes that were answered have arrived, or are in the file.
 Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::BufferIds> ids) {
@@ -128,7 +131,7 @@ Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::B
     const auto answer =
         is_one ? ask_one(request, first, id) : ask_many(request, {&first, count}, id, count);
     if (failed_with(answer, ESTALE)) {
-      if (++takeovers > kMostTakeovers) return too_many_takeovers();
+      if (++takeovers > kMostTakeovers) return Error{kNoDaemonStays, "ask the mount's daemon"};
       SLUICE_TRY(renew(request, ids));
       continue;
     }
@@ -236,9 +239,12 @@ Result<Outcome> execute(Library& library, const Request& request) {
   if (const auto ids = ids_at_daemon(request.file, request.buffer)) {
     const auto done = by_daemon(request, ids);
     if (done) return Outcome{*done, false};
-    if (!means_cannot(done.error().code)) return done.error();
-    // If a certain route was requested, the buffer itself may still be fine for the daemon.
-    if (request.route == Route::Auto) request.buffer.refuse();
+    const int code = done.error().code;
+    if (code != kNoDaemonStays) {
+      if (!means_cannot(code)) return done.error();
+      // If a certain route was requested, the buffer itself may still be fine for the daemon.
+      if (request.route == Route::Auto) request.buffer.refuse();
+    }
   }
   return Outcome{SLUICE_TRY(by_engine(library, request)), true};
 }
