@@ -271,6 +271,15 @@ void MoveStorm::map_and_store(Random& random) {
   ::munmap(map, size);
 }
 
+// Linux 6.18 may take a file for one without a name until it is asked for the file's attributes
+// (docs/testing.md, "Kernel defects").
+int MoveStorm::link(const std::string& name, const std::string& other) const {
+  struct stat st {};
+  const int linked = ::link(path(name).c_str(), path(other).c_str());
+  if (linked == 0 || errno != ENOENT || ::lstat(path(name).c_str(), &st) < 0) return linked;
+  return ::link(path(name).c_str(), path(other).c_str());
+}
+
 void MoveStorm::churn(Random& random) {
   Subject& subject = *subjects_[random() % subjects_.size()];
   const MutexLock lock(subject.mutex);
@@ -282,10 +291,8 @@ void MoveStorm::churn(Random& random) {
       if (check(::rename(path(name).c_str(), path(other).c_str()), "rename", subject)) name = other;
       break;
     case 2:
-      if (subject.names.size() < 3 &&
-          check(::link(path(name).c_str(), path(other).c_str()), "link", subject)) {
+      if (subject.names.size() < 3 && check(link(name, other), "link", subject))
         subject.names.push_back(other);
-      }
       break;
     case 3: {
       if (!check(::unlink(path(name).c_str()), "unlink", subject)) break;

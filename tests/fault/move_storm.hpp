@@ -70,6 +70,7 @@ class MoveStorm {
   std::string path(const std::string& name) const { return root_ + "/" + name; }
   std::string new_name(Random& random);
   void create(Subject& subject, Random& random);
+  int link(const std::string& name, const std::string& other) const;  // like link(2)
   // True if `result` is not an error; otherwise reports what failed, with errno.
   bool check(long result, const char* what, const Subject& subject);
   void report(const std::string& text);
