@@ -278,7 +278,7 @@ class _Block:
         return self._view[:padded]
 
     def _pin(self) -> None:
-        """Makes copies from GPUs faster. For the second one: while the first waits for it, the disk would have no work."""
+        """Makes copies from GPUs faster. It takes long, so the first fill, for which the disk waits, does without."""
         cuda, portable = self._torch.cuda, 1
         with cuda.device(next(iter(self._streams))):
             # It may fail. Not memory of CUDA, which O_DIRECT may refuse.

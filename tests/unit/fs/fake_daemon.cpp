@@ -27,7 +27,7 @@ namespace {
 
 int test_socket = -1;
 
-// Not _exit(): ThreadSanitizer changes the exit code there if the keeper's end has ended a thread.
+// Not _exit(): if a thread has ended unjoined, ThreadSanitizer replaces the exit code there.
 [[noreturn]] void end(int code) {
   ::syscall(SYS_exit_group, code);
   std::abort();
