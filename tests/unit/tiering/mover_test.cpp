@@ -368,25 +368,38 @@ TEST_F(MoverTest, MovesEvenIfTheReceiptCannotBeStored) {
 }
 
 TEST_F(MoverTest, TheNumberOfRequestsPerUserIsLimited) {
-  start({.bandwidth = 1});  // so slow that no move ends
-  Move move = make("/f", "x");
-  move.reason = Reason::Requested;
-  move.user = 1000;
-  for (std::size_t i = 0; i <= Mover::kMostOfUser + 200; ++i) {
-    move.id = InodeId{1000 + i};
-    const auto asked = mover_->request(move);
-    if (asked) continue;
-    EXPECT_EQ(asked.error().code, EAGAIN);
-    EXPECT_GE(i, Mover::kMostOfUser);
-    EXPECT_GE(mover_->most_requested(), Mover::kMostOfUser);
-    move.user = 1001;
-    EXPECT_TRUE(mover_->request(move)) << "another user's";
-    move.id = InodeId{1};
-    move.user = 0;
-    EXPECT_TRUE(mover_->request(move)) << "root's";
-    return;
+  const Move first = make_large("/first");
+  Move request = make("/f", "x");
+  request.reason = Reason::Requested;
+  request.user = 1000;
+  // The mover's single thread stays with the first move, so every request stays in the queue.
+  std::promise<void> begun, go_on;
+  host_->on_piece = [&, done = false](const std::string&) mutable {
+    if (std::exchange(done, true)) return;
+    begun.set_value();
+    go_on.get_future().wait();
+  };
+  start();
+  add({first});
+  begun.get_future().wait();
+  std::size_t accepted = 0;
+  Result<void> last;
+  while (last && accepted <= Mover::kMostOfUser) {
+    request.id = InodeId{1000 + accepted};
+    last = mover_->request(request);
+    if (last) ++accepted;
   }
-  FAIL() << "there is no limit";
+  EXPECT_EQ(accepted, Mover::kMostOfUser);
+  EXPECT_TRUE(!last && last.error().code == EAGAIN);
+  EXPECT_EQ(mover_->most_requested(), Mover::kMostOfUser);
+  request.user = 1001;
+  EXPECT_TRUE(mover_->request(request)) << "another user's";
+  request.id = InodeId{1};
+  request.user = 0;
+  EXPECT_TRUE(mover_->request(request)) << "root's";
+  mover_->stop(milliseconds(0));  // the requests are not made: their files do not exist
+  go_on.set_value();
+  mover_.reset();
 }
 
 }  // namespace
