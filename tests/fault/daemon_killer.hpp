@@ -18,7 +18,7 @@ class DaemonKiller {
   explicit DaemonKiller(pid_t keeper) : keeper_(keeper) {}
 
   // The daemon that serves, or that is starting. Waits until there is one; throws
-  // std::runtime_error if there is none within ten seconds or if the keeper has ended.
+  // std::runtime_error if there is none after a minute or if the keeper has ended.
   pid_t daemon() const;
   // Kills the daemon and waits for its end. Returns when it was killed.
   std::chrono::steady_clock::time_point kill();

@@ -23,7 +23,7 @@ class BareRing {
 
   void put(const sluice_ring_entry& entry);
   std::vector<sluice_ring_completion> reap();
-  // Puts one entry and waits for its result; empty if none arrives within ten seconds.
+  // Puts one entry and waits for its result; empty if none arrives in time.
   std::optional<std::int64_t> result_of(const sluice_ring_entry& entry);
 
   SharedMemory& memory() { return memory_; }

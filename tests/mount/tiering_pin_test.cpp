@@ -256,8 +256,7 @@ TEST_F(MoveTest, MoveRequestedDuringAnotherIsMadeAfterIt) {
   ASSERT_TRUE(sluice({"move", "--to", "nvme", *this / "f"}).ok());
   ASSERT_TRUE(eventually([&] { return !left_overs().empty(); }));
   ASSERT_TRUE(sluice({"move", "--to", "ssd", *this / "f"}).ok());
-  EXPECT_TRUE(eventually([&] { return tier_of("f") == "ssd"; }, std::chrono::seconds(8)))
-      << tier_of("f") << receipts();
+  EXPECT_TRUE(eventually([&] { return tier_of("f") == "ssd"; })) << tier_of("f") << receipts();
 }
 
 class UserTest : public TieringTest {

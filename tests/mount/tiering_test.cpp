@@ -124,8 +124,7 @@ TEST_F(CrowdTest, TierAboveItsCapacityIsRelievedInOnePass) {
   start();
   heat_files(25);
   run_pass();
-  EXPECT_TRUE(eventually([&] { return fill_of("nvme") <= 50; }, std::chrono::seconds(2)))
-      << fill_of("nvme");
+  EXPECT_TRUE(eventually([&] { return fill_of("nvme") <= 50; })) << fill_of("nvme");
 }
 
 TEST_F(PassTest, PassMakesExactlyThePlannedMoves) {
@@ -299,7 +298,7 @@ TEST_F(PassTest, RequestedMovesAreMadeWhilePaused) {
   start();
   ASSERT_TRUE(tell({"tier", "pause"}).ok());
   ASSERT_TRUE(sluice({"move", "--to", "ssd", *this / "f"}).ok());
-  EXPECT_TRUE(eventually([&] { return tier_of("f") == "ssd"; }, std::chrono::milliseconds(2500)));
+  EXPECT_TRUE(eventually([&] { return tier_of("f") == "ssd"; }));
   EXPECT_TRUE(tell({"tier", "resume"}).ok());
 }
 

@@ -16,7 +16,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Waits until it has ended by itself; returns false if that takes more than ten seconds.
+  // Waits until it has ended by itself; returns false if that takes more than a minute.
   bool join();
 
  private:

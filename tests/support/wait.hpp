@@ -8,10 +8,10 @@
 
 namespace sluice::test {
 
-// Returns true as soon as `condition()` is true, or false after `limit`.
+// Returns true as soon as `condition()` is true, or false after `limit`, which should be far more
+// than a busy machine needs.
 template <typename Condition>
-bool eventually(Condition condition,
-                std::chrono::milliseconds limit = std::chrono::milliseconds(10'000)) {
+bool eventually(Condition condition, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (std::chrono::microseconds pause(100);;
        pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(20))) {

@@ -31,12 +31,12 @@ inline std::string_view text_of(const BufferHandle& buffer, std::size_t offset, 
   return {static_cast<const char*>(sluice_buffer_memory(buffer.get())) + offset, size};
 }
 
-// Waits at most ten seconds for `count` completions. Returns them by user_data.
+// Waits at most a minute for `count` completions. Returns them by user_data.
 inline std::map<std::uint64_t, sluice_ring_completion> wait_for(const RingHandle& ring,
                                                                 unsigned count) {
   std::map<std::uint64_t, sluice_ring_completion> out;
   std::vector<sluice_ring_completion> done(count);
-  const timespec limit{10, 0};
+  const timespec limit{60, 0};
   const int got = sluice_ring_wait(ring.get(), done.data(), count, count, &limit);
   EXPECT_EQ(got, static_cast<int>(count)) << sluice_error();
   for (int i = 0; i < got; ++i)

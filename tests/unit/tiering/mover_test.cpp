@@ -14,7 +14,6 @@ namespace sluice {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using std::chrono::steady_clock;
 using test::eventually;
 using test::MemoryStore;
@@ -233,15 +232,14 @@ TEST_F(MoverTest, ACancelledCopyLeavesNothing) {
 }
 
 TEST_F(MoverTest, CanBeDestroyedQuicklyDuringALongCopy) {
-  const Move f = make("/f", "content"), g = make("/g", "content");
+  const std::string content(10'000, 'x');  // the copy would take hours
+  const Move f = make("/f", content), g = make("/g", content);
   start({.bandwidth = 1});
   add({f, g});
   ASSERT_TRUE(eventually([&] { return mover_->progress().copied_bytes > 0; }));
-  const auto begun = steady_clock::now();
   mover_.reset();
-  EXPECT_LT(steady_clock::now() - begun, seconds(3));
   EXPECT_TRUE(temporaries().empty());
-  EXPECT_EQ(shown(), "a/f 644 \"content\"\na/g 644 \"content\"\n");
+  EXPECT_EQ(shown(), "a/f 644 \"" + content + "\"\na/g 644 \"" + content + "\"\n");
   EXPECT_TRUE(receipts().empty());
 }
 

@@ -15,8 +15,6 @@
 namespace sluice {
 namespace {
 
-using std::chrono::steady_clock;
-
 // Whether the filesystem of the tests can bypass the page cache.
 bool has_direct_io(const std::string& directory) {
   return UniqueFd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_DIRECT, 0600)).get() >= 0;
@@ -33,17 +31,13 @@ class SpeedProbeTest : public testing::Test {
 };
 
 TEST_F(SpeedProbeTest, MeasuresAndLeavesNothing) {
-  const auto start = steady_clock::now();
   const auto speed = probe_speed(fd_.get(), {});
-  const std::chrono::duration<double> took = steady_clock::now() - start;
   ASSERT_TRUE(speed) << speed.error().text();
   EXPECT_GT(speed->latency, 1e-6);
   EXPECT_LT(speed->latency, 1);
   EXPECT_GT(speed->bandwidth, 1e5);
   EXPECT_LT(speed->bandwidth, 1e12);
   EXPECT_TRUE(test::names_in(dir_.path()).empty());
-  // Three parts of 0.15 s and the operation that ends each; a busy machine takes longer.
-  EXPECT_LT(took.count(), 5);
 }
 
 TEST_F(SpeedProbeTest, LeavesNothingBehindWhenItsProcessIsKilled) {
