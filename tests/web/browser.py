@@ -78,7 +78,7 @@ class Browser:
     def call(self, method, **parameters):
         return self._call(method, parameters, self._session)
 
-    def _call(self, method, parameters, session, timeout=30):
+    def _call(self, method, parameters, session, timeout=60):
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": parameters}
         if session:
@@ -133,7 +133,7 @@ class Browser:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, condition, what=None, timeout=15):
+    def wait(self, condition, what=None, timeout=60):
         deadline = time.monotonic() + timeout
         while not self.run(f"Boolean({condition})"):
             if time.monotonic() > deadline:

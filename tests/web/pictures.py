@@ -123,7 +123,7 @@ def main():
         work(16)
         os.setxattr(os.path.join(pool, "datasets/imagenet/val.tar"), "user.sluice.tier", b"nvme")
         work(6)
-        browser.wait("document.querySelector('#replay svg')", timeout=60)
+        browser.wait("document.querySelector('#replay svg')")
         browser.run("[...document.querySelectorAll('#hottest .file')].find(n => n.title.includes('00001-of')).click()")
         browser.wait("document.querySelectorAll('#story dt').length > 2")
         top = subprocess.run([sluice, "top", "--once", "--color", "always", pool], check=True, capture_output=True, text=True,

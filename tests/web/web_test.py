@@ -243,7 +243,7 @@ def check_refusals(address):
                            ("/link/passwd", 403), ("/plain%20dir/%2e%2e/%2e%2e/state", 403)):
         request = Request(f"{place}api/explain?path={path}", headers={"Authorization": "Bearer " + token})
         try:
-            with urlopen(request, timeout=10) as answer:
+            with urlopen(request, timeout=60) as answer:
                 code = answer.status
         except HTTPError as error:
             code = error.code
