@@ -329,7 +329,7 @@ TEST_F(RingTest, GarbageInEveryWordDoesNotHarmOthers) {
       std::atomic_ref(word).store(static_cast<std::uint32_t>(random() >> (random() % 64)));
       if (random() % 8 == 0) futex_wake(&header().sleeping);
     }
-    server_.reset();  // would hang here
+    server_.reset();  // hangs if a thread does not end because of what it read
   }
 }
 

@@ -395,7 +395,7 @@ TEST_F(MoverTest, TheNumberOfRequestsPerUserIsLimited) {
   request.id = InodeId{1};
   request.user = 0;
   EXPECT_TRUE(mover_->request(request)) << "root's";
-  mover_->stop(milliseconds(0));  // the requests are not made: their files do not exist
+  mover_->stop(milliseconds(0));  // first, so that it does not begin with the requests
   go_on.set_value();
   mover_.reset();
 }
