@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import concurrent.futures
+import contextlib
 import errno
 import json
 import os
@@ -245,6 +246,7 @@ def test_random_operations_agree_with_a_model(store, seed):
 def test_threads_and_processes_at_once(folder, seed):
     """Two stores of one directory stand for two processes: they share nothing but the files."""
     stores = [BlockStore(folder / "kv", threads=2) for _ in range(2)]
+    damaging = threading.Lock()  # the steps of two kinds of damage to one file would disturb each other
 
     def work(number):
         rng = random.Random(f"{seed} {number}")
@@ -259,10 +261,8 @@ def test_threads_and_processes_at_once(folder, seed):
                 case 6:
                     store._path(key_of(numbers[0])).unlink(missing_ok=True)
                 case 7:
-                    try:
+                    with damaging, contextlib.suppress(FileNotFoundError):
                         damage(store._path(key_of(numbers[0])), rng.choice(["short", "zeros", "middle"]))
-                    except FileNotFoundError:
-                        pass
                     store.delete(key_of(numbers[0])) if rng.random() < 0.5 else None
         return hits
 
