@@ -115,11 +115,15 @@ Result<void> renew(const Request& request, std::shared_ptr<const File::BufferIds
 // Of by_daemon(): one daemon after the other has ended. No system call fails with it.
 constexpr int kNoDaemonStays = ERESTART;
 
+// Each of them may take a second until its GPU is ready. This process can do what they do, so it
+// does not wait for more of them in a row.
+constexpr int kMostDaemons = 3;
+
 // If another daemon takes over the mount, what it has to do begins with the part that the earlier
 // one has not answered: bytes that were answered have arrived, or are in the file.
 Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::BufferIds> ids) {
   auto parts = parts_of(request);
-  int takeovers = 0;
+  int stale_in_a_row = 0;
   const bool is_write = request.direction == Direction::Write;
   Transfer sum;
   std::uint64_t largest = 0;
@@ -131,11 +135,11 @@ Result<Transfer> by_daemon(const Request& request, std::shared_ptr<const File::B
     const auto answer =
         is_one ? ask_one(request, first, id) : ask_many(request, {&first, count}, id, count);
     if (failed_with(answer, ESTALE)) {
-      if (++takeovers > kMostTakeovers) return Error{kNoDaemonStays, "ask the mount's daemon"};
+      if (++stale_in_a_row == kMostDaemons) return Error{kNoDaemonStays, "ask the mount's daemon"};
       SLUICE_TRY(renew(request, ids));
       continue;
     }
-    takeovers = 0;
+    stale_in_a_row = 0;
     if (!answer) {
       // Report the bytes that were written; the next call returns the error.
       if (is_write && sum.bytes > 0) break;
