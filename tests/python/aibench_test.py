@@ -141,7 +141,7 @@ class AibenchTest(unittest.TestCase):
     def test_the_variable_takes_effect(self):
         with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR")) as folder:
             for value, expected in ("0", False), ("1", True):
-                found = child("write", {"SLUICE_ACCELERATE": value}, path=f"{folder}/file", size=1 << 25)
+                found = child("save", {"SLUICE_ACCELERATE": value}, path=f"{folder}/file", size=1 << 25, rounds=0)
                 self.assertEqual(found["accelerated"], expected)
                 self.assertEqual(os.listdir(folder), [])
 

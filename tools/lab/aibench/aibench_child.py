@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A program that loads or saves a model once, in a process of its own, for the part `programs` of aibench:
+"""A program that loads a model once, or saves one again and again, in a process of its own, for the part `programs` of aibench:
 
     aibench_child.py PROGRAM ARGUMENTS
 
@@ -13,6 +13,7 @@ import site
 site.addsitedir(str(pathlib.Path(__file__).resolve().parents[3] / "client" / "python"))
 
 import concurrent.futures  # noqa: E402
+import contextlib  # noqa: E402
 import ctypes  # noqa: E402
 import errno  # noqa: E402
 import importlib  # noqa: E402
@@ -219,8 +220,9 @@ def let_the_disk_rest():
     time.sleep(3)
 
 
-def save(path, size, **when):
-    """sluice.save_safetensors from GPU memory; the file is loaded again and compared."""
+def save(path, size, rounds, **when):
+    """sluice.save_safetensors from GPU memory and plain writes of as many bytes, in turns. The first of each is to warm up, and
+    tells which tier is written to. Every saved file is loaded again and compared."""
     import sluice
     content, model = Content(DEVICE), Model("", size, 1)
     tensors = {}
@@ -228,50 +230,61 @@ def save(path, size, **when):
         memory = numpy.empty((4096, Model.TENSOR // 8192), numpy.float16)
         content.write(_Into(memory), i * (Model.TENSOR // BLOCK), Model.TENSOR // BLOCK)
         tensors[name] = torch.from_numpy(memory).to(DEVICE) if torch else memory
-    let_the_disk_rest()
-    try:
-        _, answer = timed(lambda: sluice.save_safetensors(tensors, path), **when)
-        tensors.clear()
-        wrong = model.wrong(content, sluice.load_safetensors(path, DEVICE, "pt" if torch else "np"))
-        try:
-            answer["location"] = os.getxattr(path, "user.sluice.location").decode()
-        except OSError:
-            pass  # not on a mount
-    finally:
-        pathlib.Path(path).unlink(missing_ok=True)
-    return {**answer, "bytes": size, "wrong": wrong}
-
-
-def write(path, size, **when):
-    """What the disk can do: aligned writes of 16 MiB, four at a time, past the page cache if possible, and fsync."""
     memory = mmap.mmap(-1, _WRITE)
     memory[:] = numpy.random.default_rng(1).bytes(_WRITE)  # a disk may be faster with zeros
-    answer = {"bytes": size, "wrong": 0, "direct": True}
+    path = pathlib.Path(path)
+    answer = {"save": [], "write": [], "wrong": 0, "direct": True}
+    tier = path.parent
 
-    def work():
+    def save_once():
+        nonlocal tier
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            answer["direct"] = False  # this filesystem does not have it, but may have made the file
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            # Writes that make a file longer wait for each other. It may fail: the file then grows.
-            ctypes.CDLL(None).fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(size))
-            with concurrent.futures.ThreadPoolExecutor(_WRITERS) as pool:
-                done = sum(pool.map(lambda at: os.pwrite(file, memoryview(memory)[:min(_WRITE, size - at)], at), range(0, size, _WRITE)))
-            os.fsync(file)
+            answer["save"].append(timed(lambda: sluice.save_safetensors(tensors, path), **when)[1])
+            answer["wrong"] += model.wrong(content, sluice.load_safetensors(path, DEVICE, "pt" if torch else "np"))
+            with contextlib.suppress(OSError):  # not on a mount
+                tier = pathlib.Path(os.getxattr(path, "user.sluice.location").decode()).parent
         finally:
-            os.close(file)
-        if done != size:
-            raise OSError(f"only {done} of {size} bytes were written")
+            path.unlink(missing_ok=True)
 
-    let_the_disk_rest()
+    def write_once():
+        plain = tier / "aibench.plain"
+        try:
+            answer["direct"], took = timed(lambda: write(plain, size, memory), **when)
+            answer["write"].append(took)
+        except PermissionError as error:
+            raise Skip(f"{tier} is not writable") from error
+        finally:
+            plain.unlink(missing_ok=True)
+
+    for turn in range(1 + rounds):
+        for once in (write_once, save_once) if turn % 2 else (save_once, write_once):
+            let_the_disk_rest()
+            once()
+    del answer["save"][0], answer["write"][0]
+    return answer
+
+
+def write(path, size, memory):
+    """What the disk can do: aligned writes of 16 MiB, four at a time, and fsync. Returns whether the filesystem has O_DIRECT."""
+    is_direct = True
     try:
-        return {**timed(work, **when)[1], **answer}
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        is_direct = False  # this filesystem does not have it, but may have made the file
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        # Writes that make a file longer wait for each other. It may fail: the file then grows.
+        ctypes.CDLL(None).fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(size))
+        with concurrent.futures.ThreadPoolExecutor(_WRITERS) as pool:
+            done = sum(pool.map(lambda at: os.pwrite(file, memoryview(memory)[:min(_WRITE, size - at)], at), range(0, size, _WRITE)))
+        os.fsync(file)
     finally:
-        pathlib.Path(path).unlink(missing_ok=True)
+        os.close(file)
+    if done != size:
+        raise OSError(f"only {done} of {size} bytes were written")
+    return is_direct
 
 
 # NIXL
@@ -382,7 +395,7 @@ def load_nixl(backend, parameters, path, offset, size, block, memory, largest=No
 
 
 PROGRAMS = {each.__name__: each for each in (make_transformers, load_transformers, load_file, load_fastsafetensors, make_torch,
-                                             load_torch, save, write, load_nixl)}
+                                             load_torch, save, load_nixl)}
 
 
 class _Warnings(logging.Handler):
