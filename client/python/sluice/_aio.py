@@ -37,79 +37,88 @@ class _Event(ctypes.Structure):  # struct io_event
                 ("result2", ctypes.c_int64)]
 
 
+class Write:
+    """A write that a Writer has started."""
+
+    def __init__(self, data: memoryview, offset: int) -> None:
+        self.data, self.offset = data, offset  # what is not yet known to be in the file
+        self.flags = 0  # of the file when it was started
+        self.done: int | OSError = 0  # when it is not under way: how many bytes, or why none
+
+
 class Writer:
-    """Writes to an open file, one at a time, for one thread. Where there are no asynchronous writes (another machine, a
-    container that forbids them, too many in the system), each is done when it is started.
+    """Writes to an open file, up to `most` at a time, for one thread. Where there are no asynchronous writes (another machine,
+    a container that forbids them, too many in the system), each is done when it is started.
 
     Some filesystems refuse writes with O_DIRECT, though not the open: it is ended for the file then, also for others.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._calls = _CALLS.get(platform.machine())
         self._context = ctypes.c_ulong()
-        if self._calls and self._call(self._calls.setup, ctypes.c_long(1), ctypes.byref(self._context)) < 0:
+        if self._calls and self._call(self._calls.setup, ctypes.c_long(most), ctypes.byref(self._context)) < 0:
             self._calls = None
-        self._data = memoryview(b"")  # of the write that was started
-        self._offset = self._flags = 0
-        self._is_under_way = False
-        self._done: int | OSError = 0  # of a write that is not under way: how many bytes, or why none
+        self._under_way: dict[int, Write] = {}
 
     def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wait()
+        while self._under_way:
+            self._wait()
         if self._calls:
             # The kernel takes tens of milliseconds, for which nobody should wait. No thread can be started when the
             # interpreter ends, and the kernel does it then.
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._call, args=(self._calls.destroy, self._context), name="sluice-save-end").start()
 
-    def start(self, data: memoryview, offset: int) -> None:
-        """Starts a write after the last one is finished. The memory must not change until then. It must be writable, which
-        ctypes wants."""
-        self._data, self._offset = data, offset
-        self._flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)  # before: another thread may end O_DIRECT meanwhile
+    def start(self, data: memoryview, offset: int) -> Write:
+        """Starts a write. The memory must not change until it is finished. It must be writable, which ctypes wants."""
+        write = Write(data, offset)
+        self._submit(write)
+        return write
+
+    def finish(self, write: Write) -> None:
+        """Returns when all bytes of the write are in the file."""
+        while len(write.data) > 0:
+            while id(write) in self._under_way:
+                self._wait()
+            if isinstance(write.done, OSError):
+                if write.done.errno not in (errno.EINVAL, errno.EFAULT) or not write.flags & os.O_DIRECT:
+                    raise write.done
+                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, write.flags & ~os.O_DIRECT)
+                write.done = 0
+            write.data, write.offset = write.data[write.done:], write.offset + write.done
+            if len(write.data) > 0:
+                self._submit(write)
+
+    def _submit(self, write: Write) -> None:
+        write.flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)  # before: another thread may end O_DIRECT meanwhile
         if self._calls:
-            request = _Request(opcode=_PWRITE, descriptor=self._descriptor, offset=offset, length=len(data),
-                               address=ctypes.addressof(ctypes.c_ubyte.from_buffer(data)))
+            request = _Request(data=id(write), opcode=_PWRITE, descriptor=self._descriptor, offset=write.offset,
+                               length=len(write.data), address=ctypes.addressof(ctypes.c_ubyte.from_buffer(write.data)))
             requests = (ctypes.c_void_p * 1)(ctypes.addressof(request))
-            self._is_under_way = self._call(self._calls.submit, self._context, ctypes.c_long(1), requests) == 1
-            if self._is_under_way:
+            if self._call(self._calls.submit, self._context, ctypes.c_long(1), requests) == 1:
+                self._under_way[id(write)] = write
                 return
             if ctypes.get_errno() != errno.EAGAIN:  # which means that the kernel is short of something that only these need
-                self._done = self._error(ctypes.get_errno())
+                write.done = self._error(ctypes.get_errno())
                 return
         try:
-            self._done = os.pwrite(self._descriptor, data, offset)
+            write.done = os.pwrite(self._descriptor, write.data, write.offset)
         except OSError as error:
-            self._done = error
-
-    def finish(self) -> None:
-        """Returns when all bytes of the write are in the file."""
-        while len(self._data) > 0:
-            self._wait()
-            if isinstance(self._done, OSError):
-                if self._done.errno not in (errno.EINVAL, errno.EFAULT) or not self._flags & os.O_DIRECT:
-                    raise self._done
-                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, self._flags & ~os.O_DIRECT)
-                self._done = 0
-            self._data = self._data[self._done:]
-            if len(self._data) > 0:
-                self.start(self._data, self._offset + self._done)
+            write.done = error
 
     def _wait(self) -> None:
+        """Waits for any write. A signal ends the wait, but not the write, which needs the memory until its end."""
         event = _Event()
-        # A signal ends the call, but not the write, which needs the memory until its end.
-        while self._is_under_way:
-            arguments = self._context, ctypes.c_long(1), ctypes.c_long(1), ctypes.byref(event), None
-            if self._calls and self._call(self._calls.events, *arguments) == 1:
-                self._is_under_way = False
-                self._done = int(event.result) if event.result >= 0 else self._error(-event.result)
-            elif ctypes.get_errno() != errno.EINTR:
-                raise self._error(ctypes.get_errno())
+        arguments = self._context, ctypes.c_long(1), ctypes.c_long(1), ctypes.byref(event), None
+        if self._calls and self._call(self._calls.events, *arguments) == 1:
+            self._under_way.pop(event.data).done = int(event.result) if event.result >= 0 else self._error(-event.result)
+        elif ctypes.get_errno() != errno.EINTR:
+            raise self._error(ctypes.get_errno())
 
     def _call(self, number: int, *arguments: object) -> int:
         return int(self._libc.syscall(ctypes.c_long(number), *arguments))

@@ -2,6 +2,7 @@
 """Replaces a file as a whole: after a crash, its name has the old bytes or the new ones. Writes large ones at the speed of
 the disk."""
 import bisect
+import collections
 import concurrent.futures
 import contextlib
 import ctypes
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._aio import Writer
+from ._aio import Write, Writer
 from ._control import pin, stat
 from ._library import Error
 from ._memory import memory_of
@@ -25,7 +26,8 @@ from ._memory import memory_of
 _SUFFIX = ".saving"
 _IN_GPU = "user.sluice.hbm"
 _BLOCK = 4 << 20  # the most bytes of one write
-_IN_FLIGHT = 3  # writes at a time; each thread has two blocks
+_THREADS = 2
+_BLOCKS = 4  # of each thread: one is filled while the others are written
 _ALIGNMENT = 4096  # of writes with O_DIRECT
 _HUGE_PAGE = 2 << 20
 
@@ -187,27 +189,36 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
             memory.wait()  # in this thread, whose stream may have the last work on it
     size = max((piece.offset + piece.length for piece in pieces), default=0)
     ends = [piece.offset + piece.length for piece in pieces]
-    block_bytes = min(_BLOCK, _aligned(size // _IN_FLIGHT + 1))  # small files need little memory
+    block_bytes = min(_BLOCK, _aligned(size // _THREADS + 1))  # small files need little memory
     starts, taking, stopped = iter(range(0, size, block_bytes)), threading.Lock(), threading.Event()
 
+    def take() -> Iterator[int]:
+        while not stopped.is_set():
+            with taking:
+                start = next(starts, None)
+            if start is None:
+                return
+            yield start
+
     def work() -> None:
+        writes: collections.deque[tuple[_Block, Write]] = collections.deque()
         try:
-            with _Block(pieces, ends, block_bytes) as one, _Block(pieces, ends, block_bytes) as other, Writer(descriptor) as writer:
-                for block in itertools.cycle((one, other)):  # one is filled while the other is written
-                    with taking:
-                        start = None if stopped.is_set() else next(starts, None)
-                    if start is None:
-                        break
-                    filled = block.fill(start, min(block_bytes, size - start))
-                    writer.finish()
-                    writer.start(filled, start)
-                writer.finish()
+            with contextlib.ExitStack() as blocks, Writer(descriptor, _BLOCKS) as writer:
+                for start in take():
+                    if len(writes) < _BLOCKS:  # made when it is needed: the disk should not wait for all of them
+                        block = blocks.enter_context(_Block(pieces, ends, block_bytes))
+                    else:
+                        block, write = writes.popleft()
+                        writer.finish(write)
+                    writes.append((block, writer.start(block.fill(start, min(block_bytes, size - start)), start)))
+                for _, write in writes:
+                    writer.finish(write)
         except BaseException:
             stopped.set()
             raise
 
-    with concurrent.futures.ThreadPoolExecutor(_IN_FLIGHT, "sluice-save") as pool:
-        workers = [pool.submit(work) for _ in range(_IN_FLIGHT)]
+    with concurrent.futures.ThreadPoolExecutor(_THREADS, "sluice-save") as pool:
+        workers = [pool.submit(work) for _ in range(_THREADS)]
         try:
             for worker in workers:
                 worker.result()
@@ -242,12 +253,12 @@ class _Block:
         self._view = memoryview(self._memory)[self._begin:]
         self._torch = _torch()
         gpus = {piece.source.device for piece in pieces if self._is_on_gpu(piece.source)}
-        self._fills = 0
         self._is_pinned = False
         # Not the default stream, in which the copies of all threads would wait for each other.
         self._streams = {gpu: self._torch.cuda.Stream(gpu) for gpu in gpus}
         if gpus:
             self._tensor = self._torch.frombuffer(self._memory, dtype=self._torch.uint8, count=length, offset=self._begin)
+            self._pin()
 
     def __enter__(self) -> "_Block":
         return self
@@ -260,9 +271,6 @@ class _Block:
 
     def fill(self, start: int, length: int) -> memoryview:
         """Returns the bytes of the file from `start` on, and zeros up to a multiple of _ALIGNMENT."""
-        if self._streams and self._fills == 1:
-            self._pin()
-        self._fills += 1
         at = 0
         for piece in itertools.islice(self._pieces, bisect.bisect_right(self._ends, start), None):
             if at == length:
@@ -278,7 +286,7 @@ class _Block:
         return self._view[:padded]
 
     def _pin(self) -> None:
-        """Makes copies from GPUs faster. It takes long, so the first fill, for which the disk waits, does without."""
+        """Makes copies from GPUs faster."""
         cuda, portable = self._torch.cuda, 1
         with cuda.device(next(iter(self._streams))):
             # It may fail. Not memory of CUDA, which O_DIRECT may refuse.

@@ -193,8 +193,7 @@ def _refuse():
 
 
 def write(writer, content, offset):
-    writer.start(memoryview(content), offset)
-    writer.finish()
+    writer.finish(writer.start(memoryview(content), offset))
 
 
 @pytest.mark.parametrize("has_calls", [True, False])
@@ -202,9 +201,8 @@ def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
     if not has_calls:
         monkeypatch.setattr(_aio, "_CALLS", {})
     content, at = bytearray(random.Random(1).randbytes(1 << 20)), 4096
-    with open(folder / "f", "w+b", buffering=0) as file, _aio.Writer(file.fileno()) as writer:
+    with open(folder / "f", "w+b", buffering=0) as file, _aio.Writer(file.fileno(), 4) as writer:
         assert bool(writer._calls) == has_calls
-        writer.finish()  # nothing was started
         write(writer, content, at)
         file.seek(at)
         assert file.read() == content
@@ -220,12 +218,12 @@ def test_writes_that_do_not_wait(folder, monkeypatch, has_calls):
         file.seek(at)
         assert file.read() == content[:100]
     if has_calls:  # the kernel may refuse a single one
-        with open(folder / "f", "r+b") as file, _aio.Writer(file.fileno()) as writer:
+        with open(folder / "f", "r+b") as file, _aio.Writer(file.fileno(), 4) as writer:
             call = writer._call
             monkeypatch.setattr(writer, "_call", lambda number, *rest: _refuse() if number == writer._calls.submit else call(number, *rest))
             write(writer, content, 0)
             assert file.read() == content
-    with open(folder / "f", "rb") as file, _aio.Writer(file.fileno()) as writer, pytest.raises(OSError) as raised:
+    with open(folder / "f", "rb") as file, _aio.Writer(file.fileno(), 4) as writer, pytest.raises(OSError) as raised:
         write(writer, content, 0)
     assert raised.value.errno == errno.EBADF
 
@@ -239,7 +237,7 @@ def test_a_filesystem_that_refuses_direct_writes(tmp_path, monkeypatch, has_call
         descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
     except OSError:
         pytest.skip("the filesystem has no O_DIRECT")
-    with _aio.Writer(descriptor) as writer:
+    with _aio.Writer(descriptor, 4) as writer:
         write(writer, content, 0)
     os.close(descriptor)
     assert (tmp_path / "f").read_bytes() == content
@@ -248,9 +246,35 @@ def test_a_filesystem_that_refuses_direct_writes(tmp_path, monkeypatch, has_call
 def test_a_writer_does_not_end_during_a_write(tmp_path):
     content = bytearray(random.Random(1).randbytes(4 << 20))
     with open(tmp_path / "f", "w+b", buffering=0) as file:
-        with _aio.Writer(file.fileno()) as writer:
+        with _aio.Writer(file.fileno(), 4) as writer:
             writer.start(memoryview(content), 0)
-        assert not writer._is_under_way and file.read() == content
+        assert not writer._under_way and file.read() == content
+
+
+@pytest.mark.parametrize("has_calls", [True, False])
+def test_several_writes_at_a_time(folder, monkeypatch, has_calls):
+    """They are finished in any order. One that fails does not harm the others."""
+    if not has_calls:
+        monkeypatch.setattr(_aio, "_CALLS", {})
+    rng, size = random.Random(1), 256 << 10
+    for turn in range(20):
+        contents = [bytearray(rng.randbytes(size)) for _ in range(6)]
+        failing = rng.randrange(6) if turn % 2 else None
+        with open(folder / "f", "w+b", buffering=0) as file, open(folder / "f", "rb") as read_only, _aio.Writer(file.fileno(), 6) as writer:
+            writes = []
+            for i, content in enumerate(contents):
+                writer._descriptor = read_only.fileno() if i == failing else file.fileno()
+                writes.append(writer.start(memoryview(content), i * size))
+            for i in rng.sample(range(6), rng.randint(0, 6)):  # the others are waited for by the end of the writer
+                if i == failing:
+                    with pytest.raises(OSError) as raised:
+                        writer.finish(writes[i])
+                    assert raised.value.errno == errno.EBADF
+                else:
+                    writer.finish(writes[i])
+        written = (folder / "f").read_bytes().ljust(6 * size, b"\0")
+        for i, content in enumerate(contents):
+            assert written[i * size:(i + 1) * size] == (bytes(size) if i == failing else content), (turn, i)
 
 
 def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
@@ -261,7 +285,7 @@ def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
         return original(self, number, *arguments)
 
     monkeypatch.setattr(_aio.Writer, "_call", call)
-    with open("/dev/null", "wb") as file, _aio.Writer(file.fileno()) as writer:
+    with open("/dev/null", "wb") as file, _aio.Writer(file.fileno(), 4) as writer:
         if not writer._calls:
             pytest.skip("this machine has no asynchronous writes")
         setup, destroy = writer._calls.setup, writer._calls.destroy
