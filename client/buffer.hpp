@@ -100,7 +100,7 @@ class Buffer {
   mutable std::map<std::uint64_t, struct sluice_buffer_register> exported_ GUARDED_BY(mutex_);
 };
 
-// If another daemon takes over this often during one request, it fails.
+// A request fails if other daemons take over this often before it is done.
 inline constexpr int kMostTakeovers = 16;
 Error too_many_takeovers();
 

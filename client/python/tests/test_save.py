@@ -277,6 +277,26 @@ def test_several_writes_at_a_time(folder, monkeypatch, has_calls):
             assert written[i * size:(i + 1) * size] == (bytes(size) if i == failing else content), (turn, i)
 
 
+def test_a_save_has_several_writes_under_way(folder, monkeypatch):
+    most, start, blocks, block = 0, _aio.Writer.start, [], _replace._Block
+
+    def counted(writer, *arguments):
+        nonlocal most
+        if not writer._calls:
+            pytest.skip("this machine has no asynchronous writes")
+        write = start(writer, *arguments)
+        most = max(most, len(writer._under_way))
+        return write
+
+    monkeypatch.setattr(_aio.Writer, "start", counted)
+    monkeypatch.setattr(_replace, "_Block", lambda *arguments: blocks.append(0) or block(*arguments))
+    saved = {"a": np.random.default_rng(1).integers(0, 255, 40 * _replace._BLOCK, "uint8")}
+    sluice.save_safetensors(saved, folder / "f")
+    # A thread waits for no write before it needs the memory.
+    assert most == _replace._BLOCKS and len(blocks) <= _replace._THREADS * _replace._BLOCKS
+    assert same(sluice.load_safetensors(folder / "f", framework="np"), saved)
+
+
 def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
     calls, original = [], _aio.Writer._call
 
