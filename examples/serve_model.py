@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """serve_model.py FOLDER [--port PORT] [--ask TEXT]: serves a transformers model from a folder on a mount.
 
-If the folder is empty, a small model with random weights is made there; it works on single bytes, so it needs no tokenizer.
+If the folder is empty, a small model with random weights is made there; its tokens are single bytes, so it needs no tokenizer.
 Nothing in here is about Sluice but the first two lines after the imports. Runs on the CPU if there is no GPU.
 
     python examples/serve_model.py /mnt/pool/tiny --port 8000 &
@@ -23,7 +23,7 @@ import sluice
 sluice.accelerate()
 
 import torch  # noqa: E402
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 # %% The model
 parser = argparse.ArgumentParser()
@@ -42,16 +42,27 @@ begun = time.perf_counter()
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = AutoModelForCausalLM.from_pretrained(arguments.folder, device_map=device)
 print(f"{sum(weight.numel() for weight in model.parameters())} weights on {model.device} in {time.perf_counter() - begun:.3f} s")
+tokenizer = None
+if any(arguments.folder.glob("tokenizer*")):
+    tokenizer = AutoTokenizer.from_pretrained(arguments.folder)
+elif model.config.vocab_size > 256:
+    sys.exit(f"{arguments.folder} has no tokenizer, and the tokens of this model are not bytes; copy its tokenizer there, too")
+
+
+def complete(text):
+    tokens = tokenizer(text.decode())["input_ids"] if tokenizer else list(text)
+    answer = model.generate(torch.tensor([tokens], device=model.device), max_new_tokens=20, do_sample=False)[0].tolist()
+    return tokenizer.decode(answer, skip_special_tokens=True).encode() if tokenizer else bytes(answer)
 
 
 # %% Serve it
 class Completion(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         text = self.rfile.read(int(self.headers["Content-Length"]))
-        answer = model.generate(torch.tensor([list(text)], device=model.device), max_new_tokens=20, do_sample=False)
+        answer = complete(text)
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(bytes(answer[0].tolist()))
+        self.wfile.write(answer)
 
     def log_message(self, *_):
         pass
