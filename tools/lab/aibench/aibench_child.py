@@ -221,19 +221,20 @@ def let_the_disk_rest():
 
 
 def save(path, size, rounds, **when):
-    """sluice.save_safetensors from GPU memory and plain writes of as many bytes, in turns. The first of each is to warm up, and
-    tells which tier is written to. Every saved file is loaded again and compared."""
+    """sluice.save_safetensors from GPU memory, plain writes of the same bytes from host memory, and plain writes of one block of
+    memory again and again, in turns. The first of each is to warm up, and tells which tier is written to. Every saved file is
+    loaded again and compared."""
     import sluice
     content, model = Content(DEVICE), Model("", size, 1)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)  # the disk should not wait while pages are looked up
+    content.write(_Into(memory), 0, size // BLOCK)
     tensors = {}
-    for i, name in enumerate(model.tensors):
-        memory = numpy.empty((4096, Model.TENSOR // 8192), numpy.float16)
-        content.write(_Into(memory), i * (Model.TENSOR // BLOCK), Model.TENSOR // BLOCK)
-        tensors[name] = torch.from_numpy(memory).to(DEVICE) if torch else memory
-    memory = mmap.mmap(-1, _WRITE)
-    memory[:] = numpy.random.default_rng(1).bytes(_WRITE)  # a disk may be faster with zeros
+    for name, part in zip(model.tensors, numpy.frombuffer(memory, numpy.float16).reshape(len(model.tensors), 4096, -1), strict=True):
+        tensors[name] = torch.from_numpy(part).to(DEVICE) if torch else part
     path = pathlib.Path(path)
-    answer = {"save": [], "write": [], "wrong": 0, "direct": True}
+    answer = {"save": [], "write": [], "write_block": [], "wrong": 0, "direct": True}
     tier = path.parent
 
     def save_once():
@@ -246,26 +247,29 @@ def save(path, size, rounds, **when):
         finally:
             path.unlink(missing_ok=True)
 
-    def write_once():
+    def write_once(way, source):
         plain = tier / "aibench.plain"
         try:
-            answer["direct"], took = timed(lambda: write(plain, size, memory), **when)
-            answer["write"].append(took)
+            answer["direct"], took = timed(lambda: write(plain, size, source), **when)
+            answer[way].append(took)
         except PermissionError as error:
             raise Skip(f"{tier} is not writable") from error
         finally:
             plain.unlink(missing_ok=True)
 
+    turns = [save_once, lambda: write_once("write", memoryview(memory)), lambda: write_once("write_block", memoryview(memory)[:_WRITE])]
     for turn in range(1 + rounds):
-        for once in (write_once, save_once) if turn % 2 else (save_once, write_once):
+        for once in turns if turn % 2 == 0 else reversed(turns):
             let_the_disk_rest()
             once()
-    del answer["save"][0], answer["write"][0]
+    for way in ("save", "write", "write_block"):
+        del answer[way][0]
     return answer
 
 
 def write(path, size, memory):
-    """What the disk can do: aligned writes of 16 MiB, four at a time, and fsync. Returns whether the filesystem has O_DIRECT."""
+    """What the disk can do: aligned writes of 16 MiB, four at a time, and fsync. If the file is longer than the memory, it has it
+    several times. Returns whether the filesystem has O_DIRECT."""
     is_direct = True
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
@@ -274,11 +278,16 @@ def write(path, size, memory):
             raise
         is_direct = False  # this filesystem does not have it, but may have made the file
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def write_at(offset):
+        begin = offset % len(memory)
+        return os.pwrite(file, memory[begin:begin + min(_WRITE, size - offset)], offset)
+
     try:
         # Writes that make a file longer wait for each other. It may fail: the file then grows.
         ctypes.CDLL(None).fallocate(file, 0, ctypes.c_int64(0), ctypes.c_int64(size))
         with concurrent.futures.ThreadPoolExecutor(_WRITERS) as pool:
-            done = sum(pool.map(lambda at: os.pwrite(file, memoryview(memory)[:min(_WRITE, size - at)], at), range(0, size, _WRITE)))
+            done = sum(pool.map(write_at, range(0, size, _WRITE)))
         os.fsync(file)
     finally:
         os.close(file)
