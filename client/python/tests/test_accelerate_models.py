@@ -28,6 +28,12 @@ def transformers():
     return module
 
 
+@pytest.fixture(scope="module")
+def diffusers():
+    pytest.importorskip("diffusers.models.model_loading_utils")  # before a test replaces its functions
+    return pytest.importorskip("diffusers")
+
+
 @pytest.fixture
 def llama(transformers, mount):
     """A folder with a model in several files."""
@@ -144,8 +150,7 @@ def test_merged_experts(transformers, mount, gpu, monkeypatch):
 
 @pytest.mark.parametrize("shards", ["10GB", "20KB"])
 @pytest.mark.parametrize("dtype", [None, torch.float16])
-def test_diffusers(mount, gpu, shards, dtype):
-    diffusers = pytest.importorskip("diffusers")
+def test_diffusers(mount, diffusers, gpu, shards, dtype):
     torch.manual_seed(3)
     model = diffusers.UNet2DModel(sample_size=8, block_out_channels=(32, 32), layers_per_block=1, norm_num_groups=8,
                                   down_block_types=("DownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "UpBlock2D"))
@@ -158,6 +163,33 @@ def test_diffusers(mount, gpu, shards, dtype):
     same_weights(found, expected)
     assert read_bytes() - before == file_bytes(mount / "unet")
     assert not reasons()
+
+
+@pytest.mark.parametrize("change", [
+    lambda tensor: tensor[-1, -1:].mul_(2), lambda tensor: tensor.data.mul_(2), lambda tensor: tensor.numpy().__imul__(2),
+    lambda tensor: tensor.t_(), lambda tensor: setattr(tensor, "data", torch.rand(700, 700)), lambda tensor: None])
+def test_diffusers_gets_tensors_that_the_program_has_changed(mount, diffusers, gpu, change):
+    import safetensors.torch
+    loading = diffusers.models.model_loading_utils
+    stored = {f"{name}.weight": torch.rand(700, 700) for name in ("first", "middle", "last")}
+    stored["none.weight"] = torch.empty(0, 700)
+    safetensors.torch.save_file(stored, mount / "a.safetensors")
+    state_dict = safetensors.torch.load_file(mount / "a.safetensors")
+    assert torch.equal(state_dict["first.weight"], stored["first.weight"])  # its pages are in memory, the others are not
+    change(state_dict["first.weight"])
+    expected = {name: tensor.clone() for name, tensor in state_dict.items()}
+    before = read_bytes()
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({name.partition(".")[0]: torch.nn.Linear(700, len(tensor), bias=False)
+                                     for name, tensor in stored.items()})
+    loading.load_model_dict_into_meta(model, state_dict, device_map={"": str(gpu)})
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor.cpu(), expected[name]), name
+    each = stored["first.weight"].nbytes
+    if torch.equal(expected["first.weight"], stored["first.weight"]):
+        assert read_bytes() - before == 3 * each
+    else:
+        assert each <= read_bytes() - before <= 2 * each  # one that shares a page with it may not be read, either
 
 
 def test_accelerate(llama, transformers, gpu):

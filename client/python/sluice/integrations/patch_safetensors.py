@@ -7,6 +7,7 @@ failed load falls back to; tensors on the CPU are its own, which map the file.
 import concurrent.futures
 import functools
 import importlib
+import mmap
 import os
 import sys
 import types
@@ -24,6 +25,10 @@ _NUMPY_DTYPES = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "
 _NUMPY_THREADS = 4
 _PIECE_BYTES = 16 << 20
 _RUN_BYTES = 16 << 10  # shorter runs of a slice are read together with what is between them
+# /proc/self/pagemap has a word for each page of memory.
+_WORD = 8
+_PAGE_PRESENT = -(1 << 62)  # in memory or swapped out: bits 62 and 63
+_PAGE_OF_FILE = 1 << 61
 
 
 def patch(module: Any) -> None:
@@ -97,7 +102,7 @@ class Opened:
         if self._gpu is None:
             tensor = self._inner.get_tensor(name)
             if self._framework == "pt":
-                _origins()[tensor] = self.bulk, name
+                _origins()[tensor] = self.bulk, name, _place(tensor)
             return tensor
         self._inner.get_slice(name)  # raises the right error if there is no such tensor, or the file is closed
         try:
@@ -207,10 +212,31 @@ def _origins() -> Any:
     return importlib.import_module("torch.utils.weak").WeakTensorKeyDictionary()
 
 
+def _place(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
 def origin_of(tensor: Any) -> tuple[Bulk, str] | None:
-    """The file and the name of a tensor that maps a file on a mount."""
-    found: tuple[Bulk, str] | None = _origins().get(tensor)
-    return found
+    """The file and the name of a tensor that maps a file on a mount, and that the program has not changed."""
+    bulk, name, place = _origins().get(tensor, (None, "", ()))
+    if bulk is None or place != _place(tensor) or not _is_memory_of_file(tensor.data_ptr(), tensor.nbytes):
+        return None
+    return bulk, name
+
+
+def _is_memory_of_file(address: int, length: int) -> bool:
+    """Whether a private mapping of a file has the file's own pages here. A page that was written to is a copy."""
+    if length == 0:
+        return True
+    torch, page = sys.modules["torch"], mmap.PAGESIZE
+    first, end = address // page, -(-(address + length) // page)
+    words = bytearray((end - first) * _WORD)
+    with open("/proc/self/pagemap", "rb", buffering=0) as file:
+        file.seek(first * _WORD)
+        if file.readinto(words) != len(words):
+            return False
+    pages = torch.frombuffer(words, dtype=torch.int64)
+    return bool((((pages & _PAGE_PRESENT) == 0) | ((pages & _PAGE_OF_FILE) != 0)).all())
 
 
 def keeps_value(*dtypes: Any) -> bool:
