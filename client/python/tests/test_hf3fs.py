@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import asyncio
+import concurrent.futures
 import datetime
 import gc
 import os
 import subprocess
 import sys
+import threading
 from multiprocessing.shared_memory import SharedMemory
 
 import pytest
@@ -49,6 +51,33 @@ def test_reading_and_writing(folder, shm):
     hf3fs.deregister_fd(fd)
     with pytest.raises(OSError, match="not registered"):
         reads.prepare(iov, True, fd, 0)
+    os.close(fd)
+
+
+def test_one_thread_prepares_while_another_waits(folder, shm):
+    requests, flight = 3000, 3
+    content = b"".join(i.to_bytes(4, "little") * 128 for i in range(requests))
+    (folder / "file").write_bytes(content)
+    iov, ring = hf3fs.make_iovec(shm, str(folder)), hf3fs.make_ioring(str(folder), flight + 1)
+    fd = os.open(folder / "file", os.O_RDONLY)
+    hf3fs.register_fd(fd)
+    room, seen = threading.Semaphore(flight), []
+
+    def wait():
+        while len(seen) < requests:
+            for each in ring.wait(min_results=1, timeout=60):
+                seen.append((each.userdata, each.result, bytes(shm.buf[each.base_off:each.base_off + 512])))
+                room.release()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(wait)
+        for i in range(requests):
+            while not room.acquire(timeout=1):
+                assert not waiter.done(), waiter.result()
+            ring.prepare(iov[i % 16 * 512:][:512], True, fd, i * 512, userdata=i).submit()
+        waiter.result()
+    assert sorted(seen) == [(i, 512, content[i * 512:(i + 1) * 512]) for i in range(requests)]
+    hf3fs.deregister_fd(fd)
     os.close(fd)
 
 

@@ -10,6 +10,7 @@ import datetime
 import functools
 import importlib.abc
 import importlib.machinery
+import itertools
 import os
 import sys
 import threading
@@ -113,8 +114,10 @@ class ioring:
                  flags: int) -> None:
         self._struct = _IorStruct()
         self._process = os.getpid()
-        # Requests in progress keep their memory and what the caller passed with them.
+        # Requests in progress keep their memory and what the caller passed with them. By a number that is used once: an
+        # index belongs to the next request as soon as the library has returned the last one.
         self._waiting: dict[int, tuple[iovec, Any]] = {}
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         check(_lib().hf3fs_iorcreate4(ctypes.byref(self._struct), _encoded(mount_point), entries, for_read, io_depth,
                                       timeout, numa, flags))
@@ -132,9 +135,10 @@ class ioring:
         """Queues a request for all bytes of `iov`, at offset `off` of a registered descriptor."""
         memory = iov._memory
         with self._lock:
-            index = check(_lib().hf3fs_prep_io(ctypes.byref(self._struct), ctypes.byref(memory.struct), read,
-                                               memory.address + iov.base_off, fd, off, iov.size, None))
-            self._waiting[index] = iov, userdata
+            number = next(self._numbers)
+            check(_lib().hf3fs_prep_io(ctypes.byref(self._struct), ctypes.byref(memory.struct), read,
+                                       memory.address + iov.base_off, fd, off, iov.size, number))
+            self._waiting[number] = iov, userdata
         return self
 
     def submit(self) -> "ioring":
@@ -159,7 +163,7 @@ class ioring:
                 check(count)
             with self._lock:
                 for cqe in cqes[:max(count, 0)]:
-                    iov, userdata = self._waiting.pop(cqe.index)
+                    iov, userdata = self._waiting.pop(cqe.userdata)
                     iov.result, iov.userdata = cqe.result, userdata
                     done.append(iov)
             # An error after some results is raised by the next call.
