@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """sluice.accelerate with the real torch.load: the same results as the original."""
+import gzip
+import io
 import pickle
 
 import pytest
@@ -54,6 +56,26 @@ def test_torch_load(checkpoint, gpu, mmap, opened, place):
         assert found["part"].untyped_storage().data_ptr() == found["rest"].untyped_storage().data_ptr()
     assert (read_bytes() > before) == (place in ("gpu", "device", "dict"))
     assert not reasons()
+
+
+@pytest.mark.parametrize("wrap", [lambda file: file, io.BufferedReader])
+def test_torch_load_of_a_file_in_a_file(mount, gpu, wrap):
+    """Nothing is compressed here, so the archive can be found in the outer file, too, but not at the offsets of the inner one."""
+    things = {"first": torch.rand(1000), "second": torch.rand(1000)}
+    inner = io.BytesIO()
+    torch.save(things, inner)
+    (mount / "a.pt.gz").write_bytes(gzip.compress(inner.getvalue(), compresslevel=0))
+    before = read_bytes()
+    with gzip.open(mount / "a.pt.gz") as file:
+        found = torch.load(wrap(file), map_location=gpu)
+    for name, tensor in things.items():
+        same(found[name], tensor)
+    assert read_bytes() == before
+    with open(mount / "a.pt.gz", "wb", buffering=0) as file:
+        file.write(inner.getvalue())
+    with open(mount / "a.pt.gz", "rb", buffering=0) as file:
+        same(torch.load(file, map_location=gpu)["second"], things["second"])
+    assert read_bytes() > before
 
 
 def test_torch_load_refuses_what_it_refused(checkpoint, mount, gpu):

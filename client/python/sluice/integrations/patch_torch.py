@@ -5,6 +5,7 @@ torch opens the archive, checks it and unpickles it as ever. Only the bytes of a
 another way: where torch would read a storage and then move it (_load), it gets an _Unread, which is read when it is moved.
 """
 import functools
+import io
 import os
 import zipfile
 from collections.abc import Callable
@@ -62,6 +63,9 @@ def patch(module: Any) -> None:
 
 def _state(opened: Any) -> FileState | None:
     """The state of the file, if it is one on a mount, read from its beginning."""
+    # Only this class reads the bytes of the file as they are. What gzip.open() returns has a name and a descriptor, too.
+    if type(opened.raw if type(opened) in (io.BufferedReader, io.BufferedRandom) else opened) is not io.FileIO:
+        return None
     try:
         path = os.fspath(opened.name)
         if not isinstance(path, str) or not on_mount(path) or opened.tell() != 0:
