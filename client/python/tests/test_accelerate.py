@@ -300,6 +300,24 @@ def test_the_end_of_the_mount_is_raised(mount, originals, gpu, monkeypatch, code
             same(read(), tensors["one"])
 
 
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_the_original_does_not_map_what_cannot_be_read(mount, originals, monkeypatch, is_damaged):
+    from sluice.integrations import patch_safetensors
+    path = save({"first": torch.rand(500), "second": torch.rand(2 << 20)}, mount / "m.safetensors")
+    pread = os.pread
+
+    def fail(*_):
+        raise sluice.Error(errno.EIO, "a bad block")
+
+    monkeypatch.setattr(patch_safetensors, "_read_piece", fail)
+    if is_damaged:
+        monkeypatch.setattr(os, "pread", lambda file, length, at: fail() if at > 4 << 20 else pread(file, length, at))
+        with pytest.raises(OSError, match="a bad block"):
+            safetensors.numpy.load_file(path)
+    else:
+        assert sorted(safetensors.numpy.load_file(path)) == ["first", "second"]
+
+
 def test_replaced_and_moved_while_open(mount, originals, gpu, monkeypatch):
     """Threads open, read and close while the file is replaced and moves between tiers: each handle gives what the file had
     when it was opened."""

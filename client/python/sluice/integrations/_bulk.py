@@ -242,9 +242,10 @@ def left_to_original(bulk: Bulk, name: str, error: Exception) -> None:
     if not isinstance(error, OSError) or error.errno in _NOT_OF_THE_FILE:
         return
     with contextlib.suppress(FileNotFoundError, PermissionError), open(bulk.path, "rb", buffering=0) as file:
-        # From the beginning if not even the header could be read.
         tensor = bulk.known.get(name)
-        at, left = (tensor.file_offset, tensor.length) if tensor else (0, 1)
+        at, left = 0, os.fstat(file.fileno()).st_size if bulk.known else 1  # only its beginning if the header can't be read
+        if tensor:
+            at, left = tensor.file_offset, tensor.length
         while left > 0:
             done = os.pread(file.fileno(), min(left, 1 << 20), at)
             if not done:
