@@ -3,7 +3,6 @@
 the disk."""
 import bisect
 import collections
-import concurrent.futures
 import contextlib
 import ctypes
 import errno
@@ -16,6 +15,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor  # so that it is imported before the interpreter ends
 from typing import Any, NamedTuple
 
 from ._aio import Write, Writer
@@ -25,6 +25,7 @@ from ._memory import memory_of
 
 _SUFFIX = ".saving"
 _IN_GPU = "user.sluice.hbm"
+_ACL = "system.posix_acl_access"
 _BLOCK = 4 << 20  # the most bytes of one write
 _THREADS = 2
 _BLOCKS = 4  # of each thread: one is filled while the others are written
@@ -35,19 +36,20 @@ _HUGE_PAGE = 2 << 20
 @contextlib.contextmanager
 def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
     """Gives the descriptor of a new, empty file with room for `size` bytes. When the block ends, its bytes are on the disk
-    and the file gets the name `path`, and the owner (if this process may give files away), the mode and the pins of the old
-    file. If the block raises, the old file stays as it is, and nothing else is left.
+    and the file gets the name `path`, and the owner (if this process may give files away), the mode, the ACL and the pins of
+    the old file. If the block raises, the old file stays as it is, and nothing else is left.
 
     A process that is killed leaves a file with the suffix .saving, which the next replacement of the same name removes.
     """
     target = os.path.realpath(path)
     renamed = False
     try:
+        _refuse_special_file(target)
         _remove_leftovers(target)
         descriptor, temporary = _create(target, size)
         try:
             with contextlib.suppress(FileNotFoundError):
-                _take_owner_and_mode(descriptor, os.stat(target))
+                _take_access(descriptor, os.stat(target), _acl_of(target))
             yield descriptor
             os.fsync(descriptor)
             tier, in_gpu = _pin_of(target), _is_pinned_to_gpu(target)
@@ -74,10 +76,34 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
         raise Error(code, f"save {os.fspath(path)}: {why}", os.fspath(path)) from error
 
 
-def _take_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
+def _refuse_special_file(target: str) -> None:
+    """A folder, a device or a pipe can't be replaced by a file."""
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise OSError(errno.EINVAL, "not a regular file")
+
+
+def _acl_of(path: str) -> bytes | None:
     with contextlib.suppress(OSError):
+        return os.getxattr(path, _ACL)
+    return None
+
+
+def _take_access(descriptor: int, old: os.stat_result, acl: bytes | None) -> None:
+    """Gives the new file the owner, the mode and the ACL of the old one. Nobody gets access to the new file who had none to
+    the old one, at no time."""
+    mode = old.st_mode & 0o7777
+    try:
         os.fchown(descriptor, -1, old.st_gid)
-    os.fchmod(descriptor, old.st_mode & 0o7777)
+    except OSError:  # the group is another one, which may do what others may
+        mode, acl = mode & ~0o2070 | (mode & 0o7) << 3, None
+    if acl is not None:
+        os.setxattr(descriptor, _ACL, acl)  # before the mode, whose bits for the group are those of the ACL's mask
+    else:
+        with contextlib.suppress(OSError):
+            os.removexattr(descriptor, _ACL)  # that it has from the folder
+    os.fchmod(descriptor, mode)
     with contextlib.suppress(OSError):  # last: who may give a file away may not change its mode afterwards
         os.fchown(descriptor, old.st_uid, -1)
 
@@ -124,6 +150,9 @@ def _create(target: str, size: int) -> tuple[int, str]:
             descriptor = _open_direct(temporary)
         except FileNotFoundError:
             continue  # another process took it for a leftover, because it was not locked
+        except OSError:
+            os.unlink(temporary)
+            raise
         _lock(descriptor)  # it ends with this process, and tells others that the file is in use
         if os.fstat(descriptor).st_nlink > 0:
             return descriptor, temporary
@@ -217,9 +246,13 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
             stopped.set()
             raise
 
-    with concurrent.futures.ThreadPoolExecutor(_THREADS, "sluice-save") as pool:
-        workers = [pool.submit(work) for _ in range(_THREADS)]
+    with ThreadPoolExecutor(_THREADS, "sluice-save") as pool:
+        workers: list[Future[None]] = []
         try:
+            with contextlib.suppress(RuntimeError):  # no more threads; when the interpreter ends, none at all
+                workers.extend(pool.submit(work) for _ in range(_THREADS))
+            if not workers:
+                work()
             for worker in workers:
                 worker.result()
         finally:

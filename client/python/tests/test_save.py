@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -114,6 +115,66 @@ def test_links_and_modes_stay(folder):
     assert same(sluice.load_safetensors(folder / "there", framework="np"), {"a": np.ones(3)})
 
 
+def acl(*entries):
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+USER_OBJ, USER, GROUP_OBJ, MASK, OTHER, NOBODY = 1, 2, 4, 16, 32, 0xffffffff
+
+
+def test_an_acl_stays(folder):
+    path, name = folder / "private", "system.posix_acl_access"
+    path.write_bytes(b"old")
+    one_more = acl((USER_OBJ, 6, NOBODY), (USER, 6, 1234), (GROUP_OBJ, 0, NOBODY), (MASK, 6, NOBODY), (OTHER, 0, NOBODY))
+    try:
+        os.setxattr(path, name, one_more)
+    except OSError:
+        pytest.skip("this filesystem has no ACLs")
+    # What new files have.
+    os.setxattr(folder, "system.posix_acl_default", acl((USER_OBJ, 7, NOBODY), (USER, 7, 99), (GROUP_OBJ, 7, NOBODY),
+                                                        (MASK, 7, NOBODY), (OTHER, 7, NOBODY)))
+    sluice.save_safetensors(arrays(), path)
+    assert os.getxattr(path, name) == one_more and path.stat().st_mode & 0o7777 == 0o660
+    os.removexattr(path, name)
+    path.chmod(0o640)
+    sluice.save_safetensors(arrays(), path)
+    assert name not in os.listxattr(path) and path.stat().st_mode & 0o7777 == 0o640
+
+
+@pytest.mark.parametrize("before, after", [(0o2664, 0o644), (0o660, 0o600), (0o606, 0o666)])
+def test_a_group_that_is_not_the_old_one_has_no_more_rights_than_others(folder, monkeypatch, before, after):
+    (folder / "shared").write_bytes(b"old")
+    (folder / "shared").chmod(before)
+
+    def refuse(*arguments):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    sluice.save_safetensors(arrays(), folder / "shared")
+    assert (folder / "shared").stat().st_mode & 0o7777 == after
+
+
+def test_only_files_are_replaced(folder):
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    (folder / "link").symlink_to("pipe")
+    for name, why in ("pipe", "not a regular file"), ("link", "not a regular file"), ("folder", "Is a directory"):
+        with pytest.raises(sluice.Error, match=f"save .*/{name}: {why}; the file was not changed"):
+            sluice.save_safetensors(arrays(), folder / name)
+    assert names(folder) == ["folder", "link", "pipe"] and (folder / "pipe").is_fifo()
+
+
+def test_saving_when_the_interpreter_ends(folder):
+    program = """
+import atexit, sys
+import numpy, sluice
+atexit.register(lambda: sluice.save_safetensors({"a": numpy.arange(5_000_000)}, sys.argv[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program, folder / "last"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert same(sluice.load_safetensors(folder / "last", framework="np"), {"a": np.arange(5_000_000)})
+
+
 def test_a_pin_is_there_as_soon_as_the_new_file(mount, monkeypatch):
     path = mount / "pinned"
     sluice.save_safetensors(arrays(0), path)
@@ -175,7 +236,8 @@ def test_errors_leave_the_old_file(folder, monkeypatch):
         return original(*arguments)
 
     for owner, name, code, last in ((_aio.Writer, "start", errno.EIO, 20), (_aio.Writer, "finish", errno.EIO, 20),
-                                    (os, "fsync", errno.EIO, 1), (os, "rename", errno.EXDEV, 1), (os, "ftruncate", errno.EDQUOT, 1)):
+                                    (os, "fsync", errno.EIO, 1), (os, "rename", errno.EXDEV, 1), (os, "ftruncate", errno.EDQUOT, 1),
+                                    (_replace, "_open_direct", errno.EMFILE, 1)):
         original = getattr(owner, name)
         with monkeypatch.context() as context:
             context.setattr(owner, name, fails)
