@@ -27,7 +27,8 @@ _DTYPES = {
     "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
-
+# The type in torch of two elements of F4. NumPy has none.
+_PAIRS = "float4_e2m1fn_x2"
 
 _TRIES = 3  # to share a file
 
@@ -47,6 +48,14 @@ def _check(code: int, path: str | None = None) -> int:
     if code == -errno.EUCLEAN:
         raise ValueError(last_error(code).strerror)
     return check(code, path)
+
+
+def shape_in_torch(tensor: Tensor) -> tuple[int, ...]:
+    if tensor.dtype != "F4":
+        return tensor.shape
+    if not tensor.shape or tensor.shape[-1] % 2:
+        raise ValueError("torch has the type F4 in pairs only, and the last dimension is not even")
+    return *tensor.shape[:-1], tensor.shape[-1] // 2
 
 
 class Model:
@@ -204,7 +213,7 @@ class _Framework:
         name = _DTYPES.get(tensor.dtype, "")
         found = None
         if self.name == "pt":
-            found = getattr(self.module, name, None)
+            found = getattr(self.module, _PAIRS if tensor.dtype == "F4" else name, None)
         elif name:
             with contextlib.suppress(TypeError):
                 found = self.module.dtype(name)
@@ -213,7 +222,7 @@ class _Framework:
                     found = getattr(importlib.import_module("ml_dtypes"), name, None)
         if found is None:
             what = f"torch {self.module.__version__}" if self.name == "pt" else "NumPy"
-            do = "use a newer one" if self.name == "pt" else "install ml_dtypes, or use framework='pt'"
+            do = "use a newer one" if self.name == "pt" else f"{'install ml_dtypes, or ' if name else ''}use framework='pt'"
             raise ValueError(f"tensor {tensor.name!r}: {what} has no dtype for {tensor.dtype}; {do}")
         return found
 
@@ -241,7 +250,8 @@ class _Framework:
             as_strided, size = arena.makers.get(tensor.dtype) or arena.maker(tensor.dtype, self.dtype(tensor))
             first, is_between = divmod(at, size)
             if not is_between:
-                return as_strided(tensor.shape, _strides(tensor.shape), first)
+                shape = shape_in_torch(tensor)
+                return as_strided(shape, _strides(shape), first)
             # A file that is mapped may have it where it can't be used.
             arena.wait()
             return self.view(_Arena(arena.memory[at:at + tensor.length].clone()), tensor, 0)
@@ -251,7 +261,7 @@ class _Framework:
     def empty(self, tensor: Tensor) -> Any:
         try:
             if self.name == "pt":
-                return self.module.empty(tensor.shape, dtype=self.dtype(tensor), device=self.device)
+                return self.module.empty(shape_in_torch(tensor), dtype=self.dtype(tensor), device=self.device)
             return self.module.empty(tensor.shape, dtype=self.dtype(tensor))
         except (ValueError, RuntimeError, OverflowError) as error:
             raise _no_view(tensor, error) from None

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from ._memory import memory_of
 from ._replace import Piece, replacement, write_pieces
-from ._safetensors import _DTYPES
+from ._safetensors import _DTYPES, _PAIRS
 
 # The order of the tensors in a file is that of the package: larger alignment first, so that each is aligned.
-_ORDER = ["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16",
+_ORDER = ["BOOL", "F4", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16",
           "I32", "U32", "F32", "C64", "F64", "I64", "U64"]
-_NAMES = {framework: name for name, framework in _DTYPES.items()}
+_NAMES = {framework: name for name, framework in _DTYPES.items()} | {_PAIRS: "F4"}
 
 
 class Layout(NamedTuple):
@@ -84,7 +84,12 @@ def _source(name: str, tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
         tensor = tensor.detach()
     else:
         raise ValueError(f"tensor {name!r} is not contiguous; save tensor.contiguous(), or the tensor that it is a view of")
-    return tensor, dtype_name(tensor, name), tuple(tensor.shape)
+    dtype, shape = dtype_name(tensor, name), tuple(tensor.shape)
+    if dtype == "F4":
+        if not shape:
+            raise ValueError(f"tensor {name!r} is a scalar of {tensor.dtype}, which safetensors files can't have; reshape it")
+        shape = *shape[:-1], shape[-1] * 2
+    return tensor, dtype, shape
 
 
 def _native(array: Any) -> Any:

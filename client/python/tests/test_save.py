@@ -75,10 +75,35 @@ def test_the_same_bytes_as_the_package(folder):
     saved = {f"{word}{i}": (torch.rand(3, i * 5) * 100).to(dtype) for i in range(3)
              for word, dtype in zip(words, types, strict=True)}
     saved["parameter"] = torch.nn.Parameter(torch.rand(300, 300))
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        for name, shape in ("pairs", (5, 7)), ("more", (3,)), ("none", (3, 0)):
+            saved[name] = torch.randint(0, 256, shape, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     for metadata in (None, {}, {"format": "pt"}):
         library.save_file(saved, folder / "theirs", metadata)
         sluice.save_safetensors(saved, folder / "ours", metadata)
         assert (folder / "ours").read_bytes() == (folder / "theirs").read_bytes()
+    for name, tensor in sluice.load_safetensors(folder / "ours").items():
+        assert tensor.dtype == saved[name].dtype and tensor.shape == saved[name].shape
+        assert tensor.numel() == 0 or torch.equal(tensor.view(torch.uint8), saved[name].data.view(torch.uint8))
+
+
+def test_elements_of_half_a_byte(folder):
+    torch = pytest.importorskip("torch", minversion="2.8")
+    for shape, message in ([3, 2], None), ([2, 3], "'a' of shape .* in pairs only"), ([], "not"):
+        header = json.dumps({"a": {"dtype": "F4", "shape": shape, "data_offsets": [0, 3]}}).encode()
+        (folder / "f").write_bytes(len(header).to_bytes(8, "little") + header + bytes([1, 2, 3]))
+        if message is None:
+            found = sluice.load_safetensors(folder / "f")["a"]
+            assert found.shape == (3, 1) and found.view(torch.uint8).tolist() == [[1], [2], [3]]
+        else:
+            with pytest.raises(ValueError, match=message):
+                sluice.load_safetensors(folder / "f")
+    header = header.replace(b"[]", b"[6]")
+    (folder / "f").write_bytes(len(header).to_bytes(8, "little") + header + bytes([1, 2, 3]))
+    with pytest.raises(ValueError, match="NumPy has no dtype for F4; use framework='pt'"):
+        sluice.load_safetensors(folder / "f", framework="np")
+    with pytest.raises(ValueError, match="'a' is a scalar"):
+        sluice.save_safetensors({"a": torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, folder / "g")
 
 
 def test_tensors_that_the_package_refuses(folder):

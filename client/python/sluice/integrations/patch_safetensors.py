@@ -15,7 +15,7 @@ from typing import Any
 
 from .._file import File, Result
 from .._file import open as open_file
-from .._safetensors import _DTYPES, Model, Tensor
+from .._safetensors import _DTYPES, _PAIRS, Model, Tensor, shape_in_torch
 from ._bulk import Bulk, FileState, gpu_of, left_to_original, on_mount
 from ._report import report
 
@@ -248,13 +248,10 @@ def keeps_value(*dtypes: Any) -> bool:
 def torch_type(tensor: Tensor) -> tuple[Any, tuple[int, ...]]:
     """The type and shape that a tensor of a file has in torch. ValueError: this torch has no such type."""
     torch = sys.modules["torch"]
-    if tensor.dtype == "F4" and tensor.shape and tensor.shape[-1] % 2 == 0:
-        found, shape = getattr(torch, "float4_e2m1fn_x2", None), (*tensor.shape[:-1], tensor.shape[-1] // 2)
-    else:
-        found, shape = getattr(torch, _DTYPES.get(tensor.dtype, ""), None), tensor.shape
+    found = getattr(torch, _PAIRS if tensor.dtype == "F4" else _DTYPES.get(tensor.dtype, ""), None)
     if found is None:
         raise ValueError(f"torch {torch.__version__} has no type for {tensor.dtype}")
-    return found, shape
+    return found, shape_in_torch(tensor)
 
 
 def torch_tensor(storage: Any, dtype: Any, shape: tuple[int, ...], device: Any) -> Any:
