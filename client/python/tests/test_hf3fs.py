@@ -4,6 +4,7 @@ import concurrent.futures
 import datetime
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -77,6 +78,36 @@ def test_one_thread_prepares_while_another_waits(folder, shm):
             ring.prepare(iov[i % 16 * 512:][:512], True, fd, i * 512, userdata=i).submit()
         waiter.result()
     assert sorted(seen) == [(i, 512, content[i * 512:(i + 1) * 512]) for i in range(requests)]
+    hf3fs.deregister_fd(fd)
+    os.close(fd)
+
+
+def test_a_wait_that_a_signal_ends_loses_nothing(folder, shm):
+    (folder / "file").write_bytes(bytes(4 * 512))
+    iov, ring = hf3fs.make_iovec(shm, str(folder)), hf3fs.make_ioring(str(folder), 4)
+    fd = os.open(folder / "file", os.O_RDONLY)
+    hf3fs.register_fd(fd)
+
+    class Alarm(Exception):
+        pass
+
+    def ring_it(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring_it)
+    try:
+        for i in range(2):
+            ring.prepare(iov[i * 512:][:512], True, fd, 0, userdata=i)
+        ring.submit()
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Alarm):
+            ring.wait(min_results=3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    ring.prepare(iov[1024:][:512], True, fd, 0, userdata=2).submit()
+    assert [each.userdata for each in ring.wait(max_results=1)] == [0]
+    assert sorted(each.userdata for each in ring.wait(min_results=2)) == [1, 2] and ring.wait() == []
     hf3fs.deregister_fd(fd)
     os.close(fd)
 

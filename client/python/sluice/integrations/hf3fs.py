@@ -118,6 +118,8 @@ class ioring:
         # index belongs to the next request as soon as the library has returned the last one.
         self._waiting: dict[int, tuple[iovec, Any]] = {}
         self._numbers = itertools.count(1)
+        self._cqes = (_CqeStruct * 0)()
+        self._done: list[iovec] = []  # and not yet returned
         self._lock = threading.Lock()
         check(_lib().hf3fs_iorcreate4(ctypes.byref(self._struct), _encoded(mount_point), entries, for_read, io_depth,
                                       timeout, numa, flags))
@@ -151,24 +153,33 @@ class ioring:
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
         deadline = None if seconds is None else time.time() + seconds
         most = max(max_results, min_results, 1)
-        cqes = (_CqeStruct * most)()
-        done: list[iovec] = []
+        self._take()
+        self._cqes = (_CqeStruct * most)()
         while True:
             now = time.time()
             limit = now + _PATIENCE_S if deadline is None else min(deadline, now + _PATIENCE_S)
-            count = _lib().hf3fs_wait_for_ios(ctypes.byref(self._struct), cqes, most - len(done),
-                                              max(min_results - len(done), 0),
-                                              ctypes.byref(_Timespec(int(limit), int(limit % 1 * 1e9))))
-            if count < 0 and not done:
+            left = max(most - len(self._done), 0)
+            count = _lib().hf3fs_wait_for_ios(ctypes.byref(self._struct), self._cqes, left,
+                                              max(min(min_results - len(self._done), left), 0),
+                                              ctypes.byref(_Timespec(int(limit), int(limit % 1 * 1e9)))) if left else 0
+            if count < 0 and not self._done:
                 check(count)
-            with self._lock:
-                for cqe in cqes[:max(count, 0)]:
+            self._take()
+            # An error after some results is raised by the next call.
+            if count < 0 or len(self._done) >= min_results or (deadline is not None and time.time() >= deadline):
+                done, self._done = self._done[:most], self._done[most:]
+                return done
+
+    def _take(self) -> None:
+        """Takes over what the library has returned. An exception of a signal handler may have ended a wait before that; the
+        next one then has the results."""
+        with self._lock:
+            for cqe in self._cqes:
+                if cqe.userdata:
                     iov, userdata = self._waiting.pop(cqe.userdata)
                     iov.result, iov.userdata = cqe.result, userdata
-                    done.append(iov)
-            # An error after some results is raised by the next call.
-            if count < 0 or len(done) >= min_results or (deadline is not None and time.time() >= deadline):
-                return done
+                    cqe.userdata = None
+                    self._done.append(iov)
 
 
 def extract_mount_point(path: str | os.PathLike[str]) -> str | None:
