@@ -4,7 +4,6 @@
 On a mount, the kernel does one pwrite() to a file at a time. An asynchronous write holds up others only while it starts.
 Neither Python nor libc has functions for that, so the numbers of the system calls are here.
 """
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -69,10 +68,12 @@ class Writer:
         while self._under_way:
             self._wait()
         if self._calls:
-            # The kernel takes tens of milliseconds, for which nobody should wait. No thread can be started when the
-            # interpreter ends, and the kernel does it then.
-            with contextlib.suppress(RuntimeError):
-                threading.Thread(target=self._call, args=(self._calls.destroy, self._context), name="sluice-save-end").start()
+            # The kernel takes tens of milliseconds, for which nobody should wait.
+            arguments = self._calls.destroy, self._context
+            try:
+                threading.Thread(target=self._call, args=arguments, name="sluice-save-end").start()
+            except RuntimeError:  # there can be no more threads, or the interpreter ends
+                self._call(*arguments)
 
     def start(self, data: memoryview, offset: int) -> Write:
         """Starts a write. The memory must not change until it is finished. It must be writable, which ctypes wants."""

@@ -12,10 +12,12 @@ import itertools
 import mmap
 import os
 import secrets
+import struct
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor  # so that it is imported before the interpreter ends
+from stat import S_IRWXG, S_IRWXO, S_ISGID, S_ISREG
 from typing import Any, NamedTuple
 
 from ._aio import Write, Writer
@@ -24,6 +26,8 @@ from ._library import Error
 from ._memory import memory_of
 
 _SUFFIX = ".saving"
+_TOKEN = 4  # random bytes in the name of a new file
+_LONGEST_NAME = 255
 _IN_GPU = "user.sluice.hbm"
 _ACL = "system.posix_acl_access"
 _BLOCK = 4 << 20  # the most bytes of one write
@@ -42,29 +46,31 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
     A process that is killed leaves a file with the suffix .saving, which the next replacement of the same name removes.
     """
     target = os.path.realpath(path)
+    where, name = os.path.split(target)
     renamed = False
     try:
         _refuse_special_file(target)
-        _remove_leftovers(target)
-        descriptor, temporary = _create(target, size)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                _take_access(descriptor, os.stat(target), _acl_of(target))
-            yield descriptor
-            os.fsync(descriptor)
-            tier, in_gpu = _pin_of(target), _is_pinned_to_gpu(target)
-            if tier is not None:
+        with _opened_folder(where) as folder:  # it may be renamed meanwhile
+            _remove_leftovers(folder, name)
+            descriptor, temporary = _create(folder, name, size)
+            try:
+                yield descriptor
+                with contextlib.suppress(FileNotFoundError):
+                    _take_access(descriptor, folder, name)
+                os.fsync(descriptor)
+                tier, in_gpu = _pin_of(target), _is_pinned_to_gpu(target)
+                if tier is not None:
+                    with contextlib.suppress(OSError):
+                        pin(os.path.join(where, temporary), tier)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                renamed = True
+            except BaseException:
                 with contextlib.suppress(OSError):
-                    pin(temporary, tier)
-            os.rename(temporary, target)
-            renamed = True
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        finally:
-            os.close(descriptor)
-        sync_folder(os.path.dirname(target))
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            finally:
+                os.close(descriptor)
+            os.fsync(folder)
         if in_gpu:  # the mount finds such files by their paths, so only now
             with contextlib.suppress(OSError):
                 os.setxattr(target, _IN_GPU, b"1")
@@ -76,6 +82,15 @@ def replacement(path: str | os.PathLike[str], size: int = 0) -> Iterator[int]:
         raise Error(code, f"save {os.fspath(path)}: {why}", os.fspath(path)) from error
 
 
+@contextlib.contextmanager
+def _opened_folder(path: str) -> Iterator[int]:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
 def _refuse_special_file(target: str) -> None:
     """A folder, a device or a pipe can't be replaced by a file."""
     if os.path.isdir(target):
@@ -84,20 +99,25 @@ def _refuse_special_file(target: str) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def _acl_of(path: str) -> bytes | None:
-    with contextlib.suppress(OSError):
-        return os.getxattr(path, _ACL)
-    return None
-
-
-def _take_access(descriptor: int, old: os.stat_result, acl: bytes | None) -> None:
-    """Gives the new file the owner, the mode and the ACL of the old one. Nobody gets access to the new file who had none to
-    the old one, at no time."""
-    mode = old.st_mode & 0o7777
+def _take_access(descriptor: int, folder: int, name: str) -> None:
+    """Gives the new file, which only its owner can open, the owner, the mode and the ACL of the old one, as they are now.
+    Nobody gets access who had none to the old one."""
+    old = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     try:
-        os.fchown(descriptor, -1, old.st_gid)
+        status, acl = os.fstat(old), _acl_of(f"/proc/self/fd/{old}")
+    finally:
+        os.close(old)
+    if not S_ISREG(status.st_mode):
+        return
+    mode = status.st_mode & 0o7777
+    try:
+        os.fchown(descriptor, -1, status.st_gid)
     except OSError:  # the group is another one, which may do what others may
-        mode, acl = mode & ~0o2070 | (mode & 0o7) << 3, None
+        mode &= ~S_ISGID
+        if acl is None:
+            mode = mode & ~S_IRWXG | (mode & S_IRWXO) << 3
+        else:
+            acl = _with_group_as_others(acl)
     if acl is not None:
         os.setxattr(descriptor, _ACL, acl)  # before the mode, whose bits for the group are those of the ACL's mask
     else:
@@ -105,16 +125,30 @@ def _take_access(descriptor: int, old: os.stat_result, acl: bytes | None) -> Non
             os.removexattr(descriptor, _ACL)  # that it has from the folder
     os.fchmod(descriptor, mode)
     with contextlib.suppress(OSError):  # last: who may give a file away may not change its mode afterwards
-        os.fchown(descriptor, old.st_uid, -1)
+        os.fchown(descriptor, status.st_uid, -1)
+
+
+def _acl_of(path: str) -> bytes | None:
+    try:
+        return os.getxattr(path, _ACL)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+        return None
+
+
+def _with_group_as_others(acl: bytes) -> bytes:
+    """The ACL if the file had another group: that may do what others may. The named users and groups stay."""
+    group, others = 4, 32
+    head, entries = acl[:4], list(struct.iter_unpack("<HHI", acl[4:]))
+    rights = next(right for tag, right, _ in entries if tag == others)
+    return head + b"".join(struct.pack("<HHI", tag, rights if tag == group else right, who) for tag, right, who in entries)
 
 
 def sync_folder(path: str) -> None:
     """Returns when the names in the folder are on the disk."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _opened_folder(path) as folder:
         os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _pin_of(path: str) -> str | None:
@@ -131,32 +165,54 @@ def _is_pinned_to_gpu(path: str) -> bool:
     return False
 
 
-def _create(target: str, size: int) -> tuple[int, str]:
-    folder, name = os.path.split(target)
+def _stem(name: str) -> str:
+    """How the names of new files for `name` begin, so that they are not too long."""
+    room = _LONGEST_NAME - len(f"..{secrets.token_hex(_TOKEN)}{_SUFFIX}")
+    while len(os.fsencode(name)) > room:
+        name = name[:-1]
+    return f".{name}."
+
+
+def _create(folder: int, name: str, size: int) -> tuple[int, str]:
     while True:
-        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{_SUFFIX}")
+        temporary = f"{_stem(name)}{secrets.token_hex(_TOKEN)}{_SUFFIX}"
         # Nobody may open the new content of a private file before it has the mode of the old one.
-        mode = 0o600 if os.path.exists(target) else 0o666
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        mode = 0o600 if _exists(folder, name) else 0o666
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
         try:
+            made = os.fstat(descriptor)
             _reserve(descriptor, size)
         except OSError:
-            os.unlink(temporary)
+            _unlink(folder, temporary)
             raise
         finally:
             os.close(descriptor)
         # Opened again: now a mount knows how large the file will be, and lets the kernel write it without the daemon.
         try:
-            descriptor = _open_direct(temporary)
+            descriptor = _open_direct(folder, temporary)
         except FileNotFoundError:
             continue  # another process took it for a leftover, because it was not locked
         except OSError:
-            os.unlink(temporary)
+            _unlink(folder, temporary)
             raise
         _lock(descriptor)  # it ends with this process, and tells others that the file is in use
-        if os.fstat(descriptor).st_nlink > 0:
+        now = os.fstat(descriptor)
+        if os.path.samestat(now, made) and now.st_nlink > 0:
             return descriptor, temporary
-        os.close(descriptor)  # as above
+        os.close(descriptor)  # as above, or somebody has put another file there
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _unlink(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def _lock(descriptor: int) -> None:
@@ -165,23 +221,22 @@ def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def _open_direct(path: str) -> int:
+def _open_direct(folder: int, name: str) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_DIRECT)
+        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_DIRECT, dir_fd=folder)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, os.O_RDWR)  # the filesystem does not have it
+        return os.open(name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder)  # the filesystem does not have it
 
 
-def _remove_leftovers(target: str) -> None:
-    folder, name = os.path.split(target)
-    for path in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.{'[0-9a-f]' * 8}{_SUFFIX}")):
+def _remove_leftovers(folder: int, name: str) -> None:
+    for leftover in glob.glob(f"{glob.escape(_stem(name))}{'[0-9a-f]' * 2 * _TOKEN}{_SUFFIX}", dir_fd=folder):
         with contextlib.suppress(OSError):  # in use, or removed by another process
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(path)
+                os.unlink(leftover, dir_fd=folder)
             finally:
                 os.close(descriptor)
 
@@ -231,8 +286,10 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
 
     def work() -> None:
         writes: collections.deque[tuple[_Block, Write]] = collections.deque()
+        # Its own: an exception may end the wait for this thread, and the caller then closes the descriptor.
+        own = os.dup(descriptor)
         try:
-            with contextlib.ExitStack() as blocks, Writer(descriptor, _BLOCKS) as writer:
+            with contextlib.ExitStack() as blocks, Writer(own, _BLOCKS) as writer:
                 for start in take():
                     if len(writes) < _BLOCKS:  # made when it is needed: the disk should not wait for all of them
                         block = blocks.enter_context(_Block(pieces, ends, block_bytes))
@@ -245,6 +302,8 @@ def write_pieces(descriptor: int, pieces: list[Piece]) -> None:
         except BaseException:
             stopped.set()
             raise
+        finally:
+            os.close(own)
 
     with ThreadPoolExecutor(_THREADS, "sluice-save") as pool:
         workers: list[Future[None]] = []

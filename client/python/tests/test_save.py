@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import concurrent.futures
+import contextlib
 import ctypes
 import errno
 import json
@@ -166,6 +167,26 @@ def test_an_acl_stays(folder):
     assert name not in os.listxattr(path) and path.stat().st_mode & 0o7777 == 0o640
 
 
+def test_an_acl_stays_if_the_group_does_not(folder, monkeypatch):
+    path, name = folder / "private", "system.posix_acl_access"
+    path.write_bytes(b"old")
+
+    def with_group(rights):
+        return acl((USER_OBJ, 6, NOBODY), (USER, 0, 1234), (GROUP_OBJ, rights, NOBODY), (MASK, 6, NOBODY), (OTHER, 4, NOBODY))
+
+    try:
+        os.setxattr(path, name, with_group(6))
+    except OSError:
+        pytest.skip("this filesystem has no ACLs")
+
+    def refuse(*arguments):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    sluice.save_safetensors(arrays(), path)
+    assert os.getxattr(path, name) == with_group(4)
+
+
 @pytest.mark.parametrize("before, after", [(0o2664, 0o644), (0o660, 0o600), (0o606, 0o666)])
 def test_a_group_that_is_not_the_old_one_has_no_more_rights_than_others(folder, monkeypatch, before, after):
     (folder / "shared").write_bytes(b"old")
@@ -177,6 +198,109 @@ def test_a_group_that_is_not_the_old_one_has_no_more_rights_than_others(folder, 
     monkeypatch.setattr(os, "fchown", refuse)
     sluice.save_safetensors(arrays(), folder / "shared")
     assert (folder / "shared").stat().st_mode & 0o7777 == after
+
+
+def meanwhile(monkeypatch, change):
+    """Calls `change` once during a save."""
+    start, calls = _aio.Writer.start, iter([change])
+
+    def started(self, *arguments):
+        next(calls, lambda: None)()
+        return start(self, *arguments)
+
+    monkeypatch.setattr(_aio.Writer, "start", started)
+
+
+def test_the_mode_is_changed_meanwhile(folder, monkeypatch):
+    path = folder / "now private"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    seen = []
+
+    def change():
+        path.chmod(0o640)
+        seen.extend((folder / name).stat().st_mode & 0o777 for name in names(folder) if name.endswith(".saving"))
+
+    meanwhile(monkeypatch, change)
+    sluice.save_safetensors(arrays(), path)
+    assert path.stat().st_mode & 0o777 == 0o640 and seen == [0o600]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_folder_is_renamed_meanwhile(folder, monkeypatch, fails):
+    (folder / "before").mkdir()
+    (folder / "before" / "f").write_bytes(b"old")
+
+    def change():
+        (folder / "before").rename(folder / "after")
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    meanwhile(monkeypatch, change)
+    with pytest.raises(sluice.Error) if fails else contextlib.nullcontext():
+        sluice.save_safetensors(arrays(), folder / "before" / "f")
+    assert names(folder) == ["after"] and names(folder / "after") == ["f"]
+    assert ((folder / "after" / "f").read_bytes() == b"old") == fails
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_nothing_is_written_through_a_link(folder, monkeypatch, link):
+    """Who may write to the folder puts a link in the place of the new file."""
+    (folder / "other").write_bytes(b"of another user")
+    (folder / "f").write_bytes(b"old")
+    original, calls = _replace._open_direct, iter([True])
+
+    def open_direct(opened, name):
+        if next(calls, False):
+            (folder / name).unlink()
+            link(folder / "other", folder / name)
+        return original(opened, name)
+
+    monkeypatch.setattr(_replace, "_open_direct", open_direct)
+    with pytest.raises(sluice.Error, match="symbolic") if link is os.symlink else contextlib.nullcontext():
+        sluice.save_safetensors(arrays(), folder / "f")
+    assert (folder / "other").read_bytes() == b"of another user"
+    assert ((folder / "f").read_bytes() == b"old") == (link is os.symlink)
+    sluice.save_safetensors(arrays(), folder / "f")
+    assert same(sluice.load_safetensors(folder / "f", framework="np"), arrays())
+    assert (folder / "other").read_bytes() == b"of another user" and names(folder) == ["f", "other"]
+
+
+def test_long_names(folder):
+    name = "ü" * 127 + "x"
+    (folder / f".{'ü' * 119}.01234567.saving").write_bytes(b"a leftover")
+    for seed in range(2):
+        sluice.save_safetensors(arrays(seed), folder / name)
+        assert same(sluice.load_safetensors(folder / name, framework="np"), arrays(seed)) and names(folder) == [name]
+
+
+def test_a_thread_that_nobody_waits_for_writes_to_no_other_file(folder, monkeypatch):
+    """As after a second Ctrl-C."""
+    fill, filling, go_on, pools = _replace._Block.fill, threading.Event(), threading.Event(), []
+
+    def slow(self, *arguments):
+        filling.set()
+        go_on.wait(60)
+        return fill(self, *arguments)
+
+    class Interrupted(concurrent.futures.ThreadPoolExecutor):
+        def shutdown(self, *arguments, **options):
+            pools.append(self)
+            filling.wait(60)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_replace._Block, "fill", slow)
+    monkeypatch.setattr(_replace, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(concurrent.futures.Future, "result", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        sluice.save_safetensors(arrays(), folder / "f")
+    others = [open(folder / f"other{i}", "x+b") for i in range(4)]  # one has the number of the closed descriptor
+    go_on.set()
+    concurrent.futures.ThreadPoolExecutor.shutdown(pools[0])
+    assert all(os.fstat(other.fileno()).st_size == 0 for other in others)
+    for other in others:
+        other.close()
+    assert names(folder) == [f"other{i}" for i in range(4)]
 
 
 def test_only_files_are_replaced(folder):
@@ -206,9 +330,9 @@ def test_a_pin_is_there_as_soon_as_the_new_file(mount, monkeypatch):
     sluice.pin(path, "b")
     rename, pins = os.rename, []
 
-    def look(old, new):
-        rename(old, new)
-        pins.append(sluice.stat(new).pin)
+    def look(*arguments, **options):
+        rename(*arguments, **options)
+        pins.append(sluice.stat(path).pin)
 
     monkeypatch.setattr(os, "rename", look)
     sluice.save_safetensors(arrays(1), path)
@@ -255,10 +379,10 @@ def test_errors_leave_the_old_file(folder, monkeypatch):
         sluice.save_safetensors(arrays(), folder / "none" / "x")
     counter = iter(range(1000))
 
-    def fails(*arguments):
+    def fails(*arguments, **options):
         if next(counter) == failing:
             raise OSError(code, os.strerror(code))
-        return original(*arguments)
+        return original(*arguments, **options)
 
     for owner, name, code, last in ((_aio.Writer, "start", errno.EIO, 20), (_aio.Writer, "finish", errno.EIO, 20),
                                     (os, "fsync", errno.EIO, 1), (os, "rename", errno.EXDEV, 1), (os, "ftruncate", errno.EDQUOT, 1),
@@ -402,6 +526,17 @@ def test_nobody_waits_for_the_end_of_a_writer(monkeypatch):
     (first, here), (last, elsewhere) = calls
     assert (first, last) == (setup, destroy) and here is threading.current_thread() and elsewhere is not here
     assert original(writer, destroy, writer._context) == -1 and ctypes.get_errno() == errno.EINVAL  # there is no such context any more
+
+
+def test_a_writer_ends_without_a_thread(monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("can't start new thread")
+
+    with open("/dev/null", "wb") as file, _aio.Writer(file.fileno(), 4) as writer:
+        if not writer._calls:
+            pytest.skip("this machine has no asynchronous writes")
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert writer._call(writer._calls.destroy, writer._context) == -1 and ctypes.get_errno() == errno.EINVAL
 
 
 def test_memory_may_have_huge_pages():
