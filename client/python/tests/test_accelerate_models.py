@@ -192,6 +192,18 @@ def test_diffusers_gets_tensors_that_the_program_has_changed(mount, diffusers, g
         assert each <= read_bytes() - before <= 2 * each  # one that shares a page with it may not be read, either
 
 
+@pytest.mark.parametrize("dtype, is_read", [(torch.float8_e4m3fn, False), (torch.float16, True), (None, True)])
+def test_diffusers_converts_on_the_cpu_what_a_gpu_may_round_otherwise(mount, diffusers, gpu, dtype, is_read):
+    import safetensors.torch
+    safetensors.torch.save_file({"weight": torch.rand(30, 30)}, mount / "a.safetensors")
+    state_dict, before = safetensors.torch.load_file(mount / "a.safetensors"), read_bytes()
+    with torch.device("meta"):
+        model = torch.nn.Linear(30, 30, bias=False)
+    diffusers.models.model_loading_utils.load_model_dict_into_meta(model, state_dict, device_map={"": str(gpu)}, dtype=dtype)
+    assert content_of(model.weight.data) == content_of(state_dict["weight"].to(dtype or torch.float32))
+    assert (read_bytes() > before) == is_read
+
+
 def test_accelerate(llama, transformers, gpu):
     """The package accelerate opens files for the device that a tensor goes to."""
     modeling = pytest.importorskip("accelerate.utils.modeling")

@@ -24,9 +24,11 @@ def patch(module: Any) -> None:
             call.apply_defaults()
             given = call.arguments
             if given["device_map"] is not None and given["hf_quantizer"] is None:
-                names = given["model"].state_dict().keys() & given["state_dict"].keys()
-                places = {name: gpu_of(device_of(name, given["device_map"])) for name in names}
-                given["state_dict"] = _StateDict(given["state_dict"], places)
+                model, dtype = given["model"].state_dict(), given["dtype"]
+                targets = {name: (gpu, dtype if dtype is not None and tensor.is_floating_point() else model[name].dtype)
+                           for name, tensor in given["state_dict"].items()
+                           if name in model and (gpu := gpu_of(device_of(name, given["device_map"]))) is not None}
+                given["state_dict"] = _StateDict(given["state_dict"], targets)
         except Exception as error:
             report.fell_back("diffusers", error)
             return original(*arguments, **options)
@@ -36,15 +38,15 @@ def patch(module: Any) -> None:
 
 
 class _StateDict(dict[str, Any]):
-    """A state dict whose items() reads tensors to their GPU when they are reached."""
+    """A state dict whose items() reads tensors to their GPU when they are reached. `targets` has the GPU and the type to which
+    diffusers will convert them there."""
 
-    def __init__(self, inner: dict[str, Any], places: dict[str, Any]) -> None:
+    def __init__(self, inner: dict[str, Any], targets: dict[str, tuple[Any, Any]]) -> None:
         super().__init__(inner)
         self._found: dict[str, tuple[Bulk, str, Any]] = {}
-        for name, tensor in inner.items():
-            gpu, origin = places.get(name), origin_of(tensor)
-            # diffusers converts floating-point tensors, and nothing says to which type.
-            if gpu is not None and origin is not None and (keeps_value(tensor.dtype) or not tensor.is_floating_point()):
+        for name, (gpu, dtype) in targets.items():
+            origin, stored = origin_of(inner[name]), inner[name].dtype
+            if origin is not None and (dtype == stored or keeps_value(dtype, stored)):
                 self._found[name] = (*origin, gpu)
                 origin[0].want([origin[1]], gpu)
 
