@@ -30,20 +30,27 @@ def patch(module: Any) -> None:
         if (rest[0] if rest else options.get("sharding_op")) is not None:  # takes a part of it, which may be none
             return original(thread_pool, there, device, dtype, *rest, **options)
         there.bulk.want([there.name], gpu_of(device))
-        there.bulk.spares_memory = thread_pool is None
+        there.bulk.spares_memory = thread_pool is None or _is_converted(there, dtype)
         job = original(None, there, device, dtype, *rest, **options)
         return job if thread_pool is None else _Deferred(job)
 
     replace_everywhere(original, spawn_materialize)
 
 
+def _stored_type(tensor: PySafeSlice) -> Any:
+    return torch_type(tensor.bulk.tensors()[tensor.name])[0]
+
+
+def _is_converted(tensor: PySafeSlice, dtype: Any) -> bool:
+    return dtype is not None and dtype != _stored_type(tensor)
+
+
 def _on_gpu(tensor: PySafeSlice, device: Any, dtype: Any) -> PySafeSlice | None:
     gpu = gpu_of(device)
     if gpu is None:
         return None
-    stored = torch_type(tensor.bulk.tensors()[tensor.name])[0]
     # Other types are converted on the CPU, as before.
-    return tensor.on(gpu) if dtype is None or dtype == stored or keeps_value(dtype, stored) else None
+    return None if _is_converted(tensor, dtype) and not keeps_value(dtype, _stored_type(tensor)) else tensor.on(gpu)
 
 
 class _Deferred(concurrent.futures.Future[Any]):
