@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """sluice.accelerate with the real safetensors and torch: the same results as the originals."""
+import copy
 import errno
 import gc
+import inspect
 import os
 import pickle
 import random
@@ -298,6 +300,57 @@ def test_the_end_of_the_mount_is_raised(mount, originals, gpu, monkeypatch, code
                 read()
         else:
             same(read(), tensors["one"])
+
+
+def test_files_are_closed(mount, originals, gpu):
+    path = save(tensors_of(), mount / "m.safetensors")
+    torch.save(tensors_of()["one"], mount / "a.pt")
+
+    def opened():
+        return [link for each in os.listdir("/proc/self/fd") if (link := os.path.realpath(f"/proc/self/fd/{each}")) in
+                (str(path), str(mount / "a.pt"))]
+
+    gc.disable()
+    try:
+        for mmap in False, True:
+            torch.load(mount / "a.pt", map_location=gpu, mmap=mmap)
+        assert opened() == []
+        ours = open_on(gpu, originals, path)
+        with ours:
+            one, part = ours.get_tensor("one"), ours.get_slice("one")
+        assert [link for link in opened() if link == str(path)] == []
+        same(one, tensors_of()["one"])
+        del part
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOTDIR, errno.EISDIR])
+def test_a_path_that_cannot_be_opened_again(mount, originals, gpu, monkeypatch, code):
+    """The original has the file open."""
+    from sluice.integrations import _bulk, _place
+    tensors = tensors_of()
+    ours = open_on(gpu, originals, save(tensors, mount / "m.safetensors"))
+
+    def fail(*_, **__):
+        raise sluice.Error(code, os.strerror(code))
+
+    monkeypatch.setattr(_place, "load", fail)
+    monkeypatch.setattr(_bulk, "open", fail, raising=False)
+    same(ours.get_tensor("one"), tensors["one"])
+
+
+def test_the_class_has_what_the_original_has(originals):
+    original = originals["safe_open"]
+    assert inspect.signature(safetensors.safe_open) == inspect.signature(original)
+    assert hasattr(safetensors.safe_open, "get_tensors") == hasattr(original, "get_tensors")
+    assert not hasattr(safetensors.safe_open, "get_anything") and "get_tensor" in dir(safetensors.safe_open)
+
+
+def test_copies_of_open_files(mount, originals, gpu):
+    ours = open_on(gpu, originals, save(tensors_of(), mount / "m.safetensors"))
+    assert copy.copy(ours.get_slice("one")).get_shape() == ours.get_slice("one").get_shape()
+    assert copy.copy(ours).keys() == ours.keys()
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])

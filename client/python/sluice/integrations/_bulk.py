@@ -81,7 +81,7 @@ class Bulk:
 
     def __init__(self, state: FileState, open_model: Callable[[str], Model]) -> None:
         self._state, self._open, self._process = state, open_model, os.getpid()
-        self.spares_memory = False  # set by a caller that takes one tensor after the other to need little memory
+        self.spares_memory = False  # set by a caller for whom what is loaded takes memory beside the final tensors
         self._lock = threading.RLock()
         self._model: Model | None = None
         self.known: dict[str, Tensor] = {}
@@ -128,7 +128,7 @@ class Bulk:
             self._reserved.discard(device)
 
     def forget(self) -> None:
-        """Frees what was loaded but not taken."""
+        """Frees what was loaded but not taken, and closes the file. It is opened again if a tensor is taken nevertheless."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -136,6 +136,9 @@ class Bulk:
             self._collect()
             self._ready.clear()
             self._next = None
+            if self._model is not None:
+                self._model.__exit__()
+                self._model = None
 
     def take(self, name: str, device: Any, ahead: bool = False) -> Any:
         """The bytes of a tensor, as a storage of their own. KeyError: the file has no such tensor. With `ahead`, tensors
@@ -229,6 +232,7 @@ class Bulk:
                 raise
             report.fell_back(self.path, f"one tensor at a time, because memory is short: {error}")
             self._wanted.pop(device, None)
+            self._ready.clear()  # the rest is loaded again when it is taken
             loaded = _place.load(self.path, self._model, [self.known[group[0]]], device)
         self._ready.update({(name, device): storage for name, storage in loaded.items()})
 
@@ -241,7 +245,13 @@ def left_to_original(bulk: Bulk, name: str, error: Exception) -> None:
     report.fell_back(bulk.path, error)
     if not isinstance(error, OSError) or error.errno in _NOT_OF_THE_FILE:
         return
-    with contextlib.suppress(FileNotFoundError, PermissionError), open(bulk.path, "rb", buffering=0) as file:
+    try:
+        opened = open(bulk.path, "rb", buffering=0)
+    except OSError as failed:
+        if failed.errno == errno.EIO or failed.errno in _END_OF_THE_MOUNT:
+            raise
+        return  # of the path or this process, not of the file, which the original has open
+    with opened as file:
         tensor = bulk.known.get(name)
         at, left = 0, os.fstat(file.fileno()).st_size if bulk.known else 1  # only its beginning if the header can't be read
         if tensor:

@@ -5,8 +5,10 @@ The original is always opened, too. It checks the file, answers everything that 
 failed load falls back to; tensors on the CPU are its own, which map the file.
 """
 import concurrent.futures
+import contextlib
 import functools
 import importlib
+import inspect
 import mmap
 import os
 import sys
@@ -35,6 +37,8 @@ def patch(module: Any) -> None:
     original = module.safe_open
     # A class, because the original is one; programs check for it, or annotate with it.
     replaced = _Meta("safe_open", (), {"__doc__": original.__doc__, "__module__": "safetensors", "original": original})
+    with contextlib.suppress(ValueError):  # it has none
+        replaced.__signature__ = inspect.signature(original)
     replace_everywhere(original, replaced)
 
 
@@ -48,6 +52,13 @@ def replace_everywhere(original: Any, replaced: Any) -> None:
 
 class _Meta(type):
     original: Any
+    __signature__: inspect.Signature
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.original, name)  # programs ask what this version has
+
+    def __dir__(cls) -> list[str]:
+        return dir(cls.original)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         ours = _prepare(*arguments, **options)
@@ -84,6 +95,8 @@ class Opened:
         self.bulk = Bulk(state, Model.open)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_inner":  # of a copy that has nothing yet
+            raise AttributeError(name)
         found = getattr(self._inner, name)
         return self._get_tensors if name == "get_tensors" else found  # safetensors has it since 0.8
 
@@ -157,6 +170,8 @@ class PySafeSlice:
         self._inner, self.bulk, self.name, self._gpu = inner, bulk, name, gpu
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_inner":
+            raise AttributeError(name)
         return getattr(self._inner, name)
 
     def on(self, gpu: Any) -> "PySafeSlice":
