@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -144,10 +145,42 @@ def test_a_writer_that_died_leaves_nothing_that_is_served(folder):
 def test_what_can_not_be_written_fails_softly(folder, caplog):
     store = BlockStore(folder / "kv")
     put(store, [1])
-    (store.directory / "tmp").rename(folder / "gone")  # stands for every error of open()
+    (store.directory / "tmp").rmdir()
+    (store.directory / "tmp").touch()  # stands for every error of open()
     assert put(store, [1, 2, 3]) == [True, False, False]
     assert get(store, [1, 2]) == [True, False]
     assert len([record for record in caplog.records if "computed again" in record.message]) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["content", "directory"])
+def test_blocks_are_stored_after_the_cache_was_cleared(store, caplog, what):
+    put(store, [1, 2])
+    for path in store.directory.iterdir() if what == "content" else [store.directory]:
+        shutil.rmtree(path)
+    assert get(store, [1, 2]) == [False, False]
+    assert put(store, [1, 2, 3]) == get(store, [1, 2, 3]) == [True] * 3
+    assert not caplog.records
+
+
+def test_a_cleared_cache_has_its_budget_again(mount):
+    store = BlockStore(mount / "kv", budget="1MiB")
+    shutil.rmtree(mount / "kv")
+    assert put(store, [1]) == [True]
+    assert os.getxattr(mount / "kv", "user.sluice.budget") == b"1048576"
+    store.close()
+
+
+def test_nothing_is_stored_below_a_mount_that_has_ended(tmp_path):
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=False).returncode:
+        pytest.skip("can't mount a tmpfs")
+    try:
+        store = BlockStore(tmp_path / "kv")
+        assert put(store, [1]) == [True]
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert put(store, [2]) == [False]
+    assert list(tmp_path.iterdir()) == []
     store.close()
 
 

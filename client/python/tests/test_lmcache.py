@@ -114,7 +114,8 @@ def test_deleted_and_damaged_objects_are_misses(folder):
     assert get(adapter, keys, [object_of() for _ in keys]) == [True, False, False, True]
     assert put(adapter, keys, objects).is_successful()
     assert get(adapter, keys, [object_of() for _ in keys]) == [True] * 4
-    (folder / "kv" / "tmp").rename(folder / "gone")
+    (folder / "kv" / "tmp").rmdir()
+    (folder / "kv" / "tmp").touch()
     assert not put(adapter, [key_of(9)], [object_of(9)]).is_successful()
     adapter.close()
 

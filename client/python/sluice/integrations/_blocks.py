@@ -145,9 +145,10 @@ class BlockStore:
             raise ValueError(f"threads must be 1 or more, not {threads}")
         self.directory = pathlib.Path(directory)
         self._incoming = self.directory / "tmp"
-        self._incoming.mkdir(parents=True, exist_ok=True)
-        if budget is not None:
-            set_budget(self.directory, budget)
+        self._budget = budget
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        self._device = os.stat(self.directory.parent).st_dev
+        self._make_folders()
         self._sweep()
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -293,9 +294,8 @@ class BlockStore:
             for place, block in enumerate(blocks):
                 if stored[place]:
                     continue
-                temporary = self._incoming / os.urandom(16).hex()
                 try:
-                    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                    temporary, descriptor = self._create()
                 except OSError as error:  # the disk or the budget is full
                     self._warn(error, "create a block")
                     continue
@@ -313,6 +313,23 @@ class BlockStore:
                     except OSError as error:
                         self._warn(error, "write a block")
         return stored
+
+    def _create(self) -> tuple[pathlib.Path, int]:
+        temporary = self._incoming / os.urandom(16).hex()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return temporary, os.open(temporary, flags, 0o666)
+        except FileNotFoundError:  # somebody cleared the cache
+            self._make_folders()
+            return temporary, os.open(temporary, flags, 0o666)
+
+    def _make_folders(self) -> None:
+        # Not in the place of a mount that has ended: blocks would fill the disk below it.
+        if os.stat(self.directory.parent).st_dev == self._device:
+            self.directory.mkdir(exist_ok=True)
+        if self._budget is not None:
+            set_budget(self.directory, self._budget)
+        self._incoming.mkdir(exist_ok=True)  # last: without it, nothing is stored
 
     def _publish(self, block: Block, temporary: pathlib.Path, descriptor: int, total: int) -> None:
         trailer = _TRAILER.pack(_MAGIC, block.length, total, _digest(block.key))
