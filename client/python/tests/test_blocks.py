@@ -2,6 +2,7 @@
 import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -131,15 +133,63 @@ def test_the_block_of_another_key_is_a_miss(store):
     assert get(store, [1, 2]) == [False, False]
 
 
-def test_a_writer_that_died_leaves_nothing_that_is_served(folder):
+def test_a_writer_that_was_killed_leaves_nothing(folder):
+    program = f"""if True:
+        import os, signal, sluice
+        from sluice.integrations._blocks import Block, BlockStore, piece_of
+        BlockStore._publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        BlockStore({str(folder / "kv")!r}).store([Block(b"key", [piece_of(bytearray({LENGTH}))])]).result()"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    assert len(list((folder / "kv" / "tmp").iterdir())) == 1
+    other = folder / "kv" / "tmp" / "somebody's file"
+    other.touch()
+    store = BlockStore(folder / "kv")  # at once
+    assert not store.contains(b"key")
+    store.close()
+    assert list((folder / "kv" / "tmp").iterdir()) == [other]
+
+
+def test_the_start_of_another_server_disturbs_no_writer(store, monkeypatch):
+    publish = store._publish
+
+    def publish_late(block, temporary, *arguments):
+        os.utime(temporary, (0, 0))
+        BlockStore(store.directory).close()
+        publish(block, temporary, *arguments)
+
+    monkeypatch.setattr(store, "_publish", publish_late)
+    assert put(store, [1, 2]) == get(store, [1, 2]) == [True, True]
+
+
+def test_a_server_that_starts_while_a_file_is_made_disturbs_no_writer(store, monkeypatch):
+    lock, locked = fcntl.flock, []
+
+    def lock_late(*arguments):
+        if not locked:
+            locked.append(arguments)
+            BlockStore(store.directory).close()
+            assert list(store._incoming.iterdir()) == []
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    assert put(store, [1]) == get(store, [1]) == [True]
+    assert locked
+
+
+def test_without_locks_old_files_are_taken_for_abandoned(folder, monkeypatch):
+    def no_lock(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
     store = BlockStore(folder / "kv")
-    left, other = store.directory / "tmp" / ("ab" * 16), store.directory / "tmp" / "somebody's file"
-    for path in left, other:
-        path.write_bytes(bytes(LENGTH))
-        os.utime(path, (0, 0))
+    old, young = [store.directory / "tmp" / (digits * 16) for digits in ("ab", "cd")]
+    for path in old, young:
+        path.touch()
+    os.utime(old, (0, 0))
+    assert put(store, [1]) == [True]
     store.close()
     BlockStore(folder / "kv").close()
-    assert not left.exists() and other.exists()
+    assert list((folder / "kv" / "tmp").iterdir()) == [young]
 
 
 def test_what_can_not_be_written_fails_softly(folder, caplog):

@@ -8,6 +8,7 @@ the budget deleted. A miss costs the caller time; nothing here raises an error f
 import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -29,7 +30,7 @@ _TRAILER = struct.Struct("<8sQQ8x32s")  # magic, bytes of the block, checksum, d
 _MAGIC = b"SluiceK1"
 _ENTRIES = 128
 _GROUP = 16  # files that a thread has open at once
-_ABANDONED_S = 3600  # a file in `tmp` that is older was left by a process that died
+_ABANDONED_S = 3600  # where there are no locks, a file in `tmp` that is older was left by a process that died
 # The daemon or its mount ended. The ring is made again, for the next daemon.
 _GONE = {errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNABORTED}
 
@@ -315,13 +316,19 @@ class BlockStore:
         return stored
 
     def _create(self) -> tuple[pathlib.Path, int]:
-        temporary = self._incoming / os.urandom(16).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            return temporary, os.open(temporary, flags, 0o666)
-        except FileNotFoundError:  # somebody cleared the cache
-            self._make_folders()
-            return temporary, os.open(temporary, flags, 0o666)
+        while True:
+            temporary = self._incoming / os.urandom(16).hex()
+            try:
+                descriptor = os.open(temporary, flags, 0o666)
+            except FileNotFoundError:  # somebody cleared the cache
+                self._make_folders()
+                descriptor = os.open(temporary, flags, 0o666)
+            with contextlib.suppress(OSError):  # the filesystem has no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # it ends with this process, and tells others that the file is in use
+            if os.path.exists(temporary):  # not st_nlink, which is always 0 on some filesystems
+                return temporary, descriptor
+            os.close(descriptor)  # another process took it for abandoned, because it was not locked yet
 
     def _make_folders(self) -> None:
         # Not in the place of a mount that has ended: blocks would fill the disk below it.
@@ -378,11 +385,11 @@ class BlockStore:
     def _sweep(self) -> None:
         with contextlib.suppress(OSError), os.scandir(self._incoming) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):
-                    # Only ours: the directory may have had a "tmp" before.
-                    is_ours = re.fullmatch("[0-9a-f]{32}", entry.name) is not None
-                    if is_ours and entry.stat(follow_symlinks=False).st_mtime < time.time() - _ABANDONED_S:
-                        os.unlink(entry)
+                # Only ours: the directory may have had a "tmp" before.
+                is_ours = re.fullmatch("[0-9a-f]{32}", entry.name) is not None and entry.is_file(follow_symlinks=False)
+                if is_ours:
+                    with contextlib.suppress(OSError):  # removed or renamed by another process
+                        _remove_if_abandoned(entry.path)
 
 
 def set_budget(directory: str | os.PathLike[str], budget: str) -> None:
@@ -399,6 +406,20 @@ def set_budget(directory: str | os.PathLike[str], budget: str) -> None:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=32).digest()
+
+
+def _remove_if_abandoned(path: str) -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # it is being written
+        except OSError:  # no locks, or another user's
+            if os.lstat(path).st_mtime >= time.time() - _ABANDONED_S:
+                return
+        os.unlink(path)  # with the lock, so that who made it finds out
 
 
 def _remove(path: pathlib.Path) -> None:
