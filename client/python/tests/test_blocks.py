@@ -192,6 +192,32 @@ def test_without_locks_old_files_are_taken_for_abandoned(folder, monkeypatch):
     assert list((folder / "kv" / "tmp").iterdir()) == [young]
 
 
+def test_a_child_after_fork_is_told_to_make_its_own_store(store):
+    put(store, [1])
+
+    def use_in_child():
+        _, blocks = blocks_of([1, 2])
+        for use in (lambda: store.load(blocks), lambda: store.store(blocks), lambda: store.contains(key_of(1)),
+                    lambda: store.delete(key_of(1))):
+            with pytest.raises(ValueError, match="create it again after a fork"):
+                use()
+        store.close()
+        own = BlockStore(store.directory)
+        assert put(own, [2]) == get(own, [1]) == [True]
+        own.close()
+
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        code = 1
+        with contextlib.suppress(BaseException):
+            use_in_child()
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert get(store, [1, 2]) == [True, True]
+
+
 def test_what_can_not_be_written_fails_softly(folder, caplog):
     store = BlockStore(folder / "kv")
     put(store, [1])

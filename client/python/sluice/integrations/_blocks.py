@@ -137,13 +137,15 @@ class _Transfer:
 
 
 class BlockStore:
-    """Threads: all methods may be called from any thread."""
+    """Threads: all methods may be called from any thread, but only in the process that made the store: threads do not survive
+    a fork."""
 
     def __init__(self, directory: str | os.PathLike[str], budget: str | None = None, threads: int = 4) -> None:
         """`budget` is a size such as "200GiB": beyond it, the mount deletes the blocks of least value. It needs a Sluice
         mount. Each of loading and storing has `threads` threads."""
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, not {threads}")
+        self._process = os.getpid()
         self.directory = pathlib.Path(directory)
         self._incoming = self.directory / "tmp"
         self._budget = budget
@@ -161,6 +163,8 @@ class BlockStore:
 
     def close(self) -> None:
         """Finishes the requests in progress."""
+        if self._process != os.getpid():
+            return  # it is the parent's
         self._loaders.shutdown()
         self._storers.shutdown()
         while self._rings:
@@ -168,6 +172,7 @@ class BlockStore:
 
     def contains(self, key: bytes, length: int | None = None) -> bool:
         """Whether there is a block of that length. It may be gone, or found to be damaged, when it is loaded."""
+        self._check_process()
         try:
             size = os.stat(self._path(key)).st_size - _TRAILER.size
             return size > 0 if length is None else size == length
@@ -179,6 +184,7 @@ class BlockStore:
 
     def delete(self, key: bytes) -> int:
         """Returns the length that the block had; 0 if there was none."""
+        self._check_process()
         path = self._path(key)
         try:
             size = os.stat(path).st_size
@@ -200,8 +206,13 @@ class BlockStore:
         not be written (MISSED)."""
         return self._spread(self._storers, self._store, blocks)
 
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise ValueError("the block store belongs to the process that created it; create it again after a fork")
+
     def _spread(self, pool: concurrent.futures.Executor, work: Callable[[Sequence[Block]], list[int]],
                 blocks: Sequence[Block]) -> "concurrent.futures.Future[list[int]]":
+        self._check_process()
         future: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         share = max(-(-len(blocks) // self._threads), 1)
