@@ -218,6 +218,24 @@ def test_a_child_after_fork_is_told_to_make_its_own_store(store):
     assert get(store, [1, 2]) == [True, True]
 
 
+def test_all_threads_start_with_the_store(folder, monkeypatch):
+    store, start, left = BlockStore(folder / "kv", threads=3), threading.Thread.start, [4]
+
+    def fail(thread):
+        if left[0] == 0:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="can't start 6 threads .*: can't start new thread"):
+        BlockStore(folder / "kv", threads=3)
+    assert left == [0] and threading.active_count() == before
+    assert put(store, list(range(KEYS))) == get(store, list(range(KEYS))) == [True] * KEYS
+    store.close()
+
+
 def test_what_can_not_be_written_fails_softly(folder, caplog):
     store = BlockStore(folder / "kv")
     put(store, [1])

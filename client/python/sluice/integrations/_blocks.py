@@ -160,6 +160,20 @@ class BlockStore:
         self._threads = threads
         self._loaders = concurrent.futures.ThreadPoolExecutor(threads, "sluice-kv-load")
         self._storers = concurrent.futures.ThreadPoolExecutor(threads, "sluice-kv-store")
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        """A pool starts a thread when it has work for it. If that fails, the caller gets the error while others do the work."""
+        are_started = threading.Event()
+        try:
+            for _ in range(self._threads):
+                for pool in self._loaders, self._storers:
+                    pool.submit(are_started.wait)  # the threads so far are busy with the same, so this one gets its own
+        except RuntimeError as error:
+            are_started.set()
+            self.close()
+            raise RuntimeError(f"can't start {2 * self._threads} threads for the KV cache {self.directory}: {error}") from error
+        are_started.set()
 
     def close(self) -> None:
         """Finishes the requests in progress."""
