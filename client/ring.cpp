@@ -34,23 +34,25 @@ unsigned free_slot(std::vector<Slot>& slots, bool (*is_free)(const Slot&)) {
 
 }  // namespace
 
-Result<std::unique_ptr<Ring>> Ring::create(Library& library, unsigned entries) {
+Result<std::unique_ptr<Ring>> Ring::create(Library& library, unsigned entries, Servers servers) {
   if (entries == 0 || entries > SLUICE_RING_MAX_ENTRIES) {
     return Error{EINVAL, "a ring must have between 1 and 32,768 entries"};
   }
   const std::uint32_t places = std::bit_ceil(entries);
   auto shared = SLUICE_TRY(RingQueue::create(places));
   auto own = SLUICE_TRY(RingQueue::create(places));
-  return std::unique_ptr<Ring>(new Ring(library, std::move(shared), std::move(own), places));
+  return std::unique_ptr<Ring>(
+      new Ring(library, std::move(shared), std::move(own), places, servers));
 }
 
 Ring::Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<RingQueue> own,
-           std::uint32_t entries)
+           std::uint32_t entries, Servers servers)
     : library_(library),
       entries_(entries),
       shared_(std::move(shared)),
       own_(std::move(own)),
       bell_{&shared_->header().waiting, &shared_->header().bell},
+      is_refused_(servers == Servers::Process),
       outstanding_(entries) {}
 
 Ring::~Ring() {

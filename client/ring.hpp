@@ -34,7 +34,10 @@ namespace sluice {
 
 class Ring final : private RingTarget {
  public:
-  static Result<std::unique_ptr<Ring>> create(Library& library, unsigned entries);
+  // Who serves it: the daemon of a mount and this process, or this process alone. Then the ring
+  // keeps no file open.
+  enum class Servers { DaemonAndProcess, Process };
+  static Result<std::unique_ptr<Ring>> create(Library& library, unsigned entries, Servers servers);
   ~Ring() override;
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -88,7 +91,7 @@ class Ring final : private RingTarget {
   static constexpr std::chrono::nanoseconds kSilence = std::chrono::milliseconds(100);
 
   Ring(Library& library, std::unique_ptr<RingQueue> shared, std::unique_ptr<RingQueue> own,
-       std::uint32_t entries);
+       std::uint32_t entries, Servers servers);
   Result<Transfer> read(std::uint64_t file, std::uint64_t buffer,
                         std::span<const Segment> segments) override;
   Result<Transfer> write(std::uint64_t file, std::uint64_t buffer, const Segment& segment) override;
@@ -137,7 +140,7 @@ class Ring final : private RingTarget {
   std::vector<FileSlot> files_ GUARDED_BY(mutex_);
   std::vector<BufferSlot> buffers_ GUARDED_BY(mutex_);
   std::vector<Pending> pending_ GUARDED_BY(mutex_);  // put and not submitted
-  bool is_refused_ GUARDED_BY(mutex_) = false;       // the daemon accepts no ring
+  bool is_refused_ GUARDED_BY(mutex_);               // the daemon accepts no ring, or is not asked
   std::uint64_t ring_id_ GUARDED_BY(mutex_) = 0;     // the daemon's id; 0: none
   dev_t mount_ GUARDED_BY(mutex_) = 0;
   CondVar idle_;     // signalled when a request of this process has ended

@@ -23,6 +23,16 @@ int call(const char* what, sluice_ring* ring, Work work) noexcept {
   });
 }
 
+int create(unsigned entries, Ring::Servers servers, sluice_ring** ring) noexcept {
+  return call("create a ring", [&]() -> Result<std::int64_t> {
+    SLUICE_TRY(need(ring != nullptr, "ring must not be NULL"));
+    auto made = std::make_unique<sluice_ring>();
+    made->ring = SLUICE_TRY(Ring::create(Library::get(), entries, servers));
+    *ring = made.release();
+    return 0;
+  });
+}
+
 int put(sluice_ring* ring, std::uint32_t operation, int file, int buffer, const Segment& segment,
         std::uint64_t user_data) noexcept {
   return call("put a request into a ring", ring, [&](Ring& to) -> Result<std::int64_t> {
@@ -45,13 +55,11 @@ void hand_over(std::unique_ptr<Buffer> made, sluice_buffer** buffer) {
 using namespace sluice;  // NOLINT(google-build-using-namespace): C functions have no namespace.
 
 SLUICE_API int sluice_ring_create(unsigned entries, sluice_ring** ring) {
-  return call("create a ring", [&]() -> Result<std::int64_t> {
-    SLUICE_TRY(need(ring != nullptr, "ring must not be NULL"));
-    auto made = std::make_unique<sluice_ring>();
-    made->ring = SLUICE_TRY(Ring::create(Library::get(), entries));
-    *ring = made.release();
-    return 0;
-  });
+  return create(entries, Ring::Servers::DaemonAndProcess, ring);
+}
+
+SLUICE_API int sluice_ring_create_in_process(unsigned entries, sluice_ring** ring) {
+  return create(entries, Ring::Servers::Process, ring);
 }
 
 SLUICE_API void sluice_ring_destroy(sluice_ring* ring) {

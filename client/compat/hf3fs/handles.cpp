@@ -30,7 +30,8 @@ Registry& Registry::get() {
 
 Result<std::unique_ptr<Ior>> Ior::create(int entries) {
   if (entries <= 0) return Error{EINVAL, "a ring must have at least one entry"};
-  auto ring = SLUICE_TRY(Ring::create(Library::get(), static_cast<unsigned>(entries)));
+  auto ring = SLUICE_TRY(Ring::create(Library::get(), static_cast<unsigned>(entries),
+                                      Ring::Servers::DaemonAndProcess));
   auto ior = std::unique_ptr<Ior>(new Ior(std::move(ring), entries));
   Registry& registry = Registry::get();
   const MutexLock lock(registry.mutex);

@@ -32,6 +32,9 @@ typedef struct sluice_ring sluice_ring;
 /* Creates a ring for at most `entries` requests at once (rounded up to a power of two, at most
  * 32,768). */
 int sluice_ring_create(unsigned entries, sluice_ring** ring);
+/* The same, but this process does all requests. The ring keeps no file of a mount open: for files
+ * that are dropped again, and memory that the daemon can't use. */
+int sluice_ring_create_in_process(unsigned entries, sluice_ring** ring);
 /* Waits for requests in progress. Requests that have not started are dropped. */
 void sluice_ring_destroy(sluice_ring* ring);
 

@@ -30,6 +30,7 @@ class _Timespec(ctypes.Structure):
 _REQUEST: list[object] = [c_void_p, c_int, c_int, c_uint64, c_uint64, c_uint64, c_uint64]
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sluice_ring_create": (c_int, [c_uint, POINTER(c_void_p)]),
+    "sluice_ring_create_in_process": (c_int, [c_uint, POINTER(c_void_p)]),
     "sluice_ring_destroy": (None, [c_void_p]),
     "sluice_ring_add_file": (c_int, [c_void_p, c_void_p]),
     "sluice_ring_drop_file": (c_int, [c_void_p, c_int]),
@@ -102,12 +103,14 @@ class Ring:
             print(done.user_data, done.result)
 
     The ring keeps files and buffers until they are dropped or it is closed. Requests may be done in any order. Any thread
-    may call any method, but one ring per thread is faster. A ring belongs to the process that made it.
+    may call any method, but one ring per thread is faster. A ring belongs to the process that made it. With `in_process` it
+    does all requests itself, and the ring keeps no file open that was dropped.
     """
 
-    def __init__(self, entries: int = 128) -> None:
+    def __init__(self, entries: int = 128, in_process: bool = False) -> None:
         raw = c_void_p()
-        check(_lib().sluice_ring_create(_whole(entries, "entries"), ctypes.byref(raw)))
+        create = _lib().sluice_ring_create_in_process if in_process else _lib().sluice_ring_create
+        check(create(_whole(entries, "entries"), ctypes.byref(raw)))
         self._files: dict[int, File] = {}
         self._buffers: dict[int, Buffer] = {}
         self._queued: set[int] = set()  # buffers of requests that were not submitted yet

@@ -236,6 +236,16 @@ def test_all_threads_start_with_the_store(folder, monkeypatch):
     store.close()
 
 
+def test_an_idle_store_keeps_no_block_open(store):
+    put(store, list(range(KEYS)))
+    get(store, list(range(KEYS)))
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    assert [link for link in links if link.startswith(str(store.directory))] == []
+
+
 def test_what_can_not_be_written_fails_softly(folder, caplog):
     store = BlockStore(folder / "kv")
     put(store, [1])
@@ -421,6 +431,16 @@ def daemon_of(program, point):
     """None while there is none."""
     said = subprocess.run([program, "status", "--json", point], check=False, capture_output=True)
     return json.loads(said.stdout)["pid"] if said.returncode == 0 else None
+
+
+def test_an_idle_store_does_not_keep_a_mount_busy(own_mount):
+    folder, program = own_mount
+    store = BlockStore(folder / "mnt" / "kv")
+    assert put(store, list(range(KEYS))) == get(store, list(range(KEYS))) == [True] * KEYS
+    subprocess.run([program, "umount", folder / "mnt"], check=True)
+    assert put(store, [1]) == get(store, [1]) == [False]
+    assert list((folder / "mnt").iterdir()) == []
+    store.close()
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])

@@ -103,7 +103,7 @@ class _Transfer:
         self._left[place] = len(block.pieces)
         offset = 0
         for piece in block.pieces:
-            if id(piece.buffer) not in self._buffers:  # after a file, so that the daemon can do the requests
+            if id(piece.buffer) not in self._buffers:
                 self._buffers[id(piece.buffer)] = self._ring.add_buffer(piece.buffer)
             if self._in_progress == _ENTRIES:
                 self._ring.submit()
@@ -386,7 +386,8 @@ class BlockStore:
     def _ring(self) -> Ring:
         ring: Ring | None = getattr(self._local, "ring", None)
         if ring is None:
-            ring = self._local.ring = Ring(_ENTRIES)
+            # The daemon can't use this memory, and the ring would keep a block open, which could be deleted meanwhile.
+            ring = self._local.ring = Ring(_ENTRIES, in_process=True)
             with self._lock:
                 self._rings.append(ring)
         return ring
