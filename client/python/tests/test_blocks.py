@@ -275,11 +275,25 @@ def test_a_cleared_cache_has_its_budget_again(mount):
     store.close()
 
 
-def test_nothing_is_stored_below_a_mount_that_has_ended(tmp_path):
+def test_a_directory_that_is_made_again_is_as_private_as_before(folder):
+    (folder / "kv").mkdir(0o700)
+    store = BlockStore(folder / "kv")
+    for mode in 0o700, 0o2750:
+        store.close()
+        (folder / "kv").chmod(mode)
+        store = BlockStore(folder / "kv")
+        shutil.rmtree(folder / "kv")
+        assert put(store, [1]) == [True]
+        assert (folder / "kv").stat().st_mode & 0o7777 == mode
+    store.close()
+
+
+@pytest.mark.parametrize("below", ["kv", "."])
+def test_nothing_is_stored_below_a_mount_that_has_ended(tmp_path, below):
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("can't mount a tmpfs")
     try:
-        store = BlockStore(tmp_path / "kv")
+        store = BlockStore(tmp_path / below)
         assert put(store, [1]) == [True]
     finally:
         subprocess.run(["umount", tmp_path], check=True)

@@ -148,10 +148,11 @@ class BlockStore:
         self._process = os.getpid()
         self.directory = pathlib.Path(directory)
         self._incoming = self.directory / "tmp"
+        self._incoming.mkdir(parents=True, exist_ok=True)
         self._budget = budget
-        self.directory.parent.mkdir(parents=True, exist_ok=True)
-        self._device = os.stat(self.directory.parent).st_dev
-        self._make_folders()
+        if budget is not None:
+            set_budget(self.directory, budget)
+        self._access, self._filesystem = os.stat(self.directory), _filesystem_of(self.directory)
         self._sweep()
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -347,7 +348,7 @@ class BlockStore:
             try:
                 descriptor = os.open(temporary, flags, 0o666)
             except FileNotFoundError:  # somebody cleared the cache
-                self._make_folders()
+                self._make_folders_again()
                 descriptor = os.open(temporary, flags, 0o666)
             with contextlib.suppress(OSError):  # the filesystem has no locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # it ends with this process, and tells others that the file is in use
@@ -355,10 +356,16 @@ class BlockStore:
                 return temporary, descriptor
             os.close(descriptor)  # another process took it for abandoned, because it was not locked yet
 
-    def _make_folders(self) -> None:
-        # Not in the place of a mount that has ended: blocks would fill the disk below it.
-        if os.stat(self.directory.parent).st_dev == self._device:
-            self.directory.mkdir(exist_ok=True)
+    def _make_folders_again(self) -> None:
+        is_there = self.directory.exists()
+        if _filesystem_of(self.directory if is_there else self.directory.parent) != self._filesystem:
+            raise FileNotFoundError(errno.ENOENT, "its mount has ended")  # blocks would fill the disk below it
+        with contextlib.suppress(FileExistsError):  # another thread was faster
+            if not is_there:
+                self.directory.mkdir(0o700)  # blocks contain what users typed
+                with contextlib.suppress(PermissionError):
+                    os.chown(self.directory, -1, self._access.st_gid)
+                    self.directory.chmod(self._access.st_mode & 0o7777)
         if self._budget is not None:
             set_budget(self.directory, self._budget)
         self._incoming.mkdir(exist_ok=True)  # last: without it, nothing is stored
@@ -428,6 +435,15 @@ def set_budget(directory: str | os.PathLike[str], budget: str) -> None:
                   errno.EINVAL: "a budget is a size such as 200GiB, and the root of a mount can't have one",
                   errno.EPERM: "only its owner and root may set it"}.get(error.errno or 0, error.strerror)
         raise OSError(error.errno, f"can't set a budget of {budget}: {reason}", os.fspath(directory)) from None
+
+
+def _filesystem_of(path: pathlib.Path) -> int:
+    """The number of the filesystem; 0 for a Sluice mount, which has another number when it is mounted again."""
+    try:
+        _tier_of(path)
+        return 0
+    except OSError:
+        return os.stat(path).st_dev
 
 
 def _digest(key: bytes) -> bytes:
