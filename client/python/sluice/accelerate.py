@@ -6,11 +6,45 @@
 
 SLUICE_ACCELERATE=verbose in the environment prints at the end what was loaded, and how. docs/integrations.md is the guide.
 """
+import builtins
+import importlib.machinery
+import io
 import os
+import pkgutil
 import runpy
 import sys
+import types
+from typing import Any
 
 import sluice
+
+
+def _new_main() -> types.ModuleType:
+    """A module for the program, which stays __main__ until Python ends. runpy.run_path() and run_module() put the old one
+    back when the last line is done, but threads, exit handlers and process pools of the program may still need its own."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module
+
+
+def _run_module(name: str, is_name_of_user: bool) -> None:
+    """`python -m name`. For a folder or zip, Python runs the module __main__ and leaves sys.argv[0] alone."""
+    _new_main()
+    run: Any = runpy  # the function that Python itself calls
+    run._run_module_as_main(name, is_name_of_user)
+
+
+def _run_file(path: str) -> None:
+    """`python path`. Python also sets __spec__ to None; then "spawn" of multiprocessing finds the program by __file__."""
+    with io.open_code(path) as file:
+        content = file.read()  # a pipe can be read once
+    code = pkgutil.read_code(io.BytesIO(content))
+    machinery = importlib.machinery
+    loader = machinery.SourceFileLoader if code is None else machinery.SourcelessFileLoader
+    module = _new_main()
+    module.__dict__.update(__file__=path, __cached__=None, __loader__=loader("__main__", path))
+    exec(code or compile(content, path, "exec", dont_inherit=True), module.__dict__)
 
 
 def _main() -> None:
@@ -27,10 +61,17 @@ def _main() -> None:
     sluice.accelerate()
     sys.argv = arguments
     if is_module:
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        _run_module(arguments[0], True)
+        return
+    path = arguments[0]
+    if not os.path.isabs(path):
+        path = os.path.join(os.getcwd(), path)  # not abspath(): "link/.." is another folder
+    if pkgutil.get_importer(path) is not None:  # a folder or a zip file
+        sys.path[0] = path
+        _run_module("__main__", False)
     else:
-        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))  # as Python does
-        runpy.run_path(arguments[0], run_name="__main__")
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+        _run_file(path)
 
 
 if __name__ == "__main__":

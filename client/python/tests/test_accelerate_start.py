@@ -2,8 +2,10 @@
 """The ways to start sluice.accelerate. Runs without torch and safetensors."""
 import os
 import pathlib
+import py_compile
 import subprocess
 import sys
+import zipfile
 
 import sluice
 
@@ -28,6 +30,70 @@ def test_programs_and_modules_run_as_by_python(tmp_path):
     assert program == module == (7, f"__main__ ['a', '-b'] {tmp_path} 1\n_Finder\n", "")
     assert python("-m", "sluice.accelerate", folder=tmp_path)[0] == 2
     assert "program.py" in python("-m", "sluice.accelerate", "--help", folder=tmp_path)[2]
+
+
+def as_by_python(*arguments, folder, before=(), **variables):
+    """Runs a program with and without sluice.accelerate. Both must print the same lines, and end without an error."""
+    plain = python(*before, *arguments, folder=folder, **variables)
+    accelerated = python(*before, "-m", "sluice.accelerate", *arguments, folder=folder, **variables)
+    assert (plain[0], plain[2]) == (accelerated[0], accelerated[2]) == (0, "")
+    lines = sorted(plain[1].splitlines())
+    assert sorted(accelerated[1].splitlines()) == lines
+    return lines
+
+
+LATE = """
+import atexit, pickle, sys, threading, time
+
+def double(number):
+    return 2 * number
+
+class Thing:
+    pass
+
+if __name__ == "__main__":
+    print(__file__, __spec__ and __spec__.name, __package__, __cached__, type(__loader__), type(__builtins__), __doc__)
+    print(sys.argv, sys.path[0], sys.modules["__main__"].double is double)
+    atexit.register(lambda: print(pickle.loads(pickle.dumps(Thing())), sys.argv))
+    Thing.__repr__ = lambda self: "a thing"
+    def late():
+        while threading.main_thread().is_alive():
+            time.sleep(0.001)
+        sys.stdout.write(f"{pickle.loads(pickle.dumps(double))(4)}\\n")
+    threading.Thread(target=late).start()
+"""
+LATE_POOL = LATE + """
+    import concurrent.futures, multiprocessing
+    for method in "fork", "spawn":
+        pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context(method))
+        for number in range(3):
+            pool.submit(double, number).add_done_callback(lambda future: sys.stdout.write(f"{method} {future.result()}\\n"))
+        if method == "fork":
+            pool.shutdown()
+"""
+
+
+def test_main_is_there_until_python_ends(tmp_path):
+    """Exit handlers, threads and process pools that work after the last line of the program."""
+    (tmp_path / "program.py").write_text(LATE_POOL)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(LATE)
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", LATE)
+    for program in ["program.py"], ["-m", "program"]:
+        lines = as_by_python(*program, "a", "-b", folder=tmp_path)
+        assert {f"{method} {number}" for method in ("fork", "spawn") for number in (0, 2, 4)} < set(lines)
+    for program in ["./package"], ["-m", "package"], ["archive.zip"], ["package/../archive.zip"]:
+        assert "8" in as_by_python(*program, "a", "-b", folder=tmp_path)
+
+
+def test_compiled_programs_and_pipes_run(tmp_path):
+    (tmp_path / "program.py").write_text("print(type(__loader__), __name__)")
+    py_compile.compile(tmp_path / "program.py", tmp_path / "program.pyc")
+    as_by_python("program.pyc", folder=tmp_path)
+    command = f"{sys.executable} -m sluice.accelerate <(echo 'print(__name__)')"
+    assert subprocess.run(["bash", "-c", command], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True,
+                          text=True).stdout == "__main__\n"
 
 
 def test_the_module_does_not_hide_the_function(tmp_path):
