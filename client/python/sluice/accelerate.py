@@ -67,10 +67,11 @@ def _main() -> None:
     if not os.path.isabs(path):
         path = os.path.join(os.getcwd(), path)  # not abspath(): "link/.." is another folder
     if pkgutil.get_importer(path) is not None:  # a folder or a zip file
-        sys.path[0] = path
+        sys.path[:0 if sys.flags.safe_path else 1] = [path]
         _run_module("__main__", False)
     else:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
+        if not sys.flags.safe_path:  # otherwise sys.path[0] is an entry of the user, and Python adds nothing
+            sys.path[0] = os.path.dirname(os.path.realpath(path))
         _run_file(path)
 
 

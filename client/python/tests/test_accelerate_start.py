@@ -87,6 +87,19 @@ def test_main_is_there_until_python_ends(tmp_path):
         assert "8" in as_by_python(*program, "a", "-b", folder=tmp_path)
 
 
+def test_the_search_path_is_that_of_python(tmp_path):
+    """With -P, -I or PYTHONSAFEPATH, Python does not put the folder of a program before PYTHONPATH."""
+    for folder in "first", "package":
+        (tmp_path / folder).mkdir()
+    for program in "program.py", "first/module.py", "package/__main__.py":
+        (tmp_path / program).write_text("import sys; print(sys.path)")
+    path = f"{tmp_path / 'first'}{os.pathsep}{PACKAGE}"
+    for options, variables in ([], {}), (["-P"], {}), ([], {"PYTHONSAFEPATH": "1"}):
+        for program in ["program.py"], ["-m", "module"], ["package"]:
+            (line,) = as_by_python(*program, before=options, folder=tmp_path, PYTHONPATH=path, **variables)
+            assert str(tmp_path / "first") in line
+
+
 def test_compiled_programs_and_pipes_run(tmp_path):
     (tmp_path / "program.py").write_text("print(type(__loader__), __name__)")
     py_compile.compile(tmp_path / "program.py", tmp_path / "program.pyc")
