@@ -167,8 +167,9 @@ class _Numbers:
 
 def _plain(index: Iterable[int]) -> Any:
     """An index that is not an array of a library."""
-    if isinstance(index, Iterator):
-        index = list(index)  # to search it again for the wrong number
+    if isinstance(index, (Iterator, bytes, bytearray)):
+        # An iterator is needed again to find the wrong number; array.array() takes bytes as the memory of numbers.
+        index = list(index)
     try:
         return array.array("Q", index)
     except OverflowError:

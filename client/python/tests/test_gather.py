@@ -46,6 +46,12 @@ def test_index_may_be_any_iterable_of_integers(rows, table, index):
     assert np.array_equal(sluice.gather(rows, np.array(index)[::2], DIM, "f4", HEADER), table[index[::2]])
 
 
+def test_bytes_are_an_index_of_small_numbers(rows, table):
+    for kind in bytes, bytearray, memoryview:
+        numbers = kind(bytes([7, 255, 7, 0, 1, 2, 3, 4]))
+        assert np.array_equal(sluice.gather(rows, numbers, DIM, "float32", HEADER), table[list(numbers)])
+
+
 def test_rows_of_bytes_need_no_library(rows, table):
     assert sluice.gather(rows, [7, 3], 4 * DIM, offset=HEADER) == table[[7, 3]].tobytes()
     got = sluice.gather(rows, np.array([7, 3]), dim=4 * DIM, offset=HEADER)
