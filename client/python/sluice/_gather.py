@@ -230,6 +230,10 @@ def _torch_dtype(torch: Any, dtype: Any) -> Any:
         return torch.uint8
     if isinstance(dtype, torch.dtype):
         return dtype
+    # As torch.empty() and NumPy take them; torch.float is float32.
+    of_python = {float: torch.float64, int: torch.int64, complex: torch.complex128}
+    if isinstance(dtype, type) and dtype in of_python:
+        return of_python[dtype]
     name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype))
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):

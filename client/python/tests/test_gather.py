@@ -172,6 +172,16 @@ def test_torch(rows, table, index):
             sluice.gather(rows, torch.tensor([-1], device=device), DIM)
 
 
+def test_types_of_python_are_those_of_torch(rows):
+    torch = pytest.importorskip("torch")
+    for kind in (float, int, complex, bool, np.float32, np.dtype("float64"), "bfloat16"):
+        got = sluice.gather(rows, torch.tensor([3, 1]), 4, kind)
+        if isinstance(kind, type) and not issubclass(kind, np.generic):
+            assert got.dtype == torch.empty(0, dtype=kind).dtype == torch.from_numpy(np.empty(0, kind)).dtype
+        raw = sluice.gather(rows, [3, 1], 4 * got.dtype.itemsize)
+        assert bytes(got.flatten().view(torch.uint8).tolist()) == raw
+
+
 def test_memory_of_a_gpu(rows):
     fake = os.environ.get("SLUICE_FAKE_CUDA")
     if not fake:
