@@ -2,6 +2,7 @@
 """Finds the memory of tensors and arrays: PyTorch, CUDA array interface, buffer protocol, DLPack."""
 import ctypes
 import math
+import re
 import sys
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_ssize_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
@@ -133,6 +134,7 @@ _release_buffer.argtypes, _release_buffer.restype = [POINTER(_PyBuffer)], None
 _is_contiguous = ctypes.pythonapi.PyBuffer_IsContiguous
 _is_contiguous.argtypes, _is_contiguous.restype = [POINTER(_PyBuffer), ctypes.c_char], c_int
 _STRIDES, _FORMAT = 0x18, 0x4  # PyBUF_STRIDES, PyBUF_FORMAT
+_FIELD_NAME = re.compile(rb":[^:]*:")  # in a format, such as T{i:Offset:}
 
 
 class _View:
@@ -160,7 +162,10 @@ def _view(target: object) -> _View:
 
 def _of_buffer(target: object, view: _View, writable: bool) -> Memory:
     buffer = view.buffer
-    if b"O" in (buffer.format or b"") or getattr(getattr(target, "dtype", None), "hasobject", False):
+    has_objects = getattr(getattr(target, "dtype", None), "hasobject", None)
+    if has_objects is None:
+        has_objects = b"O" in _FIELD_NAME.sub(b"", buffer.format or b"")
+    if has_objects:
         raise TypeError(f"this {_name(target)} contains Python objects, whose bytes can't be transferred")
     if writable and buffer.readonly:
         raise _read_only(target)

@@ -46,9 +46,21 @@ def test_objects_without_memory_are_refused(path):
         for target in (None, 5, "text", [1, 2], object()):
             with pytest.raises(TypeError, match="has no usable memory"):
                 file.read_into(target)
-        for target in (np.array([None, 1]), np.zeros(2, [("a", "O"), ("b", "i4")])):
+        for target in (np.array([None, 1]), np.zeros(2, [("a", "O"), ("b", "i4")]), (ctypes.py_object * 2)(),
+                       memoryview(np.zeros(2, [("O", "i4"), ("a", "O")]))):
             with pytest.raises(TypeError, match="Python objects"):
                 file.read_into(target)
+
+
+def test_fields_may_have_any_name(path, content):
+    class Entry(ctypes.Structure):
+        _fields_ = [("Offset", ctypes.c_int), ("O", ctypes.c_int)]
+
+    fields = [("Offset", "<i4"), ("O", "<i4")]
+    with sluice.open(path) as file:
+        for target in (np.zeros(4, fields), memoryview(np.zeros(4, fields)), (Entry * 4)()):
+            assert file.read_into(target).bytes == 32
+            assert bytes(target) == content[:32]
 
 
 class OnlyDlpack:
