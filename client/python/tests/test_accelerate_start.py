@@ -134,3 +134,17 @@ def test_a_module_that_is_not_as_expected_stays_as_it_is(tmp_path):
     status, output, log = python("-c", code, folder=tmp_path)
     assert (status, output) == (0, "42 SourceFileLoader\n")
     assert "safetensors is not accelerated: AttributeError" in log
+
+
+def test_the_report_works_after_a_fork(tmp_path):
+    """Another thread may have held the lock when the process was copied."""
+    code = ("import os, signal\n"
+            "from sluice.integrations._report import report\n"
+            "with report._lock:\n"
+            "    child = os.fork()\n"
+            "    if child == 0:\n"
+            "        signal.alarm(10)\n"
+            "        report.text()\n"
+            "        os._exit(0)\n"
+            "print(os.waitpid(child, 0)[1], report.text())")
+    assert python("-c", code, folder=tmp_path) == (0, "0 sluice.accelerate: 0 files read\n", "")

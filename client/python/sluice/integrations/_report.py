@@ -26,11 +26,15 @@ class Report:
     """Counts loads by file. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._renew_lock()
+        os.register_at_fork(after_in_child=self._renew_lock)  # another thread may hold it in the parent
         self._loads: dict[str, _Load] = collections.defaultdict(_Load)
         self._reasons: collections.Counter[str] = collections.Counter()
         if os.environ.get("SLUICE_ACCELERATE") == "verbose":
             atexit.register(lambda: print(self.text(), file=sys.stderr))
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def load(self, path: str) -> Iterator[list[Result]]:
