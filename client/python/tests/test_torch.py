@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import json
+import os
 import struct
 
 import pytest
@@ -208,6 +209,16 @@ def test_memory_of_batches_is_used_again_when_they_are_gone(records, device, ahe
         del batch
     assert seen == 1000
     assert all(torch.equal(view, copy) for view, copy in kept)
+
+
+def test_a_program_may_keep_any_number_of_batches(records):
+    """Without a descriptor for each."""
+    before = len(os.listdir("/proc/self/fd"))
+    kept = list(RecordDataset(records, dtype=torch.int32, shape=(16,)).batches(1, ahead=3))
+    assert len(os.listdir("/proc/self/fd")) < before + 100
+    assert torch.equal(torch.cat(kept).flatten(), torch.arange(16_000, dtype=torch.int32))
+    del kept
+    assert len(os.listdir("/proc/self/fd")) < before + 10
 
 
 def test_batches_larger_than_a_ring(folder):

@@ -16,6 +16,7 @@ from .._library import Error
 from .._ring import Completion, Ring, SharedBuffer
 
 _MOST_ENTRIES = 32_768  # of a ring
+_MOST_KEPT = 64  # buffers of batches that the program keeps, and `ahead` more: each has a descriptor
 _NUMBER = 1 << 32  # a completion's user_data is the number of its batch times this, and the place of its segment
 
 
@@ -47,6 +48,7 @@ class Prefetcher:
         self._batches: collections.OrderedDict[int, _Batch] = collections.OrderedDict()
         self._next = 0
         self._is_waiting = False  # for room in the ring
+        self._buffers, self._most_kept = 0, ahead + _MOST_KEPT
         self._free: collections.deque[tuple[int, SharedBuffer]] = collections.deque()
         # Memory of another stream's pool: a read need not wait for work with batches before it.
         on_gpu = records.device.type == "cuda"
@@ -70,6 +72,7 @@ class Prefetcher:
             if not self._free:
                 buffer = SharedBuffer(self._batch_bytes)
                 self._free.append((self._ring.add_buffer(buffer), buffer))
+                self._buffers += 1
             number, memory = self._free.popleft()
         self._batches[self._next] = _Batch(number, len(indices), segments, memory)
         self._next += 1
@@ -113,11 +116,13 @@ class Prefetcher:
                 raise ValueError(f"{self._records.path} became shorter: it ends at byte {offset + each.result}")
 
     def _on_host(self, batch: _Batch) -> torch.Tensor:
-        """The memory itself. It is used again when the last view of it is gone."""
+        """The memory itself, which is used again when the last view of it is gone; a copy if the program keeps many."""
         shared: SharedBuffer = batch.memory
         array = (ctypes.c_ubyte * (batch.count * self._records.record_bytes)).from_buffer(shared.memory)
         weakref.finalize(array, self._free.append, (batch.buffer, shared)).atexit = False
-        return torch.frombuffer(array, dtype=torch.uint8)
+        tensor = torch.frombuffer(array, dtype=torch.uint8)
+        kept = self._buffers - len(self._free) - len(self._batches)  # with this one
+        return tensor if kept <= self._most_kept else tensor.clone()
 
     def _on_gpu(self, batch: _Batch) -> torch.Tensor:
         self._ring.drop_buffer(batch.buffer)
