@@ -104,6 +104,33 @@ def test_the_folder_of_another_checkpoint_can_be_refused(folder):
         dcp.save(state(), storage_writer=Writer(folder / "c", overwrite=False))
 
 
+def save_alone(saved, folder):
+    """As one of many ranks that have a .metadata each."""
+    dcp.save(saved, storage_writer=Writer(folder), use_collectives=False)
+
+
+def test_a_rank_that_saves_alone(folder):
+    for number in range(2):
+        saved, found = state(number), empty()
+        save_alone(saved, folder / "c")
+        dcp.load(found, storage_reader=Reader(folder / "c"))
+        assert same(found, saved)
+        assert len(files(folder / "c")) == 2  # with __0.metadata
+    dcp.save(saved, storage_writer=Writer(folder / "c"))
+    assert len(files(folder / "c")) == 1
+
+
+def test_a_rank_that_saves_alone_does_not_replace_the_checkpoint_of_all_ranks(folder):
+    saved, found = state(1), empty()
+    dcp.save(saved, storage_writer=Writer(folder / "c"))
+    before = files(folder / "c")
+    with pytest.raises(RuntimeError, match="all ranks saved together"):
+        save_alone(state(2), folder / "c")
+    assert files(folder / "c") == before
+    dcp.load(found, storage_reader=Reader(folder / "c"))
+    assert same(found, saved)
+
+
 def test_a_save_that_fails_leaves_the_checkpoint_before(folder, monkeypatch):
     saved = state(1)
     dcp.save(saved, storage_writer=Writer(folder / "c"))

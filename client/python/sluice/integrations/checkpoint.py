@@ -55,6 +55,10 @@ class Writer(filesystem.FileSystemWriter):  # type: ignore[misc,unused-ignore]  
         if not self.overwrite and self._metadata_exists():
             raise RuntimeError(f"{self.path} has a checkpoint; choose another folder, or pass overwrite=True")
         if self._is_alone():
+            # It is what load() reads first, and no rank knows when all ranks have saved, so that it may go.
+            if os.path.exists(self._get_metadata_path()):
+                raise RuntimeError(f"{self.path} has a checkpoint that all ranks saved together, which use_collectives=False "
+                                   "can't replace; choose another folder, or remove its .metadata")
             plan = dataclasses.replace(plan, storage_data=self._prefix(self.rank, secrets.token_hex(4)))
         return plan
 
@@ -99,8 +103,11 @@ class Writer(filesystem.FileSystemWriter):  # type: ignore[misc,unused-ignore]  
     def _remove_others(self, names: set[str]) -> None:
         """Removes the files of earlier checkpoints, also of those that were not finished."""
         rank = self.rank if self._is_alone() else r"\d+"
+        pattern = rf"__{rank}_.*(\.safetensors|\.distcp)|\.__{rank}_.*\.saving"
+        if not self._is_alone():
+            pattern += r"|__\d+\.metadata"  # of ranks that saved alone
         for name in os.listdir(self.path):
-            if re.fullmatch(rf"__{rank}_.*(\.safetensors|\.distcp)|\.__{rank}_.*\.saving", name) and name not in names:
+            if re.fullmatch(pattern, name) and name not in names:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.path, name))
 
