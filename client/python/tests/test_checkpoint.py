@@ -102,6 +102,11 @@ def test_the_folder_of_another_checkpoint_can_be_refused(folder):
     dcp.save(state(), storage_writer=Writer(folder / "c"))
     with pytest.raises(CheckpointException, match="has a checkpoint"):
         dcp.save(state(), storage_writer=Writer(folder / "c", overwrite=False))
+    save_alone(state(), folder / "alone")
+    with pytest.raises(CheckpointException, match="has a checkpoint"):
+        dcp.save(state(), storage_writer=Writer(folder / "alone", overwrite=False))
+    with pytest.raises(RuntimeError, match="has a checkpoint"):
+        dcp.save(state(), storage_writer=Writer(folder / "alone", overwrite=False), use_collectives=False)
 
 
 def save_alone(saved, folder):

@@ -40,6 +40,7 @@ from .._save import layout
 _SUFFIX = ".safetensors"
 _READ_BYTES = 64 << 20
 _IN_FLIGHT = 4
+_METADATA = r"(__\d+)?\.metadata"
 _NAMES = {getattr(torch, name): saved for saved, name in _DTYPES.items() if hasattr(torch, name)}
 
 
@@ -91,6 +92,11 @@ class Writer(filesystem.FileSystemWriter):  # type: ignore[misc,unused-ignore]  
         with replacement(self._get_metadata_path(self.rank if self._is_alone() else None)) as descriptor:
             write_pieces(descriptor, [Piece(0, len(text := pickle.dumps(metadata)), text)])
         self._remove_others({each.relative_path for each in metadata.storage_data.values()})
+
+    def _metadata_exists(self) -> bool:
+        if self._is_alone():  # other ranks may have finished this save already
+            return os.path.exists(self._get_metadata_path(self.rank))
+        return any(re.fullmatch(_METADATA, name) for name in os.listdir(self.path))
 
     def _is_alone(self) -> bool:
         """Every rank has its own metadata."""
