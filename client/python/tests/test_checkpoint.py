@@ -156,6 +156,45 @@ def test_a_save_that_fails_leaves_the_checkpoint_before(folder, monkeypatch):
     assert len(files(folder / "c")) == len(before)
 
 
+@pytest.mark.parametrize("save", [lambda saved, folder: dcp.save(saved, storage_writer=Writer(folder)), save_alone])
+@pytest.mark.parametrize("has_one_before", [True, False])
+def test_saves_that_fail_do_not_pile_up(folder, monkeypatch, save, has_one_before):
+    saved = state(1)
+    (folder / "c").mkdir()
+    others = {"__0_notes.safetensors", "__x_0123.safetensors", "0_0123.safetensors", "__1_0.distcp"}
+    for name in others:
+        (folder / "c" / name).write_bytes(b"of somebody else")
+    if has_one_before:
+        save(saved, folder / "c")
+        others &= set(files(folder / "c"))
+    before = files(folder / "c")
+
+    def fails(_):
+        raise OSError(28, "No space left on device")
+
+    for _ in range(3):
+        (folder / "c" / ".__0_0123_4567.safetensors.89ab.saving").write_bytes(b"of a rank that was killed")
+        with monkeypatch.context() as context:
+            context.setattr(checkpoint.pickle, "dumps", fails)
+            with pytest.raises((CheckpointException, OSError), match="No space left"):
+                save(state(2), folder / "c")
+        assert len(files(folder / "c")) == len(before) + 1
+        assert set(before) <= set(files(folder / "c"))
+    if has_one_before:
+        found = empty()
+        dcp.load(found, storage_reader=Reader(folder / "c"))
+        assert same(found, saved)
+
+
+def test_a_rank_that_saves_alone_leaves_the_files_of_others(folder):
+    (folder / "c").mkdir()
+    names = {"__0_0123_4567.safetensors", "__1_0123_4567.safetensors", "__01_0123_4567.safetensors"}
+    for name in names:
+        (folder / "c" / name).write_bytes(b"in progress")
+    save_alone(state(), folder / "c")
+    assert names - set(files(folder / "c")) == {"__0_0123_4567.safetensors"}
+
+
 def test_a_damaged_checkpoint_is_refused(folder):
     dcp.save(state(), storage_writer=Writer(folder / "c"))
     metadata = pickle.loads((folder / "c" / ".metadata").read_bytes())

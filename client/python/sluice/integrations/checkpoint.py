@@ -11,7 +11,8 @@
 
 A checkpoint is a folder. Each rank writes one safetensors file with a name that no earlier checkpoint has. When all of them
 are on the disk, rank 0 replaces the file .metadata, which names them, and removes the files of the checkpoint before. So the
-folder always has a complete checkpoint: the last one whose save() has ended.
+folder always has a complete checkpoint: the last one whose save() has ended. What a save that failed has left is removed when
+the next one begins.
 """
 import concurrent.futures
 import contextlib
@@ -22,7 +23,7 @@ import os
 import pickle
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -64,6 +65,8 @@ class Writer(filesystem.FileSystemWriter):  # type: ignore[misc,unused-ignore]  
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        # Here no rank writes yet, and only rank 0 is called, or each rank for its own files.
+        self._remove_unfinished()
         name = secrets.token_hex(4)
         return [plan if plan.storage_data is not None else dataclasses.replace(plan, storage_data=self._prefix(rank, name))
                 for rank, plan in enumerate(plans)]
@@ -106,14 +109,33 @@ class Writer(filesystem.FileSystemWriter):  # type: ignore[misc,unused-ignore]  
     def _prefix(rank: int | None, name: str) -> Any:
         return filesystem._StoragePrefix(f"__{rank}_{name}_")
 
+    def _remove_unfinished(self) -> None:
+        """Removes the files of saves that failed: without this, each would take the space of a checkpoint."""
+        with contextlib.suppress(OSError):  # then finish() says so, if it can't remove them either
+            texts = []
+            for name in filter(re.compile(_METADATA).fullmatch, os.listdir(self.path)):
+                with open(os.path.join(self.path, name), "rb") as file:
+                    texts.append(file.read())
+            # A pickle has strings as they are. It is not loaded, because to save is not to trust what is there.
+            self._remove(self._data_files(), lambda name: any(name.encode() in text for text in texts))
+
     def _remove_others(self, names: set[str]) -> None:
-        """Removes the files of earlier checkpoints, also of those that were not finished."""
-        rank = self.rank if self._is_alone() else r"\d+"
-        pattern = rf"__{rank}_.*(\.safetensors|\.distcp)|\.__{rank}_.*\.saving"
+        """Removes the files of earlier checkpoints."""
+        patterns = [*self._data_files(), rf"__{self._owned()}_.*\.distcp"]
         if not self._is_alone():
-            pattern += r"|__\d+\.metadata"  # of ranks that saved alone
-        for name in os.listdir(self.path):
-            if re.fullmatch(pattern, name) and name not in names:
+            patterns.append(r"__\d+\.metadata")  # of ranks that saved alone
+        self._remove(patterns, names.__contains__)
+
+    def _owned(self) -> str:
+        """The ranks whose files this one may remove."""
+        return str(self.rank) if self._is_alone() else r"\d+"
+
+    def _data_files(self) -> list[str]:
+        return [rf"__{self._owned()}_[0-9a-f_]+\.safetensors", rf"\.__{self._owned()}_[0-9a-f_]+\.safetensors\..*\.saving"]
+
+    def _remove(self, patterns: list[str], is_needed: Callable[[str], bool]) -> None:
+        for name in filter(re.compile("|".join(patterns)).fullmatch, os.listdir(self.path)):
+            if not is_needed(name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.path, name))
 
