@@ -98,6 +98,21 @@ def test_checkpoints_of_torch_can_be_read(folder):
     assert not [name for name in files(folder / "c") if name.endswith(".distcp")]
 
 
+def test_conjugates_and_negatives(folder):
+    numbers = [torch.rand(5, 4, dtype=each) for each in (torch.complex64, torch.complex128)]
+    saved = {f"{number}": view for number, view in enumerate(
+        view for each in numbers for view in (each.conj(), each.conj().imag, each.conj()[1:3], each.conj().T))}
+    assert saved["0"].is_conj() and saved["1"].is_neg()
+    dcp.save(saved, storage_writer=Writer(folder / "c"))
+    plain = {name: torch.zeros(each.shape, dtype=each.dtype) for name, each in saved.items()}
+    views = {name: torch.zeros(each.shape, dtype=each.dtype).conj() if each.is_complex() else
+             torch.zeros(each.shape, dtype=torch.complex64 if each.dtype == torch.float32 else torch.complex128).conj().imag
+             for name, each in saved.items()}
+    for found in (plain, views):
+        dcp.load(found, storage_reader=Reader(folder / "c"))
+        assert all(torch.equal(found[name], each) for name, each in saved.items())
+
+
 def test_the_folder_of_another_checkpoint_can_be_refused(folder):
     dcp.save(state(), storage_writer=Writer(folder / "c"))
     with pytest.raises(CheckpointException, match="has a checkpoint"):

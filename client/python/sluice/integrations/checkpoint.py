@@ -151,7 +151,7 @@ def _bytes_of(item: Any, planner: SavePlanner) -> tuple[Any, str, tuple[int, ...
     if item.type == WriteItemType.BYTE_IO:
         content = data.getvalue()
         return content, "U8", (len(content),), len(content)
-    tensor = data.detach().contiguous()
+    tensor = data.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype not in _NAMES:
         tensor = tensor.unsqueeze(-1).view(torch.uint8)  # for example complex128: one dimension more
     if tensor.device.type not in ("cpu", "cuda"):
@@ -257,6 +257,8 @@ class _Reads:
     def start(self, target: torch.Tensor, dtype: torch.dtype, offset: int | None) -> bool:
         """Starts to fill the tensor with what is at `offset`. False: this tensor can't be filled directly."""
         if offset is None or target.dtype != dtype or target.device.type not in ("cpu", "cuda") or not target.is_contiguous():
+            return False
+        if target.is_conj() or target.is_neg():  # its memory does not have its values
             return False
         wait = memory_of(target, writable=True).wait
         if wait:
