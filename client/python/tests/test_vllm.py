@@ -19,14 +19,14 @@ CHUNK = 1 << 16
 class Engine:
     """A scheduler's part in the KV cache: a real TieringOffloadingManager with a CPU tier of 8 chunks and ours below it."""
 
-    def __init__(self, root, model="org/model", dtype="bfloat16", **options):
+    def __init__(self, root, model="org/model", dtype="bfloat16", layout="LBNHC", **options):
         tier = {"type": "SluiceTier", "module_path": "sluice.integrations.vllm_tier", "root_dir": str(root), "threads": 2, **options}
         self.spec = TieringOffloadingSpec(offloading.OffloadingConfig(
             groups=(offloading.OffloadingGroupConfig(16, ("layer.0",), 0),), worker_kv_bytes_per_block=CHUNK,
             enable_kv_cache_events=False, extra_config={"cpu_bytes_to_use": 8 * CHUNK, "secondary_tiers": [tier]},
             engine_id=f"sluice-test-{os.getpid()}-{random.random()}", model=offloading.OffloadingModelConfig(model, dtype),
             cache=offloading.OffloadingCacheConfig(16, 1),
-            parallel=offloading.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True)))
+            parallel=offloading.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, True), kv_cache_layout=layout))
         self.manager = self.spec.get_manager()
         self.memory = self.manager.primary_tier.get_kv_memoryview()
         self.requests = 0
@@ -122,7 +122,7 @@ def test_chunks_come_back_from_the_tier(engine, folder):
     other.close()
 
 
-@pytest.mark.parametrize("options", [{"model": "org/other"}, {"dtype": "float16"}])
+@pytest.mark.parametrize("options", [{"model": "org/other"}, {"dtype": "float16"}, {"layout": "LBHNC"}])
 def test_another_configuration_has_its_own_chunks(engine, folder, options):
     engine.put(range(4))
     other = Engine(folder / "kv", **options)
