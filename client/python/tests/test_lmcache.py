@@ -120,6 +120,73 @@ def test_deleted_and_damaged_objects_are_misses(folder):
     adapter.close()
 
 
+class Listener:
+    def __init__(self):
+        self.there = set()
+
+    def on_l2_keys_stored(self, keys, sizes):
+        self.there |= set(keys)
+
+    def on_l2_keys_accessed(self, keys):
+        pass
+
+    def on_l2_keys_deleted(self, keys):
+        assert set(keys) <= self.there and len(set(keys)) == len(keys)
+        self.there -= set(keys)
+
+
+def test_what_the_budget_deletes_is_not_counted(folder, monkeypatch):
+    from sluice.integrations.lmcache_adapter import _key
+    adapter, listener = adapter_of(folder), Listener()
+    adapter.register_listener(listener)
+    keys, objects = [key_of(number) for number in range(4)], [object_of(number) for number in range(4)]
+
+    def used():
+        return adapter.get_usage().total_bytes_used / (SIZE * 4)
+
+    put(adapter, keys, objects)
+    for number in (1, 2):
+        adapter._store._path(_key(keys[number])).unlink()
+    put(adapter, keys[:2], objects[:2])
+    assert used() == 4  # the second is not counted twice
+    adapter.delete([keys[2], keys[2]])
+    assert used() == 3 and listener.there == {keys[0], keys[1], keys[3]}
+    adapter.delete([keys[2]])
+    assert used() == 3
+    with monkeypatch.context() as context:
+        def fails(path):
+            raise PermissionError(13, "Permission denied", path)
+        context.setattr(os, "unlink", fails)
+        adapter.delete(keys)
+    assert used() == 3 and listener.there == {keys[0], keys[1], keys[3]}
+    adapter.delete(keys)
+    assert used() == 0 and not listener.there
+    adapter.close()
+
+
+def test_objects_of_another_server_are_not_subtracted(folder):
+    adapter, other = adapter_of(folder), adapter_of(folder)
+    put(adapter, [key_of(0)], [object_of(0)])
+    put(other, [key_of(1)], [object_of(1)])
+    adapter.delete([key_of(1)])
+    assert adapter.get_usage().total_bytes_used == SIZE * 4
+    assert find(adapter, [key_of(0), key_of(1)]) == [True, False]
+    adapter.close()
+    other.close()
+
+
+def test_what_the_budget_deletes_is_found_in_time(folder, monkeypatch):
+    from sluice.integrations import lmcache_adapter
+    monkeypatch.setattr(lmcache_adapter, "_FIRST_CHECK", 8)
+    adapter = adapter_of(folder)
+    for number in range(100):
+        put(adapter, [key_of(number)], [object_of(number, 10)])
+        if number >= 4:
+            adapter._store._path(lmcache_adapter._key(key_of(number - 4))).unlink()
+        assert adapter.get_usage().total_bytes_used <= 10 * 40
+    adapter.close()
+
+
 def test_their_own_check_of_an_adapter(folder, capsys):
     """python -m lmcache.v1.check --mode test_l2_adapter"""
     from lmcache.v1.check.check_mode_test_l2_adapter import run_test_mode

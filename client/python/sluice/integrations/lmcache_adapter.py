@@ -18,6 +18,7 @@ from lmcache.v1.platform import create_event_notifier
 from ._blocks import WRITTEN, Block, BlockStore, piece_of
 
 _OPTIONS = {"directory", "budget", "threads"}
+_FIRST_CHECK = 1024  # objects
 
 
 def _key(key: Any) -> bytes:
@@ -46,6 +47,8 @@ class SluiceL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]  
         self._lock = threading.Lock()
         self._stored: dict[int, L2StoreResult] = {}
         self._found: dict[int, Bitmap] = {}  # of lookups and loads
+        self._counted: dict[Any, int] = {}  # the bytes of each key that LMCache counts
+        self._check_at = _FIRST_CHECK
 
     def get_store_event_fd(self) -> int:
         return int(self._events[0].fileno())
@@ -65,7 +68,7 @@ class SluiceL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]  
             sizes = [blocks[i].length for i in written]
             try:
                 if written:
-                    self._notify_keys_stored([keys[i] for i in written], sizes)
+                    self._count([keys[i] for i in written], sizes)
             finally:  # a listener of LMCache may fail
                 with self._lock:
                     self._stored[number] = L2StoreResult(all(states), sum(sizes))
@@ -121,10 +124,31 @@ class SluiceL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]  
         self._events[event].notify()
 
     def delete(self, keys: list[Any]) -> None:
-        lengths = [self._store.delete(_key(key)) for key in keys]
-        deleted = [i for i, length in enumerate(lengths) if length > 0]
-        if deleted:
-            self._notify_keys_deleted([keys[i] for i in deleted], [lengths[i] for i in deleted])
+        self._uncount([key for key in dict.fromkeys(keys) if self._store.delete(_key(key)) > 0 or self._was_deleted(key)])
+
+    def _was_deleted(self, key: Any) -> bool:
+        """Whether LMCache counts the object, but the budget has deleted it."""
+        return key in self._counted and not self._store.contains(_key(key))
+
+    def _count(self, keys: list[Any], sizes: list[int]) -> None:
+        added, counted = [], []
+        with self._lock:
+            for key, size in zip(keys, sizes, strict=True):
+                added.append(size - self._counted.get(key, 0))  # stored again after the budget deleted it
+                self._counted[key] = size
+            if len(self._counted) >= self._check_at:
+                counted, self._check_at = list(self._counted), 2 * len(self._counted)
+        self._notify_keys_stored(keys, added)
+        if counted:  # the mount does not say what the budget deletes
+            self._uncount([key for key in counted if self._was_deleted(key)])
+            with self._lock:
+                self._check_at = max(2 * len(self._counted), _FIRST_CHECK)
+
+    def _uncount(self, keys: list[Any]) -> None:
+        with self._lock:
+            sizes = [self._counted.pop(key, 0) for key in keys]  # 0: stored by another server, or before this one began
+        if keys:
+            self._notify_keys_deleted(keys, sizes)
 
     def close(self) -> None:
         self._finders.shutdown()
