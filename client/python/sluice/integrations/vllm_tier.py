@@ -60,7 +60,7 @@ class SluiceTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]  # v
                                                  blocks_per_file=offloading_spec.blocks_per_chunk, parallel_agnostic=True)
         # The mapper leaves out the order of the dimensions, which depends on the attention backend.
         described = {**mapper.get_run_config(), "rank": mapper.rank, "block_bytes": self.block_size_bytes,
-                     "kv_cache_layout": getattr(offloading_spec.config, "kv_cache_layout", None)}
+                     "kv_cache_layout": getattr(getattr(offloading_spec, "config", None), "kv_cache_layout", None)}
         self._prefix = json.dumps(described, sort_keys=True).encode() + b"\0"
         self._store = BlockStore(root_dir, budget, threads)
         self._memory = register(primary_kv_view)
