@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Rings of libsluice on a real mount, with host memory and with GPU memory of the fake libcuda:
 // what the daemon does, and what the process does instead.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "base/unique_fd.hpp"
+#include "client/include/sluice/hf3fs_usrbio.h"
 #include "gpu/device.hpp"
 #include "tests/mount/tiering.hpp"
 #include "tests/support/child.hpp"
@@ -170,6 +174,57 @@ TEST_F(RingLibraryTest, WaitFailsWhenTheMountHasEnded) {
     file.reset();
     stop();
   }
+}
+
+// With the functions of 3FS: a file and GPU memory of two allocations. A request for all of the
+// memory spans both, so this process executes it and registers the memory on the file.
+class Hf3fsTest : public RingLibraryTest {
+ protected:
+  static constexpr std::size_t kLength = 4 << 20;
+
+  void SetUp() override {
+    RingLibraryTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    start();
+    memory_.emplace(*devices_.all()[0], 2, kLength / 2);
+    fd_.reset(::open((*this / "file").c_str(), O_RDONLY | O_CLOEXEC));
+    name_ = hf3fs_reg_fd(fd_.get(), 0);
+    ASSERT_LT(name_, 0);
+    const std::uint8_t id[16] = {1};
+    ASSERT_EQ(hf3fs_iorcreate(&ior_, root().c_str(), 8, true, 0, -1), 0);
+    ASSERT_EQ(hf3fs_iovwrap(&iov_, memory_->pointer(), id, root().c_str(), kLength, 0, -1), 0)
+        << sluice_error();
+  }
+  void TearDown() override {
+    hf3fs_iordestroy(&ior_);
+    hf3fs_iovdestroy(&iov_);
+    if (fd_) hf3fs_dereg_fd(fd_.get());
+    fd_.reset();
+    memory_.reset();
+    RingLibraryTest::TearDown();
+  }
+
+  int prepare() {
+    return hf3fs_prep_io(&ior_, &iov_, true, iov_.base, fd_.get(), 0, kLength, nullptr);
+  }
+
+  Devices devices_;
+  std::optional<GpuMemory> memory_;
+  UniqueFd fd_;
+  int name_ = 0;  // of the file: the negative number of our copy of the descriptor
+  struct hf3fs_ior ior_ {};
+  struct hf3fs_iov iov_ {};
+};
+
+TEST_F(Hf3fsTest, DestroyedMemoryIsUnregisteredFromFilesThatStayRegistered) {
+  ASSERT_GE(prepare(), 0) << sluice_error();
+  ASSERT_EQ(hf3fs_submit_ios(&ior_), 0);
+  hf3fs_cqe done{};
+  ASSERT_EQ(hf3fs_wait_for_ios(&ior_, &done, 1, 1, nullptr), 1);
+  EXPECT_EQ(done.result, std::int64_t{kLength});
+  EXPECT_EQ(figure("buffers"), 4u) << "two allocations, registered by the ring and on the file";
+  hf3fs_iovdestroy(&iov_);
+  EXPECT_EQ(figure("buffers"), 0u);
 }
 
 // tests/mount/hf3fs_program.c is written for 3FS and does not mention Sluice.

@@ -300,12 +300,12 @@ SLUICE_API int hf3fs_reg_fd(int fd, uint64_t) {
     Registry& registry = Registry::get();
     const MutexLock lock(registry.mutex);
     if (registry.files.contains(fd)) return Error{EINVAL, "the descriptor is already registered"};
-    auto made = std::make_shared<Registered>();
-    made->fd.reset(
-        ::fcntl(fd, F_DUPFD_CLOEXEC, 1));  // 1 or more, so that the negative number is not 0
-    if (!made->fd) return Error::last("duplicate the descriptor");
-    made->file = SLUICE_TRY(File::borrow(made->fd.get()));
-    name = -made->fd.get();
+    // 1 or more, so that the negative number is not 0.
+    UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 1));
+    if (!copy) return Error::last("duplicate the descriptor");
+    auto file = SLUICE_TRY(File::borrow(copy.get()));
+    name = -copy.get();
+    auto made = std::make_shared<Registered>(std::move(copy), std::move(file));
     registry.files[fd] = made;
     registry.files[name] = std::move(made);
     return 0;

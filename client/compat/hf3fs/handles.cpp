@@ -15,12 +15,22 @@ Iov::~Iov() {
     const MutexLock lock(registry.mutex);
     for (Ior* ior : registry.iors) ior->forget(*this);
   }
+  // After the rings: their requests register the memory on the files. The files keep the daemon's
+  // ids by the address of the buffer, which the next buffer may get.
+  if (buffer) Library::get().forget(*buffer);
   Device* const device = buffer ? buffer->device() : nullptr;
   if (device == nullptr) return;
   const ContextKeeper keeper(Library::get().cuda());
   buffer.reset();  // unmaps memory of another process
   if (owned != 0 && device->enter()) device->api().cuMemFree(owned);
 }
+
+Registered::Registered(UniqueFd opened, std::unique_ptr<File> made)
+    : fd(std::move(opened)), file(std::move(made)) {
+  Library::get().add(*file);
+}
+
+Registered::~Registered() { Library::get().remove(*file); }
 
 Registry& Registry::get() {
   // Never destroyed: programs end while rings are open.

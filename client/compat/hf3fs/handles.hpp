@@ -27,10 +27,16 @@ struct Iov {
   ~Iov();
 };
 
-// A registered descriptor. We keep the file open even if the caller closes the descriptor.
+// A registered descriptor. We keep the file open even if the caller closes the descriptor. The
+// library knows the file, so that Library::forget() reaches it as long as anyone holds it.
 struct Registered {
-  UniqueFd fd;
-  std::unique_ptr<File> file;
+  Registered(UniqueFd opened, std::unique_ptr<File> made);
+  ~Registered();
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
+
+  const UniqueFd fd;
+  const std::unique_ptr<File> file;
 };
 
 class Ior {
