@@ -2,10 +2,16 @@
 // Rings of libsluice on a real mount, with host memory and with GPU memory of the fake libcuda:
 // what the daemon does, and what the process does instead.
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <fstream>
+#include <functional>
 #include <optional>
 #include <random>
 #include <thread>
@@ -176,6 +182,57 @@ TEST_F(RingLibraryTest, WaitFailsWhenTheMountHasEnded) {
   }
 }
 
+// A daemon that answers nothing until it is resumed.
+class StoppedDaemon {
+ public:
+  explicit StoppedDaemon(pid_t pid) : pid_(pid) { ::kill(pid_, SIGSTOP); }
+  ~StoppedDaemon() { resume(); }
+  StoppedDaemon(const StoppedDaemon&) = delete;
+  StoppedDaemon& operator=(const StoppedDaemon&) = delete;
+  void resume() const { ::kill(pid_, SIGCONT); }
+
+ private:
+  const pid_t pid_;
+};
+
+// The system call in which a thread of this process is blocked, as a number; "running" if it is not
+// blocked; empty if it has ended.
+std::string blocked_in(const std::string& thread) {
+  std::ifstream file("/proc/self/task/" + thread + "/syscall");
+  std::string call;
+  file >> call;
+  return call;
+}
+
+// Waits until a thread of this process waits for the daemon's answer to an ioctl.
+bool request_begins() {
+  return eventually([] {
+    const auto threads = names_in("/proc/self/task");
+    return std::any_of(threads.begin(), threads.end(), [](const std::string& each) {
+      return blocked_in(each) == std::to_string(SYS_ioctl);
+    });
+  });
+}
+
+// A thread whose work may block.
+class BlockingThread {
+ public:
+  explicit BlockingThread(const std::function<void()>& work)
+      : thread_([this, work] {
+          id_ = ::gettid();
+          work();
+        }) {}
+  // Waits until it is blocked or has ended.
+  bool has_stopped() {
+    return eventually([&] { return id_ != 0 && blocked_in(std::to_string(id_)) != "running"; });
+  }
+  void join() { thread_.join(); }
+
+ private:
+  std::atomic<pid_t> id_{0};
+  std::jthread thread_;
+};
+
 // With the functions of 3FS: a file and GPU memory of two allocations. A request for all of the
 // memory spans both, so this process executes it and registers the memory on the file.
 class Hf3fsTest : public RingLibraryTest {
@@ -225,6 +282,25 @@ TEST_F(Hf3fsTest, DestroyedMemoryIsUnregisteredFromFilesThatStayRegistered) {
   EXPECT_EQ(figure("buffers"), 4u) << "two allocations, registered by the ring and on the file";
   hf3fs_iovdestroy(&iov_);
   EXPECT_EQ(figure("buffers"), 0u);
+}
+
+// A request in progress uses our copy of the descriptor. Its number must not become that of another
+// file meanwhile.
+TEST_F(Hf3fsTest, FileStaysOpenWhileTheRingThatEndsHasRequestsInProgress) {
+  ASSERT_GE(prepare(), 0) << sluice_error();
+  const StoppedDaemon stopped(mount().pid());
+  ASSERT_EQ(hf3fs_submit_ios(&ior_), 0);
+  ASSERT_TRUE(request_begins());
+
+  BlockingThread destroys([&] { hf3fs_iordestroy(&ior_); });
+  ASSERT_TRUE(destroys.has_stopped());
+  BlockingThread deregisters([&] { hf3fs_dereg_fd(fd_.get()); });
+  ASSERT_TRUE(deregisters.has_stopped());
+  EXPECT_GE(::fcntl(-name_, F_GETFD), 0);
+  stopped.resume();
+  destroys.join();
+  deregisters.join();
+  EXPECT_LT(::fcntl(-name_, F_GETFD), 0);
 }
 
 // tests/mount/hf3fs_program.c is written for 3FS and does not mention Sluice.

@@ -55,6 +55,15 @@ Ior::Ior(std::unique_ptr<Ring> ring, int entries)
 }
 
 Ior::~Ior() {
+  {
+    // The ring's destructor waits for requests in progress, which use the files and the memory and
+    // take none of our locks. Until it has returned, the registry knows this object, so forget()
+    // makes those wait who want to free a file or memory. Then it finds nothing.
+    const MutexLock lock(mutex_);
+    ring_.reset();
+    files_.clear();
+    iovs_.clear();
+  }
   Registry& registry = Registry::get();
   const MutexLock lock(registry.mutex);
   registry.iors.erase(this);

@@ -59,7 +59,7 @@ class Ior {
  private:
   Ior(std::unique_ptr<Ring> ring, int entries);
 
-  const std::unique_ptr<Ring> ring_;
+  std::unique_ptr<Ring> ring_;  // never null before the destructor
   const int entries_;
   Mutex mutex_;
   std::vector<const void*> userdata_ GUARDED_BY(mutex_);  // by index of the request
