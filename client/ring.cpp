@@ -86,7 +86,8 @@ Result<unsigned> Ring::add(File& file) {
   const MutexLock lock(mutex_);
   bind(file);
   auto token = token_of(file);
-  while (!token) {
+  for (int takeovers = 0; !token; ++takeovers) {
+    if (takeovers == kMostTakeovers) return too_many_takeovers();
     SLUICE_TRY(take_over(ring_id_));
     token = token_of(file);
   }

@@ -126,7 +126,8 @@ class Ring final : private RingTarget {
   // another daemon took over meanwhile.
   Result<void> introduce(int anchor) REQUIRES(mutex_);
   Result<void> introduce_again(int anchor) REQUIRES(mutex_);
-  // Gives the requests of the ring `stale` to the daemon that serves the mount now.
+  // Gives the requests of the ring `stale` to the daemon that serves the mount now. ECONNABORTED:
+  // they were repeated too often.
   Result<void> take_over(std::uint64_t stale) REQUIRES(mutex_);
   void salvage() REQUIRES(reaping_);
 
@@ -152,7 +153,8 @@ class Ring final : private RingTarget {
   std::deque<sluice_ring_completion> early_ GUARDED_BY(reaping_);  // returned before others
   // The steady time at which a silent daemon was last seen or asked; 0: it has completed something.
   std::atomic<std::int64_t> silent_since_{0};
-  std::atomic<int> takeovers_{0};  // since a daemon completed something
+  // Takeovers in which requests were repeated, since a daemon completed something.
+  std::atomic<int> takeovers_{0};
 
   UniqueFd event_ GUARDED_BY(mutex_);
   std::jthread notifier_ GUARDED_BY(mutex_);

@@ -35,6 +35,7 @@ class RingOutstanding {
     places_[place].is_used = false;
     free_.push_back(static_cast<std::uint32_t>(place));
   }
+  bool is_empty() const { return free_.size() == places_.size(); }
   std::vector<sluice_ring_entry> take_all() {
     std::vector<sluice_ring_entry> out;
     for (std::uint32_t i = 0; i < places_.size(); ++i) {

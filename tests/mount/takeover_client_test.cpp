@@ -422,6 +422,45 @@ TEST_F(ClientTakeoverTest, RingTakesFilesAndBuffersAfterATakeover) {
   EXPECT_EQ(buffers(), 0u);
 }
 
+// With memory that the daemon can't use, no daemon ever completes a request of the ring.
+TEST_F(ClientTakeoverTest, RingIntoPlainMemoryTakesFilesAfterAnyNumberOfTakeovers) {
+  std::string memory(4096, '\0');
+  const auto buffer = register_memory(memory.data(), memory.size());
+  const auto file = open_file(*this / "file");
+  const auto ring = make_ring(8);
+  const int to = sluice_ring_add_buffer(ring.get(), buffer.get());
+  for (std::uint64_t takeovers = 0; takeovers < 20; ++takeovers) {
+    const int from = sluice_ring_add_file(ring.get(), file.get());
+    ASSERT_GE(from, 0) << sluice_error() << " after " << takeovers;
+    ASSERT_EQ(sluice_ring_read(ring.get(), from, to, 0, 4096, takeovers, 1), 0);
+    ASSERT_EQ(sluice_ring_submit(ring.get()), 1);
+    ASSERT_EQ(wait_for(ring, 1)[1].result, 4096);
+    ASSERT_TRUE(memory == content_.substr(takeovers, 4096));
+    ASSERT_EQ(sluice_ring_drop_file(ring.get(), from), 0);
+    mount().crash_daemon();
+  }
+}
+
+TEST_F(ClientTakeoverTest, RingTakesAFileAfterItMetTooManyTakeoversInOneCall) {
+  const auto file = open_file(*this / "file");
+  const auto ring = make_ring(8);
+  const int from = sluice_ring_add_file(ring.get(), file.get());
+  ASSERT_EQ(sluice_ring_drop_file(ring.get(), from), 0);
+  mount().crash_daemon();
+  // Each daemon ends after it has created the ring.
+  g_ioctl = [](unsigned long request, void* argument) {
+    if (_IOC_NR(request) == _IOC_NR(SLUICE_IOC_RING_CREATE)) {
+      static_cast<struct sluice_ring_create*>(argument)->ring = 1;
+      return 0;
+    }
+    errno = ESTALE;
+    return -1;
+  };
+  EXPECT_EQ(sluice_ring_add_file(ring.get(), file.get()), -ECONNABORTED);
+  g_ioctl = nullptr;
+  EXPECT_GE(sluice_ring_add_file(ring.get(), file.get()), 0) << sluice_error();
+}
+
 // A daemon whose every answer is ESTALE. Each registration is with a new daemon if `dies`.
 struct StaleDaemon {
   int operator()(unsigned long request, void* argument) {
