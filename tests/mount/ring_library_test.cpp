@@ -303,6 +303,70 @@ TEST_F(Hf3fsTest, FileStaysOpenWhileTheRingThatEndsHasRequestsInProgress) {
   EXPECT_LT(::fcntl(-name_, F_GETFD), 0);
 }
 
+// What a child does with the parent's handles, and then with its own; 0 or the number of the step
+// that went wrong.
+int use_in_child(int parents_fd, struct hf3fs_ior* ior, struct hf3fs_iov* iov,
+                 const std::string& path) {
+  hf3fs_cqe done{};
+  hf3fs_dereg_fd(parents_fd);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (hf3fs_reg_fd(fd.get(), 0) >= 0) return 1;
+  if (hf3fs_prep_io(ior, iov, true, iov->base, fd.get(), 0, 10, nullptr) != -EINVAL) return 2;
+  if (hf3fs_submit_ios(ior) != -EINVAL) return 3;
+  if (hf3fs_wait_for_ios(ior, &done, 1, 1, nullptr) != -EINVAL) return 4;
+  hf3fs_iordestroy(ior);
+  hf3fs_iovdestroy(iov);
+
+  struct hf3fs_ior mine {};
+  struct hf3fs_iov memory {};
+  if (hf3fs_iorcreate(&mine, "/", 8, true, 0, -1) != 0) return 5;
+  if (hf3fs_iovcreate(&memory, "/", 10, 0, -1) != 0) return 6;
+  if (hf3fs_prep_io(&mine, &memory, true, memory.base, fd.get(), 0, 10, nullptr) < 0) return 7;
+  if (hf3fs_submit_ios(&mine) != 0) return 8;
+  if (hf3fs_wait_for_ios(&mine, &done, 1, 1, nullptr) != 1 || done.result != 10) return 9;
+  hf3fs_dereg_fd(fd.get());
+  hf3fs_iordestroy(&mine);
+  hf3fs_iovdestroy(&memory);
+  return 0;
+}
+
+TEST_F(Hf3fsTest, ChildDoesNotWaitForRequestsOfItsParent) {
+  const TempDir elsewhere;
+  const std::string path = elsewhere.make_file("plain", "0123456789");
+  const auto step = make_buffer(sizeof(int));  // shared with the child
+  auto& wrong = *static_cast<int*>(sluice_buffer_memory(step.get()));
+  wrong = -1;
+  ASSERT_GE(prepare(), 0) << sluice_error();
+  const StoppedDaemon stopped(mount().pid());
+  ASSERT_EQ(hf3fs_submit_ios(&ior_), 0);
+  ASSERT_TRUE(request_begins());
+  // It holds the lock of the registry while it waits for the request.
+  BlockingThread deregisters([&] { hf3fs_dereg_fd(fd_.get()); });
+  ASSERT_TRUE(deregisters.has_stopped());
+
+  Child child([&] { wrong = use_in_child(fd_.get(), &ior_, &iov_, path); });
+  EXPECT_TRUE(child.join()) << "hangs";
+  EXPECT_EQ(wrong, 0);
+  stopped.resume();
+  deregisters.join();
+  hf3fs_cqe done{};
+  ASSERT_EQ(hf3fs_wait_for_ios(&ior_, &done, 1, 1, nullptr), 1);
+  EXPECT_EQ(done.result, std::int64_t{kLength});
+}
+
+TEST_F(RingLibraryTest, ChildThatDestroysMemoryOf3fsLeavesItToItsParent) {
+  start();
+  struct hf3fs_iov iov {};
+  ASSERT_EQ(hf3fs_iovcreate(&iov, root().c_str(), 4096, 0, -1), 0);
+  Child child([&] { hf3fs_iovdestroy(&iov); });
+  ASSERT_TRUE(child.join());
+  struct hf3fs_iov same {};
+  const auto* const id = reinterpret_cast<const std::uint8_t*>(iov.id);
+  EXPECT_EQ(hf3fs_iovopen(&same, id, root().c_str(), 4096, 0, -1), 0) << sluice_error();
+  hf3fs_iovdestroy(&same);
+  hf3fs_iovdestroy(&iov);
+}
+
 // tests/mount/hf3fs_program.c is written for 3FS and does not mention Sluice.
 TEST_F(RingLibraryTest, ProgramWrittenFor3fsRuns) {
   start();

@@ -54,6 +54,13 @@ Iov* iov_of(const struct hf3fs_iov* iov) {
   return iov != nullptr ? static_cast<Iov*>(iov->iovh) : nullptr;
 }
 
+Result<Ior*> ior_of(const struct hf3fs_ior* ior) {
+  auto* const known = ior != nullptr ? static_cast<Ior*>(ior->iorh) : nullptr;
+  if (known == nullptr) return Error{EINVAL, "ior must not be NULL"};
+  if (!known->is_of_this_process()) return Error{EINVAL, "the ring was created before fork()"};
+  return known;
+}
+
 // The path of the file that describes the memory to other processes of this user.
 std::string name_of(const std::uint8_t* id) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -284,14 +291,17 @@ SLUICE_API int hf3fs_iorcreate4(struct hf3fs_ior* ior, const char* hf3fs_mount_p
 SLUICE_API void hf3fs_iordestroy(struct hf3fs_ior* ior) {
   if (ior == nullptr || ior->iorh == nullptr) return;
   call("destroy a ring", [&]() -> Result<std::int64_t> {
-    const std::unique_ptr<Ior> owned(static_cast<Ior*>(ior->iorh));
+    const auto known = ior_of(ior);
+    const std::unique_ptr<Ior> owned(known ? *known : nullptr);  // the parent's ring is not freed
     ior->iorh = nullptr;
     return 0;
   });
 }
 
 SLUICE_API int hf3fs_io_entries(const struct hf3fs_ior* ior) {
-  return ior != nullptr && ior->iorh != nullptr ? static_cast<Ior*>(ior->iorh)->entries() : -EINVAL;
+  return call("look at a ring", [&]() -> Result<std::int64_t> {
+    return std::int64_t{SLUICE_TRY(ior_of(ior))->entries()};
+  });
 }
 
 SLUICE_API int hf3fs_reg_fd(int fd, uint64_t) {
@@ -330,10 +340,10 @@ SLUICE_API void hf3fs_dereg_fd(int fd) {
 SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov* iov, bool read,
                              void* ptr, int fd, size_t off, uint64_t len, const void* userdata) {
   return call("prepare a request", [&]() -> Result<std::int64_t> {
+    Ior* const ring = SLUICE_TRY(ior_of(ior));
     const auto* const to = static_cast<const std::uint8_t*>(ptr);
-    if (ior == nullptr || ior->iorh == nullptr || iov_of(iov) == nullptr || len == 0 ||
-        read != ior->for_read || to < iov->base || len > iov->size ||
-        static_cast<std::size_t>(to - iov->base) > iov->size - len) {
+    if (iov_of(iov) == nullptr || len == 0 || read != ior->for_read || to < iov->base ||
+        len > iov->size || static_cast<std::size_t>(to - iov->base) > iov->size - len) {
       return Error{EINVAL, "the request does not fit the ring or the memory"};
     }
     std::shared_ptr<Registered> file;
@@ -348,15 +358,15 @@ SLUICE_API int hf3fs_prep_io(const struct hf3fs_ior* ior, const struct hf3fs_iov
     if (mode == (read ? O_WRONLY : O_RDONLY))
       return Error{EACCES, "the file is not open for this operation"};
     const Segment segment{static_cast<std::uint64_t>(to - iov->base), off, len};
-    return std::int64_t{SLUICE_TRY(static_cast<Ior*>(ior->iorh)->put(
-        read ? SLUICE_RING_READ : SLUICE_RING_WRITE, file, *iov_of(iov), segment, userdata))};
+    return std::int64_t{SLUICE_TRY(ring->put(read ? SLUICE_RING_READ : SLUICE_RING_WRITE, file,
+                                             *iov_of(iov), segment, userdata))};
   });
 }
 
 SLUICE_API int hf3fs_submit_ios(const struct hf3fs_ior* ior) {
   return call("submit", [&]() -> Result<std::int64_t> {
-    if (ior == nullptr || ior->iorh == nullptr) return Error{EINVAL, "ior must not be NULL"};
-    SLUICE_TRY(static_cast<Ior*>(ior->iorh)->submit());
+    Ior* const ring = SLUICE_TRY(ior_of(ior));
+    SLUICE_TRY(ring->submit());
     return 0;
   });
 }
@@ -364,11 +374,9 @@ SLUICE_API int hf3fs_submit_ios(const struct hf3fs_ior* ior) {
 SLUICE_API int hf3fs_wait_for_ios(const struct hf3fs_ior* ior, struct hf3fs_cqe* cqes, int cqec,
                                   int min_results, const struct timespec* abs_timeout) {
   return call("wait for a ring", [&]() -> Result<std::int64_t> {
-    if (ior == nullptr || ior->iorh == nullptr || cqes == nullptr || cqec <= 0) {
-      return Error{EINVAL, "ior and cqes must not be NULL"};
-    }
-    return std::int64_t{
-        SLUICE_TRY(static_cast<Ior*>(ior->iorh)->wait(cqes, cqec, min_results, abs_timeout))};
+    Ior* const ring = SLUICE_TRY(ior_of(ior));
+    if (cqes == nullptr || cqec <= 0) return Error{EINVAL, "cqes must not be NULL or empty"};
+    return std::int64_t{SLUICE_TRY(ring->wait(cqes, cqec, min_results, abs_timeout))};
   });
 }
 

@@ -1,23 +1,50 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "client/compat/hf3fs/handles.hpp"
 
+#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 
 namespace sluice::hf3fs {
 
+namespace {
+
+// Null: not yet created in this process. Never destroyed: programs end while rings are open.
+std::atomic<Registry*> g_registry{nullptr};
+
+void forget_parent() { g_registry = nullptr; }
+// When the library is loaded, because a lock that is held during fork() would block the child.
+[[maybe_unused]] const int g_watches_forks = ::pthread_atfork(nullptr, nullptr, forget_parent);
+
+}  // namespace
+
+Registry& Registry::get() {
+  Registry* known = g_registry;
+  if (known != nullptr) return *known;
+  auto made = std::make_unique<Registry>();
+  // Another thread may have been first.
+  if (!g_registry.compare_exchange_strong(known, made.get())) return *known;
+  return *made.release();
+}
+
 Iov::~Iov() {
-  if (!name.empty()) ::unlink(name.c_str());
+  Registry& ours = Registry::get();
   {
-    Registry& registry = Registry::get();
-    const MutexLock lock(registry.mutex);
-    for (Ior* ior : registry.iors) ior->forget(*this);
+    const MutexLock lock(ours.mutex);
+    for (Ior* ior : ours.iors) ior->forget(*this);
   }
   // After the rings: their requests register the memory on the files. The files keep the daemon's
   // ids by the address of the buffer, which the next buffer may get.
   if (buffer) Library::get().forget(*buffer);
+  if (&registry != &ours) {
+    // The parent still uses the name and the memory, and CUDA does not work in a child.
+    static_cast<void>(buffer.release());
+    return;
+  }
+  if (!name.empty()) ::unlink(name.c_str());
   Device* const device = buffer ? buffer->device() : nullptr;
   if (device == nullptr) return;
   const ContextKeeper keeper(Library::get().cuda());
@@ -32,20 +59,13 @@ Registered::Registered(UniqueFd opened, std::unique_ptr<File> made)
 
 Registered::~Registered() { Library::get().remove(*file); }
 
-Registry& Registry::get() {
-  // Never destroyed: programs end while rings are open.
-  static Registry& s_registry = *new Registry();
-  return s_registry;
-}
-
 Result<std::unique_ptr<Ior>> Ior::create(int entries) {
   if (entries <= 0) return Error{EINVAL, "a ring must have at least one entry"};
   auto ring = SLUICE_TRY(Ring::create(Library::get(), static_cast<unsigned>(entries),
                                       Ring::Servers::DaemonAndProcess));
   auto ior = std::unique_ptr<Ior>(new Ior(std::move(ring), entries));
-  Registry& registry = Registry::get();
-  const MutexLock lock(registry.mutex);
-  registry.iors.insert(ior.get());
+  const MutexLock lock(ior->registry_.mutex);
+  ior->registry_.iors.insert(ior.get());
   return ior;
 }
 
@@ -64,9 +84,8 @@ Ior::~Ior() {
     files_.clear();
     iovs_.clear();
   }
-  Registry& registry = Registry::get();
-  const MutexLock lock(registry.mutex);
-  registry.iors.erase(this);
+  const MutexLock lock(registry_.mutex);
+  registry_.iors.erase(this);
 }
 
 Result<int> Ior::put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,

@@ -19,8 +19,24 @@
 
 namespace sluice::hf3fs {
 
+class Ior;
+struct Registered;
+
+// All objects of the process. After fork(), the child has its own: the parent's locks may be held,
+// and its requests never end there.
+struct Registry {
+  Mutex mutex;
+  // By the caller's descriptor, and by the negative number that hf3fs_reg_fd() returned. The caller
+  // may close the descriptor, and its number may then be reused for one of ours.
+  std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);
+  std::set<Ior*> iors GUARDED_BY(mutex);
+
+  static Registry& get();
+};
+
 // Memory and its owners.
 struct Iov {
+  Registry& registry = Registry::get();  // of the process that made it
   std::unique_ptr<Buffer> buffer;
   std::string name;       // path of the file that describes it to other processes; empty: none
   CUdeviceptr owned = 0;  // GPU memory that we must free
@@ -46,6 +62,8 @@ class Ior {
   Ior(const Ior&) = delete;
   Ior& operator=(const Ior&) = delete;
 
+  // False in a child of the process that made it, where nothing else may be called.
+  bool is_of_this_process() const { return &registry_ == &Registry::get(); }
   int entries() const { return entries_; }
   // Returns the index of the request.
   Result<int> put(std::uint32_t operation, const std::shared_ptr<Registered>& file, Iov& iov,
@@ -59,6 +77,7 @@ class Ior {
  private:
   Ior(std::unique_ptr<Ring> ring, int entries);
 
+  Registry& registry_ = Registry::get();
   std::unique_ptr<Ring> ring_;  // never null before the destructor
   const int entries_;
   Mutex mutex_;
@@ -70,17 +89,6 @@ class Ior {
   };
   std::unordered_map<const Registered*, FileUse> files_ GUARDED_BY(mutex_);
   std::unordered_map<const Iov*, unsigned> iovs_ GUARDED_BY(mutex_);
-};
-
-// All objects of the process.
-struct Registry {
-  Mutex mutex;
-  // By the caller's descriptor, and by the negative number that hf3fs_reg_fd() returned. The caller
-  // may close the descriptor, and its number may then be reused for one of ours.
-  std::map<int, std::shared_ptr<Registered>> files GUARDED_BY(mutex);
-  std::set<Ior*> iors GUARDED_BY(mutex);
-
-  static Registry& get();
 };
 
 }  // namespace sluice::hf3fs
