@@ -175,10 +175,12 @@ class ioring:
         next one then has the results."""
         with self._lock:
             for cqe in self._cqes:
-                if cqe.userdata:
-                    iov, userdata = self._waiting.pop(cqe.userdata)
+                if not cqe.userdata:
+                    break  # nothing was ever put here
+                found = self._waiting.pop(cqe.userdata, None)
+                if found is not None:  # not taken over before
+                    iov, userdata = found
                     iov.result, iov.userdata = cqe.result, userdata
-                    cqe.userdata = None
                     self._done.append(iov)
 
 
